@@ -73,7 +73,7 @@ class Catalogue:
         return self._items("error IS NOT NULL ORDER BY line LIMIT ?", most)
 
     def todo(self) -> Iterator[Item]:
-        """What is to be spoken: window by window of the input, in each the longest text first."""
+        """Yield what is to be spoken: window by window of the input, in each the longest text first."""
         last = int(self._scalar("SELECT COALESCE(MAX(line), 0) FROM items"))
         for first in range(0, last + 1, WINDOW):
             yield from self._items(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import signal
 import sys
@@ -27,15 +28,17 @@ from stentor.batch.item import said
 from stentor.batch.manifest import NAME, Manifest
 from stentor.batch.plan import SHOWN, Plan, plan
 from stentor.batch.run import LocalPool, Pool, Results, Tally, speak_all, without_wrong
+from stentor.batch.shards import SHARD_NAME
 from stentor.errors import EngineError, InvalidRequest
 from stentor.say.progress import SpeakingBar, loading
 
 SOME_CUT, SOME_FAILED, INTERRUPTED = 3, 4, 130  # exit codes
+AUDIO = re.compile(r"audio-[a-z0-9_]{8}")  # folders of `tempfile`
 
 
 @dataclass
 class Told:
-    """What a run reports at its end. before: items of earlier runs. Times are seconds of work."""
+    """Report of a run at its end. before: items of earlier runs. Times are seconds of work."""
 
     before: int
     load: float = 0.0
@@ -67,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
 @contextmanager
 def _locked(asked: Plan) -> Iterator[None]:
     """The folder is there, has nothing on its way but open shards, and no other process writes to it."""
+    _refuse_links(asked.work)
     try:
         asked.work.mkdir(parents=True, exist_ok=True)
     except OSError as e:
@@ -85,12 +89,19 @@ def _locked(asked: Plan) -> Iterator[None]:
             _clean(asked.work)
 
 
+def _refuse_links(work: Path) -> None:
+    """InvalidRequest if the folder for audio on its way, or what is in it, is a link: a run deletes what is there."""
+    for found in [work, *(work.iterdir() if work.is_dir() and not work.is_symlink() else ())]:
+        if found.is_symlink():
+            raise InvalidRequest("output", f"{str(found)!r} is a link, and a run deletes what is there: remove it")
+
+
 def _clean(work: Path) -> None:
-    """Remove what no run goes on with: all but open shards."""
+    """Remove what runs have made there and no run goes on with: all but open shards."""
     for left in work.iterdir():
-        if left.is_dir():
+        if AUDIO.fullmatch(left.name):
             shutil.rmtree(left, ignore_errors=True)
-        elif left.suffix != ".tar":
+        elif left.suffix == ".parquet" and SHARD_NAME.fullmatch(left.name):
             left.unlink()
 
 
@@ -128,11 +139,11 @@ def _speak(asked: Plan, items: Catalogue, output: Output, listed: Manifest, stri
 
 def _loaded(asked: Plan, items: Catalogue, audio: Path, strict: bool) -> Pool:
     """The model, which takes the defaults of the run. audio: the folder for audio on its way."""
-    with loading(asked.load["model"] or "the embedded voice"):
+    with loading(asked.load["model"] or "the built-in voice"):
         from stentor.batch.speaker import Speaker, Work
 
         load = {name: value for name, value in asked.load.items() if value is not None}
-        how = Work(load, asked.format, asked.inputs, audio)
+        how = Work(load, asked.format, asked.inputs, audio, asked.provenance, asked.watermark)
         if asked.replicas is None:
             pool: Pool = LocalPool(Speaker(how))
         else:

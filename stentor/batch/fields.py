@@ -1,4 +1,4 @@
-"""What a line of the input may say. Checked as far as that is possible without a model."""
+"""Fields of a line of the input. Checked as far as that is possible without a model."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from stentor.errors import InvalidRequest
 from stentor.say.flags import check_speed
+from stentor.text.cleanup import ALL, steps
 from stentor.text.sentences import GRANULARITIES
 
 Values = dict[str, Any]
@@ -56,6 +57,7 @@ FIELDS: Mapping[str, Kind] = {
     "seed": _WHOLE,
     "speed": (_number, "a number"),
     "split_granularity": _STRING,
+    "cleanup": _STRING,
     "retries": _WHOLE,
 }
 """Fields that every model knows, and what they must be. Others are options of the model: numbers and booleans."""
@@ -121,6 +123,7 @@ def _check_together(fields: Values) -> None:
         check_speed(fields["speed"])
     if fields.get("split_granularity", "auto") not in GRANULARITIES:
         raise InvalidRequest("split_granularity", f"must be one of {', '.join(GRANULARITIES)}")
+    steps(fields.get("cleanup", ALL))
 
 
 def listed(value: str | list[str]) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stentor.batch.fields import check_id, merged
+from stentor.batch.openai import unfolded
 from stentor.batch.reader import Record
 from stentor.errors import InvalidRequest
 
@@ -36,7 +37,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an item. path: its audio, complete, in the folder for audio on its way. None if it failed."""
+    """Outcome of an item. path: its audio, complete, in the folder for audio on its way. None if it failed."""
 
     row: Row
     chars: int
@@ -55,20 +56,32 @@ def said(field: str | None, message: str) -> str:
     return f"{field}: {message}" if field else message
 
 
-def checked(record: Record, defaults: Mapping[str, Any], seed: int, inputs: Path, dots: bool) -> Item:
-    """The item of a record. One that is wrong has an error.
+@dataclass(frozen=True)
+class Run:
+    """Settings that the lines of a run share. seed: of the run. inputs: the folder from which lines name files. dots:
+    whether an id may have any. model, format: as the flags name them."""
 
-    seed: of the run. inputs: the folder from which lines name files. dots: whether an id may have any.
-    """
+    defaults: Mapping[str, Any]
+    seed: int
+    inputs: Path
+    dots: bool
+    model: str | None = None
+    format: str = "wav"
+
+
+def checked(record: Record, run: Run) -> Item:
+    """The item of a record. One that is wrong has an error."""
     id, given, fields, error = f"{record.line:08}", dict(record.fields), {}, record.error
+    names: Mapping[str, str] = {}
     try:
-        if given.get("id") is not None:
-            id = check_id(given["id"], dots)
-        fields = {"seed": derived_seed(seed, id), **merged(given, defaults)}
+        own, names = unfolded(given, run.model, run.format)
+        if own.get("id") is not None:
+            id = check_id(own["id"], run.dots)
+        fields = {"seed": derived_seed(run.seed, id), **merged(own, run.defaults)}
     except InvalidRequest as e:
-        error = error or (e.param, e.message)
+        error = error or (names.get(e.param, e.param), e.message)
     fields.pop("id", None)
-    chars = 0 if error else _length(fields, inputs)
+    chars = 0 if error else _length(fields, run.inputs)
     return Item(record.line, id, chars, digest(given or error), {} if error else fields, error)
 
 

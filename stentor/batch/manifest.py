@@ -8,12 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from stentor.arguments import shown
 from stentor.batch import disk
 from stentor.batch.catalogue import Catalogue
-from stentor.batch.item import Row
+from stentor.batch.fields import ID
+from stentor.batch.item import LOST, SAID, Row
 from stentor.errors import InvalidRequest
+from stentor.untrusted import MIB, Missing, Unreadable, open_regular, parse_json
 
 NAME = "manifest.jsonl"
+ROW_BYTES = 64 * MIB  # of one row at most
 
 
 class Manifest:
@@ -79,22 +83,36 @@ def encoded(row: Row) -> bytes:
 def rows(path: Path) -> Iterator[Row]:
     """The rows of a manifest, none where there is no file. A last line that was not finished is left out.
     InvalidRequest for any other line that is none."""
-    if not path.exists():
+    try:
+        file = open_regular(path)
+    except Missing:
         return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
+    except Unreadable as e:
+        raise InvalidRequest("resume", f"{str(path)!r} {e}") from None
+    number = 0
+    with file as lines:
+        while line := lines.readline(ROW_BYTES):
+            number += 1
+            if not line.endswith(b"\n") and len(line) < ROW_BYTES:
                 return
-            row = _row(line)
-            if row is None:
-                raise InvalidRequest("resume", f"line {number} of {str(path)!r} is not a row of a manifest")
+            try:
+                row = parse_row(line)
+            except Unreadable as e:
+                what = f"line {number} of {str(path)!r} is not a row of a manifest: it {e}"
+                raise InvalidRequest("resume", what) from None
             yield row
 
 
-def _row(line: bytes) -> Row | None:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return None
-    named = isinstance(found, dict) and {"id", "line", "status", "input"} <= found.keys()
-    return found if named else None
+def parse_row(line: bytes) -> Row:
+    """The row of a line. Unreadable says why it is none."""
+    found = parse_json(line)
+    if not isinstance(found, dict) or not {"id", "line", "status", "input"} <= found.keys():
+        raise Unreadable("has no id, line, status or input")
+    id, status = found["id"], found["status"]
+    if not isinstance(id, str) or not ID.fullmatch(id):
+        raise Unreadable(f"has the id {shown(id)}")
+    if status not in (SAID, LOST) or (status == SAID and not isinstance(found.get("finish_reason"), str)):
+        raise Unreadable("has no status or finish_reason of a row")
+    if not isinstance(found["line"], int) or not 0 < found["line"] < 1 << 63:
+        raise Unreadable(f"has the line {shown(found['line'])}")
+    return found

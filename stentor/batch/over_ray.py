@@ -40,7 +40,7 @@ class Replica:
         return self._speaker.at_once, self._speaker.options
 
     def speak(self, item: Item) -> Outcome:
-        """As `Speaker.speak`."""
+        """Speak an item as `Speaker.speak`."""
         try:
             return self._speaker.speak(item)
         except EngineError:
@@ -130,7 +130,7 @@ def _anywhere(model: str | None) -> str | None:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What an actor raised, or why there is no actor."""
+    """Find what an actor raised, or why there is no actor."""
     cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
     if isinstance(cause, StentorError | OSError):
         return cause

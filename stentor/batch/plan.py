@@ -1,9 +1,10 @@
-"""What the flags of `stentor batch` ask for, checked before anything is loaded or written."""
+"""Plan of a run from the flags of `stentor batch`, checked before anything is loaded or written."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,14 +12,15 @@ from typing import Any
 
 from stentor.batch.catalogue import Catalogue
 from stentor.batch.files import Files, Output
-from stentor.batch.flags import SHARD_ITEMS
-from stentor.batch.item import checked, said
+from stentor.batch.flags import INPUT_FORMATS, SHARD_ITEMS
+from stentor.batch.item import Run, checked, said
 from stentor.batch.reader import opened, records
 from stentor.batch.shards import Shards
 from stentor.config import path_of
 from stentor.errors import InvalidRequest
 from stentor.say.flags import OPTIONS, check_files, check_speed
-from stentor.say.target import WRITTEN, available
+from stentor.say.target import WRITTEN, available, marks
+from stentor.text.cleanup import ALL
 
 SHOWN = 5  # wrong lines and failed items that are told on standard error
 
@@ -26,10 +28,10 @@ SHOWN = 5  # wrong lines and failed items that are told on standard error
 @dataclass(frozen=True)
 class Plan:
     """A checked command line. shard: items of a shard, 0 for one file per item. defaults: of lines. load: arguments of
-    `TTS`. replicas: processes that speak, None for this one."""
+    `TTS`. replicas: processes that speak, None for this one. provenance, watermark: marks of the audio."""
 
     input: Path
-    csv: bool
+    input_format: str
     folder: Path
     format: str
     shard: int
@@ -38,6 +40,8 @@ class Plan:
     defaults: dict[str, Any]
     load: dict[str, Any]
     replicas: int | None
+    provenance: bool
+    watermark: str | None
 
     @property
     def work(self) -> Path:
@@ -51,13 +55,15 @@ class Plan:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a resumed run must share."""
+        """Settings that a resumed run must share."""
         kept = "parquet" if self.parquet else "tar" if self.shard else "files"
         load = {name: self.load[name] for name in ("model", "dtype", "lora", "loras", "lexicon")}
         asked = self.load["quantization"]
         # None is what runs have that began without these flags.
         load["quantization"] = None if asked == "auto" else asked
         load["deterministic"] = self.load["deterministic"] or None
+        load["provenance"] = self.provenance or None
+        load["watermark"] = self.watermark
         return {"format": self.format, "kept_as": kept, "seed": self.seed, **load, **self.defaults}
 
     def output(self) -> Output:
@@ -74,9 +80,10 @@ class Plan:
         """All items of the input. Wrong lines are told on standard error. InvalidRequest if the input is wrong as a
         whole: nothing in it can be spoken, an id is there twice, or it is `strict` and any line is wrong."""
         found = Catalogue()
+        run = Run(self.defaults, self.seed, self.inputs, not self.shard, self.load["model"], self.format)
         with opened(self.input) as file:
-            for record in records(file, self.csv):
-                found.add(checked(record, self.defaults, self.seed, self.inputs, dots=not self.shard))
+            for record in records(file, self.input_format):
+                found.add(checked(record, run))
         self._check_lines(found, strict)
         return found
 
@@ -94,16 +101,23 @@ class Plan:
             print(f"stentor: warning: {wrong - len(told)} more of {items} lines are wrong", file=sys.stderr)
 
 
+def _format_of(path: Path) -> str:
+    """Input format by a file's suffix."""
+    suffix = path.suffix.lower().removeprefix(".")
+    return suffix if suffix in INPUT_FORMATS else "jsonl"
+
+
 def plan(args: argparse.Namespace) -> Plan:
     """Check the flags. InvalidRequest names the one that is wrong."""
     _check_flags(args)
-    as_csv = args.input_format == "csv" or (args.input_format is None and args.input.suffix.lower() == ".csv")
     engine = {"max_num_seqs": args.max_num_seqs, "threads": args.threads}
     named = {"model": args.model, "lora": _absolute(args.lora), "lexicon": _absolute(args.lexicon)}
     named["loras"] = dict(map(_adapter, args.loras)) or None
+    if args.provenance or args.watermark is not None:
+        marks(args.provenance, args.watermark, args.model, args.format)
     return Plan(
         input=args.input,
-        csv=as_csv,
+        input_format=args.input_format or _format_of(args.input),
         folder=args.output.resolve(),
         format=available(args.format, WRITTEN),
         shard=args.shards or (SHARD_ITEMS if args.parquet else 0),
@@ -119,6 +133,8 @@ def plan(args: argparse.Namespace) -> Plan:
             "deterministic": args.deterministic,
         },
         replicas=args.replicas,
+        provenance=args.provenance,
+        watermark=args.watermark,
     )
 
 
@@ -134,13 +150,13 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise InvalidRequest("parquet", "needs pyarrow: pip install 'stentor[parquet]'")
     if args.retry_failed and not args.resume:
         raise InvalidRequest("retry_failed", "needs --resume")
-    if args.output.exists() and not args.output.is_dir():
+    if os.path.exists(args.output) and not os.path.isdir(args.output):  # not an error where a name is too long
         raise InvalidRequest("output", f"{str(args.output)!r} is a file; name a folder")
     check_files(args)
 
 
 def _defaults(args: argparse.Namespace) -> dict[str, Any]:
-    """What lines say that do not say it themselves."""
+    """Defaults for lines that do not say it themselves."""
     given = {
         "voice": args.voice,
         "language": None if args.language == "auto" else args.language,
@@ -150,6 +166,7 @@ def _defaults(args: argparse.Namespace) -> dict[str, Any]:
         "prompt": _absolute(args.prompt),
         "prompt_text": args.prompt_text,
         "speed": args.speed,
+        "cleanup": None if args.cleanup == ALL else args.cleanup,
         "split_granularity": None if args.split == "auto" else args.split,
         **{name: getattr(args, name) for name in OPTIONS},
     }

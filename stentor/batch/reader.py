@@ -1,19 +1,20 @@
-"""The input, record by record: JSON lines or CSV, from a file or from standard input. It is never held whole."""
+"""The input, record by record: JSON lines, CSV or plain text, from a file or standard input. It is never held whole."""
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from stentor.batch.fields import FIELDS
+from stentor.batch.openai import NAMES
 from stentor.errors import InvalidRequest
+from stentor.untrusted import Unreadable, parse_json
 
 LISTS = ("reference", "reference_text")  # of which a cell may have one, or several as a JSON list
 LINE_BYTES = 16 * 2**20  # of one record at most
@@ -43,13 +44,15 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
         yield file
 
 
-def records(file: IO[bytes], as_csv: bool) -> Iterator[Record]:
-    """The records of a file. Empty lines, and rows of empty cells, are none. InvalidRequest for a CSV file that is
-    wrong as a whole."""
-    return _csv(file) if as_csv else _json_lines(file)
+def records(file: IO[bytes], input_format: str) -> Iterator[Record]:
+    """Read the records of a file in one of the `INPUT_FORMATS`. Empty lines, and rows of empty cells, are none.
+    InvalidRequest for a file that is not valid CSV."""
+    if input_format == "csv":
+        return _csv(file)
+    return _by_line(file, _text_record if input_format == "txt" else _json_record)
 
 
-def _json_lines(file: IO[bytes]) -> Iterator[Record]:
+def _by_line(file: IO[bytes], read: Callable[[int, bytes], Record]) -> Iterator[Record]:
     line = 0
     while raw := file.readline(LINE_BYTES):
         line += 1
@@ -58,20 +61,25 @@ def _json_lines(file: IO[bytes]) -> Iterator[Record]:
                 pass
             yield Record(line, {}, (None, f"has more than {LINE_BYTES // 2**20} MiB"))
         elif raw.strip():
-            yield _json_record(line, raw)
+            yield read(line, raw)
+
+
+def _text_record(line: int, raw: bytes) -> Record:
+    """Plain text: the whole line is the text of one item."""
+    try:
+        text = raw.decode("utf-8-sig" if line == 1 else "utf-8")
+    except UnicodeDecodeError as e:
+        return Record(line, {}, (None, f"is not UTF-8: {e.reason}"))
+    return Record(line, {"text": text.strip()})
 
 
 def _json_record(line: int, raw: bytes) -> Record:
     try:
-        found = _JSON.decode(raw.decode("utf-8-sig"))
-    except UnicodeDecodeError as e:
-        return Record(line, {}, (None, f"is not UTF-8: byte {e.start} is {raw[e.start]:#04x}"))
-    except json.JSONDecodeError as e:
-        return Record(line, {}, (None, f"is not JSON: {e.msg} at character {e.pos + 1}"))
+        found = parse_json(raw, _constant, _fields)
+    except Unreadable as e:
+        return Record(line, {}, (None, str(e)))
     except InvalidRequest as e:
         return Record(line, {}, (e.param, e.message))
-    except (ValueError, RecursionError) as e:  # a number of thousands of digits, lists of lists without end
-        return Record(line, {}, (None, f"is not JSON: {e}"))
     if not isinstance(found, dict):
         return Record(line, {}, (None, f"must be a JSON object, got {type(found).__name__}"))
     return Record(line, found)
@@ -86,16 +94,14 @@ def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
-
-
-_JSON = json.JSONDecoder(object_pairs_hook=_fields, parse_constant=_constant)
+    raise Unreadable(f"is not JSON: {name} is no number")
 
 
 def _csv(file: IO[bytes]) -> Iterator[Record]:
     csv.field_size_limit(LINE_BYTES)
     text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-    reader = csv.reader(text, strict=True)
+    lines = _Lines(text)
+    reader = csv.reader(lines, strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
         _check_header(header)
@@ -103,7 +109,7 @@ def _csv(file: IO[bytes]) -> Iterator[Record]:
         for cells in reader:
             if any(cell.strip() for cell in cells):
                 yield _csv_record(line, header, cells)
-            line = reader.line_num + 1
+            line, lines.held = reader.line_num + 1, 0
     except csv.Error as e:
         raise InvalidRequest("input", f"line {reader.line_num}: is not CSV: {e}") from None
     except UnicodeDecodeError as e:
@@ -112,10 +118,27 @@ def _csv(file: IO[bytes]) -> Iterator[Record]:
         text.detach()
 
 
+class _Lines:
+    """The lines of a CSV file. InvalidRequest before a record has more than `LINE_BYTES` characters. held: those of the
+    record that is being read."""
+
+    def __init__(self, text: io.TextIOWrapper) -> None:
+        self._text, self.held, self._number = text, 0, 0
+
+    def __iter__(self) -> Iterator[str]:
+        while line := self._text.readline(LINE_BYTES + 1):
+            self._number += 1
+            self.held += len(line)
+            if self.held > LINE_BYTES:
+                why = f"line {self._number}: its record has more than {LINE_BYTES >> 20} Mi characters"
+                raise InvalidRequest("input", f"{why}, or a quotation mark is missing before it")
+            yield line
+
+
 def _check_header(header: list[str]) -> None:
-    if "text" not in header and "text_file" not in header:
+    if not {"text", "input", "text_file"} & set(header):
         raise InvalidRequest(
-            "input", f"line 1: the header must name text or text_file, got {', '.join(header)[:200]!r}"
+            "input", f"line 1: the header must name text, input or text_file, got {', '.join(header)[:200]!r}"
         )
     twice = sorted({name for name in header if name and header.count(name) > 1})
     if twice:
@@ -139,7 +162,8 @@ def _value(name: str, cell: str) -> Any:
     """A cell as its field wants it: text stays text, the rest is a number, true, false or a list."""
     if name in LISTS and cell.lstrip().startswith("["):
         return _parsed(cell, cell)
-    if name in FIELDS and FIELDS[name][0](cell):
+    usual = NAMES.get(name, name)
+    if usual in FIELDS and FIELDS[usual][0](cell):
         return cell
     return _parsed(cell.strip().lower(), cell)
 
@@ -147,6 +171,6 @@ def _value(name: str, cell: str) -> Any:
 def _parsed(words: str, cell: str) -> Any:
     """JSON as what it means, anything else as the cell."""
     try:
-        return json.loads(words, parse_constant=_constant)
-    except (ValueError, RecursionError):
+        return parse_json(words, _constant)
+    except Unreadable:
         return cell

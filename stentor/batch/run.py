@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from stentor.batch.speaker import Speaker
 
 
+WRONG_AT_ONCE = 1024  # rows of items that cannot be spoken, for which the disk is waited once
+
+
 class Pool(Protocol):
     """Speakers that work side by side."""
 
@@ -64,7 +67,7 @@ class LocalPool:
 
 @dataclass
 class Tally:
-    """What one run has spoken."""
+    """Counts of what one run has spoken."""
 
     items: int = 0
     seconds: float = 0.0  # of audio
@@ -101,12 +104,18 @@ class Results:
 
 
 def without_wrong(items: Iterator[Item], results: Results) -> Iterator[Item]:
-    """Items that can be given to a speaker. The others have failed."""
+    """Items that can be given to a speaker. The others have failed, and are kept many at a time, as each waits for the
+    disk."""
+    wrong: list[Outcome] = []
     for item in items:
         if item.error is None:
             yield item
-        else:
-            results.keep([failed(item, *item.error)], told=True)
+            continue
+        wrong.append(failed(item, *item.error))
+        if len(wrong) == WRONG_AT_ONCE:
+            results.keep(wrong, told=True)
+            wrong = []
+    results.keep(wrong, told=True)
 
 
 def speak_all(items: Iterator[Item], pool: Pool, results: Results, stop: Future[None]) -> bool:

@@ -7,7 +7,6 @@ comes last and has the SHA-256 of the audio, so a sample whose row is there and 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import tarfile
 from collections.abc import Iterator
@@ -16,7 +15,8 @@ from pathlib import Path
 
 from stentor.batch import disk
 from stentor.batch.item import Row
-from stentor.batch.manifest import encoded
+from stentor.batch.manifest import encoded, parse_row
+from stentor.untrusted import Unreadable
 
 BLOCK = tarfile.BLOCKSIZE
 
@@ -107,8 +107,8 @@ def _members(path: Path) -> Iterator[tarfile.TarInfo]:
 
 def _sample(audio: bytes, text: bytes, row: bytes, end: int) -> Sample | None:
     try:
-        known = json.loads(row)
+        known = parse_row(row)
         whole = hashlib.sha256(audio).hexdigest() == known["sha256"]
-        return Sample(known, text.decode(), audio, end) if whole else None
-    except (ValueError, TypeError, KeyError):  # what a lost block of the disk leaves
+        return Sample(known, text.decode(), audio, end) if whole and isinstance(known["member"], str) else None
+    except (Unreadable, ValueError, KeyError):  # what a lost block of the disk leaves
         return None

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from stentor.arguments import shown
 from stentor.batch import disk
 from stentor.errors import InvalidRequest
+from stentor.untrusted import MIB, Missing, Unreadable, read_json
 
 NAME = "run.json"
 
@@ -22,7 +24,8 @@ def check(folder: Path, settings: dict[str, Any], resume: bool) -> None:
     for name in sorted(known.keys() | settings.keys()):
         before, now = known.get(name), settings.get(name)
         if before != now:
-            raise InvalidRequest(name, f"was {before!r} when the run began, and is {now!r}; use another folder")
+            said = f"was {shown(before)} when the run began, and is {shown(now)}; use another folder"
+            raise InvalidRequest(name, said)
 
 
 def write(folder: Path, settings: dict[str, Any]) -> None:
@@ -33,11 +36,11 @@ def write(folder: Path, settings: dict[str, Any]) -> None:
 def _read(folder: Path) -> dict[str, Any] | None:
     path = folder / NAME
     try:
-        known = json.loads(path.read_bytes())
-    except FileNotFoundError:
+        known = read_json(path, MIB)
+    except Missing:
         return None
-    except (OSError, ValueError) as e:
-        raise InvalidRequest("output", f"cannot read {str(path)!r}: {e}") from None
+    except Unreadable as e:
+        raise InvalidRequest("output", f"{str(path)!r} {e}") from None
     if not isinstance(known, dict):
         raise InvalidRequest("output", f"{str(path)!r} holds no settings")
     return known

@@ -11,7 +11,7 @@ from stentor.batch.item import Outcome, Row
 from stentor.batch.samples import Sample, SampleFile, read
 
 FOLDER = "shards"
-_NAME = re.compile(r"(\d{6,})\.(?:tar|parquet)")
+SHARD_NAME = re.compile(r"(\d{6,})\.(?:tar|parquet)")
 
 
 class Shards:
@@ -26,7 +26,7 @@ class Shards:
         self._number = 0  # of the shard that is being filled
 
     def recover(self) -> tuple[list[Row], list[Row]]:
-        closed = [int(found[1]) for p in self._folder.iterdir() if (found := _NAME.fullmatch(p.name))]
+        closed = [int(found[1]) for p in self._folder.iterdir() if (found := SHARD_NAME.fullmatch(p.name))]
         placed = self._placed(max(closed)) if closed else []
         self._number = 1 + max(closed, default=-1)
         if not self._filling().exists():
@@ -45,7 +45,8 @@ class Shards:
     def finish(self) -> Iterator[list[Row]]:
         yield from self._closed(1)
         for left in self._work.glob("*.tar"):  # of shards that a run has placed, which was killed then
-            left.unlink()
+            if SHARD_NAME.fullmatch(left.name):
+                left.unlink()
 
     def _add(self, outcome: Outcome, path: Path) -> None:
         self._open = self._open or SampleFile(self._filling())

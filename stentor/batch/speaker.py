@@ -13,13 +13,18 @@ from stentor.api import TTS
 from stentor.audio import Reference
 from stentor.batch.fields import listed
 from stentor.batch.item import SAID, Item, Outcome, failed
+from stentor.batch.reader import LINE_BYTES
 from stentor.batch.references import References
+from stentor.client_names import OPENAI_VOICES, openai_voice, own_voice
 from stentor.config import Policy, path_of
 from stentor.errors import EngineError, InvalidRequest, StentorError
+from stentor.output.marks import Marks
 from stentor.request import Given
 from stentor.say.target import FileSink
 from stentor.speech.result import Speech
 from stentor.speech.timing import faster
+from stentor.text.files import decoded
+from stentor.untrusted import Unreadable, read_bytes
 
 READ_HERE = ("text", "text_file", "reference", "reference_text", "prompt", "prompt_text", "speed")
 AHEAD = 2  # items that are prepared, spoken or written at a time, for each slot of the engine
@@ -28,12 +33,15 @@ AHEAD = 2  # items that are prepared, spoken or written at a time, for each slot
 @dataclass(frozen=True)
 class Work:
     """How items are spoken. load: arguments of `TTS`. format: of the audio, as `stentor say` names it. inputs: the
-    folder from which lines name files. work: the folder for audio on its way."""
+    folder from which lines name files. work: the folder for audio on its way. provenance, watermark: marks of the
+    audio."""
 
     load: Mapping[str, Any]
     format: str
     inputs: Path
     work: Path
+    provenance: bool = False
+    watermark: str | None = None
 
 
 class Speaker:
@@ -41,8 +49,9 @@ class Speaker:
 
     def __init__(self, how: Work) -> None:
         self._how = how
+        self._marks = Marks.of(how.provenance, how.watermark, how.load.get("model"))
         policy = Policy(max_queue=2**20)  # `at_once` bounds what waits
-        self._tts = TTS(**how.load, policy=policy, capture_all=True)  # it is never idle
+        self._tts = TTS(**how.load, policy=policy)
         self.references = References(self._tts.load_reference)
 
     @property
@@ -77,7 +86,11 @@ class Speaker:
 
     def check(self, defaults: Mapping[str, Any]) -> None:
         """InvalidRequest if the model does not take the defaults of a run."""
-        taken = {name: v for name, v in self._options(defaults).items() if name not in ("retries", "split_granularity")}
+        taken = {
+            name: v
+            for name, v in self._options(defaults).items()
+            if name not in ("retries", "split_granularity", "cleanup")
+        }
         self._tts.request("Hello.", **taken)
 
     def close(self) -> None:
@@ -96,15 +109,16 @@ class Speaker:
             return str(fields["text"])
         path = self._how.inputs / path_of("text_file", fields["text_file"])
         try:
-            return path.read_bytes().decode("utf-8-sig")
-        except OSError as e:
-            raise InvalidRequest("text_file", f"cannot read {str(path)!r}: {e.strerror}") from None
-        except UnicodeDecodeError as e:
-            raise InvalidRequest("text_file", f"{str(path)!r} is not UTF-8 text: byte {e.start}") from None
+            data = read_bytes(path, LINE_BYTES)
+        except Unreadable as e:
+            raise InvalidRequest("text_file", f"{str(path)!r} {e}") from None
+        return decoded(data, repr(str(path)), "text_file")
 
     def _options(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of `TTS.generate`."""
         options = {name: value for name, value in fields.items() if name not in READ_HERE}
+        if "voice" in options:
+            options["voice"] = self._voice(options["voice"])
         if "reference" in fields:
             paths = listed(fields["reference"])
             texts = listed(fields["reference_text"]) if "reference_text" in fields else [None] * len(paths)
@@ -115,6 +129,13 @@ class Speaker:
             options["prompt"] = self._audio("prompt", fields["prompt"], fields.get("prompt_text"), taken)
         return options
 
+    def _voice(self, name: str) -> str | None:
+        """The model's voice of a name, which may be one of OpenAI's, as on the server."""
+        own = own_voice(name, self._tts.voices)
+        if own is None and name.lower() in OPENAI_VOICES:
+            return openai_voice(name, self._tts.voices)
+        return own or name
+
     def _audio(self, param: str, path: str, text: str | None, taken: bool) -> Given:
         """The audio of a file. It is not read for a model that takes none, which says so."""
         file = self._how.inputs / path_of(param, path)
@@ -124,9 +145,11 @@ class Speaker:
         """Write the audio, so that it lasts."""
         speed = float(item.fields.get("speed", 1.0))
         path = self._how.work / f"{item.id}.{self._how.format}"
-        sink = FileSink(path, self._how.format, speech.sample_rate, speed)
-        sink.feed(speech.samples)
-        sink.finish()
+        sink = FileSink(path, self._how.format, speech.sample_rate, speed, self._marks)
+        try:
+            sink.feed(speech.samples)
+        finally:
+            sink.finish()
         with path.open("r+b") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             os.fsync(file.fileno())
@@ -140,6 +163,7 @@ class Speaker:
             "seed": speech.seed,
             "sha256": sha256,
             "segments": [asdict(s) for s in faster(speech.segments, speed)],
+            **({"ignored": list(speech.ignored)} if speech.ignored else {}),
             "input": item.digest,
         }
         return Outcome(row, item.chars, text, path)

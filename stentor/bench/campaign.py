@@ -33,7 +33,7 @@ class Capacity:
 
 @dataclass(frozen=True)
 class Scoring:
-    """Which answers are scored and how. None: not at all."""
+    """Choice of the answers that are scored, and how. None: not at all."""
 
     wer_model: str | None = None
     mos: bool = False
@@ -42,7 +42,7 @@ class Scoring:
 
 @dataclass(frozen=True)
 class BenchJob:
-    """What to run and what to do with the outcome."""
+    """Job of a benchmark: the load, and what to do with the outcome."""
 
     texts: Sequence[TextItem]
     settings: Settings

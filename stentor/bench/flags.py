@@ -59,7 +59,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """Flags for the model that runs in this process."""
     group = parser.add_argument_group("engine")
-    group.add_argument("--model", help="directory, Hub id or dummy:NAME (default: the embedded voice)")
+    group.add_argument("--model", help="directory, Hub id or dummy:NAME (default: the built-in voice)")
     group.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     group.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
     group.add_argument("--quantization", default="auto", help="weights of the language model: auto, int8 or fp8")

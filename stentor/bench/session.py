@@ -23,7 +23,7 @@ from stentor.bench.report.output import save_wav
 
 @dataclass(frozen=True)
 class Settings:
-    """What holds for all levels of an invocation."""
+    """Settings of all levels of an invocation."""
 
     num_prompts: int = 100
     text_seed: int = 0

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from stentor.server.config import ServerConfig
 
+ANY = "0.0.0.0"  # where the proxy listens is not known here
 OF_SERVE = ("host", "port")  # of the proxy, which all applications of a cluster share
 
 
@@ -41,7 +42,7 @@ def configured(args: Mapping[str, Any]) -> ServerConfig:
     for name in OF_SERVE:
         if name in given:
             raise InvalidRequest(name, "belongs to Serve's own http_options, not to args")
-    config = build(given)
+    config = replace(build(given), host=ANY)
     if not config.scaled:
         config = replace(config, replicas=1)
     environment.check(os.environ, config)

@@ -1,12 +1,13 @@
-"""What Ray Serve needs in the environment of every process, before it is imported. Imports nothing of Ray.
+"""Environment that Ray Serve needs in every process, before it is imported. Imports nothing of Ray.
 
-Source: Ray Serve's documentation of HAProxy mode, and measurements in docs/log.md ("replicas on Ray Serve").
+Source: Ray Serve's documentation of HAProxy mode, and measurements in docs/log/2026-11.md ("replicas on Ray Serve").
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from stentor.errors import InvalidRequest, StentorError
 from stentor.local_ray import VARIABLES
@@ -57,6 +58,11 @@ def check(environment: Mapping[str, str], config: ServerConfig) -> None:
         wrong.append(f"{HARD_STOP}={wanted(config)[HARD_STOP]}")
     if wrong:
         raise WrongEnvironment(f"start Ray on every node with {' '.join(wrong)} in its environment")
+
+
+def gpus_seen() -> bool:
+    """Whether this process may use a GPU of NVIDIA. It does not ask CUDA, which would take memory of it."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES") != "" and any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def check_gpus(config: ServerConfig, gpus_seen: bool) -> None:

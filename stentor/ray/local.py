@@ -16,7 +16,7 @@ from stentor.local_ray import own_ray
 from stentor.ray import environment
 from stentor.server import logs
 from stentor.server.config import ServerConfig
-from stentor.server.model_hosts import CRASHED
+from stentor.server.engines.process import CRASHED
 
 log = logging.getLogger("stentor.server")
 
@@ -57,7 +57,7 @@ def serve(config: ServerConfig) -> int:
             stop.wait(WATCH_S)
         log.info("%s replicas on http://%s:%d", config.most_replicas, config.host, config.port)
         stop.wait()
-        log.info("no new requests; waiting for those that run")
+        log.info("stopping; waiting for running requests")
         return 0
     finally:
         ray_serve.shutdown()

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
-from dataclasses import replace
 from typing import Any
 
-import torch
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingContext
 from starlette.datastructures import Headers, MutableHeaders
@@ -20,7 +17,6 @@ from stentor.ray.outcomes import SharedOutcomes, shared_stores
 from stentor.server import logs
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
-from stentor.server.limits import SWITCH_SECONDS
 from stentor.server.state import Server
 
 log = logging.getLogger("stentor.server")
@@ -39,9 +35,8 @@ class Replica:
 
     def __init__(self, config: ServerConfig) -> None:
         environment.check(os.environ, config)
-        environment.check_gpus(config, torch.cuda.is_available())
+        environment.check_gpus(config, environment.gpus_seen())
         logs.configure(config.uvicorn_log_level, config.log_format)
-        sys.setswitchinterval(SWITCH_SECONDS)
         self.config = config
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
@@ -59,7 +54,7 @@ class Replica:
 
     async def reconfigure(self, user_config: Any) -> None:
         """Called by Ray before a new replica gets requests: wait until every model has spoken."""
-        while any(h.phase in ("loading", "warming") for h in self.server.hosts.all):
+        while any(h.phase == "loading" for h in self.server.hosts.all):
             await asyncio.sleep(POLL_S)
         await self.check_health()
 
@@ -133,5 +128,4 @@ def application(config: ServerConfig, replica: type[Any] = Replica) -> serve.App
             downscale_delay_s=120,
             policy={"policy_function": "stentor.ray.replica:slot_policy"},
         )
-    on_crash = "exit" if config.on_crash == "auto" else config.on_crash
-    return serve.deployment(replica).options(**options).bind(replace(config, on_crash=on_crash))
+    return serve.deployment(replica).options(**options).bind(config)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import logging
+import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,19 +19,23 @@ from stentor.errors import InvalidRequest, StentorError
 from stentor.say import source, target
 from stentor.say.flags import OPTIONS, check_files, check_speed
 from stentor.say.progress import SpeakingBar, loading
-from stentor.say.target import Sink, Target
+from stentor.say.target import HEADERLESS, Sink, Target
 from stentor.speech.timing import SegmentTiming, faster, srt, vtt
+from stentor.text.cleanup import steps
 
 if TYPE_CHECKING:
     from stentor.api import TTS
+    from stentor.output.watermark import Make
 
-CUT = 3  # exit code: the audio was written, but max_frames cut the speech
+CUT, LEFT_OUT = 3, 5  # exit codes: the audio was written, but max_frames cut it, or a part of the text is not in it
+MOST_SHOWN = 8  # pieces of text that cannot be spoken, which are named
+PLAYERS = ("ffplay", "mpv", "afplay", "pw-play")
 SUBTITLES = {".srt": srt, ".vtt": vtt}
 
 
 @dataclass
 class Spoken:
-    """What was spoken. Times are seconds of the audio before `speed`."""
+    """Outcome of speaking. Times are seconds of the audio before `speed`."""
 
     seconds: float = 0.0
     first: float = 0.0  # seconds of work until the first audio
@@ -37,43 +43,57 @@ class Spoken:
     finish: str = "cancelled"
     seed: int = 0
     segments: list[SegmentTiming] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)  # pieces of the text that the model cannot speak
 
 
 def run(args: argparse.Namespace) -> int:
-    """Speak. Returns 0, or 3 if the speech was cut by max_frames."""
+    """Speak. Returns 0, 3 if the speech was cut by max_frames, or 5 if the model cannot speak a part of the text."""
     text = source.read(args.text, args.file)
     out = target.check(args.output, args.format, args.play)
     _check_flags(args)
-    play = _player(args.speed) if args.play else None
+    marks = target.marks(args.provenance, args.watermark, args.model, None if out is None else out.format)
+    play = _player(args.speed, marks.watermark) if args.play else None
     options, started = _request_options(args), time.perf_counter()
     with _loaded(args) as tts, _without_log():
         loaded = time.perf_counter()
-        sinks: list[Sink] = [] if out is None else [target.open_sink(out, tts.sample_rate, args.speed)]
+        sinks: list[Sink] = [] if out is None else [target.open_sink(out, tts.sample_rate, args.speed, marks)]
         if play is not None:
             sinks.append(play(tts.sample_rate))
-        with _written(_place(out)):
-            spoken = _speak(tts, text, options, sinks)
+        spoken = Spoken()
+        with _written(_place(out)), _told_if_interrupted(out, spoken, args.speed):
+            _speak(tts, text, options, sinks, spoken)
     if args.srt is not None:
         subtitles = SUBTITLES[args.srt.suffix.lower()](faster(spoken.segments, args.speed))
         with _written(args.srt):
             args.srt.write_text(subtitles, encoding="utf-8")
-    _report(out, spoken, loaded - started, args.speed)
+    _report(out, spoken, args.speed)
+    if args.verbose:
+        _report_speed(spoken, loaded - started)
     if spoken.finish == "length":
         print("stentor: warning: max_frames cut the speech before the end of its text", file=sys.stderr)
         return CUT
+    if spoken.ignored:
+        print(f"stentor: warning: the voice cannot speak, and left out: {_shown(spoken.ignored)}", file=sys.stderr)
+        return LEFT_OUT
     return 0
 
 
-def _player(speed: float) -> Callable[[int], Sink]:
-    """What makes the player for a rate. InvalidRequest where nothing can be played here."""
-    from stentor.say import player
+def _shown(pieces: Sequence[str]) -> str:
+    """The first pieces of a text, each cut where it is long."""
+    more = f" and {len(pieces) - MOST_SHOWN} more" if len(pieces) > MOST_SHOWN else ""
+    return ", ".join(p if len(p) <= 40 else p[:39] + "…" for p in pieces[:MOST_SHOWN]) + more
+
+
+def _player(speed: float, watermark: Make | None) -> Callable[[int], Sink]:
+    """Return a function that makes the player for a rate. InvalidRequest where nothing can be played here."""
+    from stentor.output import player
 
     library = player.library()
-    return lambda rate: player.Player(library, rate, speed)
+    return lambda rate: player.Player(library, rate, speed, watermark)
 
 
 def _loaded(args: argparse.Namespace) -> TTS:
-    with loading(args.model or "the embedded voice"):
+    with loading(args.model or "the built-in voice"):
         from stentor.api import TTS
 
         engine = {} if args.threads is None else {"threads": args.threads}
@@ -91,6 +111,7 @@ def _loaded(args: argparse.Namespace) -> TTS:
 
 def _check_flags(args: argparse.Namespace) -> None:
     check_speed(args.speed)
+    steps(args.cleanup)
     if args.words and args.srt is None:
         raise InvalidRequest("words", "needs --srt")
     if args.srt is not None:
@@ -109,6 +130,7 @@ def _request_options(args: argparse.Namespace) -> dict[str, Any]:
         "instructions": args.instructions,
         "seed": args.seed,
         "split_granularity": split,
+        "cleanup": args.cleanup,
         "word_timestamps": args.words or None,
         **{name: getattr(args, name) for name in OPTIONS},
     }
@@ -119,9 +141,9 @@ def _request_options(args: argparse.Namespace) -> dict[str, Any]:
     return {k: v for k, v in given.items() if v is not None}
 
 
-def _speak(tts: TTS, text: str, options: dict[str, Any], sinks: Sequence[Sink]) -> Spoken:
+def _speak(tts: TTS, text: str, options: dict[str, Any], sinks: Sequence[Sink], spoken: Spoken) -> None:
     """Speak into the sinks, which are completed also where the speech fails half-way or is interrupted."""
-    spoken, started = Spoken(), time.perf_counter()
+    started = time.perf_counter()
     stream = tts.stream(text, **options)
     bar = SpeakingBar(len(text))
     try:
@@ -131,6 +153,7 @@ def _speak(tts: TTS, text: str, options: dict[str, Any], sinks: Sequence[Sink]) 
                 sink.feed(chunk.samples)
             spoken.seconds += chunk.duration
             spoken.segments += chunk.segments
+            spoken.ignored += chunk.ignored
             spoken.finish, spoken.seed = chunk.finish_reason or spoken.finish, chunk.seed
             bar.at(spoken.segments[-1].end_char if spoken.segments else 0, spoken.seconds)
         spoken.took = time.perf_counter() - started
@@ -138,23 +161,28 @@ def _speak(tts: TTS, text: str, options: dict[str, Any], sinks: Sequence[Sink]) 
         bar.close()
         for sink in sinks:
             sink.finish()
-    return spoken
 
 
-def _report(out: Target | None, spoken: Spoken, load: float, speed: float) -> None:
-    """One line: where the audio is, and how fast it was made. On standard error where the audio is on the other."""
-    to_pipe = out is not None and out.path is None
-    place = _place(out)
+def _report(out: Target | None, spoken: Spoken, speed: float) -> None:
+    """Print where the audio is and how to play it. Nothing where it was played or piped."""
+    if out is not None and out.path is not None:
+        player = next((name for name in PLAYERS if out.format not in HEADERLESS and shutil.which(name)), None)
+        play = "" if player is None else f" Play it with: {player} {shlex.quote(str(out.path))}"
+        print(f"Saved {out.path} ({spoken.seconds / speed:.1f} s).{play}")
+
+
+def _report_speed(spoken: Spoken, load: float) -> None:
+    """Print how fast the audio was made, on standard error: the other one may hold audio."""
     print(
-        f"{place}: {spoken.seconds / speed:.2f} s of audio ({spoken.finish}, seed {spoken.seed}); load {load:.2f} s, "
+        f"{spoken.seconds:.2f} s of audio ({spoken.finish}, seed {spoken.seed}); load {load:.2f} s, "
         f"first audio {spoken.first:.2f} s, RTF {spoken.took / max(spoken.seconds, 1e-9):.2f}",
-        file=sys.stderr if to_pipe else sys.stdout,
+        file=sys.stderr,
     )
 
 
 def _place(out: Target | None) -> Path | str:
     """Where the audio goes, in words."""
-    return "played" if out is None else out.path or "standard output"
+    return "the loudspeaker" if out is None else out.path or "standard output"
 
 
 @contextmanager
@@ -166,6 +194,18 @@ def _written(place: Path | str) -> Iterator[None]:
         raise
     except OSError as e:
         raise StentorError(f"cannot write {str(place)!r}: {e.strerror or e}") from e
+
+
+@contextmanager
+def _told_if_interrupted(out: Target | None, spoken: Spoken, speed: float) -> Iterator[None]:
+    """Print what is in the file after Ctrl-C."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = out is not None and out.path is not None and spoken.seconds
+        has = f"; {out.path} has the first {spoken.seconds / speed:.1f} s" if out is not None and kept else ""
+        print(f"\nstentor: interrupted{has}", file=sys.stderr)
+        raise
 
 
 @contextmanager

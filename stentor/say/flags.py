@@ -10,26 +10,34 @@ from typing import Any
 
 from stentor.config import audio_path, path_of
 from stentor.errors import InvalidRequest
+from stentor.text.cleanup import ALL, HELP
 from stentor.text.sentences import GRANULARITIES
 
 OPTIONS = ("temperature", "top_k", "top_p", "cfg", "flow_steps", "min_frames", "max_frames")
-FORMATS = ("wav", "raw", "mp3", "flac", "opus", "ogg", "m4a", "aac")
-MODEL = "directory, Hub id (owner/name) or dummy:NAME (default: the embedded voice)"
+FORMATS = ("wav", "raw", "mp3", "flac", "opus", "ogg", "m4a", "aac", "ulaw", "alaw")
+MODEL = "directory, Hub id (owner/name) or dummy:NAME (default: the built-in voice)"
 
 Run = Callable[[argparse.Namespace], int]
 
 
 def add_say(commands: Any, run: Run) -> None:
     """Add `say` to a program's commands."""
-    say = commands.add_parser("say", help="speak a text into a file, a pipe or the loudspeaker")
-    say.add_argument("text", nargs="?", help="text to speak, or - to read it from standard input")
-    say.add_argument("--file", type=path, metavar="TEXT_FILE", help="speak this text file (UTF-8)")
-    _add_output(say)
-    add_model(say)
-    say.add_argument("--threads", type=int, help="CPU threads")
-    say.add_argument("--lora", type=path, help="LoRA weights to merge at load")
-    say.add_argument("--lexicon", type=path, help="YAML file of words and how they are said")
-    add_request(say)
+    usage = "stentor say [TEXT] [--flag VALUE ...]"
+    say = commands.add_parser("say", help="speak a text into a file, a pipe or the loudspeaker", usage=usage)
+    say.add_argument("-v", "--verbose", action="store_true", help="say how fast it was, and the seed")
+    text = say.add_argument_group("text")
+    text.add_argument("text", nargs="?", help="text to speak; - or none in a pipe: standard input")
+    text.add_argument("--file", type=path, metavar="TEXT_FILE", help="speak this text file (UTF-8)")
+    add_cleanup(text)
+    text.add_argument("--split", choices=GRANULARITIES, default="auto", help="where long text is cut (default auto)")
+    text.add_argument("--lexicon", type=path, help="YAML file of words and how they are said")
+    _add_output(say.add_argument_group("audio"))
+    add_marks(say.add_argument_group("marks of a machine"))
+    add_request(say.add_argument_group("voice"))
+    model = say.add_argument_group("model")
+    add_model(model)
+    model.add_argument("--threads", type=int, help="CPU threads")
+    model.add_argument("--lora", type=path, help="LoRA weights to merge at load")
     say.set_defaults(func=run)
 
 
@@ -40,22 +48,29 @@ def add_voices(commands: Any, run: Run) -> None:
     voices.set_defaults(func=run)
 
 
-def _add_output(say: argparse.ArgumentParser) -> None:
+def _add_output(say: argparse._ArgumentGroup) -> None:
     say.add_argument(
         "-o",
         "--output",
-        help="audio file to write (.wav .flac .mp3 .opus .ogg .m4a .aac .raw), or - for standard output; "
-        "default out.wav, or none with --play",
+        help="audio file to write (.wav .flac .mp3 .opus .ogg .m4a .aac .raw .ulaw .alaw), or - for standard "
+        "output; default out.wav, or none with --play",
     )
     say.add_argument("--format", choices=FORMATS, help="format of the audio (default: by the suffix, wav for -o -)")
     say.add_argument("--play", action="store_true", help="play it while it is made (needs stentor[play])")
     say.add_argument("--speed", type=float, default=1.0, help="0.25 to 4; pitch is kept (default 1)")
     say.add_argument("--srt", type=path, metavar="FILE", help="write the times of sentences (.srt or .vtt)")
     say.add_argument("--words", action="store_true", help="with --srt: the times of words, if the model knows them")
-    say.add_argument("--split", choices=GRANULARITIES, default="auto", help="where long text is cut (default auto)")
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
+def add_marks(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add the flags by which programs know that audio is made by a machine."""
+    parser.add_argument("--provenance", action="store_true", help="say in the file that a machine has made the audio")
+    parser.add_argument(
+        "--watermark", metavar="PACKAGE:FUNCTION", help="mark the samples with this function of an installed package"
+    )
+
+
+def add_model(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """Add the flags that say which model speaks, and where."""
     parser.add_argument("--model", help=MODEL)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
@@ -77,6 +92,11 @@ def add_request(
     parser.add_argument("--seed", type=int, help=seed)
     for name in OPTIONS:
         parser.add_argument("--" + name.replace("_", "-"), type=number, metavar="N", help="option of the model")
+
+
+def add_cleanup(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add the flag that says how pasted text is cleaned."""
+    parser.add_argument("--cleanup", default=ALL, help=HELP + f" (default {ALL})")
 
 
 def check_speed(speed: float) -> None:

@@ -1,4 +1,4 @@
-"""What `stentor say` shows on a terminal while it works. Elsewhere it shows nothing."""
+"""Progress on a terminal while `stentor say` works. Elsewhere nothing is shown."""
 
 from __future__ import annotations
 

@@ -6,21 +6,25 @@ import sys
 from pathlib import Path
 
 from stentor.errors import InvalidRequest
+from stentor.text.files import decoded
+
+NONE = "give a text, - for standard input, or --file FILE"
 
 
 def read(text: str | None, file: Path | None) -> str:
-    """The text of the argument or of the file; one of them is given, and not empty. "-" is standard input."""
+    """The text of the argument or of the file, which is not empty. "-", or neither in a pipe, is standard input."""
     found = _read(text, file)
     if not found.strip():
-        raise InvalidRequest("text", "must not be empty")
+        raise InvalidRequest("text", NONE if text is None and file is None else "must not be empty")
     return found
 
 
 def _read(text: str | None, file: Path | None) -> str:
-    if (text is None) == (file is None):
-        raise InvalidRequest("text", "give a text, - for standard input, or --file FILE")
-    if text == "-" or file == Path("-"):
-        return _decoded(sys.stdin.buffer.read(), "standard input")
+    piped = text is None and file is None and not sys.stdin.isatty()
+    if (text is None) == (file is None) and not piped:
+        raise InvalidRequest("text", NONE)
+    if piped or text == "-" or file == Path("-"):
+        return decoded(sys.stdin.buffer.read(), "standard input", "file")
     if file is not None:
         return _contents(file)
     assert text is not None
@@ -51,11 +55,4 @@ def _contents(file: Path) -> str:
         data = file.read_bytes()
     except OSError as e:
         raise InvalidRequest("file", f"cannot read {str(file)!r}: {e.strerror}") from None
-    return _decoded(data, repr(str(file)))
-
-
-def _decoded(data: bytes, name: str) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as e:
-        raise InvalidRequest("file", f"{name} is not UTF-8 text: byte {e.start} is {data[e.start]:#04x}") from None
+    return decoded(data, repr(str(file)), "file")

@@ -15,8 +15,11 @@ from stentor.say.flags import FORMATS
 if TYPE_CHECKING:
     import numpy as np
 
-PIPED = ("wav", "raw", "mp3", "flac", "opus", "aac")  # formats that are written without going back
-PLAIN = ("wav", "raw")  # formats that need no PyAV
+    from stentor.output.marks import Marks
+
+PIPED = ("wav", "raw", "mp3", "flac", "opus", "aac", "ulaw", "alaw")  # formats that are written without going back
+HEADERLESS = ("raw", "ulaw", "alaw")  # formats that do not say their rate
+PLAIN = ("wav", *HEADERLESS)  # formats that need no PyAV
 WRITTEN = (*PLAIN, "flac", "mp3", "ogg")  # the same, in a file
 SUFFIXES = {f".{name}": name for name in FORMATS} | {".pcm": "raw"}
 
@@ -69,27 +72,38 @@ def available(format: str, without: tuple[str, ...]) -> str:
     return format
 
 
+def marks(provenance: bool, watermark: str | None, model: str | None, format: str | None) -> Marks:
+    """The marks that flags ask for, in files of `format` (None: audio is only played). InvalidRequest for a format
+    without metadata, and for a watermark that does not work."""
+    if provenance and format in HEADERLESS:
+        raise InvalidRequest("provenance", f"{format} holds samples only; use a format with metadata, such as wav")
+    from stentor.output.marks import Marks
+
+    return Marks.of(provenance, watermark, model)
+
+
 def _known() -> str:
     return "use " + ", ".join(SUFFIXES)
 
 
-def open_sink(target: Target, rate: int, speed: float) -> Sink:
+def open_sink(target: Target, rate: int, speed: float, marks: Marks) -> Sink:
     """The sink of a target for audio of `rate` Hz. A file is made with the first samples."""
     if target.path is None:
-        return PipeSink(target.format, rate, speed)
-    return FileSink(target.path, target.format, rate, speed)
+        return PipeSink(target.format, rate, speed, marks)
+    return FileSink(target.path, target.format, rate, speed, marks)
 
 
 class FileSink:
     """A file that grows with the speech. What has been spoken is in it also when the rest fails."""
 
-    def __init__(self, path: Path, format: str, rate: int, speed: float) -> None:
+    def __init__(self, path: Path, format: str, rate: int, speed: float, marks: Marks) -> None:
         from stentor.output.effects import EffectChain
         from stentor.output.encode import Encoder, legal_rate
 
         self.path, self.format = path, _container(format)
         self.rate = legal_rate(self.format, rate)
-        self._chain = EffectChain(rate, self.rate, speed)
+        self._chain = EffectChain(rate, self.rate, speed, marks.watermark)
+        self._comment = marks.comment
         self._file: IO[bytes] | None = None
         self._encoder: Encoder | None = None
 
@@ -98,7 +112,7 @@ class FileSink:
 
         if self._encoder is None:
             self._file = self.path.open("wb")
-            self._encoder = file_encoder(self.format, self.rate, self._file)
+            self._encoder = file_encoder(self.format, self.rate, self._file, self._comment)
         self._encoder.feed(self._chain.feed(samples))
 
     def finish(self) -> None:
@@ -113,14 +127,14 @@ class FileSink:
 class PipeSink:
     """Standard output."""
 
-    def __init__(self, format: str, rate: int, speed: float) -> None:
+    def __init__(self, format: str, rate: int, speed: float, marks: Marks) -> None:
         from stentor.output.effects import EffectChain
         from stentor.output.encode import encoder, legal_rate
 
         name = _container(format)
         target = legal_rate(name, rate)
-        self._chain = EffectChain(rate, target, speed)
-        self._encoder = encoder(name, target, whole=False)
+        self._chain = EffectChain(rate, target, speed, marks.watermark)
+        self._encoder = encoder(name, target, whole=False, comment=marks.comment)
 
     def feed(self, samples: np.ndarray) -> None:
         self._write(self._encoder.feed(self._chain.feed(samples)))

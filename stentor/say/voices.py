@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 
 from stentor.api import TTS
-from stentor.models.base import ModelSpec
+from stentor.models.info import ModelInfo
 from stentor.say.progress import loading
 
 
 def run(args: argparse.Namespace) -> int:
     """Load the model and print what its spec says."""
-    with loading(args.model or "the embedded voice"):
+    with loading(args.model or "the built-in voice"):
         tts = TTS(args.model, device=args.device, dtype=args.dtype, quantization=args.quantization, max_num_seqs=1)
     with tts:
         for name, value in facts(tts.spec).items():
@@ -19,15 +19,19 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def facts(spec: ModelSpec) -> dict[str, str]:
-    """What a request may say about the voice, in words."""
+def facts(spec: ModelInfo) -> dict[str, str]:
+    """Describe what a request may say about the voice."""
     shortest, longest = spec.reference_seconds
     return {
-        "voices": ", ".join(spec.voices) or "one, which needs no name",
+        "voices": ", ".join(_described(name, spec) for name in spec.voices) or "one, which needs no name",
         "languages": ", ".join(spec.languages) or "chosen from the text",
-        "--reference": f"{shortest:g} to {longest:g} s of speech to clone" if spec.takes_reference else "not taken",
-        "--prompt": "speech to continue" if spec.takes_prompt else "not taken",
-        "--instructions": "how to speak, or which voice to design" if spec.takes_instructions else "not taken",
+        "--reference": f"{shortest:g} to {longest:g} s of speech to clone" if spec.takes_reference else "not supported",
+        "--prompt": "speech to continue" if spec.takes_prompt else "not supported",
+        "--instructions": "how to speak, or which voice to design" if spec.takes_instructions else "not supported",
         "--srt": "times of sentences, and of words with --words" if spec.alignment else "times of sentences",
         "sample rate": f"{spec.sample_rate} Hz",
     }
+
+
+def _described(name: str, spec: ModelInfo) -> str:
+    return f"{name} ({spec.voice_descriptions[name]})" if name in spec.voice_descriptions else name

@@ -86,7 +86,7 @@ def all_kills(words: Sequence[str], kills: Sequence[int]) -> dict[str, Any]:
 
 
 def check_listed(folder: Path, rows: list[dict[str, Any]]) -> None:
-    """What is listed is whole, at any moment."""
+    """Check that everything listed is complete, at any moment."""
     held = runs.audio(folder)
     ids = [row["id"] for row in rows]
     assert len(ids) == len(set(ids))

@@ -157,6 +157,14 @@ def test_csv_is_read_with_numbers_where_fields_want_them(tmp_path: Path, monkeyp
     assert rows["00000007"]["error"] == {"field": None, "message": "has 3 cells, and the header has 5"}
 
 
+def test_a_plain_text_file_is_one_item_a_line(tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_bytes('\ufeffone, "two"\r\n\n  {three}\n'.encode() + b"\xff\n")
+    assert main(["batch", str(tmp_path / "in.txt"), str(tmp_path / "out"), *TOY]) == SOME_FAILED
+    rows = {row["line"]: row for row in manifest(tmp_path / "out")}
+    assert [rows[n]["segments"][0]["text"] for n in (1, 3)] == ['one, "two"', "{three}"]
+    assert rows[4]["error"] == {"field": None, "message": "is not UTF-8: invalid start byte"}
+
+
 def test_rows_and_columns_that_a_spreadsheet_leaves_empty_are_none(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("id,text,,\r\na,one,,\r\n,,,\r\n , ,,\r\nb,two,,\r\n")
     assert main(["batch", str(tmp_path / "in.csv"), str(tmp_path / "out"), *TOY]) == CUT
@@ -215,6 +223,33 @@ def test_flags_that_no_line_can_mend_are_refused(
     assert (tmp_path / "out" / "run.json").exists() == (expected != 2)
 
 
+@pytest.mark.parametrize("link", [".work", ".work/000000.tar", ".work/000000.parquet", ".work/audio-abcdefgh"])
+def test_a_link_where_a_run_deletes_is_refused_and_nothing_behind_it_is_touched(
+    link: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine, place = tmp_path / "mine", tmp_path / "out" / link
+    (mine / "audio-abcdefgh").mkdir(parents=True)
+    (mine / "000000.parquet").write_bytes(b"mine")
+    place.parent.mkdir(parents=True)
+    place.symlink_to(mine if place.suffix in ("", ".work") else mine / "000000.parquet")
+    before = sorted(mine.rglob("*"))
+    assert speak(tmp_path, GOOD, "--shards", "2") == 2
+    assert "is a link, and a run deletes what is there: remove it" in capsys.readouterr().err
+    assert sorted(mine.rglob("*")) == before
+    assert (mine / "000000.parquet").read_bytes() == b"mine"
+
+
+def test_only_what_a_run_makes_is_deleted(tmp_path: Path) -> None:
+    work = tmp_path / "out" / ".work"
+    for made in ("audio-0a_b1c2d", "000003.parquet", "000007.tar"):
+        (work / made).mkdir(parents=True) if made.startswith("audio") else (work / made).write_bytes(b"")
+    mine = ("notes.txt", "audio-book", "mine.tar", "mine.parquet", "folder")
+    for name in mine:
+        (work / name).mkdir() if name in ("audio-book", "folder") else (work / name).write_bytes(b"mine")
+    assert speak(tmp_path, GOOD, "--shards", "2") == CUT
+    assert sorted(p.name for p in work.iterdir()) == sorted(mine)
+
+
 def test_without_the_extra_that_a_flag_needs_it_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,11 +264,11 @@ def test_without_the_extra_that_a_flag_needs_it_is_named(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("format", ["flac", "mp3", "opus", "ogg", "m4a", "aac"])
+@pytest.mark.parametrize("format", ["flac", "mp3", "opus", "ogg", "m4a", "aac", "ulaw", "alaw"])
 def test_audio_is_written_in_every_format(format: str, tmp_path: Path) -> None:
     assert speak(tmp_path, GOOD[:1], "--format", format, "--max-frames", "8") == CUT
     row = manifest(tmp_path / "out")[0]
-    samples, rate = decoded((tmp_path / "out" / row["path"]).read_bytes())
+    samples, rate = decoded((tmp_path / "out" / row["path"]).read_bytes(), format)
     assert row["path"] == f"audio/a0.{format}"
     assert rate == (48_000 if format == "opus" else row["sample_rate"])
     assert 0 < len(samples) / rate - row["seconds"] + 0.02 < 0.4
@@ -293,6 +328,20 @@ def test_a_second_run_needs_resume_and_then_speaks_only_what_is_new(
     assert speak(tmp_path, mended, "--resume") == CUT
 
 
+@pytest.mark.parametrize("kept", [(), ("--shards", "2")])
+def test_many_wrong_lines_wait_for_the_disk_together(
+    kept: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync, waits = os.fsync, []
+    monkeypatch.setattr(os, "fsync", lambda handle: (waits.append(handle), fsync(handle)))
+    items = [{"text": "Hello."} if n in (7, 1500) else {"text": "Hello.", "speed": 99} for n in range(3000)]
+    assert speak(tmp_path, items, *kept) == SOME_FAILED
+    assert len(waits) < 30
+    rows = manifest(tmp_path / "out")
+    assert [row["line"] for row in rows] == list(range(1, 3001))
+    assert [row["line"] for row in rows if row["status"] == "ok"] == [8, 1501]
+
+
 def test_failed_items_stay_failed_unless_they_are_to_be_tried_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -348,7 +397,7 @@ def test_one_process_writes_to_a_folder(finished: Path, capsys: pytest.CaptureFi
         ("audio", 1, "stentor: the run stopped, and --resume goes on: [Errno 17] File exists: "),
         ("shards", 1, "stentor: the run stopped, and --resume goes on: [Errno 17] File exists: "),
         (".lock/x", 2, "stentor: output: cannot write to "),
-        ("manifest.jsonl/x", 1, "stentor: the run stopped, and --resume goes on: [Errno 21] Is a directory: "),
+        ("manifest.jsonl/x", 2, "stentor: resume: "),
     ],
 )
 def test_a_folder_that_cannot_be_written_to_is_one_line(
@@ -481,3 +530,49 @@ def test_a_terminal_shows_a_bar_over_all_items_with_the_time_left(
     shown = terminal.getvalue()
     assert "speaking:" in shown
     assert "24/28" in shown  # before the new item
+
+
+ROW = {"id": "a0", "line": 1, "status": "ok", "finish_reason": "stop", "input": "x"}
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("run.json", b"[" * 100_000),
+        ("run.json", b'{"seed": ' + b"1" * 5000 + b"}"),
+        ("run.json", b"\xff\xfe"),
+        ("run.json", b'{"a":' * 300 + b"1" + b"}" * 300),
+        ("manifest.jsonl", b"[" * 100_000 + b"\n"),
+        ("manifest.jsonl", b'{"id": ' + b"1" * 5000 + b"}\n"),
+        ("manifest.jsonl", b"\xff\n"),
+        *(
+            ("manifest.jsonl", json.dumps({**ROW, name: value}).encode() + b"\n")
+            for name in ROW
+            for value in (None, [1], {"a": 1}, 2**70, "\ud800", True)
+            if (name, value) != ("input", "\ud800")
+        ),
+        ("manifest.jsonl", json.dumps({k: v for k, v in ROW.items() if k != "finish_reason"}).encode() + b"\n"),
+    ],
+)
+def test_what_damages_the_files_of_a_run_is_one_line(
+    name: str, damage: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--resume` reads them again. Nothing is spoken, and nothing in the folder is changed."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / name).write_bytes(damage)
+    assert speak(tmp_path, GOOD, "--resume") == 2
+    told = capsys.readouterr().err
+    assert told.startswith(("stentor: resume: ", "stentor: output: ")), told
+    assert told.count("\n") == 1
+    assert (out / name).read_bytes() == damage
+
+
+def test_a_folder_whose_name_is_too_long_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "Hello."}\n')
+    for name in ("x" * 300, "/".join("y" * 200 for _ in range(30))):
+        words = ["batch", "--model", "dummy:toy", str(tmp_path / "in.jsonl"), str(tmp_path / name)]
+        assert main(words) == 2
+        told = capsys.readouterr().err
+        assert told.startswith("stentor: output: ")
+        assert told.count("\n") == 1

@@ -83,7 +83,7 @@ def test_every_option_of_a_line_reaches_the_request(form: str, tmp_path: Path, m
 
 def test_cells_of_a_table_are_what_their_fields_want() -> None:
     table = as_csv({"text": "12", "reference": ["Ä.wav", "B.wav"], "speaker_embedding": [0.5, -1], "trim": "TRUE"})
-    (record,) = records(io.BytesIO(table.encode()), as_csv=True)
+    (record,) = records(io.BytesIO(table.encode()), "csv")
     assert record.fields == {"text": "12", "reference": ["Ä.wav", "B.wav"], "speaker_embedding": [0.5, -1], "trim": True}  # fmt: skip
-    (record,) = records(io.BytesIO(b"text,reference\nx,[1] me.wav\n"), as_csv=True)
+    (record,) = records(io.BytesIO(b"text,reference\nx,[1] me.wav\n"), "csv")
     assert record.fields["reference"] == "[1] me.wav"

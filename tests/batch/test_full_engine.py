@@ -49,8 +49,8 @@ class Gate:
 def test_steps_have_a_row_for_each_slot_until_the_last_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, rows, plan = Gate(monkeypatch), list[int](), Scheduler.plan
 
-    def counted(self: Scheduler, now: float, upcoming: bool) -> Any:
-        made = plan(self, now + 1.0, upcoming)  # no prefill waits for others, however short a step is
+    def counted(self: Scheduler, now: float) -> Any:
+        made = plan(self, now + 1.0)  # no prefill waits for others, however short a step is
         if made.decode and gate.given < ITEMS:
             rows.append(len(made.decode))
         return made

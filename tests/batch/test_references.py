@@ -12,7 +12,7 @@ import pytest
 import stentor
 from stentor.audio import Recording
 from stentor.batch.references import References
-from stentor.models.base import ReferenceAudio
+from stentor.models.info import ReferenceAudio
 from tests.batch.runs import CUT, SOME_FAILED, TOY, manifest, speak
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import tone_wav, until

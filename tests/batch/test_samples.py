@@ -12,7 +12,7 @@ import pytest
 
 from stentor.batch import reader
 from stentor.batch.catalogue import WINDOW, Catalogue
-from stentor.batch.item import Item, checked
+from stentor.batch.item import Item, Run, checked
 from stentor.batch.manifest import rows
 from stentor.batch.reader import records
 from stentor.batch.samples import Sample, SampleFile, read
@@ -20,9 +20,9 @@ from stentor.errors import EngineError, InvalidRequest
 
 
 def sample(id: str, audio: bytes) -> Sample:
-    return Sample(
-        {"id": id, "member": f"{id}.wav", "sha256": hashlib.sha256(audio).hexdigest()}, f"text of {id}", audio
-    )
+    row = {"id": id, "line": 1, "status": "ok", "finish_reason": "stop", "input": "x"}
+    named = {"member": f"{id}.wav", "sha256": hashlib.sha256(audio).hexdigest()}
+    return Sample({**row, **named}, f"text of {id}", audio)
 
 
 def filled(path: Path) -> bytes:
@@ -70,7 +70,7 @@ def test_names_of_any_length_fit(id: str, tmp_path: Path) -> None:
 
 def test_only_the_last_line_of_a_manifest_may_be_torn(tmp_path: Path) -> None:
     path = tmp_path / "manifest.jsonl"
-    row = b'{"id": "a", "line": 1, "status": "ok", "input": "x"}\n'
+    row = b'{"id": "a", "line": 1, "status": "ok", "finish_reason": "stop", "input": "x"}\n'
     for torn in (b"", row[:20], row[:-1], bytes(300)):
         path.write_bytes(row + torn)
         assert [r["id"] for r in rows(path)] == ["a"]
@@ -87,8 +87,8 @@ def test_memory_does_not_grow_with_the_input_and_the_longest_of_a_window_is_firs
     tracemalloc.start()
     catalogue, seen, before = Catalogue(), 0, (-1, 0)
     with (tmp_path / "in.jsonl").open("rb") as file:
-        for record in records(file, False):
-            catalogue.add(checked(record, {}, 0, tmp_path, True))
+        for record in records(file, "jsonl"):
+            catalogue.add(checked(record, Run({}, 0, tmp_path, True)))
     filled = tracemalloc.get_traced_memory()[1]
     for item in catalogue.todo():
         at = (item.line // WINDOW, -item.chars)
@@ -104,16 +104,18 @@ def test_memory_does_not_grow_with_the_input_and_the_longest_of_a_window_is_firs
 def test_a_full_disk_of_temporary_files_is_named(tmp_path: Path) -> None:
     catalogue = Catalogue()
     catalogue._db.execute("PRAGMA max_page_count = 8")
-    items = (checked(record, {}, 0, tmp_path, True) for record in records(io.BytesIO(b'{"text": "x"}\n' * 999), False))
+    items = (
+        checked(record, Run({}, 0, tmp_path, True)) for record in records(io.BytesIO(b'{"text": "x"}\n' * 999), "jsonl")
+    )
     with pytest.raises(EngineError, match=r"line \d+ of the input does not fit .*TMPDIR.*: database or disk is full"):
         list(map(catalogue.add, items))
 
 
 def test_a_full_disk_of_temporary_files_is_named_where_items_end_too(tmp_path: Path) -> None:
-    """What is noted of an item that has ended makes its row longer."""
+    """Notes about an item that has ended make its row longer."""
     catalogue = Catalogue()
-    lines = records(io.BytesIO(b'{"text": "x"}\n' * 999), False)
-    items = [checked(record, {}, 0, tmp_path, True) for record in lines]
+    lines = records(io.BytesIO(b'{"text": "x"}\n' * 999), "jsonl")
+    items = [checked(record, Run({}, 0, tmp_path, True)) for record in lines]
     for item in items:
         catalogue.add(item)
 
@@ -128,11 +130,42 @@ def test_a_full_disk_of_temporary_files_is_named_where_items_end_too(tmp_path: P
 def test_a_line_without_an_end_is_wrong_and_the_next_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "LINE_BYTES", 2**20)
     data = b'{"text": "' + b"x" * 2**21 + b'"}\n{"text": "next"}\n' + b"[" * 50_000 + b'\n\xff\n"x"\n'
-    found = list(records(io.BytesIO(data), False))
+    found = list(records(io.BytesIO(data), "jsonl"))
     assert [r.line for r in found] == [1, 2, 3, 4, 5]
     assert found[1].fields == {"text": "next"}
     whys = [r.error[1] for r in found if r.error]
     assert whys[0] == "has more than 1 MiB"
-    assert whys[1].startswith("is not JSON: ")
+    assert whys[1] == "has lists or objects more than 64 deep"
     assert whys[2] == "is not UTF-8: byte 0 is 0xff"
     assert whys[3] == "must be a JSON object, got str"
+
+
+class Endless(io.RawIOBase):
+    """A file of one line without an end, and how much of it was read."""
+
+    def __init__(self, start: bytes) -> None:
+        self.start, self.read_bytes = start, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray) -> int:
+        data = (self.start if not self.read_bytes else b"x" * len(buffer))[: len(buffer)]
+        buffer[: len(data)] = data
+        self.read_bytes += len(data)
+        return len(data)
+
+
+@pytest.mark.parametrize("start", [b"text\n", b'text\n"', b"te", b'text,id\n"a\nb\n'])
+def test_a_csv_record_without_an_end_is_refused_while_it_is_read(start: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "LINE_BYTES", 2**16)
+    endless = Endless(start)
+    with pytest.raises(InvalidRequest, match=r"input: line \d: its record has more than"):
+        list(records(io.BufferedReader(endless), "csv"))
+    assert endless.read_bytes < 2**17
+
+
+def test_csv_records_of_many_lines_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "LINE_BYTES", 2**10)
+    rows = b"text\n" + b'"one\r\ntwo\rthree"\n' * 1000
+    assert {r.fields["text"] for r in records(io.BytesIO(rows), "csv")} == {"one\r\ntwo\rthree"}

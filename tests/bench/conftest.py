@@ -1,4 +1,4 @@
-"""What the benchmark's tests share."""
+"""Fixtures of the benchmark's tests."""
 
 import pytest
 

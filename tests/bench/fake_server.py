@@ -48,7 +48,7 @@ class Abort:
 
 @dataclass
 class Log:
-    """What the server did for one request, and when."""
+    """Record of one request: what the server did, and when."""
 
     body: dict
     received: float
@@ -67,7 +67,7 @@ class FakeServer:
         self.scripts = scripts
         self.logs: list[Log] = []
         self.path = ""
-        """Of its Unix socket."""
+        """Address of its Unix socket."""
 
     @asynccontextmanager
     async def running(self):

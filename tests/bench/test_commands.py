@@ -33,7 +33,7 @@ def bench(*words):
 
 
 def value(out, label):
-    """What the table says after a label."""
+    """Cells of the table after a label."""
     return next(line for line in out.splitlines() if line.startswith(label))[40:].strip()
 
 

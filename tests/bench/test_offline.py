@@ -217,7 +217,7 @@ def test_the_command_makes_the_engine_from_its_flags_and_closes_it(monkeypatch, 
     )
     args = parser.parse_args([*words.split(), "--result-dir", str(tmp_path)])
     assert args.func(args) == 0
-    given = {"device": "cpu", "dtype": "float32", "quantization": "int8", "capture_all": True}
+    given = {"device": "cpu", "dtype": "float32", "quantization": "int8"}
     assert made[0].made_with == (("dummy:toy",), given)
     assert made[0].closed
     options = made[0].calls[0][1]

@@ -1,4 +1,4 @@
-"""What Serve is told of replicas. Ray is imported and not started."""
+"""Options that Serve gets for replicas. Ray is imported and not started."""
 
 from __future__ import annotations
 

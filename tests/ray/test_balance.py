@@ -1,4 +1,4 @@
-"""Which replica gets a request, and how many there are: affinity by a header, and a number that follows the load."""
+"""Balance of replicas: affinity by a header, and a number that follows the load."""
 
 from __future__ import annotations
 

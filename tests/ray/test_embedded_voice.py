@@ -1,4 +1,4 @@
-"""The embedded voice on replicas: what it says, and when, does not depend on the process that speaks."""
+"""The built-in voice on replicas: what it says, and when, does not depend on the process that speaks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
     NEEDS_RAY,
     pytest.mark.skipif(
         not (DEFAULT_VOICE / "config.json").is_file(),
-        reason="the embedded voice is not in this build: docs/training.md",
+        reason="the built-in voice is not in this build: docs/training.md",
     ),
 ]
 

@@ -149,7 +149,7 @@ def test_a_client_that_stops_reading_is_cut_off(cluster: Cluster) -> None:
     with socket.socket() as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
         s.connect(("127.0.0.1", int(cluster.url.rsplit(":", 1)[1])))
-        s.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
+        s.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
         s.sendall(b"Content-Length: %d\r\n\r\n" % len(data) + data)
         assert s.recv(100).startswith(b"HTTP/1.1 200")
         assert until(lambda: cluster.speaking() == 0 and cluster.cut_off)

@@ -152,7 +152,7 @@ def test_ray_is_imported_after_its_variables_are_set() -> None:
 
 def test_replicas_start_where_cores_and_shared_memory_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray would wait for a core for each, and refuse to start where /dev/shm has less than 30 % of much memory."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr("stentor.local_ray.cpus", lambda: 2)
     assert own_ray(4)["num_cpus"] == 4
     assert own_ray(1)["num_cpus"] == 2
     assert own_ray(1)["object_store_memory"] < 1e9

@@ -13,11 +13,12 @@ import soundfile
 
 from stentor.cli import main
 from stentor.say import source
+from tests.helpers.fake_loudspeaker import FakeDevice
 from tests.helpers.server_live import decoded
 
 STORY = "One is here. Two is here.\n\nThree is here."
 SHORT = ["--model", "dummy:toy", "--max-frames", "8", "--min-frames", "8", "--seed", "3", "--voice", "low"]
-CUT = 3
+CUT, LEFT_OUT = 3, 5
 FRAMES = 8 * 6  # samples of a sentence at 600 Hz
 
 
@@ -44,7 +45,20 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.mp3", "a.opus", "a.ogg", "a.m4a", "a.aac", "a.raw"])
+def test_what_the_voice_cannot_speak_is_named_and_has_a_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for text, left_out in (("你好", "你好"), ("Hello 你好 world. مرحبا بك", "你好, مرحبا بك")):
+        assert main(["say", text, "-o", "a.wav", "--seed", "3"]) == LEFT_OUT
+        assert f"the voice cannot speak, and left out: {left_out}\n" in capsys.readouterr().err
+    assert main(["say", "Hello world.", "-o", "a.wav", "--seed", "3"]) == 0
+    assert "warning" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", ["a.wav", "a.flac", "a.mp3", "a.opus", "a.ogg", "a.m4a", "a.aac", "a.raw", "a.ulaw", "a.alaw"]
+)
 def test_a_book_is_spoken_into_every_kind_of_file(book: Path, name: str) -> None:
     assert main(["say", "--file", str(book), "--split", "sentence", "-o", name, *SHORT]) == CUT
     wanted = (3 * FRAMES + 0.55 * 600) / 600
@@ -52,7 +66,7 @@ def test_a_book_is_spoken_into_every_kind_of_file(book: Path, name: str) -> None
     if name == "a.raw":
         assert len(data) == round(2 * 600 * wanted)
         return
-    samples, rate = decoded(data)
+    samples, rate = decoded(data, name[2:])
     assert wanted - 0.01 < len(samples) / rate < wanted + 0.3  # aac has no count of its padding
     if name == "a.wav":
         assert soundfile.info(book.parent / name).frames == len(samples) == round(600 * wanted)
@@ -68,7 +82,7 @@ def test_audio_goes_to_a_pipe_and_words_to_standard_error(
     data = pipe.buffer.getvalue()
     assert data.startswith(head)
     assert len(data) == 2 * FRAMES if format == "raw" else len(data) > 44
-    assert "standard output: 0.08 s of audio" in capsys.readouterr().err
+    assert "max_frames cut the speech" in capsys.readouterr().err
 
 
 def test_speed_changes_length_and_times(book: Path) -> None:
@@ -88,13 +102,13 @@ def test_subtitles_end_in_srt_or_vtt(book: Path) -> None:
     assert main(["say", "hello", "--srt", "a.txt", *SHORT]) == 2
 
 
-def test_words_have_subtitles_where_the_model_knows_their_times(book: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_have_subtitles_where_their_times_can_be_found(book: Path) -> None:
     ask = ["say", "--file", str(book), "--words", "-o", "a.wav", *SHORT]
     words = [*ask, "--srt", "a.srt", "--model", "dummy:toy-words"]
     assert main(words) == CUT
     assert [cue.split("\n")[2] for cue in Path("a.srt").read_text().split("\n\n")[:2]] == ["One", "is"]
-    assert main([*ask, "--srt", "b.srt"]) == 2
-    assert "word_timestamps: dummy:toy knows the times of sentences only" in capsys.readouterr().err
+    assert main([*ask, "--srt", "b.srt"]) == CUT  # by the aligner for English
+    assert Path("b.srt").read_text().startswith("1\n00:00:00,000 -->")
 
 
 @pytest.mark.parametrize(
@@ -115,6 +129,7 @@ def test_wrong_flags_are_told_before_anything_is_loaded(
     flags: list[str], says: str, book: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stentor.api.TTS", None)
+    monkeypatch.setattr("sys.stdin", Terminal())
     (book.parent / "latin.txt").write_bytes(b"caf\xe9")
     assert main(["say", *flags, *SHORT]) == 2
     assert says in capsys.readouterr().err
@@ -125,7 +140,7 @@ def test_wrong_flags_are_told_before_anything_is_loaded(
     [
         (["say", "--file", "~nobody-of-this-name/a"], "--file: invalid path value: '~nobody-of-this-name/a'"),
         (["say", "hello", "--srt="], "--srt: invalid path value: ''"),
-        (["batch", "in.jsonl", ""], "output: invalid path value: ''"),
+        (["batch", "in.jsonl", ""], "argument OUTPUT: invalid path value: ''"),
         (["say", "hello", "--temperature", "hot"], "--temperature: invalid number value: 'hot'"),
     ],
 )
@@ -190,8 +205,43 @@ def test_what_was_spoken_before_a_failure_is_in_the_file(book: Path) -> None:
 
 
 def test_speech_that_ends_by_itself_is_a_success(book: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["say", "Yes. No.", "-o", "a.wav", "--seed", "1"]) == 0
-    assert "(stop, seed 1)" in capsys.readouterr().out
+    assert main(["say", "Yes. No.", "-o", "a.wav", "--seed", "1", "--verbose"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("Saved a.wav (")
+    assert "(stop, seed 1)" in said.err
+
+
+def test_text_from_a_pipe_needs_no_dash(book: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"from a pipe")))
+    assert main(["say", *SHORT]) == CUT
+    assert capsys.readouterr().out.startswith("Saved out.wav (0.1 s).")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b" ")))
+    assert main(["say", *SHORT]) == 2
+    assert "text: give a text" in capsys.readouterr().err
+
+
+def test_the_way_to_play_is_that_of_a_program_that_is_there(
+    book: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name == "mpv" else None)
+    assert main(["say", "hello", "-o", "a b.wav", *SHORT]) == CUT
+    assert capsys.readouterr().out == "Saved a b.wav (0.1 s). Play it with: mpv 'a b.wav'\n"
+    assert main(["say", "hello", "-o", "a.ulaw", *SHORT]) == CUT  # which no player knows by its name
+    assert capsys.readouterr().out == "Saved a.ulaw (0.1 s).\n"
+
+
+def test_ctrl_c_tells_what_was_kept(
+    book: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(bar: object, character: int, seconds: float) -> None:
+        if seconds > 0.2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("stentor.say.progress.SpeakingBar.at", interrupt)
+    assert main(["say", "--file", str(book), "--split", "sentence", "-o", "a.wav", *SHORT]) == 130
+    kept = soundfile.info("a.wav").duration
+    assert kept > 0.2
+    assert f"stentor: interrupted; a.wav has the first {kept:.1f} s\n" in capsys.readouterr().err
 
 
 def test_a_terminal_shows_how_far_a_long_text_is(book: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,39 +257,6 @@ def test_voices_are_listed_with_what_a_model_takes(capsys: pytest.CaptureFixture
     for words in ("low, high", "english", "0.05 to 5 s of speech to clone", "600 Hz"):
         assert words in out
     assert "--instructions  how to speak" in out
-
-
-class FakeDevice:
-    """The part of sounddevice that is used. `written` is what was played."""
-
-    PortAudioError = OSError
-
-    def __init__(self, device: bool = True, own_rate: int | None = None) -> None:
-        self.device, self.own_rate = device, own_rate
-        self.written: list[np.ndarray] = []
-        self.rate = 0
-
-    def query_devices(self, kind: str) -> dict[str, float]:
-        if not self.device:
-            raise self.PortAudioError("no default output device")
-        return {"default_samplerate": float(self.own_rate or 600)}
-
-    def check_output_settings(self, samplerate: int, channels: int, dtype: str) -> None:
-        if self.own_rate not in (None, samplerate):
-            raise self.PortAudioError("rate")
-
-    def OutputStream(self, samplerate: int, channels: int, dtype: str) -> FakeDevice:
-        self.rate = samplerate
-        return self
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def write(self, block: np.ndarray) -> None:
-        self.written.append(block.copy())
 
 
 @pytest.mark.parametrize(("own_rate", "count"), [(None, FRAMES), (1200, 2 * FRAMES)])
@@ -277,4 +294,4 @@ def test_a_lexicon_and_pauses_are_read(book: Path, capsys: pytest.CaptureFixture
     assert len(lexical) - len(plain) == round(0.35 * rate)
     assert np.array_equal(lexical[: FRAMES - 10], plain[: FRAMES - 10])
     assert main([*say, "Hi.", "--lexicon", "none.yaml"]) == 2
-    assert "lexicon: cannot read 'none.yaml'" in capsys.readouterr().err
+    assert "lexicon: 'none.yaml' does not exist" in capsys.readouterr().err

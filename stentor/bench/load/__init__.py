@@ -1,1 +1,1 @@
-"""What is sent to the server under test, and when."""
+"""Load of the server under test: requests and their times."""

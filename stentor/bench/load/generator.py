@@ -27,7 +27,7 @@ class Sender(Protocol):
 
     @property
     def clock(self) -> Clock:
-        """What all time stamps of a run are taken with, those of the load generator included."""
+        """Clock of all time stamps of a run, those of the load generator included."""
         ...
 
     async def send(self, prompt: TextItem) -> Reply: ...
@@ -35,7 +35,7 @@ class Sender(Protocol):
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """What to send and when."""
+    """Requests to send, and when."""
 
     prompts: Sequence[TextItem]
     offsets: Times | None

@@ -20,7 +20,7 @@ Framing = Literal["raw", "sse", "websocket", "float32"]
 
 
 class ArrivalKind(IntEnum):
-    """What an arrival is: part of an HTTP body, a WebSocket text frame, or a WebSocket binary frame."""
+    """Kind of an arrival: part of an HTTP body, a WebSocket text frame, or a WebSocket binary frame."""
 
     BODY = 0
     TEXT = 1

@@ -1,1 +1,1 @@
-"""What is computed from the records of a run."""
+"""Metrics computed from the records of a run."""

@@ -74,7 +74,7 @@ def error_rate(answers: Sequence[AnswerAudio], transcribe: Transcriber) -> Score
 
 
 def errors_of(answers: Sequence[AnswerAudio], transcripts: Sequence[str]) -> Score:
-    """The same from transcripts that were made before.
+    """Word errors from transcripts that were made before.
 
     Raises:
         ValueError: a needed package is missing. It names the package.

@@ -20,7 +20,7 @@ ALWAYS = (50.0, 95.0, 99.0)
 
 @dataclass(frozen=True)
 class MetricStats:
-    """Of one metric over the completed requests, in its base unit (seconds or ratio)."""
+    """Statistics of one metric over the completed requests, in its base unit (seconds or ratio)."""
 
     count: int
     mean: float

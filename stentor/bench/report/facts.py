@@ -1,7 +1,6 @@
 """Facts about a run: this machine, its GPU during the load, and what the server says of itself."""
 
 import asyncio
-import os
 import platform
 import shutil
 import tempfile
@@ -14,6 +13,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+
+from stentor.machine import cpus, memory
 
 _GPU_FIELDS = (
     "name",
@@ -31,13 +32,14 @@ _LARGEST_ANSWER = 20_000
 
 def client_facts() -> dict[str, Any]:
     """The machine that measures: processor, memory, versions. No host or user name."""
+    held = memory()
     packages = ("stentor", "torch", "numpy", "aiohttp")
     return {
         "platform": platform.platform(),
         "python": platform.python_version(),
         "processor": _processor(),
-        "cores": os.cpu_count(),
-        "memory_gb": _memory_gb(),
+        "cores": cpus(),
+        "memory_gb": None if held is None else round(held / 2**30, 1),
         "packages": {name: version for name in packages if (version := _version(name))},
     }
 
@@ -57,13 +59,6 @@ def _processor() -> str:
     return next(
         (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
     )
-
-
-def _memory_gb() -> float | None:
-    try:
-        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
-    except (ValueError, OSError, AttributeError):  # not available on this platform
-        return None
 
 
 def is_local(base_url: str) -> bool:

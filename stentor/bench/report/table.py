@@ -31,7 +31,7 @@ def line(label: str, value: object, digits: int = 2) -> str:
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What to print: vLLM blocks and percentiles."""
+    """Options of the table: vLLM blocks and percentiles."""
 
     metrics: Sequence[str]
     percentiles: Sequence[float]

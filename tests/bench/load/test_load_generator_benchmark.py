@@ -1,4 +1,4 @@
-"""The benchmark of the load generator runs, and every stream is complete. Its figures are in benchmarks/results/."""
+"""The benchmark of the load generator runs, and every stream is complete. Its figures are in docs/benchmarking.md."""
 
 import sys
 
