@@ -4,8 +4,9 @@ with stentor.TTS() as tts:
     tts.generate("Hello there.").save("hello.wav")
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 from stentor.errors import (
     BatchError,
@@ -16,12 +17,11 @@ from stentor.errors import (
     Overloaded,
     StentorError,
 )
+from stentor.version import __version__
 
-if TYPE_CHECKING:
+if _TYPE_CHECKING:
     from stentor.api import TTS, Speech
     from stentor.audio import Reference
-
-__version__ = "0.1.0"
 
 __all__ = [
     "TTS",
@@ -40,9 +40,14 @@ __all__ = [
 _LATER = {"TTS": "stentor.api", "Speech": "stentor.api", "Reference": "stentor.audio"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _Any:
     """Names whose modules import torch or audio libraries are imported at their first use, so that the command line
     answers `--help` and a wrong flag at once."""
     if name not in _LATER:
         raise AttributeError(f"module 'stentor' has no attribute {name!r}")
-    return getattr(import_module(_LATER[name]), name)
+    return getattr(_import_module(_LATER[name]), name)
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, overload
@@ -12,6 +15,7 @@ import numpy as np
 import torch
 
 from stentor import registry, request
+from stentor.align.aligner import Aligner, Aligners
 from stentor.arguments import shown
 from stentor.audio import Reference
 from stentor.config import EngineConfig, check_dtype, check_quantization, path_of
@@ -21,27 +25,39 @@ from stentor.engine.engine import Engine
 from stentor.engine.preparation import Preparation
 from stentor.engine.stream import AudioStream, Chunk
 from stentor.errors import BatchError, CheckpointError, InvalidRequest, StentorError
-from stentor.models.base import ModelSpec, Prompt, ReferenceAudio, SpeechRequest
-from stentor.models.lora import Adapter
+from stentor.model_names import DEFAULT_VOICE
+from stentor.models.base import ModelSpec, Prompt
+from stentor.models.info import Adapter, ReferenceAudio, SpeechRequest
+from stentor.output.marks import Marks
+from stentor.output.render import Output
+from stentor.output.watermark import Make
+from stentor.speech import awaited
+from stentor.speech.live_text import PROBE, TextFeed
 from stentor.speech.passage import Passage, SpeechStream, speak
-from stentor.speech.pieces import segments
+from stentor.speech.pieces import dialogue, reading
 from stentor.speech.result import Speech
+from stentor.text.cleanup import ALL
 from stentor.text.front_end import Check, proceed
 from stentor.text.lexicon import Lexicon
-from stentor.text.sentences import GRANULARITIES
+from stentor.text.script import Turn, marked, scripted
+from stentor.text.sentences import GRANULARITIES, MAX_CHARS
 
-DEFAULT_VOICE = Path(__file__).parent / "assets" / "voice"
+log = logging.getLogger("stentor.speech")
 
 
 class TTS:
     """A loaded model and its engine. Thread-safe. Use `with` or call `close()`.
 
-    model: a local directory, a Hugging Face Hub id, `dummy:NAME`, or None for the embedded default voice.
+    model: a local directory, a Hugging Face Hub id, `dummy:NAME`, or None for the built-in voice.
     device: "auto", "cpu", "cuda", "cuda:N". dtype: "auto" (float32 on a CPU, the checkpoint's own on CUDA),
     "float32", "bfloat16", "float16", or "float64" (for checks). quantization: weights of the language models in "int8"
     or "fp8", or "auto" (as the checkpoint has them). name: what errors call the model, by default `model`.
     lexicon: how words are said (docs/python_api.md): a mapping or the path of a YAML file.
+    aligner: finds the times of words where the model does not say them, as `package:function` or the function itself
+    (docs/word_times.md). Without it, English words are found.
     loras: LoRA adapters that requests may name (`lora=`), each a file or folder of weights, by name.
+    provenance: mark files as made by a machine, in their metadata. watermark: makes what marks samples, as
+    `package:function` or the function itself (docs/provenance.md).
     options: fields of EngineConfig (max_num_seqs, memory_gb, threads, ...) and the family's load options, such as
     `lora` (weights to merge) and `flow_steps` (the default of requests). docs/models lists them.
     """
@@ -55,18 +71,23 @@ class TTS:
         quantization: str = "auto",
         name: str | None = None,
         lexicon: Lexicon | Mapping[object, object] | str | Path | None = None,
+        aligner: str | Aligner | None = None,
         loras: Mapping[str, str | Path] | None = None,
+        provenance: bool = False,
+        watermark: str | Make | None = None,
         **options: Any,
     ) -> None:
-        _check_types(model, name, lexicon, loras)
+        _check_types(model, name, lexicon, loras, provenance)
         check_dtype(dtype)
         eight_bits = {} if check_quantization(quantization) == "auto" else {"quantization": quantization}
         self.lexicon = Lexicon.of(lexicon)
+        self.aligners = Aligners(aligner)
+        self._marks = Marks.of(provenance, watermark, model)
         config = EngineConfig(**{k: options.pop(k) for k in EngineConfig.__dataclass_fields__ if k in options})
         where = Device(pick_device(device))
         load = {k: v for k, v in {**options, **eight_bits, "loras": loras or None}.items() if v is not None}
         precision = None if dtype == "auto" else getattr(torch, dtype)
-        self.name = name or ("the embedded voice" if model is None else str(model))
+        self.name = name or ("the built-in voice" if model is None else str(model))
         with where.current(), where.loading():
             self._model = registry.load(self._named(model), where.torch, precision, load)
             where.release_cached()  # what only the load needed
@@ -81,7 +102,7 @@ class TTS:
             return model
         if not (DEFAULT_VOICE / "config.json").is_file():
             raise CheckpointError(
-                "this build has no embedded voice; name a model: a local directory, a Hub id (owner/name) or dummy:toy"
+                "this build has no built-in voice; name a model: a local directory, a Hub id (owner/name) or dummy:toy"
             )
         return DEFAULT_VOICE
 
@@ -109,6 +130,11 @@ class TTS:
         return tuple(self._adapters.loaded)
 
     @property
+    def adapters(self) -> tuple[Adapter, ...]:
+        """The loaded adapters."""
+        return tuple(self._adapters.loaded.values())
+
+    @property
     def lora_options(self) -> dict[str, Any]:
         """Arguments of TTS that make the same slots for adapters, also where those in `loras` are gone."""
         return self._adapters.slots.options
@@ -126,12 +152,12 @@ class TTS:
         self._adapters.unload(name)
 
     @overload
-    def generate(self, text: str, **options: Any) -> Speech: ...
+    def generate(self, text: str | None = None, **options: Any) -> Speech: ...
 
     @overload
     def generate(self, text: Sequence[str], **options: Any) -> list[Speech]: ...
 
-    def generate(self, text: str | Sequence[str], **options: Any) -> Speech | list[Speech]:
+    def generate(self, text: str | Sequence[str] | None = None, **options: Any) -> Speech | list[Speech]:
         """Generate speech for a text, or for several texts in one batch, which share all other arguments.
 
         Long text is cut at sentences, as the model wants it, and spoken piece by piece in one voice.
@@ -140,28 +166,47 @@ class TTS:
         where `spec.speaker_size` is not 0), lora (the name of a loaded adapter), seed, and those in `spec.options`
         (temperature, top_k, top_p, cfg, flow_steps, min_frames, max_frames, ...). retries: tries for an utterance that
         runs on, default 3. Each takes the next seed. split_granularity: "auto", "none", "sentence", "clause".
-        word_timestamps: have the times of words in `Speech.words`, for models with `spec.alignment`.
+        cleanup: steps of the clean-up of pasted text, "all" by default (docs/text.md).
+        word_timestamps: have the times of words in `Speech.words`: by the model where it has `spec.alignment`, else of
+        English, or of what the `aligner` knows.
+        speed: 0.25 to 4, which keeps the pitch. format: have the audio as a file in `Speech.data` ("mp3", "opus", ...).
+        script: turns of a dialogue, `{"voice", "text", "pause"}`, in place of a text. voices: what names of voices in
+        it, and in marks `[voice: name]` of a text, stand for: a `Reference`, or one of `spec.voices`.
         InvalidRequest (a ValueError) names what is wrong. BatchError has the results of a list of which some texts
         failed. Overloaded: the queue has no room for the first text.
         """
-        tries = request.retries(options.pop("retries", None))
-        texts, options = request.texts(text), self._loaded(options)
-        results = speak([self._passage(t, options, tries, streaming=False) for t in texts])
-        if isinstance(text, str):
-            if isinstance(results[0], StentorError):
-                raise results[0]
-            return results[0]
-        speeches = [r for r in results if isinstance(r, Speech)]
-        if len(speeches) < len(results):
-            raise BatchError(results)
-        return speeches
+        results = speak(self._passages(text, options))
+        return _speeches(results) if _several(text) else _speech(results[0])
 
-    def stream(self, text: str, **options: Any) -> Iterator[Speech]:
+    def stream(self, text: str | None = None, **options: Any) -> Iterator[Speech]:
         """Generate speech for a text and yield its audio as it comes. Leaving the loop early cancels the rest.
 
         This call checks and queues the request, before the first chunk is taken. Options: see generate.
         """
         return SpeechStream(self._passage(text, options, tries=1, streaming=True))
+
+    @overload
+    async def agenerate(self, text: str | None = None, **options: Any) -> Speech: ...
+
+    @overload
+    async def agenerate(self, text: Sequence[str], **options: Any) -> list[Speech]: ...
+
+    async def agenerate(self, text: str | Sequence[str] | None = None, **options: Any) -> Speech | list[Speech]:
+        """Generate speech as `generate` does, for asyncio. Cancelling the task cancels the request."""
+        passages = await asyncio.to_thread(self._passages, text, options)
+        results = await awaited.speak(passages) if passages else []
+        return _speeches(results) if _several(text) else _speech(results[0])
+
+    def astream(self, text: str | AsyncIterable[str] | None = None, **options: Any) -> AsyncGenerator[Speech, None]:
+        """Generate speech for a text and yield its audio as it comes, for asyncio. Leaving the loop cancels the rest.
+
+        An async iterable brings text that is still being written, such as a language model's answer. It is spoken as
+        soon as later text cannot change how. The last chunk then has no samples, and `script` and `voices` are not
+        taken. Options: see generate. What is wrong with them is raised with the first chunk.
+        """
+        if isinstance(text, AsyncIterable):
+            return awaited.live(partial(self._growing, options), text)
+        return awaited.stream(partial(self._passage, text, options, tries=1, streaming=True))
 
     def speaker_embedding(self, reference: Reference) -> np.ndarray:
         """The voice of a reference as a vector, float32 [spec.speaker_size], for later requests instead of audio.
@@ -179,6 +224,14 @@ class TTS:
         wanted, for every model. InvalidRequest says what is wrong with it."""
         return request.load(self.spec, "reference", reference)
 
+    def _passages(self, text: object, options: Mapping[str, Any]) -> list[Passage]:
+        """A passage for each text of a call. Nothing is queued."""
+        own = dict(options)
+        tries = request.retries(own.pop("retries", None))
+        own = self._loaded(own)
+        texts = request.texts(text) if _several(text) else [text]
+        return [self._passage(t, own, tries, streaming=False) for t in texts]
+
     def _loaded(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a call with its audio loaded, once for all texts."""
         loaded = dict(options)
@@ -186,28 +239,98 @@ class TTS:
             loaded["reference"] = request.load_references(self.spec, options["reference"], self.name)
         if options.get("prompt") is not None:
             loaded["prompt"] = request.load_prompt(self.spec, options["prompt"], self.name)
+        if options.get("voices") is not None:
+            loaded["voices"] = request.load_voices(self.spec, options["voices"], self.name)
         return loaded
 
-    def _passage(self, text: str, options: Mapping[str, Any], tries: int, streaming: bool) -> Passage:
-        """A text, cut into what is spoken at a time, and checked with its options. Nothing is queued."""
+    def _passage(self, text: object, options: Mapping[str, Any], tries: int, streaming: bool) -> Passage:
+        """A text, or a script, cut into what is spoken at a time, and checked with its options. Nothing is queued."""
+        how, script = self._reading_of(options), options.get("script")
+        if script is not None and text is not None:
+            raise InvalidRequest("script", "stands for text: give one of them")
+        turns = marked(request.check_text(text)) if script is None else scripted(script)
+        pieces = dialogue(self.spec, turns, how.granularity, MAX_CHARS, self.lexicon, how.cleanup, how.language)
+        requests: dict[str | None, SpeechRequest] = {}
+        for piece in pieces:
+            if piece.voice not in requests:
+                whole = len(pieces) == len(turns) == 1 and piece.spoken == turns[0].text.strip()
+                spoken = turns[0].text if whole else piece.spoken  # as it is, with its spaces
+                requests[piece.voice] = self._in_voice(piece.voice, turns[piece.turn or 0], spoken, how)
+        if None not in requests:
+            for name in request.OF_A_VOICE:
+                if how.options.get(name) is not None:
+                    log.warning("%s is not used: every turn has its own voice", name)
+        aligners = self._aligners(how, " ".join(piece.text for piece in pieces))
+        return Passage(
+            self.engine, self.prompt, self.speakable, requests, pieces, tries, streaming, aligners, how.output
+        )
+
+    def _aligners(self, how: _How, text: str) -> Aligners | None:
+        """Aligners for the times of words, if they are wanted. InvalidRequest if none knows this text's language."""
+        if not how.words:
+            return None
+        if (why := self.aligners.missing(self.spec, how.language, text)) is not None:
+            raise InvalidRequest("word_timestamps", why)
+        return self.aligners
+
+    def _in_voice(self, voice: str | None, turn: Turn, text: str, how: _How) -> SpeechRequest:
+        """The request for a text in a voice of a dialogue. None: in the one of the call."""
+        if voice is None:
+            return self.request(text, **how.options)
+        options = {name: value for name, value in how.options.items() if name not in request.OF_A_VOICE}
+        stands_for = how.voices.get(voice.lower(), voice)
+        own = {"voice": stands_for} if isinstance(stands_for, str) else {"reference": stands_for}
+        try:
+            return self.request(text, **options, **own)
+        except InvalidRequest as e:
+            raise InvalidRequest(turn.named("voice") if e.param in own else e.param, e.message) from e
+
+    def _growing(self, options: Mapping[str, Any]) -> tuple[Passage, TextFeed]:
+        """A passage without text yet, and what cuts the text for it."""
+        for name in ("script", "voices", "retries"):
+            if options.get(name) is not None:
+                raise InvalidRequest(name, "needs the complete text")
+        how = self._reading_of(options)
+        checked = self.request(PROBE, **how.options)
+        live = how.granularity == "auto" and self.spec.live_text and self._takes_live(checked)
+        read = reading(self.spec, self.lexicon, how.cleanup, how.language)
+        feed = TextFeed(how.granularity, min(MAX_CHARS, self.spec.max_text), live, read, self.spec.split_granularity)
+        aligners = self._aligners(how, "")
+        passage = Passage(
+            self.engine, self.prompt, self.speakable, {None: checked}, [], 1, True, aligners, how.output, growing=True
+        )
+        return passage, feed
+
+    def _takes_live(self, checked: SpeechRequest) -> bool:
+        """Whether the model takes text while it speaks with these options."""
+        try:
+            self.prompt(replace(checked, live=True))
+        except InvalidRequest as e:
+            if e.param != "live":
+                raise
+            return False
+        return True
+
+    def _reading_of(self, options: Mapping[str, Any]) -> _How:
+        """The arguments of a call that are not the model's, checked, and the others."""
         if options.get("live"):
             raise InvalidRequest("live", "is for submit(request(...)), whose stream takes the text that follows")
-        given = {"split_granularity": "auto", "word_timestamps": False, **options}
-        granularity = given.pop("split_granularity")
-        words = request.word_times(self.spec, given.pop("word_timestamps"), self.name)
+        given = {name: value for name, value in options.items() if name != "script"}
+        given = {"split_granularity": "auto", "word_timestamps": False, "cleanup": ALL, **given}
+        granularity, cleanup = given.pop("split_granularity"), given.pop("cleanup")
         if granularity not in GRANULARITIES:
             allowed = ", ".join(GRANULARITIES)
             raise InvalidRequest("split_granularity", f"must be one of {allowed}, got {shown(granularity)}")
-        pieces = segments(self.spec, request.check_text(text), granularity, lexicon=self.lexicon)
-        whole = len(pieces) == 1 and pieces[0].spoken == text.strip()  # then it is spoken as it is, with its spaces
-        checked = self.request(text if whole else pieces[0].spoken, **given)
-        return Passage(self.engine, self.prompt, self.speakable, checked, pieces, tries, streaming, words)
+        words = request.word_times(given.pop("word_timestamps"))
+        output = Output.checked(given.pop("speed", None), given.pop("format", None), self._marks)
+        voices = request.load_voices(self.spec, given.pop("voices", None), self.name)
+        return _How(granularity, cleanup, given.get("language"), words, output, voices, given)
 
     # -- for servers and tools --
 
     def request(self, text: str, **options: Any) -> SpeechRequest:
         """Check a request. Its reference audio is read. Nothing is queued."""
-        named = {k: options.pop(k) for k in _NAMED if k in options}
+        named = {k: options.pop(k) for k in request.NAMED if k in options}
         lora = options.pop("lora", None)
         adapter = None if lora is None else self.adapter(lora)
         return request.build(self.spec, text, model=self.name, lora=adapter, options=options, **named)
@@ -226,7 +349,7 @@ class TTS:
             preparation.leave()
 
     def prepare(self, req: SpeechRequest) -> Preparation:
-        """The same for callers that must not wait for an encoding in a thread."""
+        """Begin to make a prompt, for callers that must not wait for an encoding in a thread."""
         if not isinstance(req, SpeechRequest):
             raise InvalidRequest("request", f"must be what TTS.request gives, got {type(req).__name__}")
         return self.engine.prepare(replace(req, lora=self._adapters.current(req.lora)))
@@ -236,7 +359,8 @@ class TTS:
         return self._model.speakable(text, check)
 
     def submit(self, req: SpeechRequest, streaming: bool = True) -> AudioStream:
-        """Queue a request. Its audio comes in small chunks at first if `streaming`, else in large ones.
+        """Queue a request. Its audio comes in small chunks at first if `streaming`, else in large ones, as the model
+        makes it: without a watermark.
 
         Where `spec.live_text`, `request("The first words ", live=True)` generates as far as it has text. The stream's
         `append` adds text.
@@ -260,7 +384,38 @@ class TTS:
         self.close()
 
 
-def _check_types(model: object, name: object, lexicon: object, loras: object) -> None:
+@dataclass(frozen=True)
+class _How:
+    """The arguments of a call: how text is read and audio is given out, and the `options` of requests."""
+
+    granularity: str
+    cleanup: str
+    language: str | None
+    words: bool
+    output: Output
+    voices: Mapping[str, str | ReferenceAudio]
+    options: Mapping[str, Any]
+
+
+def _several(text: object) -> bool:
+    """Whether a call is for a list of texts."""
+    return text is not None and not isinstance(text, str)
+
+
+def _speech(result: Speech | StentorError) -> Speech:
+    if isinstance(result, StentorError):
+        raise result
+    return result
+
+
+def _speeches(results: Sequence[Speech | StentorError]) -> list[Speech]:
+    speeches = [r for r in results if isinstance(r, Speech)]
+    if len(speeches) < len(results):
+        raise BatchError(list(results))
+    return speeches
+
+
+def _check_types(model: object, name: object, lexicon: object, loras: object, provenance: object) -> None:
     """InvalidRequest names the first that no model can be loaded with, before anything is."""
     if model is not None:
         path_of("model", model)
@@ -270,9 +425,8 @@ def _check_types(model: object, name: object, lexicon: object, loras: object) ->
         path_of("lexicon", lexicon)
     if loras is not None and not isinstance(loras, Mapping):
         raise InvalidRequest("loras", f"must be a mapping of names to paths, got {type(loras).__name__}")
-
-
-_NAMED = ("voice", "language", "instructions", "reference", "prompt", "speaker_embedding", "seed", "live")
+    if not isinstance(provenance, bool):
+        raise InvalidRequest("provenance", f"must be true or false, got {shown(provenance)}")
 
 
 __all__ = ["TTS", "Reference", "Speech"]

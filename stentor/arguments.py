@@ -28,9 +28,18 @@ def whole(value: Any) -> int | None:
 
 
 def not_unicode(text: str) -> str | None:
-    """What is wrong with a text that is not valid Unicode, None for others."""
+    """Say what is wrong with a text that is not valid Unicode. None if it is valid."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as e:
         return f"is not valid Unicode: {e.reason} at character {e.start}"
     return None
+
+
+def mend_unicode(text: str) -> str:
+    """A text with halves of surrogate pairs joined, and U+FFFD for those that are alone."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text

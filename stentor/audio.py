@@ -20,6 +20,8 @@ from stentor.silence import REFERENCE_PEAK
 
 QUALITY = "HQ"  # of soxr, as in librosa
 MAX_SECONDS = 600  # nothing longer is even decoded
+HEAD_BYTES = 4096  # of a wav, in which its audio begins
+CANCELLED = 0.1  # energy of a mean of channels over that of unrelated ones, below which they cancel each other out
 MAX_SAMPLES = MAX_SECONDS * 48_000 * 2  # over all channels: a few kilobytes of FLAC may hold hours of silence
 
 
@@ -53,6 +55,11 @@ class Recording:
         """A key of the samples, computed once, or of the file that they are from."""
         return f"{self.source or digest(self.samples)} {self.rate}"
 
+    @cached_property
+    def peak(self) -> float:
+        """The largest amplitude, computed once and without a copy of minutes of audio."""
+        return max(float(self.samples.max(initial=0.0)), -float(self.samples.min(initial=0.0)))
+
     def at(self, rate: int) -> np.ndarray:
         """Samples float32 [ceil(n * rate / self.rate)]. To resample takes milliseconds: for a thread."""
         return resample(self.samples, self.rate, rate)
@@ -77,7 +84,7 @@ def load(reference: Reference, param: str, seconds: tuple[float, float]) -> Reco
 
 
 def checked(samples: np.ndarray, rate: int, param: str, seconds: tuple[float, float]) -> Recording:
-    """The same of mono samples float32 [n], which nobody changes."""
+    """Check mono samples float32 [n], which nobody changes."""
     check_length(len(samples) / rate, param, seconds)
     low, high = float(samples.min(initial=0.0)), float(samples.max(initial=0.0))  # without a copy of minutes of audio
     peak = max(high, -low)
@@ -108,20 +115,67 @@ def resample(samples: np.ndarray, source: int, target: int) -> np.ndarray:
     return np.ascontiguousarray(out[:length], dtype=np.float32)
 
 
-def mono(f: soundfile.SoundFile, out: np.ndarray) -> int:
-    """Read the next frames of an open file into `out` float32 [n], the mean of their channels in [-1, 1].
+class Mono:
+    """Makes one channel of several: their mean, or the loudest one where they cancel each other out, as two in
+    antiphase do. Whether they do is known at the end, so the caller then goes through the audio once more."""
 
-    Returns how many there were.
-    """
+    def __init__(self, channel: int | None = None) -> None:
+        """channel: the one to take, None for the mean."""
+        self._channel = channel
+        self._mean, self._each = 0.0, np.zeros(0)  # energy of the mean, and of each channel
+
+    def of(self, block: np.ndarray) -> np.ndarray:
+        """float32 [n] of a block float32 [n, channels]."""
+        if block.shape[1] == 1 or self._channel is not None:
+            return block[:, self._channel or 0]
+        mean: np.ndarray = block.mean(axis=1)
+        self._mean += float(mean @ mean)
+        each = np.einsum("nc,nc->c", block, block, dtype=np.float64)
+        self._each = each if not len(self._each) else self._each + each
+        return mean
+
+    @property
+    def instead(self) -> int | None:
+        """The channel to take instead of the mean. None: the mean is good."""
+        independent = self._each.sum() / max(1, len(self._each)) ** 2  # energy of the mean of unrelated channels
+        return int(self._each.argmax()) if self._mean < CANCELLED * independent else None
+
+
+def read(f: soundfile.SoundFile, out: np.ndarray, mono: Mono) -> int:
+    """Read the next frames of an open file into `out` float32 [n], in [-1, 1]. Returns how many there were."""
     # As stored: libsndfile makes floats of 16 bits in pieces of 8 KB, each by a call back into Python.
     stored = f.read(len(out), dtype="int16" if f.subtype == "PCM_16" else "float32", always_2d=True)
-    out = out[: len(stored)]
     scale = np.float32(1 / 32768 if f.subtype == "PCM_16" else 1)
+    out = out[: len(stored)]
     if stored.shape[1] == 1:
         np.multiply(stored[:, 0], scale, out=out)
     else:
-        np.mean(stored * scale, axis=1, out=out)
+        out[:] = mono.of(stored * scale)
     return len(out)
+
+
+def missing_length(head: bytes, size: int) -> int | None:
+    """Where in a wav file of `size` bytes the length of its audio stands, if it is 0 and there is audio: a program that
+    could not go back has written it. None for other files. libsndfile takes any other wrong length."""
+    if head[:4] != b"RIFF" or head[8:12] != b"WAVE":
+        return None
+    at = 12
+    while at + 8 <= len(head):
+        name, length = head[at : at + 4], int.from_bytes(head[at + 4 : at + 8], "little")
+        if name == b"data":
+            rest, behind = size - at - 8, head[at + 8 : at + 16]
+            empty = behind[:4].isalnum() and int.from_bytes(behind[4:], "little") <= rest - 8  # another chunk follows
+            return at + 4 if length == 0 and rest > 0 and not empty else None
+        at += 8 + length + length % 2
+    return None
+
+
+def with_length(data: bytes) -> bytes:
+    """The file, with the length of its audio where it is a wav that has none."""
+    at = missing_length(data[:HEAD_BYTES], len(data))
+    if at is None:
+        return data
+    return data[:at] + min(len(data) - at - 4, 2**32 - 1).to_bytes(4, "little") + data[at + 4 :]
 
 
 def _read(audio: object, param: str) -> tuple[np.ndarray, int]:
@@ -129,7 +183,7 @@ def _read(audio: object, param: str) -> tuple[np.ndarray, int]:
     if isinstance(audio, tuple):
         return _from_array(audio, param)
     if isinstance(audio, bytes):
-        return _decode(io.BytesIO(audio), "the given file", param)
+        return _decode(io.BytesIO(with_length(audio)), "the given file", param)
     if isinstance(audio, str | Path):
         path = audio_path(param, audio)
         return _decode(path, repr(str(path)), param)
@@ -138,16 +192,31 @@ def _read(audio: object, param: str) -> tuple[np.ndarray, int]:
 
 def _decode(source: io.BytesIO | Path, name: str, param: str) -> tuple[np.ndarray, int]:
     try:
+        if isinstance(source, Path):
+            source = _mended(source)
         with soundfile.SoundFile(source) as f:
             if f.frames > MAX_SECONDS * f.samplerate:
                 raise InvalidRequest(param, f"{name} is longer than {MAX_SECONDS} s")
             if f.frames * f.channels > MAX_SAMPLES:
                 raise InvalidRequest(param, f"{name} holds {f.frames * f.channels} samples, at most {MAX_SAMPLES}")
-            samples = np.empty(max(0, f.frames), np.float32)
-            return samples[: mono(f, samples)], f.samplerate
+            samples, mono = np.empty(max(0, f.frames), np.float32), Mono()
+            count = read(f, samples, mono)
+            if (channel := mono.instead) is not None:
+                f.seek(0)
+                count = read(f, samples, Mono(channel))
+            return samples[:count], f.samplerate
     except (soundfile.LibsndfileError, RuntimeError, OSError) as e:
         why = e.error_string if isinstance(e, soundfile.LibsndfileError) else e  # which names the file again
         raise InvalidRequest(param, f"{name} is not readable audio (wav, flac, ogg, mp3): {why}") from e
+
+
+def _mended(path: Path) -> Path | io.BytesIO:
+    """The file, or its content with the length of its audio where it is a wav that has none."""
+    with path.open("rb") as f:
+        if missing_length(f.read(HEAD_BYTES), path.stat().st_size) is None:
+            return path
+        f.seek(0)
+        return io.BytesIO(with_length(f.read(MAX_SAMPLES * 4)))
 
 
 def _from_array(audio: tuple[object, ...], param: str) -> tuple[np.ndarray, int]:
@@ -166,4 +235,8 @@ def _from_array(audio: tuple[object, ...], param: str) -> tuple[np.ndarray, int]
     elif not np.issubdtype(samples.dtype, np.floating):
         raise InvalidRequest(param, f"samples must be float or int16, got {samples.dtype}")
     samples = samples.astype(np.float32)
-    return (samples.mean(axis=1) if samples.ndim == 2 else samples), rate
+    if samples.ndim == 2:
+        mono = Mono()
+        mean = mono.of(samples)
+        samples = mean if mono.instead is None else Mono(mono.instead).of(samples)
+    return samples, rate

@@ -1,44 +1,45 @@
-"""`stentor completion`: a script that lets a shell complete commands, flags, their choices and file names. By shtab."""
+"""`stentor completion`: commands, flags, choices, files and voices of the command line, completed in a shell."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from pathlib import Path
+import json
+from typing import Any
 
-import shtab
+import argcomplete
+from argcomplete.completers import BaseCompleter, FilesCompleter
+from argcomplete.shell_integration import shellcode
 
-from stentor.say.flags import path
-
-FILES = frozenset(
-    {
-        "input",
-        "output",
-        "model",
-        "model_flag",
-        "models",
-        "config",
-        "lora",
-        "ssl_keyfile",
-        "ssl_certfile",
-        "ssl_ca_certs",
-    }
-)
-"""Arguments that may be files although their type does not say so."""
+from stentor.model_names import CONFIG, DEFAULT_VOICE
+from stentor.say.flags import number
 
 
-def script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """The completion script of a parser for `shell`, one of shtab.SUPPORTED_SHELLS."""
-    for action in _actions(parser):
-        if action.type in (Path, path) or action.dest in FILES:
-            vars(action)["complete"] = shtab.FILE  # an attribute that only shtab knows
-    return shtab.complete(parser, shell)
+def script(shell: str) -> str:
+    """The script that makes a shell ask stentor what may come next."""
+    found: str = shellcode(["stentor"], shell=shell)
+    return found
 
 
-def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """The arguments of a parser and of its commands."""
-    for action in parser._actions:
-        yield action
-        if isinstance(action, argparse._SubParsersAction):
-            for command in action.choices.values():
-                yield from _actions(command)
+def complete(parser: argparse.ArgumentParser) -> None:
+    """Print what may come next and exit, if it is a shell that has called."""
+    argcomplete.autocomplete(parser, always_complete_options="long", default_completer=Completer())
+
+
+class Completer(BaseCompleter):
+    """Completer of arguments: voices for `--voice`, nothing for numbers, else files."""
+
+    def __call__(
+        self, *, prefix: str, action: argparse.Action, parser: argparse.ArgumentParser, parsed_args: argparse.Namespace
+    ) -> Any:
+        if action.dest == "voice":
+            return voices() if vars(parsed_args).get("model") is None else {}
+        return () if action.type in (int, float, number) else FilesCompleter()(prefix)
+
+
+def voices() -> dict[str, str]:
+    """The built-in voice's voices and what they sound like. Other models are not opened for this."""
+    config = DEFAULT_VOICE / CONFIG
+    if not config.is_file():
+        return {}
+    found = json.loads(config.read_text(encoding="utf-8"))["stentor"]
+    return {name: found["voice_descriptions"].get(name, "") for name in found["voices"]}

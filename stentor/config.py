@@ -95,7 +95,7 @@ def _set_whole(config: Policy | EngineConfig, least: int, *names: str) -> None:
 
 
 def _set_wholes(config: Policy | EngineConfig, name: str) -> None:
-    """The same for a field of several numbers."""
+    """Check and set a field of several whole numbers."""
     if (values := getattr(config, name)) is not None:
         if not isinstance(values, tuple | list):
             raise InvalidRequest(name, f"must be a list of whole numbers, got {shown(values)}")
@@ -114,7 +114,6 @@ class Policy:
     """Parameters of the scheduler. Times are seconds."""
 
     max_prefill_tokens: int = 2048  # between two frames of a running stream. Longer prompts go in pieces
-    crowd_prefill_tokens: int = 3072  # the same where more requests are queued than run, if it is more
     prefix_cache: bool = True  # prompts that begin alike, such as with the same voice, share the pages of that
     min_cached_tokens: int = 128  # less is computed again, so that a short prompt gives the same bytes every time
     min_cached_voice_tokens: int = 32  # the same at most for a prompt with reference audio
@@ -125,15 +124,13 @@ class Policy:
     max_ahead: float = 30.0  # audio that a stream may have buffered before it pauses
     max_unread: float = 45.0  # audio that a stream's reader may leave before it stops and gives way
     max_prefill_delay: float = 0.3  # a queued request may wait so long for streams that would underrun
-    batching_window: float = 0.005  # a queued request may wait so long for the next to be prefilled with it
+    batching_window: float = 0.005  # a queued request may wait so long for the next where half of all rows run
     max_queue: int = 1024  # requests that may wait for a slot
     parked_mb: float = 256.0  # MiB of the host for rows without a slot that wait for text or a reader
     unready_after: int = 5  # requests in a row that failed while they were served. One that finishes ends the count
 
     def __post_init__(self) -> None:
-        _set_whole(
-            self, 1, "max_prefill_tokens", "crowd_prefill_tokens", "chunk", "max_frames_in_codec", "unready_after"
-        )
+        _set_whole(self, 1, "max_prefill_tokens", "chunk", "max_frames_in_codec", "unready_after")
         _set_whole(self, 0, "min_cached_tokens", "min_cached_voice_tokens", "reserve_tokens", "max_queue")
         _set_wholes(self, "ramp")
         _check_flags(self, "prefix_cache")
@@ -152,14 +149,13 @@ class EngineConfig:
     max_num_seqs: int | None = None  # requests served at once (slots). Default: 8 on a CPU, 64 on CUDA
     page_size: int = 16  # tokens per key-value page
     max_frames: int = 4096  # frames that one request can hold
-    memory_gb: float | None = None  # GiB for key-value pages. Default: 1 on a CPU, all that is free on CUDA
+    memory_gb: float | None = None  # GiB for key-value pages. Default: 1 or less on a CPU, all that is free on CUDA
     gpu_memory_utilization: float = 0.9  # share of the free memory on CUDA that the engine may take
     max_memory_gb: float | None = None  # GiB on CUDA for weights, slots, pages, graphs and all. Default: no limit
     overlap_steps: int | None = None  # launched steps whose report the host has not read. Default: 0 (CPU), 1 (CUDA)
     batch_sizes: tuple[int, ...] | None = None  # decode batches are padded up to these. Default on a CPU: no padding
     deterministic: bool = False  # on CUDA, a request gives the same bytes alone and beside others. Costs speed
     require_graphs: bool = False  # a CUDA graph that cannot be captured is an error instead of a warning
-    capture_all: bool = False  # every CUDA graph before the engine is ready. Otherwise many while it is idle
     threads: int | None = None  # torch threads of the engine on a CPU. Default: the model's, else torch's
     max_threads: int | None = None  # at most so many where none are given: the share of an engine beside others
     encoded_references: int = 64  # that are kept, by content
@@ -171,7 +167,7 @@ class EngineConfig:
         _set_whole(self, 1, "max_num_seqs", "page_size", "max_frames", "threads", "max_threads", "encoded_references")
         _set_whole(self, 0, "overlap_steps")
         _set_wholes(self, "batch_sizes")
-        _check_flags(self, "deterministic", "require_graphs", "capture_all")
+        _check_flags(self, "deterministic", "require_graphs")
         if not isinstance(self.policy, Policy):
             raise InvalidRequest("policy", f"must be a stentor.config.Policy, got {type(self.policy).__name__}")
         for name in ("codec_states_mb", "codec_pages_mb"):

@@ -1,20 +1,33 @@
-"""`stentor doctor`: show what runs on this machine and how fast."""
+"""`stentor doctor`: show what runs on this machine and how fast, and what is missing for what."""
 
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import time
+from collections.abc import Iterator
 
 import torch
 
 import stentor
+from stentor import families
 from stentor.engine.device import Device, pick_device
+from stentor.errors import InvalidRequest
 from stentor.kernels.gpus import known
+from stentor.machine import cpus
+from stentor.output import player
 
 SENTENCE = "The quick brown fox jumps over the lazy dog near the old stone bridge."
-EXTRAS = {"server": ("fastapi", "uvicorn", "av"), "bench": ("aiohttp",), "cuda": ("triton",)}
+CUDA_TORCH = "pip install --force-reinstall 'torch>=2.11' 'stentor[cuda]'"
+"""The public registry's build for Linux is one for CUDA."""
+EXTRAS = {
+    "serve": ("server", ("fastapi", "uvicorn", "av")),
+    "mp3, opus": ("audio", ("av",)),
+    "replicas": ("ray", ("ray",)),
+    "traces": ("traces", ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http")),
+    "bench": ("bench", ("aiohttp",)),
+}
+"""Purposes, each with the extra that serves it and distributions that come with that."""
 
 
 def run(model: str | None) -> int:
@@ -22,15 +35,52 @@ def run(model: str | None) -> int:
     reason, or 2 if there is no such model."""
     print(f"stentor   {stentor.__version__}")
     print(f"python    {platform.python_version()} on {platform.platform(terse=True)}")
-    print(f"torch     {torch.__version__}, {torch.get_num_threads()} threads, {os.cpu_count()} cores")
+    threads, cores = _count(torch.get_num_threads(), "thread"), _count(cpus(), "core")
+    print(f"torch     {torch.__version__}, {threads}, {cores}")
     device = Device(pick_device("auto"))
     free = device.free_bytes()
     print(f"device    {device.describe()}" + ("" if free is None else f", {free / 2**30:.1f} GiB free"))
     print(f"gpu       {known(device.describe(), device.compute_capability())}")
-    for extra, packages in EXTRAS.items():
+    print(f"cuda      {_cuda(device)}")
+    print(f"play      {_play()}")
+    for purpose, (extra, packages) in EXTRAS.items():
         missing = [p for p in packages if not _installed(p)]
-        print(f"{extra:9s} " + ("ready" if not missing else f"not installed: {', '.join(missing)} (stentor[{extra}])"))
+        told = f"not installed: {', '.join(missing)}; pip install 'stentor[{extra}]'" if missing else "ready"
+        print(f"{purpose:9s} {told}")
+    for line in _families():
+        print(f"families  {line}")
     return _speak(model)
+
+
+def _families() -> Iterator[str]:
+    """One line for each package that brings families, and one for each problem."""
+    found = families.families()
+    for origin in dict.fromkeys(f.origin for f in found):
+        yield f"{', '.join(f.name for f in found if f.origin == origin)} (from {origin})"
+    yield from (f"{f.name} cannot be used: {f.problem}" for f in found if f.problem)
+    yield from (f"refused, because names clash: {clash}" for clash in families.clashes())
+
+
+def _cuda(device: Device) -> str:
+    """Whether models run on a GPU, or the line that adds what is missing."""
+    if torch.version.cuda is None:
+        return f"this torch is a CPU build; for an NVIDIA GPU: {CUDA_TORCH}"
+    if device.compute_capability() is None:
+        return "torch finds no GPU: nvidia-smi says whether the driver is there"
+    return "ready" if _installed("triton") else "not installed: triton; pip install 'stentor[cuda]'"
+
+
+def _play() -> str:
+    """Whether `say --play` has something to play on, or what is missing."""
+    try:
+        player.library()
+    except InvalidRequest as e:
+        return e.message
+    return "ready"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + "s" * (number != 1)
 
 
 def _installed(package: str) -> bool:
@@ -52,8 +102,9 @@ def _speak(model: str | None) -> int:
                 seconds += chunk.duration
             took = time.perf_counter() - loaded
             print(f"sizes     {tts.engine.sizes.describe()}")
+            name = "built-in voice" if model is None else model
             print(
-                f"speech    {tts.spec.family}: load {loaded - started:.2f} s, first audio {first:.2f} s, "
+                f"speech    {name}: load {loaded - started:.2f} s, first audio {first:.2f} s, "
                 f"{seconds:.2f} s of audio in {took:.2f} s, RTF {took / max(seconds, 1e-9):.2f}"
             )
     except stentor.StentorError as e:

@@ -37,6 +37,17 @@ class Overloaded(EngineError):
     """The engine's queue is full. Try again later."""
 
 
+class WatermarkError(EngineError):
+    """The watermark of an accepted request failed, or did not do what it declares: the `reason`."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the watermark failed: {reason}")
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.reason,)
+
+
 class BatchError(EngineError):
     """Some texts of a list failed. `results` has the Speech of each text, or its error, in their order."""
 

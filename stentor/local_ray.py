@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from stentor.machine import cpus
+
 OBJECT_STORE_BYTES = 200_000_000  # audio never lies in it. Ray's 30 % of all memory may not fit into /dev/shm
 VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -22,7 +24,7 @@ def own_ray(replicas: int) -> dict[str, Any]:
     """Arguments of `ray.init`. Each replica counts as a core for Ray, also where there are fewer."""
     return {
         "address": "local",  # not the cluster that somebody else runs on this machine
-        "num_cpus": max(replicas, os.cpu_count() or 1),
+        "num_cpus": max(replicas, cpus()),
         "object_store_memory": OBJECT_STORE_BYTES,
         "include_dashboard": False,
         "_node_ip_address": "127.0.0.1",

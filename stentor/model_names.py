@@ -1,39 +1,51 @@
-"""What the name of a model means: a local directory, a Hub id, or `dummy:NAME`. Nothing is loaded here.
+"""Names of models: a local directory, a Hub id, or `dummy:NAME`. Nothing is loaded here.
 
 Torch is not imported, so the command line tells of a mistyped name at once.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
-import pkgutil
 from pathlib import Path
-from types import ModuleType
 
-import stentor.models
 from stentor.config import path_of
 from stentor.errors import CheckpointError, ModelNotFound
+from stentor.families import Family, families, only, unusable
+from stentor.untrusted import Unreadable, parse_json
 
 DUMMY = "dummy:"
-CONFIG = "config.json"
+DEFAULT_VOICE = Path(__file__).parent / "assets" / "voice"
+"""The built-in voice, which speaks where no model is named."""
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+INDEX = f"{WEIGHTS}.index.json"
+MAX_HEADER = 100_000_000
+"""Bytes of the header of a safetensors file at most, as the format has it."""
 NOT_LOADED = ("*.md", "*.png", "*.jpg", "*.mp4", "*.wav")
-"""Files that no family reads. They are not downloaded, nor are the UNUSED_FILES of the families."""
+"""Files that no family reads. They are not downloaded, nor are the unused files of the families."""
 
 
-def families() -> list[ModuleType]:
-    """The family folders. Each names its ARCHITECTURES, DUMMIES, FILES and UNUSED_FILES. Importing one is cheap."""
-    found = pkgutil.iter_modules(stentor.models.__path__)
-    return [importlib.import_module(f"stentor.models.{m.name}") for m in found if m.ispkg]
+def family_of_files(path: Path) -> Family | None:
+    """The family whose checkpoints have a file that this directory has, or where there is no config.json a tensor. None
+    where config.json has to say it."""
+    found = only((f for f in families() if any((path / name).is_file() for name in f.files)), str(path))
+    if found is not None or (path / CONFIG).is_file():
+        return found
+    names = _tensor_names(path / WEIGHTS)
+    return only((f for f in families() if not names.isdisjoint(f.tensors)), str(path))
 
 
-def family_of_files(path: Path) -> ModuleType | None:
-    """The family whose checkpoints have a file that this directory has. None where config.json has to say it."""
-    return next((f for f in families() if any((path / name).is_file() for name in f.FILES)), None)
+def _tensor_names(file: Path) -> set[str]:
+    """Names in a safetensors file, which begins with the length of its header. None of a file that is no such."""
+    try:
+        with file.open("rb") as opened:
+            size = int.from_bytes(opened.read(8), "little")
+            return set(parse_json(opened.read(size))) if size <= MAX_HEADER else set()
+    except (OSError, Unreadable, TypeError):
+        return set()
 
 
 def check(model: str | Path | None) -> None:
-    """ModelNotFound if no model can have this name. A Hub id is not looked up. None is the embedded voice."""
+    """ModelNotFound if no model can have this name. A Hub id is not looked up. None is the built-in voice."""
     name = str(model)
     if model is None:
         return
@@ -44,24 +56,58 @@ def check(model: str | Path | None) -> None:
     exists = os.path.exists(path)  # not an error where a name is too long
     if exists and not (path / CONFIG).is_file() and family_of_files(path) is None:
         raise ModelNotFound(f"model {name!r}: this directory holds no model: it has no {CONFIG}")
-    if not exists and (name.startswith((".", "/", "~")) or name.count("/") != 1):
+    if not exists and (name.startswith((".", "/", "~")) or not _is_hub_id(name)):
         raise ModelNotFound(
             f"model {name!r}: no such directory, and not a Hub id of the form owner/name. "
-            "Without a model the embedded voice speaks"
+            "Leave the model out to use the built-in voice"
         )
 
 
-def dummy_family(name: str) -> ModuleType:
-    """The family folder that makes `dummy:NAME`. ModelNotFound lists the known names."""
-    for family in families():
-        if name in family.DUMMIES:
-            return family
-    known = sorted(DUMMY + d for f in families() for d in f.DUMMIES)
-    raise ModelNotFound(f"model {DUMMY + name!r} is not known; known: {', '.join(known)}")
+def _hub_parts(name: str) -> tuple[str, str]:
+    """The repository owner/name of a Hub id, and the folder in it that the id goes on with, or ""."""
+    parts = name.split("/")
+    return "/".join(parts[:2]), "/".join(parts[2:])
+
+
+def _folder(repository: str) -> str:
+    """The folder of the checkpoint that the bare id of a repository with several means. "": it has one."""
+    family = only((f for f in families() if repository in f.folders), repository)
+    return "" if family is None else family.folders[repository]
+
+
+def _is_hub_id(name: str) -> bool:
+    """Whether a name may be that of a repository, or of a folder in one that holds several checkpoints."""
+    repository, folder = _hub_parts(name)
+    if not folder:
+        return name.count("/") == 1
+    return _folder(repository) != "" and not {"", ".", ".."} & set(folder.split("/"))
+
+
+def dummy_family(name: str) -> Family:
+    """The family that makes `dummy:NAME`. ModelNotFound lists the known names."""
+    found = only((f for f in families() if name in f.dummies), DUMMY + name)
+    if found is None:
+        known = sorted(DUMMY + d for f in families() for d in f.dummies)
+        raise ModelNotFound(f"model {DUMMY + name!r} is not known; known: {', '.join(known)}{unusable()}")
+    return found
+
+
+def _unread_shards(path: Path) -> list[str]:
+    """Shards in a directory with config.json and the index that hold no tensor which the family of the checkpoint
+    reads. Whatever is wrong with these files is said when the model is loaded."""
+    try:
+        config, index = (parse_json((path / name).read_bytes()) for name in (CONFIG, INDEX))
+        shards: dict[str, str] = index["weight_map"]
+        architecture = config.get("architecture", config.get("model_type"))
+        reads = next((f.reads for f in families() if architecture in f.architectures), ("",))
+        return sorted(set(shards.values()) - {s for tensor, s in shards.items() if tensor.startswith(reads)})
+    except (OSError, Unreadable, KeyError, TypeError, AttributeError):
+        return []
 
 
 def directory(model: str | Path) -> Path:
-    """A local directory as it is. Otherwise a Hugging Face Hub id, downloaded or found in the local cache."""
+    """A local directory as it is. Otherwise a Hugging Face Hub id, downloaded or found in the local cache. Of a
+    repository with several checkpoints only one folder is downloaded."""
     check(model)
     path, name = path_of("model", model), str(model)
     if os.path.exists(path):
@@ -69,8 +115,14 @@ def directory(model: str | Path) -> Path:
     from huggingface_hub import errors, snapshot_download
 
     try:
-        unused = [pattern for family in families() for pattern in family.UNUSED_FILES]
-        return Path(snapshot_download(name, ignore_patterns=[*NOT_LOADED, *unused]))
+        unused = [pattern for family in families() for pattern in family.unused_files]
+        repository, folder = _hub_parts(name)
+        folder = folder or _folder(repository)
+        wanted = [f"{folder}/*"] if folder else None
+        if wanted is None:  # what says which shards the family reads comes first
+            unused += _unread_shards(Path(snapshot_download(repository, allow_patterns=[CONFIG, INDEX])))
+        found = snapshot_download(repository, allow_patterns=wanted, ignore_patterns=[*NOT_LOADED, *unused])
+        return Path(found, folder)
     except (errors.RepositoryNotFoundError, errors.HFValidationError) as e:
         raise ModelNotFound(f"model {name!r}: not a local directory, and the Hub has no such model: {e}") from e
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as e:

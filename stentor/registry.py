@@ -1,4 +1,4 @@
-"""From a model name to a loaded family: which folder under stentor/models serves a checkpoint.
+"""From a model name to a loaded family: which one serves a checkpoint.
 
 A family's own file says so (its FILES), or else config.json.
 """
@@ -13,7 +13,8 @@ from types import ModuleType
 import torch
 
 from stentor.errors import CheckpointError
-from stentor.model_names import CONFIG, DUMMY, directory, dummy_family, families, family_of_files
+from stentor.families import Family, families, only, unusable
+from stentor.model_names import CONFIG, DUMMY, directory, dummy_family, family_of_files
 from stentor.models.base import SpeechModel
 from stentor.models.weights import read_config
 
@@ -26,28 +27,42 @@ def load(
     `dtype` None takes the checkpoint's own. `options` are load-time options of the family (e.g. LoRA weights).
     """
     name = str(model)
+    loaded: SpeechModel
     if name.startswith(DUMMY):
         name = name.removeprefix(DUMMY)
-        made: SpeechModel = _module(dummy_family(name), "dummy").make(name, device, dtype, options)
-        return made
-    path = directory(model)
-    family = family_of_files(path)
-    config = read_config(path) if family is None or (path / CONFIG).is_file() else {}
-    family = family or _family_of_config(path, config)
-    loaded: SpeechModel = _module(family, "loader").load(path, config, device, dtype, options)
+        family = dummy_family(name)
+        loaded = _module(family, "dummy").make(name, device, dtype, options)
+    else:
+        path = directory(model)
+        own = family_of_files(path)
+        config = read_config(path) if own is None or (path / CONFIG).is_file() else {}
+        family = own or _family_of_config(path, config)
+        loaded = _module(family, "loader").load(path, config, device, dtype, options)
+    spec = loaded.spec
+    if spec.family != family.name:
+        raise CheckpointError(f"family {family.name} of {family.origin}: its spec.family is {spec.family!r}")
+    if spec.default_voice is not None and spec.default_voice not in spec.voices:
+        raise CheckpointError(f"family {family.name}: spec.default_voice {spec.default_voice!r} is not in spec.voices")
     return loaded
 
 
-def _family_of_config(path: Path, config: Mapping[str, object]) -> ModuleType:
+def _family_of_config(path: Path, config: Mapping[str, object]) -> Family:
     """The family that serves what config.json names."""
     architecture = config.get("architecture", config.get("model_type"))
-    for family in families():
-        if architecture in family.ARCHITECTURES:
-            return family
-    known = sorted(a for f in families() for a in f.ARCHITECTURES)
-    raise CheckpointError(f"{path / CONFIG} says architecture {architecture!r}; known: {', '.join(known)}")
+    found = only((f for f in families() if architecture in f.architectures), f"architecture {architecture!r}")
+    if found is None:
+        known = ", ".join(sorted(a for f in families() for a in f.architectures))
+        raise CheckpointError(f"{path / CONFIG} says architecture {architecture!r}; known: {known}{unusable()}")
+    return found
 
 
-def _module(family: ModuleType, name: str) -> ModuleType:
-    """`loader` (`load`) or `dummy` (`make`) of a family. Only a family that is used has its modules imported."""
-    return importlib.import_module(f"{family.__name__}.{name}")
+def _module(family: Family, name: str) -> ModuleType:
+    """`loader` (`load`) or `dummy` (`make`) of a family. Only a family that is used has its modules imported.
+    CheckpointError names the package of one that cannot be."""
+    module = f"{family.package}.{name}"
+    try:
+        return importlib.import_module(module)
+    except Exception as e:  # whatever the package raises
+        raise CheckpointError(
+            f"family {family.name} of {family.origin}: {module} cannot be imported: {type(e).__name__}: {e}"
+        ) from e

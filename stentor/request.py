@@ -11,18 +11,26 @@ import numpy as np
 from stentor import audio
 from stentor.arguments import not_unicode, shown, whole
 from stentor.errors import InvalidRequest
-from stentor.models.base import ModelSpec, Option, ReferenceAudio, SpeechRequest
+from stentor.models.info import ModelInfo, Option, ReferenceAudio, SpeechRequest
 from stentor.retry import MAX_SEED, MOST_TRIES, TRIES, random_seed
 
 if TYPE_CHECKING:
-    from stentor.models.lora import Adapter
+    from stentor.models.info import Adapter
 
 Given = audio.Reference | ReferenceAudio
 """Reference audio as a caller gives it, or as `load` made it."""
 
 
+NAMED = ("voice", "language", "instructions", "reference", "prompt", "speaker_embedding", "seed", "live")
+"""Arguments of `build` that are not options of a family."""
+
+
+OF_A_VOICE = ("voice", "reference", "prompt", "speaker_embedding")
+"""Arguments of `build` that say which voice speaks."""
+
+
 def build(
-    spec: ModelSpec,
+    spec: ModelInfo,
     text: object,
     *,
     model: str = "this model",
@@ -41,9 +49,10 @@ def build(
     default. A missing seed is drawn at random. InvalidRequest names the first field that is wrong and what is allowed,
     and calls the model `model`."""
     values, references = _options(spec, options, model), load_references(spec, reference, model)
+    named = _name("voice", voice, spec.voices, model)
     return SpeechRequest(
         text=_text(spec, text),
-        voice=_name("voice", voice, spec.voices, model),
+        voice=spec.default_voice if named is None and not references else named,
         language=_language(spec, language, model),
         instructions=_instructions(spec, instructions, model),
         reference=references[0] if references else None,
@@ -73,7 +82,7 @@ def texts(given: object) -> list[Any]:
     return [check_text(given)]
 
 
-def _text(spec: ModelSpec, text: object) -> str:
+def _text(spec: ModelInfo, text: object) -> str:
     checked = check_text(text)
     if len(checked) > spec.max_text:
         raise InvalidRequest("text", f"has {len(checked)} characters, at most {spec.max_text} are allowed")
@@ -97,13 +106,13 @@ def _name(param: str, value: str | None, known: tuple[str, ...], model: str) -> 
     raise InvalidRequest(param, f"{shown(value)} is not known; {allowed}")
 
 
-def _language(spec: ModelSpec, language: str | None, model: str) -> str:
+def _language(spec: ModelInfo, language: str | None, model: str) -> str:
     if language is None:
         return "auto"
     return _name("language", language, ("auto", *spec.languages), model) or "auto"
 
 
-def _instructions(spec: ModelSpec, instructions: str | None, model: str) -> str | None:
+def _instructions(spec: ModelInfo, instructions: str | None, model: str) -> str | None:
     if instructions is None:
         return None
     if not isinstance(instructions, str):
@@ -115,7 +124,7 @@ def _instructions(spec: ModelSpec, instructions: str | None, model: str) -> str 
     return _unicode("instructions", instructions).strip() or None
 
 
-def load_references(spec: ModelSpec, value: Given | Sequence[Given] | None, model: str) -> tuple[ReferenceAudio, ...]:
+def load_references(spec: ModelInfo, value: Given | Sequence[Given] | None, model: str) -> tuple[ReferenceAudio, ...]:
     """One reference, or several where the family takes them, read and checked. InvalidRequest says why not.
 
     What was loaded before is taken as it is.
@@ -128,8 +137,33 @@ def load_references(spec: ModelSpec, value: Given | Sequence[Given] | None, mode
     return tuple(load(spec, "reference", r) for r in given)
 
 
-def load_prompt(spec: ModelSpec, value: Given | None, model: str) -> ReferenceAudio | None:
-    """The same for a prompt."""
+def load_voices(spec: ModelInfo, value: object, model: str) -> dict[str, str | ReferenceAudio]:
+    """Read what names of voices stand for, by the name in lower case: a reference, or one of the model's voices.
+
+    InvalidRequest names the one that is wrong.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InvalidRequest("voices", f"must be a mapping of names to references, got {type(value).__name__}")
+    found: dict[str, str | ReferenceAudio] = {}
+    for name, given in value.items():
+        if not isinstance(name, str) or not name.strip():
+            raise InvalidRequest("voices", f"has a name that is no string, or is empty: {shown(name)}")
+        param = f"voices[{name.strip()[:80]}]"
+        if isinstance(given, str):
+            found[name.strip().lower()] = given
+        elif isinstance(given, audio.Reference | ReferenceAudio):
+            if not spec.takes_reference:
+                raise InvalidRequest(param, f"{model} takes no reference")
+            found[name.strip().lower()] = load(spec, param, given)
+        else:
+            raise InvalidRequest(param, f"must be a Reference or the name of a voice, got {type(given).__name__}")
+    return found
+
+
+def load_prompt(spec: ModelInfo, value: Given | None, model: str) -> ReferenceAudio | None:
+    """Load the audio of a prompt."""
     if value is None:
         return None
     if not spec.takes_prompt:
@@ -137,7 +171,7 @@ def load_prompt(spec: ModelSpec, value: Given | None, model: str) -> ReferenceAu
     return load(spec, "prompt", value)
 
 
-def _speaker(spec: ModelSpec, value: object, references: tuple[ReferenceAudio, ...], model: str) -> np.ndarray | None:
+def _speaker(spec: ModelInfo, value: object, references: tuple[ReferenceAudio, ...], model: str) -> np.ndarray | None:
     if value is None:
         return None
     name = "speaker_embedding"
@@ -161,7 +195,7 @@ def _speaker(spec: ModelSpec, value: object, references: tuple[ReferenceAudio, .
     return vector
 
 
-def load(spec: ModelSpec, param: str, value: Given) -> ReferenceAudio:
+def load(spec: ModelInfo, param: str, value: Given) -> ReferenceAudio:
     """Reference audio for a model. InvalidRequest names `param` and says what is wrong with it."""
     if isinstance(value, ReferenceAudio):
         recording = value.recording
@@ -171,20 +205,18 @@ def load(spec: ModelSpec, param: str, value: Given) -> ReferenceAudio:
     return ReferenceAudio(recording, None if value.text is None else _unicode(f"{param}.text", value.text))
 
 
-def _live(spec: ModelSpec, live: object, model: str) -> bool:
+def _live(spec: ModelInfo, live: object, model: str) -> bool:
     if not isinstance(live, bool):
         raise InvalidRequest("live", f"must be true or false, got {shown(live)}")
     if live and not spec.live_text:
-        raise InvalidRequest("live", f"{model} needs its whole text at once")
+        raise InvalidRequest("live", f"{model} needs the complete text at once")
     return live
 
 
-def word_times(spec: ModelSpec, wanted: object, model: str) -> bool:
-    """Whether the times of words are wanted. InvalidRequest if the model does not know them."""
+def word_times(wanted: object) -> bool:
+    """Whether the times of words are wanted."""
     if wanted is not None and not isinstance(wanted, bool):
         raise InvalidRequest("word_timestamps", f"must be true or false, got {shown(wanted)}")
-    if wanted and spec.alignment is None:
-        raise InvalidRequest("word_timestamps", f"{model} knows the times of sentences only")
     return bool(wanted)
 
 
@@ -205,7 +237,7 @@ def retries(given: object) -> int:
     return number
 
 
-def _options(spec: ModelSpec, given: Mapping[str, Any], model: str) -> dict[str, Any]:
+def _options(spec: ModelInfo, given: Mapping[str, Any], model: str) -> dict[str, Any]:
     for name, value in given.items():
         if name not in spec.options and value is not None:
             taken = ", ".join(sorted(spec.options))

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from stentor.models.base import Prompt
+if TYPE_CHECKING:
+    from stentor.models.base import Prompt
 
 MAX_SEED = 2**63 - 1
 TRIES, MOST_TRIES = 3, 10  # by default and at most, the first one included
