@@ -31,8 +31,37 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+SWEEPS = (
+    "tests/gpu",
+    "tests/kernels",  # in an interpreter
+    "tests/ray",
+    "tests/server/web",  # in a browser
+    "tests/voice",  # by a recogniser
+    "tests/test_docs_blocks.py",
+    "tests/server/test_deployment.py",
+    "tests/engine/test_chunked_prefill.py",  # each mechanism with each family, which tests/parity does together
+    "tests/engine/test_prefix_cache.py",
+    "tests/engine/test_launcher.py",
+    "tests/bench",
+    "tests/helpers",  # tests of the tests' own helpers
+    "tests/scripts/test_release.py",  # builds a wheel and an sdist
+    "tests/scripts/test_replica_tests.py",
+    "tests/server/engines/test_faults.py",  # processes that are killed or stuck
+    "tests/server/test_stuck_clients.py",
+)
+"""Left to `scripts/test --all`, with all that is marked `slow`, where no path is named."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run the slow tests and the sweeps too, as CI does")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Workers take whole files in this order: slow ones first and small ones last, so that none waits long at the end."""
+    if not config.getoption("all") and config.args_source is not pytest.Config.ArgsSource.ARGS:
+        swept = tuple(str(config.rootpath / path) for path in SWEEPS)
+        left = {i for i in items if i.get_closest_marker("slow") or str(i.path).startswith(swept)}
+        items[:] = [item for item in items if item not in left]
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     tests = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path not in slow, -tests[item.path]))

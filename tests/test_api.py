@@ -193,7 +193,7 @@ def test_a_directory_that_is_no_model_says_why(tmp_path: Path):
     with pytest.raises(CheckpointError, match=r"has no config\.json"):
         TTS(tmp_path)
     (tmp_path / "config.json").write_text("{not json")
-    with pytest.raises(CheckpointError, match="not valid JSON"):
+    with pytest.raises(CheckpointError, match="is not JSON"):
         TTS(tmp_path)
     (tmp_path / "config.json").write_text('{"architecture": "gpt9"}')
     with pytest.raises(CheckpointError, match="'gpt9'; known: "):
@@ -221,7 +221,7 @@ def test_a_directory_that_is_no_model_says_why(tmp_path: Path):
         ({"policy": None}, "policy: must be a stentor.config.Policy, got NoneType"),
         ({"batch_sizes": 3}, "batch_sizes: must be a list of whole numbers, got 3"),
         ({"batch_sizes": ("4",)}, "batch_sizes: must be a whole number, got '4'"),
-        ({"capture_all": "no"}, "capture_all: must be true or false, got 'no'"),
+        ({"require_graphs": "no"}, "require_graphs: must be true or false, got 'no'"),
         ({"max_num_seqs": -(10**5000)}, "max_num_seqs: must be at least 1, got an integer of"),
     ],
 )

@@ -1,10 +1,13 @@
 """The command line as a user meets it."""
 
+import importlib.metadata
 import io
+import sys
 from pathlib import Path
 
 import pytest
 import soundfile
+import torch
 
 import stentor
 from stentor.cli import main
@@ -14,11 +17,17 @@ SAY = ["say", "hello", "--model", "dummy:toy", "--max-frames", "20", "--min-fram
 
 def test_say_writes_the_file_and_tells_how_fast(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     out = tmp_path / "a.wav"
-    assert main([*SAY, "-o", str(out)]) == 3  # cut by --max-frames
+    assert main([*SAY, "-v", "-o", str(out)]) == 3  # cut by --max-frames
     assert soundfile.info(out).frames == 120
-    line = capsys.readouterr().out
+    said = capsys.readouterr()
+    assert said.out.startswith(f"Saved {out} (0.2 s).")
     for words in ("0.20 s of audio", "length, seed 3", "first audio", "RTF"):
-        assert words in line
+        assert words in said.err
+
+
+def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "speak a text into a file" in capsys.readouterr().out
 
 
 def test_say_reads_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -65,11 +74,42 @@ def test_version(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out.strip() == f"stentor {stentor.__version__}"
 
 
+@pytest.mark.parametrize("device", ["cpu", "auto", "cuda"])
+def test_compile_says_at_once_that_it_needs_a_gpu(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if device != "cpu" and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert main(["compile", "dummy:voxcpm2", "--device", device]) == 2
+    assert "device: " in capsys.readouterr().err
+
+
 def test_doctor_says_what_would_run_and_how_fast(capsys: pytest.CaptureFixture[str]):
     assert main(["doctor", "--model", "dummy:toy"]) == 0
     out = capsys.readouterr().out
     for words in ("torch", "device", "measured on H200", "1 slot (", "RTF"):
         assert words in out
+
+
+def test_doctor_names_what_is_missing_for_what_and_the_line_that_adds_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    def absent(package: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(importlib.metadata, "version", absent)
+    monkeypatch.setitem(sys.modules, "sounddevice", None)
+    monkeypatch.setattr("stentor.doctor.torch.version.cuda", None)
+    monkeypatch.setattr("stentor.doctor._speak", lambda model: 0)
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for purpose, line in (
+        ("cuda", "pip install --force-reinstall 'torch>=2.11' 'stentor[cuda]'"),
+        ("play", "pip install 'stentor[play]'"),
+        ("serve", "pip install 'stentor[server]'"),
+        ("mp3, opus", "pip install 'stentor[audio]'"),
+        ("replicas", "pip install 'stentor[ray]'"),
+        ("traces", "pip install 'stentor[traces]'"),
+    ):
+        assert [said for said in lines if said.startswith(purpose) and said.endswith(line)], purpose
 
 
 def test_doctor_says_why_a_model_does_not_run(capsys: pytest.CaptureFixture[str]):

@@ -1,4 +1,4 @@
-"""What the command line does without torch: help, versions and everything that is wrong with flags."""
+"""Command line without torch: help, versions and everything that is wrong with flags."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -34,14 +35,14 @@ HELP = (
     "voices --help",
     "batch --help",
     "serve --help",
+    "compile --help",
     "bench --help",
     "bench serve --help",
     "doctor --help",
 )
 WRONG = {  # command line: what the error says
-    "": "required: COMMAND",
-    "sya hello": "invalid choice: 'sya'",
-    "say hello --speeed 2": "stentor say: error: unrecognized arguments: --speeed",
+    "sya hello": "no command 'sya'; did you mean say?",
+    "say hello --speeed 2": "stentor say: error: unrecognized arguments: --speeed 2 (did you mean --speed?)",
     "say hello --model /nowhere": "no such directory",
     "say hello --model embeded": "not a Hub id of the form owner/name",
     "say hello --model tests": "no config.json",
@@ -59,7 +60,7 @@ WRONG = {  # command line: what the error says
     "say": "text: give a text",
     "say hello --file /nowhere.txt": "text: give a text",
     "voices --model /nowhere": "no such directory",
-    "batch": "required: input, output",
+    "batch": "required: INPUT, OUTPUT",
     "batch in.jsonl out --model /nowhere": "no such directory",
     "batch in.jsonl out --max-num-seqs 0": "max_num_seqs: must be at least 1",
     "batch in.jsonl out --shards 0": "shards: must be at least 1",
@@ -67,15 +68,17 @@ WRONG = {  # command line: what the error says
     "batch in.jsonl out --prompt tests": "prompt: 'tests' is a directory; name an audio file",
     "batch in.jsonl README.md": "output: 'README.md' is a file",
     "batch /nowhere.jsonl out": "input: cannot read '/nowhere.jsonl'",
-    "batch README.md out --input-format csv": "input: line 1: the header must name text or text_file",
+    "batch README.md out --input-format csv": "input: line 1: the header must name text, input or text_file",
     "batch CHANGELOG.md out": "input: line 1: is not JSON",
     "serve --prot 80": "stentor serve: error: unrecognized arguments: --prot",
     "serve /nowhere": "stentor serve: model '/nowhere': no such directory",
     "serve dummy:voxcmp": "known: dummy:cosyvoice3",
+    "compile /nowhere": "stentor compile: model '/nowhere': no such directory",
+    "compile --port 70000": "stentor compile: --port must be from 0 to 65535",
     "serve --device tpu": "--device must be auto, cpu, cuda or cuda:N, got 'tpu'",
     "serve --dtype int4": "invalid choice: 'int4'",
     "serve --port 70000": "--port must be from 0 to 65535",
-    "serve --config /nowhere.yaml": "cannot read '/nowhere.yaml'",
+    "serve --config /nowhere.yaml": "--config '/nowhere.yaml' does not exist",
     "bench offline --model /nowhere": "no such directory",
     "bench compare": "required: A.json",
 }
@@ -102,13 +105,13 @@ def test_a_wrong_command_line_ends_with_code_2_before_torch_is_imported(outcomes
 
 
 def completed(words: str) -> str:
-    """What bash offers after `words`, the last of which is being written."""
+    """Words that bash offers after `words`, the last of which is being written."""
     with contextlib.redirect_stdout(io.StringIO()) as script:
         assert main(["completion", "bash"]) == 0
-    given = words.split(" ")
-    ask = f"COMP_WORDS=({words}); COMP_CWORD={len(given) - 1}; _shtab_stentor; echo ${{COMPREPLY[@]}}"
+    ask = f"COMP_LINE='{words}'; COMP_POINT={len(words)}; COMP_TYPE=9; _python_argcomplete stentor; echo ${{COMPREPLY[@]}}"
+    named = f"stentor() {{ '{sys.executable}' -m stentor \"$@\"; }}"
     done = subprocess.run(
-        ["bash", "-c", f"{script.getvalue()}\n{ask}"], capture_output=True, text=True, check=True, cwd=ROOT
+        ["bash", "-c", f"{script.getvalue()}\n{named}\n{ask}"], capture_output=True, text=True, check=True, cwd=ROOT
     )
     return done.stdout.strip()
 
@@ -123,6 +126,8 @@ def completed(words: str) -> str:
         ("stentor say --reference READ", "README.md"),
         ("stentor batch READ", "README.md"),
         ("stentor batch --res", "--resume"),
+        ("stentor say --voice ge", "george"),
+        ("stentor say --seed ", ""),
     ],
 )
 def test_bash_completes_commands_flags_choices_and_files(words: str, offers: str):

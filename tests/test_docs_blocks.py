@@ -23,10 +23,11 @@ import stentor
 import stentor.api
 import stentor.server.main
 from stentor.cli import main
-from stentor.models.base import SpeechRequest
+from stentor.models.info import SpeechRequest
 from stentor.say.command import CUT
 from stentor.server.config import ServerConfig, from_file, typed
 from stentor.text.lexicon import Lexicon
+from tests.fixtures.qwen3_omni import tiny_qwen3_omni
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts
 from tests.helpers.markdown import Block, blocks, commands
 from tests.helpers.server_live import Live, serving, tone_wav
@@ -69,6 +70,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a recording, a book and adapters, where models of the Hub are tiny."""
 
     def checkpoint(name: str, **_: object) -> str:
+        if name.startswith("Qwen/Qwen3-Omni"):
+            return str(tiny_qwen3_omni.write(tmp_path / "omni"))
         if name.startswith("Qwen/"):
             kind = QWEN[name.rpartition("-")[2]]
             return str(tiny_qwen3_tts.write(kind, tmp_path / kind))

@@ -6,19 +6,18 @@ from pathlib import Path
 import huggingface_hub
 import numpy as np
 import pytest
+import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
+from safetensors.torch import save_file
 
-from stentor import TTS, CheckpointError, InvalidRequest, ModelNotFound, model_names
+from stentor import TTS, CheckpointError, InvalidRequest, ModelNotFound, families, model_names
 
 
 def test_every_family_folder_names_its_architectures_and_dummies():
-    found = model_names.families()
+    found = [f for f in families.families() if f.package.startswith("stentor.models.")]
     assert len(found) >= 4
-    architectures = [a for f in found for a in f.ARCHITECTURES]
-    dummies = [d for f in found for d in f.DUMMIES]
-    assert len(architectures) == len(set(architectures))
-    assert len(dummies) == len(set(dummies))
-    assert all((f.ARCHITECTURES or f.FILES) and f.DUMMIES for f in found)
+    assert families.clashes() == []
+    assert all((f.architectures or f.files or f.tensors) and f.dummies and not f.problem for f in found)
 
 
 def test_config_json_chooses_the_family(tmp_path: Path):
@@ -59,7 +58,11 @@ def test_a_hub_id_is_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     asked: list[str] = []
     ignored: list[str] = []
 
-    def download(name: str, ignore_patterns: list[str]) -> str:
+    def download(name: str, allow_patterns: list[str] | None, ignore_patterns: list[str] | None = None) -> str:
+        if ignore_patterns is None:  # what says which shards are read
+            assert allow_patterns == ["config.json", "model.safetensors.index.json"]
+            return str(tmp_path)
+        assert allow_patterns is None
         asked.append(name)
         ignored.extend(ignore_patterns)
         return str(tmp_path)
@@ -69,6 +72,47 @@ def test_a_hub_id_is_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         assert tts.spec.family == "toy"
     assert asked == ["owner/name"]
     assert {"*.md", "toy.unused"} <= set(ignored)
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [("kyutai/pocket-tts", "languages/english"), ("kyutai/pocket-tts/languages/french_24l", "languages/french_24l")],
+)
+def test_of_a_repository_with_several_checkpoints_one_folder_is_downloaded(
+    name: str, folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    asked: list[tuple[str, list[str] | None]] = []
+
+    def download(name: str, allow_patterns: list[str] | None, **_: object) -> str:
+        asked.append((name, allow_patterns))
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert model_names.directory(name) == tmp_path / folder
+    assert asked == [("kyutai/pocket-tts", [f"{folder}/*"])]
+
+
+@pytest.mark.parametrize("name", ["owner/name/folder", "kyutai/pocket-tts/../other", "kyutai/pocket-tts//english"])
+def test_a_folder_is_named_only_in_a_repository_with_several_checkpoints(name: str):
+    with pytest.raises(ModelNotFound, match="not a Hub id"):
+        model_names.check(name)
+
+
+def test_a_tensor_of_its_own_chooses_the_family_where_there_is_no_config_json(tmp_path: Path):
+    save_file({"flow_lm.bos_emb": torch.zeros(1)}, tmp_path / "model.safetensors")
+    family = model_names.family_of_files(tmp_path)
+    assert family is not None
+    assert family.name == "pocket_tts"
+    (tmp_path / "config.json").write_text('{"model_type": "toy"}')
+    assert model_names.family_of_files(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff" * 16, (1 << 40).to_bytes(8, "little"), (2).to_bytes(8, "little") + b"[]"]
+)
+def test_a_file_that_is_no_safetensors_chooses_no_family(content: bytes, tmp_path: Path):
+    (tmp_path / "model.safetensors").write_bytes(content)
+    assert model_names.family_of_files(tmp_path) is None
 
 
 def test_a_hub_id_that_cannot_be_had_says_so(monkeypatch: pytest.MonkeyPatch):

@@ -1,9 +1,8 @@
-"""What only a GPU can show: captured steps equal eager ones, and steady serving never waits for the device."""
+"""Promises that only a GPU can show: captured steps equal eager ones, and steady serving never waits for the device."""
 
 from __future__ import annotations
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -113,7 +112,6 @@ def test_the_codec_is_primed_by_graphs_as_it_is_eagerly(path):
     prompt = Prompt({}, frames, np.zeros(0), {}, 1, 0, codec_prefix=frames)
     eager = primer.claim(prompt).result()
     calls = primer.graphs.eager_calls
-    primer.plan()
     with torch.inference_mode():
         primer.capture()
     assert torch.equal(primer.claim(prompt).result(), eager)
@@ -144,20 +142,13 @@ def test_references_are_encoded_by_graphs_as_they_are_eagerly(family, tmp_path):
 
 
 @pytest.mark.parametrize("family", EVERY)
-def test_graphs_are_captured_between_requests_and_serve(family, tmp_path):
-    """None fails, and no call runs eagerly, before and after."""
+def test_every_graph_is_captured_before_the_engine_is_ready_and_serves(family, tmp_path):
+    """None fails, and no call runs eagerly."""
     with TTS(checkpoint(family, tmp_path), device="cuda", max_num_seqs=4, memory_gb=0.1, **LOAD.get(family, {})) as tts:
-        runners, captures = tts.engine.graph_runners, tts.engine._captures
-        before = sum(len(graphs.graphs) for graphs in runners)
-        left, end = captures.left, time.monotonic() + 300
-        assert left > 0
-        while captures.left:
-            assert time.monotonic() < end, "nothing more is captured"
-            speech = tts.generate(TEXT, seed=1, retries=1, **options(tts, family))
-            assert len(speech.samples)
-            time.sleep(1)
-        assert not any(graphs.failed for graphs in runners)
-        assert sum(len(graphs.graphs) for graphs in runners) == before + left
+        runner = tts.engine.runner
+        assert not any(graphs.failed for graphs in tts.engine.graph_runners)
+        assert set(runner.decode_graphs.graphs) == set(runner.decode_keys())
+        assert set(runner.prefill_graphs.graphs) == set(runner.prefill_keys())
         tts.generate([TEXT] * 3, seed=1, retries=1, **options(tts, family))
         assert tts.engine.health().eager_calls == 0
 
@@ -171,7 +162,6 @@ def test_serving_does_not_wait_for_the_device(family, tmp_path):
         device="cuda",
         max_num_seqs=STREAMS,
         memory_gb=0.1,
-        capture_all=True,
         **LOAD.get(family, {}),
     ) as tts:
         started = threading.Barrier(STREAMS)

@@ -19,6 +19,8 @@ CASES = {
     "fish_s2": {"temperature": 0.0},
     "qwen3_tts sampled": {"voice": "serena", "top_k": 20},
     "qwen3_tts greedy": {"voice": "serena", "temperature": 0.0, "subtalker_temperature": 0.0},
+    "qwen3_omni_talker sampled": {"voice": "ethan", "top_k": 20},
+    "qwen3_omni_talker greedy": {"voice": "ethan", "temperature": 0.0, "subtalker_temperature": 0.0},
     "voxcpm2": {"ignore_eos": True},
 }
 

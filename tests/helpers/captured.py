@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from stentor import TTS
-from stentor.engine import captures, model_runner
+from stentor.engine import model_runner
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.kv_cache import PagedKV, PagedView
 from stentor.engine.model_runner import ModelRunner
@@ -25,7 +25,7 @@ TOKENS = 32  # of the largest shape here
 
 
 class Replay:
-    """As a CUDA graph: the function of one key."""
+    """Stand-in for a CUDA graph: the function of one key."""
 
     def __init__(self, fn: Callable[..., None], key: tuple[int, ...]) -> None:
         self.fn, self.key = fn, key
@@ -35,15 +35,15 @@ class Replay:
 
 
 def small_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many kinds of shapes as on a GPU, of few tokens: padding costs a CPU as much as tokens do."""
+    """Use as many kinds of shapes as on a GPU, of few tokens: padding costs a CPU as much as tokens do."""
     monkeypatch.setattr(model_runner, "PREFILL_TOKENS", (TOKENS, 16, 8, 4))
     monkeypatch.setattr(model_runner, "REPLAY_TOKENS", (TOKENS, 4))
 
 
-def simulate_captures(monkeypatch: pytest.MonkeyPatch, quiet: float = 0.001) -> None:
+def simulate_captures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runners capture as on a GPU: the function runs, and then a graph of it is made. Prefills and frames 0 are not
-    captured by an engine on a CPU. quiet: seconds for `QUIET_SECONDS`."""
-    made, plan = CudaGraphRunner.__init__, ModelRunner.plan
+    captured by an engine on a CPU."""
+    made, captured = CudaGraphRunner.__init__, ModelRunner.capture
 
     def init(self: CudaGraphRunner, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **kwargs)
@@ -53,18 +53,17 @@ def simulate_captures(monkeypatch: pytest.MonkeyPatch, quiet: float = 0.001) -> 
         self._prepare(key)
         self.graphs[key] = Replay(self.fn, key)  # type: ignore[assignment]
 
-    def every_loop(self: ModelRunner) -> list[Callable[[], None]]:
+    def every_loop(self: ModelRunner) -> None:
         self.evals = {self.model.spec.num_evals, *self.model.spec.captured_evals}
-        return plan(self)
+        captured(self)
 
     monkeypatch.setattr(CudaGraphRunner, "__init__", init)
     monkeypatch.setattr(CudaGraphRunner, "_capture", capture)
-    monkeypatch.setattr(ModelRunner, "plan", every_loop)
-    monkeypatch.setattr(captures, "QUIET_SECONDS", quiet)
+    monkeypatch.setattr(ModelRunner, "capture", every_loop)
 
 
 def make_prefill_buffers(tts: TTS) -> None:
-    """Those that a GPU would have for these sizes."""
+    """Make the buffers that a GPU would have for these sizes."""
     runner, slots = tts.engine.runner, tts.engine.sizes.slots
     spec = runner.model.spec
     largest = BatchShape(TOKENS, slots, TOKENS if spec.gives_frames else 0, TOKENS)
@@ -87,14 +86,23 @@ def capture_prefills(tts: TTS) -> None:
 
 def read_rows_from_tokens(kv: PagedKV, max_pages: int) -> None:
     """Attention knows rows and lengths from the tokens' slots and positions, as the kernel does."""
+    none = torch.empty(0, dtype=torch.int64)
+    no_frames = kv.frames_of(none, max_pages)
 
     def prefill_view(
-        idx: Tensor, row: Tensor, slot: Tensor, pos: Tensor, pages: int, longest: int, window: TextWindow | None
+        idx: Tensor,
+        row: Tensor,
+        slot: Tensor,
+        pos: Tensor,
+        pages: int,
+        longest: int,
+        window: TextWindow | None,
+        frame_at: Tensor | None,
     ) -> PagedView:
         assert not len(idx)
         assert not len(row)
         found, of = slot.unique(return_inverse=True)
-        return PagedView(kv, found, of, pos, max_pages, max(2, int(torch.bincount(of).max())), window)
+        return PagedView(kv, found, of, pos, max_pages, max(2, int(torch.bincount(of).max())), window, no_frames)
 
     kv.prefill_view = prefill_view  # type: ignore[method-assign]
 

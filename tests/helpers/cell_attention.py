@@ -47,7 +47,7 @@ class Call:
         self.first = (STEP * BLOCKS + BLOCK) * 4 * dim * FRAMES
 
     def check(self) -> None:
-        """What the kernel has written is right, and nothing else is written."""
+        """Check that the kernel has written the right values, and nothing else."""
         out, pool = self.out.cpu(), self.pages.pool.cpu()
         assert out.isfinite().all()
         _close(out * self._exist, self._want * self._exist)

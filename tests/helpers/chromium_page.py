@@ -25,7 +25,7 @@ FLAGS = (
 
 
 class Page:
-    """One tab. `problems` collects what the console and the network complained about."""
+    """One tab. `problems` collects what the console and the network complained about since `open`."""
 
     def __init__(self, socket: ClientConnection, folder: Path) -> None:
         self.socket, self.folder = socket, folder
@@ -60,6 +60,8 @@ class Page:
 
     def open(self, url: str, ready: str) -> None:
         """Load `url`; wait until the expression `ready` is true."""
+        self.call("Page.navigate", url="about:blank")  # the last page may ask a server that is gone until it is left
+        self.problems.clear()
         self.call("Page.navigate", url=url)
         self.until(ready)
 

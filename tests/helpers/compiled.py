@@ -53,17 +53,17 @@ def meta(*shape: int, dtype: torch.dtype) -> Tensor:
 
 
 def integers(*shape: int) -> Tensor:
-    """The same, of int64."""
+    """Return a meta tensor of int64."""
     return meta(*shape, dtype=torch.int64)
 
 
 def floats(*shape: int) -> Tensor:
-    """The same, of float32."""
+    """Return a meta tensor of float32."""
     return meta(*shape, dtype=torch.float32)
 
 
 def launches(call: Callable[[], object]) -> list[Launch]:
-    """What `call` launches. Nothing runs."""
+    """List what `call` launches. Nothing runs."""
     found: list[Launch] = []
 
     def record(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
@@ -163,6 +163,6 @@ def compiled_cases(
 
 
 def compile_cases(cases: dict[str, Case], dtypes: Sequence[torch.dtype]) -> None:
-    """The same for Hopper in one dtype of each case, and for the other GPUs in turns. Prints a line for each."""
+    """Compile for Hopper in one dtype of each case, and for the other GPUs in turns. Prints a line for each."""
     for what, _, arch, shared in compiled_cases(cases, dtypes, in_turns(), every_dtype=False):
         print(f"{what}, sm_{arch}: {shared} bytes shared")

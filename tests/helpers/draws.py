@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from stentor.kernels import Kernel, switches
-from stentor.layers import sampling
+from stentor.layers import frame_codes, sampling
 from stentor.models.fish_s2 import sampling as ranked_sampling
-from stentor.models.qwen3_tts import ops
 from tests.helpers.levels import unlike
 from tests.helpers.tiny import Bench
 
@@ -26,7 +25,7 @@ TRIALS = 256
 
 @dataclass(frozen=True)
 class Draw:
-    """What a sampler is asked: logits [B, V], u and top_p [B]; `sample` answers for others of any B, all else as is."""
+    """Arguments of a sampler: logits [B, V], u and top_p [B]; `sample` answers for others of any B, all else as is."""
 
     logits: Tensor
     u: Tensor
@@ -37,7 +36,7 @@ class Draw:
         return self.sample(self.logits, self.u, self.top_p)
 
     def reached(self, by: float) -> set[int]:
-        """What one row draws when its logits are off by up to `by` of the largest, u and top_p by up to `by`."""
+        """Tokens that one row may draw when its logits are off by up to `by` of the largest, u and top_p by up to `by`."""
         noise = torch.Generator().manual_seed(0)
         off = [by * (2 * torch.rand(n, generator=noise) - 1) for n in ((TRIALS, self.logits.shape[-1]), TRIALS, TRIALS)]
         scale = self.logits[self.logits.isfinite()].abs().max()
@@ -66,7 +65,7 @@ def drawing(take: Callable[[Draw], Tensor]) -> Iterator[None]:
         # The fused samplers write the next token themselves and show neither logits nor draw.
         patch.setattr(switches, "OFF", switches.OFF | {Kernel.FUSED_SAMPLING})
         patch.setattr(sampling, "sample", unranked)
-        patch.setattr(ops, "sample", unranked)
+        patch.setattr(frame_codes, "sample", unranked)
         patch.setattr(ranked_sampling, "rank", lambda logits: logits)
         patch.setattr(ranked_sampling, "sample_ranked", ranked)
         yield

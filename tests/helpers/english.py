@@ -7,5 +7,5 @@ FRONT_END = front_end("english-phonemes")
 
 
 def PHONEMES(text: str, check: Check = proceed) -> str:
-    """What the embedded voice reads."""
+    """Text that the built-in voice reads."""
     return FRONT_END(text, check).text

@@ -98,7 +98,7 @@ def scheduler(
     return Scheduler(
         slots,
         PageAllocator(pages, size),
-        Policy(**{"reserve_tokens": 8, "crowd_prefill_tokens": 1, **policy}),
+        Policy(**{"reserve_tokens": 8, **policy}),
         max_parked,
         timing,
     )

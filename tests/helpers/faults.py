@@ -14,11 +14,11 @@ from stentor.engine.sequence import Sequence
 from stentor.layers.types import CodecCall, State
 
 SITES = ("admit", "set_pages", "extend", "prefill", "decode", "codec", "download", "encode", "save", "restore")
-"""What the engine asks of the device. `save` and `restore` are of parked rows."""
+"""Calls that the engine makes on the device. `save` and `restore` are of parked rows."""
 
 
 class Faults:
-    """What is wrong with the device of an engine, from now on or at its next allocations."""
+    """Make the device of an engine fail, from now on or at its next allocations."""
 
     def __init__(self) -> None:
         self.armed: tuple[str, int] | None = None  # the site, and how many allocations there still succeed

@@ -128,7 +128,7 @@ class Figures:
 
 
 def prose(text: str) -> str:
-    """What is left of a Markdown file without code, tables, links' targets and headings."""
+    """Return a Markdown file without code, tables, links' targets and headings."""
     text = re.sub(r"^(```|~~~).*?^\1", "", text, flags=re.M | re.S)
     lines = [line for line in text.splitlines() if not line.lstrip().startswith(("|", "#", "    "))]
     text = re.sub(r"`[^`\n]*`", "CODE", "\n".join(lines))
@@ -189,7 +189,7 @@ def report(root: Path) -> str:
     count = sum(len(re.findall(r"^\s*(?:async )?def test_", t, flags=re.M)) for t in text)
     out.append(f"tests: {sum(len(t.splitlines()) for t in text):,} lines, {count} test functions")
     docs = documents(root)
-    log = {n: t for n, t in docs.items() if n == "docs/log.md"}
+    log = {n: t for n, t in docs.items() if n.startswith("docs/log/")}
     rest = "\n\n".join(t for n, t in docs.items() if n not in log)
     out += ["", "| prose | words | words a sentence, mean / p90 | semicolons per 1,000 words |", "|---|---|---|---|"]
     out += [prose_row("all but the log", rest), *(prose_row(n, t) for n, t in docs.items())]

@@ -1,4 +1,4 @@
-"""Who imports whom in a package, read from the syntax trees: nothing is run.
+"""Imports in a package, read from the syntax trees: nothing is run.
 
 Every import counts: at the top of a module, inside a function (lazy), and under TYPE_CHECKING. A reader has to follow
 all three. `from stentor import kernels` followed by `kernels.gemv.run(...)` counts as an import of `stentor.kernels.gemv`

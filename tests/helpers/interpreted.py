@@ -18,9 +18,14 @@ from stentor.engine import step
 from stentor.engine.prefill_batch import BatchShape, PrefillBuffers, batch_shape, pieces_of
 from stentor.kernels import switches
 from tests.helpers.interpreter import prepare
-from tests.helpers.tiny import FAMILIES, Bench, checkpoint
+from tests.helpers.tiny import Bench, checkpoint
 
-OPTIONS: dict[str, dict[str, Any]] = {"fish_s2": {}, "voxcpm2": {"flow_steps": 2}, "qwen3_tts": {"top_k": 20}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "fish_s2": {},
+    "voxcpm2": {"flow_steps": 2},
+    "qwen3_tts": {"top_k": 20},
+    "qwen3_omni_talker": {"top_k": 20},
+}
 
 
 def frames(family: str, folder: Path, wanted: bool, count: int) -> Any:
@@ -52,7 +57,7 @@ def main() -> None:
     prepare()
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 2
     found = {}
-    for family in FAMILIES:
+    for family in OPTIONS:
         with tempfile.TemporaryDirectory() as folder:
             found[family] = [frames(family, Path(folder), wanted, count) for wanted in (True, False)]
     print(json.dumps(found))

@@ -1,4 +1,4 @@
-"""What holds of a scheduler between two steps."""
+"""Check a scheduler between two steps."""
 
 from __future__ import annotations
 
@@ -17,24 +17,29 @@ def check(scheduler: Scheduler) -> None:
     """
     pages, live = scheduler.pages, scheduler.live
     check_pages(pages, [p for s in live for p in s.pages])
+    frames = scheduler.tables.frames
+    check_pages(frames, [p for s in live for p in s.frame_pages])
     slots = sorted([s.slot for s in live] + scheduler.free_slots)
     assert slots == list(range(len(slots))), "a slot was lost"
     assert len(scheduler.parked) <= scheduler.max_parked
     assert [s for s in live if s.phase is Phase.DRAINING] == sorted(scheduler.draining, key=live.index)
     for s in live:
         assert s.in_flight >= 0
-        assert s.room == len(s.pages) * pages.page_size - s.length or not s.pages
+        by_frame = [len(s.frame_pages) - len(s.frame_at) - 1] if frames.count else []
+        assert s.room == min([len(s.pages) * pages.page_size - s.length, *by_frame]) or not s.pages
+        assert bool(s.frame_pages) == bool(s.pages and frames.count)
         due = not s.cancelled and scheduler.audio._next_chunk(s, 0.0)[0]
-        assert not due or s.id in scheduler.audio._changed, "a chunk is due and nobody looks at it"
+        assert not due or scheduler.audio.looks_at(s), "a chunk is due and nobody looks at it"
         holds = s.phase in (Phase.RUNNING, Phase.PREFILLING)
         assert holds == bool(s.pages) or (s.phase is Phase.DRAINING and s.keeps_pages), s
         if holds:
             assert s.length + s.num_scheduled - 1 <= len(s.pages) * pages.page_size
+            assert not frames.count or len(s.frame_at) + s.num_scheduled <= len(s.frame_pages)
             assert s.piece.stop <= s.length + s.num_scheduled
 
 
 def check_codec_pages(codec: CodecPages) -> None:
-    """The same of the codec's pages, of which each slot holds those of its stream."""
+    """Check the codec's pages, of which each slot holds those of its stream."""
     check_pages(codec.pages, [p for held in codec._held.values() for p in held.all])
     assert all(len(held.all) <= codec.width for held in codec._held.values())
 

@@ -31,7 +31,7 @@ from tests.helpers.tiny import LOAD
 
 STORED = Path(__file__).parent / "launches.json"
 BATCHES = (1, 16, 64)
-FAMILIES = ("fish_s2", "voxcpm2", "custom_voice", "cosyvoice3")
+FAMILIES = ("fish_s2", "voxcpm2", "custom_voice", "cosyvoice3", "qwen3_omni_talker")
 
 
 LIBRARY = ("mm", "bmm", "convolution", "scaled_dot_product")

@@ -15,14 +15,17 @@ from stentor.engine.kv_cache import PagedKV
 from stentor.engine.prefill_batch import PrefillBatch
 from stentor.engine.slot_table import SlotTable
 from stentor.layers.types import NO_END, CodecCall, CodecPageTable, State
-from stentor.models.base import PromptRows, SpeechModel
+from stentor.models.base import ModelSpec, PromptRows, SpeechModel
 from tests.fixtures.cosyvoice3 import tiny_cosyvoice3
+from tests.fixtures.dots_tts import tiny_dots_tts
+from tests.fixtures.pocket_tts import tiny_pocket_tts
+from tests.fixtures.qwen3_omni import tiny_qwen3_omni
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
 from tests.helpers.tiny import LOAD
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
-FAMILIES = ("fish_s2", "voxcpm2", "custom_voice", "base", "cosyvoice3")
+FAMILIES = ("fish_s2", "voxcpm2", "custom_voice", "base", "cosyvoice3", "pocket_tts", "qwen3_omni_talker")
 HOST_READS = (
     "_local_scalar_dense",
     "item",
@@ -41,6 +44,12 @@ def checkpoint(family: str, folder: Path) -> Path:
         return folder
     if family == "cosyvoice3":
         return tiny_cosyvoice3.write(folder)
+    if family == "dots_tts":
+        return tiny_dots_tts.write(folder / "mf", "mf")
+    if family == "qwen3_omni_talker":
+        return tiny_qwen3_omni.write(folder)
+    if family == "pocket_tts":
+        return tiny_pocket_tts.write(folder, "lsd")
     return FIXTURES / "fish_s2" / "checkpoint" if family == "fish_s2" else FIXTURES / family
 
 
@@ -49,7 +58,7 @@ def load(family: str, folder: Path) -> SpeechModel:
 
 
 def codec_inputs(model: SpeechModel, rows: int, device: torch.device) -> tuple[Tensor, State, CodecCall]:
-    """Of three frames, or of one chunk on the codec's grid."""
+    """Inputs for three frames, or for one chunk on the codec's grid."""
     spec, codec = model.spec, model.codec
     timing = spec.codec_timing
     count = 3 if timing.grid == 1 else timing.grid + timing.lookahead
@@ -80,6 +89,12 @@ def to_meta(thing: Any, seen: dict[int, Tensor]) -> None:
                 to_meta(value, seen)
 
 
+def cache(spec: ModelSpec, slots: int, pages: int, device: torch.device) -> PagedKV:
+    """Pages of 16 tokens, 8 for each request, and as many frames in each page set by frame."""
+    frames = {name: PagedKV(kv, slots, 16 * pages, kv.rows, 129, device) for name, kv in spec.frame_kv.items()}
+    return PagedKV(spec.kv, slots, pages, 16, 8, device, frames)
+
+
 def prefill_batch(model: SpeechModel, device: str) -> PrefillBatch:
     spec = model.spec
     tokens, rows, frames = 12, 2, 3 if spec.takes_reference else 0
@@ -87,7 +102,7 @@ def prefill_batch(model: SpeechModel, device: str) -> PrefillBatch:
     def index(n: int) -> Tensor:
         return torch.zeros(n, dtype=torch.int64, device=device)
 
-    given = torch.zeros(frames, *spec.frame.shape, dtype=spec.frame.dtype, device=device)
+    given = spec.prompt_frame.rows(frames, torch.device(device))
     columns = {n: torch.zeros(tokens, *c.shape, dtype=c.dtype, device=device) for n, c in spec.prompt_rows.items()}
     packed = {name: index(tokens) for name in ("row", "slot", "pos")}
     per_row = {name: index(rows) for name in ("idx", "last", "length", "pieces")}

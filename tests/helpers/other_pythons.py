@@ -13,16 +13,17 @@ import pytest
 
 from tests.helpers.patience import STUCK_S
 
+PLUGINS = os.pathsep.join(map(str, (Path(__file__).parents[2] / "integrations").iterdir()))  # as if they were installed
 NODE_PACKAGES = ("openai", "ai", "@ai-sdk/openai")
 
 
 def run_python(module: str, program: Path, *words: str, cwd: Path | None = None) -> str:
-    """What a program prints, run by a Python that has the module. The test is skipped if there is none."""
+    """Output of a program, run by a Python that has the module. The test is skipped if there is none."""
     return run([python_with(module), str(program), *words], cwd)
 
 
 def run_node(program: Path, *words: str, cwd: Path) -> str:
-    """What a program prints, run in a folder by Node with the packages in NODE_CLIENTS. The test is skipped without them."""
+    """Output of a program, run in a folder by Node with the packages in NODE_CLIENTS. The test is skipped without them."""
     node, folder = shutil.which("node"), os.environ.get("NODE_CLIENTS", "")
     if node is None or not all((Path(folder) / "node_modules" / p).is_dir() for p in NODE_PACKAGES):
         pytest.skip(f"Node or its packages {', '.join(NODE_PACKAGES)} are not here: name their folder in NODE_CLIENTS")
@@ -53,9 +54,9 @@ def has(module: str) -> bool:
 
 
 def run(words: list[str], cwd: Path | None = None) -> str:
-    """What a program prints. Its errors are shown if it fails."""
+    """Output of a program. Its errors are shown if it fails."""
     plain = {k: v for k, v in os.environ.items() if k.lower() not in ("http_proxy", "https_proxy", "all_proxy")}
-    env = {**plain, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "AI_SDK_LOG_WARNINGS": "false", "PYTHONPATH": ""}
+    env = {**plain, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "AI_SDK_LOG_WARNINGS": "false", "PYTHONPATH": PLUGINS}
     done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=STUCK_S, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

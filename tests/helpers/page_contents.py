@@ -12,7 +12,7 @@ from stentor.engine.scheduler import Scheduler
 from stentor.engine.sequence import RUNNING, Place, Sequence
 from stentor.engine.step_plan import StepPlan, by_prefill
 from stentor.models.base import Prompt
-from stentor.models.lora import Adapter
+from stentor.models.info import Adapter
 from tests.helpers.fake_device import FakeDevice
 
 Token = tuple[object, ...]
@@ -100,7 +100,7 @@ class PageContents(FakeDevice):
         return range(at, at + 1)
 
     def _token(self, seq: Sequence, at: int) -> Token:
-        """What stands at a position of `seq`, as its adapter computes it."""
+        """Content at a position of `seq`, as its adapter computes it."""
         talk = self.talks[seq.id]
         return talk.adapter, *(talk.tokens[at] if at < seq.length else ("frame", seq.id, at - seq.length))
 

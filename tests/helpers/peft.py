@@ -26,7 +26,7 @@ CONFIG: dict[str, Any] = {
     "use_rslora": False,
     "use_dora": False,
 }
-"""As PEFT writes it, without `r`, `lora_alpha` and `target_modules`."""
+"""Write an adapter like PEFT, without `r`, `lora_alpha` and `target_modules`."""
 
 
 def weights(checkpoint: Path, targets: Iterable[str], before: str, rank: int, seed: int) -> dict[str, Tensor]:

@@ -28,7 +28,7 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
 
 @functools.cache
 def all_alone(model: str, streaming: bool) -> dict[tuple[int, int], Speech]:
-    """What each kind says when it has the engine for itself, as a request's first, second or third prompt. A codec that
+    """Audio of each kind alone in the engine, as a request's first, second or third prompt. A codec that
     looks ahead decodes what is not streamed as a whole."""
     with TTS(model, dtype="float64", max_num_seqs=1, memory_gb=0.002, threads=1) as tts:
         said = {}
@@ -87,7 +87,7 @@ class Talk:
                 raise
 
     def check(self) -> None:
-        """What it has got is what it gets alone, as far as it goes. If it ended by itself, that is all of it."""
+        """Check that it got what it gets alone, as far as it goes. If it ended by itself, that is all of it."""
         seed = KINDS[self.kinds[0]][1]["seed"]
         alone = all_alone(self.model, self.streaming)
         whole = [alone[kind, seed + i] for i, kind in enumerate(self.kinds)]

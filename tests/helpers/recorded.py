@@ -1,4 +1,4 @@
-"""What clients of other servers send, as data, and a replay of it against a running server.
+"""Recorded requests of other servers' clients, as data, and a replay of them against a running server.
 
 A client is a YAML file in tests/server/clients with the requests that it sends, in their order. Each step says what it
 does, what is sent and what must hold of the answer. `$name` stands for a value that a step before has kept, or for one

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.replicas import cpu
 from benchmarks.replicas.apart import Apart, apart
 from benchmarks.replicas.cluster import marked
 from tests.helpers.patience import STUCK_S
@@ -50,13 +49,20 @@ class Replicas:
         return at_own_ports(self.place.replicas[0])
 
     def processes(self) -> list[int]:
-        """Of the replicas."""
-        found = cpu.kinds(marked(self.place.mark, self.pid))
-        return found["replica"]
+        """Pids of the replicas."""
+        return [pid for pid in marked(self.place.mark, self.pid) if _command(pid).startswith(b"ray::ServeReplica")]
 
     def told(self) -> str:
-        """What it has printed last, and the ends of Ray's logs."""
+        """Last lines that it has printed, and the ends of Ray's logs."""
         return "".join(self.lines[-100:]) + self.place.logs()
+
+
+def _command(pid: int) -> bytes:
+    """Empty if the process has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 @contextlib.contextmanager
@@ -65,7 +71,7 @@ def replicas(
 ) -> Iterator[Replicas]:
     """So many replicas, once they take requests. They end with 0 after SIGTERM.
 
-    words: flags. models: none is the embedded voice. follows_load: so many at most.
+    words: flags. models: none is the built-in voice. follows_load: so many at most.
     """
     flag = "--max-replicas" if follows_load else "--replicas"
     with apart() as place:

@@ -53,7 +53,7 @@ def sampling_cases(batch: int, size: int) -> tuple[Tensor, Tensor, Tensor, Tenso
 
 
 def agree(got: Tensor, want: Tensor, logits: Tensor) -> None:
-    """The same ids, but for draws on a boundary between two tokens."""
+    """Check that ids are equal, except for draws on a boundary between two tokens."""
     assert got.dtype == torch.int64
     assert ((got >= 0) & (got < logits.shape[1])).all()
     assert (got == want).float().mean() >= 0.96, (got, want)

@@ -37,7 +37,8 @@ RECORDER = """
     return connect.call(this, to, ...rest);
   };
 """
-# The answer of /v1/audio/speech comes from window.speech: feed(seconds), end(), fail(). The clock stands at window.now.
+# The answer of /v1/audio/speech comes from window.speech: feed(seconds), tell(type, facts), end(), close(), fail(). The clock stands
+# at window.now.
 SCRIPTED = """
   window.now = 0;
   performance.now = () => window.now * 1000;
@@ -50,12 +51,15 @@ SCRIPTED = """
     const rate = 8000;
     let written = 0;
     window.speech = {
+      tell(type, facts) { to.enqueue(new TextEncoder().encode(`event: ${type}\ndata: ${JSON.stringify({ type, ...facts })}\n\n`)); },
       feed(seconds) {
         const samples = Int16Array.from({ length: seconds * rate }, (_, i) => 8000 * Math.sin((written + i) / 4));
         written += samples.length;
-        to.enqueue(new Uint8Array(samples.buffer));
+        const bytes = Array.from(new Uint8Array(samples.buffer), (byte) => String.fromCharCode(byte)).join('');
+        this.tell('speech.audio.delta', { audio: btoa(bytes) });
       },
-      end() { to.close(); },
+      end(facts) { this.tell('speech.audio.done', { finish_reason: 'stop', ...facts }); to.close(); },
+      close() { to.close(); },
       fail() { to.error(new TypeError('network error')); },
     };
     return Promise.resolve(new Response(body, { headers: { 'X-Sample-Rate': rate, 'X-Seed': 11, 'X-Request-Id': 'r' } }));
@@ -93,7 +97,7 @@ def downloaded(page: Page) -> tuple[np.ndarray, int, str]:
 
 
 def axe_violations(page: Page) -> list[str]:
-    """What axe has against the page as it is now."""
+    """Violations that axe finds on the page as it is now."""
     script = files("axe_core_python").joinpath("axe.min.js").read_text("utf-8")
     page.eval(script + "; 0")
     found: list[str] = page.eval(
@@ -103,7 +107,7 @@ def axe_violations(page: Page) -> list[str]:
 
 
 def rendered(page: Page, samples: np.ndarray, rate: int, out: int, sizes: str = "() => 1e9") -> np.ndarray:
-    """What a Ring makes of samples pushed in parts of sizes() while it is read."""
+    """Output of a Ring for samples pushed in parts of sizes() while it is read."""
     data = base64.b64encode(samples.astype("<i2").tobytes()).decode()
     made = page.eval(f"""(async () => {{
       const {{ Ring }} = await import('/web/ring.js');

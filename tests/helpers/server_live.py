@@ -22,17 +22,24 @@ from typing import Any
 import av
 import httpx
 import numpy as np
+import pytest
 import uvicorn
 
 import stentor
 from stentor.config import Policy
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
-from stentor.server.http.connections import limited
 from stentor.server.limits import LIMITS, Limits
+from stentor.server.main import uvicorn_config
 from stentor.server.model_hosts import GiveUp
 from stentor.server.state import Server
+from tests.helpers.local_engine import Load, LocalEngine, Starting, local
 from tests.helpers.patience import STUCK_S
+
+LAWS = {"ulaw": "mulaw", "alaw": "alaw"}  # FFmpeg's names
+LOCAL, PROCESS = "local", "process"
+either_engine = pytest.mark.parametrize("live", [LOCAL, PROCESS], indirect=True)
+"""A test whose server's engine is in this process, and again with one that is in a process of its own."""
 
 
 @dataclass
@@ -66,7 +73,7 @@ class Live:
         return sum(float(line.split()[-1]) for line in lines if line.startswith("stentor:" + start) and label in line)
 
     def metrics_pages(self) -> list[str]:
-        """What /metrics says, of each process of the server."""
+        """Samples of /metrics, of each process of the server."""
         return [self.http.get("/metrics").text]
 
     @property
@@ -76,7 +83,10 @@ class Live:
 
     @property
     def tts(self) -> stentor.TTS:
-        return self.server.hosts.all[0].tts
+        engine = self.server.hosts.all[0].engine
+        assert isinstance(engine, LocalEngine)
+        assert engine.tts is not None
+        return engine.tts
 
     def idle(self, seconds: float = STUCK_S) -> bool:
         """Whether every slot and page is free again, within some time."""
@@ -142,18 +152,26 @@ def held(
         scheduler.plan = plan  # type: ignore[method-assign]
 
 
+def processes(config: ServerConfig) -> None:
+    """`start` of `serving`: engines in processes of their own, as `stentor serve` has them."""
+
+
 def toy(
-    slots: int = 8, max_queue: int = 256, max_frames: int = 16, kind: str = "dummy:toy"
+    slots: int = 8,
+    max_queue: int = 256,
+    max_frames: int = 16,
+    kind: str = "dummy:toy",
+    languages: tuple[str, ...] = ("english",),
 ) -> Callable[[str, str | None], Callable[[], stentor.TTS]]:
     """How `create_app` makes its model in these tests. `max_frames`: of a request that does not say how many; the toy
-    speaks on to the last, and each takes time."""
+    speaks on to the last, and each takes time. languages: what it says that it speaks."""
 
     def load() -> stentor.TTS:
         policy = Policy(max_queue=max_queue)
         tts = stentor.TTS(kind, memory_gb=0.01, max_num_seqs=slots, threads=1, policy=policy)
         options = tts.spec.options
         short = replace(options["max_frames"], default=max_frames)
-        tts._model.spec = replace(tts.spec, options={**options, "max_frames": short})
+        tts._model.spec = replace(tts.spec, options={**options, "max_frames": short}, languages=languages)
         return tts
 
     return lambda name, model: load
@@ -162,30 +180,23 @@ def toy(
 @contextmanager
 def serving(
     voices: Path,
-    load: Callable[..., Any] | None = None,
+    load: Load | None = None,
     give_up: GiveUp = lambda code: None,
     limits: Limits = LIMITS,
     model: str | tuple[str, ...] | None = "dummy:toy",
     port: int = 0,
     send_buffer: int | None = None,
+    start: Callable[[ServerConfig], Starting | None] | None = None,
     **settings: Any,
 ) -> Iterator[Live]:
-    """A server that is ready. `send_buffer`: bytes that the system takes for a client that does not read."""
+    """A server that is ready. `send_buffer`: bytes that the system takes for a client that does not read. `start`: how
+    its engines are started, default in this process with what `load` makes."""
     models = () if model is None else (model,) if isinstance(model, str) else model
     config = ServerConfig(models=models, voices_dir=str(voices), **settings)
-    app = create_app(config, give_up, load or toy(), limits)
-    runner = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            http=limited(limits, app.state.server.hosts.arriving),
-            port=port,
-            log_config=None,
-            access_log=False,
-            ws_max_size=4 << 20,
-            timeout_keep_alive=int(limits.keep_alive_seconds),  # clients give a connection up after 5 s
-            timeout_graceful_shutdown=5,
-        )
-    )
+    starting = local(load or toy(), config.warmup) if start is None else start(config)
+    app = create_app(config, give_up, starting, limits)
+    how = {"port": port, "log_level": None, "timeout_graceful_shutdown": 5}
+    runner = uvicorn.Server(uvicorn_config(app, config, limits, **how))
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def run() -> None:
@@ -204,8 +215,8 @@ def serving(
         port = listening.getsockname()[1]
         url = f"http://127.0.0.1:{port}"
         headers = {"Authorization": f"Bearer {config.api_key[0]}"} if config.api_key else {}
-        how = {"trust_env": False, "verify": False}  # what a client would verify with takes 25 ms to read
-        with httpx.Client(base_url=url, timeout=STUCK_S, headers=headers, **how) as http:
+        quick = {"trust_env": False, "verify": False}  # what a client would verify with takes 25 ms to read
+        with httpx.Client(base_url=url, timeout=STUCK_S, headers=headers, **quick) as http:
             live = Live(url, app.state.server, http, loops[0])
             assert until(lambda: http.get("/ready").status_code == 200)
             yield live
@@ -245,20 +256,28 @@ def raw(live: Live, body: dict, buffer: int | None = None) -> socket.socket:
     s.settimeout(STUCK_S)
     s.connect((host, int(port)))
     data = json.dumps(body).encode()
-    head = "POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    head = (
+        "POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    )
     s.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
     return s
 
 
-def decoded(data: bytes) -> tuple[np.ndarray, int]:
-    """Samples float32 [n] and rate of any container, by FFmpeg."""
-    with av.open(io.BytesIO(data)) as f:
+def decoded(data: bytes, format: str | None = None) -> tuple[np.ndarray, int]:
+    """Samples float32 [n] and rate of any container, by FFmpeg. format: of audio without a header, ulaw or alaw."""
+    raw = {} if format not in LAWS else {"format": LAWS[format], "options": {"sample_rate": "8000"}}
+    with av.open(io.BytesIO(data), **raw) as f:
         rate = f.streams.audio[0].rate
         blocks = []
         for frame in f.decode(audio=0):
             a = frame.to_ndarray().reshape(-1)
             blocks.append(a.astype(np.float32) / 32768 if a.dtype == np.int16 else a)
     return np.concatenate(blocks), rate
+
+
+def samples_of(format: str, data: bytes) -> np.ndarray:
+    """float32 [n] of an answer in any format."""
+    return pcm(data) if format == "pcm" else decoded(data, format)[0]
 
 
 def pcm(data: bytes) -> np.ndarray:
@@ -268,7 +287,7 @@ def pcm(data: bytes) -> np.ndarray:
 def assert_same_speech(one: bytes, other: bytes) -> None:
     """Two answers in PCM to a request with reference audio: the same but for rounding.
 
-    One may compute the voice and the other find it in the prefix cache (docs/serving.md, Seeds), as replicas have
+    One may compute the voice and the other find it in the prefix cache (docs/serving/requests.md, Seeds), as replicas have
     heard different requests before.
     """
     a, b = (np.frombuffer(data, "<i2").astype(int) for data in (one, other))

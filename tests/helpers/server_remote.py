@@ -1,7 +1,7 @@
 """Replicas of the server as the `live` of tests: what a client can do works, what reaches into the process skips.
 
 STENTOR_TEST_URL is the address, STENTOR_TEST_PORT the port of the first replica, STENTOR_TEST_VOICES the folder of
-uploaded voices. STENTOR_TEST_VOICE says that they speak with the embedded voice. scripts/replica_tests.py starts the
+uploaded voices. STENTOR_TEST_VOICE says that they speak with the built-in voice. scripts/replica_tests.py starts the
 replicas and runs the tests against them.
 """
 

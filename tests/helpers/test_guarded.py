@@ -34,7 +34,7 @@ def test_device():
 
 @pytest.mark.slow
 def test_kernels_write_only_where_they_should_and_a_block_that_names_a_device_still_makes_tensors_there(tmp_path):
-    """Some of the kernels' tests, between canaries, in a process of its own; scripts/gpu_check.py runs all of them on a
+    """Some of the kernels' tests, between canaries, in a process of its own; tools/gpu_check.py runs all of them on a
     GPU. Modules made in such a block stayed on the CPU, and kernels refused their weights."""
     file = tmp_path / "test_device.py"
     file.write_text(DEVICE)

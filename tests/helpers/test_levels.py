@@ -1,4 +1,4 @@
-"""Which differences of latents rounding explains: growth from frame to frame, and a level near a half. Nothing else."""
+"""Differences of latents that rounding explains: growth from frame to frame, and a level near a half. Nothing else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EDGE = 1e-5
 PATH = checkpoint("voxcpm2", None)
 NONE = np.zeros((0, 4, 8), np.float32)
 GROWING = "two one five five four four"
-"""Of the requests in company that in which rounding grows most: 80 times in 12 frames."""
+"""Text of the request in company in which rounding grows most: 80 times in 12 frames."""
 GROWS = {"seed": 20, "temperature": 0.0, "cfg": 3.5, "flow_steps": 10, "ignore_eos": True, "max_frames": 12}
 NEAR = "eleven eleven eleven twelve two three"
 """A value of its frame 9 lies 8.4e-5 from a half, which is 9.3e-6 of the largest."""

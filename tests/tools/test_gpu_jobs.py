@@ -1,4 +1,4 @@
-"""What scripts/gpu_jobs.py starts, what it leaves out, and that nothing waits for what cannot come."""
+"""Jobs that tools/gpu_jobs.py starts and leaves out, and that nothing waits for what cannot come."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "scripts" / "gpu_jobs.py"
+SCRIPT = ROOT / "tools" / "gpu_jobs.py"
 
 
 def job(name: str, command: str, **more: object) -> str:
@@ -102,7 +102,7 @@ def test_a_name_that_no_job_has_is_refused(tmp_path: Path) -> None:
     assert "no job is named other; there are any" in output
 
 
-@pytest.mark.parametrize("file", ["benchmarks/gpu_jobs.toml", "training/gpu_jobs.toml"])
+@pytest.mark.parametrize("file", ["tools/gpu_jobs.toml", "tools/training_jobs.toml"])
 def test_the_jobs_of_the_project_name_programs_that_exist(file: str) -> None:
     spec = importlib.util.spec_from_file_location("gpu_jobs", SCRIPT)
     assert spec is not None
@@ -112,7 +112,7 @@ def test_the_jobs_of_the_project_name_programs_that_exist(file: str) -> None:
     spec.loader.exec_module(module)
     _, jobs = module.read(ROOT / file)
     for each in jobs:
-        programs = re.findall(r"(?:benchmarks|tests|scripts)/[\w/]+\.py", each.command)
+        programs = re.findall(r"(?:benchmarks|tests|tools)/[\w/]+\.py", each.command)
         programs += [f"{name.replace('.', '/')}.py" for name in re.findall(r"-m (training\.\w+)", each.command)]
         assert programs, each.name
         assert all((ROOT / program).exists() for program in programs), each.name

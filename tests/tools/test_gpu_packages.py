@@ -1,4 +1,4 @@
-"""Which packages scripts/gpu_packages.py carries, and what it leaves out of them. pip is replaced: there is no network."""
+"""Packages that tools/gpu_packages.py carries, and what it leaves out. pip is replaced: there is no network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def packages() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gpu_packages", ROOT / "scripts" / "gpu_packages.py")
+    spec = importlib.util.spec_from_file_location("gpu_packages", ROOT / "tools" / "gpu_packages.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
