@@ -2,7 +2,7 @@
 
 Run: python scripts/replica_tests.py                                   all of it, as CI does
      python scripts/replica_tests.py --replicas 2 [PYTEST WORDS ...]   the server's tests against so many replicas
-     python scripts/replica_tests.py --replicas 2 --voice              with the embedded voice, not the toy model
+     python scripts/replica_tests.py --replicas 2 --voice              with the built-in voice, not the toy model
 Needs: `stentor[ray]`, and the tests' packages.
 
 `stentor serve --replicas N` runs while the server's tests do. Tests that look into the process skip with that reason,
@@ -82,7 +82,7 @@ def of_server(count: int, voice: bool, words: Sequence[str]) -> int:
 
 
 def _where(running: Replicas, voices: str, voice: bool) -> dict[str, str]:
-    """What tests/helpers/server_remote.py reads."""
+    """Environment that tests/helpers/server_remote.py reads."""
     first = str(running.place.replicas[0])
     given = {"STENTOR_TEST_URL": running.url, "STENTOR_TEST_PORT": first, "STENTOR_TEST_VOICES": voices}
     return given | ({"STENTOR_TEST_VOICE": "1"} if voice else {})
@@ -92,10 +92,8 @@ def everything() -> int:
     """Each part, also after one that failed."""
     parts: dict[str, Callable[[], int]] = {
         "tests/ray": of_ray,
-        "toy model on one replica": lambda: of_server(1, False, OF_SERVER),
         "toy model on two replicas": lambda: of_server(2, False, OF_SERVER),
-        "embedded voice on one replica": lambda: of_server(1, True, (OF_VOICE, *OF_SERVER)),
-        "embedded voice on two replicas": lambda: of_server(2, True, (OF_VOICE, *OF_SERVER)),
+        "built-in voice on two replicas": lambda: of_server(2, True, (OF_VOICE, *OF_SERVER)),
     }
     failed = []
     for name, part in parts.items():
@@ -111,7 +109,7 @@ def everything() -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replicas", type=int)
-    parser.add_argument("--voice", action="store_true", help="the embedded voice, not the toy model")
+    parser.add_argument("--voice", action="store_true", help="the built-in voice, not the toy model")
     args, words = parser.parse_known_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the replicas end too
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell has it ignored, here and in children

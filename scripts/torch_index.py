@@ -62,7 +62,7 @@ def listed(version: str) -> Callable[[str], bool]:
 
 
 def _output(*command: str) -> str:
-    """What a command prints, or "" if it fails."""
+    """Output of a command, or "" if it fails."""
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
