@@ -3,7 +3,7 @@
 Run: python -m scripts.results            write both
      python -m scripts.results --check    write nothing, and exit with 1 if either would change
      python -m scripts.results add RAW.json --into voxcpm2_h200 --benchmark serve --select dummy:voxcpm2 \\
-         --date 2026-11-28 --commit c4dbf6c \\
+         --date 2026-11-28 --commit dcd4fba \\
          --command "python benchmarks/server/serve.py --out DIR dummy:voxcpm2"
 """
 
