@@ -19,7 +19,7 @@ from stentor.kernels.switches import pdl_enabled
 
 log = logging.getLogger(__name__)
 
-HOPPER = 9  # compute capability 9.0
+HOPPER = 90  # compute capability 9.0
 
 
 class Arguments(ctypes.Structure):
@@ -86,9 +86,9 @@ def _load(
 
 
 @cache
-def serves(device: int) -> bool:
+def available_on(device: int) -> bool:
     """Whether these kernels run on a device. They were measured on Hopper only, where their tiles fill the chip."""
-    if torch.cuda.get_device_capability(device)[0] != HOPPER:
+    if _capability(device) != HOPPER:
         return False
     if not available():
         log.warning("cuda-bindings is not installed: small GEMMs use the slower library kernels")
@@ -98,8 +98,13 @@ def serves(device: int) -> bool:
 
 @cache
 def architecture(device: int) -> str:
+    capability = _capability(device)
+    return f"sm_{capability}" + ("a" if capability == HOPPER else "")  # 9.0a: instructions that only Hopper has
+
+
+def _capability(device: int) -> int:
     major, minor = torch.cuda.get_device_capability(device)
-    return f"sm_{major}{minor}" + ("a" if major == HOPPER else "")  # 9.0a: instructions that only Hopper has
+    return 10 * major + minor
 
 
 def pointer(t: Tensor | None) -> int | None:

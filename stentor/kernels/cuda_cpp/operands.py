@@ -39,18 +39,6 @@ class Operands:
         return Arguments(*map(pointer, pointers), self.x.stride(0), stride_residual, len(self.x), eps)
 
 
-def takes(x: Tensor, weight: Tensor, scale: Tensor | None) -> bool:
-    """Whether the kernels read x [..., K] and weight [N, K], whose scale [N, groups] is of a quantised one.
-
-    They apply one scale to an output.
-    """
-    if scale is None:
-        known = weight.dtype == x.dtype
-    else:
-        known = weight.dtype in WEIGHTS and scale.shape[1] == 1 and scale.data_ptr() % ALIGNMENT == 0
-    return known and x.dtype in DTYPES and weight.is_contiguous() and weight.data_ptr() % ALIGNMENT == 0
-
-
 def weight_type(weight: Tensor) -> WeightType:
     """Type of the weight, as a `Product` names it."""
     return WEIGHTS.get(weight.dtype, "same")
