@@ -13,7 +13,6 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from stentor.kernels import linear
 from stentor.kernels.switches import (
     Kernel,
     adapters_enabled,
@@ -69,6 +68,7 @@ MODULES = (
     "gemv",
     "hopper_gemm",
     "kv_cache",
+    "linear",
     "lora",
     "norm_rope",
     "paged_attention",
@@ -80,7 +80,7 @@ MODULES = (
     "slot_table",
     "window_attention",
 )
-"""The modules with kernels. Importing one of Triton's imports Triton."""
+"""The modules with kernels, and `linear`, which chooses. Importing one of Triton's imports Triton."""
 
 if TYPE_CHECKING:
     from stentor.kernels import (
@@ -91,6 +91,7 @@ if TYPE_CHECKING:
         gemv,
         hopper_gemm,
         kv_cache,
+        linear,
         lora,
         norm_rope,
         paged_attention,

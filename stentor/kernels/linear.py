@@ -84,7 +84,7 @@ class Problem(NamedTuple):
 
     @property
     def product(self) -> Product | None:
-        """What sources in CUDA C++ are compiled for. None: they do not take these types, or several scales."""
+        """Describe it to the sources in CUDA C++. None: they do not take these types, or several scales."""
         weight = WEIGHTS.get(self.weight) if self.groups == 1 else "same" if self.groups == 0 else None
         if weight is None or self.dtype not in DTYPES:
             return None
@@ -104,10 +104,9 @@ def problem(
     kernels = linear_kernels(x) if scale is not None or weight.dtype == x.dtype else NO_KERNELS
     if CUDA_CPP & kernels and not (x.is_cuda and available_on(x.device.index) and _aligned(weight, scale)):
         kernels -= CUDA_CPP
-    return Problem(
-        x.numel() // x.shape[-1], k, n, x.dtype, weight.dtype, 0 if scale is None else scale.shape[1],
-        norm, gate, x.device.type, kernels, is_batch_invariant(), must_fuse,
-    )  # fmt: skip
+    rows, groups, invariant = x.numel() // x.shape[-1], 0 if scale is None else scale.shape[1], is_batch_invariant()
+    dtypes, device = (x.dtype, weight.dtype), x.device.type
+    return Problem(rows, k, n, *dtypes, groups, norm, gate, device, kernels, invariant, must_fuse)
 
 
 def _aligned(weight: Tensor, scale: Tensor | None) -> bool:

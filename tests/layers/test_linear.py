@@ -47,6 +47,13 @@ def test_a_linear_layer_of_few_rows_is_such_a_product(products):
     assert products == {"product": 1, "bias": 1}
 
 
+def test_a_product_that_no_kernel_fuses_has_norm_gate_and_addition_around_it():
+    x, weight, residual, norm = torch.randn(5, 64), torch.randn(20, 64), torch.randn(5, 10), torch.rand(64)
+    gate, up = F.linear(F.rms_norm(x, (64,), norm, 1e-6), weight).chunk(2, -1)
+    got = linear(x, weight, residual=residual, norm=(norm, 1e-6, True), gate=True, must_fuse=True)
+    torch.testing.assert_close(got, residual + F.silu(gate) * up)
+
+
 def test_a_stack_of_more_rows_is_fused_by_clusters(monkeypatch):
     products = fuse_products(monkeypatch, rows=2, cluster_rows=8)
     torch.manual_seed(0)

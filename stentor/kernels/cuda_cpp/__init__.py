@@ -1,1 +1,1 @@
-"""Kernels in CUDA C++ for `kernels.hopper_gemm`: sources, tables of tiles, how NVRTC compiles and how they are launched."""
+"""Kernels in CUDA C++ for `kernels.hopper_gemm`: sources, tables of tiles, compilation by NVRTC, and launches."""

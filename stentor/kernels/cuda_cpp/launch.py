@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from stentor.kernels.cuda_cpp.nvrtc import available, compiler
 from stentor.kernels.switches import pdl_enabled
@@ -20,16 +19,6 @@ from stentor.kernels.switches import pdl_enabled
 log = logging.getLogger(__name__)
 
 HOPPER = 90  # compute capability 9.0
-
-
-class Arguments(ctypes.Structure):
-    """`Arguments` of common.cuh, which GEMMs take."""
-
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("x", "weight", "scale", "norm", "bias", "residual", "out")),
-        *((name, ctypes.c_int) for name in ("stride_x", "stride_residual", "rows")),
-        ("eps", ctypes.c_float),
-    ]
 
 
 @dataclass(frozen=True)
@@ -105,10 +94,6 @@ def architecture(device: int) -> str:
 def _capability(device: int) -> int:
     major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor
-
-
-def pointer(t: Tensor | None) -> int | None:
-    return None if t is None else t.data_ptr()
 
 
 def _check(result: tuple[Any, ...]) -> Any:
