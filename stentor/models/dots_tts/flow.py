@@ -181,10 +181,10 @@ class FlowHead(nn.Module):
         for i, block in enumerate(self.layers):
             whole = self._joined([table(evaluation, i) for table in tables], len(rows) // branches)
             x, h = add_norm(x, added, whole[:, 0], whole[:, 1])
-            norm_rope, qkv = self._norm_rope(block, place), [t.chunk(branches) for t in self._qkv(block, h)]
+            norm_rope, (q, k, v) = self._norm_rope(block, place), self._qkv(block, h)
             parts = [
                 place.attend(self._layer(evaluation, branches, branch, i), *own, norm_rope)
-                for branch, own in enumerate(zip(*qkv, strict=True))
+                for branch, own in enumerate(zip(q.chunk(branches), k.chunk(branches), v.chunk(branches), strict=True))
             ]
             seen = (torch.cat(parts) if branches > 1 else parts[0]).view(*x.shape)
             if i + 1 == len(self.blocks):  # what follows reads the noisy rows only
