@@ -194,7 +194,7 @@ def _record(k: int, n: int, gate: bool, weight: WeightType, measured: dict[Any, 
         "k": k, "n": n, "gate": gate, "weight": weight,
         "measured": [i for i in all_rows if (k, n, gate, weight, i) in measured],
         "microseconds": [_table_microseconds(p, i, measured) for i in all_rows],
-        **{kind: [[int(v) for v in astuple(t)] for t in some] for kind, some in tiles.items()},
+        **{kind: [astuple(t) for t in some] for kind, some in tiles.items()},
     }  # fmt: skip
 
 
