@@ -706,16 +706,14 @@ def compile_only() -> None:
 
     x, norm = meta(64, 2048, dtype=torch.bfloat16), meta(2048, dtype=torch.bfloat16)
     for dtype in LARGEST:
-        q = e.Quantized(x, meta(64, 2048, dtype=dtype), floats(64, 1))
+        q = e.QuantizedRows(meta(64, 2048, dtype=dtype), floats(64, 1))
         cases: list[tuple[str, Callable[[], object]]] = [
             ("plain", lambda d=dtype: e.quantize_rows(x, d)),  # type: ignore[misc]
-            ("norm", lambda d=dtype: e.quantize_rows(x, d, norm)),  # type: ignore[misc]
-            ("addition and norm", lambda d=dtype: e.quantize_rows(x, d, norm, x)),  # type: ignore[misc]
-            ("gate", lambda d=dtype: e.quantize_rows(x, d, gate=True)),  # type: ignore[misc]
+            ("norm", lambda d=dtype: e.quantize_rows(x, d, (norm, 1e-6, True))),  # type: ignore[misc]
         ]
         for t in sorted({t for rows in (64, 256, 512) for t in e.tiles(rows)}):
             weight = meta(4096, 2048, dtype=dtype), floats(4096, 1)
-            cases.append((f"tile {tuple(t)}", lambda q=q, w=weight, t=t: e.tile_product(q, w[0], w[1], t)))  # type: ignore[misc]
+            cases.append((f"tile {tuple(t)}", lambda q=q, w=weight, t=t: e.product(q, *w, x.dtype, config=t)))  # type: ignore[misc]
         for name, call in cases:
             compiled = compile_launch(launches(call)[0], HOPPER)
             print(

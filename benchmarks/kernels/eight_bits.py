@@ -1,8 +1,7 @@
-"""Products of weights and activations in 8 bits, for `benchmarks/engine/many_rows.py`: kernels, shapes, times.
+"""Products of weights and activations in 8 bits, for `benchmarks/engine/many_rows.py`: shapes, tiles, times.
 
-A row of x is divided by its largest value and stored in float8 (e4m3) or int8 with one scale, in the launch that norms
-or gates it. Then come torch's products of 8 bits, or a Triton product in several tiles, which shows what a kernel of
-our own might take. It has no split of K.
+`kernels.w8a8_gemm` divides a row of x by its largest value and stores it in float8 (e4m3) or int8 with one scale, after
+the norm, and multiplies in several tiles. Beside it stand torch's products of 8 bits.
 """
 
 from __future__ import annotations
@@ -13,17 +12,16 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-import triton
-import triton.language as tl
 from torch import Tensor, nn
 
 from benchmarks.kernels.cluster_gemm import fill
 from benchmarks.timing import milliseconds
+from stentor.kernels.configs import GemmConfig
 from stentor.kernels.linear import fuses
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
 from stentor.kernels.switches import INTERPRETED
-from stentor.layers.linear import linear, product
-from stentor.layers.quantized import LARGEST, dequantize, quantize, quantized_linear
+from stentor.kernels.w8a8_gemm import QuantizedRows, product, quantize_rows
+from stentor.layers.linear import linear, swiglu
+from stentor.layers.quantized import dequantize, quantize
 from stentor.layers.transformer import Block, Stack, StackConfig
 from stentor.models.quantization import quantize_layers
 
@@ -34,123 +32,22 @@ EPS = 1e-6
 TOLERANCE = {FLOAT8: 0.1, INT8: 0.05}  # of a product, relative to float64. Expected: 0.038 and 0.011
 
 
-# -- kernels --
+# -- tiles --
 
 
-@triton.jit
-def _quantize_kernel(
-    x_ptr, delta_ptr, weight_ptr, sum_ptr, out_ptr, scale_ptr, stride_x, size, eps,
-    NORM: tl.constexpr, ADD: tl.constexpr, GATE: tl.constexpr, LARGEST: tl.constexpr, ROUND: tl.constexpr,
-    BLOCK: tl.constexpr, USE_PDL: tl.constexpr,
-):  # fmt: skip
-    """A row: x, norm(x), norm(x + delta), or silu(first half) * second half. Then its scale, and 8 bits."""
-    offs = tl.arange(0, BLOCK)
-    mask = offs < size
-    if NORM:  # a weight, which no launch before writes
-        weight = tl.load(weight_ptr + offs, mask, 0.0).to(tl.float32)
-    pdl_wait(USE_PDL)
-    row = tl.program_id(0).to(tl.int64)
-    x = tl.load(x_ptr + row * stride_x + offs, mask, 0.0)
-    if ADD:
-        x = (x.to(tl.float32) + tl.load(delta_ptr + row * size + offs, mask, 0.0).to(tl.float32)).to(x.dtype)
-        tl.store(sum_ptr + row * size + offs, x, mask)
-    y = x.to(tl.float32)
-    if NORM:
-        y = y * tl.rsqrt(tl.sum(y * y, 0) / size + eps) * weight
-    if GATE:
-        y = y * tl.sigmoid(y) * tl.load(x_ptr + row * stride_x + size + offs, mask, 0.0).to(tl.float32)
-    scale = tl.maximum(tl.max(tl.abs(y), 0), 1e-12) / LARGEST
-    y = y * (1.0 / scale)
-    if ROUND:
-        y = tl.floor(y + 0.5)
-    y = tl.minimum(tl.maximum(y, -LARGEST), LARGEST)
-    tl.store(out_ptr + row * size + offs, y.to(out_ptr.dtype.element_ty), mask)
-    tl.store(scale_ptr + row, scale)
-
-
-class Quantized(NamedTuple):
-    """x + delta (or x), and 8 bits [M, K] with scales [M, 1] float32 of what was asked for."""
-
-    total: Tensor
-    bits: Tensor
-    scale: Tensor
-
-
-def quantize_rows(
-    x: Tensor, dtype: torch.dtype, norm: Tensor | None = None, delta: Tensor | None = None, gate: bool = False
-) -> Quantized:
-    """x [M, K] (with `gate` [M, 2 K]) in 8 bits, in one launch. norm: weight [K] of an RMSNorm before."""
-    size = x.shape[1] // 2 if gate else x.shape[1]
-    bits = torch.empty(len(x), size, dtype=dtype, device=x.device)
-    scale = torch.empty(len(x), 1, dtype=torch.float32, device=x.device)
-    total = x if delta is None else torch.empty_like(x)
-    block = triton.next_power_of_2(size)
-    _quantize_kernel[(len(x),)](
-        x, x if delta is None else delta, x if norm is None else norm, total, bits, scale, x.stride(0), size, EPS,
-        NORM=norm is not None, ADD=delta is not None, GATE=gate, LARGEST=LARGEST[dtype], ROUND=dtype == INT8,
-        BLOCK=block, USE_PDL=USE_PDL, num_warps=min(16, max(4, block // 512)), **PDL_LAUNCH,
-    )  # fmt: skip
-    return Quantized(total, bits, scale)
-
-
-@triton.jit
-def _product_kernel(
-    x_ptr, scale_x_ptr, weight_ptr, scale_w_ptr, out_ptr, M, N, K,
-    INTEGER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, USE_PDL: tl.constexpr,
-):  # fmt: skip
-    """N and K are multiples of the block's."""
-    offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    offs_m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
-    offs_k, mask_m = tl.arange(0, BLOCK_K), offs_m < M
-    scale_w = tl.load(scale_w_ptr + offs_n)
-    pdl_wait(USE_PDL)
-    x_ptrs = x_ptr + offs_m.to(tl.int64)[:, None] * K + offs_k[None, :]
-    w_ptrs = weight_ptr + offs_n.to(tl.int64)[None, :] * K + offs_k[:, None]
-    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.int32 if INTEGER else tl.float32)
-    for start in range(0, K, BLOCK_K):
-        x = tl.load(x_ptrs + start, mask_m[:, None], 0.0)
-        w = tl.load(w_ptrs + start)
-        acc = tl.dot(x, w, acc, out_dtype=acc.dtype)
-    scale_x = tl.load(scale_x_ptr + offs_m, mask_m, 0.0)
-    y = acc.to(tl.float32) * scale_x[:, None] * scale_w[None, :]
-    out_ptrs = out_ptr + offs_m.to(tl.int64)[:, None] * N + offs_n[None, :]
-    tl.store(out_ptrs, y.to(out_ptr.dtype.element_ty), mask_m[:, None])
-
-
-class Tile(NamedTuple):
-    m: int
-    n: int
-    k: int
-    warps: int
-    stages: int
-
-
-def tiles(rows: int) -> list[Tile]:
+def tiles(rows: int) -> list[GemmConfig]:
     """The tiles that are tried for so many rows."""
     if rows <= 64:
-        return [Tile(64, 16, 256, 4, 5), Tile(64, 32, 256, 4, 4), Tile(64, 64, 128, 4, 5)]
+        return [GemmConfig(64, 16, 256, 4, 4), GemmConfig(64, 32, 256, 4, 4), GemmConfig(64, 64, 128, 4, 5)]
     if rows <= 256:
-        return [Tile(64, 64, 128, 4, 5), Tile(128, 32, 128, 4, 5), Tile(128, 64, 128, 4, 5)]
-    return [Tile(128, 64, 128, 4, 5), Tile(128, 128, 128, 8, 4), Tile(128, 256, 128, 8, 3)]
-
-
-def tile_product(x: Quantized, weight: Tensor, scale: Tensor, tile: Tile, out: Tensor | None = None) -> Tensor:
-    """x [M, K] times weight [N, K] with scale [N, 1], both in 8 bits -> bfloat16 [M, N]."""
-    (m, k), n = x.bits.shape, len(weight)
-    out = torch.empty(m, n, dtype=torch.bfloat16, device=weight.device) if out is None else out
-    assert n % tile.n == k % tile.k == 0, "blocks divide the shape"
-    _product_kernel[(n // tile.n, triton.cdiv(m, tile.m))](
-        x.bits, x.scale, weight, scale, out, m, n, k,
-        INTEGER=weight.dtype == INT8, BLOCK_M=tile.m, BLOCK_N=tile.n, BLOCK_K=tile.k, USE_PDL=USE_PDL,
-        num_warps=tile.warps, num_stages=tile.stages, **PDL_LAUNCH,
-    )  # fmt: skip
-    return out
+        return [GemmConfig(64, 64, 128, 4, 5), GemmConfig(128, 32, 128, 4, 5), GemmConfig(128, 64, 128, 4, 4)]
+    return [GemmConfig(128, 64, 128, 4, 4), GemmConfig(128, 128, 128, 8, 3), GemmConfig(128, 256, 128, 8, 3)]
 
 
 # -- torch's products --
 
 
-def by_rows(x: Quantized, weight: Tensor, scale: Tensor) -> Tensor:
+def by_rows(x: QuantizedRows, weight: Tensor, scale: Tensor) -> Tensor:
     """torch's product of float8 with a scale for each row and each output."""
     y: Tensor = torch._scaled_mm(
         x.bits, weight.t(), scale_a=x.scale, scale_b=scale.t(), out_dtype=torch.bfloat16, use_fast_accum=True
@@ -158,7 +55,7 @@ def by_rows(x: Quantized, weight: Tensor, scale: Tensor) -> Tensor:
     return y
 
 
-def by_tensor(x: Quantized, weight: Tensor, one: Tensor) -> Tensor:
+def by_tensor(x: QuantizedRows, weight: Tensor, one: Tensor) -> Tensor:
     """torch's product of float8 with one scale for each of the two, here 1. Only its time counts."""
     y: Tensor = torch._scaled_mm(
         x.bits, weight.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
@@ -286,8 +183,8 @@ class Measure:
         made: dict[str, Any] = {"device": self.device, "dtype": torch.bfloat16}
         k, n, role = self.shape
         self.x = torch.randn(rows, k, **made)
-        self.gated = torch.randn(rows, 2 * k, **made) if role == "down" else self.x
         self.norm = torch.rand(k, **made) + 0.5
+        self.normed = (self.norm, EPS, True) if role in ("qkv", "gate") else None
         self.residual = torch.randn(rows, n, **made) if role in ("o", "down") else None
         self.block_fuses = block_fuses
         self.us: dict[str, float] = {}
@@ -306,41 +203,42 @@ class Measure:
 
     def today(self, weight: Tensor, scale: Tensor | None) -> Tensor:
         """Launch what the layer launches now, with norm, gate and residual where they are fused."""
-        role = self.shape.role
         if (scale is not None or self.block_fuses) and fuses(self.x, (weight, scale)):
-            norm = (self.norm, EPS, True) if role in ("qkv", "gate") else None
-            return linear(self.x, weight, None, scale, self.residual, norm, role == "gate", must_fuse=True)
-        return product(self.x, weight) if scale is None else quantized_linear(self.x, weight, scale, None)
+            return linear(self.x, weight, None, scale, self.residual, self.normed, self.gate, must_fuse=True)
+        return linear(self.x, weight, None, scale)
 
-    def quantise(self, dtype: torch.dtype) -> Quantized:
-        """Make what the product reads, in one launch: norm with addition, gate, or nothing else."""
-        if self.shape.role in ("qkv", "gate"):
-            return quantize_rows(self.x, dtype, self.norm, self.x)
-        return quantize_rows(self.gated, dtype, gate=self.shape.role == "down")
+    @property
+    def gate(self) -> bool:
+        return self.shape.role == "gate"
+
+    def quantise(self, dtype: torch.dtype) -> QuantizedRows:
+        """Make what the product reads, in one launch: norm, or nothing else."""
+        return quantize_rows(self.x, dtype, self.normed)
 
     def quantised(self, dtype: torch.dtype) -> None:
         name = "fp8" if dtype == FLOAT8 else "int8"
         weights, scale = self.w.bits(dtype)
         x, one, count = quantize_rows(self.x, dtype), torch.ones((), device=self.device), len(weights)
-        ways: dict[str, Callable[[Quantized, Tensor], Tensor]] = {}
+        ways: list[str] = []
         if dtype == FLOAT8:
-            ways["fp8 rows"] = lambda x, w: by_rows(x, w, scale)
+            ways.append("fp8 rows")
             self.time("fp8 tensor", lambda: [by_tensor(x, w, one) for w in weights], count)
         else:
             self.time("int8 mm, int32 out", lambda: [torch._int_mm(x.bits, w.t()) for w in weights], count)
-        for t in tiles(self.rows):
-            if self.shape.n % t.n == 0 and self.shape.k % t.k == 0:
-                ways[f"{name} tile {'x'.join(map(str, t))}"] = partial(tile_product, scale=scale, tile=t)
-        for way, call in ways.items():
-            self.check(way, lambda call=call: call(x, weights[0]), dtype)  # type: ignore[misc]
+        ways += [f"{name} tile {'x'.join(map(str, t))}" for t in tiles(self.rows)]
+        for way in ways:
+            self.check(way, lambda way=way: run(way, x, weights[0], scale), dtype)  # type: ignore[misc]
             if way not in self.failed:
-                self.time(way, lambda call=call: [call(x, w) for w in weights], count)  # type: ignore[misc]
+                self.time(way, lambda way=way: [run(way, x, w, scale) for w in weights], count)  # type: ignore[misc]
         self.time(f"quantise {name}", lambda: [self.quantise(dtype) for _ in range(20)], 20)
         own = self.best(f"{name} tile")
         for way in [w for w in ("fp8 rows", own) if w in self.us and w.startswith(name)]:
-            call = ways[way]
             pair = f"quantise + {way if way == 'fp8 rows' else name + ' tile'}"
-            self.time(pair, lambda call=call: [call(self.quantise(dtype), w) for w in weights], count)  # type: ignore[misc]
+            self.time(pair, lambda way=way: [self.whole(way, dtype, w, scale) for w in weights], count)  # type: ignore[misc]
+
+    def whole(self, way: str, dtype: torch.dtype, weight: Tensor, scale: Tensor) -> Tensor:
+        """The product with what the layer has around it."""
+        return run(way, self.quantise(dtype), weight, scale, self.residual, self.gate)
 
     def library(self) -> dict[str, Any]:
         """torch's products alone."""
@@ -425,17 +323,13 @@ class Chain:
 
     def eight(self, dtype: torch.dtype, ways: dict[str, str], x: Tensor, attended: Tensor) -> Tensor:
         """ways: by role, `fp8 rows` or the name of a tile."""
-        delta: Tensor | None = None
         for block, (qkv, o, gate, down) in zip(self.wide, self.bits[dtype], strict=True):
-            q = quantize_rows(x, dtype, block.input_layernorm.weight, delta)
-            x = q.total
-            run(ways["qkv"], q, *qkv)
-            delta = run(ways["o"], quantize_rows(attended, dtype), *o)
-            q = quantize_rows(x, dtype, block.post_attention_layernorm.weight, delta)
-            x = q.total
-            h = run(ways["gate"], q, *gate)
-            delta = run(ways["down"], quantize_rows(h, dtype, gate=True), *down)
-        return x if delta is None else x + delta
+            run(ways["qkv"], quantize_rows(x, dtype, block.input_layernorm.kernel_args), *qkv)
+            x = run(ways["o"], quantize_rows(attended, dtype), *o, residual=x)
+            q = quantize_rows(x, dtype, block.post_attention_layernorm.kernel_args)
+            h = run(ways["gate"], q, *gate, gate=True)
+            x = run(ways["down"], quantize_rows(h, dtype), *down, residual=x)
+        return x
 
     def measure(self, rows: int, best: dict[torch.dtype, dict[str, str]]) -> dict[str, Any]:
         """Microseconds of a block by way, and the cosine of the last block's output with that of bfloat16."""
@@ -465,28 +359,34 @@ class Chain:
         return found
 
 
-def run(way: str, x: Quantized, weight: Tensor, scale: Tensor) -> Tensor:
-    """The product by a way's name in `Measure.us`."""
+def run(
+    way: str,
+    x: QuantizedRows,
+    weight: Tensor,
+    scale: Tensor,
+    residual: Tensor | None = None,
+    gate: bool = False,
+) -> Tensor:
+    """The product by a way's name in `Measure.us`, with what stands behind it."""
     if way == "fp8 rows":
-        return by_rows(x, weight, scale)
-    return tile_product(x, weight, scale, Tile(*map(int, way.rpartition(" ")[2].split("x"))))
+        y = swiglu(by_rows(x, weight, scale)) if gate else by_rows(x, weight, scale)
+        return y if residual is None else residual + y
+    tile = GemmConfig(*map(int, way.rpartition(" ")[2].split("x")))
+    return product(x, weight, scale, torch.bfloat16, residual, gate, config=tile)
 
 
 def check_quantisation(device: torch.device) -> dict[str, float]:
-    """Relative errors of `quantize_rows` against float64, for each dtype and each of what it does before."""
+    """Relative errors of `quantize_rows` against float64, for each dtype, with a norm and without."""
     found = {}
     for dtype in (FLOAT8, INT8):
-        x, delta = (torch.randn(33, 2048, device=device, dtype=torch.bfloat16) for _ in range(2))
+        x = torch.randn(33, 2048, device=device, dtype=torch.bfloat16)
         norm = torch.rand(2048, device=device, dtype=torch.bfloat16) + 0.5
-        total = (x + delta).double()
-        normed = total * torch.rsqrt(total.pow(2).mean(-1, keepdim=True) + EPS) * norm.double()
-        gated = F.silu(x[:, :1024].double()) * x[:, 1024:].double()
+        normed = x.double() * torch.rsqrt(x.double().pow(2).mean(-1, keepdim=True) + EPS) * norm.double()
         cases = {
             "plain": (x.double(), quantize_rows(x, dtype)),
-            "norm": (normed, quantize_rows(x, dtype, norm, delta)),
-            "gate": (gated, quantize_rows(x, dtype, gate=True)),
+            "norm": (normed, quantize_rows(x, dtype, (norm, EPS, True))),
         }
         for name, (wanted, q) in cases.items():
-            values = dequantize(q.bits, q.scale, torch.float64)
+            values = dequantize(*q, torch.float64)
             found[f"{dtype} {name}"] = round(float((values - wanted).norm() / wanted.norm()), 5)
     return found

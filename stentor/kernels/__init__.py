@@ -58,6 +58,7 @@ __all__ = [
     "short_attention",
     "slot_kernels_enabled",
     "slot_table",
+    "w8a8_gemm",
     "wants_channels_last",
     "window_attention",
 ]
@@ -82,6 +83,7 @@ MODULES = (
     "sampling",
     "short_attention",
     "slot_table",
+    "w8a8_gemm",
     "window_attention",
 )
 """The modules with kernels, and `linear`, which chooses. Importing one of Triton's imports Triton."""
@@ -107,6 +109,7 @@ if TYPE_CHECKING:
         sampling,
         short_attention,
         slot_table,
+        w8a8_gemm,
         window_attention,
     )
 else:

@@ -111,6 +111,24 @@ def quantized_gemm_config(rows: int, n: int) -> QuantizedGemmConfig:
     return QuantizedGemmConfig(block_m, 16 if n <= 4096 else 64, 128, 4, 4 if block_m < 64 else 3)
 
 
+def w8a8_config(rows: int, n: int) -> GemmConfig:
+    """For more than 16 rows in 8 bits and n outputs, those of a gate and of the other half together.
+
+    Fastest of three tiles for each number of rows on an H200 (benchmarks/kernels/eight_bits.py), with as many stages as
+    a GPU with 99 KiB of shared memory has room for.
+    """
+    if rows <= 64:
+        # The time is that of reading the weights: two CTAs for each SM.
+        if n <= 4096:
+            return GemmConfig(64, 16, 256, 4, 4)
+        return GemmConfig(64, 32, 256, 4, 4) if n <= 8192 else GemmConfig(64, 64, 128, 4, 5)
+    if rows <= 256:
+        return GemmConfig(64, 64, 128, 4, 5)
+    narrow = GemmConfig(128, 64, 128, 4, 4)
+    one_wave = -(-rows // narrow.block_m) * -(-n // narrow.block_n) <= 128
+    return narrow if one_wave else GemmConfig(128, 128, 128, 8, 3)
+
+
 def experts_config(pairs: int, experts: int, itemsize: int, grouped: bool) -> GemmConfig:
     """For so many pairs of a token and one of so many experts, and elements of `itemsize` bytes.
 

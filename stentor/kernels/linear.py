@@ -25,6 +25,8 @@ GEMV_ROWS = 2
 """Rows that our GEMV takes. It has no tensor cores."""
 QUANTIZED_ROWS = 64
 """Rows up to which our GEMM reads weights in 8 bits. With more rows, time to make them 16 bits is small."""
+W8A8_ROWS = 17
+"""Rows from which activations are made int8. Fewer wait for weights, and kernels that widen them make one launch."""
 CPU_ROWS = 8
 """Rows up to which torch's int8 product is faster on a CPU than a product of float weights (docs/log/2026-11.md)."""
 CPU_INPUTS = 16
@@ -42,6 +44,8 @@ class Backend(StrEnum):
     """Triton, one or two rows."""
     EIGHT_BITS = "8 bits"
     """Triton, a few rows and weights in 8 bits: quantized_gemm."""
+    W8A8 = "w8a8"
+    """Triton, many rows, int8 of weights and activations: w8a8_gemm."""
     ONE_ORDER = "one order"
     """Triton, any number of rows, with each row's sums in one order: gemm."""
     CPU_INT8 = "cpu int8"
@@ -58,7 +62,7 @@ class Choice(NamedTuple):
 
     @property
     def fused(self) -> bool:
-        return self.tile is not None or self.backend is Backend.GEMV
+        return self.tile is not None or self.backend in (Backend.GEMV, Backend.W8A8)
 
 
 class Problem(NamedTuple):
@@ -133,18 +137,19 @@ def select(*products: Problem) -> tuple[Choice, ...]:
     # One or two rows take the time of reading the weights. GEMV does no more than that, for every shape.
     if 0 < first.rows <= GEMV_ROWS and Kernel.GEMV in first.kernels:
         return tuple(tile or Choice(Backend.GEMV) for tile in tiles)
-    fused = tuple(tile for tile in tiles if tile is not None)
+    fused = tuple(tile or choice for tile, choice in zip(tiles, plain, strict=True))
     # The tables do not have the shape or so many rows, or there are none for this GPU.
-    if len(fused) < len(products):
+    if not all(choice.fused for choice in fused):
         return plain
     # The layer has asked for the block before, and has left out the norm.
     if first.must_fuse:
         return fused
-    # Clusters are in the table only where whole blocks were faster with them.
-    if all(tile.backend is Backend.CLUSTER for tile in fused):
+    # Clusters are in the table only where they were faster.
+    if all(choice.backend is not Backend.FEW_ROWS for choice in fused):
         return fused
     # With more rows the kernels for few rows lose against the library, by the times of all products.
-    return fused if _faster_than_library(products) else plain
+    timed = [p for p, choice in zip(products, fused, strict=True) if choice.backend is not Backend.W8A8]
+    return fused if _faster_than_library(timed) else plain
 
 
 def _tile(p: Problem) -> Choice | None:
@@ -168,6 +173,10 @@ def _faster_than_library(products: Sequence[Problem]) -> bool:
 def unfused(p: Problem) -> Choice:
     """Choose how to compute a product alone."""
     if p.groups:
+        # Tensor cores take int8 of both twice as fast as 16 bits, and nothing is widened.
+        int8 = Kernel.W8A8 in p.kernels and p.weight == torch.int8 and p.groups == 1 and p.dtype in DTYPES
+        if int8 and p.rows >= W8A8_ROWS and not p.invariant:
+            return Choice(Backend.W8A8)
         # Few rows take the time of reading the weights. The library cannot read 8 bits.
         if Kernel.QUANTIZED in p.kernels and (p.invariant or p.rows <= QUANTIZED_ROWS):
             return Choice(Backend.EIGHT_BITS)

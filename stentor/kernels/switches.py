@@ -51,6 +51,8 @@ class Kernel(StrEnum):
     """Linear layers of any number of rows, where results must not depend on it."""
     QUANTIZED = "quantized"
     """Linear layers of few rows with weights in 8 bits."""
+    W8A8 = "w8a8"
+    """Linear layers with weights in int8 that make activations int8 too, fused as those of a few rows."""
     EXPERTS = "experts"
     """A mixture of experts: norm and choice, and products of each expert's tokens."""
     WINDOW = "window"
@@ -90,7 +92,7 @@ OFF = parse_off(os.environ.get("STENTOR_KERNELS_OFF", ""))
 CUDA_CPP = frozenset((Kernel.SKINNY_GEMM, Kernel.CLUSTER_GEMM))
 """Kernels of linear layers in CUDA C++."""
 NO_KERNELS: frozenset[Kernel] = frozenset()
-_LINEAR = (Kernel.GEMV, Kernel.GEMM, Kernel.QUANTIZED, *CUDA_CPP)
+_LINEAR = (Kernel.GEMV, Kernel.GEMM, Kernel.QUANTIZED, Kernel.W8A8, *CUDA_CPP)
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 _INVARIANT = ContextVar("stentor_batch_invariant", default=False)  # of the thread, as torch's inference mode is
@@ -157,6 +159,7 @@ def batch_invariance_supported(device: torch.device, dtype: torch.dtype) -> bool
         Kernel.GEMV,
         Kernel.SKINNY_GEMM,
         Kernel.CLUSTER_GEMM,
+        Kernel.W8A8,
         Kernel.PDL,
     }  # which have no part in it, or change no sum
     return paged_attention_supported(device, dtype) and faster >= OFF

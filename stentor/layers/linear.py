@@ -37,6 +37,9 @@ def linear(
     if choice.tile is not None:
         normed = None if norm is None else norm[:2]
         return kernels.hopper_gemm.fused_linear(x, weight, choice.tile, normed, residual, gate, bias, scale)
+    if choice.backend is Backend.W8A8:
+        assert scale is not None
+        return kernels.w8a8_gemm.fused_linear(x, weight, scale, norm, residual, gate, bias)
     y = _product(choice.backend, x if norm is None else rms_norm(x, *norm), weight, bias, scale)
     y = swiglu(y) if gate else y
     return y if residual is None else residual + y

@@ -27,6 +27,7 @@ from stentor.kernels import (
     sampling,
     short_attention,
     slot_table,
+    w8a8_gemm,
     window_attention,
 )
 from stentor.kernels.configs import PagedConfig, conv_config
@@ -150,6 +151,16 @@ def eight_bits(dtype: torch.dtype, rows: int, stored: torch.dtype, groups: int, 
             gemv.fused_linear(x, weight, (meta(2048, dtype=dtype), 1e-6, True), gate=gate, scale=scale)
 
 
+def int8(dtype: torch.dtype, rows: int, size: int, width: int, gate: bool = False) -> None:
+    """Products with int8 on both sides: with norm and gate, or with bias and residual addition."""
+    x, weight, scale = meta(rows, size, dtype=dtype), meta(width, size, dtype=torch.int8), floats(width, 1)
+    if gate:
+        w8a8_gemm.fused_linear(x, weight, scale, (meta(size, dtype=dtype), 1e-6, True), gate=True)
+    else:
+        residual = meta(rows, width, dtype=dtype)
+        w8a8_gemm.fused_linear(x, weight, scale, None, residual, bias=meta(width, dtype=dtype))
+
+
 def low_rank(dtype: torch.dtype, shape: tuple[int, ...], widths: tuple[int, ...], rank: int) -> None:
     a, b = meta(len(widths), 32, rank, 2048, dtype=dtype), meta(32, rank, sum(widths), dtype=dtype)
     x, y = meta(*shape, 2048, dtype=dtype), meta(*shape, sum(widths), dtype=dtype)
@@ -220,6 +231,14 @@ CASES: dict[str, Case] = {
     "gated linear of two in int8": lambda t: eight_bits(t, 2, torch.int8, 1, gate=True),
     "GEMM in int8": lambda t: eight_bits(t, 8, torch.int8, 1),
     "GEMM in float8 as bytes": lambda t: eight_bits(t, 32, torch.uint8, 16),
+    "int8 of few rows": lambda t: int8(t, 64, 2048, 2048),
+    "int8 of few rows, wider": lambda t: int8(t, 64, 2048, 6144),
+    "gated int8 of few rows": lambda t: int8(t, 64, 2048, 12288, gate=True),
+    "int8 of more rows": lambda t: int8(t, 256, 9728, 2560),
+    "gated int8 of many rows": lambda t: int8(t, 320, 1024, 2560, gate=True),
+    "int8 of many rows": lambda t: int8(t, 5632, 1024, 4096),
+    "gated int8 of very many rows": lambda t: int8(t, 5632, 1024, 6144, gate=True),
+    "int8, uneven": lambda t: int8(t, 40, 300, 1000),
     "low rank": lambda t: low_rank(t, (64,), (2048, 256, 256), 32),
     "low rank of a flow": lambda t: low_rank(t, (128, 11), (1024,), 128),
     "low rank of prompts": lambda t: low_rank(t, (2048,), (2048, 256, 256), 32),

@@ -14,7 +14,7 @@ from stentor.kernels.cuda_cpp.product import SHARED_BYTES, Product
 from stentor.kernels.linear import Backend, Problem, select
 from stentor.kernels.switches import CUDA_CPP, NO_KERNELS, Kernel
 
-TRITON = frozenset((Kernel.GEMV, Kernel.GEMM, Kernel.QUANTIZED))
+TRITON = frozenset((Kernel.GEMV, Kernel.GEMM, Kernel.QUANTIZED, Kernel.W8A8))
 HOPPER = TRITON | CUDA_CPP
 DEPTH = ((1024, 4096), (2048, 1024), (1024, 6144), (3072, 1024))
 LARGE = ((2560, 6144), (4096, 2560), (2560, 19456), (9728, 2560))
@@ -46,13 +46,26 @@ def test_a_block_is_fused_as_a_whole_or_not_at_all():
 
 def test_the_library_keeps_the_products_that_it_does_faster():
     """Measured on an H200: a block of a depth loop wins up to 32 rows at least, one of the largest model up to 22."""
-    int8 = {"weight": torch.int8, "groups": 1}
     assert [rows for rows in (8, 22, 32, 48) if "library" not in backends(rows, DEPTH)] == [8, 22, 32, 48]
     assert [rows for rows in (8, 22, 32, 48) if "library" not in backends(rows, LARGE)] == [8, 22]
+
+
+def test_many_rows_of_int8_layers_make_activations_int8_where_no_cluster_is_faster():
+    int8 = {"weight": torch.int8, "groups": 1}
     assert backends(16, LARGE, **int8) == ["few rows"] * 4
-    assert backends(17, LARGE, **int8) == ["8 bits"] * 4
-    assert backends(40, LARGE, **int8) == ["cluster"] * 4
-    assert backends(300, LARGE, **int8) == ["library"] * 4
+    assert backends(17, LARGE, **int8) == ["w8a8", "cluster", "w8a8", "cluster"]
+    assert backends(64, DEPTH, **int8) == ["w8a8", "cluster", "w8a8", "cluster"]
+    assert {b for rows in (40, 256, 5000) for b in backends(rows, LARGE, **int8)} == {"w8a8"}
+    assert backends(40, (*LARGE, (100, 30)), **int8, kernels=TRITON) == ["w8a8"] * 5
+    assert [c.fused for c in select(problem(17, **int8), problem(17, 2048, 1024, **int8))] == [True, True]
+
+
+def test_activations_stay_wide_where_int8_is_off_or_weights_are_otherwise():
+    int8 = {"weight": torch.int8, "groups": 1}
+    without = HOPPER - {Kernel.W8A8}
+    assert [backends(rows, LARGE, **int8, kernels=without)[0] for rows in (40, 300)] == ["8 bits", "library"]
+    others = ({"weight": torch.float8_e4m3fn}, {"groups": 2}, {"dtype": torch.float32}, {"invariant": True})
+    assert [backends(300, LARGE, **int8 | other)[0] for other in others] == ["library"] * 3 + ["8 bits"]
 
 
 def test_a_layer_that_has_fused_its_block_gets_fused_products():
