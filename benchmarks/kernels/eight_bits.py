@@ -307,7 +307,7 @@ class Measure:
     def today(self, weight: Tensor, scale: Tensor | None) -> Tensor:
         """Launch what the layer launches now, with norm, gate and residual where they are fused."""
         role = self.shape.role
-        if (scale is not None or self.block_fuses) and fuses(self.x, (weight, scale)):
+        if (scale is not None or self.block_fuses) and fuses(self.x, [(weight, scale)]):
             norm = (self.norm, EPS, True) if role in ("qkv", "gate") else None
             return linear(self.x, weight, None, scale, self.residual, norm, role == "gate", must_fuse=True)
         return product(self.x, weight) if scale is None else quantized_linear(self.x, weight, scale, None)
