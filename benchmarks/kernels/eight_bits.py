@@ -203,7 +203,7 @@ class Measure:
 
     def today(self, weight: Tensor, scale: Tensor | None) -> Tensor:
         """Launch what the layer launches now, with norm, gate and residual where they are fused."""
-        if (scale is not None or self.block_fuses) and fuses(self.x, (weight, scale)):
+        if (scale is not None or self.block_fuses) and fuses(self.x, [(weight, scale)]):
             return linear(self.x, weight, None, scale, self.residual, self.normed, self.gate, must_fuse=True)
         return linear(self.x, weight, None, scale)
 

@@ -6,7 +6,7 @@ backend is fused, norm, gate, bias and residual addition are part of the product
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
@@ -119,10 +119,12 @@ def _aligned(weight: Tensor, scale: Tensor | None) -> bool:
     return aligned and (scale is None or scale.data_ptr() % ALIGNMENT == 0)
 
 
-def fuses(x: Tensor, *weights: tuple[Tensor, Tensor | None]) -> bool:
+def fuses(x: Tensor, weights: Iterable[tuple[Tensor, Tensor | None]]) -> bool:
     """Whether norm, gate and additions are fused into the products of x [..., k], and of what follows from it, with one
     weight and its scale after the other."""
-    return bool(linear_kernels(x)) and select(*(problem(x, weight, scale) for weight, scale in weights))[0].fused
+    if not linear_kernels(x):  # as on a CPU, where this is asked often
+        return False
+    return select(*(problem(x, weight, scale) for weight, scale in weights))[0].fused
 
 
 @lru_cache(maxsize=1 << 13)
@@ -141,7 +143,7 @@ def select(*products: Problem) -> tuple[Choice, ...]:
     # The tables do not have the shape or so many rows, or there are none for this GPU.
     if not all(choice.fused for choice in fused):
         return plain
-    # The layer has asked for the block before, and has left out the norm.
+    # The layer has asked for the whole block, and leaves norm and gate to its products.
     if first.must_fuse:
         return fused
     # Clusters are in the table only where they were faster.

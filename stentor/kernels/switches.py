@@ -92,7 +92,7 @@ OFF = parse_off(os.environ.get("STENTOR_KERNELS_OFF", ""))
 CUDA_CPP = frozenset((Kernel.SKINNY_GEMM, Kernel.CLUSTER_GEMM))
 """Kernels of linear layers in CUDA C++."""
 NO_KERNELS: frozenset[Kernel] = frozenset()
-_LINEAR = (Kernel.GEMV, Kernel.GEMM, Kernel.QUANTIZED, Kernel.W8A8, *CUDA_CPP)
+_LINEAR = CUDA_CPP | {Kernel.GEMV, Kernel.GEMM, Kernel.QUANTIZED, Kernel.W8A8}
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 _INVARIANT = ContextVar("stentor_batch_invariant", default=False)  # of the thread, as torch's inference mode is
@@ -133,9 +133,8 @@ def enabled(kernel: Kernel, x: Tensor) -> bool:
 
 def linear_kernels(x: Tensor) -> frozenset[Kernel]:
     """The kernels of linear layers that serve x. Those in CUDA C++ ask for more."""
-    if x.dtype not in _DTYPES or not torch.is_inference_mode_enabled():
-        return NO_KERNELS
-    return frozenset(kernel for kernel in _LINEAR if _runs(kernel, x.device))
+    here = AVAILABLE and (x.device.type == "cuda" or INTERPRETED)
+    return _LINEAR - OFF if here and x.dtype in _DTYPES and torch.is_inference_mode_enabled() else NO_KERNELS
 
 
 def slot_kernels_enabled(device: torch.device) -> bool:

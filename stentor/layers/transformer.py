@@ -152,8 +152,8 @@ def _experts(hidden: int, c: ExpertsConfig) -> Experts:
 
 def fuses_layers(x: Tensor, *layers: nn.Linear) -> bool:
     """Whether `fused_layer` takes x [..., K] and what follows from it through these layers. None may have adapters."""
-    adapted = any(isinstance(layer, LoraLinear) for layer in layers)
-    return not adapted and kernels.linear.fuses(x, *((layer.weight, scale_of(layer)) for layer in layers))
+    fused = kernels.linear.fuses(x, ((layer.weight, scale_of(layer)) for layer in layers))
+    return fused and not any(isinstance(layer, LoraLinear) for layer in layers)
 
 
 def fused_layer(
@@ -193,7 +193,7 @@ class Stack(nn.Module):
 
     def fuses(self, x: Tensor, weight: Tensor) -> bool:
         """Whether the final norm of x [..., hidden] is fused into the product with `weight` [V, hidden] after it."""
-        return x.dtype == self.norm.weight.dtype and kernels.linear.fuses(x[:, -1], (weight, None))
+        return x.dtype == self.norm.weight.dtype and kernels.linear.fuses(x[:, -1], [(weight, None)])
 
     def blocks(
         self, x: Tensor, attend: Attend, positions: RopePositions | None, count: int | None = None

@@ -72,8 +72,8 @@ def test_a_stack_of_more_rows_is_fused_by_clusters(monkeypatch):
 
 def test_weights_of_another_dtype_are_left_to_others(products):
     x = torch.randn(4, 64)
-    assert fuses(x, (torch.randn(10, 64), None))
-    assert not fuses(x, (torch.randn(10, 64), None), (torch.ones(10, 64, dtype=torch.int8), None))
+    assert fuses(x, [(torch.randn(10, 64), None)])
+    assert not fuses(x, [(torch.randn(10, 64), None), (torch.ones(10, 64, dtype=torch.int8), None)])
 
 
 def test_a_stack_with_weights_in_int8_is_fused_alike(products):
