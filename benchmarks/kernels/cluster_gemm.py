@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also 
 from benchmarks.kernels.skinny_gemm import BANDWIDTH, COLD, EPS, TOLERANCE
 from benchmarks.kernels.tile_search import ARCH, cluster_candidates, fits
 from benchmarks.timing import graph_microseconds
-from stentor.kernels import linear, w8a8_gemm
+from stentor.kernels import linear
 from stentor.kernels.cuda_cpp import nvrtc, tables
 from stentor.kernels.cuda_cpp.cluster import ClusterTile
 from stentor.kernels.cuda_cpp.launch import architecture
@@ -40,7 +40,7 @@ from stentor.kernels.cuda_cpp.product import Product, WeightType
 from stentor.kernels.hopper_gemm import launch
 from stentor.layers.attention import full
 from stentor.layers.qk_norm_rope import RopePositions
-from stentor.layers.quantized import dequantize, quantize
+from stentor.layers.quantized import dequantize, quantize, quantized_linear
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack, StackConfig
 from stentor.models.quantization import quantize_layers
@@ -114,8 +114,8 @@ class Alone:
         return Operands(self.x[:rows], weight, (self.norm, EPS), self.bias, self.residual, self.scale)
 
     def library(self, weight: Tensor) -> Tensor:
-        """Without what is fused. Weights in int8 have no library: the product with activations in int8."""
-        return F.linear(self.x, weight) if self.scale is None else w8a8_gemm.fused_linear(self.x, weight, self.scale)
+        """Without what is fused. Weights in int8 have no library: what serves them elsewhere."""
+        return F.linear(self.x, weight) if self.scale is None else quantized_linear(self.x, weight, self.scale, None)
 
     def run(self, t: ClusterTile, weight: Tensor) -> None:
         launch(self.p, t, self.operands(weight, len(self.x)), self.out)

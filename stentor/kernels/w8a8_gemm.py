@@ -1,5 +1,4 @@
-"""Linear layers whose weights and activations have 8 bits (W8A8), for more rows than one, with norm, gate, bias and
-residual addition inside.
+"""Linear layers of many rows, weights and activations in 8 bits (W8A8), with norm, gate, bias and residual addition.
 
 One launch divides each row of x by its largest value and makes 8 bits of it, after the norm. Another multiplies: the
 sums of int8 are exact in int32, and are scaled by row and output. float8 is taken too, for benchmarks: with a scale for
@@ -31,9 +30,19 @@ class QuantizedRows(NamedTuple):
 
 @triton.jit
 def _quantize_kernel(
-    x_ptr, norm_ptr, bits_ptr, scale_ptr, stride_x, size, eps,
-    NORM: tl.constexpr, CAST_FIRST: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr, USE_PDL: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    norm_ptr,
+    bits_ptr,
+    scale_ptr,
+    stride_x,
+    size,
+    eps,
+    NORM: tl.constexpr,
+    CAST_FIRST: tl.constexpr,
+    LARGEST: tl.constexpr,
+    BLOCK: tl.constexpr,
+    USE_PDL: tl.constexpr,
+):
     offs = tl.arange(0, BLOCK)
     mask = offs < size
     if NORM:
@@ -63,19 +72,46 @@ def quantize_rows(x: Tensor, dtype: torch.dtype, norm: tuple[Tensor, float, bool
     weight, eps, weight_after_cast = (rows, 0.0, False) if norm is None else norm
     block = triton.next_power_of_2(size)
     _quantize_kernel[(len(rows),)](
-        rows, weight, bits, scale, rows.stride(0), size, eps,
-        NORM=norm is not None, CAST_FIRST=weight_after_cast, LARGEST=float(largest), BLOCK=block, USE_PDL=USE_PDL,
-        num_warps=min(16, max(4, block // 512)), **PDL_LAUNCH,
-    )  # fmt: skip
+        rows,
+        weight,
+        bits,
+        scale,
+        rows.stride(0),
+        size,
+        eps,
+        NORM=norm is not None,
+        CAST_FIRST=weight_after_cast,
+        LARGEST=float(largest),
+        BLOCK=block,
+        USE_PDL=USE_PDL,
+        num_warps=min(16, max(4, block // 512)),
+        **PDL_LAUNCH,
+    )
     return QuantizedRows(bits, scale)
 
 
 @triton.jit(do_not_specialize=["M"])
 def _gemm_kernel(
-    x_ptr, scale_x_ptr, weight_ptr, scale_w_ptr, bias_ptr, residual_ptr, out_ptr, M, N, K, stride_residual,
-    GATE: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, EVEN_K: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, USE_PDL: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    scale_x_ptr,
+    weight_ptr,
+    scale_w_ptr,
+    bias_ptr,
+    residual_ptr,
+    out_ptr,
+    M,
+    N,
+    K,
+    stride_residual,
+    GATE: tl.constexpr,
+    BIAS: tl.constexpr,
+    ADD: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    USE_PDL: tl.constexpr,
+):
     """N outputs. With GATE a tile has columns of the gate and of the other half in turns, so that a thread has both."""
     width: tl.constexpr = BLOCK_N // 2 if GATE else BLOCK_N  # outputs of a CTA
     dtype: tl.constexpr = out_ptr.dtype.element_ty
@@ -138,11 +174,29 @@ def product(
         # The interpreter runs CTAs one after the other, so it gets few of them.
         c = c._replace(block_n=min(512, triton.next_power_of_2(len(weight))))
     _gemm_kernel[(triton.cdiv(len(weight), c.block_n), triton.cdiv(m, c.block_m))](
-        x.bits, x.scale, weight, scale, weight if bias is None else bias, added, out, m, n, k, added.stride(0),
-        GATE=gate, BIAS=bias is not None, ADD=residual is not None, EVEN_K=k % c.block_k == 0,
-        BLOCK_M=c.block_m, BLOCK_N=c.block_n, BLOCK_K=c.block_k, USE_PDL=USE_PDL,
-        num_warps=c.num_warps, num_stages=c.num_stages, **PDL_LAUNCH,
-    )  # fmt: skip
+        x.bits,
+        x.scale,
+        weight,
+        scale,
+        weight if bias is None else bias,
+        added,
+        out,
+        m,
+        n,
+        k,
+        added.stride(0),
+        GATE=gate,
+        BIAS=bias is not None,
+        ADD=residual is not None,
+        EVEN_K=k % c.block_k == 0,
+        BLOCK_M=c.block_m,
+        BLOCK_N=c.block_n,
+        BLOCK_K=c.block_k,
+        USE_PDL=USE_PDL,
+        num_warps=c.num_warps,
+        num_stages=c.num_stages,
+        **PDL_LAUNCH,
+    )
     return out
 
 

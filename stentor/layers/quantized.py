@@ -1,5 +1,6 @@
-"""Weights in 8 bits: int8, or float8 with 4 bits of exponent and 3 of mantissa (e4m3). Activations keep their dtype
-but in products of int8 and many rows (`kernels.w8a8_gemm`).
+"""Weights in 8 bits: int8, or float8 with 4 bits of exponent and 3 of mantissa (e4m3). Activations keep their dtype.
+
+The exception are products of int8 and many rows on a GPU: `kernels.w8a8_gemm`.
 
 A weight is its 8 bits times a scale. Each output has one scale, or one for each group of consecutive inputs.
 """
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stentor import kernels
-from stentor.kernels.linear import Backend
+from stentor.kernels.linear import Backend, problem
 
 CPU_OUTPUTS = 256
 """Outputs whose weights are made float at a time on a CPU: they stay in its cache."""
@@ -51,8 +52,15 @@ def _moved(weight: Tensor) -> Tensor:
     return bits.view(torch.float16)
 
 
-def quantized_product(backend: Backend, x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+def quantized_linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
     """x [..., K] times a quantised weight [N, K] with scale [N, groups] (+ bias [N]) -> [..., N], not fused."""
+    return quantized_product(kernels.linear.unfused(problem(x, weight, scale)).backend, x, weight, scale, bias)
+
+
+def quantized_product(backend: Backend, x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    """`quantized_linear` by a backend that is chosen."""
+    if backend is Backend.W8A8:
+        return kernels.w8a8_gemm.fused_linear(x, weight, scale, bias=bias)
     if backend is Backend.EIGHT_BITS:
         return kernels.quantized_gemm.linear(x, weight, scale, bias)
     y = _int8_product(x, weight, scale) if backend is Backend.CPU_INT8 else _widened_product(x, weight, scale)
