@@ -90,7 +90,8 @@ async def live(
 
 async def _start(text: SpokenText) -> SpokenSegment | None:
     """Queue the next segment. None: another has to end first, or none is left."""
-    await asyncio.to_thread(text.prepare)
+    if not text.prepared:
+        await asyncio.to_thread(text.prepare)
     return text.start()
 
 

@@ -66,6 +66,11 @@ class SpokenText:
         self._spoken: list[SpokenSegment] = []  # its segments that have ended
         self.prepare()
 
+    @property
+    def prepared(self) -> bool:
+        """Whether `start` has no prompt to make."""
+        return self._prepared is not None
+
     def prepare(self) -> None:
         """Make the prompt of the next segment, if it is not made yet. It may wait for the encoding of a recording."""
         if self._prepared is None and (current := self.speaking.next()) is not None:
@@ -138,6 +143,7 @@ class SpokenText:
             self._streams.pop(current).cancel()
             limit = runaway_frames(self._prompts[current])
         if self.speaking.again(current, limit is not None and current.frames >= limit):
+            self.prepare()  # its prompt is made
             return samples
         self._prompts.pop(current, None)
         if not self.speaking.streaming:
