@@ -62,7 +62,10 @@ class Checkpoint:
         file_name: Callable[[str], str] = same_name,
         eight_bits: EightBits = ONLY_WIDENED,
     ) -> None:
-        """Load `tensors` into a module on the meta device (`place_quantized`, `load_weights`)."""
+        """Load `tensors` into a module on the meta device (`place_quantized`, `load_weights`).
+
+        number: of the module, for random weights, which draw those of different numbers from different seeds.
+        """
         placed = place_quantized(module, eight_bits.stacks, tensors, eight_bits.dtype, where, device, eight_bits.depth)
         load_weights(module, placed, where, device, ignore, file_name)
 

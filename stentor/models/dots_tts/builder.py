@@ -54,7 +54,7 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
         encode, special = tokenizer.encode, tokenizer.special
         sizes["vocab_size"] = tokenizer.size  # as the package does
     else:
-        encode, special = partial(dummy_tokens, vocab=source.words), source.special
+        encode, special = partial(dummy_tokens, vocab=source.words), dict(source.special)
     c = with_solver(parse(source.config, sizes), options)
     with meta_init():  # all but the network are loaded in float32
         net = DotsNet(c).to(model_dtype(dtype, torch.bfloat16, device))
@@ -63,11 +63,7 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     tensors.pop(TIED, None)
     tensors = merge_option(tensors, options, read_peft)
     source.fill(net, tensors, source.name, device, eight_bits=eight_bits)
-    where = f"{source.name}: vocoder"
-    vocoder = fold_weight_norm(source.tensors(lambda path: read_safetensors(path / "vocoder.safetensors")))
-    own = {name: name.startswith(ENCODER) for name in vocoder}
-    source.fill(decoder, {name: t for name, t in vocoder.items() if not own[name]}, where, device)
-    source.fill(encoder, {name: t for name, t in vocoder.items() if own[name]}, where, device)
+    _fill_codec(source, decoder, encoder, device)
     speakers = source.tensors(lambda path: read_safetensors(path / "speaker_encoder.safetensors"))
     source.fill(speaker, speakers, f"{source.name}: speaker_encoder", device)
     stats = np.zeros(c.latent, np.float32), np.ones(c.latent, np.float32)
@@ -81,6 +77,15 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     _cast(decoder, audio_dtype)
     _cast(encoder, at_least_float32(audio_dtype))
     return DotsTTS(c, net, decoder, (encoder, speaker), PromptBuilder(c, encode, special, stats), adapters)
+
+
+def _fill_codec(source: Source, decoder: Decoder, encoder: Encoder, device: torch.device) -> None:
+    """Fill both halves of the codec from vocoder.safetensors."""
+    where = f"{source.name}: vocoder"
+    tensors = fold_weight_norm(source.tensors(lambda path: read_safetensors(path / "vocoder.safetensors")))
+    own = {name: name.startswith(ENCODER) for name in tensors}
+    source.fill(decoder, {name: t for name, t in tensors.items() if not own[name]}, where, device)
+    source.fill(encoder, {name: t for name, t in tensors.items() if own[name]}, where, device)
 
 
 def _cast(module: nn.Module, dtype: torch.dtype) -> None:
