@@ -24,7 +24,7 @@ from stentor.models.qwen3_omni_talker.model import OmniTalker
 from stentor.models.qwen3_omni_talker.spec import GENERATION
 from stentor.models.qwen3_omni_talker.talker import Weights
 from stentor.models.qwen3_omni_talker.tokenizer import read_tokenizer
-from stentor.models.source import RandomWeights, Source
+from stentor.models.source import Checkpoint, Source
 from stentor.models.weights import on_meta, read_sharded
 
 LOAD_OPTIONS = (QUANTIZATION, *ADAPTER_OPTIONS)
@@ -65,10 +65,10 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     source.fill(weights, tensors, source.name, device, ignore=UNUSED, eight_bits=eight_bits)
     del tensors
     adapters = install_adapters(weights, plan, serves_adapters, read_peft)
-    if isinstance(source, RandomWeights):
-        encode = DummyTokenizer(source.words, source.special).encode
-    else:
+    if isinstance(source, Checkpoint):
         encode = read_tokenizer(source.path)
+    else:
+        encode = DummyTokenizer(source.words, source.special).encode
     return OmniTalker(c, weights, decoder, encode, dict(source.json(GENERATION, {})), adapters)
 
 

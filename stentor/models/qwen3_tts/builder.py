@@ -22,7 +22,7 @@ from stentor.models.qwen3_tts.model import CloneEncoder, Qwen3TTS
 from stentor.models.qwen3_tts.speaker_encoder import LogMel
 from stentor.models.qwen3_tts.spec import GENERATION, REFERENCE_SECONDS
 from stentor.models.qwen3_tts.talker import Weights
-from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
+from stentor.models.qwen3_tts.tokenizer import QwenTokenizer, Tokenizer
 from stentor.models.source import Checkpoint, Source
 from stentor.models.weights import on_meta, read_sharded
 
@@ -67,8 +67,11 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     del tensors
     adapters = install_adapters(weights, plan, serves_adapters, read_peft)
     clone = make_clone(c, weights, encoder, device) if encoder is not None else None
-    files = isinstance(source, Checkpoint)
-    tokenizer = QwenTokenizer(source.path, mistral) if files else DummyTokenizer(source.words, source.special)
+    tokenizer: Tokenizer
+    if isinstance(source, Checkpoint):
+        tokenizer = QwenTokenizer(source.path, mistral)
+    else:
+        tokenizer = DummyTokenizer(source.words, source.special)
     return Qwen3TTS(c, codec, weights, decoder, clone, tokenizer, dict(source.json(GENERATION, {})), adapters)
 
 
