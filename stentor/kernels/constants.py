@@ -11,3 +11,6 @@ NO_ID = -1
 """Id that a sampler returns for logits that have a NaN or an infinity, or are all -inf. No id is negative."""
 MIN_TEMPERATURE = 1e-5
 """A temperature below this divides logits as this one does; temperature 0 takes the largest logit."""
+
+LOG2_E = 1.4426950408889634
+"""exp(x) is exp2(x LOG2_E), which a GPU computes in one instruction."""
