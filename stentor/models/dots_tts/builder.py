@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from stentor.errors import CheckpointError
 from stentor.layers.conv import cast_codec
@@ -76,6 +77,9 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     audio_dtype = codec_dtype(options, device, dtype)
     cast_codec(decoder, audio_dtype)
     encoder.to(at_least_float32(audio_dtype))
+    for part in (*decoder.modules(), *encoder.modules()):
+        if isinstance(part, nn.LSTM):
+            part.flatten_parameters()  # else the library of a GPU copies all weights in each call
     return DotsTTS(c, net, decoder, (encoder, speaker), PromptBuilder(c, encode, special, stats), adapters)
 
 
