@@ -45,6 +45,9 @@ def test_a_script_that_the_voice_does_not_read_is_named_and_left_out(client: ope
     plain = client.audio.speech.with_raw_response.create(**ask, input="Hello world.")
     assert "x-ignored" not in plain.headers
     assert answer.content == plain.content
+    ask["extra_body"] = {"seed": 5, "split_granularity": "sentence", "stream": False}
+    several = client.audio.speech.with_raw_response.create(**ask, input="Hello 你好 world. Yes.")  # side by side
+    assert several.headers["x-ignored"] == answer.headers["x-ignored"]
 
 
 @pytest.mark.parametrize("format", FORMATS)
