@@ -10,12 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from stentor.errors import CheckpointError
-from stentor.layers.conv import cast_codec
 from stentor.models.dots_tts.campplus import SpeakerEncoder
-from stentor.models.dots_tts.codec import Decoder, Encoder
+from stentor.models.dots_tts.codec import Decoder, Encoder, cast_vocoder
 from stentor.models.dots_tts.config import parse, with_solver
 from stentor.models.dots_tts.model import DotsTTS
 from stentor.models.dots_tts.network import DotsNet
@@ -26,7 +24,7 @@ from stentor.models.load_options import CODEC_DTYPE, at_least_float32, codec_dty
 from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
 from stentor.models.lora_files import merge_option, read_peft
 from stentor.models.quantization import QUANTIZATION, EightBits, quantization
-from stentor.models.source import Checkpoint, Source
+from stentor.models.source import Checkpoint, RandomWeights, Source
 from stentor.models.weights import fold_weight_norm, meta_init, read_safetensors, read_sharded
 
 LOAD_OPTIONS = ("flow_steps", "ode_method", "cfg", CODEC_DTYPE, QUANTIZATION, *ADAPTER_OPTIONS)
@@ -37,6 +35,7 @@ QUANTIZED = ("llm.model",)
 USUAL_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
 ENCODER = ("audio_encoder.", "enc_mi_layer.", "pre_proj.")
 TIED = "llm.lm_head.weight"
+LOUD = 700.0  # random up-sampling loses so much, and silence is no audio to measure with
 
 
 @torch.no_grad()
@@ -68,18 +67,17 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     speakers = source.tensors(lambda path: read_safetensors(path / "speaker_encoder.safetensors"))
     source.fill(speaker, speakers, f"{source.name}: speaker_encoder", device)
     stats = np.zeros(c.latent, np.float32), np.ones(c.latent, np.float32)
-    if isinstance(source, Checkpoint):
+    if isinstance(source, RandomWeights):
+        decoder.decoder.conv_post.weight *= LOUD
+    else:
         stats = read_stats(source.path / "latent_stats.pt", c.latent)
     for module in (net, decoder, encoder, speaker):
         module.eval().requires_grad_(False)
     decoder.mean, decoder.std = (torch.from_numpy(part).to(device) for part in stats)
     adapters = install_adapters(net, plan, lambda name: name.startswith("llm.model.layers."), read_peft)
     audio_dtype = codec_dtype(options, device, dtype)
-    cast_codec(decoder, audio_dtype)
-    encoder.to(at_least_float32(audio_dtype))
-    for part in (*decoder.modules(), *encoder.modules()):
-        if isinstance(part, nn.LSTM):
-            part.flatten_parameters()  # else the library of a GPU copies all weights in each call
+    cast_vocoder(decoder, audio_dtype)
+    cast_vocoder(encoder, at_least_float32(audio_dtype))
     return DotsTTS(c, net, decoder, (encoder, speaker), PromptBuilder(c, encode, special, stats), adapters)
 
 

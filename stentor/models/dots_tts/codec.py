@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from stentor import kernels
 from stentor.layers.codec_blocks import SnakeBeta
-from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, CausalModule, StreamingState, upcast
+from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, CausalModule, StreamingState, cast_codec, upcast
 from stentor.layers.types import NO_PAGES, CodecCall, Column, State
 from stentor.models.dots_tts.config import LOOKAHEAD, VocoderConfig
 
@@ -329,3 +329,11 @@ class Encoder(nn.Module):
         y, _ = self.enc_mi_layer.run(x.transpose(1, 2))
         mean, spread = self.pre_proj(y.transpose(1, 2))[0].T.chunk(2, dim=1)
         return mean, spread
+
+
+def cast_vocoder(half: Decoder | Encoder, dtype: torch.dtype) -> None:
+    """Cast a half of the codec to `dtype`, as its kernels read it."""
+    cast_codec(half, dtype)
+    for module in half.modules():
+        if isinstance(module, nn.LSTM):
+            module.flatten_parameters()  # else the library of a GPU copies all weights in each call

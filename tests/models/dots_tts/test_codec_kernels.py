@@ -11,7 +11,7 @@ from stentor.kernels import switches
 from stentor.layers.conv import CausalConv1d, cast_codec
 from stentor.layers.types import NO_END, CodecCall, CodecPageTable, State
 from stentor.models.dots_tts import codec_kernels
-from stentor.models.dots_tts.codec import Activation, ChunkState, Decoder, convolve_activated
+from stentor.models.dots_tts.codec import Activation, ChunkState, Decoder, cast_vocoder, convolve_activated
 from stentor.models.dots_tts.config import VocoderConfig
 from tests.helpers.child import python
 from tests.helpers.kernel_tests import DEVICE, random
@@ -92,7 +92,7 @@ def test_a_decoder_in_16_bits_streams_what_it_gives_in_float32():
     frames = random(2, 5, 2, SMALL.latent)
 
     def stream(dtype: torch.dtype) -> Tensor:
-        cast_codec(decoder, dtype)
+        cast_vocoder(decoder, dtype)
         state: State = {n: torch.zeros(2, *c.shape, dtype=c.dtype, device=DEVICE) for n, c in decoder.columns.items()}
         parts = []
         for start, end in ((0, 1), (1, 3), (3, 5)):
@@ -111,4 +111,4 @@ def test_a_decoder_in_16_bits_streams_what_it_gives_in_float32():
 def test_every_kernel_compiles_for_gpus():
     done = python("-m", "tests.models.dots_tts.compile_kernels", TRITON_INTERPRET="0")
     assert done.returncode == 0, done.stderr[-3000:]
-    assert len(done.stdout.splitlines()) >= 6
+    assert len(done.stdout.splitlines()) >= 4
