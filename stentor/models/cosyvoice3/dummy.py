@@ -16,7 +16,7 @@ from stentor.models.cosyvoice3.loader import STREAM_WINDOW, build_model, stream_
 from stentor.models.cosyvoice3.model import CosyVoice3
 from stentor.models.cosyvoice3.reference_encoder import VoiceEncoder
 from stentor.models.cosyvoice3.tokenizer import Tokens, special_tokens
-from stentor.models.cosyvoice3.voice import Voice
+from stentor.models.cosyvoice3.voice import StoredVoice
 from stentor.models.dummy import dummy_tokens, initialize_dummy_weights
 from stentor.models.load_options import check_load_options, codec_dtype, model_dtype
 
@@ -63,9 +63,9 @@ def make_tokens() -> Tokens:
     return Tokens(encode, FIRST_SPECIAL)
 
 
-def make_voice(codes: int) -> Voice:
+def make_voice(codes: int) -> StoredVoice:
     """A voice of noise, with a transcript."""
     g = np.random.default_rng(SEED)
     mel = g.standard_normal((2 * PROMPT, config.MELS)).astype(np.float32)
     speaker = g.standard_normal(config.SPEAKER).astype(np.float32)
-    return Voice(g.integers(0, codes, PROMPT), mel, speaker, "what the dummy said")
+    return StoredVoice(g.integers(0, codes, PROMPT), mel, speaker, "what the dummy said", "dummy")

@@ -16,7 +16,7 @@ from stentor.models.cosyvoice3.language_model import Language
 from stentor.models.cosyvoice3.model import CosyVoice3
 from stentor.models.cosyvoice3.reference_encoder import VoiceEncoder
 from stentor.models.cosyvoice3.tokenizer import Tokens, read_tokens
-from stentor.models.cosyvoice3.voice import Voice, load_voices
+from stentor.models.cosyvoice3.voice import StoredVoice, load_voices
 from stentor.models.load_options import CODEC_DTYPE, check_load_options, codec_dtype, model_dtype
 from stentor.models.weights import load_weights, read_json
 
@@ -64,7 +64,7 @@ def build_model(
     language: Language,
     codec: CosyVoice3Codec,
     tokens: Tokens,
-    voices: Mapping[str, Voice],
+    voices: Mapping[str, StoredVoice],
     encoder: VoiceEncoder,
     stages: torch.dtype,
 ) -> CosyVoice3:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stentor.models.base import GivenPrefix
+from stentor.models.base import Voice
 from stentor.models.dummy import dummy_tokens, dummy_words, initialize_dummy_weights
 from stentor.models.load_options import check_load_options, codec_dtype
 from stentor.models.pocket_tts.config import LayerConfig, parse
@@ -47,9 +47,9 @@ def make(name: str, device: torch.device, dtype: torch.dtype | None, options: Ma
     return build_model(c, (net, decoder, encoder), audio_dtype, _words(c.vocab), voices, "english", True, dtype is None)
 
 
-def _voice(c: LayerConfig) -> GivenPrefix:
+def _voice(c: LayerConfig) -> Voice:
     shape = (c.layers, 2, VOICE, c.kv_heads, c.head_dim)
-    return GivenPrefix.of(np.random.default_rng(SEED).standard_normal(shape, np.float32))
+    return Voice("noise", {"given": np.random.default_rng(SEED).standard_normal(shape, np.float32)})
 
 
 def _words(vocab: int) -> Tokenizer:

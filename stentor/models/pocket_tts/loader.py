@@ -14,7 +14,7 @@ from stentor.errors import CheckpointError
 from stentor.layers.conv import cast_codec
 from stentor.layers.packed_conv import pack_convolutions
 from stentor.layers.packed_linear import pack_linears, packs
-from stentor.models.base import GivenPrefix
+from stentor.models.base import Voice
 from stentor.models.load_options import CODEC_DTYPE, check_load_options, codec_dtype, encoder_dtype, model_dtype
 from stentor.models.pocket_tts import released
 from stentor.models.pocket_tts.codec import Decoder
@@ -99,7 +99,7 @@ def build_model(
     modules: tuple[LanguageModel, Decoder, Encoder],
     audio_dtype: torch.dtype,
     tokens: Tokenizer,
-    voices: Mapping[str, GivenPrefix],
+    voices: Mapping[str, Voice],
     language: str,
     clones: bool,
     packed: bool,

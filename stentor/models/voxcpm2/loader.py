@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +18,7 @@ from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.conv import cast_codec
 from stentor.layers.packed_conv import pack_convolutions
 from stentor.layers.packed_linear import packs
+from stentor.models.base import Voice
 from stentor.models.load_options import CODEC_DTYPE, check_load_options, codec_dtype, encoder_dtype, model_dtype
 from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
 from stentor.models.lora_files import merge
@@ -143,7 +143,7 @@ def build_model(
     audio_dtype: torch.dtype,
     text: Text,
     plan: AdapterPlan,
-    voices: Mapping[str, np.ndarray] | None = None,
+    voices: Mapping[str, Voice] | None = None,
 ) -> VoxCPM2:
     """A model of loaded parts, all on `device`. Audio is decoded in `audio_dtype`. voices: see PromptBuilder."""
     for module in (net, vae):
@@ -164,8 +164,8 @@ def _front_end(c: VoxCPM2Config) -> FrontEnd:
         raise CheckpointError(f"config.json: stentor.text_frontend: {e}") from e
 
 
-def _stored_voices(path: Path, c: VoxCPM2Config) -> dict[str, np.ndarray]:
-    """The reference patches [R, P, feat] of each voice that config.json names, from voices.safetensors."""
+def _stored_voices(path: Path, c: VoxCPM2Config) -> dict[str, Voice]:
+    """Voices that config.json names, with their `patches` [R, P, feat] of voices.safetensors."""
     if not c.voices:
         return {}
     stored = read_safetensors(path / "voices.safetensors")
@@ -174,7 +174,7 @@ def _stored_voices(path: Path, c: VoxCPM2Config) -> dict[str, np.ndarray]:
             raise CheckpointError(
                 f"{path}/voices.safetensors: {name} must be there with patches [R, {c.patch}, {c.feat}]"
             )
-    return {name: stored[name].float().numpy() for name in c.voices}
+    return {name: Voice(name, {"patches": stored[name].float().numpy()}) for name in c.voices}
 
 
 def _main_weights(path: Path) -> dict[str, Tensor]:
