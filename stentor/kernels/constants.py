@@ -13,3 +13,6 @@ VECTOR_ID = -2
 """In place of an id where a position of a prompt has its request's vector, and no row of a table."""
 MIN_TEMPERATURE = 1e-5
 """A temperature below this divides logits as this one does; temperature 0 takes the largest logit."""
+
+LOG2_E = 1.4426950408889634
+"""exp(x) is exp2(x LOG2_E), which a GPU computes in one instruction."""

@@ -25,7 +25,7 @@ ROUND = 1.5 * 2.0**23
 
 
 @triton.jit
-def _snake(x, alpha, gain, ROUND: tl.constexpr):
+def apply_snake(x, alpha, gain, ROUND: tl.constexpr):
     """x + gain sin(alpha x)^2. The argument is reduced by multiples of pi, which leave the square as it is."""
     y = x * alpha
     half_turns = (y * 0.3183098861837907 + ROUND) - ROUND
@@ -42,7 +42,7 @@ def _snake(x, alpha, gain, ROUND: tl.constexpr):
 
 
 @triton.jit
-def _clamp_cast(x, out_ptr):
+def clamp_cast(x, out_ptr):
     """x in the dtype of out_ptr, clamped to the range of float16."""
     if out_ptr.dtype.element_ty == tl.float16:
         x = tl.minimum(tl.maximum(x, -65504.0), 65504.0)
@@ -73,12 +73,12 @@ def _concat_history_kernel(
     if HAS_SNAKE:
         alpha = tl.load(alpha_ptr + offs_c, offs_c < num_channels, 0.0)
         gain = tl.load(gain_ptr + offs_c, offs_c < num_channels, 0.0)
-        y = _snake(y, alpha, gain, ROUND)
+        y = apply_snake(y, alpha, gain, ROUND)
     if HAS_PAST:
         # History was stored after its activation. It is added to Snake of 0, which is 0.
         history_ptr = past_ptr + batch * stride_pb + (time + tail) * stride_pt + offs_c
         y += tl.load(history_ptr, mask & (time < 0), 0.0).to(tl.float32)
-    y = _clamp_cast(y, out_ptr)
+    y = clamp_cast(y, out_ptr)
     tl.store(out_ptr + offs_m.to(tl.int64)[:, None] * num_channels + offs_c, y, mask)
     if STORE_LAST:
         last_step = time + 2 * tail + ahead - num_steps
@@ -134,10 +134,10 @@ def _store_epilogue(
     if HAS_SNAKE:
         alpha = tl.load(alpha_ptr + channel, offs_n < num_outputs, 0.0)
         gain = tl.load(gain_ptr + channel, offs_n < num_outputs, 0.0)
-        acc = _snake(acc, alpha, gain, ROUND)
+        acc = apply_snake(acc, alpha, gain, ROUND)
     if HAS_RESIDUAL:
         acc += tl.load(residual_ptr + batch * stride_rb + time * stride_rt + offs_n, mask, 0.0).to(tl.float32)
-    tl.store(out_ptr + offs_m.to(tl.int64) * num_outputs + offs_n, _clamp_cast(acc, out_ptr), mask)
+    tl.store(out_ptr + offs_m.to(tl.int64) * num_outputs + offs_n, clamp_cast(acc, out_ptr), mask)
 
 
 @triton.jit

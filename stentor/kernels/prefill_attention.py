@@ -14,11 +14,10 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.kernels.configs import PrefillConfig, prefill_config
+from stentor.kernels.constants import LOG2_E
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
 from stentor.kernels.text_window import load_window, seen_text, window_args
 from stentor.kernels.types import TextWindow
-
-LOG2_E = 1.4426950408889634
 
 
 @triton.jit

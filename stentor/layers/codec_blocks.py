@@ -29,6 +29,22 @@ class Snake(SnakeBase):
         return SnakeParams(alpha, 1.0 / (alpha + 1e-9))
 
 
+class SnakeBeta(SnakeBase):
+    """x + sin(x e^alpha)^2 / (e^beta + 1e-9) per channel (Ziyin et al., 2020, with its own magnitude)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.empty(channels))
+        self.beta = nn.Parameter(torch.empty(channels))
+
+    def reference(self, x: Tensor) -> Tensor:
+        alpha, beta = self.alpha.exp()[:, None], self.beta.exp()[:, None]
+        return x + torch.sin(x * alpha).pow(2) * (1.0 / (beta + 1e-9))
+
+    def params(self) -> SnakeParams:
+        return SnakeParams(self.alpha.exp(), 1.0 / (self.beta.exp() + 1e-9))
+
+
 class ConvNeXt(nn.Module):
     """x + MLP(LayerNorm(depthwise causal convolution of x)), exact GELU (Liu et al., 2022). x [B, C, n] -> [B, C, n].
 

@@ -12,12 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.kernels.types import SnakeParams
-from stentor.layers.codec_blocks import ConvNeXt, Upsample
+from stentor.layers.codec_blocks import ConvNeXt, SnakeBeta, Upsample
 from stentor.layers.conv import (
     CausalConv1d,
     CausalConvTranspose1d,
-    SnakeBase,
     StreamingState,
     cast_codec,
     context_steps,
@@ -112,22 +110,6 @@ class ScaledStack(Stack):
     def __init__(self, c: StackConfig) -> None:
         super().__init__(c)
         self.layers = nn.ModuleList(ScaledBlock(c) for _ in range(c.layers))
-
-
-class SnakeBeta(SnakeBase):
-    """x + sin(x e^alpha)^2 / (e^beta + 1e-9) per channel (Ziyin et al., 2020, with its own magnitude)."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.alpha = nn.Parameter(torch.empty(channels))
-        self.beta = nn.Parameter(torch.empty(channels))
-
-    def reference(self, x: Tensor) -> Tensor:
-        alpha, beta = self.alpha.exp()[:, None], self.beta.exp()[:, None]
-        return x + torch.sin(x * alpha).pow(2) * (1.0 / (beta + 1e-9))
-
-    def params(self) -> SnakeParams:
-        return SnakeParams(self.alpha.exp(), 1.0 / (self.beta.exp() + 1e-9))
 
 
 class ScaledConvNeXt(ConvNeXt):

@@ -97,18 +97,18 @@ class SwiGLU(nn.Module):
 
     def fuses(self, x: Tensor) -> bool:
         """Whether gate and addition of x [..., hidden] are fused into the products."""
-        return x.dtype == activation_dtype(self.gate_up_proj) and _fuses(x, *self.linear_layers)
+        return x.dtype == activation_dtype(self.gate_up_proj) and fuses_layers(x, *self.linear_layers)
 
     def fused(self, x: Tensor, residual: Tensor, norm: tuple[Tensor, float, bool] | None = None) -> Tensor:
         """residual + self(norm(x)) for x [..., hidden] that `fuses`."""
-        return _fused(_fused(x, self.gate_up_proj, norm, gate=True), self.down_proj, residual=residual)
+        return fused_layer(fused_layer(x, self.gate_up_proj, norm, gate=True), self.down_proj, residual=residual)
 
     def alone(self, x: Tensor) -> Tensor:
         """self(x) for x [..., hidden] to which no residual is added, by fused products where they take it."""
         if not self.fuses(x):
             out: Tensor = self(x)
             return out
-        return _fused(_fused(x, self.gate_up_proj, gate=True), self.down_proj)
+        return fused_layer(fused_layer(x, self.gate_up_proj, gate=True), self.down_proj)
 
 
 class Block(nn.Module):
@@ -136,7 +136,7 @@ class Block(nn.Module):
 
     def fuses(self, x: Tensor) -> bool:
         """Whether norms, gate and additions of x [..., hidden] are fused into the products."""
-        return x.dtype == self.input_layernorm.weight.dtype and _fuses(x, *self.linear_layers)
+        return x.dtype == self.input_layernorm.weight.dtype and fuses_layers(x, *self.linear_layers)
 
     @property
     def linear_layers(self) -> tuple[nn.Linear, ...]:
@@ -147,11 +147,11 @@ class Block(nn.Module):
 
     def fused_qkv(self, x: Tensor) -> Tensor:
         """x [..., hidden] that `fuses` is true of -> the output of `qkv_proj`, norm included."""
-        return _fused(x, self.self_attn.qkv_proj, norm=self.input_layernorm.kernel_args)
+        return fused_layer(x, self.self_attn.qkv_proj, norm=self.input_layernorm.kernel_args)
 
     def fused_after(self, x: Tensor, attended: Tensor) -> Tensor:
         """The rest of the layer, from x [..., hidden] and the input of `o_proj`."""
-        x = _fused(attended, self.self_attn.o_proj, residual=x)
+        x = fused_layer(attended, self.self_attn.o_proj, residual=x)
         return self.mlp.fused(x, x, self.post_attention_layernorm.kernel_args)
 
 
@@ -159,14 +159,14 @@ def _experts(hidden: int, c: ExpertsConfig) -> Experts:
     return Experts(hidden, c, SwiGLU(hidden, c.shared))
 
 
-def _fuses(x: Tensor, *layers: nn.Linear) -> bool:
-    """Whether `_fused` takes x [..., K] and what follows from it through these layers, none of which has adapters."""
+def fuses_layers(x: Tensor, *layers: nn.Linear) -> bool:
+    """Whether `fused_layer` takes x [..., K] and what follows from it through these layers. None may have adapters."""
     if not may_fuse(x) or any(isinstance(layer, LoraLinear) for layer in layers):
         return False
     return fuses(x, *(layer.weight for layer in layers), scales=[scale_of(layer) for layer in layers])
 
 
-def _fused(
+def fused_layer(
     x: Tensor,
     layer: nn.Linear,
     norm: tuple[Tensor, float, bool] | None = None,

@@ -226,6 +226,7 @@ class FrameKV(Protocol):
 
         All rows are stored at pos [N, n] of the set, where frame f has f * rows to (f + 1) * rows - 1. Then each sees
         what is stored up to seen [N, n], which is `pos` where None. Rows that are not kept [N, n] are stored nowhere.
+        In a decode step the kept rows of a token are consecutive, and no row sees what stands behind them.
         Nobody may see a place before its frame is stored there. A page holds one frame. It is shared with all prompts
         that have the same positions up to that of the given frame, so what later positions store in it follows from
         these.

@@ -25,6 +25,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "voxcpm2": {"flow_steps": 2},
     "qwen3_tts": {"top_k": 20},
     "qwen3_omni_talker": {"top_k": 20},
+    "dots_tts": {"ignore_eos": True},
 }
 
 
@@ -37,6 +38,8 @@ def frames(family: str, folder: Path, wanted: bool, count: int) -> Any:
     assert w.kv.fused == wanted
     with torch.inference_mode():
         group = [bench.admit(family, 1, text="Hello.", **OPTIONS[family])]
+        for kv in w.kv.frames.values():  # pages of its own for each frame
+            kv.table[1, :count] = torch.arange(count)
         need, num_evals = batch_shape(pieces_of(group)), group[0][0].num_evals
         if wanted:
             size = BatchShape(need.tokens + 3, 1, 2 if spec.takes_reference else 0)

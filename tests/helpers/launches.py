@@ -24,14 +24,13 @@ from triton.runtime import interpreter
 
 from stentor import kernels, registry
 from stentor.engine import step
-from stentor.engine.kv_cache import PagedKV
 from stentor.engine.slot_table import SlotTable
 from tests.helpers import meta_step as plain
 from tests.helpers.tiny import LOAD
 
 STORED = Path(__file__).parent / "launches.json"
 BATCHES = (1, 16, 64)
-FAMILIES = ("fish_s2", "voxcpm2", "custom_voice", "cosyvoice3", "qwen3_omni_talker")
+FAMILIES = ("fish_s2", "voxcpm2", "custom_voice", "cosyvoice3", "dots_tts", "qwen3_omni_talker")
 
 
 LIBRARY = ("mm", "bmm", "convolution", "scaled_dot_product")
@@ -76,7 +75,7 @@ def count(family: str, folder: Path) -> dict[str, dict[str, int]]:
     model = registry.load(path, torch.device("cpu"), torch.bfloat16, options)
     plain.to_meta(model, {})
     device, spec = torch.device("meta"), model.spec
-    slots, kv = SlotTable(spec, 64, 64, device), PagedKV(spec.kv, 64, 16, 16, 8, device)
+    slots, kv = SlotTable(spec, 64, 64, device), plain.cache(spec, 64, 16, device)
     out = {}
     for batch in BATCHES:
         idx = torch.zeros(batch, dtype=torch.int64, device=device)

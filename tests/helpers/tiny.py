@@ -32,6 +32,7 @@ VOICE = {
     "fish_s2": {},
     "cosyvoice3": {"voice": "flow"},
     "qwen3_omni_talker": {"voice": "ethan"},
+    "dots_tts": {},
     "voxcpm2_window": {},
 }
 LOAD: dict[str, dict[str, Any]] = {"cosyvoice3": {"stream_window": 8}}
@@ -43,14 +44,17 @@ def checkpoint(family: str, folder: Path) -> Path:
     """Where the tiny checkpoint is; `folder` takes one that has to be made."""
     if family == "voxcpm2_window":
         return _in_window(folder)
-    if family == "fish_s2":
-        return FIXTURES / "fish_s2" / "checkpoint"
-    if family == "voxcpm2":
-        return FIXTURES / "voxcpm2"
+    if family in ("fish_s2", "voxcpm2"):
+        return FIXTURES / "fish_s2" / "checkpoint" if family == "fish_s2" else FIXTURES / "voxcpm2"
     if family == "cosyvoice3":
         from tests.fixtures.cosyvoice3 import tiny_cosyvoice3
 
         return tiny_cosyvoice3.write(folder)
+    if family == "dots_tts":
+        from tests.fixtures.dots_tts import tiny_dots_tts
+
+        path = folder / "mf"
+        return path if path.exists() else tiny_dots_tts.write(path, "mf")
     if family == "qwen3_omni_talker":
         from tests.fixtures.qwen3_omni import tiny_qwen3_omni
 

@@ -11,11 +11,13 @@ from torch import Tensor
 from stentor.kernels import (
     conv1d,
     experts,
+    frame_attention,
     frame_codes,
     gemm,
     gemv,
     kv_cache,
     lora,
+    modulated_norm,
     norm_rope,
     paged_attention,
     prefill_attention,
@@ -98,6 +100,22 @@ def paged_decode(dtype: torch.dtype) -> None:
     prefill_attention.prefill_attention(pool, integers(64, 40), integers(64), integers(64), q, alone=True)
 
 
+def frames(dtype: torch.dtype, rows: int, norms: bool, kept: bool) -> None:
+    """Rows of 64 requests, whose heads are of a diffusion transformer."""
+    pool, (q, k, v) = meta(2, 400, 5, 16, 64, dtype=dtype), meta(64 * rows, 3, 16, 64, dtype=dtype).unbind(1)
+    weights = (meta(64, dtype=dtype), meta(64, dtype=dtype), 1e-7, False)
+    args = QKNormRope(floats(4096, 32), floats(4096, 32), False, True, weights) if norms else None
+    given = (integers(65, 400), integers(64), integers(64 * rows), integers(64 * rows))
+    some = meta(64 * rows, dtype=torch.bool) if kept else None
+    frame_attention.frame_attention(pool, *given, some, q, k, v, args)
+
+
+def modulated(dtype: torch.dtype, adds: bool, constant: bool) -> None:
+    x, table = meta(64, 10, 1024, dtype=dtype), meta(64, 6, 1024, dtype=dtype)
+    row = meta(1024, dtype=dtype) if constant else table[:, 2]
+    modulated_norm.add_norm(x[:, -4:], x[:, -4:] if adds else None, row, row, row, 1e-6, constant)
+
+
 def windowed(dtype: torch.dtype) -> None:
     q, (k, v) = meta(2, 9, 16, 64, dtype=dtype), (meta(2, 80, 16, 64, dtype=dtype) for _ in "kv")
     window_attention.window_attention(q, k, v, integers(2), 72)
@@ -164,6 +182,10 @@ GEMMS = ((1, 2048, 6144), (9, 9728, 2560), (30, 1024, 2048), (64, 300, 1000), (2
 CASES: dict[str, Case] = {
     "norm": lambda t: norm_rope.add_rms_norm(meta(4, 2048, dtype=t), meta(4, 2048, dtype=t), meta(2048, dtype=t), 1e-6, True),
     "norm alone": lambda t: norm_rope.rms_norm(meta(4, 2560, dtype=t), meta(2560, dtype=t), 1e-6, False),
+    "norm, modulated": lambda t: modulated(t, adds=True, constant=False),
+    "norm, modulated by weights": lambda t: modulated(t, adds=False, constant=True),
+    "frames": lambda t: frames(t, 10, norms=True, kept=True),
+    "frames as they are": lambda t: frames(t, 2, norms=False, kept=False),
     "SwiGLU": lambda t: norm_rope.silu_and_mul(meta(4, 6144, dtype=t)),
     "RoPE of halves": lambda t: norm_rope.qk_norm_rope(
         *qkv(t, 300)[:2], meta(128, dtype=t), meta(128, dtype=t), 1e-6, True, rope(300, 128, False, False)

@@ -10,7 +10,7 @@ import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels 
 from stentor.kernels import conv1d, switches
 from stentor.kernels.configs import MIN_CONV_CTAS, ConvConfig, conv_config
 from stentor.kernels.types import Affine
-from stentor.layers.codec_blocks import Snake
+from stentor.layers.codec_blocks import Snake, SnakeBeta
 from stentor.layers.conv import (
     CausalConv1d,
     CausalConvTranspose1d,
@@ -20,7 +20,6 @@ from stentor.layers.conv import (
     convolve,
     state_columns,
 )
-from stentor.layers.frame_decoder import SnakeBeta
 from tests.helpers.kernel_tests import DEVICE, random
 
 CONVOLUTIONS = {

@@ -9,12 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from stentor.layers.linear_gelu import linear_gelu
 from stentor.layers.rope import Rope, angles
 from stentor.layers.types import Column, State
 from stentor.models.cosyvoice3.codec_keys import Keys, Turns
 from stentor.models.cosyvoice3.codec_noise import FLOW_FRAMES
 from stentor.models.cosyvoice3.config import MELS, TAIL, FlowConfig
-from stentor.models.cosyvoice3.ops import add_norm, linear_gelu, position_conv, tail_of
+from stentor.models.cosyvoice3.ops import add_norm, position_conv, tail_of
 
 STEPS, GROUPS, SINUSOIDS = 10, 16, 256
 

@@ -1,4 +1,4 @@
-"""Triton kernels of this family: norms and convolutions of the flow's transformer, and sampling.
+"""Triton kernels of this family: convolutions of the flow's transformer, and sampling.
 
 They round where the reference implementations in `ops.py` and `codec_keys.py` round.
 """
@@ -22,42 +22,6 @@ SMALLEST = 16  # of a dimension that tensor cores take
 def takes(width: int) -> bool:
     """Whether attention takes heads, and `position_conv` groups, of so many channels."""
     return width >= SMALLEST and width & (width - 1) == 0
-
-
-@triton.jit
-def _add_norm_kernel(
-    x_ptr, delta_ptr, gate_ptr, scale_ptr, shift_ptr, sum_ptr, out_ptr, dim, eps,
-    HAS_DELTA: tl.constexpr, BLOCK: tl.constexpr, USE_PDL: tl.constexpr,
-):  # fmt: skip
-    offs = tl.arange(0, BLOCK)
-    mask = offs < dim
-    scale = tl.load(scale_ptr + offs, mask, 0.0).to(tl.float32)
-    shift = tl.load(shift_ptr + offs, mask, 0.0).to(tl.float32)
-    pdl_wait(USE_PDL)
-    at = tl.program_id(0).to(tl.int64) * dim + offs
-    x = tl.load(x_ptr + at, mask, 0.0)
-    if HAS_DELTA:
-        gate = tl.load(gate_ptr + offs, mask, 0.0).to(tl.float32)
-        x = (x.to(tl.float32) + gate * tl.load(delta_ptr + at, mask, 0.0).to(tl.float32)).to(x.dtype)
-        tl.store(sum_ptr + at, x, mask)
-    y = tl.where(mask, x.to(tl.float32), 0.0)
-    y = tl.where(mask, y - tl.sum(y, 0) / dim, 0.0)
-    y = y * tl.rsqrt(tl.sum(y * y, 0) / dim + eps) * scale + shift
-    tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), mask)
-
-
-def add_norm(
-    x: Tensor, delta: Tensor | None, gate: Tensor, scale: Tensor, shift: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
-    """(s, norm(s) * scale + shift) for s = x + gate * delta, x and delta [..., C], or s = x without delta."""
-    x = x.contiguous()
-    total, out = x if delta is None else torch.empty_like(x), torch.empty_like(x)
-    dim = x.shape[-1]
-    _add_norm_kernel[(x.numel() // dim,)](
-        x, x if delta is None else delta.contiguous(), gate, scale, shift, total, out, dim, eps,
-        HAS_DELTA=delta is not None, BLOCK=triton.next_power_of_2(dim), USE_PDL=USE_PDL, num_warps=4, **PDL_LAUNCH,
-    )  # fmt: skip
-    return total, out
 
 
 @triton.jit

@@ -14,9 +14,7 @@ from stentor.models.cosyvoice3.config import DIT_EPS, TAIL
 def add_norm(x: Tensor, delta: Tensor | None, gate: Tensor, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
     """(s, LayerNorm(s) * scale + shift) for s = x + gate * delta, or s = x without delta. x, delta [..., C]."""
     if kernels.enabled(Kernel.NORM, x):
-        from stentor.models.cosyvoice3.kernels import add_norm as fused
-
-        return fused(x, delta, gate, scale, shift, DIT_EPS)
+        return kernels.modulated_norm.add_norm(x, delta, gate, scale, shift, DIT_EPS, constant=True)
     total = x if delta is None else torch.addcmul(x, gate, delta)
     return total, F.layer_norm(total, total.shape[-1:], scale, shift, DIT_EPS)
 
@@ -41,14 +39,6 @@ def taps_product(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
     It is for few frames in float32 and float64, where the library's convolutions leave most of a GPU idle.
     """
     return F.linear(x.unfold(1, weight.shape[2], 1).flatten(2), weight.flatten(1), bias)
-
-
-def linear_gelu(layer: nn.Linear, x: Tensor) -> Tensor:
-    """GELU (by its tanh formula) of a layer's output."""
-    if x.is_cuda and layer.bias is not None:  # inside the product
-        flat = torch._addmm_activation(layer.bias, x.flatten(0, -2), layer.weight.T, use_gelu=True)
-        return flat.view(*x.shape[:-1], -1)
-    return F.gelu(layer(x), approximate="tanh")
 
 
 def tail_of(x: Tensor) -> Tensor:

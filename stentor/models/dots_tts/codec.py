@@ -7,12 +7,15 @@ nothing is owed, so the samples of its latents stand in front, and two more late
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from stentor import kernels
+from stentor.layers.codec_blocks import SnakeBeta
 from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, CausalModule, StreamingState, upcast
 from stentor.layers.types import NO_PAGES, CodecCall, Column, State
 from stentor.models.dots_tts.config import LOOKAHEAD, VocoderConfig
@@ -22,7 +25,6 @@ LSTM_WIDTH = 4
 """Width of the LSTM, in latents."""
 SLOPE, INNER_SLOPE = 0.2, 0.01
 ENCODER_PAIRS = 6
-BETA_EPS = 1e-9
 
 
 class ChunkState(StreamingState):
@@ -35,86 +37,84 @@ class ChunkState(StreamingState):
         super().__init__(old)
         self.first, self._latents = first, latents
 
-    def concat_history(self, key: str, x: Tensor, count: int, dim: int) -> Tensor:
-        return self.keep(key, torch.cat((self.old[key].movedim(1, dim).to(x.dtype), x), dim), count, dim)
+    def ahead(self, steps: int) -> int:
+        """How many of a convolution's `steps` are ahead of a stream that has begun before this call."""
+        return LOOKAHEAD * steps // self._latents
 
-    def keep(self, key: str, y: Tensor, count: int, dim: int) -> Tensor:
-        """Store the last `count` steps before what is ahead, of y: a history of so many steps and those of the call."""
-        steps = y.shape[dim] - count
-        ahead = LOOKAHEAD * steps // self._latents
+    def concat_history(self, key: str, x: Tensor, count: int, dim: int) -> Tensor:
+        """Put the `count` stored steps of `key` before x along `dim`. Store the last ones before what is ahead."""
+        y = torch.cat((self.old[key].movedim(1, dim).to(x.dtype), x), dim)
+        steps = x.shape[dim]
+        ahead = self.ahead(steps)
         usual, begun = (y.narrow(dim, steps - n, count).movedim(dim, 1) for n in (ahead, 2 * ahead))
         self.new[key] = torch.where(self.first.view(-1, *[1] * (y.ndim - 1)), begun, usual)
         return y
 
 
-class Filter(CausalModule):
-    """A resampling by two with its taps [channels or 1, 1, TAPS]."""
+class Filter(nn.Module):
+    """A low-pass filter of twice the rate, `filter` [channels or 1, 1, TAPS]."""
 
-    def __init__(self, channels: int, tail: int, own: bool) -> None:
-        super().__init__(channels, tail)
+    def __init__(self, channels: int, own: bool) -> None:
+        super().__init__()
         self.filter = nn.Parameter(torch.empty(channels if own else 1, 1, TAPS))
 
-    @property
-    def taps(self) -> Tensor:
-        return self.filter.expand(self.channels, 1, TAPS)
-
-
-class Upsample2(Filter):
-    """x [B, C, n] -> [B, C, 2 n]. Zeros stand before a stream."""
-
-    def __init__(self, channels: int, own: bool) -> None:
-        super().__init__(channels, TAPS // 2 - 1, own)
-
-    def forward(self, x: Tensor, state: ChunkState) -> Tensor:
-        count = 2 * x.shape[2]
-        x = self.with_history(x, state)
-        y = F.conv_transpose1d(x, self.taps.to(x.dtype), stride=2, groups=self.channels)
-        return 2 * y[..., TAPS - 2 : TAPS - 2 + count]
-
-
-class Downsample2(Filter):
-    """x [B, C, 2 n] -> [B, C, n]. The first value stands before a stream as often as it takes."""
-
-    def __init__(self, channels: int, own: bool) -> None:
-        super().__init__(channels, TAPS - 1, own)
-
-    def forward(self, x: Tensor, state: ChunkState) -> Tensor:
-        before = state.old[self.key].transpose(1, 2).to(x.dtype)
-        before = torch.where(state.first[:, None, None], x[..., :1].expand_as(before), before)
-        y = state.keep(self.key, torch.cat((before, x), 2), self.tail, dim=2)
-        return F.conv1d(y, self.taps.to(x.dtype), stride=2, groups=self.channels)
+    def taps(self, x: Tensor) -> Tensor:
+        """[channels of x, 1, TAPS] in its dtype."""
+        return self.filter.to(x.dtype).expand(x.shape[1], 1, TAPS)
 
 
 class LowPass(nn.Module):
     def __init__(self, channels: int, own: bool) -> None:
         super().__init__()
-        self.lowpass = Downsample2(channels, own)
-
-
-class SnakeBeta(nn.Module):
-    """u + sin(u e^alpha)^2 / (e^beta + 1e-9) per channel, in float32 at least."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.alpha, self.beta = nn.Parameter(torch.empty(channels)), nn.Parameter(torch.empty(channels))
-
-    def forward(self, u: Tensor) -> Tensor:
-        wide = upcast(u)
-        alpha, beta = (p.to(wide.dtype).exp()[:, None] for p in (self.alpha, self.beta))
-        return (wide + (wide * alpha).sin().square() / (beta + BETA_EPS)).to(u.dtype)
+        self.lowpass = Filter(channels, own)
 
 
 class Activation(nn.Module):
-    """SnakeBeta at twice the rate, without the aliases that it would make."""
+    """SnakeBeta at twice the rate, without the aliases that it would make. x [B, C, n] -> [B, C, n].
+
+    Zeros stand before a stream, and at twice the rate its first value as often as it takes. A result depends on the
+    `tail` inputs before it: six taps of the way up for each of the six values on the way down.
+    """
+
+    tail = TAPS - 1
 
     def __init__(self, channels: int, own: bool = False) -> None:
         super().__init__()
+        self.channels, self.key = channels, ""
         self.act = SnakeBeta(channels)
-        self.upsample, self.downsample = Upsample2(channels, own), LowPass(channels, own)
+        self.upsample, self.downsample = Filter(channels, own), LowPass(channels, own)
 
     def forward(self, x: Tensor, state: ChunkState) -> Tensor:
-        out: Tensor = self.downsample.lowpass(self.act(self.upsample(x, state)), state)
-        return out
+        count = 2 * x.shape[2]
+        x = state.concat_history(self.key, x, self.tail, dim=2)
+        y = F.conv_transpose1d(x, self.upsample.taps(x), stride=2, groups=self.channels)
+        y = self.act(2 * y[..., self.tail : 2 * self.tail + count])
+        before = torch.where(state.first[:, None, None], y[..., self.tail : self.tail + 1], y[..., : self.tail])
+        y = torch.cat((before, y[..., self.tail :]), 2)
+        return F.conv1d(y, self.downsample.lowpass.taps(y), stride=2, groups=self.channels)
+
+
+def convolve_activated(
+    act: Activation, conv: CausalConv1d, x: Tensor, state: ChunkState, residual: Tensor | None = None
+) -> Tensor:
+    """residual + conv(act(x)) for x [B, C, n]. With kernels, what is returned is a view of channels-last memory."""
+    if not kernels.conv_kernels_enabled(x):
+        y: Tensor = conv(act(x, state), state)
+        return y if residual is None else residual + y
+    from stentor.models.dots_tts import codec_kernels
+
+    y, state.new[act.key], state.new[conv.key] = codec_kernels.activation(
+        x.transpose(1, 2),
+        state.old[act.key],
+        state.first,
+        act.act.cached_params or act.act.params(),
+        act.upsample.filter,
+        act.downsample.lowpass.filter,
+        state.old[conv.key],
+        state.ahead(x.shape[2]),
+    )
+    residual = None if residual is None else residual.transpose(1, 2)
+    return kernels.conv1d.conv1d(y, conv.weight, conv.bias, conv.dilation, None, residual).transpose(1, 2)
 
 
 class ResidualBlock(nn.Module):
@@ -129,7 +129,7 @@ class ResidualBlock(nn.Module):
     def forward(self, x: Tensor, state: ChunkState) -> Tensor:
         pairs = zip(self.convs1, self.convs2, self.activations[::2], self.activations[1::2], strict=True)
         for dilated, conv, before, between in pairs:
-            x = x + conv(between(dilated(before(x, state), state), state), state)
+            x = convolve_activated(between, conv, convolve_activated(before, dilated, x, state), state, residual=x)
         return x
 
 
@@ -140,7 +140,11 @@ class Up(nn.ModuleList):
         super().__init__([CausalConvTranspose1d(inputs, outputs, rate)])
 
     def forward(self, x: Tensor, state: ChunkState) -> Tensor:
-        out: Tensor = self[0](x, state)
+        conv = self[0]
+        if kernels.conv_kernels_enabled(x):
+            x = state.concat_history(conv.key, x.transpose(1, 2), conv.tail, dim=1)
+            return kernels.conv1d.conv_transpose1d(x, conv.weight, conv.bias, conv.stride, None, None).transpose(1, 2)
+        out: Tensor = conv(x, state)
         return out
 
 
@@ -164,8 +168,8 @@ class Generator(nn.Module):
         for i, up in enumerate(self.ups):
             x = up(x, state)
             own = self.resblocks[i * self.kinds : (i + 1) * self.kinds]
-            x = torch.stack([block(x, state) for block in own]).sum(0) / self.kinds
-        y: Tensor = upcast(self.conv_post(self.activation_post(x, state), state))[:, 0]
+            x = functools.reduce(torch.add, [block(x, state) for block in own]) / self.kinds
+        y: Tensor = upcast(convolve_activated(self.activation_post, self.conv_post, x, state))[:, 0]
         return y.tanh() if self.tanh else y.clamp(-1, 1)
 
 
@@ -225,9 +229,9 @@ class Decoder(nn.Module):
         lstm = Column((c.lstm_layers, LSTM_WIDTH * c.latent), dtype)
         return {**columns, "h": lstm, "c": lstm, "latents": Column((2 * LOOKAHEAD, c.latent), dtype)}
 
-    def _causal(self) -> Iterator[tuple[str, CausalModule]]:
+    def _causal(self) -> Iterator[tuple[str, CausalModule | Activation]]:
         for name, module in self.named_modules():
-            if isinstance(module, CausalModule) and module.tail:
+            if isinstance(module, CausalModule | Activation) and module.tail:
                 module.key = name
                 yield name, module
 

@@ -16,8 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from stentor import kernels
+from stentor.kernels import Kernel
 from stentor.layers.attention import Attend
+from stentor.layers.fused_linear import fuses
 from stentor.layers.linear import Linear
+from stentor.layers.linear_gelu import linear_gelu
+from stentor.layers.lora import LoraLinear, project
 from stentor.layers.norm import RMSNorm
 from stentor.layers.qk_norm_rope import NormRope, RopePositions
 from stentor.layers.rope import Rope, angles
@@ -94,8 +99,11 @@ class Place(NamedTuple):
 
 
 Tables = Callable[[int, int], Tensor]
-"""tables(evaluation, layer): modulation of a layer [rows or 1, parts, width], or of the output behind the last one."""
+"""tables(evaluation, layer): modulation of a layer [rows or 1, parts, width], or of the output behind the last one.
+Scales have 1 added."""
 
+Branch = tuple[Tensor, Tensor]
+"""Output of a layer's part and its gate [rows or 1, width]: the norm that follows adds it to the residual stream."""
 
 Velocity = Callable[[Tensor, int], Tensor]
 """velocity(noisy patches [B, patch, D], evaluation) -> [B, patch, D]."""
@@ -138,7 +146,9 @@ class FlowHead(nn.Module):
         last = layer == len(self.blocks)
         module: FlowBlock | OutputLayer = self.output_layer if last else self.layers[layer]
         out: Tensor = module.adaLN_modulation(condition)
-        return out.view(*out.shape[:-1], -1, self.width)
+        parts = out.view(*out.shape[:-1], -1, self.width)
+        parts[..., 1::3, :] += 1  # the scales
+        return parts
 
     def table(self, condition: Tensor) -> Tensor:
         """The modulations of all layers and of the output, one below the other [..., sum of parts, width]."""
@@ -157,32 +167,31 @@ class FlowHead(nn.Module):
         """Store keys and values of finished units: rows [M, n, width] and tables of each branch."""
         for evaluation in range(evaluations):
             for branch, (own, table) in enumerate(zip(rows, tables, strict=True)):
-                x = self.input_layer(own)
+                x, added = self.input_layer(own), None
                 for i, block in enumerate(self.layers):
                     numbers, layer = table(evaluation, i), self._layer(evaluation, len(rows), branch, i)
-                    q, k, v = self._qkv(block, x, numbers)
-                    seen = place.attend(layer, q, k, v, self._norm_rope(block, place))
+                    x, h = add_norm(x, added, numbers[:, 0], numbers[:, 1])
+                    seen = place.attend(layer, *self._qkv(block, h), self._norm_rope(block, place))
                     if i + 1 < len(self.blocks):  # of the last layer only keys and values are of use
-                        x = self._after(block, x, seen.view(*x.shape), numbers)
+                        x, added = self._after(block, x, seen.view(*x.shape), numbers)
 
     def velocity(self, rows: Tensor, branches: int, evaluation: int, tables: list[Tables], place: Place) -> Tensor:
         """Velocities [branches * B, patch, D] of rows [branches * B, n, width], of which the last are noisy."""
-        x = self.input_layer(rows)
+        x, added = self.input_layer(rows), None
         for i, block in enumerate(self.layers):
-            numbers = [table(evaluation, i) for table in tables]
-            whole = self._joined(numbers, len(rows) // branches)
-            q, k, v = self._qkv(block, x, whole)
-            norm_rope = self._norm_rope(block, place)
+            whole = self._joined([table(evaluation, i) for table in tables], len(rows) // branches)
+            x, h = add_norm(x, added, whole[:, 0], whole[:, 1])
+            norm_rope, (q, k, v) = self._norm_rope(block, place), self._qkv(block, h)
             parts = [
                 place.attend(self._layer(evaluation, branches, branch, i), *own, norm_rope)
                 for branch, own in enumerate(zip(q.chunk(branches), k.chunk(branches), v.chunk(branches), strict=True))
             ]
-            seen = torch.cat(parts).view(*x.shape)
+            seen = (torch.cat(parts) if branches > 1 else parts[0]).view(*x.shape)
             if i + 1 == len(self.blocks):  # what follows reads the noisy rows only
                 x, seen = x[:, -self.patch :], seen[:, -self.patch :]
-            x = self._after(block, x, seen, whole)
+            x, added = self._after(block, x, seen, whole)
         shift, scale = self._joined([t(evaluation, len(self.blocks)) for t in tables], len(rows) // branches).unbind(1)
-        out: Tensor = self.output_layer.linear(_modulated(x, shift, scale))
+        out: Tensor = self.output_layer.linear(add_norm(x, added, shift, scale)[1])
         return out
 
     def _layer(self, evaluation: int, branches: int, branch: int, layer: int) -> int:
@@ -194,25 +203,36 @@ class FlowHead(nn.Module):
     def _norm_rope(self, block: FlowBlock, place: Place) -> NormRope:
         return NormRope(block.attn.q_norm, block.attn.k_norm, place.positions)
 
-    def _qkv(self, block: FlowBlock, x: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v [rows * n, heads, dim] of x [rows, n, width]."""
-        h = _modulated(x, numbers[:, 0], numbers[:, 1])
-        q, k, v = block.attn.qkv_proj(h).view(-1, 3, block.attn.heads, self.width // block.attn.heads).unbind(1)
+    def _qkv(self, block: FlowBlock, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v [rows * n, heads, dim] of normalised h [rows, n, width]."""
+        qkv = project(block.attn.qkv_proj, h)
+        q, k, v = qkv.view(-1, 3, block.attn.heads, self.width // block.attn.heads).unbind(1)
         return q, k, v
 
-    def _after(self, block: FlowBlock, x: Tensor, seen: Tensor, numbers: Tensor) -> Tensor:
-        """The layer from what its attention saw on."""
-        x = x + numbers[:, None, 2] * block.attn.o_proj(seen)
-        h = block.ffn.fc1(_modulated(x, numbers[:, 3], numbers[:, 4]))
-        out: Tensor = x + numbers[:, None, 5] * block.ffn.fc2(F.gelu(h, approximate="tanh"))
-        return out
+    def _after(self, block: FlowBlock, x: Tensor, seen: Tensor, numbers: Tensor) -> tuple[Tensor, Branch]:
+        """The layer from what its attention saw on: x after the attention, and the feed-forward to be added."""
+        attended = project(block.attn.o_proj, seen), numbers[:, 2]
+        x, h = add_norm(x, attended, numbers[:, 3], numbers[:, 4])
+        return x, (project(block.ffn.fc2, _gelu(block.ffn.fc1, h)), numbers[:, 5])
 
 
-def _modulated(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
-    """Layer norm of x [rows, n, width] without weights, in float32, then shift and scale [rows or 1, width]."""
+def add_norm(x: Tensor, branch: Branch | None, shift: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """x [rows, n, width] with the gated branch added, and its layer norm without weights, scaled and shifted by
+    [rows or 1, width] each in float32."""
+    if kernels.enabled(Kernel.NORM, x):
+        delta, gate = (None, shift) if branch is None else branch
+        return kernels.modulated_norm.add_norm(x, delta, gate, scale, shift, LAYER_NORM_EPS)
+    if branch is not None:
+        x = x + branch[1][:, None] * branch[0]
     y = F.layer_norm(x.to(torch.promote_types(x.dtype, torch.float32)), x.shape[-1:], eps=LAYER_NORM_EPS)
-    out: Tensor = (y * (1 + scale[:, None]) + shift[:, None]).to(x.dtype)
-    return out
+    return x, (y * scale[:, None] + shift[:, None]).to(x.dtype)
+
+
+def _gelu(layer: nn.Linear, x: Tensor) -> Tensor:
+    """GELU of a layer's output, by the library in one kernel where that is to compute the product."""
+    if isinstance(layer, LoraLinear) or kernels.is_invariant_gemm(x) or fuses(x, layer.weight):
+        return F.gelu(project(layer, x), approximate="tanh")
+    return linear_gelu(layer, x)
 
 
 def flow_rope(c: DotsConfig, patches: int) -> Rope:

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from stentor.config import path_of
 from stentor.errors import CheckpointError
+from stentor.layers.conv import cast_codec
 from stentor.models.dots_tts.campplus import SpeakerEncoder
-from stentor.models.dots_tts.codec import Decoder, Encoder, SnakeBeta
+from stentor.models.dots_tts.codec import Decoder, Encoder
 from stentor.models.dots_tts.config import DotsConfig, parse, with_solver
 from stentor.models.dots_tts.model import DotsTTS
 from stentor.models.dots_tts.network import DotsNet
@@ -92,17 +92,9 @@ def build_model(
         module.eval().requires_grad_(False)
     decoder.mean, decoder.std = (torch.from_numpy(part).to(device) for part in stats)
     adapters = install_adapters(net, plan, lambda name: name.startswith("llm.model.layers."), read_peft)
-    _cast(decoder, audio_dtype)
-    _cast(encoder, at_least_float32(audio_dtype))
+    cast_codec(decoder, audio_dtype)
+    encoder.to(at_least_float32(audio_dtype))
     return DotsTTS(c, net, decoder, (encoder, speaker), PromptBuilder(c, encode, special, stats), adapters)
-
-
-def _cast(module: nn.Module, dtype: torch.dtype) -> None:
-    """Cast weights to `dtype`, and those of activations to float32 at least. Memory stays as the library reads it."""
-    for part in module.modules():
-        own = at_least_float32(dtype) if isinstance(part, SnakeBeta) else dtype
-        for weight in part.parameters(recurse=False):
-            weight.data = weight.data.to(own)
 
 
 def read_stats(file: Path, latent: int) -> tuple[np.ndarray, np.ndarray]:

@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from stentor.layers.attention import Attend
 from stentor.layers.linear import Linear
+from stentor.layers.lora import project
 from stentor.layers.norm import RMSNorm
 from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.rope import Rope, angles
-from stentor.layers.transformer import Stack, StackConfig
+from stentor.layers.transformer import Stack, StackConfig, fused_layer, fuses_layers
 from stentor.models.base import FrameKV
 from stentor.models.dots_tts.config import EPS32, DotsConfig, LayersConfig
 from stentor.models.dots_tts.flow import FlowHead
@@ -30,9 +31,9 @@ class Attention(nn.Module):
         self.qkv_proj = Linear(c.hidden, 3 * c.hidden, bias=False)
         self.o_proj = Linear(c.hidden, c.hidden)
 
-    def qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x [N, hidden] -> q, k and v [N, heads, dim]."""
-        q, k, v = self.qkv_proj(x).view(len(x), 3, self.heads, -1).unbind(1)
+    def heads_of(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v [N, heads, dim], views of the output of `qkv_proj` [N, 3 hidden]."""
+        q, k, v = qkv.view(len(qkv), 3, self.heads, -1).unbind(1)
         return q, k, v
 
 
@@ -52,11 +53,22 @@ class EncoderLayer(nn.Module):
         self.attn_norm, self.ffn_norm = RMSNorm(c.hidden, EPS32, False), RMSNorm(c.hidden, EPS32, False)
         self.attn, self.ffn = Attention(c), FeedForward(c)
 
-    def forward(self, x: Tensor, layer: int, attend: Attend) -> Tensor:
-        """x [N, hidden] -> [N, hidden]."""
-        x = x + self.attn.o_proj(attend(layer, *self.attn.qkv(self.attn_norm(x)), PLAIN).flatten(1))
-        out: Tensor = x + self.ffn.fc2(F.silu(self.ffn.fc1(self.ffn_norm(x))))
-        return out
+    def forward(self, x: Tensor, delta: Tensor | None, layer: int, attend: Attend) -> tuple[Tensor, Tensor | None]:
+        """x [N, hidden] and delta stand for x + delta, or for x if delta is None. Returns the same for the output."""
+        attn, ffn = self.attn, self.ffn
+        if delta is None and x.dtype == self.attn_norm.weight.dtype and fuses_layers(x, *self.linear_layers):
+            q, k, v = attn.heads_of(fused_layer(x, attn.qkv_proj, self.attn_norm.kernel_args))
+            x = fused_layer(attend(layer, q, k, v, PLAIN).flatten(1), attn.o_proj, residual=x)
+            h = F.silu(fused_layer(x, ffn.fc1, self.ffn_norm.kernel_args))
+            return fused_layer(h, ffn.fc2, residual=x), None
+        x, h = self.attn_norm.add_norm(x, delta)
+        q, k, v = attn.heads_of(project(attn.qkv_proj, h))
+        x, h = self.ffn_norm.add_norm(x, project(attn.o_proj, attend(layer, q, k, v, PLAIN).flatten(1)))
+        return x, project(ffn.fc2, F.silu(project(ffn.fc1, h)))
+
+    @property
+    def linear_layers(self) -> tuple[nn.Linear, ...]:
+        return self.attn.qkv_proj, self.attn.o_proj, self.ffn.fc1, self.ffn.fc2
 
 
 class EncoderLayers(nn.Module):
@@ -86,8 +98,10 @@ class PatchEncoder(nn.Module):
         x = self.in_proj(F.linear(pairs, weight.transpose(1, 2).flatten(1), self.ds_proj.bias))
         pos = TOKENS * number[:, None] + torch.arange(TOKENS, device=number.device)
         attend = frames.view(ENCODER, pos, kept=pos >= 0)
+        delta: Tensor | None = None
         for i, layer in enumerate(self.encoder.layers):
-            x = layer(x, i, attend)
+            x, delta = layer(x, delta, i, attend)
+        x = x if delta is None else x + delta
         out: Tensor = self.out_proj(x.view(len(number), -1))
         return out
 

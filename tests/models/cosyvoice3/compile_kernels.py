@@ -32,11 +32,6 @@ def projected(dtype: torch.dtype, batch: int, frames: int) -> tuple[Tensor, Tens
     return meta(batch, 2, frames, 3 * DIM, dtype=dtype), *tables, integers(batch)
 
 
-def norm(dtype: torch.dtype, adds: bool) -> None:
-    x, row = meta(BATCH, 2, FRAMES, DIM, dtype=dtype), meta(DIM, dtype=dtype)
-    kernels.add_norm(x, x if adds else None, row, row, row, 1e-6)
-
-
 def convolution(dtype: torch.dtype, adds: bool) -> None:
     x = meta(BATCH, 2, FRAMES, DIM, dtype=dtype)
     weight = meta(TAPS, WIDTH, DIM, dtype=dtype).permute(2, 1, 0)
@@ -74,11 +69,9 @@ class MetaRows(dict[str, Tensor]):
 
 CASES: dict[str, Case] = {
     "attention of two cells": lambda t: attention(t, BATCH, 2),
-    "norm": lambda t: norm(t, adds=False),
     "attention of a whole": whole,
     "attention of a cell": lambda t: attention(t, BATCH, 1),
     "attention of a cell in splits": lambda t: attention(t, 1, 1),
-    "sum and norm": lambda t: norm(t, adds=True),
     "convolution": lambda t: convolution(t, adds=False),
     "sampling": sampling,
     "live text": live_text,

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
-from stentor.kernels import switches
+from stentor.kernels import modulated_norm, switches
 from stentor.kernels.types import RowRef
 from stentor.layers.conv import StreamingState, cast_codec, state_columns
 from stentor.layers.rope import angles
@@ -142,7 +142,8 @@ def test_a_row_without_frames_gives_no_nan(splits):
 def test_a_sum_is_normalised_and_modulated(dtype, adds, reference):
     x, delta = random(2, 2, 7, 80, dtype=dtype), random(2, 2, 7, 80, dtype=dtype) if adds else None
     rows = [random(80, dtype=dtype) for _ in range(3)]
-    for got, want in zip(kernels.add_norm(x, delta, *rows, 1e-6), ops.add_norm(x, delta, *rows), strict=True):
+    fused = modulated_norm.add_norm(x, delta, *rows, 1e-6, constant=True)
+    for got, want in zip(fused, ops.add_norm(x, delta, *rows), strict=True):
         close(got, want)
 
 
