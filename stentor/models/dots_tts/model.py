@@ -92,7 +92,8 @@ class DotsTTS:
         their numbers [M], then the patches that they make and their voices."""
         text = self.net.llm.model.embed_tokens(p.rows["token"])
         speaker = rows.column("speaker")
-        number, slot = (torch.cat((t, t[:1]))[p.frame_at] for t in (p.rows["patch"], speaker.idx))
+        both = torch.stack((p.rows["patch"], speaker.idx))
+        number, slot = torch.cat((both, both[:, :1]), dim=1)[:, p.frame_at]
         encoded, made = p.frames.chunk(2, dim=1)
         return text, p.frame_at, encoded, number - 1, made, self.net.voice(speaker.table[slot]), number
 
