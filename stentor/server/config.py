@@ -105,7 +105,10 @@ class ServerConfig:
     wyoming_port: int | None = option(
         None, "listen for Wyoming clients, such as Home Assistant, on this TCP port too; 0 takes a free one"
     )
-    api_processes: int = option(1, "processes that take requests on this port, for more streams than one can send")
+    api_processes: int = option(
+        0,
+        "processes that take requests on this port; 0: four with a GPU and 16 CPUs where flags allow it, else one",
+    )
     root_path: str = option("", "path prefix that a proxy in front removes")
     ssl_keyfile: str | None = option(None, "TLS key")
     ssl_certfile: str | None = option(None, "TLS certificate")
@@ -301,17 +304,24 @@ class ServerConfig:
         if self.port == 0:
             raise InvalidRequest("port", "must be a number of its own with replicas, not 0")
 
-    def _check_api_processes(self) -> None:
-        if self.api_processes == 1:
-            return
+    def wants_one_process(self) -> str | None:
+        """Name a field that does not go with several API processes. None: they may be several."""
         given = {
             "uds": self.uds is not None,
             "idle_unload_seconds": self.idle_unload_seconds is not None,
             "allow_runtime_lora_updating": self.allow_runtime_lora_updating,
             "replicas": self.scaled,
+            "wyoming_port": self.wyoming_port == 0,
         }
-        for name in (name for name, is_given in given.items() if is_given):
-            raise InvalidRequest(name, "does not go with more than one of api_processes")
+        return next((name for name, is_given in given.items() if is_given), None)
+
+    def _check_api_processes(self) -> None:
+        name = self.wants_one_process()
+        if self.api_processes <= 1 or name is None:
+            return
+        if name == "wyoming_port":
+            raise InvalidRequest(name, "must be a number of its own with several api_processes, not 0")
+        raise InvalidRequest(name, "does not go with more than one of api_processes")
 
     def _check_wyoming(self) -> None:
         if self.wyoming_port is None:
@@ -322,8 +332,6 @@ class ServerConfig:
             )
         if self.scaled:
             raise InvalidRequest("wyoming_port", "does not go with replicas")
-        if self.api_processes > 1 and self.wyoming_port == 0:
-            raise InvalidRequest("wyoming_port", "must be a number of its own with several api_processes, not 0")
 
     def _check_watermark(self) -> None:
         if self.watermark is not None:
@@ -349,7 +357,7 @@ def _check_number(name: str, given: Sequence[object], models: int) -> None:
         raise InvalidRequest(name, f"give one value, or one per model ({models})")
 
 
-_FROM_ZERO = ("drain_seconds", "guard_retries")
+_FROM_ZERO = ("api_processes", "drain_seconds", "guard_retries")
 _OTHER_RANGES = (
     "port",
     "wyoming_port",

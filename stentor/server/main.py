@@ -12,12 +12,15 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
+from stentor import machine
 from stentor.server import logs
 from stentor.server.api_processes import ApiProcesses, AttachedHost, Owner, read_start
 from stentor.server.app import create_app
@@ -30,6 +33,8 @@ from stentor.server.state import Server
 
 log = logging.getLogger("stentor.server")
 
+GPU = Path("/dev/nvidia0")  # this process imports no torch
+MANY, MANY_CPUS = 4, 16  # API processes, and the CPUs of a machine that has them
 END_SECONDS = LIMITS.end_seconds  # for the last words to clients whose requests have not ended in time
 
 
@@ -101,6 +106,7 @@ class _Uvicorn(uvicorn.Server):
 def serve(config: ServerConfig) -> int:
     """Serve until SIGTERM or SIGINT, then finish running requests. Returns the process's exit code."""
     logs.configure(config.uvicorn_log_level, config.log_format)
+    config = replace(config, api_processes=config.api_processes or usual_api_processes(config))
     try:
         tls = tls_context(config)
     except OSError as e:
@@ -121,7 +127,7 @@ def serve(config: ServerConfig) -> int:
         holder[0].give_up(code)
 
     port = sockets[0].getsockname()[1] if sockets else config.port
-    processes = None if config.api_processes == 1 else ApiProcesses(config, port)
+    processes = None if config.api_processes <= 1 else ApiProcesses(config, port)
     limits = fitted(LIMITS)
     app = create_app(config, give_up, limits=limits, counts=None if processes is None else processes.counts)
     holder.append(_configured(app, config, limits, tls))
@@ -134,6 +140,12 @@ def serve(config: ServerConfig) -> int:
         log.info("running on %s; loading models", url)
         _say_when_ready(holder[0].held.hosts.all, url)
     return _run(holder[0], sockets or None)
+
+
+def usual_api_processes(config: ServerConfig) -> int:
+    """API processes where none are asked for. A GPU makes more streams than one event loop sends (docs/scaling.md)."""
+    gpu = config.device != "cpu" and GPU.exists()
+    return MANY if gpu and machine.cpus() >= MANY_CPUS and config.wants_one_process() is None else 1
 
 
 def _say_when_ready(hosts: Sequence[ModelHost], url: str) -> None:

@@ -24,9 +24,8 @@ DTYPES = [torch.float32, torch.bfloat16]
 DOTS = DTYPES if DEVICE == "cuda" else [torch.float32]  # interpreted, tl.dot has no bfloat16
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1.2e-2 if DEVICE == "cuda" else 3e-2}  # the interpreter truncates
 FAMILIES = ("cosyvoice3", "fish_s2", "voxcpm2")
-MORE = ("stentor.models.dots_tts.codec_kernels",) + tuple(
-    f"stentor.models.cosyvoice3.{m}" for m in ("attention_kernels", "whole_attention_kernels", "live_text_kernels")
-)
+COSYVOICE = ("attention_kernels", "whole_attention_kernels", "live_text_kernels")
+MORE = ("stentor.models.dots_tts.codec_kernels", *(f"stentor.models.cosyvoice3.{m}" for m in COSYVOICE))
 
 
 def _interpret() -> None:

@@ -20,8 +20,10 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 import stentor
+from stentor import machine
 from stentor.errors import InvalidRequest
 from stentor.output.marks import comment
+from stentor.server import main
 from stentor.server.api_processes import AttachedHost, State, merged
 from stentor.server.config import ServerConfig
 from stentor.server.engines import messages as m
@@ -376,12 +378,33 @@ def test_a_model_is_ready_in_a_further_process_once_that_reaches_the_engine(tmp_
         ("idle_unload_seconds", {"idle_unload_seconds": 5.0}),
         ("allow_runtime_lora_updating", {"allow_runtime_lora_updating": True, "api_key": ("k",)}),
         ("replicas", {"replicas": 2}),
-        ("api_processes", {"api_processes": 0}),
+        ("api_processes", {"api_processes": -1}),
+        ("wyoming_port", {"wyoming_port": 0}),
     ],
 )
 def test_what_does_not_go_with_several_processes_is_named(name: str, given: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=f"^{name}"):
         ServerConfig(**{"api_processes": 2, **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "gpu", "cpus", "count"),
+    [
+        ({}, True, 16, 4),
+        ({"device": "cuda:1"}, True, 64, 4),
+        ({}, True, 8, 1),
+        ({}, False, 64, 1),
+        ({"device": "cpu"}, True, 64, 1),
+        ({"uds": "/tmp/a.sock"}, True, 64, 1),
+        ({"wyoming_port": 0}, True, 64, 1),
+    ],
+)
+def test_a_gpu_has_as_many_processes_as_pay_where_the_flags_allow_it(
+    given: dict[str, Any], gpu: bool, cpus: int, count: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(main, "GPU", tmp_path if gpu else tmp_path / "none")
+    monkeypatch.setattr(machine, "cpus", lambda: cpus)
+    assert main.usual_api_processes(ServerConfig(**given)) == count
 
 
 def page(requests: int, steps: int, leads: Sequence[float], sessions: int) -> str:

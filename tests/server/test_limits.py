@@ -23,6 +23,8 @@ NO_LIMITS = {  # numbers that are not limits, and why
     "doors/wyoming/session.py PCM": "how pcm is",
     "speech/playback.py OK_SECONDS": "the threshold of a metric",
     "config.py MIB": "a unit",
+    "main.py MANY": "a default, which a flag changes",
+    "main.py MANY_CPUS": "a default, which a flag changes",
     "voices/references.py PADDING": "samples that are no audio",
     "engine_metrics.py ENGINE_GAUGES": "shares, by what there is",
     "engines/launch.py CONNECT_SECONDS": "how often it is tried to send a descriptor",

@@ -95,9 +95,11 @@ class Activation(nn.Module):
 
 
 def convolve_activated(
-    act: Activation, conv: CausalConv1d, x: Tensor, state: ChunkState, residual: Tensor | None = None
+    act: nn.Module, conv: nn.Module, x: Tensor, state: ChunkState, residual: Tensor | None = None
 ) -> Tensor:
     """residual + conv(act(x)) for x [B, C, n]. With kernels, what is returned is a view of channels-last memory."""
+    assert isinstance(act, Activation)
+    assert isinstance(conv, CausalConv1d)
     if not kernels.conv_kernels_enabled(x):
         y: Tensor = conv(act(x, state), state)
         return y if residual is None else residual + y
@@ -141,11 +143,11 @@ class Up(nn.ModuleList):
 
     def forward(self, x: Tensor, state: ChunkState) -> Tensor:
         conv = self[0]
+        assert isinstance(conv, CausalConvTranspose1d)
         if kernels.conv_kernels_enabled(x):
             x = state.concat_history(conv.key, x.transpose(1, 2), conv.tail, dim=1)
             return kernels.conv1d.conv_transpose1d(x, conv.weight, conv.bias, conv.stride, None, None).transpose(1, 2)
-        out: Tensor = conv(x, state)
-        return out
+        return conv.forward(x, state)
 
 
 class Generator(nn.Module):

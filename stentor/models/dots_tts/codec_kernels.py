@@ -61,7 +61,7 @@ def _keep_histories(
     x_ptr, past_ptr, history_ptr, out_ptr, new_past_ptr, new_history_ptr, num_steps, tail, end, num_channels, offs_c,
     in_range, stride_xt, stride_pt, stride_ht, PAST: tl.constexpr, BLOCK_T: tl.constexpr,
 ):  # fmt: skip
-    """Of one row: the history before the result, and what the next call needs of both. The pointers are the row's."""
+    """Copy one row's history before its result, and keep what the next call needs. Pointers are those of the row."""
     at = tl.arange(0, BLOCK_T)[:, None]
     kept = in_range & (at < tail)
     history = tl.load(history_ptr + at * stride_ht + offs_c, kept, 0.0)

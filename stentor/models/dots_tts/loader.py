@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from stentor.config import path_of
 from stentor.errors import CheckpointError
@@ -94,6 +95,9 @@ def build_model(
     adapters = install_adapters(net, plan, lambda name: name.startswith("llm.model.layers."), read_peft)
     cast_codec(decoder, audio_dtype)
     encoder.to(at_least_float32(audio_dtype))
+    for part in (*decoder.modules(), *encoder.modules()):
+        if isinstance(part, nn.LSTM):
+            part.flatten_parameters()  # else the library of a GPU copies all weights in each call
     return DotsTTS(c, net, decoder, (encoder, speaker), PromptBuilder(c, encode, special, stats), adapters)
 
 

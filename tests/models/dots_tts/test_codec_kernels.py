@@ -53,7 +53,7 @@ def error(got: Tensor, want: Tensor) -> float:
 @pytest.mark.parametrize("steps", [6, 30, 78])
 @pytest.mark.parametrize(("channels", "own", "dilation"), [(24, True, 1), (64, False, 1), (40, False, 5)])
 def test_an_activation_and_its_convolution_equal_the_modules(steps, channels, own, dilation):
-    """Of streams that begin and others, with more columns and fewer than either history."""
+    """Streams begin or go on, with more columns than either history and with fewer."""
     act, conv = filled(Activation(channels, own)), filled(CausalConv1d(channels, channels, 7, dilation))
     act.key, conv.key = "act", "conv"
     x, residual = random(3, channels, steps), random(3, channels, steps)
