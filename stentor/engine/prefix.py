@@ -34,9 +34,10 @@ def prefix_keys(prompt: Prompt, page_size: int, known: tuple[bytes, ...] = ()) -
     parts += [_pages(prompt.frame_at % page_size, given)]
     lengths = struct.Struct(f"{len(parts)}q").pack
     adapter = b"" if prompt.lora is None else prompt.lora.identity
-    identity = _digest(len(adapter).to_bytes(8), adapter, prompt.voice.encode())
     keys = list(known)
-    for page in zip(*parts, strict=True):
+    for page, frames in zip(zip(*parts, strict=True), given[1:], strict=True):
+        voice = " ".join(id for id, start in prompt.voices or ((prompt.voice, -1),) if start < frames)
+        identity = _digest(len(adapter).to_bytes(8), adapter, voice.encode())
         keys.append(_digest(*keys[-1:], identity, lengths(*map(len, page)), *page))
     return tuple(keys)
 

@@ -172,6 +172,8 @@ class Prompt:
     min_frames: int  # a stop counts only after so many frames, heard or not
     codec_prefix: np.ndarray
     voice: str = ""
+    voices: tuple[tuple[str, int], ...] = ()
+    """Names of the voices in `frames` and the first frame of each, where prompts share some of them. Else `voice`."""
     codec_conditions: dict[str, np.ndarray] = field(default_factory=dict)
     num_evals: int = 0  # loop length that emit needs for this row (flow steps). A step runs the largest of its batch
     runaway_frames: int | None = None  # a result of so many frames is probably a run-on (see retry.py)

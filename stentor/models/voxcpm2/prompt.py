@@ -33,10 +33,11 @@ Tokenize = Callable[[str], list[int]]
 class GivenAudio:
     """The given part of the sequence: patches of the isolated reference and of the prompt, and the prompt's text.
 
-    id: names both.
+    id: names both. voices: names of each, with its first patch.
     """
 
     id: str
+    voices: tuple[tuple[str, int], ...]
     reference: np.ndarray  # [R, P, feat], R may be 0
     prompt: np.ndarray  # [M, P, feat], M may be 0
     text: str
@@ -115,6 +116,7 @@ class PromptBuilder:
             min_frames=min_frames,
             codec_prefix=frames[-PRIME:] if len(given.prompt) else self.empty,
             voice=given.id,
+            voices=given.voices,
             num_evals=evaluations(options["flow_steps"]),
             runaway_frames=None if options["ignore_eos"] else suspect,
             words=target.places(is_sound) if self.aligned else (),
@@ -129,7 +131,9 @@ class PromptBuilder:
         patches = [self.empty, *(voice.features["patches"].astype(np.float32, copy=False) for voice in voices)]
         continued = self.empty if prompt is None else patches.pop()
         text = prompt.text or "" if prompt is not None else ""
-        return GivenAudio(" ".join(voice.id for voice in voices), patches[-1], continued, text)
+        starts = (0, len(patches[-1])) if len(voices) > 1 else (0,)
+        spans = tuple((voice.id, start) for voice, start in zip(voices, starts, strict=False))
+        return GivenAudio(" ".join(voice.id for voice in voices), spans, patches[-1], continued, text)
 
     def _sequence(self, given: GivenAudio, text: str) -> tuple[list[int], np.ndarray, np.ndarray]:
         """Token ids [T] (0 where audio stands), the given patches in order [M, P, feat] and their positions [M]."""
