@@ -32,10 +32,10 @@ from stentor.output.marks import Marks
 from stentor.output.render import Output
 from stentor.output.watermark import Make
 from stentor.speech import awaited
+from stentor.speech.cutting import dialogue, reading
 from stentor.speech.live_text import PROBE, TextFeed
-from stentor.speech.passage import Passage, SpeechStream, speak
-from stentor.speech.pieces import dialogue, reading
 from stentor.speech.result import Speech
+from stentor.speech.spoken_text import SpeechStream, SpokenText, speak
 from stentor.text.cleanup import ALL
 from stentor.text.front_end import Check, proceed
 from stentor.text.lexicon import Lexicon
@@ -175,7 +175,7 @@ class TTS:
         InvalidRequest (a ValueError) names what is wrong. BatchError has the results of a list of which some texts
         failed. Overloaded: the queue has no room for the first text.
         """
-        results = speak(self._passages(text, options))
+        results = speak(self._texts(text, options))
         return _speeches(results) if _several(text) else _speech(results[0])
 
     def stream(self, text: str | None = None, **options: Any) -> Iterator[Speech]:
@@ -183,7 +183,7 @@ class TTS:
 
         This call checks and queues the request, before the first chunk is taken. Options: see generate.
         """
-        return SpeechStream(self._passage(text, options, tries=1, streaming=True))
+        return SpeechStream(self._text(text, options, tries=1, streaming=True))
 
     @overload
     async def agenerate(self, text: str | None = None, **options: Any) -> Speech: ...
@@ -193,8 +193,8 @@ class TTS:
 
     async def agenerate(self, text: str | Sequence[str] | None = None, **options: Any) -> Speech | list[Speech]:
         """Generate speech as `generate` does, for asyncio. Cancelling the task cancels the request."""
-        passages = await asyncio.to_thread(self._passages, text, options)
-        results = await awaited.speak(passages) if passages else []
+        texts = await asyncio.to_thread(self._texts, text, options)
+        results = await awaited.speak(texts) if texts else []
         return _speeches(results) if _several(text) else _speech(results[0])
 
     def astream(self, text: str | AsyncIterable[str] | None = None, **options: Any) -> AsyncGenerator[Speech, None]:
@@ -206,7 +206,7 @@ class TTS:
         """
         if isinstance(text, AsyncIterable):
             return awaited.live(partial(self._growing, options), text)
-        return awaited.stream(partial(self._passage, text, options, tries=1, streaming=True))
+        return awaited.stream(partial(self._text, text, options, tries=1, streaming=True))
 
     def speaker_embedding(self, reference: Reference) -> np.ndarray:
         """The voice of a reference as a vector, float32 [spec.speaker_size], for later requests instead of audio.
@@ -224,13 +224,13 @@ class TTS:
         wanted, for every model. InvalidRequest says what is wrong with it."""
         return request.load(self.spec, "reference", reference)
 
-    def _passages(self, text: object, options: Mapping[str, Any]) -> list[Passage]:
-        """A passage for each text of a call. Nothing is queued."""
+    def _texts(self, text: object, options: Mapping[str, Any]) -> list[SpokenText]:
+        """The texts of a call. Nothing is queued."""
         own = dict(options)
         tries = request.retries(own.pop("retries", None))
         own = self._loaded(own)
         texts = request.texts(text) if _several(text) else [text]
-        return [self._passage(t, own, tries, streaming=False) for t in texts]
+        return [self._text(t, own, tries, streaming=False) for t in texts]
 
     def _loaded(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a call with its audio loaded, once for all texts."""
@@ -243,26 +243,26 @@ class TTS:
             loaded["voices"] = request.load_voices(self.spec, options["voices"], self.name)
         return loaded
 
-    def _passage(self, text: object, options: Mapping[str, Any], tries: int, streaming: bool) -> Passage:
+    def _text(self, text: object, options: Mapping[str, Any], tries: int, streaming: bool) -> SpokenText:
         """A text, or a script, cut into what is spoken at a time, and checked with its options. Nothing is queued."""
         how, script = self._reading_of(options), options.get("script")
         if script is not None and text is not None:
             raise InvalidRequest("script", "stands for text: give one of them")
         turns = marked(request.check_text(text)) if script is None else scripted(script)
-        pieces = dialogue(self.spec, turns, how.granularity, MAX_CHARS, self.lexicon, how.cleanup, how.language)
+        segments = dialogue(self.spec, turns, how.granularity, MAX_CHARS, self.lexicon, how.cleanup, how.language)
         requests: dict[str | None, SpeechRequest] = {}
-        for piece in pieces:
-            if piece.voice not in requests:
-                whole = len(pieces) == len(turns) == 1 and piece.spoken == turns[0].text.strip()
-                spoken = turns[0].text if whole else piece.spoken  # as it is, with its spaces
-                requests[piece.voice] = self._in_voice(piece.voice, turns[piece.turn or 0], spoken, how)
+        for segment in segments:
+            if segment.voice not in requests:
+                whole = len(segments) == len(turns) == 1 and segment.spoken == turns[0].text.strip()
+                spoken = turns[0].text if whole else segment.spoken  # as it is, with its spaces
+                requests[segment.voice] = self._in_voice(segment.voice, turns[segment.turn or 0], spoken, how)
         if None not in requests:
             for name in request.OF_A_VOICE:
                 if how.options.get(name) is not None:
                     log.warning("%s is not used: every turn has its own voice", name)
-        aligners = self._aligners(how, " ".join(piece.text for piece in pieces))
-        return Passage(
-            self.engine, self.prompt, self.speakable, requests, pieces, tries, streaming, aligners, how.output
+        aligners = self._aligners(how, " ".join(segment.text for segment in segments))
+        return SpokenText(
+            self.engine, self.prompt, self.speakable, requests, segments, tries, streaming, aligners, how.output
         )
 
     def _aligners(self, how: _How, text: str) -> Aligners | None:
@@ -285,8 +285,8 @@ class TTS:
         except InvalidRequest as e:
             raise InvalidRequest(turn.named("voice") if e.param in own else e.param, e.message) from e
 
-    def _growing(self, options: Mapping[str, Any]) -> tuple[Passage, TextFeed]:
-        """A passage without text yet, and what cuts the text for it."""
+    def _growing(self, options: Mapping[str, Any]) -> tuple[SpokenText, TextFeed]:
+        """A text that grows, without any yet, and what cuts the text for it."""
         for name in ("script", "voices", "retries"):
             if options.get(name) is not None:
                 raise InvalidRequest(name, "needs the complete text")
@@ -296,10 +296,10 @@ class TTS:
         read = reading(self.spec, self.lexicon, how.cleanup, how.language)
         feed = TextFeed(how.granularity, min(MAX_CHARS, self.spec.max_text), live, read, self.spec.split_granularity)
         aligners = self._aligners(how, "")
-        passage = Passage(
+        text = SpokenText(
             self.engine, self.prompt, self.speakable, {None: checked}, [], 1, True, aligners, how.output, growing=True
         )
-        return passage, feed
+        return text, feed
 
     def _takes_live(self, checked: SpeechRequest) -> bool:
         """Whether the model takes text while it speaks with these options."""

@@ -8,7 +8,7 @@ Needs: a GPU, cuda-bindings, NVRTC and nothing but stentor.
 First every product of a stack is timed alone with the most promising tiles, in a CUDA graph over so many copies of its
 weights that none is in the cache. Each tile is checked against float64, with a NaN in every output before. Then blocks
 run one after the other, each with weights of its own, as they are without the kernel and with it. One product after the
-other takes the tile with which the blocks take the least time. The result is a table as in `measured_clusters`.
+other takes the tile with which the blocks take the least time. The result is `clusters` of sm_90.json.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from benchmarks.kernels.skinny_gemm import BANDWIDTH, COLD, EPS, TOLERANCE
+from benchmarks.kernels.tile_search import ARCH, cluster_candidates, fits
 from benchmarks.timing import graph_microseconds
-from stentor.kernels.cluster_gemm import SOURCE, launch
-from stentor.kernels.cuda_cpp import measured_clusters, nvrtc
-from stentor.kernels.cuda_cpp.cluster import ClusterTile, candidates
+from stentor.kernels import linear
+from stentor.kernels.cuda_cpp import nvrtc, tables
+from stentor.kernels.cuda_cpp.cluster import ClusterTile
 from stentor.kernels.cuda_cpp.launch import architecture
 from stentor.kernels.cuda_cpp.operands import Operands
 from stentor.kernels.cuda_cpp.product import Product, WeightType
+from stentor.kernels.hopper_gemm import launch
 from stentor.layers.attention import full
 from stentor.layers.qk_norm_rope import RopePositions
 from stentor.layers.quantized import dequantize, quantize, quantized_linear
@@ -164,6 +166,7 @@ class Blocks:
     """Blocks one after the other, each with weights of its own."""
 
     def __init__(self, case: Case, rows: int, weight: WeightType) -> None:
+        self.weight = weight
         with torch.device("meta"):
             blocks = [Stack(case.config).to(torch.bfloat16) for _ in range(case.blocks)]
         if weight == "int8":
@@ -184,9 +187,10 @@ class Blocks:
 
     def microseconds(self, table: Table, rows: int) -> float:
         """Time of one block, with these tiles."""
-        for measured in (measured_clusters.MEASURED, measured_clusters.MEASURED_INT8):
-            measured.clear()
-            measured.update({key: ((1, rows, t),) for key, t in table.items()})
+        clusters = tables.of(ARCH).clusters  # type: ignore[union-attr]
+        clusters.clear()
+        clusters.update({(*key, self.weight): ((1, rows, t),) for key, t in table.items()})
+        linear.select.cache_clear()
         return graph_microseconds(self.run) / len(self.stacks)
 
 
@@ -226,10 +230,10 @@ def choose(case: Case, rows: int, weight: WeightType, found: dict[str, dict[str,
 def promising(p: Product, rows: int, most: int) -> list[ClusterTile]:
     """Half differ in more than their stages and are the best. Others are the same with more stages or less ahead."""
     by: dict[tuple[int, int, int], list[ClusterTile]] = {}
-    for t in candidates(p, rows):
+    for t in cluster_candidates(p, rows):
         by.setdefault((t.columns, t.warp_groups, t.splits), []).append(t)
     kinds = [sorted(ts, key=lambda t: t.stages) for ts in by.values()][: most // 2]
-    others = [t for ts in kinds for t in (replace(ts[0], ahead=not ts[0].ahead), ts[-1]) if t.fits(p)]
+    others = [t for ts in kinds for t in (replace(ts[0], ahead=not ts[0].ahead), ts[-1]) if fits(t, p)]
     return list(dict.fromkeys([ts[0] for ts in kinds] + others))[:most]
 
 
@@ -239,7 +243,7 @@ def begin_compiling(
     """The jobs of every stack and number of rows, in the order in which they are needed."""
     return {
         (name, rows): [
-            nvrtc.compiler().begin(SOURCE, {**t.macros(p), "PDL": 1}, arch)
+            nvrtc.compiler().begin(nvrtc.SOURCES / "cluster_gemm.cu", {**t.macros(p), "PDL": 1}, arch)
             for p in products(case.config, weight).values()
             for t in promising(p, rows, most)
         ]

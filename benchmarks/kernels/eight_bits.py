@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from benchmarks.kernels.cluster_gemm import fill
 from benchmarks.timing import milliseconds
+from stentor.kernels.linear import fuses
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
 from stentor.kernels.switches import INTERPRETED
-from stentor.layers.fused_linear import fused_linear, fuses
-from stentor.layers.linear import product
+from stentor.layers.linear import linear, product
 from stentor.layers.quantized import LARGEST, dequantize, quantize, quantized_linear
 from stentor.layers.transformer import Block, Stack, StackConfig
 from stentor.models.quantization import quantize_layers
@@ -307,9 +307,9 @@ class Measure:
     def today(self, weight: Tensor, scale: Tensor | None) -> Tensor:
         """Launch what the layer launches now, with norm, gate and residual where they are fused."""
         role = self.shape.role
-        if (scale is not None or self.block_fuses) and fuses(self.x, weight, scales=[scale]):
+        if (scale is not None or self.block_fuses) and fuses(self.x, [(weight, scale)]):
             norm = (self.norm, EPS, True) if role in ("qkv", "gate") else None
-            return fused_linear(self.x, weight, norm, self.residual, role == "gate", scale=scale)
+            return linear(self.x, weight, None, scale, self.residual, norm, role == "gate", must_fuse=True)
         return product(self.x, weight) if scale is None else quantized_linear(self.x, weight, scale, None)
 
     def quantise(self, dtype: torch.dtype) -> Quantized:

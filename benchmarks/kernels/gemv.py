@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also 
 from benchmarks.timing import compile_ahead
 from stentor.kernels import gemv
 from stentor.kernels.configs import GemvConfig, gemv_config
-from stentor.kernels.switches import GEMV_ROWS
+from stentor.kernels.linear import GEMV_ROWS
 
 SHAPES = {
     "vox lm qkv": (2560, 2048, False),

@@ -23,8 +23,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from benchmarks.kernels.skinny_gemm import COLD, Case, compile_tiles, product, short
+from benchmarks.kernels.tile_search import candidates, tile
 from benchmarks.timing import graph_microseconds
-from stentor.kernels.cuda_cpp import tiles
 from stentor.kernels.cuda_cpp.launch import architecture
 from stentor.kernels.cuda_cpp.product import Product, Tile, WeightType
 
@@ -57,7 +57,7 @@ class Block:
 def choices(p: Product, rows: int, most: int) -> list[Tile]:
     """The tile in use and the most promising ones, each with fewer copies in flight too."""
     row_tiles = -(-rows // p.row_tile)
-    found = [tiles.tile(p, rows), *tiles.candidates(p, row_tiles)[:most]]
+    found = [tile(p, rows), *candidates(p, row_tiles)[:most]]
     fewer = [replace(t, stages=s) for t in found for s in (t.stages * 2 // 3, t.stages // 2, t.stages // 3) if s]
     return list(dict.fromkeys([*found, *fewer]))
 

@@ -27,14 +27,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+from benchmarks.kernels.tile_search import candidates, tile
 from benchmarks.timing import graph_microseconds
 from stentor import kernels
-from stentor.kernels.cuda_cpp import nvrtc, tiles
-from stentor.kernels.cuda_cpp.launch import architecture, load
+from stentor.kernels.cuda_cpp import nvrtc
+from stentor.kernels.cuda_cpp.launch import architecture
 from stentor.kernels.cuda_cpp.operands import Operands
 from stentor.kernels.cuda_cpp.product import Product, Tile, WeightType
-from stentor.kernels.cuda_cpp.tiles import candidates
-from stentor.kernels.skinny_gemm import SOURCE
+from stentor.kernels.hopper_gemm import launch
 from stentor.layers.quantized import dequantize, quantize
 
 SHAPES = {
@@ -102,13 +102,9 @@ class Case:
         return F.linear(self.x, weight)
 
     def launch(self, t: Tile) -> Callable[[Tensor], None]:
-        p = self.p
-        kernel = load(SOURCE[p.weight], t.macros(p), p.splits * 32, t.shared_bytes(p), self.x.device.index)
-        grid = t.ctas(p), -(-self.rows // (p.row_tile * t.row_tiles))
-
         def run(weight: Tensor) -> None:
             o = Operands(self.x, weight, (self.norm, EPS), None, self.residual, self.scale)
-            kernel(grid, o.arguments(self.out))
+            launch(self.p, t, o, self.out)
 
         return run
 
@@ -144,14 +140,14 @@ def measure(p: Product, rows: int, most: int, device: torch.device) -> dict[str,
 def tiles_of(p: Product, rows: int, most: int) -> list[Tile]:
     """The tile in use, then others of as many rows as there are, or of half as many, the most promising ones first."""
     row_tiles = -(-rows // p.row_tile)
-    found = [tiles.tile(p, rows), *candidates(p, row_tiles)[:most]]
+    found = [tile(p, rows), *candidates(p, row_tiles)[:most]]
     if row_tiles > 2:
         found += candidates(p, -(-row_tiles // 2))[: most // 3]
     return list(dict.fromkeys(found))
 
 
 def compile_tiles(cases: list[tuple[Product, Tile]], arch: str) -> None:
-    wanted = {(SOURCE[p.weight], tuple({**t.macros(p), "PDL": 1}.items())) for p, t in cases}
+    wanted = {(nvrtc.SOURCES / f"{t.source(p)}.cu", tuple({**t.macros(p), "PDL": 1}.items())) for p, t in cases}
     jobs = [nvrtc.compiler().begin(file, dict(macros), arch) for file, macros in wanted]
     for job in jobs:
         job.result()

@@ -1,9 +1,10 @@
 """Kernels that several model families or the engine use. The package imports only `stentor.machine`.
 
-Most are written in Triton, one in CUDA C++. `from stentor import kernels` does not import Triton. A caller asks
-`kernels.enabled(Kernel.NORM, x)` and then calls a launcher as `kernels.norm_rope.rms_norm(...)`: the modules with
-kernels are imported when they are first used. Each kernel has a reference implementation in PyTorch (in `layers`,
-`engine` or the family), which runs where it is off and which its tests compare it with.
+Most are written in Triton, those of `hopper_gemm` in CUDA C++. `from stentor import kernels` does not import Triton. A
+caller asks `kernels.enabled(Kernel.NORM, x)` and then calls a launcher as `kernels.norm_rope.rms_norm(...)`: the
+modules with kernels are imported when they are first used. `kernels.linear` chooses for linear layers. Each kernel has
+a reference implementation in PyTorch (in `layers`, `engine` or the family), which runs where it is off and which its
+tests compare it with.
 """
 
 from __future__ import annotations
@@ -21,12 +22,6 @@ from stentor.kernels.switches import (
     conv_kernels_enabled,
     enabled,
     is_batch_invariant,
-    is_cluster,
-    is_few_rows,
-    is_gemv,
-    is_invariant_gemm,
-    is_skinny,
-    is_window,
     paged_attention_supported,
     slot_kernels_enabled,
     wants_channels_last,
@@ -38,7 +33,6 @@ __all__ = [
     "adapters_enabled",
     "batch_invariance_supported",
     "batch_invariant",
-    "cluster_gemm",
     "config_rows",
     "conv1d",
     "conv_kernels_enabled",
@@ -48,14 +42,10 @@ __all__ = [
     "frame_codes",
     "gemm",
     "gemv",
+    "hopper_gemm",
     "is_batch_invariant",
-    "is_cluster",
-    "is_few_rows",
-    "is_gemv",
-    "is_invariant_gemm",
-    "is_skinny",
-    "is_window",
     "kv_cache",
+    "linear",
     "lora",
     "modulated_norm",
     "norm_rope",
@@ -66,7 +56,6 @@ __all__ = [
     "rng",
     "sampling",
     "short_attention",
-    "skinny_gemm",
     "slot_kernels_enabled",
     "slot_table",
     "wants_channels_last",
@@ -74,14 +63,15 @@ __all__ = [
 ]
 
 MODULES = (
-    "cluster_gemm",
     "conv1d",
     "experts",
     "frame_attention",
     "frame_codes",
     "gemm",
     "gemv",
+    "hopper_gemm",
     "kv_cache",
+    "linear",
     "lora",
     "modulated_norm",
     "norm_rope",
@@ -91,22 +81,22 @@ MODULES = (
     "rng",
     "sampling",
     "short_attention",
-    "skinny_gemm",
     "slot_table",
     "window_attention",
 )
-"""The modules with kernels. Importing one of Triton's imports Triton."""
+"""The modules with kernels, and `linear`, which chooses. Importing one of Triton's imports Triton."""
 
 if TYPE_CHECKING:
     from stentor.kernels import (
-        cluster_gemm,
         conv1d,
         experts,
         frame_attention,
         frame_codes,
         gemm,
         gemv,
+        hopper_gemm,
         kv_cache,
+        linear,
         lora,
         modulated_norm,
         norm_rope,
@@ -116,7 +106,6 @@ if TYPE_CHECKING:
         rng,
         sampling,
         short_attention,
-        skinny_gemm,
         slot_table,
         window_attention,
     )

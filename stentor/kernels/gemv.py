@@ -151,7 +151,7 @@ def fused_linear(
     config: GemvConfig | None = None,
     scale: Tensor | None = None,
 ) -> Tensor:
-    """norm(x) @ weight.T (+ bias) (+ residual), for x [..., K] of one or two rows (`kernels.is_gemv`), weight [N, K].
+    """norm(x) @ weight.T (+ bias) (+ residual), for x [..., K] of one or two rows, weight [N, K]. See `layers.linear`.
 
     `norm` is an RMSNorm as (weight, eps, weight_after_cast). With `gate`, the result is SwiGLU's silu(first half) *
     second half, [..., N / 2], without bias. With `scale` [N, groups] float32 the weight is quantised.

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from stentor.kernels.buffers import rows_of
 from stentor.kernels.configs import quantized_gemm_config
+from stentor.kernels.linear import QUANTIZED_ROWS
 from stentor.kernels.quantized import GROUPED, PER_OUTPUT, read_scale, weight_bits, widen
-from stentor.kernels.switches import QUANTIZED_ROWS, config_rows
+from stentor.kernels.switches import config_rows
 
 
 @triton.jit

@@ -17,13 +17,6 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-GEMV_ROWS = 2
-"""Rows up to which our GEMV replaces the library's GEMM where our GEMM of few rows does not. It has no tensor cores."""
-SKINNY_ROWS = 48
-"""Rows up to which our GEMM of few rows may be faster than the library's. With more, CTAs read too much of x."""
-QUANTIZED_ROWS = 64
-"""Rows up to which our GEMM reads weights in 8 bits. With more rows, time to make them 16 bits is small."""
-
 
 class Kernel(StrEnum):
     """The names in STENTOR_KERNELS_OFF."""
@@ -94,6 +87,10 @@ AVAILABLE = find_spec("triton") is not None
 """Triton is installed."""
 OFF = parse_off(os.environ.get("STENTOR_KERNELS_OFF", ""))
 
+CUDA_CPP = frozenset((Kernel.SKINNY_GEMM, Kernel.CLUSTER_GEMM))
+"""Kernels of linear layers in CUDA C++."""
+NO_KERNELS: frozenset[Kernel] = frozenset()
+_LINEAR = CUDA_CPP | {Kernel.GEMV, Kernel.GEMM, Kernel.QUANTIZED}
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 _INVARIANT = ContextVar("stentor_batch_invariant", default=False)  # of the thread, as torch's inference mode is
@@ -132,6 +129,12 @@ def enabled(kernel: Kernel, x: Tensor) -> bool:
     return _runs(kernel, x.device) and x.dtype in _DTYPES and torch.is_inference_mode_enabled()
 
 
+def linear_kernels(x: Tensor) -> frozenset[Kernel]:
+    """The kernels of linear layers that serve x. Those in CUDA C++ ask for more."""
+    here = AVAILABLE and (x.device.type == "cuda" or INTERPRETED)
+    return _LINEAR - OFF if here and x.dtype in _DTYPES and torch.is_inference_mode_enabled() else NO_KERNELS
+
+
 def slot_kernels_enabled(device: torch.device) -> bool:
     """Whether kernels gather and commit the rows of the slot table and make their random numbers."""
     return _runs(Kernel.SLOTS, device) and torch.is_inference_mode_enabled()
@@ -156,39 +159,6 @@ def batch_invariance_supported(device: torch.device, dtype: torch.dtype) -> bool
         Kernel.PDL,
     }  # which have no part in it, or change no sum
     return paged_attention_supported(device, dtype) and faster >= OFF
-
-
-def is_gemv(x: Tensor) -> bool:
-    """Whether x [..., H] has so few rows that our GEMV reads weights faster than the library's GEMM."""
-    return x.numel() <= GEMV_ROWS * x.shape[-1] and not is_batch_invariant() and enabled(Kernel.GEMV, x)
-
-
-def is_invariant_gemm(x: Tensor) -> bool:
-    """Whether our GEMM multiplies x [..., H], so that no row depends on how many there are."""
-    return is_batch_invariant() and enabled(Kernel.GEMM, x)
-
-
-def is_window(q: Tensor) -> bool:
-    """Whether our kernel computes windowed attention of q, so that no row depends on how a stream was cut."""
-    return is_batch_invariant() and enabled(Kernel.WINDOW, q)
-
-
-def is_skinny(x: Tensor) -> bool:
-    """Whether our GEMM of few rows may take x [..., H]."""
-    few = x.numel() <= SKINNY_ROWS * x.shape[-1]
-    return x.is_cuda and few and not is_batch_invariant() and enabled(Kernel.SKINNY_GEMM, x)
-
-
-def is_cluster(x: Tensor) -> bool:
-    """Whether our GEMM of some dozens to some hundreds of rows may take x [..., H]."""
-    on = enabled(Kernel.CLUSTER_GEMM, x) and enabled(Kernel.SKINNY_GEMM, x)  # some rows of a block may be fewer
-    return x.is_cuda and on and not is_batch_invariant()
-
-
-def is_few_rows(x: Tensor) -> bool:
-    """Whether our GEMM multiplies x [..., H] by weights in 8 bits, as it has few rows."""
-    few = x.numel() <= QUANTIZED_ROWS * x.shape[-1] or is_batch_invariant()
-    return few and enabled(Kernel.QUANTIZED, x)
 
 
 def conv_kernels_enabled(x: Tensor) -> bool:

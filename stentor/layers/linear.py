@@ -1,4 +1,7 @@
-"""Linear layers, with weights in 8 bits or not. Our kernels read the weights faster than the library for few rows."""
+"""Linear layers, with weights in 8 bits or not, and fused with a norm before and a gate or residual addition after.
+
+`kernels.linear` chooses how they are computed.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor import kernels
-from stentor.layers.fused_linear import fused_linear, fuses
-from stentor.layers.quantized import quantized_linear
+from stentor.kernels.linear import Backend, problem
+from stentor.layers.norm import rms_norm
+from stentor.layers.quantized import quantized_product
 
 
 def linear(
@@ -17,15 +21,31 @@ def linear(
     bias: Tensor | None = None,
     scale: Tensor | None = None,
     residual: Tensor | None = None,
+    norm: tuple[Tensor, float, bool] | None = None,
+    gate: bool = False,
+    must_fuse: bool = False,
 ) -> Tensor:
-    """x [..., K] @ weight.T [K, N] (+ bias [N]) (+ residual [..., N]) -> [..., N].
+    """norm(x [..., K]) @ weight.T [K, N] (+ bias [N]) (+ residual [..., N]) -> [..., N].
 
-    With `scale` [N, groups] the weight is quantised.
+    `norm` is an RMSNorm as (weight, eps, weight_after_cast). With `gate`, the result is SwiGLU's silu(first half) *
+    second half, [..., N / 2]. With `scale` [N, groups] the weight is quantised. must_fuse: the product is one of those
+    that `kernels.linear.fuses` is true of.
     """
-    if (scale is not None or x.dtype == weight.dtype) and fuses(x, weight, scales=[scale]):
-        return fused_linear(x, weight, residual=residual, bias=bias, scale=scale)
-    y = product(x, weight, bias) if scale is None else quantized_linear(x, weight, scale, bias)
+    (choice,) = kernels.linear.select(problem(x, weight, scale, norm is not None, gate, must_fuse))
+    if choice.backend is Backend.GEMV:
+        return kernels.gemv.fused_linear(x, weight, norm, residual, gate, bias, scale=scale)
+    if choice.tile is not None:
+        normed = None if norm is None else norm[:2]
+        return kernels.hopper_gemm.fused_linear(x, weight, choice.tile, normed, residual, gate, bias, scale)
+    y = _product(choice.backend, x if norm is None else rms_norm(x, *norm), weight, bias, scale)
+    y = swiglu(y) if gate else y
     return y if residual is None else residual + y
+
+
+def _product(backend: Backend, x: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor | None) -> Tensor:
+    if scale is not None:
+        return quantized_product(backend, x, weight, scale, bias)
+    return kernels.gemm.linear(x, weight, bias) if backend is Backend.ONE_ORDER else F.linear(x, weight, bias)
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -33,7 +53,15 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     Where a row must not depend on their number (`kernels.batch_invariant`), our GEMM of any number of rows does it.
     """
-    return kernels.gemm.linear(x, weight, bias) if kernels.is_invariant_gemm(x) else F.linear(x, weight, bias)
+    return _product(kernels.linear.any_rows(x), x, weight, bias, None)
+
+
+def swiglu(gate_up: Tensor) -> Tensor:
+    """gate_up [..., 2 N] -> silu(first half) * second half, [..., N]."""
+    if kernels.enabled(kernels.Kernel.SILU, gate_up):
+        return kernels.norm_rope.silu_and_mul(gate_up)
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate) * up
 
 
 class Linear(nn.Linear):

@@ -10,11 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stentor import kernels
+from stentor.kernels.linear import Backend, problem
 
-CPU_ROWS = 8
-"""Rows up to which torch's int8 product is faster on a CPU than a product of float weights (docs/log/2026-11.md)."""
-CPU_INPUTS = 16
-"""Inputs that torch's int8 product reads at a time. It reads past the end of rows of another length."""
 CPU_OUTPUTS = 256
 """Outputs whose weights are made float at a time on a CPU: they stay in its cache."""
 LARGEST: dict[torch.dtype, float] = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
@@ -54,27 +51,24 @@ def _moved(weight: Tensor) -> Tensor:
 
 
 def quantized_linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
-    """x [..., K] times a quantised weight [N, K] with scale [N, groups] (+ bias [N]) -> [..., N].
+    """x [..., K] times a quantised weight [N, K] with scale [N, groups] (+ bias [N]) -> [..., N], not fused."""
+    return quantized_product(kernels.linear.unfused(problem(x, weight, scale)).backend, x, weight, scale, bias)
 
-    For what `fused_linear` does not take.
-    """
-    if kernels.is_few_rows(x):
+
+def quantized_product(backend: Backend, x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    """`quantized_linear` by a backend that is chosen."""
+    if backend is Backend.EIGHT_BITS:
         return kernels.quantized_gemm.linear(x, weight, scale, bias)
-    if _fits_int8_product(x, weight, scale):
-        y = _int8_product(x, weight, scale)
-        return y if bias is None else y + bias
+    y = _int8_product(x, weight, scale) if backend is Backend.CPU_INT8 else _widened_product(x, weight, scale)
+    return y if bias is None else y + bias
+
+
+def _widened_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
     step = CPU_OUTPUTS if x.device.type == "cpu" else len(weight)
     parts = [
         F.linear(x, dequantize(weight[i : i + step], scale[i : i + step], x.dtype)) for i in range(0, len(weight), step)
     ]
-    y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
-    return y if bias is None else y + bias
-
-
-def _fits_int8_product(x: Tensor, weight: Tensor, scale: Tensor) -> bool:
-    few = 0 < x.numel() <= CPU_ROWS * x.shape[-1] and x.shape[-1] % CPU_INPUTS == 0
-    eight = weight.dtype == torch.int8 and scale.shape[1] == 1
-    return x.device.type == "cpu" and few and eight and x.dtype in (torch.float32, torch.bfloat16)
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
 
 def _int8_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ class WindowKV:
         q, k = norm_rope.apply(q, k)
         k = self._concat_history(f"{self.key}.{layer}.k", k)
         v = self._concat_history(f"{self.key}.{layer}.v", v)
-        if kernels.is_window(q):
+        if kernels.is_batch_invariant() and kernels.enabled(kernels.Kernel.WINDOW, q):
             return kernels.window_attention.window_attention(q, k, v, self._start, self._window)
         return (sdpa_once if self.state is None else sdpa)(q, k, v, self.bias(q.dtype))
 

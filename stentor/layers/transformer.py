@@ -9,15 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor import kernels
-from stentor.kernels import Kernel
 from stentor.layers.attention import Attend
 from stentor.layers.experts import Experts, ExpertsConfig
-from stentor.layers.fused_linear import fused_linear, fuses, may_fuse
-from stentor.layers.linear import Linear, activation_dtype, product, scale_of
+from stentor.layers.linear import Linear, activation_dtype, linear, product, scale_of, swiglu
 from stentor.layers.lora import LoraLinear
 from stentor.layers.norm import RMSNorm
 from stentor.layers.qk_norm_rope import NormRope, RopePositions
@@ -82,13 +79,7 @@ class SwiGLU(nn.Module):
         self.down_proj = Linear(ffn, hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate_up = self.gate_up_proj(x)
-        if kernels.enabled(Kernel.SILU, gate_up):
-            act = kernels.norm_rope.silu_and_mul(gate_up)
-        else:
-            gate, up = gate_up.chunk(2, dim=-1)
-            act = F.silu(gate) * up
-        out: Tensor = self.down_proj(act)
+        out: Tensor = self.down_proj(swiglu(self.gate_up_proj(x)))
         return out
 
     @property
@@ -161,9 +152,8 @@ def _experts(hidden: int, c: ExpertsConfig) -> Experts:
 
 def fuses_layers(x: Tensor, *layers: nn.Linear) -> bool:
     """Whether `fused_layer` takes x [..., K] and what follows from it through these layers. None may have adapters."""
-    if not may_fuse(x) or any(isinstance(layer, LoraLinear) for layer in layers):
-        return False
-    return fuses(x, *(layer.weight for layer in layers), scales=[scale_of(layer) for layer in layers])
+    fused = kernels.linear.fuses(x, ((layer.weight, scale_of(layer)) for layer in layers))
+    return fused and not any(isinstance(layer, LoraLinear) for layer in layers)
 
 
 def fused_layer(
@@ -173,8 +163,8 @@ def fused_layer(
     residual: Tensor | None = None,
     gate: bool = False,
 ) -> Tensor:
-    """`fused_linear` with the weight and bias of a layer."""
-    return fused_linear(x, layer.weight, norm, residual, gate, layer.bias, scale=scale_of(layer))
+    """A product of x [..., K] for which `fuses_layers`."""
+    return linear(x, layer.weight, layer.bias, scale_of(layer), residual, norm, gate, must_fuse=True)
 
 
 class Stack(nn.Module):
@@ -198,12 +188,12 @@ class Stack(nn.Module):
         """The last token of `forward` for x [B, T, hidden], times weight [V, hidden]: [B, V]."""
         x, delta = self.blocks(x, attend, RopePositions(rope, pos))
         if delta is None and self.fuses(x, weight):
-            return fused_linear(x[:, -1], weight, norm=self.norm.kernel_args)
+            return linear(x[:, -1], weight, norm=self.norm.kernel_args, must_fuse=True)
         return product(self.norm.add_norm(x, delta)[1][:, -1], weight)
 
     def fuses(self, x: Tensor, weight: Tensor) -> bool:
         """Whether the final norm of x [..., hidden] is fused into the product with `weight` [V, hidden] after it."""
-        return x.dtype == self.norm.weight.dtype and fuses(x[:, -1], weight)
+        return x.dtype == self.norm.weight.dtype and kernels.linear.fuses(x[:, -1], [(weight, None)])
 
     def blocks(
         self, x: Tensor, attend: Attend, positions: RopePositions | None, count: int | None = None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from stentor.arguments import mend_unicode
 from stentor.speech.timing import SegmentTiming, WordTiming
@@ -14,6 +15,9 @@ from stentor.text.marks import speakers
 from stentor.text.segments import Reading
 from stentor.text.sentences import Segment, Word, ready, sentences
 from stentor.text.trace import WORD
+
+if TYPE_CHECKING:
+    from stentor.speech.speaking import SpokenSegment
 
 PROBE = "Hello."  # stands for text that comes later when options are checked
 AS_IT_IS = Reading()
@@ -51,6 +55,12 @@ class TextTail:
             self._changed.clear()
             last = self.closed
             yield self.take(), last
+
+    async def give(self, append: Callable[[str, bool], None], current: SpokenSegment) -> None:
+        """Append the text to a segment that is spoken, as it is written. append: of the engine's stream."""
+        async for text, last in self.parts():
+            append(text, last)
+            current.segment = extended(current.segment, text)
 
 
 FedSegment = tuple[Segment, TextTail | None]

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn.functional import silu
 
-from stentor.kernels import cluster_gemm
-from stentor.kernels.cuda_cpp.cluster import candidates
-from stentor.kernels.cuda_cpp.launch import serves
+from benchmarks.kernels.tile_search import cluster_candidates
+from stentor.kernels import hopper_gemm
+from stentor.kernels.cuda_cpp.launch import available_on
 from stentor.kernels.cuda_cpp.operands import Operands
 from stentor.kernels.cuda_cpp.product import Product
 from stentor.layers.quantized import dequantize, quantize
@@ -28,7 +28,7 @@ PRODUCTS = (
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("k", "n"), [(1024, 2560), (4096, 1024), (1024, 4096)])
 def test_products_by_clusters_equal_their_formula(k, n, dtype, rows, weights):
-    if not serves(0):
+    if not available_on(0):
         pytest.skip("GEMMs by clusters need a Hopper GPU and cuda-bindings")
     made = {"device": "cuda", "dtype": TYPES[dtype]}
     for fused in PRODUCTS:
@@ -51,10 +51,10 @@ def test_products_by_clusters_equal_their_formula(k, n, dtype, rows, weights):
             gate, up = y.chunk(2, -1)
             y = silu(gate) * up
         y = y + bias.double() * p.bias + residual.double() * p.add
-        for t in candidates(p, rows)[:3]:
+        for t in cluster_candidates(p, rows)[:3]:
             outs = [torch.full((rows, n), float("nan"), **made) for _ in range(2)]
             for out, count in zip(outs, (rows, rows - 3), strict=True):
-                cluster_gemm.launch(p, t, Operands(x[:count], weight, (norm, 1e-6), bias, residual, scale), out)
+                hopper_gemm.launch(p, t, Operands(x[:count], weight, (norm, 1e-6), bias, residual, scale), out)
             assert float((outs[0].double() - y).norm() / y.norm()) < (8e-3 if dtype == "bf16" else 1e-3)
             assert torch.equal(outs[1][: rows - 3], outs[0][: rows - 3])
             assert outs[1][rows - 3 :].isnan().all()

@@ -1,4 +1,4 @@
-"""GEMMs of few rows, and of some more by clusters, as on a Hopper GPU, computed by torch: what modules do with them can be seen on a CPU."""
+"""Products fused as on a Hopper GPU, of few rows and of some more by clusters, computed by torch: what modules do with them can be seen on a CPU."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ import pytest
 import torch.nn.functional as F
 from torch import Tensor
 
-from stentor import kernels
-from stentor.kernels import cluster_gemm, skinny_gemm
+from stentor.kernels import hopper_gemm, linear
+from stentor.kernels.cuda_cpp.cluster import ClusterTile
 from stentor.kernels.cuda_cpp.operands import WEIGHTS
+from stentor.kernels.cuda_cpp.product import Tile
+from stentor.kernels.linear import Backend, Choice, Problem
+from stentor.kernels.switches import CUDA_CPP
 from stentor.layers.quantized import dequantize
+
+FEW_ROWS = Choice(Backend.FEW_ROWS, Tile(1, 1, False, 1, 1, 1, 1))
+CLUSTER = Choice(Backend.CLUSTER, ClusterTile(8, 1, 1, 3))
 
 
 def fuse_products(monkeypatch: pytest.MonkeyPatch, rows: int, cluster_rows: int = 0) -> Counter[str]:
@@ -21,34 +27,27 @@ def fuse_products(monkeypatch: pytest.MonkeyPatch, rows: int, cluster_rows: int 
     """
     found: Counter[str] = Counter()
 
-    def fused(x: Tensor, weight: Tensor, norm=None, residual=None, gate=False, bias=None, scale=None) -> Tensor:
+    def fused(
+        x: Tensor, weight: Tensor, tile, norm=None, residual=None, gate=False, bias=None, scale=None
+    ) -> Tensor:  # fmt: skip
         found.update(n for n, on in (("norm", norm), ("residual", residual), ("bias", bias)) if on is not None)
-        found["product"] += 1
+        found.update(n for n, on in (("product", True), ("cluster", tile is CLUSTER.tile), ("gate", gate)) if on)
         if scale is not None:
             found["scale"] += 1
             weight = dequantize(weight, scale, x.dtype)
         y = F.linear(x if norm is None else F.rms_norm(x, x.shape[-1:], norm[0], norm[1]), weight, bias)
         if gate:
-            found["gate"] += 1
             y, up = y.chunk(2, -1)
             y = F.silu(y) * up
         return y if residual is None else residual + y
 
-    def fits(x: Tensor, weight: Tensor, scale: Tensor | None) -> bool:
-        return weight.dtype == x.dtype if scale is None else weight.dtype in WEIGHTS
+    def select(*products: Problem) -> tuple[Choice, ...]:
+        known = all(p.weight in WEIGHTS if p.groups else p.weight == p.dtype for p in products)
+        if not known or products[0].rows > max(rows, cluster_rows):
+            return tuple(linear.unfused(p) for p in products)
+        return tuple(FEW_ROWS if p.rows <= rows else CLUSTER for p in products)
 
-    def by_cluster(*args: object, **named: object) -> Tensor:
-        found["cluster"] += 1
-        return fused(*args, **named)
-
-    def fits_cluster(x: Tensor, weight: Tensor, scale: Tensor | None) -> bool:
-        return rows < x.numel() // x.shape[-1] <= cluster_rows and fits(x, weight, scale)
-
-    monkeypatch.setattr(kernels, "is_cluster", lambda x: cluster_rows > 0)
-    monkeypatch.setattr(cluster_gemm, "fits", fits_cluster)
-    monkeypatch.setattr(cluster_gemm, "fused_linear", by_cluster)
-    monkeypatch.setattr(kernels, "is_skinny", lambda x: x.numel() <= rows * x.shape[-1])
-    monkeypatch.setattr(skinny_gemm, "fits", fits)
-    monkeypatch.setattr(skinny_gemm, "pays", lambda x, *weights: True)
-    monkeypatch.setattr(skinny_gemm, "fused_linear", fused)
+    monkeypatch.setattr(linear, "linear_kernels", lambda x: CUDA_CPP)
+    monkeypatch.setattr(linear, "select", select)
+    monkeypatch.setattr(hopper_gemm, "fused_linear", fused)
     return found

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from torch import Tensor
 
-from stentor.kernels import cluster_gemm
+from benchmarks.kernels.tile_search import cluster_candidates, fits
 from stentor.kernels.cuda_cpp import nvrtc
-from stentor.kernels.cuda_cpp.cluster import ClusterTile, candidates
-from stentor.kernels.cuda_cpp.measured_clusters import MEASURED, tile
+from stentor.kernels.cuda_cpp.cluster import ClusterTile
 from stentor.kernels.cuda_cpp.product import SHARED_BYTES, Product
 from tests.helpers.cuda_emulator import emulated
 from tests.kernels.test_skinny_gemm import empty, error, operands
@@ -21,6 +19,7 @@ from tests.kernels.test_skinny_gemm import empty, error, operands
 if shutil.which("g++") is None:
     pytest.skip("g++ is not installed", allow_module_level=True)
 
+SOURCE = nvrtc.SOURCES / "cluster_gemm.cu"
 CASES = {
     "norm and gate, some rows in a second CTA": (
         Product(512, 64, "bf16", norm=True, gate=True), ClusterTile(16, 2, 2, 4), 19
@@ -41,7 +40,7 @@ CASES = {
 
 def product(p: Product, t: ClusterTile, rows: int, folder: Path) -> Tensor:
     out, o = empty(rows + 1, p.n, p), operands(p, rows)
-    emulated(cluster_gemm.SOURCE, t.macros(p), folder)(t.grid(p, rows), t.shared_bytes(p), o.arguments(out))
+    emulated(SOURCE, t.macros(p), folder)(t.grid(p, rows), t.shared_bytes(p), o.arguments(out))
     assert out[rows].isnan().all()
     return out[:rows]
 
@@ -49,40 +48,24 @@ def product(p: Product, t: ClusterTile, rows: int, folder: Path) -> Tensor:
 @pytest.mark.parametrize("name", CASES)
 def test_a_product_by_a_cluster(name: str, tmp_path: Path) -> None:
     p, t, rows = CASES[name]
-    assert t.fits(p)
+    assert fits(t, p)
     out = product(p, t, rows, tmp_path)
     assert error(p, out, operands(p, rows)) < (0.006 if p.dtype == "bf16" else 0.001)
-
-
-def test_every_measured_tile_fits_its_product_and_the_chip() -> None:
-    for (k, weight_rows), entries in MEASURED.items():
-        ranges = [(least, most) for least, most, _ in entries]
-        assert all(least <= most for least, most in ranges)
-        assert all(a[1] < b[0] for a, b in pairwise(ranges))
-        for _, most, t in entries:
-            assert t.fits(Product(k, weight_rows, "bf16"))
-            assert t.shared_bytes(Product(k, weight_rows, "bf16")) <= SHARED_BYTES
-            assert tile(k, weight_rows, most) == t
-
-
-def test_what_was_not_measured_has_no_tile() -> None:
-    assert tile(64, 64, 100) is None
-    assert all(tile(k, n, 100_000) is None for k, n in MEASURED)
 
 
 def test_candidates_fit_and_differ() -> None:
     p = Product(1024, 4096, "bf16", norm=True, gate=True)
     for rows in (16, 88, 352):
-        found = candidates(p, rows)
+        found = cluster_candidates(p, rows)
         assert len(set(found)) == len(found) > 10
-        assert all(t.fits(p) and t.shared_bytes(p) <= SHARED_BYTES for t in found)
+        assert all(fits(t, p) and t.shared_bytes(p) <= SHARED_BYTES for t in found)
         assert all(t.columns * t.grid(p, rows)[1] >= rows for t in found)
-    assert not replace(found[0], splits=3).fits(p)
+    assert not fits(replace(found[0], splits=3), p)
 
 
 @pytest.mark.skipif(not nvrtc.available(), reason="cuda-bindings and NVRTC are not installed")
 def test_the_kernel_compiles_for_a_hopper_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "CACHE", tmp_path)
     p = Product(1024, 4096, "bf16", norm=True, gate=True)
-    macros = {**candidates(p, 88)[0].macros(p), "PDL": 1}
-    assert nvrtc.Compiler().begin(cluster_gemm.SOURCE, macros, "sm_90a").result()[:4] == b"\x7fELF"
+    macros = {**cluster_candidates(p, 88)[0].macros(p), "PDL": 1}
+    assert nvrtc.Compiler().begin(SOURCE, macros, "sm_90a").result()[:4] == b"\x7fELF"

@@ -10,12 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from stentor.kernels import skinny_gemm
-from stentor.kernels.cuda_cpp import nvrtc, tiles
-from stentor.kernels.cuda_cpp.measured import MEASURED, MEASURED_INT8
+from benchmarks.kernels.tile_search import candidates, tile
+from stentor.kernels.cuda_cpp import nvrtc
 from stentor.kernels.cuda_cpp.operands import Operands
 from stentor.kernels.cuda_cpp.product import SHARED_BYTES, ElementType, Product, Tile, WeightType
-from stentor.kernels.cuda_cpp.tiles import candidates
 from stentor.layers.quantized import dequantize, quantize
 from tests.helpers.cuda_emulator import emulated
 
@@ -65,8 +63,8 @@ def empty(rows: int, columns: int, p: Product) -> Tensor:
 
 def skinny(p: Product, t: Tile, o: Operands, folder: Path) -> Tensor:
     out = empty(len(o.x), p.n, p)
-    grid = t.ctas(p), -(-len(o.x) // (p.row_tile * t.row_tiles))
-    emulated(skinny_gemm.SOURCE[p.weight], t.macros(p), folder)(grid, t.shared_bytes(p), o.arguments(out))
+    source = nvrtc.SOURCES / f"{t.source(p)}.cu"
+    emulated(source, t.macros(p), folder)(t.grid(p, len(o.x)), t.shared_bytes(p), o.arguments(out))
     return out
 
 
@@ -75,37 +73,11 @@ def error(p: Product, out: Tensor, o: Operands) -> float:
     return float((out.double() - wanted).norm() / wanted.norm())
 
 
-def test_the_library_keeps_the_products_that_it_does_faster() -> None:
-    """Measured on an H200: a block of a depth loop wins up to 32 rows at least, one of the largest model up to 22."""
-    blocks = {
-        "depth": ((1024, 4096), (2048, 1024), (1024, 6144), (3072, 1024)),
-        "large": ((2560, 6144), (4096, 2560), (2560, 19456), (9728, 2560)),
-    }
-    most = {}
-    for name, shapes in blocks.items():
-        products = tuple(Product(k, n, "bf16") for k, n in shapes)
-        most[name] = max(rows for rows in (2, 4, 8, 16, 22, 32, 64) if tiles.pays(products, rows))
-        int8 = tuple(replace(p, weight="int8") for p in products)
-        assert [tiles.pays(int8, rows) for rows in (1, 16, 17)] == [True, True, False]
-    assert most == {"depth": 32, "large": 22}
-
-
-def test_every_measured_tile_fits_its_product() -> None:
-    found = [(m, "same") for m in MEASURED.items()] + [(m, "int8") for m in MEASURED_INT8.items()]
-    for ((k, n, gate, row_tiles), (_, measured)), weight in found:
-        p = Product(k, n, "bf16", gate=gate, weight=weight)
-        known = {replace(t, stages=0) for rows in (row_tiles, -(-row_tiles // 2)) for t in candidates(p, rows)}
-        assert replace(measured, stages=0) in known
-        assert 0 < measured.stages <= measured.tiles * measured.batch * measured.batches
-        assert measured.shared_bytes(p) <= SHARED_BYTES // measured.min_ctas
-        assert tiles.tile(p, p.row_tile * row_tiles) == measured
-
-
 def test_products_of_many_inputs_have_tiles_too() -> None:
     for k, n in ((16384, 4096), (16384, 2048)):
         for rows in (1, 8, 16):
             p = Product(k, n, "bf16", weight="int8")
-            assert tiles.tile(p, rows).shared_bytes(p) <= SHARED_BYTES
+            assert tile(p, rows).shared_bytes(p) <= SHARED_BYTES
 
 
 CASES = {
@@ -127,7 +99,7 @@ CASES = {
 def test_a_product_of_few_rows(name: str, tmp_path: Path) -> None:
     p, rows = CASES[name]
     o = operands(p, rows)
-    out = skinny(p, tiles.tile(p, rows), o, tmp_path)
+    out = skinny(p, tile(p, rows), o, tmp_path)
     assert error(p, out, o) < (0.006 if p.dtype == "bf16" else 0.001)
 
 
@@ -137,7 +109,7 @@ def test_every_weight_in_int8_is_exact(dtype: ElementType, tmp_path: Path) -> No
     stored = torch.zeros(256, 64, dtype=torch.int8)
     stored[torch.arange(256), torch.arange(256) % 8 * 9] = torch.arange(-128, 128, dtype=torch.int8)
     o = Operands(torch.eye(64, dtype=TYPES[dtype])[::9], stored, scale=torch.ones(256, 1))
-    out = skinny(p, tiles.tile(p, 8), o, tmp_path)
+    out = skinny(p, tile(p, 8), o, tmp_path)
     assert torch.equal(out.double(), stored.double().T[::9])
 
 
@@ -146,10 +118,10 @@ def test_an_element_in_int8_products_that_is_not_finite_reaches_its_own_row_alon
     p = Product(1024, 32, "bf16", add=True, weight="int8")
     o = operands(p, 6)
     (tmp_path / "fine").mkdir()
-    fine = skinny(p, tiles.tile(p, 6), o, tmp_path / "fine")
+    fine = skinny(p, tile(p, 6), o, tmp_path / "fine")
     x = o.x.clone()
     x[2, 700] = value
-    out = skinny(p, tiles.tile(p, 6), replace(o, x=x), tmp_path)
+    out = skinny(p, tile(p, 6), replace(o, x=x), tmp_path)
     others = [0, 1, 3, 4, 5]
     assert out[2].isnan().all()
     assert torch.equal(out[others], fine[others])
@@ -158,7 +130,7 @@ def test_an_element_in_int8_products_that_is_not_finite_reaches_its_own_row_alon
 @pytest.mark.parametrize("weight", ["same", "int8"])
 def test_a_row_is_the_same_in_any_company_and_with_any_tile(weight: WeightType, tmp_path: Path) -> None:
     p = Product(2048, 32, "bf16", norm=True, gate=True, weight=weight)
-    alone = skinny(p, tiles.tile(p, 1), operands(p, 1), tmp_path)
+    alone = skinny(p, tile(p, 1), operands(p, 1), tmp_path)
     for row_tiles, rows, first_or_last in ((1, 8, (-1,)), (2, 25, (0, -1)), (3, 22, (0,))):
         for i in first_or_last:
             folder = tmp_path / f"{row_tiles} {rows} {i}"
@@ -172,5 +144,6 @@ def test_kernels_compile_for_a_hopper_gpu(weight: WeightType, tmp_path: Path, mo
     monkeypatch.setattr(nvrtc, "CACHE", tmp_path)
     p = Product(2048, 6144, "bf16", norm=True, gate=True, weight=weight)
     for rows in (1, 16):
-        macros = {**tiles.tile(p, rows).macros(p), "PDL": 1}
-        assert nvrtc.Compiler().begin(skinny_gemm.SOURCE[weight], macros, "sm_90a").result()[:4] == b"\x7fELF"
+        t = tile(p, rows)
+        source, macros = nvrtc.SOURCES / f"{t.source(p)}.cu", {**t.macros(p), "PDL": 1}
+        assert nvrtc.Compiler().begin(source, macros, "sm_90a").result()[:4] == b"\x7fELF"

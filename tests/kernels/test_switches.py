@@ -36,8 +36,8 @@ def test_kernels_serve_their_dtypes_in_inference_mode_only(monkeypatch):
         assert not kernels.enabled(Kernel.NORM, x)
         assert not kernels.enabled(Kernel.SILU, x.double())
         assert kernels.slot_kernels_enabled(x.device)
-        assert kernels.is_gemv(x[:2])
-        assert not kernels.is_gemv(x)
+        assert switches.linear_kernels(x) == {Kernel.GEMV, Kernel.GEMM, Kernel.QUANTIZED, *switches.CUDA_CPP}
+        assert switches.linear_kernels(x.double()) == switches.NO_KERNELS
         assert kernels.conv_kernels_enabled(x.half())
         assert not kernels.conv_kernels_enabled(x)
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from stentor.kernels.linear import CPU_ROWS
 from stentor.layers.linear import QuantizedLinear, activation_dtype, linear, scale_of, some_outputs
 from stentor.layers.lora import LoraLinear, LoraRows
-from stentor.layers.quantized import CPU_OUTPUTS, CPU_ROWS, LARGEST, dequantize, quantize
+from stentor.layers.quantized import CPU_OUTPUTS, LARGEST, dequantize, quantize
 
 EIGHT_BITS = list(LARGEST)
 ERROR = {torch.int8: 0.01, torch.float8_e4m3fn: 0.03}

@@ -11,7 +11,7 @@ import stentor.server
 from stentor.engine.voice import ENCODINGS
 from stentor.server.config import ServerConfig, default
 from stentor.server.limits import LIMITS, table
-from stentor.speech.pieces import SIDE_BY_SIDE
+from stentor.speech.speaking import SIDE_BY_SIDE
 
 DOC = Path(__file__).parents[2] / "docs" / "serving" / "limits.md"
 SERVER = Path(stentor.server.__file__).parent

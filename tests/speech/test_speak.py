@@ -17,7 +17,7 @@ from stentor.engine.stream import Chunk
 from stentor.models.base import Prompt
 from stentor.models.info import SpeechRequest
 from stentor.models.toy.spec import make_spec
-from stentor.speech.passage import Passage, speak
+from stentor.speech.spoken_text import SpokenText, speak
 from stentor.text.sentences import Segment
 
 NONE = np.zeros(0)
@@ -69,20 +69,23 @@ def name(prompt: Prompt) -> str:
     return str(prompt.columns["name"])
 
 
-def passages(engine: FakeEngine, names: str, tries: int = 3) -> list[Passage]:
-    """Texts between spaces, whose characters are segments that do not depend on each other."""
+def texts(engine: FakeEngine, names: str, tries: int = 3, unprepared: str = "") -> list[SpokenText]:
+    """Texts between spaces, whose characters are segments that do not depend on each other. There is no memory to
+    encode what `unprepared` has."""
 
     def prompt(request: SpeechRequest) -> Prompt:
+        if request.text in unprepared:
+            raise torch.OutOfMemoryError("no room")
         return Prompt({"text": NONE}, NONE, NONE, {"name": request.text}, 1, 0, NONE, runaway_frames=9)
 
-    def passage(text: str) -> Passage:
+    def spoken(text: str) -> SpokenText:
         segments = [Segment(one, i, i + 1) for i, one in enumerate(text)]
         request = SpeechRequest(text[0], seed=1, voice="low", options={})
-        return Passage(
+        return SpokenText(
             cast(Engine, engine), prompt, lambda text: True, {None: request}, segments, tries, streaming=False
         )
 
-    return [passage(text) for text in names.split()]
+    return [spoken(text) for text in names.split()]
 
 
 def frames(results: Sequence[Speech | StentorError]) -> list[int | str]:
@@ -91,7 +94,7 @@ def frames(results: Sequence[Speech | StentorError]) -> list[int | str]:
 
 def test_run_ons_are_tried_again_together_in_the_places_they_had():
     engine = FakeEngine(run_ons=(1, 2))
-    results = speak(passages(engine, "a b c"))
+    results = speak(texts(engine, "a b c"))
     assert frames(results) == [4, 4, 4]
     assert [r.seed for r in results if isinstance(r, Speech)] == [3, 3, 3]
     for seed in (2, 3):
@@ -101,14 +104,14 @@ def test_run_ons_are_tried_again_together_in_the_places_they_had():
 
 
 def test_the_last_try_is_kept():
-    (result,) = speak(passages(FakeEngine(run_ons=(1, 2)), "a", tries=2))
+    (result,) = speak(texts(FakeEngine(run_ons=(1, 2)), "a", tries=2))
     assert isinstance(result, Speech)
     assert (len(result.frames), result.seed) == (9, 2)
 
 
 def test_what_the_queue_does_not_hold_waits_for_others_to_end():
     engine = FakeEngine(room=2, run_ons=(1,))
-    assert frames(speak(passages(engine, "a b c d e f"))) == [4] * 6
+    assert frames(speak(texts(engine, "a b c d e f"))) == [4] * 6
     assert [e[0] for e in engine.done("submit") if e[1] == 1] == list("abcdef")
     assert not any(place is Place.ADMITTED for *_, place in engine.done("submit"))
 
@@ -122,41 +125,34 @@ def test_a_list_that_has_begun_is_not_refused_when_others_fill_the_queue(monkeyp
         return begun(stream)
 
     monkeypatch.setattr(FakeStream, "__iter__", read)
-    assert frames(speak(passages(engine, "a b c"))) == [4, 4, 4]
+    assert frames(speak(texts(engine, "a b c"))) == [4, 4, 4]
     assert [place for *_, place in engine.done("submit")] == [Place.NEW, Place.ADMITTED, Place.ADMITTED]
 
 
 def test_the_first_text_is_refused_by_a_full_queue():
     engine = FakeEngine(room=0)
     with pytest.raises(Overloaded):
-        speak(passages(engine, "a b"))
+        speak(texts(engine, "a b"))
     assert not engine.done("submit")
 
 
 def test_one_failure_is_one_failure():
     engine = FakeEngine(run_ons=(1,))
     engine.fails = {"b"}
-    assert frames(speak(passages(engine, "a b c"))) == [4, "broken", 4]
+    assert frames(speak(texts(engine, "a b c"))) == [4, "broken", 4]
 
 
-def test_a_piece_that_fails_ends_its_text_and_no_other():
+def test_a_segment_that_fails_ends_its_text_and_no_other():
     engine = FakeEngine()
     engine.fails = {"b"}
-    assert frames(speak(passages(engine, "abcdefghijk xyz"))) == ["broken", 12]
+    assert frames(speak(texts(engine, "abcdefghijk xyz"))) == ["broken", 12]
     assert {e[0] for e in engine.done("cancel")} >= set("bcdefgh")
     assert not {"j", "k"} & {e[0] for e in engine.done("submit")}
 
 
-def test_audio_that_cannot_be_encoded_ends_its_text_and_no_other(monkeypatch: pytest.MonkeyPatch):
-    """A later piece takes the voice of the one before, whose encoding may find no memory."""
-    engine = FakeEngine()
-    texts = passages(engine, "abcdefghijk xyz")
-
-    def full(request: SpeechRequest) -> Prompt:
-        raise torch.OutOfMemoryError("no room")
-
-    monkeypatch.setattr(texts[0], "_prompt", full)
-    broken, fine = speak(texts)
+def test_audio_that_cannot_be_encoded_ends_its_text_and_no_other():
+    """A later segment takes the voice of the one before, whose encoding may find no memory."""
+    broken, fine = speak(texts(FakeEngine(), "abcdefghijk xyz", unprepared="b"))
     assert isinstance(broken, EngineError)
     assert "no room" in str(broken)
     assert isinstance(broken.__cause__, torch.OutOfMemoryError)
@@ -171,7 +167,7 @@ def test_all_are_checked_before_one_is_queued():
 
     engine = Small()
     with pytest.raises(InvalidRequest, match="too long"):
-        speak(passages(engine, "a b c"))
+        speak(texts(engine, "a b c"))
     assert not engine.done("submit")
 
 
@@ -183,5 +179,5 @@ def test_an_interrupted_caller_leaves_nothing_running(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(FakeStream, "__iter__", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        speak(passages(engine, "a b c"))
+        speak(texts(engine, "a b c"))
     assert engine.done("cancel") == [("a",), ("b",), ("c",)]

@@ -1,1 +1,1 @@
-"""Kernels in CUDA C++ for `kernels.skinny_gemm`: their sources, how NVRTC compiles them, and how they are launched."""
+"""Kernels in CUDA C++ for `kernels.hopper_gemm`: sources, tables of tiles, compilation by NVRTC, and launches."""

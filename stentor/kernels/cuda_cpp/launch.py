@@ -12,24 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from stentor.kernels.cuda_cpp.nvrtc import available, compiler
 from stentor.kernels.switches import pdl_enabled
 
 log = logging.getLogger(__name__)
 
-HOPPER = 9  # compute capability 9.0
-
-
-class Arguments(ctypes.Structure):
-    """`Arguments` of common.cuh, which GEMMs take."""
-
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("x", "weight", "scale", "norm", "bias", "residual", "out")),
-        *((name, ctypes.c_int) for name in ("stride_x", "stride_residual", "rows")),
-        ("eps", ctypes.c_float),
-    ]
+HOPPER = 90  # compute capability 9.0
 
 
 @dataclass(frozen=True)
@@ -86,9 +75,9 @@ def _load(
 
 
 @cache
-def serves(device: int) -> bool:
+def available_on(device: int) -> bool:
     """Whether these kernels run on a device. They were measured on Hopper only, where their tiles fill the chip."""
-    if torch.cuda.get_device_capability(device)[0] != HOPPER:
+    if _capability(device) != HOPPER:
         return False
     if not available():
         log.warning("cuda-bindings is not installed: small GEMMs use the slower library kernels")
@@ -98,12 +87,13 @@ def serves(device: int) -> bool:
 
 @cache
 def architecture(device: int) -> str:
+    capability = _capability(device)
+    return f"sm_{capability}" + ("a" if capability == HOPPER else "")  # 9.0a: instructions that only Hopper has
+
+
+def _capability(device: int) -> int:
     major, minor = torch.cuda.get_device_capability(device)
-    return f"sm_{major}{minor}" + ("a" if major == HOPPER else "")  # 9.0a: instructions that only Hopper has
-
-
-def pointer(t: Tensor | None) -> int | None:
-    return None if t is None else t.data_ptr()
+    return 10 * major + minor
 
 
 def _check(result: tuple[Any, ...]) -> Any:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from stentor.kernels.cuda_cpp.launch import Arguments, pointer
 from stentor.kernels.cuda_cpp.product import ElementType, WeightType
 
 DTYPES: dict[torch.dtype, ElementType] = {torch.bfloat16: "bf16", torch.float16: "f16"}
@@ -15,6 +15,16 @@ WEIGHTS: dict[torch.dtype, WeightType] = {torch.int8: "int8"}
 """Quantised weights. Others have the dtype of the activations."""
 ALIGNMENT = 16
 """Bytes to whose multiples every row of an operand must begin."""
+
+
+class Arguments(ctypes.Structure):
+    """`Arguments` of common.cuh, which GEMMs take."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("x", "weight", "scale", "norm", "bias", "residual", "out")),
+        *((name, ctypes.c_int) for name in ("stride_x", "stride_residual", "rows")),
+        ("eps", ctypes.c_float),
+    ]
 
 
 @dataclass(frozen=True)
@@ -36,19 +46,7 @@ class Operands:
         norm, eps = (None, 0.0) if self.norm is None else self.norm
         stride_residual = 0 if self.residual is None else self.residual.stride(0)
         pointers = (self.x, self.weight, self.scale, norm, self.bias, self.residual, out)
-        return Arguments(*map(pointer, pointers), self.x.stride(0), stride_residual, len(self.x), eps)
-
-
-def takes(x: Tensor, weight: Tensor, scale: Tensor | None) -> bool:
-    """Whether the kernels read x [..., K] and weight [N, K], whose scale [N, groups] is of a quantised one.
-
-    They apply one scale to an output.
-    """
-    if scale is None:
-        known = weight.dtype == x.dtype
-    else:
-        known = weight.dtype in WEIGHTS and scale.shape[1] == 1 and scale.data_ptr() % ALIGNMENT == 0
-    return known and x.dtype in DTYPES and weight.is_contiguous() and weight.data_ptr() % ALIGNMENT == 0
+        return Arguments(*map(_pointer, pointers), self.x.stride(0), stride_residual, len(self.x), eps)
 
 
 def weight_type(weight: Tensor) -> WeightType:
@@ -60,3 +58,7 @@ def aligned(rows: Tensor) -> Tensor:
     """Rows as the kernels read them."""
     strides = rows.stride(1) == 1 and rows.stride(0) * rows.element_size() % ALIGNMENT == 0
     return rows if strides and rows.data_ptr() % ALIGNMENT == 0 else rows.contiguous()
+
+
+def _pointer(t: Tensor | None) -> int | None:
+    return None if t is None else t.data_ptr()

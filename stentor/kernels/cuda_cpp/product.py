@@ -7,8 +7,6 @@ from typing import Literal
 
 GROUP = 64
 """Columns of K that a warp multiplies at a time."""
-SMS = 132
-"""Multiprocessors of an H100 or H200: CTAs of one wave."""
 SHARED_BYTES = 227 << 10
 """Shared memory of a CTA at most, on Hopper."""
 ElementType = Literal["bf16", "f16"]
@@ -77,9 +75,16 @@ class Tile:
     stages: int
     min_ctas: int
 
-    def ctas(self, p: Product) -> int:
-        """CTAs for `row_tiles` row tiles."""
-        return -(-all_tiles(p, self.half) // self.tiles)
+    def source(self, p: Product) -> str:
+        """Name of the source."""
+        return "skinny_gemm" if p.weight == "same" else "skinny_int8_gemm"
+
+    def threads(self, p: Product) -> int:
+        """Threads of a CTA."""
+        return p.splits * 32
+
+    def grid(self, p: Product, rows: int) -> tuple[int, int]:
+        return -(-all_tiles(p, self.half) // self.tiles), -(-rows // (p.row_tile * self.row_tiles))
 
     def shared_bytes(self, p: Product) -> int:
         tile_rows = 8 if self.half else 16

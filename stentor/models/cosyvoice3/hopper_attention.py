@@ -10,7 +10,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from stentor.kernels.cuda_cpp.cluster import product_macros
-from stentor.kernels.cuda_cpp.launch import load, serves
+from stentor.kernels.cuda_cpp.launch import available_on, load
 from stentor.kernels.cuda_cpp.operands import DTYPES
 
 SOURCE = Path(__file__).with_name("cell_attention.cu")
@@ -63,7 +63,7 @@ def fits(qkv: Tensor, pages: Pages, heads: int, cells: int) -> bool:
         return False
     shape = qkv.shape[3] == 3 * heads * HEAD_DIM and qkv.shape[2] <= min(TILES[cells].keys, cells * QUERIES)
     shape = shape and pages.table.shape[1] <= THREADS * cells
-    return shape and serves(qkv.device.index)
+    return shape and available_on(qkv.device.index)
 
 
 def macros(frames: int, cells: int, heads: int, pages: int, dtype: str, tile: Tile) -> dict[str, int | str]:

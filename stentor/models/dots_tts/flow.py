@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from stentor import kernels
 from stentor.kernels import Kernel
+from stentor.kernels.linear import Backend, problem, select
 from stentor.layers.attention import Attend
-from stentor.layers.fused_linear import fuses
 from stentor.layers.linear import Linear
 from stentor.layers.linear_gelu import linear_gelu
 from stentor.layers.lora import LoraLinear, project
@@ -230,9 +230,9 @@ def add_norm(x: Tensor, branch: Branch | None, shift: Tensor, scale: Tensor) -> 
 
 def _gelu(layer: nn.Linear, x: Tensor) -> Tensor:
     """GELU of a layer's output, by the library in one kernel where that is to compute the product."""
-    if isinstance(layer, LoraLinear) or kernels.is_invariant_gemm(x) or fuses(x, layer.weight):
-        return F.gelu(project(layer, x), approximate="tanh")
-    return linear_gelu(layer, x)
+    if not isinstance(layer, LoraLinear) and select(problem(x, layer.weight))[0].backend is Backend.LIBRARY:
+        return linear_gelu(layer, x)
+    return F.gelu(project(layer, x), approximate="tanh")
 
 
 def flow_rope(c: DotsConfig, patches: int) -> Rope:

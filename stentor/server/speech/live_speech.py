@@ -20,8 +20,9 @@ from stentor.server.speech.outcomes import Timing
 from stentor.server.speech.output import OutputPipeline, RunningRequest
 from stentor.server.speech.plan import SpeechPlan
 from stentor.server.speech.run import SegmentRun
+from stentor.speech.cutting import reading
 from stentor.speech.live_text import FedSegment, TextFeed, TextTail, played_characters
-from stentor.speech.pieces import reading
+from stentor.speech.speaking import SpokenSegment
 from stentor.speech.timing import SegmentTiming
 from stentor.text.sentences import Segment
 
@@ -51,14 +52,14 @@ class LiveSpeech(ABC):
         traceparent: the header of that name, to which its spans belong."""
         self.server, self.streamed, self.traceparent = server, streamed, traceparent
         seed = plan.seed if plan.seed_given else random_seed()
-        self.plan = replace(plan, id=id, seed=seed, ignored=plan.ignored.copy())
+        own = replace(plan.request, seed=seed)
+        self.plan = replace(plan, id=id, requests={None: own}, ignored=plan.ignored.copy())
         spec = plan.host.spec
         most = min(server.config.split_chars, spec.max_text)
         how = reading(spec, plan.host.lexicon, cleanup or server.config.cleanup, plan.request.language)
         self.feed = TextFeed(granularity, most, plan.live, how, spec.split_granularity)
         self.running: RunningRequest | None = None
         self.current: tuple[SegmentRun, float] | None = None  # the segment being spoken, and where its audio begins
-        self._last = Segment("", 0, 0)  # the segment that was spoken last
         self.failed = False  # what follows of its text is dropped
         self.last_audio = 0.0  # when the current segment began, or last gave audio
         self.bytes = self.segments = 0  # made so far
@@ -75,7 +76,7 @@ class LiveSpeech(ABC):
         """Audio has been made, of the segment that began last."""
 
     @abstractmethod
-    def segment_ends(self, index: int, times: SegmentTiming, current: SegmentRun) -> None:
+    def segment_ends(self, index: int, times: SegmentTiming, current: SpokenSegment) -> None:
         """All audio of a segment has been made."""
 
     @abstractmethod
@@ -106,7 +107,7 @@ class LiveSpeech(ABC):
         if self.current is None:
             return played_characters(timings, None, seconds)
         current, begin = self.current
-        return played_characters(timings, (current.segment, begin), seconds, await current.words_so_far(begin))
+        return played_characters(timings, (current.current.segment, begin), seconds, await current.words_so_far(begin))
 
     async def speak(self) -> None:
         """Speak every segment. A failure is told by `failure` and ends only this speech. Raises SlowClient."""
@@ -161,21 +162,20 @@ class LiveSpeech(ABC):
         self.segments += 1
         self.bytes_before = self.bytes
         own = pipeline or running.pipeline(whole=True)
-        if index and pipeline is not None:
-            await self._encode(running, own, run.joined.pause(self._last, segment))
-        self._last = segment
-        current = run.next_segment(segment, tail)
-        self.current, self.last_audio = (current, run.duration), time.monotonic()
+        run.speaking.add(segment, live=tail is not None, apart=pipeline is None)
+        await self._encode(running, own, run.speaking.silence())
+        begin, current = run.duration, run.next(tail)
+        assert current is not None
+        self.current, self.last_audio = (current, begin), time.monotonic()
         self.segment_begins(index, segment)
         limit = asyncio.timeout(self.server.config.request_timeout)
-        async with limit, aclosing(run.segment_audio(current)) as blocks:
+        async with limit, aclosing(current.audio()) as blocks:
             async for samples in blocks:
                 await self._encode(running, own, samples)
-        await self._encode(running, own, run.joined.close_early())
         self.current = None
         if pipeline is None:
             self._made(running, await own.finish())
-        self.segment_ends(index, run.timings[-1], current)
+        self.segment_ends(index, run.timings[-1], current.current)
 
     async def _encode(self, running: RunningRequest, pipeline: OutputPipeline, samples: np.ndarray) -> None:
         if not len(samples):

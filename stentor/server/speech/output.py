@@ -150,7 +150,7 @@ class RunningRequest:
         self.server.outcomes.note_end(o)
         m.prompt_tokens.labels(name).inc(run.usage.input_tokens)
         m.generation_tokens.labels(name).inc(run.usage.frames)
-        m.audio_frames.labels(name).inc(run.joined.samples)
+        m.audio_frames.labels(name).inc(run.speaking.joined.samples)
         for action in run.guarded:
             m.guard.labels(name, action).inc()
         t = run.timing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stentor.errors import InvalidRequest
@@ -23,8 +23,8 @@ from stentor.server.speech.languages import known_language
 from stentor.server.speech.turns import at_turn, in_voice, note_unused, turns_of
 from stentor.server.voices.resolve import VoiceInput, VoiceResolver
 from stentor.silence import QUIET_PEAK
+from stentor.speech.cutting import dialogue
 from stentor.speech.live_text import PROBE
-from stentor.speech.pieces import continues, dialogue
 from stentor.text.script import Turn
 from stentor.text.sentences import Segment
 
@@ -42,14 +42,13 @@ class Output:
 
 @dataclass(frozen=True, eq=False)
 class SpeechPlan:
-    """One speech request, ready to run. `request` is validated and holds the text of the first segment."""
+    """One speech request, ready to run. `requests` are validated: of each voice by its name in the segments, with None
+    for the request's own, each with the text of its first segment."""
 
     id: str
     host: ModelHost
     segments: list[Segment]
-    request: SpeechRequest
-    continues: bool  # later segments take their voice from the one before
-    seed: int
+    requests: Mapping[str | None, SpeechRequest]
     seed_given: bool
     output: Output
     guard: bool
@@ -57,9 +56,18 @@ class SpeechPlan:
     hold_frames: int
     ignored: Ignored
     live: bool = False  # text may be added to a segment while it is spoken
-    cast: Mapping[str | None, SpeechRequest] = field(default_factory=dict)  # other voices of a dialogue
     words: bool = False  # their times are wanted, and can be found
     lora: str | None = None  # of a session: the adapter that each utterance looks up when it begins
+
+    @property
+    def request(self) -> SpeechRequest:
+        """The request in its own voice, or in the first of a dialogue."""
+        return self.requests.get(None) or next(iter(self.requests.values()))
+
+    @property
+    def seed(self) -> int:
+        """The seed of the first try."""
+        return self.request.seed
 
 
 class Planner:
@@ -110,8 +118,7 @@ class Planner:
         return replace(
             plan,
             segments=[],
-            request=replace(plan.request, lora=None),
-            continues=continues(plan.host.spec, plan.request),
+            requests={None: replace(plan.request, lora=None)},
             live=live,
             lora=None if lora is None else lora.name,
         )
@@ -123,7 +130,7 @@ class Planner:
             return plan
         self.hosts.named(plan.lora)
         async with plan.host.in_use() as client:
-            return replace(plan, request=replace(plan.request, lora=client.adapter(plan.lora)))
+            return replace(plan, requests={None: replace(plan.request, lora=client.adapter(plan.lora))})
 
     async def make(self, body: Shared, turns: Sequence[Turn], id: str, granularity: str, streaming: bool) -> SpeechPlan:
         """A plan to speak `turns` with the parameters of `body`."""
@@ -133,26 +140,23 @@ class Planner:
         named = {**options(body, spec, ignored), "language": language(body, spec, ignored)}
         if body.model in host.adapters.paths:
             named["lora"] = body.model
-        pieces = self._segments(turns, host, granularity, body.cleanup, named["language"])
+        segments = self._segments(turns, host, granularity, body.cleanup, named["language"])
         seed = random_seed() if body.seed is None else body.seed
-        cast: dict[str | None, SpeechRequest] = {}
-        for piece in pieces:
-            if piece.voice not in cast:
-                text = piece.spoken if granularity == "none" else piece.spoken[: spec.max_text]  # signs are not cut
+        requests: dict[str | None, SpeechRequest] = {}
+        for segment in segments:
+            if segment.voice not in requests:
+                text = segment.spoken if granularity == "none" else segment.spoken[: spec.max_text]  # signs are not cut
                 try:
-                    cast[piece.voice] = await self._request(
-                        host, in_voice(body, piece.voice), text, seed, named, ignored
+                    requests[segment.voice] = await self._request(
+                        host, in_voice(body, segment.voice), text, seed, named, ignored
                     )
                 except ApiError as e:
-                    raise at_turn(e, turns[piece.turn or 0]) from None
+                    raise at_turn(e, turns[segment.turn or 0]) from None
         return SpeechPlan(
             id=id,
             host=host,
-            segments=pieces,
-            request=cast.get(None, cast[pieces[0].voice]),
-            cast={voice: request for voice, request in cast.items() if voice is not None},
-            continues=len(pieces) > 1 and any(continues(spec, request) for request in cast.values()),
-            seed=seed,
+            segments=segments,
+            requests=requests,
             seed_given=body.seed is not None,
             output=replace(self._output(spec, body), marks=self._marks(host)),
             guard=self.config.guard if body.guard is None else body.guard,

@@ -10,7 +10,7 @@ from stentor.server.speech.live_speech import LiveSpeech
 from stentor.server.speech.outcomes import timing_as_dict, word_as_dict
 from stentor.server.speech.output import RunningRequest, final_report
 from stentor.server.speech.plan import SpeechPlan
-from stentor.server.speech.run import SegmentRun
+from stentor.speech.speaking import SpokenSegment
 from stentor.speech.timing import SegmentTiming
 from stentor.text.sentences import Segment
 
@@ -79,7 +79,7 @@ class Utterance(LiveSpeech):
         )
         self.chunks = self.segments, chunk + 1
 
-    def segment_ends(self, index: int, times: SegmentTiming, current: SegmentRun) -> None:
+    def segment_ends(self, index: int, times: SegmentTiming, current: SpokenSegment) -> None:
         if current.unspoken:
             self.out.event("input.ignored", utterance_index=self.index, sentence_index=index, **timing_as_dict(times))
         self.out.event(

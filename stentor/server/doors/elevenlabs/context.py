@@ -11,9 +11,9 @@ from stentor.server.errors import ApiError
 from stentor.server.speech.live_speech import LiveSpeech
 from stentor.server.speech.output import RunningRequest
 from stentor.server.speech.plan import SpeechPlan
-from stentor.server.speech.run import SegmentRun
 from stentor.server.state import Server
 from stentor.server.ws.socket import SocketOutbox
+from stentor.speech.speaking import SpokenSegment
 from stentor.speech.timing import SegmentTiming
 from stentor.text.sentences import Segment
 
@@ -108,7 +108,7 @@ class Context(LiveSpeech):
     def audio(self, data: bytes) -> None:
         self._send(base64.b64encode(data).decode(), None)
 
-    def segment_ends(self, index: int, times: SegmentTiming, current: SegmentRun) -> None:
+    def segment_ends(self, index: int, times: SegmentTiming, current: SpokenSegment) -> None:
         """Its characters' times. They count from the end of the characters before, as ElevenLabs counts."""
         characters = self.aligner.take(self.feed.text, [times])
         if characters.text:

@@ -12,8 +12,8 @@ from stentor.server.errors import ApiError
 from stentor.server.speech.live_speech import LiveSpeech
 from stentor.server.speech.output import RunningRequest
 from stentor.server.speech.plan import SpeechPlan
-from stentor.server.speech.run import SegmentRun
 from stentor.server.state import Server
+from stentor.speech.speaking import SpokenSegment
 from stentor.speech.timing import SegmentTiming
 from stentor.text.sentences import Segment
 
@@ -65,7 +65,7 @@ class SpokenResponse(LiveSpeech):
         delta = base64.b64encode(data).decode()
         self.send(self._named("audio.delta"), audio=True, **self._ids(), delta=delta)
 
-    def segment_ends(self, index: int, times: SegmentTiming, current: SegmentRun) -> None:
+    def segment_ends(self, index: int, times: SegmentTiming, current: SpokenSegment) -> None:
         return
 
     def failure(self, error: ApiError) -> None:

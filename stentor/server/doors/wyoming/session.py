@@ -27,8 +27,8 @@ from stentor.server.sessions import CloseSession, Outbox, Session
 from stentor.server.speech.live_speech import LiveSpeech
 from stentor.server.speech.output import RunningRequest
 from stentor.server.speech.plan import SpeechPlan
-from stentor.server.speech.run import SegmentRun
 from stentor.server.state import Server
+from stentor.speech.speaking import SpokenSegment
 from stentor.speech.timing import SegmentTiming
 from stentor.text.sentences import Segment
 
@@ -79,7 +79,7 @@ class Spoken(LiveSpeech):
     def audio(self, data: bytes) -> None:
         self.session.send(AudioChunk(self.plan.output.rate, audio=data, **PCM).event(), audio=True)
 
-    def segment_ends(self, index: int, times: SegmentTiming, current: SegmentRun) -> None:
+    def segment_ends(self, index: int, times: SegmentTiming, current: SpokenSegment) -> None:
         return
 
     def failure(self, error: ApiError) -> None:

@@ -79,7 +79,7 @@ def test_each_sentence_takes_the_voice_of_the_one_before(tts: TTS, asked: list[S
     assert [None if r.reference is None else r.reference.text for r in asked] == [None, *SENTENCES[:-1]]
 
 
-def test_all_pieces_keep_the_place_of_the_first(tts: TTS, places: list[Place]) -> None:
+def test_all_segments_keep_the_place_of_the_first(tts: TTS, places: list[Place]) -> None:
     tts.generate(TEXT, **ASK)
     assert places == [Place.NEW, Place.NEXT, Place.NEXT, Place.NEXT]
     places.clear()
@@ -128,7 +128,7 @@ def test_speech_that_a_limit_cut_is_warned_of_unless_the_caller_set_it(
     assert "max_frames" in caplog.text
 
 
-def test_a_piece_that_cannot_be_spoken_is_a_silence(
+def test_a_segment_that_cannot_be_spoken_is_a_silence(
     tts: TTS, asked: list[SpeechRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tts._model, "speakable", lambda text, check: "Two" not in text)

@@ -1,4 +1,4 @@
-"""Choice of kernel for fused products, and that a stack whose products are fused equals one whose are not."""
+"""Linear layers: what is fused into products, and that a stack whose products are fused equals one whose are not."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from stentor.kernels.linear import fuses
 from stentor.layers.attention import causal
-from stentor.layers.fused_linear import fuses
 from stentor.layers.linear import linear
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack, StackConfig
@@ -47,6 +47,13 @@ def test_a_linear_layer_of_few_rows_is_such_a_product(products):
     assert products == {"product": 1, "bias": 1}
 
 
+def test_a_product_that_no_kernel_fuses_has_norm_gate_and_addition_around_it():
+    x, weight, residual, norm = torch.randn(5, 64), torch.randn(20, 64), torch.randn(5, 10), torch.rand(64)
+    gate, up = F.linear(F.rms_norm(x, (64,), norm, 1e-6), weight).chunk(2, -1)
+    got = linear(x, weight, residual=residual, norm=(norm, 1e-6, True), gate=True, must_fuse=True)
+    torch.testing.assert_close(got, residual + F.silu(gate) * up)
+
+
 def test_a_stack_of_more_rows_is_fused_by_clusters(monkeypatch):
     products = fuse_products(monkeypatch, rows=2, cluster_rows=8)
     torch.manual_seed(0)
@@ -65,8 +72,8 @@ def test_a_stack_of_more_rows_is_fused_by_clusters(monkeypatch):
 
 def test_weights_of_another_dtype_are_left_to_others(products):
     x = torch.randn(4, 64)
-    assert fuses(x, torch.randn(10, 64))
-    assert not fuses(x, torch.randn(10, 64), torch.ones(10, 64, dtype=torch.int8))
+    assert fuses(x, [(torch.randn(10, 64), None)])
+    assert not fuses(x, [(torch.randn(10, 64), None), (torch.ones(10, 64, dtype=torch.int8), None)])
 
 
 def test_a_stack_with_weights_in_int8_is_fused_alike(products):

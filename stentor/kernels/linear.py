@@ -1,0 +1,188 @@
+"""Linear layers: which kernel computes a product, in one function. This module does not import Triton.
+
+A layer describes its product, or the products of a block that run one after the other, and asks `select` once. Where a
+backend is fused, norm, gate, bias and residual addition are part of the product. The others leave them to the layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from stentor.kernels.cuda_cpp import tables
+from stentor.kernels.cuda_cpp.cluster import ClusterTile
+from stentor.kernels.cuda_cpp.launch import HOPPER, available_on
+from stentor.kernels.cuda_cpp.operands import ALIGNMENT, DTYPES, WEIGHTS
+from stentor.kernels.cuda_cpp.product import Product, Tile
+from stentor.kernels.switches import CUDA_CPP, NO_KERNELS, Kernel, enabled, is_batch_invariant, linear_kernels
+
+GEMV_ROWS = 2
+"""Rows that our GEMV takes. It has no tensor cores."""
+QUANTIZED_ROWS = 64
+"""Rows up to which our GEMM reads weights in 8 bits. With more rows, time to make them 16 bits is small."""
+CPU_ROWS = 8
+"""Rows up to which torch's int8 product is faster on a CPU than a product of float weights (docs/log/2026-11.md)."""
+CPU_INPUTS = 16
+"""Inputs that torch's int8 product reads at a time. It reads past the end of rows of another length."""
+
+
+class Backend(StrEnum):
+    """The implementations of a product."""
+
+    CLUSTER = "cluster"
+    """hopper_gemm with cluster_gemm.cu."""
+    FEW_ROWS = "few rows"
+    """hopper_gemm with skinny_gemm.cu or skinny_int8_gemm.cu."""
+    GEMV = "gemv"
+    """Triton, one or two rows."""
+    EIGHT_BITS = "8 bits"
+    """Triton, a few rows and weights in 8 bits: quantized_gemm."""
+    ONE_ORDER = "one order"
+    """Triton, any number of rows, with each row's sums in one order: gemm."""
+    CPU_INT8 = "cpu int8"
+    """torch's product with weights in int8."""
+    LIBRARY = "library"
+    """torch's product, with weights in 8 bits made wide before."""
+
+
+class Choice(NamedTuple):
+    """A backend, and its tile if tables have one."""
+
+    backend: Backend
+    tile: Tile | ClusterTile | None = None
+
+    @property
+    def fused(self) -> bool:
+        return self.tile is not None or self.backend is Backend.GEMV
+
+
+class Problem(NamedTuple):
+    """x [rows, k] @ weight [n, k].T and what is around it. With `gate`, SwiGLU makes n / 2 outputs of n.
+
+    groups: scales of an output of a quantised weight, else 0. device: "cpu" or "cuda".
+    kernels: those that may run here and can read the weight where it lies.
+    invariant: no row may depend on how many there are. must_fuse: the layer leaves norm and gate to the product.
+    """
+
+    rows: int
+    k: int
+    n: int
+    dtype: torch.dtype
+    weight: torch.dtype
+    groups: int
+    norm: bool
+    gate: bool
+    device: str
+    kernels: frozenset[Kernel]
+    invariant: bool = False
+    must_fuse: bool = False
+
+    @property
+    def product(self) -> Product | None:
+        """Describe it to the sources in CUDA C++. None: they do not take these types, or several scales."""
+        weight = WEIGHTS.get(self.weight) if self.groups == 1 else "same" if self.groups == 0 else None
+        if weight is None or self.dtype not in DTYPES:
+            return None
+        return Product(self.k, self.n // (1 + self.gate), DTYPES[self.dtype], self.norm, self.gate, weight=weight)
+
+
+def problem(
+    x: Tensor,
+    weight: Tensor,
+    scale: Tensor | None = None,
+    norm: bool = False,
+    gate: bool = False,
+    must_fuse: bool = False,
+) -> Problem:
+    """Describe the product of x [..., k] and a weight [n, k], quantised with scale [n, groups] or not."""
+    n, k = weight.shape
+    kernels = linear_kernels(x) if scale is not None or weight.dtype == x.dtype else NO_KERNELS
+    if CUDA_CPP & kernels and not (x.is_cuda and available_on(x.device.index) and _aligned(weight, scale)):
+        kernels -= CUDA_CPP
+    rows, groups, invariant = x.numel() // x.shape[-1], 0 if scale is None else scale.shape[1], is_batch_invariant()
+    dtypes, device = (x.dtype, weight.dtype), x.device.type
+    return Problem(rows, k, n, *dtypes, groups, norm, gate, device, kernels, invariant, must_fuse)
+
+
+def _aligned(weight: Tensor, scale: Tensor | None) -> bool:
+    """Whether bulk copies can read the operands."""
+    aligned = weight.is_contiguous() and weight.data_ptr() % ALIGNMENT == 0
+    return aligned and (scale is None or scale.data_ptr() % ALIGNMENT == 0)
+
+
+def fuses(x: Tensor, weights: Iterable[tuple[Tensor, Tensor | None]]) -> bool:
+    """Whether norm, gate and additions are fused into the products of x [..., k], and of what follows from it, with one
+    weight and its scale after the other."""
+    if not linear_kernels(x):  # as on a CPU, where this is asked often
+        return False
+    return select(*(problem(x, weight, scale) for weight, scale in weights))[0].fused
+
+
+@lru_cache(maxsize=1 << 13)
+def select(*products: Problem) -> tuple[Choice, ...]:
+    """Choose how to compute products that run one after the other. All are fused, or none is."""
+    first = products[0]
+    plain = tuple(unfused(p) for p in products)
+    # Fused kernels choose by the number of rows, on which no row may depend here.
+    if first.invariant:
+        return plain
+    tiles = [_tile(p) for p in products]
+    # One or two rows take the time of reading the weights. GEMV does no more than that, for every shape.
+    if 0 < first.rows <= GEMV_ROWS and Kernel.GEMV in first.kernels:
+        return tuple(tile or Choice(Backend.GEMV) for tile in tiles)
+    fused = tuple(tile for tile in tiles if tile is not None)
+    # The tables do not have the shape or so many rows, or there are none for this GPU.
+    if len(fused) < len(products):
+        return plain
+    # The layer has asked for the whole block, and leaves norm and gate to its products.
+    if first.must_fuse:
+        return fused
+    # Clusters are in the table only where whole blocks were faster with them.
+    if all(tile.backend is Backend.CLUSTER for tile in fused):
+        return fused
+    # With more rows the kernels for few rows lose against the library, by the times of all products.
+    return fused if _faster_than_library(products) else plain
+
+
+def _tile(p: Problem) -> Choice | None:
+    table, product = tables.of(HOPPER), p.product
+    if table is None or product is None or Kernel.SKINNY_GEMM not in p.kernels:
+        return None
+    # Clusters are in the table only where they are faster than the kernels for few rows.
+    if Kernel.CLUSTER_GEMM in p.kernels and (cluster := table.cluster_tile(product, p.rows)) is not None:
+        return Choice(Backend.CLUSTER, cluster)
+    tile = table.few_rows_tile(product, p.rows)
+    return None if tile is None else Choice(Backend.FEW_ROWS, tile)
+
+
+def _faster_than_library(products: Sequence[Problem]) -> bool:
+    table, found = tables.of(HOPPER), [(product, p.rows) for p in products if (product := p.product) is not None]
+    assert table is not None
+    ours = sum(table.microseconds(product, rows) for product, rows in found)
+    return ours <= sum(table.library_microseconds(product) for product, _ in found)
+
+
+def unfused(p: Problem) -> Choice:
+    """Choose how to compute a product alone."""
+    if p.groups:
+        # Few rows take the time of reading the weights. The library cannot read 8 bits.
+        if Kernel.QUANTIZED in p.kernels and (p.invariant or p.rows <= QUANTIZED_ROWS):
+            return Choice(Backend.EIGHT_BITS)
+        # torch has a product for a CPU, with one scale for each output.
+        few, whole = 0 < p.rows <= CPU_ROWS, p.k % CPU_INPUTS == 0
+        one_scale = p.weight == torch.int8 and p.groups == 1
+        if p.device == "cpu" and few and whole and one_scale and p.dtype in (torch.float32, torch.bfloat16):
+            return Choice(Backend.CPU_INT8)
+        return Choice(Backend.LIBRARY)
+    # The library splits sums by the number of rows.
+    return Choice(Backend.ONE_ORDER if p.invariant and Kernel.GEMM in p.kernels else Backend.LIBRARY)
+
+
+def any_rows(x: Tensor) -> Backend:
+    """Choose for x of any number of rows, often many: kernels for few rows are not asked for."""
+    return Backend.ONE_ORDER if is_batch_invariant() and enabled(Kernel.GEMM, x) else Backend.LIBRARY

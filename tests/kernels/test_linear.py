@@ -1,0 +1,111 @@
+"""Choice of the kernel of linear layers, and the tables of tiles."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+import torch
+
+from benchmarks.kernels.tile_search import ARCH, candidates, fits, text, with_estimates
+from stentor.kernels.cuda_cpp import tables
+from stentor.kernels.cuda_cpp.product import SHARED_BYTES, Product
+from stentor.kernels.linear import Backend, Problem, select
+from stentor.kernels.switches import CUDA_CPP, NO_KERNELS, Kernel
+
+TRITON = frozenset((Kernel.GEMV, Kernel.GEMM, Kernel.QUANTIZED))
+HOPPER = TRITON | CUDA_CPP
+DEPTH = ((1024, 4096), (2048, 1024), (1024, 6144), (3072, 1024))
+LARGE = ((2560, 6144), (4096, 2560), (2560, 19456), (9728, 2560))
+
+
+def problem(rows: int, k: int = 2048, n: int = 4096, **other) -> Problem:
+    made = {"dtype": torch.bfloat16, "weight": torch.bfloat16, "groups": 0, "norm": False, "gate": False}
+    return Problem(rows, k, n, **{**made, "device": "cuda", "kernels": HOPPER, **other})
+
+
+def backends(rows: int, shapes: tuple[tuple[int, int], ...], **other) -> list[str]:
+    return [c.backend for c in select(*(problem(rows, k, n, **other) for k, n in shapes))]
+
+
+def test_one_or_two_rows_are_a_gemv_where_tables_have_no_tile():
+    assert backends(2, ((2048, 4096), (100, 30)), kernels=TRITON) == ["gemv", "gemv"]
+    assert backends(2, ((2048, 4096), (100, 30))) == ["few rows", "gemv"]
+    assert backends(3, ((2048, 4096),), kernels=TRITON) == ["library"]
+    assert backends(0, ((2048, 4096),)) == ["library"]
+
+
+def test_a_block_is_fused_as_a_whole_or_not_at_all():
+    assert backends(4, DEPTH) == ["few rows"] * 4
+    assert backends(12, DEPTH) == ["few rows", "cluster", "few rows", "cluster"]
+    assert backends(60, DEPTH) == ["cluster"] * 4
+    assert backends(60, LARGE) == ["library"] * 4
+    assert backends(4, (*DEPTH, (100, 30))) == ["library"] * 5
+
+
+def test_the_library_keeps_the_products_that_it_does_faster():
+    """Measured on an H200: a block of a depth loop wins up to 32 rows at least, one of the largest model up to 22."""
+    int8 = {"weight": torch.int8, "groups": 1}
+    assert [rows for rows in (8, 22, 32, 48) if "library" not in backends(rows, DEPTH)] == [8, 22, 32, 48]
+    assert [rows for rows in (8, 22, 32, 48) if "library" not in backends(rows, LARGE)] == [8, 22]
+    assert backends(16, LARGE, **int8) == ["few rows"] * 4
+    assert backends(17, LARGE, **int8) == ["8 bits"] * 4
+    assert backends(40, LARGE, **int8) == ["cluster"] * 4
+    assert backends(300, LARGE, **int8) == ["library"] * 4
+
+
+def test_a_layer_that_has_fused_its_block_gets_fused_products():
+    assert backends(30, ((9728, 2560),)) == ["library"]
+    assert backends(30, ((9728, 2560),), must_fuse=True) == ["few rows"]
+
+
+def test_rows_that_must_not_depend_on_their_number_are_summed_in_one_order():
+    assert backends(1, ((2048, 4096),), invariant=True) == ["one order"]
+    assert backends(300, ((2048, 4096),), invariant=True, weight=torch.int8, groups=1) == ["8 bits"]
+    assert backends(1, ((2048, 4096),), invariant=True, kernels=NO_KERNELS) == ["library"]
+
+
+@pytest.mark.parametrize(("other", "backend"), [
+    ({}, "cpu int8"), ({"rows": 9}, "library"), ({"k": 2056}, "library"), ({"groups": 2}, "library"),
+    ({"weight": torch.float8_e4m3fn}, "library"), ({"dtype": torch.float64}, "library"),
+])  # fmt: skip
+def test_a_cpu_has_a_product_of_few_rows_with_weights_in_int8(other, backend):
+    cpu = {"weight": torch.int8, "groups": 1, "kernels": NO_KERNELS, "device": "cpu", "rows": 8, **other}
+    assert select(problem(**cpu))[0].backend == backend
+
+
+def test_weights_and_activations_of_other_types_have_no_tiles():
+    for other in ({"dtype": torch.float32}, {"weight": torch.float8_e4m3fn, "groups": 1}, {"groups": 4}):
+        assert select(problem(1, **other)) == select(problem(1, **other, kernels=TRITON))
+        assert select(problem(1, **other))[0].backend is Backend.GEMV
+
+
+def test_every_tile_of_the_tables_fits_its_product_and_the_chip():
+    table = tables.of(90)
+    assert table is not None
+    for (k, weight_rows, weight), ranges in table.clusters.items():
+        p = Product(k, weight_rows, "bf16", weight=weight)
+        assert all(a[1] < b[0] for a, b in pairwise(ranges))
+        for least, most, t in ranges:
+            assert least <= most
+            assert fits(t, p)
+            assert t.shared_bytes(p) <= SHARED_BYTES
+            assert table.cluster_tile(p, most) == t
+        assert table.cluster_tile(p, 100_000) is None
+    for (k, n, gate, weight), found in table.few_rows.items():
+        for norm in (False, True):
+            p = Product(k, n, "bf16", norm=norm, gate=gate, weight=weight)
+            for i in range(1, len(found.plain) + 1):
+                t = table.few_rows_tile(p, p.row_tile * i)
+                assert t is not None
+                assert 0 < t.stages <= t.tiles * t.batch * t.batches
+                assert t.shared_bytes(p) <= SHARED_BYTES // t.min_ctas
+                assert t in candidates(p, t.row_tiles) or t.row_tiles <= i + 1
+        assert table.few_rows_tile(p, p.row_tile * len(found.plain) + 1) is None
+
+
+def test_the_table_is_what_its_measurements_and_the_estimates_make():
+    """`python benchmarks/kernels/tile_search.py` writes it."""
+    stored = tables.file(ARCH).read_text(encoding="utf-8")
+    assert text(with_estimates(json.loads(stored), [])) == stored
