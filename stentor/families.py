@@ -33,7 +33,7 @@ are not downloaded."""
 class Family:
     """Facts about a family, known before anything of it is imported.
 
-    package: the Python package with `loader` and `dummy`. origin: the distribution that brings it, with its version, or
+    package: the Python package with `builder`. origin: the distribution that brings it, with its version, or
     stentor. problem: why it cannot be used. Nothing else is known of it then.
     """
 

@@ -49,8 +49,8 @@ python -m pytest tests
 ```
 
 It begins as a copy of stentor's toy, which speaks noise. stentor's docs/families.md says what each file holds and how
-to replace it. The order that works: `config.py`, `loader.py` and the weights, `prompt.py`, one step, the codec, then
-`dummy.py`. Put what the reference gives into `tests/` first.
+to replace it. The order that works: `config.py`, `builder.py` and the weights, `prompt.py`, one step, the codec, then
+`released.json`. Put what the reference gives into `tests/` first.
 """
 TEST = '''\
 """{title} in every mode of the engine."""
@@ -94,7 +94,7 @@ def write(name: str, folder: Path) -> list[Path]:
         "README.md": README.format(**words),
         f"tests/test_{name}.py": TEST.format(**words),
     }
-    for source in sorted(SOURCE.glob("*.py")):
+    for source in sorted([*SOURCE.glob("*.py"), *SOURCE.glob("*.json")]):
         files[f"{words['package']}/{source.name}"] = _renamed(source.read_text(encoding="utf-8"), words)
     files[f"{words['package']}/__init__.py"] += f"SEAM = {SEAM}\n"
     for path, text in files.items():

@@ -16,6 +16,7 @@ from stentor.errors import CheckpointError
 from stentor.families import Family, families, only, unusable
 from stentor.model_names import CONFIG, DUMMY, directory, dummy_family, family_of_files
 from stentor.models.base import SpeechModel
+from stentor.models.source import Checkpoint, Source, random_weights
 from stentor.models.weights import read_config
 
 
@@ -27,17 +28,18 @@ def load(
     `dtype` None takes the checkpoint's own. `options` are load-time options of the family (e.g. LoRA weights).
     """
     name = str(model)
-    loaded: SpeechModel
     if name.startswith(DUMMY):
         name = name.removeprefix(DUMMY)
         family = dummy_family(name)
-        loaded = _module(family, "dummy").make(name, device, dtype, options)
+        module = _builder(family)
+        source: Source = random_weights(Path(str(module.__file__)).parent, name)
     else:
         path = directory(model)
         own = family_of_files(path)
         config = read_config(path) if own is None or (path / CONFIG).is_file() else {}
         family = own or _family_of_config(path, config)
-        loaded = _module(family, "loader").load(path, config, device, dtype, options)
+        module, source = _builder(family), Checkpoint(path, config)
+    loaded: SpeechModel = module.build(source, device, dtype, options)
     spec = loaded.spec
     if spec.family != family.name:
         raise CheckpointError(f"family {family.name} of {family.origin}: its spec.family is {spec.family!r}")
@@ -56,10 +58,10 @@ def _family_of_config(path: Path, config: Mapping[str, object]) -> Family:
     return found
 
 
-def _module(family: Family, name: str) -> ModuleType:
-    """`loader` (`load`) or `dummy` (`make`) of a family. Only a family that is used has its modules imported.
-    CheckpointError names the package of one that cannot be."""
-    module = f"{family.package}.{name}"
+def _builder(family: Family) -> ModuleType:
+    """Import the module with a family's `build`. Only a family that is used has its modules imported. CheckpointError
+    names the package of one that cannot be."""
+    module = f"{family.package}.builder"
     try:
         return importlib.import_module(module)
     except Exception as e:  # whatever the package raises

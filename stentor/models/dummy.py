@@ -35,18 +35,36 @@ def dummy_words(text: str) -> list[str]:
     return _TOKENS.findall(text)
 
 
+class DummyTokenizer:
+    """Tokenizer of a model without files: the ids of special tokens, and one id for each word between them."""
+
+    def __init__(self, words: int, special: Mapping[str, int]) -> None:
+        """words: ids that words may have (`dummy_tokens`). special: at least one."""
+        self._words, self._special = words, special
+        self._marks = re.compile("(" + "|".join(re.escape(name) for name in special) + ")")
+
+    def encode(self, text: str) -> list[int]:
+        parts = (
+            [self._special[part]] if part in self._special else dummy_tokens(part, self._words)
+            for part in self._marks.split(text)
+        )
+        return [token for part in parts for token in part]
+
+
 @torch.no_grad()
 def random_init(module: nn.Module, seed: int, gain: float = 1.0, constants: Mapping[str, float] | None = None) -> None:
     """Fill every parameter in place on its own device, reproducibly from `seed`.
 
-    Gains (of norms, Snake activations and rate scales) are ones and biases are zeros. Other weights are uniform within
-    gain / sqrt(fan in). A gain of 1 is torch's default. `constants` gives the value of parameters by the last part of
-    their name, before these rules.
+    Gains (of norms, Snake activations and rate scales) are ones and biases are zeros. Batch norms have a mean of zero
+    and a variance of one. Other weights are uniform within gain / sqrt(fan in). A gain of 1 is torch's default.
+    `constants` gives the value of parameters by the last part of their name, before these rules.
     """
     generators: dict[torch.device, torch.Generator] = {}
     for layer in module.modules():
         if isinstance(layer, QuantizedLinear):
             layer.weight_scale.fill_(gain / math.sqrt(layer.in_features) / LARGEST[layer.weight.dtype])
+        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+            layer.reset_running_stats()
     for name, p in module.named_parameters():
         if name.endswith("weight_scale"):
             continue

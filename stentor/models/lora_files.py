@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from stentor.config import path_of
 from stentor.errors import CheckpointError
 from stentor.models.config_reader import ConfigReader
 from stentor.models.lora import LoraWeights
@@ -115,3 +116,10 @@ def merge(tensors: Mapping[str, Tensor], weights: LoraWeights) -> dict[str, Any]
         a, b = weights.scaled(name)
         merged[f"{name}.weight"] = weight.to(torch.promote_types(weight.dtype, torch.float32)) + b @ a
     return merged
+
+
+def merge_option(
+    tensors: dict[str, Tensor], options: Mapping[str, Any], read: Callable[[Path], LoraWeights]
+) -> dict[str, Tensor]:
+    """Merge the weights that the load option `lora` names, if it is given."""
+    return merge(tensors, read(path_of("lora", options["lora"]))) if "lora" in options else tensors

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, Future
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,20 @@ DEPTH = torch.int8, 1
 """The only (dtype, scales of each output) in which depth loops stay in 8 bits: float8 has three bits of mantissa, and
 the fastest kernels, which make it worth while, read neither that nor groups."""
 DTYPES = dict(zip(QUANTIZATIONS, (None, *LARGEST), strict=True))
+
+
+class EightBits(NamedTuple):
+    """Linear layers that may have 8 bits: those of the blocks of `stacks`, and those of the depth loops `depth`.
+
+    dtype: asked for. None: as the checkpoint has them.
+    """
+
+    dtype: torch.dtype | None
+    stacks: tuple[str, ...]
+    depth: tuple[str, ...] = ()
+
+
+ONLY_WIDENED = EightBits(None, ())
 
 
 def quantization(options: Mapping[str, object]) -> torch.dtype | None:
@@ -79,8 +94,9 @@ def place_quantized(
     kept = {part for name in _quantized(net) for part in checkpoint_names(f"{name}.weight_scale")}
     for name in [n for n in found if n.endswith(".weight_scale") and n not in kept]:
         layer = name.removesuffix("_scale")
-        found[layer] = dequantize(found[layer], found[name].float(), found[name].dtype)
-        del found[name]
+        if layer in found:  # load_weights names a scale without a weight
+            found[layer] = dequantize(found[layer], found[name].float(), found[name].dtype)
+            del found[name]
     return found
 
 

@@ -19,6 +19,7 @@ from stentor.errors import CheckpointError
 from stentor.untrusted import Unreadable
 
 Value = TypeVar("Value")
+Built = TypeVar("Built", bound=nn.Module)
 FUSED: Mapping[str, tuple[str, ...]] = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
     "gate_up_proj": ("gate_proj", "up_proj"),
@@ -52,6 +53,12 @@ def meta_init() -> Iterator[None]:
     """Modules made here have their weights on the meta device, for `load_weights` to replace."""
     with torch.device("meta"), _NoInit():
         yield
+
+
+def on_meta(make: Callable[[], Built], dtype: torch.dtype) -> Built:
+    """Make a module on the meta device, in evaluation mode, with parameters of `dtype`."""
+    with meta_init():
+        return make().to(dtype).eval().requires_grad_(False)
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -201,7 +208,8 @@ def fold_weight_norm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return folded
 
 
-def _same(name: str) -> str:
+def same_name(name: str) -> str:
+    """Return a name as it is, for files whose tensors are named as the modules."""
     return name
 
 
@@ -211,7 +219,7 @@ def load_weights(
     source: str,
     device: torch.device,
     ignore: Iterable[str] = (),
-    file_name: Callable[[str], str] = _same,
+    file_name: Callable[[str], str] = same_name,
 ) -> None:
     """Load `tensors` (checkpoint names) into `module`, fusing projections, in each parameter's own dtype.
 

@@ -185,7 +185,7 @@ def test_a_voice_before_the_text_moves_no_word_out_of_the_text():
 
 def test_a_language_that_no_aligner_knows_is_refused_before_anything_is_queued():
     with TTS("dummy:toy", max_num_seqs=1, memory_gb=0.002) as tts:
-        tts._model.spec = replace(tts.spec, languages=("german",))
+        tts.engine.model.spec = replace(tts.spec, languages=("german",))
         for call in (tts.generate, tts.stream):
             with pytest.raises(InvalidRequest, match="word_timestamps: no aligner knows the words of 'german'"):
                 call("hello", word_timestamps=True)

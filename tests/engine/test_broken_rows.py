@@ -55,13 +55,13 @@ def test_a_code_below_zero_breaks_its_row_and_no_other(family, tmp_path):
 
 def poisoned(tts: TTS, patch: pytest.MonkeyPatch) -> None:
     """From now on prompts with a "z" have embeddings that are not numbers."""
-    plain = tts._model.embed_prompt
+    plain = tts.engine.model.embed_prompt
 
     def embed(p, rows):
         x = plain(p, rows)[0]
         return (torch.where((p.rows["token"] == ord("z"))[:, None], NAN, x),)
 
-    patch.setattr(tts._model, "embed_prompt", embed)
+    patch.setattr(tts.engine.model, "embed_prompt", embed)
 
 
 def test_keys_and_values_that_are_not_numbers_do_not_reach_the_next_owner_of_their_pages(monkeypatch):

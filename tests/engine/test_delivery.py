@@ -243,7 +243,7 @@ def test_a_failed_prefill_of_several_leaves_the_first_chunks_of_others_right(
 
 def test_samples_that_are_not_finite_fail_their_request_and_no_other(monkeypatch: pytest.MonkeyPatch):
     with TTS("dummy:toy", dtype="float64", max_num_seqs=2, memory_gb=0.002) as tts:
-        codec = tts._model.codec
+        codec = tts.engine.model.codec
         plain = codec.decode
 
         def decode(frames, state, call):

@@ -295,7 +295,7 @@ def test_first_frames_that_are_silent_are_trimmed_and_others_are_not(
     monkeypatch: pytest.MonkeyPatch, streaming: bool, silent: int
 ):
     with toy() as tts:
-        codec, hop = tts._model.codec, tts.spec.hop
+        codec, hop = tts.engine.model.codec, tts.spec.hop
         plain = codec.decode
 
         def quiet_start(frames, state, call):

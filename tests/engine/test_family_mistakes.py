@@ -66,7 +66,7 @@ def test_the_error_names_the_field_and_the_next_request_is_served(
 ) -> None:
     member, change, says = MISTAKES[mistake]
     with TTS("dummy:toy", max_num_seqs=1, memory_gb=0.002) as tts:
-        owner = tts._model.codec if member == "decode" else tts._model
+        owner = tts.engine.model.codec if member == "decode" else tts.engine.model
         right = getattr(owner, member)
         monkeypatch.setattr(owner, member, lambda *args: change(right(*args)))
         with pytest.raises(EngineError, match=says):

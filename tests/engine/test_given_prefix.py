@@ -91,7 +91,7 @@ def test_a_prompt_without_it_has_other_keys():
 
 def test_keys_and_values_lie_in_the_pages_of_their_request(tmp_path: Path):
     with TTS(tiny.write(tmp_path / "lsd", "lsd"), device="cpu", max_num_seqs=2, page_size=PAGE) as tts:
-        voice = tts._model.prompts.voices["mono24"].features["given"]
+        voice = tts.engine.model.prompts.voices["mono24"].features["given"]
         seq = sequence(1, prompt(voice, voice.shape[2] + 2))
         seq.pages = [5, 2, 9, 3][: -(-seq.length // PAGE)]
         pool = tts.engine.runner.kv.pool
@@ -111,7 +111,7 @@ def test_a_voice_that_cannot_be_written_ends_its_own_request_only(tmp_path: Path
         fill = tts.engine.runner.fill_pages
 
         def fails(seq: Sequence, voice: np.ndarray) -> None:
-            if voice is tts._model.prompts.voices["stereo16"].features["given"]:
+            if voice is tts.engine.model.prompts.voices["stereo16"].features["given"]:
                 raise RuntimeError("no such page")
             fill(seq, voice)
 

@@ -78,7 +78,7 @@ def ask(tts: TTS, i: int, prefix: int, frames: int, hide: int = 0) -> Any:
 
 def want(tts: TTS, request: Any, frames: np.ndarray, grid: int = GRID) -> np.ndarray:
     with torch.inference_mode():
-        return whole(tts._model.codec, tts.prompt(request).codec_prefix, frames, grid)
+        return whole(tts.engine.model.codec, tts.prompt(request).codec_prefix, frames, grid)
 
 
 def heard(stream: Any) -> tuple[np.ndarray, np.ndarray, list[int]]:

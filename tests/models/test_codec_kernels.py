@@ -18,15 +18,17 @@ from stentor.layers.transformer import StackConfig
 from stentor.models.base import Codec
 from stentor.models.dummy import initialize_dummy_weights, random_init
 from stentor.models.fish_s2.codec import FishCodec
-from stentor.models.fish_s2.codec_config import stack_config
-from stentor.models.fish_s2.dummy import RELEASED_CODEC
-from stentor.models.qwen3_tts import dummy
+from stentor.models.fish_s2.codec_config import RELEASED, stack_config
 from stentor.models.qwen3_tts.codec_decoder import Decoder
 from stentor.models.qwen3_tts.codec_encoder import Encoder
-from stentor.models.qwen3_tts.loader import build
+from stentor.models.qwen3_tts.config import read_codec
 from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
 from stentor.models.voxcpm2.config import VAEConfig
+from stentor.models.weights import on_meta
 from tests.helpers.kernel_tests import DEVICE, random
+from tests.helpers.released import released
+
+QWEN = released("qwen3_tts", "qwen3-tts-1.7b-base")
 
 
 @pytest.fixture(autouse=True)
@@ -69,9 +71,9 @@ def calm(module: nn.Module) -> None:
 def qwen3_tts(dtype: torch.dtype) -> Codec:
     stack = StackConfig(hidden=32, ffn=48, layers=1, heads=2, kv_heads=2, head_dim=16, eps=1e-5)
     small = {"width": 32, "latent": 32, "codebook_dim": 32, "codebook_size": 64, "codebooks": 3}
-    c = replace(dummy.codec_config().decoder, stack=stack, window=5, rates=(3, 2), ratios=(2,), **small)
-    decoder = build(lambda: Decoder(c), torch.float32)
-    initialize_dummy_weights(decoder, torch.device(DEVICE), 0, constants=dummy.CONSTANTS)
+    c = replace(read_codec(QWEN).decoder, stack=stack, window=5, rates=(3, 2), ratios=(2,), **small)
+    decoder = on_meta(lambda: Decoder(c), torch.float32)
+    initialize_dummy_weights(decoder, torch.device(DEVICE), 0, constants=QWEN.constants)
     calm(decoder)
     decoder.process_weights_after_loading(dtype)
     return FrameCodec(decoder)
@@ -81,7 +83,7 @@ def fish_s2(dtype: torch.dtype) -> Codec:
     stack = stack_config(64, 48, 1)
     small = {"decoder_dim": 32, "encoder_dim": 32, "latent": 64, "residual_codes": 64, "residual_books": 2}
     rates = {"encoder_strides": (2,), "decoder_strides": (3, 2), "downsample": (2,)}
-    c = replace(RELEASED_CODEC, **rates, encoder_stack=stack, post_stack=stack, pre_stack=stack, **small)
+    c = replace(RELEASED, **rates, encoder_stack=stack, post_stack=stack, pre_stack=stack, **small)
     drawn, codec = FishCodec(c, 64, torch.float32, torch.float32), FishCodec(c, 64, dtype, dtype)
     initialize_dummy_weights(drawn, torch.device(DEVICE), 0)  # which draws other numbers in 16 bits
     calm(drawn)
@@ -139,9 +141,9 @@ def encoder_columns(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
 
 def encoder_qwen3_tts(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
     stack = StackConfig(hidden=32, ffn=48, layers=1, heads=2, kv_heads=2, head_dim=16, eps=1e-5)
-    c = replace(dummy.codec_config().encoder, stack=stack, filters=4, ratios=(3, 2), hop=12)
-    encoder = build(lambda: Encoder(c), torch.float32)
-    initialize_dummy_weights(encoder, torch.device(DEVICE), 0, constants=dummy.CONSTANTS)
+    c = replace(read_codec(QWEN).encoder, stack=stack, filters=4, ratios=(3, 2), hop=12)
+    encoder = on_meta(lambda: Encoder(c), torch.float32)
+    initialize_dummy_weights(encoder, torch.device(DEVICE), 0, constants=QWEN.constants)
     calm(encoder)
     encoder.process_weights_after_loading(100, dtype)
     return encoder.latents

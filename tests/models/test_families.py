@@ -4,16 +4,15 @@ import importlib
 import inspect
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import stentor.models
 from stentor.families import Family
 from stentor.families import families as every_family
 from stentor.models.config_reader import ConfigReader
+from tests.helpers.released import MODELS, released
 
-EVERY = {"__init__.py", "config.py", "loader.py", "dummy.py", "spec.py", "model.py"}
+EVERY = {"__init__.py", "config.py", "builder.py", "released.json", "spec.py", "model.py"}
 WITH_FILES = EVERY | {"prompt.py", "tokenizer.py"}
 """Files of families that are loaded from released directories."""
 
@@ -22,7 +21,7 @@ families = pytest.mark.parametrize("family", OWN, ids=lambda f: f.name)
 
 
 def files(family: Family) -> set[str]:
-    return {p.name for p in (Path(stentor.models.__path__[0]) / family.name).glob("*.py")}
+    return {p.name for p in (MODELS / family.name).iterdir()}
 
 
 def is_released(family: Family) -> bool:
@@ -43,10 +42,17 @@ def test_a_family_has_the_files_that_every_family_has(family: Family):
 
 
 @families
-def test_a_family_is_loaded_and_made_by_functions_of_one_signature(family: Family):
-    loader, dummy = (importlib.import_module(f"{family.package}.{name}") for name in ("loader", "dummy"))
-    assert list(inspect.signature(loader.load).parameters) == ["path", "raw", "device", "dtype", "options"]
-    assert list(inspect.signature(dummy.make).parameters) == ["name", "device", "dtype", "options"]
+def test_a_family_is_built_by_a_function_of_one_signature(family: Family):
+    builder = importlib.import_module(f"{family.package}.builder")
+    assert list(inspect.signature(builder.build).parameters) == ["source", "device", "dtype", "options"]
+
+
+@families
+def test_every_model_without_files_is_a_release_with_configuration_files(family: Family):
+    """Other releases may be there too: of folders on the Hub that have no description."""
+    assert family.dummies
+    for name in family.dummies:
+        assert released(family.name, name).files
 
 
 def test_finding_the_families_imports_none_of_their_modules():

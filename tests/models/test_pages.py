@@ -8,25 +8,24 @@ import pytest
 import torch
 
 from stentor.models.codec_timing import CAUSAL
+from stentor.models.cosyvoice3 import builder as cosy_builder
 from stentor.models.cosyvoice3 import config as cosy_config
-from stentor.models.cosyvoice3 import dummy as cosy_dummy
-from stentor.models.cosyvoice3 import loader as cosy_loader
 from stentor.models.cosyvoice3 import spec as cosy_spec
+from stentor.models.fish_s2 import builder as fish_builder
+from stentor.models.fish_s2 import codec_config as fish_codec_config
 from stentor.models.fish_s2 import config as fish_config
-from stentor.models.fish_s2 import dummy as fish_dummy
-from stentor.models.fish_s2 import loader as fish_loader
 from stentor.models.fish_s2 import spec as fish_spec
 from stentor.models.info import Option
-from stentor.models.qwen3_omni_talker import dummy as omni_dummy
-from stentor.models.qwen3_omni_talker import loader as omni_loader
+from stentor.models.qwen3_omni_talker import builder as omni_builder
+from stentor.models.qwen3_omni_talker import config as omni_config
 from stentor.models.qwen3_omni_talker import spec as omni_spec
-from stentor.models.qwen3_tts import dummy as qwen_dummy
-from stentor.models.qwen3_tts import loader as qwen_loader
+from stentor.models.qwen3_tts import builder as qwen_builder
+from stentor.models.qwen3_tts import config as qwen_config
 from stentor.models.qwen3_tts import spec as qwen_spec
+from stentor.models.voxcpm2 import builder as vox_builder
 from stentor.models.voxcpm2 import config as vox_config
-from stentor.models.voxcpm2 import dummy as vox_dummy
-from stentor.models.voxcpm2 import loader as vox_loader
 from stentor.models.voxcpm2 import spec as vox_spec
+from tests.helpers.released import released
 
 PAGES = Path(__file__).parents[2] / "docs" / "models"
 TEMPLATE = ["Hardware and speed", "Memory", "Use", "Options", "Differences", "Facts of the architecture"]
@@ -34,35 +33,37 @@ LAST = "How it was checked"
 
 
 def fish_s2() -> Mapping[str, Option]:
-    c = fish_config.parse(fish_dummy.RELEASED)
-    return fish_spec.make_spec(c, fish_dummy.RELEASED_CODEC.hop, torch.float32, {}).options
+    c = fish_config.parse(released("fish_s2", "fish-s2-pro").config)
+    return fish_spec.make_spec(c, fish_codec_config.RELEASED.hop, torch.float32, {}).options
 
 
 def qwen3_tts() -> Mapping[str, Option]:
-    name = "qwen3-tts-1.7b-customvoice"
-    return qwen_spec.make_spec(
-        qwen_dummy.config(name), qwen_dummy.codec_config(), qwen_dummy.GENERATION, torch.float32
-    ).options
+    source = released("qwen3_tts", "qwen3-tts-1.7b-customvoice")
+    c, codec = qwen_config.parse(source.config, source.name), qwen_config.read_codec(source)
+    return qwen_spec.make_spec(c, codec, source.json(qwen_spec.GENERATION), torch.float32).options
 
 
 def qwen3_omni() -> Mapping[str, Option]:
-    return omni_spec.make_spec(omni_dummy.config(), {}, torch.float32).options
+    source = released("qwen3_omni_talker", "qwen3-omni-talker")
+    return omni_spec.make_spec(omni_config.parse(source.config, source.name), {}, torch.float32).options
 
 
 def voxcpm2() -> Mapping[str, Option]:
-    return vox_spec.make_spec(vox_config.parse(vox_dummy.RELEASED), torch.float32, {}).options
+    c = vox_config.parse(released("voxcpm2", "voxcpm2").config)
+    return vox_spec.make_spec(c, torch.float32, {}).options
 
 
 def cosyvoice3() -> Mapping[str, Option]:
-    return cosy_spec.make_spec(cosy_config.parse({}, cosy_dummy.TEXT_MODEL), (), torch.float32, True, CAUSAL).options
+    text_model = released("cosyvoice3", "cosyvoice3").json("CosyVoice-BlankEN/config.json")
+    return cosy_spec.make_spec(cosy_config.parse({}, text_model), (), torch.float32, True, CAUSAL).options
 
 
 FAMILIES = {
-    "cosyvoice3": (cosyvoice3, cosy_loader),
-    "fish_s2": (fish_s2, fish_loader),
-    "qwen3_omni": (qwen3_omni, omni_loader),
-    "qwen3_tts": (qwen3_tts, qwen_loader),
-    "voxcpm2": (voxcpm2, vox_loader),
+    "cosyvoice3": (cosyvoice3, cosy_builder),
+    "fish_s2": (fish_s2, fish_builder),
+    "qwen3_omni": (qwen3_omni, omni_builder),
+    "qwen3_tts": (qwen3_tts, qwen_builder),
+    "voxcpm2": (voxcpm2, vox_builder),
 }
 
 
@@ -104,4 +105,5 @@ def test_a_page_has_a_row_for_every_request_option_with_its_default_and_range(na
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_page_names_every_load_option(name: str):
     text = sections(PAGES / f"{name}.md")["Options"]
-    assert [o for o in FAMILIES[name][1].LOAD_OPTIONS if f"`{o}`" not in text] == []
+    builder = FAMILIES[name][1]
+    assert [o for o in (*builder.LOAD_OPTIONS, *builder.FILE_OPTIONS) if f"`{o}`" not in text] == []

@@ -21,22 +21,22 @@ from stentor.layers.linear import QuantizedLinear
 from stentor.layers.packed_linear import PackedLinear, packs
 from stentor.layers.quantized import dequantize
 from stentor.models.dummy import random_init
-from stentor.models.fish_s2 import dummy as fish
+from stentor.models.fish_s2.builder import QUANTIZED as FISH
+from stentor.models.fish_s2.builder import QUANTIZED_DEPTH as FISH_DEPTH
 from stentor.models.fish_s2.config import parse as parse_fish
 from stentor.models.fish_s2.language_model import Language
-from stentor.models.fish_s2.loader import QUANTIZED as FISH
-from stentor.models.fish_s2.loader import QUANTIZED_DEPTH as FISH_DEPTH
 from stentor.models.quantization import DEPTH, quantize_layers
-from stentor.models.qwen3_tts.dummy import config as qwen_config
-from stentor.models.qwen3_tts.loader import QUANTIZED as QWEN
-from stentor.models.qwen3_tts.loader import QUANTIZED_DEPTH as QWEN_DEPTH
-from stentor.models.qwen3_tts.loader import make_weights
-from stentor.models.voxcpm2 import dummy as vox
+from stentor.models.qwen3_tts.builder import QUANTIZED as QWEN
+from stentor.models.qwen3_tts.builder import QUANTIZED_DEPTH as QWEN_DEPTH
+from stentor.models.qwen3_tts.builder import make_weights
+from stentor.models.qwen3_tts.config import parse as parse_qwen
+from stentor.models.voxcpm2.builder import QUANTIZED as VOXCPM2
 from stentor.models.voxcpm2.config import parse as parse_vox
-from stentor.models.voxcpm2.loader import QUANTIZED as VOXCPM2
-from stentor.models.voxcpm2.loader import make_modules
+from stentor.models.voxcpm2.modules import VoxCPM2Net
+from stentor.models.weights import meta_init
 from tests.helpers import adapters
 from tests.helpers.eight_bits import compressed_config, packed, plain, torchao, torchao_config, write
+from tests.helpers.released import released
 from tests.helpers.tiny import FAMILIES, FIXTURES, checkpoint
 
 CPU = torch.device("cpu")
@@ -309,29 +309,28 @@ def test_float8_without_scales_is_only_a_dtype_where_no_scheme_is(tmp_path: Path
 # -- memory ---------------------------------------------------------------------------------------------------------
 
 
-def released() -> dict[str, tuple[Callable[[], nn.Module], tuple[str, ...], float]]:
+def networks() -> dict[str, tuple[Callable[[], nn.Module], tuple[str, ...], float]]:
     """A network of released size on the meta device, its stacks in 8 bits, and GiB that int8 saves (docs/models)."""
-    c = parse_fish(fish.RELEASED)
-    bf16 = torch.bfloat16
+    c, bf16 = parse_fish(released("fish_s2", "fish-s2-pro").config), torch.bfloat16
+
+    def qwen(name: str) -> nn.Module:
+        return make_weights(parse_qwen(released("qwen3_tts", name).config, name), bf16, bf16)
+
+    def voxcpm2() -> nn.Module:
+        with meta_init():
+            return VoxCPM2Net(parse_vox(released("voxcpm2", "voxcpm2").config), bf16)
+
     return {
-        "qwen3-tts 0.6B": (
-            lambda: make_weights(qwen_config("qwen3-tts-0.6b-base"), bf16, bf16),
-            (*QWEN, *QWEN_DEPTH),
-            0.48,
-        ),
-        "qwen3-tts 1.7B": (
-            lambda: make_weights(qwen_config("qwen3-tts-1.7b-base"), bf16, bf16),
-            (*QWEN, *QWEN_DEPTH),
-            1.39,
-        ),
-        "voxcpm2": (lambda: make_modules(parse_vox(vox.RELEASED), CPU, bf16)[0], VOXCPM2, 1.58),
+        "qwen3-tts 0.6B": (lambda: qwen("qwen3-tts-0.6b-base"), (*QWEN, *QWEN_DEPTH), 0.48),
+        "qwen3-tts 1.7B": (lambda: qwen("qwen3-tts-1.7b-base"), (*QWEN, *QWEN_DEPTH), 1.39),
+        "voxcpm2": (voxcpm2, VOXCPM2, 1.58),
         "fish s2 pro": (lambda: Language(c, 0, 0, bf16), (*FISH, *FISH_DEPTH), 3.76),
     }
 
 
 @pytest.mark.parametrize("name", ["qwen3-tts 0.6B", "qwen3-tts 1.7B", "voxcpm2", "fish s2 pro"])
 def test_int8_halves_the_weights_of_language_models_and_depth_loops(name: str) -> None:
-    make, stacks, saved = released()[name]
+    make, stacks, saved = networks()[name]
     net = make()
     layers = [w for s in stacks for w in net.get_submodule(f"{s}.layers").parameters()]
     before, whole = sum(w.nbytes for w in layers), sum(w.nbytes for w in net.parameters())

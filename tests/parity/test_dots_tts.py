@@ -24,9 +24,9 @@ from stentor.config import Policy
 from stentor.layers.fbank import speaker_fbank
 from stentor.layers.quantized import dequantize, quantize
 from stentor.layers.types import NO_END, CodecCall, CodecPageTable
+from stentor.models.dots_tts.builder import read_stats
 from stentor.models.dots_tts.config import MAX_STEPS, Quotas
 from stentor.models.dots_tts.live_text import TOKEN_BITS, Arrivals
-from stentor.models.dots_tts.loader import read_stats
 from stentor.models.dots_tts.reference import as_heard, speaker_window
 from tests.fixtures.dots_tts import tiny_dots_tts as tiny
 from tests.helpers import peft

@@ -24,6 +24,7 @@ from stentor.models.qwen3_omni_talker.config import parse
 from stentor.models.weights import read_sharded
 from tests.fixtures.qwen3_omni import tiny_qwen3_omni as tiny
 from tests.helpers import peft
+from tests.helpers.released import released
 
 E = tiny.expected()
 CASES = list(tiny.CASES)
@@ -500,12 +501,12 @@ def test_a_frame_is_first_heard_the_lag_before_its_end_and_changes_nothing_earli
 
 def test_parameters_of_the_released_sizes_are_those_of_the_official_classes() -> None:
     from stentor.models.qwen3_omni_talker.codec import Decoder
-    from stentor.models.qwen3_omni_talker.dummy import config
-    from stentor.models.qwen3_omni_talker.loader import build
     from stentor.models.qwen3_omni_talker.talker import Weights
+    from stentor.models.weights import on_meta
 
-    c = config()
-    weights, decoder = build(lambda: Weights(c), torch.bfloat16), build(lambda: Decoder(c.decoder), torch.float32)
+    c = parse(released("qwen3_omni_talker", "qwen3-omni-talker").config, "config.json")
+    weights = on_meta(lambda: Weights(c), torch.bfloat16)
+    decoder = on_meta(lambda: Decoder(c.decoder), torch.float32)
     counts = {n: sum(p.numel() for p in m.parameters()) for n, m in (("talker", weights.talker), ("code2wav", decoder))}
     hidden_projection = 6_294_528  # which is not loaded
     assert counts["talker"] + hidden_projection == 3_324_596_480

@@ -18,13 +18,15 @@ from stentor import TTS, Reference, Speech
 from stentor.layers.conv import StreamingState
 from stentor.layers.frame_decoder import CLOCK, FrameCodec
 from stentor.layers.types import State, eager
+from stentor.models.qwen3_tts.builder import fill_codec, make_clone, make_weights, prepare
 from stentor.models.qwen3_tts.codec_decoder import Decoder
 from stentor.models.qwen3_tts.config import parse, read_codec
-from stentor.models.qwen3_tts.loader import load_codec, make_clone, make_weights, prepare
 from stentor.models.qwen3_tts.speaker_encoder import mel_filters
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
+from stentor.models.source import Checkpoint
 from stentor.models.weights import load_weights, read_config, read_safetensors
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
+from tests.helpers.released import released
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "qwen3_tts"
 
@@ -161,7 +163,8 @@ def test_a_sharded_checkpoint_speaks_the_same(tmp_path: Path) -> None:
 
 
 def decoder(path: Path, dtype: torch.dtype) -> Decoder:
-    made, _ = load_codec(path, read_codec(path), CPU, dtype, with_encoder=False)
+    source = Checkpoint(path)
+    made, _ = fill_codec(source, read_codec(source), CPU, dtype, with_encoder=False)
     made.process_weights_after_loading()
     return made
 
@@ -212,10 +215,8 @@ def test_codec_in_float32_is_within_a_thousandth_of_the_peak(checkpoints: Path) 
 
 
 def test_codec_state_of_the_released_size_is_what_the_spec_counts() -> None:
-    from stentor.models.qwen3_tts.dummy import codec_config
-
     with torch.device("meta"):
-        columns = FrameCodec(Decoder(codec_config().decoder)).columns
+        columns = FrameCodec(Decoder(read_codec(released("qwen3_tts", "qwen3-tts-1.7b-base")).decoder)).columns
     sizes = {name: int(np.prod(c.shape)) for name, c in columns.items() if name != CLOCK}
     window = sum(n for name, n in sizes.items() if name.startswith("window"))
     assert window == 1_163_264
@@ -230,11 +231,11 @@ def test_codec_state_of_the_released_size_is_what_the_spec_counts() -> None:
 @torch.inference_mode()
 def test_encoder_codes_and_speaker_vectors_equal_the_official_ones(checkpoints: Path) -> None:
     path = checkpoints / "base"
-    config, codec = parse(read_config(path), "config.json"), read_codec(path)
+    config, codec = parse(read_config(path), "config.json"), read_codec(Checkpoint(path))
     tensors = read_safetensors(path / "model.safetensors")
     weights = make_weights(config, torch.float32, torch.float32)
     load_weights(weights, tensors, "model", CPU)
-    _, encoder = load_codec(path, codec, CPU, torch.float32, with_encoder=True)
+    _, encoder = fill_codec(Checkpoint(path), codec, CPU, torch.float32, with_encoder=True)
     assert encoder is not None
     prepare(encoder, codec, torch.float32)
     clone = make_clone(config, weights, encoder, CPU)

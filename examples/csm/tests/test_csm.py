@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 import torch
 from make_fixture import REFERENCE_TEXT, recording
-from stentor_csm.dummy import CONFIG
-from stentor_csm.loader import build
+from stentor_csm import builder
+from stentor_csm.config import parse
 from stentor_csm.weights import Weights
 
 from stentor import TTS, InvalidRequest, Reference
+from stentor.models.source import random_weights
+from stentor.models.weights import on_meta
 from stentor.testing import MODES, Given, Parity
 
 FIXTURE = Path(__file__).parent / "fixture"
@@ -76,7 +78,8 @@ def test_special_tokens_in_a_text_are_spelled_out() -> None:
 
 def test_the_dummy_has_the_sizes_of_the_released_model() -> None:
     """The count is of transformers' CsmConfig, whose defaults are those of csm-1b, without the codec."""
-    weights = build(lambda: Weights(CONFIG), torch.float32)
+    source = random_weights(Path(builder.__file__).parent, "csm-1b")
+    weights = on_meta(lambda: Weights(parse(source.config, source.name)), torch.float32)
     assert sum(p.numel() for p in weights.parameters()) == 1_552_791_552
 
 

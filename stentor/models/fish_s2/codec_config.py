@@ -53,6 +53,24 @@ def stack_config(hidden: int, ffn: int, layers: int) -> StackConfig:
     return StackConfig(hidden, ffn, layers, heads, heads, HEAD_DIM, EPS)
 
 
+RELEASED = CodecConfig(
+    encoder_dim=64,
+    encoder_strides=(2, 4, 8, 8),
+    decoder_dim=1536,
+    decoder_strides=(8, 8, 4, 2),
+    latent=1024,
+    downsample=(2, 2),
+    encoder_stack=stack_config(1024, 3072, 4),
+    pre_stack=stack_config(1024, 3072, 8),
+    post_stack=stack_config(1024, 3072, 8),
+    semantic_codes=4096,
+    residual_codes=1024,
+    residual_books=9,
+    code_dim=8,
+)
+"""Sizes of the codec.pth of fishaudio/s2-pro, for random weights."""
+
+
 def infer(tensors: Mapping[str, Tensor]) -> CodecConfig:
     """Sizes from the shapes of renamed tensors (see checkpoint.codec). CheckpointError names one that is missing or has
     no such size."""

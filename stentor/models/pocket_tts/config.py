@@ -1,6 +1,6 @@
 """A model's description: the YAML file of a checkpoint, checked once and turned into plain dataclasses.
 
-Released repositories hold no YAML. `released.py` has theirs.
+Released repositories hold no YAML. `released.json` has theirs.
 """
 
 from __future__ import annotations

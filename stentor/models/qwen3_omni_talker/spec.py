@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,8 +13,8 @@ from stentor.models.config_reader import ConfigReader
 from stentor.models.frame_talker import PROMPT_ROWS, talker_columns
 from stentor.models.info import Option
 from stentor.models.qwen3_omni_talker.config import SAMPLE_RATE, Config
-from stentor.models.weights import read_json
 
+GENERATION = "generation_config.json"
 VOICE = "ethan"
 """The reference's voice where a request names none, if the checkpoint has it."""
 
@@ -23,15 +22,9 @@ MAX_NEW_TOKENS = 4096
 """Draws at most of files that do not say, as in the reference."""
 
 
-def generation_defaults(path: Path) -> dict[str, Any]:
-    """generation_config.json as a dict, empty when there is none."""
-    file = path / "generation_config.json"
-    return read_json(file) if file.is_file() else {}
-
-
 def _options(defaults: Mapping[str, Any], c: Config) -> dict[str, Option]:
     """Options, whose defaults are in generation_config.json for the first code and in the reference for the others."""
-    g = ConfigReader(defaults, "generation_config.json")
+    g = ConfigReader(defaults, GENERATION)
     # The last token that the reference draws is never made into a frame.
     longest = max(1, g.integer("talker_max_new_tokens", MAX_NEW_TOKENS, low=0) - 1)
     temperature, top_p = g.number("talker_temperature", 0.9), g.number("talker_top_p", 1.0)

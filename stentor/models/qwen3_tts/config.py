@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from stentor.layers.frame_decoder import FrameDecoderConfig
 from stentor.layers.transformer import StackConfig
 from stentor.models.config_reader import ConfigReader
 from stentor.models.frame_talker import TransformerConfig
-from stentor.models.weights import read_config
+from stentor.models.source import Source
 
 KINDS = ("base", "custom_voice", "voice_design")
 TOKENIZER_TYPE = "qwen3_tts_tokenizer_12hz"
+CODEC_FOLDER = "speech_tokenizer"
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ def parse_codec(data: Mapping[str, Any], where: str) -> CodecConfig:
     return CodecConfig(top.integer("output_sample_rate"), decoder, encoder)
 
 
-def read_codec(path: Path) -> CodecConfig:
-    """The config of `path`/speech_tokenizer."""
-    folder = path / "speech_tokenizer"
-    return parse_codec(read_config(folder), str(folder / "config.json"))
+def read_codec(source: Source) -> CodecConfig:
+    """The config in speech_tokenizer."""
+    name = f"{CODEC_FOLDER}/config.json"
+    return parse_codec(source.json(name), f"{source.name}/{name}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,22 +18,16 @@ from stentor.models.config_reader import ConfigReader
 from stentor.models.frame_talker import PROMPT_ROWS, talker_columns
 from stentor.models.info import Option
 from stentor.models.qwen3_tts.config import CodecConfig, Config
-from stentor.models.weights import read_json
 
+GENERATION = "generation_config.json"
 REFERENCE_SECONDS = (0.5, 60.0)
 MIN_FRAMES = 2
 MAX_NEW_TOKENS = 2048
 """The reference's own limit, of files without one. Released files have 8192."""
 
 
-def generation_defaults(path: Path) -> dict[str, Any]:
-    """generation_config.json as a dict, empty when there is none."""
-    file = path / "generation_config.json"
-    return read_json(file) if file.is_file() else {}
-
-
 def _options(defaults: Mapping[str, Any], c: Config) -> dict[str, Option]:
-    g = ConfigReader(defaults, "generation_config.json")
+    g = ConfigReader(defaults, GENERATION)
     sampled = g.flag("do_sample", True)
     sub_sampled = g.flag("subtalker_dosample", True)
     # The last token that the reference draws is never made into a frame.

@@ -8,7 +8,9 @@ import pytest
 
 from stentor.errors import CheckpointError
 from stentor.models.cosyvoice3 import config, hyper_yaml
-from stentor.models.cosyvoice3.dummy import TEXT_MODEL
+from tests.helpers.released import released
+
+TEXT_MODEL = released("cosyvoice3", "cosyvoice3").json("CosyVoice-BlankEN/config.json")
 
 
 def read(tmp_path: Path, text: str) -> dict:

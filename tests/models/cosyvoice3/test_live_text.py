@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from stentor.errors import InvalidRequest
-from stentor.models.cosyvoice3.dummy import make_tokens
+from stentor.models.cosyvoice3.builder import dummy_ids
 from stentor.models.cosyvoice3.live_text import AGAIN, DRAW, FEED, LAST, NEXT, Arrivals, Mixing, encoded
+from tests.helpers.released import released
 
 TASK = -7
 CODES = [100 + i for i in range(20)]
@@ -57,7 +58,7 @@ def test_a_text_that_ends_before_the_voice_drops_the_rest_of_its_codes():
 
 
 def arrivals() -> Arrivals:
-    return Arrivals(make_tokens().encode, Mixing([], CODES), TASK)
+    return Arrivals(dummy_ids(released("cosyvoice3", "cosyvoice3").words).encode, Mixing([], CODES), TASK)
 
 
 def test_values_do_not_depend_on_how_the_text_is_split():

@@ -11,13 +11,15 @@ from stentor.audio import Recording
 from stentor.errors import InvalidRequest
 from stentor.models.base import Voice
 from stentor.models.cosyvoice3 import config
-from stentor.models.cosyvoice3.dummy import TEXT_MODEL, make_tokens
+from stentor.models.cosyvoice3.builder import dummy_ids
 from stentor.models.cosyvoice3.prompt import SYSTEM, PromptBuilder, Room, layout
 from stentor.models.cosyvoice3.voice import StoredVoice
 from stentor.models.info import ReferenceAudio, SpeechRequest
+from tests.helpers.released import released
 
-C = config.parse({}, TEXT_MODEL).language
-TOKENS = make_tokens()
+SOURCE = released("cosyvoice3", "cosyvoice3")
+C = config.parse({}, SOURCE.json("CosyVoice-BlankEN/config.json")).language
+TOKENS = dummy_ids(SOURCE.words)
 END = "<|endofprompt|>"
 RNG = np.random.default_rng(0)
 FEATURES = {

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from stentor.errors import CheckpointError
-from stentor.models.cosyvoice3.dummy import FIRST_SPECIAL, make_tokens
+from stentor.models.cosyvoice3.builder import FIRST_SPECIAL, dummy_ids
 from stentor.models.cosyvoice3.tokenizer import read_tokens, special_tokens
 from tests.fixtures.cosyvoice3 import tiny_cosyvoice3 as tiny
+from tests.helpers.released import released
 
 NAMES = Path(tiny.__file__).parent / "special_tokens.json"  # of the release: no run of the reference script has others
 RELEASED = json.loads(NAMES.read_text(encoding="utf-8"))
@@ -25,7 +26,7 @@ def test_the_names_are_the_released_ones_in_their_order():
     [("<|endofprompt|>", 151646), ("[breath]", 151647), ("[mn]", 151662), ("[AA]", 151664), ("[ZH]", 151747), ("[a]", 151748), ("[j]", 151797), ("[ǐ]", 151913), ("[ǜ]", 151923)],
 )  # fmt: skip
 def test_ids_that_the_official_tokenizer_gives(name, token):
-    assert make_tokens().encode(name) == [token]
+    assert dummy_ids(released("cosyvoice3", "cosyvoice3").words).encode(name) == [token]
 
 
 @pytest.fixture(scope="module")

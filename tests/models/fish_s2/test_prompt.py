@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from stentor.models.fish_s2.dummy import IDS, make_tokens
+from stentor.models.fish_s2.builder import dummy_ids
+from stentor.models.fish_s2.config import parse
 from stentor.models.fish_s2.prompt import (
     Speakers,
     SpokenTurn,
@@ -20,6 +21,7 @@ from stentor.models.fish_s2.prompt import (
     turns,
 )
 from stentor.models.fish_s2.tokenizer import read_tokens
+from tests.helpers.released import released
 from tests.models.fish_s2.oracle import CHECKPOINT
 
 OFFICIAL = Tokenizer.from_file(str(CHECKPOINT / "tokenizer.json"))  # turns special text into special tokens
@@ -152,9 +154,10 @@ def test_only_tags_have_no_words(text):
 
 
 def test_a_model_without_files_has_a_token_per_word():
-    tokens = make_tokens(4096, 155_776)
+    source = released("fish_s2", "fish-s2-pro")
+    tokens = dummy_ids(source, parse(source.config))
     ids = tokens.encode("Hi, hi there: 42 <|im_end|> 天地")
     assert len(ids) == 17
-    assert max(ids) < min(IDS.values())
+    assert max(ids) < min(source.special.values())
     assert tokens.encode("a b a")[0] != tokens.encode("b")[0]
     assert (tokens.im_end, tokens.semantic) == (151645, 151678)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
+from stentor import registry
 from stentor.models.pocket_tts.codec import CPU_FRAMES
-from stentor.models.pocket_tts.dummy import make
 
 CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("count", [1, CPU_FRAMES // 2, CPU_FRAMES + 1])
 def test_rows_of_a_call_are_those_of_calls_of_their_own(count: int):
-    codec = make("pocket-tts-2m", CPU, torch.float32, {}).codec
+    codec = registry.load("dummy:pocket-tts-2m", CPU, torch.float32, {}).codec
     torch.manual_seed(1)
     state = {name: column.rows(5) for name, column in codec.columns.items()}
     frames = torch.randn(5, count, 32)

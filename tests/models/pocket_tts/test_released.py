@@ -10,8 +10,8 @@ import yaml
 
 from stentor import CheckpointError
 from stentor.models.pocket_tts import FOLDERS, released
+from stentor.models.pocket_tts.checkpoint import Files
 from stentor.models.pocket_tts.config import FLOWS, parse
-from stentor.models.pocket_tts.loader import Checkpoint
 from tests.fixtures.pocket_tts import tiny_pocket_tts as tiny
 
 
@@ -36,9 +36,9 @@ def test_what_a_bare_repository_means_is_released():
 
 @pytest.mark.parametrize(("name", "language"), [("french_24l", "french"), ("english_7m_2026-10", "english")])
 def test_a_folder_of_a_released_name_needs_no_description(name: str, language: str, tmp_path: Path):
-    checkpoint = Checkpoint(tmp_path / name)
-    assert checkpoint.language == language
-    assert checkpoint.config == parse(released.description(name), name)
+    files = Files(tmp_path / name)
+    assert files.language == language
+    assert files.config == parse(released.description(name), name)
 
 
 def test_a_download_takes_tokenizer_and_voices_from_the_open_repository(
@@ -53,14 +53,14 @@ def test_a_download_takes_tokenizer_and_voices_from_the_open_repository(
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     folder = tmp_path / "models--kyutai--pocket-tts" / "snapshots" / "0" / "languages" / "english_2026-10"
     folder.mkdir(parents=True)
-    checkpoint = Checkpoint(folder)
-    assert checkpoint.clones
-    assert checkpoint.tokenizer == tmp_path / "open" / "languages" / "english_2026-09" / "tokenizer.json"
-    assert checkpoint.voices == tmp_path / "open" / "languages" / "english_2026-10" / "embeddings"
+    files = Files(folder)
+    assert files.clones
+    assert files.tokenizer == tmp_path / "open" / "languages" / "english_2026-09" / "tokenizer.json"
+    assert files.voices == tmp_path / "open" / "languages" / "english_2026-10" / "embeddings"
     assert [repository for repository, _ in asked] == [released.OPEN_REPOSITORY] * 2
     local = tmp_path / "english"
     local.mkdir()
-    assert Checkpoint(local).voices == local / "embeddings"  # nothing is downloaded for a folder of one's own
+    assert Files(local).voices == local / "embeddings"  # nothing is downloaded for a folder of one's own
     assert len(asked) == 2
 
 
@@ -73,16 +73,16 @@ def test_without_the_weights_that_clone_the_others_are_read_and_do_not(tmp_path:
         "weights_path_without_voice_cloning": "model.safetensors",
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(data))
-    checkpoint = Checkpoint(folder)
-    assert not checkpoint.clones
-    assert checkpoint.weights == folder / "model.safetensors"
+    files = Files(folder)
+    assert not files.clones
+    assert files.weights == folder / "model.safetensors"
     (folder / "gated.safetensors").symlink_to(folder / "model.safetensors")
-    assert checkpoint.clones
-    assert checkpoint.weights == folder / "gated.safetensors"
+    assert files.clones
+    assert files.weights == folder / "gated.safetensors"
 
 
 def test_a_folder_with_two_descriptions_is_refused(tmp_path: Path):
     folder = tiny.write(tmp_path / "lsd", "lsd")
     (folder / "other.yaml").symlink_to(folder / "config.yaml")
     with pytest.raises(CheckpointError, match=r"several models: config\.yaml, other\.yaml"):
-        Checkpoint(folder)
+        Files(folder)

@@ -16,14 +16,16 @@ from stentor.kernels.types import RowRef
 from stentor.layers.rng import uniform
 from stentor.layers.transformer import StackConfig
 from stentor.models.base import Rows
-from stentor.models.dummy import initialize_dummy_weights
+from stentor.models.dummy import DummyTokenizer, initialize_dummy_weights
 from stentor.models.frame_talker import TransformerConfig
+from stentor.models.qwen3_tts.builder import make_weights
 from stentor.models.qwen3_tts.codec_decoder import Decoder
-from stentor.models.qwen3_tts.config import Config
-from stentor.models.qwen3_tts.dummy import CONSTANTS, DummyTokenizer, codec_config, config
-from stentor.models.qwen3_tts.loader import build, make_weights
+from stentor.models.qwen3_tts.config import Config, parse, read_codec
 from stentor.models.qwen3_tts.model import Qwen3TTS
+from stentor.models.weights import on_meta
+from tests.helpers.released import released
 
+SOURCE = released("qwen3_tts", "qwen3-tts-1.7b-voicedesign")
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "qwen3_tts" / "sampling.npz"
 DRAWS = 8_000
 CODES, HIDDEN = 64, 8
@@ -48,7 +50,7 @@ class Table(dict[str, Tensor]):
 
 def small_config(eos: int) -> Config:
     stack = StackConfig(HIDDEN, 8, 1, 2, 1, 4, 1e-6, qk_norm=True)
-    c = config("qwen3-tts-1.7b-voicedesign")
+    c = parse(SOURCE.config, SOURCE.name)
     tower = TransformerConfig(stack, CODES + 1024, 1e6, 64)
     return replace(
         c,
@@ -64,7 +66,7 @@ def fixed_model(talker: np.ndarray, predictor: np.ndarray, eos: int) -> Qwen3TTS
     """A model whose logits are these tables whatever it hears: one-hot states, and blocks that add nothing."""
     c, cpu = small_config(eos), torch.device("cpu")
     weights = make_weights(c, torch.float32, torch.float32)
-    initialize_dummy_weights(weights, cpu, 0, constants=CONSTANTS)
+    initialize_dummy_weights(weights, cpu, 0, constants=SOURCE.constants)
     with torch.no_grad():
         weights.talker.codec_head.weight.zero_()[:, 0] = torch.from_numpy(talker)
         depth = weights.talker.code_predictor
@@ -75,10 +77,10 @@ def fixed_model(talker: np.ndarray, predictor: np.ndarray, eos: int) -> Qwen3TTS
             table.get_parameter("weight").zero_()[:, 0] = 1.0
         for head in depth.lm_head:  # RMS norm of a one-hot vector is sqrt(HIDDEN) there
             head.get_parameter("weight").zero_()[:, 0] = torch.from_numpy(predictor) / HIDDEN**0.5
-    codec = codec_config()
+    codec = read_codec(SOURCE)
     small = replace(codec.decoder, latent=8, codebook_dim=8, codebook_size=CODES, width=16)
-    decoder = build(lambda: Decoder(small), torch.float32)
-    initialize_dummy_weights(decoder, cpu, 1, constants=CONSTANTS)
+    decoder = on_meta(lambda: Decoder(small), torch.float32)
+    initialize_dummy_weights(decoder, cpu, 1, constants=SOURCE.constants)
     return Qwen3TTS(c, replace(codec, decoder=small), weights, decoder, None, DummyTokenizer(16, {"<|x|>": 0}), {})
 
 

@@ -14,11 +14,13 @@ from stentor import TTS, InvalidRequest, Reference
 from stentor.audio import Recording
 from stentor.kernels.constants import VECTOR_ID
 from stentor.models.base import Prompt, Voice
+from stentor.models.dummy import DummyTokenizer
 from stentor.models.frame_talker import TEXT_CAPACITY
 from stentor.models.info import ReferenceAudio, SpeechRequest
-from stentor.models.qwen3_tts.dummy import SPECIAL, DummyTokenizer, config
+from stentor.models.qwen3_tts.config import parse
 from stentor.models.qwen3_tts.prompt import PromptBuilder
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
+from tests.helpers.released import released
 from tests.helpers.stepped_engine import hold
 
 FAST = {"max_frames": 4, "temperature": 0.0}
@@ -243,7 +245,9 @@ def test_a_starved_engine_speaks_the_same(tmp_path: Path) -> None:
 
 
 def builder(name: str, max_model_len: int = 32768) -> Callable[..., Prompt]:
-    return PromptBuilder(config(name), DummyTokenizer(1000, SPECIAL), max_model_len).build
+    source = released("qwen3_tts", name)
+    tokenizer = DummyTokenizer(1000, source.special)
+    return PromptBuilder(parse(source.config, name), tokenizer, max_model_len).build
 
 
 def ask(text: str, **options: object) -> SpeechRequest:

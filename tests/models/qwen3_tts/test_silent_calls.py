@@ -12,9 +12,10 @@ from stentor.layers.frame_decoder import FrameCodec
 from stentor.layers.transformer import StackConfig
 from stentor.layers.types import NO_END, CodecCall, CodecPageTable, State
 from stentor.models.dummy import initialize_dummy_weights
-from stentor.models.qwen3_tts import dummy
 from stentor.models.qwen3_tts.codec_decoder import Decoder
-from stentor.models.qwen3_tts.loader import build
+from stentor.models.qwen3_tts.config import read_codec
+from stentor.models.weights import on_meta
+from tests.helpers.released import released
 
 NO_TABLE = CodecPageTable({}, torch.zeros(1, 0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
 SILENT = CodecCall(torch.zeros(1, dtype=torch.int64), torch.full((1,), NO_END), NO_TABLE, silent=True)
@@ -22,11 +23,12 @@ SILENT = CodecCall(torch.zeros(1, dtype=torch.int64), torch.full((1,), NO_END), 
 
 @pytest.fixture
 def codec() -> FrameCodec:
+    source = released("qwen3_tts", "qwen3-tts-1.7b-base")
     stack = StackConfig(hidden=32, ffn=48, layers=2, heads=2, kv_heads=2, head_dim=16, eps=1e-5)
     small = {"width": 32, "latent": 32, "codebook_dim": 32, "codebook_size": 64, "codebooks": 3}
-    c = replace(dummy.codec_config().decoder, stack=stack, window=5, rates=(3, 8), ratios=(2, 2), **small)
-    decoder = build(lambda: Decoder(c), torch.float64)
-    initialize_dummy_weights(decoder, torch.device("cpu"), 0, constants=dummy.CONSTANTS)
+    c = replace(read_codec(source).decoder, stack=stack, window=5, rates=(3, 8), ratios=(2, 2), **small)
+    decoder = on_meta(lambda: Decoder(c), torch.float64)
+    initialize_dummy_weights(decoder, torch.device("cpu"), 0, constants=source.constants)
     decoder.process_weights_after_loading()
     return FrameCodec(decoder)
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import torch
 
+from stentor.models.source import Checkpoint
+from stentor.models.voxcpm2.builder import build
 from stentor.models.voxcpm2.flow import sinusoid
-from stentor.models.voxcpm2.loader import load
 from stentor.models.voxcpm2.model import VoxCPM2
 from stentor.models.weights import read_config
 
@@ -25,7 +26,7 @@ NORMED = [-1.09375, -1.0703125, -1.3515625, -1.0078125, -1.0546875, -0.7734375, 
 
 
 def tiny(dtype: torch.dtype) -> VoxCPM2:
-    return load(TINY, read_config(TINY), torch.device("cpu"), dtype, {})
+    return build(Checkpoint(TINY, read_config(TINY)), torch.device("cpu"), dtype, {})
 
 
 def test_sinusoids_of_times_are_computed_in_bfloat16_throughout() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,17 @@ import torch
 from safetensors.numpy import load_file, save_file
 from torch import nn
 
-from stentor import TTS, CheckpointError, InvalidRequest, Reference
-from stentor.layers.transformer import StackConfig
+from stentor import TTS, CheckpointError, InvalidRequest, Reference, registry
 from stentor.models import qwen3_tts
-from stentor.models.qwen3_tts import dummy, loader
+from stentor.models.base import SpeechModel
+from stentor.models.qwen3_tts import builder
+from stentor.models.qwen3_tts.builder import make_weights
 from stentor.models.qwen3_tts.codec_decoder import Decoder
-from stentor.models.qwen3_tts.loader import build, make_weights
+from stentor.models.qwen3_tts.config import parse, read_codec
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
-from stentor.models.weights import FUSED, read_config
+from stentor.models.weights import FUSED, on_meta
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
+from tests.helpers.released import released, shrink
 
 CPU = torch.device("cpu")
 
@@ -32,8 +33,8 @@ def checkpoint(tmp_path: Path) -> Path:
     return tiny.write("custom_voice", tmp_path / "model")
 
 
-def load(path: Path, **options: object) -> object:
-    return loader.load(path, read_config(path), CPU, None, options)
+def load(path: Path, dtype: torch.dtype | None = None, **options: object) -> SpeechModel:
+    return registry.load(path, CPU, dtype, options)
 
 
 def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -135,7 +136,7 @@ def test_words_are_split_by_qwens_pattern_unless_that_of_a_local_directory_is_as
         made.append(mistral)
         return QwenTokenizer(path, mistral)
 
-    monkeypatch.setattr(loader, "QwenTokenizer", tokenizer)
+    monkeypatch.setattr(builder, "QwenTokenizer", tokenizer)
     load(checkpoint)
     load(checkpoint, mistral_pretokenizer=True)
     assert made == [False, True]
@@ -143,23 +144,23 @@ def test_words_are_split_by_qwens_pattern_unless_that_of_a_local_directory_is_as
 
 def test_a_checkpoint_without_generation_config_has_the_references_defaults(checkpoint: Path) -> None:
     (checkpoint / "generation_config.json").unlink()
-    options = loader.load(checkpoint, read_config(checkpoint), CPU, None, {}).spec.options
+    options = load(checkpoint).spec.options
     assert options["temperature"].default == options["subtalker_temperature"].default == 0.9
     assert options["max_frames"].default == 2047  # 2048 draws, of which the last makes no frame
 
 
 def test_a_checkpoint_that_does_not_sample_defaults_to_argmax(checkpoint: Path) -> None:
     edit(checkpoint / "generation_config.json", lambda c: c.update(do_sample=False, max_new_tokens=100))
-    options = loader.load(checkpoint, read_config(checkpoint), CPU, None, {}).spec.options
+    options = load(checkpoint).spec.options
     assert options["temperature"].default == 0.0
     assert options["max_frames"].default == 99
 
 
 def test_bfloat16_rounds_the_language_models_and_not_the_codec(checkpoint: Path) -> None:
-    model = loader.load(checkpoint, read_config(checkpoint), CPU, torch.bfloat16, {})
+    model = load(checkpoint, torch.bfloat16)
     assert model.spec.kv.dtype == torch.bfloat16
     assert {c.dtype for c in model.codec.columns.values()} == {torch.float32, torch.int64}
-    halved = loader.load(checkpoint, read_config(checkpoint), CPU, None, {"codec_dtype": "bfloat16"})
+    halved = load(checkpoint, codec_dtype="bfloat16")
     assert {c.dtype for c in halved.codec.columns.values()} == {torch.bfloat16, torch.int64}
 
 
@@ -190,37 +191,36 @@ def count(module: nn.Module) -> tuple[int, int]:
 )
 def test_a_dummy_has_the_tensors_and_parameters_of_the_release(name: str, tensors: int, parameters: int | None) -> None:
     assert name in qwen3_tts.DUMMIES
-    got = count(make_weights(dummy.config(name), torch.bfloat16, torch.float32))
+    got = count(make_weights(parse(released("qwen3_tts", name).config, name), torch.bfloat16, torch.float32))
     assert got[0] == tensors
     if parameters is not None:
         assert got[1] == parameters
 
 
 def test_the_dummies_codec_has_the_tensors_and_parameters_of_the_release() -> None:
-    decoder = build(lambda: Decoder(dummy.codec_config().decoder), torch.float32)
+    codec = read_codec(released("qwen3_tts", "qwen3-tts-1.7b-base"))
+    decoder = on_meta(lambda: Decoder(codec.decoder), torch.float32)
     assert count(decoder) == (271, 114_323_137)
 
 
 @pytest.fixture
 def shrunken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dummies of every kind, made the same way, with few and narrow layers."""
-    real, real_codec = dummy.config, dummy.codec_config
-    stack = StackConfig(32, 32, 1, 2, 1, 16, 1e-6, qk_norm=True)
+    narrow = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    narrow |= {"num_key_value_heads": 1, "head_dim": 16}
+    speaker = {"enc_dim": 32, "enc_channels": [16, 16, 16, 16, 48], "enc_se_channels": 4, "enc_attention_channels": 4}
 
-    def config(name: str) -> object:
-        c = real(name)
-        speaker = c.speaker and replace(c.speaker, dim=32, channels=(16, 16, 16, 16, 48), squeeze=4, attention=4)
-        talker, predictor = (replace(t, stack=stack) for t in (c.talker, c.predictor))
-        return replace(c, talker=talker, predictor=predictor, text_hidden=8, speaker=speaker)
+    def change(files: dict[str, Any]) -> None:
+        model, codec = files["config.json"], files["speech_tokenizer/config.json"]
+        talker = model["talker_config"]
+        talker |= {**narrow, "text_hidden_size": 8}
+        talker["code_predictor_config"] |= narrow
+        model["speaker_encoder_config"] = {"sample_rate": 24000, **speaker}
+        codec["decoder_config"] |= {**narrow, "latent_dim": 16, "codebook_dim": 16, "decoder_dim": 32}
+        codec["encoder_config"] |= {**narrow, "num_filters": 2, "codebook_dim": 8}
+        codec["encoder_config"]["vector_quantization_hidden_dimension"] = 8
 
-    def codec_config() -> object:
-        c = real_codec()
-        decoder = replace(c.decoder, stack=replace(stack, qk_norm=False), latent=16, codebook_dim=16, width=32)
-        encoder = replace(c.encoder, stack=replace(stack, qk_norm=False), filters=2, codebook_dim=8, quantizer_dim=8)
-        return replace(c, decoder=decoder, encoder=encoder)
-
-    monkeypatch.setattr(dummy, "config", config)
-    monkeypatch.setattr(dummy, "codec_config", codec_config)
+    shrink(monkeypatch, change)
 
 
 @pytest.mark.parametrize("name", qwen3_tts.DUMMIES)

@@ -12,10 +12,11 @@ from stentor.errors import CheckpointError, InvalidRequest
 from stentor.models.cosyvoice3 import config
 from stentor.models.cosyvoice3.checkpoint import FLOW, LANGUAGE, VOCODER, released_name, renamed
 from stentor.models.cosyvoice3.codec import CosyVoice3Codec
-from stentor.models.cosyvoice3.dummy import TEXT_MODEL
 from stentor.models.cosyvoice3.language_model import Language
 from tests.fixtures.cosyvoice3 import tiny_cosyvoice3 as tiny
+from tests.helpers.released import released
 
+TEXT_MODEL = released("cosyvoice3", "cosyvoice3").json("CosyVoice-BlankEN/config.json")
 CPU = torch.device("cpu")
 
 

@@ -1,87 +1,78 @@
-"""Loading a released checkpoint: the language models, the speech tokenizer beside them, the text tokenizer."""
+"""Building a model: the language models, the speech tokenizer beside them, the text tokenizer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from stentor.config import path_of
 from stentor.errors import CheckpointError, InvalidRequest
-from stentor.models.load_options import (
-    CODEC_DTYPE,
-    at_least_float32,
-    check_load_options,
-    codec_dtype,
-    encoder_dtype,
-    model_dtype,
-)
+from stentor.models.dummy import DummyTokenizer
+from stentor.models.load_options import CODEC_DTYPE, at_least_float32, codec_dtype, encoder_dtype, model_dtype
 from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
-from stentor.models.lora_files import merge, read_peft
-from stentor.models.quantization import QUANTIZATION, place_quantized, quantization
+from stentor.models.lora_files import merge_option, read_peft
+from stentor.models.quantization import QUANTIZATION, EightBits, quantization
 from stentor.models.quantized_checkpoint import read_quantized
 from stentor.models.qwen3_tts.codec_decoder import Decoder
 from stentor.models.qwen3_tts.codec_encoder import Encoder
-from stentor.models.qwen3_tts.config import CodecConfig, Config, EncoderConfig, parse, read_codec
+from stentor.models.qwen3_tts.config import CODEC_FOLDER, CodecConfig, Config, EncoderConfig, parse, read_codec
 from stentor.models.qwen3_tts.model import CloneEncoder, Qwen3TTS
 from stentor.models.qwen3_tts.speaker_encoder import LogMel
-from stentor.models.qwen3_tts.spec import REFERENCE_SECONDS, generation_defaults
+from stentor.models.qwen3_tts.spec import GENERATION, REFERENCE_SECONDS
 from stentor.models.qwen3_tts.talker import Weights
-from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
-from stentor.models.weights import load_weights, meta_init, read_sharded
+from stentor.models.qwen3_tts.tokenizer import QwenTokenizer, Tokenizer
+from stentor.models.source import Checkpoint, Source
+from stentor.models.weights import on_meta, read_sharded
 
-LOAD_OPTIONS = (CODEC_DTYPE, QUANTIZATION, "mistral_pretokenizer", "lora", *ADAPTER_OPTIONS)
+LOAD_OPTIONS = (QUANTIZATION, *ADAPTER_OPTIONS)
+FILE_OPTIONS = (CODEC_DTYPE, "mistral_pretokenizer", "lora")
+"""Load options of a checkpoint."""
 QUANTIZED, QUANTIZED_DEPTH = ("talker.model",), ("talker.code_predictor.model",)
 """The language models and depth loops whose weights may have 8 bits."""
 USUAL_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
 """Layers that get slots for adapters where nothing else is asked for."""
-Built = TypeVar("Built", bound=nn.Module)
 
 
-def build(make: Callable[[], Built], dtype: torch.dtype) -> Built:
-    """A module on the meta device, in evaluation mode, with parameters of `dtype`."""
-    with meta_init():
-        return make().to(dtype).eval().requires_grad_(False)
+def build(source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> Qwen3TTS:
+    """`dtype` None: the checkpoint's own on a GPU, float32 on a CPU.
 
-
-def load(
-    path: Path, raw: Mapping[str, Any], device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]
-) -> Qwen3TTS:
-    """`raw` is config.json. `dtype` None: the checkpoint's own on a GPU, float32 on a CPU.
-
-    Load options: `codec_dtype` of the codec (the speaker encoder is float32 or wider), `quantization` of the
-    talker's weights, `lora` (a PEFT folder to merge), those of adapters (models/lora.py), and `mistral_pretokenizer`
-    (False), which splits words as the official package does for a local directory.
+    Load options: `quantization` of the talker's weights, those of adapters (models/lora.py), and of a checkpoint
+    `codec_dtype` of the codec (the speaker encoder is float32 or wider), `lora` (a PEFT folder to merge), and
+    `mistral_pretokenizer` (False), which splits words as the official package does for a local directory.
     Raises CheckpointError and InvalidRequest.
     """
-    mistral, plan = _load_options(options), AdapterPlan.of(options, read_peft, USUAL_TARGETS)
+    source.check_options(options, LOAD_OPTIONS, FILE_OPTIONS)
+    mistral, plan = _mistral(options), AdapterPlan.of(options, read_peft, USUAL_TARGETS)
     audio_dtype = codec_dtype(options, device, dtype)
     precise = at_least_float32(audio_dtype)
-    c, codec = parse(raw, str(path / "config.json")), read_codec(path)
+    c, codec = parse(source.config, f"{source.name}/config.json"), read_codec(source)
     if codec.decoder.codebooks != c.codebooks or codec.encoder.used != c.codebooks:
-        raise CheckpointError(f"{path}: the talker makes {c.codebooks} codes per frame, the codec wants another number")
+        raise CheckpointError(
+            f"{source.name}: the talker makes {c.codebooks} codes per frame, the codec wants another number"
+        )
     # The codec first: its weights are rounded on the device, and those of the talker fill what that leaves.
-    decoder, encoder = load_codec(path, codec, device, precise, with_encoder=c.kind == "base")
+    decoder, encoder = fill_codec(source, codec, device, precise, with_encoder=c.kind == "base")
     decoder.process_weights_after_loading(audio_dtype)
     if encoder is not None:
         prepare(encoder, codec, encoder_dtype(audio_dtype, device))
-    tensors = read_quantized(raw, read_sharded(path), str(path))
-    if "lora" in options:
-        tensors = merge(tensors, read_peft(path_of("lora", options["lora"])))
+    tensors = source.tensors(lambda path: read_quantized(source.config, read_sharded(path), str(path)))
+    tensors = merge_option(tensors, options, read_peft)
     norm = tensors.get("talker.model.norm.weight")  # never quantised
-    own = torch.float32 if norm is None else norm.dtype
+    own = torch.bfloat16 if norm is None else norm.dtype
     weights = make_weights(c, model_dtype(dtype, own, device), precise)
-    dtype_8 = quantization(options)
-    tensors = place_quantized(weights, QUANTIZED, tensors, dtype_8, str(path), device, QUANTIZED_DEPTH)
-    load_weights(weights, tensors, str(path), device)
+    eight_bits = EightBits(quantization(options), QUANTIZED, QUANTIZED_DEPTH)
+    source.fill(weights, tensors, source.name, device, eight_bits=eight_bits)
     del tensors
     adapters = install_adapters(weights, plan, serves_adapters, read_peft)
     clone = make_clone(c, weights, encoder, device) if encoder is not None else None
-    tokenizer = QwenTokenizer(path, mistral)
-    return Qwen3TTS(c, codec, weights, decoder, clone, tokenizer, generation_defaults(path), adapters)
+    tokenizer: Tokenizer
+    if isinstance(source, Checkpoint):
+        tokenizer = QwenTokenizer(source.path, mistral)
+    else:
+        tokenizer = DummyTokenizer(source.words, source.special)
+    return Qwen3TTS(c, codec, weights, decoder, clone, tokenizer, dict(source.json(GENERATION, {})), adapters)
 
 
 def serves_adapters(name: str) -> bool:
@@ -89,9 +80,8 @@ def serves_adapters(name: str) -> bool:
     return name.startswith("talker.model.layers.")
 
 
-def _load_options(options: Mapping[str, object]) -> bool:
+def _mistral(options: Mapping[str, object]) -> bool:
     """Whether words are split as the official package does for a local directory."""
-    check_load_options(options, LOAD_OPTIONS)
     mistral = options.get("mistral_pretokenizer", False)
     if not isinstance(mistral, bool):
         raise InvalidRequest("mistral_pretokenizer", f"must be true or false, got {mistral!r}")
@@ -100,24 +90,24 @@ def _load_options(options: Mapping[str, object]) -> bool:
 
 def make_weights(c: Config, dtype: torch.dtype, speaker: torch.dtype) -> Weights:
     """The language models on the meta device. `speaker` is the dtype of the speaker encoder."""
-    weights = build(lambda: Weights(c), dtype)
+    weights = on_meta(lambda: Weights(c), dtype)
     if c.speaker is not None:
         weights.speaker_encoder.to(speaker)
     return weights
 
 
-def load_codec(
-    path: Path, codec: CodecConfig, device: torch.device, dtype: torch.dtype, with_encoder: bool
+def fill_codec(
+    source: Source, codec: CodecConfig, device: torch.device, dtype: torch.dtype, with_encoder: bool
 ) -> tuple[Decoder, Encoder | None]:
     """speech_tokenizer/model.safetensors. The encoder half is read for Base models only."""
-    folder = path / "speech_tokenizer"
-    tensors = read_sharded(folder)
-    decoder = build(lambda: Decoder(codec.decoder), dtype)
-    load_weights(decoder, _part(tensors, "decoder."), f"{folder}: decoder", device)
+    where = f"{source.name}/{CODEC_FOLDER}"
+    tensors = source.tensors(lambda path: read_sharded(path / CODEC_FOLDER))
+    decoder = on_meta(lambda: Decoder(codec.decoder), dtype)
+    source.fill(decoder, _part(tensors, "decoder."), f"{where}: decoder", device, 1)
     if not with_encoder:
         return decoder, None
-    encoder = build(lambda: Encoder(codec.encoder), dtype)
-    load_weights(encoder, _used(_part(tensors, "encoder."), codec.encoder), f"{folder}: encoder", device)
+    encoder = on_meta(lambda: Encoder(codec.encoder), dtype)
+    source.fill(encoder, _used(_part(tensors, "encoder."), codec.encoder), f"{where}: encoder", device, 2)
     return decoder, encoder
 
 

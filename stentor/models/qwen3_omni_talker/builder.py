@@ -1,38 +1,35 @@
-"""Loading a released checkpoint: of its shards only those that hold the talker, code2wav and the table of text rows."""
+"""Building a model: of a checkpoint's shards only those are read that hold the talker, code2wav and the table of text
+rows."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from stentor.config import path_of
 from stentor.errors import CheckpointError
-from stentor.models.load_options import (
-    CODEC_DTYPE,
-    at_least_float32,
-    check_load_options,
-    codec_dtype,
-    model_dtype,
-)
+from stentor.models.dummy import DummyTokenizer
+from stentor.models.load_options import CODEC_DTYPE, at_least_float32, codec_dtype, model_dtype
 from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
-from stentor.models.lora_files import merge, read_peft
-from stentor.models.quantization import QUANTIZATION, place_quantized, quantization
+from stentor.models.lora_files import merge_option, read_peft
+from stentor.models.quantization import QUANTIZATION, EightBits, quantization
 from stentor.models.quantized_checkpoint import read_quantized
 from stentor.models.qwen3_omni_talker import READS
 from stentor.models.qwen3_omni_talker.codec import Decoder
 from stentor.models.qwen3_omni_talker.config import parse
 from stentor.models.qwen3_omni_talker.model import OmniTalker
-from stentor.models.qwen3_omni_talker.spec import generation_defaults
+from stentor.models.qwen3_omni_talker.spec import GENERATION
 from stentor.models.qwen3_omni_talker.talker import Weights
 from stentor.models.qwen3_omni_talker.tokenizer import read_tokenizer
-from stentor.models.weights import load_weights, meta_init, read_sharded
+from stentor.models.source import Checkpoint, Source
+from stentor.models.weights import on_meta, read_sharded
 
-LOAD_OPTIONS = (CODEC_DTYPE, QUANTIZATION, "lora", *ADAPTER_OPTIONS)
+LOAD_OPTIONS = (QUANTIZATION, *ADAPTER_OPTIONS)
+FILE_OPTIONS = (CODEC_DTYPE, "lora")
+"""Load options of a checkpoint."""
 QUANTIZED, QUANTIZED_DEPTH = ("talker.model",), ("talker.code_predictor.model",)
 """The language models and depth loops whose weights may have 8 bits."""
 USUAL_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -40,45 +37,39 @@ USUAL_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
 UNUSED = ("talker.hidden_projection.",)
 """Read by nobody where all that the talker hears is text."""
 EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(.+)")
-Built = TypeVar("Built", bound=nn.Module)
 
 
-def build(make: Callable[[], Built], dtype: torch.dtype) -> Built:
-    """A module on the meta device, in evaluation mode, with parameters of `dtype`."""
-    with meta_init():
-        return make().to(dtype).eval().requires_grad_(False)
+def build(source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> OmniTalker:
+    """`dtype` None: the checkpoint's own on a GPU, float32 on a CPU, where the released sizes take 16 GB.
 
-
-def load(
-    path: Path, raw: Mapping[str, Any], device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]
-) -> OmniTalker:
-    """`raw` is config.json. `dtype` None: the checkpoint's own on a GPU, float32 on a CPU.
-
-    Load options: `codec_dtype`, `quantization` of the talker's weights, `lora` (a PEFT folder to merge), and those of
-    adapters (models/lora.py). Raises CheckpointError and InvalidRequest.
+    Load options: `quantization` of the talker's weights, those of adapters (models/lora.py), and of a checkpoint
+    `codec_dtype` and `lora` (a PEFT folder to merge). Raises CheckpointError and InvalidRequest.
     """
-    check_load_options(options, LOAD_OPTIONS)
+    source.check_options(options, LOAD_OPTIONS, FILE_OPTIONS)
     plan = AdapterPlan.of(options, read_peft, USUAL_TARGETS)
     audio_dtype = codec_dtype(options, device, dtype)
-    c, source = parse(raw, str(path / "config.json")), str(path)
-    tensors = read_quantized(raw, read_sharded(path, prefixes=READS), source)
+    c = parse(source.config, f"{source.name}/config.json")
+    tensors = source.tensors(lambda path: read_quantized(source.config, read_sharded(path, prefixes=READS), str(path)))
     codec = {name: tensors.pop(name) for name in list(tensors) if name.startswith("code2wav.")}
     # The codec first: its weights are rounded on the device, and those of the talker fill what that leaves.
-    decoder = build(lambda: Decoder(c.decoder), at_least_float32(audio_dtype))
-    load_weights(decoder, _codec_names(codec), f"{path}: code2wav", device)
+    decoder = on_meta(lambda: Decoder(c.decoder), at_least_float32(audio_dtype))
+    source.fill(decoder, _codec_names(codec), f"{source.name}: code2wav", device, 1)
     decoder.process_weights_after_loading(audio_dtype)
-    if "lora" in options:
-        tensors = merge(tensors, read_peft(path_of("lora", options["lora"])))
+    tensors = merge_option(tensors, options, read_peft)
     norm = tensors.get("talker.model.norm.weight")  # never quantised
-    own = torch.float32 if norm is None else norm.dtype
-    weights = build(lambda: Weights(c), model_dtype(dtype, own, device))
+    own = torch.bfloat16 if norm is None else norm.dtype
+    weights = on_meta(lambda: Weights(c), model_dtype(dtype, own, device))
     experts = c.talker.stack.experts
-    tensors = stack_experts(tensors, 0 if experts is None else experts.count, source)
-    tensors = place_quantized(weights, QUANTIZED, tensors, quantization(options), source, device, QUANTIZED_DEPTH)
-    load_weights(weights, tensors, source, device, ignore=UNUSED)
+    tensors = stack_experts(tensors, 0 if experts is None else experts.count, source.name)
+    eight_bits = EightBits(quantization(options), QUANTIZED, QUANTIZED_DEPTH)
+    source.fill(weights, tensors, source.name, device, ignore=UNUSED, eight_bits=eight_bits)
     del tensors
     adapters = install_adapters(weights, plan, serves_adapters, read_peft)
-    return OmniTalker(c, weights, decoder, read_tokenizer(path), generation_defaults(path), adapters)
+    if isinstance(source, Checkpoint):
+        encode = read_tokenizer(source.path)
+    else:
+        encode = DummyTokenizer(source.words, source.special).encode
+    return OmniTalker(c, weights, decoder, encode, dict(source.json(GENERATION, {})), adapters)
 
 
 def serves_adapters(name: str) -> bool:

@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from stentor import TTS, InvalidRequest
-from stentor.models.qwen3_omni_talker import dummy
-from stentor.models.qwen3_omni_talker.config import Config
+from tests.helpers.released import shrink
 
 NAME = "dummy:qwen3-omni-talker"
 HOW = {"voice": "chelsie", "ignore_eos": True, "max_frames": 4, "seed": 3}
 
 
-def narrow() -> Config:
-    """All ids, experts and codes of the released model."""
-    c = dummy.config()
-    small = {"hidden": 64, "ffn": 64, "layers": 1}
-    stack = replace(c.decoder.stack, **small, heads=4, kv_heads=4, head_dim=16)
-    return replace(
-        c,
-        talker=replace(c.talker, stack=replace(c.talker.stack, **small, head_dim=16)),
-        predictor=replace(c.predictor, stack=replace(c.predictor.stack, **small, head_dim=16)),
-        decoder=replace(c.decoder, stack=stack, latent=64, width=64),
-        text_hidden=16,
-        text_inner=16,
-    )
+def narrow(files: dict[str, Any]) -> None:
+    """Keep all ids, experts and codes of the released model."""
+    config = files["config.json"]
+    talker, small = config["talker_config"], {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
+    talker["text_config"] |= {**small, "head_dim": 16, "intermediate_size": 16}
+    talker["code_predictor_config"] |= {**small, "head_dim": 16}
+    config["code2wav_config"] |= {**small, "num_attention_heads": 4, "num_key_value_heads": 4, "decoder_dim": 64}
+    talker["thinker_hidden_size"] = config["thinker_config"]["text_config"]["hidden_size"] = 16
 
 
 @pytest.fixture(autouse=True)
 def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    released = narrow()
-    monkeypatch.setattr(dummy, "config", lambda: released)
+    shrink(monkeypatch, narrow)
 
 
 @pytest.mark.parametrize("quantization", ["auto", "int8", "fp8"])

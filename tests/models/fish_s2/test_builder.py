@@ -15,17 +15,19 @@ from stentor import registry
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.models.base import PromptRows
 from stentor.models.dummy import initialize_dummy_weights
-from stentor.models.fish_s2 import config
+from stentor.models.fish_s2 import codec_config, config
+from stentor.models.fish_s2.builder import dummy_ids, make_codec
 from stentor.models.fish_s2.checkpoint import language_model
-from stentor.models.fish_s2.dummy import RELEASED, RELEASED_CODEC, make_tokens
 from stentor.models.fish_s2.language_model import Language
-from stentor.models.fish_s2.loader import build_model, make_codec
 from stentor.models.fish_s2.model import FishS2
+from stentor.models.lora import NO_ADAPTERS
 from stentor.models.weights import load_weights
+from tests.helpers.released import released
 from tests.models.fish_s2.oracle import CHECKPOINT
 
 CPU = torch.device("cpu")
-LM = config.parse(RELEASED)
+SOURCE = released("fish_s2", "fish-s2-pro")
+LM = config.parse(SOURCE.config)
 FINGERPRINT = (
     "7080b1c9b5d5e95589a1efa18db19616170d7e35664e2e4e7f744bbf7180adad"  # of the sorted lines that the test makes
 )
@@ -73,7 +75,7 @@ def test_the_published_tensors_fill_the_language_model_completely():
 
 
 def test_the_released_codec_has_the_published_number_of_tensors_and_parameters():
-    codec = make_codec(RELEASED_CODEC, LM, torch.float32, torch.float32)
+    codec = make_codec(codec_config.RELEASED, LM, torch.float32, torch.float32)
     tensors, numbers = 0, 0
     for name, p in codec.named_parameters():
         # What loading fuses and folds: w1 and w3, weight norms, gains.
@@ -97,8 +99,10 @@ def test_a_whole_step_at_released_sizes_needs_no_host_value():
     """On the meta device tensors have shapes and no values: reading one raises, as it would break a captured step."""
     meta = torch.device("meta")
     language = Language(LM, 151678, 151645, torch.bfloat16)
-    codec = make_codec(RELEASED_CODEC, LM, torch.float32, torch.float32)
-    model = build_model(language, codec, make_tokens(LM.codes, LM.vocab), meta)
+    codec = make_codec(codec_config.RELEASED, LM, torch.float32, torch.float32)
+    language.process_weights_after_loading()
+    codec.process_weights_after_loading()
+    model = FishS2(language.to(meta), codec.to(meta), dummy_ids(SOURCE, LM), NO_ADAPTERS)
     batch, prompt = 3, 40
 
     def empty(*shape, dtype=torch.int64):
@@ -130,7 +134,7 @@ def test_a_whole_step_at_released_sizes_needs_no_host_value():
 
 
 def test_a_model_without_files_has_the_ids_of_the_released_tokenizer():
-    tokens = make_tokens(LM.codes, LM.vocab)
+    tokens = dummy_ids(SOURCE, LM)
     assert (tokens.im_start, tokens.im_end, tokens.voice, tokens.semantic) == (151644, 151645, 151673, 151678)
 
 

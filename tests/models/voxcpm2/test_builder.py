@@ -18,12 +18,11 @@ from stentor.layers.attention import causal
 from stentor.layers.packed_linear import PackedLinear, packs
 from stentor.models.base import SpeechModel
 from stentor.models.info import AlignmentHeads
-from stentor.models.voxcpm2 import dummy
 from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
 from stentor.models.voxcpm2.config import parse
-from stentor.models.voxcpm2.dummy import RELEASED
 from stentor.models.voxcpm2.modules import VoxCPM2Net
 from stentor.models.weights import FUSED, fold_weight_norm
+from tests.helpers.released import released, shrink
 
 TINY = Path(__file__).parents[2] / "fixtures" / "voxcpm2"
 CPU = torch.device("cpu")
@@ -51,7 +50,7 @@ def reconfigure(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
 
 
 def test_the_release_has_the_parameters_and_tensors_of_its_published_checkpoint() -> None:
-    c = parse(RELEASED)
+    c = parse(released("voxcpm2", "voxcpm2").config)
     with torch.device("meta"):
         net, vae = VoxCPM2Net(c, torch.bfloat16), AudioVAE(c.vae)
     assert sum(p.numel() for p in net.parameters()) == 2_290_004_544
@@ -69,7 +68,7 @@ def test_the_release_has_the_parameters_and_tensors_of_its_published_checkpoint(
 
 def test_a_dummy_needs_no_files_and_is_the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     config = json.loads((TINY / "config.json").read_text())
-    monkeypatch.setattr(dummy, "RELEASED", config)
+    shrink(monkeypatch, lambda files: files.update({"config.json": config}))
     first, second = (registry.load("dummy:voxcpm2", CPU, None, {}) for _ in range(2))
     for a, b in zip(first.net.parameters(), second.net.parameters(), strict=True):
         assert torch.equal(a, b)

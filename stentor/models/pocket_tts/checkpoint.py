@@ -1,0 +1,132 @@
+"""Parts of a checkpoint: weights, a tokenizer, voices, and a description in YAML or of a released name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from torch import Tensor
+
+from stentor.errors import CheckpointError
+from stentor.models.pocket_tts import released
+from stentor.models.pocket_tts.config import parse
+
+VOICES = "embeddings"
+LM = "flow_lm."
+DECODER = {
+    "mimi.quantizer.output_proj.weight": "output_proj",
+    "mimi.upsample.convtr.convtr.": "upsample.",
+    "mimi.decoder_transformer.transformer.": "transformer.",
+    "mimi.decoder.": "decoder.",
+    "flow_lm.emb_": "emb_",
+}
+ENCODER = {
+    "mimi.encoder.": "encoder.",
+    "mimi.encoder_transformer.transformer.": "transformer.",
+    "mimi.downsample.conv.conv.": "downsample.",
+}
+"""How names in a checkpoint begin, and the same here."""
+
+
+class Files:
+    """Where the parts of a checkpoint are. What a folder of the Hub lacks comes from the open repository."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        described = _described(path)
+        if described is None and path.name not in released.NAMES:
+            names = ", ".join(released.NAMES)
+            raise CheckpointError(f"{path} has no YAML with flow_lm and mimi, and its name is none of {names}")
+        self._released = path.name if described is None else None
+        file, data = described or (path / f"{path.name}.yaml", released.description(path.name))
+        self.config = parse(data, str(file))
+        name = file.stem if described is None or file.stem in released.NAMES else path.name
+        self.language = next((lang for lang in released.DEFAULT_VOICES if name.startswith(lang)), "english")
+
+    @property
+    def weights(self) -> Path:
+        """The file of weights."""
+        file, other = self._local(self.config.weights), self.config.weights_without_cloning
+        return file if file.is_file() or other is None else self._local(other)
+
+    @property
+    def clones(self) -> bool:
+        """Whether the weights are those with which recordings may be cloned. The others have an encoder that does not
+        work, and only the place that they are from says so."""
+        own = self.weights == self._local(self.config.weights)
+        return own and "without-voice-cloning" not in str(self.path.resolve())
+
+    @property
+    def tokenizer(self) -> Path:
+        """The tokenizer's file."""
+        file = self._local(self.config.tokenizer)
+        if file.is_file() or self._released is None:
+            return file
+        name = released.TOKENIZERS.get(self._released, f"languages/{self._released}/{file.name}")
+        return _open_files(name) / name
+
+    @property
+    def voices(self) -> Path:
+        """The folder of its voices, which may not exist."""
+        folder = self.path / VOICES
+        if folder.is_dir() or self._released is None or not _is_download(self.path):
+            return folder
+        name = f"languages/{self._released}/{VOICES}"
+        return _open_files(f"{name}/*") / name
+
+    def _local(self, name: str) -> Path:
+        """A file that the description names, beside it. Of an address only the last part counts."""
+        return self.path / (Path(name.partition("@")[0]).name if "://" in name else name)
+
+
+def _described(path: Path) -> tuple[Path, Any] | None:
+    """The YAML of a folder that describes a model, and what it says. None if there is no such. CheckpointError if there
+    are several."""
+    found = []
+    for file in sorted(path.glob("*.yaml")):
+        try:
+            data = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError, OSError) as e:
+            raise CheckpointError(f"{file} is not valid YAML: {e}") from e
+        if isinstance(data, Mapping) and {"flow_lm", "mimi"} <= data.keys():
+            found.append((file, data))
+    if len(found) > 1:
+        raise CheckpointError(f"{path} describes several models: {', '.join(file.name for file, _ in found)}")
+    return found[0] if found else None
+
+
+def _is_download(path: Path) -> bool:
+    """Whether a folder is one of the gated repository in the cache of the Hub's library."""
+    return f"models--{released.REPOSITORY.replace('/', '--')}" in path.parts
+
+
+def _open_files(pattern: str) -> Path:
+    """The open repository with files that match, downloaded or found in the cache."""
+    from huggingface_hub import errors, snapshot_download
+
+    try:
+        return Path(snapshot_download(released.OPEN_REPOSITORY, allow_patterns=[pattern]))
+    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as e:
+        raise CheckpointError(f"{released.OPEN_REPOSITORY}: {pattern} could not be downloaded: {e}") from e
+
+
+def named(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
+    """The tensors whose names begin with one of `names`, by their names here."""
+    return {new: t for name, t in tensors.items() if (new := _renamed(name, names))}
+
+
+def language_model(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of the language model, by their names here."""
+    own = {name: t for name, t in tensors.items() if name.startswith(LM) and not _renamed(name, DECODER)}
+    return {name.removeprefix(LM): t for name, t in own.items()}
+
+
+def _renamed(name: str, names: Mapping[str, str]) -> str:
+    """The name of a checkpoint's tensor here, or ""."""
+    return next((new + name.removeprefix(old) for old, new in names.items() if name.startswith(old)), "")
+
+
+def file_name(names: Mapping[str, str]) -> Callable[[str], str]:
+    return lambda name: next((old + name.removeprefix(new) for old, new in names.items() if name.startswith(new)), name)

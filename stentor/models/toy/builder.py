@@ -1,0 +1,46 @@
+"""Building a toy: toy.json or config.json says of what kind it is, and there are no weight files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from stentor.models.config_reader import ConfigReader
+from stentor.models.source import MOST_SEED, Source
+from stentor.models.toy import FILES
+from stentor.models.toy.codec import LateCodec, ToyCodec
+from stentor.models.toy.frames import FramesToy
+from stentor.models.toy.lookahead_codec import LookaheadCodec, WholeCodec
+from stentor.models.toy.model import Toy
+
+CODECS: Mapping[str, type[ToyCodec | LookaheadCodec]] = {
+    "causal": ToyCodec,
+    "lookahead": LookaheadCodec,
+    "whole": WholeCodec,
+    "late": LateCodec,
+}
+
+
+def build(source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> Toy:
+    """`dtype` None: float32. There are no load options. Raises CheckpointError and InvalidRequest.
+
+    Values of the file: `seed` of the weights, `codec`, `words` (it says when they are spoken), `window` (text that it
+    sees behind and ahead of the last frame's place), and `frame_pages` (it has page sets by frame).
+    """
+    source.check_options(options, ())
+    own = source.json(FILES[0], {})
+    reader = ConfigReader(own, FILES[0]) if own else ConfigReader(source.config)
+    codec = reader.text("codec", "causal")
+    if codec not in CODECS:
+        raise reader.error("codec", f"must be one of {', '.join(CODECS)}, got {codec!r}")
+    window = reader.integers("window") if reader.data.get("window") is not None else None
+    return (FramesToy if reader.flag("frame_pages", False) else Toy)(
+        reader.integer("seed", 0, low=0, high=MOST_SEED),
+        dtype or torch.float32,
+        device,
+        CODECS[codec],
+        reader.flag("words", False),
+        (window[0], window[-1]) if window else None,
+    )
