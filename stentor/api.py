@@ -22,11 +22,11 @@ from stentor.config import EngineConfig, check_dtype, check_quantization, path_o
 from stentor.engine.adapters import Adapters
 from stentor.engine.device import Device, pick_device
 from stentor.engine.engine import Engine
-from stentor.engine.preparation import Preparation
 from stentor.engine.stream import AudioStream, Chunk
+from stentor.engine.voice import Preparation
 from stentor.errors import BatchError, CheckpointError, InvalidRequest, StentorError
 from stentor.model_names import DEFAULT_VOICE
-from stentor.models.base import ModelSpec, Prompt
+from stentor.models.base import ModelSpec, Prompt, VoiceSource
 from stentor.models.info import Adapter, ReferenceAudio, SpeechRequest
 from stentor.output.marks import Marks
 from stentor.output.render import Output
@@ -217,7 +217,7 @@ class TTS:
             raise InvalidRequest("speaker_embedding", f"{self.name} takes none")
         self.engine.inbox.check_process()
         audio = self.load_reference(reference)
-        return self.engine.reference_encoder.encode(audio.recording, "reference")["speaker"]
+        return self.engine.encoder.claim(VoiceSource(audio.recording, "reference")).result().features["speaker"]
 
     def load_reference(self, reference: Reference | ReferenceAudio) -> ReferenceAudio:
         """Read, check and hash a reference once. `reference` and `prompt` take the result in its place, as often as

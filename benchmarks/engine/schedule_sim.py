@@ -122,7 +122,7 @@ class ModelOutline:
 
     def __init__(self, model: SpeechModel) -> None:
         self.spec = replace(model.spec, kv=KVSpec(1, 1, 1), takes_reference=False, codec_prefix=0)
-        self.codec, self.prompt = Silence(), model.prompt
+        self.codec, self.references, self.prompt = Silence(), model.references, model.prompt
 
 
 class NoGenerator:

@@ -33,6 +33,7 @@ from benchmarks.cloned_voices import TEXT, numbered_text, parser, recording, run
 from benchmarks.timing import machine_speed
 from stentor import TTS, Reference
 from stentor.config import Policy
+from stentor.models.base import VoiceSource
 from stentor.models.info import ReferenceAudio
 from stentor.text.marks import NO_MARKS
 
@@ -107,7 +108,7 @@ def two(label: str, tts: TTS, known: ReferenceAudio, seconds: float, seed: int) 
 def encoding(tts: TTS, audio: ReferenceAudio) -> float:
     """Milliseconds of encoding a recording that no request has."""
     started = time.perf_counter()
-    tts.engine.reference_encoder.encode(audio.recording, "reference")
+    tts.engine.encoder.claim(VoiceSource(audio.recording, "reference")).result()
     return (time.perf_counter() - started) * 1e3
 
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from stentor.config import EngineConfig
 from stentor.engine.audio_scheduler import AudioJob, chunk_sizes
 from stentor.engine.codec_pages import CodecPages, SavedCodec
-from stentor.engine.codec_primer import CodecPrimer
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.device import CODEC, CudaStream, Device
@@ -52,7 +51,6 @@ class CodecRunner:
         self.states = CodecStateTable(model.codec.columns, sizes.slots + 1, where)
         self.timing = model.spec.codec_timing
         self.pages = CodecPages(model.codec.pages, self.timing, sizes.slots, device)
-        self.primer = CodecPrimer(model, config, device)
         self.stream = device.stream(CODEC)
         self.copies = device.stream(CODEC)  # copies audio to the host beside the codec's next call
         self.graphs = CudaGraphRunner("codec", self._decode_call, device, self.stream, config.require_graphs)
@@ -74,7 +72,7 @@ class CodecRunner:
 
     @property
     def graph_runners(self) -> tuple[CudaGraphRunner, ...]:
-        """Graphs that the engine's thread replays. `primer` has its own."""
+        """Graphs that the engine's thread replays."""
         return self.graphs, self.whole_graphs
 
     def capture(self) -> None:
@@ -83,7 +81,6 @@ class CodecRunner:
         with self.stream.active():
             self.graphs.capture(self.graph_keys(slots))
             self.whole_graphs.capture(self.whole_keys(slots))
-        self.primer.capture()
 
     def graph_keys(self, slots: int) -> list[tuple[int, int]]:
         """(rows, frames), largest first: rows by powers of two, up to as many as one call holds."""
@@ -111,7 +108,7 @@ class CodecRunner:
             for seq, prompt in new if self.pages.width else []:  # a view of each state would take time for nothing
                 state = self.states.fresh[0] if prompt.codec_state is None else prompt.codec_state
                 prefix = 0 if self.timing.whole and not seq.streaming else len(prompt.codec_prefix)
-                self.pages.enter(seq.slot, prefix, prompt.codec_key, state[words:])
+                self.pages.enter(seq.slot, prefix, prompt.voice, state[words:])
 
     def save(self, seq: Sequence) -> SavedCodec:
         """A host copy of the codec's state of a request that gives up its slot."""
@@ -127,14 +124,10 @@ class CodecRunner:
             self.pages.restore(seq.slot, saved.pages, saved.words[count:])
 
     def _primed(self, new: list[tuple[Sequence, Prompt]]) -> Iterable[tuple[Tensor, list[int]]]:
-        """The states of requests whose codec is primed, each with the slots that get it.
-
-        Who prepares a prompt has made its state. For a prompt without one, this waits until it is made.
-        """
+        """The states of requests whose codec is primed, each with the slots that get it."""
         found: dict[int, tuple[Tensor, list[int]]] = {}
         for seq, prompt in new:
-            if prompt.primes_codec:
-                state = self.primer.state(prompt)
+            if (state := prompt.codec_state) is not None:
                 found.setdefault(id(state), (state, []))[1].append(seq.slot)
         return found.values()
 

@@ -29,8 +29,6 @@ from stentor.engine.launcher import Launcher
 from stentor.engine.memory_plan import size
 from stentor.engine.model_runner import ModelRunner
 from stentor.engine.page_allocator import PageAllocator
-from stentor.engine.preparation import Preparation
-from stentor.engine.reference_encoder import ReferenceEncoder
 from stentor.engine.request_state import Marks, OpenRequests, Request
 from stentor.engine.scheduler import Scheduler
 from stentor.engine.sequence import BROKEN, Phase, Place, Sequence
@@ -38,6 +36,7 @@ from stentor.engine.sequence_maker import SequenceMaker
 from stentor.engine.sizing import plan_memory
 from stentor.engine.stream import AppendText, AudioStream, Cancel, EventSink, LoopNotifier, Outbox, RequestHandle, Taken
 from stentor.engine.turns import Turns
+from stentor.engine.voice import CodecPrimer, Preparation, VoiceEncoder
 from stentor.errors import EngineError, InvalidRequest
 from stentor.machine import cpus
 from stentor.models.base import Prompt, SpeechModel
@@ -63,7 +62,8 @@ class Engine:
         self.overlap_steps = int(device.cuda) if config.overlap_steps is None else config.overlap_steps
         self.runner = ModelRunner(model, self.sizes, config, device)
         self.codec = CodecRunner(model, self.sizes, config, device, self.runner.slots, self.runner.stream)
-        self.reference_encoder = ReferenceEncoder(
+        self.primer = CodecPrimer(model, config, device)
+        self.encoder = VoiceEncoder(
             model, device, config.encoded_references, self.sizes.encoder_columns, config.require_graphs
         )
         pages = PageAllocator(self.sizes.pages, self.sizes.page_size)
@@ -100,7 +100,7 @@ class Engine:
     def prepare(self, request: SpeechRequest) -> Preparation:
         """A checked request on its way to a prompt. EngineError in a forked child."""
         self.inbox.check_process()
-        return Preparation(self.model, self.reference_encoder, self.codec.primer, request)
+        return Preparation(self.model, self.encoder, self.primer, request)
 
     def submit(self, prompt: Prompt, seed: int, streaming: bool, place: Place = Place.NEW) -> AudioStream:
         """Queue a request. InvalidRequest if it can never fit, Overloaded if it is new and the queue is full."""
@@ -154,14 +154,13 @@ class Engine:
             working=0.0 if (since := self._working_since) is None else time.monotonic() - since,
             gpu_bytes=self.device.allocated_bytes(),
             stats=self.stats,
-            references=self.reference_encoder.counts(),
-            codec_states=self.codec.primer.counts(),
+            references=self.encoder.counts(),
+            codec_states=self.primer.counts(),
         )
 
     @property
     def graph_runners(self) -> tuple[CudaGraphRunner, ...]:
-        codec = *self.codec.graph_runners, self.codec.primer.graphs
-        return *self.runner.graph_runners, *codec, self.reference_encoder.graphs
+        return *self.runner.graph_runners, *self.codec.graph_runners, self.primer.graphs, self.encoder.graphs
 
     @property
     def eager_calls(self) -> int:
@@ -171,8 +170,8 @@ class Engine:
     def close(self) -> None:
         """Stop the thread. Requests that are still open fail with EngineError."""
         self._stop()
-        self.reference_encoder.close()
-        self.codec.primer.close()
+        self.encoder.close()
+        self.primer.close()
         for runner in self.graph_runners:
             runner.close()
 
@@ -224,9 +223,10 @@ class Engine:
         with torch.inference_mode(), kernels.batch_invariant(self.config.deterministic):
             self.runner.capture()
             self.codec.capture()
+            self.primer.capture()
             self.device.release_cached()
-        self.codec.primer.warm_up()
-        self.reference_encoder.warm_up()
+        self.primer.warm_up()
+        self.encoder.warm_up()
         if self.device.cuda:
             graphs = sum(len(x.graphs) for x in self.graph_runners)
             taken = size(self.device.allocated_bytes() - held)

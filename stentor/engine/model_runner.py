@@ -33,7 +33,7 @@ from stentor.engine.sequence import RUNNING, Sequence
 from stentor.engine.slot_table import SlotTable
 from stentor.errors import InvalidRequest
 from stentor.layers.types import ADAPTER
-from stentor.models.base import GivenPrefix, Prompt, SpeechModel
+from stentor.models.base import Prompt, SpeechModel
 
 PREFILL_TOKENS = (2048, 1536, 1024, 768, 512, 384, 256, 192, 128, 96, 64, 32)
 """Captured prefills, by tokens of prompts, whatever the number of rows."""
@@ -177,12 +177,12 @@ class ModelRunner:
             for kv in sets:
                 kv.table.index_copy_(0, sent["slot"], sent["pages"])
 
-    def fill_pages(self, seq: Sequence, given: GivenPrefix) -> None:
-        """Write the keys and values that a request brings into its pages, behind those that it shares."""
+    def fill_pages(self, seq: Sequence, given: np.ndarray) -> None:
+        """Write the keys and values that a prompt brings into its pages, behind those that it shares."""
         start, up = seq.num_cached, self.device.upload
-        page, offset = np.divmod(np.arange(start, given.length), self.sizes.page_size)
+        page, offset = np.divmod(np.arange(start, given.shape[2]), self.sizes.page_size)
         with self.stream.active():
-            self.kv.fill(up(np.array(seq.pages)[page]), up(offset), up(given.kv[:, :, start:]))
+            self.kv.fill(up(np.array(seq.pages)[page]), up(offset), up(given[:, :, start:]))
 
     # -- steps --
 

@@ -18,7 +18,6 @@ from stentor.engine.device import Device
 from stentor.engine.prefix import PromptPart, part_of
 from stentor.engine.sequence import Sequence
 from stentor.models.base import ModelSpec, Prompt, PromptRows
-from stentor.models.sparse_rows import SparseRows, joined
 
 Group = Seq[tuple[Sequence, Prompt]]
 
@@ -142,7 +141,7 @@ class PrefillBuffers:
             return
         parts = [p.part for p in pieces]
         for name, buffer in self.rows.items():
-            _copy_rows(buffer[: size.tokens], [p.rows[name] for p in parts], self.device)
+            self.device.fill(buffer, np.concatenate([p.rows[name] for p in parts]))
         frames = np.concatenate([p.frames for p in parts])
         if len(frames):
             self.device.fill(self.frames, frames)
@@ -162,11 +161,8 @@ def build_eager_batch(pieces: Seq[Piece], spec: ModelSpec, page_size: int, devic
     size = batch_shape(pieces)
     ints = device.upload(batch_indices(pieces, size, 0))
     part = {name: ints[where] for name, where in size.parts.items()}
-    parts = [p.part for p in pieces]
-    up = device.upload
-    rows = {n: c.rows(size.tokens, device.torch) for n, c in spec.prompt_rows.items()}
-    for name, buffer in rows.items():
-        _copy_rows(buffer, [p.rows[name] for p in parts], device)
+    parts, up = [p.part for p in pieces], device.upload
+    rows = {n: up(np.concatenate([p.rows[n] for p in parts])).to(c.dtype) for n, c in spec.prompt_rows.items()}
     frames: Tensor = up(np.concatenate([p.frames for p in parts])).to(spec.prompt_frame.dtype)
     counts = [len(p.positions) for p in pieces]
     return PrefillBatch(
@@ -177,16 +173,3 @@ def build_eager_batch(pieces: Seq[Piece], spec: ModelSpec, page_size: int, devic
         max_pages=-(-max(p.positions.stop for p in pieces) // page_size),
         max_seqlen=max(counts),
     )
-
-
-def _copy_rows(buffer: Tensor, parts: Seq[np.ndarray | SparseRows], device: Device) -> None:
-    """Copy rows of several pieces, one after the other, into the front of a device buffer."""
-    sparse = [part for part in parts if isinstance(part, SparseRows)]
-    if not sparse:
-        device.fill(buffer, np.concatenate([part for part in parts if isinstance(part, np.ndarray)]))
-        return
-    assert len(sparse) == len(parts), "a family gives a row in one form"
-    rows = joined(sparse)
-    buffer.zero_()
-    if len(rows.at):
-        buffer.index_copy_(0, device.upload(rows.at), device.upload(rows.values).to(buffer.dtype))

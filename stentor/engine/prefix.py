@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,12 +19,11 @@ import numpy as np
 
 if TYPE_CHECKING:
     from stentor.models.base import Prompt
-    from stentor.models.sparse_rows import SparseRows
 
 
 def prefix_keys(prompt: Prompt, page_size: int, known: tuple[bytes, ...] = ()) -> tuple[bytes, ...]:
-    """A key for each full page of the prompt, of its tokens and given frames, of all pages before it, of the keys and
-    values that it brings, and of the adapter's weights (not of its number, which another gets).
+    """A key for each full page of the prompt: of its rows, of where it has given frames, of all pages before it, of the
+    voice, and of the adapter's weights (not of its number, which another gets).
 
     known: the keys of its first pages.
     """
@@ -33,15 +31,14 @@ def prefix_keys(prompt: Prompt, page_size: int, known: tuple[bytes, ...] = ()) -
     borders = [page * page_size for page in range(first, max(first, prompt.length // page_size) + 1)]
     given = list(map(int, np.searchsorted(prompt.frame_at, borders)))  # frames before each border
     parts = [_pages(prompt.rows[name], borders) for name in sorted(prompt.rows)]
-    parts += [_pages(prompt.frame_at % page_size, given), _pages(prompt.frames, given)]
+    parts += [_pages(prompt.frame_at % page_size, given)]
     lengths = struct.Struct(f"{len(parts)}q").pack
-    identity = b"" if prompt.lora is None else prompt.lora.identity
-    identity += b"" if prompt.given is None else prompt.given.key
+    adapter = b"" if prompt.lora is None else prompt.lora.identity
     keys = list(known)
-    key = keys[-1] if keys else identity
-    for page in zip(*parts, strict=True):
-        key = _digest(key, lengths(*map(len, page)), *page)
-        keys.append(key)
+    for page, frames in zip(zip(*parts, strict=True), given[1:], strict=True):
+        voice = " ".join(id for id, start in prompt.voices or ((prompt.voice, -1),) if start < frames)
+        identity = _digest(len(adapter).to_bytes(8), adapter, voice.encode())
+        keys.append(_digest(*keys[-1:], identity, lengths(*map(len, page)), *page))
     return tuple(keys)
 
 
@@ -58,14 +55,8 @@ def _digest(*parts: bytes | memoryview) -> bytes:
     return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
 
 
-def _pages(rows: np.ndarray | SparseRows, borders: list[int]) -> Sequence[bytes | memoryview]:
+def _pages(rows: np.ndarray, borders: list[int]) -> Sequence[memoryview]:
     """The content of the rows between neighbouring borders."""
-    if not isinstance(rows, np.ndarray):
-        parts = [b""] * (len(borders) - 1)
-        for i in {bisect_right(borders, at) - 1 for at in map(int, rows.at)}:
-            if 0 <= i < len(parts):
-                parts[i] = rows[borders[i] : borders[i + 1]].tobytes()
-        return parts
     data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
     size = rows[:1].nbytes
     return [data[size * a : size * b] for a, b in pairwise(borders)]
@@ -75,7 +66,7 @@ def _pages(rows: np.ndarray | SparseRows, borders: list[int]) -> Sequence[bytes 
 class PromptPart:
     """Some positions of a prompt: rows [n, ...], and frames [M, *frame] at `frame_at`, counted from the first."""
 
-    rows: dict[str, np.ndarray | SparseRows]
+    rows: dict[str, np.ndarray]
     frames: np.ndarray
     frame_at: np.ndarray
 

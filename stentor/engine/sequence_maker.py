@@ -36,6 +36,10 @@ class SequenceMaker:
         for name, rows in prompt.rows.items():
             if len(rows) != prompt.length:
                 raise EngineError(f"the prompt has {prompt.length} positions, and {len(rows)} rows of {name!r}")
+        if (prompt.has_voice or prompt.primes_codec) and not prompt.voice:
+            raise EngineError("the prompt holds a voice, and `voice` does not name it")
+        if prompt.primes_codec and prompt.codec_state is None:
+            raise EngineError("the codec's state of the prompt has not been made")
         free = self.sizes.max_model_len - prompt.length
         if free < 1:
             raise too_long(prompt.length, self.sizes.max_model_len - 1)
@@ -58,7 +62,7 @@ class SequenceMaker:
         seq.has_voice, seq.late_seconds = prompt.has_voice, self._late_seconds
         if self._by_frame:
             seq.frame_at = tuple(map(int, prompt.frame_at))
-        seq.given = 0 if prompt.given is None else prompt.given.length
+        seq.given = prompt.num_given
         if self.policy.prefix_cache and prompt.length >= self.policy.min_cached(seq.has_voice):
             seq.prefix = prefix_keys(prompt, self.sizes.page_size)
             seq.frame_keys = frame_keys(seq.frame_at, seq.prefix, self.sizes.page_size)

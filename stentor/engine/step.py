@@ -41,7 +41,8 @@ def prefill(model: SpeechModel, slots: SlotTable, kv: PagedKV, batch: PrefillBat
             past = slots.past(batch.slot, batch.step)
             x, window = model.embed_frame(past), _window(model, past)
         else:
-            x, frame_at = model.embed_prompt(batch.prompt), batch.prompt.frame_at
+            rows = slots.rows(batch.slot, 0)
+            x, frame_at = model.embed_prompt(batch.prompt, rows), batch.prompt.frame_at
         tokens = (batch.pieces, batch.row, batch.slot, batch.pos)
         h = model.backbone(x, kv.prefill_view(*tokens, batch.max_pages, batch.max_seqlen, window, frame_at))
     if len(batch.idx):

@@ -34,6 +34,8 @@ class Turns:
                 return
             self.sequences.fit(prompt)
             prompt.lora = request.prompt.lora
+            if prompt.voice == request.prompt.voice:
+                prompt.codec_state = request.prompt.codec_state
             following = self.sequences.following(prompt, seq)
         except Exception as e:
             seq.error = e

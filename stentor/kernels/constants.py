@@ -9,6 +9,8 @@ MIX2 = 0x94D049BB133111EB - 2**64
 
 NO_ID = -1
 """Id that a sampler returns for logits that have a NaN or an infinity, or are all -inf. No id is negative."""
+VECTOR_ID = -2
+"""In place of an id where a position of a prompt has its request's vector, and no row of a table."""
 MIN_TEMPERATURE = 1e-5
 """A temperature below this divides logits as this one does; temperature 0 takes the largest logit."""
 

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from stentor.kernels.constants import VECTOR_ID
 from stentor.kernels.embedding import EMBED_BLOCK, embed_grid, sum_codebooks
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
 from stentor.kernels.sampling_device import (
@@ -61,8 +62,8 @@ def embed_codes_and_text(
 
 @triton.jit
 def _embed_prompt_kernel(
-    first_ptr, first_table_ptr, second_ptr, second_table_ptr, vectors_ptr, out_ptr, hidden,
-    HAS_VECTORS: tl.constexpr, BLOCK_H: tl.constexpr, USE_PDL: tl.constexpr,
+    first_ptr, first_table_ptr, second_ptr, second_table_ptr, vectors_ptr, vector_row_ptr, out_ptr, hidden,
+    HAS_VECTORS: tl.constexpr, VECTOR_ID: tl.constexpr, BLOCK_H: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
     pdl_wait(USE_PDL)
     dtype: tl.constexpr = out_ptr.dtype.element_ty
@@ -73,7 +74,8 @@ def _embed_prompt_kernel(
     acc = tl.load(first_table_ptr + first_id * hidden + offs_h, mask & (first_id >= 0), 0.0).to(tl.float32)
     acc += tl.load(second_table_ptr + second_id * hidden + offs_h, mask & (second_id >= 0), 0.0).to(tl.float32)
     if HAS_VECTORS:
-        vector = tl.load(vectors_ptr + row * hidden + offs_h, mask, 0.0).to(dtype).to(tl.float32)
+        at = tl.load(vector_row_ptr + row) * hidden + offs_h
+        vector = tl.load(vectors_ptr + at, mask & (second_id == VECTOR_ID), 0.0).to(dtype).to(tl.float32)
         acc = acc.to(dtype).to(tl.float32) + vector
     tl.store(out_ptr + row * hidden + offs_h, acc.to(dtype), mask)
 
@@ -98,22 +100,23 @@ def _add_frames_kernel(
 def embed_prompt(
     first: tuple[Tensor, Tensor],
     second: tuple[Tensor, Tensor],
-    vectors: Tensor | None,
+    vectors: RowRef | None,
     frames: tuple[Tensor, Tensor, Tensor, Tensor],
 ) -> Tensor:
     """Embedding [N, H] of prompt tokens, where every sum is rounded.
 
-    A token is the sum of rows of two tables, of `vectors` [N, H] and of the frame at its position. A table is given as
-    (index [N], table), and a negative index adds nothing. Frames are given as (codes [M, books], offset [books], table,
-    positions [M]). A frame at position N is left out.
+    A token is the sum of rows of two tables, of the frame at its position and, where the second index is VECTOR_ID, of
+    its row of `vectors` [slots, H]. A table is given as (index [N], table), and a negative index adds nothing. Frames
+    are given as (codes [M, books], offset [books], table, positions [M]). A frame at position N is left out.
     """
     (index, table), (codes, offset, books, positions) = first, frames
     count, hidden = len(index), table.shape[1]
     out = torch.empty(count, hidden, dtype=table.dtype, device=table.device)
-    given = index if vectors is None else vectors.contiguous()
+    given = RowRef(table, index) if vectors is None else vectors
     _embed_prompt_kernel[embed_grid(count, hidden)](
-        *first, *second, given, out, hidden,
-        HAS_VECTORS=vectors is not None, BLOCK_H=EMBED_BLOCK, USE_PDL=USE_PDL, num_warps=2, **PDL_LAUNCH,
+        *first, *second, *given, out, hidden,
+        HAS_VECTORS=vectors is not None, VECTOR_ID=VECTOR_ID, BLOCK_H=EMBED_BLOCK, USE_PDL=USE_PDL, num_warps=2,
+        **PDL_LAUNCH,
     )  # fmt: skip
     if len(codes):
         _add_frames_kernel[embed_grid(len(codes), hidden)](

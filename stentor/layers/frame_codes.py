@@ -13,6 +13,7 @@ from torch import Tensor
 
 from stentor import kernels
 from stentor.kernels import Kernel
+from stentor.kernels.constants import VECTOR_ID
 from stentor.kernels.types import MinFrames, RowRef, SampleOut, SamplingParams
 from stentor.layers.sampling import penalize_seen, sample, store_sample
 
@@ -32,14 +33,14 @@ class CodeTable:
 def embed_prompt(
     text: tuple[Tensor, Tensor],
     code: tuple[Tensor, Tensor],
-    vectors: Tensor | None,
+    vectors: RowRef | None,
     frames: tuple[Tensor, Tensor],
     table: CodeTable,
 ) -> Tensor:
     """Prompt tokens [N, H], each the sum of what stands at its position.
 
     text, code: (index [N], rows [V, H]). A negative index adds nothing.
-    vectors: [N, H].
+    vectors: of each token's request [slots, H]. It stands where the code is VECTOR_ID.
     frames: (codes [M, books], positions [M]). Frames at position N are padding.
     """
     if kernels.enabled(Kernel.EMBED, table.rows):
@@ -47,7 +48,8 @@ def embed_prompt(
         return kernels.frame_codes.embed_prompt(text, code, vectors, given_frames)
     x = _rows_or_zeros(*text) + _rows_or_zeros(*code)
     if vectors is not None:
-        x = x + vectors.to(x.dtype)
+        given = vectors.table[vectors.idx].to(x.dtype)
+        x = x + given.masked_fill((code[0] != VECTOR_ID)[:, None], 0)
     given = x.new_zeros(len(x) + 1, x.shape[1]).index_copy(0, frames[1], table.embed(frames[0]))
     return x + given[:-1]
 

@@ -9,15 +9,14 @@ A step makes one frame and has fixed shapes, so the same functions run eagerly o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from stentor import audio
 from stentor.audio import Recording
 from stentor.kernels.types import RowRef
 from stentor.layers.attention import Attend
@@ -25,12 +24,13 @@ from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.types import CodecCall, Column, Launch, State, eager
 from stentor.models.codec_timing import CAUSAL, CodecTiming
 from stentor.models.info import ModelInfo, SpeechRequest
-from stentor.models.sparse_rows import SparseRows
 from stentor.text.front_end import Check
 
 if TYPE_CHECKING:
     from stentor.models.info import Adapter
     from stentor.models.lora import AdapterSlots
+
+T = TypeVar("T")
 
 Hidden = tuple[Tensor, ...]
 """State that a family's functions hand to each other: tensors with the same leading dimension N. The engine does not
@@ -112,43 +112,68 @@ class LiveText:
 
 
 @dataclass(frozen=True, eq=False)
-class GivenPrefix:
-    """Keys and values [layers, 2, length, heads, dim] float32 of the first positions of prompts, as the backbone would
-    compute them (keys after RoPE). key: of their content."""
+class VoiceSource:
+    """A recording that becomes a voice, and its role, such as `reference` or `prompt`.
 
-    kv: np.ndarray
-    key: bytes
+    hear: makes of it what `encode` is given, beside requests and once per recording and role.
+    """
 
-    @classmethod
-    def of(cls, kv: np.ndarray) -> GivenPrefix:
-        """Make one of the keys and values of a voice."""
-        return cls(kv, audio.digest(kv).encode())
+    recording: Recording
+    role: str
+    hear: Callable[[Recording], Recording] = lambda recording: recording
 
-    @property
-    def length(self) -> int:
-        """Positions."""
-        return int(self.kv.shape[2])
+
+@dataclass(eq=False)
+class Voice:
+    """A recording in one role, encoded once for all requests that bring it, or a voice that comes with a checkpoint.
+
+    id: names its content. features: what `encode` gave, on the host. Nobody changes them.
+    """
+
+    id: str
+    features: Mapping[str, np.ndarray]
+    _made: tuple[str | None, Any] = (None, None)
+
+    def once(self, key: str, make: Callable[[], T]) -> T:
+        """Return what `make` made for this key, such as ids of a transcript. It is kept until another is asked for."""
+        made = self._made
+        if made[0] != key:
+            self._made = made = key, make()
+        found: T = made[1]
+        return found
+
+
+def reference_of(
+    request: SpeechRequest, hear: Callable[[Recording], Recording] = lambda recording: recording
+) -> list[VoiceSource]:
+    """The first reference of a request, where it has one, in the role `reference`."""
+    return [] if request.reference is None else [VoiceSource(request.reference.recording, "reference", hear)]
 
 
 @dataclass
 class Prompt:
     """A request as arrays, ready for a slot. It has T positions, of which M carry a given frame (reference audio).
 
-    `rows[name]` is [T, *spec.prompt_rows[name].shape], and sparse where nearly all of it is zeros. Given `frames` [M,
-    *given frame] stand at positions `frame_at` [M]. `columns` are initial values of engine and family columns: scalars,
-    or arrays no longer than the column, whose rest keeps the column's fill. `codec_conditions` are such values of the
-    codec's columns. Then `codec_prefix` [m, *frame] is decoded, and its audio discarded. The engine puts the codec's
-    state before frame 0 into `codec_state`, on the host. It is made once for all requests with the same conditions and
-    prefix.
+    `rows[name]` is [T, *spec.prompt_rows[name].shape]. Given `frames` [M, *given frame] stand at positions `frame_at`
+    [M]. `columns` are initial values of engine and family columns: scalars, or arrays no longer than the column, whose
+    rest keeps the column's fill. `codec_conditions` are such values of the codec's columns. Then `codec_prefix`
+    [m, *frame] is decoded, and its audio discarded. The engine puts the codec's state before frame 0 into
+    `codec_state`, on the host.
+
+    `voice` names the content of `frames`, of `given`, of the columns that `embed_prompt` reads, and of the codec's
+    conditions and prefix. Prompts with the same one share pages and the codec's state. It is made of ids of voices.
     """
 
-    rows: dict[str, np.ndarray | SparseRows]
+    rows: dict[str, np.ndarray]
     frames: np.ndarray
     frame_at: np.ndarray
     columns: dict[str, Any]
     max_frames: int  # the request ends after so many frames, heard or not
     min_frames: int  # a stop counts only after so many frames, heard or not
     codec_prefix: np.ndarray
+    voice: str = ""
+    voices: tuple[tuple[str, int], ...] = ()
+    """Names of the voices in `frames` and the first frame of each, where prompts share some of them. Else `voice`."""
     codec_conditions: dict[str, np.ndarray] = field(default_factory=dict)
     num_evals: int = 0  # loop length that emit needs for this row (flow steps). A step runs the largest of its batch
     runaway_frames: int | None = None  # a result of so many frames is probably a run-on (see retry.py)
@@ -159,9 +184,10 @@ class Prompt:
     repeats: int = 0  # its first positions are the last prompt and all its frames, embedded as they were. 0: not so
     live: LiveText | None = None
     streamed_text_tokens: int = 0  # text tokens beyond the prompt: each later step takes one
-    codec_key: str = ""  # of its conditions and prefix, once its state is being made
     codec_state: Tensor | None = None  # one row of the codec's state before frame 0, once it is made
-    given: GivenPrefix | None = None  # what its first positions, whose rows say nothing, hold of keys and values
+    given: np.ndarray | None = None
+    """Keys and values [layers, 2, length, heads, dim] float32 of its first positions, whose rows say nothing, as the
+    backbone would compute them (keys after RoPE)."""
     lora: Adapter | None = None  # the request's, kept until its end. Families leave it alone
     words: tuple[range, ...] = ()
     """Where each word of the request's text, cut at white space, stands in the prompt's text, which the columns
@@ -174,9 +200,14 @@ class Prompt:
         return len(next(iter(self.rows.values())))
 
     @property
+    def num_given(self) -> int:
+        """First positions whose keys and values it brings."""
+        return 0 if self.given is None else int(self.given.shape[2])
+
+    @property
     def has_voice(self) -> bool:
         """Whether it holds a voice: latents of one, or its keys and values."""
-        return len(self.frames) > 0 or self.given is not None
+        return bool(len(self.frames) or self.num_given)
 
     @property
     def primes_codec(self) -> bool:
@@ -310,10 +341,6 @@ class Codec(Protocol):
         ...
 
 
-Encode = Callable[[Recording, str], dict[str, np.ndarray]]
-"""encode(recording, role): the engine's cached, thread-safe way to `SpeechModel.encode`."""
-
-
 class SpeechModel(Protocol):
     """A loaded family. Every member is required."""
 
@@ -340,10 +367,18 @@ class SpeechModel(Protocol):
         """
         ...
 
-    def prompt(self, request: SpeechRequest, encode: Encode) -> Prompt:
-        """Host, pure, any thread. Raises InvalidRequest for what only the family can judge.
+    def references(self, request: SpeechRequest) -> list[VoiceSource]:
+        """Return the recordings that `prompt` needs as voices. Host, pure, any thread, quick.
 
-        Work that may take long, such as a text front end, is given `request.check`.
+        Raises InvalidRequest for references that only the family can judge.
+        """
+        ...
+
+    def prompt(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
+        """Host, pure, any thread, called once. voices: those of `references(request)`, in its order.
+
+        Raises InvalidRequest for what only the family can judge. Work that may take long, such as a text front end, is
+        given `request.check`.
         """
         ...
 
@@ -354,8 +389,8 @@ class SpeechModel(Protocol):
         """
         ...
 
-    def embed_prompt(self, p: PromptRows) -> Hidden:
-        """Packed prompt tokens -> backbone input, each [N, ...]."""
+    def embed_prompt(self, p: PromptRows, rows: Rows) -> Hidden:
+        """Packed prompt tokens, and the columns of the slots they belong to -> backbone input, each [N, ...]."""
         ...
 
     def embed_frame(self, rows: Rows) -> Hidden:

@@ -11,7 +11,6 @@ from stentor.models.base import Prompt
 from stentor.models.byte_bpe import settled
 from stentor.models.frame_talker import TEXT_CAPACITY
 from stentor.models.info import SpeechRequest
-from stentor.models.sparse_rows import SparseRows
 
 RUN_ON_BASE, RUN_ON_PER_TOKEN = 192, 12
 """A sampled result this much longer than its text has probably missed its end. Other engines use the same budget."""
@@ -55,7 +54,7 @@ class LiveColumn:
 
 def frame_prompt(
     request: SpeechRequest,
-    rows: Mapping[str, np.ndarray | SparseRows],
+    rows: Mapping[str, np.ndarray],
     given: tuple[np.ndarray, np.ndarray],
     trailing: Sequence[int],
     text_tokens: int,

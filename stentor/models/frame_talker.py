@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from stentor.kernels.constants import NO_ID
 from stentor.kernels.types import MinFrames, SamplingParams
 from stentor.layers.depth_loop import CodePredictor, DepthLoop, Tables
 from stentor.layers.frame_codes import embed_codes_and_text, embed_prompt, sample_first_codebook
@@ -19,7 +20,7 @@ from stentor.layers.linear import linear
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack, StackConfig
 from stentor.layers.types import Column
-from stentor.models.base import Emit, Hidden, KVView, PromptRows, Rows
+from stentor.models.base import Emit, Hidden, KVView, ModelSpec, PromptRows, Rows
 
 SUPPRESSED = 1024
 """The backbone never samples the last 1024 ids of its vocabulary, which are markers, except the end's."""
@@ -30,9 +31,15 @@ TEXT_CAPACITY = 4096
 SAMPLING = ("temperature", "top_k", "top_p")
 
 
-def talker_columns(vocab: int, pad: int) -> dict[str, Column]:
-    """Columns of a row. vocab: of the first code. pad: the text id that stands beside frames after the text."""
+PROMPT_ROWS = {name: Column(dtype=torch.int32, fill=NO_ID) for name in ("text", "code")}
+"""Ids at each position of a prompt, -1 where it has none. VECTOR_ID as a code: there stands the column `speaker`."""
+
+
+def talker_columns(vocab: int, pad: int, speaker: int = 0) -> dict[str, Column]:
+    """Columns of a row. vocab: of the first code. pad: the text id that stands beside frames after the text. speaker:
+    numbers of the speaker vector, 0 without one."""
     return {
+        **({"speaker": Column((speaker,))} if speaker else {}),
         "text": Column((TEXT_CAPACITY,), torch.int32, fill=pad),
         "seen": Column((vocab,), torch.bool),
         "repetition_penalty": Column(fill=1.0),
@@ -77,8 +84,9 @@ class TalkerWeights(Protocol):
 
 
 class FrameTalker:
-    """The members of a models.base.SpeechModel that make steps, for `talker_columns` and the prompt rows `text` and
-    `code`, ids of which are -1 where a position has none, and perhaps `speaker`, vectors."""
+    """The members of a models.base.SpeechModel that make steps, for `talker_columns` and PROMPT_ROWS."""
+
+    spec: ModelSpec
 
     def __init__(
         self,
@@ -105,11 +113,11 @@ class FrameTalker:
         self._predictor = DepthLoop(predictor.stack, loop.model, heads, projection, tables, depth_rope)
         self._pad, self._eos = pad, eos
 
-    def embed_prompt(self, p: PromptRows) -> Hidden:
+    def embed_prompt(self, p: PromptRows, rows: Rows) -> Hidden:
         """The sum of what each position has: a text row, a codec row, a frame, the speaker vector."""
-        tables, rows = self._tables, p.rows
-        text, code = (rows["text"], tables.text), (rows["code"], tables.code.rows)
-        return (embed_prompt(text, code, rows.get("speaker"), (p.frames, p.frame_at), tables.code),)
+        tables, vectors = self._tables, rows.column("speaker") if self.spec.speaker_size else None
+        text, code = (p.rows["text"], tables.text), (p.rows["code"], tables.code.rows)
+        return (embed_prompt(text, code, vectors, (p.frames, p.frame_at), tables.code),)
 
     def embed_frame(self, rows: Rows) -> Hidden:
         """The last frame's codes and the text that stands beside it."""

@@ -57,7 +57,7 @@ def asked(bench: Bench, family: str, count: int) -> list[tuple[Sequence, Prompt,
     made = []
     for slot in range(count):
         req = request.build(bench.model.spec, TEXT, options={}, seed=slot, **VOICE[family])
-        prompt = bench.model.prompt(req, bench.encode)
+        prompt = bench.prompt(req)
         seq = Sequence(
             slot, prompt.length, 40, prompt.num_evals, 0, 0.1, True, slot=slot, num_scheduled=1, pages=[slot, 9]
         )

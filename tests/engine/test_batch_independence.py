@@ -161,7 +161,7 @@ def test_a_row_in_bfloat16_depends_on_its_company_only_by_rounding(family, tmp_p
         pieces = pieces_of([group[i] for i in rows])
         p = build_eager_batch(pieces, spec, bench.sizes.page_size, bench.where)
         view = w.kv.prefill_view(p.pieces, p.row, p.slot, p.pos, p.max_pages, p.max_seqlen)
-        h = bench.model.backbone(bench.model.embed_prompt(p.prompt), view)[0]
+        h = bench.model.backbone(bench.model.embed_prompt(p.prompt, w.slots.rows(p.slot, 0)), view)[0]
         first = h[p.last[rows.index(3)]]
         pos = torch.tensor([group[i][1].length for i in rows], device=bench.where.torch)
         w.slots.table["step"][p.idx] = 1

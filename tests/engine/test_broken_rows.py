@@ -57,8 +57,8 @@ def poisoned(tts: TTS, patch: pytest.MonkeyPatch) -> None:
     """From now on prompts with a "z" have embeddings that are not numbers."""
     plain = tts.engine.model.embed_prompt
 
-    def embed(p):
-        x = plain(p)[0]
+    def embed(p, rows):
+        x = plain(p, rows)[0]
         return (torch.where((p.rows["token"] == ord("z"))[:, None], NAN, x),)
 
     patch.setattr(tts.engine.model, "embed_prompt", embed)

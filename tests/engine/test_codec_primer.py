@@ -15,10 +15,10 @@ import torch
 
 from stentor import TTS, Reference, Speech, audio
 from stentor.config import EngineConfig
-from stentor.engine.codec_primer import CodecPrimer, piece_sizes, pieces
 from stentor.engine.codec_runner import CodecRunner
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.device import Device
+from stentor.engine.voice import CodecPrimer, piece_sizes, pieces
 from stentor.layers.types import Launch
 from stentor.models.base import Prompt, SpeechModel
 from stentor.models.toy.model import Toy
@@ -42,7 +42,7 @@ def checkpoint(family: str, folder: Path) -> str | Path:
 
 
 def prompt(frames: np.ndarray) -> Prompt:
-    return Prompt({}, frames, np.zeros(0), {}, 1, 0, codec_prefix=frames)
+    return Prompt({}, frames, np.zeros(0), {}, 1, 0, codec_prefix=frames, voice=audio.digest(frames))
 
 
 def test_pieces_are_of_few_lengths_and_give_all_frames() -> None:
@@ -63,15 +63,15 @@ def test_a_voice_sounds_alike_with_its_codec_state_new_kept_or_gone(family: str,
 
     path = checkpoint(family, tmp_path)
     with TTS(path, **TOY, codec_states_mb=64) as keeping:
-        primer = keeping.engine.codec.primer
+        primer = keeping.engine.primer
         new, kept, other = speak(keeping, 200), speak(keeping, 200), speak(keeping, 300)
         assert (primer.counts().hits, primer.counts().misses, primer.counts().kept) == (1, 2, 2)
         assert primer.counts().held == 2 * keeping.engine.codec.states.data[0].nbytes
         whole = decoded_whole(keeping, new, voice(200))
     with TTS(path, **TOY, codec_states_mb=0) as forgetting:
         gone = [speak(forgetting, 200) for _ in range(2)]
-        assert forgetting.engine.codec.primer.counts().misses == 2
-        assert forgetting.engine.codec.primer.counts().held == 0
+        assert forgetting.engine.primer.counts().misses == 2
+        assert forgetting.engine.primer.counts().held == 0
     for speech in (kept, *gone):
         np.testing.assert_array_equal(speech.samples, new.samples)
     assert np.abs(other.samples - new.samples).max() > 1e-4
@@ -166,7 +166,7 @@ def test_a_reference_is_resampled_hashed_encoded_and_primed_once_for_all_texts_p
         plain = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a: (calls.append(name), plain(*a))[1])
 
-    for name in ("resample", "digest"):  # codec_primer has its own name for the latter
+    for name in ("resample", "digest"):
         counted(audio, name)
     with TTS("dummy:toy", **TOY) as tts:
         counted(tts._model, "encode")
@@ -179,7 +179,7 @@ def test_a_reference_is_resampled_hashed_encoded_and_primed_once_for_all_texts_p
         for _ in range(3):
             tts.generate("Seven.", reference=loaded, seed=1, max_frames=4)
         assert sorted(calls) == ["digest", "encode", "resample"]
-        assert tts.engine.codec.primer.counts().misses == 2
+        assert tts.engine.primer.counts().misses == 2
 
 
 def test_every_thread_and_every_piece_has_run_before_the_engine_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,9 +194,9 @@ def test_every_thread_and_every_piece_has_run_before_the_engine_is_ready(monkeyp
     monkeypatch.setattr(Toy, "encode", noted)
     monkeypatch.setattr(CodecPrimer, "_decode", lambda self, n: (primed.append(n), decode(self, n))[1])
     with TTS("dummy:toy", **TOY) as tts:
-        assert len(set(encoded)) == tts.engine.reference_encoder.threads
+        assert len(set(encoded)) == tts.engine.encoder.threads
         assert primed == [2, 1]
-        assert tts.engine.codec.primer.counts().misses == 0
+        assert tts.engine.primer.counts().misses == 0
 
 
 def test_a_codec_with_pages_keeps_voices_in_a_budget_of_their_own() -> None:
@@ -204,6 +204,6 @@ def test_a_codec_with_pages_keeps_voices_in_a_budget_of_their_own() -> None:
     with TTS("dummy:toy-lookahead", **TOY, codec_states_mb=0) as tts:
         for _ in range(2):
             tts.generate("One.", reference=voice(200), max_frames=4)
-        counts = tts.engine.codec.primer.counts()
+        counts = tts.engine.primer.counts()
         assert (counts.hits, counts.misses, counts.kept) == (1, 1, 1)
         assert tts.engine.sizes.codec_states > 0

@@ -10,9 +10,9 @@ import torch
 from stentor import TTS, InvalidRequest, kernels
 from stentor.config import EngineConfig
 from stentor.engine import model_runner
-from stentor.engine.codec_primer import CodecPrimer
 from stentor.engine.device import Device
 from stentor.engine.engine import Engine, check_deterministic
+from stentor.engine.voice import CodecPrimer
 from stentor.kernels import Kernel, switches
 from stentor.layers.types import Column
 from stentor.models.base import KVSpec

@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from stentor import registry
-from stentor.engine import reference_encoder
+from stentor.engine import voice
 from stentor.engine.device import Device
-from stentor.engine.encoder_graphs import EncoderGraphs
-from stentor.engine.reference_encoder import warm_lengths
+from stentor.engine.voice import EncoderGraphs, warm_lengths
 from stentor.layers import windows
 from stentor.layers.types import Eager
 from tests.helpers.tiny import FAMILIES, reference_checkpoint
@@ -35,7 +34,7 @@ class Graph:
 def launch(monkeypatch: pytest.MonkeyPatch) -> EncoderGraphs:
     """It captures as on a GPU, small shapes."""
     monkeypatch.setattr(windows, "COLUMNS", (16, 12, 8, 4, 2))
-    for module in (windows, reference_encoder):
+    for module in (windows, voice):
         monkeypatch.setattr(module, "STEP", STEP)
     cpu = Device("cpu")
     made = EncoderGraphs(cpu, cpu.stream(0), required=True, columns=16)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from stentor import TTS, EngineError
+from stentor.audio import digest
 from stentor.config import Policy
 from stentor.engine.page_allocator import PageAllocator
 from stentor.engine.page_tables import PageTables
@@ -16,25 +17,26 @@ from stentor.engine.prefill_planner import PrefillPlanner
 from stentor.engine.prefix import prefix_keys
 from stentor.engine.sequence import Sequence
 from stentor.engine.step_plan import StepPlan
-from stentor.models.base import GivenPrefix, Prompt
+from stentor.models.base import Prompt
 from tests.fixtures.pocket_tts import tiny_pocket_tts as tiny
 
 PAGE = 4
 
 
-def given(seed: int, length: int = 6) -> GivenPrefix:
-    return GivenPrefix.of(np.random.default_rng(seed).standard_normal((1, 2, length, 1, 2), np.float32))
+def given(seed: int, length: int = 6) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((1, 2, length, 1, 2), np.float32)
 
 
-def prompt(prefix: GivenPrefix | None, tokens: int = 13) -> Prompt:
+def prompt(prefix: np.ndarray | None, tokens: int = 13) -> Prompt:
     rows = {"token": np.arange(tokens)}
-    return Prompt(rows, np.zeros((0, 1)), np.zeros(0, int), {}, 8, 0, np.zeros((0, 1)), given=prefix)
+    none, voice = np.zeros((0, 1)), "" if prefix is None else digest(prefix)
+    return Prompt(rows, none, np.zeros(0, int), {}, 8, 0, none, voice, given=prefix)
 
 
 def sequence(id: int, of: Prompt) -> Sequence:
     seq = Sequence(id, of.length, 8, 0, 0, 0.1, True)
     seq.prefix, seq.has_voice = prefix_keys(of, PAGE), of.has_voice
-    seq.given = 0 if of.given is None else of.given.length
+    seq.given = of.num_given
     return seq
 
 
@@ -89,8 +91,8 @@ def test_a_prompt_without_it_has_other_keys():
 
 def test_keys_and_values_lie_in_the_pages_of_their_request(tmp_path: Path):
     with TTS(tiny.write(tmp_path / "lsd", "lsd"), device="cpu", max_num_seqs=2, page_size=PAGE) as tts:
-        voice = tts.engine.model.prompts.voices["mono24"]
-        seq = sequence(1, prompt(voice, voice.length + 2))
+        voice = tts.engine.model.prompts.voices["mono24"].features["given"]
+        seq = sequence(1, prompt(voice, voice.shape[2] + 2))
         seq.pages = [5, 2, 9, 3][: -(-seq.length // PAGE)]
         pool = tts.engine.runner.kv.pool
         pool.zero_()
@@ -98,9 +100,9 @@ def test_keys_and_values_lie_in_the_pages_of_their_request(tmp_path: Path):
         with torch.inference_mode():
             tts.engine.runner.fill_pages(seq, voice)
         held = pool[:, :, seq.pages].flatten(2, 3).numpy()
-        assert np.array_equal(held[:, :, PAGE : voice.length], voice.kv[:, :, PAGE:])
+        assert np.array_equal(held[:, :, PAGE : voice.shape[2]], voice[:, :, PAGE:])
         assert not held[:, :, :PAGE].any()
-        assert not held[:, :, voice.length :].any()
+        assert not held[:, :, voice.shape[2] :].any()
 
 
 def test_a_voice_that_cannot_be_written_ends_its_own_request_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -108,8 +110,8 @@ def test_a_voice_that_cannot_be_written_ends_its_own_request_only(tmp_path: Path
         alone = tts.generate("Spoken well.", voice="mono24", seed=1, retries=1, max_frames=8)
         fill = tts.engine.runner.fill_pages
 
-        def fails(seq: Sequence, voice: GivenPrefix) -> None:
-            if voice is tts.engine.model.prompts.voices["stereo16"]:
+        def fails(seq: Sequence, voice: np.ndarray) -> None:
+            if voice is tts.engine.model.prompts.voices["stereo16"].features["given"]:
                 raise RuntimeError("no such page")
             fill(seq, voice)
 

@@ -177,7 +177,7 @@ def test_a_codec_without_chunks_gives_a_stream_when_it_has_ended() -> None:
             samples, frames, counts = heard(stream)
             assert counts == [request.options["max_frames"]]
             np.testing.assert_allclose(samples, want(tts, request, frames, grid=1000), atol=1e-6)
-        assert tts.engine.codec.primer.sizes == []
+        assert tts.engine.primer.sizes == []
         assert tts.engine.codec.graph_keys(3) == []
 
 
@@ -246,13 +246,13 @@ def test_captured_calls_of_fixed_sizes_give_the_same_audio() -> None:
 
 
 def test_a_voice_is_primed_once_by_its_conditions_and_prefix(tts: TTS) -> None:
-    before = tts.engine.codec.primer.counts().misses
+    before = tts.engine.primer.counts().misses
     made = [tts.prompt(ask(tts, 3, 9, 4)) for _ in range(2)]
     assert made[0].codec_state is made[1].codec_state
-    assert tts.engine.codec.primer.counts().misses - before <= 1
+    assert tts.engine.primer.counts().misses - before <= 1
     other = tts.prompt(ask(tts, 3, 9, 4))
-    other.codec_state, other.codec_conditions = None, {**other.codec_conditions, "speaker": np.ones(3, np.float32)}
-    assert not torch.equal(tts.engine.codec.primer.state(other), made[0].codec_state)
+    other.voice, other.codec_conditions = "other", {**other.codec_conditions, "speaker": np.ones(3, np.float32)}
+    assert not torch.equal(tts.engine.primer.claim(other).result(), made[0].codec_state)
 
 
 def test_streams_of_a_voice_share_its_pages_and_hold_no_more_than_the_window(tts: TTS) -> None:

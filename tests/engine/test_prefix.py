@@ -10,10 +10,12 @@ from stentor.models.base import Prompt
 from stentor.models.info import Adapter
 
 
-def prompt(tokens: list[int], frame_at: list[int] | None = None, frames: list[int] | None = None) -> Prompt:
+def prompt(
+    tokens: list[int], frame_at: list[int] | None = None, frames: list[int] | None = None, voice: str = ""
+) -> Prompt:
     at = np.array(frame_at or [], np.int64)
     given = np.array(frames or [], np.int64)[:, None]
-    return Prompt({"token": np.array(tokens)}, given, at, {}, 8, 0, given[:0])
+    return Prompt({"token": np.array(tokens)}, given, at, {}, 8, 0, given[:0], voice)
 
 
 def test_prompts_have_the_keys_of_what_they_begin_with_in_common():
@@ -30,13 +32,13 @@ def test_a_page_is_known_by_all_that_stands_before_it():
 
 
 @pytest.mark.parametrize(
-    ("frame_at", "frames", "same"),
-    [([2, 3], [7, 8], 2), ([2, 3], [7, 9], 1), ([2], [7], 1), ([1, 3], [7, 8], 0)],
-    ids=["equal", "another frame", "one less", "another place"],
+    ("frame_at", "voice", "same"),
+    [([2, 3], "a", 2), ([2, 3], "b", 0), ([2], "a", 1), ([1, 3], "a", 0)],
+    ids=["equal", "another voice", "one less", "another place"],
 )
-def test_given_frames_are_part_of_the_content(frame_at: list[int], frames: list[int], same: int):
-    want = prefix_keys(prompt([0] * 5, [2, 3], [7, 8]), 2)
-    got = prefix_keys(prompt([0] * 5, frame_at, frames), 2)
+def test_the_voice_and_the_places_of_its_frames_are_part_of_the_content(frame_at: list[int], voice: str, same: int):
+    want = prefix_keys(prompt([0] * 5, [2, 3], [7, 8], "a"), 2)
+    got = prefix_keys(prompt([0] * 5, frame_at, [7, 8][: len(frame_at)], voice), 2)
     assert [a == b for a, b in zip(want, got, strict=True)] == [i < same for i in range(2)]
 
 
@@ -70,6 +72,14 @@ def test_the_weights_of_the_adapter_are_part_of_the_content_and_their_slot_is_no
     assert keys(first) == keys(again)
     assert not {*keys(first)} & {*keys(other)}
     assert not {*keys(first)} & {*keys(None)}
+
+
+def test_pages_that_are_known_keep_their_keys_and_those_behind_them_tell_voices_apart():
+    known = prefix_keys(prompt([0] * 4), 2)
+    a, again, b = (prefix_keys(prompt([0] * 8, voice=voice), 2, known) for voice in ("a", "a", "b"))
+    assert a == again
+    assert a[:2] == b[:2] == known
+    assert not {*a[2:]} & {*b[2:]}
 
 
 def test_rows_of_zeros_are_told_from_each_other():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from stentor import TTS, Reference, Speech
+from stentor.audio import digest
 from stentor.config import Policy
 from stentor.engine.turns import Turns
 from stentor.models.base import Prompt
@@ -133,6 +134,7 @@ def followed_by(tts: TTS, prompt: Prompt, text: str, options: dict[str, Any]) ->
         frames = np.concatenate((prompt.frames, spoken)).astype(prompt.frames.dtype)
         at = np.concatenate((prompt.frame_at, prompt.length + np.arange(n)))
         new.rows, new.frames, new.frame_at, new.repeats = rows, frames, at, prompt.length + n
+        new.voice = digest(spoken)
         return new
 
     prompt.continuation = then

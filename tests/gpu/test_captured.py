@@ -11,7 +11,7 @@ import torch
 
 from stentor import TTS, registry
 from stentor.engine.device import BACKGROUND, Device
-from stentor.engine.encoder_graphs import EncoderGraphs
+from stentor.engine.voice import EncoderGraphs
 from stentor.layers.types import ADAPTER, NO_END, Eager
 from stentor.layers.windows import COLUMNS
 from stentor.models.base import Prompt
@@ -106,10 +106,10 @@ def write_chunks(bench: Bench, rows: int) -> None:
 @pytest.mark.parametrize("path", ["dummy:toy", FIXTURES / "voxcpm2"])
 def test_the_codec_is_primed_by_graphs_as_it_is_eagerly(path):
     bench = Bench(path, "cuda", torch.float32, require_graphs=True, codec_states_mb=0)
-    primer, shape = bench.codec.primer, bench.model.spec.frame.shape
+    primer, shape = bench.primer, bench.model.spec.frame.shape
     bench.where.synchronize()
     frames = np.random.default_rng(0).random((7, *shape)).astype(np.float32)
-    prompt = Prompt({}, frames, np.zeros(0), {}, 1, 0, codec_prefix=frames)
+    prompt = Prompt({}, frames, np.zeros(0), {}, 1, 0, codec_prefix=frames, voice="v")
     eager = primer.claim(prompt).result()
     calls = primer.graphs.eager_calls
     with torch.inference_mode():

@@ -15,10 +15,11 @@ from stentor.config import EngineConfig
 from stentor.engine.codec_runner import CodecRunner
 from stentor.engine.device import Device
 from stentor.engine.model_runner import ModelRunner
-from stentor.engine.reference_encoder import ReferenceEncoder
 from stentor.engine.sequence import Sequence
 from stentor.engine.sizing import plan_memory
+from stentor.engine.voice import CodecPrimer, Preparation, VoiceEncoder
 from stentor.models.base import Prompt, SpeechModel
+from stentor.models.info import SpeechRequest
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 FAMILIES = ("qwen3_tts", "voxcpm2", "fish_s2")
@@ -103,18 +104,24 @@ class Bench:
         self.sizes = plan_memory(self.model, settings, self.where)
         self.runner = ModelRunner(self.model, self.sizes, settings, self.where)
         self.codec = CodecRunner(self.model, self.sizes, settings, self.where, self.runner.slots, self.runner.stream)
-        self.encode = ReferenceEncoder(self.model, self.where, 64).encode
+        self.encoder = VoiceEncoder(self.model, self.where, 64)
+        self.primer = CodecPrimer(self.model, settings, self.where)
         self.pages = iter(range(self.sizes.pages))
 
     def capture(self) -> None:
         """Capture every graph, as an engine does."""
         self.runner.capture()
         self.codec.capture()
+        self.primer.capture()
+
+    def prompt(self, req: SpeechRequest) -> Prompt:
+        """The prompt of a request, with the codec's state."""
+        return Preparation(self.model, self.encoder, self.primer, req).wait()
 
     def admit(self, family: str, slot: int, seed: int = 5, text: str = TEXT, **options: Any) -> tuple[Sequence, Prompt]:
         """A request's row is written; its prefill has been launched by nobody."""
         req = request.build(self.model.spec, text, options=options, seed=seed, **VOICE.get(family, {}))
-        prompt = self.model.prompt(req, self.encode)
+        prompt = self.prompt(req)
         seq = Sequence(slot, prompt.length, 40, prompt.num_evals, 0, 0.1, True, slot=slot, num_scheduled=1)
         count = -(-(prompt.length + 40) // self.sizes.page_size)
         seq.pages = [next(self.pages) for _ in range(count)]

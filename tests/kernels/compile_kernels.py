@@ -316,7 +316,7 @@ def embedded_frame(dtype: torch.dtype) -> None:
 def embedded_prompt(dtype: torch.dtype, speaker: bool) -> None:
     table, texts = meta(3072 * 16, 2048, dtype=dtype), meta(9000, 2048, dtype=dtype)
     frames = (int32(50, 16), integers(16), table, integers(50))
-    vectors = floats(300, 2048) if speaker else None
+    vectors = RowRef(floats(65, 2048), integers(300)) if speaker else None
     frame_codes.embed_prompt((int32(300), texts), (int32(300), table), vectors, frames)
 
 

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
+from stentor.kernels.constants import VECTOR_ID
 from stentor.kernels.frame_codes import embed_codes_and_text, embed_prompt, sample_first_codebook
 from stentor.kernels.types import MinFrames, RowRef
 from stentor.layers.sampling import penalize_seen, sample
@@ -42,15 +43,16 @@ def test_a_prompt_is_the_sum_of_what_its_positions_have(dtype, frames, spoken):
     books, size, hidden, count = 4, 9, 300, 6
     texts, table = (torch.randn(n, hidden, device=DEVICE).to(dtype) for n in (20, books * size))
     offset = torch.arange(books, device=DEVICE) * size
-    text, code = integers(-1, 3, 19, 0, -1, 5).int(), integers(7, -1, 2, 0, -1, 35).int()
+    text, code = integers(-1, 3, 19, 0, -1, 5).int(), integers(7, VECTOR_ID, 2, 0, -1, VECTOR_ID).int()
     codes, places = torch.randint(0, size, (frames, books), device=DEVICE).int(), integers(4, count, 2)[:frames]
-    vectors = torch.randn(count, hidden, device=DEVICE) if spoken else None
+    vectors = RowRef(torch.randn(3, hidden, device=DEVICE), integers(0, 2, 0, 1, 1, 0)) if spoken else None
     got = embed_prompt((text, texts), (code, table), vectors, (codes, offset, table, places))
     want = sum(
         F.embedding(i.long().clamp_min(0), t).masked_fill((i < 0)[:, None], 0)
         for i, t in ((text, texts), (code, table))
     )
-    want = want if vectors is None else want + vectors.to(dtype)
+    for at in (1, 5) if vectors is not None else ():
+        want[at] += vectors.table[vectors.idx[at]].to(dtype)
     for row, place in zip(F.embedding(codes + offset, table).sum(1), places, strict=True):
         if place < count:
             want[place] += row

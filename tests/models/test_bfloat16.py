@@ -154,7 +154,10 @@ class Pair:
             for g, b in zip(self.groups, (self.ref, self.dut), strict=True)
         ]
         self.length = batches[0].length
-        x = [b.model.embed_prompt(p.prompt) for b, p in zip((self.ref, self.dut), batches, strict=True)]
+        x = [
+            b.model.embed_prompt(p.prompt, b.runner.slots.rows(p.slot, 0))
+            for b, p in zip((self.ref, self.dut), batches, strict=True)
+        ]
         views = [
             b.runner.kv.prefill_view(p.pieces, p.row, p.slot, p.pos, p.max_pages, p.max_seqlen)
             for b, p in zip((self.ref, self.dut), batches, strict=True)

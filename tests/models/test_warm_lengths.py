@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stentor.engine.reference_encoder import warm_lengths
 from stentor.engine.sizing import ENCODER_COLUMNS
+from stentor.engine.voice import warm_lengths
 from stentor.layers.windows import COLUMNS, step_of, window_sizes
 from stentor.models.fish_s2 import spec as fish_spec
 from stentor.models.qwen3_tts import spec as qwen_spec

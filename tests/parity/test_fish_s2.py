@@ -78,7 +78,7 @@ def test_one_other_code_of_the_reference_changes_what_is_said(tts, frame, book):
     request = tts.request(**arguments("g2_0"))
     prompt = tts.prompt(request)
     assert prompt.frames.shape == (21, 10)
-    prompt.frames = prompt.frames.copy()
+    prompt.frames, prompt.voice = prompt.frames.copy(), "another"
     prompt.frames[frame, book] = (prompt.frames[frame, book] + 1) % 100
     speech = tts.speech(list(tts.engine.submit(prompt, 0, streaming=False)), 0)
     assert speech.frames.tolist() != EXPECTED["g2_0_frames"].tolist()

@@ -238,7 +238,7 @@ def test_a_cloned_voice_equals_the_package(label: str, make: Make):
 @pytest.mark.parametrize("model", tiny.MODELS)
 def test_a_cloned_voice_has_the_keys_and_values_of_the_voice_file(model: str, make: Make):
     model_of = make(model)._model
-    stored = read_voice(tiny.FIXTURE / model / "mono24.safetensors", model_of.prompts.config.backbone).kv
+    stored = read_voice(tiny.FIXTURE / model / "mono24.safetensors", model_of.prompts.config.backbone).features["given"]
     prompt = make(model).prompt(make(model).request("Hello there.", reference=RECORDING))
     length = stored.shape[2]
     rows = {name: torch.from_numpy(values[:length]) for name, values in prompt.rows.items()}
@@ -250,7 +250,7 @@ def test_a_cloned_voice_has_the_keys_and_values_of_the_voice_file(model: str, ma
 
     with torch.inference_mode():
         given = PromptRows(rows, torch.from_numpy(prompt.frames), torch.from_numpy(prompt.frame_at))
-        model_of.net.run(model_of.embed_prompt(given)[0], attend, model_of.rope, torch.arange(length))
+        model_of.net.run(model_of.embed_prompt(given, None)[0], attend, model_of.rope, torch.arange(length))
     np.testing.assert_allclose(torch.stack(kept).numpy(), stored, atol=KV * np.abs(stored).max())
     for layer, name in ((0, "kv_first"), (-1, "kv_last")):
         np.testing.assert_allclose(stored[layer], E[f"{model}/mono24/{name}"], atol=KV * np.abs(stored).max())
@@ -259,8 +259,7 @@ def test_a_cloned_voice_has_the_keys_and_values_of_the_voice_file(model: str, ma
 def test_a_voice_file_of_the_older_format_is_the_same_voice(make: Make):
     config = make("lsd")._model.prompts.config.backbone
     new, old = (read_voice(tiny.FIXTURE / "lsd" / f"{n}.safetensors", config) for n in ("mono24", "older_voice"))
-    assert np.array_equal(new.kv, old.kv)
-    assert new.key == old.key
+    assert np.array_equal(new.features["given"], old.features["given"])
 
 
 def test_slots_of_a_voice_file_that_are_not_filled_may_hold_nan(tmp_path: Path, make: Make):
@@ -271,7 +270,10 @@ def test_slots_of_a_voice_file_that_are_not_filled_may_hold_nan(tmp_path: Path, 
         for name, t in tensors.items()
     }
     save_file(padded, file)
-    assert np.array_equal(read_voice(file, config).kv, read_voice(tiny.FIXTURE / "lsd/mono24.safetensors", config).kv)
+    assert np.array_equal(
+        read_voice(file, config).features["given"],
+        read_voice(tiny.FIXTURE / "lsd/mono24.safetensors", config).features["given"],
+    )
 
 
 def test_a_voice_of_another_checkpoint_is_refused(make: Make):

@@ -188,7 +188,7 @@ def prompt_rows(tts: TTS, name: str) -> tuple[torch.Tensor, Any]:
     prompt = tts.prompt(tts.request(case["text"], **tiny.arguments(case)))
     rows = {n: torch.as_tensor(np.asarray(v)) for n, v in prompt.rows.items()}
     none = torch.zeros(0, len(E[f"{name}.codes"][0]), dtype=torch.int32), torch.zeros(0, dtype=torch.int64)
-    return tts._model.embed_prompt(PromptRows(rows, *none))[0], prompt
+    return tts._model.embed_prompt(PromptRows(rows, *none), None)[0], prompt
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import stentor.server
-from stentor.engine.reference_encoder import ENCODINGS
+from stentor.engine.voice import ENCODINGS
 from stentor.server.config import ServerConfig, default
 from stentor.server.limits import LIMITS, table
 from stentor.speech.speaking import SIDE_BY_SIDE

@@ -33,9 +33,9 @@ def asked(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> list[SpeechRequest]:
     """Every request whose prompt was made."""
     plain, seen = tts._model.prompt, []
 
-    def prompt(request: SpeechRequest, encode) -> Prompt:
+    def prompt(request: SpeechRequest, voices) -> Prompt:
         seen.append(request)
-        return plain(request, encode)
+        return plain(request, voices)
 
     monkeypatch.setattr(tts._model, "prompt", prompt)
     return seen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from stentor.layers.attention import DepthKV
 from stentor.layers.linear import linear
 from stentor.layers.sampling import sample
 from stentor.layers.types import Launch, eager
-from stentor.models.base import Emit, Encode, Hidden, KVView, Prompt, PromptRows, Rows
+from stentor.models.base import Emit, Hidden, KVView, Prompt, PromptRows, Rows, Voice, VoiceSource
 from stentor.models.info import SpeechRequest
 from stentor.models.lora import NO_ADAPTERS
 from stentor.text.front_end import Check
@@ -21,7 +21,7 @@ from stentor.text.marks import has_words
 from stentor_csm.codec_decoder import Codec, Decoder
 from stentor_csm.codec_encoder import Encoder
 from stentor_csm.config import Config
-from stentor_csm.prompt import build
+from stentor_csm.prompt import build, references
 from stentor_csm.spec import DEPTH_SAMPLING, SAMPLING, make_spec
 from stentor_csm.tokenizer import Tokens
 from stentor_csm.weights import Weights
@@ -60,8 +60,11 @@ class Csm:
         """wav [n] at 24 kHz -> codes [ceil(n / hop), codebooks]."""
         return {"codes": self._encoder(wav, self._c.codebooks).int()}
 
-    def prompt(self, request: SpeechRequest, encode: Encode) -> Prompt:
-        return build(self._c, self._tokens, request, encode)
+    def references(self, request: SpeechRequest) -> list[VoiceSource]:
+        return references(request)
+
+    def prompt(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
+        return build(self._c, self._tokens, request, voices)
 
     def speakable(self, text: str, check: Check) -> bool:
         return has_words(text, self.spec.marks)
@@ -70,7 +73,7 @@ class Csm:
         """The sum of the codes' embeddings: [N, codebooks] -> [N, hidden]."""
         return F.embedding(frames.long() + self._offset, self._codes).sum(1)
 
-    def embed_prompt(self, p: PromptRows) -> Hidden:
+    def embed_prompt(self, p: PromptRows, rows: Rows) -> Hidden:
         token = p.rows["token"].long()
         x = F.embedding(token.clamp_min(0), self._text)
         given = x.new_zeros(len(x) + 1, x.shape[1]).index_copy(0, p.frame_at, self._embed_frames(p.frames))

@@ -16,7 +16,7 @@ from stentor.models.cosyvoice3.language_model import Language
 from stentor.models.cosyvoice3.model import CosyVoice3
 from stentor.models.cosyvoice3.reference_encoder import VoiceEncoder
 from stentor.models.cosyvoice3.tokenizer import Tokens, read_tokens, special_tokens
-from stentor.models.cosyvoice3.voice import Voice, load_voices
+from stentor.models.cosyvoice3.voice import StoredVoice, load_voices
 from stentor.models.dummy import DummyTokenizer
 from stentor.models.load_options import CODEC_DTYPE, codec_dtype, model_dtype
 from stentor.models.source import Checkpoint, RandomWeights, Source
@@ -89,9 +89,9 @@ def dummy_ids(words: int) -> Tokens:
     return Tokens(DummyTokenizer(words, special).encode, FIRST_SPECIAL)
 
 
-def _noise(codes: int) -> Voice:
+def _noise(codes: int) -> StoredVoice:
     """A voice of noise, with a transcript."""
     g = np.random.default_rng(0)
     mel = g.standard_normal((2 * DUMMY_PROMPT, config.MELS)).astype(np.float32)
     speaker = g.standard_normal(config.SPEAKER).astype(np.float32)
-    return Voice(g.integers(0, codes, DUMMY_PROMPT), mel, speaker, "what the dummy said")
+    return StoredVoice(g.integers(0, codes, DUMMY_PROMPT), mel, speaker, "what the dummy said", "dummy")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stentor import kernels
 from stentor.layers.types import Launch, eager
-from stentor.models.base import Emit, Encode, Hidden, KVView, Prompt, PromptRows, Rows
+from stentor.models.base import Emit, Hidden, KVView, Prompt, PromptRows, Rows, Voice, VoiceSource, reference_of
 from stentor.models.cosyvoice3.codec import CosyVoice3Codec
 from stentor.models.cosyvoice3.config import MOST_SILENT, Config
 from stentor.models.cosyvoice3.language_model import Language
@@ -20,7 +20,7 @@ from stentor.models.cosyvoice3.reference_encoder import VoiceEncoder
 from stentor.models.cosyvoice3.sampling import mask_early, sample_ras
 from stentor.models.cosyvoice3.spec import MOST_FRAMES, make_spec
 from stentor.models.cosyvoice3.tokenizer import Tokens
-from stentor.models.cosyvoice3.voice import Voice
+from stentor.models.cosyvoice3.voice import StoredVoice
 from stentor.models.info import SpeechRequest
 from stentor.models.lora import NO_ADAPTERS
 from stentor.text.front_end import Check
@@ -44,7 +44,7 @@ class CosyVoice3:
         language: Language,
         codec: CosyVoice3Codec,
         tokens: Tokens,
-        voices: Mapping[str, Voice],
+        voices: Mapping[str, StoredVoice],
         encoder: VoiceEncoder,
     ) -> None:
         self.config, self.language, self.codec, self.encoder = c, language, codec, encoder
@@ -57,13 +57,16 @@ class CosyVoice3:
         """Reference audio [n] at 24 kHz -> codes [P], mel [2 P, 80], speaker [192]."""
         return self.encoder(wav)
 
-    def prompt(self, request: SpeechRequest, encode: Encode) -> Prompt:
-        return self.prompts.build(request, encode)
+    def references(self, request: SpeechRequest) -> list[VoiceSource]:
+        return reference_of(request)
+
+    def prompt(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
+        return self.prompts.build(request, voices)
 
     def speakable(self, text: str, check: Check) -> bool:
         return has_words(text, self.spec.marks)
 
-    def embed_prompt(self, p: PromptRows) -> Hidden:
+    def embed_prompt(self, p: PromptRows, rows: Rows) -> Hidden:
         return (self.language.embed(p.rows["token"]),)
 
     def embed_frame(self, rows: Rows) -> Hidden:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from stentor.errors import InvalidRequest, too_long
-from stentor.models.base import Encode, LiveText, Prompt
+from stentor.models.base import LiveText, Prompt, Voice
 from stentor.models.cosyvoice3.config import CODE_RATE, MIX, LanguageConfig
 from stentor.models.cosyvoice3.live_text import Arrivals, Mixing
 from stentor.models.cosyvoice3.normalization import normalized
 from stentor.models.cosyvoice3.tokenizer import END_OF_PROMPT, Tokens
-from stentor.models.cosyvoice3.voice import Voice
+from stentor.models.cosyvoice3.voice import StoredVoice
 from stentor.models.info import SpeechRequest
 
 SYSTEM = "You are a helpful assistant."
@@ -53,12 +53,12 @@ class Room:
 class PromptBuilder:
     """Requests to prompts for one checkpoint. Host only, any thread."""
 
-    def __init__(self, c: LanguageConfig, tokens: Tokens, voices: Mapping[str, Voice], room: Room) -> None:
+    def __init__(self, c: LanguageConfig, tokens: Tokens, voices: Mapping[str, StoredVoice], room: Room) -> None:
         self._c, self._tokens, self._voices, self._room = c, tokens, voices, room
 
-    def build(self, request: SpeechRequest, encode: Encode) -> Prompt:
+    def build(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
         """Raises InvalidRequest for what this checkpoint cannot do."""
-        voice = self._voice(request, encode)
+        voice = self._voice(request, voices)
         if len(voice.codes) > self._room.voice:
             fits = f"{self._room.voice / CODE_RATE:g} seconds of a voice fit into stream_window"
             raise InvalidRequest("reference", f"has {len(voice.codes) / CODE_RATE:g} seconds, and only {fits}")
@@ -83,7 +83,7 @@ class PromptBuilder:
         prompt.runaway_frames = None if fixed else most
         return prompt
 
-    def _live(self, request: SpeechRequest, parts: Layout, voice: Voice) -> Prompt:
+    def _live(self, request: SpeechRequest, parts: Layout, voice: StoredVoice) -> Prompt:
         """A prompt whose text goes on (live_text.py). Steps take all of it, so none depends on when it comes."""
         if not parts.hears_codes:
             raise InvalidRequest("live", "a voice whose words are known speaks text that goes on, without instructions")
@@ -107,11 +107,11 @@ class PromptBuilder:
         prompt.live = LiveText("feed", arrivals, heard_is_free=True)
         return prompt
 
-    def _voice(self, request: SpeechRequest, encode: Encode) -> Voice:
+    def _voice(self, request: SpeechRequest, voices: Sequence[Voice]) -> StoredVoice:
         if request.speaker_embedding is not None:
-            return Voice.of_speaker(request.speaker_embedding)
+            return StoredVoice.of_speaker(request.speaker_embedding)
         if request.reference is not None:
-            return Voice.of(encode(request.reference.recording, "reference"), request.reference.text)
+            return StoredVoice.of(voices[0], request.reference.text)
         if not self._voices:
             wanted = (
                 "this model speaks with the voice of a reference: give one, or a speaker_embedding, or store a voice"
@@ -128,7 +128,7 @@ class PromptBuilder:
         return self._c.text_vocab + self._c.task
 
     @staticmethod
-    def _assemble(request: SpeechRequest, rows: list[int], max_frames: int, voice: Voice) -> Prompt:
+    def _assemble(request: SpeechRequest, rows: list[int], max_frames: int, voice: StoredVoice) -> Prompt:
         o = request.options
         return Prompt(
             rows={"token": np.array(rows, np.int64)},
@@ -138,6 +138,7 @@ class PromptBuilder:
             max_frames=max_frames,
             min_frames=max_frames if o["ignore_eos"] else min(o["min_frames"], max_frames),
             codec_prefix=voice.codes[:, None],
+            voice=voice.id,
             codec_conditions={
                 "prompt_codes": voice.codes,
                 "prompt_count": np.array(len(voice.codes)),

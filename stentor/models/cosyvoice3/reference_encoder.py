@@ -18,9 +18,10 @@ from torch import Tensor
 from stentor.audio import Reference, load
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.fbank import FBANK_RATE, speaker_fbank
+from stentor.models.base import Voice
 from stentor.models.cosyvoice3.config import REFERENCE_SECONDS, SAMPLE_RATE
 from stentor.models.cosyvoice3.features import prompt_mel, tokenizer_mel
-from stentor.models.cosyvoice3.voice import FOLDER, SUFFIX, Voice
+from stentor.models.cosyvoice3.voice import FOLDER, SUFFIX, StoredVoice
 
 log = logging.getLogger("stentor.models")
 
@@ -36,7 +37,7 @@ def store_voice(path: Path, name: str, reference: Reference) -> Path:
     features = VoiceEncoder(path)(torch.from_numpy(recording.at(SAMPLE_RATE)))
     file = path / FOLDER / f"{name}{SUFFIX}"
     file.parent.mkdir(exist_ok=True)
-    Voice.of({key: value.numpy() for key, value in features.items()}, reference.text).save(file)
+    StoredVoice.of(Voice(name, {key: value.numpy() for key, value in features.items()}), reference.text).save(file)
     return file
 
 

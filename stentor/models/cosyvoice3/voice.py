@@ -16,7 +16,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from stentor.arguments import shown
+from stentor.audio import digest
 from stentor.errors import CheckpointError
+from stentor.models.base import Voice
 from stentor.models.cosyvoice3.config import MAX_PROMPT, MELS, SPEAKER
 from stentor.models.weights import is_plain, read_pickled_dict
 
@@ -25,26 +27,29 @@ FOLDER, SUFFIX, SPEAKERS = "voices", ".safetensors", "spk2info.pt"
 
 
 @dataclass(frozen=True)
-class Voice:
+class StoredVoice:
     """codes int64 [P], mel float32 [2 P, 80], speaker float32 [192]. P is 0 where only the speaker is known.
 
-    text: what is said in it. None: not known, so the language model does not hear it.
+    text: what is said in it. None: not known, so the language model does not hear it. id: names all but the text.
     """
 
     codes: np.ndarray
     mel: np.ndarray
     speaker: np.ndarray
     text: str | None = None
+    id: str = ""
 
     @staticmethod
-    def of(features: Mapping[str, np.ndarray], text: str | None) -> Voice:
+    def of(voice: Voice, text: str | None) -> StoredVoice:
         """From what `encode` returned."""
-        return Voice(features["codes"].astype(np.int64), features["mel"], features["speaker"], text)
+        codes, mel, speaker = (voice.features[name] for name in ("codes", "mel", "speaker"))
+        return StoredVoice(codes.astype(np.int64), mel, speaker, text, voice.id)
 
     @staticmethod
-    def of_speaker(embedding: np.ndarray) -> Voice:
+    def of_speaker(embedding: np.ndarray) -> StoredVoice:
         """A speaker embedding alone."""
-        return Voice(np.zeros(0, np.int64), np.zeros((0, MELS), np.float32), embedding.astype(np.float32))
+        none = np.zeros((0, MELS), np.float32)
+        return StoredVoice(np.zeros(0, np.int64), none, embedding.astype(np.float32), None, digest(embedding))
 
     def save(self, file: Path) -> None:
         """Write a voice file."""
@@ -53,7 +58,7 @@ class Voice:
         save_file({name: np.ascontiguousarray(a) for name, a in arrays.items()}, file, metadata)
 
 
-def load_voice(file: Path, codes: int) -> Voice:
+def load_voice(file: Path, codes: int) -> StoredVoice:
     """A voice file. `codes`: how many there are. CheckpointError says what is wrong with it."""
     if not file.is_file():  # a FIFO would wait for ever
         raise CheckpointError(f"{file} is not a regular file")
@@ -69,7 +74,7 @@ def load_voice(file: Path, codes: int) -> Voice:
             raise CheckpointError(f"{file}: tensor {name} holds numbers that are NaN or infinite")
     if arrays["codes"].size and not 0 <= arrays["codes"].min() <= arrays["codes"].max() < codes:
         raise CheckpointError(f"{file}: codes must be from 0 to {codes - 1}")
-    return Voice.of(arrays, text)
+    return StoredVoice.of(Voice(file.name, arrays), text)
 
 
 def _check_tensors(file: Path, parts: Mapping[str, Any]) -> None:
@@ -88,13 +93,13 @@ def _check_tensors(file: Path, parts: Mapping[str, Any]) -> None:
             raise CheckpointError(f"{file}: tensor {name} {what}")
 
 
-def load_voices(path: Path, codes: int) -> dict[str, Voice]:
+def load_voices(path: Path, codes: int) -> dict[str, StoredVoice]:
     """Built-in voices of a model directory by name, in lower case: `spk2info.pt`, and the files in `voices/`."""
-    voices: dict[str, Voice] = {}
+    voices: dict[str, StoredVoice] = {}
     if (path / SPEAKERS).is_file():
         known: Mapping[str, Any] = read_pickled_dict(path / SPEAKERS)
         voices = {
-            str(name).lower(): Voice.of_speaker(_embedding(path / SPEAKERS, name, v)) for name, v in known.items()
+            str(name).lower(): StoredVoice.of_speaker(_embedding(path / SPEAKERS, name, v)) for name, v in known.items()
         }
     for file in sorted((path / FOLDER).glob(f"*{SUFFIX}")):
         voices[file.name.removesuffix(SUFFIX).lower()] = load_voice(file, codes)

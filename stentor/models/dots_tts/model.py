@@ -6,13 +6,15 @@ patch of the position behind it, so the unit of patch n is stored at the positio
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from stentor.layers.fbank import speaker_fbank
 from stentor.layers.rng import normal
 from stentor.layers.types import Launch, eager
-from stentor.models.base import Emit, Encode, Hidden, KVView, Prompt, PromptRows, Rows
+from stentor.models.base import Emit, Hidden, KVView, Prompt, PromptRows, Rows, Voice, VoiceSource
 from stentor.models.dots_tts.campplus import SpeakerEncoder
 from stentor.models.dots_tts.codec import Decoder, Encoder
 from stentor.models.dots_tts.config import DotsConfig
@@ -76,19 +78,24 @@ class DotsTTS:
         mean, spread = self.encoder(samples)
         return {"speaker": self.speaker(features), "mean": mean.float(), "spread": spread.float()}
 
-    def prompt(self, request: SpeechRequest, encode: Encode) -> Prompt:
-        return self.prompts.build(request, encode)
+    def references(self, request: SpeechRequest) -> list[VoiceSource]:
+        return self.prompts.references(request)
+
+    def prompt(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
+        return self.prompts.build(request, voices)
 
     def speakable(self, text: str, check: Check) -> bool:
         return has_words(text, self.spec.marks)
 
-    def embed_prompt(self, p: PromptRows) -> Hidden:
+    def embed_prompt(self, p: PromptRows, rows: Rows) -> Hidden:
         """Inputs [N, hidden], the positions [M] that have patches, latents of these for the encoder [M, patch, D] and
         their numbers [M], then the patches that they make and their voices."""
         text = self.net.llm.model.embed_tokens(p.rows["token"])
-        number, voice = (torch.cat((t, t[:1]))[p.frame_at] for t in (p.rows["patch"], p.rows["speaker"]))
+        speaker = rows.column("speaker")
+        both = torch.stack((p.rows["patch"], speaker.idx))
+        number, slot = torch.cat((both, both[:, :1]), dim=1)[:, p.frame_at]
         encoded, made = p.frames.chunk(2, dim=1)
-        return text, p.frame_at, encoded, number - 1, made, self.net.voice(voice), number
+        return text, p.frame_at, encoded, number - 1, made, self.net.voice(speaker.table[slot]), number
 
     def embed_frame(self, rows: Rows) -> Hidden:
         """Inputs as of a prompt, of the last patch or of the token that the step feeds in its place. Where frames are

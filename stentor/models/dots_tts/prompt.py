@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from stentor.audio import Recording
 from stentor.errors import InvalidRequest, too_long
 from stentor.layers.rng import normal, uniform
-from stentor.models.base import Encode, LiveText, Prompt
+from stentor.models.base import LiveText, Prompt, Voice, VoiceSource, reference_of
 from stentor.models.dots_tts.config import DotsConfig
 from stentor.models.dots_tts.live_text import FEED, Arrivals
 from stentor.models.dots_tts.reference import as_heard
 from stentor.models.dots_tts.tokenizer import GEN_START, TEXT_END
-from stentor.models.info import ReferenceAudio, SpeechRequest
-from stentor.models.sparse_rows import SparseRows
+from stentor.models.info import SpeechRequest
 from stentor.text.marks import has_words
 
 SPOKEN, INSTRUCTED, INTERLEAVED, AUDIO = "[文本]", "[带指令文本]", "[流式语音合成]", "[文本对应语音]"
@@ -56,8 +55,9 @@ LANGUAGES = {
 
 class Given(NamedTuple):
     """A recording: its scaled speaker vector [n], or zeros, and normalised latents [G, patch, D] of the patches that
-    are given. all: patches that it takes of the budget."""
+    are given. all: patches that it takes of the budget. id: of all this."""
 
+    id: str
     speaker: np.ndarray
     patches: np.ndarray
     raw: np.ndarray
@@ -78,20 +78,24 @@ class PromptBuilder:
         self.config, self.encode, self.special = c, encode, special
         self.mean, self.std = stats
 
-    def build(self, request: SpeechRequest, encode: Encode) -> Prompt:
+    def references(self, request: SpeechRequest) -> list[VoiceSource]:
+        """The recording that is cloned or continued, if there is one."""
+        return reference_of(request, partial(as_heard, rate=self.config.vocoder.sample_rate, patch=self.config.hop))
+
+    def build(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
         """Raises InvalidRequest for what does not fit."""
         if request.live:
-            return self._live(request, encode)
+            return self._live(request, voices)
         text = request.text.strip()
         if not has_words(text):
             raise InvalidRequest("text", "has nothing that this model can speak")
-        given = self._given(request, request.reference, encode)
+        given = self._given(request, voices)
         said = self._spoken(request, text)
         ids = self.encode(INSTRUCTED if request.instructions else SPOKEN) + self.encode(said)
         ids += [*self.encode(AUDIO), self.special[GEN_START]]
         return self._prompt(request, ids, given, len(self.encode(text)))
 
-    def _live(self, request: SpeechRequest, encode: Encode) -> Prompt:
+    def _live(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
         """A prompt whose text arrives."""
         c, quotas, options = self.config, self.config.quotas, request.options
         assert quotas is not None
@@ -102,7 +106,7 @@ class PromptBuilder:
         tag = "" if request.language == "auto" else f"[{LANGUAGES[request.language]}]"
         first = arrivals.first(tag + request.text.lstrip())
         ids = self.encode(INTERLEAVED) + first
-        prompt = self._prompt(request, ids, self._given(request, request.reference, encode), 1)
+        prompt = self._prompt(request, ids, self._given(request, voices), 1)
         prompt.columns |= {
             "feed": arrivals("", False),
             "opening": int(bool(first)),
@@ -142,12 +146,10 @@ class PromptBuilder:
         }
         if count:
             columns["tail"] = given.raw[-1, -1]
-        speakers = np.repeat(given.speaker[None], len(at), 0)
         return Prompt(
             rows={
                 "token": np.array(ids + [0] * count, np.int64),
                 "patch": np.concatenate([np.zeros(len(ids) - 1, np.int64), np.arange(count + 1)]),
-                "speaker": SparseRows(length, at, speakers),
             },
             frames=self._entries(given) if count else np.zeros((0, 2 * c.patch, c.latent), np.float32),
             frame_at=at,
@@ -155,6 +157,7 @@ class PromptBuilder:
             max_frames=max_frames,
             min_frames=max_frames if options["ignore_eos"] else options["min_frames"],
             codec_prefix=np.zeros((0, c.patch, c.latent), np.float32),
+            voice=given.id,
             num_evals=c.solver.evaluations,
             runaway_frames=None if options["ignore_eos"] else suspect + unheard,
         )
@@ -169,24 +172,28 @@ class PromptBuilder:
         none = np.zeros((1, p, d), np.float32)
         return np.concatenate([np.concatenate([none, shifted]), np.concatenate([given.patches, none])], axis=1)
 
-    def _given(self, request: SpeechRequest, reference: ReferenceAudio | None, encode: Encode) -> Given:
+    def _given(self, request: SpeechRequest, voices: Sequence[Voice]) -> Given:
         c = self.config
         none = np.zeros((0, c.patch, c.latent), np.float32)
-        if reference is None:
-            return Given(np.zeros(c.speaker, np.float32), none, none, 0)
-        heard = as_heard(reference.recording, c.vocoder.sample_rate, c.hop)
-        features = encode(heard, "reference")
-        speaker = (features["speaker"] * request.options["speaker_scale"]).astype(np.float32)
-        if reference.text is None:
-            return Given(speaker, none, none, 0)
-        noise = self.sample_noise(heard, features["mean"].shape)
-        raw = (features["mean"] + noise * np.exp(features["spread"])).astype(np.float32).reshape(-1, c.patch, c.latent)
+        if request.reference is None:
+            return Given("", np.zeros(c.speaker, np.float32), none, none, 0)
+        voice, scale = voices[0], request.options["speaker_scale"]
+        id, speaker = f"{voice.id} {scale}", (voice.features["speaker"] * scale).astype(np.float32)
+        if request.reference.text is None:
+            return Given(id, speaker, none, none, 0)
+        raw = voice.once("raw", lambda: self._latents(voice))
         kept = raw[:-1]
-        return Given(speaker, ((kept - self.mean) / self.std).astype(np.float32), kept, len(raw))
+        return Given(id, speaker, ((kept - self.mean) / self.std).astype(np.float32), kept, len(raw))
 
-    def sample_noise(self, recording: Recording, shape: tuple[int, ...]) -> np.ndarray:
-        """Standard normals by which latents of a recording are drawn: the same for all requests that give it."""
-        seed = torch.tensor([int.from_bytes(recording.digest.encode()[:7])])
+    def _latents(self, voice: Voice) -> np.ndarray:
+        """Latents [G, patch, D] of a recording, drawn once."""
+        mean, c = voice.features["mean"], self.config
+        raw: np.ndarray = mean + self.sample_noise(voice.id, mean.shape) * np.exp(voice.features["spread"])
+        return raw.astype(np.float32).reshape(-1, c.patch, c.latent)
+
+    def sample_noise(self, id: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Standard normals by which latents of a voice are drawn: the same for all requests that give its recording."""
+        seed = torch.tensor([int.from_bytes(id.encode()[:7])])
         count = int(np.prod(shape))
         return (
             normal(uniform(seed, torch.zeros(1, dtype=torch.int64), count + count % 2))[0, :count]

@@ -24,7 +24,7 @@ def as_heard(recording: Recording, rate: int, patch: int) -> Recording:
     whole number of patches of so many samples."""
     x = resampled(trimmed(torch.from_numpy(recording.samples).float()), recording.rate, rate)
     samples = F.pad(x, (0, -len(x) % patch)).numpy()
-    return Recording(samples, rate, recording.kept, f"{recording.digest} trimmed, at {rate} Hz")
+    return Recording(samples, rate)
 
 
 def trimmed(x: Tensor) -> Tensor:

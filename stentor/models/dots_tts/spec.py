@@ -82,7 +82,6 @@ def make_spec(c: DotsConfig, dtype: torch.dtype, more_columns: Mapping[str, Colu
         prompt_rows={
             "token": Column(dtype=torch.int64),
             "patch": Column(dtype=torch.int64),
-            "speaker": Column((c.speaker,)),
         },
         options=_options(c),
         stop_keeps_frame=True,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from stentor.layers.types import Launch, eager
-from stentor.models.base import Emit, Encode, Hidden, KVView, Prompt, PromptRows, Rows
+from stentor.models.base import Emit, Hidden, KVView, Prompt, PromptRows, Rows, Voice, VoiceSource
 from stentor.models.fish_s2.codec import FishCodec
 from stentor.models.fish_s2.language_model import Language
 from stentor.models.fish_s2.prompt import PromptBuilder
@@ -31,13 +33,16 @@ class FishS2:
         """Reference audio [n] at 44.1 kHz -> codes [ceil(n / hop), books]."""
         return {"codes": self.codec.encode(wav, launch)}
 
-    def prompt(self, request: SpeechRequest, encode: Encode) -> Prompt:
-        return self.prompts.build(request, encode)
+    def references(self, request: SpeechRequest) -> list[VoiceSource]:
+        return self.prompts.references(request)
+
+    def prompt(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
+        return self.prompts.build(request, voices)
 
     def speakable(self, text: str, check: Check) -> bool:
         return has_words(text, self.spec.marks)
 
-    def embed_prompt(self, p: PromptRows) -> Hidden:
+    def embed_prompt(self, p: PromptRows, rows: Rows) -> Hidden:
         x = self.language.embeddings(p.rows["token"])
         x = torch.cat((x, x[:1]))  # the last row takes what padding frames write
         x[p.frame_at] = self.language.embed_codes(p.frames)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from stentor.audio import digest
 from stentor.errors import InvalidRequest, too_long
-from stentor.models.base import Encode, Prompt
+from stentor.models.base import Prompt, Voice, VoiceSource
 from stentor.models.fish_s2.tokenizer import Tokens
-from stentor.models.info import SpeechRequest
+from stentor.models.info import ReferenceAudio, SpeechRequest
 
 SPEAKER = re.compile(r"<\|speaker:\d+\|>")
 TAG = re.compile(r"\[[^\[\]]*\]")
@@ -29,10 +30,21 @@ SYSTEM_CLONE = "convert the provided text to speech reference to the following:\
 
 @dataclass(frozen=True)
 class SpokenTurn:
-    """A text and its speech as codes [T, books]: a reference, or a turn that has already been spoken."""
+    """A text and its speech as codes [T, books]: a reference, or a turn that has already been spoken.
+
+    id: names the codes.
+    """
 
     text: str
     codes: np.ndarray
+    id: str
+
+
+class Speakers(NamedTuple):
+    """References, and the ids before their speech."""
+
+    opening: Sequence[int]
+    spoken: Sequence[SpokenTurn]
 
 
 @dataclass(frozen=True)
@@ -77,30 +89,34 @@ def spoken_words(text: str) -> str:
 
 
 def tokenize_turns(
-    tokens: Tokens, books: int, text: str, references: Sequence[SpokenTurn], history: Iterable[SpokenTurn]
+    tokens: Tokens, books: int, text: str, speakers: Speakers, history: Iterable[SpokenTurn]
 ) -> TokenizedPrompt:
-    """The prompt after which the model speaks `text`, in the voices of `references`, going on from `history`.
+    """The prompt after which the model speaks `text`, in the voices of `speakers`, going on from `history`.
 
     Each part is tokenised by itself, so that no merge crosses a border.
     """
-    w = _Writer(tokens, books)
-    w.mark(tokens.im_start).text("system\n")
-    if references:
-        w.text(SYSTEM_CLONE).text(reference_text(references)).text("\n\nSpeech:\n")
-        for reference in references:
-            w.speech(reference.codes)
-    else:
-        w.text(SYSTEM)
-    w.mark(tokens.im_end).text("\n")
+    w = _Writer(tokens, books).add(speakers.opening)
+    for reference in speakers.spoken:
+        w.speech(reference.codes)
+    w.add(tokens.end)
     for turn in history:
-        w.user(turn.text).speech(turn.codes).mark(tokens.im_end).text("\n")
+        w.user(turn.text).speech(turn.codes).add(tokens.end)
     return w.user(text).done()
 
 
-def reference_text(references: Sequence[SpokenTurn]) -> str:
+def opening(tokens: Tokens, transcripts: str) -> list[int]:
+    """The system's turn, up to the references' speech where there are transcripts."""
+    parts = (SYSTEM_CLONE, transcripts, "\n\nSpeech:\n") if transcripts else (SYSTEM,)
+    return [tokens.im_start, *(id for part in ("system\n", *parts) for id in tokens.encode(part))]
+
+
+def tagged(transcripts: Iterable[str]) -> str:
     """The references' transcripts, one a line, each with a speaker tag: its own or its number."""
-    tagged = (r.text if SPEAKER.search(r.text) else f"<|speaker:{i}|>{r.text}" for i, r in enumerate(references))
-    return "\n".join(tagged)
+    return "\n".join(t if SPEAKER.search(t) else f"<|speaker:{i}|>{t}" for i, t in enumerate(transcripts))
+
+
+def _given(request: SpeechRequest) -> tuple[ReferenceAudio, ...]:
+    return () if request.reference is None else (request.reference, *request.more_references)
 
 
 class _Writer:
@@ -112,12 +128,8 @@ class _Writer:
         self._at: list[int] = []
         self._frames = [np.zeros((0, books), np.int64)]
 
-    def mark(self, token: int) -> _Writer:
-        self._ids.append(token)
-        return self
-
-    def text(self, text: str) -> _Writer:
-        self._ids += self._tokens.encode(text)
+    def add(self, ids: Sequence[int]) -> _Writer:
+        self._ids += ids
         return self
 
     def speech(self, codes: np.ndarray) -> _Writer:
@@ -129,8 +141,7 @@ class _Writer:
     def user(self, text: str) -> _Writer:
         """A whole user turn and the opening of the answer."""
         t = self._tokens
-        self.mark(t.im_start).text("user\n").text(text).mark(t.im_end).text("\n")
-        return self.mark(t.im_start).text("assistant\n").mark(t.voice)
+        return self.add(t.user).add(t.encode(text)).add(t.answer)
 
     def done(self) -> TokenizedPrompt:
         frames = np.concatenate(self._frames).astype(np.int64, copy=False)
@@ -142,35 +153,46 @@ class PromptBuilder:
 
     def __init__(self, tokens: Tokens, books: int, max_model_len: int) -> None:
         self.tokens, self._books, self._max_model_len = tokens, books, max_model_len
+        self.nobody = Speakers(opening(tokens, ""), ())
 
-    def build(self, request: SpeechRequest, encode: Encode) -> Prompt:
+    def references(self, request: SpeechRequest) -> list[VoiceSource]:
+        """The recordings of the speakers. InvalidRequest for one without its text."""
+        given = _given(request)
+        if not all((audio.text or "").strip() for audio in given):
+            raise InvalidRequest("reference", "needs its text: this model clones from audio and transcript")
+        return [VoiceSource(audio.recording, "reference") for audio in given]
+
+    def build(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
         """Raises InvalidRequest for what this model cannot speak."""
         texts = batches(request.text, CHUNK_BYTES)
         if not spoken_words("".join(texts)):
             raise InvalidRequest("text", "has nothing to speak: besides [tags] and speaker tags it must have words")
-        given = () if request.reference is None else (request.reference, *request.more_references)
-        for audio in given:
-            if not (audio.text or "").strip():
-                raise InvalidRequest("reference", "needs its text: this model clones from audio and transcript")
-        references = [SpokenTurn(a.text or "", encode(a.recording, "reference")["codes"]) for a in given]
-        return self._batch(texts, references, (), request.options)
+        return self._batch(texts, self._speakers(request, voices), (), request.options)
+
+    def _speakers(self, request: SpeechRequest, voices: Sequence[Voice]) -> Speakers:
+        if not voices:
+            return self.nobody
+        transcripts = [audio.text or "" for audio in _given(request)]
+        text = tagged(transcripts)
+        spoken = [SpokenTurn(t, v.features["codes"], v.id) for t, v in zip(transcripts, voices, strict=True)]
+        return Speakers(voices[0].once(text, lambda: opening(self.tokens, text)), spoken)
 
     def _batch(
         self,
         texts: Sequence[str],
-        references: Sequence[SpokenTurn],
+        speakers: Speakers,
         history: Sequence[SpokenTurn],
         o: Mapping[str, Any],
     ) -> Prompt:
         """The prompt of the first of `texts`. The others follow, each after what has been spoken."""
-        prompt = self.assemble(texts[0], references, history, o)
+        prompt = self.assemble(texts[0], speakers, history, o)
 
         def next_batch(spoken: np.ndarray) -> Prompt | None:
             left = None if o["max_frames"] is None else o["max_frames"] - len(spoken)
             if left == 0:
                 return None
-            spoken_turns = [*history, SpokenTurn(texts[0], spoken)]
-            following = self._batch(texts[1:], references, spoken_turns, {**o, "max_frames": left})
+            spoken_turns = [*history, SpokenTurn(texts[0], spoken, digest(spoken))]
+            following = self._batch(texts[1:], speakers, spoken_turns, {**o, "max_frames": left})
             following.repeats = prompt.length + len(spoken)
             return following
 
@@ -178,11 +200,9 @@ class PromptBuilder:
             prompt.continuation = next_batch
         return prompt
 
-    def assemble(
-        self, text: str, references: Sequence[SpokenTurn], history: Sequence[SpokenTurn], o: Mapping[str, Any]
-    ) -> Prompt:
-        """A prompt for `text` in the voices of `references`, after the turns of `history`. `o` are option values."""
-        p = tokenize_turns(self.tokens, self._books, text, references, history)
+    def assemble(self, text: str, speakers: Speakers, history: Sequence[SpokenTurn], o: Mapping[str, Any]) -> Prompt:
+        """A prompt for `text` in the voices of `speakers`, after the turns of `history`. `o` are option values."""
+        p = tokenize_turns(self.tokens, self._books, text, speakers, history)
         free = self._max_model_len - len(p.token)
         if free < RESERVED:
             raise too_long(len(p.token), self._max_model_len - RESERVED, text, len(p.frames))
@@ -197,5 +217,6 @@ class PromptBuilder:
             max_frames=max_frames,
             min_frames=max_frames if o["ignore_eos"] else min(o["min_frames"], max_frames),
             codec_prefix=p.frames[:0],
+            voice=" ".join(turn.id for turn in (*speakers.spoken, *history)),
             runaway_frames=None if fixed else RUN_ON + FRAMES_PER_BYTE * len(text.encode()),
         )

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from stentor.errors import CheckpointError
 from stentor.models.weights import read_json
-
-KEPT = 256
-"""Texts whose ids are kept: a prompt has seven that each prompt has, and the transcripts of a voice come again."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +28,21 @@ class Tokens:
         """Ids of plain text. What looks like a special token is spelled out."""
         return list(self.text(text))
 
+    @cached_property
+    def end(self) -> list[int]:
+        """Ids that end a turn."""
+        return [self.im_end, *self.encode("\n")]
+
+    @cached_property
+    def user(self) -> list[int]:
+        """Ids that begin a user's turn."""
+        return [self.im_start, *self.encode("user\n")]
+
+    @cached_property
+    def answer(self) -> list[int]:
+        """Ids that end a user's turn and begin the answer."""
+        return [*self.end, self.im_start, *self.encode("assistant\n"), self.voice]
+
 
 def read_tokens(path: Path, codes: int, vocab: int) -> Tokens:
     """tokenizer.json with its added tokens taken out: they are kept as a table of ids."""
@@ -42,9 +54,8 @@ def read_tokens(path: Path, codes: int, vocab: int) -> Tokens:
     except Exception as e:  # tokenizers raises bare Exception for a file that it cannot read
         raise CheckpointError(f"{file} is not a tokenizer file: {e}") from e
 
-    @lru_cache(KEPT)
-    def encode(given: str) -> tuple[int, ...]:
-        return tuple(text.encode(given, add_special_tokens=False).ids)
+    def encode(given: str) -> list[int]:
+        return list(text.encode(given, add_special_tokens=False).ids)
 
     return select_tokens(encode, {**text.get_vocab(), **added}, codes, vocab, str(file))
 

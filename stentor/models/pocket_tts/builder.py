@@ -12,7 +12,7 @@ import torch
 from stentor.layers.conv import cast_codec
 from stentor.layers.packed_conv import pack_convolutions
 from stentor.layers.packed_linear import pack_linears, packs
-from stentor.models.base import GivenPrefix
+from stentor.models.base import Voice
 from stentor.models.dummy import dummy_tokens, dummy_words
 from stentor.models.load_options import CODEC_DTYPE, codec_dtype, encoder_dtype, model_dtype
 from stentor.models.pocket_tts.checkpoint import DECODER, ENCODER, LM, Files, file_name, language_model, named
@@ -51,7 +51,7 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     """
     source.check_options(options, LOAD_OPTIONS, FILE_OPTIONS)
     eight_bits = EightBits(quantization(options), QUANTIZED)
-    voices: Mapping[str, GivenPrefix]
+    voices: Mapping[str, Voice]
     if isinstance(source, Checkpoint):
         files = Files(source.path)
         c, where, language, clones = files.config, str(files.weights), files.language, files.clones
@@ -91,10 +91,10 @@ def _finish(net: LanguageModel, decoder: Decoder, encoder: Encoder, audio_dtype:
     encoder.process_weights_after_loading(int(REFERENCE_SECONDS[1] * RATE) + RATE)
 
 
-def _noise(c: LayerConfig) -> GivenPrefix:
+def _noise(c: LayerConfig) -> Voice:
     """A voice of noise."""
     shape = (c.layers, 2, DUMMY_VOICE, c.kv_heads, c.head_dim)
-    return GivenPrefix.of(np.random.default_rng(0).standard_normal(shape, np.float32))
+    return Voice("noise", {"given": np.random.default_rng(0).standard_normal(shape, np.float32)})
 
 
 def _words(vocab: int) -> Tokenizer:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from stentor.layers.types import Launch, eager
-from stentor.models.base import Emit, Encode, Hidden, KVView, Prompt, PromptRows, Rows
+from stentor.models.base import Emit, Hidden, KVView, Prompt, PromptRows, Rows, Voice, VoiceSource
 from stentor.models.info import SpeechRequest
 from stentor.models.lora import NO_ADAPTERS
 from stentor.models.pocket_tts.blocks import make_rope
@@ -47,13 +49,16 @@ class PocketTTS:
         """Audio [n] -> `voice` [V, voice], its latents as they are encoded."""
         return {"voice": self.encoder(wav, launch)}
 
-    def prompt(self, request: SpeechRequest, encode: Encode) -> Prompt:
-        return self.prompts.build(request, encode)
+    def references(self, request: SpeechRequest) -> list[VoiceSource]:
+        return self.prompts.references(request)
+
+    def prompt(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
+        return self.prompts.build(request, voices)
 
     def speakable(self, text: str, check: Check) -> bool:
         return has_words(text, self.spec.marks)
 
-    def embed_prompt(self, p: PromptRows) -> Hidden:
+    def embed_prompt(self, p: PromptRows, rows: Rows) -> Hidden:
         x = self.net.embeddings[p.rows["token"]]
         if not len(p.frames):
             return (x,)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from stentor.errors import InvalidRequest, too_long
-from stentor.models.base import Encode, GivenPrefix, Prompt
+from stentor.models.base import Prompt, Voice, VoiceSource, reference_of
 from stentor.models.info import SpeechRequest
 from stentor.models.pocket_tts.config import PocketConfig
 from stentor.models.pocket_tts.spec import MAX_MODEL_LEN, NEVER
@@ -23,27 +22,24 @@ IDS_PER_SECOND, SPARE_SECONDS, FRAMES_PER_SECOND = 3, 2, 12.5
 """Text that a second of speech has at least, and seconds beside it, after which a chunk of text ends in any case."""
 
 
-@dataclass(frozen=True)
-class Voice:
-    """The first positions of a prompt: keys and values, or latents [V, voice] of a recording."""
-
-    given: GivenPrefix | None
-    latents: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.latents) if self.given is None else self.given.length
-
-
 class PromptBuilder:
     """Requests to prompts for one checkpoint. Host only, any thread."""
 
-    def __init__(self, c: PocketConfig, tokens: Tokenizer, voices: Mapping[str, GivenPrefix]) -> None:
+    def __init__(self, c: PocketConfig, tokens: Tokenizer, voices: Mapping[str, Voice]) -> None:
         self.config, self.tokens, self.voices = c, tokens, voices
         self.voice_bos, self.audio_bos = c.vocab + 1, c.vocab + 2
 
-    def build(self, request: SpeechRequest, encode: Encode) -> Prompt:
+    def references(self, request: SpeechRequest) -> list[VoiceSource]:
+        """The recording whose voice speaks, if there is one. InvalidRequest for a voice beside it, or for neither."""
+        if request.reference is not None and request.voice is not None:
+            raise InvalidRequest("voice", "stands for a reference: give one of them")
+        if request.reference is None and request.voice is None:
+            raise InvalidRequest("reference", "is needed: this checkpoint has no voices of its own")
+        return reference_of(request, ending_on_pause)
+
+    def build(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
         """The prompt of the first chunk of text, which the others continue. InvalidRequest for what does not fit."""
-        voice = self._voice(request, encode)
+        voice = voices[0] if voices else self.voices[request.voice or ""]
         parts = chunks(request.text, self.config.text, self.tokens, request.options["max_tokens"])
         prepared = [p for p in (prepare(part, self.config.text) for part in parts) if p.text]
         if not prepared:
@@ -53,32 +49,24 @@ class PromptBuilder:
             prompt.continuation = _always(following)
         return prompts[0]
 
-    def _voice(self, request: SpeechRequest, encode: Encode) -> Voice:
-        if request.reference is not None:
-            if request.voice is not None:
-                raise InvalidRequest("voice", "stands for a reference: give one of them")
-            latents = encode(ending_on_pause(request.reference.recording), "reference")["voice"]
-            return Voice(None, latents.astype(np.float32, copy=False))
-        if request.voice is None:
-            raise InvalidRequest("reference", "is needed: this checkpoint has no voices of its own")
-        return Voice(self.voices[request.voice], np.zeros((0, self.config.voice), np.float32))
-
     def _chunk(self, request: SpeechRequest, voice: Voice, text: Prepared) -> Prompt:
         """The prompt of one chunk of text."""
         c, options = self.config, request.options
+        given, latents = voice.features.get("given"), voice.features.get("voice", np.zeros((0, self.config.voice)))
+        length = len(latents) if given is None else given.shape[2]
         said = self.tokens.encode(text.text)
-        begin = [self.voice_bos] if voice.given is None and c.voice_bos else []
-        ids = np.array([*begin, *[0] * len(voice), *said, self.audio_bos], np.int64)
+        begin = [self.voice_bos] if given is None and c.voice_bos else []
+        ids = np.array([*begin, *[0] * length, *said, self.audio_bos], np.int64)
         free = MAX_MODEL_LEN - len(ids)
         if free < 1:
-            raise too_long(len(ids), MAX_MODEL_LEN - 1, request.text, len(voice.latents))
+            raise too_long(len(ids), MAX_MODEL_LEN - 1, request.text, len(latents))
         limit = math.ceil((len(said) / IDS_PER_SECOND + SPARE_SECONDS) * FRAMES_PER_SECOND)
         max_frames = min(options["max_frames"], free, MAX_MODEL_LEN if options["ignore_eos"] else limit)
         tail = options["frames_after_eos"] or c.tail or text.tail
         return Prompt(
             rows={"token": ids},
-            frames=voice.latents,
-            frame_at=len(begin) + np.arange(len(voice.latents)),
+            frames=latents.astype(np.float32, copy=False),
+            frame_at=len(begin) + np.arange(len(latents)),
             columns={
                 **_noise(options["temperature"], options["noise_clamp"]),
                 "end_threshold": options["eos_threshold"],
@@ -91,7 +79,8 @@ class PromptBuilder:
             codec_prefix=np.zeros((0, c.latent), np.float32),
             num_evals=options.get("flow_steps", 1),
             runaway_frames=None if options["ignore_eos"] else limit,
-            given=voice.given,
+            voice=voice.id,
+            given=given,
         )
 
 

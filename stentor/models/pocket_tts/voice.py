@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stentor.audio import Recording
 from stentor.errors import CheckpointError
-from stentor.models.base import GivenPrefix
+from stentor.models.base import Voice
 from stentor.models.pocket_tts.config import LayerConfig
 from stentor.models.weights import read_safetensors
 
@@ -35,10 +35,10 @@ def ending_on_pause(recording: Recording) -> Recording:
     kept[-n:] *= np.linspace(1, 0, n, dtype=np.float32)
     silence = np.zeros(int(PAUSE * recording.rate), np.float32)
     samples = np.concatenate([kept, silence])
-    return Recording(samples, recording.rate, recording.kept, f"{recording.digest} ending on a pause")
+    return Recording(samples, recording.rate)
 
 
-class VoiceFiles(Mapping[str, GivenPrefix]):
+class VoiceFiles(Mapping[str, Voice]):
     """Voices of one checkpoint in a folder, each a file NAME.safetensors, by names in small letters. They are read when
     they are first used.
 
@@ -48,7 +48,7 @@ class VoiceFiles(Mapping[str, GivenPrefix]):
     def __init__(self, folder: Path, c: LayerConfig) -> None:
         self._files = {file.stem.lower(): file for file in sorted(folder.glob("*.safetensors"))}
         self._config = c
-        self._read: dict[str, GivenPrefix] = {}
+        self._read: dict[str, Voice] = {}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._files)
@@ -56,14 +56,14 @@ class VoiceFiles(Mapping[str, GivenPrefix]):
     def __len__(self) -> int:
         return len(self._files)
 
-    def __getitem__(self, name: str) -> GivenPrefix:
+    def __getitem__(self, name: str) -> Voice:
         if name not in self._read:
             self._read[name] = read_voice(self._files[name], self._config)
         return self._read[name]
 
 
-def read_voice(file: Path, c: LayerConfig) -> GivenPrefix:
-    """A voice as the package exports it: keys after RoPE and values of each layer, in today's or the older format."""
+def read_voice(file: Path, c: LayerConfig) -> Voice:
+    """A voice as the package exports it, today or before: `given` has keys after RoPE and values (Prompt.given)."""
     tensors = read_safetensors(file)
     layers = [_layer(tensors, CACHE.format(i), file) for i in range(c.layers)]
     shapes = {tuple(t.shape) for t in layers}
@@ -71,7 +71,7 @@ def read_voice(file: Path, c: LayerConfig) -> GivenPrefix:
         raise CheckpointError(
             f"{file} is a voice of another checkpoint: its layers are {[list(t.shape) for t in layers]}"
         )
-    return GivenPrefix.of(torch.stack(layers).numpy())
+    return Voice(file.name, {"given": torch.stack(layers).numpy()})
 
 
 def _layer(tensors: dict[str, Tensor], prefix: str, file: Path) -> Tensor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from stentor.layers.frame_decoder import FrameCodec
 from stentor.layers.types import Launch, eager
-from stentor.models.base import Encode, Prompt
+from stentor.models.base import Prompt, Voice, VoiceSource
 from stentor.models.frame_talker import FrameTalker
 from stentor.models.info import SpeechRequest
 from stentor.models.lora import NO_ADAPTERS, AdapterSlots
@@ -45,7 +47,10 @@ class OmniTalker(FrameTalker):
         """Refuse: voices are rows of a table, and no recording becomes one."""
         raise ValueError("this model has no reference encoder")
 
-    def prompt(self, request: SpeechRequest, encode: Encode) -> Prompt:
+    def references(self, request: SpeechRequest) -> list[VoiceSource]:
+        return []
+
+    def prompt(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
         return self._prompts.build(request)
 
     def speakable(self, text: str, check: Check) -> bool:

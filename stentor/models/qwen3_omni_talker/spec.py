@@ -10,7 +10,7 @@ import torch
 from stentor.layers.types import Column
 from stentor.models.base import KVSpec, ModelSpec
 from stentor.models.config_reader import ConfigReader
-from stentor.models.frame_talker import talker_columns
+from stentor.models.frame_talker import PROMPT_ROWS, talker_columns
 from stentor.models.info import Option
 from stentor.models.qwen3_omni_talker.config import SAMPLE_RATE, Config
 
@@ -61,7 +61,7 @@ def make_spec(
         max_model_len=c.talker.positions,
         draws=c.codebooks,
         columns={**talker_columns(c.talker.vocab, c.ids.tts_pad), **(adapters or {})},
-        prompt_rows={"text": Column(dtype=torch.int32, fill=-1), "code": Column(dtype=torch.int32, fill=-1)},
+        prompt_rows=PROMPT_ROWS,
         options=_options(defaults, c),
         stop_keeps_frame=False,
         reference_rate=SAMPLE_RATE,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from stentor.layers.frame_decoder import FrameCodec
 from stentor.layers.types import Launch, eager
-from stentor.models.base import Encode, Prompt
+from stentor.models.base import Prompt, Voice, VoiceSource
 from stentor.models.frame_talker import FrameTalker
 from stentor.models.info import SpeechRequest
 from stentor.models.lora import NO_ADAPTERS, AdapterSlots
@@ -64,8 +66,11 @@ class Qwen3TTS(FrameTalker):
             raise ValueError("this checkpoint has no reference encoder")
         return self._clone(wav, launch)
 
-    def prompt(self, request: SpeechRequest, encode: Encode) -> Prompt:
-        return self._prompts.build(request, encode)
+    def references(self, request: SpeechRequest) -> list[VoiceSource]:
+        return self._prompts.references(request)
+
+    def prompt(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
+        return self._prompts.build(request, voices)
 
     def speakable(self, text: str, check: Check) -> bool:
         return has_words(text, self.spec.marks)

@@ -4,35 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
 
 import numpy as np
 
+from stentor.audio import digest
 from stentor.errors import InvalidRequest, too_long
-from stentor.models.base import Encode, LiveText, Prompt
+from stentor.kernels.constants import VECTOR_ID
+from stentor.models.base import LiveText, Prompt, Voice, VoiceSource, reference_of
 from stentor.models.byte_bpe import settled
 from stentor.models.frame_prompt import LiveColumn, frame_prompt
 from stentor.models.info import SpeechRequest
 from stentor.models.qwen3_tts.config import Config
 from stentor.models.qwen3_tts.tokenizer import Tokenizer
-from stentor.models.sparse_rows import SparseRows
 
 NONE = -1
 ROLE, TAIL, REFERENCE_TAIL = 3, 5, 2
 """Tokens around the text: `<|im_start|>assistant\\n`, `<|im_end|>\\n<|im_start|>assistant\\n`, `<|im_end|>\\n`."""
 
-TRANSCRIPTS = 64
-"""Transcripts of references whose ids are kept: each request of a voice asks for them."""
-
 
 @dataclass
 class PromptLayout:
-    """Positions of a prompt under construction: a text id, a codec id, a frame or the speaker vector at each. Frames
-    come last."""
+    """Positions of a prompt under construction: a text id, a codec id or a frame at each. Frames come last."""
 
     text: list[int] = field(default_factory=list)
     code: list[int] = field(default_factory=list)
-    speaker_at: int | None = None
 
     def add(self, text: Iterable[int], code: int | Sequence[int] = NONE) -> None:
         """Positions with text ids, and one codec id for all of them or one for each."""
@@ -55,26 +50,26 @@ class PromptLayout:
         return np.arange(len(self.code), len(self.text))
 
 
-def _transcript_ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    """Ids of what a reference says."""
-    return tuple(tokenizer.encode(f"<|im_start|>assistant\n{text}<|im_end|>\n")[ROLE:-REFERENCE_TAIL])
-
-
 class PromptBuilder:
     """Requests to prompts for one checkpoint. Host only, any thread."""
 
     def __init__(self, c: Config, tokenizer: Tokenizer, max_model_len: int) -> None:
         self._c, self._tokenizer, self._max_model_len = c, tokenizer, max_model_len
-        self._transcript_ids = lru_cache(TRANSCRIPTS)(partial(_transcript_ids, tokenizer))
 
-    def build(self, request: SpeechRequest, encode: Encode) -> Prompt:
+    def references(self, request: SpeechRequest) -> list[VoiceSource]:
+        """The recording whose voice speaks. InvalidRequest if there is none and this checkpoint needs one."""
+        if self._c.kind == "base" and request.speaker_embedding is None and request.reference is None:
+            wanted = "this model speaks with the voice of a reference: give one, or a speaker_embedding"
+            raise InvalidRequest("reference", wanted)
+        return reference_of(request)
+
+    def build(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
         """Raises InvalidRequest for what this checkpoint cannot do."""
         c, options = self._c, request.options
         voice = self._voice(request)
-        features = self._features(request, encode)
         whole = self._whole(request)
         said = request.reference.text if request.reference is not None and request.reference.text else ""
-        cloned = bool(features) and bool(said.strip()) and not options["x_vector_only"]
+        cloned = bool(voices) and bool(said.strip()) and not options["x_vector_only"]
         text, rest = request.text, ""
         if request.live:
             if cloned:
@@ -92,13 +87,18 @@ class PromptBuilder:
         self._prefix(layout, self._language(request, voice), voice)
         codes = np.zeros((0, c.codebooks), np.int32)
         if cloned:
-            codes = features["codes"]
-            trailing = self._clone(layout, [*self._transcript_ids(said), *body], len(codes), whole)
+            codes = voices[0].features["codes"]
+            heard = voices[0].once(said, lambda: self._transcript_ids(said))
+            trailing = self._clone(layout, [*heard, *body], len(codes), whole)
         else:
             trailing = self._speak(layout, body, whole)
         if request.live:
             trailing.pop()  # the text's end
-        prompt = self._finish(request, layout, trailing, codes, features.get("speaker"), len(body))
+        prompt = self._finish(request, layout, trailing, codes, len(body))
+        if self._c.kind == "base":
+            given = request.speaker_embedding
+            speaker = voices[0] if given is None else Voice(digest(given), {"speaker": given})
+            prompt.voice, prompt.columns["speaker"] = speaker.id, speaker.features["speaker"]
         if request.live:
             prompt.live = LiveText("text", LiveColumn(self._tokenizer.encode, c.ids.tts_eos, prompt, rest))
         return prompt
@@ -124,15 +124,9 @@ class PromptBuilder:
             raise InvalidRequest("voice", f"unknown voice {request.voice!r}; known: {', '.join(c.speakers)}")
         return request.voice.lower()
 
-    def _features(self, request: SpeechRequest, encode: Encode) -> dict[str, np.ndarray]:
-        if self._c.kind != "base":
-            return {}
-        if request.speaker_embedding is not None:
-            return {"speaker": request.speaker_embedding}
-        if request.reference is None:
-            wanted = "this model speaks with the voice of a reference: give one, or a speaker_embedding"
-            raise InvalidRequest("reference", wanted)
-        return encode(request.reference.recording, "reference")
+    def _transcript_ids(self, text: str) -> list[int]:
+        """Ids of what a reference says."""
+        return self._tokenizer.encode(f"<|im_start|>assistant\n{text}<|im_end|>\n")[ROLE:-REFERENCE_TAIL]
 
     def _language(self, request: SpeechRequest, voice: str | None) -> int | None:
         """The codec id of the language or of the voice's dialect, None for auto."""
@@ -156,8 +150,7 @@ class PromptBuilder:
         if voice is not None:
             codes.append(self._c.speakers[voice])
         if self._c.kind == "base":
-            layout.speaker_at = len(layout.text) + len(codes)
-            codes.append(NONE)
+            codes.append(VECTOR_ID)
         codes.append(i.pad)
         layout.add([i.tts_pad] * (len(codes) - 1) + [i.tts_bos], codes)
 
@@ -191,17 +184,11 @@ class PromptBuilder:
         layout: PromptLayout,
         trailing: list[int],
         codes: np.ndarray,
-        speaker: np.ndarray | None,
         text_tokens: int,
     ) -> Prompt:
         length = len(layout.text)
         if length >= self._max_model_len:
             raise too_long(length, self._max_model_len - 1, request.text, len(codes))
-        rows: dict[str, np.ndarray | SparseRows] = {
-            "text": np.array(layout.text, np.int32),
-            "code": layout.codes(),
-        }
-        if speaker is not None and layout.speaker_at is not None:
-            rows["speaker"] = SparseRows(length, np.array([layout.speaker_at]), np.asarray(speaker, np.float32)[None])
+        rows = {"text": np.array(layout.text, np.int32), "code": layout.codes()}
         given = codes, layout.frame_at()
         return frame_prompt(request, rows, given, trailing, text_tokens, self._max_model_len)

@@ -15,7 +15,7 @@ import torch
 from stentor.layers.types import Column
 from stentor.models.base import KVSpec, ModelSpec
 from stentor.models.config_reader import ConfigReader
-from stentor.models.frame_talker import talker_columns
+from stentor.models.frame_talker import PROMPT_ROWS, talker_columns
 from stentor.models.info import Option
 from stentor.models.qwen3_tts.config import CodecConfig, Config
 
@@ -57,14 +57,6 @@ def _options(defaults: Mapping[str, Any], c: Config) -> dict[str, Option]:
     }
 
 
-def _prompt_rows(c: Config) -> dict[str, Column]:
-    """Ids are -1 where a position has none. The speaker vector stands at one position, zeros elsewhere."""
-    rows = {"text": Column(dtype=torch.int32, fill=-1), "code": Column(dtype=torch.int32, fill=-1)}
-    if c.speaker is not None:
-        rows["speaker"] = Column((c.speaker.dim,))
-    return rows
-
-
 def make_spec(
     c: Config,
     codec: CodecConfig,
@@ -74,7 +66,7 @@ def make_spec(
 ) -> ModelSpec:
     """Facts of one checkpoint. `dtype` is that of the language models. adapters: columns of LoRA adapters."""
     stack = c.talker.stack
-    dialects = set(c.dialects.values())
+    dialects, size = set(c.dialects.values()), c.speaker.dim if c.speaker is not None else 0
     return ModelSpec(
         family="qwen3_tts",
         sample_rate=codec.sample_rate,
@@ -84,8 +76,8 @@ def make_spec(
         hidden=(Column((stack.hidden,), dtype),),
         max_model_len=c.talker.positions,
         draws=c.codebooks,
-        columns={**talker_columns(c.talker.vocab, c.ids.tts_pad), **(adapters or {})},
-        prompt_rows=_prompt_rows(c),
+        columns={**talker_columns(c.talker.vocab, c.ids.tts_pad, size), **(adapters or {})},
+        prompt_rows=PROMPT_ROWS,
         options=_options(defaults, c),
         stop_keeps_frame=False,
         reference_rate=codec.sample_rate,
@@ -97,6 +89,6 @@ def make_spec(
         codec_silent=256,
         codec_prefix=math.ceil(REFERENCE_SECONDS[1] * codec.sample_rate / codec.decoder.hop) if c.kind == "base" else 0,
         live_text=True,
-        speaker_size=c.speaker.dim if c.speaker is not None else 0,
+        speaker_size=size,
         batch_invariant=True,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.types import Column
-from stentor.models.base import Emit, Encode, FrameKVSpec, Hidden, KVView, Prompt, PromptRows, Rows
+from stentor.models.base import Emit, FrameKVSpec, Hidden, KVView, Prompt, PromptRows, Rows, Voice
 from stentor.models.info import SpeechRequest
 from stentor.models.toy.config import HEARD, HIDDEN
 from stentor.models.toy.model import Toy
@@ -48,15 +49,15 @@ class FramesToy(Toy):
             prompt_rows={**self.spec.prompt_rows, "frame": Column(dtype=torch.int64)},
         )
 
-    def prompt(self, request: SpeechRequest, encode: Encode) -> Prompt:
-        prompt = super().prompt(request, encode)
+    def prompt(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
+        prompt = super().prompt(request, voices)
         prompt.rows["frame"] = np.arange(prompt.length)  # given frames stand first
         prompt.columns["given"] = len(prompt.frames)
         return prompt
 
-    def embed_prompt(self, p: PromptRows) -> Hidden:
+    def embed_prompt(self, p: PromptRows, rows: Rows) -> Hidden:
         number = torch.cat((p.rows["frame"], p.frame_at.new_zeros(1)))[p.frame_at]
-        return *super().embed_prompt(p), p.frame_at, number
+        return *super().embed_prompt(p, rows), p.frame_at, number
 
     def embed_frame(self, rows: Rows) -> Hidden:
         at = torch.arange(len(rows["step"]), device=rows["step"].device)

@@ -8,6 +8,7 @@ with convolution and attention state, or looks ahead. With that one, frames may 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from stentor.layers.rope import Rope, angles
 from stentor.layers.sampling import sample
 from stentor.layers.transformer import Stack
 from stentor.layers.types import Launch, eager
-from stentor.models.base import Emit, Encode, Hidden, KVView, Prompt, PromptRows, Rows
+from stentor.models.base import Emit, Hidden, KVView, Prompt, PromptRows, Rows, Voice, VoiceSource, reference_of
 from stentor.models.info import SpeechRequest
 from stentor.models.lora import NO_ADAPTERS
 from stentor.models.toy.codec import ToyCodec
@@ -74,20 +75,21 @@ class Toy(nn.Module):
         codes = (frames[:, :CODES].abs() * BOOK).long().clamp_max(BOOK - 1)
         return {"frames": torch.cat((latents, codes.to(latents.dtype)), dim=-1)}
 
-    def prompt(self, request: SpeechRequest, encode: Encode) -> Prompt:
+    def references(self, request: SpeechRequest) -> list[VoiceSource]:
+        return reference_of(request)
+
+    def prompt(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
         if "\x00" in request.text:
             raise InvalidRequest("text", "must not contain NUL")
-        voice = {"low": [1], "high": [2], None: []}[request.voice]
-        tokens = voice + list(request.text.encode())
+        named = {"low": [1], "high": [2], None: []}[request.voice]
+        tokens = named + list(request.text.encode())
         if len(tokens) > MAX_TEXT:  # letters of several bytes
             raise too_long(len(tokens), MAX_TEXT, request.text)
         trail = [*tokens[::-1], *([0] * MAX_TEXT if BROKEN in request.text else [])]
-        given = np.zeros((0, LATENT + CODES), np.float32)
-        if request.reference is not None:
-            given = encode(request.reference.recording, "reference")["frames"]
+        given = voices[0].features["frames"] if voices else np.zeros((0, LATENT + CODES), np.float32)
         o, prefix = request.options, given[-self.spec.codec_prefix :]
         token = np.array([0] * len(given) + tokens, np.int64)
-        text = {"text_start": len(given) + len(voice), "text_end": len(token)}
+        text = {"text_start": len(given) + len(named), "text_end": len(token)}
         return Prompt(
             rows={"token": token, "given": np.arange(len(token)) < len(given)},
             frames=given,
@@ -105,6 +107,7 @@ class Toy(nn.Module):
             },
             max_frames=o["max_frames"],
             min_frames=o["min_frames"],
+            voice=voices[0].id if voices else "",
             codec_prefix=prefix,
             codec_conditions=self.codec.conditions(prefix),
             num_evals=o["flow_steps"],
@@ -122,7 +125,7 @@ class Toy(nn.Module):
             out = out + table(codes[:, j])
         return out
 
-    def embed_prompt(self, p: PromptRows) -> Hidden:
+    def embed_prompt(self, p: PromptRows, rows: Rows) -> Hidden:
         token = p.rows["token"]
         given = self.text.weight.new_zeros(len(token) + 1, HIDDEN)
         given[p.frame_at] = self._embed_frames(p.frames)

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +18,7 @@ from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.conv import cast_codec
 from stentor.layers.packed_conv import pack_convolutions
 from stentor.layers.packed_linear import packs
+from stentor.models.base import Voice
 from stentor.models.dummy import dummy_tokens
 from stentor.models.load_options import CODEC_DTYPE, DTYPES, codec_dtype, encoder_dtype, model_dtype
 from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
@@ -135,15 +135,15 @@ def _front_end(c: VoxCPM2Config) -> FrontEnd:
 
 def _prompts(c: VoxCPM2Config, source: Source, front_end: FrontEnd) -> PromptBuilder:
     tokenize: Tokenize = partial(dummy_tokens, vocab=c.vocab)
-    voices: dict[str, np.ndarray] = {}
+    voices: dict[str, Voice] = {}
     if isinstance(source, Checkpoint):
         tokenize, voices = TextTokenizer(source.path / "tokenizer.json"), _stored_voices(source.path, c)
     suspect, aligned = (c.patches_per_token, c.patches_around), c.alignment is not None
     return PromptBuilder(tokenize, front_end, c.patch, c.feat, c.max_length, suspect, aligned, voices)
 
 
-def _stored_voices(path: Path, c: VoxCPM2Config) -> dict[str, np.ndarray]:
-    """The reference patches [R, P, feat] of each voice that config.json names, from voices.safetensors."""
+def _stored_voices(path: Path, c: VoxCPM2Config) -> dict[str, Voice]:
+    """Voices that config.json names, with their `patches` [R, P, feat] of voices.safetensors."""
     if not c.voices:
         return {}
     stored = read_safetensors(path / "voices.safetensors")
@@ -152,7 +152,7 @@ def _stored_voices(path: Path, c: VoxCPM2Config) -> dict[str, np.ndarray]:
             raise CheckpointError(
                 f"{path}/voices.safetensors: {name} must be there with patches [R, {c.patch}, {c.feat}]"
             )
-    return {name: stored[name].float().numpy() for name in c.voices}
+    return {name: Voice(name, {"patches": stored[name].float().numpy()}) for name in c.voices}
 
 
 def _main_weights(path: Path) -> dict[str, Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,7 +11,7 @@ from torch import Tensor
 from stentor.layers.attention import KeptQueries
 from stentor.layers.rng import grid_normal
 from stentor.layers.types import Launch, eager
-from stentor.models.base import Emit, Encode, Hidden, KVView, Prompt, PromptRows, Rows
+from stentor.models.base import Emit, Hidden, KVView, Prompt, PromptRows, Rows, Voice, VoiceSource
 from stentor.models.info import SpeechRequest
 from stentor.models.lora import AdapterSlots
 from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
@@ -47,15 +49,18 @@ class VoxCPM2:
         latents = self.vae.encode_latents(padded.unsqueeze(0), launch)
         return {"patches": latents.reshape(-1, self.patch, self.feat)}
 
-    def prompt(self, request: SpeechRequest, encode: Encode) -> Prompt:
-        prompt = self.prompts.build(request, encode)
+    def references(self, request: SpeechRequest) -> list[VoiceSource]:
+        return self.prompts.references(request)
+
+    def prompt(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
+        prompt = self.prompts.build(request, voices)
         self.times.prepare(int(prompt.columns["flow_steps"]))
         return prompt
 
     def speakable(self, text: str, check: Check) -> bool:
         return self.reads(text)
 
-    def embed_prompt(self, p: PromptRows) -> Hidden:
+    def embed_prompt(self, p: PromptRows, rows: Rows) -> Hidden:
         """Embeddings of tokens and of given patches: (input, patch embedding or zeros, is it audio)."""
         text = self.net.base_lm.embed_tokens(p.rows["token"])
         count = text.shape[0]

@@ -6,14 +6,14 @@ Text is taken as it is but for white space: the reference's optional normaliser 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stentor.errors import InvalidRequest, too_long
-from stentor.models.base import Encode, Prompt
+from stentor.models.base import Prompt, Voice, VoiceSource
 from stentor.models.info import ReferenceAudio, SpeechRequest
 from stentor.models.voxcpm2.schedule import evaluations
 from stentor.models.voxcpm2.tokenizer import AUDIO_START, REFERENCE_END, REFERENCE_START
@@ -24,13 +24,20 @@ PRIME = 3  # patches that set the codec's state before the first generated one
 CAP_EXTRA = 10  # further patches after which an utterance of suspect length ends
 MIN_LEN = 2  # the reference's default: a stop counts after MIN_LEN + 1 patches
 
+ROLES = "reference", "prompt"  # of what is cloned, and of what is continued
+
 Tokenize = Callable[[str], list[int]]
 
 
 @dataclass
 class GivenAudio:
-    """The given part of the sequence: patches of the isolated reference and of the prompt, and the prompt's text."""
+    """The given part of the sequence: patches of the isolated reference and of the prompt, and the prompt's text.
 
+    id: names both. voices: names of each, with its first patch.
+    """
+
+    id: str
+    voices: tuple[tuple[str, int], ...]
     reference: np.ndarray  # [R, P, feat], R may be 0
     prompt: np.ndarray  # [M, P, feat], M may be 0
     text: str
@@ -48,21 +55,34 @@ class PromptBuilder:
         max_length: int,
         suspect: tuple[float, float] = (6.0, 0.0),
         aligned: bool = False,
-        voices: Mapping[str, np.ndarray] | None = None,
+        voices: Mapping[str, Voice] | None = None,
     ) -> None:
         """suspect: an utterance of n tokens is of suspect length beyond suspect[0] n + suspect[1] patches. aligned:
         whether prompts say where their words stand, of which each character is a token then.
 
-        voices: the patches [R, P, feat] of a reference for each named voice. The first speaks where none is named.
+        voices: named ones, with `patches` as of a reference. The first speaks where none is named.
         """
         self.voices = dict(voices or {})
         self.tokenize, self.front_end, self.suspect, self.aligned = tokenize, front_end, suspect, aligned
         self.empty = np.zeros((0, patch, feat), np.float32)
         self.max_length = max_length
 
-    def build(self, request: SpeechRequest, encode: Encode) -> Prompt:
-        """Raises InvalidRequest for combinations and lengths that the model cannot take."""
-        given = self._given(request, encode)
+    def references(self, request: SpeechRequest) -> list[VoiceSource]:
+        """Recordings to clone and to continue. Raises InvalidRequest for combinations that the model cannot take."""
+        _, prompt = given = _given(request)
+        if prompt is not None and prompt.text is None:
+            raise InvalidRequest("prompt", "needs the text that is spoken in it: Reference(audio, text)")
+        if prompt is not None and request.instructions:
+            raise InvalidRequest(
+                "instructions", "cannot be combined with audio that is continued (a reference or prompt with text)"
+            )
+        return [
+            VoiceSource(audio.recording, role) for audio, role in zip(given, ROLES, strict=True) if audio is not None
+        ]
+
+    def build(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
+        """Raises InvalidRequest for texts and lengths that the model cannot take."""
+        given = self._given(request, voices)
         target = self.front_end(_clean(_with_instructions(request)), request.check)
         if not target.text:
             raise InvalidRequest("text", "has nothing that this model can speak")
@@ -95,38 +115,25 @@ class PromptBuilder:
             max_frames=max_frames,
             min_frames=min_frames,
             codec_prefix=frames[-PRIME:] if len(given.prompt) else self.empty,
+            voice=given.id,
+            voices=given.voices,
             num_evals=evaluations(options["flow_steps"]),
             runaway_frames=None if options["ignore_eos"] else suspect,
             words=target.places(is_sound) if self.aligned else (),
         )
 
-    def _given(self, request: SpeechRequest, encode: Encode) -> GivenAudio:
-        """The mode, one of four: what is cloned (reference) and what is continued (prompt)."""
-        reference, prompt = request.reference, request.prompt
-        if prompt is not None and prompt.text is None:
-            raise InvalidRequest("prompt", "needs the text that is spoken in it: Reference(audio, text)")
-        if prompt is None and reference is not None and reference.text is not None:
-            reference, prompt = None, reference
-        if prompt is not None and request.instructions:
-            raise InvalidRequest(
-                "instructions", "cannot be combined with audio that is continued (a reference or prompt with text)"
-            )
-        return GivenAudio(
-            reference=self._reference(request, reference, prompt, encode),
-            prompt=self._patches(prompt, "prompt", encode),
-            text=prompt.text or "" if prompt is not None else "",
-        )
-
-    def _reference(
-        self, request: SpeechRequest, reference: ReferenceAudio | None, prompt: ReferenceAudio | None, encode: Encode
-    ) -> np.ndarray:
-        """Patches of what is cloned: given audio, or a named voice where the request gives none."""
-        if reference is not None or prompt is not None or not self.voices:
-            return self._patches(reference, "reference", encode)
-        return self.voices[request.voice or next(iter(self.voices))]
-
-    def _patches(self, audio: ReferenceAudio | None, role: str, encode: Encode) -> np.ndarray:
-        return self.empty if audio is None else encode(audio.recording, role)["patches"].astype(np.float32, copy=False)
+    def _given(self, request: SpeechRequest, voices: Sequence[Voice]) -> GivenAudio:
+        """The mode, one of four: what is cloned (reference) and what is continued (prompt). Where a request gives
+        neither, a named voice is cloned."""
+        _, prompt = _given(request)
+        if not voices and self.voices:
+            voices = [self.voices[request.voice or next(iter(self.voices))]]
+        patches = [self.empty, *(voice.features["patches"].astype(np.float32, copy=False) for voice in voices)]
+        continued = self.empty if prompt is None else patches.pop()
+        text = prompt.text or "" if prompt is not None else ""
+        starts = (0, len(patches[-1])) if len(voices) > 1 else (0,)
+        spans = tuple((voice.id, start) for voice, start in zip(voices, starts, strict=False))
+        return GivenAudio(" ".join(voice.id for voice in voices), spans, patches[-1], continued, text)
 
     def _sequence(self, given: GivenAudio, text: str) -> tuple[list[int], np.ndarray, np.ndarray]:
         """Token ids [T] (0 where audio stands), the given patches in order [M, P, feat] and their positions [M]."""
@@ -140,6 +147,14 @@ class PromptBuilder:
         ids = [*ids, *[0] * len(given.prompt)]
         frames = np.concatenate([given.reference, given.prompt]) if len(given.prompt) else given.reference
         return ids, frames, np.asarray(at, np.int64)
+
+
+def _given(request: SpeechRequest) -> tuple[ReferenceAudio | None, ReferenceAudio | None]:
+    """Audio to clone, and audio to continue: the prompt, or a reference with its text."""
+    reference, prompt = request.reference, request.prompt
+    if prompt is None and reference is not None and reference.text is not None:
+        return None, reference
+    return reference, prompt
 
 
 def _with_instructions(request: SpeechRequest) -> str:

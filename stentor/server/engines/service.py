@@ -14,10 +14,10 @@ import numpy as np
 
 from stentor.audio import Recording
 from stentor.engine.once import Claim, LruCache
-from stentor.engine.preparation import Preparation
 from stentor.engine.request_state import Marks
 from stentor.engine.sequence import Place
 from stentor.engine.stream import Chunk, RequestHandle, StreamEvent
+from stentor.engine.voice import Preparation
 from stentor.errors import EngineError, InvalidRequest, StentorError, request_failed
 from stentor.models.base import Prompt
 from stentor.models.info import Adapter, ReferenceAudio, SpeechRequest
@@ -291,7 +291,7 @@ class EngineService:
         if preparation is None:  # it was cancelled
             return
         try:
-            found = preparation.advance(request.check)
+            found = preparation.advance()
             if isinstance(found, Claim):
                 found.future.add_done_callback(lambda _: self._prompts.submit(self._advance, request))
                 return

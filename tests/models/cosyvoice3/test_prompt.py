@@ -9,10 +9,11 @@ import pytest
 
 from stentor.audio import Recording
 from stentor.errors import InvalidRequest
+from stentor.models.base import Voice
 from stentor.models.cosyvoice3 import config
 from stentor.models.cosyvoice3.builder import dummy_ids
 from stentor.models.cosyvoice3.prompt import SYSTEM, PromptBuilder, Room, layout
-from stentor.models.cosyvoice3.voice import Voice
+from stentor.models.cosyvoice3.voice import StoredVoice
 from stentor.models.info import ReferenceAudio, SpeechRequest
 from tests.helpers.released import released
 
@@ -26,7 +27,8 @@ FEATURES = {
     "mel": RNG.random((60, 80), np.float32),
     "speaker": RNG.random(192, np.float32),
 }
-VOICE = Voice.of(FEATURES, "what was said")
+HEARD = Voice("heard", FEATURES)
+VOICE = StoredVoice.of(HEARD, "what was said")
 OPTIONS = {"temperature": 1.0, "top_p": 0.8, "top_k": 25, "min_frames": 0, "max_frames": None, "ignore_eos": False}
 REQUEST = SpeechRequest("Three more words", options=OPTIONS)
 SOUND = Recording(np.zeros(24000, np.float32), 24000)
@@ -34,7 +36,7 @@ SOUND = Recording(np.zeros(24000, np.float32), 24000)
 
 def build(request: SpeechRequest = REQUEST, voices=None, **options):
     builder = PromptBuilder(C, TOKENS, {"anna": VOICE} if voices is None else voices, Room(4096, 4096, 60))
-    return builder.build(replace(request, options={**OPTIONS, **options}), lambda audio, role: FEATURES)
+    return builder.build(replace(request, options={**OPTIONS, **options}), [HEARD])
 
 
 def rows(before: str, text: str, codes=()) -> list[int]:
@@ -51,7 +53,7 @@ def test_zero_shot_hears_the_transcript_and_the_codes():
 
 
 def test_a_voice_that_the_window_of_a_stream_cannot_keep_is_refused():
-    long = Voice(np.zeros(61, np.int64), np.zeros((122, 80), np.float32), VOICE.speaker)
+    long = StoredVoice(np.zeros(61, np.int64), np.zeros((122, 80), np.float32), VOICE.speaker)
     with pytest.raises(InvalidRequest, match=r"reference: has 2\.44 seconds, and only 2\.4 seconds .* stream_window"):
         build(voices={"long": long})
 

@@ -10,15 +10,15 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from stentor.errors import CheckpointError
-from stentor.models.cosyvoice3.voice import FOLDER, Voice, load_voice, load_voices
+from stentor.models.cosyvoice3.voice import FOLDER, StoredVoice, load_voice, load_voices
 
 RNG = np.random.default_rng(0)
-VOICE = Voice(RNG.integers(0, 50, 7), RNG.random((14, 80), np.float32), RNG.random(192, np.float32), "hello")
+VOICE = StoredVoice(RNG.integers(0, 50, 7), RNG.random((14, 80), np.float32), RNG.random(192, np.float32), "hello")
 
 
 @pytest.mark.parametrize("text", ["hello", None])
 def test_a_file_gives_the_voice_back(tmp_path, text):
-    Voice(VOICE.codes, VOICE.mel, VOICE.speaker, text).save(tmp_path / "v.safetensors")
+    StoredVoice(VOICE.codes, VOICE.mel, VOICE.speaker, text).save(tmp_path / "v.safetensors")
     found = load_voice(tmp_path / "v.safetensors", 50)
     assert found.text == text
     assert found.codes.dtype == np.int64

@@ -121,7 +121,7 @@ def test_a_whole_step_at_released_sizes_needs_no_host_value():
 
     with torch.inference_mode():
         given = PromptRows({"token": empty(prompt)}, empty(7, 10), empty(7))
-        assert model.embed_prompt(given)[0].shape == (prompt, 2560)
+        assert model.embed_prompt(given, None)[0].shape == (prompt, 2560)
         floats = {"temperature": empty(batch, dtype=torch.float32), "top_p": empty(batch, dtype=torch.float32)}
         rows = Rows(step=empty(batch), min_frames=empty(batch), top_k=empty(batch), prev=empty(batch, 10), **floats)
         h = model.backbone(model.embed_frame(rows), KV())

@@ -18,7 +18,7 @@ from stentor.layers.rng import uniform
 from stentor.layers.sampling import store_sample
 from stentor.models.base import PromptRows
 from stentor.models.fish_s2 import language_model
-from stentor.models.fish_s2.prompt import SpokenTurn, tokenize_turns
+from stentor.models.fish_s2.prompt import Speakers, SpokenTurn, opening, tagged, tokenize_turns
 from stentor.models.fish_s2.sampling import rank, sample_first_code, sample_ranked
 from tests.models.fish_s2.oracle import CHECKPOINT, Oracle, probabilities
 
@@ -79,16 +79,22 @@ def oracle():
 def prompts(model):
     generator = np.random.default_rng(0)
     codes = [generator.integers(0, 256, (n, 10)) for n in (23, 4)]
-    one, two = SpokenTurn("A short reference.", codes[0]), SpokenTurn("再来一个。", codes[1])
+    one, two = SpokenTurn("A short reference.", codes[0], "one"), SpokenTurn("再来一个。", codes[1], "two")
     texts = {"plain": ([], []), "cloned": ([one], []), "two voices": ([one, two], []), "continued": ([one], [two])}
-    return {name: tokenize_turns(model.prompts.tokens, 10, "Say [softly] this.", *args) for name, args in texts.items()}
+    return {name: tokenized(model, "Say [softly] this.", *args) for name, args in texts.items()}
+
+
+def tokenized(model, text, references, history):
+    tokens = model.prompts.tokens
+    speakers = Speakers(opening(tokens, tagged(r.text for r in references)), references)
+    return tokenize_turns(tokens, 10, text, speakers, history)
 
 
 @pytest.mark.parametrize("name", ["plain", "cloned", "two voices", "continued"])
 def test_prefill_hidden_states_and_logits_equal_the_oracle(model, oracle, name):
     p = prompts(model)[name]
     x = model.embed_prompt(
-        PromptRows({"token": torch.tensor(p.token)}, torch.tensor(p.frames), torch.tensor(p.frame_at))
+        PromptRows({"token": torch.tensor(p.token)}, torch.tensor(p.frames), torch.tensor(p.frame_at)), None
     )
     h = model.backbone(x, Dense(len(p.token)))[0]
     want_h, want_logits = oracle.slow(oracle.prompt(p.token, p.frames, p.frame_at))
@@ -100,7 +106,7 @@ def test_prefill_hidden_states_and_logits_equal_the_oracle(model, oracle, name):
 
 
 def test_the_first_expected_frame_is_also_the_oracles(model, oracle):
-    p = tokenize_turns(model.prompts.tokens, 10, "Hello there, this is a test.", [], [])
+    p = tokenized(model, "Hello there, this is a test.", [], [])
     h, logits = oracle.slow(oracle.prompt(p.token, p.frames, p.frame_at))
     assert oracle.greedy_frame(h[-1], logits[-1]) == EXPECTED["g0_0_frames"][0].tolist()
 
@@ -116,8 +122,8 @@ def test_padding_frames_of_a_prompt_change_nothing(model):
     p = prompts(model)["cloned"]
     token, frames, at = torch.tensor(p.token), torch.tensor(p.frames), torch.tensor(p.frame_at)
     padded = (torch.cat((frames, frames[:3])), torch.cat((at, torch.full((3,), len(token)))))
-    plain = model.embed_prompt(PromptRows({"token": token}, frames, at))[0]
-    assert torch.equal(model.embed_prompt(PromptRows({"token": token}, *padded))[0], plain)
+    plain = model.embed_prompt(PromptRows({"token": token}, frames, at), None)[0]
+    assert torch.equal(model.embed_prompt(PromptRows({"token": token}, *padded), None)[0], plain)
 
 
 def hidden(model, batch):

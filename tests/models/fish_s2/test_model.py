@@ -33,7 +33,7 @@ def test_a_text_made_only_of_tags_is_a_silence(tts, text):
     assert len(speech.samples)
     assert not speech.samples.any()
     with pytest.raises(InvalidRequest, match="nothing to speak"):  # nor does the model make anything of it
-        tts._model.prompt(request.build(tts.spec, text, options={}, seed=1), dict)
+        tts._model.prompt(request.build(tts.spec, text, options={}, seed=1), [])
 
 
 def test_words_before_the_only_speaker_tag_are_spoken(tts):
@@ -94,11 +94,11 @@ def test_turns_in_batches_go_on_from_what_was_said_before(tts):
     options = {n: o.default for n, o in tts.spec.options.items()} | {"temperature": 0, "max_frames": 5}
     history = []
     for text in batches("".join(f"<|speaker:{i % 3}|>Turn {i}." for i in range(12)), 1000):
-        prompt = model.prompts.assemble(text, [], history, options)
+        prompt = model.prompts.assemble(text, model.prompts.nobody, history, options)
         speech = tts.speech(list(tts.engine.submit(prompt, 0, streaming=False)), 0)
         h, logits = oracle.slow(oracle.prompt(prompt.rows["token"], prompt.frames, prompt.frame_at))
         assert speech.frames[0].tolist() == oracle.greedy_frame(h[-1], logits[-1])
-        history.append(SpokenTurn(text, speech.frames))
+        history.append(SpokenTurn(text, speech.frames, f"turn {len(history)}"))
     assert len(history) == 3
     assert len(prompt.frames) == 10
 
@@ -171,12 +171,17 @@ def test_turns_beyond_a_batch_are_spoken_after_what_was_spoken(tts):
     model = tts._model
     options = {**tts.request("x", temperature=0.0).options, "max_frames": 8}
     first = tts.speech(
-        list(tts.engine.submit(model.prompts.assemble("\n".join(turns[:5]), [], [], options), 1, False)), 1
+        list(
+            tts.engine.submit(model.prompts.assemble("\n".join(turns[:5]), model.prompts.nobody, [], options), 1, False)
+        ),
+        1,
     )
     np.testing.assert_array_equal(speech.frames[: len(first.frames)], first.frames)
     left = 8 - len(first.frames)
     if left:
-        history = [SpokenTurn("\n".join(turns[:5]), first.frames)]
-        prompt = model.prompts.assemble("\n".join(turns[5:]), [], history, {**options, "max_frames": left})
+        history = [SpokenTurn("\n".join(turns[:5]), first.frames, "first")]
+        prompt = model.prompts.assemble(
+            "\n".join(turns[5:]), model.prompts.nobody, history, {**options, "max_frames": left}
+        )
         second = tts.speech(list(tts.engine.submit(prompt, 2, False)), 2)
         np.testing.assert_array_equal(speech.frames[len(first.frames) :], second.frames)

@@ -10,7 +10,16 @@ from tokenizers import Tokenizer
 
 from stentor.models.fish_s2.builder import dummy_ids
 from stentor.models.fish_s2.config import parse
-from stentor.models.fish_s2.prompt import SpokenTurn, batches, spoken_words, tokenize_turns, turns
+from stentor.models.fish_s2.prompt import (
+    Speakers,
+    SpokenTurn,
+    batches,
+    opening,
+    spoken_words,
+    tagged,
+    tokenize_turns,
+    turns,
+)
 from stentor.models.fish_s2.tokenizer import read_tokens
 from tests.helpers.released import released
 from tests.models.fish_s2.oracle import CHECKPOINT
@@ -37,8 +46,15 @@ HEAD, OPEN = ("<|im_start|>system\n", "convert the provided text to speech"), "<
 CLONE = "convert the provided text to speech reference to the following:\n\nText:\n"
 
 
+def tokenized(text, references, history):
+    """The prompt of a text. References and history: pairs of text and codes."""
+    said = [SpokenTurn(*turn, "id") for turn in references]
+    speakers = Speakers(opening(TOKENS, tagged(t.text for t in said)), said)
+    return tokenize_turns(TOKENS, 10, text, speakers, [SpokenTurn(*turn, "id") for turn in history])
+
+
 def test_a_plain_prompt_has_the_parts_of_the_specification():
-    p = tokenize_turns(TOKENS, 10, "Hello [laughing] there.", [], [])
+    p = tokenized("Hello [laughing] there.", [], [])
     user = ("<|im_end|>\n", "<|im_start|>user\n", "Hello [laughing] there.", "<|im_end|>\n", OPEN)
     assert p.token.tolist() == parts(*HEAD, *user)
     assert p.frames.shape == (0, 10)
@@ -55,7 +71,7 @@ def test_a_plain_prompt_has_the_parts_of_the_specification():
 )
 def test_references_come_as_tagged_lines_and_then_all_their_speech(texts, written):
     speech = [codes(5 + i, i) for i in range(len(texts))]
-    p = tokenize_turns(TOKENS, 10, "Say it.", [SpokenTurn(t, c) for t, c in zip(texts, speech, strict=True)], [])
+    p = tokenized("Say it.", list(zip(texts, speech, strict=True)), [])
     joined = np.concatenate(speech)
     before = parts(HEAD[0], CLONE, written, "\n\nSpeech:\n")
     after = parts("<|im_end|>\n", "<|im_start|>user\n", "Say it.", "<|im_end|>\n", OPEN)
@@ -65,18 +81,18 @@ def test_references_come_as_tagged_lines_and_then_all_their_speech(texts, writte
 
 
 def test_turns_that_were_spoken_come_back_as_the_assistants():
-    done = [SpokenTurn("<|speaker:0|>Hi.", codes(3)), SpokenTurn("<|speaker:1|>Ho.", codes(4, 1))]
-    p = tokenize_turns(TOKENS, 10, "<|speaker:0|>Bye.", [], done)
+    done = [("<|speaker:0|>Hi.", codes(3)), ("<|speaker:1|>Ho.", codes(4, 1))]
+    p = tokenized("<|speaker:0|>Bye.", [], done)
     ids = parts(*HEAD, "<|im_end|>\n")
     at = []
-    for turn in done:
-        ids += parts("<|im_start|>user\n", turn.text, "<|im_end|>\n", OPEN)
-        at += range(len(ids), len(ids) + len(turn.codes))
-        ids += semantic(turn.codes) + parts("<|im_end|>\n")
+    for said, speech in done:
+        ids += parts("<|im_start|>user\n", said, "<|im_end|>\n", OPEN)
+        at += range(len(ids), len(ids) + len(speech))
+        ids += semantic(speech) + parts("<|im_end|>\n")
     ids += parts("<|im_start|>user\n", "<|speaker:0|>Bye.", "<|im_end|>\n", OPEN)
     assert p.token.tolist() == ids
     assert p.frame_at.tolist() == at
-    assert np.array_equal(p.frames, np.concatenate([t.codes for t in done]))
+    assert np.array_equal(p.frames, np.concatenate([speech for _, speech in done]))
 
 
 @pytest.mark.parametrize(
@@ -88,9 +104,8 @@ def test_user_text_never_becomes_a_special_token(mark):
     assert max(ids) < SPECIAL
     assert OFFICIAL.decode(ids) == text
     assert max(OFFICIAL.encode(mark).ids) >= SPECIAL  # which a plain use of the file would do
-    reference = SpokenTurn(f"ref {mark}", codes(2))
-    p = tokenize_turns(TOKENS, 10, text, [reference], [SpokenTurn(text, codes(1))])
-    q = tokenize_turns(TOKENS, 10, "x", [SpokenTurn("x", codes(2))], [SpokenTurn("x", codes(1))])
+    p = tokenized(text, [(f"ref {mark}", codes(2))], [(text, codes(1))])
+    q = tokenized("x", [("x", codes(2))], [("x", codes(1))])
     assert (p.token >= SPECIAL).sum() == (q.token >= SPECIAL).sum()
 
 

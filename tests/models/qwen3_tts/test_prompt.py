@@ -12,13 +12,13 @@ import pytest
 
 from stentor import TTS, InvalidRequest, Reference
 from stentor.audio import Recording
-from stentor.models.base import Prompt
+from stentor.kernels.constants import VECTOR_ID
+from stentor.models.base import Prompt, Voice
 from stentor.models.dummy import DummyTokenizer
 from stentor.models.frame_talker import TEXT_CAPACITY
 from stentor.models.info import ReferenceAudio, SpeechRequest
 from stentor.models.qwen3_tts.config import parse
 from stentor.models.qwen3_tts.prompt import PromptBuilder
-from stentor.models.sparse_rows import SparseRows
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
 from tests.helpers.released import released
 from tests.helpers.stepped_engine import hold
@@ -259,16 +259,12 @@ def ask(text: str, **options: object) -> SpeechRequest:
     return SpeechRequest(text, options={**values, **options})
 
 
-def no_encoder(samples: np.ndarray, role: str) -> dict[str, np.ndarray]:
-    raise AssertionError("no reference here")
-
-
 def test_streaming_text_takes_ten_rows_with_a_language_and_nine_with_auto() -> None:
     build = builder("qwen3-tts-1.7b-customvoice")
     request = ask("one two three", non_streaming_mode=False)
     request = replace(request, voice="ryan")
-    assert build(request, no_encoder).length == 9
-    made = build(replace(request, language="english"), no_encoder)
+    assert build(request, []).length == 9
+    made = build(replace(request, language="english"), [])
     assert made.length == 10
     assert len(made.columns["text"]) == 3  # two words and the text's end are still to be heard
 
@@ -277,7 +273,7 @@ def test_a_dialect_speaks_chinese_and_auto_in_dialect_and_english_plainly() -> N
     build = builder("qwen3-tts-1.7b-customvoice")
     for language, code in (("auto", 2074), ("chinese", 2074), ("english", 2050)):
         request = replace(ask("hello"), voice="dylan", language=language)
-        assert build(request, no_encoder).rows["code"][5] == code
+        assert build(request, []).rows["code"][5] == code
 
 
 def test_a_text_too_long_to_stream_is_refused_and_fits_whole() -> None:
@@ -285,19 +281,19 @@ def test_a_text_too_long_to_stream_is_refused_and_fits_whole() -> None:
     with pytest.raises(
         InvalidRequest, match="text: is too long for one request: it has 20530 characters, and about 20475 fit"
     ):
-        build(ask(text, non_streaming_mode=False), no_encoder)
-    made = build(ask(text, non_streaming_mode=True), no_encoder)
+        build(ask(text, non_streaming_mode=False), [])
+    made = build(ask(text, non_streaming_mode=True), [])
     assert made.length > TEXT_CAPACITY
     assert made.max_frames == 8191
 
 
 def test_a_prompt_longer_than_the_model_is_refused() -> None:
     with pytest.raises(InvalidRequest, match=r"it has 3000 characters, and about 24\d\d fit"):
-        builder("qwen3-tts-1.7b-voicedesign", 500)(ask("word " * 600), no_encoder)
+        builder("qwen3-tts-1.7b-voicedesign", 500)(ask("word " * 600), [])
 
 
 def test_frames_are_limited_by_what_the_prompt_leaves() -> None:
-    made = builder("qwen3-tts-1.7b-voicedesign", 500)(ask("word " * 100, max_frames=490), no_encoder)
+    made = builder("qwen3-tts-1.7b-voicedesign", 500)(ask("word " * 100, max_frames=490), [])
     assert made.max_frames == 500 - made.length
 
 
@@ -305,18 +301,16 @@ def test_a_clone_hears_its_reference_first() -> None:
     codes = np.arange(5 * 16).reshape(5, 16).astype(np.int32)
     speaker = np.linspace(0, 1, 1024, dtype=np.float32)
     request = replace(ask("one two"), reference=ReferenceAudio(Recording(np.zeros(9000, np.float32), 24_000), "ref"))
-    made = builder("qwen3-tts-0.6b-base")(request, lambda samples, role: {"codes": codes, "speaker": speaker})
+    made = builder("qwen3-tts-0.6b-base")(request, [Voice("me", {"codes": codes, "speaker": speaker})])
     assert made.codec_prefix.tolist() == made.frames.tolist() == codes.tolist()
     assert made.frame_at.tolist() == list(range(made.length - 5, made.length))
-    heard = made.rows["speaker"]
-    assert isinstance(heard, SparseRows)
-    assert len(heard) == made.length
-    assert len(heard.at) == 1
-    np.testing.assert_array_equal(heard.values[0], speaker)
+    assert made.rows["code"].tolist().count(VECTOR_ID) == 1
+    assert made.columns["speaker"] is speaker
+    assert made.voice == "me"
 
 
 def test_a_retry_is_offered_only_where_another_seed_could_help() -> None:
     build = builder("qwen3-tts-1.7b-voicedesign")
-    assert build(ask("one two"), no_encoder).runaway_frames == 192 + 24
+    assert build(ask("one two"), []).runaway_frames == 192 + 24
     for options in ({"temperature": 0.0}, {"ignore_eos": True}, {"min_frames": 300}):
-        assert build(ask("one two", **options), no_encoder).runaway_frames is None
+        assert build(ask("one two", **options), []).runaway_frames is None

@@ -233,7 +233,10 @@ def test_named_voices_come_from_a_file_and_a_misshapen_one_is_named(copy: Path) 
     save_file({"ann": patches, "ben": 2 * patches}, copy / "voices.safetensors")
     model = load(copy)
     assert model.spec.voices == ("ann", "ben")
-    assert {name: float(v.mean()) for name, v in model.prompts.voices.items()} == {"ann": 1.0, "ben": 2.0}
+    assert {name: float(v.features["patches"].mean()) for name, v in model.prompts.voices.items()} == {
+        "ann": 1.0,
+        "ben": 2.0,
+    }
     save_file({"ann": patches, "ben": patches[:, 1:].clone()}, copy / "voices.safetensors")
     with pytest.raises(CheckpointError, match=r"voices\.safetensors: ben must be there with patches"):
         load(copy)

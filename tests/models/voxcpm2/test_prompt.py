@@ -9,7 +9,7 @@ import pytest
 
 from stentor.audio import Recording
 from stentor.errors import InvalidRequest
-from stentor.models.base import Prompt
+from stentor.models.base import Prompt, Voice
 from stentor.models.info import ReferenceAudio, SpeechRequest
 from stentor.models.voxcpm2.prompt import PromptBuilder
 from stentor.text.front_end import Check, FrontEnd, plain, proceed
@@ -26,14 +26,20 @@ def builder(front_end: FrontEnd = plain) -> PromptBuilder:
 
 def named_builder() -> PromptBuilder:
     """With two voices of one patch each, whose values are 5 and 6."""
-    voices = {name: np.full((1, PATCH, FEAT), value, np.float32) for name, value in (("ann", 5), ("ben", 6))}
+    voices = {
+        name: Voice(name, {"patches": np.full((1, PATCH, FEAT), value, np.float32)})
+        for name, value in (("ann", 5), ("ben", 6))
+    }
     return PromptBuilder(tokens, plain, PATCH, FEAT, ROOM, voices=voices)
 
 
-def encode(audio: Recording, role: str) -> dict[str, np.ndarray]:
-    """One patch per sample, holding the sample's value; prompts are negative to tell them apart."""
-    sign = -1.0 if role == "prompt" else 1.0
-    return {"patches": sign * np.tile(audio.samples[:, None, None], (1, PATCH, FEAT))}
+def heard(made: PromptBuilder, request: SpeechRequest) -> Prompt:
+    """The prompt with one patch per sample, holding the sample's value; prompts are negative to tell them apart."""
+    voices = []
+    for source in made.references(request):
+        patches = np.tile(source.recording.samples[:, None, None], (1, PATCH, FEAT))
+        voices.append(Voice(source.role, {"patches": -patches if source.role == "prompt" else patches}))
+    return made.build(request, voices)
 
 
 def audio(count: int, text: str | None = None) -> ReferenceAudio:
@@ -42,7 +48,7 @@ def audio(count: int, text: str | None = None) -> ReferenceAudio:
 
 def build(text: str = "ab", front_end: FrontEnd = plain, **named: Any) -> Prompt:
     options = {**OPTIONS, **{k: named.pop(k) for k in list(named) if k in OPTIONS}}
-    return builder(front_end).build(SpeechRequest(text=text, options=options, **named), encode)
+    return heard(builder(front_end), SpeechRequest(text=text, options=options, **named))
 
 
 def tokens(text: str) -> list[int]:
@@ -88,7 +94,7 @@ def test_a_continuation_puts_both_texts_before_the_audio_and_primes_flow_and_cod
 @pytest.mark.parametrize(("voice", "value"), [(None, 5.0), ("ben", 6.0)])
 def test_a_named_voice_is_a_reference_and_the_first_is_the_default(voice: str | None, value: float) -> None:
     request = SpeechRequest(text="ab", options=OPTIONS, voice=voice)
-    p = named_builder().build(request, encode)
+    p = heard(named_builder(), request)
     assert p.rows["token"].tolist() == [103, 0, 104, *tokens("ab"), 101]
     assert values(p.frames) == [value]
     assert p.frame_at.tolist() == [1]
@@ -96,7 +102,7 @@ def test_a_named_voice_is_a_reference_and_the_first_is_the_default(voice: str | 
 
 @pytest.mark.parametrize("given", [{"reference": audio(2)}, {"prompt": audio(2, "x")}])
 def test_given_audio_takes_the_place_of_a_named_voice(given: dict[str, Any]) -> None:
-    p = named_builder().build(SpeechRequest(text="ab", options=OPTIONS, **given), encode)
+    p = heard(named_builder(), SpeechRequest(text="ab", options=OPTIONS, **given))
     assert [abs(v) for v in values(p.frames)] == [1.0, 2.0]
 
 
@@ -171,7 +177,7 @@ def test_what_the_model_cannot_do_is_refused(named: dict[str, Any], message: str
 )
 def test_words_stand_in_the_text_behind_what_is_given(given: dict[str, Any], start: int) -> None:
     made = PromptBuilder(lambda text: [LETTERS + ord(c) for c in text], plain, PATCH, FEAT, ROOM, aligned=True)
-    p = made.build(SpeechRequest(text="ab, c  —  d", options=OPTIONS, **given), encode)
+    p = heard(made, SpeechRequest(text="ab, c  —  d", options=OPTIONS, **given))
     assert (p.columns["text_start"], p.columns["text_end"]) == (start, start + len("ab, c — d"))
     said = [LETTERS + ord(c) for c in "ab, c — d"]
     assert p.rows["token"][start : p.columns["text_end"]].tolist() == said

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import stentor
-from stentor.engine.preparation import Preparation
+from stentor.engine.voice import Preparation
 from stentor.errors import InvalidRequest
 from stentor.models.info import SpeechRequest
 from stentor.server.engines import messages as m
@@ -87,10 +87,10 @@ def test_a_request_that_was_cancelled_while_its_prompt_was_made_is_let_go_of(
     began, going = threading.Event(), threading.Event()
     plain = live.tts._model.prompt
 
-    def slow(request: SpeechRequest, encode: Any) -> Any:
+    def slow(request: SpeechRequest, voices: Any) -> Any:
         began.set()
         assert going.wait(STUCK_S)
-        return plain(request, encode)
+        return plain(request, voices)
 
     monkeypatch.setattr(services, "QUICK_CHARS", 0)
     monkeypatch.setattr(live.tts._model, "prompt", slow)

@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 
 from stentor.engine.once import Claim
-from stentor.engine.preparation import Preparation
+from stentor.engine.voice import Preparation
 from stentor.models.base import Prompt
 from stentor.models.info import SpeechRequest
 from stentor.server.engines import service
-from stentor.text.front_end import Check
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, connect, count, held, raw, serving, toy, until
 
@@ -102,16 +101,16 @@ def test_a_long_text_is_not_refused_half_way_by_a_full_queue_and_goes_before_it(
     asked, going = threading.Event(), threading.Event()
 
     class Slow(Preparation):
-        def advance(self, check: Check) -> Prompt | Claim[Any]:
+        def advance(self) -> Prompt | Claim[Any]:
             asked.set()
             assert going.wait(STUCK_S)
-            return super().advance(check)
+            return super().advance()
 
     def slow_second(request: SpeechRequest) -> Preparation:
         if request.text != "Two is here.":
             return prepare(request)
         engine = tight.tts.engine
-        return Slow(engine.model, engine.reference_encoder, engine.codec.primer, request)
+        return Slow(engine.model, engine.encoder, engine.primer, request)
 
     monkeypatch.setattr(service, "QUICK_CHARS", 0)  # the slow prompt holds up no other
     monkeypatch.setattr(tight.tts, "prepare", slow_second)

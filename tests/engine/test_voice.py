@@ -1,10 +1,11 @@
-"""Reference audio is encoded once, and nobody waits for the audio of others."""
+"""A voice is made once, and nobody waits for the audio of others."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,13 +16,11 @@ import torch
 from stentor.audio import Recording
 from stentor.engine.device import Device
 from stentor.engine.once import CacheCounts, Claim
-from stentor.engine.preparation import Preparation
-from stentor.engine.reference_encoder import ENCODINGS, ReferenceEncoder
+from stentor.engine.voice import ENCODINGS, Preparation, VoiceEncoder
 from stentor.errors import EngineError
 from stentor.layers.types import Launch
-from stentor.models.base import Encode, Prompt, SpeechModel
-from stentor.models.info import ReferenceAudio, SpeechRequest
-from stentor.text.front_end import proceed
+from stentor.models.base import Prompt, SpeechModel, Voice, VoiceSource
+from stentor.models.info import SpeechRequest
 from tests.helpers.patience import STUCK_S
 
 KEPT = 3
@@ -32,14 +31,38 @@ def audio(value: float, kept: bool = True) -> Recording:
     return Recording(np.full(4, value, np.float32), 600, kept)
 
 
-def encoder(encode: Callable[[float], None]) -> ReferenceEncoder:
+def source(value: float, kept: bool = True, role: str = "reference") -> VoiceSource:
+    return VoiceSource(audio(value, kept), role)
+
+
+def encoder(encode: Callable[[float], None]) -> VoiceEncoder:
     """An encoder whose family doubles the samples, after it has called `encode` with the first of them."""
 
     def model_encode(wav: torch.Tensor, role: str, launch: Launch) -> dict[str, torch.Tensor]:
         encode(float(wav[0]))
         return {"frames": 2 * wav}
 
-    return ReferenceEncoder(cast(SpeechModel, SimpleNamespace(encode=model_encode, spec=SPEC)), Device("cpu"), KEPT)
+    return VoiceEncoder(cast(SpeechModel, SimpleNamespace(encode=model_encode, spec=SPEC)), Device("cpu"), KEPT)
+
+
+def encoded(made: VoiceEncoder, *args: Any, **more: Any) -> np.ndarray:
+    """Frames of a recording, doubled by the family, once they are made."""
+    return made.claim(source(*args, **more)).result().features["frames"]
+
+
+def frames_of(voices: Sequence[Voice]) -> Prompt:
+    frames = np.concatenate([voice.features["frames"] for voice in voices])
+    return Prompt({}, frames, np.zeros(0), {}, 1, 0, codec_prefix=frames[:0])
+
+
+def preparation(made: VoiceEncoder, *sources: VoiceSource) -> Preparation:
+    """A prompt in the making that needs these voices."""
+
+    def prompt(request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
+        return frames_of(voices)
+
+    model = SimpleNamespace(references=lambda request: list(sources), prompt=prompt)
+    return Preparation(cast(SpeechModel, model), made, cast(Any, None), SpeechRequest("text"))
 
 
 class Gate:
@@ -64,40 +87,40 @@ class Gate:
 def test_what_is_cached_does_not_wait_for_audio_that_is_encoded() -> None:
     gate = Gate(2.0)
     made = encoder(gate)
-    made.encode(audio(1), "reference")
+    encoded(made, 1)
     gate.wait()
     with ThreadPoolExecutor(2) as pool:
-        slow = pool.submit(made.encode, audio(2), "reference")
+        slow = pool.submit(encoded, made, 2)
         gate.wait()
-        quick = pool.submit(made.encode, audio(1), "reference")
+        quick = pool.submit(encoded, made, 1)
         try:
-            assert quick.result(STUCK_S)["frames"].tolist() == [2.0] * 4
+            assert quick.result(STUCK_S).tolist() == [2.0] * 4
             assert not slow.done()
         finally:
             gate.going.set()
-    assert slow.result()["frames"].tolist() == [4.0] * 4
+    assert slow.result().tolist() == [4.0] * 4
 
 
 def test_different_references_are_encoded_side_by_side() -> None:
     gate = Gate(*range(ENCODINGS))
     made = encoder(gate)
     with ThreadPoolExecutor(ENCODINGS) as pool:
-        found = [pool.submit(made.encode, audio(i), "reference") for i in range(ENCODINGS)]
+        found = [pool.submit(encoded, made, i) for i in range(ENCODINGS)]
         try:
             gate.wait(ENCODINGS)  # all are inside
         finally:
             gate.going.set()
-    assert [f.result()["frames"][0] for f in found] == [2.0 * i for i in range(ENCODINGS)]
+    assert [f.result()[0] for f in found] == [2.0 * i for i in range(ENCODINGS)]
 
 
 def test_one_reference_that_many_ask_for_at_once_is_encoded_once() -> None:
     gate = Gate(1.0)
     made = encoder(gate)
     with ThreadPoolExecutor(4) as pool:
-        found: list[Future[Any]] = [pool.submit(made.encode, audio(1), "reference") for _ in range(8)]
+        found: list[Future[Any]] = [pool.submit(encoded, made, 1) for _ in range(8)]
         gate.wait()
         gate.going.set()
-    assert [f.result()["frames"][0] for f in found] == [2.0] * 8
+    assert [f.result()[0] for f in found] == [2.0] * 8
     assert gate.encoded == [1.0]
 
 
@@ -113,11 +136,11 @@ def test_a_failure_reaches_all_who_wait_and_the_next_call_tries_again() -> None:
 
     made = encoder(fail_once)
     with ThreadPoolExecutor(1) as pool:
-        failing = pool.submit(made.encode, audio(1), "reference")
+        failing = pool.submit(encoded, made, 1)
         going.set()
         with pytest.raises(torch.OutOfMemoryError):
             failing.result(STUCK_S)
-    assert made.encode(audio(1), "reference")["frames"].tolist() == [2.0] * 4
+    assert encoded(made, 1).tolist() == [2.0] * 4
     assert calls == [1.0, 1.0]
 
 
@@ -126,7 +149,7 @@ def test_roles_have_their_own_features() -> None:
     made = encoder(gate)
     for _ in range(2):
         for role in ("reference", "prompt"):
-            assert made.encode(audio(1), role)["frames"].tolist() == [2.0] * 4
+            assert encoded(made, 1, role=role).tolist() == [2.0] * 4
     assert gate.encoded == [1.0, 1.0]
     assert (made.counts().hits, made.counts().misses, made.counts().kept) == (2, 2, 2)
 
@@ -135,34 +158,28 @@ def test_the_least_recently_used_features_go_and_audio_that_will_not_come_again_
     gate = Gate()
     made = encoder(gate)
     for value in (0, 1, 2, 0, 3, 0, 1):
-        made.encode(audio(value), "reference")
+        encoded(made, value)
     assert gate.encoded == [0.0, 1.0, 2.0, 3.0, 1.0]
     for _ in range(2):
-        made.encode(audio(9, kept=False), "reference")
+        encoded(made, 9, kept=False)
     assert gate.encoded[5:] == [9.0, 9.0]
     assert made.counts().kept == KEPT
-    made.encode(audio(1), "reference")
+    encoded(made, 1)
     assert len(gate.encoded) == 7
 
 
 def test_who_must_not_wait_is_told_what_to_wait_for_and_keeps_what_it_got() -> None:
     gate = Gate(1.0)
     made = encoder(gate)
-
-    def prompt(asked: SpeechRequest, encode: Encode) -> Prompt:
-        frames = encode(audio(1), "reference")["frames"]
-        return Prompt({}, frames, np.zeros(0), {}, 1, 0, codec_prefix=frames[:0])
-
-    model = cast(SpeechModel, SimpleNamespace(prompt=prompt))
-    preparation = Preparation(model, made, cast(Any, None), SpeechRequest("text"))
-    waits = preparation.advance(proceed)
+    waiting = preparation(made, source(1))
+    waits = waiting.advance()
     gate.wait()
     gate.going.set()
     assert isinstance(waits, Claim)
-    assert waits.result()["frames"].tolist() == [2.0] * 4
+    assert waits.result().features["frames"].tolist() == [2.0] * 4
     for value in range(2, 3 + KEPT):  # others take its place in the cache
-        made.encode(audio(value), "reference")
-    found = preparation.advance(proceed)
+        encoded(made, value)
+    found = waiting.advance()
     assert isinstance(found, Prompt)
     assert found.frames.tolist() == [2.0] * 4
     assert gate.encoded.count(1.0) == 1
@@ -170,76 +187,82 @@ def test_who_must_not_wait_is_told_what_to_wait_for_and_keeps_what_it_got() -> N
 
 def test_several_new_references_of_a_request_are_encoded_side_by_side() -> None:
     gate = Gate(*range(ENCODINGS))
-    made = encoder(gate)
-    given = [ReferenceAudio(audio(i), None) for i in range(ENCODINGS)]
-    request = SpeechRequest("text", reference=given[0], more_references=tuple(given[1:]))
-
-    def prompt(asked: SpeechRequest, encode: Encode) -> Prompt:
-        frames = np.concatenate([encode(a.recording, "reference")["frames"] for a in given])
-        return Prompt({}, frames, np.zeros(0), {}, 1, 0, codec_prefix=frames[:0])
-
-    preparation = Preparation(cast(SpeechModel, SimpleNamespace(prompt=prompt)), made, cast(Any, None), request)
-    waits = preparation.advance(proceed)
+    waiting = preparation(encoder(gate), *(source(i) for i in range(ENCODINGS)))
     gate.wait(ENCODINGS)  # all are inside
     gate.going.set()
-    assert isinstance(waits, Claim)
-    assert preparation.wait().frames.tolist() == [2.0 * i for i in range(ENCODINGS) for _ in range(4)]
-    preparation.leave()
+    assert waiting.wait().frames.tolist() == [2.0 * i for i in range(ENCODINGS) for _ in range(4)]
+    waiting.leave()
     assert sorted(gate.encoded) == [*range(ENCODINGS)]
+
+
+def test_what_a_family_hears_of_a_recording_is_made_once_beside_the_caller() -> None:
+    threads: list[str] = []
+
+    def louder(recording: Recording) -> Recording:
+        threads.append(threading.current_thread().name)
+        return replace(recording, samples=3 * recording.samples)
+
+    made = encoder(lambda value: None)
+    for _ in range(2):
+        voice = made.claim(VoiceSource(audio(1), "reference", louder)).result()
+        assert voice.features["frames"].tolist() == [6.0] * 4
+    assert [name.rpartition("_")[0] for name in threads] == ["stentor-encode"]
+
+
+def test_what_a_voice_makes_once_is_made_again_for_another_key_only() -> None:
+    voice, made = Voice("a", {}), iter(range(9))
+    assert [voice.once(key, lambda: next(made)) for key in ("x", "x", "y", "y", "x")] == [0, 0, 1, 1, 2]
 
 
 def test_an_encoding_that_has_not_begun_ends_with_the_last_who_wants_it() -> None:
     gate = Gate(*range(ENCODINGS))
     made = encoder(gate)
-    running = [made.claim(audio(i), "reference") for i in range(ENCODINGS)]
+    running = [made.claim(source(i)) for i in range(ENCODINGS)]
     gate.wait(ENCODINGS)
-    unwanted, wanted = (made.claim(audio(i), "reference") for i in (7, 8))
-    again = made.claim(audio(8), "reference")
+    unwanted, wanted = (made.claim(source(i)) for i in (7, 8))
+    again = made.claim(source(8))
     for claim in (unwanted, wanted, wanted, *running):
         claim.leave()
     assert unwanted.done
     gate.going.set()
-    assert again.result()["frames"].tolist() == [16.0] * 4
+    assert again.result().features["frames"].tolist() == [16.0] * 4
     assert sorted(gate.encoded) == [*range(ENCODINGS), 8.0]
 
 
-def test_what_is_claimed_for_a_request_that_was_given_up_meanwhile_is_not_made() -> None:
+def test_a_codec_state_of_a_request_that_was_given_up_meanwhile_is_not_made() -> None:
     """A server leaves a request in its own thread while another may still be making the prompt."""
-    gate = Gate(*range(ENCODINGS))
-    made = encoder(gate)
-    for i in range(ENCODINGS):
-        made.claim(audio(i), "reference")
-    gate.wait(ENCODINGS)
+    left: list[str] = []
 
-    def prompt(asked: SpeechRequest, encode: Encode) -> Prompt:
-        preparation.leave()
-        frames = encode(audio(8), "reference")["frames"]
-        return Prompt({}, frames, np.zeros(0), {}, 1, 0)
+    def prompt(request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
+        waiting.leave()
+        made = frames_of(voices)
+        made.codec_prefix = made.frames
+        return made
 
-    model = cast(SpeechModel, SimpleNamespace(prompt=prompt))
-    preparation = Preparation(model, made, cast(Any, None), SpeechRequest("text"))
-    with pytest.raises(EngineError):
-        preparation.advance(proceed)
-    gate.going.set()
-    made.close()
-    assert sorted(gate.encoded) == [*range(ENCODINGS)]
+    primer = SimpleNamespace(claim=lambda prompt: Claim(Future(), lambda: left.append("state")))
+    model = SimpleNamespace(references=lambda request: [source(1)], prompt=prompt)
+    made = encoder(lambda value: None)
+    waiting = Preparation(cast(SpeechModel, model), made, cast(Any, primer), SpeechRequest("text"))
+    encoded(made, 1)
+    assert isinstance(waiting.advance(), Claim)
+    assert left == ["state"]
 
 
 def test_closing_waits_for_what_runs_and_fails_what_has_not_begun() -> None:
     gate = Gate(*range(ENCODINGS))
     made = encoder(gate)
-    running = [made.claim(audio(i), "reference") for i in range(ENCODINGS)]
+    running = [made.claim(source(i)) for i in range(ENCODINGS)]
     gate.wait(ENCODINGS)
-    waiting = made.claim(audio(7), "reference")
+    waiting = made.claim(source(7))
     with ThreadPoolExecutor(1) as pool:
         closing = pool.submit(made.close)
         with pytest.raises(EngineError):
             waiting.result()
         gate.going.set()
         closing.result(STUCK_S)
-    assert [claim.result()["frames"][0] for claim in running] == [2.0 * i for i in range(ENCODINGS)]
+    assert [claim.result().features["frames"][0] for claim in running] == [2.0 * i for i in range(ENCODINGS)]
     with pytest.raises(EngineError):
-        made.encode(audio(7), "reference")
+        encoded(made, 7)
 
 
 def test_a_start_with_too_little_memory_for_the_longest_reference_goes_on(caplog: pytest.LogCaptureFixture) -> None:

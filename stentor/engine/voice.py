@@ -1,0 +1,335 @@
+"""Voices: recordings as a family hears them, and the codec's state after them. Each is made once for all who ask.
+
+This is done beside the engine's thread, in threads and on CUDA streams of its own. Nobody waits for the audio of
+others, and who asks for what is kept waits for nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stentor import kernels
+from stentor.audio import Recording
+from stentor.config import EngineConfig
+from stentor.engine.codec_pages import CodecPages, one_row
+from stentor.engine.codec_state import CodecStateTable
+from stentor.engine.cuda_graphs import CudaGraphRunner
+from stentor.engine.device import BACKGROUND, CudaStream, Device
+from stentor.engine.memory_plan import MIB
+from stentor.engine.once import CacheCounts, Claim, LruCache, OnceCache
+from stentor.engine.resampler import Resampler
+from stentor.layers.types import eager
+from stentor.layers.windows import STEP
+from stentor.models.base import Prompt, SpeechModel, Voice, VoiceSource
+from stentor.models.info import SpeechRequest
+
+log = logging.getLogger("stentor.engine")
+
+ENCODINGS = 2  # at a time on a CPU. On a GPU one, which graphs keep busy, so that less of it runs beside the streams
+
+Call = Callable[..., tuple[Tensor, ...]]
+
+
+class Preparation:
+    """A prompt in the making, for callers that must not wait in a thread. Call `leave` when it is done or given up.
+
+    It holds a claim on each voice that the prompt needs, then makes the prompt, and claims the codec's state at last.
+    """
+
+    def __init__(self, model: SpeechModel, encoder: VoiceEncoder, primer: CodecPrimer, request: SpeechRequest) -> None:
+        """Raises InvalidRequest for references that the model does not take."""
+        self._model, self._primer, self._request = model, primer, request
+        self._prompt: Prompt | None = None
+        self._lock = threading.Lock()  # guards what follows: `leave` is called beside `advance`
+        self._left = False
+        self._claims: list[Claim[Any]] = [encoder.claim(source) for source in model.references(request)]
+
+    def advance(self) -> Prompt | Claim[Any]:
+        """The prompt, or else what to wait for before the next call. Raises what the request's `check` raises."""
+        self._request.check()
+        for claim in self._claims:
+            if not claim.done:
+                return claim
+        if self._prompt is None:
+            self._prompt = self._model.prompt(self._request, [claim.result() for claim in self._claims])
+            self._prompt.lora = self._request.lora
+            if self._prompt.primes_codec:
+                self._claim(self._primer.claim(self._prompt))
+                return self.advance()
+        elif self._prompt.primes_codec:
+            self._prompt.codec_state = self._claims[-1].result()
+        return self._prompt
+
+    def wait(self) -> Prompt:
+        """The prompt, after all that it needs."""
+        while not isinstance(found := self.advance(), Prompt):
+            found.result()
+        return found
+
+    def leave(self) -> None:
+        """Drop work that only this request needs and that has not begun. For any thread, also beside `advance`."""
+        with self._lock:
+            self._left = True
+            for claim in self._claims:
+                claim.leave()
+
+    def _claim(self, claim: Claim[Any]) -> None:
+        """Hold one more claim. One that comes after `leave` is left at once."""
+        with self._lock:
+            self._claims.append(claim)
+            if self._left:
+                claim.leave()
+
+
+class VoiceEncoder:
+    """Encodes recordings by the family's `encode`. For any thread but the engine's."""
+
+    def __init__(
+        self, model: SpeechModel, device: Device, kept: int, columns: int = eager.columns, require_graphs: bool = False
+    ) -> None:
+        """kept: voices that are kept. columns: of the largest window that is launched."""
+        self.model, self.device = model, device
+        self.threads = threads = 1 if device.cuda else ENCODINGS
+        self._resampler = Resampler(device, model.spec.reference_rate)
+        self._stream = device.stream(BACKGROUND)
+        self._launch = EncoderGraphs(device, self._stream, require_graphs, columns)
+        self.graphs = self._launch.graphs
+        self._once = OnceCache[Voice]("stentor-encode", threads, LruCache(kept), device.select)
+
+    def claim(self, source: VoiceSource) -> Claim[Voice]:
+        """Begin to encode as soon as a thread is free."""
+        recording = source.recording
+        id = f"{recording.digest} {source.role}"
+        return self._once.claim(id, lambda: Voice(id, self._encode(source)), recording.kept)
+
+    def counts(self) -> CacheCounts:
+        return self._once.counts()
+
+    def warm_up(self) -> None:
+        """Encode noise in every thread, so that the first voice costs what later ones do: graphs are captured,
+        libraries have been loaded, and memory for the longest reference belongs to the stream."""
+        spec = self.model.spec
+        shortest, longest = (int(s * spec.reference_rate) for s in spec.reference_seconds)
+        lengths = warm_lengths(shortest, longest) if self.device.cuda else [shortest]
+        noise = [Recording(_noise(n), spec.reference_rate) for n in lengths] if spec.takes_reference else []
+
+        def encode() -> None:
+            with torch.inference_mode(), self.device.current(), self._stream.active():
+                self._resampler.warm_up()
+            with self._launch.capturing():
+                for recording in noise:
+                    try:
+                        self._encode(VoiceSource(recording, "reference"))
+                    except torch.OutOfMemoryError:  # requests with audio of this length will fail as this does
+                        seconds = len(recording.samples) / recording.rate
+                        log.warning("no memory to encode %.0f s of reference audio", seconds)
+
+        if noise:
+            self._once.on_each_thread(self.threads, encode)
+
+    def close(self) -> None:
+        """End the threads, after the encodings that they are doing."""
+        self._once.close()
+
+    def _encode(self, source: VoiceSource) -> dict[str, np.ndarray]:
+        with torch.inference_mode(), self.device.current(), self._stream.active():
+            try:
+                samples = self._resampler(source.hear(source.recording))
+                features = self.model.encode(samples, source.role, self._launch)
+                return {name: self.device.read(value) for name, value in features.items()}
+            except torch.OutOfMemoryError:
+                self.device.release_cached()
+                raise
+
+
+@dataclass
+class _Captured:
+    """A function over static buffers."""
+
+    fn: Call
+    inputs: list[Tensor]
+    outputs: tuple[Tensor, ...] = ()
+
+
+class EncoderGraphs:
+    """A Launch on one stream, for one thread: a graph per function and shapes of inputs.
+
+    What was not captured, and all on a CPU, runs eagerly.
+    """
+
+    def __init__(self, device: Device, stream: CudaStream, required: bool, columns: int) -> None:
+        self.device, self.columns = device, columns
+        self.graphs = CudaGraphRunner("encoding", self._run, device, stream, required)
+        self._capturing = False
+        self._captured: list[_Captured] = []
+        self._numbers: dict[tuple[Call, tuple[torch.Size, ...]], int] = {}
+
+    @contextmanager
+    def capturing(self) -> Iterator[None]:
+        """Inside, what is launched for the first time is captured."""
+        self._capturing = self.device.cuda
+        try:
+            yield
+        finally:
+            self._capturing = False
+
+    def __call__(self, fn: Call, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """fn(*inputs). The results of a graph are valid until its next launch."""
+        key = fn, tuple(t.shape for t in inputs)
+        number = self._numbers.get(key)
+        if number is None and self._capturing:
+            number = self._numbers[key] = len(self._captured)
+            self._captured.append(_Captured(fn, [t.clone() for t in inputs]))
+            self.graphs.capture([(number,)])
+        if number is None:
+            self.graphs.eager_calls += 1
+            return fn(*inputs)
+        call = self._captured[number]
+        for buffer, value in zip(call.inputs, inputs, strict=True):
+            buffer.copy_(value)
+        self.graphs(number)
+        return call.outputs
+
+    def _run(self, number: int) -> None:
+        """The captured function."""
+        call = self._captured[number]
+        call.outputs = call.fn(*call.inputs)
+
+
+class CodecPrimer:
+    """Makes the codec's state with the conditions of a voice and after the frames that a request continues.
+
+    One state at a time, in pieces of fixed lengths, each of which is a captured graph. It is kept on the host.
+    Thread-safe.
+    """
+
+    def __init__(self, model: SpeechModel, config: EngineConfig, device: Device) -> None:
+        spec, where = model.spec, device.torch
+        self.model, self.device, self._deterministic = model, device, config.deterministic
+        self.timing = spec.codec_timing
+        longest = self.timing.grid if self.timing.window else spec.codec_silent
+        self.sizes = piece_sizes(min(spec.codec_prefix, longest) if self.timing.chunks else 0, self.timing.grid)
+        self.stream = device.stream(BACKGROUND)
+        self.graphs = CudaGraphRunner("priming", self._decode, device, self.stream, config.require_graphs)
+        self._state = CodecStateTable(model.codec.columns, 1, where)
+        self._row = torch.zeros(1, dtype=torch.int64, device=where)
+        shape = (1, max(self.sizes, default=0) + self.timing.lookahead, *spec.frame.shape)
+        self._frames = torch.zeros(shape, dtype=spec.frame.dtype, device=where)
+        chunks = self.timing.num_chunks(spec.codec_prefix)
+        assert not self.timing.window or chunks < self.timing.window, "a prefix must leave pages for the stream"
+        self._pages = CodecPages(model.codec.pages, replace(self.timing, window=chunks), 1, device)
+        self._call = one_row(self._pages.pool, self._pages.width, where)._replace(silent=True)
+        budget = config.codec_pages_mb if self._pages.width else config.codec_states_mb
+        kept = LruCache[Tensor](budget * MIB, lambda state: state.nbytes)
+        self._once = OnceCache[Tensor]("stentor-prime", 1, kept, self._start)
+
+    def capture(self) -> None:
+        """Capture a graph of each length."""
+        with self.stream.active():
+            self.graphs.capture((n,) for n in self.sizes)
+
+    def claim(self, prompt: Prompt) -> Claim[Tensor]:
+        """The codec's state with the prompt's conditions, after its codec prefix: a row and then pages, as words on the
+        host. Prompts in one voice share it."""
+        return self._once.claim(prompt.voice, partial(self._prime, prompt.codec_prefix, prompt.codec_conditions))
+
+    def counts(self) -> CacheCounts:
+        """`held` is in bytes."""
+        return self._once.counts()
+
+    def warm_up(self) -> None:
+        """Run every length once in the thread that will, so that the first voice costs what later ones do."""
+        count = sum(self.sizes) + self.timing.lookahead
+        frames = np.zeros((count, *self.model.spec.frame.shape), np.float32)
+        if self.sizes:
+            self._once.on_each_thread(1, partial(self._prime, frames, {}))
+
+    def close(self) -> None:
+        """End the thread, after the state that it is making."""
+        self._once.close()
+
+    def _start(self) -> None:
+        self.device.select()
+        torch.set_flush_denormal(True)  # as in the engine's thread
+
+    def _prime(self, frames: np.ndarray, conditions: Mapping[str, np.ndarray]) -> Tensor:
+        with (
+            torch.inference_mode(),
+            kernels.batch_invariant(self._deterministic),
+            self.device.current(),
+            self.stream.active(),
+        ):
+            self._state.reset(self._row)
+            self._pages.enter(0, 0, "", self._row)
+            for name, value in conditions.items():
+                column = self._state.columns[name]
+                self.device.fill(column[0] if value.ndim else column, np.atleast_1d(value))
+            source = self.device.upload(frames).to(self._frames.dtype)
+            at = 0
+            for count in pieces(self.timing.chunks_of(len(frames)), self.sizes):
+                given = count + self.timing.lookahead
+                self._frames[0, :given].copy_(source[at : at + given])
+                self._call.start.fill_(at - len(frames))
+                self._next_page(at, count)
+                self.graphs(count)
+                at += count
+            state = self.device.download(torch.cat((self._state.data[0], *self._pages.save(0))))
+            done = self.device.event()
+            done.record()
+            done.wait_host()
+        return state
+
+    def _next_page(self, at: int, count: int) -> None:
+        """The next call writes the page of the chunk of `count` frames from frame `at` of the prefix."""
+        if self._pages.width:
+            pages, filled = self._pages.row(0, at, count)
+            self.device.fill(self._call.pages.table[0], pages)
+            self.device.fill(self._call.pages.filled, [filled])
+
+    def _decode(self, count: int) -> None:
+        """The captured function: the first `count` of `_frames` in, `_state` on to what follows them."""
+        frames = self._frames[:, : count + self.timing.lookahead]
+        _, new = self.model.codec.decode(frames, self._state.gather(self._row), self._call)
+        self._state.store(self._row, new)
+
+
+def warm_lengths(shortest: int, longest: int) -> list[int]:
+    """Samples of recordings, longest first, that need all shapes that recordings of any length need.
+
+    What sees all of a recording takes it in steps. A window is at least three quarters of the next one, so lengths that
+    grow by a third need each of them as their last.
+    """
+    grown = [shortest]
+    while (more := -(-4 * grown[-1] // 3)) < longest:
+        grown.append(more)
+    return sorted({*range(longest, shortest, -STEP), *grown}, reverse=True)
+
+
+def _noise(count: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(count).astype(np.float32) * np.float32(0.1)
+
+
+def piece_sizes(longest: int, grid: int = 1) -> list[int]:
+    """Frames of one call, largest first: the longest, and powers of two below it, in steps of the codec's grid."""
+    most = longest // grid
+    return sorted({n * grid for n in (most, *(1 << i for i in range(most.bit_length())))} if most else (), reverse=True)
+
+
+def pieces(count: int, sizes: list[int]) -> list[int]:
+    """`count` frames as pieces of these sizes, largest first."""
+    found = []
+    for size in sizes:
+        found += [size] * (count // size)
+        count %= size
+    assert count == 0, "the family's codec_prefix says that it has none"
+    return found
