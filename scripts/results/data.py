@@ -39,7 +39,7 @@ class Figures:
     """The figures of one run. What its benchmark does not measure is empty."""
 
     levels: list[Level] = field(default_factory=list)
-    processes: list[Level] = field(default_factory=list)  # with --api-processes 4
+    processes: list[Level] = field(default_factory=list)  # with --api-processes 1
     ready: float | None = None  # seconds from a server's start until /ready
     reserved: float | None = None  # GiB
     cloned: dict[str, float] = field(default_factory=dict)  # ms to first audio
@@ -58,7 +58,7 @@ def serve(result: dict[str, Any]) -> Figures:
 
 def turns(result: dict[str, Any]) -> Figures:
     """Read benchmarks/server/turns.py: medians of its rounds, stalls of all of them, the last start."""
-    return Figures(_rounds(result["new"]), _rounds(result["also"]), ready=result["new"][-1]["ready_seconds"])
+    return Figures(_rounds(result["new"]), _rounds(result.get("also", [])), ready=result["new"][-1]["ready_seconds"])
 
 
 def _rounds(rounds: list[dict[str, Any]]) -> list[Level]:

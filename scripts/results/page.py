@@ -101,7 +101,7 @@ def summary_row(s: Served, best: Level, assumptions: Mapping[str, Any]) -> list[
 def details(s: Served) -> str:
     text = [f"### {s.model}, {s.card}\n", level_table(s.levels()), ""]
     if processes := s.levels("processes"):
-        text += ["With `--api-processes 4`:\n", level_table(processes), ""]
+        text += ["With `--api-processes 1`:\n", level_table(processes), ""]
     return "\n".join([*text, *(f"{n}. {source(run)}" for n, run in enumerate(s.runs, 1))])
 
 
