@@ -125,7 +125,7 @@ assert families.named("echo").origin == "stentor-echo 0.1.0"
 TTS("dummy:toy", memory_gb=0.01).close()
 assert not any(name.startswith("stentor_echo") for name in sys.modules)
 TTS("dummy:echo", memory_gb=0.01).close()
-assert "stentor_echo.dummy" in sys.modules
+assert "stentor_echo.builder" in sys.modules
 """
     python("-c", code, sites=(site,))
 
