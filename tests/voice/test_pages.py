@@ -57,12 +57,15 @@ def test_pages_are_understood_and_times_stay_inside_them(
     voice: stentor.TTS,  # noqa: F811
     transcribe: Transcriber,  # noqa: F811
 ) -> None:
-    """One word more or less of a page is half a percent, and a piece's company in a batch may decide it."""
+    """One word more or less of a page is half a percent, and a piece's company in a batch may decide it.
+
+    The median of the seeds counts: whisper-base leaves out a sentence of a page now and then that was spoken.
+    """
     rates, counts = {}, {}
     for name in PAGES:
         given, words = page(name)
         found = [errors(voice, transcribe, given, words, seed) for seed in SEEDS]
-        rates[name], counts[name] = float(np.mean(found)), len(words.split())
+        rates[name], counts[name] = float(np.median(found)), len(words.split())
         print(f"{name}: WER {', '.join(f'{rate:.1%}' for rate in found)} of {counts[name]} words")
     assert np.average(list(rates.values()), weights=list(counts.values())) <= LARGEST_WER
     assert max(rates.values()) <= LARGEST_WER_OF_A_PAGE
