@@ -29,6 +29,8 @@ OTHERWISE = {  # what replicas do in another way, by test. docs/scaling.md says 
     "test_an_answer_has_no_chunks_and_is_the_same[stream]": CHUNKS,
     "test_an_answer_has_no_chunks_and_is_the_same[events]": CHUNKS,
     "test_first_bytes_come_before_the_speech_is_finished": "/health is that of one replica",
+    "test_a_seed_gives_the_same_bytes_in_one_piece_and_nearly_in_several_or_streamed": "each replica fills a prefix "
+    "cache of its own, so tests/ray asks each one",
     "test_the_page_speaks_without_underrun_shows_its_figures_and_can_be_stopped": "the page is a plain server's",
 }
 
