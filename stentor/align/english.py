@@ -14,7 +14,7 @@ from stentor.align.mel import FRAME_SECONDS, RATE, LogMel
 from stentor.align.network import Network, Weights
 from stentor.align.path import word_frames
 from stentor.align.phonemes import class_of
-from stentor.text.phonemes import EnglishPhonemes
+from stentor.text.english.phonemes import EnglishPhonemes
 from stentor.text.trace import is_sound
 
 _FILE = Path(__file__).parents[1] / "assets" / "aligner" / "english.safetensors"

@@ -9,8 +9,8 @@ import numpy as np
 
 from stentor.speech.timing import SegmentTiming
 from stentor.speech.words import Span, timed
-from stentor.text.markup import shown
 from stentor.text.pauses import PAUSES
+from stentor.text.segments import shown
 from stentor.text.sentences import Segment
 
 UNSPOKEN_SECONDS = 0.3  # of silence in place of a text that cannot be spoken

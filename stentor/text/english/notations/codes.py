@@ -1,11 +1,12 @@
-"""Telephone numbers, and numbers that name something and are read digit by digit."""
+"""Telephone numbers and codes, e-mail and web addresses, names of files, programs and versions, and words of code."""
 
 from __future__ import annotations
 
 import re
 
-from stentor.text.notations.rule import any_of, rules
-from stentor.text.numbers import groups, house, letters, say, spell
+from stentor.text.english.notations.rule import any_of, rules
+from stentor.text.english.numbers import groups, house, letters, say, spell, version
+from stentor.text.english.tables import TABLES
 
 _ROOMS = (
     "Flight flight Bus bus Route route Room room Area Apartment Suite suite Unit Highway Interstate Gate gate".split()
@@ -20,6 +21,31 @@ _COUNTED = r"(?!,\d)(?!\s+(?:more\s+|new\s+)?[a-z]+s\b)(?!\.\d)"
 _WORDS = "AN|AS|AT|AX|BE|BY|CO|DO|GO|HE|HI|IF|IS|IT|MA|ME|MY|NO|OF|OH|ON|OR|OX|PA|SO|TO|UP|US|WE"
 """Letters of a code that would be read as a word."""
 _SERVICES = {"411", "911", "999", "112", "311", "511", "611", "711", "811", "988"}
+DOMAINS = (
+    "com org net edu gov mil info biz io ai dev app co uk de fr eu ch jp au nz ca tv xyz tech"
+).split()  # a host name without www needs one of these at its end
+_LETTERS = frozenset(
+    "www http https ftp io ai uk de fr eu ch jp au nz ca tv edu html php js css id api cdn pdf py md csv png "
+    "jpg xml cpp".split()
+)
+_SIGNS = TABLES["addresses"]
+_PART = re.compile(r"[A-Za-z]+|\d+|.")
+_HOST = rf"[a-zA-Z0-9][\w-]*(?:\.[a-zA-Z0-9][\w-]*)*\.(?:{'|'.join(DOMAINS)})\b"
+FILES = TABLES["files"]
+NAMES = TABLES["names"]
+_RELEASED = (
+    "Python Ruby Java Node Django Flask CUDA PyTorch TensorFlow Go Rust PHP Perl macOS iOS iPadOS Android Windows "
+    "Ubuntu Debian Fedora Linux Chrome Firefox Safari Swift Kotlin Postgres PostgreSQL MySQL Redis Kubernetes Docker "
+    "React Angular Vue Bluetooth USB HDMI HTTP TLS SSL OpenGL Vulkan DirectX Unity release Release build Build "
+    "firmware update Update GPT Claude Gemini Llama Qwen kernel"
+).split()
+_MODULES = (
+    "self this np pd os sys re io math json torch numpy pandas console window document process string std".split()
+)
+_ONE_WORD = re.compile(r"(?:Mc|Mac|O|De|Di|La|Le|Van|Fitz|[ie])[A-Z]|PhDs?$|[A-Z]{2,}e?s$")
+_ASIDE = {".": " dot ", "_": " ", "/": " slash ", "-": " "}
+_EXT = any_of(FILES)
+_STAGE = r"(?:-?(alpha|beta|rc|dev|post)[-.]?(\d*))?"
 
 
 def _toll_free(digits: str) -> str:
@@ -67,8 +93,90 @@ def _spelled(m: re.Match[str]) -> str:
     return ", ".join(re.findall("[A-Z]", m[0]))
 
 
+def spoken_address(address: str) -> str:
+    """ "www.stentor.org/a_b" -> "W W W dot stentor dot org slash a underscore b". Digits stay."""
+    parts = (p for p in _PART.findall(address) if not p.isspace())
+    return " ".join(_SIGNS.get(p) or (letters(p) if p.lower() in _LETTERS else p) for p in parts)
+
+
+def _web(m: re.Match[str]) -> str:
+    address = m[0].rstrip(".,;:!?)'\"/")
+    scheme = re.match(r"(?i)(?:https?|ftp)://", address)
+    return f" {spoken_address(address[scheme.end() if scheme else 0 :])} " + m[0][len(address) :].lstrip("/")
+
+
+def _number(m: re.Match[str]) -> str:
+    return " dot ".join(spell(p) for p in m[1].split(".")) + (f" port {spell(m[2])}" if m[2] else "")
+
+
+def _hashtag(m: re.Match[str]) -> str:
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", " ", m[1])
+    return f"hashtag {words}"
+
+
+def camel(word: str) -> str:
+    """ "HTTPServer" -> "HTTP Server", "getUserName" -> "get User Name"."""
+    return re.sub(r"(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", word)
+
+
+def _file(m: re.Match[str]) -> str:
+    stem = "".join(_ASIDE.get(c, c) for c in m[1]).strip()
+    inner = [f" dot {FILES[e]}" for e in m[2].lower().split(".") if e]
+    return camel(stem) + "".join(inner)
+
+
+def _version(m: re.Match[str]) -> str:
+    return f"version {version(m[2])}" + _of_stage(m[3], m[4])
+
+
+def _of_stage(stage: str | None, number: str | None) -> str:
+    """ "rc", "1" -> " R C 1"."""
+    return f" {'R C' if stage == 'rc' else stage} {number}".rstrip() if stage else ""
+
+
+def _stage(m: re.Match[str]) -> str:
+    return version(m[1]) + _of_stage(m[2], m[3])
+
+
+def _camel_word(m: re.Match[str]) -> str:
+    return m[0] if _ONE_WORD.match(m[0]) else camel(m[0])
+
+
 SPELLED = rules((r"(?<![\w.'-])[A-Z](?:[ -]{1,2}[A-Z]){3,}(?![\w'-]|\.\w)", _spelled))
 """Before all other rules, which write acronyms as letters apart."""
+
+IDENTIFIERS = rules(
+    (r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+", lambda m: spoken_address(m[0]), "@"),
+    (r"(?i)\b(?:https?|ftp)://[^\s<>\"]+|\bwww\.[^\s<>\"]+", _web, "", ("http", "https", "ftp", "www")),
+    (rf"\b{_HOST}(?:[/?][^\s<>\"]*)?", _web, "", DOMAINS),
+    (r"(?<![\d.])(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})(?![\d.]*\d)(?::(\d{2,5})\b)?", _number, "0"),
+    (r"(?<![\w.])~?/(?:[\w.-]+/)+[\w.-]*\w", lambda m: spoken_address(m[0]), "/"),
+    (r"(?<![\w.])\.{0,2}/[a-z][\w.-]*\w", lambda m: spoken_address(m[0]), "/"),
+    (r"\b[A-Z]:\\[\w.\\-]+\w", lambda m: spoken_address(m[0]), ": \\"),
+    (r"(?<!\S)#([A-Za-z]\w+)", _hashtag, "#"),
+    (r"(?<![\w.])@([A-Za-z]\w*)", lambda m: f"at {spoken_address(m[1])}", "@"),
+    (rf"(?<![\w.$/-])({any_of(n for n in NAMES if n[-1] != '/')})(?![\w/]|-\w)", lambda m: NAMES[m[1]], "", NAMES),
+    (rf"(?<![\w./])({any_of(n for n in NAMES if n[-1] == '/')})(?=\s?\w)", lambda m: NAMES[m[1]], "/"),
+    (rf"(?i)(?<![\w@])(\.?[a-z_][\w-]+(?:\.[a-z_][\w-]*)*?)((?:\.(?:{_EXT}))+)\b(?![\w@])", _file, "", FILES),
+    (r"(?<!\S)([A-D])-(?![\w-])", lambda m: f"{m[1]} minus", "-"),
+    (
+        r"(?<![\w.])(?<!slash )(?<!score )(?<!dash )(?<!dot )"
+        rf"([Vv]ersion\s+|(?:v|V(?=\d+\.)|[Vv]er)\.?\s?)(\d+(?:\.\d+)*){_STAGE}(?![\w])",
+        _version,
+        "0",
+    ),
+    (r"\b(\d+(?:\.\d+)+)-?(alpha|beta|rc|dev|post)[-.]?(\d*)\b", _stage, "0"),
+    (rf"\b({any_of(_RELEASED)})[ -](\d+(?:\.\d+)+)\b", lambda m: f"{m[1]} {version(m[2])}", "0", _RELEASED),
+    (r"(?<!\S)--(?=[a-z][a-z-]+(?![\w ]*--))", "dash dash ", "-"),
+    (r"(?<!\S)-(?=[a-zA-Z](?!\S))", "dash ", "-"),
+    (r"\b([a-zA-Z_]\w*)\(\)", lambda m: m[1], ") ("),
+    (r"(?<=[a-z]{2})\.(?=[A-Z][a-z])", ". "),  # no space behind a sentence
+    (rf"\b({'|'.join(_MODULES)}|[a-z]\w*_\w+)\.(?=[a-zA-Z_]\w)", lambda m: f"{m[1]} dot ", "", ("_", *_MODULES)),
+    (r"\b([a-z]\w*)\.(?=[a-z]\w*_\w)", lambda m: f"{m[1]} dot ", "_"),
+    (r"(?<=[a-z]{3})\.(?=[a-z]{2})", ". "),
+    (r"\b[A-Za-z]+(?:[a-z][A-Z]|[A-Z]{2}[a-z])[A-Za-z]*\b", _camel_word),
+    (r"(?<=\w)_+(?=\w)", " ", "_"),
+)
 
 RULES = rules(
     (r"(?<![\w-])(?:\+?(1)[-. ]\s?)?\(?(\d{3})\)?[-. ]\s?(\d{3})[-. ](\d{4})\b(?!-\d)", _phone, "0"),

