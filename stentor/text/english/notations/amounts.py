@@ -47,25 +47,18 @@ _AFTER_IN = (
 
 
 def _amount(sign: str, amount: str, scale: str | None, described: bool) -> str:
-    big, small = _units(sign)
-    if described:
-        big, small = (big[1], big[1]), (small[1], small[1])
+    one, cent = MONEY[sign]
+    many, cents = (one, cent) if described else (plural(one, False), plural(cent, False))
     whole, _, part = amount.replace(",", "").partition(".")
     whole = whole or "0"
     if scale:
-        return f"{cardinal(amount)} {scale} {big[0]}"
-    words = [f"{say(whole)} {big[0] if whole != '1' else big[1]}"] if int(whole) or not int(part or "0") else []
+        return f"{cardinal(amount)} {scale} {many}"
+    words = [f"{say(whole)} {one if whole == '1' else many}"] if int(whole) or not int(part or "0") else []
     if len(part) == 2 and int(part):
-        words.append(f"{say(int(part))} {small[0] if int(part) != 1 else small[1]}")
+        words.append(f"{say(int(part))} {cent if int(part) == 1 else cents}")
     elif part and len(part) != 2:
-        return f"{cardinal(amount)} {big[0]}"
+        return f"{cardinal(amount)} {many}"
     return " and ".join(words)
-
-
-def _units(sign: str) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Plural and singular of the unit and of its hundredth."""
-    big, small = MONEY[sign]
-    return (plural(big, False), big), (plural(small, False), small)
 
 
 def _money(m: re.Match[str]) -> str:
@@ -115,16 +108,12 @@ def _fraction_of(m: re.Match[str]) -> str:
 
 
 def _unit(m: re.Match[str]) -> str:
-    return f"{cardinal(m[1])} {plural(UNITS[_micro(m[2])], m[1] == '1' or describes(m))}"
+    return f"{cardinal(m[1])} {plural(UNITS[m[2].replace('μ', 'µ')], m[1] == '1' or describes(m))}"
 
 
 def _hyphened(m: re.Match[str]) -> str:
     """ "a 5-km run" -> "a five kilometer run"."""
     return f"{cardinal(m[1])} {UNITS[m[2]]}"
-
-
-def _micro(unit: str) -> str:
-    return unit.replace("μ", "µ")
 
 
 def _height(m: re.Match[str]) -> str:
@@ -151,10 +140,6 @@ def _thousand(m: re.Match[str]) -> str:
     return f"{cardinal(number)} thousand"
 
 
-def _to(m: re.Match[str]) -> str:
-    return f"{cardinal(m[1])} to "
-
-
 EUROPEAN = rules(  # before a rule takes their commas and points for something else
     (r"(?<![\w.,])[1-9]\d{0,2}(?:\.\d{3})+,\d\d?(?![\w,])", _european, "0"),
     (r"(?<![\w.,])[1-9]\d{0,2}\.\d{3}\.\d{3}(?!\w|[.,]\d)", _european, "0"),
@@ -179,7 +164,7 @@ RULES = rules(
     (rf"({NUMBER})\s?¢", lambda m: f"{cardinal(m[1])} {plural('cent', m[1] == '1')}", "0 ¢"),
     (rf"({NUMBER})\s?([£€])", lambda m: _amount(m[2], m[1], None, describes(m)), "0 £€"),
     (rf"(?<=[a-z])\s?/\s?{_PERIOD}(mo|yr|wk|hr|h|lb|kg)?\b", lambda m: f" per {_PERIODS.get(m[1] or '', '')}", "/"),
-    (r"\bper (?=[a-z])", "per ", "", ("per",)),
+    (r"\bper (?=[a-z])", "per ", ("per",)),
     (rf"[{_ANY}](?=[A-Za-z])", " dollar ", "$£¥₩€₹₽₿"),
     (
         rf"({NUMBER})\s?({any_of(_COUNTS)})\b(?:{_MANY}|(?<=\.\d[MB])(?![a-z])|(?<=[MB])(?=\sto\s{NUMBER}[MB]\b))",
@@ -210,14 +195,14 @@ RULES = rules(
     (rf"({NUMBER})\s+[-−]\s+(?=[^.;]*=)", lambda m: f"{cardinal(m[1])} minus ", "= 0 -−"),
     (r"(?:(?<=\s)|(?<=\()|^)[-−](?=\.?\d)", "minus ", "0 -−"),
     (r"(?<=to )[-−](?=\d)", "minus ", "0 -−"),
-    (rf"\b({NUMBER})\s*[-–]\s*(?=[-−]?{NUMBER})", _to, "0 -–"),
+    (rf"\b({NUMBER})\s*[-–]\s*(?=[-−]?{NUMBER})", lambda m: f"{cardinal(m[1])} to ", "0 -–"),
     (r"(?<![A-Za-z])L/(?=100\s?km\b)", "L per ", "/ 0"),
     (
         rf"({NUMBER}\s?(?:{_MEASURES}))\s?/\s?(?=(?:{NUMBER}\s?(?:{_MEASURES})\b|Gas \d))",
-        lambda m: f"{m[1]} or ",
+        r"\1 or ",
         "/ 0",
     ),
-    (rf"(?:(?<=\w)\s?/\s?|\bper )({_COUNTED})(?!\w)", lambda m: f" per {UNITS[m[1]]}", "", ("/", "per")),
+    (rf"(?:(?<=\w)\s?/\s?|\bper )({_COUNTED})(?!\w)", lambda m: f" per {UNITS[m[1]]}", ("/", "per")),
     (rf"\b({NUMBER})\s?-\s?({any_of(u for u in UNITS if u.isalpha())})\b(?:\.(?=\s+[a-z]))?", _hyphened, "0 -"),
     (rf"\b({NUMBER})\s?(in){_AFTER_IN}\.?(?=\s+[a-z,]|\s*[a-z,;:!?)]|$|\.)", _unit, "0", ("in",)),
     (rf"\b({NUMBER})({any_of(u for u in UNITS if u != 'in')}|[μ][mgs])(?![\w/])(?:\.(?=\s+[a-z]|,))?", _unit, "0"),
@@ -233,7 +218,7 @@ RULES = rules(
 )
 
 PLAIN = rules(
-    (rf"(?i)\b({_NUMBERED}) 0+(?=[1-9]\d?\b)", lambda m: f"{m[1]} ", "0", _NUMBERED.split("|")),
+    (rf"(?i)\b({_NUMBERED}) 0+(?=[1-9]\d?\b)", r"\1 ", "0", _NUMBERED.split("|")),
     (r"(?<=[A-Za-z])-(?=\d)|(?<=\d)-(?=[A-Za-z])", " ", "0 -"),
     (rf"(?<=[A-Za-z])(?={NUMBER})|(?<=\d)(?=[A-Za-z])", " ", "0"),
     (r"(?<![\d,])\.(?=\d)", " point ", "0"),

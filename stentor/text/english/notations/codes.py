@@ -63,10 +63,6 @@ def _vanity(m: re.Match[str]) -> str:
     return f"{say(1) + ' ' if m[1] else ''}{_toll_free(m[2])} " + m[3].replace("-", " ").lower()
 
 
-def _international(m: re.Match[str]) -> str:
-    return f"plus {groups(m[1])}"
-
-
 def _code(m: re.Match[str]) -> str:
     between = re.sub(r"[:#]", " ", m[2]).replace(".", " ")
     between = re.sub(r"\b(?:no|num)\b", "number", between)
@@ -82,15 +78,6 @@ def _room(m: re.Match[str]) -> str:
 def _digits(written: str) -> str:
     parts = re.findall(r"\d+|[A-Z]+", written)
     return ", ".join(spell(p) if p[0].isdecimal() else letters(p) for p in parts)
-
-
-def _postcode(m: re.Match[str]) -> str:
-    return f"{letters(m[1])}, {letters(m[2])}"
-
-
-def _spelled(m: re.Match[str]) -> str:
-    """ "S-W-I-F-T" -> "S, W, I, F, T": a name that is spelled has a pause behind each letter, an acronym has none."""
-    return ", ".join(re.findall("[A-Z]", m[0]))
 
 
 def spoken_address(address: str) -> str:
@@ -109,11 +96,6 @@ def _number(m: re.Match[str]) -> str:
     return " dot ".join(spell(p) for p in m[1].split(".")) + (f" port {spell(m[2])}" if m[2] else "")
 
 
-def _hashtag(m: re.Match[str]) -> str:
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", " ", m[1])
-    return f"hashtag {words}"
-
-
 def camel(word: str) -> str:
     """ "HTTPServer" -> "HTTP Server", "getUserName" -> "get User Name"."""
     return re.sub(r"(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", word)
@@ -125,63 +107,55 @@ def _file(m: re.Match[str]) -> str:
     return camel(stem) + "".join(inner)
 
 
-def _version(m: re.Match[str]) -> str:
-    return f"version {version(m[2])}" + _of_stage(m[3], m[4])
-
-
 def _of_stage(stage: str | None, number: str | None) -> str:
     """ "rc", "1" -> " R C 1"."""
     return f" {'R C' if stage == 'rc' else stage} {number}".rstrip() if stage else ""
 
 
-def _stage(m: re.Match[str]) -> str:
-    return version(m[1]) + _of_stage(m[2], m[3])
+SPELLED = rules(
+    (r"(?<![\w.'-])[A-Z](?:[ -]{1,2}[A-Z]){3,}(?![\w'-]|\.\w)", lambda m: ", ".join(re.findall("[A-Z]", m[0])))
+)
+""" "S-W-I-F-T" -> "S, W, I, F, T": a name that is spelled has a pause behind each letter, an acronym has none.
 
-
-def _camel_word(m: re.Match[str]) -> str:
-    return m[0] if _ONE_WORD.match(m[0]) else camel(m[0])
-
-
-SPELLED = rules((r"(?<![\w.'-])[A-Z](?:[ -]{1,2}[A-Z]){3,}(?![\w'-]|\.\w)", _spelled))
-"""Before all other rules, which write acronyms as letters apart."""
+Before all other rules, which write acronyms as letters apart."""
 
 IDENTIFIERS = rules(
     (r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+", lambda m: spoken_address(m[0]), "@"),
-    (r"(?i)\b(?:https?|ftp)://[^\s<>\"]+|\bwww\.[^\s<>\"]+", _web, "", ("http", "https", "ftp", "www")),
-    (rf"\b{_HOST}(?:[/?][^\s<>\"]*)?", _web, "", DOMAINS),
+    (r"(?i)\b(?:https?|ftp)://[^\s<>\"]+|\bwww\.[^\s<>\"]+", _web, ("http", "https", "ftp", "www")),
+    (rf"\b{_HOST}(?:[/?][^\s<>\"]*)?", _web, DOMAINS),
     (r"(?<![\d.])(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})(?![\d.]*\d)(?::(\d{2,5})\b)?", _number, "0"),
     (r"(?<![\w.])~?/(?:[\w.-]+/)+[\w.-]*\w", lambda m: spoken_address(m[0]), "/"),
     (r"(?<![\w.])\.{0,2}/[a-z][\w.-]*\w", lambda m: spoken_address(m[0]), "/"),
     (r"\b[A-Z]:\\[\w.\\-]+\w", lambda m: spoken_address(m[0]), ": \\"),
-    (r"(?<!\S)#([A-Za-z]\w+)", _hashtag, "#"),
+    (r"(?<!\S)#([A-Za-z]\w+)", lambda m: "hashtag " + re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", " ", m[1]), "#"),
     (r"(?<![\w.])@([A-Za-z]\w*)", lambda m: f"at {spoken_address(m[1])}", "@"),
-    (rf"(?<![\w.$/-])({any_of(n for n in NAMES if n[-1] != '/')})(?![\w/]|-\w)", lambda m: NAMES[m[1]], "", NAMES),
-    (rf"(?<![\w./])({any_of(n for n in NAMES if n[-1] == '/')})(?=\s?\w)", lambda m: NAMES[m[1]], "/"),
-    (rf"(?i)(?<![\w@])(\.?[a-z_][\w-]+(?:\.[a-z_][\w-]*)*?)((?:\.(?:{_EXT}))+)\b(?![\w@])", _file, "", FILES),
-    (r"(?<!\S)([A-D])-(?![\w-])", lambda m: f"{m[1]} minus", "-"),
+    (rf"(?<![\w.$/-])({any_of(n for n in NAMES if n[-1] != '/')})(?![\w/]|-\w)", NAMES),
+    (rf"(?<![\w./])({any_of(n for n in NAMES if n[-1] == '/')})(?=\s?\w)", NAMES),
+    (rf"(?i)(?<![\w@])(\.?[a-z_][\w-]+(?:\.[a-z_][\w-]*)*?)((?:\.(?:{_EXT}))+)\b(?![\w@])", _file, FILES),
+    (r"(?<!\S)([A-D])-(?![\w-])", r"\1 minus", "-"),
     (
         r"(?<![\w.])(?<!slash )(?<!score )(?<!dash )(?<!dot )"
         rf"([Vv]ersion\s+|(?:v|V(?=\d+\.)|[Vv]er)\.?\s?)(\d+(?:\.\d+)*){_STAGE}(?![\w])",
-        _version,
+        lambda m: f"version {version(m[2])}" + _of_stage(m[3], m[4]),
         "0",
     ),
-    (r"\b(\d+(?:\.\d+)+)-?(alpha|beta|rc|dev|post)[-.]?(\d*)\b", _stage, "0"),
+    (r"\b(\d+(?:\.\d+)+)-?(alpha|beta|rc|dev|post)[-.]?(\d*)\b", lambda m: version(m[1]) + _of_stage(m[2], m[3]), "0"),
     (rf"\b({any_of(_RELEASED)})[ -](\d+(?:\.\d+)+)\b", lambda m: f"{m[1]} {version(m[2])}", "0", _RELEASED),
     (r"(?<!\S)--(?=[a-z][a-z-]+(?![\w ]*--))", "dash dash ", "-"),
     (r"(?<!\S)-(?=[a-zA-Z](?!\S))", "dash ", "-"),
-    (r"\b([a-zA-Z_]\w*)\(\)", lambda m: m[1], ") ("),
+    (r"\b([a-zA-Z_]\w*)\(\)", r"\1", ") ("),
     (r"(?<=[a-z]{2})\.(?=[A-Z][a-z])", ". "),  # no space behind a sentence
-    (rf"\b({'|'.join(_MODULES)}|[a-z]\w*_\w+)\.(?=[a-zA-Z_]\w)", lambda m: f"{m[1]} dot ", "", ("_", *_MODULES)),
-    (r"\b([a-z]\w*)\.(?=[a-z]\w*_\w)", lambda m: f"{m[1]} dot ", "_"),
+    (rf"\b({'|'.join(_MODULES)}|[a-z]\w*_\w+)\.(?=[a-zA-Z_]\w)", r"\1 dot ", ("_", *_MODULES)),
+    (r"\b([a-z]\w*)\.(?=[a-z]\w*_\w)", r"\1 dot ", "_"),
     (r"(?<=[a-z]{3})\.(?=[a-z]{2})", ". "),
-    (r"\b[A-Za-z]+(?:[a-z][A-Z]|[A-Z]{2}[a-z])[A-Za-z]*\b", _camel_word),
+    (r"\b[A-Za-z]+(?:[a-z][A-Z]|[A-Z]{2}[a-z])[A-Za-z]*\b", lambda m: m[0] if _ONE_WORD.match(m[0]) else camel(m[0])),
     (r"(?<=\w)_+(?=\w)", " ", "_"),
 )
 
 RULES = rules(
     (r"(?<![\w-])(?:\+?(1)[-. ]\s?)?\(?(\d{3})\)?[-. ]\s?(\d{3})[-. ](\d{4})\b(?!-\d)", _phone, "0"),
     (r"(?<![\w-])(?:\+?(1)[-. ])?(8\d\d|900)-((?:[A-Z]{2,}-?)+)\b", _vanity, "0 -"),
-    (r"\+(\d{1,3}(?:[-. ]?\(?\d{1,5}\)?){2,6})\b", _international, "+ 0"),
+    (r"\+(\d{1,3}(?:[-. ]?\(?\d{1,5}\)?){2,6})\b", lambda m: f"plus {groups(m[1])}", "+ 0"),
     (r"(?<![\d-])(\d{3}-\d{4})\b(?!-\d)", lambda m: groups(m[1]), "0 -"),
     (r"(?<![\d-])(\d{3}-\d{2}-\d{4})\b", lambda m: groups(m[1]), "0 -"),
     (r"(?<![\w.-])(\d(?:-\d){2,})(?![\w-]|\.\d)", lambda m: letters(m[1]), "0 -"),
@@ -219,7 +193,7 @@ RULES = rules(
     (r"\bBoeing (\d{3})(?:-(\d{1,3}))?\b", lambda m: f"Boeing {house(m[1])} {house(m[2]) if m[2] else ''}", "0"),
     (r"\b(911|007)\b(?!,\d)", lambda m: spell(m[1]), "0"),
     (r"(?i)\b(dial|dialed|dialing)\s+(\d{2,3})\b(?!,\d)", lambda m: f"{m[1]} {spell(m[2])}", "0"),
-    (r"\b([A-Z]{1,2}\d[A-Z\d]?) (\d[A-Z]{2})\b", _postcode, "0"),
+    (r"\b([A-Z]{1,2}\d[A-Z\d]?) (\d[A-Z]{2})\b", lambda m: f"{letters(m[1])}, {letters(m[2])}", "0"),
     (r"(?<![\w-])([A-Z]{1,3}\d{1,3}[A-Z]{2,3})(?![\w-])", lambda m: letters(m[1]), "0"),
     (r"(?<![\w-])([A-Z]{2,4}-\d{4,})(?![\w-]|\.\d)", lambda m: _digits(m[1]), "- 0"),
     (rf"\b({_WORDS})-?(?=\d)", lambda m: f"{letters(m[1])} ", "0"),

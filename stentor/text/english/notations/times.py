@@ -25,6 +25,12 @@ _NOT_COUNTED = (  # behind a year, words with an s at the end that are no plural
 )
 _COUNTED = rf"\s+(?:[a-z]+\s)?(?:people|men|women|children|feet|(?!(?:{_NOT_COUNTED})\b)[a-z]+s)\b"
 _NOT_A_YEAR = rf"(?![,.:]?\d|[-–/]\d|\s?[%°$€£]|[A-Za-z]|{_COUNTED})"
+_IN_DECADE = "|".join(
+    f"(?<={words} )"
+    for words in r"ies to,\b[Tt]he,\b[Hh]is,\b[Hh]er,\b[Mm]y,\btheir,\byour,\bour,early,late,high,low,mid,upper".split(
+        ","
+    )
+)
 _FRACTIONS = {2, 3, 4, 5, 6, 8, 10, 16, 32, 64, 100}
 _DUE = r"on|by|until|till|from|since|before|after|due|dated|date|for|between|and|through"
 
@@ -93,7 +99,7 @@ def date(month: int, day: int) -> str:
 def _full(month: int, day: int, of: str, written: str) -> str:
     if not (1 <= month <= 12 and 1 <= day <= 31):
         return written
-    return f"{date(month, day)}, {year(of) if len(of) == 4 else two_digits(int(of))}"
+    return f"{date(month, day)}, {_short_year(of)}"
 
 
 def _slash_date(m: re.Match[str]) -> str:
@@ -117,19 +123,26 @@ def _short_date(m: re.Match[str]) -> str:
 
 
 def _decade(m: re.Match[str]) -> str:
-    digits = next(g for g in m.groups() if g)
-    words = year(digits) if len(digits) == 4 else say(digits)
+    words = _in_era(next(g for g in m.groups() if g))
     return words[:-1] + "ies" if words.endswith("y") else words + "s"
 
 
 def _era(m: re.Match[str]) -> str:
-    digits = m[1]
-    words = year(digits) if len(digits) == 4 else say(digits)
-    return f"{words} {' '.join(m[2].replace('.', ''))}"
+    return f"{_in_era(m[1])} {' '.join(m[2].replace('.', ''))}"
+
+
+def _in_era(digits: str) -> str:
+    """ "1066" -> "ten sixty-six", "476" -> "four hundred seventy-six"."""
+    return year(digits) if len(digits) == 4 else say(digits)
 
 
 def _to_year(first: str, last: str) -> str:
-    return f"{year(first)} to {year(last) if len(last) == 4 else two_digits(int(last))}"
+    return f"{year(first)} to {_short_year(last)}"
+
+
+def _short_year(digits: str) -> str:
+    """ "1999" -> "nineteen ninety-nine", "05" -> "oh five"."""
+    return year(digits) if len(digits) == 4 else two_digits(int(digits))
 
 
 def _season(m: re.Match[str]) -> str:
@@ -159,7 +172,7 @@ RULES = rules(
         "0",
     ),
     (rf"\b({_HOUR})(?::({_MINUTE}))()\s?[-–]\s?(?={_HOUR}:{_MINUTE})", _to, ": 0 -–"),
-    (r"\b([Nn]oon|[Mm]idnight)\s?[-—]\s?(?=\d)", lambda m: f"{m[1]} to ", "0 -—"),
+    (r"\b([Nn]oon|[Mm]idnight)\s?[-—]\s?(?=\d)", r"\1 to ", "0 -—"),
     (
         r"\b(\d{1,2}):(\d{2}):(\d{2})\b(?!\s?[apAP]\.?\s?[mM])",
         lambda m: _with_seconds(*m.groups()),
@@ -172,7 +185,6 @@ RULES = rules(
     (
         rf"\b(A M|P M|o'clock|hours|oh \w+|{_NUMBER_WORD})\s+({'|'.join(ZONES)})\b(?!\.\w)",
         lambda m: f"{m[1]} {ZONES[m[2]]}",
-        "",
         ZONES,
     ),
     (
@@ -207,27 +219,19 @@ RULES = rules(
     (r"\b1,?000s(?= of\b)", "thousands", "0"),
     (r"(?<![$£€\d,.])\b(\d{2,3}0)s\b(?!\s?\d)", _decade, "0"),
     (
-        r"\b(?=\d0s\b)(?:(?<=ies to )(\d0)s\b"
-        r"|(?<=\b[Tt]he )(\d0)s\b|(?<=\b[Hh]is )(\d0)s\b|(?<=\b[Hh]er )(\d0)s\b|(?<=\b[Mm]y )(\d0)s\b"
-        r"|(?<=\btheir )(\d0)s\b|(?<=early )(\d0)s\b|(?<=mid-)(\d0)s\b|(?<=late )(\d0)s\b"
-        r"|(?<=high )(\d0)s\b|(?<=low )(\d0)s\b|(?<=mid )(\d0)s\b|(?<=upper )(\d0)s\b|(?<=\byour )(\d0)s\b"
-        r"|(?<=\bour )(\d0)s\b|\b([2-9]0)s\b(?=\s(?:music|songs?|hits|pop|rock|disco|kids?|movies?|films?|shows?|"
-        r"fashion|styles?|bands?|themed|nostalgia|era|party)\b))",
+        rf"\b(?=\d0s\b)(?:(?:{_IN_DECADE}|(?<=mid-))(\d0)s|([2-9]0)s(?=\s(?:music|songs?|hits|pop|rock|disco|kids?|movies?|films?|"
+        r"shows?|fashion|styles?|bands?|themed|nostalgia|era|party)\b))",
         _decade,
         "0",
     ),
     (r"(?<!\w)['’](\d\d)\b(?!['’])", lambda m: two_digits(int(m[1])), "0"),
     (r"\b(\d{1,4})\s(BCE|BC|CE|AD|B\.C\.E?\.?|A\.D\.)(?!\w)", _era, "0"),
-    (r"\b(AD|CE|A D)\s(\d{3,4})\b", lambda m: f"A D {year(m[2]) if len(m[2]) == 4 else say(m[2])}", "0"),
+    (r"\b(AD|CE|A D)\s(\d{3,4})\b", lambda m: f"A D {_in_era(m[2])}", "0"),
     (rf"\b((?i:{_BEFORE}))\s+({_YEAR})\s*[-–]\s*({_YEAR}|\d\d)\b", lambda m: f"{m[1]} {_to_year(m[2], m[3])}", "0 -–"),
     (rf"\b({_LIKELY_YEAR})\s*[-–]\s*({_LIKELY_YEAR})\b(?!-)", lambda m: _to_year(m[1], m[2]), "0 -–"),
     (rf"\b({_LIKELY_YEAR})\s*[-–]\s*(\d\d)\b(?!-)", _season, "0 -–"),
     (rf"\b({_LIKELY_YEAR})/(\d\d)\b(?!/)", lambda m: f"{year(m[1])} {two_digits(int(m[2]))}", "/ 0"),
-    (
-        rf"\b(FY|Q[1-4])\s?['’]?({_YEAR}|\d\d)\b",
-        lambda m: f"{' '.join(m[1])} {year(m[2]) if len(m[2]) == 4 else two_digits(int(m[2]))}",
-        "0",
-    ),
+    (rf"\b(FY|Q[1-4])\s?['’]?({_YEAR}|\d\d)\b", lambda m: f"{' '.join(m[1])} {_short_year(m[2])}", "0"),
     (
         rf"\b((?i:{_BEFORE})),?\s+({_YEAR})\b(?![,.:]?\d|[-–/]\d|\s?[%°$€£]|[A-Za-z]"
         r"|\s+(?:km|m|cm|mm|kg|g|mg|lbs?|ft|feet|meters|miles|people|dollars|points)\b)",
