@@ -9,7 +9,7 @@ from stentor.text.english.numbers import NUMBER, cardinal, house, ordinal, plura
 from stentor.text.english.tables import TABLES
 
 MONEY = {sign: tuple(names.split(", ")) for sign, names in TABLES["money"].items()}
-"""What one is, and what its hundredth is."""
+"""Names of one, and of its hundredth."""
 CODES = TABLES["currencies"]
 SCALES = TABLES["scales"]
 _SIGN = any_of(MONEY)
