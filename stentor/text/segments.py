@@ -22,7 +22,7 @@ from stentor.errors import InvalidRequest
 from stentor.text.cleanup import STEPS, cleaned
 from stentor.text.cleanup.draft import Draft
 from stentor.text.lexicon import Lexicon
-from stentor.text.marks import NEVER, NO_MARKS, TextMarks, speakers
+from stentor.text.marks import NEVER, NO_MARKS, PHONEMES, TextMarks, speakers
 from stentor.text.pauses import LONGEST_PAUSE, MOST_SILENCE
 from stentor.text.sentences import Segment, Word, split
 from stentor.text.trace import WORD
@@ -39,7 +39,7 @@ _TOKEN = re.compile(
     r"|(?P<silence>\[(?i:(?P<length>short|medium|long)\s)?(?i:pause|silence|break)"
     r"(?:\s*[:=]?\s*(?P<pause>\d{1,6}(?:\.\d{1,6})?)\s*(?:(?P<ms>(?i:ms|milliseconds?))|(?i:s|secs?|seconds?))?)?\])"
     r"|\[\[slnc (?P<slnc>\d{1,6})\]\]|<#(?P<seconds>\d{1,3}(?:\.\d{1,6})?)#>"
-    r"|\[(?P<word>[^\[\]\n]{1,80})\]\(/(?P<phonemes>[^/\n]{1,200})/\)"
+    rf"|{PHONEMES}"
     r"|&(?:amp|lt|gt|quot|apos|#\d{1,7}|#x[0-9a-fA-F]{1,6});"
 )
 _TAG = re.compile(rf"</?(?:{'|'.join(_NAMES)})(?:\s[^<>]*)?/?>")
@@ -74,40 +74,33 @@ class Part:
     def origin(self, place: int) -> int:
         """The border in the text that was given for one between two characters of this text. It never goes back as
         `place` goes on: what says something else than it stands for is passed in proportion."""
-        at = self._chunk(place)
-        chunk = self.places[at]
-        said = place - chunk.here
-        if chunk.same:
-            return chunk.start + said
-        length = (self.places[at + 1].here if at + 1 < len(self.places) else len(self.text)) - chunk.here
-        return chunk.start + said * (chunk.end - chunk.start) // length
+        chunk = self.places[at := self._chunk(place)]
+        return chunk.start + (place - chunk.here) * (chunk.end - chunk.start) // (self._until(at) - chunk.here)
 
     def extent(self, start: int, end: int) -> tuple[int, int]:
         """Where in the text that was given text[start:end] begins and ends. The extents of parts of a text that follow
         each other do so too."""
-        last = self.places[self._chunk(end - 1)]
-        return self.origin(start), self.origin(end - 1) + 1 if last.same else self._end(end, last)
+        last = self._chunk(end - 1)
+        return self.origin(start), self.places[last].end if end == self._until(last) else self.origin(end)
 
     def source(self, start: int, end: int) -> tuple[int, int]:
         """Where in the text that was given stands what text[start:end] says. Of a chunk that says something else it
         is all that the chunk stands for."""
         first, last = self.places[self._chunk(start)], self.places[self._chunk(end - 1)]
-        return self.origin(start) if first.same else first.start, self.origin(end - 1) + 1 if last.same else last.end
+        begin, stop = self.extent(start, end)
+        return begin if first.same else first.start, stop if last.same else last.end
 
     def unchanged(self, start: int, end: int) -> bool:
         """Whether text[start:end] is one piece of the text that was given."""
         first = self._chunk(start)
         return first == self._chunk(end - 1) and self.places[first].same
 
-    def _end(self, end: int, last: Place) -> int:
-        """The border behind a chunk that says something else, or inside it."""
-        behind = end == len(self.text) or self._chunk(end) != self._chunk(end - 1)
-        return last.end if behind else self.origin(end)
-
     def _chunk(self, place: int) -> int:
-        if len(self.places) == 1:  # a text without marks
-            return 0
         return max(0, bisect_right(self.places, place, key=lambda p: p.here) - 1)
+
+    def _until(self, at: int) -> int:
+        """Where in this text a chunk ends."""
+        return self.places[at + 1].here if at + 1 < len(self.places) else len(self.text)
 
 
 def parts(text: str, phonemes: bool, lexicon: Lexicon | None = None) -> list[Part]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from markdown_it.common import html_re
 
 from stentor.text.cleanup.draft import COMMA, HEADING, LINE, PARAGRAPH, SCENE, STOP, Draft, Writer
+from stentor.text.marks import PHONEMES
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -152,7 +153,7 @@ _LEFT = re.compile(
     r"(?<!\s)\*{2,}|\*{2,}(?!\s)|~~|^\*(?=\w)|(?<=\w)\*$|(?<=[^\W\d_]{2})\*(?=[\s.,;:!?)])|__(?!\w)", re.MULTILINE
 )
 _WRAPPED = (_HIGHLIGHT, _SPOILER, _INSERTED, _LOWERED, _RAISED, _ALERT)
-_PHONEMES = re.compile(r"\[[^\[\]\n]{1,80}\]\(/[^/\n]{1,200}/\)")
+_PHONEMES = re.compile(PHONEMES)
 _ENDS = {
     "hr": (STOP, SCENE),
     "th_close": (COMMA, ""),
