@@ -20,31 +20,13 @@ if TYPE_CHECKING:
     from unicode_rbnf import RbnfEngine
 
 _LANGUAGES = tomllib.loads(Path(__file__).with_name("languages.toml").read_text(encoding="utf-8"))
-_USUAL = _LANGUAGES.pop("usual")
+_USUAL, _UNITS, _MONEY = (_LANGUAGES.pop(name) for name in ("usual", "units", "money"))
 CODES: dict[str, str] = {facts["name"]: code for code, facts in _LANGUAGES.items()}
 """Languages of requests, and their codes."""
 LONGEST = 15
 """Digits of a number that is read as one. A longer one, and one that begins with 0, is read digit by digit."""
 _DATIVE = re.compile(r"\b(?:[Aa]m|[Vv]om|[Zz]um|[Dd]em|[Dd]en|[Bb]eim|[Aa]b|[Bb]is|[Ss]eit) $")
 _DIGITS = "零一二三四五六七八九"
-_UNITS = {
-    "km/h": "speed-kilometer-per-hour",
-    "km": "length-kilometer",
-    "cm": "length-centimeter",
-    "mm": "length-millimeter",
-    "m": "length-meter",
-    "kg": "mass-kilogram",
-    "g": "mass-gram",
-    "ml": "volume-milliliter",
-    "l": "volume-liter",
-    "°C": "temperature-celsius",
-    "h": "duration-hour",
-    "min": "duration-minute",
-    "MB": "digital-megabyte",
-    "GB": "digital-gigabyte",
-    "%": "concentr-percent",
-}
-_MONEY = {"€": "EUR", "$": "USD", "£": "GBP", "¥": "JPY", "￥": "CNY", "₩": "KRW", "₽": "RUB"}
 _WIDE = ("zh", "ja", "ko")
 
 
