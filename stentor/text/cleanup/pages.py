@@ -154,6 +154,7 @@ _LEFT = re.compile(
 )
 _WRAPPED = (_HIGHLIGHT, _SPOILER, _INSERTED, _LOWERED, _RAISED, _ALERT)
 _PHONEMES = re.compile(PHONEMES)
+_BLOCKS = frozenset("paragraph_open heading_open fence hr tr_open list_item_open".split())
 _ENDS = {
     "hr": (STOP, SCENE),
     "th_close": (COMMA, ""),
@@ -206,14 +207,7 @@ class _Answer:
 
     def _block(self, token: Token) -> None:
         kind = token.type
-        if token.map is not None and kind in (
-            "paragraph_open",
-            "heading_open",
-            "fence",
-            "hr",
-            "tr_open",
-            "list_item_open",
-        ):
+        if token.map is not None and kind in _BLOCKS:
             self._begin(token.map[0])
         if kind == "inline":
             self._inline(token)
@@ -236,15 +230,13 @@ class _Answer:
         """The number of an item is read, and has its mark behind it."""
         start = self.text.find(token.info + token.markup, self.out.at)
         if start >= 0:
-            self.out.skip_to(start)
-            self.out.keep_to(end := start + len(token.info + token.markup))
+            self.out.keep(start, end := start + len(token.info + token.markup))
             self.out.say(" ", end)
 
     def _code(self, token: Token) -> None:
         start = self.text.find(token.content, self.lines[(token.map or [0, 0])[0]]) if token.content else -1
         if start >= 0:
-            self.out.skip_to(start)
-            self.out.keep_to(start + len(token.content))
+            self.out.keep(start, start + len(token.content))
         self.out.close(STOP, PARAGRAPH)
 
     def _inline(self, token: Token) -> None:
@@ -295,22 +287,19 @@ class _Answer:
     def _line_break(self) -> None:
         end = self.text.find("\n", self.out.at, self._limit)
         if end >= 0:
-            self.out.skip_to(end)
-            self.out.keep_to(end + 1)
+            self.out.keep(end, end + 1)
 
     def _star(self) -> None:
         """A star between two operands is a sign of multiplication."""
         at = self.text.find("*", self.out.at, self._limit)
         if 0 < at < len(self.text) - 1 and self.text[at - 1].isdigit() and self.text[at + 1].isdigit():
-            self.out.skip_to(at)
-            self.out.keep_to(at + 1)
+            self.out.keep(at, at + 1)
 
     def _open_link(self) -> None:
         """Phonemes in the form of a link stay as they are."""
         found = _PHONEMES.match(self.text, self.text.find("[", self.out.at, self._limit))
         if found is not None:
-            self.out.skip_to(found.start())
-            self.out.keep_to(found.end())
+            self.out.keep(*found.span())
             self._given = True
 
     def _skip_target(self) -> None:
