@@ -23,12 +23,11 @@ from stentor import local_ray
 from stentor.batch import settings
 from stentor.batch.catalogue import CUT, FAILED, SPOKEN, TODO, Catalogue
 from stentor.batch.fields import FIELDS
-from stentor.batch.files import Output
+from stentor.batch.files import SHARD_NAME, Output
 from stentor.batch.item import said
 from stentor.batch.manifest import NAME, Manifest
 from stentor.batch.plan import SHOWN, Plan, plan
 from stentor.batch.run import LocalPool, Pool, Results, Tally, speak_all, without_wrong
-from stentor.batch.shards import SHARD_NAME
 from stentor.errors import EngineError, InvalidRequest
 from stentor.say.progress import SpeakingBar, loading
 
@@ -101,7 +100,7 @@ def _clean(work: Path) -> None:
     for left in work.iterdir():
         if AUDIO.fullmatch(left.name):
             shutil.rmtree(left, ignore_errors=True)
-        elif left.suffix == ".parquet" and SHARD_NAME.fullmatch(left.name):
+        elif SHARD_NAME.fullmatch(left.name):
             left.unlink()
 
 

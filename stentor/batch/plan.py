@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from stentor.batch.catalogue import Catalogue
-from stentor.batch.files import Files, Output
+from stentor.batch.files import Files, Output, Shards, pack_tar
 from stentor.batch.flags import INPUT_FORMATS, SHARD_ITEMS
 from stentor.batch.item import Run, checked, said
 from stentor.batch.reader import opened, records
-from stentor.batch.shards import Shards
 from stentor.config import path_of
 from stentor.errors import InvalidRequest
 from stentor.say.flags import OPTIONS, check_files, check_speed
@@ -70,11 +69,12 @@ class Plan:
         """Where audio goes."""
         if not self.shard:
             return Files(self.folder)
-        if not self.parquet:
-            return Shards(self.folder, self.work, self.shard)
-        from stentor.batch.parquet import ParquetShards
+        suffix, pack = ".tar", pack_tar
+        if self.parquet:
+            from stentor.batch import parquet
 
-        return ParquetShards(self.folder, self.work, self.shard)
+            suffix, pack = ".parquet", parquet.pack
+        return Shards(self.folder, self.work, self.shard, self.format, suffix, pack)
 
     def catalogue(self, strict: bool) -> Catalogue:
         """All items of the input. Wrong lines are told on standard error. InvalidRequest if the input is wrong as a

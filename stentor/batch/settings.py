@@ -30,7 +30,8 @@ def check(folder: Path, settings: dict[str, Any], resume: bool) -> None:
 
 def write(folder: Path, settings: dict[str, Any]) -> None:
     """Note the settings of a run."""
-    disk.write_aside(folder / NAME, (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode())
+    with disk.replaced(folder / NAME) as handle:
+        disk.write_all(handle, (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
