@@ -20,8 +20,8 @@ Shards are packed from such files. In step 2 the audio is renamed to `.work/N/ID
 `.work/N/rows.jsonl`, with its text. The next run takes up each item whose line and audio are whole, by its SHA-256.
 When `.work/N` is full,
 
-1. it is synced, its samples are written to `.work/N.tar` or `.work/N.parquet`, which is synced and renamed to `shards/`,
-   and the folder is synced. A crash before the rename: it is done once more.
+1. it is synced, and its samples are written to `.work/N.tar` or `.work/N.parquet`, which is synced and renamed to
+   `shards/`. The folder is synced. A crash before the rename: it is done once more.
 2. The lines of its samples are appended to the manifest, in one write. A crash before that: the next run appends those
    that are missing, as the shard is there.
 3. `.work/N` is removed.

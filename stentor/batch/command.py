@@ -16,6 +16,7 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
@@ -23,13 +24,16 @@ from stentor import local_ray
 from stentor.batch import settings
 from stentor.batch.catalogue import CUT, FAILED, SPOKEN, TODO, Catalogue
 from stentor.batch.fields import FIELDS
-from stentor.batch.files import SHARD_NAME, Output
+from stentor.batch.files import SHARD_NAME, Files
 from stentor.batch.item import said
 from stentor.batch.manifest import NAME, Manifest
 from stentor.batch.plan import SHOWN, Plan, plan
-from stentor.batch.run import LocalPool, Pool, Results, Tally, speak_all, without_wrong
+from stentor.batch.run import Results, Tally, speak_all, without_wrong
 from stentor.errors import EngineError, InvalidRequest
 from stentor.say.progress import SpeakingBar, loading
+
+if TYPE_CHECKING:
+    from stentor.batch.run import Pool
 
 SOME_CUT, SOME_FAILED, INTERRUPTED = 3, 4, 130  # exit codes
 AUDIO = re.compile(r"audio-[a-z0-9_]{8}")  # folders of `tempfile`
@@ -46,9 +50,12 @@ class Told:
     complete: bool = True
 
 
-def run(args: argparse.Namespace) -> int:
-    """Speak all items. Returns 0, 3 if max_frames cut some, 4 if some failed, 130 if it was interrupted."""
-    asked = plan(args)
+def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
+    """Speak all items, with these arguments of `TTS`.
+
+    Returns 0, 3 if max_frames cut some, 4 if some failed, 130 if it was interrupted.
+    """
+    asked = plan(args, load)
     settings.check(asked.folder, asked.settings, args.resume)
     with _sigterm_raises(), closing(asked.catalogue(args.strict)) as items, _locked(asked):
         settings.check(asked.folder, asked.settings, args.resume)  # another process may have been here meanwhile
@@ -104,7 +111,7 @@ def _clean(work: Path) -> None:
             left.unlink()
 
 
-def _taken_up(asked: Plan, items: Catalogue, output: Output, retry_failed: bool) -> Manifest:
+def _taken_up(asked: Plan, items: Catalogue, output: Files, retry_failed: bool) -> Manifest:
     """The manifest with what earlier runs have done, all of which has ended in `items`."""
     placed, kept = output.recover()
     listed = Manifest(asked.folder, items, lambda row: items.settle(row, retry_failed))
@@ -118,7 +125,7 @@ def _taken_up(asked: Plan, items: Catalogue, output: Output, retry_failed: bool)
     return listed
 
 
-def _speak(asked: Plan, items: Catalogue, output: Output, listed: Manifest, strict: bool, told: Told) -> None:
+def _speak(asked: Plan, items: Catalogue, output: Files, listed: Manifest, strict: bool, told: Told) -> None:
     """Load the model, if there is anything to speak, and speak it."""
     started = time.perf_counter()
     audio = Path(tempfile.mkdtemp(prefix="audio-", dir=asked.work))  # processes of a killed run may write to its own
@@ -138,13 +145,12 @@ def _speak(asked: Plan, items: Catalogue, output: Output, listed: Manifest, stri
 
 def _loaded(asked: Plan, items: Catalogue, audio: Path, strict: bool) -> Pool:
     """The model, which takes the defaults of the run. audio: the folder for audio on its way."""
-    with loading(asked.load["model"] or "the built-in voice"):
+    with loading(asked.load.get("model", "the built-in voice")):
         from stentor.batch.speaker import Speaker, Work
 
-        load = {name: value for name, value in asked.load.items() if value is not None}
-        how = Work(load, asked.format, asked.inputs, audio, asked.provenance, asked.watermark)
+        how = Work(asked.load, asked.format, asked.inputs, audio, asked.provenance, asked.watermark)
         if asked.replicas is None:
-            pool: Pool = LocalPool(Speaker(how))
+            pool: Pool = Speaker(how)
         else:
             local_ray.prepare()
             from stentor.batch.over_ray import RayPool

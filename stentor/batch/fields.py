@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stentor.errors import InvalidRequest
-from stentor.say.flags import check_speed
+from stentor.flags import check_speed
 from stentor.text.cleanup import ALL, steps
 from stentor.text.sentences import GRANULARITIES
 
@@ -58,6 +58,7 @@ FIELDS: Mapping[str, Kind] = {
     "speed": (_number, "a number"),
     "split_granularity": _STRING,
     "cleanup": _STRING,
+    "word_timestamps": (lambda v: isinstance(v, bool), "true or false"),
     "retries": _WHOLE,
 }
 """Fields that every model knows, and what they must be. Others are options of the model: numbers and booleans."""

@@ -13,7 +13,6 @@ import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from stentor.batch import disk
 from stentor.batch.item import Outcome, Row
@@ -25,24 +24,6 @@ NUMBER = re.compile(r"\d{6,}")
 LIST = "rows.jsonl"  # of a shard that is being filled: a line of the manifest per item, with its text
 
 
-class Output(Protocol):
-    """Puts complete audio where it stays."""
-
-    def recover(self) -> tuple[list[Row], list[Row]]:
-        """Before anything is placed: take up what a run left that was killed. The rows of audio that stands at its
-        place, of which the manifest may lack some, and rows of audio that is kept and will get to its place."""
-        ...
-
-    def place(self, outcomes: Sequence[Outcome]) -> Iterator[list[Row]]:
-        """Take outcomes. Each list of rows is to be listed before the next is asked for: of audio that stands at its
-        place now, and of items that failed."""
-        ...
-
-    def finish(self) -> Iterator[list[Row]]:
-        """No outcome follows: place what is kept."""
-        ...
-
-
 class Files:
     """audio/ID.FORMAT in a folder."""
 
@@ -51,9 +32,13 @@ class Files:
         self._audio.mkdir(exist_ok=True)
 
     def recover(self) -> tuple[list[Row], list[Row]]:
+        """Before anything is placed: take up what a run left that was killed. The rows of audio that stands at its
+        place, of which the manifest may lack some, and rows of audio that is kept and will get to its place."""
         return [], []
 
     def place(self, outcomes: Sequence[Outcome]) -> Iterator[list[Row]]:
+        """Take outcomes, whose audio is complete. Each list of rows is to be listed before the next is asked for: of
+        audio that stands at its place now, and of items that failed."""
         for outcome in outcomes:
             if outcome.path is not None:
                 outcome.row["path"] = f"audio/{outcome.path.name}"
@@ -63,6 +48,7 @@ class Files:
         yield [outcome.row for outcome in outcomes]
 
     def finish(self) -> Iterator[list[Row]]:
+        """No outcome follows: place what is kept."""
         return iter(())
 
 
@@ -79,7 +65,7 @@ Pack = Callable[[Iterator[Sample], int], None]
 """Writes samples into an open file."""
 
 
-class Shards:
+class Shards(Files):
     """shards/000000.tar or .parquet in a folder, each of `size` items, which are files in work/000000/ until then.
 
     format: of the audio, as files are named. suffix: of a shard, which `pack` writes.

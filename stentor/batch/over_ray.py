@@ -79,7 +79,7 @@ class RayPool:
         except ray.exceptions.RayError as e:
             raise _cause(e) from e
         self.options = ready[0][1]
-        self.at_once = 2 * sum(count for count, _ in ready)
+        self.at_once = sum(count for count, _ in ready)
 
     def submit(self, item: Item) -> Future[Outcome]:
         with self._lock:

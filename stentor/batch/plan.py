@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from stentor.batch.catalogue import Catalogue
-from stentor.batch.files import Files, Output, Shards, pack_tar
-from stentor.batch.flags import INPUT_FORMATS, SHARD_ITEMS
+from stentor.batch.files import Files, Shards, pack_tar
 from stentor.batch.item import Run, checked, said
 from stentor.batch.reader import opened, records
 from stentor.config import path_of
 from stentor.errors import InvalidRequest
-from stentor.say.flags import OPTIONS, check_files, check_speed
+from stentor.flags import INPUT_FORMATS, SHARD_ITEMS, check_files, check_speed, request_options
 from stentor.say.target import WRITTEN, available, marks
-from stentor.text.cleanup import ALL
 
 SHOWN = 5  # wrong lines and failed items that are told on standard error
 
@@ -56,16 +54,16 @@ class Plan:
     def settings(self) -> dict[str, Any]:
         """Settings that a resumed run must share."""
         kept = "parquet" if self.parquet else "tar" if self.shard else "files"
-        load = {name: self.load[name] for name in ("model", "dtype", "lora", "loras", "lexicon")}
+        # None is what runs have that began before there was the flag.
+        load = {name: self.load.get(name) for name in ("model", "dtype", "lora", "loras", "lexicon", "aligner")}
         asked = self.load["quantization"]
-        # None is what runs have that began without these flags.
         load["quantization"] = None if asked == "auto" else asked
         load["deterministic"] = self.load["deterministic"] or None
         load["provenance"] = self.provenance or None
         load["watermark"] = self.watermark
         return {"format": self.format, "kept_as": kept, "seed": self.seed, **load, **self.defaults}
 
-    def output(self) -> Output:
+    def output(self) -> Files:
         """Where audio goes."""
         if not self.shard:
             return Files(self.folder)
@@ -80,7 +78,7 @@ class Plan:
         """All items of the input. Wrong lines are told on standard error. InvalidRequest if the input is wrong as a
         whole: nothing in it can be spoken, an id is there twice, or it is `strict` and any line is wrong."""
         found = Catalogue()
-        run = Run(self.defaults, self.seed, self.inputs, not self.shard, self.load["model"], self.format)
+        run = Run(self.defaults, self.seed, self.inputs, not self.shard, self.load.get("model"), self.format)
         with opened(self.input) as file:
             for record in records(file, self.input_format):
                 found.add(checked(record, run))
@@ -107,12 +105,11 @@ def _format_of(path: Path) -> str:
     return suffix if suffix in INPUT_FORMATS else "jsonl"
 
 
-def plan(args: argparse.Namespace) -> Plan:
-    """Check the flags. InvalidRequest names the one that is wrong."""
+def plan(args: argparse.Namespace, load: dict[str, Any]) -> Plan:
+    """Check the flags. load: the arguments of `TTS` that they give. InvalidRequest names the one that is wrong."""
     _check_flags(args)
-    engine = {"max_num_seqs": args.max_num_seqs, "threads": args.threads}
-    named = {"model": args.model, "lora": _absolute(args.lora), "lexicon": _absolute(args.lexicon)}
-    named["loras"] = dict(map(_adapter, args.loras)) or None
+    if args.loras:
+        load = {**load, "loras": dict(map(_adapter, args.loras))}
     if args.provenance or args.watermark is not None:
         marks(args.provenance, args.watermark, args.model, args.format)
     return Plan(
@@ -124,14 +121,7 @@ def plan(args: argparse.Namespace) -> Plan:
         parquet=args.parquet,
         seed=args.seed or 0,
         defaults=_defaults(args),
-        load={
-            **named,
-            **engine,
-            "device": args.device,
-            "dtype": args.dtype,
-            "quantization": args.quantization,
-            "deterministic": args.deterministic,
-        },
+        load={name: _absolute(value) for name, value in load.items()},
         replicas=args.replicas,
         provenance=args.provenance,
         watermark=args.watermark,
@@ -156,21 +146,10 @@ def _check_flags(args: argparse.Namespace) -> None:
 
 
 def _defaults(args: argparse.Namespace) -> dict[str, Any]:
-    """Defaults for lines that do not say it themselves."""
-    given = {
-        "voice": args.voice,
-        "language": None if args.language == "auto" else args.language,
-        "instructions": args.instructions,
-        "reference": _absolute(args.reference),
-        "reference_text": args.reference_text,
-        "prompt": _absolute(args.prompt),
-        "prompt_text": args.prompt_text,
-        "speed": args.speed,
-        "cleanup": None if args.cleanup == ALL else args.cleanup,
-        "split_granularity": None if args.split == "auto" else args.split,
-        **{name: getattr(args, name) for name in OPTIONS},
-    }
-    return {name: value for name, value in given.items() if value is not None}
+    """Defaults for lines that do not say it themselves. --seed is the run's."""
+    audio = ("reference", "reference_text", "prompt", "prompt_text", "speed")
+    given = {name: _absolute(vars(args)[name]) for name in audio} | {"word_timestamps": args.words or None}
+    return request_options(args) | {name: value for name, value in given.items() if value is not None}
 
 
 def _adapter(given: str) -> tuple[str, str]:
@@ -181,5 +160,6 @@ def _adapter(given: str) -> tuple[str, str]:
     return name, str(path_of("loras", path).resolve())
 
 
-def _absolute(path: Path | None) -> str | None:
-    return None if path is None else str(path.resolve())
+def _absolute(value: Any) -> Any:
+    """A path as a string that means the same in another folder, and anything else as it is."""
+    return str(value.resolve()) if isinstance(value, Path) else value

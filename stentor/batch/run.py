@@ -2,67 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from stentor.batch.files import Output
+from stentor.batch.files import Files
 from stentor.batch.item import Item, Outcome, failed
 from stentor.batch.manifest import Manifest
 from stentor.say.progress import SpeakingBar
 
 if TYPE_CHECKING:
+    from stentor.batch.over_ray import RayPool
     from stentor.batch.speaker import Speaker
 
-
-WRONG_AT_ONCE = 1024  # rows of items that cannot be spoken, for which the disk is waited once
-
-
-class Pool(Protocol):
+    Pool = Speaker | RayPool
     """Speakers that work side by side."""
 
-    @property
-    def at_once(self) -> int:
-        """Items that should be with it at a time."""
-        ...
-
-    @property
-    def options(self) -> frozenset[str]:
-        """Names of the options that the model takes."""
-        ...
-
-    def check(self, defaults: Mapping[str, Any]) -> None:
-        """Before anything else. InvalidRequest if the model does not take the defaults of the run."""
-        ...
-
-    def submit(self, item: Item) -> Future[Outcome]:
-        """Have an item spoken. The future raises what ends the run."""
-        ...
-
-    def close(self) -> None:
-        """Stop. What is being spoken is given up."""
-        ...
-
-
-class LocalPool:
-    """One speaker in this process. Twice what it speaks at once waits for it, so that it never waits for the loop."""
-
-    def __init__(self, speaker: Speaker) -> None:
-        self._speaker = speaker
-        self._threads = ThreadPoolExecutor(speaker.at_once, thread_name_prefix="stentor-batch")
-        self.at_once = 2 * speaker.at_once
-        self.options = speaker.options
-
-    def check(self, defaults: Mapping[str, Any]) -> None:
-        self._speaker.check(defaults)
-
-    def submit(self, item: Item) -> Future[Outcome]:
-        return self._threads.submit(self._speaker.speak, item)
-
-    def close(self) -> None:
-        self._speaker.close()
-        self._threads.shutdown(cancel_futures=True)
+WRONG_AT_ONCE = 1024  # rows of items that cannot be spoken, for which the disk is waited once
 
 
 @dataclass
@@ -77,7 +34,7 @@ class Tally:
 class Results:
     """Keeps what becomes of items: audio at its place, then its row in the manifest."""
 
-    def __init__(self, output: Output, manifest: Manifest, bar: SpeakingBar, chars: int, failures: int) -> None:
+    def __init__(self, output: Files, manifest: Manifest, bar: SpeakingBar, chars: int, failures: int) -> None:
         """chars: spoken by earlier runs. failures: of which the tally keeps so many."""
         self.tally = Tally()
         self._output, self._manifest, self._bar = output, manifest, bar

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from stentor.config import Policy, path_of
 from stentor.errors import EngineError, InvalidRequest, StentorError
 from stentor.output.marks import Marks
 from stentor.request import Given
-from stentor.say.target import FileSink
+from stentor.say.target import Output
 from stentor.speech.result import Speech
 from stentor.speech.timing import faster
 from stentor.text.files import decoded
@@ -45,7 +46,10 @@ class Work:
 
 
 class Speaker:
-    """A loaded model. `speak` is called from many threads, whose items are batched."""
+    """A loaded model. `speak` is called from many threads, whose items are batched.
+
+    at_once: items that should be with it at a time, so that neither the engine nor a thread waits for the caller.
+    """
 
     def __init__(self, how: Work) -> None:
         self._how = how
@@ -53,16 +57,18 @@ class Speaker:
         policy = Policy(max_queue=2**20)  # `at_once` bounds what waits
         self._tts = TTS(**how.load, policy=policy)
         self.references = References(self._tts.load_reference)
+        threads = AHEAD * self._tts.engine.sizes.slots
+        self.at_once = 2 * threads
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="stentor-batch")
 
     @property
     def options(self) -> frozenset[str]:
         """Names of the options that its model takes."""
         return frozenset(self._tts.spec.options)
 
-    @property
-    def at_once(self) -> int:
-        """Items that should be given to it at a time, so that the engine always has one waiting for each slot."""
-        return AHEAD * self._tts.engine.sizes.slots
+    def submit(self, item: Item) -> Future[Outcome]:
+        """Have an item spoken in a thread. The future raises what ends the run."""
+        return self._threads.submit(self.speak, item)
 
     def speak(self, item: Item) -> Outcome:
         """Speak an item into a file in the folder for audio on its way. What is wrong with the item is an outcome.
@@ -89,7 +95,7 @@ class Speaker:
         taken = {
             name: v
             for name, v in self._options(defaults).items()
-            if name not in ("retries", "split_granularity", "cleanup")
+            if name not in ("retries", "split_granularity", "cleanup", "word_timestamps")
         }
         self._tts.request("Hello.", **taken)
 
@@ -97,6 +103,7 @@ class Speaker:
         """Stop the engine. What is being spoken fails with EngineError."""
         self._tts.close()
         self.references.close()
+        self._threads.shutdown(cancel_futures=True)
 
     def _unforeseen(self, item: Item, error: Exception) -> Outcome:
         if not self._tts.engine.health().alive:
@@ -145,7 +152,7 @@ class Speaker:
         """Write the audio, so that it lasts."""
         speed = float(item.fields.get("speed", 1.0))
         path = self._how.work / f"{item.id}.{self._how.format}"
-        sink = FileSink(path, self._how.format, speech.sample_rate, speed, self._marks)
+        sink = Output(path, self._how.format, speech.sample_rate, speed, self._marks)
         try:
             sink.feed(speech.samples)
         finally:

@@ -60,19 +60,9 @@ class BenchJob:
     require_real_time: bool = False
 
 
-@dataclass(frozen=True)
-class SystemUnderTest:
-    """The target of the load: the sender, and what it must know before a run's prompts are sent."""
-
-    sender: Sender
-    prepare: Callable[[Sequence[TextItem]], None]
-    spool: Spool
-    facts: Callable[[], Mapping[str, Any]]
-    """Asked when the load is over: GPU peaks are only known then."""
-
-
-async def run(job: BenchJob, target: SystemUnderTest) -> int:
-    """Do the job, print the report, write the files. Returns the exit code: 1 if nothing succeeded, if real time was
+async def run(job: BenchJob, sender: Sender, spool: Spool, facts: Callable[[], Mapping[str, Any]]) -> int:
+    """Do the job, print the report, write the files. facts: asked when the load is over, as GPU peaks are only known
+    then. Returns the exit code: 1 if nothing succeeded, if real time was
     required and not kept, or if a disk was full. What was measured before is reported then."""
     runs: list[BenchRun] = []
     wrong: list[str] = []
@@ -83,9 +73,9 @@ async def run(job: BenchJob, target: SystemUnderTest) -> int:
         if several and settings.save_audio:
             settings = replace(settings, save_audio=settings.save_audio / f"run-{len(runs) + 1:02d}")
         plan = session.make_plan(level, settings, job.texts)
-        target.prepare(plan.prompts)
-        done = await session.run_level(target.sender, plan, level, settings, target.spool)
-        _score(done, job, target.spool)
+        sender.prepare(plan.prompts)
+        done = await session.run_level(sender, plan, level, settings, spool)
+        _score(done, job, spool)
         runs.append(done)
         if done.unsaved:
             wrong.append(f"--save-audio: {done.unsaved}")
@@ -107,7 +97,7 @@ async def run(job: BenchJob, target: SystemUnderTest) -> int:
         job = replace(job, capacity=None)  # a search that did not end has found nothing
     _print(job, runs, found)
     if job.files:
-        wrong += _write(job, job.files, target.facts(), runs, found)
+        wrong += _write(job, job.files, facts(), runs, found)
     for what in wrong:
         print(f"error: {what}", file=sys.stderr)
     kept = all(done.summary.verdict.maintained for done in runs)

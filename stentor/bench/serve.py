@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import aiohttp
 
-from stentor.bench.campaign import BenchJob, SystemUnderTest, run
+from stentor.bench.campaign import BenchJob, run
 from stentor.bench.load.client import Client, ServerTarget
 from stentor.bench.load.generator import garbage_collection_off
 from stentor.bench.load.prompts import select
@@ -39,7 +39,7 @@ async def _serve(target: ServerTarget, make_job: Callable[[str], BenchJob], read
                 "server": await facts.server_facts(client.session, target.base_url),
             }
             with facts.gpu_watch(facts.is_local(target.base_url)) as gpus, garbage_collection_off():
-                return await run(job, SystemUnderTest(client, client.prepare, spool, lambda: known | gpus()))
+                return await run(job, client, spool, lambda: known | gpus())
     finally:
         spool.close()
 

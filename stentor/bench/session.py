@@ -1,13 +1,13 @@
 """One level of load, from schedule to summary. The server and the in-process benchmark share it."""
 
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
 from stentor.bench.load import arrivals, generator, prompts
 from stentor.bench.load.arrivals import Ramp
@@ -97,8 +97,10 @@ async def run_level(sender: Sender, plan: LoadPlan, level: Level, settings: Sett
         await sender.send(prompt)
     spool.clear()
     total = None if plan.offsets is None and plan.duration else len(plan.prompts)
-    with Progress(total, settings.progress) as progress:
-        trace = await generator.run(plan, sender, progress.add)
+    shown = settings.progress and sys.stderr.isatty()
+    words = "{n_fmt} of {total_fmt} requests done, {rate_fmt} "
+    with tqdm(total=total, unit=" req", disable=not shown, leave=False, mininterval=0.25, bar_format=words) as progress:
+        trace = await generator.run(plan, sender, progress.update)
     results: list[RequestResult] = []
     folder, unsaved = settings.save_audio, None
     # Not by the prompt's index: a closed loop with a duration repeats prompts.
@@ -186,30 +188,3 @@ async def _check_determinism(
         "other_length": lengths,
         "largest_difference": largest,
     }
-
-
-class Progress:
-    """A counter on stderr while a terminal watches."""
-
-    def __init__(self, total: int | None, wanted: bool) -> None:
-        self._total = total
-        self._done = 0
-        self._shown_at = self._started = time.perf_counter()
-        self._wanted = wanted and sys.stderr.isatty()
-
-    def __enter__(self) -> "Progress":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._wanted:
-            print("\r" + " " * 60 + "\r", end="", file=sys.stderr, flush=True)
-
-    def add(self, done: int) -> None:
-        """Count finished requests. It writes at most four times a second."""
-        self._done += done
-        now = time.perf_counter()
-        if self._wanted and now - self._shown_at > 0.25:
-            self._shown_at = now
-            of = f" of {self._total}" if self._total is not None else ""
-            rate = self._done / (now - self._started)
-            print(f"\r{self._done}{of} requests done, {rate:.2f} req/s ", end="", file=sys.stderr, flush=True)

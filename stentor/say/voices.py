@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
+from typing import Any
 
 from stentor.api import TTS
 from stentor.models.info import ModelInfo
 from stentor.say.progress import loading
 
 
-def run(args: argparse.Namespace) -> int:
-    """Load the model and print what its spec says."""
-    with loading(args.model or "the built-in voice"):
-        tts = TTS(args.model, device=args.device, dtype=args.dtype, quantization=args.quantization, max_num_seqs=1)
+def run(load: dict[str, Any]) -> int:
+    """Load the model with these arguments of `TTS` and print what its spec says."""
+    with loading(load.get("model", "the built-in voice")):
+        tts = TTS(**load, max_num_seqs=1)
     with tts:
         for name, value in facts(tts.spec).items():
             print(f"{name:<16}{value}")

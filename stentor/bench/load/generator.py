@@ -30,6 +30,10 @@ class Sender(Protocol):
         """Clock of all time stamps of a run, those of the load generator included."""
         ...
 
+    def prepare(self, prompts: Sequence[TextItem]) -> None:
+        """Get ready for a run's prompts before its load begins."""
+        ...
+
     async def send(self, prompt: TextItem) -> Reply: ...
 
 
