@@ -12,8 +12,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
 from stentor.arguments import shown
+from stentor.config import function_of
 from stentor.errors import EngineError
-from stentor.plugins import function_of
 
 if TYPE_CHECKING:
     import numpy as np

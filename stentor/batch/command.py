@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from stentor import local_ray
-from stentor.batch import settings
 from stentor.batch.catalogue import CUT, FAILED, SPOKEN, TODO, Catalogue
 from stentor.batch.fields import FIELDS
 from stentor.batch.files import SHARD_NAME, Files
 from stentor.batch.item import said
 from stentor.batch.manifest import NAME, Manifest
-from stentor.batch.plan import SHOWN, Plan, plan
+from stentor.batch.plan import SHOWN, Plan, check_settings, plan, write_settings
 from stentor.batch.run import Results, Tally, speak_all, without_wrong
 from stentor.errors import EngineError, InvalidRequest
 from stentor.say.progress import SpeakingBar, loading
@@ -56,9 +55,9 @@ def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
     Returns 0, 3 if max_frames cut some, 4 if some failed, 130 if it was interrupted.
     """
     asked = plan(args, load)
-    settings.check(asked.folder, asked.settings, args.resume)
+    check_settings(asked.folder, asked.settings, args.resume)
     with _sigterm_raises(), closing(asked.catalogue(args.strict)) as items, _locked(asked):
-        settings.check(asked.folder, asked.settings, args.resume)  # another process may have been here meanwhile
+        check_settings(asked.folder, asked.settings, args.resume)  # another process may have been here meanwhile
         try:
             output = asked.output()
             with closing(_taken_up(asked, items, output, args.retry_failed)) as listed:
@@ -131,7 +130,7 @@ def _speak(asked: Plan, items: Catalogue, output: Files, listed: Manifest, stric
     audio = Path(tempfile.mkdtemp(prefix="audio-", dir=asked.work))  # processes of a killed run may write to its own
     with closing(_loaded(asked, items, audio, strict)) if items.count(TODO) else nullcontext() as pool:
         told.load = time.perf_counter() - started
-        settings.write(asked.folder, asked.settings)
+        write_settings(asked.folder, asked.settings)
         done = items.chars() - items.chars(TODO)
         with closing(SpeakingBar(items.chars(), done)) as bar, _interruptible() as stop:
             results = Results(output, listed, bar, done, SHOWN)

@@ -28,8 +28,8 @@ class Files:
     """audio/ID.FORMAT in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._audio = folder / "audio"
-        self._audio.mkdir(exist_ok=True)
+        self._place = folder / "audio"
+        self._place.mkdir(exist_ok=True)
 
     def recover(self) -> tuple[list[Row], list[Row]]:
         """Before anything is placed: take up what a run left that was killed. The rows of audio that stands at its
@@ -42,9 +42,9 @@ class Files:
         for outcome in outcomes:
             if outcome.path is not None:
                 outcome.row["path"] = f"audio/{outcome.path.name}"
-                disk.move(outcome.path, self._audio / outcome.path.name)
+                disk.move(outcome.path, self._place / outcome.path.name)
         if any(outcome.path is not None for outcome in outcomes):
-            disk.sync_folder(self._audio)
+            disk.sync_folder(self._place)
         yield [outcome.row for outcome in outcomes]
 
     def finish(self) -> Iterator[list[Row]]:

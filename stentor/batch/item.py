@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stentor.batch.fields import check_id, merged
-from stentor.batch.openai import unfolded
+from stentor.batch.fields import check_id, merged, unfolded
 from stentor.batch.reader import Record
 from stentor.errors import InvalidRequest
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stentor.arguments import shown
+from stentor.batch import disk
 from stentor.batch.catalogue import Catalogue
 from stentor.batch.files import Files, Shards, pack_tar
 from stentor.batch.item import Run, checked, said
@@ -18,7 +21,9 @@ from stentor.config import path_of
 from stentor.errors import InvalidRequest
 from stentor.flags import INPUT_FORMATS, SHARD_ITEMS, check_files, check_speed, request_options
 from stentor.say.target import WRITTEN, available, marks
+from stentor.untrusted import MIB, Missing, Unreadable, read_json
 
+SETTINGS = "run.json"  # the settings of a run, which a resumed run must share
 SHOWN = 5  # wrong lines and failed items that are told on standard error
 
 
@@ -163,3 +168,36 @@ def _adapter(given: str) -> tuple[str, str]:
 def _absolute(value: Any) -> Any:
     """A path as a string that means the same in another folder, and anything else as it is."""
     return str(value.resolve()) if isinstance(value, Path) else value
+
+
+def check_settings(folder: Path, settings: dict[str, Any], resume: bool) -> None:
+    """InvalidRequest if the folder holds another run, or this one with other settings. Nothing is written."""
+    known = _settings_of(folder)
+    if known is None:
+        return
+    if not resume:
+        raise InvalidRequest("output", f"{str(folder)!r} holds a run already; --resume continues it")
+    for name in sorted(known.keys() | settings.keys()):
+        before, now = known.get(name), settings.get(name)
+        if before != now:
+            said = f"was {shown(before)} when the run began, and is {shown(now)}; use another folder"
+            raise InvalidRequest(name, said)
+
+
+def write_settings(folder: Path, settings: dict[str, Any]) -> None:
+    """Note the settings of a run."""
+    with disk.replaced(folder / SETTINGS) as handle:
+        disk.write_all(handle, (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def _settings_of(folder: Path) -> dict[str, Any] | None:
+    path = folder / SETTINGS
+    try:
+        known = read_json(path, MIB)
+    except Missing:
+        return None
+    except Unreadable as e:
+        raise InvalidRequest("output", f"{str(path)!r} {e}") from None
+    if not isinstance(known, dict):
+        raise InvalidRequest("output", f"{str(path)!r} holds no settings")
+    return known

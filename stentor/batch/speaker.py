@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,10 +15,11 @@ from stentor.audio import Reference
 from stentor.batch.fields import listed
 from stentor.batch.item import SAID, Item, Outcome, failed
 from stentor.batch.reader import LINE_BYTES
-from stentor.batch.references import References
 from stentor.client_names import OPENAI_VOICES, openai_voice, own_voice
 from stentor.config import Policy, path_of
+from stentor.engine.once import CacheCounts, LruCache, OnceCache
 from stentor.errors import EngineError, InvalidRequest, StentorError
+from stentor.models.info import ReferenceAudio
 from stentor.output.marks import Marks
 from stentor.request import Given
 from stentor.say.target import Output
@@ -28,6 +29,8 @@ from stentor.text.files import decoded
 from stentor.untrusted import Unreadable, read_bytes
 
 READ_HERE = ("text", "text_file", "reference", "reference_text", "prompt", "prompt_text", "speed")
+KEPT_BYTES = 256 * 2**20  # of samples of references. A file that was dropped is read again
+READERS = 2  # threads that read them
 AHEAD = 2  # items that are prepared, spoken or written at a time, for each slot of the engine
 
 
@@ -174,3 +177,31 @@ class Speaker:
             "input": item.digest,
         }
         return Outcome(row, item.chars, text, path)
+
+
+class References:
+    """Reference audio by path. For many threads, of which several that want one file wait for one reading."""
+
+    def __init__(self, load: Callable[[Reference], ReferenceAudio], kept_bytes: int = KEPT_BYTES) -> None:
+        """load: `TTS.load_reference`."""
+        kept: LruCache[ReferenceAudio] = LruCache(kept_bytes, lambda audio: audio.samples.nbytes)
+        self._load = load
+        self._files = OnceCache("stentor-batch-reference", READERS, kept, lambda: None)
+
+    def load(self, param: str, path: Path, text: str | None) -> ReferenceAudio:
+        """The audio of a file and its transcript. InvalidRequest names `param` and says what is wrong with the file."""
+        claim = self._files.claim(str(path), lambda: self._load(Reference(path)))
+        try:
+            return ReferenceAudio(claim.result().recording, text)
+        except InvalidRequest as e:
+            raise InvalidRequest(param, e.message) from None
+        finally:
+            claim.leave()
+
+    def counts(self) -> CacheCounts:
+        """`misses`: files that were read. `hits`: lines that took one that was there or being read."""
+        return self._files.counts()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._files.close()

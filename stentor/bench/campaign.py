@@ -1,7 +1,7 @@
 """One invocation: a run, repeats, a sweep or a search. Then it prints the report and writes the files."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stentor.bench import search, session
+from stentor.bench import session
 from stentor.bench.load.generator import Sender
 from stentor.bench.load.prompts import TextItem
 from stentor.bench.load.record import Spool, SpoolError
@@ -116,7 +116,38 @@ async def _search(job: BenchJob, capacity: Capacity, measure: Callable[[Level], 
                 return False
         return True
 
-    return await search.highest_passing(passes, capacity.lowest_rps, capacity.highest_rps, capacity.tolerance)
+    return await highest_passing(passes, capacity.lowest_rps, capacity.highest_rps, capacity.tolerance)
+
+
+async def highest_passing(
+    passes: Callable[[float], Awaitable[bool]], lowest: float, highest: float, tolerance: float
+) -> float | None:
+    """Search the highest rate in [lowest, highest] that passes.
+
+    Doubles from `lowest` until a rate fails, then halves the interval (geometrically) until its ends differ by less
+    than `tolerance` (0.05 = 5 %). Passing is taken to be monotonic. Noise near the edge moves the answer by about
+    the tolerance.
+
+    Returns:
+        The highest rate that was tried and passed, or None if even `lowest` failed.
+    """
+    good: float | None = None
+    bad: float | None = None
+    rate = lowest
+    while bad is None and (good is None or good < highest):
+        if await passes(rate):
+            good, rate = rate, min(rate * 2, highest)
+        elif good is None:
+            return None
+        else:
+            bad = rate
+    while good is not None and bad is not None and bad / good > 1 + tolerance:
+        rate = (good * bad) ** 0.5
+        if await passes(rate):
+            good = rate
+        else:
+            bad = rate
+    return good
 
 
 def _misses(summary: Summary, slo_ttfa_s: float | None) -> str:

@@ -15,7 +15,7 @@ from stentor.bench.load.backends import BACKENDS, RequestDefaults
 from stentor.bench.load.record import Framing
 from stentor.bench.metrics import score
 from stentor.bench.metrics.measure import METRICS
-from stentor.bench.report.output import Files, default_stem
+from stentor.bench.report.output import DESCRIBED, OF_ENGINE, Files, default_stem
 from stentor.bench.report.table import TableOptions
 from stentor.bench.session import Level, Settings
 from stentor.flags import taken
@@ -211,11 +211,5 @@ def _describe(args: argparse.Namespace, model: str) -> dict[str, Any]:
     online = args.bench_command == "serve"
     how = {"backend": "offline", "response_format": "float32"} | vars(args)
     how |= {"model_id": model, "tokenizer_id": None, "duration_s": args.duration, "warmup_s": args.warmup_seconds}
-    own = () if online else ("device", "dtype", "quantization", "mode")
-    return {name: how[name] for name in (*_DESCRIBED, *own)} | _pairs("--metadata", args.metadata)
-
-
-_DESCRIBED = (
-    *("backend", "model_id", "tokenizer_id", "dataset_name", "dataset_language", "burstiness", "duration_s"),
-    *("warmup_s", "num_warmups", "response_format", "voice", "language", "request_seed", "extra_body"),
-)
+    own = () if online else OF_ENGINE
+    return {name: how[name] for name in (*DESCRIBED, *own)} | _pairs("--metadata", args.metadata)

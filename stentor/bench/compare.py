@@ -5,33 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stentor.bench.report.output import SCHEMA
+from stentor.bench.report.output import DESCRIBED, OF_ENGINE, SCHEMA
 from stentor.bench.report.table import markdown
 
-_SETTINGS = (
-    "backend",
-    "model_id",
-    "dataset_name",
-    "dataset_language",
-    "num_prompts",
-    "request_rate",
-    "burstiness",
-    "max_concurrency",
-    "ramp_up_strategy",
-    "duration_s",
-    "warmup_s",
-    "num_warmups",
-    "response_format",
-    "voice",
-    "language",
-    "seed",
-    "request_seed",
-    "extra_body",
-    "device",
-    "dtype",
-    "quantization",
-    "mode",
-)
+_SETTINGS = (*DESCRIBED, *OF_ENGINE, "num_prompts", "request_rate", "max_concurrency", "ramp_up_strategy", "seed")
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,9 @@ async def run_level(sender: Sender, plan: LoadPlan, level: Level, settings: Sett
     # Not by the prompt's index: a closed loop with a duration repeats prompts.
     for number, exchange in enumerate(trace.exchanges):
         audio = decode_reply(exchange, spool, settings)
-        results.append(_measure(exchange, audio))
+        results.append(measure(exchange, audio))
+        if audio is not None:
+            results[-1].quality = quality.assess(audio, exchange.prompt.text)
         if folder is not None and unsaved is None and audio is not None and audio.samples.size:
             unsaved = _save(folder / f"{number:05d}.wav", audio)
     window = _window(trace, settings)
@@ -130,13 +132,6 @@ def decode_reply(exchange: Exchange, spool: Spool, settings: Settings) -> Decode
     if exchange.reply is None:
         return None
     return decode(exchange.reply, spool.get(exchange.reply.body), settings.framing, settings.assumed_rate)
-
-
-def _measure(exchange: Exchange, audio: DecodedAudio | None) -> RequestResult:
-    result = measure(exchange, audio)
-    if audio is not None:
-        result.quality = quality.assess(audio, exchange.prompt.text)
-    return result
 
 
 def _save(path: Path, audio: DecodedAudio) -> str | None:

@@ -12,8 +12,8 @@ from typing import Protocol
 import numpy as np
 
 from stentor.arguments import shown, whole
+from stentor.config import function_of
 from stentor.errors import InvalidRequest, WatermarkError
-from stentor.plugins import function_of
 
 PROBED = (8_000, 24_000, 48_000)  # Hz: the lowest and the highest that is sent, and the usual one
 

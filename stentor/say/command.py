@@ -68,7 +68,8 @@ def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
         if play is not None:
             sinks.append(play(tts.sample_rate))
         spoken = Spoken()
-        with _written(_place(out)), _told_if_interrupted(out, spoken, args.speed):
+        where = "the loudspeaker" if out is None else out.path or "standard output"
+        with _written(where), _told_if_interrupted(out, spoken, args.speed):
             _speak(tts, text, options, sinks, spoken)
     if args.srt is not None:
         subtitles = SUBTITLES[args.srt.suffix.lower()](faster(spoken.segments, args.speed))
@@ -172,11 +173,6 @@ def _report_speed(spoken: Spoken, load: float) -> None:
         f"first audio {spoken.first:.2f} s, RTF {spoken.took / max(spoken.seconds, 1e-9):.2f}",
         file=sys.stderr,
     )
-
-
-def _place(out: Target | None) -> Path | str:
-    """Where the audio goes, in words."""
-    return "the loudspeaker" if out is None else out.path or "standard output"
 
 
 @contextmanager

@@ -45,7 +45,9 @@ def check(output: str | None, format: str | None, play: bool) -> Target | None:
         raise InvalidRequest("output", f"folder {str(path.parent)!r} does not exist")
     known = format or SUFFIXES.get(path.suffix.lower())
     if known is None:
-        raise InvalidRequest("output", f"cannot write {path.suffix or 'a file without suffix'!r}; {_known()}")
+        raise InvalidRequest(
+            "output", f"cannot write {path.suffix or 'a file without suffix'!r}; use {', '.join(SUFFIXES)}"
+        )
     return Target(path, available(known, WRITTEN))
 
 
@@ -73,10 +75,6 @@ def marks(provenance: bool, watermark: str | None, model: str | None, format: st
     from stentor.output.marks import Marks
 
     return Marks.of(provenance, watermark, model)
-
-
-def _known() -> str:
-    return "use " + ", ".join(SUFFIXES)
 
 
 class Output:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Protocol
 
 import numpy as np
@@ -124,7 +125,7 @@ async def _open_loop(
 
 
 async def _closed_loop(plan: LoadPlan, sender: Sender, trace: Trace, progress: Callable[[int], None]) -> None:
-    prompts = _endless(plan.prompts) if plan.duration else iter(plan.prompts)
+    prompts = cycle(plan.prompts) if plan.duration else iter(plan.prompts)
     end = trace.started + plan.duration if plan.duration else np.inf
 
     async def worker() -> None:
@@ -139,11 +140,6 @@ async def _closed_loop(plan: LoadPlan, sender: Sender, trace: Trace, progress: C
             progress(1)
 
     await _all({asyncio.create_task(worker()) for _ in range(plan.max_concurrency or 1)})
-
-
-def _endless(prompts: Sequence[TextItem]) -> Iterator[TextItem]:
-    while True:
-        yield from prompts
 
 
 async def _all(tasks: set[asyncio.Task[None]]) -> None:

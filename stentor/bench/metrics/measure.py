@@ -21,7 +21,6 @@ class Metric:
     title: str
     """Heading of its block in the vLLM layout, or its row in the playback table."""
     unit: Unit
-    better: Literal["lower", "higher", ""]
 
     @property
     def scale(self) -> float:
@@ -40,32 +39,32 @@ class Metric:
 
 # Blocks of the table that `vllm bench serve --omni` prints, in its order.
 VLLM_METRICS = (
-    Metric("e2el", "End-to-end Latency", "ms", "lower"),
-    Metric("audio_ttfp", "Time to First Packet", "ms", "lower"),
-    Metric("audio_rtf", "Real Time Factor", "", "lower"),
-    Metric("audio_duration", "Audio Duration", "s", ""),
-    Metric("audio_underrun", "Streaming Audio Underrun", "s", "lower"),
+    Metric("e2el", "End-to-end Latency", "ms"),
+    Metric("audio_ttfp", "Time to First Packet", "ms"),
+    Metric("audio_rtf", "Real Time Factor", ""),
+    Metric("audio_duration", "Audio Duration", "s"),
+    Metric("audio_underrun", "Streaming Audio Underrun", "s"),
 )
 PLAYBACK_METRICS = (
-    Metric("ttfb", "TTFB, headers", "ms", "lower"),
-    Metric("first_pcm", "First PCM sample", "ms", "lower"),
-    Metric("audible_ttfa", "Audible TTFA", "ms", "lower"),
-    Metric("leading_silence", "Leading silence", "ms", "lower"),
-    Metric("start_buffer", "Start buffer, gapless", "ms", "lower"),
-    Metric("stall_max", "Largest stall", "ms", "lower"),
-    Metric("first_chunk", "First chunk's audio", "ms", ""),
-    Metric("rtf_gen", "RTF, generation only", "", "lower"),
+    Metric("ttfb", "TTFB, headers", "ms"),
+    Metric("first_pcm", "First PCM sample", "ms"),
+    Metric("audible_ttfa", "Audible TTFA", "ms"),
+    Metric("leading_silence", "Leading silence", "ms"),
+    Metric("start_buffer", "Start buffer, gapless", "ms"),
+    Metric("stall_max", "Largest stall", "ms"),
+    Metric("first_chunk", "First chunk's audio", "ms"),
+    Metric("rtf_gen", "RTF, generation only", ""),
 )
 # In the files only.
 OTHER_METRICS = (
-    Metric("stall_total", "Stalled, zero buffer", "ms", "lower"),
-    Metric("send_lag", "Send lag", "ms", "lower"),
-    Metric("client_queue", "Client queue", "ms", ""),
-    Metric("connect", "Connect and send", "ms", ""),
-    Metric("e2el_queued", "E2EL from planned time", "ms", "lower"),
-    Metric("ws_setup", "WebSocket set-up", "ms", "lower"),
-    Metric("text_ingress", "Text sending time", "ms", ""),
-    Metric("after_text", "Last text to end", "ms", "lower"),
+    Metric("stall_total", "Stalled, zero buffer", "ms"),
+    Metric("send_lag", "Send lag", "ms"),
+    Metric("client_queue", "Client queue", "ms"),
+    Metric("connect", "Connect and send", "ms"),
+    Metric("e2el_queued", "E2EL from planned time", "ms"),
+    Metric("ws_setup", "WebSocket set-up", "ms"),
+    Metric("text_ingress", "Text sending time", "ms"),
+    Metric("after_text", "Last text to end", "ms"),
 )
 METRICS = {metric.name: metric for metric in (*VLLM_METRICS, *PLAYBACK_METRICS, *OTHER_METRICS)}
 
@@ -87,9 +86,9 @@ class RequestResult:
     stalls: int = 0
     samples: int = 0
     sample_rate: int = 0
-    rate_source: str = "none"
+    sample_rate_source: str = "none"
     audible: bool = False
-    audio_hash: str = ""
+    audio_sha256: str = ""
     input_tokens: int | None = None
     output_tokens: int | None = None
     quality: dict[str, Any] = field(default_factory=dict)
@@ -110,11 +109,11 @@ def measure(exchange: Exchange, audio: DecodedAudio | None) -> RequestResult:
         result.failure = Failure("dropped", "the limit of requests in flight was reached; it was never sent")
         return result
     result.sent, result.ended, result.failure = reply.sent, reply.ended, audio.failure
-    result.sample_rate, result.rate_source, result.notes = audio.rate, audio.rate_source, audio.notes
+    result.sample_rate, result.sample_rate_source, result.notes = audio.rate, audio.rate_source, audio.notes
     result.input_tokens, result.output_tokens = audio.input_tokens, audio.output_tokens
     result.samples = audio.samples.size
     result.chunk_times, result.chunk_samples = audio.times, audio.counts
-    result.audio_hash = hashlib.sha256(audio.audio).hexdigest()[:16] if audio.audio else ""
+    result.audio_sha256 = hashlib.sha256(audio.audio).hexdigest()[:16] if audio.audio else ""
     times = {
         "ttfb": reply.headers_at,
         "audio_ttfp": audio.first_payload,
