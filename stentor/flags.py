@@ -95,7 +95,7 @@ REQUEST = {
     "seed": flag("the same seed gives the same audio", int),
     **{name: flag("option of the model", number, metavar="N") for name in OPTIONS},
 }
-"""Who speaks, and how."""
+"""The voice of a text, and how it is spoken."""
 
 _LOAD = (*MODEL, *THREADS, *LORA, *LEXICON, *ALIGNER, "max_num_seqs", "deterministic")
 _SPOKEN = ("voice", "language", "instructions", *CLEANUP, *OPTIONS)

@@ -7,6 +7,7 @@ import argparse
 import json
 import math
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,9 +55,16 @@ def _exit_code(command: Any) -> Any:
 
 
 def _serve(args: argparse.Namespace) -> int:
+    try:
+        from stentor.bench.serve import serve
+    except ModuleNotFoundError as error:
+        install = "install it with: pip install 'stentor[bench]'"
+        raise ValueError(f"`stentor bench serve` needs {error.name}; {install}") from None
     from stentor.bench import command
 
-    return command.serve(args)
+    target = command.server_target(args)
+    job = partial(command.job, args, framing=target.backend.framing)
+    return serve(target, job, args.ready_check_timeout_sec)
 
 
 def _offline(args: argparse.Namespace) -> int:

@@ -8,37 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from stentor.bench.campaign import BenchJob, Capacity, Scoring
-from stentor.bench.cli import METRIC_NAMES
 from stentor.bench.load import prompts
-from stentor.bench.load.arrivals import Ramp
 from stentor.bench.load.backends import BACKENDS, RequestDefaults
+from stentor.bench.load.client import ServerTarget
+from stentor.bench.load.generator import Ramp
 from stentor.bench.load.record import Framing
 from stentor.bench.metrics import score
-from stentor.bench.metrics.measure import METRICS
+from stentor.bench.metrics.measure import METRICS, VLLM_METRICS
 from stentor.bench.report.output import DESCRIBED, OF_ENGINE, Files, default_stem
 from stentor.bench.report.table import TableOptions
 from stentor.bench.session import Level, Settings
 from stentor.flags import taken
 
+METRIC_NAMES = tuple(metric.name for metric in VLLM_METRICS)
 TEXT_METRICS = ("ttft", "tpot", "itl")
 
 
-def serve(args: argparse.Namespace) -> int:
-    """Run the job of the flags on a server. Returns the exit code. ValueError names a flag that is wrong."""
-    try:
-        from stentor.bench.serve import serve
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"`stentor bench serve` needs {error.name}; install it with: pip install 'stentor[bench]'"
-        ) from None
-    target = server_target(args)
-    return serve(target, lambda model: _job(args, model, target.backend.framing), args.ready_check_timeout_sec)
-
-
-def server_target(args: argparse.Namespace) -> Any:
+def server_target(args: argparse.Namespace) -> ServerTarget:
     """The `ServerTarget` of the flags. ValueError names one that is wrong."""
-    from stentor.bench.load.client import ServerTarget
-
     url = args.base_url or f"http://{args.host}:{args.port}"
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"--base-url: expected http:// or https://, got {url!r}")
@@ -53,7 +40,8 @@ def server_target(args: argparse.Namespace) -> Any:
 
 
 def offline(args: argparse.Namespace, load: dict[str, Any]) -> int:
-    """Run the job of the flags on the engine, with these arguments of `TTS`. Returns and raises what `serve` does."""
+    """Run the job of the flags on the engine, with these arguments of `TTS`. Returns the exit code. ValueError
+    names a flag that is wrong."""
     import stentor
     from stentor.bench.offline import CallOptions, offline
 
@@ -61,12 +49,12 @@ def offline(args: argparse.Namespace, load: dict[str, Any]) -> int:
     shared |= {"seed": args.request_seed, "ignore_eos": args.ignore_eos or None}
     shared = {name: value for name, value in shared.items() if value is not None} | args.extra_body
     options = CallOptions(args.mode, shared, stentor.Reference)
-    job = _job(args, args.model or "embedded", "float32")
+    asked = job(args, args.model or "embedded", "float32")
     # Open loop: the threads limit how many requests run at once. Waiting for one shows as client queue.
-    threads = max(level.max_concurrency or min(args.max_in_flight, 512) for level in job.levels)
+    threads = max(level.max_concurrency or min(args.max_in_flight, 512) for level in asked.levels)
     given = {**load, **args.engine_options}
     with stentor.TTS(given.pop("model", None), **given) as engine:
-        return offline(engine, options, job, threads)
+        return offline(engine, options, asked, threads)
 
 
 def _pairs(flag: str, values: list[str]) -> dict[str, str]:
@@ -76,7 +64,8 @@ def _pairs(flag: str, values: list[str]) -> dict[str, str]:
     return dict(value.split("=", 1) for value in values)
 
 
-def _job(args: argparse.Namespace, model: str, framing: Framing) -> BenchJob:
+def job(args: argparse.Namespace, model: str, framing: Framing) -> BenchJob:
+    """The job of the flags. ValueError names one that is wrong."""
     score.require(bool(args.wer), args.mos)
     levels = _levels(args)
     label = args.label or args.bench_command

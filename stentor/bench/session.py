@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from stentor.bench.load import arrivals, generator, prompts
-from stentor.bench.load.arrivals import Ramp
-from stentor.bench.load.generator import LoadPlan, Sender, Trace
+from stentor.bench.load import generator, prompts
+from stentor.bench.load.generator import LoadPlan, Ramp, Sender, Trace
 from stentor.bench.load.prompts import TextItem
-from stentor.bench.load.record import Exchange, Framing, Spool
+from stentor.bench.load.record import Exchange, Floats, Framing, Spool
 from stentor.bench.metrics import quality
 from stentor.bench.metrics.decode import DecodedAudio, decode
 from stentor.bench.metrics.measure import RequestResult, measure
@@ -81,14 +80,14 @@ def make_plan(level: Level, settings: Settings, texts: Sequence[TextItem]) -> Lo
     )
 
 
-def _offsets(level: Level, settings: Settings, total: float | None) -> arrivals.Times | None:
+def _offsets(level: Level, settings: Settings, total: float | None) -> Floats | None:
     if level.ramp:
-        return arrivals.ramped(settings.num_prompts, level.ramp, settings.burstiness, level.seed)
+        return generator.ramped(settings.num_prompts, level.ramp, settings.burstiness, level.seed)
     if np.isinf(level.rate):
         return None if level.max_concurrency else np.zeros(settings.num_prompts)
     if total:
-        return arrivals.fixed_duration(total, level.rate, settings.burstiness, level.seed)
-    return arrivals.fixed_count(settings.num_prompts, level.rate, settings.burstiness, level.seed)
+        return generator.fixed_duration(total, level.rate, settings.burstiness, level.seed)
+    return generator.fixed_count(settings.num_prompts, level.rate, settings.burstiness, level.seed)
 
 
 async def run_level(sender: Sender, plan: LoadPlan, level: Level, settings: Settings, spool: Spool) -> BenchRun:

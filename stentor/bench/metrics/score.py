@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from stentor.bench.metrics.playback import Samples
+from stentor.bench.load.record import Samples
 
 _RATE = 16000
 _IDEOGRAPH = re.compile(r"[\u3400-\u9fff]")

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from stentor.bench.load.record import Floats
 from stentor.bench.metrics import quality
 from stentor.bench.metrics.measure import METRICS, RequestResult
-from stentor.bench.metrics.playback import Floats
 from stentor.bench.metrics.quality import Quality
 
 CONTINUITY_S = 0.1

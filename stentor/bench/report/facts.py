@@ -24,7 +24,7 @@ _GPU_FIELDS = {
     "power.draw": "power_w",
     "temperature.gpu": "temperature_c",
 }
-"""What `nvidia-smi` is asked, and what the answers are called here. Its name and driver come before them."""
+"""Questions to `nvidia-smi`, and names of the answers. Its name and driver come before them."""
 _ASKED = ("name", "driver_version", *_GPU_FIELDS)
 _SERVER_PATHS = ("/version", "/info", "/model_info", "/v1/models", "/health")
 _LARGEST_ANSWER = 20_000

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from stentor.bench.load.record import Samples
 from stentor.bench.metrics.measure import METRICS, RequestResult
-from stentor.bench.metrics.playback import Samples
 from stentor.bench.metrics.summary import MetricStats, Summary
 from stentor.output.encode import wav_header
 
@@ -24,7 +24,7 @@ DESCRIBED = (
 )
 """Settings in a result, beside the load."""
 OF_ENGINE = ("device", "dtype", "quantization", "mode")
-"""The same of `bench offline`."""
+"""Settings that only `bench offline` has."""
 
 
 def flat(summary: Summary, settings: Mapping[str, Any]) -> dict[str, Any]:
