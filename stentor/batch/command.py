@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -38,17 +37,6 @@ SOME_CUT, SOME_FAILED, INTERRUPTED = 3, 4, 130  # exit codes
 AUDIO = re.compile(r"audio-[a-z0-9_]{8}")  # folders of `tempfile`
 
 
-@dataclass
-class Told:
-    """Report of a run at its end. before: items of earlier runs. Times are seconds of work."""
-
-    before: int
-    load: float = 0.0
-    speaking: float = 0.0
-    tally: Tally = field(default_factory=Tally)
-    complete: bool = True
-
-
 def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
     """Speak all items, with these arguments of `TTS`.
 
@@ -61,15 +49,17 @@ def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
         try:
             output = asked.output()
             with closing(_taken_up(asked, items, output, args.retry_failed)) as listed:
-                told = Told(items.count() - items.count(TODO))
-                _speak(asked, items, output, listed, args.strict, told)
+                tally = Tally(items.count() - items.count(TODO))
+                _speak(asked, items, output, listed, args.strict, tally)
         except OSError as e:
             raise EngineError(f"the run stopped, and --resume goes on: {e}") from e
         except KeyboardInterrupt:  # while the model was loaded, or a second one
             _tell_interrupted(items)
             return INTERRUPTED
-        _report(asked, items, told)
-        return _code(items, told)
+        _report(asked, items, tally)
+        if not tally.complete:
+            return INTERRUPTED
+        return SOME_FAILED if items.count(FAILED) else SOME_CUT if items.count(CUT) else 0
 
 
 @contextmanager
@@ -124,22 +114,22 @@ def _taken_up(asked: Plan, items: Catalogue, output: Files, retry_failed: bool) 
     return listed
 
 
-def _speak(asked: Plan, items: Catalogue, output: Files, listed: Manifest, strict: bool, told: Told) -> None:
+def _speak(asked: Plan, items: Catalogue, output: Files, listed: Manifest, strict: bool, tally: Tally) -> None:
     """Load the model, if there is anything to speak, and speak it."""
     started = time.perf_counter()
     audio = Path(tempfile.mkdtemp(prefix="audio-", dir=asked.work))  # processes of a killed run may write to its own
     with closing(_loaded(asked, items, audio, strict)) if items.count(TODO) else nullcontext() as pool:
-        told.load = time.perf_counter() - started
+        tally.load = time.perf_counter() - started
         write_settings(asked.folder, asked.settings)
         done = items.chars() - items.chars(TODO)
         with closing(SpeakingBar(items.chars(), done)) as bar, _interruptible() as stop:
-            results = Results(output, listed, bar, done, SHOWN)
-            told.tally, started = results.tally, time.perf_counter()
+            results = Results(output, listed, bar, done, tally, SHOWN)
+            started = time.perf_counter()
             if pool is not None:
-                told.complete = speak_all(without_wrong(items.todo(), results), pool, results, stop)
-            if told.complete:
+                tally.complete = speak_all(without_wrong(items.todo(), results), pool, results, stop)
+            if tally.complete:
                 results.finish()
-            told.speaking = time.perf_counter() - started
+            tally.speaking = time.perf_counter() - started
 
 
 def _loaded(asked: Plan, items: Catalogue, audio: Path, strict: bool) -> Pool:
@@ -200,31 +190,25 @@ def _interruptible() -> Iterator[Future[None]]:
             signal.signal(number, handler)
 
 
-def _report(asked: Plan, items: Catalogue, told: Told) -> None:
+def _report(asked: Plan, items: Catalogue, tally: Tally) -> None:
     """How the run ended, on standard output, and what is wrong, on standard error."""
-    tally, failed, total = told.tally, items.count(FAILED), items.count()
+    failed, total = items.count(FAILED), items.count()
     for outcome in tally.failures:
         where = f"line {outcome.row['line']} ({outcome.row['id']})"
         print(f"stentor: warning: {where}: {said(**outcome.row['error'])}", file=sys.stderr)
     if failed > len(tally.failures):
         print(f"stentor: warning: {failed} items failed in all: {asked.folder / NAME} says why", file=sys.stderr)
-    if not told.complete:
+    if not tally.complete:
         _tell_interrupted(items)
     ended = f"{items.count(SPOKEN, CUT)} spoken ({items.count(CUT)} cut by max_frames), {failed} failed"
-    earlier = f", {told.before} of them by earlier runs" if told.before else ""
-    rate = tally.seconds / max(told.speaking, 1e-9)
+    earlier = f", {tally.before} of them by earlier runs" if tally.before else ""
+    rate = tally.seconds / max(tally.speaking, 1e-9)
     print(
-        f"{asked.folder}: {total} items: {ended}{earlier}; {tally.seconds:.1f} s of audio in {told.speaking:.1f} s "
-        f"({rate:.2f} s of audio per second); load {told.load:.1f} s"
+        f"{asked.folder}: {total} items: {ended}{earlier}; {tally.seconds:.1f} s of audio in {tally.speaking:.1f} s "
+        f"({rate:.2f} s of audio per second); load {tally.load:.1f} s"
     )
 
 
 def _tell_interrupted(items: Catalogue) -> None:
     left, total = items.count(TODO), items.count()
     print(f"stentor: interrupted, with {left} of {total} items left. --resume goes on", file=sys.stderr)
-
-
-def _code(items: Catalogue, told: Told) -> int:
-    if not told.complete:
-        return INTERRUPTED
-    return SOME_FAILED if items.count(FAILED) else SOME_CUT if items.count(CUT) else 0

@@ -24,34 +24,37 @@ WRONG_AT_ONCE = 1024  # rows of items that cannot be spoken, for which the disk 
 
 @dataclass
 class Tally:
-    """Counts of what one run has spoken."""
+    """Report of a run. before: items of earlier runs. seconds: of audio. load, speaking: seconds of work. failures: the
+    first items that failed. complete: it was not interrupted."""
 
-    items: int = 0
-    seconds: float = 0.0  # of audio
-    failures: list[Outcome] = field(default_factory=list)  # the first of them
+    before: int
+    seconds: float = 0.0
+    load: float = 0.0
+    speaking: float = 0.0
+    failures: list[Outcome] = field(default_factory=list)
+    complete: bool = True
 
 
 class Results:
     """Keeps what becomes of items: audio at its place, then its row in the manifest."""
 
-    def __init__(self, output: Files, manifest: Manifest, bar: SpeakingBar, chars: int, failures: int) -> None:
-        """chars: spoken by earlier runs. failures: of which the tally keeps so many."""
-        self.tally = Tally()
+    def __init__(
+        self, output: Files, manifest: Manifest, bar: SpeakingBar, chars: int, tally: Tally, shown: int
+    ) -> None:
+        """chars: spoken by earlier runs. shown: failures that the tally keeps at most."""
         self._output, self._manifest, self._bar = output, manifest, bar
-        self._chars, self._failures = chars, failures
+        self._chars, self._tally, self._shown = chars, tally, shown
 
     def keep(self, outcomes: Sequence[Outcome], told: bool = False) -> None:
         """Keep outcomes, and show how far the run is. told: their failures were told before."""
         for rows in self._output.place(outcomes):
             self._manifest.append(rows)
-        tally = self.tally
         for outcome in outcomes:
-            tally.items += 1
-            tally.seconds += outcome.row.get("seconds", 0.0)
+            self._tally.seconds += outcome.row.get("seconds", 0.0)
             self._chars += outcome.chars
-            if outcome.path is None and not told and len(tally.failures) < self._failures:
-                tally.failures.append(outcome)
-        self._bar.at(self._chars, tally.seconds)
+            if outcome.path is None and not told and len(self._tally.failures) < self._shown:
+                self._tally.failures.append(outcome)
+        self._bar.at(self._chars, self._tally.seconds)
 
     def finish(self) -> None:
         """No outcome follows."""
