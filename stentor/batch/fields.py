@@ -23,27 +23,21 @@ def _strings(value: object) -> bool:
     )
 
 
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _string(value: object) -> bool:
-    return isinstance(value, str)
+def _of(*types: type) -> Callable[[object], bool]:
+    """Whether a value has one of these types. true and false are no numbers."""
+    return lambda value: isinstance(value, types) and (bool in types or not isinstance(value, bool))
 
 
 Kind = tuple[Callable[[object], bool], str]
 
-_STRING: Kind = (_string, "a string")
+_STRING: Kind = (_of(str), "a string")
 _STRINGS: Kind = (_strings, "a string or a list of strings")
-_WHOLE: Kind = (_whole, "a whole number")
-_OPTION: Kind = (lambda v: _number(v) or isinstance(v, bool), "a number, true or false")
+_WHOLE: Kind = (_of(int), "a whole number")
+_NUMBER: Kind = (_of(int, float), "a number")
+_OPTION: Kind = (_of(int, float, bool), "a number, true or false")
 
 FIELDS: Mapping[str, Kind] = {
-    "id": (lambda v: _string(v) or _whole(v), "a string or a whole number"),
+    "id": (_of(str, int), "a string or a whole number"),
     "text": _STRING,
     "text_file": _STRING,
     "voice": _STRING,
@@ -54,12 +48,12 @@ FIELDS: Mapping[str, Kind] = {
     "prompt": _STRING,
     "prompt_text": _STRING,
     "lora": _STRING,
-    "speaker_embedding": (lambda v: isinstance(v, list) and all(map(_number, v)), "a list of numbers"),
+    "speaker_embedding": (lambda v: isinstance(v, list) and all(map(_NUMBER[0], v)), "a list of numbers"),
     "seed": _WHOLE,
-    "speed": (_number, "a number"),
+    "speed": _NUMBER,
     "split_granularity": _STRING,
     "cleanup": _STRING,
-    "word_timestamps": (lambda v: isinstance(v, bool), "true or false"),
+    "word_timestamps": (_of(bool), "true or false"),
     "retries": _WHOLE,
 }
 """Fields that every model knows, and what they must be. Others are options of the model: numbers and booleans."""

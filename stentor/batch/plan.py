@@ -104,12 +104,6 @@ class Plan:
             print(f"stentor: warning: {wrong - len(told)} more of {items} lines are wrong", file=sys.stderr)
 
 
-def _format_of(path: Path) -> str:
-    """Input format by a file's suffix."""
-    suffix = path.suffix.lower().removeprefix(".")
-    return suffix if suffix in INPUT_FORMATS else "jsonl"
-
-
 def plan(args: argparse.Namespace, load: dict[str, Any]) -> Plan:
     """Check the flags. load: the arguments of `TTS` that they give. InvalidRequest names the one that is wrong."""
     _check_flags(args)
@@ -117,9 +111,10 @@ def plan(args: argparse.Namespace, load: dict[str, Any]) -> Plan:
         load = {**load, "loras": dict(map(_adapter, args.loras))}
     if args.provenance or args.watermark is not None:
         marks(args.provenance, args.watermark, args.model, args.format)
+    suffix = args.input.suffix.lower().removeprefix(".")
     return Plan(
         input=args.input,
-        input_format=args.input_format or _format_of(args.input),
+        input_format=args.input_format or (suffix if suffix in INPUT_FORMATS else "jsonl"),
         folder=args.output.resolve(),
         format=available(args.format, WRITTEN),
         shard=args.shards or (SHARD_ITEMS if args.parquet else 0),

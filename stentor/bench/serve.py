@@ -16,6 +16,8 @@ from stentor.bench.load.record import Spool
 from stentor.bench.metrics.decode import decode
 from stentor.bench.report import facts
 
+MAY_PASS = ("connect", "disconnected", "timeout", "http_429")  # failures of a server that is not ready yet
+
 
 def serve(target: ServerTarget, make_job: Callable[[str], BenchJob], ready_timeout_s: float) -> int:
     """Run a job against a server. `make_job` gets the model's name, which may have to be read from the server.
@@ -74,7 +76,7 @@ async def _wait_until_ready(client: Client, job: BenchJob, spool: Spool, timeout
             return
         refused = failure.kind.startswith("http_")
         why = f"{reply.status} {failure.message}" if refused else failure.message
-        if not _may_pass(failure.kind):
+        if failure.kind not in MAY_PASS and not failure.kind.startswith("http_5"):
             what = "refuses the request" if refused else "answers the request without valid audio"
             raise ValueError(f"{client.target.url} {what}: {why}")
         if not told:
@@ -83,8 +85,3 @@ async def _wait_until_ready(client: Client, job: BenchJob, spool: Spool, timeout
         if time.monotonic() > deadline:
             raise ValueError(f"{client.target.url} is not ready after {timeout_s:g} s: {why}")
         await asyncio.sleep(1)
-
-
-def _may_pass(kind: str) -> bool:
-    """Whether a failure of this kind may be that of a server which is not ready yet."""
-    return kind in ("connect", "disconnected", "timeout", "http_429") or kind.startswith("http_5")

@@ -22,8 +22,9 @@ def run(load: dict[str, Any]) -> int:
 def facts(spec: ModelInfo) -> dict[str, str]:
     """Describe what a request may say about the voice."""
     shortest, longest = spec.reference_seconds
+    said = {name: f" ({description})" for name, description in spec.voice_descriptions.items()}
     return {
-        "voices": ", ".join(_described(name, spec) for name in spec.voices) or "one, which needs no name",
+        "voices": ", ".join(name + said.get(name, "") for name in spec.voices) or "one, which needs no name",
         "languages": ", ".join(spec.languages) or "chosen from the text",
         "--reference": f"{shortest:g} to {longest:g} s of speech to clone" if spec.takes_reference else "not supported",
         "--prompt": "speech to continue" if spec.takes_prompt else "not supported",
@@ -31,7 +32,3 @@ def facts(spec: ModelInfo) -> dict[str, str]:
         "--srt": "times of sentences, and of words with --words" if spec.alignment else "times of sentences",
         "sample rate": f"{spec.sample_rate} Hz",
     }
-
-
-def _described(name: str, spec: ModelInfo) -> str:
-    return f"{name} ({spec.voice_descriptions[name]})" if name in spec.voice_descriptions else name
