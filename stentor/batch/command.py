@@ -134,19 +134,18 @@ def _speak(asked: Plan, items: Catalogue, output: Files, listed: Manifest, stric
 
 def _loaded(asked: Plan, items: Catalogue, audio: Path, strict: bool) -> Pool:
     """The model, which takes the defaults of the run. audio: the folder for audio on its way."""
-    with loading(asked.load.get("model", "the built-in voice")):
-        from stentor.batch.speaker import Speaker, Work
+    with loading(asked.run.load.get("model", "the built-in voice")):
+        from stentor.batch.speaker import Speaker
 
-        how = Work(asked.load, asked.format, asked.inputs, audio, asked.provenance, asked.watermark)
         if asked.replicas is None:
-            pool: Pool = Speaker(how)
+            pool: Pool = Speaker(asked.run, audio)
         else:
             local_ray.prepare()
             from stentor.batch.over_ray import RayPool
 
-            pool = RayPool(how, asked.replicas)
+            pool = RayPool(asked.run, audio, asked.replicas)
     try:
-        pool.check(asked.defaults)
+        pool.check(asked.run.defaults)
         for name, line in items.fields.items():
             if name not in FIELDS and name not in pool.options:
                 what = f"line {line} is the first with {name!r}, which this model does not take"

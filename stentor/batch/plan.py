@@ -19,7 +19,7 @@ from stentor.batch.item import Run, checked, said
 from stentor.batch.reader import opened, records
 from stentor.config import path_of
 from stentor.errors import InvalidRequest
-from stentor.flags import INPUT_FORMATS, SHARD_ITEMS, check_files, check_speed, request_options
+from stentor.flags import INPUT_FORMATS, SHARD_ITEMS, check_files, check_speed, request_options, taken
 from stentor.say.target import WRITTEN, available, marks
 from stentor.untrusted import MIB, Missing, Unreadable, read_json
 
@@ -29,21 +29,16 @@ SHOWN = 5  # wrong lines and failed items that are told on standard error
 
 @dataclass(frozen=True)
 class Plan:
-    """A checked command line. shard: items of a shard, 0 for one file per item. defaults: of lines. load: arguments of
-    `TTS`. replicas: processes that speak, None for this one. provenance, watermark: marks of the audio."""
+    """A checked command line. shard: items of a shard, 0 for one file per item. replicas: processes that speak, None
+    for this one."""
 
+    run: Run
     input: Path
     input_format: str
     folder: Path
-    format: str
     shard: int
     parquet: bool
-    seed: int
-    defaults: dict[str, Any]
-    load: dict[str, Any]
     replicas: int | None
-    provenance: bool
-    watermark: str | None
 
     @property
     def work(self) -> Path:
@@ -51,22 +46,21 @@ class Plan:
         return self.folder / ".work"
 
     @property
-    def inputs(self) -> Path:
-        """The folder from which lines name files."""
-        return Path.cwd() if self.input == Path("-") else self.input.resolve().parent
-
-    @property
     def settings(self) -> dict[str, Any]:
         """Settings that a resumed run must share."""
-        kept = "parquet" if self.parquet else "tar" if self.shard else "files"
-        # None is what runs have that began before there was the flag.
-        load = {name: self.load.get(name) for name in ("model", "dtype", "lora", "loras", "lexicon", "aligner")}
-        asked = self.load["quantization"]
-        load["quantization"] = None if asked == "auto" else asked
-        load["deterministic"] = self.load["deterministic"] or None
-        load["provenance"] = self.provenance or None
-        load["watermark"] = self.watermark
-        return {"format": self.format, "kept_as": kept, "seed": self.seed, **load, **self.defaults}
+        run, load = self.run, self.run.load
+        return {
+            "format": run.format,
+            "kept_as": "parquet" if self.parquet else "tar" if self.shard else "files",
+            "seed": run.seed,
+            # None is what runs have that began before there was the flag.
+            **{name: load.get(name) for name in ("model", "dtype", "lora", "loras", "lexicon", "aligner")},
+            "quantization": None if load["quantization"] == "auto" else load["quantization"],
+            "deterministic": load["deterministic"] or None,
+            "provenance": run.provenance or None,
+            "watermark": run.watermark,
+            **run.defaults,
+        }
 
     def output(self) -> Files:
         """Where audio goes."""
@@ -77,16 +71,15 @@ class Plan:
             from stentor.batch import parquet
 
             suffix, pack = ".parquet", parquet.pack
-        return Shards(self.folder, self.work, self.shard, self.format, suffix, pack)
+        return Shards(self.folder, self.work, self.shard, self.run.format, suffix, pack)
 
     def catalogue(self, strict: bool) -> Catalogue:
         """All items of the input. Wrong lines are told on standard error. InvalidRequest if the input is wrong as a
         whole: nothing in it can be spoken, an id is there twice, or it is `strict` and any line is wrong."""
         found = Catalogue()
-        run = Run(self.defaults, self.seed, self.inputs, not self.shard, self.load.get("model"), self.format)
         with opened(self.input) as file:
             for record in records(file, self.input_format):
-                found.add(checked(record, run))
+                found.add(checked(record, self.run))
         self._check_lines(found, strict)
         return found
 
@@ -112,20 +105,19 @@ def plan(args: argparse.Namespace, load: dict[str, Any]) -> Plan:
     if args.provenance or args.watermark is not None:
         marks(args.provenance, args.watermark, args.model, args.format)
     suffix = args.input.suffix.lower().removeprefix(".")
-    return Plan(
-        input=args.input,
-        input_format=args.input_format or (suffix if suffix in INPUT_FORMATS else "jsonl"),
-        folder=args.output.resolve(),
-        format=available(args.format, WRITTEN),
-        shard=args.shards or (SHARD_ITEMS if args.parquet else 0),
-        parquet=args.parquet,
-        seed=args.seed or 0,
+    shard = args.shards or (SHARD_ITEMS if args.parquet else 0)
+    run = taken(
+        Run,
+        args,
+        inputs=Path.cwd() if args.input == Path("-") else args.input.resolve().parent,
         defaults=_defaults(args),
+        seed=args.seed or 0,
+        dots=not shard,
         load={name: _absolute(value) for name, value in load.items()},
-        replicas=args.replicas,
-        provenance=args.provenance,
-        watermark=args.watermark,
+        format=available(args.format, WRITTEN),
     )
+    input_format = args.input_format or (suffix if suffix in INPUT_FORMATS else "jsonl")
+    return taken(Plan, args, run=run, input_format=input_format, folder=args.output.resolve(), shard=shard)
 
 
 def _check_flags(args: argparse.Namespace) -> None:

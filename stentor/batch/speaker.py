@@ -6,14 +6,14 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from stentor.api import TTS
 from stentor.audio import Reference
 from stentor.batch.fields import listed
-from stentor.batch.item import SAID, Item, Outcome, failed
+from stentor.batch.item import SAID, Item, Outcome, Run, failed
 from stentor.batch.reader import LINE_BYTES
 from stentor.client_names import OPENAI_VOICES, openai_voice, own_voice
 from stentor.config import Policy, path_of
@@ -34,31 +34,18 @@ READERS = 2  # threads that read them
 AHEAD = 2  # items that are prepared, spoken or written at a time, for each slot of the engine
 
 
-@dataclass(frozen=True)
-class Work:
-    """How items are spoken. load: arguments of `TTS`. format: of the audio, as `stentor say` names it. inputs: the
-    folder from which lines name files. work: the folder for audio on its way. provenance, watermark: marks of the
-    audio."""
-
-    load: Mapping[str, Any]
-    format: str
-    inputs: Path
-    work: Path
-    provenance: bool = False
-    watermark: str | None = None
-
-
 class Speaker:
     """A loaded model. `speak` is called from many threads, whose items are batched.
 
     at_once: items that should be with it at a time, so that neither the engine nor a thread waits for the caller.
     """
 
-    def __init__(self, how: Work) -> None:
-        self._how = how
-        self._marks = Marks.of(how.provenance, how.watermark, how.load.get("model"))
+    def __init__(self, run: Run, work: Path) -> None:
+        """work: the folder for audio on its way."""
+        self._run, self._work = run, work
+        self._marks = Marks.of(run.provenance, run.watermark, run.load.get("model"))
         policy = Policy(max_queue=2**20)  # `at_once` bounds what waits
-        self._tts = TTS(**how.load, policy=policy)
+        self._tts = TTS(**run.load, policy=policy)
         self.references = References(self._tts.load_reference)
         threads = AHEAD * self._tts.engine.sizes.slots
         self.at_once = 2 * threads
@@ -117,7 +104,7 @@ class Speaker:
     def _text(self, fields: Mapping[str, Any]) -> str:
         if "text" in fields:
             return str(fields["text"])
-        path = self._how.inputs / path_of("text_file", fields["text_file"])
+        path = self._run.inputs / path_of("text_file", fields["text_file"])
         try:
             data = read_bytes(path, LINE_BYTES)
         except Unreadable as e:
@@ -148,14 +135,14 @@ class Speaker:
 
     def _audio(self, param: str, path: str, text: str | None, taken: bool) -> Given:
         """The audio of a file. It is not read for a model that takes none, which says so."""
-        file = self._how.inputs / path_of(param, path)
+        file = self._run.inputs / path_of(param, path)
         return self.references.load(param, file, text) if taken else Reference(file, text)
 
     def _written(self, item: Item, text: str, speech: Speech) -> Outcome:
         """Write the audio, so that it lasts."""
         speed = float(item.fields.get("speed", 1.0))
-        path = self._how.work / f"{item.id}.{self._how.format}"
-        sink = Output(path, self._how.format, speech.sample_rate, speed, self._marks)
+        path = self._work / f"{item.id}.{self._run.format}"
+        sink = Output(path, self._run.format, speech.sample_rate, speed, self._marks)
         try:
             sink.feed(speech.samples)
         finally:

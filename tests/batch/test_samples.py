@@ -124,7 +124,7 @@ def test_memory_does_not_grow_with_the_input_and_the_longest_of_a_window_is_firs
     catalogue, seen, before = Catalogue(), 0, (-1, 0)
     with (tmp_path / "in.jsonl").open("rb") as file:
         for record in records(file, "jsonl"):
-            catalogue.add(checked(record, Run({}, 0, tmp_path, True)))
+            catalogue.add(checked(record, Run(tmp_path)))
     filled = tracemalloc.get_traced_memory()[1]
     for item in catalogue.todo():
         at = (item.line // WINDOW, -item.chars)
@@ -140,9 +140,7 @@ def test_memory_does_not_grow_with_the_input_and_the_longest_of_a_window_is_firs
 def test_a_full_disk_of_temporary_files_is_named(tmp_path: Path) -> None:
     catalogue = Catalogue()
     catalogue._db.execute("PRAGMA max_page_count = 8")
-    items = (
-        checked(record, Run({}, 0, tmp_path, True)) for record in records(io.BytesIO(b'{"text": "x"}\n' * 999), "jsonl")
-    )
+    items = (checked(record, Run(tmp_path)) for record in records(io.BytesIO(b'{"text": "x"}\n' * 999), "jsonl"))
     with pytest.raises(EngineError, match=r"line \d+ of the input does not fit .*TMPDIR.*: database or disk is full"):
         list(map(catalogue.add, items))
 
@@ -151,7 +149,7 @@ def test_a_full_disk_of_temporary_files_is_named_where_items_end_too(tmp_path: P
     """Notes about an item that has ended make its row longer."""
     catalogue = Catalogue()
     lines = records(io.BytesIO(b'{"text": "x"}\n' * 999), "jsonl")
-    items = [checked(record, Run({}, 0, tmp_path, True)) for record in lines]
+    items = [checked(record, Run(tmp_path)) for record in lines]
     for item in items:
         catalogue.add(item)
 
