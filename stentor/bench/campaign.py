@@ -62,8 +62,8 @@ class BenchJob:
 
 async def run(job: BenchJob, sender: Sender, spool: Spool, facts: Callable[[], Mapping[str, Any]]) -> int:
     """Do the job, print the report, write the files. facts: asked when the load is over, as GPU peaks are only known
-    then. Returns the exit code: 1 if nothing succeeded, if real time was
-    required and not kept, or if a disk was full. What was measured before is reported then."""
+    then. Returns the exit code: 1 if nothing succeeded, if real time was required and not kept, or if a disk was full.
+    What was measured before is reported then."""
     runs: list[BenchRun] = []
     wrong: list[str] = []
     several = len(job.levels) > 1 or job.capacity is not None
@@ -209,7 +209,7 @@ def _print(job: BenchJob, runs: Sequence[BenchRun], found: float | None) -> None
 
 
 def _levels(runs: Sequence[BenchRun]) -> str:
-    return levels_table([(label(done.level), done.summary) for done in runs], "load")
+    return levels_table([(label(done.level), done.summary) for done in runs])
 
 
 def _capacity_text(capacity: Capacity, found: float | None) -> str:

@@ -199,42 +199,29 @@ def _quality_block(quality: Quality, summary: Summary) -> list[str]:
     return lines
 
 
-def levels_table(rows: Sequence[tuple[str, Summary]], load_title: str) -> str:
+def levels_table(rows: Sequence[tuple[str, Summary]]) -> str:
     """A Markdown table with one line per load level (or repeat)."""
-    head = [
-        load_title,
-        "done",
-        "failed",
-        "req/s",
-        "audio x",
-        "TTFP p50 ms",
-        "TTFA p50 ms",
-        "TTFA p95 ms",
-        "RTF p50",
-        "underrun",
-        "real time",
-    ]
-    body = [[label, *_level_cells(summary)] for label, summary in rows]
-    return markdown(head, body)
+    cells = [{"load": label, **_level_cells(summary)} for label, summary in rows]
+    return markdown(list(cells[0]), [list(row.values()) for row in cells])
 
 
-def _level_cells(summary: Summary) -> list[str]:
+def _level_cells(summary: Summary) -> dict[str, str]:
     def mark(name: str, percentile: float, scale: float, digits: int) -> str:
         found = summary.metrics.get(name)
         return f"{found.percentiles[percentile] * scale:.{digits}f}" if found else "-"
 
-    return [
-        str(summary.completed),
-        str(summary.failed),
-        f"{summary.request_throughput:.2f}",
-        f"{summary.audio_throughput:.2f}",
-        mark("audio_ttfp", 50, 1000, 1),
-        mark("audible_ttfa", 50, 1000, 1),
-        mark("audible_ttfa", 95, 1000, 1),
-        mark("audio_rtf", 50, 1, 3),
-        _share(summary.underrun_requests, max(summary.completed, 1)),
-        "YES" if summary.verdict.maintained else "NO",
-    ]
+    return {
+        "done": str(summary.completed),
+        "failed": str(summary.failed),
+        "req/s": f"{summary.request_throughput:.2f}",
+        "audio x": f"{summary.audio_throughput:.2f}",
+        "TTFP p50 ms": mark("audio_ttfp", 50, 1000, 1),
+        "TTFA p50 ms": mark("audible_ttfa", 50, 1000, 1),
+        "TTFA p95 ms": mark("audible_ttfa", 95, 1000, 1),
+        "RTF p50": mark("audio_rtf", 50, 1, 3),
+        "underrun": _share(summary.underrun_requests, max(summary.completed, 1)),
+        "real time": "YES" if summary.verdict.maintained else "NO",
+    }
 
 
 def markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:

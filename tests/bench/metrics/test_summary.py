@@ -213,4 +213,4 @@ def test_a_run_without_a_single_success_can_still_be_printed():
     text = summary_table(summary, {}, TableOptions(["e2el", "audio_underrun"], [50]))
     assert "Mean E2EL (ms):                          n/a" in text
     assert "  ! connect: because of connect" in text
-    assert "| all" in levels_table([("all", summary)], "load")
+    assert "| all" in levels_table([("all", summary)])
