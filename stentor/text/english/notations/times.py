@@ -25,12 +25,8 @@ _NOT_COUNTED = (  # behind a year, words with an s at the end that are no plural
 )
 _COUNTED = rf"\s+(?:[a-z]+\s)?(?:people|men|women|children|feet|(?!(?:{_NOT_COUNTED})\b)[a-z]+s)\b"
 _NOT_A_YEAR = rf"(?![,.:]?\d|[-–/]\d|\s?[%°$€£]|[A-Za-z]|{_COUNTED})"
-_IN_DECADE = "|".join(
-    f"(?<={words} )"
-    for words in r"ies to,\b[Tt]he,\b[Hh]is,\b[Hh]er,\b[Mm]y,\btheir,\byour,\bour,early,late,high,low,mid,upper".split(
-        ","
-    )
-)
+_IN_DECADE = r"ies to|\b[Tt]he|\b[Hh]is|\b[Hh]er|\b[Mm]y|\btheir|\byour|\bour|early|late|high|low|mid|upper"
+_BEHIND_IT = "|".join(f"(?<={words} )" for words in _IN_DECADE.split("|"))
 _FRACTIONS = {2, 3, 4, 5, 6, 8, 10, 16, 32, 64, 100}
 _DUE = r"on|by|until|till|from|since|before|after|due|dated|date|for|between|and|through"
 
@@ -219,7 +215,7 @@ RULES = rules(
     (r"\b1,?000s(?= of\b)", "thousands", "0"),
     (r"(?<![$£€\d,.])\b(\d{2,3}0)s\b(?!\s?\d)", _decade, "0"),
     (
-        rf"\b(?=\d0s\b)(?:(?:{_IN_DECADE}|(?<=mid-))(\d0)s|([2-9]0)s(?=\s(?:music|songs?|hits|pop|rock|disco|kids?|movies?|films?|"
+        rf"\b(?=\d0s\b)(?:(?:{_BEHIND_IT}|(?<=mid-))(\d0)s|([2-9]0)s(?=\s(?:music|songs?|hits|pop|rock|disco|kids?|movies?|films?|"
         r"shows?|fashion|styles?|bands?|themed|nostalgia|era|party)\b))",
         _decade,
         "0",
