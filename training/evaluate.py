@@ -11,7 +11,8 @@ FOLDER has recordings 000.wav ..., one for each line of the list. FILE.json gets
 that it has is left out, so a run that was stopped goes on with the same command.
 
 A list named `digits` has a tab and the expected digits and letters on each line, and repeats and losses are counted. Of
-other lists the word error rate is counted, and another way to write the text may stand behind a tab. With `--half` each
+other lists the word error rate is counted, how many first words were lost, and how many utterances are above 34 %
+(`above`). Another way to write the text may stand behind a tab. With `--half` each
 kind of a list (`training.halves`) is a case, and the spread over the seeds is printed at the end. Utterances share
 windows of whisper unless `--alone` is given. What was heard wrong there is heard again alone.
 
@@ -31,6 +32,7 @@ from typing import Any
 import numpy as np
 import soundfile
 import torch
+from whisper_normalizer.english import EnglishTextNormalizer
 
 import stentor
 from stentor.bench.metrics.score import AnswerAudio, errors_of, opinion_scores, recogniser
@@ -38,10 +40,12 @@ from stentor.models.voxcpm2.codec import AudioVAE
 from stentor.models.voxcpm2.config import parse_vae
 from stentor.models.weights import fold_weight_norm, load_weights, read_config, read_safetensors
 from training.halves import HALVES, half, kinds, spreads
-from training.heard import SPELLED, Listener, alone, heard_again, heard_faults, in_clips, sign_faults
+from training.heard import SPELLED, Listener, alone, first_word_lost, heard_again, heard_faults, in_clips, sign_faults
 
 SENTENCES = Path(__file__).with_name("test_sentences.txt")
-LONG = ("worst", "edited", "heard")  # entries of a result that are not printed
+BAD = 0.34
+"""Word error rate of one utterance: how many are above it is counted."""
+LONG = ("worst", "lost", "edited", "heard")  # entries of a result that are not printed
 NOISE = (0.0, 0.2)  # deviation added to latents when the autoencoder is judged alone
 
 
@@ -69,11 +73,17 @@ class Case:
 def scored(
     spoken: list[AnswerAudio], heard: list[str], opinions: bool = True, beside: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Word error rate, opinion scores and the sentences with most errors."""
+    """Word error rate, opinion scores, the sentences with most errors, and those whose first word was lost."""
     written = [nearest(s, h, b) for s, h, b in zip(spoken, heard, beside, strict=True)] if beside else spoken
     words = errors_of(written, heard)
     worst = [{"sentence": i, "wer": round(w, 3), "heard": heard} for i, w, heard in words.worst if w]
-    return {"wer": round(words.error_rate, 4), **(opinion(spoken) if opinions else {}), "worst": worst}
+    normal = EnglishTextNormalizer()
+    pairs = zip(written, heard, strict=True)
+    lost = [{"sentence": s.index, "heard": h} for s, h in pairs if first_word_lost(normal(s.text), normal(h))]
+    above = sum(errors_of([s], [h]).error_rate > BAD for s, h in zip(written, heard, strict=True))
+    counts = {"first_words_lost": len(lost), "above": above}
+    scores = opinion(spoken) if opinions else {}
+    return {"wer": round(words.error_rate, 4), **counts, **scores, "worst": worst, "lost": lost}
 
 
 def nearest(item: AnswerAudio, heard: str, beside: str) -> AnswerAudio:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import jiwer
 import numpy as np
 
 from stentor.bench.load.record import Samples
@@ -213,6 +214,19 @@ Listener = Callable[[Sequence[AnswerAudio]], list[str]]
 """The transcript of each utterance."""
 Doubt = Callable[[int, str], float]
 """How far the transcript of utterance n is from its text: 0 is not at all."""
+
+
+def first_word_lost(text: str, heard: str) -> bool:
+    """Whether fewer words were heard before the first right one than stand there: it was lost, or ran into the next.
+
+    Both are normalised, with words parted by spaces.
+    """
+    if not text:
+        return False
+    for part in jiwer.process_words(text, heard).alignments[0]:
+        if part.type == "equal":
+            return bool(part.hyp_start_idx < part.ref_start_idx)
+    return len(heard.split()) < len(text.split())
 
 
 def clips(lengths: Sequence[float], longest: float = CLIP) -> list[list[int]]:

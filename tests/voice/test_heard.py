@@ -13,7 +13,7 @@ from stentor.bench.metrics.score import AnswerAudio
 from stentor.text.english.notations import spoken
 from training.evaluate import Case, Results, cases, doubt, judged, read_list, recorded
 from training.halves import HALVES
-from training.heard import GAP, around, by_time, clips, faults, heard_faults, sign_faults, signs
+from training.heard import GAP, around, by_time, clips, faults, first_word_lost, heard_faults, sign_faults, signs
 
 FOLDER = Path(__file__).parents[2] / "training" / "evaluation"
 
@@ -200,3 +200,21 @@ def test_recordings_of_a_folder_go_to_the_lines_of_a_list(tmp_path):
     found = recorded(tmp_path, ["One.", "Two."])
     assert [(item.index, item.text, item.rate) for item in found] == [(0, "One.", 24_000), (1, "Two.", 24_000)]
     assert [float(item.samples[0]) for item in found] == [0.25, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("heard", "lost"),
+    [
+        ("the stray cat slept", False),
+        ("stray cat slept", True),
+        ("astray cat slept", True),  # ran into the next
+        ("a stray cat slept", False),  # taken for another word
+        ("oh the stray cat slept", False),
+        ("the dog ran", False),
+        ("straycap", True),
+        ("", True),
+    ],
+)
+def test_a_first_word_is_lost_where_fewer_are_heard_before_the_first_right_one(heard: str, lost: bool) -> None:
+    assert first_word_lost("the stray cat slept", heard) == lost
+    assert not first_word_lost("", heard)
