@@ -97,6 +97,7 @@ class VoxCPM2Config:
     threads: int | None = None  # of a CPU, where more are no faster
     patches_per_token: float = 6.0  # more than that, and `patches_around`, is suspect: the utterance may run on
     patches_around: float = 0.0  # silence before and after
+    first_patch_seed: int | None = None  # of the noise of every request's first patch, which decides when speech begins
     split_granularity: str = "auto"  # how text is cut by default
     alignment: AlignmentConfig | None = None
 
@@ -168,6 +169,7 @@ def parse(config: Mapping[str, object]) -> VoxCPM2Config:
         threads=stentor.integer("threads") if stentor.data.get("threads") is not None else None,
         patches_per_token=stentor.number("patches_per_token", 6.0),
         patches_around=stentor.number("patches_around", 0.0),
+        first_patch_seed=stentor.integer("first_patch_seed") if "first_patch_seed" in stentor.data else None,
         split_granularity=_granularity(stentor),
         alignment=_alignment(stentor, base),
     )

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stentor.layers.attention import KeptQueries
-from stentor.layers.rng import grid_normal
+from stentor.layers.rng import grid_normal, uniform
 from stentor.layers.types import Launch, eager
 from stentor.models.base import Emit, Hidden, KVView, Prompt, PromptRows, Rows, Voice, VoiceSource
 from stentor.models.info import SpeechRequest
@@ -39,6 +39,10 @@ class VoxCPM2:
         self.dit = net.feat_decoder.estimator
         self.times = self.dit.times()
         self.true = torch.ones(1, dtype=torch.bool, device=net.stop_head.weight.device)
+        self.first_draws: Tensor | None = None
+        if c.first_patch_seed is not None:
+            seed = torch.full((1,), c.first_patch_seed, dtype=torch.int64, device=self.true.device)
+            self.first_draws = uniform(seed, torch.zeros_like(seed), self.spec.draws)
 
     def encode(self, wav: Tensor, role: str, launch: Launch = eager) -> dict[str, Tensor]:
         """Audio [n] -> `patches` [M, patch, feat] float32. A reference is padded at its end, a prompt at its start,
@@ -88,6 +92,8 @@ class VoxCPM2:
 
     def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
         lm_hidden, residual_hidden, *queries = h
+        if self.first_draws is not None:
+            u = torch.where(rows["step"].unsqueeze(1) == 0, self.first_draws, u)
         z = grid_normal(u, self.feat, rows["temperature"], self.dtype)
         mu = self.net.conditions(lm_hidden, residual_hidden)
         cfg, steps = rows["cfg"], rows["flow_steps"]

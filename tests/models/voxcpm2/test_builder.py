@@ -8,10 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import stentor
 from stentor import registry
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.attention import causal
@@ -264,6 +266,23 @@ def test_text_that_counts_its_positions_is_heard_otherwise_and_audio_is_not(copy
         told = inputs(counting, False)
     assert not torch.equal(told[0, 0], told[0, 1])
     torch.testing.assert_close(told - 1, counting.net.counts[:2][None])
+
+
+def test_the_first_patch_has_the_noise_of_the_checkpoints_own_seed_and_later_ones_that_of_the_request(
+    copy: Path,
+) -> None:
+    def spoken(*seeds: int) -> list[np.ndarray]:
+        """Two patches [2, samples] by each seed."""
+        with stentor.TTS(copy, device="cpu") as tts:
+            made = [tts.generate("Hi there.", seed=seed, max_frames=2, ignore_eos=True).samples for seed in seeds]
+        return [samples.reshape(2, -1) for samples in made]
+
+    (plain,) = spoken(7)
+    reconfigure(copy, lambda c: c.update(stentor={"first_patch_seed": 7}))
+    one, other = spoken(1, 2)
+    assert np.array_equal(one[0], plain[0])
+    assert np.array_equal(other[0], plain[0])
+    assert not np.array_equal(one[1], other[1])
 
 
 def test_an_unknown_load_option_is_refused() -> None:
