@@ -21,9 +21,8 @@ from safetensors.numpy import load_file
 
 import stentor
 from stentor.align.english import word_classes
-from stentor.align.mel import RATE, LogMel
-from stentor.align.network import Network
-from stentor.align.phonemes import GAP
+from stentor.align.network import RATE, LogMel, Network
+from stentor.align.path import GAP
 from training.halves import half, kinds
 
 ROOT = Path(__file__).parents[2]
