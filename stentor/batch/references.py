@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stentor.audio import Reference
-from stentor.engine.once import CacheCounts, LruCache, OnceCache
 from stentor.errors import InvalidRequest
 from stentor.models.info import ReferenceAudio
+from stentor.once import CacheCounts, LruCache, OnceCache
 
 KEPT_BYTES = 256 * 2**20  # of samples. A file that was dropped is read again
 THREADS = 2  # that read
