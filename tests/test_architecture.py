@@ -27,7 +27,6 @@ BOUNDARY = (
     "kernels.cuda_cpp.launch",  # as Triton does for its kernels
     "engine.running.model_runner",
     "engine.running.codec_runner",
-    "engine.running.inflight",
     "engine.running.device",
     "engine.running.cuda_graphs",
     "engine.sizing",

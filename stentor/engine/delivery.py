@@ -9,7 +9,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from stentor.engine.request_state import OpenRequests, Request
-from stentor.engine.running.inflight import InFlightAudio, InFlightStep
+from stentor.engine.running.codec_runner import InFlightAudio
+from stentor.engine.running.model_runner import InFlightStep
 from stentor.engine.scheduling.audio_scheduler import AudioJob
 from stentor.engine.scheduling.scheduler import Scheduler
 from stentor.engine.stream import Chunk, LoopNotifier

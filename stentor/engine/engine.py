@@ -25,11 +25,10 @@ from stentor.engine.request_state import Marks, OpenRequests, Request
 from stentor.engine.running.codec_runner import CodecRunner
 from stentor.engine.running.cuda_graphs import CudaGraphRunner
 from stentor.engine.running.device import Device
-from stentor.engine.running.inflight import InFlightStep
 from stentor.engine.running.launcher import Launcher
-from stentor.engine.running.model_runner import ModelRunner
+from stentor.engine.running.model_runner import InFlightStep, ModelRunner
 from stentor.engine.scheduling.audio_scheduler import GENTLE_RAMP
-from stentor.engine.scheduling.page_allocator import PageAllocator
+from stentor.engine.scheduling.pages import PageAllocator
 from stentor.engine.scheduling.scheduler import Scheduler
 from stentor.engine.scheduling.sequence import BROKEN, Phase, Place, Sequence
 from stentor.engine.sequence_maker import SequenceMaker

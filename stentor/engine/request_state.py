@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from stentor.engine.health import Stats
-from stentor.engine.running.codec_pages import SavedCodec
+from stentor.engine.running.codec_state import SavedCodec
 from stentor.engine.scheduling.sequence import LENGTH, Phase, Sequence
 from stentor.engine.stream import Chunk, EventSink
 from stentor.errors import EngineError, InvalidRequest, Overloaded

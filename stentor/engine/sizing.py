@@ -23,9 +23,7 @@ from stentor.engine.memory_plan import (
     fit,
     given_pages,
 )
-from stentor.engine.running.alignment import WIDTH
-from stentor.engine.running.codec_pages import make_pool, one_row
-from stentor.engine.running.codec_state import CodecStateTable
+from stentor.engine.running.codec_state import CodecStateTable, make_pool, one_row
 from stentor.engine.running.device import Device
 from stentor.engine.running.slot_table import engine_columns
 from stentor.engine.scheduling.audio_scheduler import chunk_sizes
@@ -33,6 +31,7 @@ from stentor.errors import EngineError
 from stentor.layers.types import Column, Eager, eager
 from stentor.layers.windows import COLUMNS
 from stentor.models.base import ModelSpec, SpeechModel
+from stentor.models.info import ATTENDED_WIDTH
 
 SLOTS, CPU_SLOTS = 64, 8
 """Where nobody asked for a number. On a GPU fewer, if so many do not fit."""
@@ -111,7 +110,7 @@ def _needs(model: SpeechModel, config: EngineConfig, device: Device, max_frames:
     frames = Column((max_frames, *spec.frame.shape), spec.frame.dtype)
     hidden = {f"hidden {i}": column for i, column in enumerate(spec.hidden)}
     heard = {"heard_at": Column((max_frames,), torch.int64)} if spec.hides_frames else {}
-    attended = Column((max_frames, WIDTH if spec.alignment else 0))
+    attended = Column((max_frames, ATTENDED_WIDTH if spec.alignment else 0))
     timing = spec.codec_timing
     codec_page = _bytes(model.codec.pages) if timing.window else 0
     chunk, _ = chunk_sizes(config.policy, timing)

@@ -28,7 +28,7 @@ class Chunk:
     """Audio of some frames: `samples` float32 [n * hop], `frames` [n, *frame].
 
     `finish` is None until the last chunk. Then it is "stop" (the model ended), "length" (max_frames) or "cancelled".
-    attended: float32 [n, alignment.WIDTH], where in the text each frame is. [n, 0] where nothing says it.
+    attended: float32 [n, ATTENDED_WIDTH], where in the text each frame is. [n, 0] where nothing says it.
     """
 
     samples: np.ndarray

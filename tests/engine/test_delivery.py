@@ -11,10 +11,9 @@ import torch
 
 from stentor import TTS, EngineError
 from stentor.config import Policy
-from stentor.engine.running.codec_runner import CodecRunner
-from stentor.engine.running.inflight import InFlightAudio, InFlightStep
+from stentor.engine.running.codec_runner import CodecRunner, InFlightAudio
 from stentor.engine.running.launcher import Launcher
-from stentor.engine.running.model_runner import ModelRunner
+from stentor.engine.running.model_runner import InFlightStep, ModelRunner
 from stentor.engine.running.prefill_batch import Group
 from stentor.engine.scheduling.audio_scheduler import AudioJob
 from stentor.engine.scheduling.sequence import Sequence

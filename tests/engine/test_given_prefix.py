@@ -12,11 +12,9 @@ from stentor import TTS, EngineError
 from stentor.audio import digest
 from stentor.config import Policy
 from stentor.engine.prefix import prefix_keys
-from stentor.engine.scheduling.page_allocator import PageAllocator
-from stentor.engine.scheduling.page_tables import PageTables
-from stentor.engine.scheduling.prefill_planner import PrefillPlanner
+from stentor.engine.scheduling.pages import PageAllocator, PageTables
+from stentor.engine.scheduling.prefill import PrefillPlanner, StepPlan
 from stentor.engine.scheduling.sequence import Sequence
-from stentor.engine.scheduling.step_plan import StepPlan
 from stentor.models.base import Prompt
 from tests.fixtures.pocket_tts import tiny_pocket_tts as tiny
 

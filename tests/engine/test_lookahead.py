@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from stentor import TTS, Reference
 from stentor.config import Policy
-from stentor.engine.running.codec_pages import CodecPages, SlotPages
+from stentor.engine.running.codec_state import CodecPages, SlotPages
 from stentor.engine.running.device import Device
 from stentor.engine.scheduling import audio_scheduler
 from stentor.engine.scheduling.audio_scheduler import AudioJob, AudioScheduler, chunk_sizes

@@ -6,19 +6,19 @@ Nothing here waits for the device.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from stentor.config import EngineConfig
 from stentor.engine.memory_plan import BufferSizes
-from stentor.engine.running.codec_pages import CodecPages, SavedCodec
-from stentor.engine.running.codec_state import CodecStateTable
+from stentor.engine.running.codec_state import CodecPages, CodecStateTable, SavedCodec
 from stentor.engine.running.cuda_graphs import CudaGraphRunner
-from stentor.engine.running.device import CODEC, CudaStream, Device
-from stentor.engine.running.inflight import CodecOutput, InFlightAudio
+from stentor.engine.running.device import CODEC, CudaStream, Device, Event
 from stentor.engine.running.slot_table import SlotTable
 from stentor.engine.scheduling.audio_scheduler import AudioJob, chunk_sizes
 from stentor.engine.scheduling.sequence import RUNNING, Phase, Sequence
@@ -29,6 +29,32 @@ from stentor.models.base import Prompt, SpeechModel
 SMALL_CALL = 32  # rows times frames of a codec call that takes no longer when padded
 WHOLE_FRAMES = 800
 """Frames in a call of several whole utterances. So many fill a GPU, and longer ones are captured for fewer rows."""
+
+
+class CodecOutput(NamedTuple):
+    """Output of a codec call: samples [B, n * hop], their frames [B, n, *frame], and where in the text these are
+    [B, n, ATTENDED_WIDTH], or [B, n, 0] where nothing says it."""
+
+    samples: Tensor
+    frames: Tensor
+    attended: Tensor
+
+
+@dataclass
+class InFlightAudio:
+    """A launched codec call. `rows` of its output belong to `jobs`. They are on the host once `done` is ready. They
+    begin `delay` frames before the chunks."""
+
+    jobs: list[AudioJob]
+    rows: Seq[int]
+    output: CodecOutput
+    done: Event
+    staged: tuple[Tensor, ...]  # device tensors that must live until `done`
+    delay: int
+
+    def first_frame(self, job: AudioJob) -> int:
+        """The frame of the stream with which its row of samples and frames begins."""
+        return job.start - self.delay
 
 
 class CodecRunner:

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from stentor import kernels
 from stentor.engine.running.device import zeros
-from stentor.engine.running.text_window import in_layer, seen
 from stentor.kernels.types import TextWindow
 from stentor.layers.attention import Attend, sdpa
 from stentor.layers.qk_norm_rope import NormRope
@@ -272,3 +271,16 @@ class PagedView:
         padded = q.new_zeros(self._rows * self._max_seqlen, *q.shape[1:]).index_put((self._flat,), q)
         out = sdpa(padded.view(self._rows, self._max_seqlen, *q.shape[1:]), keys, values, mask)
         return out.flatten(0, 1)[self._flat]
+
+
+def in_layer(window: TextWindow | None, layer: int) -> TextWindow | None:
+    """The window if it holds in this layer. Others see all of the text."""
+    return window if window is not None and layer in window.layers else None
+
+
+def seen(window: TextWindow, at: Tensor, inside: bool = False) -> Tensor:
+    """Whether keys at positions `at` [T] are seen: [N, T] bool. inside: of the text only, and not what is around it."""
+    start, end = window.start[:, None], window.end[:, None]
+    place = start + window.place[:, None].long()
+    near = (at >= place - window.behind) & (at <= place + window.ahead)
+    return near & (at >= start) & (at < end) if inside else near | (at < start) | (at >= end)

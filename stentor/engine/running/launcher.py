@@ -9,13 +9,12 @@ from typing import TypeVar
 import torch
 
 from stentor.engine.request_state import OpenRequests, SavedRow
-from stentor.engine.running.codec_runner import CodecRunner
-from stentor.engine.running.inflight import InFlightAudio, InFlightStep
-from stentor.engine.running.model_runner import ModelRunner
+from stentor.engine.running.codec_runner import CodecRunner, InFlightAudio
+from stentor.engine.running.model_runner import InFlightStep, ModelRunner
 from stentor.engine.scheduling.audio_scheduler import AudioJob
+from stentor.engine.scheduling.prefill import StepPlan, by_num_evals, by_prefill
 from stentor.engine.scheduling.scheduler import Scheduler
 from stentor.engine.scheduling.sequence import Phase, Sequence
-from stentor.engine.scheduling.step_plan import StepPlan, by_num_evals, by_prefill
 from stentor.errors import EngineError
 
 log = logging.getLogger("stentor.engine")

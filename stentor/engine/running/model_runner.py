@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,7 @@ from stentor.config import EngineConfig
 from stentor.engine.memory_plan import BufferSizes
 from stentor.engine.running import step
 from stentor.engine.running.cuda_graphs import CudaGraphRunner
-from stentor.engine.running.device import LANGUAGE_MODEL, Device, StagingBuffer
-from stentor.engine.running.inflight import InFlightStep
+from stentor.engine.running.device import LANGUAGE_MODEL, Device, Event, StagingBuffer
 from stentor.engine.running.kv_cache import PagedKV
 from stentor.engine.running.prefill_batch import (
     BatchShape,
@@ -47,6 +47,24 @@ MAX_PREFILL_TOKENS = max(PREFILL_TOKENS)
 """Tokens of one captured prefill at most."""
 DECODE_PAGES = (32, 128)
 """Pages per request of captured steps, besides the most, where attention is not fused and its shape depends on them."""
+
+
+@dataclass
+class InFlightStep:
+    """A launched step: the requests that it names, and where their report will be."""
+
+    sequences: list[Sequence]
+    report: Tensor  # host [2, slots + 1]: frames generated, stop value. Or [4, slots + 1]: also positions, frames heard
+    done: Event
+    prefill: bool
+    launched_at: float  # time.monotonic()
+    prefilled_at: float = 0.0  # when its prompts were launched, before their first frames
+
+    def result(self) -> tuple[list[int], list[int], list[int]]:
+        """Frames generated, stop value and frames heard of every slot. Waits until the step has run."""
+        self.done.wait_host()
+        generated, stop, *rest = self.report.tolist()
+        return generated, stop, rest[-1] if rest else generated
 
 
 class ModelRunner:

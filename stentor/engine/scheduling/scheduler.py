@@ -11,12 +11,9 @@ from collections import deque
 
 from stentor.config import Policy
 from stentor.engine.scheduling.audio_scheduler import AudioJob, AudioScheduler
-from stentor.engine.scheduling.page_allocator import PageAllocator
-from stentor.engine.scheduling.page_tables import PageTables
-from stentor.engine.scheduling.prefill_delay import delay_reason
-from stentor.engine.scheduling.prefill_planner import PrefillPlanner
+from stentor.engine.scheduling.pages import PageAllocator, PageTables
+from stentor.engine.scheduling.prefill import PrefillPlanner, StepPlan, delay_reason
 from stentor.engine.scheduling.sequence import BROKEN, RUNNING, Phase, Place, Sequence
-from stentor.engine.scheduling.step_plan import StepPlan
 from stentor.models.codec_timing import CAUSAL, CodecTiming
 
 
