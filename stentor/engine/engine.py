@@ -19,9 +19,8 @@ from stentor import kernels
 from stentor.config import EngineConfig, Policy
 from stentor.engine.delivery import AudioDelivery
 from stentor.engine.health import Health, Stats
-from stentor.engine.inbox import Inbox, Submit
 from stentor.engine.memory_plan import size
-from stentor.engine.request_state import Marks, OpenRequests, Request
+from stentor.engine.requests import Inbox, Marks, OpenRequests, Request, Submit
 from stentor.engine.running.codec_runner import CodecRunner
 from stentor.engine.running.cuda_graphs import CudaGraphRunner
 from stentor.engine.running.device import Device
@@ -30,11 +29,10 @@ from stentor.engine.running.model_runner import InFlightStep, ModelRunner
 from stentor.engine.scheduling.audio_scheduler import GENTLE_RAMP
 from stentor.engine.scheduling.pages import PageAllocator
 from stentor.engine.scheduling.scheduler import Scheduler
-from stentor.engine.scheduling.sequence import BROKEN, Phase, Place, Sequence
+from stentor.engine.scheduling.sequence import BROKEN, Place, Sequence
 from stentor.engine.sequence_maker import SequenceMaker
 from stentor.engine.sizing import plan_memory
 from stentor.engine.stream import AppendText, AudioStream, Cancel, EventSink, LoopNotifier, Outbox, RequestHandle, Taken
-from stentor.engine.turns import Turns
 from stentor.engine.voice import CodecPrimer, Preparation, VoiceEncoder
 from stentor.errors import EngineError, InvalidRequest
 from stentor.machine import cpus
@@ -71,9 +69,8 @@ class Engine:
         policy = _policy(config, device, self.sizes.prefill_tokens)
         self.scheduler = Scheduler(self.sizes.slots, pages, policy, parked, model.spec.codec_timing, frames)
         self.stats = Stats()
-        self._requests = OpenRequests(model.spec.frame, self.stats)
         self.sequences = SequenceMaker(model.spec, self.sizes, config.policy, self.runner.covering_evals)
-        self._turns = Turns(self._requests, self.scheduler, self.sequences)
+        self._requests = OpenRequests(model.spec.frame, self.scheduler, self.sequences, self.stats)
         self._notifier = LoopNotifier()
         self._launcher = Launcher(self.runner, self.codec, self.scheduler, self._requests)
         self._delivery = AudioDelivery(self.scheduler, self._requests, self._notifier, model.spec)
@@ -256,9 +253,9 @@ class Engine:
             self._delivery.add(self._launcher.audio(self.scheduler.plan_audio(time.monotonic())))
         self._delivery.ready()
         for seq in self.scheduler.complete():
-            self._turns.prepare(seq)
+            self._requests.prepare_next(seq)
         for seq in self.scheduler.finished():
-            self._turns.close(self._requests.remove(seq))
+            self._requests.close(seq)
         self._notifier.flush()
         if plan.launches:
             self.stats.step_seconds += time.monotonic() - now
@@ -280,11 +277,11 @@ class Engine:
     def _handle(self, message: Submit | Cancel | AppendText | Taken) -> None:
         if isinstance(message, Submit):
             self.stats.submitted += 1
-            self._turns.queue(message.request)
+            self._requests.queue(message.request)
             return
         request = self._requests.of_outbox(message.outbox)
         if request is not None and isinstance(message, Cancel):
-            self._cancel(request)
+            self._requests.cancel(request)
         elif request is not None and isinstance(message, Taken):
             self._delivery.note_unread(request)
         elif request is not None and isinstance(message, AppendText):
@@ -292,8 +289,7 @@ class Engine:
                 self._append(request, message)
             except Exception as e:
                 self._launcher.survive(e)
-                request.seq.error = e
-                self._cancel(request)
+                self._requests.cancel(request, e)
 
     def _append(self, request: Request, text: AppendText) -> None:
         """Append live text to the row, if the request has one, and to the prompt, which becomes a row on admission."""
@@ -303,14 +299,6 @@ class Engine:
         if seq.has_row and len(text.values):
             self.runner.extend(seq, text.column, len(held), text.values)
         seq.max_schedulable = sys.maxsize if text.last else seq.max_schedulable + len(text.values)
-
-    def _cancel(self, request: Request) -> None:
-        if request.seq.phase is Phase.QUEUED:
-            self._requests.leave_queue()
-        gone = self.scheduler.cancel(request.seq)
-        self._requests.end(request)
-        if gone:
-            self._requests.remove(request.seq)
 
     def _observe(self, step: InFlightStep) -> None:
         generated, stop, heard = step.result()
@@ -324,8 +312,8 @@ class Engine:
             slot = seq.slot
             observe(seq, generated[slot], stop[slot], generated[slot] - heard[slot])
             if stop[slot] == BROKEN and not seq.cancelled:
-                self.scheduler.abort(seq, EngineError("the model produced a frame that is not finite"))
-                self._requests.end(self._requests.of(seq))
+                error = EngineError("the model produced a frame that is not finite")
+                self._requests.cancel(self._requests.of(seq), error)
 
     def _mark_first_frames(self, sequences: list[Sequence], prefilled: float, now: float) -> None:
         for seq in sequences:
@@ -337,10 +325,7 @@ class Engine:
         """The thread ends: every open request fails, also those in the inbox. No command runs and no device is used."""
         self.inbox.close(str(self._error))
         error = EngineError(f"the engine has stopped: {self._error or 'closed'}")
-        for message in self.inbox.rest():
-            if isinstance(message, Submit):
-                self._requests.add(message.request)
-        self._requests.abandon(error)
+        self._requests.abandon(error, [m.request for m in self.inbox.rest() if isinstance(m, Submit)])
         self._notifier.flush()
 
 

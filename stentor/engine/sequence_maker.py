@@ -1,13 +1,24 @@
-"""From prompts to sequences: what the buffers can serve, and the keys of what a prompt's pages hold."""
+"""From prompts to sequences: what the buffers can serve, and the keys of what a prompt's pages hold.
+
+Keys and values of a position depend on what stands there and before it, on the request's adapter, and on nothing else
+of the request. So requests with the same voice, pieces of a long text and resumed requests find the pages of what they
+have in common.
+This is automatic prefix caching as in vLLM (docs.vllm.ai, "Automatic Prefix Caching").
+"""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import struct
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from itertools import pairwise
+
+import numpy as np
 
 from stentor.config import Policy
 from stentor.engine.memory_plan import BufferSizes
-from stentor.engine.prefix import frame_keys, prefix_keys
 from stentor.engine.running.slot_table import engine_columns
 from stentor.engine.scheduling.sequence import Place, Sequence
 from stentor.errors import EngineError, too_long
@@ -79,3 +90,44 @@ class SequenceMaker:
             known = last.prefix[: last.length // self.sizes.page_size]
             seq.prefix = prefix_keys(prompt, self.sizes.page_size, known)
         return seq
+
+
+def prefix_keys(prompt: Prompt, page_size: int, known: tuple[bytes, ...] = ()) -> tuple[bytes, ...]:
+    """A key for each full page of the prompt: of its rows, of where it has given frames, of all pages before it, of the
+    voice, and of the adapter's weights (not of its number, which another gets).
+
+    known: the keys of its first pages.
+    """
+    first = len(known)
+    borders = [page * page_size for page in range(first, max(first, prompt.length // page_size) + 1)]
+    given = list(map(int, np.searchsorted(prompt.frame_at, borders)))  # frames before each border
+    parts = [_pages(prompt.rows[name], borders) for name in sorted(prompt.rows)]
+    parts += [_pages(prompt.frame_at % page_size, given)]
+    lengths = struct.Struct(f"{len(parts)}q").pack
+    adapter = b"" if prompt.lora is None else prompt.lora.identity
+    keys = list(known)
+    for page, frames in zip(zip(*parts, strict=True), given[1:], strict=True):
+        voice = " ".join(id for id, start in prompt.voices or ((prompt.voice, -1),) if start < frames)
+        identity = _digest(len(adapter).to_bytes(8), adapter, voice.encode())
+        keys.append(_digest(*keys[-1:], identity, lengths(*map(len, page)), *page))
+    return tuple(keys)
+
+
+def frame_keys(frame_at: Seq[int], prefix: Seq[bytes], page_size: int) -> tuple[bytes, ...]:
+    """A key for the page of each given frame, in page sets by frame, that stands in a full page of the prompt.
+
+    frame_at: positions of the frames. prefix: keys of the full pages.
+    """
+    pages = ((at // page_size, at % page_size) for at in frame_at)
+    return tuple(prefix[page] + offset.to_bytes(4) for page, offset in pages if page < len(prefix))
+
+
+def _digest(*parts: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
+
+
+def _pages(rows: np.ndarray, borders: list[int]) -> Seq[memoryview]:
+    """The content of the rows between neighbouring borders."""
+    data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
+    size = rows[:1].nbytes
+    return [data[size * a : size * b] for a, b in pairwise(borders)]

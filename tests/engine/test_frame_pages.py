@@ -10,9 +10,9 @@ import torch
 
 from stentor import TTS, InvalidRequest, Reference
 from stentor.config import Policy
-from stentor.engine.prefix import frame_keys
 from stentor.engine.scheduling.pages import PageAllocator, PageTables
 from stentor.engine.scheduling.sequence import Sequence
+from stentor.engine.sequence_maker import frame_keys
 from stentor.engine.sizing import frame_bytes
 from tests.helpers.invariants import check
 

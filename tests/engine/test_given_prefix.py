@@ -11,10 +11,10 @@ import torch
 from stentor import TTS, EngineError
 from stentor.audio import digest
 from stentor.config import Policy
-from stentor.engine.prefix import prefix_keys
 from stentor.engine.scheduling.pages import PageAllocator, PageTables
 from stentor.engine.scheduling.prefill import PrefillPlanner, StepPlan
 from stentor.engine.scheduling.sequence import Sequence
+from stentor.engine.sequence_maker import prefix_keys
 from stentor.models.base import Prompt
 from tests.fixtures.pocket_tts import tiny_pocket_tts as tiny
 

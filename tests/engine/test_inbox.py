@@ -12,7 +12,7 @@ import torch
 
 from stentor import TTS, EngineError
 from stentor.config import Policy
-from stentor.engine.inbox import Inbox
+from stentor.engine.requests import Inbox
 from stentor.engine.stream import AppendText, AudioStream, Cancel, Chunk, LoopNotifier, Outbox
 from tests.helpers.child import python
 from tests.helpers.patience import STUCK_S

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stentor.engine.prefix import part_of, prefix_keys
+from stentor.engine.running.prefill_batch import part_of
+from stentor.engine.sequence_maker import prefix_keys
 from stentor.models.base import Prompt
 from stentor.models.info import Adapter
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 
-from stentor.engine.request_state import OpenRequests, SavedRow
+from stentor.engine.requests import OpenRequests, SavedRow
 from stentor.engine.running.codec_runner import CodecRunner, InFlightAudio
 from stentor.engine.running.model_runner import InFlightStep, ModelRunner
 from stentor.engine.scheduling.audio_scheduler import AudioJob
@@ -72,7 +72,7 @@ class Launcher:
             self._fail(job.seq, error, job.count)
 
         for job in [j for j in jobs if j.seq.cancelled]:  # its chunk before this one failed
-            self._fail(job.seq, job.seq.error or EngineError("cancelled"), job.count)
+            self._fail(job.seq, self.requests.of(job.seq).error or EngineError("cancelled"), job.count)
         jobs = [j for j in jobs if not j.seq.cancelled]
         if not jobs:
             return []
@@ -86,8 +86,7 @@ class Launcher:
                 request.saved = SavedRow(self.runner.save(seq), self.codec.save(seq))
             except Exception as e:
                 self.survive(e)
-                self._stop(seq, e)
-                self.requests.remove(seq)
+                self.requests.cancel(request, e)
 
     def _restore_rows(self, sequences: list[Sequence]) -> None:
         """Write saved rows into their new slots, with the text that has come since."""
@@ -164,7 +163,7 @@ class Launcher:
             except Exception as e:
                 self.survive(e)  # chunks whose state has not moved on are tried again when they are due
                 for seq in [s for s in first if self.codec.moved_on and not self.codec.has_first_frame(s)]:
-                    self._stop(seq, e)
+                    self.requests.cancel(self.requests.of(seq), e)
 
     def _prefill(self, sequences: list[Sequence], dependent: list[Sequence]) -> list[InFlightStep]:
         """Prefill. Rows that share pages which this launch was to write are put back before its halves are tried."""
@@ -222,13 +221,8 @@ class Launcher:
             self.runner.device.release_cached()
 
     def _fail(self, seq: Sequence, error: BaseException, codec_frames: int = 0) -> None:
-        self.scheduler.fail(seq, error, codec_frames)
-        self.requests.end(self.requests.of(seq))
-
-    def _stop(self, seq: Sequence, error: BaseException) -> None:
-        """End a request that no failed launch is counted for."""
-        self.scheduler.abort(seq, error)
-        self.requests.end(self.requests.of(seq))
+        self.scheduler.fail(seq, codec_frames)
+        self.requests.cancel(self.requests.of(seq), error)
 
 
 def _out_of_memory(error: Exception) -> bool:

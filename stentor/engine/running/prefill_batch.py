@@ -14,12 +14,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stentor.engine.prefix import PromptPart, part_of
 from stentor.engine.running.device import Device
 from stentor.engine.scheduling.sequence import Sequence
 from stentor.models.base import ModelSpec, Prompt, PromptRows
 
 Group = Seq[tuple[Sequence, Prompt]]
+
+
+@dataclass(frozen=True)
+class PromptPart:
+    """Some positions of a prompt: rows [n, ...], and frames [M, *frame] at `frame_at`, counted from the first."""
+
+    rows: dict[str, np.ndarray]
+    frames: np.ndarray
+    frame_at: np.ndarray
+
+
+def part_of(prompt: Prompt, positions: range) -> PromptPart:
+    """Return the part of a prompt at `positions`, which is empty beyond its end."""
+    first, last = np.searchsorted(prompt.frame_at, (positions.start, positions.stop))
+    rows = {name: a[positions.start : positions.stop] for name, a in prompt.rows.items()}
+    return PromptPart(rows, prompt.frames[first:last], prompt.frame_at[first:last] - positions.start)
 
 
 @dataclass(frozen=True)

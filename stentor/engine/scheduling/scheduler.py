@@ -59,17 +59,11 @@ class Scheduler:
             self._drain(seq)
         return seq.phase is Phase.DONE
 
-    def fail(self, seq: Sequence, error: BaseException, codec_frames: int = 0) -> None:
-        """A launch that named `seq`, with `codec_frames` for the codec, failed. The request ends as if cancelled."""
+    def fail(self, seq: Sequence, codec_frames: int = 0) -> None:
+        """A launch that named `seq`, with `codec_frames` for the codec, has failed. The request is to be cancelled."""
         seq.in_flight -= 1
         self.audio.in_codec -= codec_frames
         self.tables.forget(seq)
-        self.abort(seq, error)
-
-    def abort(self, seq: Sequence, error: BaseException) -> None:
-        """The request ends with `error`."""
-        seq.error = error
-        self.cancel(seq)
 
     # -- one step --
 

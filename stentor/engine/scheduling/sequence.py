@@ -89,7 +89,6 @@ class Sequence:
     plays_until: float = -inf  # when the client of a stream has played what has come. -inf: nothing has
     unread: bool = False  # its reader has left too much audio
     cancelled: bool = False
-    error: BaseException | None = None
 
     def __post_init__(self) -> None:
         self.piece = range(self.length)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stentor.audio import Recording
-from stentor.engine.request_state import Marks
+from stentor.engine.requests import Marks
 from stentor.engine.scheduling.sequence import Place
 from stentor.engine.stream import Chunk, RequestHandle, StreamEvent
 from stentor.engine.voice import Preparation
