@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import logging
 import queue
-import sys
 import threading
 import time
 from collections import deque
@@ -298,7 +297,7 @@ class Engine:
         columns[text.column] = np.concatenate((held, text.values))
         if seq.has_row and len(text.values):
             self.runner.extend(seq, text.column, len(held), text.values)
-        seq.max_schedulable = sys.maxsize if text.last else seq.max_schedulable + len(text.values)
+        self.scheduler.add_text(seq, len(text.values), text.last)
 
     def _observe(self, step: InFlightStep) -> None:
         generated, stop, heard = step.result()

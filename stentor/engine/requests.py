@@ -19,7 +19,7 @@ from torch import Tensor
 from stentor.engine.health import Stats
 from stentor.engine.running.codec_state import SavedCodec
 from stentor.engine.scheduling.scheduler import Scheduler
-from stentor.engine.scheduling.sequence import LENGTH, Phase, Sequence
+from stentor.engine.scheduling.sequence import LENGTH, Phase, Place, Sequence
 from stentor.engine.sequence_maker import SequenceMaker
 from stentor.engine.stream import AppendText, Cancel, Chunk, EventSink, Taken
 from stentor.errors import EngineError, InvalidRequest, Overloaded
@@ -152,7 +152,7 @@ class OpenRequests:
             prompt.lora = request.prompt.lora
             if prompt.voice == request.prompt.voice:
                 prompt.codec_state = request.prompt.codec_state
-            following = self.sequences.following(prompt, seq)
+            following = self.sequences.new(prompt, seq.streaming, Place.NEXT, seq)
         except Exception as e:
             request.error = e
             return

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import struct
+import sys
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from itertools import pairwise
@@ -61,35 +62,41 @@ class SequenceMaker:
         prompt.max_frames = max(1, min(prompt.max_frames, free, self.sizes.max_frames))
         prompt.num_evals = self._covering_evals(prompt.num_evals)
 
-    def new(self, prompt: Prompt, streaming: bool, place: Place) -> Sequence:
-        """The sequence of a prompt that fits."""
-        streaming = streaming and self._timing.chunks
-        counts = (prompt.length, prompt.max_frames, prompt.num_evals, prompt.trim_silent_frames)
-        seq = Sequence(next(self.ids), *counts, self._hop_seconds, streaming, place)
-        seq.audio_scheduled = self._timing.start(len(prompt.codec_prefix), streaming)
-        seq.window_end = self._timing.window_end(len(prompt.codec_prefix))
-        seq.held_frames = self._timing.held
-        seq.keeps_pages = self.policy.prefix_cache and prompt.continuation is not None
-        seq.has_voice, seq.late_seconds = prompt.has_voice, self._late_seconds
-        if self._by_frame:
-            seq.frame_at = tuple(map(int, prompt.frame_at))
-        seq.given = prompt.num_given
-        if self.policy.prefix_cache and prompt.length >= self.policy.min_cached(seq.has_voice):
-            seq.prefix = prefix_keys(prompt, self.sizes.page_size)
-            seq.frame_keys = frame_keys(seq.frame_at, seq.prefix, self.sizes.page_size)
-        if prompt.live is not None:
-            seq.max_schedulable = 1 + len(prompt.columns[prompt.live.column])
-            seq.heard_is_free = prompt.live.heard_is_free
-        return seq
-
-    def following(self, prompt: Prompt, last: Sequence) -> Sequence:
-        """The sequence of the prompt that follows `last` in its request. It finds in pages what it repeats of it."""
-        seq = self.new(prompt, last.streaming, Place.NEXT)
-        seq.continues = self.policy.prefix_cache and prompt.repeats == last.length + last.num_generated
-        if seq.continues:
-            known = last.prefix[: last.length // self.sizes.page_size]
-            seq.prefix = prefix_keys(prompt, self.sizes.page_size, known)
-        return seq
+    def new(self, prompt: Prompt, streaming: bool, place: Place, last: Sequence | None = None) -> Sequence:
+        """The sequence of a prompt that fits. One that follows `last` in its request finds in pages what it repeats of
+        it."""
+        timing, cache, size = self._timing, self.policy.prefix_cache, self.sizes.page_size
+        streaming, primed = streaming and timing.chunks, len(prompt.codec_prefix)
+        continues = cache and last is not None and prompt.repeats == last.length + last.num_generated
+        prefix: tuple[bytes, ...] = ()
+        if continues or (cache and prompt.length >= self.policy.min_cached(prompt.has_voice)):
+            known = last.prefix[: last.length // size] if continues and last is not None else ()
+            prefix = prefix_keys(prompt, size, known)
+        frame_at = tuple(map(int, prompt.frame_at)) if self._by_frame else ()
+        live = prompt.live
+        return Sequence(
+            next(self.ids),
+            prompt.length,
+            prompt.max_frames,
+            prompt.num_evals,
+            prompt.trim_silent_frames,
+            self._hop_seconds,
+            streaming,
+            place,
+            self._late_seconds,
+            held_frames=timing.held,
+            window_end=timing.window_end(primed),
+            heard_is_free=live is not None and live.heard_is_free,
+            prefix=prefix,
+            continues=continues,
+            keeps_pages=cache and prompt.continuation is not None,
+            has_voice=prompt.has_voice,
+            frame_at=frame_at,
+            frame_keys=frame_keys(frame_at, prefix, size),
+            given=prompt.num_given,
+            max_schedulable=sys.maxsize if live is None else 1 + len(prompt.columns[live.column]),
+            audio_scheduled=timing.start(primed, streaming),
+        )
 
 
 def prefix_keys(prompt: Prompt, page_size: int, known: tuple[bytes, ...] = ()) -> tuple[bytes, ...]:

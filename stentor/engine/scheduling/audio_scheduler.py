@@ -128,6 +128,11 @@ class AudioScheduler:
         else:
             self._waiting.add(seq, self._urgency(seq, 0.0))
 
+    def release(self, seq: Sequence) -> None:
+        """The reader of `seq` has left too much: no frames follow for now, and those that it has go to the codec."""
+        seq.audio_due = 0
+        self.look_at(seq)
+
     def looks_at(self, seq: Sequence) -> bool:
         """Whether the next plans look at `seq`."""
         return seq.id in self._waiting or seq.id in self._changed
@@ -220,7 +225,7 @@ class AudioScheduler:
         self.in_codec += job.count
         seq.audio_scheduled += job.count
         seq.audio_chunks += 1
-        seq.in_flight += 1
+        seq.launch()
         seq.audio_due = self._due_at(seq, self._urgency(seq, now)[0])
         return seq.num_generated >= seq.audio_due or seq.status != RUNNING or self._waits_for_pages(seq)
 
@@ -250,7 +255,7 @@ class AudioScheduler:
     def on_audio(self, job: AudioJob, now: float) -> range:
         """The audio of a chunk has arrived on the host. The frames whose audio it is."""
         seq, audio = job.seq, self.timing.audio(job.start, job.count, job.last)
-        seq.in_flight -= 1
+        seq.landed()
         self.in_codec -= job.count
         if audio:
             seq.last_audio = now

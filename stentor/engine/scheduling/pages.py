@@ -176,10 +176,6 @@ class PageTables:
             return 0
         return self.policy.min_cached(seq.has_voice)
 
-    def tokens_to_prefill(self, seq: Sequence) -> int:
-        """Tokens of its prompt and past frames that no page holds and that its prompt does not bring."""
-        return seq.prefill_length - max(seq.given, self.pages.page_size * len(self.shared(seq).pages))
-
     def has_room(self, seq: Sequence, shared: Shared) -> bool:
         """Whether there are pages for the rest of its prompt and its past frames, beside those that were found."""
         needed = self.pages.pages_for(seq.length + seq.num_scheduled) - len(shared.pages)
@@ -197,7 +193,6 @@ class PageTables:
             self.free(seq)
             return False
         seq.num_cached = len(shared.pages) * self.pages.page_size
-        seq.piece = range(seq.first_computed, seq.first_computed)
         return True
 
     def depends(self, shared: Shared) -> bool:

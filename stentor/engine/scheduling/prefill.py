@@ -57,42 +57,6 @@ UNDERRUN = "a stream would underrun"
 BATCHING = "many rows run, and another request may come"
 
 
-def delay_reason(
-    first: Sequence,
-    running: list[Sequence],
-    now: float,
-    *,
-    slots: int,
-    prefill_seconds: float,
-    in_flight: bool,
-    audio: AudioScheduler,
-    policy: Policy,
-) -> str | None:
-    """Say why the request `first`, whose prefill has begun or would begin, waits. None: it need not.
-
-    While it waits, `running` rows are decoded.
-
-    Args:
-        slots: rows that may run at once.
-        prefill_seconds: how long a prefill takes, by the last ones.
-        in_flight: whether a prefill of others is on the device.
-    """
-    waited = now - first.arrival
-    if running and waited < policy.max_prefill_delay:
-        for seq in running:
-            prefills = 2.5 if in_flight and seq.num_generated else 1.5
-            if audio.plays(seq) and _lead(audio, seq, now) < MIN_LEAD_S + prefills * prefill_seconds:
-                return UNDERRUN
-        if first.phase is not Phase.PREFILLING and 2 * len(running) >= slots and waited < policy.batching_window:
-            return BATCHING
-    return None
-
-
-def _lead(audio: AudioScheduler, seq: Sequence, now: float) -> float:
-    """Return the seconds of audio that the client has left if no further frame is made."""
-    return audio.seconds(seq, seq.num_scheduled - seq.num_unheard) - seq.played(now)
-
-
 class PrefillPlanner:
     """Starts prefills and cuts those that are longer than the budget into pieces. The budget of a step is
     `Policy.max_prefill_tokens`.
@@ -118,6 +82,33 @@ class PrefillPlanner:
         """The longer of the last two prefills. A long one raises the margin of streams for one more, not for ten."""
         return max(self._last)
 
+    def delay_reason(
+        self,
+        first: Sequence,
+        running: list[Sequence],
+        live: list[Sequence],
+        now: float,
+        audio: AudioScheduler,
+        slots: int,
+    ) -> str | None:
+        """Say why the request `first`, whose prefill has begun or would begin, waits. None: it need not.
+
+        While it waits, `running` rows are decoded. live: all that have a slot. slots: how many there are.
+        """
+        waited = now - first.arrival
+        if not running or waited >= self.policy.max_prefill_delay:
+            return None
+        in_flight = any(s.phase is Phase.RUNNING and s.in_flight and not s.num_generated for s in live)
+        for seq in [s for s in running if audio.plays(s)]:
+            # Seconds of audio that the client has left if no further frame is made.
+            lead = audio.seconds(seq, seq.num_scheduled - seq.num_unheard) - seq.played(now)
+            prefills = 2.5 if in_flight and seq.num_generated else 1.5
+            if lead < MIN_LEAD_S + prefills * self.seconds:
+                return UNDERRUN
+        if first.phase is not Phase.PREFILLING and 2 * len(running) >= slots and waited < self.policy.batching_window:
+            return BATCHING
+        return None
+
     def begin_plan(self, running: bool) -> None:
         """A step is planned. running: whether there are rows that could be decoded."""
         self.tables.begin_plan()
@@ -138,6 +129,7 @@ class PrefillPlanner:
             return False
         if self.tables.depends(shared):
             plan.dependent.append(seq)
+        seq.piece = range(seq.first_computed, seq.first_computed)
         seq.move(Phase.PREFILLING)
         self.go_on(seq, plan)
         return True
@@ -149,13 +141,12 @@ class PrefillPlanner:
         if not count:
             return
         seq.piece = range(start, start + count)
-        seq.in_flight += 1
+        seq.launch(frames=seq.emits)
         self._spent += count
         self.tables.publish(seq)
         plan.prefill.append(seq)
         if seq.piece.stop == seq.prefill_length:
             seq.move(Phase.RUNNING)
-            seq.num_scheduled += seq.emits
 
     def _count(self, seq: Sequence, start: int) -> int:
         """Tokens of the piece of `seq` that begins at `start`. 0: it has to wait for another step.

@@ -7,12 +7,13 @@ a step runs prefill or decode, not both. prefill_delay.py says when a prefill wa
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 
 from stentor.config import Policy
 from stentor.engine.scheduling.audio_scheduler import AudioJob, AudioScheduler
 from stentor.engine.scheduling.pages import PageAllocator, PageTables
-from stentor.engine.scheduling.prefill import PrefillPlanner, StepPlan, delay_reason
+from stentor.engine.scheduling.prefill import PrefillPlanner, StepPlan
 from stentor.engine.scheduling.sequence import BROKEN, RUNNING, Phase, Place, Sequence
 from stentor.models.codec_timing import CAUSAL, CodecTiming
 
@@ -59,9 +60,13 @@ class Scheduler:
             self._drain(seq)
         return seq.phase is Phase.DONE
 
+    def add_text(self, seq: Sequence, frames: int, last: bool) -> None:
+        """Live text for so many more frames has come. `last`: none follows, and the model itself says when it ends."""
+        seq.max_schedulable = sys.maxsize if last else seq.max_schedulable + frames
+
     def fail(self, seq: Sequence, codec_frames: int = 0) -> None:
         """A launch that named `seq`, with `codec_frames` for the codec, has failed. The request is to be cancelled."""
-        seq.in_flight -= 1
+        seq.landed()
         self.audio.in_codec -= codec_frames
         self.tables.forget(seq)
 
@@ -77,8 +82,7 @@ class Scheduler:
         running, behind = self.can_step(now), [s for s in self.live if s.phase is not going]
         self.prefills.begin_plan(bool(running))
         first = self._first_to_prefill(behind)
-        reason = None if first is None else self._delay_reason(first, running, now)
-        if reason is None:
+        if first is None or not self.prefills.delay_reason(first, running, self.live, now, self.audio, self.slots):
             self._plan_prefill(plan, behind)
         decode = first is None or not plan.prefill
         if decode:
@@ -116,30 +120,18 @@ class Scheduler:
             first = self.queue[0]
         return None if first is None or first.continues else first
 
-    def _delay_reason(self, first: Sequence, running: list[Sequence], now: float) -> str | None:
-        return delay_reason(
-            first,
-            running,
-            now,
-            slots=self.slots,
-            prefill_seconds=self.prefills.seconds,
-            in_flight=any(s.phase is Phase.RUNNING and s.in_flight and not s.num_generated for s in self.live),
-            audio=self.audio,
-            policy=self.policy,
-        )
-
     def _plan_prefill(self, plan: StepPlan, behind: list[Sequence]) -> None:
         for seq in [s for s in behind if s.phase is Phase.PREFILLING]:
             self.prefills.go_on(seq, plan)
         while self.queue and self.queue[0].continues and self._enter(self.queue[0], plan):
             plan.admitted.append(self.queue.popleft())
         for seq in [s for s in behind if s.phase is Phase.PREEMPTED and s.may_go_on and not s.in_flight]:
-            seq.num_scheduled = seq.num_generated
+            seq.rewind()
             if not self._start(seq, plan):
                 return  # older work first: nothing is admitted while a preempted request waits for pages
             plan.resumed.append(seq)
         for seq in [s for s in self.parked if s.may_go_on]:
-            seq.num_scheduled = seq.num_generated
+            seq.rewind()
             at = self.parked.index(seq)
             del self.parked[at]  # so that another may take its place
             if not self._enter(seq, plan):
@@ -193,8 +185,7 @@ class Scheduler:
         plan.decode = [s for s in running if s.phase is going]  # growing may have preempted some
         plan.regrown = [s for s in plan.regrown if s.phase is Phase.RUNNING]
         for seq in plan.decode:
-            seq.num_scheduled += 1
-            seq.in_flight += 1
+            seq.launch(frames=1)
 
     def _grow(self, seq: Sequence, plan: StepPlan, now: float) -> None:
         """Allocate pages for the next frame, preempting others or at last `seq` itself if needed."""
@@ -219,7 +210,7 @@ class Scheduler:
     def observe(self, seq: Sequence, generated: int, status: int, unheard: int = 0) -> None:
         """A step of `seq` has ended: `generated` frames exist, of which so many are not heard, and the row's stop value
         is `status`."""
-        seq.in_flight -= 1
+        seq.landed()
         if seq.cancelled:
             return
         if seq.heard_is_free:
@@ -242,13 +233,11 @@ class Scheduler:
         limit = self.policy.max_unread
         seq.unread = seq.streaming and frames * seq.hop_seconds > (limit / 2 if seq.unread else limit)
         if seq.unread:
-            seq.audio_due = 0
-            self.audio.look_at(seq)
+            self.audio.release(seq)
 
     def undo(self, seq: Sequence) -> None:
         """Put back a request whose prefill cannot be launched. It is prefilled again from the beginning."""
-        seq.in_flight -= 1
-        seq.num_scheduled -= seq.emits
+        seq.landed(lost=seq.emits)
         self.tables.forget(seq)
         self.tables.free(seq)
         seq.move(Phase.PREEMPTED)
