@@ -11,8 +11,9 @@ import torch
 
 from stentor import TTS, BatchError, EngineError, InvalidRequest, Overloaded, Reference, Speech
 from stentor.config import Policy
-from stentor.engine.engine import Engine
-from stentor.engine.scheduling.sequence import Place
+from stentor.engine.requests import OpenRequests
+from stentor.engine.scheduling.scheduler import Scheduler
+from stentor.engine.scheduling.sequence import Place, Sequence
 from stentor.models.toy.model import BROKEN
 from stentor.retry import MAX_SEED
 from tests.helpers.invariants import check
@@ -33,13 +34,14 @@ def toy(**engine: object) -> TTS:
 @pytest.fixture(autouse=True)
 def _checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every step of every engine checks the scheduler's invariants."""
-    plain = Engine._step
+    plain = Scheduler.finished
 
-    def step(self: Engine) -> None:
-        plain(self)
-        check(self.scheduler)
+    def finished(self: Scheduler) -> list[Sequence]:
+        done = plain(self)
+        check(self)
+        return done
 
-    monkeypatch.setattr(Engine, "_step", step)
+    monkeypatch.setattr(Scheduler, "finished", finished)
 
 
 def assert_equal(a: Speech, b: Speech) -> None:
@@ -336,7 +338,7 @@ def test_forty_random_requests_are_all_served_and_all_is_free_after():
         assert_all_free(tts)
 
 
-def test_the_next_prompt_of_a_request_goes_before_the_whole_queue():
+def test_the_next_prompt_of_a_request_goes_before_the_whole_queue(monkeypatch: pytest.MonkeyPatch):
     with toy(max_num_seqs=1, policy=Policy(max_queue=3)) as tts:
         ended: list[str] = []
         options = {"max_frames": 9, "min_frames": 9, "seed": 0}
@@ -351,8 +353,8 @@ def test_the_next_prompt_of_a_request_goes_before_the_whole_queue():
 
         first.continuation = then
         streams["turns"] = tts.engine.submit(first, 5, streaming=True)
-        finish = tts.engine._requests.end
-        tts.engine._requests.end = lambda request: ended.append(request.outbox) or finish(request)
+        end = OpenRequests.end
+        monkeypatch.setattr(OpenRequests, "end", lambda self, r: (ended.append(r.outbox), end(self, r)))
         chunks = list(streams["turns"])
         assert sum(len(c.frames) for c in chunks) == 18
         for stream in list(streams.values())[1:]:
