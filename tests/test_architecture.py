@@ -29,7 +29,7 @@ BOUNDARY = (
     "engine.running.codec_runner",
     "engine.running.device",
     "engine.running.cuda_graphs",
-    "engine.sizing",
+    "engine.memory",
 )
 HOST_READS = ("item", "tolist", "cpu")
 

@@ -18,7 +18,7 @@ from stentor import kernels
 from stentor.config import EngineConfig, Policy
 from stentor.engine.delivery import AudioDelivery
 from stentor.engine.health import Health, Stats
-from stentor.engine.memory_plan import size
+from stentor.engine.memory import plan_memory, size
 from stentor.engine.requests import Inbox, Marks, OpenRequests, Request, Submit
 from stentor.engine.running.codec_runner import CodecRunner
 from stentor.engine.running.cuda_graphs import CudaGraphRunner
@@ -30,7 +30,6 @@ from stentor.engine.scheduling.pages import PageAllocator
 from stentor.engine.scheduling.scheduler import Scheduler
 from stentor.engine.scheduling.sequence import BROKEN, Place, Sequence
 from stentor.engine.sequence_maker import SequenceMaker
-from stentor.engine.sizing import plan_memory
 from stentor.engine.stream import AppendText, AudioStream, Cancel, EventSink, LoopNotifier, Outbox, RequestHandle, Taken
 from stentor.engine.voice import CodecPrimer, Preparation, VoiceEncoder
 from stentor.errors import EngineError, InvalidRequest

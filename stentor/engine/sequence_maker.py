@@ -19,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 
 from stentor.config import Policy
-from stentor.engine.memory_plan import BufferSizes
+from stentor.engine.memory import BufferSizes
 from stentor.engine.running.slot_table import engine_columns
 from stentor.engine.scheduling.sequence import Place, Sequence
 from stentor.errors import EngineError, too_long

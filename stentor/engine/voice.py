@@ -22,7 +22,7 @@ from torch import Tensor
 from stentor import kernels
 from stentor.audio import QUALITY, Recording
 from stentor.config import EngineConfig
-from stentor.engine.memory_plan import MIB
+from stentor.engine.memory import MIB
 from stentor.engine.running.codec_state import CodecPages, CodecStateTable, one_row
 from stentor.engine.running.cuda_graphs import CudaGraphRunner
 from stentor.engine.running.device import BACKGROUND, CudaStream, Device

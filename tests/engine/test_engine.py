@@ -14,6 +14,7 @@ from stentor.config import Policy
 from stentor.engine.requests import OpenRequests
 from stentor.engine.scheduling.scheduler import Scheduler
 from stentor.engine.scheduling.sequence import Place, Sequence
+from stentor.models.base import Prompt
 from stentor.models.toy.model import BROKEN
 from stentor.retry import MAX_SEED
 from tests.helpers.invariants import check
@@ -401,11 +402,14 @@ def test_a_further_prompt_that_cannot_be_made_fails_its_request_only():
 def test_a_further_prompt_without_a_sequence_fails_its_request_only(monkeypatch: pytest.MonkeyPatch):
     """The engine's thread computes the keys of its pages, so what goes wrong there must not end the thread."""
 
-    def full(*_: object) -> None:
-        raise MemoryError("no room for keys")
+    def full(prompt: Prompt, streaming: bool, place: Place, last: Sequence | None = None) -> Sequence:
+        if last is not None:
+            raise MemoryError("no room for keys")
+        return plain(prompt, streaming, place)
 
     with toy() as tts:
-        monkeypatch.setattr(tts.engine.sequences, "following", full)
+        plain = tts.engine.sequences.new
+        monkeypatch.setattr(tts.engine.sequences, "new", full)
         prompt = tts.prompt(tts.request("hello", max_frames=9, min_frames=9, seed=0))
         prompt.continuation = lambda frames: prompt
         with pytest.raises(EngineError, match="no room for keys"):

@@ -131,24 +131,10 @@ class FramePages:
         if kv.fused and self._alone and not kernels.is_batch_invariant():
             return FusedFrameStep(kv, self._slot, at, seen, kept).attend
         if kv.fused:
-            return FusedFrames(kv, self._slot.repeat_interleave(rows), at, seen, kept).attend
+            return FusedPrefill(kv, self._slot.repeat_interleave(rows), at, None, self, seen, kept).attend
         row, most = self._row.repeat_interleave(rows), self._most * rows
         max_pages = min(self._max_frames, kv.table.shape[1])
         return PagedView(kv, self._idx, row, at, max_pages, most, None, self, seen, kept).attend
-
-
-class FusedFrames:
-    """Rows of several frames, by the kernels of prompts. All are stored, then each sees those up to its own limit."""
-
-    def __init__(self, kv: PagedKV, slot: Tensor, pos: Tensor, seen: Tensor, kept: Tensor | None) -> None:
-        self._kv, self._slot, self._pos, self._seen = kv, slot, pos, seen
-        self._stored_in = slot if kept is None else torch.where(kept, slot, kv.slots)
-
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
-        q, k = norm_rope.apply(q, k)
-        pool, table = self._kv.pool[layer], self._kv.table
-        kernels.kv_cache.store_kv(pool, table, self._stored_in, self._pos, k, v)
-        return kernels.prefill_attention.prefill_attention(pool, table, self._slot, self._seen, q)
 
 
 class FusedFrameStep:
@@ -181,7 +167,8 @@ class FusedDecode:
 class FusedPrefill:
     """Packed tokens of several rows. All are stored, then each attends up to its own position (implements KVView).
 
-    `alone`: one token per row. It gets the bits that it gets in a prompt or when its frame is replayed.
+    seen_to: the position up to which each token sees, its own where None. kept: which are stored, all where None.
+    alone: one token per row. It gets the bits that it gets in a prompt or when its frame is replayed.
     """
 
     def __init__(
@@ -191,17 +178,21 @@ class FusedPrefill:
         pos: Tensor,
         window: TextWindow | None,
         frames: FrameKV,
+        seen_to: Tensor | None = None,
+        kept: Tensor | None = None,
         alone: bool = False,
     ) -> None:
         self.pos, self.frame_kv = pos, frames
         self._kv, self._slot, self._window, self._alone = kv, slot, window, alone
+        self._seen_to = pos if seen_to is None else seen_to
+        self._stored_in = slot if kept is None else torch.where(kept, slot, kv.slots)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
         q, k = norm_rope.apply(q, k)
         pool, table, window = self._kv.pool[layer], self._kv.table, in_layer(self._window, layer)
-        kernels.kv_cache.store_kv(pool, table, self._slot, self.pos, k, v)
+        kernels.kv_cache.store_kv(pool, table, self._stored_in, self.pos, k, v)
         prefill = kernels.prefill_attention.prefill_attention
-        return prefill(pool, table, self._slot, self.pos, q, alone=self._alone, window=window)
+        return prefill(pool, table, self._slot, self._seen_to, q, alone=self._alone, window=window)
 
 
 class PagedView:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from stentor.config import EngineConfig
-from stentor.engine.memory_plan import BufferSizes
+from stentor.engine.memory import BufferSizes
 from stentor.engine.running import step
 from stentor.engine.running.cuda_graphs import CudaGraphRunner
 from stentor.engine.running.device import LANGUAGE_MODEL, Device, Event, StagingBuffer
