@@ -17,7 +17,6 @@ import torch
 from stentor import kernels
 from stentor.config import EngineConfig, Policy
 from stentor.engine.delivery import AudioDelivery
-from stentor.engine.health import Health, Stats
 from stentor.engine.memory import plan_memory, size
 from stentor.engine.requests import Inbox, Marks, OpenRequests, Request, Submit
 from stentor.engine.running.codec_runner import CodecRunner
@@ -33,6 +32,7 @@ from stentor.engine.sequence_maker import SequenceMaker
 from stentor.engine.stream import AppendText, AudioStream, Cancel, EventSink, LoopNotifier, Outbox, RequestHandle, Taken
 from stentor.engine.voice import CodecPrimer, Preparation, VoiceEncoder
 from stentor.errors import EngineError, InvalidRequest
+from stentor.health import Health, Stats
 from stentor.machine import cpus
 from stentor.models.base import Prompt, SpeechModel
 from stentor.models.info import SpeechRequest

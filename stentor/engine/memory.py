@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
@@ -78,10 +78,10 @@ class Shares:
     """Memory of each part, and the number of slots and pages that fit."""
 
     slots: int
-    prefill_tokens: int
-    codec_frames: int
-    graph_bytes: int
-    codec_bytes: int
+    prefill_tokens: int  # of the largest captured prefill
+    codec_frames: int  # rows times frames of one codec call at most
+    graph_bytes: int  # left free for graphs of the language model and workspaces
+    codec_bytes: int  # left free for codec calls
     pages: int
 
 
@@ -147,24 +147,17 @@ def advice(needs: Needs, slots: int, usable: int, total: int, context: int = 0) 
 
 
 @dataclass(frozen=True)
-class BufferSizes:
+class BufferSizes(Shares):
     """Shapes of the engine's buffers."""
 
-    slots: int
     max_frames: int  # per request
     page_size: int  # tokens per page
-    pages: int
     max_pages: int  # per request
     max_model_len: int  # tokens (prompt and frames) that one request can take
     slot_bytes: int
     page_bytes: int
-    prefill_tokens: int  # of the largest captured prefill
-    graph_bytes: int  # left free for graphs of the language model and workspaces
-    codec_frames: int  # rows times frames of one codec call at most
-    codec_bytes: int  # left free for codec calls
     encoder_bytes: int  # left free for encoding references
     encoder_columns: int  # of the largest window in which a reference is encoded
-    codec_states: int  # codec states after voices that the host keeps, about
     codec_window: float = 0.0  # seconds of a stream, with its prefix, that the codec keeps pages of. 0: it has none
     codec_page_bytes: int = 0  # of those pages, in all slots and for priming
     frame_pages: int = 0  # of page sets by frame, one frame each. Their bytes are those of the KV pages
@@ -232,24 +225,16 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
     needs = _needs(model, config, device, max_frames, encoder_bytes)
     shares = _shares(model, needs, config, usable, total)
     max_pages = min(shares.pages, needs.wanted)
-    voice = _bytes(model.codec.columns) + needs.primer
-    kept_mb = config.codec_pages_mb if needs.primer else config.codec_states_mb
     return BufferSizes(
-        slots=shares.slots,
+        **asdict(shares),
         max_frames=max_frames,
         page_size=config.page_size,
-        pages=shares.pages,
         max_pages=max_pages,
         max_model_len=min(spec.max_model_len, max_pages * config.page_size),
         slot_bytes=needs.slot,
         page_bytes=needs.page,
-        prefill_tokens=shares.prefill_tokens,
-        graph_bytes=shares.graph_bytes,
-        codec_frames=shares.codec_frames,
-        codec_bytes=shares.codec_bytes,
         encoder_bytes=encoder_bytes,
         encoder_columns=encoder_columns,
-        codec_states=int(kept_mb * MIB) // voice if spec.codec_prefix else 0,
         frame_pages=shares.pages * _frames_per_page(spec, config),
         adapter_bytes=model.adapters.bytes,
         codec_window=timing.window * timing.grid * spec.hop / spec.sample_rate,

@@ -98,7 +98,6 @@ class EventSink(Protocol):
     """Where the engine puts the events of one request. `held`: it wants a message when audio is taken."""
 
     held: bool
-    ended: bool  # the last event has been read
 
     @property
     def unread(self) -> int:

@@ -16,10 +16,10 @@ import numpy as np
 
 from stentor import request
 from stentor.audio import Recording
-from stentor.engine.health import Health
 from stentor.engine.scheduling.sequence import Place
 from stentor.engine.stream import Chunk
 from stentor.errors import EngineError, InvalidRequest, StentorError
+from stentor.health import Health
 from stentor.models.info import Adapter, ModelInfo, ReferenceAudio, SpeechRequest
 from stentor.once import LruCache
 from stentor.server.engines import messages as m

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stentor
-from stentor.engine.health import Health, Stats
 from stentor.errors import (
     BatchError,
     CheckpointError,
@@ -23,6 +22,7 @@ from stentor.errors import (
     StentorError,
     WatermarkError,
 )
+from stentor.health import Health, Stats
 from stentor.models.info import Adapter, AlignmentHeads, ModelInfo, Option
 from stentor.once import CacheCounts
 from stentor.server.engines import messages as m
