@@ -150,12 +150,13 @@ class Outbox:
         """The next chunk. Without `wait`, queue.Empty if there is none. EngineError if the request failed."""
         event = self._events.get(wait)
         self.ended = not isinstance(event, Chunk) or event.finish is not None
-        chunk = _checked(event)
-        self._taken += len(chunk.frames)
+        if not isinstance(event, Chunk):
+            raise event if isinstance(event, EngineError) else request_failed(event)
+        self._taken += len(event.frames)
         if self.held:  # read after `_taken` was written: the engine reads them in the other order
             with contextlib.suppress(EngineError):  # the engine has stopped, which the last event says
                 self._send(Taken(self))
-        return chunk
+        return event
 
 
 class RequestHandle:
@@ -242,11 +243,3 @@ def _text(text: object, last: object) -> str:
     if (wrong := not_unicode(text)) is not None:
         raise InvalidRequest("text", wrong)
     return text
-
-
-def _checked(event: StreamEvent) -> Chunk:
-    if isinstance(event, Chunk):
-        return event
-    if isinstance(event, EngineError):
-        raise event
-    raise request_failed(event)

@@ -50,17 +50,14 @@ class CudaGraphRunner:
         if not self.device.cuda:
             return
         for key in keys:
-            self._try(key)
+            try:
+                self.graphs[key] = record_graph(self, key)
+            except RuntimeError as e:
+                self.failed[key] = str(e)
+                if self.required:
+                    raise EngineError(f"graph capture of {self.name}{key} failed: {e}") from e
+                log.warning("graph capture of %s%s failed, it runs eagerly or in a larger graph: %s", self.name, key, e)
         self.device.release_cached()  # what the calls before each capture took: graphs have memory of their own
-
-    def _try(self, key: Key) -> None:
-        try:
-            self.graphs[key] = record_graph(self, key)
-        except RuntimeError as e:
-            self.failed[key] = str(e)
-            if self.required:
-                raise EngineError(f"graph capture of {self.name}{key} failed: {e}") from e
-            log.warning("graph capture of %s%s failed, it runs eagerly or in a larger graph: %s", self.name, key, e)
 
     def close(self) -> None:
         """Let go of the graphs. They are in a circle with whoever captured them, and a garbage collection that
@@ -75,7 +72,7 @@ class CudaGraphRunner:
         if key in self.graphs:
             return key
         first = len(key) - least
-        covering = (k for k in self.graphs if _covers(k, key))
+        covering = (k for k in self.graphs if all(large >= small for large, small in zip(k, key, strict=True)))
         return min(covering, key=lambda k: (k[first:], k[:first]), default=key)
 
     def __call__(self, *key: int) -> None:
@@ -105,7 +102,3 @@ def record_graph(runner: CudaGraphRunner, key: Key) -> torch.cuda.CUDAGraph:
         raise
     graph.capture_end()
     return graph
-
-
-def _covers(large: Key, small: Key) -> bool:
-    return all(a >= b for a, b in zip(large, small, strict=True))

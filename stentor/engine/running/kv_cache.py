@@ -94,19 +94,14 @@ class PagedKV:
         Each row's tokens are consecutive positions. `max_seqlen` is the largest number of them (a shape). Only where
         attention is not fused are `idx` and `row` read. The tokens frame_at [M] have a frame, or all where None.
         """
-        frames = self._frames_at(frame_at, idx, row, slot, max_pages, max_seqlen)
+        frame_slot, frame_row = slot, row
+        if frame_at is not None and self.frames:  # padding of frame_at names one token more than there are
+            frame_slot = torch.cat((slot, slot.new_full((1,), self.slots)))[frame_at]
+            frame_row = row if self.fused else row[frame_at]
+        frames = FramePages(self, idx, frame_row, frame_slot, max_pages, max_seqlen)
         if self.fused:
             return FusedPrefill(self, slot, pos, window, frames)
         return PagedView(self, idx, row, pos, max_pages, max_seqlen, window, frames)
-
-    def _frames_at(
-        self, at: Tensor | None, idx: Tensor, row: Tensor, slot: Tensor, max_pages: int, max_seqlen: int
-    ) -> FrameKV:
-        """The page sets by frame as tokens `at` [M] of a prefill see them. Padding is at its end."""
-        if at is not None and self.frames:
-            slot = torch.cat((slot, slot.new_full((1,), self.slots)))[at]
-            row = row if self.fused else row[at]
-        return FramePages(self, idx, row, slot, max_pages, max_seqlen)
 
 
 class FramePages:

@@ -36,8 +36,8 @@ class Launcher:
         ready = self._each(plan.admitted, self._write_rows) + self._each(plan.unparked, self._restore_rows) + resumed
         for seq in plan.unparked:
             self.requests.of(seq).saved = None
-        self._each(self._write_pages(ready), self._write_given)
-        self._write_pages(plan.regrown)
+        self._each(self._each(ready, self.runner.set_pages), self._write_given)
+        self._each(plan.regrown, self.runner.set_pages)
 
     def step(self, plan: StepPlan) -> list[InFlightStep]:
         """Launch what `plan` has for the language model, after `write`."""
@@ -55,7 +55,7 @@ class Launcher:
         if decode:
             stats.steps += 1
             for rows in by_num_evals(decode):
-                steps += self._decode(rows)
+                steps += self._launch(self.runner, rows, self.runner.decode, self._fail)
         return steps
 
     def audio(self, jobs: list[AudioJob]) -> list[InFlightAudio]:
@@ -103,9 +103,6 @@ class Launcher:
         requests = [self.requests.of(seq) for seq in sequences]
         self.runner.admit([(r.seq, r.prompt, r.seed) for r in requests])
         self.codec.admit([(r.seq, r.prompt) for r in requests])
-
-    def _write_pages(self, sequences: list[Sequence]) -> list[Sequence]:
-        return self._each(sequences, self.runner.set_pages)
 
     def _write_given(self, sequences: list[Sequence]) -> None:
         """Fill pages with the keys and values that prompts bring, where others have not."""
@@ -177,9 +174,6 @@ class Launcher:
             return [s for s in rows if s not in dependent]
 
         return self._launch(self.runner, sequences, launch, self._fail, alone)
-
-    def _decode(self, sequences: list[Sequence]) -> list[InFlightStep]:
-        return self._launch(self.runner, sequences, self.runner.decode, self._fail)
 
     def _launch(
         self,

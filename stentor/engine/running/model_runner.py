@@ -269,8 +269,8 @@ class ModelRunner:
         """Pages that attention must cover: a power of two, or the most where no shape depends on them."""
         if self.kv.fused:
             return self.sizes.max_pages
-        tokens = max(s.length + s.num_scheduled - 1 for s in sequences)
-        return min(_power_of_two(-(-tokens // self.sizes.page_size)), self.sizes.max_pages)
+        pages = -(-max(s.length + s.num_scheduled - 1 for s in sequences) // self.sizes.page_size)
+        return min(1 << max(0, pages - 1).bit_length(), self.sizes.max_pages)
 
     def _decode(self, batch: int, max_pages: int, num_evals: int) -> None:
         step.decode(self.model, self.slots, self.kv, self.idx[:batch], max_pages, num_evals)
@@ -288,10 +288,6 @@ def _columns(prompt: Prompt, seed: int) -> dict[str, Any]:
     if prompt.lora is not None:
         given[ADAPTER] = prompt.lora.number
     return {**given, **prompt.columns}
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << max(0, n - 1).bit_length()
 
 
 def default_batch_sizes(slots: int) -> tuple[int, ...]:

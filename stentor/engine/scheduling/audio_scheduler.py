@@ -154,11 +154,13 @@ class AudioScheduler:
         again: list[Sequence] = []  # each request has a chunk before any has its second
         busy, waiting = self.busy, self._waiting
         while True:
-            if (found := waiting.first(now)) is None:
-                if not again:
-                    return jobs
-                again = self._look_again(again)
+            if (found := waiting.first(now)) is None and again:
+                for seq in again:
+                    self.look_at(seq)
+                again = []
                 continue
+            if found is None:
+                break
             lead, seq = found
             if busy and lead >= BATCH_LEAD_S:
                 break
@@ -173,13 +175,9 @@ class AudioScheduler:
             jobs.append(AudioJob(seq, seq.audio_scheduled, count, last))
             if self._schedule(jobs[-1], now):
                 again.append(seq)
-        self._look_again(again)
-        return jobs
-
-    def _look_again(self, sequences: list[Sequence]) -> list[Sequence]:
-        for seq in sequences:
+        for seq in again:
             self.look_at(seq)
-        return []
+        return jobs
 
     def _plan_call(self, now: float, live: Iterable[Sequence]) -> list[AudioJob]:
         """Calls for a codec with a grid: it holds two of them, or one utterance if that is longer.

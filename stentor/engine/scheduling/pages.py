@@ -166,15 +166,9 @@ class PageTables:
         frames = _in_time(found, self._unwritten_frames, seq)
         while seq.frames_before(len(pages) * size) > len(frames):  # those that are found may be fewer
             pages.pop()
-        if len(pages) * size < self._least_shared(seq):
-            return Shared([], [])
+        if not seq.continues and len(pages) * size < self.policy.min_cached(seq.has_voice):
+            return Shared([], [])  # so few tokens are computed
         return Shared(pages, frames[: seq.frames_before(len(pages) * size)])
-
-    def _least_shared(self, seq: Sequence) -> int:
-        """Tokens that it must have in common with others, so that it does not compute them."""
-        if seq.continues:
-            return 0
-        return self.policy.min_cached(seq.has_voice)
 
     def has_room(self, seq: Sequence, shared: Shared) -> bool:
         """Whether there are pages for the rest of its prompt and its past frames, beside those that were found."""

@@ -218,15 +218,11 @@ class Scheduler:
         seq.num_generated, seq.num_unheard, seq.status = generated, unheard, status
         self.audio.has_frames(seq)
         if status != RUNNING:
-            self._end(seq)
-
-    def _end(self, seq: Sequence) -> None:
-        """The row of `seq` has stopped."""
-        self.audio.look_at(seq)
-        if seq.status == BROKEN:
-            self.tables.forget(seq)
-        if seq.has_row:
-            self._drain(seq)
+            self.audio.look_at(seq)
+            if status == BROKEN:
+                self.tables.forget(seq)
+            if seq.has_row:
+                self._drain(seq)
 
     def note_unread(self, seq: Sequence, frames: int) -> None:
         """A reader has left so many frames. A stream stops beyond `Policy.max_unread` and goes on at half of it."""
