@@ -27,7 +27,7 @@ from stentor.engine.running.model_runner import InFlightStep, ModelRunner
 from stentor.engine.scheduling.audio_scheduler import GENTLE_RAMP
 from stentor.engine.scheduling.pages import PageAllocator
 from stentor.engine.scheduling.scheduler import Scheduler
-from stentor.engine.scheduling.sequence import BROKEN, Place, Sequence
+from stentor.engine.scheduling.sequence import BROKEN, Place
 from stentor.engine.sequence_maker import SequenceMaker
 from stentor.engine.stream import AppendText, AudioStream, Cancel, EventSink, LoopNotifier, Outbox, RequestHandle, Taken
 from stentor.engine.voice import CodecPrimer, Preparation, VoiceEncoder
@@ -303,7 +303,9 @@ class Engine:
         now = time.monotonic()
         if step.prefill:
             self.scheduler.prefills.took(now - max(step.launched_at, self._last_done))
-            self._mark_first_frames([s for s in step.sequences if generated[s.slot]], step.prefilled_at, now)
+            for marks in [self._requests.of(s).marks for s in step.sequences if generated[s.slot]]:
+                if marks is not None and not marks.first_frame:
+                    marks.prefilled, marks.first_frame = step.prefilled_at, now
         self._last_done = now
         observe = self.scheduler.observe
         for seq in step.sequences:
@@ -312,12 +314,6 @@ class Engine:
             if stop[slot] == BROKEN and not seq.cancelled:
                 error = EngineError("the model produced a frame that is not finite")
                 self._requests.cancel(self._requests.of(seq), error)
-
-    def _mark_first_frames(self, sequences: list[Sequence], prefilled: float, now: float) -> None:
-        for seq in sequences:
-            marks = self._requests.of(seq).marks
-            if marks is not None and not marks.first_frame:
-                marks.prefilled, marks.first_frame = prefilled, now
 
     def _abandon(self) -> None:
         """The thread ends: every open request fails, also those in the inbox. No command runs and no device is used."""

@@ -261,15 +261,11 @@ class CodecRunner:
         slots = [j.seq.slot for j in jobs] + [self.sizes.slots] * padding
         ends = [j.seq.num_heard if j.seq.status != RUNNING else NO_END for j in jobs]
         inputs = slots + [j.start for j in jobs] + [0] * padding + ends + [NO_END] * padding
-        self.device.fill(self.inputs, inputs + self._page_inputs(jobs, padding))
-
-    def _page_inputs(self, jobs: list[AudioJob], padding: int) -> list[int]:
-        """How many pages each row's chunk reads, and the rows of the page table."""
-        if not self.pages.width:
-            return []
-        none = [self.pages.padding] * self.pages.width, 0
-        rows = [none if j.whole else self.pages.row(j.seq.slot, j.start, j.count) for j in jobs] + [none] * padding
-        return [filled for _, filled in rows] + [page for table, _ in rows for page in table]
+        if self.pages.width:  # how many pages each row's chunk reads, and the rows of the page table
+            none = [self.pages.padding] * self.pages.width, 0
+            rows = [none if j.whole else self.pages.row(j.seq.slot, j.start, j.count) for j in jobs] + [none] * padding
+            inputs += [filled for _, filled in rows] + [page for table, _ in rows for page in table]
+        self.device.fill(self.inputs, inputs)
 
     def _given(self, batch: int, before: int, count: int) -> tuple[Tensor, CodecCall, Tensor, Tensor]:
         """Slots and call of `inputs`, `count` frames of each row with so many before them, and where in the text they

@@ -178,21 +178,18 @@ class CodecPages:
 
     def _load(self, count: int, saved: Tensor) -> list[int]:
         """New pages with these words, which may be on the host. Nothing waits for the copy."""
-        pages = self._allocate(count)
+        pages, at = self._allocate(count), 0
         try:
-            self._write(pages, saved)
+            where = self.device.upload(np.array(pages, np.int64))
+            for name, c in self.columns.items():
+                size = count * self.words[name]
+                values = saved[at : at + size].to(self.device.torch, non_blocking=True).view(c.dtype)
+                self.pool[name].index_copy_(0, where, values.view(count, *c.shape))
+                at += size
         except BaseException:
             self.pages.free(pages)
             raise
         return pages
-
-    def _write(self, pages: list[int], words: Tensor) -> None:
-        where, at = self.device.upload(np.array(pages, np.int64)), 0
-        for name, c in self.columns.items():
-            size = len(pages) * self.words[name]
-            values = words[at : at + size].to(self.device.torch, non_blocking=True).view(c.dtype)
-            self.pool[name].index_copy_(0, where, values.view(len(pages), *c.shape))
-            at += size
 
     def _allocate(self, count: int) -> list[int]:
         pages = self.pages.allocate(count)

@@ -68,7 +68,8 @@ class ByUrgency:
 
     def add(self, seq: Sequence, urgency: tuple[float, float]) -> None:
         """Add a request, or move it to another place. urgency: as at time 0."""
-        entry = (*urgency, seq.id, seq, _plays(seq))
+        plays = seq.streaming and seq.audio_chunks > 0 and seq.first_audio is not None  # time makes it more urgent
+        entry = (*urgency, seq.id, seq, plays)
         if self._entries.get(seq.id) != entry:
             self._entries[seq.id] = entry
             heappush(self._playing if entry[-1] else self._still, entry)
@@ -334,11 +335,6 @@ class AudioScheduler:
         if not seq.audio_chunks:
             return float("-inf"), seq.arrival
         return max(0, seq.audio_scheduled - self.timing.delay) * seq.hop_seconds - seq.played(now), seq.arrival
-
-
-def _plays(seq: Sequence) -> bool:
-    """Whether time makes the next chunk of `seq` more urgent."""
-    return seq.streaming and seq.audio_chunks > 0 and seq.first_audio is not None
 
 
 def _is_due_soon(seq: Sequence, grid: int) -> bool:
