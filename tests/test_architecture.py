@@ -156,6 +156,13 @@ def test_a_reader_follows_seventeen_imports_at_most():
     assert len(chain) <= 17, " > ".join(chain)
 
 
+def test_a_reader_of_the_engine_follows_eight_imports_at_most_inside_it():
+    inside = {m.name for m in modules("engine")}
+    edges = graph().edges(lambda i: not i.lazy and not i.typing and i.source in inside and i.target in inside)
+    chain = longest_chain(edges)
+    assert len(chain) <= 8, " > ".join(chain)
+
+
 @pytest.mark.parametrize(("waiver", "most"), [("type: ignore", 3), ("noqa", 16), ("fmt: skip", 94)])
 def test_few_lines_are_excused_from_the_checks(waiver: str, most: int):
     assert sum(module.text.count(f"# {waiver}") for module in graph().modules.values()) <= most

@@ -15,6 +15,13 @@ from stentor.engine.scheduling.pages import PageTables, Shared
 from stentor.engine.scheduling.sequence import Phase, Sequence
 
 
+MIN_LEAD_S = 0.04
+"""Seconds of audio that a stream must still have buffered after 1.5 prefills."""
+
+UNDERRUN = "a stream would underrun"
+BATCHING = "many rows run, and another request may come"
+
+
 def by_num_evals(sequences: list[Sequence]) -> list[list[Sequence]]:
     """Rows whose `emit` loops equally often together, in their order, so that no row pays for another's choice."""
     return [[s for s in sequences if s.num_evals == n] for n in dict.fromkeys([s.num_evals for s in sequences])]
@@ -48,13 +55,6 @@ class StepPlan:
     @property
     def empty(self) -> bool:
         return not (self.launches or self.audio or self.parked)
-
-
-MIN_LEAD_S = 0.04
-"""Seconds of audio that a stream must still have buffered after 1.5 prefills."""
-
-UNDERRUN = "a stream would underrun"
-BATCHING = "many rows run, and another request may come"
 
 
 class PrefillPlanner:
