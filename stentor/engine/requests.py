@@ -10,6 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -276,11 +277,8 @@ class Inbox:
 
     def rest(self) -> list[Submit | Cancel | AppendText | Taken]:
         """All messages that were taken and not read."""
-        left: list[Submit | Cancel | AppendText | Taken] = []
-        while True:
-            try:
-                message = self._messages.get_nowait()
-            except queue.Empty:
-                return left
-            if message is not None:
-                left.append(message)
+        left: list[Message] = []
+        with suppress(queue.Empty):
+            while True:
+                left.append(self._messages.get_nowait())
+        return [message for message in left if message is not None]

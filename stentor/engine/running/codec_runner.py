@@ -78,11 +78,9 @@ class CodecRunner:
         self.pages = CodecPages(model.codec.pages, self.timing, sizes.slots, device)
         self.stream = device.stream(CODEC)
         self.copies = device.stream(CODEC)  # copies audio to the host beside the codec's next call
-        self.graphs = CudaGraphRunner("codec", self._decode_call, device, self.stream, config.require_graphs)
-        whole = partial(self._decode_call, whole=True)
-        self.whole_graphs = CudaGraphRunner(
-            "whole codec", whole, device, self.stream, config.require_graphs, shares_pool_of=self.graphs
-        )
+        of_stream, whole = (device, self.stream, config.require_graphs), partial(self._decode_call, whole=True)
+        self.graphs = CudaGraphRunner("codec", self._decode_call, *of_stream)
+        self.whole_graphs = CudaGraphRunner("whole codec", whole, *of_stream, shares_pool_of=self.graphs)
         self._whole_frames = min(sizes.codec_frames, WHOLE_FRAMES)
         chunk, ramp = chunk_sizes(config.policy, self.timing)
         self.counts = sorted({*ramp, chunk}) if self.timing.chunks else []

@@ -124,25 +124,19 @@ class FramePages:
         seen = at if seen is None else seen.flatten().clamp_min(0)
         kept = None if kept is None else kept.flatten()
         if kv.fused and self._alone and not kernels.is_batch_invariant():
-            return FusedFrameStep(kv, self._slot, at, seen, kept).attend
+
+            def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
+                """A frame or two of each slot: one kernel applies norms and RoPE, stores and attends."""
+                q, k, left = norm_rope.for_kernel(q, k)
+                frame_attention = kernels.frame_attention.frame_attention
+                return frame_attention(kv.pool[layer], kv.table, self._slot, at, seen, kept, q, k, v, left)
+
+            return attend
         if kv.fused:
             return FusedPrefill(kv, self._slot.repeat_interleave(rows), at, None, self, seen, kept).attend
         row, most = self._row.repeat_interleave(rows), self._most * rows
         max_pages = min(self._max_frames, kv.table.shape[1])
         return PagedView(kv, self._idx, row, at, max_pages, most, None, self, seen, kept).attend
-
-
-class FusedFrameStep:
-    """Rows of a frame or two of each slot, in a decode step: one kernel applies norms and RoPE, stores and attends."""
-
-    def __init__(self, kv: PagedKV, slot: Tensor, pos: Tensor, seen: Tensor, kept: Tensor | None) -> None:
-        self._kv, self._slot, self._pos, self._seen, self._kept = kv, slot, pos, seen, kept
-
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
-        q, k, left = norm_rope.for_kernel(q, k)
-        pool, table = self._kv.pool[layer], self._kv.table
-        frame_attention = kernels.frame_attention.frame_attention
-        return frame_attention(pool, table, self._slot, self._pos, self._seen, self._kept, q, k, v, left)
 
 
 class FusedDecode:

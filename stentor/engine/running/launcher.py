@@ -43,7 +43,9 @@ class Launcher:
         """Launch what `plan` has for the language model, after `write`."""
         steps: list[InFlightStep] = []
         stats = self.requests.stats
-        group = self._without_unwritten(plan)
+        group = [seq for seq in plan.prefill if not seq.cancelled]
+        if len(group) < len(plan.prefill):  # the pages of one that has failed are not written
+            group = self._put_back(group, plan.dependent)
         if group:
             stats.prefills += 1
             self._count_tokens(group)
@@ -111,14 +113,11 @@ class Launcher:
             assert given is not None
             self.runner.fill_pages(seq, given)
 
-    def _without_unwritten(self, plan: StepPlan) -> list[Sequence]:
-        """The requests to prefill. When one has failed, its pages are not written: those that share them try again."""
-        ready = [seq for seq in plan.prefill if not seq.cancelled]
-        if len(ready) == len(plan.prefill):
-            return ready
-        for seq in [s for s in ready if s in plan.dependent]:
+    def _put_back(self, sequences: list[Sequence], dependent: list[Sequence]) -> list[Sequence]:
+        """Have those that share pages which will not be written try again. Returns the others."""
+        for seq in [s for s in sequences if s in dependent]:
             self.scheduler.undo(seq)
-        return [s for s in ready if s not in plan.dependent]
+        return [s for s in sequences if s not in dependent]
 
     def _count_tokens(self, group: list[Sequence]) -> None:
         """Count tokens of prompts: those of each piece, and with the first one those that are in pages already."""
@@ -168,12 +167,7 @@ class Launcher:
         def launch(rows: list[Sequence]) -> InFlightStep:
             return self.runner.prefill([(seq, self.requests.of(seq).prompt) for seq in rows])
 
-        def alone(rows: list[Sequence]) -> list[Sequence]:
-            for seq in [s for s in rows if s in dependent]:
-                self.scheduler.undo(seq)
-            return [s for s in rows if s not in dependent]
-
-        return self._launch(self.runner, sequences, launch, self._fail, alone)
+        return self._launch(self.runner, sequences, launch, self._fail, lambda rows: self._put_back(rows, dependent))
 
     def _launch(
         self,

@@ -87,14 +87,10 @@ class ModelRunner:
         self.first_idx = torch.full((sizes.slots,), sizes.slots, dtype=torch.int64, device=where)
         self.evals = {model.spec.num_evals, *model.spec.captured_evals} if device.cuda else set()
         self.stream = device.stream(LANGUAGE_MODEL)
-        must = config.require_graphs
-        self.decode_graphs = CudaGraphRunner("decode", self._decode, device, self.stream, must)
-        self.prefill_graphs = CudaGraphRunner(
-            "prefill", self._prefill, device, self.stream, must, shares_pool_of=self.decode_graphs
-        )
-        self.first_graphs = CudaGraphRunner(
-            "frame 0", self._first_frame, device, self.stream, must, shares_pool_of=self.decode_graphs
-        )
+        of_stream = (device, self.stream, config.require_graphs)
+        self.decode_graphs = CudaGraphRunner("decode", self._decode, *of_stream)
+        self.prefill_graphs = CudaGraphRunner("prefill", self._prefill, *of_stream, self.decode_graphs)
+        self.first_graphs = CudaGraphRunner("frame 0", self._first_frame, *of_stream, self.decode_graphs)
         longest = min(MAX_PREFILL_TOKENS, sizes.prefill_tokens) if device.cuda else 0
         frames = longest if model.spec.gives_frames else 0
         largest = BatchShape(longest, sizes.slots, frames, longest)

@@ -14,7 +14,6 @@ from stentor.engine.scheduling.audio_scheduler import AudioJob, AudioScheduler
 from stentor.engine.scheduling.pages import PageTables, Shared
 from stentor.engine.scheduling.sequence import Phase, Sequence
 
-
 MIN_LEAD_S = 0.04
 """Seconds of audio that a stream must still have buffered after 1.5 prefills."""
 
