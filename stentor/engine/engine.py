@@ -278,11 +278,13 @@ class Engine:
             self._requests.queue(message.request)
             return
         request = self._requests.of_outbox(message.outbox)
-        if request is not None and isinstance(message, Cancel):
+        if request is None:
+            return
+        if isinstance(message, Cancel):
             self._requests.cancel(request)
-        elif request is not None and isinstance(message, Taken):
+        elif isinstance(message, Taken):
             self._delivery.note_unread(request)
-        elif request is not None and isinstance(message, AppendText):
+        else:
             try:
                 self._append(request, message)
             except Exception as e:
