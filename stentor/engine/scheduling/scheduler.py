@@ -2,7 +2,7 @@
 
 One step goes on with prefills, resumes preempted requests and admits queued ones (all under a token budget), generates
 one frame for every running request and launches the audio chunks that are due. While requests are queued or prefilled,
-a step runs prefill or decode, not both. prefill_delay.py says when a prefill waits.
+a step runs prefill or decode, not both. prefill.py says when a prefill waits.
 """
 
 from __future__ import annotations
