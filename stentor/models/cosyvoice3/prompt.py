@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stentor.errors import InvalidRequest, too_long
-from stentor.models.base import LiveText, Prompt, Voice
+from stentor.models.base import LiveText, Prompt, Voice, VoiceSource, reference_of
 from stentor.models.cosyvoice3.config import CODE_RATE, MIX, LanguageConfig
 from stentor.models.cosyvoice3.live_text import Arrivals, Mixing
 from stentor.models.cosyvoice3.normalization import normalized
@@ -55,6 +55,10 @@ class PromptBuilder:
 
     def __init__(self, c: LanguageConfig, tokens: Tokens, voices: Mapping[str, StoredVoice], room: Room) -> None:
         self._c, self._tokens, self._voices, self._room = c, tokens, voices, room
+
+    def references(self, request: SpeechRequest) -> list[VoiceSource]:
+        """The recording whose voice speaks, if there is one."""
+        return reference_of(request)
 
     def build(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
         """Raises InvalidRequest for what this checkpoint cannot do."""

@@ -15,12 +15,12 @@ from stentor.models.fish_s2 import codec_config, config
 from stentor.models.fish_s2.checkpoint import read_codec, read_language_model, released_name
 from stentor.models.fish_s2.codec import FishCodec
 from stentor.models.fish_s2.language_model import Language
-from stentor.models.fish_s2.lora import USUAL_TARGETS, reader, serves_adapters
+from stentor.models.fish_s2.lora import reader, serves_adapters
 from stentor.models.fish_s2.model import FishS2
 from stentor.models.fish_s2.spec import REFERENCE_SECONDS, SAMPLE_RATE
 from stentor.models.fish_s2.tokenizer import Tokens, read_tokens, select_tokens
 from stentor.models.load_options import CODEC_DTYPE, codec_dtype, encoder_dtype, model_dtype
-from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
+from stentor.models.lora import ADAPTER_OPTIONS, USUAL_TARGETS, AdapterPlan, install_adapters
 from stentor.models.lora_files import merge_option
 from stentor.models.quantization import QUANTIZATION, EightBits, quantization
 from stentor.models.source import Checkpoint, RandomWeights, Source

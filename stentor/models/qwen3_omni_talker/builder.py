@@ -12,28 +12,24 @@ from torch import Tensor
 
 from stentor.errors import CheckpointError
 from stentor.models.dummy import DummyTokenizer
-from stentor.models.load_options import CODEC_DTYPE, at_least_float32, codec_dtype, model_dtype
-from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
+from stentor.models.frame_talker import LOAD_OPTIONS, eight_bits, talker_dtype
+from stentor.models.load_options import CODEC_DTYPE, at_least_float32, codec_dtype
+from stentor.models.lora import USUAL_TARGETS, AdapterPlan, install_adapters
 from stentor.models.lora_files import merge_option, read_peft
-from stentor.models.quantization import QUANTIZATION, EightBits, quantization
 from stentor.models.quantized_checkpoint import read_quantized
 from stentor.models.qwen3_omni_talker import READS
 from stentor.models.qwen3_omni_talker.codec import Decoder
 from stentor.models.qwen3_omni_talker.config import parse
 from stentor.models.qwen3_omni_talker.model import OmniTalker
-from stentor.models.qwen3_omni_talker.spec import GENERATION
+from stentor.models.qwen3_omni_talker.prompt import PromptBuilder
+from stentor.models.qwen3_omni_talker.spec import GENERATION, make_spec
 from stentor.models.qwen3_omni_talker.talker import Weights
 from stentor.models.qwen3_omni_talker.tokenizer import read_tokenizer
 from stentor.models.source import Checkpoint, Source
 from stentor.models.weights import on_meta, read_sharded
 
-LOAD_OPTIONS = (QUANTIZATION, *ADAPTER_OPTIONS)
 FILE_OPTIONS = (CODEC_DTYPE, "lora")
 """Load options of a checkpoint."""
-QUANTIZED, QUANTIZED_DEPTH = ("talker.model",), ("talker.code_predictor.model",)
-"""The language models and depth loops whose weights may have 8 bits."""
-USUAL_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
-"""Layers that get slots for adapters where nothing else is asked for."""
 UNUSED = ("talker.hidden_projection.",)
 """Read by nobody where all that the talker hears is text."""
 EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(.+)")
@@ -56,20 +52,18 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     source.fill(decoder, _codec_names(codec), f"{source.name}: code2wav", device, 1)
     decoder.process_weights_after_loading(audio_dtype)
     tensors = merge_option(tensors, options, read_peft)
-    norm = tensors.get("talker.model.norm.weight")  # never quantised
-    own = torch.bfloat16 if norm is None else norm.dtype
-    weights = on_meta(lambda: Weights(c), model_dtype(dtype, own, device))
+    weights = on_meta(lambda: Weights(c), talker_dtype(tensors, dtype, device))
     experts = c.talker.stack.experts
     tensors = stack_experts(tensors, 0 if experts is None else experts.count, source.name)
-    eight_bits = EightBits(quantization(options), QUANTIZED, QUANTIZED_DEPTH)
-    source.fill(weights, tensors, source.name, device, ignore=UNUSED, eight_bits=eight_bits)
+    source.fill(weights, tensors, source.name, device, ignore=UNUSED, eight_bits=eight_bits(options))
     del tensors
     adapters = install_adapters(weights, plan, serves_adapters, read_peft)
     if isinstance(source, Checkpoint):
         encode = read_tokenizer(source.path)
     else:
         encode = DummyTokenizer(source.words, source.special).encode
-    return OmniTalker(c, weights, decoder, encode, dict(source.json(GENERATION, {})), adapters)
+    spec = make_spec(c, source.json(GENERATION, {}), weights.talker.codec_head.weight.dtype, adapters.columns)
+    return OmniTalker(c, weights, decoder, spec, PromptBuilder(c, encode, spec.max_model_len), adapters)
 
 
 def serves_adapters(name: str) -> bool:

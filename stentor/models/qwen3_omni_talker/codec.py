@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from stentor.layers.conv import StreamingState
 from stentor.layers.frame_decoder import FrameDecoder, FrameDecoderConfig, ScaledStack
 
 
@@ -27,11 +26,3 @@ class Decoder(FrameDecoder):
         table = self.code_embedding.weight / self.shape.codebooks
         self.code_embedding = None
         self.finish(table, dtype)
-
-    def forward(
-        self, codes: Tensor, pos: Tensor, state: StreamingState | None = None, heard: int | None = None
-    ) -> Tensor:
-        """codes [B, n, codebooks] at frame positions pos [B, n] -> samples [B, n * hop] in [-1, 1], or of the last
-        `heard` frames. The transformer takes all frames, and the convolutions only these."""
-        x = self.attended(self.embed(codes), pos, state)
-        return self.samples(x, pos, state) if heard is None else self.samples(x[:, -heard:], pos[:, -heard:], state)

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.models.dummy import DummyTokenizer
-from stentor.models.load_options import CODEC_DTYPE, at_least_float32, codec_dtype, encoder_dtype, model_dtype
-from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
+from stentor.models.frame_talker import LOAD_OPTIONS, eight_bits, talker_dtype
+from stentor.models.load_options import CODEC_DTYPE, at_least_float32, codec_dtype, encoder_dtype
+from stentor.models.lora import USUAL_TARGETS, AdapterPlan, install_adapters
 from stentor.models.lora_files import merge_option, read_peft
-from stentor.models.quantization import QUANTIZATION, EightBits, quantization
 from stentor.models.quantized_checkpoint import read_quantized
 from stentor.models.qwen3_tts.codec_decoder import Decoder
 from stentor.models.qwen3_tts.codec_encoder import Encoder
@@ -26,13 +26,8 @@ from stentor.models.qwen3_tts.tokenizer import QwenTokenizer, Tokenizer
 from stentor.models.source import Checkpoint, Source
 from stentor.models.weights import on_meta, read_sharded
 
-LOAD_OPTIONS = (QUANTIZATION, *ADAPTER_OPTIONS)
 FILE_OPTIONS = (CODEC_DTYPE, "mistral_pretokenizer", "lora")
 """Load options of a checkpoint."""
-QUANTIZED, QUANTIZED_DEPTH = ("talker.model",), ("talker.code_predictor.model",)
-"""The language models and depth loops whose weights may have 8 bits."""
-USUAL_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
-"""Layers that get slots for adapters where nothing else is asked for."""
 
 
 def build(source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> Qwen3TTS:
@@ -59,11 +54,8 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
         prepare(encoder, codec, encoder_dtype(audio_dtype, device))
     tensors = source.tensors(lambda path: read_quantized(source.config, read_sharded(path), str(path)))
     tensors = merge_option(tensors, options, read_peft)
-    norm = tensors.get("talker.model.norm.weight")  # never quantised
-    own = torch.bfloat16 if norm is None else norm.dtype
-    weights = make_weights(c, model_dtype(dtype, own, device), precise)
-    eight_bits = EightBits(quantization(options), QUANTIZED, QUANTIZED_DEPTH)
-    source.fill(weights, tensors, source.name, device, eight_bits=eight_bits)
+    weights = make_weights(c, talker_dtype(tensors, dtype, device), precise)
+    source.fill(weights, tensors, source.name, device, eight_bits=eight_bits(options))
     del tensors
     adapters = install_adapters(weights, plan, serves_adapters, read_peft)
     clone = make_clone(c, weights, encoder, device) if encoder is not None else None

@@ -8,10 +8,9 @@ from torch import Tensor, nn
 
 from stentor.layers.attention import Attend
 from stentor.layers.conv import CausalConv1d, StreamingState, convolve
-from stentor.layers.frame_decoder import FrameDecoder, ScaledStack
+from stentor.layers.frame_decoder import FrameDecoder, FrameDecoderConfig, ScaledStack
 from stentor.layers.linear import Linear
 from stentor.layers.rope import Rope
-from stentor.models.qwen3_tts.config import DecoderConfig
 
 USAGE_FLOOR = 1e-5
 
@@ -19,7 +18,7 @@ USAGE_FLOOR = 1e-5
 class DecoderTransformer(ScaledStack):
     """Windowed self-attention over frames: latent [B, n, latent] -> the same."""
 
-    def __init__(self, c: DecoderConfig) -> None:
+    def __init__(self, c: FrameDecoderConfig) -> None:
         super().__init__(c.stack)
         self.input_proj = Linear(c.latent, c.stack.hidden)
         self.output_proj = Linear(c.stack.hidden, c.latent)
@@ -41,7 +40,7 @@ class Codebook(nn.Module):
 
 
 class VectorQuantizer(nn.Module):
-    def __init__(self, c: DecoderConfig) -> None:
+    def __init__(self, c: FrameDecoderConfig) -> None:
         super().__init__()
         self._codebook = Codebook(c.codebook_size, c.codebook_dim // 2)
 
@@ -51,7 +50,7 @@ class VectorQuantizer(nn.Module):
 
 
 class Residual(nn.Module):
-    def __init__(self, c: DecoderConfig, codebooks: int) -> None:
+    def __init__(self, c: FrameDecoderConfig, codebooks: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(VectorQuantizer(c) for _ in range(codebooks))
 
@@ -59,7 +58,7 @@ class Residual(nn.Module):
 class Quantizer(nn.Module):
     """Residual codebooks between one pair of projections, in the checkpoint's layout."""
 
-    def __init__(self, c: DecoderConfig, codebooks: int) -> None:
+    def __init__(self, c: FrameDecoderConfig, codebooks: int) -> None:
         super().__init__()
         inner = c.codebook_dim // 2
         self.vq = Residual(c, codebooks)
@@ -73,7 +72,7 @@ class Quantizer(nn.Module):
 
 
 class SplitQuantizer(nn.Module):
-    def __init__(self, c: DecoderConfig) -> None:
+    def __init__(self, c: FrameDecoderConfig) -> None:
         super().__init__()
         self.rvq_first = Quantizer(c, 1)
         self.rvq_rest = Quantizer(c, c.codebooks - 1)
@@ -82,7 +81,7 @@ class SplitQuantizer(nn.Module):
 class Decoder(FrameDecoder):
     """The decoder as the checkpoint names it. `process_weights_after_loading` must follow the loading of weights."""
 
-    def __init__(self, c: DecoderConfig) -> None:
+    def __init__(self, c: FrameDecoderConfig) -> None:
         super().__init__(c)
         self.quantizer: SplitQuantizer | None = SplitQuantizer(c)
         self.pre_conv = CausalConv1d(c.codebook_dim, c.latent, 3)
@@ -103,11 +102,5 @@ class Decoder(FrameDecoder):
         self.quantizer = None
         self.finish(torch.cat(tables), dtype)
 
-    def forward(
-        self, codes: Tensor, pos: Tensor, state: StreamingState | None = None, heard: int | None = None
-    ) -> Tensor:
-        """codes [B, n, codebooks] at frame positions pos [B, n] -> samples [B, n * hop] in [-1, 1], or of the last
-        `heard` frames. The transformer takes all frames, and the convolutions only these."""
-        x = convolve(self.pre_conv, self.embed(codes).transpose(1, 2), state).transpose(1, 2)
-        x = self.attended(x, pos, state)
-        return self.samples(x, pos, state) if heard is None else self.samples(x[:, -heard:], pos[:, -heard:], state)
+    def latents(self, codes: Tensor, state: StreamingState | None) -> Tensor:
+        return convolve(self.pre_conv, self.embed(codes).transpose(1, 2), state).transpose(1, 2)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torch import Tensor
 
-from stentor.layers.frame_decoder import FrameCodec
 from stentor.layers.types import Launch, eager
-from stentor.models.base import Prompt, Voice, VoiceSource
 from stentor.models.frame_talker import FrameTalker
-from stentor.models.info import SpeechRequest
 from stentor.models.lora import NO_ADAPTERS, AdapterSlots
 from stentor.models.qwen3_tts.codec_decoder import Decoder
 from stentor.models.qwen3_tts.codec_encoder import Encoder
@@ -20,8 +15,6 @@ from stentor.models.qwen3_tts.speaker_encoder import LogMel, SpeakerEncoder
 from stentor.models.qwen3_tts.spec import make_spec
 from stentor.models.qwen3_tts.talker import Weights
 from stentor.models.qwen3_tts.tokenizer import Tokenizer
-from stentor.text.front_end import Check
-from stentor.text.marks import has_words
 
 
 class CloneEncoder:
@@ -50,27 +43,14 @@ class Qwen3TTS(FrameTalker):
         defaults: dict[str, object],
         adapters: AdapterSlots = NO_ADAPTERS,
     ) -> None:
-        """`weights` and `decoder` are filled. Their embeddings are taken over and freed."""
-        decoder.process_weights_after_loading()
-        self.adapters = adapters
-        self.spec = make_spec(config, codec_config, defaults, weights.talker.codec_head.weight.dtype, adapters.columns)
-        self.codec = FrameCodec(decoder)
+        """`weights` are filled. Their embeddings are taken over and freed. `decoder` is ready."""
         self._clone = clone
-        ids, positions = config.ids, self.spec.max_model_len
-        super().__init__(weights, config.talker, config.predictor, config.codebooks, positions, ids.tts_pad, ids.eos)
-        self._prompts = PromptBuilder(config, tokenizer, positions)
+        spec = make_spec(config, codec_config, defaults, weights.talker.codec_head.weight.dtype, adapters.columns)
+        prompts = PromptBuilder(config, tokenizer, spec.max_model_len)
+        super().__init__(config, weights, decoder, spec, prompts, adapters)
 
     def encode(self, wav: Tensor, role: str, launch: Launch = eager) -> dict[str, Tensor]:
         """wav [n] at 24 kHz -> codes [T, 16] and speaker [dim]. `role` makes no difference."""
         if self._clone is None:
             raise ValueError("this checkpoint has no reference encoder")
         return self._clone(wav, launch)
-
-    def references(self, request: SpeechRequest) -> list[VoiceSource]:
-        return self._prompts.references(request)
-
-    def prompt(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
-        return self._prompts.build(request, voices)
-
-    def speakable(self, text: str, check: Check) -> bool:
-        return has_words(text, self.spec.marks)
