@@ -20,8 +20,8 @@ from stentor.arguments import shown
 from stentor.audio import Reference
 from stentor.config import EngineConfig, check_dtype, check_quantization, path_of
 from stentor.engine.adapters import Adapters
-from stentor.engine.device import Device, pick_device
 from stentor.engine.engine import Engine
+from stentor.engine.running.device import Device, pick_device
 from stentor.engine.stream import AudioStream, Chunk
 from stentor.engine.voice import Preparation
 from stentor.errors import BatchError, CheckpointError, InvalidRequest, StentorError

@@ -11,7 +11,7 @@ import torch
 
 import stentor
 from stentor import families
-from stentor.engine.device import Device, pick_device
+from stentor.engine.running.device import Device, pick_device
 from stentor.errors import InvalidRequest
 from stentor.kernels.gpus import known
 from stentor.machine import cpus

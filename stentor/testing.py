@@ -20,7 +20,7 @@ import numpy as np
 
 from stentor.api import TTS
 from stentor.config import Policy
-from stentor.engine.device import pick_device
+from stentor.engine.running.device import pick_device
 from stentor.engine.stream import AudioStream, Chunk
 from stentor.errors import InvalidRequest
 

@@ -22,22 +22,14 @@ ROOT = Path(stentor.__file__).parent
 FAMILIES = sorted(p.name for p in (ROOT / "models").iterdir() if (p / "__init__.py").is_file())
 RELEASED = [family for family in FAMILIES if family != "toy"]  # the toy is an example: it gives no module a second user
 CORE = ("kernels", "layers", "models", "engine")
-POLICY = (
-    "engine.scheduler",
-    "engine.audio_scheduler",
-    "engine.sequence",
-    "engine.page_allocator",
-    "engine.page_tables",
-    "engine.prefill_planner",
-    "engine.step_plan",
-)
+POLICY = "engine.scheduling"
 BOUNDARY = (
     "kernels.cuda_cpp.launch",  # as Triton does for its kernels
-    "engine.model_runner",
-    "engine.codec_runner",
-    "engine.inflight",
-    "engine.device",
-    "engine.cuda_graphs",
+    "engine.running.model_runner",
+    "engine.running.codec_runner",
+    "engine.running.inflight",
+    "engine.running.device",
+    "engine.running.cuda_graphs",
     "engine.sizing",
 )
 HOST_READS = ("item", "tolist", "cpu")
@@ -172,9 +164,8 @@ def test_few_lines_are_excused_from_the_checks(waiver: str, most: int):
 
 def test_policy_is_plain_python():
     """Modules that decide know no tensor, so that they can be tested without a model."""
-    names = [f"stentor.{name}" for name in POLICY if f"stentor.{name}" in graph().modules]
-    assert len(names) >= 3
-    found = [i for i in graph().outside if i.source in names and i.target.split(".")[0] in ("torch", "numpy")]
+    assert len(list(modules(POLICY))) >= 3
+    found = [i for i in graph().outside if within(i.source, POLICY) and i.target.split(".")[0] in ("torch", "numpy")]
     assert not found, said(found)
 
 
@@ -253,7 +244,7 @@ def test_nothing_probes_attributes_or_keeps_globals():
 
 
 SET = {
-    "stentor.engine.device: torch.backends.cudnn.allow_tf32",  # a setting that torch documents
+    "stentor.engine.running.device: torch.backends.cudnn.allow_tf32",  # a setting that torch documents
     "stentor.bench.metrics.score: sys.modules['torchaudio']",  # a stand-in for what another library imports for nothing
 }
 PRIVATE = {

@@ -12,8 +12,8 @@ import torch
 import stentor
 from stentor import machine
 from stentor.config import EngineConfig
-from stentor.engine.device import Device
 from stentor.engine.memory_plan import GIB
+from stentor.engine.running.device import Device
 from stentor.engine.sizing import plan_memory
 from stentor.models.toy.model import Toy
 

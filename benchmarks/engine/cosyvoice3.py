@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also 
 from benchmarks.engine.step import TEXT, Bench
 from benchmarks.timing import machine_speed, milliseconds
 from stentor.config import Policy
-from stentor.engine.codec_state import CodecStateTable
-from stentor.engine.cuda_graphs import CudaGraphRunner
+from stentor.engine.running.codec_state import CodecStateTable
+from stentor.engine.running.cuda_graphs import CudaGraphRunner
 from stentor.layers.types import NO_END, CodecCall, CodecPageTable
 
 ROWS, KEPT = (1, 4, 16, 32, 64), 10

@@ -35,10 +35,10 @@ import stentor
 from benchmarks.engine.schedule_sim import COSTS, TEXT, captured, options, without_weights
 from stentor import TTS, registry
 from stentor.config import Policy
-from stentor.engine.audio_scheduler import RAMP
-from stentor.engine.device import Device
 from stentor.engine.engine import Engine
-from stentor.engine.model_runner import default_batch_sizes
+from stentor.engine.running.device import Device
+from stentor.engine.running.model_runner import default_batch_sizes
+from stentor.engine.scheduling.audio_scheduler import RAMP
 from stentor.engine.stream import AudioStream
 
 FULL = sum(RAMP) * 2  # frames after which every chunk has its full length

@@ -66,7 +66,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from benchmarks.engine.step import TEXT, Bench
 from benchmarks.timing import machine_speed, milliseconds
-from stentor.engine.sequence import Place
+from stentor.engine.scheduling.sequence import Place
 from stentor.engine.stream import Chunk, StreamEvent
 from stentor.layers.quantized import LARGEST
 from stentor.layers.transformer import StackConfig

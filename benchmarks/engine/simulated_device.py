@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 
-from stentor.engine.device import CODEC, LANGUAGE_MODEL, Device
+from stentor.engine.running.device import CODEC, LANGUAGE_MODEL, Device
 
 LAUNCH = 1e-4  # host seconds of a graph launch, without the interpreter lock
 SHARES = {LANGUAGE_MODEL: 0.7, CODEC: 0.4}  # speed of a stream while another is busy, by its priority
 
 
 class SimulatedEvent:
-    """An event of the timeline (as stentor.engine.device.Event)."""
+    """An event of the timeline (as stentor.engine.running.device.Event)."""
 
     def __init__(self, line: Timeline) -> None:
         self.line, self.reached = line, False

@@ -30,7 +30,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 
 from stentor import TTS
-from stentor.engine.cuda_graphs import CudaGraphRunner
+from stentor.engine.running.cuda_graphs import CudaGraphRunner
 
 MODELS = ("dummy:voxcpm2", "dummy:qwen3-tts-1.7b-customvoice", "dummy:fish-s2-pro", "dummy:cosyvoice3")
 OPTIONS: dict[str, dict[str, Any]] = {"dummy:cosyvoice3": {"stream_window": 20, "memory_gb": 4}}

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
-from stentor.engine.model_runner import ModelRunner
+from stentor.engine.running.model_runner import ModelRunner
 
 if TYPE_CHECKING:
     from ray.serve import Application
 
-    from stentor.engine.inflight import InFlightStep
-    from stentor.engine.sequence import Sequence
+    from stentor.engine.running.inflight import InFlightStep
+    from stentor.engine.scheduling.sequence import Sequence
 
 STEP, LOSE = "STENTOR_STEP_MS", "STENTOR_LOSE"
 

@@ -15,7 +15,7 @@ import torch
 
 from stentor.arguments import shown
 from stentor.config import path_of
-from stentor.engine.device import Device
+from stentor.engine.running.device import Device
 from stentor.errors import InvalidRequest
 from stentor.models.info import Adapter
 from stentor.models.lora import AdapterSlots

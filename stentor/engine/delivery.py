@@ -8,10 +8,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from stentor.engine.audio_scheduler import AudioJob
-from stentor.engine.inflight import InFlightAudio, InFlightStep
 from stentor.engine.request_state import OpenRequests, Request
-from stentor.engine.scheduler import Scheduler
+from stentor.engine.running.inflight import InFlightAudio, InFlightStep
+from stentor.engine.scheduling.audio_scheduler import AudioJob
+from stentor.engine.scheduling.scheduler import Scheduler
 from stentor.engine.stream import Chunk, LoopNotifier
 from stentor.errors import EngineError
 from stentor.models.base import ModelSpec

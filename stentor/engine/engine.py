@@ -17,21 +17,21 @@ import torch
 
 from stentor import kernels
 from stentor.config import EngineConfig, Policy
-from stentor.engine.audio_scheduler import GENTLE_RAMP
-from stentor.engine.codec_runner import CodecRunner
-from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.delivery import AudioDelivery
-from stentor.engine.device import Device
 from stentor.engine.health import Health, Stats
 from stentor.engine.inbox import Inbox, Submit
-from stentor.engine.inflight import InFlightStep
-from stentor.engine.launcher import Launcher
 from stentor.engine.memory_plan import size
-from stentor.engine.model_runner import ModelRunner
-from stentor.engine.page_allocator import PageAllocator
 from stentor.engine.request_state import Marks, OpenRequests, Request
-from stentor.engine.scheduler import Scheduler
-from stentor.engine.sequence import BROKEN, Phase, Place, Sequence
+from stentor.engine.running.codec_runner import CodecRunner
+from stentor.engine.running.cuda_graphs import CudaGraphRunner
+from stentor.engine.running.device import Device
+from stentor.engine.running.inflight import InFlightStep
+from stentor.engine.running.launcher import Launcher
+from stentor.engine.running.model_runner import ModelRunner
+from stentor.engine.scheduling.audio_scheduler import GENTLE_RAMP
+from stentor.engine.scheduling.page_allocator import PageAllocator
+from stentor.engine.scheduling.scheduler import Scheduler
+from stentor.engine.scheduling.sequence import BROKEN, Phase, Place, Sequence
 from stentor.engine.sequence_maker import SequenceMaker
 from stentor.engine.sizing import plan_memory
 from stentor.engine.stream import AppendText, AudioStream, Cancel, EventSink, LoopNotifier, Outbox, RequestHandle, Taken

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stentor.engine.codec_pages import SavedCodec
 from stentor.engine.health import Stats
-from stentor.engine.sequence import LENGTH, Phase, Sequence
+from stentor.engine.running.codec_pages import SavedCodec
+from stentor.engine.scheduling.sequence import LENGTH, Phase, Sequence
 from stentor.engine.stream import Chunk, EventSink
 from stentor.errors import EngineError, InvalidRequest, Overloaded
 from stentor.layers.types import Column

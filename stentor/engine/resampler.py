@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from stentor.audio import QUALITY, Recording
-from stentor.engine.device import Device
 from stentor.engine.once import LruCache
+from stentor.engine.running.device import Device
 
 REACH = 1024
 """Samples on both sides of an impulse, beyond those that any filter reaches."""

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from stentor.config import Policy
 from stentor.engine.memory_plan import BufferSizes
 from stentor.engine.prefix import frame_keys, prefix_keys
-from stentor.engine.sequence import Place, Sequence
-from stentor.engine.slot_table import engine_columns
+from stentor.engine.running.slot_table import engine_columns
+from stentor.engine.scheduling.sequence import Place, Sequence
 from stentor.errors import EngineError, too_long
 from stentor.models.base import ModelSpec, Prompt
 

@@ -10,11 +10,6 @@ from torch import Tensor
 
 from stentor import kernels, machine
 from stentor.config import EngineConfig
-from stentor.engine.alignment import WIDTH
-from stentor.engine.audio_scheduler import chunk_sizes
-from stentor.engine.codec_pages import make_pool, one_row
-from stentor.engine.codec_state import CodecStateTable
-from stentor.engine.device import Device
 from stentor.engine.memory_plan import (
     CONTEXT,
     GIB,
@@ -28,7 +23,12 @@ from stentor.engine.memory_plan import (
     fit,
     given_pages,
 )
-from stentor.engine.slot_table import engine_columns
+from stentor.engine.running.alignment import WIDTH
+from stentor.engine.running.codec_pages import make_pool, one_row
+from stentor.engine.running.codec_state import CodecStateTable
+from stentor.engine.running.device import Device
+from stentor.engine.running.slot_table import engine_columns
+from stentor.engine.scheduling.audio_scheduler import chunk_sizes
 from stentor.errors import EngineError
 from stentor.layers.types import Column, Eager, eager
 from stentor.layers.windows import COLUMNS

@@ -7,8 +7,8 @@ import time
 import numpy as np
 
 from stentor.engine.request_state import OpenRequests, Request
-from stentor.engine.scheduler import Scheduler
-from stentor.engine.sequence import Sequence
+from stentor.engine.scheduling.scheduler import Scheduler
+from stentor.engine.scheduling.sequence import Sequence
 from stentor.engine.sequence_maker import SequenceMaker
 from stentor.retry import next_seed
 

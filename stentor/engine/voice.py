@@ -21,13 +21,13 @@ from torch import Tensor
 from stentor import kernels
 from stentor.audio import Recording
 from stentor.config import EngineConfig
-from stentor.engine.codec_pages import CodecPages, one_row
-from stentor.engine.codec_state import CodecStateTable
-from stentor.engine.cuda_graphs import CudaGraphRunner
-from stentor.engine.device import BACKGROUND, CudaStream, Device
 from stentor.engine.memory_plan import MIB
 from stentor.engine.once import CacheCounts, Claim, LruCache, OnceCache
 from stentor.engine.resampler import Resampler
+from stentor.engine.running.codec_pages import CodecPages, one_row
+from stentor.engine.running.codec_state import CodecStateTable
+from stentor.engine.running.cuda_graphs import CudaGraphRunner
+from stentor.engine.running.device import BACKGROUND, CudaStream, Device
 from stentor.layers.types import eager
 from stentor.layers.windows import STEP
 from stentor.models.base import Prompt, SpeechModel, Voice, VoiceSource

@@ -1,4 +1,4 @@
-"""Rows of the slot table at both ends of a step: gathered, and committed. Their reference is `engine.slot_table`.
+"""Rows of the slot table at both ends of a step: gathered, and committed. Reference: `engine.running.slot_table`.
 
 Rows may repeat the padding slot: each of them writes what the others write.
 """

@@ -102,7 +102,7 @@ class GatheredRows(NamedTuple):
 
 
 class RowStatus(NamedTuple):
-    """The values of a row's `stop` (engine.sequence)."""
+    """The values of a row's `stop` (engine.scheduling.sequence)."""
 
     RUNNING: int
     STOPPED: int

@@ -1,7 +1,7 @@
 """Attention over short, dense sequences: bidirectional stacks, depth transformers and training.
 
-Attention over a request's whole history is the engine's (engine/kv_cache.py). All implementations have the signature
-`Attend`: they take q and k as projected, and they apply head norms and RoPE themselves.
+Attention over a request's whole history is the engine's (engine/running/kv_cache.py). All implementations have the
+signature `Attend`: they take q and k as projected, and they apply head norms and RoPE themselves.
 """
 
 from __future__ import annotations

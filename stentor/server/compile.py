@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from stentor.engine.device import pick_device
+from stentor.engine.running.device import pick_device
 from stentor.errors import InvalidRequest
 from stentor.server.config import ServerConfig
 from stentor.server.engines.process import load_model

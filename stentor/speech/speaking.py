@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stentor.engine.sequence import Place
+from stentor.engine.scheduling.sequence import Place
 from stentor.models.info import ModelInfo, SpeechRequest
 from stentor.retry import Tries
 from stentor.speech.cast import Cast, GeneratedSegment, with_tail_reference

@@ -1,5 +1,5 @@
-"""When each word of a segment is spoken: from where in the text its frames look (engine/alignment.py), or by an aligner
-that hears the audio (stentor/align).
+"""When each word of a segment is spoken: from where in the text its frames look (engine/running/alignment.py), or by an
+aligner that hears the audio (stentor/align).
 
 Where frames look, the text is passed once, forwards: of all such ways through it, their attention chooses the
 likeliest. A word begins and ends where that way crosses its borders, between the middles of two frames.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stentor.engine.engine import Engine
-from stentor.engine.scheduler import Scheduler
+from stentor.engine.scheduling.scheduler import Scheduler
 from tests.batch.runs import CUT, TOY, speak
 from tests.helpers.patience import STUCK_S
 

@@ -9,7 +9,7 @@ import torch
 
 from stentor import registry
 from stentor.engine.adapters import Adapters
-from stentor.engine.device import Device
+from stentor.engine.running.device import Device
 from stentor.errors import CheckpointError, InvalidRequest
 from tests.helpers.adapters import TINY, make
 

@@ -14,11 +14,11 @@ from torch.utils._pytree import tree_leaves
 
 from stentor import request
 from stentor.config import EngineConfig
-from stentor.engine.codec_runner import CodecRunner
-from stentor.engine.device import Device
-from stentor.engine.model_runner import ModelRunner
-from stentor.engine.prefill_batch import PrefillBuffers, batch_shape, pieces_of
-from stentor.engine.sequence import RUNNING, Sequence
+from stentor.engine.running.codec_runner import CodecRunner
+from stentor.engine.running.device import Device
+from stentor.engine.running.model_runner import ModelRunner
+from stentor.engine.running.prefill_batch import PrefillBuffers, batch_shape, pieces_of
+from stentor.engine.scheduling.sequence import RUNNING, Sequence
 from stentor.models.base import Prompt
 from tests.helpers.meta_step import to_meta
 from tests.helpers.tiny import FAMILIES, TEXT, VOICE, Bench, checkpoint

@@ -13,8 +13,8 @@ import torch
 
 from stentor import TTS, InvalidRequest, Reference, Speech
 from stentor.config import Policy
-from stentor.engine.alignment import REACH, WIDTH, attended
-from stentor.engine.kv_cache import PagedKV
+from stentor.engine.running.alignment import REACH, WIDTH, attended
+from stentor.engine.running.kv_cache import PagedKV
 from stentor.kernels.types import TextWindow
 from stentor.models.base import KVSpec
 from stentor.models.info import AlignmentHeads

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.config import Policy
-from stentor.engine.audio_scheduler import GENTLE_RAMP, RAMP, most_in_codec
-from stentor.engine.scheduler import Scheduler
-from stentor.engine.sequence import RUNNING, Sequence
+from stentor.engine.scheduling.audio_scheduler import GENTLE_RAMP, RAMP, most_in_codec
+from stentor.engine.scheduling.scheduler import Scheduler
+from stentor.engine.scheduling.sequence import RUNNING, Sequence
 from stentor.models.codec_timing import CAUSAL, CodecTiming
 from tests.helpers.fake_device import FakeDevice, SlowCodec, all_free, scheduler
 

@@ -24,7 +24,7 @@ import torch
 
 from stentor import TTS
 from stentor.config import Policy
-from stentor.engine.prefill_batch import build_eager_batch, pieces_of
+from stentor.engine.running.prefill_batch import build_eager_batch, pieces_of
 from tests.helpers.draws import apart
 from tests.helpers.patience import STUCK_S
 from tests.helpers.tiny import DEVICE, EVERY, FAMILIES, VOICE, Bench, checkpoint

@@ -5,7 +5,7 @@ import torch
 
 from stentor import TTS, EngineError
 from stentor.engine.engine import Engine
-from stentor.engine.sequence import BROKEN, RUNNING
+from stentor.engine.scheduling.sequence import BROKEN, RUNNING
 from stentor.kernels.constants import NO_ID
 from stentor.kernels.types import SampleOut, SamplingParams
 from stentor.layers.sampling import sample, sample_into

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stentor import TTS
-from stentor.engine.cuda_graphs import CudaGraphRunner
+from stentor.engine.running.cuda_graphs import CudaGraphRunner
 from stentor.errors import EngineError
 from tests.helpers.captured import simulate_captures
 

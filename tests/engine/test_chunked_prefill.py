@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from stentor import TTS, Reference, Speech
 from stentor.config import Policy
-from stentor.engine.sequence import Phase
+from stentor.engine.scheduling.sequence import Phase
 from stentor.models.voxcpm2.config import parse
 from tests.engine.test_engine import VOICE, _checked, assert_all_free, assert_equal, toy  # noqa: F401
 from tests.helpers.captured import TOKENS, capture_prefills, eager_prefills, small_shapes

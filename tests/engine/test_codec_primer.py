@@ -15,9 +15,9 @@ import torch
 
 from stentor import TTS, Reference, Speech, audio
 from stentor.config import EngineConfig
-from stentor.engine.codec_runner import CodecRunner
-from stentor.engine.codec_state import CodecStateTable
-from stentor.engine.device import Device
+from stentor.engine.running.codec_runner import CodecRunner
+from stentor.engine.running.codec_state import CodecStateTable
+from stentor.engine.running.device import Device
 from stentor.engine.voice import CodecPrimer, piece_sizes, pieces
 from stentor.layers.types import Launch
 from stentor.models.base import Prompt, SpeechModel

@@ -9,8 +9,8 @@ import pytest
 
 from stentor import TTS
 from stentor.config import Policy
-from stentor.engine.codec_runner import CodecRunner, rows_of_call
 from stentor.engine.memory_plan import CODEC_FRAMES
+from stentor.engine.running.codec_runner import CodecRunner, rows_of_call
 
 ROWS = {1, 2, 4, 8, 16, 20}
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stentor.engine.codec_state import CodecStateTable
+from stentor.engine.running.codec_state import CodecStateTable
 from stentor.layers.types import Column
 
 COLUMNS = {

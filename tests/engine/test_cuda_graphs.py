@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import stentor
-from stentor.engine.cuda_graphs import CudaGraphRunner
-from stentor.engine.device import Device
+from stentor.engine.running.cuda_graphs import CudaGraphRunner
+from stentor.engine.running.device import Device
 
 EVENTS: list[object] = []
 

@@ -11,13 +11,13 @@ import torch
 
 from stentor import TTS, EngineError
 from stentor.config import Policy
-from stentor.engine.audio_scheduler import AudioJob
-from stentor.engine.codec_runner import CodecRunner
-from stentor.engine.inflight import InFlightAudio, InFlightStep
-from stentor.engine.launcher import Launcher
-from stentor.engine.model_runner import ModelRunner
-from stentor.engine.prefill_batch import Group
-from stentor.engine.sequence import Sequence
+from stentor.engine.running.codec_runner import CodecRunner
+from stentor.engine.running.inflight import InFlightAudio, InFlightStep
+from stentor.engine.running.launcher import Launcher
+from stentor.engine.running.model_runner import ModelRunner
+from stentor.engine.running.prefill_batch import Group
+from stentor.engine.scheduling.audio_scheduler import AudioJob
+from stentor.engine.scheduling.sequence import Sequence
 from stentor.engine.stream import Chunk, Outbox
 from tests.helpers.patience import STUCK_S
 from tests.helpers.stepped_engine import hold

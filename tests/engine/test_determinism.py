@@ -9,9 +9,9 @@ import torch
 
 from stentor import TTS, InvalidRequest, kernels
 from stentor.config import EngineConfig
-from stentor.engine import model_runner
-from stentor.engine.device import Device
 from stentor.engine.engine import Engine, check_deterministic
+from stentor.engine.running import model_runner
+from stentor.engine.running.device import Device
 from stentor.engine.voice import CodecPrimer
 from stentor.kernels import Kernel, switches
 from stentor.layers.types import Column

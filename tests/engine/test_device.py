@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from stentor import TTS, InvalidRequest, registry
-from stentor.engine import device as device_module
-from stentor.engine.device import CudaStream, Device, StagingBuffer, host_values, pick_device
+from stentor.engine.running import device as device_module
+from stentor.engine.running.device import CudaStream, Device, StagingBuffer, host_values, pick_device
 from tests.helpers.random_callers import VOICE
 
 

@@ -10,7 +10,7 @@ import torch
 
 from stentor import registry
 from stentor.engine import voice
-from stentor.engine.device import Device
+from stentor.engine.running.device import Device
 from stentor.engine.voice import EncoderGraphs, warm_lengths
 from stentor.layers import windows
 from stentor.layers.types import Eager

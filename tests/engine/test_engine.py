@@ -12,7 +12,7 @@ import torch
 from stentor import TTS, BatchError, EngineError, InvalidRequest, Overloaded, Reference, Speech
 from stentor.config import Policy
 from stentor.engine.engine import Engine
-from stentor.engine.sequence import Place
+from stentor.engine.scheduling.sequence import Place
 from stentor.models.toy.model import BROKEN
 from stentor.retry import MAX_SEED
 from tests.helpers.invariants import check

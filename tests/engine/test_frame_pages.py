@@ -10,10 +10,10 @@ import torch
 
 from stentor import TTS, InvalidRequest, Reference
 from stentor.config import Policy
-from stentor.engine.page_allocator import PageAllocator
-from stentor.engine.page_tables import PageTables
 from stentor.engine.prefix import frame_keys
-from stentor.engine.sequence import Sequence
+from stentor.engine.scheduling.page_allocator import PageAllocator
+from stentor.engine.scheduling.page_tables import PageTables
+from stentor.engine.scheduling.sequence import Sequence
 from stentor.engine.sizing import frame_bytes
 from tests.helpers.invariants import check
 

@@ -11,12 +11,12 @@ import torch
 from stentor import TTS, EngineError
 from stentor.audio import digest
 from stentor.config import Policy
-from stentor.engine.page_allocator import PageAllocator
-from stentor.engine.page_tables import PageTables
-from stentor.engine.prefill_planner import PrefillPlanner
 from stentor.engine.prefix import prefix_keys
-from stentor.engine.sequence import Sequence
-from stentor.engine.step_plan import StepPlan
+from stentor.engine.scheduling.page_allocator import PageAllocator
+from stentor.engine.scheduling.page_tables import PageTables
+from stentor.engine.scheduling.prefill_planner import PrefillPlanner
+from stentor.engine.scheduling.sequence import Sequence
+from stentor.engine.scheduling.step_plan import StepPlan
 from stentor.models.base import Prompt
 from tests.fixtures.pocket_tts import tiny_pocket_tts as tiny
 

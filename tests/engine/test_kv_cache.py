@@ -2,7 +2,7 @@
 
 import torch
 
-from stentor.engine.kv_cache import PagedKV
+from stentor.engine.running.kv_cache import PagedKV
 from stentor.layers.attention import causal
 from stentor.layers.qk_norm_rope import NormRope
 from stentor.models.base import KVSpec

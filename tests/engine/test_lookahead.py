@@ -14,11 +14,11 @@ import torch.nn.functional as F
 
 from stentor import TTS, Reference
 from stentor.config import Policy
-from stentor.engine import audio_scheduler
-from stentor.engine.audio_scheduler import AudioJob, AudioScheduler, chunk_sizes
-from stentor.engine.codec_pages import CodecPages, SlotPages
-from stentor.engine.device import Device
-from stentor.engine.sequence import STOPPED, Phase
+from stentor.engine.running.codec_pages import CodecPages, SlotPages
+from stentor.engine.running.device import Device
+from stentor.engine.scheduling import audio_scheduler
+from stentor.engine.scheduling.audio_scheduler import AudioJob, AudioScheduler, chunk_sizes
+from stentor.engine.scheduling.sequence import STOPPED, Phase
 from stentor.layers.types import Column
 from stentor.models.codec_timing import CodecTiming
 from stentor.models.toy.config import BOOK, DELAY, GRID, HOP, LATENT, LONG_PREFIX, LOOKAHEAD, PAGES

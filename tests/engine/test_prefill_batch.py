@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stentor.engine.prefill_batch import BatchShape, PrefillBuffers
+from stentor.engine.running.prefill_batch import BatchShape, PrefillBuffers
 from tests.helpers.prefill import write
 from tests.helpers.tiny import DEVICE, EVERY, Bench, checkpoint
 

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from stentor.engine.sequence import Phase, Sequence
+from stentor.engine.scheduling.sequence import Phase, Sequence
 from tests.helpers.fake_device import all_free, scheduler
 from tests.helpers.invariants import check
 from tests.helpers.page_contents import PageContents, Talk

@@ -8,8 +8,8 @@ import torch
 
 from stentor import audio
 from stentor.audio import Recording
-from stentor.engine.device import Device
 from stentor.engine.resampler import HIGHEST, LARGEST, Resampler, filters, resampled
+from stentor.engine.running.device import Device
 
 RATES = (8000, 11_025, 16_000, 22_050, 24_000, 30_000, 32_000, 44_100, 48_000)
 TARGETS = (16_000, 24_000, 44_100)

@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from stentor import registry
-from stentor.engine import step
-from stentor.engine.kv_cache import PagedKV
-from stentor.engine.sequence import Sequence
-from stentor.engine.slot_table import SlotTable
+from stentor.engine.running import step
+from stentor.engine.running.kv_cache import PagedKV
+from stentor.engine.running.slot_table import SlotTable
+from stentor.engine.scheduling.sequence import Sequence
 from stentor.layers.lora import LoraLinear
 from stentor.layers.types import ADAPTER
 from tests.helpers.child import python

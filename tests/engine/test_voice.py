@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from stentor.audio import Recording
-from stentor.engine.device import Device
 from stentor.engine.once import CacheCounts, Claim
+from stentor.engine.running.device import Device
 from stentor.engine.voice import ENCODINGS, Preparation, VoiceEncoder
 from stentor.errors import EngineError
 from stentor.layers.types import Launch

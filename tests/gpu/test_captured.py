@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from stentor import TTS, registry
-from stentor.engine.device import BACKGROUND, Device
+from stentor.engine.running.device import BACKGROUND, Device
 from stentor.engine.voice import EncoderGraphs
 from stentor.layers.types import ADAPTER, NO_END, Eager
 from stentor.layers.windows import COLUMNS

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from stentor.audio import Recording
-from stentor.engine.device import Device
 from stentor.engine.resampler import USUAL, Resampler
+from stentor.engine.running.device import Device
 
 pytestmark = pytest.mark.gpu
 

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from stentor import TTS
-from stentor.engine import model_runner
-from stentor.engine.cuda_graphs import CudaGraphRunner
-from stentor.engine.kv_cache import PagedKV, PagedView
-from stentor.engine.model_runner import ModelRunner
-from stentor.engine.prefill_batch import BatchShape, PrefillBuffers
+from stentor.engine.running import model_runner
+from stentor.engine.running.cuda_graphs import CudaGraphRunner
+from stentor.engine.running.kv_cache import PagedKV, PagedView
+from stentor.engine.running.model_runner import ModelRunner
+from stentor.engine.running.prefill_batch import BatchShape, PrefillBuffers
 from stentor.kernels.types import TextWindow
 
 TOKENS = 32  # of the largest shape here

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stentor.engine.engine import Engine
-from stentor.engine.sequence import Sequence
+from stentor.engine.scheduling.sequence import Sequence
 from stentor.layers.types import CodecCall, State
 
 SITES = ("admit", "set_pages", "extend", "prefill", "decode", "codec", "download", "encode", "save", "restore")

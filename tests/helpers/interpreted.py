@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from stentor.engine import step
-from stentor.engine.prefill_batch import BatchShape, PrefillBuffers, batch_shape, pieces_of
+from stentor.engine.running import step
+from stentor.engine.running.prefill_batch import BatchShape, PrefillBuffers, batch_shape, pieces_of
 from stentor.kernels import switches
 from tests.helpers.interpreter import prepare
 from tests.helpers.tiny import Bench, checkpoint

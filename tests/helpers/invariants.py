@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from stentor.engine.codec_pages import CodecPages
-from stentor.engine.page_allocator import PageAllocator
-from stentor.engine.scheduler import Scheduler
-from stentor.engine.sequence import Phase
+from stentor.engine.running.codec_pages import CodecPages
+from stentor.engine.scheduling.page_allocator import PageAllocator
+from stentor.engine.scheduling.scheduler import Scheduler
+from stentor.engine.scheduling.sequence import Phase
 
 
 def check(scheduler: Scheduler) -> None:

@@ -23,8 +23,8 @@ import torch
 from triton.runtime import interpreter
 
 from stentor import kernels, registry
-from stentor.engine import step
-from stentor.engine.slot_table import SlotTable
+from stentor.engine.running import step
+from stentor.engine.running.slot_table import SlotTable
 from tests.helpers import meta_step as plain
 from tests.helpers.tiny import LOAD
 

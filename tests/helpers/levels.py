@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stentor.engine.sequence import RUNNING, STOPPED
+from stentor.engine.scheduling.sequence import RUNNING, STOPPED
 from stentor.models.voxcpm2.modules import FSQ
 from tests.helpers.tiny import Bench
 

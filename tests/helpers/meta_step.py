@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stentor import registry
-from stentor.engine import step
-from stentor.engine.kv_cache import PagedKV
-from stentor.engine.prefill_batch import PrefillBatch
-from stentor.engine.slot_table import SlotTable
+from stentor.engine.running import step
+from stentor.engine.running.kv_cache import PagedKV
+from stentor.engine.running.prefill_batch import PrefillBatch
+from stentor.engine.running.slot_table import SlotTable
 from stentor.layers.types import NO_END, CodecCall, CodecPageTable, State
 from stentor.models.base import ModelSpec, PromptRows, SpeechModel
 from tests.fixtures.cosyvoice3 import tiny_cosyvoice3

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stentor.engine.prefix import prefix_keys
-from stentor.engine.scheduler import Scheduler
-from stentor.engine.sequence import RUNNING, Place, Sequence
-from stentor.engine.step_plan import StepPlan, by_prefill
+from stentor.engine.scheduling.scheduler import Scheduler
+from stentor.engine.scheduling.sequence import RUNNING, Place, Sequence
+from stentor.engine.scheduling.step_plan import StepPlan, by_prefill
 from stentor.models.base import Prompt
 from stentor.models.info import Adapter
 from tests.helpers.fake_device import FakeDevice

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from stentor.engine.prefill_batch import BatchShape, Group, Piece
+from stentor.engine.running.prefill_batch import BatchShape, Group, Piece
 from tests.helpers.tiny import Bench
 
 GIVEN = 8  # codes that every codebook has

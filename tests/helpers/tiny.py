@@ -12,10 +12,10 @@ import torch
 
 from stentor import registry, request
 from stentor.config import EngineConfig
-from stentor.engine.codec_runner import CodecRunner
-from stentor.engine.device import Device
-from stentor.engine.model_runner import ModelRunner
-from stentor.engine.sequence import Sequence
+from stentor.engine.running.codec_runner import CodecRunner
+from stentor.engine.running.device import Device
+from stentor.engine.running.model_runner import ModelRunner
+from stentor.engine.scheduling.sequence import Sequence
 from stentor.engine.sizing import plan_memory
 from stentor.engine.voice import CodecPrimer, Preparation, VoiceEncoder
 from stentor.models.base import Prompt, SpeechModel

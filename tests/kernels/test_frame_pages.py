@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
-from stentor.engine.kv_cache import PagedKV
+from stentor.engine.running.kv_cache import PagedKV
 from stentor.layers.qk_norm_rope import NormRope
 from stentor.models.base import FrameKVSpec, KVSpec
 from tests.helpers.kernel_tests import DEVICE

@@ -1,4 +1,4 @@
-"""Gathering and committing rows by kernels, against `engine.slot_table` without them."""
+"""Gathering and committing rows by kernels, against `engine.running.slot_table` without them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
-from stentor.engine.alignment import WIDTH
-from stentor.engine.sequence import BROKEN, LENGTH, RUNNING, STOPPED
-from stentor.engine.slot_table import SlotRows, SlotTable
+from stentor.engine.running.alignment import WIDTH
+from stentor.engine.running.slot_table import SlotRows, SlotTable
+from stentor.engine.scheduling.sequence import BROKEN, LENGTH, RUNNING, STOPPED
 from stentor.kernels import switches
 from stentor.layers.types import Column
 from stentor.models.base import Emit, KVSpec, ModelSpec

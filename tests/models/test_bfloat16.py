@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stentor.engine.codec_state import CodecStateTable
-from stentor.engine.prefill_batch import build_eager_batch, pieces_of
+from stentor.engine.running.codec_state import CodecStateTable
+from stentor.engine.running.prefill_batch import build_eager_batch, pieces_of
 from stentor.layers.linear import linear
 from stentor.layers.rng import uniform
 from stentor.models.voxcpm2.modules import FSQ

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from stentor import TTS
-from stentor.engine import audio_scheduler, step
+from stentor.engine.running import step
+from stentor.engine.scheduling import audio_scheduler
 from stentor.errors import InvalidRequest
 from stentor.models.base import Emit, Rows
 from stentor.models.cosyvoice3.config import MOST_SILENT

@@ -12,7 +12,7 @@ import torch
 
 from stentor import EngineError, InvalidRequest, Overloaded, Speech, StentorError
 from stentor.engine.engine import Engine
-from stentor.engine.sequence import Place
+from stentor.engine.scheduling.sequence import Place
 from stentor.engine.stream import Chunk
 from stentor.models.base import Prompt
 from stentor.models.info import SpeechRequest

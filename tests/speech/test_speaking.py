@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.engine.sequence import Place
+from stentor.engine.scheduling.sequence import Place
 from stentor.engine.stream import Chunk
 from stentor.models.info import SpeechRequest
 from stentor.models.toy.spec import make_spec

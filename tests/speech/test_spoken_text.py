@@ -11,7 +11,7 @@ import pytest
 
 from stentor import TTS, InvalidRequest
 from stentor.config import Policy
-from stentor.engine.sequence import Place
+from stentor.engine.scheduling.sequence import Place
 from stentor.models.base import Prompt
 from stentor.models.info import SpeechRequest
 

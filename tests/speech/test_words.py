@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from stentor.engine.alignment import REACH, WIDTH
+from stentor.engine.running.alignment import REACH, WIDTH
 from stentor.speech.joiner import JoinedAudio
 from stentor.speech.timing import faster, srt, vtt
 from stentor.speech.words import UNLIKELY, Span, _likeliest, timed, word_spans

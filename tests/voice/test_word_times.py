@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import stentor
-from stentor.engine.alignment import REACH
+from stentor.engine.running.alignment import REACH
 from stentor.layers.attention import causal, sdpa
 from stentor.layers.qk_norm_rope import NormRope
 from stentor.text.trace import Trace, is_sound

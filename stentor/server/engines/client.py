@@ -18,7 +18,7 @@ from stentor import request
 from stentor.audio import Recording
 from stentor.engine.health import Health
 from stentor.engine.once import LruCache
-from stentor.engine.sequence import Place
+from stentor.engine.scheduling.sequence import Place
 from stentor.engine.stream import Chunk
 from stentor.errors import EngineError, InvalidRequest, StentorError
 from stentor.models.info import Adapter, ModelInfo, ReferenceAudio, SpeechRequest

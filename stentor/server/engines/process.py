@@ -240,7 +240,7 @@ def adapted(tts: Any, adapters: Mapping[str, str], warm: bool) -> tuple[Any, lis
 
 def ready(tts: Any, lost: Sequence[str]) -> m.Ready:
     """Describe a loaded model to an API process."""
-    from stentor.engine.alignment import WIDTH
+    from stentor.engine.running.alignment import WIDTH
 
     frame = tts.spec.frame
     dtype = str(frame.rows(0).numpy().dtype)

@@ -15,7 +15,7 @@ import numpy as np
 from stentor.audio import Recording
 from stentor.engine.once import Claim, LruCache
 from stentor.engine.request_state import Marks
-from stentor.engine.sequence import Place
+from stentor.engine.scheduling.sequence import Place
 from stentor.engine.stream import Chunk, RequestHandle, StreamEvent
 from stentor.engine.voice import Preparation
 from stentor.errors import EngineError, InvalidRequest, StentorError, request_failed

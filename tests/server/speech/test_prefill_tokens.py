@@ -14,7 +14,7 @@ import pytest
 import stentor
 from stentor.config import Policy
 from stentor.engine.prefix import prefix_keys
-from stentor.engine.sequence import Sequence
+from stentor.engine.scheduling.sequence import Sequence
 from stentor.engine.sequence_maker import SequenceMaker
 from stentor.models.base import Prompt
 from tests.helpers.server_live import Live, count, serving, tone_wav

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import deque
 
 from stentor.config import Policy
-from stentor.engine.audio_scheduler import AudioJob, AudioScheduler
-from stentor.engine.page_allocator import PageAllocator
-from stentor.engine.page_tables import PageTables
-from stentor.engine.prefill_delay import delay_reason
-from stentor.engine.prefill_planner import PrefillPlanner
-from stentor.engine.sequence import BROKEN, RUNNING, Phase, Place, Sequence
-from stentor.engine.step_plan import StepPlan
+from stentor.engine.scheduling.audio_scheduler import AudioJob, AudioScheduler
+from stentor.engine.scheduling.page_allocator import PageAllocator
+from stentor.engine.scheduling.page_tables import PageTables
+from stentor.engine.scheduling.prefill_delay import delay_reason
+from stentor.engine.scheduling.prefill_planner import PrefillPlanner
+from stentor.engine.scheduling.sequence import BROKEN, RUNNING, Phase, Place, Sequence
+from stentor.engine.scheduling.step_plan import StepPlan
 from stentor.models.codec_timing import CAUSAL, CodecTiming
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from stentor.engine.device import CudaStream, Device
+from stentor.engine.running.device import CudaStream, Device
 from stentor.errors import EngineError
 
 log = logging.getLogger("stentor.graphs")

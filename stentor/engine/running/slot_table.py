@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from stentor import kernels
-from stentor.engine.alignment import WIDTH
-from stentor.engine.device import Device, Shape, StagingBuffer, host_values, zeros
-from stentor.engine.sequence import BROKEN, LENGTH, RUNNING, STOPPED
+from stentor.engine.running.alignment import WIDTH
+from stentor.engine.running.device import Device, Shape, StagingBuffer, host_values, zeros
+from stentor.engine.scheduling.sequence import BROKEN, LENGTH, RUNNING, STOPPED
 from stentor.errors import EngineError
 from stentor.kernels.buffers import empty_aligned
 from stentor.kernels.types import RowRef, RowStatus

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from operator import itemgetter
 
 from stentor.config import Policy
-from stentor.engine.sequence import RUNNING, Phase, Sequence
+from stentor.engine.scheduling.sequence import RUNNING, Phase, Sequence
 from stentor.models.codec_timing import CAUSAL, CodecTiming
 
 RAMP = (1, 2, 4, 8, 16, 25)

@@ -11,8 +11,8 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from stentor.config import Policy
-from stentor.engine.page_allocator import PageAllocator
-from stentor.engine.sequence import Sequence
+from stentor.engine.scheduling.page_allocator import PageAllocator
+from stentor.engine.scheduling.sequence import Sequence
 
 
 class Shared(NamedTuple):

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from stentor.engine.text_window import seen
+from stentor.engine.running.text_window import seen
 from stentor.models.info import REACH
 
 if TYPE_CHECKING:
-    from stentor.engine.kv_cache import PagedKV
+    from stentor.engine.running.kv_cache import PagedKV
     from stentor.kernels.types import TextWindow
     from stentor.models.base import Rows
     from stentor.models.info import AlignmentHeads

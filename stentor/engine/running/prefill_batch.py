@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stentor.engine.device import Device
 from stentor.engine.prefix import PromptPart, part_of
-from stentor.engine.sequence import Sequence
+from stentor.engine.running.device import Device
+from stentor.engine.scheduling.sequence import Sequence
 from stentor.models.base import ModelSpec, Prompt, PromptRows
 
 Group = Seq[tuple[Sequence, Prompt]]

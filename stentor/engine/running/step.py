@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from stentor.engine.alignment import attended
+from stentor.engine.running.alignment import attended
 from stentor.kernels.types import TextWindow
 from stentor.layers.rng import uniform
 from stentor.layers.types import ADAPTER
 
 if TYPE_CHECKING:
-    from stentor.engine.kv_cache import PagedKV
-    from stentor.engine.prefill_batch import PrefillBatch
-    from stentor.engine.slot_table import SlotRows, SlotTable
+    from stentor.engine.running.kv_cache import PagedKV
+    from stentor.engine.running.prefill_batch import PrefillBatch
+    from stentor.engine.running.slot_table import SlotRows, SlotTable
     from stentor.models.base import Emit, Rows, SpeechModel
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 
 from stentor.config import Policy
-from stentor.engine.page_tables import PageTables, Shared
-from stentor.engine.sequence import Phase, Sequence
-from stentor.engine.step_plan import StepPlan
+from stentor.engine.scheduling.page_tables import PageTables, Shared
+from stentor.engine.scheduling.sequence import Phase, Sequence
+from stentor.engine.scheduling.step_plan import StepPlan
 
 
 class PrefillPlanner:

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stentor.engine.codec_state import WORD
-from stentor.engine.device import Device
-from stentor.engine.page_allocator import PageAllocator
+from stentor.engine.running.codec_state import WORD
+from stentor.engine.running.device import Device
+from stentor.engine.scheduling.page_allocator import PageAllocator
 from stentor.layers.types import NO_END, CodecCall, CodecPageTable, Column
 from stentor.models.codec_timing import CodecTiming
 

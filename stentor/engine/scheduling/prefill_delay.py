@@ -7,8 +7,8 @@ the next one.
 from __future__ import annotations
 
 from stentor.config import Policy
-from stentor.engine.audio_scheduler import AudioScheduler
-from stentor.engine.sequence import Phase, Sequence
+from stentor.engine.scheduling.audio_scheduler import AudioScheduler
+from stentor.engine.scheduling.sequence import Phase, Sequence
 
 MIN_LEAD_S = 0.04
 """Seconds of audio that a stream must still have buffered after 1.5 prefills."""

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from stentor.engine.audio_scheduler import AudioJob
-from stentor.engine.device import Event
-from stentor.engine.sequence import Sequence
+from stentor.engine.running.device import Event
+from stentor.engine.scheduling.audio_scheduler import AudioJob
+from stentor.engine.scheduling.sequence import Sequence
 
 
 @dataclass

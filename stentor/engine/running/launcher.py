@@ -8,14 +8,14 @@ from typing import TypeVar
 
 import torch
 
-from stentor.engine.audio_scheduler import AudioJob
-from stentor.engine.codec_runner import CodecRunner
-from stentor.engine.inflight import InFlightAudio, InFlightStep
-from stentor.engine.model_runner import ModelRunner
 from stentor.engine.request_state import OpenRequests, SavedRow
-from stentor.engine.scheduler import Scheduler
-from stentor.engine.sequence import Phase, Sequence
-from stentor.engine.step_plan import StepPlan, by_num_evals, by_prefill
+from stentor.engine.running.codec_runner import CodecRunner
+from stentor.engine.running.inflight import InFlightAudio, InFlightStep
+from stentor.engine.running.model_runner import ModelRunner
+from stentor.engine.scheduling.audio_scheduler import AudioJob
+from stentor.engine.scheduling.scheduler import Scheduler
+from stentor.engine.scheduling.sequence import Phase, Sequence
+from stentor.engine.scheduling.step_plan import StepPlan, by_num_evals, by_prefill
 from stentor.errors import EngineError
 
 log = logging.getLogger("stentor.engine")

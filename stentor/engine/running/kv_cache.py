@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from stentor import kernels
-from stentor.engine.device import zeros
-from stentor.engine.text_window import in_layer, seen
+from stentor.engine.running.device import zeros
+from stentor.engine.running.text_window import in_layer, seen
 from stentor.kernels.types import TextWindow
 from stentor.layers.attention import Attend, sdpa
 from stentor.layers.qk_norm_rope import NormRope

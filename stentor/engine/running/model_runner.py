@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from stentor.config import EngineConfig
-from stentor.engine import step
-from stentor.engine.cuda_graphs import CudaGraphRunner
-from stentor.engine.device import LANGUAGE_MODEL, Device, StagingBuffer
-from stentor.engine.inflight import InFlightStep
-from stentor.engine.kv_cache import PagedKV
 from stentor.engine.memory_plan import BufferSizes
-from stentor.engine.prefill_batch import (
+from stentor.engine.running import step
+from stentor.engine.running.cuda_graphs import CudaGraphRunner
+from stentor.engine.running.device import LANGUAGE_MODEL, Device, StagingBuffer
+from stentor.engine.running.inflight import InFlightStep
+from stentor.engine.running.kv_cache import PagedKV
+from stentor.engine.running.prefill_batch import (
     BatchShape,
     Group,
     Piece,
@@ -29,8 +29,8 @@ from stentor.engine.prefill_batch import (
     build_eager_batch,
     pieces_of,
 )
-from stentor.engine.sequence import RUNNING, Sequence
-from stentor.engine.slot_table import SlotTable
+from stentor.engine.running.slot_table import SlotTable
+from stentor.engine.scheduling.sequence import RUNNING, Sequence
 from stentor.errors import InvalidRequest
 from stentor.layers.types import ADAPTER
 from stentor.models.base import Prompt, SpeechModel

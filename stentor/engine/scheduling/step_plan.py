@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stentor.engine.audio_scheduler import AudioJob
-from stentor.engine.sequence import Sequence
+from stentor.engine.scheduling.audio_scheduler import AudioJob
+from stentor.engine.scheduling.sequence import Sequence
 
 
 def by_num_evals(sequences: list[Sequence]) -> list[list[Sequence]]:

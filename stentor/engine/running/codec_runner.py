@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from stentor.config import EngineConfig
-from stentor.engine.audio_scheduler import AudioJob, chunk_sizes
-from stentor.engine.codec_pages import CodecPages, SavedCodec
-from stentor.engine.codec_state import CodecStateTable
-from stentor.engine.cuda_graphs import CudaGraphRunner
-from stentor.engine.device import CODEC, CudaStream, Device
-from stentor.engine.inflight import CodecOutput, InFlightAudio
 from stentor.engine.memory_plan import BufferSizes
-from stentor.engine.sequence import RUNNING, Phase, Sequence
-from stentor.engine.slot_table import SlotTable
+from stentor.engine.running.codec_pages import CodecPages, SavedCodec
+from stentor.engine.running.codec_state import CodecStateTable
+from stentor.engine.running.cuda_graphs import CudaGraphRunner
+from stentor.engine.running.device import CODEC, CudaStream, Device
+from stentor.engine.running.inflight import CodecOutput, InFlightAudio
+from stentor.engine.running.slot_table import SlotTable
+from stentor.engine.scheduling.audio_scheduler import AudioJob, chunk_sizes
+from stentor.engine.scheduling.sequence import RUNNING, Phase, Sequence
 from stentor.errors import EngineError
 from stentor.layers.types import NO_END, CodecCall, CodecPageTable
 from stentor.models.base import Prompt, SpeechModel
