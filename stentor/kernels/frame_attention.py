@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stentor.kernels.attention_norm_rope import load_norm_rope, norm_rope_args
+from stentor.kernels.attention_parts import load_norm_rope, norm_rope_args
 from stentor.kernels.configs import PagedConfig
 from stentor.kernels.constants import LOG2_E
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait

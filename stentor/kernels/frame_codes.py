@@ -8,9 +8,8 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.kernels.constants import VECTOR_ID
-from stentor.kernels.embedding import EMBED_BLOCK, embed_grid, sum_codebooks
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
-from stentor.kernels.sampling_device import (
+from stentor.kernels.sampling import (
     checked,
     launch_args,
     load_logits,
@@ -19,6 +18,23 @@ from stentor.kernels.sampling_device import (
     store_sample,
 )
 from stentor.kernels.types import MinFrames, RowRef, SampleOut, SamplingParams
+
+EMBED_BLOCK = 256  # channels of a CTA
+
+
+@triton.jit
+def sum_codebooks(codes_ptr, offset_ptr, table_ptr, offs_h, mask, hidden, NUM_BOOKS: tl.constexpr):
+    """Rows offset + codes of the table, summed at some channels: the frame that begins at codes_ptr."""
+    acc = tl.zeros(offs_h.shape, tl.float32)
+    for g in tl.static_range(NUM_BOOKS):
+        row = tl.load(codes_ptr + g).to(tl.int64) + tl.load(offset_ptr + g)
+        acc += tl.load(table_ptr + row * hidden + offs_h, mask, 0.0).to(tl.float32)
+    return acc
+
+
+def embed_grid(batch: int, hidden: int) -> tuple[int, int]:
+    """Rows and blocks of channels."""
+    return batch, triton.cdiv(hidden, EMBED_BLOCK)
 
 
 @triton.jit(do_not_specialize=["max_text"])

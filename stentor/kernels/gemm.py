@@ -12,9 +12,8 @@ from torch import Tensor
 
 from stentor.kernels.buffers import rows_of
 from stentor.kernels.configs import FIXED_GEMM_ROWS, GemmConfig, gemm_config
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
+from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait, tile_rows
 from stentor.kernels.switches import INTERPRETED
-from stentor.kernels.target import tile_rows
 
 
 @triton.jit(do_not_specialize=["M"])

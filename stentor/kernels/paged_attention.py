@@ -12,10 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stentor.kernels.attention_norm_rope import load_norm_rope, norm_rope_args
+from stentor.kernels.attention_parts import load_norm_rope, load_window, norm_rope_args, seen_text, window_args
 from stentor.kernels.configs import PagedConfig, paged_config
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
-from stentor.kernels.text_window import load_window, seen_text, window_args
 from stentor.kernels.types import QKNormRope, TextWindow
 
 

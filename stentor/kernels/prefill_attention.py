@@ -13,10 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from stentor.kernels.attention_parts import load_window, seen_text, window_args
 from stentor.kernels.configs import PrefillConfig, prefill_config
 from stentor.kernels.constants import LOG2_E
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
-from stentor.kernels.text_window import load_window, seen_text, window_args
 from stentor.kernels.types import TextWindow
 
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stentor.kernels.attention_norm_rope import load_norm_rope, load_norm_rope_halves, norm_rope_args
+from stentor.kernels.attention_parts import load_norm_rope, load_norm_rope_halves, norm_rope_args
 from stentor.kernels.configs import FIXED_ROWS, LOCAL_TOKENS, DepthConfig, LocalConfig, depth_config, local_config
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
 from stentor.kernels.switches import config_rows

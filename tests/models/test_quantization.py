@@ -18,7 +18,7 @@ from stentor.api import TTS
 from stentor.engine.memory_plan import GIB
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.linear import QuantizedLinear
-from stentor.layers.packed_linear import PackedLinear, packs
+from stentor.layers.packed import PackedLinear, packs
 from stentor.layers.quantized import dequantize
 from stentor.models.dummy import random_init
 from stentor.models.fish_s2.builder import QUANTIZED as FISH

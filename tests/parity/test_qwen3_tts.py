@@ -19,7 +19,7 @@ from stentor.layers.conv import StreamingState
 from stentor.layers.frame_decoder import CLOCK, FrameCodec
 from stentor.layers.types import State, eager
 from stentor.models.qwen3_tts.builder import fill_codec, make_clone, make_weights, prepare
-from stentor.models.qwen3_tts.codec_decoder import Decoder
+from stentor.models.qwen3_tts.codec import Decoder
 from stentor.models.qwen3_tts.config import parse, read_codec
 from stentor.models.qwen3_tts.speaker_encoder import mel_filters
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer

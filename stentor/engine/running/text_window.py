@@ -1,4 +1,4 @@
-"""Mask of keys for rows that see a part of their text, in plain PyTorch (`kernels/text_window.py` on a GPU)."""
+"""Mask of keys for rows that see a part of their text, in plain PyTorch (`kernels/attention_parts.py` on a GPU)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Triton kernels of this family: convolutions of the flow's transformer, and sampling.
 
-They round where the reference implementations in `ops.py` and `codec_keys.py` round.
+They round where the reference implementations in `ops.py` and `codec_flow.py` round.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from stentor.kernels.constants import MIN_TEMPERATURE
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
-from stentor.kernels.sampling_device import checked, kth_largest, load_logits, load_params, mass_threshold, ordered_key
+from stentor.kernels.sampling import checked, kth_largest, load_logits, load_params, mass_threshold, ordered_key
 
 CONV_M = 64  # frames of a branch of a CTA that convolves
 CONV_CTAS = 256  # enough to fill a GPU

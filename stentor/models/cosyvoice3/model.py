@@ -13,11 +13,10 @@ from stentor.layers.types import Launch, eager
 from stentor.models.base import Emit, Hidden, KVView, Prompted, PromptRows, Rows
 from stentor.models.cosyvoice3.codec import CosyVoice3Codec
 from stentor.models.cosyvoice3.config import MOST_SILENT, Config
-from stentor.models.cosyvoice3.language_model import Language
+from stentor.models.cosyvoice3.language_model import Language, mask_early, sample_ras
 from stentor.models.cosyvoice3.live_text import LiveStep, fed_rows, silent_run
 from stentor.models.cosyvoice3.prompt import PromptBuilder, Room
 from stentor.models.cosyvoice3.reference_encoder import VoiceEncoder
-from stentor.models.cosyvoice3.sampling import mask_early, sample_ras
 from stentor.models.cosyvoice3.spec import MOST_FRAMES, make_spec
 from stentor.models.cosyvoice3.tokenizer import Tokens
 from stentor.models.cosyvoice3.voice import StoredVoice

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from stentor.errors import CheckpointError
-from stentor.models.dots_tts.campplus import SpeakerEncoder
 from stentor.models.dots_tts.codec import Decoder, Encoder, cast_vocoder
 from stentor.models.dots_tts.config import parse, with_solver
 from stentor.models.dots_tts.model import DotsTTS
 from stentor.models.dots_tts.network import DotsNet
 from stentor.models.dots_tts.prompt import PromptBuilder
+from stentor.models.dots_tts.reference import SpeakerEncoder
 from stentor.models.dots_tts.tokenizer import Tokenizer
 from stentor.models.dummy import dummy_tokens
 from stentor.models.load_options import CODEC_DTYPE, at_least_float32, codec_dtype, model_dtype

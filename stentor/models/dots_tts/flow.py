@@ -20,8 +20,7 @@ from stentor import kernels
 from stentor.kernels import Kernel
 from stentor.kernels.linear import Backend, problem, select
 from stentor.layers.attention import Attend
-from stentor.layers.linear import Linear
-from stentor.layers.linear_gelu import linear_gelu
+from stentor.layers.linear import Linear, linear_gelu
 from stentor.layers.lora import LoraLinear, project
 from stentor.layers.norm import RMSNorm
 from stentor.layers.qk_norm_rope import NormRope, RopePositions
@@ -221,7 +220,7 @@ def add_norm(x: Tensor, branch: Branch | None, shift: Tensor, scale: Tensor) -> 
     [rows or 1, width] each in float32."""
     if kernels.enabled(Kernel.NORM, x):
         delta, gate = (None, shift) if branch is None else branch
-        return kernels.modulated_norm.add_norm(x, delta, gate, scale, shift, LAYER_NORM_EPS)
+        return kernels.norm_rope.add_modulated_norm(x, delta, gate, scale, shift, LAYER_NORM_EPS)
     if branch is not None:
         x = x + branch[1][:, None] * branch[0]
     y = F.layer_norm(x.to(torch.promote_types(x.dtype, torch.float32)), x.shape[-1:], eps=LAYER_NORM_EPS)

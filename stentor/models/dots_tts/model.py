@@ -13,14 +13,13 @@ from stentor.layers.fbank import speaker_fbank
 from stentor.layers.rng import normal
 from stentor.layers.types import Launch, eager
 from stentor.models.base import Emit, Hidden, KVView, Prompted, PromptRows, Rows
-from stentor.models.dots_tts.campplus import SpeakerEncoder
 from stentor.models.dots_tts.codec import Decoder, Encoder
 from stentor.models.dots_tts.config import DotsConfig
 from stentor.models.dots_tts.flow import Tables, Velocity, flow_place, flow_rope, solve
 from stentor.models.dots_tts.live_text import Turn, turn_of
 from stentor.models.dots_tts.network import DotsNet, language_rope
 from stentor.models.dots_tts.prompt import PromptBuilder
-from stentor.models.dots_tts.reference import speaker_window
+from stentor.models.dots_tts.reference import SpeakerEncoder, speaker_window
 from stentor.models.dots_tts.spec import MOST_SILENT, make_spec
 from stentor.models.lora import AdapterSlots
 

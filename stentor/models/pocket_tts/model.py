@@ -9,8 +9,7 @@ from stentor.layers.types import Launch, eager
 from stentor.models.base import Emit, Hidden, KVView, Prompted, PromptRows, Rows
 from stentor.models.lora import NO_ADAPTERS
 from stentor.models.pocket_tts.blocks import make_rope
-from stentor.models.pocket_tts.codec import Decoder
-from stentor.models.pocket_tts.codec_encoder import Encoder
+from stentor.models.pocket_tts.codec import Decoder, Encoder
 from stentor.models.pocket_tts.config import PocketConfig
 from stentor.models.pocket_tts.language_model import LanguageModel
 from stentor.models.pocket_tts.prompt import PromptBuilder

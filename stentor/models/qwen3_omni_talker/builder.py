@@ -20,10 +20,9 @@ from stentor.models.quantized_checkpoint import read_quantized
 from stentor.models.qwen3_omni_talker import READS
 from stentor.models.qwen3_omni_talker.codec import Decoder
 from stentor.models.qwen3_omni_talker.config import parse
-from stentor.models.qwen3_omni_talker.model import OmniTalker
+from stentor.models.qwen3_omni_talker.model import OmniTalker, Weights
 from stentor.models.qwen3_omni_talker.prompt import PromptBuilder
 from stentor.models.qwen3_omni_talker.spec import GENERATION, make_spec
-from stentor.models.qwen3_omni_talker.talker import Weights
 from stentor.models.qwen3_omni_talker.tokenizer import read_tokenizer
 from stentor.models.source import Checkpoint, Source
 from stentor.models.weights import on_meta, read_sharded

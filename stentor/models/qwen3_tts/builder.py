@@ -15,13 +15,11 @@ from stentor.models.load_options import CODEC_DTYPE, at_least_float32, codec_dty
 from stentor.models.lora import USUAL_TARGETS, AdapterPlan, install_adapters
 from stentor.models.lora_files import merge_option, read_peft
 from stentor.models.quantized_checkpoint import read_quantized
-from stentor.models.qwen3_tts.codec_decoder import Decoder
-from stentor.models.qwen3_tts.codec_encoder import Encoder
+from stentor.models.qwen3_tts.codec import Decoder, Encoder
 from stentor.models.qwen3_tts.config import CODEC_FOLDER, CodecConfig, Config, EncoderConfig, parse, read_codec
-from stentor.models.qwen3_tts.model import CloneEncoder, Qwen3TTS
+from stentor.models.qwen3_tts.model import CloneEncoder, Qwen3TTS, Weights
 from stentor.models.qwen3_tts.speaker_encoder import LogMel
 from stentor.models.qwen3_tts.spec import GENERATION, REFERENCE_SECONDS
-from stentor.models.qwen3_tts.talker import Weights
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer, Tokenizer
 from stentor.models.source import Checkpoint, Source
 from stentor.models.weights import on_meta, read_sharded

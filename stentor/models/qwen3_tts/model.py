@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from stentor.layers.depth_loop import Tables, project
 from stentor.layers.types import Launch, eager
-from stentor.models.frame_talker import FrameTalker
+from stentor.models.frame_talker import FrameTalker, Talker
 from stentor.models.lora import NO_ADAPTERS, AdapterSlots
-from stentor.models.qwen3_tts.codec_decoder import Decoder
-from stentor.models.qwen3_tts.codec_encoder import Encoder
+from stentor.models.qwen3_tts.codec import Decoder, Encoder
 from stentor.models.qwen3_tts.config import CodecConfig, Config
 from stentor.models.qwen3_tts.prompt import PromptBuilder
 from stentor.models.qwen3_tts.speaker_encoder import LogMel, SpeakerEncoder
 from stentor.models.qwen3_tts.spec import make_spec
-from stentor.models.qwen3_tts.talker import Weights
 from stentor.models.qwen3_tts.tokenizer import Tokenizer
+
+
+class Weights(nn.Module):
+    """The main file of a checkpoint."""
+
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.config = c
+        self.talker = Talker(c, c.text_hidden, own_text=True)
+        if c.speaker is not None:
+            self.speaker_encoder = SpeakerEncoder(c.speaker)
+
+    def process_weights_after_loading(self) -> Tables:
+        """Project the embeddings into tables, and free them."""
+        talker = self.talker
+        text = project(talker.text_projection, talker.model.get_parameter("text_embedding.weight"))
+        tables = Tables(text, talker.model.codec_embedding.weight, talker.code_predictor)
+        del talker.model.text_embedding, talker.model.codec_embedding, talker.text_projection
+        return tables
 
 
 class CloneEncoder:

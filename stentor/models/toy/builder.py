@@ -10,9 +10,8 @@ import torch
 from stentor.models.config_reader import ConfigReader
 from stentor.models.source import MOST_SEED, Source
 from stentor.models.toy import FILES
-from stentor.models.toy.codec import LateCodec, ToyCodec
+from stentor.models.toy.codec import LateCodec, LookaheadCodec, ToyCodec, WholeCodec
 from stentor.models.toy.frames import FramesToy
-from stentor.models.toy.lookahead_codec import LookaheadCodec, WholeCodec
 from stentor.models.toy.model import Toy
 
 CODECS: Mapping[str, type[ToyCodec | LookaheadCodec]] = {

@@ -16,8 +16,7 @@ from stentor import text as texts
 from stentor.arguments import shown, whole
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.conv import cast_codec
-from stentor.layers.packed_conv import pack_convolutions
-from stentor.layers.packed_linear import packs
+from stentor.layers.packed import pack_convolutions, packs
 from stentor.models.base import Voice
 from stentor.models.dummy import dummy_tokens
 from stentor.models.load_options import CODEC_DTYPE, DTYPES, codec_dtype, encoder_dtype, model_dtype

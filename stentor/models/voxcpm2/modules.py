@@ -15,8 +15,7 @@ from stentor.layers.lora import project
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack, StackConfig
 from stentor.models.voxcpm2.config import VoxCPM2Config
-from stentor.models.voxcpm2.flow import LocDiT
-from stentor.models.voxcpm2.local_stack import last_layer_subset
+from stentor.models.voxcpm2.flow import LocDiT, last_layer_subset
 from stentor.models.voxcpm2.ops import fsq_round, patch_tokens, select_and_concat, stop_head
 
 

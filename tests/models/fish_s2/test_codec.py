@@ -10,8 +10,7 @@ from stentor import registry
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack
 from stentor.models.fish_s2.checkpoint import codec, read_codec
-from stentor.models.fish_s2.codec_blocks import windowed
-from stentor.models.fish_s2.codec_config import ENCODER_WINDOW, HEAD_DIM, infer, stack_config
+from stentor.models.fish_s2.codec import ENCODER_WINDOW, HEAD_DIM, infer, stack_config, windowed
 from tests.models.fish_s2.oracle import CHECKPOINT
 
 FRAMES = 325  # 1 + 2 + ... + 25; two and a half windows of the transformer

@@ -18,8 +18,8 @@ from stentor.layers.rng import uniform
 from stentor.layers.sampling import store_sample
 from stentor.models.base import PromptRows
 from stentor.models.fish_s2 import language_model
+from stentor.models.fish_s2.language_model import rank, sample_first_code, sample_ranked
 from stentor.models.fish_s2.prompt import Speakers, SpokenTurn, opening, tagged, tokenize_turns
-from stentor.models.fish_s2.sampling import rank, sample_first_code, sample_ranked
 from tests.models.fish_s2.oracle import CHECKPOINT, Oracle, probabilities
 
 EXPECTED = np.load(Path(__file__).parents[2] / "fixtures" / "fish_s2" / "expected.npz")

@@ -18,7 +18,7 @@ from stentor.layers.transformer import StackConfig
 from stentor.models.base import Rows
 from stentor.models.dummy import DummyTokenizer, initialize_dummy_weights
 from stentor.models.qwen3_tts.builder import make_weights
-from stentor.models.qwen3_tts.codec_decoder import Decoder
+from stentor.models.qwen3_tts.codec import Decoder
 from stentor.models.qwen3_tts.config import Config, parse, read_codec
 from stentor.models.qwen3_tts.model import Qwen3TTS
 from stentor.models.talker_config import TransformerConfig

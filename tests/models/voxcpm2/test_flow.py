@@ -15,8 +15,7 @@ from stentor.layers.transformer import Stack, StackConfig
 from stentor.models.dummy import random_init
 from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
 from stentor.models.voxcpm2.config import VAEConfig, parse
-from stentor.models.voxcpm2.flow import LocDiT, euler_solve
-from stentor.models.voxcpm2.local_stack import last_layer_subset
+from stentor.models.voxcpm2.flow import LocDiT, euler_solve, last_layer_subset
 from stentor.models.voxcpm2.modules import VoxCPM2Net
 from stentor.models.voxcpm2.ops import cfg_zero_star
 from stentor.models.voxcpm2.schedule import MAX_STEPS, EulerSchedule, cfg_zero_steps, evaluations
