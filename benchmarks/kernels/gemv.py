@@ -184,7 +184,7 @@ def _label(t: GemvConfig) -> str:
 def _without_early(run: Callable[[], float]) -> float | None:
     before = gemv.USE_PDL, gemv.PDL_LAUNCH
     try:
-        gemv.USE_PDL, gemv.PDL_LAUNCH = False, {}
+        gemv.USE_PDL, gemv.PDL_LAUNCH = False, {"USE_PDL": False}
         return round(run(), 2)
     except Exception:
         return None

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.kernels.configs import experts_config
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 from stentor.kernels.quantized import GROUPED, PER_OUTPUT, read_scale, weight_bits, widen
 from stentor.kernels.switches import INTERPRETED
 
@@ -145,7 +145,6 @@ def route(
             BLOCK_E=triton.next_power_of_2(len(gate)),
             BLOCK_H=min(ROUTED_INPUTS, triton.next_power_of_2(hidden)),
             BLOCK_X=triton.next_power_of_2(hidden),
-            USE_PDL=USE_PDL,
             num_warps=16,
             **PDL_LAUNCH,
         )
@@ -205,7 +204,6 @@ def group(ids: Tensor, experts: int) -> tuple[Tensor, Tensor]:
             experts,
             BLOCK_E=triton.next_power_of_2(experts),
             BLOCK_P=GROUPED_PAIRS,
-            USE_PDL=USE_PDL,
             num_warps=4,
             **PDL_LAUNCH,
         )
@@ -319,7 +317,6 @@ def _experts(
         BLOCK_M=c.block_m,
         BLOCK_N=c.block_n,
         BLOCK_K=c.block_k,
-        USE_PDL=USE_PDL,
         num_warps=c.num_warps,
         num_stages=c.num_stages,
         **PDL_LAUNCH,
@@ -385,7 +382,6 @@ def combine(routed: Tensor, found: Routing, shared: Tensor, residual: Tensor | N
             CHOSEN=found.ids.shape[1],
             ADD=residual is not None,
             BLOCK=COMBINED,
-            USE_PDL=USE_PDL,
             num_warps=2,
             **PDL_LAUNCH,
         )

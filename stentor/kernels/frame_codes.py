@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.kernels.constants import VECTOR_ID
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 from stentor.kernels.sampling import (
     checked,
     launch_args,
@@ -71,7 +71,7 @@ def embed_codes_and_text(
     _embed_codes_and_text_kernel[embed_grid(batch, hidden)](
         codes.contiguous(), offset, table, out, step, text_ids.table, text_ids.idx, texts, hidden,
         text_ids.table.shape[1], pad,
-        NUM_BOOKS=books, BLOCK_H=EMBED_BLOCK, USE_PDL=USE_PDL, num_warps=2, **PDL_LAUNCH,
+        NUM_BOOKS=books, BLOCK_H=EMBED_BLOCK, num_warps=2, **PDL_LAUNCH,
     )  # fmt: skip
     return out
 
@@ -131,13 +131,13 @@ def embed_prompt(
     given = RowRef(table, index) if vectors is None else vectors
     _embed_prompt_kernel[embed_grid(count, hidden)](
         *first, *second, *given, out, hidden,
-        HAS_VECTORS=vectors is not None, VECTOR_ID=VECTOR_ID, BLOCK_H=EMBED_BLOCK, USE_PDL=USE_PDL, num_warps=2,
+        HAS_VECTORS=vectors is not None, VECTOR_ID=VECTOR_ID, BLOCK_H=EMBED_BLOCK, num_warps=2,
         **PDL_LAUNCH,
     )  # fmt: skip
     if len(codes):
         _add_frames_kernel[embed_grid(len(codes), hidden)](
             codes.contiguous(), offset, books, positions, out, count, hidden,
-            NUM_BOOKS=codes.shape[1], BLOCK_H=EMBED_BLOCK, USE_PDL=USE_PDL, num_warps=2, **PDL_LAUNCH,
+            NUM_BOOKS=codes.shape[1], BLOCK_H=EMBED_BLOCK, num_warps=2, **PDL_LAUNCH,
         )  # fmt: skip
     return out
 

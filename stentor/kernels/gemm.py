@@ -12,7 +12,7 @@ from torch import Tensor
 
 from stentor.kernels.buffers import rows_of
 from stentor.kernels.configs import FIXED_GEMM_ROWS, GemmConfig, gemm_config
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait, tile_rows
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait, tile_rows
 from stentor.kernels.switches import INTERPRETED
 
 
@@ -81,7 +81,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, config: GemmCo
             BLOCK_M=c.block_m,
             BLOCK_N=c.block_n,
             BLOCK_K=c.block_k,
-            USE_PDL=USE_PDL,
             num_warps=c.num_warps,
             num_stages=c.num_stages,
             **PDL_LAUNCH,

@@ -177,6 +177,6 @@ def fused_linear(
         SCALE=min(groups, GROUPED.value),
         M=len(rows), NORM=norm is not None, GATE=gate, ADD=residual is not None, BIAS=bias is not None,
         BLOCK_N=block_n, BLOCK_K=block_k, NUM_BLOCKS=triton.cdiv(k, block_k), EVEN_K=k % block_k == 0,
-        PREFETCH_LINES=lines, USE_PDL=USE_PDL, num_warps=config.num_warps, **PDL_LAUNCH,
+        PREFETCH_LINES=lines, num_warps=config.num_warps, **PDL_LAUNCH,
     )  # fmt: skip
     return out.view(*x.shape[:-1], n)

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.kernels.buffers import rows_of
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 from stentor.kernels.types import RopeArgs
 
 BLOCK_H = 8  # heads of a token that a CTA rotates
@@ -77,7 +77,7 @@ def _launch_rms_norm(
         total, other = torch.empty_like(out), rows_of(delta, size)
     _add_rms_norm_kernel[(len(rows),)](
         rows, other, weight, total, out, rows.stride(0), other.stride(0), size, eps,
-        ADD=delta is not None, CAST_FIRST=weight_after_cast, BLOCK=block, USE_PDL=USE_PDL, num_warps=warps,
+        ADD=delta is not None, CAST_FIRST=weight_after_cast, BLOCK=block, num_warps=warps,
         **PDL_LAUNCH,
     )  # fmt: skip
     return (x if delta is None else total.view(x.shape)), out.view(x.shape)
@@ -103,7 +103,7 @@ def silu_and_mul(gate_up: Tensor) -> Tensor:
     out = torch.empty(len(rows), size, dtype=rows.dtype, device=rows.device)
     block = min(1024, triton.next_power_of_2(size))
     _silu_and_mul_kernel[(len(rows), triton.cdiv(size, block))](
-        rows, out, rows.stride(0), size, BLOCK=block, USE_PDL=USE_PDL, num_warps=4, **PDL_LAUNCH
+        rows, out, rows.stride(0), size, BLOCK=block, num_warps=4, **PDL_LAUNCH
     )
     return out.view(*gate_up.shape[:-1], size)
 
@@ -183,7 +183,7 @@ def qk_norm_rope(
         q_out, k_out, flat_q.stride(0), flat_k.stride(0), q_heads, k_heads, rope.cos.numel() // (dim // 2), eps,
         HEAD_DIM=dim, BLOCK_HALF=triton.next_power_of_2(dim // 2), NORM=q_weight is not None,
         CAST_FIRST=weight_after_cast, INTERLEAVED=rope.interleaved, IN_FLOAT32=rope.in_float32, BLOCK_H=BLOCK_H,
-        USE_PDL=USE_PDL, num_warps=2, **PDL_LAUNCH,
+        num_warps=2, **PDL_LAUNCH,
     )  # fmt: skip
     return q_out, k_out
 
@@ -197,7 +197,7 @@ def apply_rope(x: Tensor, rope: RopeArgs) -> Tensor:
         flat, flat, x, x, rope.cos, rope.sin, out, out, flat.stride(0), flat.stride(0), heads, 0,
         rope.cos.numel() // (dim // 2), 0.0,
         HEAD_DIM=dim, BLOCK_HALF=triton.next_power_of_2(dim // 2), NORM=False, CAST_FIRST=False,
-        INTERLEAVED=rope.interleaved, IN_FLOAT32=rope.in_float32, BLOCK_H=BLOCK_H, USE_PDL=USE_PDL, num_warps=2,
+        INTERLEAVED=rope.interleaved, IN_FLOAT32=rope.in_float32, BLOCK_H=BLOCK_H, num_warps=2,
         **PDL_LAUNCH,
     )  # fmt: skip
     return out
@@ -248,7 +248,7 @@ def add_modulated_norm(
     _add_norm_kernel[(len(rows) * tokens,)](
         rows, rows if delta is None else delta.contiguous(), gate, scale, shift, total, out, tokens, rows.stride(0),
         rows.stride(1), _stride(gate), _stride(scale), _stride(shift), dim, eps,
-        HAS_DELTA=delta is not None, CONSTANT=constant, BLOCK=triton.next_power_of_2(dim), USE_PDL=USE_PDL, num_warps=4,
+        HAS_DELTA=delta is not None, CONSTANT=constant, BLOCK=triton.next_power_of_2(dim), num_warps=4,
         **PDL_LAUNCH,
     )  # fmt: skip
     return (x if delta is None else total.view(x.shape)), out.view(x.shape)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stentor.kernels.attention_parts import load_norm_rope, load_window, norm_rope_args, seen_text, window_args
 from stentor.kernels.configs import PagedConfig, paged_config
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 from stentor.kernels.types import QKNormRope, TextWindow
 
 
@@ -199,13 +199,13 @@ def paged_attention(
         pool, table, slot, pos, q, k, v, out, splits, *tables, *bounds, table.stride(0), pool.stride(0), pool.stride(2),
         q.stride(0), k.stride(0), v.stride(0), dim**-0.5, eps,
         NUM_KV_HEADS=kv_heads, GROUP=group, BLOCK_G=block_g, BLOCK_M=max(16, block_g), HEAD_DIM=dim, BLOCK_D=block_d,
-        PAGE_SIZE=page_size, BLOCK_N=c.block_n, NUM_SPLITS=c.num_splits, USE_PDL=USE_PDL,
+        PAGE_SIZE=page_size, BLOCK_N=c.block_n, NUM_SPLITS=c.num_splits,
         num_warps=c.num_warps, num_stages=c.num_stages, **constants, **limits,
         **PDL_LAUNCH,
     )  # fmt: skip
     if c.num_splits == 1:
         return out
     _combine_splits_kernel[(q.shape[1], len(q))](
-        splits, out, HEAD_DIM=dim, BLOCK_D=block_d, NUM_SPLITS=c.num_splits, USE_PDL=USE_PDL, num_warps=1, **PDL_LAUNCH
+        splits, out, HEAD_DIM=dim, BLOCK_D=block_d, NUM_SPLITS=c.num_splits, num_warps=1, **PDL_LAUNCH
     )
     return out

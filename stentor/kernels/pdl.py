@@ -38,8 +38,8 @@ def tile_rows(rows: int, fixed: int) -> int:
 
 
 USE_PDL: bool = pdl_enabled() and has_pdl(target_arch())
-PDL_LAUNCH: dict[str, bool] = {"launch_pdl": True} if USE_PDL else {}
-"""Launch options of a kernel that calls `pdl_wait`."""
+PDL_LAUNCH: dict[str, bool] = {"USE_PDL": True, "launch_pdl": True} if USE_PDL else {"USE_PDL": False}
+"""Constant and launch option of a kernel that calls `pdl_wait`."""
 
 LINE = tl.constexpr(64)  # elements of 16 bits in a cache line
 

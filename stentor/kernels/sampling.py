@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.kernels.constants import MIN_TEMPERATURE
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 from stentor.kernels.types import SampleOut, SamplingParams
 
 FULL_BITS = tl.constexpr(32)  # of a key of float32 logits
@@ -153,7 +153,6 @@ def launch_args(logits: Tensor, params: SamplingParams, out: SampleOut) -> tuple
     constants |= {"HAS_X": has_x, "HAS_PREFIX": has_prefix}
     constants |= {
         "BLOCK_H": triton.next_power_of_2(hidden) if has_x else 1,
-        "USE_PDL": USE_PDL,
         "num_warps": 8,
         **PDL_LAUNCH,
     }

@@ -17,7 +17,7 @@ from torch import Tensor
 from stentor.kernels.buffers import rows_of
 from stentor.kernels.configs import GemmConfig, w8a8_config
 from stentor.kernels.norm_rope import normed
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 from stentor.kernels.switches import INTERPRETED
 
 
@@ -83,7 +83,6 @@ def quantize_rows(x: Tensor, dtype: torch.dtype, norm: tuple[Tensor, float, bool
         CAST_FIRST=weight_after_cast,
         LARGEST=float(largest),
         BLOCK=block,
-        USE_PDL=USE_PDL,
         num_warps=min(16, max(4, block // 512)),
         **PDL_LAUNCH,
     )
@@ -192,7 +191,6 @@ def product(
         BLOCK_M=c.block_m,
         BLOCK_N=c.block_n,
         BLOCK_K=c.block_k,
-        USE_PDL=USE_PDL,
         num_warps=c.num_warps,
         num_stages=c.num_stages,
         **PDL_LAUNCH,

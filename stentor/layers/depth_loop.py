@@ -5,10 +5,10 @@ Names are those of the checkpoints that have it: Qwen's talkers call it `code_pr
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.kernels.buffers import empty_aligned
@@ -23,18 +23,12 @@ from stentor.layers.transformer import Stack, StackConfig
 ROWS_PER_PASS = 8192
 
 
-class TextProjection(nn.Module):
+class TextProjection(nn.Sequential):
     """Text width to the backbone's width: linear, SiLU, linear."""
 
     def __init__(self, inputs: int, inner: int, outputs: int) -> None:
-        super().__init__()
-        self.linear_fc1 = nn.Linear(inputs, inner)
-        self.linear_fc2 = nn.Linear(inner, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x [..., inputs] -> [..., outputs]."""
-        out: Tensor = self.linear_fc2(F.silu(self.linear_fc1(x)))
-        return out
+        first, second = nn.Linear(inputs, inner), nn.Linear(inner, outputs)
+        super().__init__(OrderedDict(linear_fc1=first, act=nn.SiLU(), linear_fc2=second))
 
 
 def project(module: nn.Module, table: Tensor) -> Tensor:

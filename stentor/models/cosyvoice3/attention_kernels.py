@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 from stentor.models.cosyvoice3 import hopper_attention
 from stentor.models.cosyvoice3.hopper_attention import Pages
 
@@ -219,7 +219,7 @@ class Splits:
             parts = torch.empty(count, *out.shape, dtype=torch.float32, device=qkv.device)
             stats = torch.empty(count, 2, self.rows, self.frames, dtype=torch.float32, device=qkv.device)
         self.results, self.scale = (out, parts, stats), LOG2_E * head_dim**-0.5
-        self._shape = {"SPLITS": count, "HEADS": heads, "HEAD_DIM": head_dim, "USE_PDL": USE_PDL, **PDL_LAUNCH}
+        self._shape = {"SPLITS": count, "HEADS": heads, "HEAD_DIM": head_dim, **PDL_LAUNCH}
         # Of loads that run ahead: shared memory holds no more. With so many registers an SM holds four CTAs.
         stages, registers = (3, 128) if qkv.dtype.itemsize == 2 else (1, None)
         self.launch = {**self._shape, "num_warps": warps, "num_stages": stages, "maxnreg": registers}
@@ -334,7 +334,7 @@ def whole_attention(qkv: Tensor, cos: Tensor, sin: Tensor, count: Tensor, heads:
     batch, _, frames, width = qkv.shape
     dim, half = width // 3, width // 6 // heads
     qkv = qkv.contiguous()
-    keeps = {"DIM": dim, "HALF": half, "BLOCK": triton.next_power_of_2(dim), "USE_PDL": USE_PDL, **PDL_LAUNCH}
+    keeps = {"DIM": dim, "HALF": half, "BLOCK": triton.next_power_of_2(dim), **PDL_LAUNCH}
     _keep_kernel[(frames, 2 * batch)](qkv, cos, sin, kept, frames, num_warps=4, **keeps)
     tiles = triton.cdiv(frames, BLOCK_M)
     splits = Splits(qkv, heads, tiles, triton.cdiv(frames, BLOCK_N))

@@ -186,31 +186,20 @@ class XVector(nn.Module):
         return out[0, :, 0]
 
 
-class Kernel(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.kernel = nn.Parameter(torch.empty(1, 1, KERNEL))
-
-
-class CamModel(nn.Module):
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.head, self.xvector = Head(), XVector(size)
-
-
 class SpeakerEncoder(nn.Module):
     """All of speaker_encoder.safetensors."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.model, self.resample = CamModel(size), Kernel()
+        self.model = nn.ModuleDict({"head": Head(), "xvector": XVector(size)})
+        self.resample = nn.ParameterDict({"kernel": torch.empty(1, 1, KERNEL)})
 
     def lowered(self, wav: Tensor) -> Tensor:
         """48 kHz [n] -> 16 kHz [ceil(n / 3)], by a filter that the checkpoint brings."""
-        y = F.conv1d(F.pad(wav, PADDING)[None, None], self.resample.kernel, stride=STRIDE)[0, 0]
+        y = F.conv1d(F.pad(wav, PADDING)[None, None], self.resample["kernel"], stride=STRIDE)[0, 0]
         return y[: -(-len(wav) // STRIDE)]
 
     def forward(self, features: Tensor) -> Tensor:
         """Filter bank [frames, mels] -> [size]."""
-        out: Tensor = self.model.xvector(self.model.head(features.T[None, None]))
+        out: Tensor = self.model["xvector"](self.model["head"](features.T[None, None]))
         return out

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.layers.codec_blocks import DILATIONS, ConvNeXt, ResidualUnit, Snake, Upsample, UpsampleBlock
+from stentor.layers.codec_blocks import ConvNeXt, DownsampleBlock, Snake, Upsample, UpsampleBlock
 from stentor.layers.conv import (
     CausalConv1d,
     StreamingState,
@@ -145,26 +145,6 @@ class Downsample(nn.ModuleList):
         return out
 
 
-class EncoderBlock(nn.Module):
-    """Three residual units, then a strided convolution that doubles the channels of x [B, C, n].
-
-    The last block of an encoder ends with a transformer, `stack`, which the encoder calls.
-    """
-
-    def __init__(self, channels: int, stride: int, stack: StackConfig | None = None) -> None:
-        super().__init__()
-        units = [ResidualUnit(channels, d) for d in DILATIONS]
-        down = CausalConv1d(channels, 2 * channels, 2 * stride, stride=stride, left=stride)
-        stacks = [] if stack is None else [Stack(stack)]
-        self.block = nn.ModuleList([*units, Snake(channels), down, *stacks])
-
-    def forward(self, x: Tensor, state: StreamingState | None) -> Tensor:
-        *units, act, down = (layer for layer in self.block if not isinstance(layer, Stack))
-        for unit in units:
-            x = unit(x, state)
-        return convolve(down, x, state, before=act)
-
-
 class Codebook(nn.Module):
     """Vector quantization by cosine similarity in a small space. Decoding takes the row that is found as it is."""
 
@@ -240,8 +220,8 @@ class Encoder(nn.Module):
     def __init__(self, c: CodecConfig) -> None:
         super().__init__()
         widths = [c.encoder_dim * 2**i for i in range(len(c.encoder_strides) + 1)]
-        stacks = [None] * (len(c.encoder_strides) - 1) + [c.encoder_stack]
-        blocks = [EncoderBlock(w, s, t) for w, s, t in zip(widths, c.encoder_strides, stacks, strict=False)]
+        blocks = [DownsampleBlock(w, 2 * w, s) for w, s in zip(widths, c.encoder_strides, strict=False)]
+        blocks[-1].block.append(Stack(c.encoder_stack))  # which `refine` runs
         ends = [Snake(widths[-1]), CausalConv1d(widths[-1], c.latent, 3)]
         self.block = nn.ModuleList([CausalConv1d(1, c.encoder_dim, 7), *blocks, *ends])
         blocks_columns = state_columns(nn.ModuleList(self.block[:-1]))

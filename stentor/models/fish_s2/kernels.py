@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.kernels.frame_codes import EMBED_BLOCK, embed_grid, sum_codebooks
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 from stentor.kernels.sampling import (
     checked,
     key_bits,
@@ -57,7 +57,7 @@ def embed_codes(codes: Tensor, offset: Tensor, table: Tensor, tokens: Tensor, fi
     out = torch.empty(batch, hidden, dtype=table.dtype, device=table.device)
     _embed_codes_kernel[embed_grid(batch, hidden)](
         codes.contiguous(), offset, table, out, tokens, hidden, first, scale,
-        NUM_BOOKS=books, BLOCK_H=EMBED_BLOCK, USE_PDL=USE_PDL, num_warps=2, **PDL_LAUNCH,
+        NUM_BOOKS=books, BLOCK_H=EMBED_BLOCK, num_warps=2, **PDL_LAUNCH,
     )  # fmt: skip
     return out
 

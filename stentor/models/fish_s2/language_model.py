@@ -18,10 +18,10 @@ from stentor.kernels.constants import MIN_TEMPERATURE, NO_ID
 from stentor.kernels.types import MinFrames, SampleOut, SamplingParams
 from stentor.layers.attention import DepthKV
 from stentor.layers.linear import linear
-from stentor.layers.rope import Rope, angles
 from stentor.layers.sampling import drawable, sample_inverse_cdf, store_sample
-from stentor.layers.transformer import Stack, StackConfig
+from stentor.layers.transformer import Stack
 from stentor.models.base import KVView, Rows
+from stentor.models.fish_s2.codec import interleaved
 from stentor.models.fish_s2.config import LanguageConfig
 from stentor.models.weights import meta_init
 
@@ -130,8 +130,8 @@ class Language(nn.Module):
             self.fast = Stack(c.fast)
             self.fast_output = nn.Linear(hidden, c.codes, bias=False)
         self.to(dtype)
-        self.slow_rope = _rope(c.slow, c.max_model_len, c.rope_base)
-        self.fast_rope = _rope(c.fast, c.books, c.rope_base)
+        self.slow_rope = interleaved(c.slow.head_dim, c.max_model_len, c.rope_base)
+        self.fast_rope = interleaved(c.fast.head_dim, c.books, c.rope_base)
         self.register_buffer("positions", torch.arange(c.books), persistent=False)
         self.register_buffer("first_row", c.codes * torch.arange(c.books), persistent=False)
 
@@ -192,8 +192,3 @@ class Language(nn.Module):
         logits = self.fast.head(x, kv.attend, self.fast_rope, pos, self.fast_output.weight)
         kv.advance(x.shape[1])
         return logits
-
-
-def _rope(c: StackConfig, positions: int, base: float) -> Rope:
-    """Interleaved, in float32, by tables rounded to bfloat16 whatever the model's dtype."""
-    return Rope(angles(c.head_dim, positions, base), torch.bfloat16, interleaved=True, in_float32=True)

@@ -13,16 +13,14 @@ class Decoder(FrameDecoder):
 
     def __init__(self, c: FrameDecoderConfig) -> None:
         super().__init__(c)
-        self.code_embedding: nn.Embedding | None = nn.Embedding(c.codebooks * c.codebook_size, c.latent)
+        self.code_embedding = nn.Embedding(c.codebooks * c.codebook_size, c.latent)
         self.pre_transformer = ScaledStack(c.stack)
         self.add_convolutions()
 
     def process_weights_after_loading(self, dtype: torch.dtype | None = None) -> None:
         """Prepare for decoding: fold gains and the mean over codebooks into weights, and round these to `dtype`, if it
-        is given. Later calls do nothing."""
-        if self.code_embedding is None:
-            return
+        is given. Once."""
         self.fold_gains()
         table = self.code_embedding.weight / self.shape.codebooks
-        self.code_embedding = None
+        del self.code_embedding
         self.finish(table, dtype)

@@ -6,6 +6,7 @@ a time.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from math import prod
 
 import torch
@@ -57,43 +58,21 @@ class Codebook(nn.Module):
         return self.embedding_sum / self.cluster_usage.clamp_min(USAGE_FLOOR)[:, None]
 
 
-class VectorQuantizer(nn.Module):
-    def __init__(self, c: FrameDecoderConfig) -> None:
-        super().__init__()
-        self._codebook = Codebook(c.codebook_size, c.codebook_dim // 2)
-
-    def forward(self) -> Tensor:
-        centroids: Tensor = self._codebook()
-        return centroids
-
-
-class Residual(nn.Module):
-    def __init__(self, c: FrameDecoderConfig, codebooks: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(VectorQuantizer(c) for _ in range(codebooks))
-
-
 class Quantizer(nn.Module):
     """Residual codebooks between one pair of projections, in the checkpoint's layout."""
 
     def __init__(self, c: FrameDecoderConfig, codebooks: int) -> None:
         super().__init__()
         inner = c.codebook_dim // 2
-        self.vq = Residual(c, codebooks)
+        books = (nn.ModuleDict({"_codebook": Codebook(c.codebook_size, inner)}) for _ in range(codebooks))
+        self.vq = nn.ModuleDict({"layers": nn.ModuleList(books)})
         self.input_proj = nn.Conv1d(c.codebook_dim, inner, 1, bias=False)
         self.output_proj = nn.Conv1d(inner, c.codebook_dim, 1, bias=False)
 
     def tables(self) -> list[Tensor]:
         """One table [codebook_size, codebook_dim] per codebook, projected."""
         weight = self.output_proj.weight[:, :, 0]
-        return [F.linear(layer(), weight) for layer in self.vq.layers]
-
-
-class SplitQuantizer(nn.Module):
-    def __init__(self, c: FrameDecoderConfig) -> None:
-        super().__init__()
-        self.rvq_first = Quantizer(c, 1)
-        self.rvq_rest = Quantizer(c, c.codebooks - 1)
+        return [F.linear(book(), weight) for book in self.modules() if isinstance(book, Codebook)]
 
 
 class Decoder(FrameDecoder):
@@ -101,23 +80,22 @@ class Decoder(FrameDecoder):
 
     def __init__(self, c: FrameDecoderConfig) -> None:
         super().__init__(c)
-        self.quantizer: SplitQuantizer | None = SplitQuantizer(c)
+        self.quantizer = nn.ModuleDict({"rvq_first": Quantizer(c, 1), "rvq_rest": Quantizer(c, c.codebooks - 1)})
         self.pre_conv = CausalConv1d(c.codebook_dim, c.latent, 3)
         self.pre_transformer = DecoderTransformer(c)
         self.add_convolutions()
 
     def process_weights_after_loading(self, dtype: torch.dtype | None = None) -> None:
-        """Prepare for decoding. Later calls do nothing.
+        """Prepare for decoding, once.
 
         In the precision of the weights, the 16 codebooks and their projections become one table, gains are multiplied
         into the weights in front of them, and the RoPE table is made. Then the weights are rounded to `dtype`, if it is
         given.
         """
-        if self.quantizer is None:
-            return
         self.fold_gains()
-        tables = [*self.quantizer.rvq_first.tables(), *self.quantizer.rvq_rest.tables()]
-        self.quantizer = None
+        parts = [part for part in self.quantizer.children() if isinstance(part, Quantizer)]
+        tables = [table for part in parts for table in part.tables()]
+        del self.quantizer
         self.finish(torch.cat(tables), dtype)
 
     def latents(self, codes: Tensor, state: StreamingState | None) -> Tensor:
@@ -188,17 +166,6 @@ def convolutions(c: EncoderConfig) -> Convolutions:
     return Convolutions([*layers, nn.ELU(), PaddedConv1d(width, c.stack.hidden, c.last_kernel)])
 
 
-class EncoderMLP(nn.Module):
-    def __init__(self, hidden: int, ffn: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(hidden, ffn, bias=False)
-        self.fc2 = nn.Linear(ffn, hidden, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.fc2(F.gelu(self.fc1(x)))
-        return out
-
-
 class EncoderBlock(nn.Module):
     def __init__(self, c: EncoderConfig) -> None:
         super().__init__()
@@ -207,7 +174,8 @@ class EncoderBlock(nn.Module):
         self.self_attn = Attention(s)
         self.self_attn_layer_scale = LayerScale(s.hidden)
         self.post_attention_layernorm = nn.LayerNorm(s.hidden, eps=s.eps)
-        self.mlp = EncoderMLP(s.hidden, s.ffn)
+        fc1, fc2 = nn.Linear(s.hidden, s.ffn, bias=False), nn.Linear(s.ffn, s.hidden, bias=False)
+        self.mlp = nn.Sequential(OrderedDict(fc1=fc1, act=nn.GELU(), fc2=fc2))
         self.mlp_layer_scale = LayerScale(s.hidden)
 
     def forward(self, x: Tensor, positions: RopePositions) -> Tensor:
@@ -251,30 +219,21 @@ class EncoderCodebook(nn.Module):
         return nearest, residual - self.table[nearest]
 
 
-class QuantizerLayer(nn.Module):
-    def __init__(self, size: int, dim: int) -> None:
-        super().__init__()
-        self.codebook = EncoderCodebook(size, dim)
-
-    def forward(self, residual: Tensor) -> tuple[Tensor, Tensor]:
-        out: tuple[Tensor, Tensor] = self.codebook(residual)
-        return out
-
-
 class ResidualQuantizer(nn.Module):
     """Nearest centroid of the residual of the codebooks before."""
 
     def __init__(self, c: EncoderConfig, codebooks: int) -> None:
         super().__init__()
         self.input_proj = nn.Conv1d(c.stack.hidden, c.quantizer_dim, 1, bias=False)
-        self.layers = nn.ModuleList(QuantizerLayer(c.codebook_size, c.codebook_dim) for _ in range(codebooks))
+        books = (EncoderCodebook(c.codebook_size, c.codebook_dim) for _ in range(codebooks))
+        self.layers = nn.ModuleList(nn.ModuleDict({"codebook": book}) for book in books)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [n, hidden] -> codes [n, codebooks]."""
         residual = F.linear(x, self.input_proj.weight[:, :, 0]).float()
         codes = []
-        for layer in self.layers:
-            nearest, residual = layer(residual)
+        for book in (m for m in self.modules() if isinstance(m, EncoderCodebook)):
+            nearest, residual = book(residual)
             codes.append(nearest)
         return torch.stack(codes, dim=-1)
 

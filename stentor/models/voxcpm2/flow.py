@@ -7,9 +7,9 @@ Each row of a batch has its own guidance and its own number of steps. The result
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.layers.attention import full
@@ -71,15 +71,10 @@ def sinusoid(t: Tensor, dim: int) -> Tensor:
     return torch.cat((angle.sin(), angle.cos()), dim=-1)
 
 
-class TimeMLP(nn.Module):
+class TimeMLP(nn.Sequential):
     def __init__(self, hidden: int) -> None:
-        super().__init__()
-        self.linear_1 = nn.Linear(hidden, hidden)
-        self.linear_2 = nn.Linear(hidden, hidden)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.linear_2(F.silu(self.linear_1(x)))
-        return out
+        first, second = nn.Linear(hidden, hidden), nn.Linear(hidden, hidden)
+        super().__init__(OrderedDict(linear_1=first, act=nn.SiLU(), linear_2=second))
 
 
 class LocDiT(nn.Module):
