@@ -28,14 +28,12 @@ class GemvConfig(NamedTuple):
     """`block_n` outputs of a CTA, `block_k` weights of each at a time (powers of two), and its warps.
 
     The weights are read once from memory, so a config decides how many bytes an SM keeps in flight. A gated layer
-    computes `block_n` outputs of the gate and as many of the other half. With `prefetch` a CTA requests all its weights
-    before it waits for the kernel in front of it.
+    computes `block_n` outputs of the gate and as many of the other half.
     """
 
     block_n: int
     block_k: int
     num_warps: int
-    prefetch: bool = False
 
 
 def gemv_config(n: int, k: int, gate: bool) -> GemvConfig:

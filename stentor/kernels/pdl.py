@@ -41,8 +41,6 @@ USE_PDL: bool = pdl_enabled() and has_pdl(target_arch())
 PDL_LAUNCH: dict[str, bool] = {"USE_PDL": True, "launch_pdl": True} if USE_PDL else {"USE_PDL": False}
 """Constant and launch option of a kernel that calls `pdl_wait`."""
 
-LINE = tl.constexpr(64)  # elements of 16 bits in a cache line
-
 
 @triton.jit
 def pdl_wait(USE_PDL: tl.constexpr):
@@ -50,12 +48,3 @@ def pdl_wait(USE_PDL: tl.constexpr):
     if USE_PDL:
         gdc_launch_dependents()
         gdc_wait()
-
-
-@triton.jit
-def prefetch_l2(weight, start, size, LINES: tl.constexpr):
-    """Prefetch rows of `size` weights that begin at start [N, 1] into the L2 cache, up to LINES cache lines of each."""
-    k = tl.minimum(tl.arange(0, LINES) * LINE, size - 1)[None, :]
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [weight + start + k], dtype=tl.int32, is_pure=False, pack=1
-    )

@@ -167,7 +167,8 @@ class FrameTalker(Prompted):
         # The last to allocate: what lay in the memory of the embeddings that this frees would keep it from the driver.
         self._tables = tables = weights.process_weights_after_loading()
         projection = loop.small_to_mtp_projection
-        self._predictor = DepthLoop(c.predictor.stack, loop.model, heads, projection, tables, depth_rope)
+        table, starts = tables.depth, tables.starts
+        self._predictor = DepthLoop(c.predictor.stack, loop.model, heads, projection, table, starts, depth_rope)
         self._pad, self._eos = c.ids.tts_pad, c.ids.eos
 
     def embed_prompt(self, p: PromptRows, rows: Rows) -> Hidden:

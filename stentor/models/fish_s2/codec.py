@@ -334,16 +334,12 @@ class FishCodec(nn.Module):
         """frames [B, n, books]. Codes past the end of a codebook mean its last row, as in the reference."""
         streaming = StreamingState(state)
         pos = state["frames"][:, None] + torch.arange(frames.shape[1], device=frames.device)
-        samples = self._synthesize(frames, pos, streaming)
+        samples = self.samples(frames, pos, streaming)
         streaming.new["frames"] = state["frames"] + frames.shape[1]
         return samples, streaming.new
 
-    def decode_whole(self, frames: Tensor) -> Tensor:
-        """frames [B, n, books] of whole utterances -> samples [B, n * hop] (checks)."""
-        pos = torch.arange(frames.shape[1], device=frames.device).expand(frames.shape[0], -1)
-        return self._synthesize(frames, pos, None)
-
-    def _synthesize(self, frames: Tensor, pos: Tensor, state: StreamingState | None) -> Tensor:
+    def samples(self, frames: Tensor, pos: Tensor, state: StreamingState | None) -> Tensor:
+        """frames [B, n, books] at positions pos [B, n] -> samples [B, n * hop]. state None: whole utterances."""
         rows = frames.minimum(self.last_code) + self.offsets
         x = F.embedding(rows, self.table).sum(-2).to(self.dtype)
         x = self.quantizer.post_module(x, WindowKV("post", WINDOW, pos, state).attend, self.rope, pos)

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from stentor import kernels
 from stentor.kernels import Kernel
-from stentor.kernels.buffers import empty_aligned
 from stentor.kernels.constants import MIN_TEMPERATURE, NO_ID
 from stentor.kernels.types import MinFrames, SampleOut, SamplingParams
-from stentor.layers.attention import DepthKV
+from stentor.layers.depth_loop import DepthLoop
 from stentor.layers.linear import linear
 from stentor.layers.sampling import drawable, sample_inverse_cdf, store_sample
 from stentor.layers.transformer import Stack
@@ -115,7 +114,6 @@ class Language(nn.Module):
     """Both transformers. Parameters start on the meta device, in `dtype`."""
 
     head: Tensor
-    positions: Tensor
     first_row: Tensor
 
     def __init__(self, c: LanguageConfig, semantic: int, im_end: int, dtype: torch.dtype) -> None:
@@ -132,14 +130,26 @@ class Language(nn.Module):
         self.to(dtype)
         self.slow_rope = interleaved(c.slow.head_dim, c.max_model_len, c.rope_base)
         self.fast_rope = interleaved(c.fast.head_dim, c.books, c.rope_base)
-        self.register_buffer("positions", torch.arange(c.books), persistent=False)
         self.register_buffer("first_row", c.codes * torch.arange(c.books), persistent=False)
 
     def process_weights_after_loading(self) -> None:
-        """Select the tied output rows that can be sampled: those of the codes, then that of im_end."""
+        """Select the tied output rows that can be sampled: those of the codes, then that of im_end. Prepare the loop
+        over the other codes, which all have one table and one head."""
         table = self.embeddings.weight.detach()
         rows = (table[self.semantic : self.semantic + self.config.codes], table[self.im_end : self.im_end + 1])
         self.register_buffer("head", torch.cat(rows), persistent=False)
+        others, head = self.config.books - 1, self.fast_output.weight.detach()
+        self.depth = DepthLoop(
+            self.config.fast,
+            self.fast,
+            head.expand(others, -1, -1),
+            nn.Identity(),
+            self.fast_embeddings.weight.detach(),
+            [0] * (others + 1),
+            self.fast_rope,
+            torch.int64,
+            sample_ranked_into,
+        )
 
     def embed_codes(self, frames: Tensor) -> Tensor:
         """Input of positions that hold frames [N, books]."""
@@ -165,30 +175,8 @@ class Language(nn.Module):
 
     def frame(self, h: Tensor, rows: Rows, u: Tensor) -> tuple[Tensor, Tensor]:
         """Slow transformer's output h [B, hidden] and uniforms u [B, books + 1] -> the frame [B, books], and [B] bool,
-        whether it is the end (its first code is 0 then).
-
-        The fast transformer's first pass takes two positions, the hidden state and the first code: both are known.
-        """
-        fast, c = self.config.fast, self.config
+        whether it is the end (its first code is 0 then)."""
         parameters = (rows["temperature"], rows["top_k"], rows["top_p"])
-        codes = empty_aligned(c.books, len(h), torch.int64, h.device)
-        table = self.fast_embeddings.weight
-        x = h.new_empty(len(h), 2, h.shape[1])
-        first = SampleOut(codes[0], table, x, h)
-        stop = sample_first_code(self.logits(h), SamplingParams(u[:, :2], *parameters), first, rows)
-        kv = DepthKV(fast.layers, len(h), c.books, fast.kv_heads, fast.head_dim, h)
-        for i in range(1, c.books):
-            logits = self._next_logits(x, kv)
-            out = SampleOut(codes[i])
-            if i + 1 < c.books:
-                x = h.new_empty(len(h), 1, h.shape[1])
-                out = SampleOut(codes[i], table, x)
-            sample_ranked_into(logits, SamplingParams(u[:, i + 1], *parameters), out)
-        return codes.T, stop
-
-    def _next_logits(self, x: Tensor, kv: DepthKV) -> Tensor:
-        """Logits of the code that follows the new tokens x [B, n, hidden]."""
-        pos = self.positions[kv.length : kv.length + x.shape[1]]
-        logits = self.fast.head(x, kv.attend, self.fast_rope, pos, self.fast_output.weight)
-        kv.advance(x.shape[1])
-        return logits
+        loop = self.depth.start(h)
+        stop = sample_first_code(self.logits(h), SamplingParams(u[:, :2], *parameters), loop.first, rows)
+        return self.depth(loop, u[:, 2:], *parameters), stop

@@ -17,7 +17,7 @@ from stentor.models.lora_files import merge_option, read_peft
 from stentor.models.quantized_checkpoint import read_quantized
 from stentor.models.qwen3_tts.codec import Decoder, Encoder
 from stentor.models.qwen3_tts.config import CODEC_FOLDER, CodecConfig, Config, EncoderConfig, parse, read_codec
-from stentor.models.qwen3_tts.model import CloneEncoder, Qwen3TTS, Weights
+from stentor.models.qwen3_tts.model import Qwen3TTS, Weights
 from stentor.models.qwen3_tts.speaker_encoder import LogMel
 from stentor.models.qwen3_tts.spec import GENERATION, REFERENCE_SECONDS
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer, Tokenizer
@@ -56,7 +56,9 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     source.fill(weights, tensors, source.name, device, eight_bits=eight_bits(options))
     del tensors
     adapters = install_adapters(weights, plan, serves_adapters, read_peft)
-    clone = make_clone(c, weights, encoder, device) if encoder is not None else None
+    clone = None
+    if encoder is not None and c.speaker is not None:
+        clone = encoder, LogMel(c.speaker.sample_rate, c.speaker.mels).to(device), weights.speaker_encoder
     tokenizer: Tokenizer
     if isinstance(source, Checkpoint):
         tokenizer = QwenTokenizer(source.path, mistral)
@@ -119,11 +121,3 @@ def _used(tensors: Mapping[str, Tensor], c: EncoderConfig) -> dict[str, Tensor]:
 def prepare(encoder: Encoder, codec: CodecConfig, dtype: torch.dtype) -> None:
     """Make a loaded codec encoder ready for references of any length, in `dtype`."""
     encoder.process_weights_after_loading(int(REFERENCE_SECONDS[1] * codec.sample_rate) + codec.encoder.hop, dtype)
-
-
-def make_clone(c: Config, weights: Weights, encoder: Encoder, device: torch.device) -> CloneEncoder | None:
-    """The reference encoders of a Base model, ready to run. `encoder` is prepared."""
-    if c.speaker is None:
-        return None
-    mel = LogMel(c.speaker.sample_rate, c.speaker.mels).to(device)
-    return CloneEncoder(encoder, mel, weights.speaker_encoder)

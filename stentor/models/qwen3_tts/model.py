@@ -35,18 +35,6 @@ class Weights(nn.Module):
         return tables
 
 
-class CloneEncoder:
-    """Base models: a reference's codes and speaker vector."""
-
-    def __init__(self, encoder: Encoder, mel: LogMel, speaker: SpeakerEncoder) -> None:
-        self._encoder, self._mel, self._speaker = encoder, mel, speaker
-
-    def __call__(self, samples: Tensor, launch: Launch) -> dict[str, Tensor]:
-        """samples [n] at 24 kHz -> codes [ceil(n / 1920), 16] int32 and speaker [dim] float32."""
-        codes = self._encoder(samples, launch).int()  # first: a GPU computes it while the host launches the other
-        return {"codes": codes, "speaker": self._speaker(self._mel(samples))[0].float()}
-
-
 class Qwen3TTS(FrameTalker):
     """A loaded checkpoint (implements models.base.SpeechModel)."""
 
@@ -56,19 +44,22 @@ class Qwen3TTS(FrameTalker):
         codec_config: CodecConfig,
         weights: Weights,
         decoder: Decoder,
-        clone: CloneEncoder | None,
+        clone: tuple[Encoder, LogMel, SpeakerEncoder] | None,
         tokenizer: Tokenizer,
         defaults: dict[str, object],
         adapters: AdapterSlots = NO_ADAPTERS,
     ) -> None:
-        """`weights` are filled. Their embeddings are taken over and freed. `decoder` is ready."""
+        """`weights` are filled. Their embeddings are taken over and freed. `decoder` is ready. clone: encoders of a
+        reference's codes and speaker, of Base models."""
         self._clone = clone
         spec = make_spec(config, codec_config, defaults, weights.talker.codec_head.weight.dtype, adapters.columns)
         prompts = PromptBuilder(config, tokenizer, spec.max_model_len)
         super().__init__(config, weights, decoder, spec, prompts, adapters)
 
     def encode(self, wav: Tensor, role: str, launch: Launch = eager) -> dict[str, Tensor]:
-        """wav [n] at 24 kHz -> codes [T, 16] and speaker [dim]. `role` makes no difference."""
+        """wav [n] at 24 kHz -> codes [ceil(n / 1920), 16] int32 and speaker [dim] float32, whatever its role."""
         if self._clone is None:
             raise ValueError("this checkpoint has no reference encoder")
-        return self._clone(wav, launch)
+        encoder, mel, speaker = self._clone
+        codes = encoder(wav, launch).int()  # first: a GPU computes it while the host launches the other
+        return {"codes": codes, "speaker": speaker(mel(wav))[0].float()}

@@ -7,7 +7,6 @@ Serving and training call the same methods: attention is an argument, leading di
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.layers.attention import Attend
@@ -122,11 +121,6 @@ class VoxCPM2Net(nn.Module):
     def conditions(self, h: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
         """lm_hidden, residual_hidden [..., hidden] -> the two conditioning tokens mu [..., dit hidden]."""
         return project(self.lm_to_dit_proj, h), project(self.res_to_dit_proj, r)
-
-    def stop_logits(self, h: Tensor) -> Tensor:
-        """lm_hidden [..., hidden] -> [..., 2], for training. Index 1 says that the patch made from it is the last."""
-        out: Tensor = self.stop_head(F.silu(project(self.stop_proj, h)))
-        return out
 
     def stop(self, h: Tensor) -> Tensor:
         """lm_hidden [N, hidden] -> [N] bool, whether the patch made from it is the last."""
