@@ -77,9 +77,7 @@ def _speaker(r: ConfigReader) -> SpeakerConfig:
 def parse(data: Mapping[str, Any], where: str) -> Config:
     """The model's config.json. CheckpointError names a key that is missing or wrong."""
     top = ConfigReader(data, where)
-    kind, tokenizer = top.text("tts_model_type"), top.text("tokenizer_type")
-    if kind not in KINDS:
-        raise top.error("tts_model_type", f"must be one of {', '.join(KINDS)}, got {kind!r}")
+    kind, tokenizer = top.choice("tts_model_type", KINDS), top.text("tokenizer_type")
     if tokenizer != TOKENIZER_TYPE:
         raise top.error("tokenizer_type", f"must be {TOKENIZER_TYPE}, got {tokenizer!r}")
     t = top.section("talker_config")

@@ -170,7 +170,7 @@ def parse(config: Mapping[str, object]) -> VoxCPM2Config:
         threads=stentor.integer("threads") if stentor.data.get("threads") is not None else None,
         patches_per_token=stentor.number("patches_per_token", 6.0),
         patches_around=stentor.number("patches_around", 0.0),
-        split_granularity=_granularity(stentor),
+        split_granularity=stentor.choice("split_granularity", GRANULARITIES, "auto"),
         alignment=_alignment(stentor, base),
     )
 
@@ -195,13 +195,6 @@ def _window(alignment: ConfigReader) -> tuple[int, int] | None:
     if alignment.data.get("behind") is None and alignment.data.get("ahead") is None:
         return None
     return alignment.integer("behind", low=0), alignment.integer("ahead", low=1)
-
-
-def _granularity(stentor: ConfigReader) -> str:
-    name = stentor.text("split_granularity", "auto")
-    if name not in GRANULARITIES:
-        raise stentor.error("split_granularity", f"must be one of {', '.join(GRANULARITIES)}, got {name!r}")
-    return name
 
 
 def _defaults(stentor: ConfigReader) -> dict[str, float]:
