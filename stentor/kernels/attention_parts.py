@@ -1,4 +1,4 @@
-"""Parts of attention kernels: norms of the heads and RoPE of what they read, and masks of a text."""
+"""Parts of attention kernels: norms of the heads and RoPE of what they read, the online softmax, masks of a text."""
 
 from __future__ import annotations
 
@@ -101,6 +101,20 @@ def norm_rope_args(
     constants = {"NORM_ROPE": True, "NORM": args.norms is not None, "CAST_FIRST": cast_first}
     constants |= {"INTERLEAVED": args.interleaved, "IN_FLOAT32": args.in_float32}
     return (q_norm, k_norm, args.cos, args.sin), eps, constants
+
+
+@triton.jit
+def softmax_step(q, k, v, seen, m_i, l_i, acc, scale):
+    """(m_i, l_i, acc) of queries [M, D] after another block of keys and values [N, D]. seen: [M, N] or [1, N]."""
+    # Float32 is multiplied as float32. TF32 would keep ten bits of the mantissa.
+    qk = tl.dot(q.to(k.dtype), tl.trans(k), input_precision="ieee") * scale
+    qk = tl.where(seen, qk, float("-inf"))
+    m_ij = tl.maximum(m_i, tl.max(qk, 1))
+    p = tl.exp(qk - m_ij[:, None])
+    alpha = tl.exp(m_i - m_ij)
+    l_i = l_i * alpha + tl.sum(p, 1)
+    acc = acc * alpha[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
+    return m_ij, l_i, acc
 
 
 @triton.jit

@@ -60,6 +60,16 @@ class GemmConfig(NamedTuple):
     num_warps: int
     num_stages: int
 
+    @property
+    def launch(self) -> dict[str, int]:
+        """Constants and launch options of a kernel."""
+        blocks = {"BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "BLOCK_K": self.block_k}
+        return {**blocks, "num_warps": self.num_warps, "num_stages": self.num_stages}
+
+    def for_interpreter(self, n: int, k: int) -> GemmConfig:
+        """Wide blocks: the interpreter runs CTAs one after the other, so it gets few of them."""
+        return self._replace(block_n=min(512, 1 << (n - 1).bit_length()), block_k=min(512, 1 << (k - 1).bit_length()))
+
 
 def gemm_config(rows: int, n: int, itemsize: int) -> GemmConfig:
     """For so many rows, n outputs and elements of `itemsize` bytes.

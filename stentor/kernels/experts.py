@@ -297,8 +297,7 @@ def _experts(
     bits, scales = weight_bits(w.weight), 0 if w.scale is None else w.scale.shape[1]
     c = experts_config(pairs, experts, x.element_size(), scales > 1)
     if INTERPRETED:
-        # The interpreter runs CTAs one after the other, so it gets few of them.
-        c = c._replace(block_n=min(512, triton.next_power_of_2(n)), block_k=min(512, triton.next_power_of_2(k)))
+        c = c.for_interpreter(n, k)
     _experts_kernel[(triton.cdiv(n, c.block_n), len(groups))](
         x,
         bits,
@@ -314,11 +313,7 @@ def _experts(
         GATE=gate,
         CHOSEN=weights.shape[1],
         SCALE=min(scales, GROUPED.value),
-        BLOCK_M=c.block_m,
-        BLOCK_N=c.block_n,
-        BLOCK_K=c.block_k,
-        num_warps=c.num_warps,
-        num_stages=c.num_stages,
+        **c.launch,
         **PDL_LAUNCH,
     )
     return out

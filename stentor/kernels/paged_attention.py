@@ -12,7 +12,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stentor.kernels.attention_parts import load_norm_rope, load_window, norm_rope_args, seen_text, window_args
+from stentor.kernels.attention_parts import (
+    load_norm_rope,
+    load_window,
+    norm_rope_args,
+    seen_text,
+    softmax_step,
+    window_args,
+)
 from stentor.kernels.configs import PagedConfig, paged_config
 from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 from stentor.kernels.types import QKNormRope, TextWindow
@@ -66,20 +73,6 @@ def _split_range(seqlen, split, BLOCK_N: tl.constexpr, NUM_SPLITS: tl.constexpr)
     split_len = tl.cdiv(tl.cdiv(seqlen, BLOCK_N), NUM_SPLITS) * BLOCK_N
     split_start = split * split_len
     return split_start, tl.minimum(split_start + split_len, seqlen)
-
-
-@triton.jit
-def _online_softmax_step(q, k, v, mask_n, m_i, l_i, acc, scale):
-    """(m_i, l_i, acc) of queries [M, D] after another block of keys and values [N, D], of which mask_n [N] exist."""
-    # Float32 is multiplied as float32. TF32 would keep ten bits of the mantissa.
-    qk = tl.dot(q.to(k.dtype), tl.trans(k), input_precision="ieee") * scale
-    qk = tl.where(mask_n[None, :], qk, float("-inf"))
-    m_ij = tl.maximum(m_i, tl.max(qk, 1))
-    p = tl.exp(qk - m_ij[:, None])
-    alpha = tl.exp(m_i - m_ij)
-    l_i = l_i * alpha + tl.sum(p, 1)
-    acc = acc * alpha[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
-    return m_ij, l_i, acc
 
 
 @triton.jit
@@ -146,7 +139,7 @@ def _paged_kernel(
         page = tl.load(pages_ptr + (offs_n + BLOCK_N) // PAGE_SIZE, offs_n + BLOCK_N < split_end, 0)
         if WINDOW:
             mask_n = mask_n & seen_text(offs_n, text_start, text_end, place, BEHIND, AHEAD)
-        m_i, l_i, acc = _online_softmax_step(q, k, v, mask_n, m_i, l_i, acc, scale)
+        m_i, l_i, acc = softmax_step(q, k, v, mask_n[None, :], m_i, l_i, acc, scale)
     first_head = (token * NUM_KV_HEADS + kv_head) * GROUP
     _store_output(acc, m_i, l_i, out_ptr, split_ptr, first_head, split, GROUP, BLOCK_M // BLOCK_G, HEAD_DIM, NUM_SPLITS)
 

@@ -170,8 +170,7 @@ def product(
     added = out if residual is None else residual
     c = config or w8a8_config(m, len(weight))
     if INTERPRETED:
-        # The interpreter runs CTAs one after the other, so it gets few of them.
-        c = c._replace(block_n=min(512, triton.next_power_of_2(len(weight))))
+        c = c.for_interpreter(len(weight), c.block_k)
     _gemm_kernel[(triton.cdiv(len(weight), c.block_n), triton.cdiv(m, c.block_m))](
         x.bits,
         x.scale,
@@ -188,11 +187,7 @@ def product(
         BIAS=bias is not None,
         ADD=residual is not None,
         EVEN_K=k % c.block_k == 0,
-        BLOCK_M=c.block_m,
-        BLOCK_N=c.block_n,
-        BLOCK_K=c.block_k,
-        num_warps=c.num_warps,
-        num_stages=c.num_stages,
+        **c.launch,
         **PDL_LAUNCH,
     )
     return out
