@@ -228,15 +228,40 @@ def add_lora(
     constants = {"RANK": rank, "BLOCK_R": config.block_r, "ROWS": tile.rows, "BLOCK_M": tile.block_m}
     constants |= {"ONE_ADAPTER": tile.one_adapter, "BY_ADAPTER": tile.by_adapter, **PDL_LAUNCH}
     _shrink_kernel[(tile.tiles, parts, splits)](
-        rows, rows_by, a, h, *sizes, k, each, rows.stride(0), a.stride(0), a.stride(1),
-        BLOCK_K=config.block_k, EVEN=each % config.block_k == k % each == 0, num_warps=4, num_stages=config.stages,
+        rows,
+        rows_by,
+        a,
+        h,
+        *sizes,
+        k,
+        each,
+        rows.stride(0),
+        a.stride(0),
+        a.stride(1),
+        BLOCK_K=config.block_k,
+        EVEN=each % config.block_k == k % each == 0,
+        num_warps=4,
+        num_stages=config.stages,
         **constants,
-    )  # fmt: skip
+    )
     # The kernels in front of that one are complete when the second begins, y among what they made.
     first, second, third = (*widths, 0, 0)[:3]
     _expand_kernel[(tile.tiles, sum(triton.cdiv(width, config.block_n) for width in widths))](
-        h, rows_by, b, y, *sizes, n, b.stride(0), b.stride(1),
-        WIDTH0=first, WIDTH1=second, WIDTH2=third, PARTS=parts, SPLITS=splits, BLOCK_N=config.block_n,
-        num_warps=config.expand_warps, **constants,
-    )  # fmt: skip
+        h,
+        rows_by,
+        b,
+        y,
+        *sizes,
+        n,
+        b.stride(0),
+        b.stride(1),
+        WIDTH0=first,
+        WIDTH1=second,
+        WIDTH2=third,
+        PARTS=parts,
+        SPLITS=splits,
+        BLOCK_N=config.block_n,
+        num_warps=config.expand_warps,
+        **constants,
+    )
     return y

@@ -73,9 +73,8 @@ def talker_spec(
     stack = c.talker.stack
     columns = {
         **({"speaker": Column((speaker,))} if speaker else {}),
-        "text": Column(
-            (TEXT_CAPACITY,), torch.int32, fill=c.ids.tts_pad
-        ),  # the pad stands beside frames after the text
+        # The pad stands beside frames after the text.
+        "text": Column((TEXT_CAPACITY,), torch.int32, fill=c.ids.tts_pad),
         "seen": Column((c.talker.vocab,), torch.bool),
         "repetition_penalty": Column(fill=1.0),
         "subtalker_temperature": Column(),
