@@ -54,8 +54,9 @@ class Operands:
         """Arguments of a kernel."""
         norm, eps = (None, 0.0) if self.norm is None else self.norm
         stride_residual = 0 if self.residual is None else self.residual.stride(0)
-        pointers = (self.x, self.weight, self.scale, norm, self.bias, self.residual, out)
-        return Arguments(*map(_pointer, pointers), self.x.stride(0), stride_residual, len(self.x), eps)
+        operands = (self.x, self.weight, self.scale, norm, self.bias, self.residual, out)
+        pointers = (None if t is None else t.data_ptr() for t in operands)
+        return Arguments(*pointers, self.x.stride(0), stride_residual, len(self.x), eps)
 
 
 def weight_type(weight: Tensor) -> WeightType:
@@ -67,10 +68,6 @@ def aligned(rows: Tensor) -> Tensor:
     """Rows as the kernels read them."""
     strides = rows.stride(1) == 1 and rows.stride(0) * rows.element_size() % ALIGNMENT == 0
     return rows if strides and rows.data_ptr() % ALIGNMENT == 0 else rows.contiguous()
-
-
-def _pointer(t: Tensor | None) -> int | None:
-    return None if t is None else t.data_ptr()
 
 
 def fused_linear(

@@ -143,6 +143,12 @@ def talker_dtype(tensors: Mapping[str, Tensor], dtype: torch.dtype | None, devic
     return model_dtype(dtype, torch.bfloat16 if norm is None else norm.dtype, device)
 
 
+def codec_part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors below `prefix`, without the wrapper `.conv` of the reference's padded convolutions."""
+    part = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+    return {k.replace(".conv.", ".") if not k.startswith("quantizer.") else k: v for k, v in part.items()}
+
+
 class FrameTalker(Prompted):
     """The members of a models.base.SpeechModel but `encode`, for `talker_spec`."""
 

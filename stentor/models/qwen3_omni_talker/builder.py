@@ -12,7 +12,7 @@ from torch import Tensor
 
 from stentor.errors import CheckpointError
 from stentor.models.dummy import DummyTokenizer
-from stentor.models.frame_talker import LOAD_OPTIONS, eight_bits, talker_dtype
+from stentor.models.frame_talker import LOAD_OPTIONS, codec_part, eight_bits, talker_dtype
 from stentor.models.load_options import CODEC_DTYPE, at_least_float32, codec_dtype
 from stentor.models.lora import USUAL_TARGETS, AdapterPlan, install_adapters
 from stentor.models.lora_files import merge_option, read_peft
@@ -45,10 +45,11 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     audio_dtype = codec_dtype(options, device, dtype)
     c = parse(source.config, f"{source.name}/config.json")
     tensors = source.tensors(lambda path: read_quantized(source.config, read_sharded(path, prefixes=READS), str(path)))
-    codec = {name: tensors.pop(name) for name in list(tensors) if name.startswith("code2wav.")}
+    codec = codec_part(tensors, "code2wav.")
+    tensors = {name: value for name, value in tensors.items() if not name.startswith("code2wav.")}
     # The codec first: its weights are rounded on the device, and those of the talker fill what that leaves.
     decoder = on_meta(lambda: Decoder(c.decoder), at_least_float32(audio_dtype))
-    source.fill(decoder, _codec_names(codec), f"{source.name}: code2wav", device, 1)
+    source.fill(decoder, codec, f"{source.name}: code2wav", device, 1)
     decoder.process_weights_after_loading(audio_dtype)
     tensors = merge_option(tensors, options, read_peft)
     weights = on_meta(lambda: Weights(c), talker_dtype(tensors, dtype, device))
@@ -68,11 +69,6 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
 def serves_adapters(name: str) -> bool:
     """Whether a request's adapter may change this layer: those of the talker's blocks that every token takes."""
     return name.startswith("talker.model.layers.") and ".mlp.experts." not in name
-
-
-def _codec_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Without the prefix and without the wrapper `.conv` of the reference's padded convolutions."""
-    return {name.removeprefix("code2wav.").replace(".conv.", "."): value for name, value in tensors.items()}
 
 
 def stack_experts(tensors: Mapping[str, Tensor], count: int, source: str) -> dict[str, Tensor]:

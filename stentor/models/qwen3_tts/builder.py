@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.models.dummy import DummyTokenizer
-from stentor.models.frame_talker import LOAD_OPTIONS, eight_bits, talker_dtype
+from stentor.models.frame_talker import LOAD_OPTIONS, codec_part, eight_bits, talker_dtype
 from stentor.models.load_options import CODEC_DTYPE, at_least_float32, codec_dtype, encoder_dtype
 from stentor.models.lora import USUAL_TARGETS, AdapterPlan, install_adapters
 from stentor.models.lora_files import merge_option, read_peft
@@ -95,18 +95,12 @@ def fill_codec(
     where = f"{source.name}/{CODEC_FOLDER}"
     tensors = source.tensors(lambda path: read_sharded(path / CODEC_FOLDER))
     decoder = on_meta(lambda: Decoder(codec.decoder), dtype)
-    source.fill(decoder, _part(tensors, "decoder."), f"{where}: decoder", device, 1)
+    source.fill(decoder, codec_part(tensors, "decoder."), f"{where}: decoder", device, 1)
     if not with_encoder:
         return decoder, None
     encoder = on_meta(lambda: Encoder(codec.encoder), dtype)
-    source.fill(encoder, _used(_part(tensors, "encoder."), codec.encoder), f"{where}: encoder", device, 2)
+    source.fill(encoder, _used(codec_part(tensors, "encoder."), codec.encoder), f"{where}: encoder", device, 2)
     return decoder, encoder
-
-
-def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors below `prefix`, without the wrapper `.conv` of the reference's padded convolutions."""
-    part = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-    return {k.replace(".conv.", ".") if not k.startswith("quantizer.") else k: v for k, v in part.items()}
 
 
 def _used(tensors: Mapping[str, Tensor], c: EncoderConfig) -> dict[str, Tensor]:
