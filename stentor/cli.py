@@ -9,11 +9,9 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
 import stentor
-from stentor import model_names
-from stentor.batch.flags import add_batch
-from stentor.config import EngineConfig, check_device, check_dtype, check_quantization, path_of
+from stentor import flags
+from stentor.config import path_of
 from stentor.errors import InvalidRequest, ModelNotFound, StentorError
-from stentor.say import flags
 
 _EPILOG = """examples:
   stentor say "Hello there." -o hello.wav
@@ -80,13 +78,22 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"stentor {stentor.__version__}")
     commands = top.add_subparsers(required=True, title="commands", metavar="COMMAND", prog="stentor")
-    flags.add_say(commands, _say)
-    flags.add_voices(commands, _voices)
-    add_batch(commands, _batch)
+    usage = "stentor say [TEXT] [--flag VALUE ...]"
+    say = commands.add_parser("say", help="speak a text into a file, a pipe or the loudspeaker", usage=usage)
+    flags.add_say(say)
+    say.set_defaults(func=_say)
+    voices = commands.add_parser("voices", help="list a model's voices and languages, and what it takes")
+    flags.add(voices, flags.MODEL)
+    voices.set_defaults(func=_voices)
+    usage = "stentor batch INPUT OUTPUT [--flag VALUE ...]"
+    speak = "speak every line of a file, resumable"
+    batch = commands.add_parser("batch", help=speak, usage=usage, epilog=flags.BATCH_EPILOG)
+    flags.add_batch(batch)
+    batch.set_defaults(func=_batch)
     add_serve(commands)
     add_bench(commands)
     doctor = commands.add_parser("doctor", help="show what runs on this machine and how fast")
-    doctor.add_argument("--model", help="model to test: directory, Hub id or dummy:NAME (default: the built-in voice)")
+    flags.add(doctor, {"model": flags.MODEL["model"]})
     doctor.set_defaults(func=_doctor)
     family = commands.add_parser("new-family", help="write a package with a model family of its own, to be changed")
     family.add_argument("name", metavar="NAME", help="of the family, such as my_model")
@@ -101,35 +108,25 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _check_model(args: argparse.Namespace) -> None:
-    """InvalidRequest or ModelNotFound for flags that are wrong on every machine, before torch is imported."""
-    model_names.check(args.model)
-    check_device(args.device)
-    check_dtype(args.dtype)
-    check_quantization(args.quantization)
-
-
 def _say(args: argparse.Namespace) -> int:
-    _check_model(args)
-    EngineConfig(threads=args.threads)
+    load = flags.load_options(args)
     from stentor.say import command
 
-    return command.run(args)
+    return command.run(args, load)
 
 
 def _batch(args: argparse.Namespace) -> int:
-    _check_model(args)
-    EngineConfig(threads=args.threads, max_num_seqs=args.max_num_seqs)
+    load = flags.load_options(args)
     from stentor.batch import command
 
-    return command.run(args)
+    return command.run(args, load)
 
 
 def _voices(args: argparse.Namespace) -> int:
-    _check_model(args)
+    load = flags.load_options(args)
     from stentor.say import voices
 
-    return voices.run(args)
+    return voices.run(load)
 
 
 def _doctor(args: argparse.Namespace) -> int:

@@ -10,8 +10,8 @@ import argcomplete
 from argcomplete.completers import BaseCompleter, FilesCompleter
 from argcomplete.shell_integration import shellcode
 
+from stentor.flags import number
 from stentor.model_names import CONFIG, DEFAULT_VOICE
-from stentor.say.flags import number
 
 
 def script(shell: str) -> str:

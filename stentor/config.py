@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import numbers
 import os
+import pkgutil
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +45,21 @@ def audio_path(param: str, value: object) -> Path:
         raise InvalidRequest(param, f"audio file {str(path)!r} does not exist")
     kind = "a directory" if os.path.isdir(path) else "no regular file"
     raise InvalidRequest(param, f"{str(path)!r} is {kind}; name an audio file (wav, flac, ogg, mp3)")
+
+
+def function_of(param: str, given: object) -> Any:
+    """A function, or what `package.module:function` names. InvalidRequest(param) if it is none."""
+    found = given
+    if isinstance(given, str):
+        if not all(given.partition(":")):
+            raise InvalidRequest(param, f"must be package:function, got {shown(given)}")
+        try:
+            found = pkgutil.resolve_name(given)
+        except Exception as e:  # whatever the package raises
+            raise InvalidRequest(param, f"{shown(given)} cannot be imported: {type(e).__name__}: {e}") from e
+    if not callable(found):
+        raise InvalidRequest(param, f"must be package:function, or a function, got {shown(given)}")
+    return found
 
 
 def check_device(name: str) -> str:

@@ -57,6 +57,8 @@ WRONG = {  # command line: what the error says
     f"say hello --reference {'x' * 5000}": "' does not exist",
     "say hello --reference-text words": "reference_text: needs --reference",
     "say hello --lora /nowhere.safetensors": "lora: file '/nowhere.safetensors' does not exist",
+    "say hello --aligner nowhere": "aligner: must be package:function, got 'nowhere'",
+    "batch in.jsonl out --aligner nowhere:here": "aligner: 'nowhere:here' cannot be imported: ModuleNotFoundError",
     "say": "text: give a text",
     "say hello --file /nowhere.txt": "text: give a text",
     "voices --model /nowhere": "no such directory",

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from stentor.bench.metrics.playback import Samples
+from stentor.bench.load.record import Samples
 from stentor.bench.metrics.score import AnswerAudio, at_16k
 
 RATE = 16_000

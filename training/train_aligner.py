@@ -25,9 +25,8 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from stentor.align.mel import FRAME_SECONDS, MELS, RATE, STACK, LogMel
-from stentor.align.network import DELAY, DILATIONS, KERNEL
-from stentor.align.phonemes import CLASSES, GAP, class_of
+from stentor.align.network import DELAY, DILATIONS, FRAME_SECONDS, KERNEL, MELS, RATE, STACK, LogMel
+from stentor.align.path import CLASSES, GAP, class_of
 from training.common import Stopwatch
 from training.sentences import held_out
 

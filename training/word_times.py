@@ -33,8 +33,8 @@ from torch import Tensor
 
 import stentor
 from stentor.align.english import EnglishAlignment
-from stentor.align.mel import RATE as ALIGNED
-from stentor.align.phonemes import class_of
+from stentor.align.network import RATE as ALIGNED
+from stentor.align.path import class_of
 from stentor.models.base import Emit, Hidden, Rows
 from stentor.speech.words import word_spans
 from stentor.text.front_end import plain

@@ -25,12 +25,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from stentor.bench.load import generator, prompts
-from stentor.bench.load.arrivals import fixed_count
 from stentor.bench.load.backends import BACKENDS, RequestDefaults
 from stentor.bench.load.client import Client, ServerTarget
-from stentor.bench.load.generator import LoadPlan
-from stentor.bench.load.record import Exchange, Spool
-from stentor.bench.metrics.playback import Floats
+from stentor.bench.load.generator import LoadPlan, fixed_count
+from stentor.bench.load.record import Exchange, Floats, Spool
 from stentor.bench.report import facts
 
 RATE = 24000

@@ -12,8 +12,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
 from stentor.arguments import shown
-from stentor.errors import EngineError, InvalidRequest
-from stentor.plugins import function_named
+from stentor.config import function_of
+from stentor.errors import EngineError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,7 +55,7 @@ class Aligners:
 
     def __init__(self, own: str | Aligner | None = None) -> None:
         """own: `package.module:function`, or the function. InvalidRequest("aligner") if it cannot be imported."""
-        self._own = None if own is None else load(own)
+        self._own: Aligner | None = None if own is None else function_of("aligner", own)
 
     def segment(self, spec: ModelInfo, language: str | None, text: str) -> Alignment | None:
         """Begin a segment with this text. None: the model says itself when its words are spoken, or no aligner knows
@@ -90,14 +90,6 @@ def failing() -> Iterator[None]:
         yield
     except Exception as e:
         raise EngineError(f"the aligner failed: {type(e).__name__}: {e}") from e
-
-
-def load(aligner: str | Aligner) -> Aligner:
-    """The function of `package.module:function`. InvalidRequest says what is wrong with it."""
-    found: Aligner = function_named("aligner", aligner) if isinstance(aligner, str) else aligner
-    if not callable(found):
-        raise InvalidRequest("aligner", f"must be package:function, or a function, got {shown(aligner)}")
-    return found
 
 
 def language_of(spec: ModelInfo, language: str | None, text: str) -> str:

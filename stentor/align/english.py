@@ -10,10 +10,8 @@ import numpy as np
 import soxr
 from safetensors.numpy import load_file
 
-from stentor.align.mel import FRAME_SECONDS, RATE, LogMel
-from stentor.align.network import Network, Weights
-from stentor.align.path import word_frames
-from stentor.align.phonemes import class_of
+from stentor.align.network import FRAME_SECONDS, RATE, LogMel, Network, Weights
+from stentor.align.path import class_of, word_frames
 from stentor.text.phonemes import EnglishPhonemes
 from stentor.text.trace import is_sound
 

@@ -1,4 +1,4 @@
-"""The likeliest way of a sentence's phonemes through the frames of its audio (Viterbi)."""
+"""Phonemes that the English aligner tells apart, and the likeliest way of a text's through frames (Viterbi)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stentor.align.phonemes import GAP
+GAP = 0
+"""The class of silence and of what lies between words."""
+_SAME = {"ɐ": "ə", "ᵊ": "ə", "ᵻ": "ɪ"}
+SYMBOLS = "AIOTWYabdfhijklmnpstuvwzæðŋɑɔəɛɜɡɪɹʃʊʌʒʤʧθ"
+"""Signs of `stentor.text.phonemes.ALPHABET`, with reduced vowels folded. Symbol i is class i + 1."""
+_CLASSES = {s: i + 1 for i, s in enumerate(SYMBOLS)}
+CLASSES = len(SYMBOLS) + 1
 
 FLOOR = -9.0
 """Log-likelihood that a frame loses at most: what the text does not say, such as a laugh, costs no more."""
@@ -71,3 +77,10 @@ def _way(scores: np.ndarray, states: np.ndarray, gaps: np.ndarray) -> np.ndarray
         state -= int(steps[t, state - begins[t]])
         way[t - 1] = state
     return way
+
+
+def class_of(sign: str) -> int | None:
+    """The class of a sign of a phoneme string. None: it has none (a stress mark)."""
+    if sign in "ˈˌ":
+        return None
+    return _CLASSES.get(_SAME.get(sign, sign), GAP)

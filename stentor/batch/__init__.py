@@ -6,31 +6,25 @@ OUT/ holds
     manifest.jsonl    one line per item that has ended, spoken or failed
     audio/ID.wav      one file per item, or instead
     shards/000000.tar many items per file (WebDataset), or shards/000000.parquet
-    .work/            audio on its way (in audio-…/), and the shard that is being filled
+    .work/            audio on its way (in audio-…/), and in 000000/ the items of the shard that is being filled
     .lock             held by the process that writes
 
 **Order of writes.** What the manifest lists is complete and at its place. What a crash leaves elsewhere is spoken again
 or taken up by the next run, so each id is in the result once.
 
-One file per item:
-
 1. The audio is written to `.work/audio-…/ID.wav` and synced.
-2. It is renamed to `audio/ID.wav`, and the folder is synced. A crash here: it is spoken again, and replaced.
+2. It is renamed: to `audio/ID.wav`, and the folder is synced. A crash here: it is spoken again, and replaced.
 3. Its line is appended to the manifest, and the manifest is synced.
 
-Shards:
+Shards are packed from such files. In step 2 the audio is renamed to `.work/N/ID.wav`, and its line is appended to
+`.work/N/rows.jsonl`, with its text. The next run takes up each item whose line and audio are whole, by its SHA-256.
+When `.work/N` is full,
 
-1. The audio is written to `.work/audio-…/ID.wav`.
-2. It is appended to `.work/N.tar`, followed by its text and by its manifest line with the SHA-256 of the audio. A
-   sample counts if its line is there and the SHA-256 is right. The next run cuts off what stands behind the last such
-   sample, and goes on filling the same shard.
-3. A full shard is synced and renamed to `shards/N.tar`, and the folder is synced.
-4. The lines of its samples are appended to the manifest, in one write. A crash before that: the next run reads the last
-   shard and appends the lines that are missing.
-
-Parquet: `.work/N.tar` is filled as above. When it is full, its samples are written to `.work/N.parquet`, which is
-synced and renamed. Then come the lines of the manifest, and the tar is removed last. A crash in between: it is done
-once more.
+1. it is synced, and its samples are written to `.work/N.tar` or `.work/N.parquet`, which is synced and renamed to
+   `shards/`. The folder is synced. A crash before the rename: it is done once more.
+2. The lines of its samples are appended to the manifest, in one write. A crash before that: the next run appends those
+   that are missing, as the shard is there.
+3. `.work/N` is removed.
 
 With `--replicas` the audio on its way is written by other processes. All else is written by the one that was started.
 

@@ -13,58 +13,53 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
 from stentor import local_ray
-from stentor.batch import settings
 from stentor.batch.catalogue import CUT, FAILED, SPOKEN, TODO, Catalogue
 from stentor.batch.fields import FIELDS
-from stentor.batch.files import Output
+from stentor.batch.files import SHARD_NAME, Files
 from stentor.batch.item import said
 from stentor.batch.manifest import NAME, Manifest
-from stentor.batch.plan import SHOWN, Plan, plan
-from stentor.batch.run import LocalPool, Pool, Results, Tally, speak_all, without_wrong
-from stentor.batch.shards import SHARD_NAME
+from stentor.batch.plan import SHOWN, Plan, check_settings, plan, write_settings
+from stentor.batch.run import Results, Tally, speak_all, without_wrong
 from stentor.errors import EngineError, InvalidRequest
 from stentor.say.progress import SpeakingBar, loading
+
+if TYPE_CHECKING:
+    from stentor.batch.run import Pool
 
 SOME_CUT, SOME_FAILED, INTERRUPTED = 3, 4, 130  # exit codes
 AUDIO = re.compile(r"audio-[a-z0-9_]{8}")  # folders of `tempfile`
 
 
-@dataclass
-class Told:
-    """Report of a run at its end. before: items of earlier runs. Times are seconds of work."""
+def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
+    """Speak all items, with these arguments of `TTS`.
 
-    before: int
-    load: float = 0.0
-    speaking: float = 0.0
-    tally: Tally = field(default_factory=Tally)
-    complete: bool = True
-
-
-def run(args: argparse.Namespace) -> int:
-    """Speak all items. Returns 0, 3 if max_frames cut some, 4 if some failed, 130 if it was interrupted."""
-    asked = plan(args)
-    settings.check(asked.folder, asked.settings, args.resume)
+    Returns 0, 3 if max_frames cut some, 4 if some failed, 130 if it was interrupted.
+    """
+    asked = plan(args, load)
+    check_settings(asked.folder, asked.settings, args.resume)
     with _sigterm_raises(), closing(asked.catalogue(args.strict)) as items, _locked(asked):
-        settings.check(asked.folder, asked.settings, args.resume)  # another process may have been here meanwhile
+        check_settings(asked.folder, asked.settings, args.resume)  # another process may have been here meanwhile
         try:
             output = asked.output()
             with closing(_taken_up(asked, items, output, args.retry_failed)) as listed:
-                told = Told(items.count() - items.count(TODO))
-                _speak(asked, items, output, listed, args.strict, told)
+                tally = Tally(items.count() - items.count(TODO))
+                _speak(asked, items, output, listed, args.strict, tally)
         except OSError as e:
             raise EngineError(f"the run stopped, and --resume goes on: {e}") from e
         except KeyboardInterrupt:  # while the model was loaded, or a second one
             _tell_interrupted(items)
             return INTERRUPTED
-        _report(asked, items, told)
-        return _code(items, told)
+        _report(asked, items, tally)
+        if not tally.complete:
+            return INTERRUPTED
+        return SOME_FAILED if items.count(FAILED) else SOME_CUT if items.count(CUT) else 0
 
 
 @contextmanager
@@ -101,11 +96,11 @@ def _clean(work: Path) -> None:
     for left in work.iterdir():
         if AUDIO.fullmatch(left.name):
             shutil.rmtree(left, ignore_errors=True)
-        elif left.suffix == ".parquet" and SHARD_NAME.fullmatch(left.name):
+        elif SHARD_NAME.fullmatch(left.name):
             left.unlink()
 
 
-def _taken_up(asked: Plan, items: Catalogue, output: Output, retry_failed: bool) -> Manifest:
+def _taken_up(asked: Plan, items: Catalogue, output: Files, retry_failed: bool) -> Manifest:
     """The manifest with what earlier runs have done, all of which has ended in `items`."""
     placed, kept = output.recover()
     listed = Manifest(asked.folder, items, lambda row: items.settle(row, retry_failed))
@@ -119,40 +114,38 @@ def _taken_up(asked: Plan, items: Catalogue, output: Output, retry_failed: bool)
     return listed
 
 
-def _speak(asked: Plan, items: Catalogue, output: Output, listed: Manifest, strict: bool, told: Told) -> None:
+def _speak(asked: Plan, items: Catalogue, output: Files, listed: Manifest, strict: bool, tally: Tally) -> None:
     """Load the model, if there is anything to speak, and speak it."""
     started = time.perf_counter()
     audio = Path(tempfile.mkdtemp(prefix="audio-", dir=asked.work))  # processes of a killed run may write to its own
     with closing(_loaded(asked, items, audio, strict)) if items.count(TODO) else nullcontext() as pool:
-        told.load = time.perf_counter() - started
-        settings.write(asked.folder, asked.settings)
+        tally.load = time.perf_counter() - started
+        write_settings(asked.folder, asked.settings)
         done = items.chars() - items.chars(TODO)
         with closing(SpeakingBar(items.chars(), done)) as bar, _interruptible() as stop:
-            results = Results(output, listed, bar, done, SHOWN)
-            told.tally, started = results.tally, time.perf_counter()
+            results = Results(output, listed, bar, done, tally, SHOWN)
+            started = time.perf_counter()
             if pool is not None:
-                told.complete = speak_all(without_wrong(items.todo(), results), pool, results, stop)
-            if told.complete:
+                tally.complete = speak_all(without_wrong(items.todo(), results), pool, results, stop)
+            if tally.complete:
                 results.finish()
-            told.speaking = time.perf_counter() - started
+            tally.speaking = time.perf_counter() - started
 
 
 def _loaded(asked: Plan, items: Catalogue, audio: Path, strict: bool) -> Pool:
     """The model, which takes the defaults of the run. audio: the folder for audio on its way."""
-    with loading(asked.load["model"] or "the built-in voice"):
-        from stentor.batch.speaker import Speaker, Work
+    with loading(asked.run.load.get("model", "the built-in voice")):
+        from stentor.batch.speaker import Speaker
 
-        load = {name: value for name, value in asked.load.items() if value is not None}
-        how = Work(load, asked.format, asked.inputs, audio, asked.provenance, asked.watermark)
         if asked.replicas is None:
-            pool: Pool = LocalPool(Speaker(how))
+            pool: Pool = Speaker(asked.run, audio)
         else:
             local_ray.prepare()
             from stentor.batch.over_ray import RayPool
 
-            pool = RayPool(how, asked.replicas)
+            pool = RayPool(asked.run, audio, asked.replicas)
     try:
-        pool.check(asked.defaults)
+        pool.check(asked.run.defaults)
         for name, line in items.fields.items():
             if name not in FIELDS and name not in pool.options:
                 what = f"line {line} is the first with {name!r}, which this model does not take"
@@ -196,31 +189,25 @@ def _interruptible() -> Iterator[Future[None]]:
             signal.signal(number, handler)
 
 
-def _report(asked: Plan, items: Catalogue, told: Told) -> None:
+def _report(asked: Plan, items: Catalogue, tally: Tally) -> None:
     """How the run ended, on standard output, and what is wrong, on standard error."""
-    tally, failed, total = told.tally, items.count(FAILED), items.count()
+    failed, total = items.count(FAILED), items.count()
     for outcome in tally.failures:
         where = f"line {outcome.row['line']} ({outcome.row['id']})"
         print(f"stentor: warning: {where}: {said(**outcome.row['error'])}", file=sys.stderr)
     if failed > len(tally.failures):
         print(f"stentor: warning: {failed} items failed in all: {asked.folder / NAME} says why", file=sys.stderr)
-    if not told.complete:
+    if not tally.complete:
         _tell_interrupted(items)
     ended = f"{items.count(SPOKEN, CUT)} spoken ({items.count(CUT)} cut by max_frames), {failed} failed"
-    earlier = f", {told.before} of them by earlier runs" if told.before else ""
-    rate = tally.seconds / max(told.speaking, 1e-9)
+    earlier = f", {tally.before} of them by earlier runs" if tally.before else ""
+    rate = tally.seconds / max(tally.speaking, 1e-9)
     print(
-        f"{asked.folder}: {total} items: {ended}{earlier}; {tally.seconds:.1f} s of audio in {told.speaking:.1f} s "
-        f"({rate:.2f} s of audio per second); load {told.load:.1f} s"
+        f"{asked.folder}: {total} items: {ended}{earlier}; {tally.seconds:.1f} s of audio in {tally.speaking:.1f} s "
+        f"({rate:.2f} s of audio per second); load {tally.load:.1f} s"
     )
 
 
 def _tell_interrupted(items: Catalogue) -> None:
     left, total = items.count(TODO), items.count()
     print(f"stentor: interrupted, with {left} of {total} items left. --resume goes on", file=sys.stderr)
-
-
-def _code(items: Catalogue, told: Told) -> int:
-    if not told.complete:
-        return INTERRUPTED
-    return SOME_FAILED if items.count(FAILED) else SOME_CUT if items.count(CUT) else 0

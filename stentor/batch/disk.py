@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -13,13 +15,17 @@ def write_all(handle: int, data: bytes) -> None:
         view = view[os.write(handle, view) :]
 
 
-def write_aside(path: Path, data: bytes) -> None:
-    """Replace the contents of a file, at once."""
-    aside = path.with_name(path.name + ".part")
+@contextmanager
+def replaced(path: Path, aside: Path | None = None) -> Iterator[int]:
+    """An open file that takes the place of `path` when it is complete, and lasts then. aside: its name until then."""
+    aside = aside or path.with_name(path.name + ".part")
     handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
-        write_all(handle, data)
+        yield handle
         os.fsync(handle)
+    except BaseException:
+        aside.unlink()
+        raise
     finally:
         os.close(handle)
     move(aside, path)

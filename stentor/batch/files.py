@@ -1,51 +1,189 @@
-"""Where audio goes: one file per item. `Output` is what every way of keeping audio does."""
+"""Where audio goes: one file per item, or shards of many items that are packed from such files.
+
+`stentor.batch` has the order of writes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import os
+import re
+import shutil
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from stentor.batch import disk
 from stentor.batch.item import Outcome, Row
+from stentor.batch.manifest import encoded, rows
+from stentor.errors import InvalidRequest
 
-
-class Output(Protocol):
-    """Puts complete audio where it stays. `stentor.batch` has the order of writes."""
-
-    def recover(self) -> tuple[list[Row], list[Row]]:
-        """Before anything is placed: take up what a run left that was killed. The rows of audio that stands at its
-        place, of which the manifest may lack some, and rows of audio that is kept and will get to its place."""
-        ...
-
-    def place(self, outcomes: Sequence[Outcome]) -> Iterator[list[Row]]:
-        """Take outcomes. Each list of rows is to be listed before the next is asked for: of audio that stands at its
-        place now, and of items that failed."""
-        ...
-
-    def finish(self) -> Iterator[list[Row]]:
-        """No outcome follows: place what is kept."""
-        ...
+SHARD_NAME = re.compile(r"(\d{6,})\.(?:tar|parquet)")
+NUMBER = re.compile(r"\d{6,}")
+LIST = "rows.jsonl"  # of a shard that is being filled: a line of the manifest per item, with its text
 
 
 class Files:
     """audio/ID.FORMAT in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        (folder / "audio").mkdir(exist_ok=True)
+        self._place = folder / "audio"
+        self._place.mkdir(exist_ok=True)
 
     def recover(self) -> tuple[list[Row], list[Row]]:
+        """Before anything is placed: take up what a run left that was killed. The rows of audio that stands at its
+        place, of which the manifest may lack some, and rows of audio that is kept and will get to its place."""
         return [], []
 
     def place(self, outcomes: Sequence[Outcome]) -> Iterator[list[Row]]:
+        """Take outcomes, whose audio is complete. Each list of rows is to be listed before the next is asked for: of
+        audio that stands at its place now, and of items that failed."""
         for outcome in outcomes:
             if outcome.path is not None:
                 outcome.row["path"] = f"audio/{outcome.path.name}"
-                disk.move(outcome.path, self._folder / outcome.row["path"])
+                disk.move(outcome.path, self._place / outcome.path.name)
         if any(outcome.path is not None for outcome in outcomes):
-            disk.sync_folder(self._folder / "audio")
+            disk.sync_folder(self._place)
         yield [outcome.row for outcome in outcomes]
 
     def finish(self) -> Iterator[list[Row]]:
+        """No outcome follows: place what is kept."""
         return iter(())
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One item of a shard."""
+
+    row: Row
+    text: str
+    audio: bytes
+
+
+Pack = Callable[[Iterator[Sample], int], None]
+"""Writes samples into an open file."""
+
+
+class Shards(Files):
+    """shards/000000.tar or .parquet in a folder, each of `size` items, which are files in work/000000/ until then.
+
+    format: of the audio, as files are named. suffix: of a shard, which `pack` writes.
+    """
+
+    def __init__(self, folder: Path, work: Path, size: int, format: str, suffix: str, pack: Pack) -> None:
+        self._shards, self._work, self._size = folder / "shards", work, size
+        self._format, self._suffix, self._pack = format, suffix, pack
+        self._shards.mkdir(exist_ok=True)
+        self._number = self._count = 0  # of the shard that is being filled, and its items
+
+    def recover(self) -> tuple[list[Row], list[Row]]:
+        closed = {int(found[1]) for p in self._shards.iterdir() if (found := SHARD_NAME.fullmatch(p.name))}
+        self._number = 1 + max(closed, default=-1)
+        placed: list[Row] = []
+        for left in self._folders():
+            if int(left.name) in closed:
+                placed += [row for row, _ in _listed(left)]
+            else:
+                self._number = int(left.name)
+        kept = [(row, text) for row, text in _listed(self._open) if self._is_whole(row)] if self._open.is_dir() else []
+        if kept:
+            with disk.replaced(self._open / LIST) as handle:
+                disk.write_all(handle, b"".join(encoded({**row, "text": text}) for row, text in kept))
+        elif self._open.is_dir():
+            shutil.rmtree(self._open)
+        self._count = len(kept)
+        return placed, [row for row, _ in kept]
+
+    def place(self, outcomes: Sequence[Outcome]) -> Iterator[list[Row]]:
+        yield [outcome.row for outcome in outcomes if outcome.path is None]
+        spoken = [outcome for outcome in outcomes if outcome.path is not None]
+        while True:
+            if self._count >= self._size:  # at once, where a run that was killed has left a full one
+                yield from self._closed()
+            if not spoken:
+                return
+            room = self._size - self._count
+            self._keep(spoken[:room])
+            spoken = spoken[room:]
+
+    def finish(self) -> Iterator[list[Row]]:
+        if self._count:
+            yield from self._closed()
+        for left in self._folders():  # of shards that a run has placed, which was killed then
+            shutil.rmtree(left)
+
+    @property
+    def _open(self) -> Path:
+        """The folder of the shard that is being filled."""
+        return self._work / f"{self._number:06}"
+
+    def _folders(self) -> list[Path]:
+        return sorted(p for p in self._work.iterdir() if NUMBER.fullmatch(p.name) and p.is_dir())
+
+    def _is_whole(self, row: Row) -> bool:
+        """Whether an item of the open shard has its audio."""
+        try:
+            return hashlib.sha256(self._audio(row).read_bytes()).hexdigest() == row.get("sha256")
+        except OSError:
+            return False
+
+    def _audio(self, row: Row) -> Path:
+        return self._open / f"{row['id']}.{self._format}"
+
+    def _keep(self, outcomes: Sequence[Outcome]) -> None:
+        """Add items to the open shard. They last when it is closed."""
+        self._open.mkdir(exist_ok=True)
+        lines = []
+        for outcome in outcomes:
+            assert outcome.path is not None
+            disk.move(outcome.path, self._open / outcome.path.name)
+            outcome.row["path"] = f"shards/{self._number:06}{self._suffix}"
+            outcome.row["member"] = outcome.path.name
+            lines.append(encoded({**outcome.row, "text": outcome.text}))
+        handle = os.open(self._open / LIST, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            disk.write_all(handle, b"".join(lines))
+        finally:
+            os.close(handle)
+        self._count += len(outcomes)
+
+    def _closed(self) -> Iterator[list[Row]]:
+        """Pack the open shard and put it to its place."""
+        done, name = self._open, f"{self._number:06}{self._suffix}"
+        with (done / LIST).open("rb") as file:
+            os.fsync(file.fileno())
+        disk.sync_folder(done)
+        with disk.replaced(self._shards / name, self._work / name) as handle:
+            samples = (Sample(row, text, self._audio(row).read_bytes()) for row, text in _listed(done))
+            self._pack(samples, handle)
+        listed = [row for row, _ in _listed(done)]
+        self._number, self._count = self._number + 1, 0
+        yield listed
+        shutil.rmtree(done)
+
+
+def _listed(folder: Path) -> Iterator[tuple[Row, str]]:
+    """The rows of a shard's folder, each with its text, up to what a lost block of the disk has spoilt."""
+    try:
+        for row in rows(folder / LIST):
+            text = str(row.pop("text", ""))
+            yield row, text
+    except InvalidRequest:
+        return
+
+
+def pack_tar(samples: Iterator[Sample], handle: int) -> None:
+    """Write samples as WebDataset reads them: each is ID.FORMAT (audio), ID.txt (its text) and ID.json (its row)."""
+    for sample in samples:
+        id = sample.row["id"]
+        members = (
+            (sample.row["member"], sample.audio),
+            (f"{id}.txt", sample.text.encode()),
+            (f"{id}.json", encoded(sample.row)),
+        )
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            disk.write_all(handle, info.tobuf() + data + bytes(-len(data) % tarfile.BLOCKSIZE))
+    disk.write_all(handle, bytes(2 * tarfile.BLOCKSIZE))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stentor.batch.fields import check_id, merged
-from stentor.batch.openai import unfolded
+from stentor.batch.fields import check_id, merged, unfolded
 from stentor.batch.reader import Record
 from stentor.errors import InvalidRequest
 
@@ -58,15 +57,18 @@ def said(field: str | None, message: str) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """Settings that the lines of a run share. seed: of the run. inputs: the folder from which lines name files. dots:
-    whether an id may have any. model, format: as the flags name them."""
+    """Settings that all items of a run share, in whatever process. inputs: the folder from which lines name files.
+    defaults: of lines. seed: of the run. dots: whether an id may have any. load: arguments of `TTS`. format: of the
+    audio, as `stentor say` names it. provenance, watermark: its marks."""
 
-    defaults: Mapping[str, Any]
-    seed: int
     inputs: Path
-    dots: bool
-    model: str | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    dots: bool = True
+    load: Mapping[str, Any] = field(default_factory=dict)
     format: str = "wav"
+    provenance: bool = False
+    watermark: str | None = None
 
 
 def checked(record: Record, run: Run) -> Item:
@@ -74,7 +76,7 @@ def checked(record: Record, run: Run) -> Item:
     id, given, fields, error = f"{record.line:08}", dict(record.fields), {}, record.error
     names: Mapping[str, str] = {}
     try:
-        own, names = unfolded(given, run.model, run.format)
+        own, names = unfolded(given, run.load.get("model"), run.format)
         if own.get("id") is not None:
             id = check_id(own["id"], run.dots)
         fields = {"seed": derived_seed(run.seed, id), **merged(own, run.defaults)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 from stentor.arguments import shown
@@ -28,7 +27,7 @@ class Manifest:
 
     def __init__(self, folder: Path, catalogue: Catalogue, keep: Callable[[Row], bool]) -> None:
         self.path, self._catalogue, self._size = folder / NAME, catalogue, 0
-        with self._replaced() as self._handle:
+        with disk.replaced(self.path) as self._handle:
             for row in rows(self.path):
                 if keep(row):
                     self._write([row])
@@ -42,7 +41,7 @@ class Manifest:
 
     def sort(self) -> None:
         """Write the rows once more, in the order of the input."""
-        with self._replaced() as handle, self.path.open("rb") as written:
+        with disk.replaced(self.path) as handle, self.path.open("rb") as written:
             for at, size in self._catalogue.places():
                 written.seek(at)
                 disk.write_all(handle, written.read(size))
@@ -50,22 +49,6 @@ class Manifest:
     def close(self) -> None:
         """Nothing is appended any more."""
         os.close(self._handle)
-
-    @contextmanager
-    def _replaced(self) -> Iterator[int]:
-        """An open file that takes the place of the manifest when it is complete."""
-        aside = self.path.with_name(NAME + ".part")
-        handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        try:
-            yield handle
-            os.fsync(handle)
-        except BaseException:
-            aside.unlink()
-            raise
-        finally:
-            os.close(handle)
-        disk.move(aside, self.path)
-        disk.sync_folder(self.path.parent)
 
     def _write(self, rows: Sequence[Row]) -> None:
         lines = [encoded(row) for row in rows]

@@ -17,8 +17,8 @@ from typing import Any
 
 import ray
 
-from stentor.batch.item import Item, Outcome
-from stentor.batch.speaker import Speaker, Work
+from stentor.batch.item import Item, Outcome, Run
+from stentor.batch.speaker import Speaker
 from stentor.errors import EngineError, InvalidRequest, StentorError
 from stentor.local_ray import own_ray
 
@@ -30,8 +30,8 @@ CRASHED = 70  # exit code of an actor whose engine has stopped
 class Replica:
     """An actor: a speaker that ends its process when its engine stops, so that Ray starts another."""
 
-    def __init__(self, how: Work) -> None:
-        self._speaker = Speaker(how)
+    def __init__(self, run: Run, work: Path) -> None:
+        self._speaker = Speaker(run, work)
 
     def ready(self, defaults: Mapping[str, Any]) -> tuple[int, frozenset[str]]:
         """Items that should be with it at a time, and options of its model. InvalidRequest if it does not take the
@@ -56,18 +56,18 @@ class _Actor:
 class RayPool:
     """`replicas` speakers. A Ray that RAY_ADDRESS names is used, else one is started on this machine."""
 
-    def __init__(self, how: Work, replicas: int) -> None:
+    def __init__(self, run: Run, work: Path, replicas: int) -> None:
         _start(replicas)
         actor = ray.remote(Replica).options(
             num_cpus=1,
-            num_gpus=_gpus(how, replicas),
-            max_concurrency=2 * how.load["max_num_seqs"] if "max_num_seqs" in how.load else THREADS,
+            num_gpus=_gpus(run, replicas),
+            max_concurrency=2 * run.load["max_num_seqs"] if "max_num_seqs" in run.load else THREADS,
             max_restarts=RESTARTS,
             max_task_retries=-1,
             scheduling_strategy="SPREAD",
         )
-        how = replace(how, load={**how.load, "model": _anywhere(how.load.get("model"))})
-        self._actors = [_Actor(actor.remote(how)) for _ in range(replicas)]
+        run = replace(run, load={**run.load, "model": _anywhere(run.load.get("model"))})
+        self._actors = [_Actor(actor.remote(run, work)) for _ in range(replicas)]
         self.options: frozenset[str] = frozenset()
         self.at_once = 0
         self._lock = threading.Lock()  # Ray calls back in a thread of its own
@@ -79,7 +79,7 @@ class RayPool:
         except ray.exceptions.RayError as e:
             raise _cause(e) from e
         self.options = ready[0][1]
-        self.at_once = 2 * sum(count for count, _ in ready)
+        self.at_once = sum(count for count, _ in ready)
 
     def submit(self, item: Item) -> Future[Outcome]:
         with self._lock:
@@ -115,9 +115,9 @@ def _start(replicas: int) -> None:
         raise EngineError(f"Ray could not be started: {e}") from e
 
 
-def _gpus(how: Work, replicas: int) -> int:
+def _gpus(run: Run, replicas: int) -> int:
     """GPUs of each speaker. InvalidRequest if there are some, but not enough."""
-    there = 0 if how.load.get("device") == "cpu" else int(ray.cluster_resources().get("GPU", 0))
+    there = 0 if run.load.get("device") == "cpu" else int(ray.cluster_resources().get("GPU", 0))
     if 0 < there < replicas:
         ray.shutdown()
         raise InvalidRequest("replicas", f"each takes a GPU, and there are {there}")

@@ -1,18 +1,15 @@
-"""Where audio goes: Parquet files, whose column `audio` has `bytes` and `path`, as Hugging Face reads it."""
+"""Shards as Parquet files, whose column `audio` has `bytes` and `path`, as Hugging Face reads it."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 from pyarrow.parquet import ParquetWriter
 
-from stentor.batch import disk
-from stentor.batch.item import Row
-from stentor.batch.samples import Sample, read
-from stentor.batch.shards import Shards
+from stentor.batch.files import Sample
 
 GROUP_BYTES = 64 * 2**20  # of audio in a row group, which is in memory at once
 
@@ -42,28 +39,12 @@ SCHEMA = pa.schema(
 )
 
 
-class ParquetShards(Shards):
-    """shards/000000.parquet in a folder. A shard is a tar while it is being filled, so that a crash loses nothing."""
-
-    suffix = ".parquet"
-
-    def _put(self, full: Path) -> None:
-        aside = full.with_suffix(".parquet")
-        convert(full, aside)
-        disk.move(aside, self._folder / aside.name)
-
-    def _placed(self, number: int) -> list[Row]:
-        """The rows of a shard whose tar is still there, as it is until they are listed."""
-        return [sample.row for sample in read(self._work / f"{number:06}.tar")]
-
-
-def convert(samples: Path, target: Path) -> None:
-    """Write the samples of a tar as Parquet, in row groups of at most `GROUP_BYTES` of audio. It lasts when this
-    returns."""
-    with target.open("wb") as file, ParquetWriter(file, SCHEMA) as writer:
+def pack(samples: Iterator[Sample], handle: int) -> None:
+    """Write samples into an open file, in row groups of at most `GROUP_BYTES` of audio."""
+    with os.fdopen(handle, "wb", closefd=False) as file, ParquetWriter(file, SCHEMA) as writer:
         group: list[Sample] = []
         held = 0
-        for sample in read(samples):
+        for sample in samples:
             group.append(sample)
             held += len(sample.audio)
             if held >= GROUP_BYTES:
@@ -71,9 +52,6 @@ def convert(samples: Path, target: Path) -> None:
                 group, held = [], 0
         if group:
             writer.write_table(_table(group))
-        writer.close()
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _table(group: list[Sample]) -> Any:

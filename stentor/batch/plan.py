@@ -4,44 +4,41 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stentor.arguments import shown
+from stentor.batch import disk
 from stentor.batch.catalogue import Catalogue
-from stentor.batch.files import Files, Output
-from stentor.batch.flags import INPUT_FORMATS, SHARD_ITEMS
+from stentor.batch.files import Files, Shards, pack_tar
 from stentor.batch.item import Run, checked, said
 from stentor.batch.reader import opened, records
-from stentor.batch.shards import Shards
 from stentor.config import path_of
 from stentor.errors import InvalidRequest
-from stentor.say.flags import OPTIONS, check_files, check_speed
+from stentor.flags import INPUT_FORMATS, SHARD_ITEMS, check_files, check_speed, request_options, taken
 from stentor.say.target import WRITTEN, available, marks
-from stentor.text.cleanup import ALL
+from stentor.untrusted import MIB, Missing, Unreadable, read_json
 
+SETTINGS = "run.json"  # the settings of a run, which a resumed run must share
 SHOWN = 5  # wrong lines and failed items that are told on standard error
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A checked command line. shard: items of a shard, 0 for one file per item. defaults: of lines. load: arguments of
-    `TTS`. replicas: processes that speak, None for this one. provenance, watermark: marks of the audio."""
+    """A checked command line. shard: items of a shard, 0 for one file per item. replicas: processes that speak, None
+    for this one."""
 
+    run: Run
     input: Path
     input_format: str
     folder: Path
-    format: str
     shard: int
     parquet: bool
-    seed: int
-    defaults: dict[str, Any]
-    load: dict[str, Any]
     replicas: int | None
-    provenance: bool
-    watermark: str | None
 
     @property
     def work(self) -> Path:
@@ -49,41 +46,40 @@ class Plan:
         return self.folder / ".work"
 
     @property
-    def inputs(self) -> Path:
-        """The folder from which lines name files."""
-        return Path.cwd() if self.input == Path("-") else self.input.resolve().parent
-
-    @property
     def settings(self) -> dict[str, Any]:
         """Settings that a resumed run must share."""
-        kept = "parquet" if self.parquet else "tar" if self.shard else "files"
-        load = {name: self.load[name] for name in ("model", "dtype", "lora", "loras", "lexicon")}
-        asked = self.load["quantization"]
-        # None is what runs have that began without these flags.
-        load["quantization"] = None if asked == "auto" else asked
-        load["deterministic"] = self.load["deterministic"] or None
-        load["provenance"] = self.provenance or None
-        load["watermark"] = self.watermark
-        return {"format": self.format, "kept_as": kept, "seed": self.seed, **load, **self.defaults}
+        run, load = self.run, self.run.load
+        return {
+            "format": run.format,
+            "kept_as": "parquet" if self.parquet else "tar" if self.shard else "files",
+            "seed": run.seed,
+            # None is what runs have that began before there was the flag.
+            **{name: load.get(name) for name in ("model", "dtype", "lora", "loras", "lexicon", "aligner")},
+            "quantization": None if load["quantization"] == "auto" else load["quantization"],
+            "deterministic": load["deterministic"] or None,
+            "provenance": run.provenance or None,
+            "watermark": run.watermark,
+            **run.defaults,
+        }
 
-    def output(self) -> Output:
+    def output(self) -> Files:
         """Where audio goes."""
         if not self.shard:
             return Files(self.folder)
-        if not self.parquet:
-            return Shards(self.folder, self.work, self.shard)
-        from stentor.batch.parquet import ParquetShards
+        suffix, pack = ".tar", pack_tar
+        if self.parquet:
+            from stentor.batch import parquet
 
-        return ParquetShards(self.folder, self.work, self.shard)
+            suffix, pack = ".parquet", parquet.pack
+        return Shards(self.folder, self.work, self.shard, self.run.format, suffix, pack)
 
     def catalogue(self, strict: bool) -> Catalogue:
         """All items of the input. Wrong lines are told on standard error. InvalidRequest if the input is wrong as a
         whole: nothing in it can be spoken, an id is there twice, or it is `strict` and any line is wrong."""
         found = Catalogue()
-        run = Run(self.defaults, self.seed, self.inputs, not self.shard, self.load["model"], self.format)
         with opened(self.input) as file:
             for record in records(file, self.input_format):
-                found.add(checked(record, run))
+                found.add(checked(record, self.run))
         self._check_lines(found, strict)
         return found
 
@@ -101,41 +97,27 @@ class Plan:
             print(f"stentor: warning: {wrong - len(told)} more of {items} lines are wrong", file=sys.stderr)
 
 
-def _format_of(path: Path) -> str:
-    """Input format by a file's suffix."""
-    suffix = path.suffix.lower().removeprefix(".")
-    return suffix if suffix in INPUT_FORMATS else "jsonl"
-
-
-def plan(args: argparse.Namespace) -> Plan:
-    """Check the flags. InvalidRequest names the one that is wrong."""
+def plan(args: argparse.Namespace, load: dict[str, Any]) -> Plan:
+    """Check the flags. load: the arguments of `TTS` that they give. InvalidRequest names the one that is wrong."""
     _check_flags(args)
-    engine = {"max_num_seqs": args.max_num_seqs, "threads": args.threads}
-    named = {"model": args.model, "lora": _absolute(args.lora), "lexicon": _absolute(args.lexicon)}
-    named["loras"] = dict(map(_adapter, args.loras)) or None
+    if args.loras:
+        load = {**load, "loras": dict(map(_adapter, args.loras))}
     if args.provenance or args.watermark is not None:
         marks(args.provenance, args.watermark, args.model, args.format)
-    return Plan(
-        input=args.input,
-        input_format=args.input_format or _format_of(args.input),
-        folder=args.output.resolve(),
-        format=available(args.format, WRITTEN),
-        shard=args.shards or (SHARD_ITEMS if args.parquet else 0),
-        parquet=args.parquet,
-        seed=args.seed or 0,
+    suffix = args.input.suffix.lower().removeprefix(".")
+    shard = args.shards or (SHARD_ITEMS if args.parquet else 0)
+    run = taken(
+        Run,
+        args,
+        inputs=Path.cwd() if args.input == Path("-") else args.input.resolve().parent,
         defaults=_defaults(args),
-        load={
-            **named,
-            **engine,
-            "device": args.device,
-            "dtype": args.dtype,
-            "quantization": args.quantization,
-            "deterministic": args.deterministic,
-        },
-        replicas=args.replicas,
-        provenance=args.provenance,
-        watermark=args.watermark,
+        seed=args.seed or 0,
+        dots=not shard,
+        load={name: _absolute(value) for name, value in load.items()},
+        format=available(args.format, WRITTEN),
     )
+    input_format = args.input_format or (suffix if suffix in INPUT_FORMATS else "jsonl")
+    return taken(Plan, args, run=run, input_format=input_format, folder=args.output.resolve(), shard=shard)
 
 
 def _check_flags(args: argparse.Namespace) -> None:
@@ -156,21 +138,10 @@ def _check_flags(args: argparse.Namespace) -> None:
 
 
 def _defaults(args: argparse.Namespace) -> dict[str, Any]:
-    """Defaults for lines that do not say it themselves."""
-    given = {
-        "voice": args.voice,
-        "language": None if args.language == "auto" else args.language,
-        "instructions": args.instructions,
-        "reference": _absolute(args.reference),
-        "reference_text": args.reference_text,
-        "prompt": _absolute(args.prompt),
-        "prompt_text": args.prompt_text,
-        "speed": args.speed,
-        "cleanup": None if args.cleanup == ALL else args.cleanup,
-        "split_granularity": None if args.split == "auto" else args.split,
-        **{name: getattr(args, name) for name in OPTIONS},
-    }
-    return {name: value for name, value in given.items() if value is not None}
+    """Defaults for lines that do not say it themselves. --seed is the run's."""
+    audio = ("reference", "reference_text", "prompt", "prompt_text", "speed")
+    given = {name: _absolute(vars(args)[name]) for name in audio} | {"word_timestamps": args.words or None}
+    return request_options(args) | {name: value for name, value in given.items() if value is not None}
 
 
 def _adapter(given: str) -> tuple[str, str]:
@@ -181,5 +152,39 @@ def _adapter(given: str) -> tuple[str, str]:
     return name, str(path_of("loras", path).resolve())
 
 
-def _absolute(path: Path | None) -> str | None:
-    return None if path is None else str(path.resolve())
+def _absolute(value: Any) -> Any:
+    """A path as a string that means the same in another folder, and anything else as it is."""
+    return str(value.resolve()) if isinstance(value, Path) else value
+
+
+def check_settings(folder: Path, settings: dict[str, Any], resume: bool) -> None:
+    """InvalidRequest if the folder holds another run, or this one with other settings. Nothing is written."""
+    known = _settings_of(folder)
+    if known is None:
+        return
+    if not resume:
+        raise InvalidRequest("output", f"{str(folder)!r} holds a run already; --resume continues it")
+    for name in sorted(known.keys() | settings.keys()):
+        before, now = known.get(name), settings.get(name)
+        if before != now:
+            said = f"was {shown(before)} when the run began, and is {shown(now)}; use another folder"
+            raise InvalidRequest(name, said)
+
+
+def write_settings(folder: Path, settings: dict[str, Any]) -> None:
+    """Note the settings of a run."""
+    with disk.replaced(folder / SETTINGS) as handle:
+        disk.write_all(handle, (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def _settings_of(folder: Path) -> dict[str, Any] | None:
+    path = folder / SETTINGS
+    try:
+        known = read_json(path, MIB)
+    except Missing:
+        return None
+    except Unreadable as e:
+        raise InvalidRequest("output", f"{str(path)!r} {e}") from None
+    if not isinstance(known, dict):
+        raise InvalidRequest("output", f"{str(path)!r} holds no settings")
+    return known

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from stentor.batch.fields import FIELDS
-from stentor.batch.openai import NAMES
+from stentor.batch.fields import FIELDS, NAMES
 from stentor.errors import InvalidRequest
 from stentor.untrusted import Unreadable, parse_json
 

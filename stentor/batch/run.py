@@ -2,99 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from stentor.batch.files import Output
+from stentor.batch.files import Files
 from stentor.batch.item import Item, Outcome, failed
 from stentor.batch.manifest import Manifest
 from stentor.say.progress import SpeakingBar
 
 if TYPE_CHECKING:
+    from stentor.batch.over_ray import RayPool
     from stentor.batch.speaker import Speaker
 
+    Pool = Speaker | RayPool
+    """Speakers that work side by side."""
 
 WRONG_AT_ONCE = 1024  # rows of items that cannot be spoken, for which the disk is waited once
 
 
-class Pool(Protocol):
-    """Speakers that work side by side."""
-
-    @property
-    def at_once(self) -> int:
-        """Items that should be with it at a time."""
-        ...
-
-    @property
-    def options(self) -> frozenset[str]:
-        """Names of the options that the model takes."""
-        ...
-
-    def check(self, defaults: Mapping[str, Any]) -> None:
-        """Before anything else. InvalidRequest if the model does not take the defaults of the run."""
-        ...
-
-    def submit(self, item: Item) -> Future[Outcome]:
-        """Have an item spoken. The future raises what ends the run."""
-        ...
-
-    def close(self) -> None:
-        """Stop. What is being spoken is given up."""
-        ...
-
-
-class LocalPool:
-    """One speaker in this process. Twice what it speaks at once waits for it, so that it never waits for the loop."""
-
-    def __init__(self, speaker: Speaker) -> None:
-        self._speaker = speaker
-        self._threads = ThreadPoolExecutor(speaker.at_once, thread_name_prefix="stentor-batch")
-        self.at_once = 2 * speaker.at_once
-        self.options = speaker.options
-
-    def check(self, defaults: Mapping[str, Any]) -> None:
-        self._speaker.check(defaults)
-
-    def submit(self, item: Item) -> Future[Outcome]:
-        return self._threads.submit(self._speaker.speak, item)
-
-    def close(self) -> None:
-        self._speaker.close()
-        self._threads.shutdown(cancel_futures=True)
-
-
 @dataclass
 class Tally:
-    """Counts of what one run has spoken."""
+    """Report of a run. before: items of earlier runs. seconds: of audio. load, speaking: seconds of work. failures: the
+    first items that failed. complete: it was not interrupted."""
 
-    items: int = 0
-    seconds: float = 0.0  # of audio
-    failures: list[Outcome] = field(default_factory=list)  # the first of them
+    before: int
+    seconds: float = 0.0
+    load: float = 0.0
+    speaking: float = 0.0
+    failures: list[Outcome] = field(default_factory=list)
+    complete: bool = True
 
 
 class Results:
     """Keeps what becomes of items: audio at its place, then its row in the manifest."""
 
-    def __init__(self, output: Output, manifest: Manifest, bar: SpeakingBar, chars: int, failures: int) -> None:
-        """chars: spoken by earlier runs. failures: of which the tally keeps so many."""
-        self.tally = Tally()
+    def __init__(
+        self, output: Files, manifest: Manifest, bar: SpeakingBar, chars: int, tally: Tally, shown: int
+    ) -> None:
+        """chars: spoken by earlier runs. shown: failures that the tally keeps at most."""
         self._output, self._manifest, self._bar = output, manifest, bar
-        self._chars, self._failures = chars, failures
+        self._chars, self._tally, self._shown = chars, tally, shown
 
     def keep(self, outcomes: Sequence[Outcome], told: bool = False) -> None:
         """Keep outcomes, and show how far the run is. told: their failures were told before."""
         for rows in self._output.place(outcomes):
             self._manifest.append(rows)
-        tally = self.tally
         for outcome in outcomes:
-            tally.items += 1
-            tally.seconds += outcome.row.get("seconds", 0.0)
+            self._tally.seconds += outcome.row.get("seconds", 0.0)
             self._chars += outcome.chars
-            if outcome.path is None and not told and len(tally.failures) < self._failures:
-                tally.failures.append(outcome)
-        self._bar.at(self._chars, tally.seconds)
+            if outcome.path is None and not told and len(self._tally.failures) < self._shown:
+                self._tally.failures.append(outcome)
+        self._bar.at(self._chars, self._tally.seconds)
 
     def finish(self) -> None:
         """No outcome follows."""

@@ -4,65 +4,61 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from stentor.api import TTS
 from stentor.audio import Reference
 from stentor.batch.fields import listed
-from stentor.batch.item import SAID, Item, Outcome, failed
+from stentor.batch.item import SAID, Item, Outcome, Run, failed
 from stentor.batch.reader import LINE_BYTES
-from stentor.batch.references import References
 from stentor.client_names import OPENAI_VOICES, openai_voice, own_voice
 from stentor.config import Policy, path_of
+from stentor.engine.once import CacheCounts, LruCache, OnceCache
 from stentor.errors import EngineError, InvalidRequest, StentorError
+from stentor.models.info import ReferenceAudio
 from stentor.output.marks import Marks
 from stentor.request import Given
-from stentor.say.target import FileSink
+from stentor.say.target import Output
 from stentor.speech.result import Speech
 from stentor.speech.timing import faster
 from stentor.text.files import decoded
 from stentor.untrusted import Unreadable, read_bytes
 
 READ_HERE = ("text", "text_file", "reference", "reference_text", "prompt", "prompt_text", "speed")
+KEPT_BYTES = 256 * 2**20  # of samples of references. A file that was dropped is read again
+READERS = 2  # threads that read them
 AHEAD = 2  # items that are prepared, spoken or written at a time, for each slot of the engine
 
 
-@dataclass(frozen=True)
-class Work:
-    """How items are spoken. load: arguments of `TTS`. format: of the audio, as `stentor say` names it. inputs: the
-    folder from which lines name files. work: the folder for audio on its way. provenance, watermark: marks of the
-    audio."""
-
-    load: Mapping[str, Any]
-    format: str
-    inputs: Path
-    work: Path
-    provenance: bool = False
-    watermark: str | None = None
-
-
 class Speaker:
-    """A loaded model. `speak` is called from many threads, whose items are batched."""
+    """A loaded model. `speak` is called from many threads, whose items are batched.
 
-    def __init__(self, how: Work) -> None:
-        self._how = how
-        self._marks = Marks.of(how.provenance, how.watermark, how.load.get("model"))
+    at_once: items that should be with it at a time, so that neither the engine nor a thread waits for the caller.
+    """
+
+    def __init__(self, run: Run, work: Path) -> None:
+        """work: the folder for audio on its way."""
+        self._run, self._work = run, work
+        self._marks = Marks.of(run.provenance, run.watermark, run.load.get("model"))
         policy = Policy(max_queue=2**20)  # `at_once` bounds what waits
-        self._tts = TTS(**how.load, policy=policy)
+        self._tts = TTS(**run.load, policy=policy)
         self.references = References(self._tts.load_reference)
+        threads = AHEAD * self._tts.engine.sizes.slots
+        self.at_once = 2 * threads
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="stentor-batch")
 
     @property
     def options(self) -> frozenset[str]:
         """Names of the options that its model takes."""
         return frozenset(self._tts.spec.options)
 
-    @property
-    def at_once(self) -> int:
-        """Items that should be given to it at a time, so that the engine always has one waiting for each slot."""
-        return AHEAD * self._tts.engine.sizes.slots
+    def submit(self, item: Item) -> Future[Outcome]:
+        """Have an item spoken in a thread. The future raises what ends the run."""
+        return self._threads.submit(self.speak, item)
 
     def speak(self, item: Item) -> Outcome:
         """Speak an item into a file in the folder for audio on its way. What is wrong with the item is an outcome.
@@ -89,7 +85,7 @@ class Speaker:
         taken = {
             name: v
             for name, v in self._options(defaults).items()
-            if name not in ("retries", "split_granularity", "cleanup")
+            if name not in ("retries", "split_granularity", "cleanup", "word_timestamps")
         }
         self._tts.request("Hello.", **taken)
 
@@ -97,6 +93,7 @@ class Speaker:
         """Stop the engine. What is being spoken fails with EngineError."""
         self._tts.close()
         self.references.close()
+        self._threads.shutdown(cancel_futures=True)
 
     def _unforeseen(self, item: Item, error: Exception) -> Outcome:
         if not self._tts.engine.health().alive:
@@ -107,7 +104,7 @@ class Speaker:
     def _text(self, fields: Mapping[str, Any]) -> str:
         if "text" in fields:
             return str(fields["text"])
-        path = self._how.inputs / path_of("text_file", fields["text_file"])
+        path = self._run.inputs / path_of("text_file", fields["text_file"])
         try:
             data = read_bytes(path, LINE_BYTES)
         except Unreadable as e:
@@ -138,14 +135,14 @@ class Speaker:
 
     def _audio(self, param: str, path: str, text: str | None, taken: bool) -> Given:
         """The audio of a file. It is not read for a model that takes none, which says so."""
-        file = self._how.inputs / path_of(param, path)
+        file = self._run.inputs / path_of(param, path)
         return self.references.load(param, file, text) if taken else Reference(file, text)
 
     def _written(self, item: Item, text: str, speech: Speech) -> Outcome:
         """Write the audio, so that it lasts."""
         speed = float(item.fields.get("speed", 1.0))
-        path = self._how.work / f"{item.id}.{self._how.format}"
-        sink = FileSink(path, self._how.format, speech.sample_rate, speed, self._marks)
+        path = self._work / f"{item.id}.{self._run.format}"
+        sink = Output(path, self._run.format, speech.sample_rate, speed, self._marks)
         try:
             sink.feed(speech.samples)
         finally:
@@ -167,3 +164,31 @@ class Speaker:
             "input": item.digest,
         }
         return Outcome(row, item.chars, text, path)
+
+
+class References:
+    """Reference audio by path. For many threads, of which several that want one file wait for one reading."""
+
+    def __init__(self, load: Callable[[Reference], ReferenceAudio], kept_bytes: int = KEPT_BYTES) -> None:
+        """load: `TTS.load_reference`."""
+        kept: LruCache[ReferenceAudio] = LruCache(kept_bytes, lambda audio: audio.samples.nbytes)
+        self._load = load
+        self._files = OnceCache("stentor-batch-reference", READERS, kept, lambda: None)
+
+    def load(self, param: str, path: Path, text: str | None) -> ReferenceAudio:
+        """The audio of a file and its transcript. InvalidRequest names `param` and says what is wrong with the file."""
+        claim = self._files.claim(str(path), lambda: self._load(Reference(path)))
+        try:
+            return ReferenceAudio(claim.result().recording, text)
+        except InvalidRequest as e:
+            raise InvalidRequest(param, e.message) from None
+        finally:
+            claim.leave()
+
+    def counts(self) -> CacheCounts:
+        """`misses`: files that were read. `hits`: lines that took one that was there or being read."""
+        return self._files.counts()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._files.close()

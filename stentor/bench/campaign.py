@@ -1,7 +1,7 @@
 """One invocation: a run, repeats, a sweep or a search. Then it prints the report and writes the files."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stentor.bench import search, session
+from stentor.bench import session
 from stentor.bench.load.generator import Sender
 from stentor.bench.load.prompts import TextItem
 from stentor.bench.load.record import Spool, SpoolError
@@ -60,20 +60,10 @@ class BenchJob:
     require_real_time: bool = False
 
 
-@dataclass(frozen=True)
-class SystemUnderTest:
-    """The target of the load: the sender, and what it must know before a run's prompts are sent."""
-
-    sender: Sender
-    prepare: Callable[[Sequence[TextItem]], None]
-    spool: Spool
-    facts: Callable[[], Mapping[str, Any]]
-    """Asked when the load is over: GPU peaks are only known then."""
-
-
-async def run(job: BenchJob, target: SystemUnderTest) -> int:
-    """Do the job, print the report, write the files. Returns the exit code: 1 if nothing succeeded, if real time was
-    required and not kept, or if a disk was full. What was measured before is reported then."""
+async def run(job: BenchJob, sender: Sender, spool: Spool, facts: Callable[[], Mapping[str, Any]]) -> int:
+    """Do the job, print the report, write the files. facts: asked when the load is over, as GPU peaks are only known
+    then. Returns the exit code: 1 if nothing succeeded, if real time was required and not kept, or if a disk was full.
+    What was measured before is reported then."""
     runs: list[BenchRun] = []
     wrong: list[str] = []
     several = len(job.levels) > 1 or job.capacity is not None
@@ -83,9 +73,9 @@ async def run(job: BenchJob, target: SystemUnderTest) -> int:
         if several and settings.save_audio:
             settings = replace(settings, save_audio=settings.save_audio / f"run-{len(runs) + 1:02d}")
         plan = session.make_plan(level, settings, job.texts)
-        target.prepare(plan.prompts)
-        done = await session.run_level(target.sender, plan, level, settings, target.spool)
-        _score(done, job, target.spool)
+        sender.prepare(plan.prompts)
+        done = await session.run_level(sender, plan, level, settings, spool)
+        _score(done, job, spool)
         runs.append(done)
         if done.unsaved:
             wrong.append(f"--save-audio: {done.unsaved}")
@@ -107,7 +97,7 @@ async def run(job: BenchJob, target: SystemUnderTest) -> int:
         job = replace(job, capacity=None)  # a search that did not end has found nothing
     _print(job, runs, found)
     if job.files:
-        wrong += _write(job, job.files, target.facts(), runs, found)
+        wrong += _write(job, job.files, facts(), runs, found)
     for what in wrong:
         print(f"error: {what}", file=sys.stderr)
     kept = all(done.summary.verdict.maintained for done in runs)
@@ -126,7 +116,38 @@ async def _search(job: BenchJob, capacity: Capacity, measure: Callable[[Level], 
                 return False
         return True
 
-    return await search.highest_passing(passes, capacity.lowest_rps, capacity.highest_rps, capacity.tolerance)
+    return await highest_passing(passes, capacity.lowest_rps, capacity.highest_rps, capacity.tolerance)
+
+
+async def highest_passing(
+    passes: Callable[[float], Awaitable[bool]], lowest: float, highest: float, tolerance: float
+) -> float | None:
+    """Search the highest rate in [lowest, highest] that passes.
+
+    Doubles from `lowest` until a rate fails, then halves the interval (geometrically) until its ends differ by less
+    than `tolerance` (0.05 = 5 %). Passing is taken to be monotonic. Noise near the edge moves the answer by about
+    the tolerance.
+
+    Returns:
+        The highest rate that was tried and passed, or None if even `lowest` failed.
+    """
+    good: float | None = None
+    bad: float | None = None
+    rate = lowest
+    while bad is None and (good is None or good < highest):
+        if await passes(rate):
+            good, rate = rate, min(rate * 2, highest)
+        elif good is None:
+            return None
+        else:
+            bad = rate
+    while good is not None and bad is not None and bad / good > 1 + tolerance:
+        rate = (good * bad) ** 0.5
+        if await passes(rate):
+            good = rate
+        else:
+            bad = rate
+    return good
 
 
 def _misses(summary: Summary, slo_ttfa_s: float | None) -> str:
@@ -188,7 +209,7 @@ def _print(job: BenchJob, runs: Sequence[BenchRun], found: float | None) -> None
 
 
 def _levels(runs: Sequence[BenchRun]) -> str:
-    return levels_table([(label(done.level), done.summary) for done in runs], "load")
+    return levels_table([(label(done.level), done.summary) for done in runs])
 
 
 def _capacity_text(capacity: Capacity, found: float | None) -> str:

@@ -3,35 +3,13 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from stentor.bench.report.output import SCHEMA
+from stentor.bench.report.output import DESCRIBED, OF_ENGINE, SCHEMA
 from stentor.bench.report.table import markdown
 
-_SETTINGS = (
-    "backend",
-    "model_id",
-    "dataset_name",
-    "dataset_language",
-    "num_prompts",
-    "request_rate",
-    "burstiness",
-    "max_concurrency",
-    "ramp_up_strategy",
-    "duration_s",
-    "warmup_s",
-    "num_warmups",
-    "response_format",
-    "voice",
-    "language",
-    "seed",
-    "request_seed",
-    "extra_body",
-    "device",
-    "dtype",
-    "quantization",
-    "mode",
-)
+_SETTINGS = (*DESCRIBED, *OF_ENGINE, "num_prompts", "request_rate", "max_concurrency", "ramp_up_strategy", "seed")
 
 
 @dataclass(frozen=True)
@@ -117,10 +95,13 @@ def compare(first: Path, second: Path, threshold: float) -> Comparison:
     parts = [f"A: {first}", f"B: {second}"]
     regressions: list[str] = []
     for level in shared:
-        parts += ["", f"## {level}", *_differences(a[level][0], b[level][0]), ""]
+        old, new = a[level][0], b[level][0]
+        named = [name for name in _SETTINGS if old.get(name) != new.get(name)]
+        differing = [f"! {name} differs: {old.get(name)!r} against {new.get(name)!r}" for name in named]
+        parts += ["", f"## {level}", *differing, ""]
         head, body, worse = _table(a[level], b[level], threshold)
         regressions += [f"{level}: {key}" for key in worse]
-        parts += [markdown(head, body), "", _verdicts(a[level], b[level])]
+        parts += [markdown(head, body), "", f"Real-time maintained: A {_kept(a[level])}, B {_kept(b[level])}"]
     return Comparison("\n".join(parts), tuple(regressions))
 
 
@@ -137,12 +118,6 @@ def _by_level(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return levels
 
 
-def _differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
-    return [
-        f"! {name} differs: {a.get(name)!r} against {b.get(name)!r}" for name in _SETTINGS if a.get(name) != b.get(name)
-    ]
-
-
 def _table(
     a: list[dict[str, Any]], b: list[dict[str, Any]], threshold: float
 ) -> tuple[list[str], list[list[str]], list[str]]:
@@ -151,7 +126,7 @@ def _table(
         left, right = _values(a, row.key), _values(b, row.key)
         if not left or not right:
             continue
-        old, new = _mean(left), _mean(right)
+        old, new = fmean(left), fmean(right)
         change = (new - old) / abs(old) if old else (0.0 if new == old else float("inf"))
         mark = _mark(row, left, right, change, threshold)
         if mark == "worse":
@@ -165,10 +140,6 @@ def _values(runs: list[dict[str, Any]], key: str) -> list[float]:
     return [float(run[key]) for run in runs if isinstance(run.get(key), (int, float))]
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
-
-
 def _mark(row: _Row, left: list[float], right: list[float], change: float, threshold: float) -> str:
     if not row.better or abs(change) <= threshold:
         return ""
@@ -177,8 +148,5 @@ def _mark(row: _Row, left: list[float], right: list[float], change: float, thres
     return "better" if (change < 0) == (row.better == "lower") else "worse"
 
 
-def _verdicts(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> str:
-    def all_kept(runs: list[dict[str, Any]]) -> str:
-        return "YES" if all(run.get("real_time_maintained") for run in runs) else "NO"
-
-    return f"Real-time maintained: A {all_kept(a)}, B {all_kept(b)}"
+def _kept(runs: list[dict[str, Any]]) -> str:
+    return "YES" if all(run.get("real_time_maintained") for run in runs) else "NO"

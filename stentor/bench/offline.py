@@ -8,32 +8,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from stentor.bench.campaign import BenchJob, SystemUnderTest, run
+from stentor.bench.campaign import BenchJob, run
 from stentor.bench.load.generator import Clock
 from stentor.bench.load.prompts import TextItem
 from stentor.bench.load.record import Arrival, ArrivalKind, Failure, Reply, Spool
-from stentor.bench.metrics.playback import Samples
 from stentor.bench.report import facts
 
-
-class SpeechChunk(Protocol):
-    """The part of `stentor.Speech` that the benchmark uses."""
-
-    @property
-    def samples(self) -> Samples: ...
-    @property
-    def sample_rate(self) -> int: ...
-
-
-class SpeechEngine(Protocol):
-    """The part of `stentor.TTS` that the benchmark uses. Both methods may be called from any thread."""
-
-    def stream(self, text: str, **options: Any) -> Iterable[SpeechChunk]: ...
-    def generate(self, text: str, **options: Any) -> SpeechChunk: ...
+if TYPE_CHECKING:
+    from stentor.api import TTS, Speech
 
 
 @dataclass(frozen=True)
@@ -50,7 +36,7 @@ class InProcess:
     """Sends prompts to an engine, each in a thread of its own. Audio goes to `spool`."""
 
     def __init__(
-        self, engine: SpeechEngine, options: CallOptions, spool: Spool, threads: int, clock: Clock = time.perf_counter
+        self, engine: "TTS", options: CallOptions, spool: Spool, threads: int, clock: Clock = time.perf_counter
     ) -> None:
         self.clock = clock
         self._engine = engine
@@ -84,7 +70,7 @@ class InProcess:
         reply.ended = self.clock()
         return reply, chunks
 
-    def _answer(self, text: str, arguments: dict[str, Any]) -> Iterable[SpeechChunk]:
+    def _answer(self, text: str, arguments: dict[str, Any]) -> "Iterable[Speech]":
         if self._options.mode == "stream":
             return self._engine.stream(text, **arguments)
         return [self._engine.generate(text, **arguments)]
@@ -104,17 +90,14 @@ class InProcess:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def offline(
-    engine: SpeechEngine, options: CallOptions, job: BenchJob, threads: int, clock: Clock = time.perf_counter
-) -> int:
+def offline(engine: "TTS", options: CallOptions, job: BenchJob, threads: int, clock: Clock = time.perf_counter) -> int:
     """Run a job on an engine. Returns the exit code."""
     spool = Spool()
     sender = InProcess(engine, options, spool, threads, clock)
     client = {"client": facts.client_facts()}
     try:
         with facts.gpu_watch() as gpus:
-            target = SystemUnderTest(sender, sender.prepare, spool, lambda: client | gpus())
-            return asyncio.run(run(job, target))
+            return asyncio.run(run(job, sender, spool, lambda: client | gpus()))
     finally:
         sender.close()
         spool.close()

@@ -8,13 +8,15 @@ from dataclasses import replace
 
 import aiohttp
 
-from stentor.bench.campaign import BenchJob, SystemUnderTest, run
+from stentor.bench.campaign import BenchJob, run
 from stentor.bench.load.client import Client, ServerTarget
 from stentor.bench.load.generator import garbage_collection_off
 from stentor.bench.load.prompts import select
 from stentor.bench.load.record import Spool
 from stentor.bench.metrics.decode import decode
 from stentor.bench.report import facts
+
+MAY_PASS = ("connect", "disconnected", "timeout", "http_429")  # failures of a server that is not ready yet
 
 
 def serve(target: ServerTarget, make_job: Callable[[str], BenchJob], ready_timeout_s: float) -> int:
@@ -39,7 +41,7 @@ async def _serve(target: ServerTarget, make_job: Callable[[str], BenchJob], read
                 "server": await facts.server_facts(client.session, target.base_url),
             }
             with facts.gpu_watch(facts.is_local(target.base_url)) as gpus, garbage_collection_off():
-                return await run(job, SystemUnderTest(client, client.prepare, spool, lambda: known | gpus()))
+                return await run(job, client, spool, lambda: known | gpus())
     finally:
         spool.close()
 
@@ -74,7 +76,7 @@ async def _wait_until_ready(client: Client, job: BenchJob, spool: Spool, timeout
             return
         refused = failure.kind.startswith("http_")
         why = f"{reply.status} {failure.message}" if refused else failure.message
-        if not _may_pass(failure.kind):
+        if failure.kind not in MAY_PASS and not failure.kind.startswith("http_5"):
             what = "refuses the request" if refused else "answers the request without valid audio"
             raise ValueError(f"{client.target.url} {what}: {why}")
         if not told:
@@ -83,8 +85,3 @@ async def _wait_until_ready(client: Client, job: BenchJob, spool: Spool, timeout
         if time.monotonic() > deadline:
             raise ValueError(f"{client.target.url} is not ready after {timeout_s:g} s: {why}")
         await asyncio.sleep(1)
-
-
-def _may_pass(kind: str) -> bool:
-    """Whether a failure of this kind may be that of a server which is not ready yet."""
-    return kind in ("connect", "disconnected", "timeout", "http_429") or kind.startswith("http_5")

@@ -1,19 +1,18 @@
 """One level of load, from schedule to summary. The server and the in-process benchmark share it."""
 
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
-from stentor.bench.load import arrivals, generator, prompts
-from stentor.bench.load.arrivals import Ramp
-from stentor.bench.load.generator import LoadPlan, Sender, Trace
+from stentor.bench.load import generator, prompts
+from stentor.bench.load.generator import LoadPlan, Ramp, Sender, Trace
 from stentor.bench.load.prompts import TextItem
-from stentor.bench.load.record import Exchange, Framing, Spool
+from stentor.bench.load.record import Exchange, Floats, Framing, Spool
 from stentor.bench.metrics import quality
 from stentor.bench.metrics.decode import DecodedAudio, decode
 from stentor.bench.metrics.measure import RequestResult, measure
@@ -81,14 +80,14 @@ def make_plan(level: Level, settings: Settings, texts: Sequence[TextItem]) -> Lo
     )
 
 
-def _offsets(level: Level, settings: Settings, total: float | None) -> arrivals.Times | None:
+def _offsets(level: Level, settings: Settings, total: float | None) -> Floats | None:
     if level.ramp:
-        return arrivals.ramped(settings.num_prompts, level.ramp, settings.burstiness, level.seed)
+        return generator.ramped(settings.num_prompts, level.ramp, settings.burstiness, level.seed)
     if np.isinf(level.rate):
         return None if level.max_concurrency else np.zeros(settings.num_prompts)
     if total:
-        return arrivals.fixed_duration(total, level.rate, settings.burstiness, level.seed)
-    return arrivals.fixed_count(settings.num_prompts, level.rate, settings.burstiness, level.seed)
+        return generator.fixed_duration(total, level.rate, settings.burstiness, level.seed)
+    return generator.fixed_count(settings.num_prompts, level.rate, settings.burstiness, level.seed)
 
 
 async def run_level(sender: Sender, plan: LoadPlan, level: Level, settings: Settings, spool: Spool) -> BenchRun:
@@ -97,14 +96,18 @@ async def run_level(sender: Sender, plan: LoadPlan, level: Level, settings: Sett
         await sender.send(prompt)
     spool.clear()
     total = None if plan.offsets is None and plan.duration else len(plan.prompts)
-    with Progress(total, settings.progress) as progress:
-        trace = await generator.run(plan, sender, progress.add)
+    shown = settings.progress and sys.stderr.isatty()
+    words = "{n_fmt} of {total_fmt} requests done, {rate_fmt} "
+    with tqdm(total=total, unit=" req", disable=not shown, leave=False, mininterval=0.25, bar_format=words) as progress:
+        trace = await generator.run(plan, sender, progress.update)
     results: list[RequestResult] = []
     folder, unsaved = settings.save_audio, None
     # Not by the prompt's index: a closed loop with a duration repeats prompts.
     for number, exchange in enumerate(trace.exchanges):
         audio = decode_reply(exchange, spool, settings)
-        results.append(_measure(exchange, audio))
+        results.append(measure(exchange, audio))
+        if audio is not None:
+            results[-1].quality = quality.assess(audio, exchange.prompt.text)
         if folder is not None and unsaved is None and audio is not None and audio.samples.size:
             unsaved = _save(folder / f"{number:05d}.wav", audio)
     window = _window(trace, settings)
@@ -128,13 +131,6 @@ def decode_reply(exchange: Exchange, spool: Spool, settings: Settings) -> Decode
     if exchange.reply is None:
         return None
     return decode(exchange.reply, spool.get(exchange.reply.body), settings.framing, settings.assumed_rate)
-
-
-def _measure(exchange: Exchange, audio: DecodedAudio | None) -> RequestResult:
-    result = measure(exchange, audio)
-    if audio is not None:
-        result.quality = quality.assess(audio, exchange.prompt.text)
-    return result
 
 
 def _save(path: Path, audio: DecodedAudio) -> str | None:
@@ -186,30 +182,3 @@ async def _check_determinism(
         "other_length": lengths,
         "largest_difference": largest,
     }
-
-
-class Progress:
-    """A counter on stderr while a terminal watches."""
-
-    def __init__(self, total: int | None, wanted: bool) -> None:
-        self._total = total
-        self._done = 0
-        self._shown_at = self._started = time.perf_counter()
-        self._wanted = wanted and sys.stderr.isatty()
-
-    def __enter__(self) -> "Progress":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._wanted:
-            print("\r" + " " * 60 + "\r", end="", file=sys.stderr, flush=True)
-
-    def add(self, done: int) -> None:
-        """Count finished requests. It writes at most four times a second."""
-        self._done += done
-        now = time.perf_counter()
-        if self._wanted and now - self._shown_at > 0.25:
-            self._shown_at = now
-            of = f" of {self._total}" if self._total is not None else ""
-            rate = self._done / (now - self._started)
-            print(f"\r{self._done}{of} requests done, {rate:.2f} req/s ", end="", file=sys.stderr, flush=True)

@@ -59,7 +59,9 @@ class Stretch:
         if self.start + len(self.buffer) < max(high, follow) + size:
             return None
         position = 0 if self.frame == 0 else self._best(low, high, follow, size)
-        frame = self._cut(position, size) * (self.window if self.frame else np.r_[_ones(self.hop), self._fall()])
+        frame = self._cut(position, size) * (
+            self.window if self.frame else np.r_[np.ones(self.hop, np.float32), self.window[self.hop :]]
+        )
         block: np.ndarray = self.tail + frame[: self.hop]
         self.tail = frame[self.hop :]
         self.last, self.frame = position, self.frame + 1
@@ -67,9 +69,6 @@ class Stretch:
         keep = min(max(0, round(self.frame * self.hop * self.speed) - self.tolerance), self.last + self.hop)
         self.buffer, self.start = self.buffer[keep - self.start :], keep
         return block
-
-    def _fall(self) -> np.ndarray:
-        return self.window[self.hop :]
 
     def _cut(self, position: int, size: int) -> np.ndarray:
         return self.buffer[position - self.start : position - self.start + size]
@@ -116,7 +115,3 @@ def pcm16(samples: np.ndarray) -> np.ndarray:
     scaled *= 32767.0
     whole: np.ndarray = np.rint(scaled, out=scaled).astype("<i2")
     return whole
-
-
-def _ones(n: int) -> np.ndarray:
-    return np.ones(n, np.float32)

@@ -133,7 +133,7 @@ def file_encoder(format: str, rate: int, file: IO[bytes], comment: str | None = 
     if format in LAWS:
         return FilePlain(G711(format), file)
     if format == "wav":
-        return FileWav(rate, file, comment)
+        return WholeWav(rate, comment, file)
     if format == "ogg" or (format in LIBSNDFILE and importlib.util.find_spec("av") is None):
         return SndFile(format, rate, file, comment)
     return Compressed(FILES[format], rate, True, file, comment)
@@ -196,22 +196,6 @@ class Wav(Pcm):
         return header
 
 
-class WholeWav(Pcm):
-    """A wav with its length in the header."""
-
-    def __init__(self, rate: int, comment: str | None = None) -> None:
-        self.rate, self.comment = rate, comment
-        self.data: list[bytes] = []
-
-    def feed(self, samples: np.ndarray) -> bytes:
-        self.data.append(super().feed(samples))
-        return b""
-
-    def finish(self) -> bytes:
-        data = b"".join(self.data)
-        return wav_header(self.rate, len(data), self.comment) + data
-
-
 class FilePlain:
     """Samples without header, in a file."""
 
@@ -226,19 +210,23 @@ class FilePlain:
         return b""
 
 
-class FileWav(FilePlain):
-    """A wav file whose header is right after `finish`."""
+class WholeWav:
+    """A wav with its length in the header. file: where it is written to, in place of what `finish` returns."""
 
-    def __init__(self, rate: int, file: IO[bytes], comment: str | None = None) -> None:
-        super().__init__(Pcm(), file)
+    def __init__(self, rate: int, comment: str | None = None, file: IO[bytes] | None = None) -> None:
         self.rate, self.comment = rate, comment
-        self.header_bytes = file.write(wav_header(rate, None, comment))
+        self.file = io.BytesIO() if file is None else file
+        self.header_bytes = self.file.write(wav_header(rate, None, comment))
+
+    def feed(self, samples: np.ndarray) -> bytes:
+        self.file.write(pcm16(samples).tobytes())
+        return b""
 
     def finish(self) -> bytes:
         size = self.file.tell() - self.header_bytes
         self.file.seek(0)
         self.file.write(wav_header(self.rate, size, self.comment))
-        return b""
+        return self.file.getvalue() if isinstance(self.file, io.BytesIO) else b""
 
 
 class SndFile:

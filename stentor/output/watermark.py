@@ -12,8 +12,8 @@ from typing import Protocol
 import numpy as np
 
 from stentor.arguments import shown, whole
+from stentor.config import function_of
 from stentor.errors import InvalidRequest, WatermarkError
-from stentor.plugins import function_named
 
 PROBED = (8_000, 24_000, 48_000)  # Hz: the lowest and the highest that is sent, and the usual one
 
@@ -41,9 +41,7 @@ Make = Callable[[int], Watermark]
 
 def load(watermark: str | Make) -> Make:
     """The function of `package.module:function`, tried on noise. InvalidRequest says what is wrong with it."""
-    make = function_named("watermark", watermark) if isinstance(watermark, str) else watermark
-    if not callable(make):
-        raise InvalidRequest("watermark", f"must be package:function, or a function, got {shown(watermark)}")
+    make: Make = function_of("watermark", watermark)
     for rate in PROBED:
         _probe(make, rate)
     return make

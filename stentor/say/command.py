@@ -16,16 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import stentor
 from stentor.errors import InvalidRequest, StentorError
+from stentor.flags import check_files, check_speed, request_options
 from stentor.say import source, target
-from stentor.say.flags import OPTIONS, check_files, check_speed
 from stentor.say.progress import SpeakingBar, loading
-from stentor.say.target import HEADERLESS, Sink, Target
+from stentor.say.target import HEADERLESS, Target
 from stentor.speech.timing import SegmentTiming, faster, srt, vtt
 from stentor.text.cleanup import steps
 
 if TYPE_CHECKING:
     from stentor.api import TTS
+    from stentor.output.player import Player
     from stentor.output.watermark import Make
+
+    Sink = target.Output | Player
 
 CUT, LEFT_OUT = 3, 5  # exit codes: the audio was written, but max_frames cut it, or a part of the text is not in it
 MOST_SHOWN = 8  # pieces of text that cannot be spoken, which are named
@@ -46,21 +49,27 @@ class Spoken:
     ignored: list[str] = field(default_factory=list)  # pieces of the text that the model cannot speak
 
 
-def run(args: argparse.Namespace) -> int:
-    """Speak. Returns 0, 3 if the speech was cut by max_frames, or 5 if the model cannot speak a part of the text."""
+def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
+    """Speak, with these arguments of `TTS`.
+
+    Returns 0, 3 if the speech was cut by max_frames, or 5 if the model cannot speak a part of the text.
+    """
     text = source.read(args.text, args.file)
     out = target.check(args.output, args.format, args.play)
     _check_flags(args)
     marks = target.marks(args.provenance, args.watermark, args.model, None if out is None else out.format)
     play = _player(args.speed, marks.watermark) if args.play else None
     options, started = _request_options(args), time.perf_counter()
-    with _loaded(args) as tts, _without_log():
+    with _loaded(load) as tts, _without_log():
         loaded = time.perf_counter()
-        sinks: list[Sink] = [] if out is None else [target.open_sink(out, tts.sample_rate, args.speed, marks)]
+        sinks: list[Sink] = (
+            [] if out is None else [target.Output(out.path, out.format, tts.sample_rate, args.speed, marks)]
+        )
         if play is not None:
             sinks.append(play(tts.sample_rate))
         spoken = Spoken()
-        with _written(_place(out)), _told_if_interrupted(out, spoken, args.speed):
+        where = "the loudspeaker" if out is None else out.path or "standard output"
+        with _written(where), _told_if_interrupted(out, spoken, args.speed):
             _speak(tts, text, options, sinks, spoken)
     if args.srt is not None:
         subtitles = SUBTITLES[args.srt.suffix.lower()](faster(spoken.segments, args.speed))
@@ -92,21 +101,11 @@ def _player(speed: float, watermark: Make | None) -> Callable[[int], Sink]:
     return lambda rate: player.Player(library, rate, speed, watermark)
 
 
-def _loaded(args: argparse.Namespace) -> TTS:
-    with loading(args.model or "the built-in voice"):
+def _loaded(load: dict[str, Any]) -> TTS:
+    with loading(load.get("model", "the built-in voice")):
         from stentor.api import TTS
 
-        engine = {} if args.threads is None else {"threads": args.threads}
-        return TTS(
-            args.model,
-            device=args.device,
-            dtype=args.dtype,
-            quantization=args.quantization,
-            lora=args.lora,
-            lexicon=args.lexicon,
-            max_num_seqs=1,
-            **engine,
-        )
+        return TTS(**load, max_num_seqs=1)
 
 
 def _check_flags(args: argparse.Namespace) -> None:
@@ -123,22 +122,18 @@ def _check_flags(args: argparse.Namespace) -> None:
 
 
 def _request_options(args: argparse.Namespace) -> dict[str, Any]:
-    split = "sentence" if args.srt is not None and args.split == "auto" else args.split
-    given = {
-        "voice": args.voice,
-        "language": args.language,
-        "instructions": args.instructions,
-        "seed": args.seed,
-        "split_granularity": split,
-        "cleanup": args.cleanup,
-        "word_timestamps": args.words or None,
-        **{name: getattr(args, name) for name in OPTIONS},
-    }
+    given = request_options(args)
+    if args.srt is not None and args.split == "auto":
+        given["split_granularity"] = "sentence"
+    if args.words:
+        given["word_timestamps"] = True
+    if args.seed is not None:
+        given["seed"] = args.seed
     if args.reference is not None:
         given["reference"] = stentor.Reference(args.reference, args.reference_text)
     if args.prompt is not None:
         given["prompt"] = stentor.Reference(args.prompt, args.prompt_text)
-    return {k: v for k, v in given.items() if v is not None}
+    return given
 
 
 def _speak(tts: TTS, text: str, options: dict[str, Any], sinks: Sequence[Sink], spoken: Spoken) -> None:
@@ -178,11 +173,6 @@ def _report_speed(spoken: Spoken, load: float) -> None:
         f"first audio {spoken.first:.2f} s, RTF {spoken.took / max(spoken.seconds, 1e-9):.2f}",
         file=sys.stderr,
     )
-
-
-def _place(out: Target | None) -> Path | str:
-    """Where the audio goes, in words."""
-    return "the loudspeaker" if out is None else out.path or "standard output"
 
 
 @contextmanager

@@ -6,15 +6,16 @@ import importlib.util
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING
 
 from stentor.config import path_of
 from stentor.errors import InvalidRequest
-from stentor.say.flags import FORMATS
+from stentor.flags import FORMATS
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from stentor.output.encode import Encoder
     from stentor.output.marks import Marks
 
 PIPED = ("wav", "raw", "mp3", "flac", "opus", "aac", "ulaw", "alaw")  # formats that are written without going back
@@ -32,14 +33,6 @@ class Target:
     format: str
 
 
-class Sink(Protocol):
-    """Takes float32 samples [n] at the model's rate."""
-
-    def feed(self, samples: np.ndarray) -> None: ...
-
-    def finish(self) -> None: ...
-
-
 def check(output: str | None, format: str | None, play: bool) -> Target | None:
     """The output that the flags name, or None where the audio is only played. InvalidRequest says what cannot be."""
     if output is None and play:
@@ -52,7 +45,9 @@ def check(output: str | None, format: str | None, play: bool) -> Target | None:
         raise InvalidRequest("output", f"folder {str(path.parent)!r} does not exist")
     known = format or SUFFIXES.get(path.suffix.lower())
     if known is None:
-        raise InvalidRequest("output", f"cannot write {path.suffix or 'a file without suffix'!r}; {_known()}")
+        raise InvalidRequest(
+            "output", f"cannot write {path.suffix or 'a file without suffix'!r}; use {', '.join(SUFFIXES)}"
+        )
     return Target(path, available(known, WRITTEN))
 
 
@@ -82,72 +77,45 @@ def marks(provenance: bool, watermark: str | None, model: str | None, format: st
     return Marks.of(provenance, watermark, model)
 
 
-def _known() -> str:
-    return "use " + ", ".join(SUFFIXES)
+class Output:
+    """A file that grows with the speech, or standard output (path None). What has been spoken is in it also when the
+    rest fails. A file is made with the first samples. rate: Hz of what is written."""
 
-
-def open_sink(target: Target, rate: int, speed: float, marks: Marks) -> Sink:
-    """The sink of a target for audio of `rate` Hz. A file is made with the first samples."""
-    if target.path is None:
-        return PipeSink(target.format, rate, speed, marks)
-    return FileSink(target.path, target.format, rate, speed, marks)
-
-
-class FileSink:
-    """A file that grows with the speech. What has been spoken is in it also when the rest fails."""
-
-    def __init__(self, path: Path, format: str, rate: int, speed: float, marks: Marks) -> None:
+    def __init__(self, path: Path | None, format: str, rate: int, speed: float, marks: Marks) -> None:
         from stentor.output.effects import EffectChain
-        from stentor.output.encode import Encoder, legal_rate
+        from stentor.output.encode import legal_rate
 
-        self.path, self.format = path, _container(format)
-        self.rate = legal_rate(self.format, rate)
+        self._path, self._format = path, "pcm" if format == "raw" else format
+        self.rate = legal_rate(self._format, rate)
         self._chain = EffectChain(rate, self.rate, speed, marks.watermark)
         self._comment = marks.comment
-        self._file: IO[bytes] | None = None
-        self._encoder: Encoder | None = None
+        self._opened = self._open() if path is None else None
 
     def feed(self, samples: np.ndarray) -> None:
-        from stentor.output.encode import file_encoder
-
-        if self._encoder is None:
-            self._file = self.path.open("wb")
-            self._encoder = file_encoder(self.format, self.rate, self._file, self._comment)
-        self._encoder.feed(self._chain.feed(samples))
+        self._opened = self._opened or self._open()
+        self._write(*self._opened, self._chain.feed(samples))
 
     def finish(self) -> None:
-        """Complete the file."""
-        if self._encoder is None or self._file is None:
+        """Complete it."""
+        if self._opened is None:
             return
-        self._encoder.feed(self._chain.finish())
-        self._encoder.finish()
-        self._file.close()
+        encoder, file = self._opened
+        self._write(encoder, file, self._chain.finish())
+        file.write(encoder.finish())
+        file.flush()
+        if self._path is not None:
+            file.close()
 
+    def _open(self) -> tuple[Encoder, IO[bytes]]:
+        from stentor.output.encode import encoder, file_encoder
 
-class PipeSink:
-    """Standard output."""
-
-    def __init__(self, format: str, rate: int, speed: float, marks: Marks) -> None:
-        from stentor.output.effects import EffectChain
-        from stentor.output.encode import encoder, legal_rate
-
-        name = _container(format)
-        target = legal_rate(name, rate)
-        self._chain = EffectChain(rate, target, speed, marks.watermark)
-        self._encoder = encoder(name, target, whole=False, comment=marks.comment)
-
-    def feed(self, samples: np.ndarray) -> None:
-        self._write(self._encoder.feed(self._chain.feed(samples)))
-
-    def finish(self) -> None:
-        self._write(self._encoder.feed(self._chain.finish()) + self._encoder.finish())
+        if self._path is None:
+            return encoder(self._format, self.rate, whole=False, comment=self._comment), sys.stdout.buffer
+        file = self._path.open("wb")
+        return file_encoder(self._format, self.rate, file, self._comment), file
 
     @staticmethod
-    def _write(data: bytes) -> None:
-        if data:
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
-
-
-def _container(format: str) -> str:
-    return "pcm" if format == "raw" else format
+    def _write(encoder: Encoder, file: IO[bytes], samples: np.ndarray) -> None:
+        if data := encoder.feed(samples):  # nothing where the encoder writes into the file
+            file.write(data)
+            file.flush()

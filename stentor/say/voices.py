@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
+from typing import Any
 
 from stentor.api import TTS
 from stentor.models.info import ModelInfo
 from stentor.say.progress import loading
 
 
-def run(args: argparse.Namespace) -> int:
-    """Load the model and print what its spec says."""
-    with loading(args.model or "the built-in voice"):
-        tts = TTS(args.model, device=args.device, dtype=args.dtype, quantization=args.quantization, max_num_seqs=1)
+def run(load: dict[str, Any]) -> int:
+    """Load the model with these arguments of `TTS` and print what its spec says."""
+    with loading(load.get("model", "the built-in voice")):
+        tts = TTS(**load, max_num_seqs=1)
     with tts:
         for name, value in facts(tts.spec).items():
             print(f"{name:<16}{value}")
@@ -22,8 +22,9 @@ def run(args: argparse.Namespace) -> int:
 def facts(spec: ModelInfo) -> dict[str, str]:
     """Describe what a request may say about the voice."""
     shortest, longest = spec.reference_seconds
+    said = {name: f" ({description})" for name, description in spec.voice_descriptions.items()}
     return {
-        "voices": ", ".join(_described(name, spec) for name in spec.voices) or "one, which needs no name",
+        "voices": ", ".join(name + said.get(name, "") for name in spec.voices) or "one, which needs no name",
         "languages": ", ".join(spec.languages) or "chosen from the text",
         "--reference": f"{shortest:g} to {longest:g} s of speech to clone" if spec.takes_reference else "not supported",
         "--prompt": "speech to continue" if spec.takes_prompt else "not supported",
@@ -31,7 +32,3 @@ def facts(spec: ModelInfo) -> dict[str, str]:
         "--srt": "times of sentences, and of words with --words" if spec.alignment else "times of sentences",
         "sample rate": f"{spec.sample_rate} Hz",
     }
-
-
-def _described(name: str, spec: ModelInfo) -> str:
-    return f"{name} ({spec.voice_descriptions[name]})" if name in spec.voice_descriptions else name

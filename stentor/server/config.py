@@ -19,6 +19,7 @@ from stentor.arguments import shown
 from stentor.client_names import taken_by_model
 from stentor.config import DTYPES, check_device, check_quantization, path_of
 from stentor.errors import InvalidRequest
+from stentor.flags import ALIGNER, LEXICON, LORA, MODEL, THREADS, Flag
 from stentor.server.limits import LIMITS
 from stentor.server.load_options import load_options
 from stentor.server.lora_modules import lora_modules
@@ -36,6 +37,11 @@ HOST = re.compile(r"\*|(\*\.)?[\w.-]+|[0-9A-Fa-f.:]+")
 def option(default: Any, help: str, **more: Any) -> Any:
     """A field with its help text. `more` may hold `names` (other flags), `choices`, and `commas` between its values."""
     return field(default=default, metadata={"help": help, **more})
+
+
+def common(table: Mapping[str, Flag], name: str) -> Any:
+    """A field that is a flag of other commands too."""
+    return option(table[name]["default"], table[name]["help"])
 
 
 GROUPS = {
@@ -60,12 +66,12 @@ class ServerConfig:
     served_model_name: tuple[str, ...] = option(
         (), "name of each model in requests and answers, the first if there is one model with several; default: its own"
     )
-    device: str = option("auto", "auto, cpu, cuda or cuda:N")
+    device: str = common(MODEL, "device")
     dtype: str = option("auto", "precision of the language model", choices=DTYPES)
     quantization: tuple[str, ...] = option(
         (), "weights of the language model: auto, int8 or fp8; auto,int8 gives each model its own", commas=True
     )
-    lora: str | None = option(None, "LoRA weights to merge at load")
+    lora: str | None = common(LORA, "lora")
     lora_modules: tuple[str, ...] = option(
         (), "name=path, adapters whose names requests may give as model, one or more; repeatable", nargs="+"
     )
@@ -73,10 +79,8 @@ class ServerConfig:
     max_lora_rank: int | None = option(None, "largest rank of an adapter; default: that of --lora-modules, or 32")
     allow_runtime_lora_updating: bool = option(False, "answer /v1/load_lora_adapter and /v1/unload_lora_adapter")
     allowed_lora_path: str | None = option(None, "directory from which adapters may be loaded at run time")
-    lexicon: str | None = option(None, "YAML file of words and how they are said: phonemes between slashes, or words")
-    aligner: str | None = option(
-        None, "package:function, which finds the times of words in other languages than English"
-    )
+    lexicon: str | None = common(LEXICON, "lexicon")
+    aligner: str | None = common(ALIGNER, "aligner")
     load_options: tuple[str, ...] = option(
         (), "name=value, options of the model's family, such as stream_window=20; one or more; repeatable", nargs="+"
     )
@@ -89,7 +93,7 @@ class ServerConfig:
     )
     deterministic: bool = option(False, "on CUDA, the same seed gives the same bytes whatever else is served; slower")
     require_graphs: bool = option(False, "do not start if a CUDA graph cannot be captured")
-    threads: int | None = option(None, "torch threads of the engine on a CPU")
+    threads: int | None = common(THREADS, "threads")
     warmup: bool = option(True, "speak a sentence before /ready says yes")
     idle_unload_seconds: float | None = option(
         None, "unload a model that was idle for so long; the next request loads it again; default: it stays"

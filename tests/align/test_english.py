@@ -10,10 +10,8 @@ import torch
 
 import stentor
 from stentor.align.english import EnglishAlignment, word_classes
-from stentor.align.mel import MELS, RATE, STACK, LogMel
-from stentor.align.network import DELAY, Network
-from stentor.align.path import word_frames
-from stentor.align.phonemes import CLASSES, GAP, SYMBOLS
+from stentor.align.network import DELAY, MELS, RATE, STACK, LogMel, Network
+from stentor.align.path import CLASSES, GAP, SYMBOLS, word_frames
 from stentor.speech.words import sounding_words
 from stentor.text.marks import TextMarks
 from training.train_aligner import Net, export, through_mp3, through_telephone

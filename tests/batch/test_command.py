@@ -108,6 +108,22 @@ def test_bad_items_are_recorded_and_counted_among_good_ones(tmp_path: Path, caps
         assert words in said.err
 
 
+def test_words_are_timed_where_a_line_or_the_run_asks_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    german = {"text": "Die Katze sitzt dort."}
+    items = [{"id": "a", **german}, {"id": "b", **german, "word_timestamps": False}]
+    flags = ["--words", "--aligner", "tests.helpers.aligners:every"]
+    assert speak(tmp_path, items, *flags) == CUT
+    found, none = [row["segments"][0]["words"] for row in manifest(tmp_path / "out")]
+    assert none == []
+    assert [word["text"] for word in found] == ["Die", "Katze", "sitzt", "dort."]
+    assert [word["end"] for word in found] == pytest.approx([18 / 600 * (n + 1) / 4 for n in range(4)])
+    assert "does not take" not in capsys.readouterr().err
+    assert speak(tmp_path, items, "--words", "--resume") == 2
+    assert "aligner: was 'tests.helpers.aligners:every' when the run began, and is None" in capsys.readouterr().err
+
+
 def test_a_line_may_name_an_adapter(tmp_path: Path) -> None:
     made = adapters.make(tmp_path / "anna", 1, 4, ("q_proj", "v_proj"))
     said = {"text": "Hello there.", "seed": 5, "max_frames": 3, "flow_steps": 2}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import stentor
-from stentor.batch.openai import unfolded
+from stentor.batch.fields import unfolded
 from stentor.errors import InvalidRequest
 from tests.batch.runs import CUT, SOME_FAILED, manifest, speak
 

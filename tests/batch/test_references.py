@@ -11,7 +11,7 @@ import pytest
 
 import stentor
 from stentor.audio import Recording
-from stentor.batch.references import References
+from stentor.batch.speaker import References
 from stentor.models.info import ReferenceAudio
 from tests.batch.runs import CUT, SOME_FAILED, TOY, manifest, speak
 from tests.helpers.patience import STUCK_S

@@ -1,4 +1,4 @@
-"""A tar that is filled sample by sample, cut anywhere, and the catalogue that holds the items of a run."""
+"""A shard that is filled item by item, cut anywhere, and the catalogue that holds the items of a run."""
 
 from __future__ import annotations
 
@@ -12,60 +12,96 @@ import pytest
 
 from stentor.batch import reader
 from stentor.batch.catalogue import WINDOW, Catalogue
-from stentor.batch.item import Item, Run, checked
+from stentor.batch.files import Shards, pack_tar
+from stentor.batch.item import Item, Outcome, Run, checked
 from stentor.batch.manifest import rows
 from stentor.batch.reader import records
-from stentor.batch.samples import Sample, SampleFile, read
 from stentor.errors import EngineError, InvalidRequest
 
 
-def sample(id: str, audio: bytes) -> Sample:
+def shards(folder: Path, size: int = 100) -> Shards:
+    (folder / ".work").mkdir(exist_ok=True)
+    return Shards(folder, folder / ".work", size, "wav", ".tar", pack_tar)
+
+
+def spoken(folder: Path, id: str, audio: bytes) -> Outcome:
+    """An item whose audio is on its way."""
+    path = folder / ".work" / f"{id}.wav"
+    path.write_bytes(audio)
     row = {"id": id, "line": 1, "status": "ok", "finish_reason": "stop", "input": "x"}
-    named = {"member": f"{id}.wav", "sha256": hashlib.sha256(audio).hexdigest()}
-    return Sample({**row, **named}, f"text of {id}", audio)
+    return Outcome({**row, "sha256": hashlib.sha256(audio).hexdigest()}, 1, f"text of {id}", path)
 
 
-def filled(path: Path) -> bytes:
-    file = SampleFile(path)
-    for n in range(3):
-        file.add(sample(f"s{n}", bytes([n]) * (300 * n)))
-    file.close()
-    return path.read_bytes()
+def place(output: Shards, *outcomes: Outcome) -> list[str]:
+    """The ids that are listed."""
+    return [row["id"] for rows in output.place(outcomes) for row in rows]
 
 
-def test_a_tar_that_breaks_off_anywhere_goes_on_behind_its_last_whole_sample(tmp_path: Path) -> None:
-    whole = filled(tmp_path / "a.tar")
-    ends = [0, *(s.end for s in read(tmp_path / "a.tar"))]
+def filled(folder: Path) -> Path:
+    """The list of an open shard with three items."""
+    output = shards(folder)
+    assert place(output, *(spoken(folder, f"s{n}", bytes([n]) * (300 * n)) for n in range(3))) == []
+    return folder / ".work/000000/rows.jsonl"
+
+
+def names(path: Path) -> list[str]:
+    with tarfile.open(path) as tar:
+        return tar.getnames()
+
+
+def test_a_list_that_breaks_off_anywhere_goes_on_behind_its_last_whole_item(tmp_path: Path) -> None:
+    whole = filled(tmp_path).read_bytes()
+    ends = [at + 1 for at, byte in enumerate(whole) if byte == ord("\n")]
     assert ends[-1] == len(whole)
-    for cut in [*range(0, len(whole), 97), *ends, *(e - 1 for e in ends[1:])]:
-        torn = tmp_path / "torn.tar"
-        torn.write_bytes(whole[:cut])
-        file = SampleFile(torn)
-        complete = sum(e <= cut for e in ends[1:])
-        assert [row["id"] for row in file.rows] == [f"s{n}" for n in range(complete)]
-        file.add(sample("next", b"audio"))
-        file.finish()
-        with tarfile.open(torn) as tar:
-            assert tar.getnames()[-3:] == ["next.wav", "next.txt", "next.json"]
-        assert len(list(read(torn))) == complete + 1
+    for cut in [*range(0, len(whole), 97), *ends, *(e - 1 for e in ends)]:
+        filled(tmp_path).write_bytes(whole[:cut])
+        output, complete = shards(tmp_path), sum(e <= cut for e in ends)
+        assert [[row["id"] for row in rows] for rows in output.recover()] == [[], [f"s{n}" for n in range(complete)]]
+        place(output, spoken(tmp_path, "next", b"audio"))
+        assert len(*output.finish()) == complete + 1
+        assert names(tmp_path / "shards/000000.tar")[-3:] == ["next.wav", "next.txt", "next.json"]
+        assert len(names(tmp_path / "shards/000000.tar")) == 3 * (complete + 1)
+        assert list((tmp_path / ".work").iterdir()) == []
+        (tmp_path / "shards/000000.tar").unlink()
 
 
-def test_what_a_lost_block_has_spoilt_does_not_count(tmp_path: Path) -> None:
-    whole = bytearray(filled(tmp_path / "a.tar"))
-    second = next(read(tmp_path / "a.tar")).end + 512
-    whole[second : second + 100] = bytes(100)
-    (tmp_path / "a.tar").write_bytes(whole)
-    assert [row["id"] for row in SampleFile(tmp_path / "a.tar").rows] == ["s0"]
+@pytest.mark.parametrize(("spoilt", "left"), [("s1.wav", ["s0", "s2"]), ("rows.jsonl", ["s0"])])
+def test_what_a_lost_block_has_spoilt_does_not_count(spoilt: str, left: list[str], tmp_path: Path) -> None:
+    listed = filled(tmp_path)
+    whole = bytearray((listed.parent / spoilt).read_bytes())
+    start = whole.index(b"\n") + 1 if spoilt == "rows.jsonl" else 100
+    whole[start : start + 100] = bytes(100)
+    (listed.parent / spoilt).write_bytes(whole)
+    assert [row["id"] for row in shards(tmp_path).recover()[1]] == left
+
+
+def test_a_shard_at_its_place_is_listed_once_more_after_a_crash_and_not_packed_again(tmp_path: Path) -> None:
+    filled(tmp_path)
+    output = shards(tmp_path, 3)
+    output.recover()
+    placing = output.place([spoken(tmp_path, "next", b"audio")])
+    assert next(placing) == []
+    assert [row["id"] for row in next(placing)] == ["s0", "s1", "s2"]
+    placing.close()  # as a crash before the manifest has them
+    before = (tmp_path / "shards/000000.tar").read_bytes()
+    output = shards(tmp_path, 3)
+    placed, kept = output.recover()
+    assert [row["id"] for row in placed] == ["s0", "s1", "s2"]
+    assert kept == []
+    place(output, spoken(tmp_path, "next", b"audio"))
+    assert [[row["path"] for row in rows] for rows in output.finish()] == [["shards/000001.tar"]]
+    assert (tmp_path / "shards/000000.tar").read_bytes() == before
+    assert list((tmp_path / ".work").iterdir()) == []
 
 
 @pytest.mark.parametrize("id", ["s" * 128, "plain"])
 def test_names_of_any_length_fit(id: str, tmp_path: Path) -> None:
-    file = SampleFile(tmp_path / "a.tar")
-    file.add(sample(id, b"audio"))
-    file.finish()
-    with tarfile.open(tmp_path / "a.tar") as tar:
+    output = shards(tmp_path)
+    place(output, spoken(tmp_path, id, b"audio"))
+    list(output.finish())
+    with tarfile.open(tmp_path / "shards/000000.tar") as tar:
         assert tar.getnames()[0] == f"{id}.wav"
-    assert [s.text for s in read(tmp_path / "a.tar")] == [f"text of {id}"]
+        assert tar.extractfile(f"{id}.txt").read().decode() == f"text of {id}"
 
 
 def test_only_the_last_line_of_a_manifest_may_be_torn(tmp_path: Path) -> None:
@@ -88,7 +124,7 @@ def test_memory_does_not_grow_with_the_input_and_the_longest_of_a_window_is_firs
     catalogue, seen, before = Catalogue(), 0, (-1, 0)
     with (tmp_path / "in.jsonl").open("rb") as file:
         for record in records(file, "jsonl"):
-            catalogue.add(checked(record, Run({}, 0, tmp_path, True)))
+            catalogue.add(checked(record, Run(tmp_path)))
     filled = tracemalloc.get_traced_memory()[1]
     for item in catalogue.todo():
         at = (item.line // WINDOW, -item.chars)
@@ -104,9 +140,7 @@ def test_memory_does_not_grow_with_the_input_and_the_longest_of_a_window_is_firs
 def test_a_full_disk_of_temporary_files_is_named(tmp_path: Path) -> None:
     catalogue = Catalogue()
     catalogue._db.execute("PRAGMA max_page_count = 8")
-    items = (
-        checked(record, Run({}, 0, tmp_path, True)) for record in records(io.BytesIO(b'{"text": "x"}\n' * 999), "jsonl")
-    )
+    items = (checked(record, Run(tmp_path)) for record in records(io.BytesIO(b'{"text": "x"}\n' * 999), "jsonl"))
     with pytest.raises(EngineError, match=r"line \d+ of the input does not fit .*TMPDIR.*: database or disk is full"):
         list(map(catalogue.add, items))
 
@@ -115,7 +149,7 @@ def test_a_full_disk_of_temporary_files_is_named_where_items_end_too(tmp_path: P
     """Notes about an item that has ended make its row longer."""
     catalogue = Catalogue()
     lines = records(io.BytesIO(b'{"text": "x"}\n' * 999), "jsonl")
-    items = [checked(record, Run({}, 0, tmp_path, True)) for record in lines]
+    items = [checked(record, Run(tmp_path)) for record in lines]
     for item in items:
         catalogue.add(item)
 

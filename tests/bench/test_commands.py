@@ -365,14 +365,14 @@ def test_text_metrics_of_vllm_are_accepted_and_left_out(capsys):
 
 
 def test_the_api_key_of_the_environment_is_sent_and_a_header_flag_overrides_it(monkeypatch):
-    from stentor.bench.cli import _target
+    from stentor.bench.command import server_target
 
     parser = argparse.ArgumentParser()
     add_parser(parser.add_subparsers(required=True))
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
-    assert _target(parser.parse_args(["bench", "serve"])).headers == {"Authorization": "Bearer sk-1"}
+    assert server_target(parser.parse_args(["bench", "serve"])).headers == {"Authorization": "Bearer sk-1"}
     args = parser.parse_args(["bench", "serve", "--header", "Authorization=Bearer other"])
-    assert _target(args).headers == {"Authorization": "Bearer other"}
+    assert server_target(args).headers == {"Authorization": "Bearer other"}
 
 
 def test_the_command_line_is_offered_without_importing_anything_heavy():

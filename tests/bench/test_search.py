@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from stentor.bench.search import highest_passing
+from stentor.bench.campaign import highest_passing
 
 
 @pytest.mark.parametrize("limit", [0.6, 1.0, 3.7, 17.2, 63.9])

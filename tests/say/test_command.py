@@ -111,6 +111,15 @@ def test_words_have_subtitles_where_their_times_can_be_found(book: Path) -> None
     assert Path("b.srt").read_text().startswith("1\n00:00:00,000 -->")
 
 
+def test_an_aligner_of_another_package_times_the_words(book: Path) -> None:
+    ask = ["say", "Die Katze sitzt dort.", "--words", "--srt", "a.srt", "-o", "a.wav", *SHORT]
+    assert main([*ask, "--aligner", "tests.helpers.aligners:every"]) == CUT
+    cues = [cue.split("\n")[1:] for cue in Path("a.srt").read_text().split("\n\n")]
+    assert [words.strip() for _, words, *_ in cues] == ["Die", "Katze", "sitzt", "dort."]
+    ends = [clock.split(" --> ")[1] for clock, *_ in cues]
+    assert ends == [f"00:00:00,{round(FRAMES / 600 * 1000 * (n + 1) / 4):03}" for n in range(4)]
+
+
 @pytest.mark.parametrize(
     ("flags", "says"),
     [

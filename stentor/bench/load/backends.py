@@ -40,13 +40,15 @@ class Backend:
     endpoint: str
     framing: Framing
     body: Callable[[TextItem, RequestDefaults], Body]
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that every body has besides."""
 
 
 def request_body(backend: Backend, prompt: TextItem, defaults: RequestDefaults) -> Body:
     """The JSON body for one prompt: the backend's own fields, then the prompt's and the run's extras over them."""
     body = backend.body(prompt, defaults)
     body = {key: value for key, value in body.items() if value is not None}
-    return body | dict(defaults.extra_body) | dict(prompt.extra_body)
+    return body | dict(backend.more) | dict(defaults.extra_body) | dict(prompt.extra_body)
 
 
 def _speech(prompt: TextItem, defaults: RequestDefaults) -> Body:
@@ -61,14 +63,6 @@ def _speech(prompt: TextItem, defaults: RequestDefaults) -> Body:
         "seed": defaults.seed,
         "response_format": defaults.response_format,
     }
-
-
-def _speech_audio(prompt: TextItem, defaults: RequestDefaults) -> Body:
-    return _speech(prompt, defaults) | {"stream": True, "stream_format": "audio"}
-
-
-def _speech_sse(prompt: TextItem, defaults: RequestDefaults) -> Body:
-    return _speech(prompt, defaults) | {"stream": True, "stream_format": "sse"}
 
 
 def _session(prompt: TextItem, defaults: RequestDefaults) -> Body:
@@ -121,9 +115,11 @@ def _reference(prompt: TextItem, defaults: RequestDefaults) -> str | None:
 BACKENDS = {
     backend.name: backend
     for backend in (
-        Backend("stentor", "/v1/audio/speech", "raw", _speech_audio),
-        Backend("openai-audio-speech", "/v1/audio/speech", "raw", _speech_audio),
-        Backend("openai-audio-speech-sse", "/v1/audio/speech", "sse", _speech_sse),
+        Backend("stentor", "/v1/audio/speech", "raw", _speech, {"stream": True, "stream_format": "audio"}),
+        Backend("openai-audio-speech", "/v1/audio/speech", "raw", _speech, {"stream": True, "stream_format": "audio"}),
+        Backend(
+            "openai-audio-speech-sse", "/v1/audio/speech", "sse", _speech, {"stream": True, "stream_format": "sse"}
+        ),
         Backend("websocket", "/v1/audio/speech/stream", "websocket", _session),
         Backend("nanovllm", "/generate", "raw", _generate),
         Backend("fish", "/v1/tts", "raw", _tts),

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from itertools import cycle
+from typing import Literal, Protocol
 
 import numpy as np
 
-from stentor.bench.load.arrivals import Times
 from stentor.bench.load.prompts import TextItem
-from stentor.bench.load.record import Exchange, Reply
+from stentor.bench.load.record import Exchange, Floats, Reply
 
 Clock = Callable[[], float]
 """Seconds since a fixed moment."""
@@ -30,6 +30,10 @@ class Sender(Protocol):
         """Clock of all time stamps of a run, those of the load generator included."""
         ...
 
+    def prepare(self, prompts: Sequence[TextItem]) -> None:
+        """Get ready for a run's prompts before its load begins."""
+        ...
+
     async def send(self, prompt: TextItem) -> Reply: ...
 
 
@@ -38,7 +42,7 @@ class LoadPlan:
     """Requests to send, and when."""
 
     prompts: Sequence[TextItem]
-    offsets: Times | None
+    offsets: Floats | None
     """Seconds from the start for each request, in order. None: closed loop, `max_concurrency` at a time."""
     max_concurrency: int | None = None
     max_in_flight: int = 4096
@@ -91,7 +95,7 @@ def garbage_collection_off() -> Iterator[None]:
 
 
 async def _open_loop(
-    plan: LoadPlan, offsets: Times, sender: Sender, trace: Trace, progress: Callable[[int], None]
+    plan: LoadPlan, offsets: Floats, sender: Sender, trace: Trace, progress: Callable[[int], None]
 ) -> None:
     places = asyncio.Semaphore(plan.max_concurrency) if plan.max_concurrency else None
     running: set[asyncio.Task[None]] = set()
@@ -120,7 +124,7 @@ async def _open_loop(
 
 
 async def _closed_loop(plan: LoadPlan, sender: Sender, trace: Trace, progress: Callable[[int], None]) -> None:
-    prompts = _endless(plan.prompts) if plan.duration else iter(plan.prompts)
+    prompts = cycle(plan.prompts) if plan.duration else iter(plan.prompts)
     end = trace.started + plan.duration if plan.duration else np.inf
 
     async def worker() -> None:
@@ -137,11 +141,6 @@ async def _closed_loop(plan: LoadPlan, sender: Sender, trace: Trace, progress: C
     await _all({asyncio.create_task(worker()) for _ in range(plan.max_concurrency or 1)})
 
 
-def _endless(prompts: Sequence[TextItem]) -> Iterator[TextItem]:
-    while True:
-        yield from prompts
-
-
 async def _all(tasks: set[asyncio.Task[None]]) -> None:
     """Wait for all tasks. If one raises (a bug, since senders do not raise) or we are cancelled, cancel the others."""
     try:
@@ -156,3 +155,56 @@ async def _watch_loop(clock: Clock, delays: list[float], every: float = 0.010) -
         due = clock() + every
         await asyncio.sleep(every)
         delays.append(max(0.0, clock() - due))
+
+
+# ---- when requests are sent: one seeded schedule, made before the run and kept with the result
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """A request rate that moves from `start_rps` to `end_rps` over the run."""
+
+    strategy: Literal["linear", "exponential"]
+    start_rps: float
+    end_rps: float
+
+    def rate(self, progress: float) -> float:
+        """Requests per second when `progress` (0 to 1) of the requests have been sent."""
+        if self.strategy == "linear":
+            return self.start_rps + (self.end_rps - self.start_rps) * progress
+        return float(self.start_rps * (self.end_rps / self.start_rps) ** progress)
+
+
+def fixed_count(count: int, rate: float, burstiness: float, seed: int) -> Floats:
+    """Send times in seconds from the start, shape [count], for exactly `count` requests.
+
+    Gaps are gamma distributed with shape `burstiness` and mean `1 / rate`. A burstiness of
+    1 is a Poisson process, less is burstier, more is more even. As in `vllm bench serve` they are rescaled so that the
+    last request leaves at `count / rate`. The offered load is then exactly `rate`, not a sample of it.
+    An infinite rate sends everything at once.
+    """
+    if np.isinf(rate):
+        return np.zeros(count)
+    times = np.cumsum(_gaps(np.random.default_rng(seed), np.full(count, rate), burstiness))
+    return times * float(count / rate / times[-1])
+
+
+def fixed_duration(duration: float, rate: float, burstiness: float, seed: int) -> Floats:
+    """Send times in [0, duration) of the same process, not rescaled: as many as chance gives."""
+    rng = np.random.default_rng(seed)
+    times = np.zeros(0)
+    while times.size == 0 or times[-1] < duration:
+        block = max(16, int(rate * duration))
+        last = times[-1] if times.size else 0.0
+        times = np.concatenate([times, last + np.cumsum(_gaps(rng, np.full(block, rate), burstiness))])
+    return times[times < duration]
+
+
+def ramped(count: int, ramp: Ramp, burstiness: float, seed: int) -> Floats:
+    """Send times, shape [count], while the rate follows `ramp`. Not rescaled, since no single rate is meant."""
+    rates = np.array([ramp.rate(i / max(count - 1, 1)) for i in range(count)])
+    return np.cumsum(_gaps(np.random.default_rng(seed), rates, burstiness))
+
+
+def _gaps(rng: np.random.Generator, rates: Floats, burstiness: float) -> Floats:
+    return rng.gamma(shape=burstiness, scale=1.0 / (rates * burstiness))

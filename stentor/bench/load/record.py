@@ -12,9 +12,15 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stentor.bench.load.prompts import TextItem
 from stentor.errors import StentorError
 
+Samples = NDArray[np.float32]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Framing = Literal["raw", "sse", "websocket", "float32"]
 """How a reply's bytes carry audio: the body itself, SSE events, WebSocket messages, or samples from the engine."""
 

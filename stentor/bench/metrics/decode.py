@@ -14,8 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stentor.bench.load.record import Arrival, ArrivalKind, Failure, Framing, Reply
-from stentor.bench.metrics.playback import Floats, Ints, Samples
+from stentor.bench.load.record import Arrival, ArrivalKind, Failure, Floats, Framing, Ints, Reply, Samples
 
 _RATE_HEADERS = ("x-sample-rate", "x-audio-sample-rate")
 _CHANNEL_HEADERS = ("x-channels", "x-audio-channels")

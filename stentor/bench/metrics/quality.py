@@ -105,5 +105,5 @@ def summarise(results: Iterable[RequestResult]) -> Quality:
 def _hashes(rows: Sequence[RequestResult]) -> dict[str, int]:
     seen: dict[str, list[str]] = defaultdict(list)
     for row in rows:
-        seen[row.text].append(row.audio_hash)
+        seen[row.text].append(row.audio_sha256)
     return {text: len(set(hashes)) for text, hashes in seen.items() if len(hashes) > 1}

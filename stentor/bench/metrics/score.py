@@ -10,14 +10,14 @@ import importlib.util
 import io
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from stentor.bench.metrics.playback import Samples
+from stentor.bench.load.record import Samples
 
 _RATE = 16000
 _IDEOGRAPH = re.compile(r"[\u3400-\u9fff]")
@@ -47,10 +47,8 @@ def require(wer: bool, mos: bool) -> None:
                 raise _missing(module, flag)
 
 
-class Transcriber(Protocol):
-    """Audio to text. `samples` are 16 kHz."""
-
-    def __call__(self, samples: Samples, language: str) -> str: ...
+Transcriber = Callable[[Samples, str], str]
+"""Makes text of 16 kHz samples in a language."""
 
 
 @dataclass(frozen=True)

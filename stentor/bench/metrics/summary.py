@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from stentor.bench.load.record import Floats
 from stentor.bench.metrics import quality
 from stentor.bench.metrics.measure import METRICS, RequestResult
-from stentor.bench.metrics.playback import Floats
 from stentor.bench.metrics.quality import Quality
 
 CONTINUITY_S = 0.1
@@ -71,23 +71,24 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Summary:
-    """One run. Times in seconds."""
+    """One run. Times in seconds. What the result file has as it is has its name there."""
 
-    scheduled: int
-    completed: int
-    failures: dict[str, int]
-    failure_examples: dict[str, str]
-    duration: float
-    peak_concurrency: int
     metrics: dict[str, MetricStats]
     chunk_gap: MetricStats | None
-    audio_s: float
-    samples: int
+    duration: float
+    scheduled: int
+    completed: int
+    failed: int
+    failures: dict[str, int]
+    failure_examples: dict[str, str]
     request_throughput: float
+    request_goodput: float | None
+    max_concurrent_requests: int
+    total_input_tokens: int | None
+    total_output_tokens: int | None
+    total_audio_duration_s: float
+    total_audio_frames: int
     audio_throughput: float
-    goodput: float | None
-    input_tokens: int | None
-    output_tokens: int | None
     underrun_requests: int
     discontinuous_requests: int
     """Requests whose audio_underrun exceeds 0.1 s: vLLM-Omni's continuity rule."""
@@ -102,10 +103,6 @@ class Summary:
     """Share of one core that this process used."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Determinism, WER and MOS, which later steps add."""
-
-    @property
-    def failed(self) -> int:
-        return self.scheduled - self.completed
 
     @property
     def client_was_late(self) -> bool:
@@ -139,23 +136,24 @@ def summarise(
     return Summary(
         scheduled=len(rows),
         completed=len(good),
+        failed=len(rows) - len(good),
         failures=dict(Counter(row.failure.kind for row in rows if row.failure)),
         failure_examples={row.failure.kind: row.failure.message for row in reversed(rows) if row.failure},
         duration=window.length,
-        peak_concurrency=_peak([row for row in results if row.sent and row.ended]),
+        max_concurrent_requests=_peak([row for row in results if row.sent and row.ended]),
         metrics={name: value for name, value in measured.items() if value},
         chunk_gap=stats(np.concatenate([row.gaps for row in good]), percentiles) if good else None,
-        audio_s=sum(row.samples / row.sample_rate for row in good),
-        samples=sum(row.samples for row in good),
+        total_audio_duration_s=sum(row.samples / row.sample_rate for row in good),
+        total_audio_frames=sum(row.samples for row in good),
         request_throughput=ended / window.length,
         audio_throughput=_received_audio(results, window) / window.length,
-        goodput=_goodput(good, goodput, window) if goodput else None,
-        input_tokens=_total([row.input_tokens for row in good]),
-        output_tokens=_total([row.output_tokens for row in good]),
+        request_goodput=_goodput(good, goodput, window) if goodput else None,
+        total_input_tokens=_total([row.input_tokens for row in good]),
+        total_output_tokens=_total([row.output_tokens for row in good]),
         underrun_requests=sum(row.stalls > 0 for row in good),
         discontinuous_requests=sum(row.metrics["audio_underrun"] > CONTINUITY_S for row in good),
         stalls=sum(row.stalls for row in good),
-        sample_rates=dict(Counter((row.sample_rate, row.rate_source) for row in good)),
+        sample_rates=dict(Counter((row.sample_rate, row.sample_rate_source) for row in good)),
         notes=tuple(sorted({note for row in rows for note in row.notes})),
         verdict=_verdict(rows, good),
         quality=quality.summarise(rows),

@@ -16,16 +16,16 @@ import aiohttp
 
 from stentor.machine import cpus, memory
 
-_GPU_FIELDS = (
-    "name",
-    "driver_version",
-    "memory.total",
-    "memory.used",
-    "clocks.sm",
-    "clocks.mem",
-    "power.draw",
-    "temperature.gpu",
-)
+_GPU_FIELDS = {
+    "memory.total": "memory_total_mib",
+    "memory.used": "memory_used_mib",
+    "clocks.sm": "sm_clock_mhz",
+    "clocks.mem": "memory_clock_mhz",
+    "power.draw": "power_w",
+    "temperature.gpu": "temperature_c",
+}
+"""Questions to `nvidia-smi`, and names of the answers. Its name and driver come before them."""
+_ASKED = ("name", "driver_version", *_GPU_FIELDS)
 _SERVER_PATHS = ("/version", "/info", "/model_info", "/v1/models", "/health")
 _LARGEST_ANSWER = 20_000
 
@@ -96,7 +96,7 @@ def gpu_watch(wanted: bool = True, program: str = "nvidia-smi") -> Iterator[Call
     if path is None or not wanted:
         yield dict
         return
-    query = [path, f"--query-gpu=index,{','.join(_GPU_FIELDS)}", "--format=csv,noheader,nounits", "-l", "1"]
+    query = [path, f"--query-gpu=index,{','.join(_ASKED)}", "--format=csv,noheader,nounits", "-l", "1"]
     with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
         watcher = Popen(query, stdout=file, stderr=DEVNULL)
         try:
@@ -107,30 +107,18 @@ def gpu_watch(wanted: bool = True, program: str = "nvidia-smi") -> Iterator[Call
 
 
 def _gpus(text: str) -> dict[str, Any]:
-    gpus = _fold(text)
-    return {"gpus": gpus} if gpus else {}
-
-
-def _fold(text: str) -> list[dict[str, Any]]:
     samples: dict[str, list[list[str]]] = {}
     for row in text.splitlines():
         cells = [cell.strip() for cell in row.split(",")]
-        if len(cells) == len(_GPU_FIELDS) + 1 and cells[0].isdigit():
+        if len(cells) == len(_ASKED) + 1 and cells[0].isdigit():
             samples.setdefault(cells[0], []).append(cells[1:])
-    return [_gpu(index, rows) for index, rows in sorted(samples.items())]
+    return {"gpus": [_gpu(index, rows) for index, rows in sorted(samples.items())]} if samples else {}
 
 
 def _gpu(index: str, rows: list[list[str]]) -> dict[str, Any]:
-    columns = dict(zip(_GPU_FIELDS, zip(*rows, strict=True), strict=True))
+    columns = dict(zip(_ASKED, zip(*rows, strict=True), strict=True))
     gpu: dict[str, Any] = {"index": int(index), "name": columns["name"][0], "driver": columns["driver_version"][0]}
-    for field, key in (
-        ("memory.total", "memory_total_mib"),
-        ("memory.used", "memory_used_mib"),
-        ("clocks.sm", "sm_clock_mhz"),
-        ("clocks.mem", "memory_clock_mhz"),
-        ("power.draw", "power_w"),
-        ("temperature.gpu", "temperature_c"),
-    ):
+    for field, key in _GPU_FIELDS.items():
         values = [float(cell) for cell in columns[field] if cell.replace(".", "", 1).isdigit()]
         if values:
             gpu[key] = max(values) if field == "memory.total" else {"min": min(values), "max": max(values)}

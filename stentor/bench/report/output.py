@@ -1,11 +1,9 @@
 """Files of a run: a flat JSON with vLLM's key names, one JSONL line per request, Markdown, WAV files."""
 
-import io
 import json
 import math
 import os
 import re
-import wave
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -14,11 +12,19 @@ from typing import Any
 
 import numpy as np
 
+from stentor.bench.load.record import Samples
 from stentor.bench.metrics.measure import METRICS, RequestResult
-from stentor.bench.metrics.playback import Samples
 from stentor.bench.metrics.summary import MetricStats, Summary
+from stentor.output.encode import wav_header
 
 SCHEMA = "stentor-bench/1"
+DESCRIBED = (
+    *("backend", "model_id", "tokenizer_id", "dataset_name", "dataset_language", "burstiness", "duration_s"),
+    *("warmup_s", "num_warmups", "response_format", "voice", "language", "request_seed", "extra_body"),
+)
+"""Settings in a result, beside the load."""
+OF_ENGINE = ("device", "dtype", "quantization", "mode")
+"""Settings that only `bench offline` has."""
 
 
 def flat(summary: Summary, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -26,30 +32,14 @@ def flat(summary: Summary, settings: Mapping[str, Any]) -> dict[str, Any]:
 
     Keys that `vllm bench serve` also writes have its names and meaning. Times are in the unit that their key names.
     """
-    row: dict[str, Any] = {"schema": SCHEMA, **settings}
-    row |= {
-        "duration": summary.duration,
-        "scheduled": summary.scheduled,
-        "completed": summary.completed,
-        "failed": summary.failed,
-        "failures": summary.failures,
-        "failure_examples": summary.failure_examples,
-        "request_throughput": summary.request_throughput,
-        "request_goodput": summary.goodput,
-        "max_concurrent_requests": summary.peak_concurrency,
-        "total_input_tokens": summary.input_tokens,
-        "total_output_tokens": summary.output_tokens,
-        "total_audio_duration_s": summary.audio_s,
-        "total_audio_frames": summary.samples,
-        "audio_throughput": summary.audio_throughput,
+    apart = ("metrics", "chunk_gap", "loop_delay", "sample_rates", "verdict", "quality", "extra")
+    row: dict[str, Any] = {
+        "schema": SCHEMA,
+        **settings,
+        **{name: value for name, value in vars(summary).items() if name not in apart},
         "real_time_maintained": summary.verdict.maintained,
         "real_time_reasons": list(summary.verdict.reasons),
-        "underrun_requests": summary.underrun_requests,
-        "discontinuous_requests": summary.discontinuous_requests,
-        "stalls": summary.stalls,
         "sample_rates": [{"hz": hz, "told_by": by, "answers": n} for (hz, by), n in summary.sample_rates.items()],
-        "notes": list(summary.notes),
-        "client_cpu": summary.client_cpu,
         "client_was_late": summary.client_was_late,
         "quality": asdict(summary.quality),
         **summary.extra,
@@ -71,29 +61,25 @@ def _keys(key: str, stats: MetricStats, scale: float) -> dict[str, float]:
 
 def request_row(result: RequestResult, origin: float) -> dict[str, Any]:
     """One request for the JSONL file. Times of day are seconds from `origin`, the start of the run."""
+    at = {f"{name}_s": vars(result)[name] for name in ("planned", "sent", "ended")}
     return {
         "index": result.index,
         "text": result.text,
-        "planned_s": result.planned - origin,
-        "sent_s": None if result.sent is None else result.sent - origin,
-        "ended_s": None if result.ended is None else result.ended - origin,
+        **{name: None if time is None else time - origin for name, time in at.items()},
         "in_window": result.in_window,
         "failure": result.failure.kind if result.failure else None,
         "failure_message": result.failure.message if result.failure else None,
         **{METRICS[name].key: value * METRICS[name].scale for name, value in result.metrics.items()},
-        "stalls": result.stalls,
-        "audible": result.audible,
-        "samples": result.samples,
-        "sample_rate": result.sample_rate,
-        "sample_rate_source": result.rate_source,
-        "audio_sha256": result.audio_hash,
-        "input_tokens": result.input_tokens,
-        "output_tokens": result.output_tokens,
-        "quality": result.quality,
-        "notes": list(result.notes),
+        **{name: vars(result)[name] for name in _AS_IT_IS},
         "chunk_times_s": [round(float(t) - origin, 6) for t in result.chunk_times],
         "chunk_samples": [int(n) for n in result.chunk_samples],
     }
+
+
+_AS_IT_IS = (
+    *("stalls", "audible", "samples", "sample_rate", "sample_rate_source", "audio_sha256"),
+    *("input_tokens", "output_tokens", "quality", "notes"),
+)
 
 
 def clean(value: Any) -> Any:
@@ -144,13 +130,7 @@ def default_stem(label: str, rate: float, concurrency: int | None, model: str) -
 def save_wav(path: Path, samples: Samples, rate: int) -> None:
     """16-bit mono WAV, non-finite samples as silence. OSError as from `Files`."""
     scaled = np.clip(np.round(np.nan_to_num(samples) * 32768), -32768, 32767).astype("<i2")
-    whole = io.BytesIO()
-    with wave.open(whole, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(rate)
-        file.writeframes(scaled.tobytes())
-    _write(path, whole.getvalue())
+    _write(path, wav_header(rate, scaled.nbytes) + scaled.tobytes())
 
 
 def _write(path: Path, data: bytes, append: bool = False) -> None:

@@ -1,10 +1,12 @@
 """A self-contained HTML page with line charts as inline SVG: no plotting library, no network, opens anywhere."""
 
 import html
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 _COLOURS = ("#3567b0", "#d2691e", "#2e8b57", "#b03060", "#7a5195", "#6b6b6b")
+_Scale = Callable[[float], float]
 _W, _H, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 340, 64, 150, 34, 48
 
 
@@ -45,8 +47,8 @@ def svg(chart: Chart) -> str:
     xs = [x for line in series for x in line.x]
     ys = [y for line in series for y in line.y] + ([chart.limit] if chart.limit is not None else [])
     x_ticks, y_ticks = _ticks(min(xs), max(xs)), _ticks(0.0, max(ys))
-    across = _Scale(x_ticks[0], x_ticks[-1], _LEFT, _W - _RIGHT)
-    up = _Scale(y_ticks[0], y_ticks[-1], _H - _BOTTOM, _TOP)
+    across = _scale(x_ticks[0], x_ticks[-1], _LEFT, _W - _RIGHT)
+    up = _scale(y_ticks[0], y_ticks[-1], _H - _BOTTOM, _TOP)
     parts = [
         f'<svg viewBox="0 0 {_W} {_H}" width="{_W}" role="img" font-family="system-ui,sans-serif" font-size="12">',
         f'<text x="{_LEFT}" y="18" font-size="15" font-weight="600">{html.escape(chart.title)}</text>',
@@ -69,7 +71,7 @@ def svg(chart: Chart) -> str:
     return "".join([*parts, "</svg>"])
 
 
-def _limit(limit: float, up: "_Scale") -> list[str]:
+def _limit(limit: float, up: _Scale) -> list[str]:
     y = up(limit)
     return [
         f'<line x1="{_LEFT}" x2="{_W - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#c00" stroke-dasharray="6 4"/>',
@@ -77,7 +79,7 @@ def _limit(limit: float, up: "_Scale") -> list[str]:
     ]
 
 
-def _line(line: Series, colour: str, index: int, across: "_Scale", up: "_Scale") -> list[str]:
+def _line(line: Series, colour: str, index: int, across: _Scale, up: _Scale) -> list[str]:
     points = [(across(x), up(y)) for x, y in zip(line.x, line.y, strict=True)]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     parts = [f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>']
@@ -90,29 +92,17 @@ def _line(line: Series, colour: str, index: int, across: "_Scale", up: "_Scale")
     return parts
 
 
-@dataclass(frozen=True)
-class _Scale:
+def _scale(low: float, high: float, at_low: float, at_high: float) -> _Scale:
     """A linear map from values to pixels."""
-
-    low: float
-    high: float
-    at_low: float
-    at_high: float
-
-    def __call__(self, value: float) -> float:
-        return self.at_low + (value - self.low) / (self.high - self.low) * (self.at_high - self.at_low)
+    return lambda value: at_low + (value - low) / (high - low) * (at_high - at_low)
 
 
 def _ticks(low: float, high: float) -> list[float]:
     """Five or so round values that enclose [low, high]."""
     if high <= low:
         low, high = min(low, 0.0), max(high, low + 1.0)
-    step = 10.0 ** _exponent((high - low) / 5)
+    step = 10.0 ** math.floor(math.log10((high - low) / 5))
     step *= next(factor for factor in (1, 2, 5, 10) if step * factor >= (high - low) / 5)
     first = int(low // step)
     last = -int(-high // step)
     return [round(k * step, 10) for k in range(first, last + 1)]
-
-
-def _exponent(value: float) -> int:
-    return int(f"{value:e}".split("e")[1])

@@ -66,18 +66,19 @@ def _serving_block(summary: Summary, load: Mapping[str, object], shown: TableOpt
         line("Benchmark duration (s):", summary.duration),
         line("Request throughput (req/s):", summary.request_throughput),
     ]
-    if summary.goodput is not None:
-        lines.append(line("Request goodput (req/s):", summary.goodput))
-    lines.append(line("Peak concurrent requests:", float(summary.peak_concurrency)))
+    if summary.request_goodput is not None:
+        lines.append(line("Request goodput (req/s):", summary.request_goodput))
+    lines.append(line("Peak concurrent requests:", float(summary.max_concurrent_requests)))
     lines += blocks.pop("e2el", [])
+    tokens = summary.total_output_tokens
     lines += [
         banner("Text Result"),
-        line("Total input tokens:", summary.input_tokens),
-        line("Total generated tokens:", summary.output_tokens),
-        line("Output token throughput (tok/s):", _per_second(summary.output_tokens, summary)),
+        line("Total input tokens:", summary.total_input_tokens),
+        line("Total generated tokens:", tokens),
+        line("Output token throughput (tok/s):", None if tokens is None else tokens / summary.duration),
         banner("Audio Result"),
-        line("Total audio duration generated(s):", summary.audio_s),
-        line("Total audio frames generated:", summary.samples),
+        line("Total audio duration generated(s):", summary.total_audio_duration_s),
+        line("Total audio frames generated:", summary.total_audio_frames),
         line("Audio throughput(audio duration/s):", summary.audio_throughput),
     ]
     for block in blocks.values():
@@ -86,10 +87,6 @@ def _serving_block(summary: Summary, load: Mapping[str, object], shown: TableOpt
         share = 100 * (summary.completed - summary.discontinuous_requests) / summary.completed
         lines.append(line("Streaming continuity OK rate (%):", share))
     return lines
-
-
-def _per_second(count: int | None, summary: Summary) -> float | None:
-    return None if count is None else count / summary.duration
 
 
 def _metric_block(metric: Metric, stats: MetricStats | None, shown: TableOptions) -> list[str]:
@@ -148,8 +145,10 @@ def _load_block(summary: Summary) -> list[str]:
         line("Mean / max send lag (ms):", _mean_max(lag)),
         line("Mean / max client queue (ms):", _mean_max(queue)),
     ]
-    if summary.loop_delay:
-        lines.append(line("P99 / max client loop delay (ms):", _marks(summary.loop_delay)))
+    if delay := summary.loop_delay:
+        lines.append(
+            line("P99 / max client loop delay (ms):", f"{delay.percentiles[99] * 1000:.2f} / {delay.high * 1000:.2f}")
+        )
         lines.append(line("Client CPU (% of one core):", 100 * summary.client_cpu))
     for (rate, source), count in summary.sample_rates.items():
         lines.append(
@@ -168,16 +167,13 @@ def _mean_max(stats: MetricStats | None) -> str | None:
     return f"{stats.mean * 1000:.2f} / {stats.high * 1000:.2f}" if stats else None
 
 
-def _marks(stats: MetricStats) -> str:
-    return f"{stats.percentiles[99] * 1000:.2f} / {stats.high * 1000:.2f}"
-
-
 def _quality_block(quality: Quality, summary: Summary) -> list[str]:
+    outliers = f"{len(quality.run_on)} / {len(quality.cut_short)} / {quality.long_pause}"
     changed = sum(count > 1 for count in quality.hashes.values())
     lines = [
         banner("Quality Result"),
         line("Silent / non-finite / clipped answers:", f"{quality.silent} / {quality.nonfinite} / {quality.clipped}"),
-        line("Run-on / cut short / pause over 2 s:", _outliers(quality)),
+        line("Run-on / cut short / pause over 2 s:", outliers),
         line("Median seconds of audio per letter:", f"{quality.seconds_per_unit:.3f}"),
     ]
     if quality.hashes:
@@ -203,46 +199,29 @@ def _quality_block(quality: Quality, summary: Summary) -> list[str]:
     return lines
 
 
-def _outliers(quality: Quality) -> str:
-    return f"{len(quality.run_on)} / {len(quality.cut_short)} / {quality.long_pause}"
-
-
-def levels_table(rows: Sequence[tuple[str, Summary]], load_title: str) -> str:
+def levels_table(rows: Sequence[tuple[str, Summary]]) -> str:
     """A Markdown table with one line per load level (or repeat)."""
-    head = [
-        load_title,
-        "done",
-        "failed",
-        "req/s",
-        "audio x",
-        "TTFP p50 ms",
-        "TTFA p50 ms",
-        "TTFA p95 ms",
-        "RTF p50",
-        "underrun",
-        "real time",
-    ]
-    body = [[label, *_level_cells(summary)] for label, summary in rows]
-    return markdown(head, body)
+    cells = [{"load": label, **_level_cells(summary)} for label, summary in rows]
+    return markdown(list(cells[0]), [list(row.values()) for row in cells])
 
 
-def _level_cells(summary: Summary) -> list[str]:
+def _level_cells(summary: Summary) -> dict[str, str]:
     def mark(name: str, percentile: float, scale: float, digits: int) -> str:
         found = summary.metrics.get(name)
         return f"{found.percentiles[percentile] * scale:.{digits}f}" if found else "-"
 
-    return [
-        str(summary.completed),
-        str(summary.failed),
-        f"{summary.request_throughput:.2f}",
-        f"{summary.audio_throughput:.2f}",
-        mark("audio_ttfp", 50, 1000, 1),
-        mark("audible_ttfa", 50, 1000, 1),
-        mark("audible_ttfa", 95, 1000, 1),
-        mark("audio_rtf", 50, 1, 3),
-        _share(summary.underrun_requests, max(summary.completed, 1)),
-        "YES" if summary.verdict.maintained else "NO",
-    ]
+    return {
+        "done": str(summary.completed),
+        "failed": str(summary.failed),
+        "req/s": f"{summary.request_throughput:.2f}",
+        "audio x": f"{summary.audio_throughput:.2f}",
+        "TTFP p50 ms": mark("audio_ttfp", 50, 1000, 1),
+        "TTFA p50 ms": mark("audible_ttfa", 50, 1000, 1),
+        "TTFA p95 ms": mark("audible_ttfa", 95, 1000, 1),
+        "RTF p50": mark("audio_rtf", 50, 1, 3),
+        "underrun": _share(summary.underrun_requests, max(summary.completed, 1)),
+        "real time": "YES" if summary.verdict.maintained else "NO",
+    }
 
 
 def markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from stentor.bench.load.arrivals import Ramp, fixed_count, fixed_duration, ramped
+from stentor.bench.load.generator import Ramp, fixed_count, fixed_duration, ramped
 
 
 @pytest.mark.parametrize("burstiness", [0.25, 0.5, 1.0, 2.0, 8.0])

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from stentor.bench.flags import BACKENDS as FLAG_BACKENDS
+from stentor.bench.cli import BACKENDS as FLAG_BACKENDS
 from stentor.bench.load.backends import BACKENDS, RequestDefaults, request_body
 from stentor.bench.load.prompts import BUILTIN_SETS, TextItem, load, select
 

@@ -173,7 +173,7 @@ def test_a_wav_header_is_a_packet_but_not_yet_pcm():
             result, log = await ask(server)
         check_times(result, log)
         assert result.metrics["first_pcm"] - result.metrics["audio_ttfp"] == pytest.approx(0.12)
-        assert result.rate_source == "wav header"
+        assert result.sample_rate_source == "wav header"
 
     virtual_time.run(check)
 
@@ -192,7 +192,7 @@ def test_the_sample_rate_of_the_answer_decides_duration_and_underruns(headers, s
         script = [Head(headers=headers), *paced(chunks(tone(0.5, 48000), 0.1, 48000), 0.14)]
         async with FakeServer(script).running() as server:
             result, log = await ask(server)
-        assert (result.sample_rate, result.rate_source) == (48000, source)
+        assert (result.sample_rate, result.sample_rate_source) == (48000, source)
         check_times(result, log)
         assert result.metrics["audio_duration"] == pytest.approx(0.5)
         assert result.stalls == 4
@@ -219,7 +219,7 @@ def test_a_silent_answer_about_the_rate_is_marked_as_assumed():
             return await ask(server, assumed_rate=16000)
 
     result, _ = virtual_time.run(check)
-    assert (result.sample_rate, result.rate_source) == (16000, "assumed")
+    assert (result.sample_rate, result.sample_rate_source) == (16000, "assumed")
 
 
 def test_an_early_end_is_a_failure_that_keeps_what_arrived():

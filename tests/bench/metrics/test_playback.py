@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.bench.metrics.playback import onset, play, played_at
+from stentor.bench.metrics.measure import onset, play, played_at
 from tests.bench.fake_server import silence, tone
 
 RATE = 24000

@@ -20,7 +20,7 @@ def answers(*rows):
     """Results for (text, samples) rows."""
     results = []
     for index, (text, samples) in enumerate(rows):
-        result = RequestResult(index, text, 0.0, samples=samples.size, sample_rate=RATE, audio_hash=str(samples.size))
+        result = RequestResult(index, text, 0.0, samples=samples.size, sample_rate=RATE, audio_sha256=str(samples.size))
         result.quality = assess(heard(samples), text)
         results.append(result)
     return results

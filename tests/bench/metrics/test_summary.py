@@ -34,13 +34,13 @@ def result(index, sent=0.0, e2el=1.0, audio=2.0, ttfp=0.1, **changes):
         "stall_max": 0.0,
     }
     row.samples = round(audio * RATE)
-    row.sample_rate, row.rate_source, row.audible = RATE, "x-sample-rate", True
+    row.sample_rate, row.sample_rate_source, row.audible = RATE, "x-sample-rate", True
     row.chunk_times = np.array([sent + ttfp, sent + e2el])
     row.chunk_samples = np.array([row.samples // 2, row.samples // 2])
     row.gaps = np.array([e2el - ttfp])
     row.quality = {"silent": False, "nonfinite_samples": 0, "clipped_fraction": 0.0, "longest_pause_s": 0.1}
     row.quality["seconds_per_unit"] = audio / speech_units(row.text)
-    row.audio_hash = "same"
+    row.audio_sha256 = "same"
     for name, value in changes.items():
         setattr(row, name, value)
     return row
@@ -80,9 +80,9 @@ def test_percentiles_interpolate_as_vllm_does():
 
 def test_peak_concurrency_of_requests_that_follow_each_other_is_one():
     rows = [result(i, sent=float(i), e2el=1.0) for i in range(5)]
-    assert summarise(rows, Window(0, 5), [50]).peak_concurrency == 1
+    assert summarise(rows, Window(0, 5), [50]).max_concurrent_requests == 1
     rows = [result(i, sent=float(i), e2el=2.5) for i in range(5)]
-    assert summarise(rows, Window(0, 8), [50]).peak_concurrency == 3
+    assert summarise(rows, Window(0, 8), [50]).max_concurrent_requests == 3
 
 
 def test_both_underrun_rules_count_requests():
@@ -120,7 +120,7 @@ def test_no_request_at_all_is_not_real_time():
 def test_goodput_counts_requests_that_keep_every_limit():
     rows = [result(i, ttfp=0.1 * (i + 1)) for i in range(4)]
     summary = summarise(rows, Window(0, 2.0), [50], goodput={"audio_ttfp": 0.25, "e2el": 2.0})
-    assert summary.goodput == pytest.approx(1.0)
+    assert summary.request_goodput == pytest.approx(1.0)
 
 
 def test_failures_stay_out_of_the_latencies_but_not_out_of_the_counts():
@@ -134,8 +134,8 @@ def test_failures_stay_out_of_the_latencies_but_not_out_of_the_counts():
 def test_token_counts_are_summed_only_where_the_server_told_them():
     rows = [result(0, input_tokens=5, output_tokens=50), result(1, input_tokens=7, output_tokens=None)]
     summary = summarise(rows, Window(0, 1), [50])
-    assert (summary.input_tokens, summary.output_tokens) == (12, 50)
-    assert summarise([result(0)], Window(0, 1), [50]).input_tokens is None
+    assert (summary.total_input_tokens, summary.total_output_tokens) == (12, 50)
+    assert summarise([result(0)], Window(0, 1), [50]).total_input_tokens is None
 
 
 def test_a_late_client_is_reported():
@@ -213,4 +213,4 @@ def test_a_run_without_a_single_success_can_still_be_printed():
     text = summary_table(summary, {}, TableOptions(["e2el", "audio_underrun"], [50]))
     assert "Mean E2EL (ms):                          n/a" in text
     assert "  ! connect: because of connect" in text
-    assert "| all" in levels_table([("all", summary)], "load")
+    assert "| all" in levels_table([("all", summary)])

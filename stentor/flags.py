@@ -1,0 +1,208 @@
+"""Flags that several commands share, each declared once, and what the flags of a command become: arguments of `TTS` and
+of requests. Nothing heavy is imported."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from stentor import model_names
+from stentor.align.aligner import Aligners
+from stentor.config import EngineConfig, audio_path, check_device, check_dtype, check_quantization, path_of
+from stentor.errors import InvalidRequest
+from stentor.text.cleanup import ALL, HELP
+from stentor.text.sentences import GRANULARITIES
+
+Parser = argparse.ArgumentParser | argparse._ArgumentGroup
+Made = TypeVar("Made")
+Flag = dict[str, Any]
+"""Arguments of `add_argument`. also: further names."""
+
+OPTIONS = ("temperature", "top_k", "top_p", "cfg", "flow_steps", "min_frames", "max_frames")
+FORMATS = ("wav", "raw", "mp3", "flac", "opus", "ogg", "m4a", "aac", "ulaw", "alaw")
+
+
+def flag(help: str, type: Any = None, default: Any = None, **more: Any) -> Flag:
+    """A flag with a value. more: other arguments of `add_argument`, and `also`: further names."""
+    return {"help": help, "type": type, "default": default, **more}
+
+
+def switch(help: str) -> Flag:
+    """A flag without a value."""
+    return {"help": help, "action": "store_true"}
+
+
+def add(parser: Parser, flags: Mapping[str, Flag]) -> None:
+    """Add flags by their names, as attributes of what is parsed."""
+    for name, how in flags.items():
+        also = how.get("also", ())
+        given = {key: value for key, value in how.items() if key != "also" and (key, value) != ("type", None)}
+        parser.add_argument("--" + name.replace("_", "-"), *also, dest=name, **given)
+
+
+def taken(kind: type[Made], args: argparse.Namespace, **own: Any) -> Made:
+    """An options object, whose fields are flags of the same name, or `own`."""
+    given = {name: vars(args)[name] for name in inspect.signature(kind).parameters if name in vars(args)}
+    return kind(**{**given, **own})
+
+
+def path(text: str) -> Path:
+    """A path, with `~` where the shell has left it, as in --file=~/text.txt. An error of argparse has this name."""
+    return path_of("path", text)
+
+
+def number(text: str) -> float | int:
+    """A number of a flag, as it is written."""
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+MODEL = {
+    "model": flag("directory, Hub id (owner/name) or dummy:NAME (default: the built-in voice)"),
+    "device": flag("auto, cpu, cuda or cuda:N", default="auto"),
+    "dtype": flag("auto, float32, bfloat16 or float16", default="auto"),
+    "quantization": flag("weights of the language model: auto, int8 or fp8", default="auto"),
+}
+"""The model, and where it runs."""
+THREADS = {"threads": flag("torch threads of the engine on a CPU", int)}
+LORA = {"lora": flag("LoRA weights to merge at load", path)}
+LEXICON = {"lexicon": flag("YAML file of words and how they are said: phonemes between slashes, or words", path)}
+ALIGNER = {
+    "aligner": flag(
+        "package:function, which finds the times of words in other languages than English", metavar="PACKAGE:FUNCTION"
+    )
+}
+MARKS = {
+    "provenance": switch("say in the file that a machine has made the audio"),
+    "watermark": flag("mark the samples with this function of an installed package", metavar="PACKAGE:FUNCTION"),
+}
+CLEANUP = {"cleanup": flag(HELP + f" (default {ALL})", default=ALL)}
+SPLIT = {"split": flag("where long text is cut (default auto)", default="auto", choices=GRANULARITIES)}
+REQUEST = {
+    "voice": flag("a named voice of the model (`stentor voices` lists them)"),
+    "language": flag("language of the text (default auto)", default="auto"),
+    "instructions": flag("how to speak, or what voice to design"),
+    "reference": flag("audio of the voice to clone", path),
+    "reference_text": flag("transcript of the reference, which is then continued"),
+    "prompt": flag("audio to continue, in addition to --reference", path),
+    "prompt_text": flag("transcript of the prompt"),
+    "seed": flag("the same seed gives the same audio", int),
+    **{name: flag("option of the model", number, metavar="N") for name in OPTIONS},
+}
+"""The voice of a text, and how it is spoken."""
+
+_LOAD = (*MODEL, *THREADS, *LORA, *LEXICON, *ALIGNER, "max_num_seqs", "deterministic")
+_SPOKEN = ("voice", "language", "instructions", *CLEANUP, *OPTIONS)
+_USUAL = {"language": "auto", "cleanup": ALL, "split_granularity": "auto"}
+
+
+def load_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `TTS` that flags give, checked before torch is imported. InvalidRequest or ModelNotFound for
+    what is wrong on every machine."""
+    given = {name: value for name, value in vars(args).items() if name in _LOAD and value is not None}
+    model_names.check(args.model)
+    check_device(args.device)
+    check_dtype(args.dtype)
+    check_quantization(args.quantization)
+    Aligners(given.get("aligner"))
+    EngineConfig(**{name: value for name, value in given.items() if name in EngineConfig.__dataclass_fields__})
+    return given
+
+
+def request_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of a request that flags give beside its audio and its seed, without those that are as usual."""
+    given = {name: vars(args)[name] for name in _SPOKEN} | {"split_granularity": args.split}
+    return {name: value for name, value in given.items() if value is not None and value != _USUAL.get(name)}
+
+
+def check_speed(speed: float) -> None:
+    """InvalidRequest unless speech can be made so much faster."""
+    if not 0.25 <= speed <= 4:
+        raise InvalidRequest("speed", f"must be from 0.25 to 4, got {speed:g}")
+
+
+def check_files(args: argparse.Namespace) -> None:
+    """InvalidRequest for a reference, prompt or adapter that cannot be read, and for a transcript without its audio."""
+    for audio, text in (("reference", args.reference_text), ("prompt", args.prompt_text)):
+        file = vars(args)[audio]
+        if file is not None:
+            audio_path(audio, file)
+        elif text is not None:
+            raise InvalidRequest(f"{audio}_text", f"needs --{audio}")
+    if args.lora is not None and not os.path.exists(args.lora):  # not an error where a name is too long
+        raise InvalidRequest("lora", f"file {str(args.lora)!r} does not exist")
+
+
+def add_say(say: argparse.ArgumentParser) -> None:
+    """Add the flags of `say`."""
+    say.add_argument("-v", "--verbose", action="store_true", help="say how fast it was, and the seed")
+    text = say.add_argument_group("text")
+    text.add_argument("text", nargs="?", help="text to speak; - or none in a pipe: standard input")
+    add(text, {"file": flag("speak this text file (UTF-8)", path, metavar="TEXT_FILE"), **CLEANUP, **SPLIT, **LEXICON})
+    audio = say.add_argument_group("audio")
+    audio.add_argument("-o", "--output", help=_OUTPUT)
+    add(audio, _AUDIO)
+    add(say.add_argument_group("marks of a machine"), MARKS)
+    add(say.add_argument_group("voice"), REQUEST)
+    add(say.add_argument_group("model"), {**MODEL, **THREADS, **LORA, **ALIGNER})
+
+
+_OUTPUT = (
+    "audio file to write (.wav .flac .mp3 .opus .ogg .m4a .aac .raw .ulaw .alaw), or - for standard output; "
+    "default out.wav, or none with --play"
+)
+_AUDIO = {
+    "format": flag("format of the audio (default: by the suffix, wav for -o -)", choices=FORMATS),
+    "play": switch("play it while it is made (needs stentor[play])"),
+    "speed": flag("0.25 to 4; pitch is kept (default 1)", float, 1.0),
+    "srt": flag("write the times of sentences (.srt or .vtt)", path, metavar="FILE"),
+    "words": switch("with --srt: the times of words, if the model knows them"),
+}
+
+SHARD_ITEMS = 1000
+INPUT_FORMATS = ("jsonl", "csv", "txt")
+BATCH_EPILOG = """\
+exit codes: 0 all items were spoken, 3 max_frames cut some of them, 4 some failed (the manifest says why),
+2 wrong usage or input, 1 the run stopped, 130 it was interrupted. After 1 and 130 --resume goes on."""
+
+
+def add_batch(batch: argparse.ArgumentParser) -> None:
+    """Add the flags of `batch`."""
+    lines = "JSON lines, CSV or plain text, one item per line; - for standard input"
+    batch.add_argument("input", type=path, metavar="INPUT", help=lines)
+    batch.add_argument("output", type=path, metavar="OUTPUT", help="folder for the audio and its manifest")
+    add(batch.add_argument_group("items"), _ITEMS)
+    add(batch.add_argument_group("audio"), _KEPT)
+    add(batch.add_argument_group("model"), {**MODEL, **THREADS, **_MANY, **LORA, **_LORAS, **LEXICON, **ALIGNER})
+    add(batch.add_argument_group("marks of a machine"), MARKS)
+    seed = flag("seed of the run, from which each item's own is made with its id (default 0)", int)
+    speed = flag("0.25 to 4; pitch is kept (default 1)", float)
+    add(batch.add_argument_group("defaults of lines"), {**REQUEST, "seed": seed, "speed": speed, **CLEANUP, **SPLIT})
+
+
+_ITEMS = {
+    "resume": switch("go on where an earlier run stopped"),
+    "retry_failed": switch("with --resume: speak failed items again"),
+    "strict": switch("speak nothing if any line is wrong"),
+    "input_format": flag("default: csv for .csv, txt for .txt, else jsonl", choices=INPUT_FORMATS),
+}
+_KEPT = {
+    "format": flag("format of the audio (default wav)", default="wav", choices=FORMATS),
+    "shards": flag("tar files of N items (WebDataset), no file per item", int, metavar="N"),
+    "parquet": switch(f"Parquet shards (of {SHARD_ITEMS} items by default)"),
+    "words": switch("the times of words in the manifest"),
+}
+_MANY = {
+    "max_num_seqs": flag("texts that the engine speaks at once", int, metavar="N"),
+    "replicas": flag("speak in N processes, one GPU each where there are any (needs stentor[ray])", int, metavar="N"),
+    "deterministic": switch("on CUDA, the same bytes in every run; slower"),
+}
+_LORAS = {
+    "loras": flag("LoRA adapter that lines may name; repeatable", default=[], metavar="NAME=PATH", action="append")
+}
