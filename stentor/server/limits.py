@@ -10,7 +10,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any
 
 from stentor.config import Policy
-from stentor.text.markup import LONGEST_PAUSE, MOST_SILENCE
+from stentor.text.pauses import LONGEST_PAUSE, MOST_SILENCE
 
 
 def limit(default: float, unit: str, what: str, beyond: str, flag: bool = False) -> Any:

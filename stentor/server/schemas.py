@@ -18,9 +18,9 @@ from pydantic import (
 )
 
 from stentor.server.limits import LIMITS
+from stentor.speech.script import MOST_TURNS
 from stentor.text.cleanup import HELP
-from stentor.text.markup import LONGEST_PAUSE
-from stentor.text.script import MOST_TURNS
+from stentor.text.pauses import LONGEST_PAUSE
 
 
 def one_of(*names: str) -> BeforeValidator:

@@ -47,18 +47,13 @@ class TextTail:
         text, self._text = self._text, ""
         return text
 
-    async def parts(self) -> AsyncIterator[tuple[str, bool]]:
-        """(text, whether it is the last), as it is written."""
+    async def give(self, append: Callable[[str, bool], None], current: SpokenSegment) -> None:
+        """Append the text to a segment that is spoken, as it is written. append: of the engine's stream."""
         last = False
         while not last:
             await self._changed.wait()
             self._changed.clear()
-            last = self.closed
-            yield self.take(), last
-
-    async def give(self, append: Callable[[str, bool], None], current: SpokenSegment) -> None:
-        """Append the text to a segment that is spoken, as it is written. append: of the engine's stream."""
-        async for text, last in self.parts():
+            last, text = self.closed, self.take()
             append(text, last)
             current.segment = extended(current.segment, text)
 

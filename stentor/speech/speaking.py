@@ -9,16 +9,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from stentor.audio import Recording
 from stentor.engine.scheduling.sequence import Place
-from stentor.models.info import ModelInfo, SpeechRequest
+from stentor.models.info import ModelInfo, ReferenceAudio, SpeechRequest
 from stentor.retry import Tries
-from stentor.speech.cast import Cast, GeneratedSegment, with_tail_reference
-from stentor.speech.joiner import JoinedAudio
-from stentor.speech.words import Span
+from stentor.silence import REFERENCE_PEAK
+from stentor.speech.timing import SegmentTiming
+from stentor.speech.words import Span, timed
+from stentor.text.marks import speakers
+from stentor.text.pauses import PAUSES
+from stentor.text.segments import shown
 from stentor.text.sentences import Segment
 
 if TYPE_CHECKING:
@@ -26,6 +31,8 @@ if TYPE_CHECKING:
 
 SIDE_BY_SIDE = 8  # segments of one request in the engine together, where none depends on another
 NO_SAMPLES = np.zeros(0, np.float32)
+UNSPOKEN_SECONDS = 0.3  # of silence in place of a text that cannot be spoken
+FADE_SECONDS = 0.005
 
 
 class SpokenSegment:
@@ -214,3 +221,186 @@ class Speaking:
     def close(self) -> None:
         """Give no more segments."""
         self._closed = True
+
+
+def continues(spec: ModelInfo, request: SpeechRequest) -> bool:
+    """Whether a later segment can take its voice from the one before, and needs to."""
+    if request.voice is not None or request.speaker_embedding is not None:
+        return False
+    return spec.takes_prompt or (spec.takes_reference and request.reference is None)
+
+
+class GeneratedSegment(NamedTuple):
+    """A segment whose voice the next one takes: float32 samples [n] at the model's rate, and their text."""
+
+    samples: np.ndarray
+    text: str
+
+    def fits(self, spec: ModelInfo) -> bool:
+        """Whether its length and level make it a reference."""
+        shortest, longest = spec.reference_seconds
+        peak = np.abs(self.samples).max(initial=0.0)
+        in_range = shortest * spec.sample_rate <= len(self.samples) <= longest * spec.sample_rate
+        return in_range and bool(REFERENCE_PEAK <= peak < np.inf)
+
+
+class Cast:
+    """The voices of one request, and what has been spoken in each so far.
+
+    requests: of each voice by its name in the segments, with None for the request's own. several: there is more than
+    one segment, or may be.
+    """
+
+    def __init__(self, spec: ModelInfo, requests: Mapping[str | None, SpeechRequest], several: bool) -> None:
+        self._spec, self._requests = spec, requests
+        self._carried = {voice for voice, request in requests.items() if several and continues(spec, request)}
+        self._latest: dict[str | None, dict[str, GeneratedSegment]] = {voice: {} for voice in requests}  # by speaker
+        self._begun: set[str | None] = set()
+
+    @property
+    def carries(self) -> bool:
+        """Whether a segment may need one before it."""
+        return bool(self._carried)
+
+    def carries_on(self, segment: Segment) -> bool:
+        """Whether later segments may take their voice from this one."""
+        return segment.voice in self._carried
+
+    def request(self, segment: Segment) -> SpeechRequest:
+        """The request for a segment, without the audio that it takes its voice from. A text that is one segment keeps
+        the spaces around it."""
+        request = self._requests[segment.voice]
+        if request.text.strip() != segment.spoken:
+            request = replace(request, text=segment.spoken)
+        continued = self.carries_on(segment) and segment.voice in self._begun
+        return replace(request, instructions=None) if continued else request  # the audio has the voice
+
+    def tails(self, segment: Segment) -> tuple[GeneratedSegment, ...]:
+        """The segments that it takes its voice from: the latest of each of its speakers, or of all. None at first."""
+        latest, named = self._latest[segment.voice], speakers(segment.spoken, self._spec.marks)
+        found = [latest[speaker] for speaker in latest if speaker in named] or list(latest.values())[-1:]
+        return tuple({id(one): one for one in found}.values())[-self._spec.max_references :]
+
+    def spoken(self, segment: Segment, samples: np.ndarray) -> None:
+        """Note a segment that has been spoken and that `carries_on`: float32 samples [n] at the model's rate."""
+        self._begun.add(segment.voice)
+        generated, latest = GeneratedSegment(samples, segment.spoken), self._latest[segment.voice]
+        if generated.fits(self._spec):
+            for speaker in speakers(segment.spoken, self._spec.marks) or [""]:
+                latest.pop(speaker, None)
+                latest[speaker] = generated
+
+
+def with_tail_reference(request: SpeechRequest, spec: ModelInfo, tails: tuple[GeneratedSegment, ...]) -> SpeechRequest:
+    """The request with segments generated before as its prompt or its references."""
+    given = [ReferenceAudio(Recording(t.samples, spec.sample_rate, kept=False), t.text) for t in tails]
+    if spec.takes_prompt:
+        return replace(request, prompt=given[-1])
+    return replace(request, reference=given[0], more_references=tuple(given[1:]))
+
+
+class JoinedAudio:
+    """Joins the segments of one request in their order, and counts what it gives out.
+
+    For each segment call `begin`, `feed` with its samples, `note_end` and `close`. rate: Hz of the samples. speed: how
+    much faster a client plays them than they are. alone: there is one segment, of which nothing is kept back.
+    """
+
+    def __init__(self, rate: int, speed: float = 1.0, alone: bool = False) -> None:
+        self.rate, self.speed = rate, speed
+        self.samples = 0  # given out so far, pauses included
+        self.timings: list[SegmentTiming] = []
+        self.ending = "stop"  # of the last segment that did not end by itself
+        self._joiner = SegmentJoiner(rate, 0.0 if alone else FADE_SECONDS)
+        self._start = 0
+
+    @property
+    def duration(self) -> float:
+        """Seconds of audio so far, as a client plays them."""
+        return self.samples / self.rate / self.speed
+
+    def begin(self, segment: Segment) -> np.ndarray:
+        """A segment begins, with the silence that its text asks for."""
+        silence = self._out(np.zeros(round(segment.before * self.rate * self.speed), np.float32))
+        self._start = self.samples + len(self._joiner.held)
+        return silence
+
+    def feed(self, samples: np.ndarray) -> np.ndarray:
+        """float32 samples [n] of the segment -> what may go out now. The last 5 ms are kept."""
+        return self._out(self._joiner.feed(samples))
+
+    def note_end(self, segment: Segment, samples: int, finish: str, spans: Sequence[Span | None] = ()) -> None:
+        """Note the times of the segment, which has had so many `samples`, and how it ended. spans: of its words."""
+        if finish != "stop":
+            self.ending = finish
+        begin, end = (at / self.rate / self.speed for at in (self._start, self._start + samples))
+        s, words = segment, timed(segment.words, spans, begin, end, self.speed) if spans else ()
+        at = len(self.timings)
+        self.timings.append(SegmentTiming(at, shown(s.text), begin, end, s.start, s.end, words, s.voice, s.turn))
+
+    def close(self, segment: Segment, last: bool, cut: bool = False) -> np.ndarray:
+        """The end of the segment, and the pause behind it. The last has one if its text asks for it.
+
+        cut: it broke off inside its sound.
+        """
+        usual = 0.0 if last else PAUSES[segment.ending]
+        pause = usual if segment.after is None else segment.after * self.speed
+        return self._out(self._joiner.end_segment(pause, fade=not last or cut or segment.after is not None))
+
+    def close_early(self) -> np.ndarray:
+        """The faded end of a segment of which it is not known whether another follows. See `pause`."""
+        return self._out(self._joiner.end_segment(0.0, fade=True))
+
+    def pause(self, before: Segment, following: Segment) -> np.ndarray:
+        """The pause between two segments, besides what the second begins with."""
+        usual = 0.0 if following.before else PAUSES[before.ending]
+        pause = usual if before.after is None else before.after * self.speed
+        return self._out(np.zeros(round(pause * self.rate), np.float32))
+
+    def _out(self, samples: np.ndarray) -> np.ndarray:
+        self.samples += len(samples)
+        return samples
+
+
+def unspoken(rate: int) -> np.ndarray:
+    """float32 samples [n] in place of a segment with nothing to speak in it."""
+    return np.zeros(round(UNSPOKEN_SECONDS * rate), np.float32)
+
+
+class SegmentJoiner:
+    """Joins segments end to end without clicks: the first and last 5 ms of each are faded.
+
+    Only the length of a fade is held back while a segment runs, so streaming loses 5 ms.
+    """
+
+    def __init__(self, rate: int, fade_seconds: float = FADE_SECONDS) -> None:
+        self.rate = rate
+        self.length = round(fade_seconds * rate)
+        self.held = np.zeros(0, np.float32)
+        self.fade_in = False  # the very first samples stay as they are
+
+    @cached_property
+    def ramp(self) -> np.ndarray:
+        """Gains of a fade: float32 [length]. Speech of one segment needs none."""
+        return np.linspace(0, 1, self.length, dtype=np.float32)
+
+    def feed(self, samples: np.ndarray) -> np.ndarray:
+        joined = np.concatenate((self.held, samples))
+        if self.fade_in and len(joined) >= 2 * self.length:
+            joined[: self.length] *= self.ramp
+            self.fade_in = False
+        elif self.fade_in:
+            self.held = joined
+            return joined[:0]
+        cut = max(0, len(joined) - self.length)
+        self.held = joined[cut:]
+        return joined[:cut]
+
+    def end_segment(self, pause: float, fade: bool) -> np.ndarray:
+        """The end of a segment, faded if another follows or if it was cut, and `pause` seconds of silence."""
+        tail = self.held
+        self.held = tail[:0]
+        if fade and len(tail):
+            tail = tail * np.linspace(1, 0, len(tail), dtype=np.float32)
+        self.fade_in = fade
+        return np.concatenate((tail, np.zeros(round(pause * self.rate), np.float32)))

@@ -13,9 +13,8 @@ from stentor.engine.stream import AudioStream, Chunk
 from stentor.errors import Overloaded, StentorError, request_failed
 from stentor.output.render import AS_IT_IS, Output, Rendering
 from stentor.retry import runaway_frames
-from stentor.speech.joiner import unspoken
 from stentor.speech.result import Speech
-from stentor.speech.speaking import NO_SAMPLES, Speaking, SpokenSegment
+from stentor.speech.speaking import NO_SAMPLES, Speaking, SpokenSegment, unspoken
 from stentor.speech.timing import SegmentTiming
 from stentor.speech.words import WordClock
 from stentor.text.sentences import Segment

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from stentor.text.english.scripts import UNREAD, has_english
 from stentor.text.front_end import FrontEnd, plain
 from stentor.text.marks import NEVER, has_words
-from stentor.text.scripts import UNREAD, has_english
 
 
 def languages(name: str | None) -> tuple[str, ...]:
@@ -33,7 +33,7 @@ def front_end(name: str | None) -> FrontEnd:
     if name is None:
         return plain
     if name == "english-phonemes":
-        from stentor.text.phonemes import EnglishPhonemes
+        from stentor.text.english.phonemes import EnglishPhonemes
 
         return EnglishPhonemes()
     raise ValueError(f"must be 'english-phonemes' or absent, got {name!r}")

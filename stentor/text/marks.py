@@ -10,6 +10,8 @@ PLACEHOLDERS = OTHER + TURN
 _SPACE = r"(?!\s*\n\s*\n)\s*"  # belongs to the mark before it, unless a paragraph ends there
 _WORD_CHAR = re.compile(r"[^\W_]")
 NEVER = r"(?!)"
+PHONEMES = r"\[(?P<word>[^\[\]\n]{1,80})\]\(/(?P<phonemes>[^/\n]{1,200})/\)"
+"""Pattern of a word with its phonemes, for every family that reads them."""
 
 
 @dataclass(frozen=True)

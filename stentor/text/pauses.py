@@ -1,4 +1,4 @@
-"""Silence between the pieces of a text, by how a piece ends. It comes on top of what the model leaves there."""
+"""Silence between the pieces of a text, and the longest that a text may ask for."""
 
 from __future__ import annotations
 
@@ -15,4 +15,8 @@ PAUSES: Mapping[str, float] = {
     "heading": 0.7,
     "scene": 1.2,
 }
-"""Seconds."""
+"""Seconds, by how a piece ends. They come on top of what the model leaves there."""
+LONGEST_PAUSE = 10.0
+"""Seconds. A longer pause is cut to it."""
+MOST_SILENCE = 120.0
+"""Seconds of all pauses of a text."""

@@ -1,19 +1,291 @@
-"""Text with marks of its own (markup.py) to the segments that are spoken one after another."""
+"""Text to the segments that are spoken one after another, with marks that people write into it for a voice: pauses,
+phonemes, a small part of SSML, and a lexicon's words.
+
+    Wait. [pause 600ms] [pause:1.5] [PAUSE 1.0] [pause] Done.       [Worcester](/wˈʊstəɹ/)
+    <break time="600ms"/>  <sub alias="...">  <say-as interpret-as="characters">  <phoneme ph="...">  <p>  <s>
+
+This is no XML parser: tags are found by their form, in one pass. Entities other than the five of XML and numbers stay
+as they are, declarations are skipped, and nothing is fetched or expanded. Tags of another name are skipped. A tag that
+is not closed is skipped too, so malformed markup loses no words. What a page or a chat has besides is read before, by
+`cleanup`.
+"""
 
 from __future__ import annotations
 
+import html
 import re
-from dataclasses import dataclass, replace
+from bisect import bisect_right
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
+from stentor.errors import InvalidRequest
 from stentor.text.cleanup import STEPS, cleaned
 from stentor.text.cleanup.draft import Draft
 from stentor.text.lexicon import Lexicon
-from stentor.text.marks import NEVER, NO_MARKS, TextMarks, speakers
-from stentor.text.markup import Part, parts, shown
+from stentor.text.marks import NEVER, NO_MARKS, PHONEMES, TextMarks, speakers
+from stentor.text.pauses import LONGEST_PAUSE, MOST_SILENCE
 from stentor.text.sentences import Segment, Word, split
 from stentor.text.trace import WORD
 
-_TAG = re.compile(r"<[^<>]*>")
+_NAMES = (
+    "speak break sub say-as phoneme p s voice prosody emphasis lang audio mark desc par seq media metadata meta w "
+    "token lexicon lookup"
+).split()
+_STRENGTHS = {"none": 0.0, "x-weak": 0.1, "weak": 0.2, "medium": 0.35, "strong": 0.7, "x-strong": 1.2}
+_LENGTHS = {"short": "250ms", "medium": "500ms", "long": "1s"}
+_TOKEN = re.compile(
+    r"<!--[^<>]*-->|<[!?][^<>]*>"
+    r"|<(?P<close>/?)(?P<name>[A-Za-z][\w:.-]*)(?P<attributes>\s[^<>]*?)?(?P<empty>/?)>"
+    r"|(?P<silence>\[(?i:(?P<length>short|medium|long)\s)?(?i:pause|silence|break)"
+    r"(?:\s*[:=]?\s*(?P<pause>\d{1,6}(?:\.\d{1,6})?)\s*(?:(?P<ms>(?i:ms|milliseconds?))|(?i:s|secs?|seconds?))?)?\])"
+    r"|\[\[slnc (?P<slnc>\d{1,6})\]\]|<#(?P<seconds>\d{1,3}(?:\.\d{1,6})?)#>"
+    rf"|{PHONEMES}"
+    r"|&(?:amp|lt|gt|quot|apos|#\d{1,7}|#x[0-9a-fA-F]{1,6});"
+)
+_TAG = re.compile(rf"</?(?:{'|'.join(_NAMES)})(?:\s[^<>]*)?/?>")
+_ATTRIBUTE = re.compile(r"([\w:-]+)\s*=\s*(?:\"([^\"]*)\"|'([^']*)')")
+_SECONDS = re.compile(r"\s*\+?(\d{1,6}(?:\.\d{1,6})?|\.\d{1,6})\s*(ms|s)\s*")
+_NUMBER = re.compile(r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
+_DATE_ORDER = {"mdy": (2, 0, 1), "dmy": (2, 1, 0), "ymd": (0, 1, 2)}
+_WITH_CONTENT = ("sub", "say-as", "phoneme")
+
+
+class Place(NamedTuple):
+    """A chunk of a part begins at `here`, and stands for given[start:end]. same: it is that text, unchanged."""
+
+    here: int
+    start: int
+    end: int
+    same: bool
+
+
+@dataclass(frozen=True)
+class Part:
+    """A text without marks, and the seconds of silence behind it (None: the usual pause, as it ends the text).
+
+    places: where each chunk of it begins, ascending, and where what it stands for begins and ends in the text that was
+    given.
+    """
+
+    text: str
+    pause: float | None
+    places: tuple[Place, ...]
+
+    def origin(self, place: int) -> int:
+        """The border in the text that was given for one between two characters of this text. It never goes back as
+        `place` goes on: what says something else than it stands for is passed in proportion."""
+        chunk = self.places[at := self._chunk(place)]
+        return chunk.start + (place - chunk.here) * (chunk.end - chunk.start) // (self._until(at) - chunk.here)
+
+    def extent(self, start: int, end: int) -> tuple[int, int]:
+        """Where in the text that was given text[start:end] begins and ends. The extents of parts of a text that follow
+        each other do so too."""
+        last = self._chunk(end - 1)
+        return self.origin(start), self.places[last].end if end == self._until(last) else self.origin(end)
+
+    def source(self, start: int, end: int) -> tuple[int, int]:
+        """Where in the text that was given stands what text[start:end] says. Of a chunk that says something else it
+        is all that the chunk stands for."""
+        first, last = self.places[self._chunk(start)], self.places[self._chunk(end - 1)]
+        begin, stop = self.extent(start, end)
+        return begin if first.same else first.start, stop if last.same else last.end
+
+    def unchanged(self, start: int, end: int) -> bool:
+        """Whether text[start:end] is one piece of the text that was given."""
+        first = self._chunk(start)
+        return first == self._chunk(end - 1) and self.places[first].same
+
+    def _chunk(self, place: int) -> int:
+        return max(0, bisect_right(self.places, place, key=lambda p: p.here) - 1)
+
+    def _until(self, at: int) -> int:
+        """Where in this text a chunk ends."""
+        return self.places[at + 1].here if at + 1 < len(self.places) else len(self.text)
+
+
+def parts(text: str, phonemes: bool, lexicon: Lexicon | None = None) -> list[Part]:
+    """A text between its pauses. phonemes: the family reads them, as `[word](/phonemes/)` without white space.
+
+    InvalidRequest("text") for pauses of more than MOST_SILENCE seconds together.
+    """
+    found = _Reader(text, phonemes, lexicon).read()
+    silence = sum(p.pause or 0.0 for p in found)
+    if silence > MOST_SILENCE:
+        raise InvalidRequest(
+            "text", f"has pauses of {silence:.0f} s together, at most {MOST_SILENCE:.0f} s are allowed"
+        )
+    return found
+
+
+def shown(text: str) -> str:
+    """The text of a part as a reader sees it: without phonemes."""
+    if "[" not in text:
+        return text
+    return _TOKEN.sub(lambda m: m["word"].replace("_", " ") if m["word"] else m[0], text)
+
+
+@dataclass
+class _Open:
+    """A tag whose content is read in another way. start: how many chunks stand before its content."""
+
+    name: str
+    attributes: dict[str, str]
+    start: int
+
+
+@dataclass
+class _Reader:
+    given: str
+    phonemes: bool
+    lexicon: Lexicon | None
+    found: list[Part] = field(default_factory=list)
+    chunks: list[str] = field(default_factory=list)  # of the present part
+    places: list[Place] = field(default_factory=list)  # of the chunks
+    length: int = 0  # of the chunks
+    last: str = ""  # the last character that is not white space
+    open: _Open | None = None
+
+    def read(self) -> list[Part]:
+        self._tagged = _TAG.search(self.given) is not None
+        self._last_close = {name: self.given.rfind(f"</{name}") for name in _WITH_CONTENT}
+        at = 0
+        for m in _TOKEN.finditer(self.given):
+            self._words(at, m.start())
+            self._token(m)
+            at = m.end()
+        self._words(at, len(self.given))
+        self._end(None)
+        return self.found
+
+    def _token(self, m: re.Match[str]) -> None:
+        if m["silence"]:
+            named = _LENGTHS.get((m["length"] or "").lower(), "")
+            self._pause(f"{m['pause']}{'ms' if m['ms'] else 's'}" if m["pause"] else named)
+        elif m["slnc"] or m["seconds"]:
+            self._pause(f"{m['slnc']}ms" if m["slnc"] else f"{m['seconds']}s")
+        elif m["word"]:
+            self._add(self._with_phonemes(m["word"], m["phonemes"]), *m.span())
+        elif m["name"]:
+            self._tag(m)
+        elif m[0][0] == "&":
+            self._add(html.unescape(m[0]), *m.span())
+
+    def _tag(self, m: re.Match[str]) -> None:
+        name = m["name"].lower()
+        if not (self._tagged or m["name"].islower() or m["close"] or m["attributes"]):
+            self._add(m[0], *m.span())  # List<String>
+            return
+        if m["attributes"] and "=" not in m["attributes"] and not self._tagged:
+            self._add(m[0], *m.span())  # x <y and z> w
+            return
+        given = _ATTRIBUTE.finditer(m["attributes"] or "")
+        attributes = {a[1].lower(): html.unescape(a[2] or a[3] or "") for a in given}
+        if name == "break" and not m["close"]:
+            self._pause(attributes.get("time") or f"{_STRENGTHS.get(attributes.get('strength', ''), 0.35)}s")
+        elif name == "p":
+            self._add("\n\n" if self.last else "", *m.span())
+        elif name == "s":
+            ends = not m["close"] or not self.last or self.last in ".!?…:;,"
+            self._add(" " if ends else ". ", *m.span())
+        elif name in _WITH_CONTENT and m["close"]:
+            self._close(name)
+        elif name in _WITH_CONTENT and not m["empty"] and self.open is None and self._last_close[name] > m.end() - 1:
+            self.open = _Open(name, attributes, len(self.chunks))
+
+    def _close(self, name: str) -> None:
+        opened = self.open
+        if opened is None or opened.name != name:
+            return
+        self.open = None
+        content, places = self.chunks[opened.start :], self.places[opened.start :]
+        if content:
+            del self.chunks[opened.start :], self.places[opened.start :]
+            self.length = places[0].here
+            self._add(self._read_as(opened, "".join(content)), places[0].start, places[-1].end)
+
+    def _read_as(self, opened: _Open, content: str) -> str:
+        given = opened.attributes
+        if opened.name == "sub":
+            return given.get("alias", "").strip() or content
+        if opened.name == "say-as":
+            return _say_as(content, given.get("interpret-as", ""), given.get("format", ""))
+        if given.get("alphabet", "ipa") != "ipa" or not content.strip():
+            return content
+        return self._with_phonemes(content, given.get("ph", ""))
+
+    def _with_phonemes(self, word: str, phonemes: str) -> str:
+        bare = re.sub(r"[\[\]\n]", "", shown(word)).strip()[:80]
+        sounds = "_".join(phonemes.replace("/", "").split())[:200]
+        return f"[{'_'.join(bare.split())}](/{sounds}/)" if self.phonemes and sounds and bare else bare
+
+    def _words(self, start: int, end: int) -> None:
+        """Text without marks, with the words of the lexicon read as it says."""
+        text, at = self.given[start:end], 0
+        known = self.lexicon.words(text) if self.lexicon is not None and self.open is None else []
+        for left, right, said in known:
+            self._add(text[at:left], start + at, start + left)
+            at = right
+            reading = said
+            if said[0] == said[-1] == "/" and len(said) > 2:
+                sounds = said[1:-1]
+                if text[right : right + 2] in ("'s", "’s"):
+                    at, sounds = right + 2, sounds + _owner(sounds)
+                reading = self._with_phonemes(text[left:at], sounds)
+            self._add(reading, start + left, start + at)
+        self._add(text[at:], start + at, end)
+
+    def _add(self, text: str, start: int, end: int) -> None:
+        if text:
+            self.places.append(Place(self.length, start, end, text == self.given[start:end]))
+            self.chunks.append(text)
+            self.length += len(text)
+            self.last = text.rstrip()[-1:] or self.last
+
+    def _pause(self, written: str) -> None:
+        m = _SECONDS.fullmatch(written)
+        seconds = min(LONGEST_PAUSE, float(m[1]) / (1000 if m[2] == "ms" else 1)) if m else _STRENGTHS["medium"]
+        if self.open is None:
+            self._end(seconds)
+
+    def _end(self, pause: float | None) -> None:
+        self.found.append(Part("".join(self.chunks), pause, tuple(self.places)))
+        self.chunks, self.places, self.length, self.last = [], [], 0, ""
+
+
+def _owner(sounds: str) -> str:
+    """How 's sounds behind a word."""
+    return "ᵻz" if sounds[-1] in "szʃʒʧʤ" else "s" if sounds[-1] in "ptkfθ" else "z"
+
+
+def _say_as(content: str, how: str, format: str) -> str:
+    """Text that is read as `how` says, where the text alone does not tell."""
+    if how in ("characters", "spell-out", "verbatim"):
+        return " ".join(c.upper() for c in content if not c.isspace())
+    if how in ("digits", "telephone"):
+        groups = re.findall(r"\d+|[A-Za-z]+", content)
+        return ", ".join(" ".join(g) if g.isdigit() else g for g in groups) or content
+    if how == "ordinal" and content.strip().isdecimal():
+        return content.strip() + _suffix(content.strip())
+    if how in ("cardinal", "number") and _NUMBER.fullmatch(content.strip()):
+        return _with_commas(content.strip())
+    order, fields = _DATE_ORDER.get(format.lower()), re.findall(r"\d+", content)
+    if how == "date" and order and len(fields) == 3 and len(fields[order[0]]) == 4:
+        year, month, day = (fields[i] for i in order)
+        return f"{year}-{month:0>2}-{day:0>2}"
+    return content
+
+
+def _with_commas(number: str) -> str:
+    whole, point, rest = number.replace(",", "").partition(".")
+    return f"{int(whole):,}{point}{rest}" if len(whole) <= 15 else number
+
+
+def _suffix(digits: str) -> str:
+    last = 0 if digits[-2:-1] == "1" else int(digits[-1])
+    return {1: "st", 2: "nd", 3: "rd"}.get(last, "th")
+
+
+_ANY_TAG = re.compile(r"<[^<>]*>")
 
 
 @dataclass(frozen=True)
@@ -74,7 +346,7 @@ def _given_word(word: Word, draft: Draft, text: str) -> Word:
     given = text[start:end]
     if draft.text[word.start : word.end] == given:
         return Word(word.text, start, end)
-    return Word(" ".join(_TAG.sub("", given).split()) or word.text, start, end)
+    return Word(" ".join(_ANY_TAG.sub("", given).split()) or word.text, start, end)
 
 
 def _placed(segment: Segment, part: Part, text: str) -> Segment:
@@ -86,6 +358,6 @@ def _placed(segment: Segment, part: Part, text: str) -> Segment:
     for m in WORD.finditer(segment.text):
         here = segment.start + m.start(), segment.start + m.end()
         start, end = part.source(*here)
-        words.append(Word(shown(m[0] if part.unchanged(*here) else _TAG.sub("", text[start:end])), start, end))
+        words.append(Word(shown(m[0] if part.unchanged(*here) else _ANY_TAG.sub("", text[start:end])), start, end))
     start, end = part.extent(segment.start, segment.end)
     return replace(segment, start=start, end=end, words=tuple(words))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from stentor.text.abbreviations import ALL, BEFORE_NUMBER, MAY_END, STARTERS
+from stentor.text.english.tables import ALL, BEFORE_NUMBER, MAY_END, STARTERS
 from stentor.text.marks import NO_MARKS, PLACEHOLDERS, TURN, TextMarks, is_blank, masked, speakers
 
 END_WIDE = "。！？｡।॥۔؟…‼⁇⁈⁉"  # end a sentence whatever follows

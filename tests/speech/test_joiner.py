@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stentor.speech.joiner import SegmentJoiner
+from stentor.speech.speaking import SegmentJoiner
 
 RATE = 24_000
 T = np.arange(2 * RATE + 137) / RATE

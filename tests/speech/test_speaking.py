@@ -15,8 +15,7 @@ from stentor.engine.scheduling.sequence import Place
 from stentor.engine.stream import Chunk
 from stentor.models.info import SpeechRequest
 from stentor.models.toy.spec import make_spec
-from stentor.speech.joiner import JoinedAudio
-from stentor.speech.speaking import SIDE_BY_SIDE, Speaking, SpokenSegment
+from stentor.speech.speaking import SIDE_BY_SIDE, JoinedAudio, Speaking, SpokenSegment
 from stentor.text.sentences import Segment
 
 SPEC = make_spec(torch.float32)

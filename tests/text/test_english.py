@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.text import front_end, reads, unread
-from stentor.text.english import MAX_PARTS, MAX_WORD, WINDOW, spoken, windows
-from stentor.text.numbers import cardinal, ordinal, year
-from stentor.text.phonemes import plain_marks
-from stentor.text.scripts import has_english
+from stentor.text.english.notations import MAX_PARTS, MAX_WORD, WINDOW, spoken, windows
+from stentor.text.english.numbers import cardinal, ordinal, year
+from stentor.text.english.phonemes import plain_marks
+from stentor.text.english.scripts import has_english
 from stentor.text.trace import Trace
 from tests.helpers.english import PHONEMES
 

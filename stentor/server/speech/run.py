@@ -17,9 +17,8 @@ from stentor.server.engines.client import EngineClient, Facts
 from stentor.server.speech.clock import ThreadedClock
 from stentor.server.speech.guard import Guard
 from stentor.server.speech.outcomes import Timing, Usage
-from stentor.speech.joiner import unspoken
 from stentor.speech.live_text import TextTail
-from stentor.speech.speaking import Speaking, SpokenSegment
+from stentor.speech.speaking import Speaking, SpokenSegment, unspoken
 from stentor.speech.timing import SegmentTiming, WordTiming
 from stentor.speech.words import Span, WordClock, timed
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stentor.server.errors import ApiError, invalid
 from stentor.server.ignored import Ignored
 from stentor.server.schemas import Shared, SpeechBody
-from stentor.text.script import Turn, marked, scripted
+from stentor.speech.script import Turn, marked, scripted
 
 OF_A_VOICE = (
     "voice",

@@ -11,16 +11,16 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from stentor.errors import InvalidRequest
-from stentor.text.cleanup import characters, chat, formulas, languages, lines, notes, pages
+from stentor.text.cleanup import languages, pages, papers
 from stentor.text.cleanup.draft import Draft
 
 STEPS: dict[str, Callable[[Draft], Draft]] = {
-    "html": pages.cleaned,
-    "characters": characters.cleaned,
-    "formulas": formulas.cleaned,
-    "notes": notes.cleaned,
-    "markdown": chat.cleaned,
-    "lines": lines.cleaned,
+    "html": pages.without_html,
+    "characters": papers.plain_characters,
+    "formulas": papers.plain_formulas,
+    "notes": papers.without_notes,
+    "markdown": pages.without_markdown,
+    "lines": papers.whole_lines,
 }
 """In the order in which they run."""
 ALL, NONE, NOTATIONS = "all", "none", "notations"

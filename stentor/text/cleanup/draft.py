@@ -40,8 +40,7 @@ class Draft:
             draft = draft or Writer(self)
             draft.keep_to(m.start())
             if m.lastindex and new == m[1]:
-                draft.skip_to(m.start(1))
-                draft.keep_to(m.end(1))
+                draft.keep(*m.span(1))
             else:
                 draft.say(new, m.end())
             draft.skip_to(m.end())
@@ -74,6 +73,11 @@ class Writer:
     def skip_to(self, end: int) -> None:
         """Leave out the text up to `end`."""
         self.at = max(self.at, end)
+
+    def keep(self, start: int, end: int) -> None:
+        """Leave out the text up to `start`, and take it from there to `end`."""
+        self.skip_to(start)
+        self.keep_to(end)
 
     def say(self, new: str, end: int) -> None:
         """Put `new` in place of the text up to `end`."""

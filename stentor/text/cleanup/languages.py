@@ -7,103 +7,27 @@ Babel (Unicode's CLDR). Both come with the extra `notations`.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from stentor.errors import InvalidRequest
 from stentor.text.cleanup.draft import Draft
-from stentor.text.marks import NEVER
 
 if TYPE_CHECKING:
     from unicode_rbnf import RbnfEngine
 
-CODES = {
-    "chinese": "zh",
-    "japanese": "ja",
-    "korean": "ko",
-    "german": "de",
-    "french": "fr",
-    "spanish": "es",
-    "italian": "it",
-    "portuguese": "pt",
-    "russian": "ru",
-}
+_LANGUAGES = tomllib.loads(Path(__file__).with_name("languages.toml").read_text(encoding="utf-8"))
+_USUAL, _UNITS, _MONEY = (_LANGUAGES.pop(name) for name in ("usual", "units", "money"))
+CODES: dict[str, str] = {facts["name"]: code for code, facts in _LANGUAGES.items()}
 """Languages of requests, and their codes."""
 LONGEST = 15
 """Digits of a number that is read as one. A longer one, and one that begins with 0, is read digit by digit."""
-_POINT = dict(zip(CODES.values(), "点 点 점 Komma virgule coma virgola vírgula запятая".split(), strict=True))
-_MINUS = dict(zip(CODES.values(), "负 マイナス 마이너스 minus moins menos meno menos минус".split(), strict=True))
-_PERCENT = {"zh": "百分之{}", "ko": "{}퍼센트"}  # where CLDR has only the sign
-_DATE = {"es": "{} de {} de {}", "pt": "{} de {} de {}", "ru": "{} {} {} года"}
-_FIRST = {"fr": "premier", "it": "primo", "pt": "primeiro"}
 _DATIVE = re.compile(r"\b(?:[Aa]m|[Vv]om|[Zz]um|[Dd]em|[Dd]en|[Bb]eim|[Aa]b|[Bb]is|[Ss]eit) $")
 _DIGITS = "零一二三四五六七八九"
-_KOREAN_HOURS = "한 두 세 네 다섯 여섯 일곱 여덟 아홉 열 열한 열두".split()
-_UNITS = {
-    "km/h": "speed-kilometer-per-hour",
-    "km": "length-kilometer",
-    "cm": "length-centimeter",
-    "mm": "length-millimeter",
-    "m": "length-meter",
-    "kg": "mass-kilogram",
-    "g": "mass-gram",
-    "ml": "volume-milliliter",
-    "l": "volume-liter",
-    "°C": "temperature-celsius",
-    "h": "duration-hour",
-    "min": "duration-minute",
-    "MB": "digital-megabyte",
-    "GB": "digital-gigabyte",
-    "%": "concentr-percent",
-}
-_CYRILLIC = dict(zip("км/ч км см мм м кг г мл л ч мин".split(), "km/h km cm mm m kg g ml l h min".split(), strict=True))
-_CURRENCIES = {("zh", "¥"): "元", ("zh", "￥"): "元"}  # as they are said, where CLDR has the official name
-_MONEY = {"€": "EUR", "$": "USD", "£": "GBP", "¥": "JPY", "￥": "CNY", "₩": "KRW", "₽": "RUB"}
 _WIDE = ("zh", "ja", "ko")
-_HOURS = {  # and the minutes behind them
-    "de": "{} Uhr {}",
-    "fr": "{} heures {}",
-    "es": "{} y {}",
-    "it": "{} e {}",
-    "pt": "{} e {}",
-    "ru": "{} {}",
-    "zh": "{}点{}分",
-    "ja": "{}時{}分",
-    "ko": "{}시{}분",
-}
-_FULL_HOURS = {"de": "{} Uhr", "es": "{} en punto", "it": "{} in punto", "zh": "{}点", "ja": "{}時", "ko": "{}시"}
-"""Where a time is said otherwise than a number of hours."""
-_ZERO = {"zh": "零", "ru": "ноль "}
-"""In front of minutes below ten."""
-_SECONDS = {"zh": "{}秒", "ja": "{}秒", "ko": "{}초"}
-_UNTIL = {
-    "de": " bis ",
-    "fr": " à ",
-    "es": " a ",
-    "it": " a ",
-    "pt": " a ",
-    "ru": " до ",
-    "zh": "到",
-    "ja": "から",
-    "ko": "부터",
-}
-_CLOCK = {"de": r"[:.]", "fr": r"\s?[h:]\s?", "pt": "[h:]"}
-"""Between hours and minutes, where that is more than a colon."""
-_CLOCK_END = {"de": r"\s?Uhr\b", "es": r"\s?h(?:oras|s)?\b\.?", "ru": r"\s?ч\b\.?"}
-
-
-class _Marks(NamedTuple):
-    """Between groups of three digits, and in front of decimals."""
-
-    group: str
-    point: str
-
-
-def _marks(code: str) -> _Marks:
-    if code in _WIDE:
-        return _Marks(",", r"\.")
-    return _Marks(" \u00a0\u202f" if code in ("fr", "ru") else r".", ",")
 
 
 def check(code: str) -> None:
@@ -117,14 +41,10 @@ def check(code: str) -> None:
         raise InvalidRequest("cleanup", "notations needs packages: pip install 'stentor[notations]'") from None
 
 
+@cache
 def step(code: str) -> Callable[[Draft], Draft]:
     """The step of the clean-up for a language, by its code."""
-    return _reader(code).cleaned
-
-
-@cache
-def _reader(code: str) -> _Reader:
-    return _Reader(code)
+    return _Reader(code).cleaned
 
 
 class _Reader:
@@ -134,18 +54,19 @@ class _Reader:
         self.code, self.wide = code, code in _WIDE
         self.space = "" if self.wide else " "
         self.engine: RbnfEngine = RbnfEngine.for_language(code)
-        group, point = _marks(code)
+        self.facts: dict[str, Any] = {**_USUAL, **_LANGUAGES[code]}
+        self.names: dict[str, str] = {unit: unit for unit in _UNITS} | self.facts.get("units", {})
+        group, point, between, behind = (self.facts[name] for name in ("group", "decimal", "between", "behind"))
         letter = "A-Za-z\\d" if self.wide else r"\w"
         number = rf"(?:\d{{1,3}}(?:[{group}]\d{{3}})+|\d{{1,40}})(?:{point}\d{{1,20}})?"
         start, end = rf"(?<![{letter}.,:/-])", rf"(?![{letter}/-]|[.,:]\d)"
-        signs, named = "".join(_MONEY), {**_UNITS, **(_CYRILLIC if code == "ru" else {})}
-        units = "|".join(re.escape(unit) for unit in sorted(named, key=len, reverse=True))
+        signs = "".join(_MONEY)
+        units = "|".join(re.escape(unit) for unit in sorted(self.names, key=len, reverse=True))
         self._say = lru_cache(4096)(self._said)
         self._group, self._point = re.compile(rf"[{group}]"), re.compile(point)
         self._grouped = re.compile(rf"\d{{1,3}}(?:[{group}]\d{{3}})+(?:{point}\d+)?")
         self._year_first = re.compile(rf"{start}(\d{{4}})[-/.](\d{{1,2}})[-/.](\d{{1,2}}){end}")
         self._day_first = re.compile(rf"{start}(\d{{1,2}})[./](\d{{1,2}})[./](\d{{4}}){end}")
-        between, behind = _CLOCK.get(code, ":"), _CLOCK_END.get(code, NEVER)
         hour, rest = r"([01]?\d|2[0-4])", rf"([0-5]\d)(?::([0-5]\d))?(?![{letter}:]|[.,]\d)"
         self._time = re.compile(
             rf"(?<![{letter}.,:/]){hour}(?::{rest}(?:{behind})?|{between}{rest}"
@@ -164,7 +85,7 @@ class _Reader:
             return draft
         draft = draft.sub(self._year_first, lambda m: self._date(m, m[1], m[2], m[3]))
         draft = draft.sub(self._day_first, lambda m: self._date(m, m[3], m[2], m[1]))
-        draft = draft.sub(self._until, _UNTIL[self.code]).sub(self._time, self._clock)
+        draft = draft.sub(self._until, self.facts["until"]).sub(self._time, self._clock)
         if self.wide:
             draft = draft.sub(self._years, lambda m: self._year(m[1]))
         draft = draft.sub(self._money, lambda m: self._amount(m[1] or m[4], m[2] or m[3]))
@@ -178,21 +99,23 @@ class _Reader:
         return whole, decimals[0] if decimals else ""
 
     def _minus(self, sign: str) -> str:
-        return _MINUS[self.code] + self.space if sign else ""
+        return self.facts["minus"] + self.space if sign else ""
 
     def _number(self, written: str) -> str:
         """ "1.234,5" -> "eintausendzweihundertvierunddreißig Komma fünf"."""
         whole, decimals = self._parts(written)
         by_digit = len(whole) > LONGEST or (whole[0] == "0" and len(whole) > 1)
         words = self._digits(whole) if by_digit else self._say(int(whole))
-        return self.space.join([words, _POINT[self.code], self._digits(decimals)]) if decimals else words
+        return self.space.join([words, self.facts["point"], self._digits(decimals)]) if decimals else words
 
     def _digits(self, digits: str) -> str:
         return self.space.join(self._say(int(d)) for d in digits)
 
     def _said(self, value: int) -> str:
-        rules = ["spellout-cardinal-masculine"] if self.code == "ru" else None
-        return str(self.engine.format_number(value, ruleset_names=rules).text)
+        return self._ruled(value, self.facts.get("number_rule"))
+
+    def _ruled(self, value: int, rule: str | None) -> str:
+        return str(self.engine.format_number(value, ruleset_names=[rule] if rule else None).text)
 
     def _year(self, digits: str) -> str:
         """A year: of Chinese digit by digit."""
@@ -209,11 +132,9 @@ class _Reader:
 
         if not (1 <= int(month) <= 12 and 1 <= int(day) <= 31):
             return m[0]
-        if self.wide:
-            of_year, of_month, of_day = ("년 ", "월 ", "일") if self.code == "ko" else ("年", "月", "日")
-            return f"{self._year(year)}{of_year}{self._say(int(month))}{of_month}{self._say(int(day))}{of_day}"
-        name = get_month_names("wide", locale=self.code)[int(month)]
-        return _DATE.get(self.code, "{} {} {}").format(self._day(m, int(day)), name, self._year(year))
+        name = self._say(int(month)) if self.wide else get_month_names("wide", locale=self.code)[int(month)]
+        date: str = self.facts["date"]
+        return date.format(day=self._day(m, int(day)), month=name, year=self._year(year))
 
     def _day(self, m: re.Match[str], day: int) -> str:
         from unicode_rbnf import FormatPurpose
@@ -222,32 +143,27 @@ class _Reader:
             ordinal = str(self.engine.format_number(day, FormatPurpose.ORDINAL).text)
             dative = _DATIVE.search(m.string[max(0, m.start() - 8) : m.start()])
             return ordinal + ("" if self.code == "ru" else "n" if dative else "r")
-        return _FIRST[self.code] if day == 1 and self.code in _FIRST else self._say(day)
+        return self.facts.get("first", self._say(1)) if day == 1 else self._say(day)
 
     def _clock(self, m: re.Match[str]) -> str:
         """ "14:30" -> "vierzehn Uhr dreißig"."""
         hour, minute, second = int(m[1]), m[2] or m[4], m[3] or m[5]
         if minute == "00" and not second:
-            if self.code in _FULL_HOURS:
-                return _FULL_HOURS[self.code].format(self._hour(hour))
+            if "hour" in self.facts:
+                return str(self.facts["hour"]).format(self._hour(hour))
             return self._unit(str(hour), "h").replace(self._say(hour), self._hour(hour))
-        words = _HOURS[self.code].format(self._hour(hour), self._sixtieth(minute))
-        if hour == 1 and self.code == "fr":
-            words = words.replace("heures", "heure")
-        return words + (_SECONDS.get(self.code, " {}").format(self._sixtieth(second)) if second else "")
+        time: str = self.facts["time_at_one" if hour == 1 and "time_at_one" in self.facts else "time"]
+        words = time.format(self._hour(hour), self._sixtieth(minute))
+        return words + (self.facts["second"].format(self._sixtieth(second)) if second else "")
 
     def _hour(self, hour: int) -> str:
-        if self.code == "ko" and 1 <= hour <= 12:
-            return _KOREAN_HOURS[hour - 1]
-        if self.code == "zh" and hour == 2:
-            return "两"
-        if self.code == "de":
-            return self._say(hour).removesuffix("s") if hour == 1 else self._say(hour)
-        rules = ["spellout-cardinal-feminine"] if self.code in ("es", "fr", "it", "pt") else None
-        return str(self.engine.format_number(hour, ruleset_names=rules).text) if rules else self._say(hour)
+        words: str | None = self.facts.get("hours", {}).get(str(hour))
+        if words is None and "hour_rule" in self.facts:
+            return self._ruled(hour, self.facts["hour_rule"])
+        return words or self._say(hour)
 
     def _sixtieth(self, digits: str) -> str:
-        zero = _ZERO.get(self.code, "") if digits[0] == "0" and digits != "00" else ""
+        zero: str = self.facts["zero"] if digits[0] == "0" and digits != "00" else ""
         return zero + self._say(int(digits))
 
     def _amount(self, sign: str, written: str) -> str:
@@ -256,7 +172,7 @@ class _Reader:
 
         whole, small = self._parts(written)
         count = int(whole) if len(whole) <= LONGEST else 2
-        name = _CURRENCIES.get((self.code, sign)) or get_currency_name(_MONEY[sign], count, self.code)
+        name = self.facts.get("money", {}).get(sign) or get_currency_name(_MONEY[sign], count, self.code)
         if self.wide:
             return self._number(written) + name
         words = [self._number(whole), name.split()[-1] if sign == "₽" else name]
@@ -269,9 +185,9 @@ class _Reader:
         from babel.units import format_unit
 
         words, (whole, decimals) = self._number(written), self._parts(written)
-        if unit == "%" and self.code in _PERCENT:
-            return _PERCENT[self.code].format(words)
+        if unit == "%" and "percent" in self.facts:
+            return str(self.facts["percent"]).format(words)
         value = float(f"{whole[:LONGEST]}.{decimals}") if decimals else int(whole[:LONGEST])
-        shown = format_unit(value, _UNITS[_CYRILLIC.get(unit, unit)], "long", locale=self.code).replace("\u00a0", " ")
+        shown = format_unit(value, _UNITS[self.names[unit]], "long", locale=self.code).replace("\u00a0", " ")
         said = re.sub(r"\d[\d.,\u202f ]*\d|\d", lambda _: words, shown, count=1)
         return said.replace(" ", "") if self.wide else said

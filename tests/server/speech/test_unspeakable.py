@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stentor.speech.joiner import UNSPOKEN_SECONDS
 from stentor.speech.live_text import TextFeed
+from stentor.speech.speaking import UNSPOKEN_SECONDS
 from stentor.text.pauses import PAUSES
 from tests.helpers.server_live import Live, decoded, pcm, serving
 from tests.helpers.ws_talk import talk

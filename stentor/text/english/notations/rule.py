@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from string import ascii_letters
 from typing import NamedTuple
 
-Action = Callable[[re.Match[str]], str]
+from stentor.text.trace import Action
+
 _DIGITS = frozenset("0123456789")
 _SIGNS = "#&+/;-_"
 _SHORT_WORDS = ("a", "i", "s")  # of most texts: "it's"
@@ -32,22 +33,28 @@ class Rule(NamedTuple):
         return not any(map(present.isdisjoint, self.needs))
 
 
-Row = tuple[str, Action | str] | tuple[str, Action | str, str] | tuple[str, Action | str, str, Iterable[str]]
+Row = tuple[str, Action | Mapping[str, str], *tuple[Iterable[str], ...]]
 
 
 def rules(*table: Row) -> list[Rule]:
-    """Compile a table of patterns and actions. A word in place of an action is what every match becomes.
+    """Compile a table of patterns and actions. An action is a function, a template as of `re.sub`, or a table in which
+    the group that matched is looked up.
 
     A row may say what a match has in any case: groups of signs with spaces between them, in which 0 is any digit
-    ("0 -–": a digit, and one of two dashes), and then words of which it has one.
+    ("0 -–": a digit, and one of two dashes), and words of which it has one: those of its table unless it says so.
     """
     return [_rule(*row) for row in table]
 
 
-def _rule(pattern: str, action: Action | str, signs: str = "", words: Iterable[str] = ()) -> Rule:
-    needs = [frozenset(group) for group in signs.split()]
-    needs += [frozenset(map(_key, words))] if words else []
-    return Rule(re.compile(pattern), _constant(action) if isinstance(action, str) else action, tuple(needs))
+def _rule(pattern: str, action: Action | Mapping[str, str], *wanted: Iterable[str]) -> Rule:
+    needs: list[frozenset[str]] = []
+    for some in wanted or ([action] if isinstance(action, Mapping) else []):
+        needs += map(frozenset, some.split()) if isinstance(some, str) else [frozenset(map(_key, some))]
+    return Rule(re.compile(pattern), _lookup(action) if isinstance(action, Mapping) else action, tuple(needs))
+
+
+def _lookup(table: Mapping[str, str]) -> Action:
+    return lambda m: table[m[m.lastindex or 0]]
 
 
 def _key(word: str) -> str:
@@ -65,10 +72,6 @@ def features(text: str) -> frozenset[str]:
     if not signs.isdisjoint(_DIGITS):
         signs.add("0")
     return frozenset(signs.union(_WORD.findall(text.lower())))
-
-
-def _constant(words: str) -> Action:
-    return lambda m: words
 
 
 def any_of(words: Iterable[str]) -> str:

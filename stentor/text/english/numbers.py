@@ -10,22 +10,9 @@ LARGEST = 15
 """Digits of a number that is read as one. A longer one is read digit by digit."""
 NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)"
 """A number with commas or without, and with decimals or without."""
-_SAME_PLURAL = {
-    "hertz",
-    "kilohertz",
-    "megahertz",
-    "gigahertz",
-    "percent",
-    "yen",
-    "sen",
-    "won",
-    "baht",
-    "dong",
-    "naira",
-    "sterling",
-    "psi",
-    "horsepower",
-}
+_SAME_PLURAL = frozenset(
+    "hertz kilohertz megahertz gigahertz percent yen sen won baht dong naira sterling psi horsepower".split()
+)
 _IRREGULAR = {"foot": "feet", "inch": "inches", "penny": "pence", "half": "halves"}
 _ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
 

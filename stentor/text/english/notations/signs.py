@@ -4,31 +4,10 @@ from __future__ import annotations
 
 import re
 
-from stentor.text.notations.rule import any_of, rules
-from stentor.text.symbols import SYMBOLS
+from stentor.text.english.notations.rule import any_of, rules
+from stentor.text.english.tables import TABLES
 
-_OPERATORS = {
-    "===": "is identical to",
-    "!==": "is not identical to",
-    "==": "equals",
-    "!=": "does not equal",
-    "<=": "is less than or equal to",
-    ">=": "is greater than or equal to",
-    "=>": "to",
-    "->": "to",
-    "<-": "from",
-    "&&": "and",
-    "||": "or",
-    "+=": "plus equals",
-    "-=": "minus equals",
-    "**": "to the power of",
-    "++": "plus plus",
-    "<<": "shift left",
-    ">>": "shift right",
-    "<>": "does not equal",
-    ":=": "becomes",
-    "...": "…",
-}
+SYMBOLS, _OPERATORS = TABLES["symbols"], TABLES["operators"]
 _POWERS = {"2": "squared", "3": "cubed"}
 _OPERAND = r"[\w)\]]"
 
@@ -39,13 +18,13 @@ def _power(m: re.Match[str]) -> str:
 
 COMPARISONS = rules(  # before a rule takes their signs for something else
     # "10%-20%", "$5K–$10K": the same unit on either side
-    (r"(?<=\d)([A-Za-z%°]{1,4})\s?[-—]\s?(?=[$£€]?\d[\d.,]*\1(?!\w))", lambda m: f"{m[1]} to ", "0 -—"),
-    (r"(?<=\d)(\s?(?:cm|mm|m|km|in|ft))\.?\s?[x×]\s?(?=\d)", lambda m: f"{m[1]} by ", "0"),
+    (r"(?<=\d)([A-Za-z%°]{1,4})\s?[-—]\s?(?=[$£€]?\d[\d.,]*\1(?!\w))", r"\1 to ", "0 -—"),
+    (r"(?<=\d)(\s?(?:cm|mm|m|km|in|ft))\.?\s?[x×]\s?(?=\d)", r"\1 by ", "0"),
     (r"(?<=\d)(\s?(?:km|m|cm|mm|ft))\^?([23])\b", lambda m: m[1] + ("²" if m[2] == "2" else "³"), "0"),
     (rf"(?<={_OPERAND})\s?\^\s?\(?(-?\w+)\)?", _power, "^"),
     (
         rf"(?<=\s)({any_of(o for o in _OPERATORS if o not in ('...', '++'))})(?=\s)",
-        lambda m: _OPERATORS[m[1]],
+        _OPERATORS,
         "!&*+-:<=>|",
     ),
     (r"(?<=\w)([!=<>]=)(?=\w)", lambda m: f" {_OPERATORS.get(m[1], 'equals')} ", "="),
@@ -69,9 +48,9 @@ RULES = rules(
     (rf"[{re.escape(''.join(SYMBOLS))}]", lambda m: f" {SYMBOLS[m[0]]} ", "".join(SYMBOLS)),
     (r"\s*[*_#^|<>\[\]{}\\]+\s*", " ", "#*<>[\\]^_{|}"),
     (r"(?<=\w)/(?=\w)", " slash ", "/"),
-    (r"\s+([,.;:!?])(?=\s|$)", lambda m: m[1]),
-    (r"(?<=[a-z])\((e?s)\)", lambda m: m[1], ") ("),  # "item(s)"
+    (r"\s+([,.;:!?])(?=\s|$)", r"\1"),
+    (r"(?<=[a-z])\((e?s)\)", r"\1", ") ("),  # "item(s)"
     # The dictionary has no pause inside of what stands without a space.
-    (r"(?<=\w)(\.{3}|[,;:!?…]+)(?=[\"'“(]?[A-Za-z])", lambda m: f"{m[1]} "),
+    (r"(?<=\w)(\.{3}|[,;:!?…]+)(?=[\"'“(]?[A-Za-z])", r"\1 "),
     (r"(?<=\w)(?=\([\"'“]?\w)|(?<=\w[\"”])(?=[A-Za-z])", " ", '"(”'),
 )

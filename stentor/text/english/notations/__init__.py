@@ -1,7 +1,8 @@
 """Written English to spoken words: numbers, money, dates, times, units, abbreviations, addresses and code.
 
-`notations` has the rules, American style. Some rules backtrack over a whole run of characters. They run on windows of
-bounded length, so the work is linear in the length of the text.
+A rule is a pattern and what reads a match of it, American style. Some rules backtrack over a whole run of characters.
+They run on windows of bounded length, so the work is linear in the length of the text. No pattern may need more than
+quadratic time in a window.
 """
 
 from __future__ import annotations
@@ -9,12 +10,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from stentor.text.abbreviations import DAYS, MONTHS, SHORT_DAYS, SHORT_MONTHS
-from stentor.text.notations import RULES
-from stentor.text.notations.rule import any_of, features
-from stentor.text.scripts import latin
+from stentor.text.english.notations import amounts, codes, names, signs, times
+from stentor.text.english.notations.rule import Rule, any_of, features
+from stentor.text.english.scripts import latin
+from stentor.text.english.tables import DAYS, MONTHS, SHORT_DAYS, SHORT_MONTHS
 from stentor.text.trace import NO_WORD, Trace
 
+RULES: list[Rule] = [
+    *codes.SPELLED,
+    *times.BASIC,
+    *names.ITEMS,
+    *codes.IDENTIFIERS,
+    *amounts.EUROPEAN,
+    *signs.COMPARISONS,
+    *names.RULES,
+    *times.RULES,
+    *codes.RULES,
+    *amounts.RULES,
+    *names.ROMANS,
+    *amounts.PLAIN,
+    *signs.RULES,
+]
+"""The more specific before the more general, so a later rule never sees what an earlier one read."""
 WINDOW = 480
 """Characters that the rules see at once. The server cuts long text into shorter pieces than this."""
 MAX_WORD = 80

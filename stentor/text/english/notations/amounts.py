@@ -1,153 +1,31 @@
-"""Numbers with units, fractions, ratios, ordinals, ranges, and plain numbers."""
+"""Amounts of money, numbers with units, fractions, ratios, ordinals, ranges, and plain numbers."""
 
 from __future__ import annotations
 
 import re
 
-from stentor.text.notations.rule import any_of, describes, rules
-from stentor.text.numbers import NUMBER, cardinal, house, ordinal, plural, say, spell, version
+from stentor.text.english.notations.rule import any_of, describes, rules
+from stentor.text.english.numbers import NUMBER, cardinal, house, ordinal, plural, say, spell, version
+from stentor.text.english.tables import TABLES
 
-UNITS = {
-    "nm": "nanometer",
-    "µm": "micrometer",
-    "mm": "millimeter",
-    "cm": "centimeter",
-    "m": "meter",
-    "km": "kilometer",
-    "in": "inch",
-    "ft": "foot",
-    "yd": "yard",
-    "yds": "yard",
-    "mi": "mile",
-    "µg": "microgram",
-    "mcg": "microgram",
-    "mg": "milligram",
-    "g": "gram",
-    "kg": "kilogram",
-    "lb": "pound",
-    "lbs": "pound",
-    "oz": "ounce",
-    "fl oz": "fluid ounce",
-    "ml": "milliliter",
-    "mL": "milliliter",
-    "cl": "centiliter",
-    "dl": "deciliter",
-    "l": "liter",
-    "L": "liter",
-    "gal": "gallon",
-    "pt": "pint",
-    "qt": "quart",
-    "tsp": "teaspoon",
-    "tbsp": "tablespoon",
-    "Tbsp": "tablespoon",
-    "µs": "microsecond",
-    "ns": "nanosecond",
-    "ms": "millisecond",
-    "s": "second",
-    "sec": "second",
-    "secs": "second",
-    "min": "minute",
-    "mins": "minute",
-    "hr": "hour",
-    "hrs": "hour",
-    "h": "hour",
-    "Hz": "hertz",
-    "kHz": "kilohertz",
-    "MHz": "megahertz",
-    "GHz": "gigahertz",
-    "KB": "kilobyte",
-    "kB": "kilobyte",
-    "MB": "megabyte",
-    "GB": "gigabyte",
-    "TB": "terabyte",
-    "PB": "petabyte",
-    "KiB": "kibibyte",
-    "MiB": "mebibyte",
-    "GiB": "gibibyte",
-    "TiB": "tebibyte",
-    "kbps": "kilobit per second",
-    "Kbps": "kilobit per second",
-    "Mbps": "megabit per second",
-    "Gbps": "gigabit per second",
-    "MB/s": "megabyte per second",
-    "GB/s": "gigabyte per second",
-    "mW": "milliwatt",
-    "W": "watt",
-    "kW": "kilowatt",
-    "MW": "megawatt",
-    "GW": "gigawatt",
-    "Wh": "watt hour",
-    "kWh": "kilowatt hour",
-    "mAh": "milliamp hour",
-    "V": "volt",
-    "mV": "millivolt",
-    "kV": "kilovolt",
-    "mA": "milliamp",
-    "Ω": "ohm",
-    "ohm": "ohm",
-    "J": "joule",
-    "kJ": "kilojoule",
-    "cal": "calorie",
-    "kcal": "kilocalorie",
-    "Pa": "pascal",
-    "kPa": "kilopascal",
-    "hPa": "hectopascal",
-    "psi": "psi",
-    "dB": "decibel",
-    "ha": "hectare",
-    "mpg": "mile per gallon",
-    "hp": "horsepower",
-    "mph": "mile per hour",
-    "km/h": "kilometer per hour",
-    "kph": "kilometer per hour",
-    "kmh": "kilometer per hour",
-    "m/s": "meter per second",
-    "ft/s": "foot per second",
-    "fps": "frame per second",
-    "m/s²": "meter per second squared",
-    "rpm": "revolution per minute",
-    "bpm": "beat per minute",
-    "ppm": "part per million",
-    "mg/L": "milligram per liter",
-    "g/L": "gram per liter",
-    "mg/dL": "milligram per deciliter",
-    "m²": "square meter",
-    "km²": "square kilometer",
-    "cm²": "square centimeter",
-    "mm²": "square millimeter",
-    "ft²": "square foot",
-    "m³": "cubic meter",
-    "km³": "cubic kilometer",
-    "cm³": "cubic centimeter",
-    "mm³": "cubic millimeter",
-    "ft³": "cubic foot",
-    "sq ft": "square foot",
-    "sq. ft": "square foot",
-    "sqft": "square foot",
-    "sq m": "square meter",
-    "sq mi": "square mile",
-    "cu ft": "cubic foot",
-    "°C": "degree Celsius",
-    "°F": "degree Fahrenheit",
-    "ºC": "degree Celsius",
-    "ºF": "degree Fahrenheit",
-    "°": "degree",
-    "%": "percent",
-    "‰": "per mille",
-    "yrs": "year",
-    "yr": "year",
-    "wk": "week",
-    "wks": "week",
-    "mo": "month",
-    "mos": "month",
-    "kVA": "kilovolt amp",
-    "px": "pixel",
-    "pts": "point",
-    "dpi": "dot per inch",
-    "°K": "degree Kelvin",
-    "deg": "degree",
-}
-SCALES = {"M": "million", "m": "million", "B": "billion", "bn": "billion", "T": "trillion"}
+MONEY = {sign: tuple(names.split(", ")) for sign, names in TABLES["money"].items()}
+"""Names of one, and of its hundredth."""
+CODES = TABLES["currencies"]
+SCALES = TABLES["scales"]
+_SIGN = any_of(MONEY)
+_ANY = "".join(sign for sign in MONEY if len(sign) == 1)
+_SCALE = rf"(?:\s+(thousand|million|billion|trillion|hundred)\b|\s?({any_of(SCALES)})\b(?!['’]))"
+_PERIOD = r"(?=(?:month|mo|year|yr|week|wk|day|hour|hr|h|person|night|unit|user|seat|kg|lb|gallon|token|minute)\b)"
+_PERIODS = {"mo": "month", "yr": "year", "wk": "week", "hr": "hour", "h": "hour", "lb": "pound", "kg": "kilogram"}
+_AMOUNTS = "km|m|cm|mm|kg|g|l|L|ml|kWh|kW|million|billion"
+_SPOKEN_UNITS = (
+    "degrees?|percent|per cent|points?|times|million|billion|thousand|hours?|minutes?|seconds?|years?|months?|weeks?|"
+    "days?|met(?:er|re)s?|kilomet(?:er|re)s?|centimet(?:er|re)s?|kilos?|kilograms?|grams?|tons?|tonnes?|lit(?:er|re)s?|miles?|"
+    "euros?|dollars?|pounds?|watts?|volts?|inch(?:es)?|feet|hectares?"
+)
+UNITS = TABLES["units"]
+_COUNTS = ("M", "m", "B", "bn", "T")
+"""Scales that count other things than money."""
 _HALVES = {2: "half", 4: "quarter"}
 _MANY = r"(?=\s+(?:users|people|views|followers|downloads|parameters|subscribers|players|customers|copies|tokens|rows))"
 _FRACTION = r"\b(\d+(?:,\d{3})*\s+)?(\d{1,3})[/⁄](\d{1,4})\b(?!/)"
@@ -166,6 +44,42 @@ _NUMBERED = (
 _AFTER_IN = (
     r"(?=\s*(?:$|[.,;:!?)]|x\b|by\b|wide|long|tall|high|deep|thick|of (?:rain|snow)|in diameter|screen|display))"
 )
+
+
+def _amount(sign: str, amount: str, scale: str | None, described: bool) -> str:
+    one, cent = MONEY[sign]
+    many, cents = (one, cent) if described else (plural(one, False), plural(cent, False))
+    whole, _, part = amount.replace(",", "").partition(".")
+    whole = whole or "0"
+    if scale:
+        return f"{cardinal(amount)} {scale} {many}"
+    words = [f"{say(whole)} {one if whole == '1' else many}"] if int(whole) or not int(part or "0") else []
+    if len(part) == 2 and int(part):
+        words.append(f"{say(int(part))} {cent if int(part) == 1 else cents}")
+    elif part and len(part) != 2:
+        return f"{cardinal(amount)} {many}"
+    return " and ".join(words)
+
+
+def _money(m: re.Match[str]) -> str:
+    return _amount(m[1], m[2], m[3] or SCALES.get(m[4] or ""), describes(m))
+
+
+def _range(m: re.Match[str]) -> str:
+    """ "$5-10" has its unit behind the second number only, "$5-$10" and "$5M to 10M" too."""
+    return f"{cardinal(m[2])} to {m[1]}"
+
+
+def _european(m: re.Match[str]) -> str:
+    """ "1.234,56" -> "1234.56"."""
+    return m[0].replace(".", "").replace(",", ".")
+
+
+def _code(m: re.Match[str]) -> str:
+    code, amount = (m[1], m[2]) if m[1] else (m[4], m[3])
+    whole, _, part = amount.replace(",", "").partition(".")
+    shown = amount if int(part or "0") else amount.partition(".")[0]
+    return f"{cardinal(shown)} {plural(CODES[code], whole == '1' and shown == whole)}"
 
 
 def _fraction(m: re.Match[str]) -> str:
@@ -194,16 +108,12 @@ def _fraction_of(m: re.Match[str]) -> str:
 
 
 def _unit(m: re.Match[str]) -> str:
-    return f"{cardinal(m[1])} {plural(UNITS[_micro(m[2])], m[1] == '1' or describes(m))}"
+    return f"{cardinal(m[1])} {plural(UNITS[m[2].replace('μ', 'µ')], m[1] == '1' or describes(m))}"
 
 
 def _hyphened(m: re.Match[str]) -> str:
     """ "a 5-km run" -> "a five kilometer run"."""
     return f"{cardinal(m[1])} {UNITS[m[2]]}"
-
-
-def _micro(unit: str) -> str:
-    return unit.replace("μ", "µ")
 
 
 def _height(m: re.Match[str]) -> str:
@@ -230,16 +140,37 @@ def _thousand(m: re.Match[str]) -> str:
     return f"{cardinal(number)} thousand"
 
 
-def _to(m: re.Match[str]) -> str:
-    return f"{cardinal(m[1])} to "
-
+EUROPEAN = rules(  # before a rule takes their commas and points for something else
+    (r"(?<![\w.,])[1-9]\d{0,2}(?:\.\d{3})+,\d\d?(?![\w,])", _european, "0"),
+    (r"(?<![\w.,])[1-9]\d{0,2}\.\d{3}\.\d{3}(?!\w|[.,]\d)", _european, "0"),
+    (rf"(?:{_SIGN})\s?\d+,\d\d(?![\d,])", _european, "0 " + _ANY),
+    (rf"(?<![\w.,])\d+,\d\d(?=\s?(?:[€£]|(?:{'|'.join(CODES)})\b))", _european, "0"),
+    (rf"(?<![\w.,])(?:\d+,\d|0,\d\d)(?=(?:\s?[-–]\s?\d+,\d\d?)?\s?(?:%|°C|(?:{_AMOUNTS})\b))", _european, "0"),
+    (r"(?<![\w.,])0,\d{1,3}(?![\d,]|\.\d)", _european, "0"),
+    (rf"(?<![\w.,])\d+,\d{{1,2}}(?=(?:\s?[-–]\s?\d+,\d\d?)?[\s-]?(?:{_SPOKEN_UNITS})\b)", _european, "0"),
+    (r"€\s?[1-9]\d{0,2}\.\d{3}(?![.,]?\d|\s?(?:/|per|a)\s?l)", _european, "€ 0"),  # no price of a liter
+)
+"""Amounts with a point between thousands or a comma in front of decimals, where they can be nothing else."""
 
 RULES = rules(
+    (rf"(?:(?<=\s)|(?<=\()|^)[-−–](?=(?:{_SIGN})\s?\d)", "minus ", "0 -–− " + _ANY),
+    (rf"(?<=\d)/(?=(?:{_SIGN})\d)", " for ", "/ 0 " + _ANY),
+    (rf"({_SIGN})\s?({NUMBER})\s?[-–]\s?(?:{_SIGN})?(?={NUMBER})", _range, "0 -– " + _ANY),
+    (rf"({_SIGN})\s?({NUMBER})([A-Za-z]{{1,2}})\sto\s(?={NUMBER}\s?\3\b)", _range, "0 " + _ANY),
+    (rf"({_SIGN})\s?({NUMBER}){_SCALE}", _money, "0 " + _ANY),
+    (rf"({_SIGN})\s?({NUMBER}|\.\d+)()()", _money, "0 " + _ANY),
+    (rf"\b(?:({'|'.join(CODES)})\s?({NUMBER})|({NUMBER})\s?({'|'.join(CODES)}))\b", _code, "0", CODES),
+    (r"(?<![\w.,])(\d\d?)p\b(?!\.)", lambda m: f"{say(m[1])} {plural('penny', m[1] == '1')}", "0"),
+    (rf"({NUMBER})\s?¢", lambda m: f"{cardinal(m[1])} {plural('cent', m[1] == '1')}", "0 ¢"),
+    (rf"({NUMBER})\s?([£€])", lambda m: _amount(m[2], m[1], None, describes(m)), "0 £€"),
+    (rf"(?<=[a-z])\s?/\s?{_PERIOD}(mo|yr|wk|hr|h|lb|kg)?\b", lambda m: f" per {_PERIODS.get(m[1] or '', '')}", "/"),
+    (r"\bper (?=[a-z])", "per ", ("per",)),
+    (rf"[{_ANY}](?=[A-Za-z])", " dollar ", "$£¥₩€₹₽₿"),
     (
-        rf"({NUMBER})\s?({any_of(SCALES)})\b(?:{_MANY}|(?<=\.\d[MB])(?![a-z])|(?<=[MB])(?=\sto\s{NUMBER}[MB]\b))",
+        rf"({NUMBER})\s?({any_of(_COUNTS)})\b(?:{_MANY}|(?<=\.\d[MB])(?![a-z])|(?<=[MB])(?=\sto\s{NUMBER}[MB]\b))",
         lambda m: f"{cardinal(m[1])} {SCALES[m[2]]}",
         "0",
-        SCALES,
+        _COUNTS,
     ),
     (rf"(?<![\w.])({NUMBER})\s?bn\b", lambda m: f"{cardinal(m[1])} billion", "0", ("bn",)),
     (rf"(?<![\w.])(?!\d{{4}})({NUMBER})([kK])\b(?!-)", _thousand, "0", ("k",)),
@@ -264,14 +195,14 @@ RULES = rules(
     (rf"({NUMBER})\s+[-−]\s+(?=[^.;]*=)", lambda m: f"{cardinal(m[1])} minus ", "= 0 -−"),
     (r"(?:(?<=\s)|(?<=\()|^)[-−](?=\.?\d)", "minus ", "0 -−"),
     (r"(?<=to )[-−](?=\d)", "minus ", "0 -−"),
-    (rf"\b({NUMBER})\s*[-–]\s*(?=[-−]?{NUMBER})", _to, "0 -–"),
+    (rf"\b({NUMBER})\s*[-–]\s*(?=[-−]?{NUMBER})", lambda m: f"{cardinal(m[1])} to ", "0 -–"),
     (r"(?<![A-Za-z])L/(?=100\s?km\b)", "L per ", "/ 0"),
     (
         rf"({NUMBER}\s?(?:{_MEASURES}))\s?/\s?(?=(?:{NUMBER}\s?(?:{_MEASURES})\b|Gas \d))",
-        lambda m: f"{m[1]} or ",
+        r"\1 or ",
         "/ 0",
     ),
-    (rf"(?:(?<=\w)\s?/\s?|\bper )({_COUNTED})(?!\w)", lambda m: f" per {UNITS[m[1]]}", "", ("/", "per")),
+    (rf"(?:(?<=\w)\s?/\s?|\bper )({_COUNTED})(?!\w)", lambda m: f" per {UNITS[m[1]]}", ("/", "per")),
     (rf"\b({NUMBER})\s?-\s?({any_of(u for u in UNITS if u.isalpha())})\b(?:\.(?=\s+[a-z]))?", _hyphened, "0 -"),
     (rf"\b({NUMBER})\s?(in){_AFTER_IN}\.?(?=\s+[a-z,]|\s*[a-z,;:!?)]|$|\.)", _unit, "0", ("in",)),
     (rf"\b({NUMBER})({any_of(u for u in UNITS if u != 'in')}|[μ][mgs])(?![\w/])(?:\.(?=\s+[a-z]|,))?", _unit, "0"),
@@ -287,7 +218,7 @@ RULES = rules(
 )
 
 PLAIN = rules(
-    (rf"(?i)\b({_NUMBERED}) 0+(?=[1-9]\d?\b)", lambda m: f"{m[1]} ", "0", _NUMBERED.split("|")),
+    (rf"(?i)\b({_NUMBERED}) 0+(?=[1-9]\d?\b)", r"\1 ", "0", _NUMBERED.split("|")),
     (r"(?<=[A-Za-z])-(?=\d)|(?<=\d)-(?=[A-Za-z])", " ", "0 -"),
     (rf"(?<=[A-Za-z])(?={NUMBER})|(?<=\d)(?=[A-Za-z])", " ", "0"),
     (r"(?<![\d,])\.(?=\d)", " point ", "0"),

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stentor.text.dictionary import Dictionary
+from stentor.text.english.dictionary import Dictionary
 from stentor.text.trace import Trace
 
 VERB, NOUN, PAST, ADJECTIVE = "ǀǁǂǃ"

@@ -1,0 +1,260 @@
+"""Text of papers and scans: characters that nobody hears, LaTeX, marks of notes, and ends of lines."""
+
+from __future__ import annotations
+
+import logging
+import re
+import unicodedata
+from functools import lru_cache
+
+from stentor.text.cleanup.draft import COMMA, HEADING, LINE, SCENE, STOP, Draft, Writer
+
+_JOINERS = "\u200c\u200d"  # say how letters of some scripts are joined
+_INVISIBLE = (  # all others of category Cf, as tests/text/test_cleanup.py counts them
+    "\u00ad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b\u200e\u200f"
+    "\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb\U000110bd\U000110cd"
+    "\U00013430-\U00013438\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001"
+    "\U000e0020-\U000e007f"
+)
+_DROPPED = re.compile(
+    rf"[\x00\x7f-\x84\x86-\x9f{_INVISIBLE}]|(?<=[ -\u024f])[{_JOINERS}]+(?=[ -\u024f]|$)|^[{_JOINERS}]+"
+)
+_CUT_BY_SOFT_HYPHEN = re.compile(r"(?<=\w)\u00ad[ \t]*\r?\n[ \t]*(?=\w)")
+_LINE_ENDS = re.compile(r"\r\n?|[\x85\u2028]")
+_PARAGRAPH_ENDS = re.compile("\u2029")
+_LIGATURES = re.compile(r"[\ufb00-\ufb06\ufb13-\ufb17]")
+_LETTER = r"[^\W\d_]"
+_APOSTROPHES = re.compile(rf"(?<={_LETTER})[\u02bc\u00b4\u2032\u201b\u02b9\uff07\u055a`](?={_LETTER})")
+_ANY = re.compile(
+    rf"[\r\x00\x7f-\x9f\u2028\u2029\ufb00-\ufb17\u02bc\u00b4\u2032\u201b\u02b9\uff07\u055a`{_JOINERS}{_INVISIBLE}]"
+)
+
+
+def plain_characters(draft: Draft) -> Draft:
+    """Without characters of category Cf and NULs, with plain letters for ligatures and ’ inside words."""
+    if not _ANY.search(draft.text):
+        return draft
+    draft = draft.sub(_CUT_BY_SOFT_HYPHEN, "").sub(_DROPPED, "").sub(_LINE_ENDS, "\n").sub(_PARAGRAPH_ENDS, "\n\n")
+    return draft.sub(_LIGATURES, lambda m: unicodedata.normalize("NFKC", m[0])).sub(_APOSTROPHES, "’")
+
+
+LONGEST = 400
+"""Characters of a formula."""
+_ENVIRONMENTS = "equation|align|aligned|gather|multline|eqnarray|displaymath|math"
+_DISPLAY = re.compile(
+    rf"\$\$([^$]{{1,{LONGEST}}})\$\$|\\\[((?:[^\\]|\\(?!\])){{1,{LONGEST}}})\\\]|\\\(((?:[^\\]|\\(?!\))){{1,{LONGEST}}})\\\)"
+    rf"|\\begin\{{(?:{_ENVIRONMENTS})\*?\}}((?:[^\\]|\\(?!end\{{)){{1,{LONGEST}}})\\end\{{\w{{1,20}}\*?\}}"
+)
+_INLINE = re.compile(rf"(?<![\w$\\])\$(?![\s$])([^$\n]{{1,{LONGEST}}})(?<![\s\\])\$(?![\d$])")
+_MATHEMATICAL = re.compile(
+    r"[\\^_={}<>≤≥±×÷√∞∑∫≠≈∈]|^[A-Za-z]['’]?$|^[A-Za-z](?:\([A-Za-z,\s]{1,9}\))?(?:\s?[-+*/]\s?\w{1,3})*$"
+    r"|^[A-Za-z]\([\w,|\s]{1,20}\)$"
+)
+_BRACES = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
+_FRACTION = re.compile(rf"\\[dt]?frac\s*{_BRACES}\s*{_BRACES}")
+_TEXT = re.compile(
+    r"\\(?:text|mathrm|mathbf|mathit|operatorname|mathcal|mathbb|left|right|displaystyle|,|;|!|quad|qquad)(?![A-Za-z])"
+)
+_BOUND = r"(?:\{([^{}]{1,40})\}|(\w|\\infty))"
+_BOUNDS = re.compile(rf"\\(int|oint|sum|prod)(?![A-Za-z])\s*_{_BOUND}\s*\^{_BOUND}")
+_LIMIT = re.compile(r"\\lim\s*_\{([^{}]{1,40})\}")
+_OVER = {"int": "integral", "oint": "integral", "sum": "sum", "prod": "product"}
+_GIVEN = re.compile(r"\bP\(([^()|]{1,20})\|([^()|]{1,20})\)")
+_SPEED = re.compile(r"(?<![\w/])([kcm]?m|mi|ft)/(s|h|min)(?![\w/])")
+_ROOT = re.compile(rf"\\sqrt\s*{_BRACES}")
+_SPACE = re.compile(r"\s+")
+_SCRIPT = re.compile(r"([_^])\{([^{}]{1,80})\}")
+_COMMANDS = {
+    "\\cdot": "×",
+    "\\%": "%",
+    "\\&": "&",
+    "\\$": "$",
+    "\\dots": "…",
+    "\\ldots": "…",
+    "\\cdots": "…",
+    "\\\\": ", ",
+}
+_SIMPLE = re.compile(r"[\w.]+")
+
+
+def plain_formulas(draft: Draft) -> Draft:
+    """With formulas as plain text."""
+    text = draft.text
+    if "\\(" in text or "\\[" in text or "$$" in text or "\\begin{" in text:
+        draft = draft.sub(_DISPLAY, lambda m: _plain(next(g for g in m.groups() if g)))
+    if text.count("$") > 1:
+        draft = draft.sub(_INLINE, lambda m: _plain(m[1]) if _MATHEMATICAL.search(m[1]) else m[0])
+    return draft
+
+
+@lru_cache(256)
+def _plain(formula: str) -> str:
+    """ "\\frac{a}{b}" -> "a ÷ b", "x_{1}^2" -> "x 1^2". A formula that is no LaTeX stays, without its signs."""
+    for _ in range(3):  # as deep as braces are followed
+        formula = _FRACTION.sub(lambda m: f"{_grouped(m[1])} ÷ {_grouped(m[2])}", formula)
+    formula = _LIMIT.sub(r"limit as \1 of ", _BOUNDS.sub(_bounds, formula))
+    formula = _GIVEN.sub(r"P(\1 given \2)", formula.replace("\\mid", "|"))
+    formula = _ROOT.sub(lambda m: f"√{_grouped(m[1])}", _TEXT.sub(" ", formula))
+    for command, sign in _COMMANDS.items():
+        formula = formula.replace(command, sign)
+    formula = _SCRIPT.sub(lambda m: f"{m[1]}{m[2]}" if m[1] == "^" else f" {m[2]}", formula)
+    found = _unicode(formula) if "\\" in formula else formula
+    found = re.sub(r"(?<=\w)_(?=\w)", " ", found)
+    found = _SPEED.sub("\\1\u2044\\2", found)
+    found = re.sub(r"(?<=[\w)])\s*/\s*(?=[\w(])", " ÷ ", found).replace("\u2044", "/")
+    found = re.sub(r"\s*([=<>≤≥≠≈→⇒×÷∈])\s*", r" \1 ", found)
+    return _SPACE.sub(" ", re.sub(r"[\\{}$&]", " ", found)).strip()
+
+
+def _bounds(m: re.Match[str]) -> str:
+    """ "\\sum_{i=1}^n" -> "sum from i=1 to n of "."""
+    return f"{_OVER[m[1]]} from {m[2] or m[3]} to {m[4] or m[5]} of "
+
+
+def _grouped(part: str) -> str:
+    return part.strip() if _SIMPLE.fullmatch(part.strip()) else f"({part.strip()})"
+
+
+def _unicode(formula: str) -> str:
+    from pylatexenc.latex2text import LatexNodes2Text
+
+    logging.getLogger("pylatexenc").setLevel(logging.CRITICAL)  # it warns of arguments that are missing
+    try:
+        return str(LatexNodes2Text(math_mode="text", strict_latex_spaces="based-on-source").latex_to_text(formula))
+    except Exception:  # it is no LaTeX, or nested too deep: the words in it are read
+        return re.sub(r"\\([A-Za-z]+)", r" \1 ", formula)
+
+
+_RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
+_UNITS = r"(?<![\d\s][kcmd]m)(?<!\b[kcmd]m)(?<!\bft)(?<!\bin)(?<!\byd)(?<!\bmi)(?<!\bsin)(?<!\bcos)(?<!\btan)"
+_SOURCES = r"\[\d{1,3}(?:\s?[,–-]\s?\d{1,3}){0,5}\]"
+_MARKS = (
+    re.compile(r"^[ \t]*\[\^[^\]\s]{1,40}\]:[ \t]*", re.MULTILINE),  # the note itself
+    re.compile(r"[ \t]?\[\^[^\]\s]{1,40}\]"),
+    re.compile(
+        rf"(?:(?<=[^\W\d_]{{2}}|['’][^\W\d_]){_UNITS}|(?<=[.,;:!?”\"’»)])(?<![\w]\)))[{_RAISED}]{{1,3}}(?![\w^])"
+    ),
+    re.compile(
+        rf"(?<=[^\W\d_]{{2}})(?:{_SOURCES}){{1,6}}(?!\()|(?<=[.,;:!?”\"’)])(?:{_SOURCES}|\[[a-z]\]){{1,6}}(?=\s|$)"
+    ),
+    re.compile(
+        r"(?:(?<=[a-z]{4}[.!?])|(?<=[a-z]{3}[.!?][”\"’]))\d{1,3}(?=\s+[A-Z“\"]|\s*$)"
+    ),  # behind a scanned sentence
+    re.compile(r"(?<=[\w.,;:!?”\"’)])[†‡]+|[†‡]+(?=\w)"),
+    re.compile(r"[ \t]?\[(?:citation needed|clarification needed|better source needed|note \d{1,3})\]", re.IGNORECASE),
+)
+
+
+def without_notes(draft: Draft) -> Draft:
+    """Without marks of notes: [^1], a raised number behind a word, [12] behind a word or a stop, and daggers."""
+    for pattern in _MARKS:
+        draft = draft.sub(pattern, "")
+    return draft
+
+
+NARROWEST = 40
+"""Characters of a line of prose that is wrapped. What is narrower is a list, an address or a poem."""
+HEADING_CHARS = 70
+_CUT_WORD = re.compile(r"([^\W\d_]{2,40})[-‐¬][ \t]*\n[ \t]*([^\W\d_]{2,40})(?=[\s.,;:!?'’\"”)\]—–]|$)")
+_WORDS = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
+_CUT_RANGE = re.compile(r"(?<=[^\W_])[-‐][ \t]*\n[ \t]*(?=[^\W_])")
+_SCENE = re.compile(r"^[ \t]*(?:(?:[*#~•·⁂❦◆◇§=_-][ \t]*){3,}|⁂|❦|#|\*)[ \t]*$", re.MULTILINE)
+_BLOCK = re.compile(r"\S[^\n]*(?:\n[ \t]*\S[^\n]*)*")
+_BULLET = re.compile(r"[ \t]*(?:[•◦▪‣·–—*+-][ \t]+(?=\S))")
+_ITEM = re.compile(r"[ \t]*(?:[•◦▪‣·*+–-]|\d{1,3}[.)]|\(?[a-zA-Z\d]{1,2}\)|[IVX]{1,5}\.)[ \t]+\S")
+_OPEN_END = re.compile(
+    r"(?:[,;:—–-]|\b(?:a|an|the|and|or|but|nor|of|to|in|on|at|by|for|from|with|as|than|that|which|who|is|are|was|were|"
+    r"be|been|his|her|its|their|my|your|our|this|these|those|into|not|no|if|when|while|because|said|mr|mrs|ms|dr|st)\.?)$",
+    re.IGNORECASE,
+)
+_STREET = re.compile(r"\d.* (?:St|Ave|Rd|Blvd|Dr|Ln|Hwy|Sq|Ct|Pl)\.$")  # of an address
+_END = re.compile(r"[.!?:;,…。！？、，；：।؟][\"'”’»)\]」』*_]*$")
+
+
+def whole_lines(draft: Draft) -> Draft:
+    """With cut words whole, and marks behind lines that end without one where they end something."""
+    if "\n" not in draft.text.strip():
+        return draft
+    if _CUT_WORD.search(draft.text):
+        written = frozenset(_WORDS.findall(draft.text))
+        draft = draft.sub(_CUT_WORD, lambda m: _joined(m[1], m[2], written))
+    return _with_ends(draft.sub(_CUT_RANGE, "-"))
+
+
+def _joined(first: str, second: str, written: frozenset[str]) -> str:
+    """ "nega", "tive" -> "negative", "well", "known" -> "well-known". written: words elsewhere in the text."""
+    from stentor.text.english.dictionary import is_word
+
+    whole, hyphened = first + second, f"{first}-{second}"
+    if second[0].isupper() or hyphened in written:
+        return hyphened
+    if whole in written or is_word(whole):
+        return whole
+    return hyphened if is_word(first) and is_word(second) else whole
+
+
+def _with_ends(draft: Draft) -> Draft:
+    text, out = draft.text, Writer(draft)
+    blocks = [m.span() for m in _BLOCK.finditer(text)]
+    for at, (start, end) in enumerate(blocks):
+        if _SCENE.fullmatch(text, start, end):
+            out.keep_to(start)
+            out.close("", SCENE)
+            out.skip_to(end)
+            out.close("", SCENE)
+            out.skip_to(blocks[at + 1][0] if at + 1 < len(blocks) else len(text))
+            continue
+        _block(out, text, start, end)
+        if at + 1 < len(blocks) and _is_heading(text[start:end]):
+            following = text[end : blocks[at + 1][0]]
+            out.close(STOP, HEADING)
+            out.skip_to(end + len(following))
+    return out.done()
+
+
+def _is_heading(block: str) -> bool:
+    """Whether a paragraph is a title: one short line without a stop."""
+    line = block.strip()
+    plain = "\n" not in line and len(line) <= HEADING_CHARS and not _END.search(line) and not _OPEN_END.search(line)
+    return plain and line[:1] not in '"“‘«「[<(' and any(c.isalnum() for c in line)
+
+
+def _block(out: Writer, text: str, start: int, end: int) -> None:
+    """Lines without an empty one between them."""
+    if "\n" not in text[start:end]:
+        out.keep_to(end)
+        return
+    lines = [(start + m.start(), start + m.end()) for m in re.finditer(r"[^\n]+", text[start:end])]
+    shown = [text[a:b].rstrip() for a, b in lines]
+    width = max(map(len, shown))
+    loose = not any(re.search(r"[.,;!?]$", line) for line in shown[:-1])
+    for i, (a, b) in enumerate(lines):
+        if bullet := _BULLET.match(text, a, b):
+            out.keep_to(bullet.start())
+            out.skip_to(bullet.end())
+        stop = a + len(shown[i])
+        out.keep_to(max(stop, out.at))
+        if i + 1 < len(lines) and _ends(shown[i], shown[i + 1], width):
+            if _STREET.search(shown[i]):
+                out.say(",", out.at)
+            item = loose or _ITEM.match(shown[i]) or _ITEM.match(shown[i + 1])
+            out.close(STOP if item else COMMA, LINE)
+            out.skip_to(lines[i + 1][0])
+    if _ITEM.match(shown[-1]) and end < len(text.rstrip()):
+        out.close(STOP, LINE)
+    out.keep_to(end)
+
+
+def _ends(line: str, following: str, width: int) -> bool:
+    """Whether a line without a stop ends something, and is not wrapped."""
+    line, after = line.strip(), following.strip()
+    if _STREET.search(line) and after[:1].isupper():
+        return True
+    if not line or _END.search(line) or not any(c.isalnum() for c in line):
+        return False
+    if _ITEM.match(following):
+        return True
+    if _OPEN_END.search(line) or not (after[0].isupper() or after[0].isdigit() or after[0] in '"“‘«¿¡('):
+        return False
+    room = width - len(line) > len(after.split(None, 1)[0]) + 1
+    return width < NARROWEST or room
