@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 from stentor import registry, request
+from stentor.adapters import Adapters
 from stentor.align.aligner import Aligner, Aligners
 from stentor.arguments import shown
 from stentor.audio import Reference
 from stentor.config import EngineConfig, check_dtype, check_quantization, path_of
-from stentor.engine.adapters import Adapters
 from stentor.engine.engine import Engine
 from stentor.engine.running.device import Device, pick_device
 from stentor.engine.stream import AudioStream, Chunk

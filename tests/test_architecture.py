@@ -27,10 +27,9 @@ BOUNDARY = (
     "kernels.cuda_cpp.launch",  # as Triton does for its kernels
     "engine.running.model_runner",
     "engine.running.codec_runner",
-    "engine.running.inflight",
     "engine.running.device",
     "engine.running.cuda_graphs",
-    "engine.sizing",
+    "engine.memory",
 )
 HOST_READS = ("item", "tolist", "cpu")
 
@@ -155,6 +154,13 @@ def test_a_reader_follows_seventeen_imports_at_most():
     """Modules import for the type checker what they name only in annotations."""
     chain = longest_chain(graph().edges(lambda i: not i.lazy and not i.typing))
     assert len(chain) <= 17, " > ".join(chain)
+
+
+def test_a_reader_of_the_engine_follows_eight_imports_at_most_inside_it():
+    inside = {m.name for m in modules("engine")}
+    edges = graph().edges(lambda i: not i.lazy and not i.typing and i.source in inside and i.target in inside)
+    chain = longest_chain(edges)
+    assert len(chain) <= 8, " > ".join(chain)
 
 
 @pytest.mark.parametrize(("waiver", "most"), [("type: ignore", 3), ("noqa", 16), ("fmt: skip", 94)])

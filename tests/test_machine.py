@@ -12,9 +12,8 @@ import torch
 import stentor
 from stentor import machine
 from stentor.config import EngineConfig
-from stentor.engine.memory_plan import GIB
+from stentor.engine.memory import GIB, plan_memory
 from stentor.engine.running.device import Device
-from stentor.engine.sizing import plan_memory
 from stentor.models.toy.model import Toy
 
 MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -40,9 +40,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also 
 from benchmarks.engine.simulated_device import SimulatedDevice, SimulatedGraph
 from stentor import TTS, registry
 from stentor.config import Policy
-from stentor.engine.running.codec_runner import CodecRunner
+from stentor.engine.running.codec_runner import CodecOutput, CodecRunner
 from stentor.engine.running.device import CODEC, LANGUAGE_MODEL
-from stentor.engine.running.inflight import CodecOutput
 from stentor.engine.running.model_runner import MAX_PREFILL_TOKENS, ModelRunner, default_batch_sizes
 from stentor.engine.running.prefill_batch import BatchShape, PrefillBuffers
 from stentor.engine.scheduling.audio_scheduler import RAMP

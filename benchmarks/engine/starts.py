@@ -30,7 +30,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 
 from stentor import TTS
-from stentor.engine.running.cuda_graphs import CudaGraphRunner
+from stentor.engine.running import cuda_graphs
 
 MODELS = ("dummy:voxcpm2", "dummy:qwen3-tts-1.7b-customvoice", "dummy:fish-s2-pro", "dummy:cosyvoice3")
 OPTIONS: dict[str, dict[str, Any]] = {"dummy:cosyvoice3": {"stream_window": 20, "memory_gb": 4}}
@@ -42,15 +42,16 @@ WAYS = ("usual", "cold")
 def once(model: str, device: str) -> dict[str, Any]:
     """A start and a request."""
     took: list[float] = []
-    usual = CudaGraphRunner._capture
+    usual = cuda_graphs.record_graph
 
-    def capture(graphs: CudaGraphRunner, key: tuple[int, ...]) -> None:
+    def record(graphs: cuda_graphs.CudaGraphRunner, key: tuple[int, ...]) -> Any:
         began = time.perf_counter()
-        usual(graphs, key)
+        graph = usual(graphs, key)
         took.append(time.perf_counter() - began)
+        return graph
 
     started = time.perf_counter()
-    with mock.patch.object(CudaGraphRunner, "_capture", capture):
+    with mock.patch.object(cuda_graphs, "record_graph", record):
         tts = TTS(model, device=device, **OPTIONS.get(model, {}))
         ready = time.perf_counter()
         found: dict[str, Any] = {"ready": ready - started, "graphs": graphs(tts)}

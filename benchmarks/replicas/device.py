@@ -26,7 +26,7 @@ from stentor.engine.running.model_runner import ModelRunner
 if TYPE_CHECKING:
     from ray.serve import Application
 
-    from stentor.engine.running.inflight import InFlightStep
+    from stentor.engine.running.model_runner import InFlightStep
     from stentor.engine.scheduling.sequence import Sequence
 
 STEP, LOSE = "STENTOR_STEP_MS", "STENTOR_LOSE"

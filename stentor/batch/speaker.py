@@ -17,9 +17,9 @@ from stentor.batch.item import SAID, Item, Outcome, Run, failed
 from stentor.batch.reader import LINE_BYTES
 from stentor.client_names import OPENAI_VOICES, openai_voice, own_voice
 from stentor.config import Policy, path_of
-from stentor.engine.once import CacheCounts, LruCache, OnceCache
 from stentor.errors import EngineError, InvalidRequest, StentorError
 from stentor.models.info import ReferenceAudio
+from stentor.once import CacheCounts, LruCache, OnceCache
 from stentor.output.marks import Marks
 from stentor.request import Given
 from stentor.say.target import Output

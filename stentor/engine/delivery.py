@@ -8,8 +8,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from stentor.engine.request_state import OpenRequests, Request
-from stentor.engine.running.inflight import InFlightAudio, InFlightStep
+from stentor.engine.requests import OpenRequests, Request
+from stentor.engine.running.codec_runner import InFlightAudio
+from stentor.engine.running.model_runner import InFlightStep
 from stentor.engine.scheduling.audio_scheduler import AudioJob
 from stentor.engine.scheduling.scheduler import Scheduler
 from stentor.engine.stream import Chunk, LoopNotifier
@@ -68,8 +69,7 @@ class AudioDelivery:
         """Give a request its chunk, without the silence that it wants trimmed. The chunk is copied: a view would keep
         the pinned buffer of the whole codec call for as long as the caller keeps the chunk."""
         if not np.isfinite(chunk.samples).all() and not request.closed:
-            self.scheduler.abort(request.seq, EngineError("the codec produced samples that are not finite"))
-            self.requests.end(request)
+            self.requests.cancel(request, EngineError("the codec produced samples that are not finite"))
         trim = request.silent_frames(chunk.samples, self.hop)
         count = len(chunk.frames)
         start = max(trim * self.hop, self.skip if request.frames == 0 else 0)
@@ -83,8 +83,7 @@ class AudioDelivery:
             rest = chunk.samples[start:].copy(), chunk.frames[trim:].copy()
             part = Chunk(*rest, finish, chunk.attended[trim:].copy())
         except MemoryError:
-            self.scheduler.abort(request.seq, EngineError("the host has no memory for the audio"))
-            self.requests.end(request)
+            self.requests.cancel(request, EngineError("the host has no memory for the audio"))
             return
         request.delivered_frames += kept
         if finish is not None:

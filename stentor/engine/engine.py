@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import logging
 import queue
-import sys
 import threading
 import time
 from collections import deque
@@ -18,26 +17,22 @@ import torch
 from stentor import kernels
 from stentor.config import EngineConfig, Policy
 from stentor.engine.delivery import AudioDelivery
-from stentor.engine.health import Health, Stats
-from stentor.engine.inbox import Inbox, Submit
-from stentor.engine.memory_plan import size
-from stentor.engine.request_state import Marks, OpenRequests, Request
+from stentor.engine.memory import plan_memory, size
+from stentor.engine.requests import Inbox, Marks, OpenRequests, Request, Submit
 from stentor.engine.running.codec_runner import CodecRunner
 from stentor.engine.running.cuda_graphs import CudaGraphRunner
 from stentor.engine.running.device import Device
-from stentor.engine.running.inflight import InFlightStep
 from stentor.engine.running.launcher import Launcher
-from stentor.engine.running.model_runner import ModelRunner
+from stentor.engine.running.model_runner import InFlightStep, ModelRunner
 from stentor.engine.scheduling.audio_scheduler import GENTLE_RAMP
-from stentor.engine.scheduling.page_allocator import PageAllocator
+from stentor.engine.scheduling.pages import PageAllocator
 from stentor.engine.scheduling.scheduler import Scheduler
-from stentor.engine.scheduling.sequence import BROKEN, Phase, Place, Sequence
+from stentor.engine.scheduling.sequence import BROKEN, Place
 from stentor.engine.sequence_maker import SequenceMaker
-from stentor.engine.sizing import plan_memory
 from stentor.engine.stream import AppendText, AudioStream, Cancel, EventSink, LoopNotifier, Outbox, RequestHandle, Taken
-from stentor.engine.turns import Turns
 from stentor.engine.voice import CodecPrimer, Preparation, VoiceEncoder
 from stentor.errors import EngineError, InvalidRequest
+from stentor.health import Health, Stats
 from stentor.machine import cpus
 from stentor.models.base import Prompt, SpeechModel
 from stentor.models.info import SpeechRequest
@@ -72,9 +67,8 @@ class Engine:
         policy = _policy(config, device, self.sizes.prefill_tokens)
         self.scheduler = Scheduler(self.sizes.slots, pages, policy, parked, model.spec.codec_timing, frames)
         self.stats = Stats()
-        self._requests = OpenRequests(model.spec.frame, self.stats)
         self.sequences = SequenceMaker(model.spec, self.sizes, config.policy, self.runner.covering_evals)
-        self._turns = Turns(self._requests, self.scheduler, self.sequences)
+        self._requests = OpenRequests(model.spec.frame, self.scheduler, self.sequences, self.stats)
         self._notifier = LoopNotifier()
         self._launcher = Launcher(self.runner, self.codec, self.scheduler, self._requests)
         self._delivery = AudioDelivery(self.scheduler, self._requests, self._notifier, model.spec)
@@ -257,9 +251,9 @@ class Engine:
             self._delivery.add(self._launcher.audio(self.scheduler.plan_audio(time.monotonic())))
         self._delivery.ready()
         for seq in self.scheduler.complete():
-            self._turns.prepare(seq)
+            self._requests.prepare_next(seq)
         for seq in self.scheduler.finished():
-            self._turns.close(self._requests.remove(seq))
+            self._requests.close(seq)
         self._notifier.flush()
         if plan.launches:
             self.stats.step_seconds += time.monotonic() - now
@@ -281,20 +275,21 @@ class Engine:
     def _handle(self, message: Submit | Cancel | AppendText | Taken) -> None:
         if isinstance(message, Submit):
             self.stats.submitted += 1
-            self._turns.queue(message.request)
+            self._requests.queue(message.request)
             return
         request = self._requests.of_outbox(message.outbox)
-        if request is not None and isinstance(message, Cancel):
-            self._cancel(request)
-        elif request is not None and isinstance(message, Taken):
+        if request is None:
+            return
+        if isinstance(message, Cancel):
+            self._requests.cancel(request)
+        elif isinstance(message, Taken):
             self._delivery.note_unread(request)
-        elif request is not None and isinstance(message, AppendText):
+        else:
             try:
                 self._append(request, message)
             except Exception as e:
                 self._launcher.survive(e)
-                request.seq.error = e
-                self._cancel(request)
+                self._requests.cancel(request, e)
 
     def _append(self, request: Request, text: AppendText) -> None:
         """Append live text to the row, if the request has one, and to the prompt, which becomes a row on admission."""
@@ -303,45 +298,30 @@ class Engine:
         columns[text.column] = np.concatenate((held, text.values))
         if seq.has_row and len(text.values):
             self.runner.extend(seq, text.column, len(held), text.values)
-        seq.max_schedulable = sys.maxsize if text.last else seq.max_schedulable + len(text.values)
-
-    def _cancel(self, request: Request) -> None:
-        if request.seq.phase is Phase.QUEUED:
-            self._requests.leave_queue()
-        gone = self.scheduler.cancel(request.seq)
-        self._requests.end(request)
-        if gone:
-            self._requests.remove(request.seq)
+        self.scheduler.add_text(seq, len(text.values), text.last)
 
     def _observe(self, step: InFlightStep) -> None:
         generated, stop, heard = step.result()
         now = time.monotonic()
         if step.prefill:
             self.scheduler.prefills.took(now - max(step.launched_at, self._last_done))
-            self._mark_first_frames([s for s in step.sequences if generated[s.slot]], step.prefilled_at, now)
+            for marks in [self._requests.of(s).marks for s in step.sequences if generated[s.slot]]:
+                if marks is not None and not marks.first_frame:
+                    marks.prefilled, marks.first_frame = step.prefilled_at, now
         self._last_done = now
         observe = self.scheduler.observe
         for seq in step.sequences:
             slot = seq.slot
             observe(seq, generated[slot], stop[slot], generated[slot] - heard[slot])
             if stop[slot] == BROKEN and not seq.cancelled:
-                self.scheduler.abort(seq, EngineError("the model produced a frame that is not finite"))
-                self._requests.end(self._requests.of(seq))
-
-    def _mark_first_frames(self, sequences: list[Sequence], prefilled: float, now: float) -> None:
-        for seq in sequences:
-            marks = self._requests.of(seq).marks
-            if marks is not None and not marks.first_frame:
-                marks.prefilled, marks.first_frame = prefilled, now
+                error = EngineError("the model produced a frame that is not finite")
+                self._requests.cancel(self._requests.of(seq), error)
 
     def _abandon(self) -> None:
         """The thread ends: every open request fails, also those in the inbox. No command runs and no device is used."""
         self.inbox.close(str(self._error))
         error = EngineError(f"the engine has stopped: {self._error or 'closed'}")
-        for message in self.inbox.rest():
-            if isinstance(message, Submit):
-                self._requests.add(message.request)
-        self._requests.abandon(error)
+        self._requests.abandon(error, [m.request for m in self.inbox.rest() if isinstance(m, Submit)])
         self._notifier.flush()
 
 

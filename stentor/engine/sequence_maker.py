@@ -1,13 +1,25 @@
-"""From prompts to sequences: what the buffers can serve, and the keys of what a prompt's pages hold."""
+"""From prompts to sequences: what the buffers can serve, and the keys of what a prompt's pages hold.
+
+Keys and values of a position depend on what stands there and before it, on the request's adapter, and on nothing else
+of the request. So requests with the same voice, pieces of a long text and resumed requests find the pages of what they
+have in common.
+This is automatic prefix caching as in vLLM (docs.vllm.ai, "Automatic Prefix Caching").
+"""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import struct
+import sys
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from itertools import pairwise
+
+import numpy as np
 
 from stentor.config import Policy
-from stentor.engine.memory_plan import BufferSizes
-from stentor.engine.prefix import frame_keys, prefix_keys
+from stentor.engine.memory import BufferSizes
 from stentor.engine.running.slot_table import engine_columns
 from stentor.engine.scheduling.sequence import Place, Sequence
 from stentor.errors import EngineError, too_long
@@ -50,32 +62,79 @@ class SequenceMaker:
         prompt.max_frames = max(1, min(prompt.max_frames, free, self.sizes.max_frames))
         prompt.num_evals = self._covering_evals(prompt.num_evals)
 
-    def new(self, prompt: Prompt, streaming: bool, place: Place) -> Sequence:
-        """The sequence of a prompt that fits."""
-        streaming = streaming and self._timing.chunks
-        counts = (prompt.length, prompt.max_frames, prompt.num_evals, prompt.trim_silent_frames)
-        seq = Sequence(next(self.ids), *counts, self._hop_seconds, streaming, place)
-        seq.audio_scheduled = self._timing.start(len(prompt.codec_prefix), streaming)
-        seq.window_end = self._timing.window_end(len(prompt.codec_prefix))
-        seq.held_frames = self._timing.held
-        seq.keeps_pages = self.policy.prefix_cache and prompt.continuation is not None
-        seq.has_voice, seq.late_seconds = prompt.has_voice, self._late_seconds
-        if self._by_frame:
-            seq.frame_at = tuple(map(int, prompt.frame_at))
-        seq.given = prompt.num_given
-        if self.policy.prefix_cache and prompt.length >= self.policy.min_cached(seq.has_voice):
-            seq.prefix = prefix_keys(prompt, self.sizes.page_size)
-            seq.frame_keys = frame_keys(seq.frame_at, seq.prefix, self.sizes.page_size)
-        if prompt.live is not None:
-            seq.max_schedulable = 1 + len(prompt.columns[prompt.live.column])
-            seq.heard_is_free = prompt.live.heard_is_free
-        return seq
+    def new(self, prompt: Prompt, streaming: bool, place: Place, last: Sequence | None = None) -> Sequence:
+        """The sequence of a prompt that fits. One that follows `last` in its request finds in pages what it repeats of
+        it."""
+        timing, cache, size = self._timing, self.policy.prefix_cache, self.sizes.page_size
+        streaming, primed = streaming and timing.chunks, len(prompt.codec_prefix)
+        continues = cache and last is not None and prompt.repeats == last.length + last.num_generated
+        prefix: tuple[bytes, ...] = ()
+        if continues or (cache and prompt.length >= self.policy.min_cached(prompt.has_voice)):
+            known = last.prefix[: last.length // size] if continues and last is not None else ()
+            prefix = prefix_keys(prompt, size, known)
+        frame_at = tuple(map(int, prompt.frame_at)) if self._by_frame else ()
+        live = prompt.live
+        return Sequence(
+            next(self.ids),
+            prompt.length,
+            prompt.max_frames,
+            prompt.num_evals,
+            prompt.trim_silent_frames,
+            self._hop_seconds,
+            streaming,
+            place,
+            self._late_seconds,
+            held_frames=timing.held,
+            window_end=timing.window_end(primed),
+            heard_is_free=live is not None and live.heard_is_free,
+            prefix=prefix,
+            continues=continues,
+            keeps_pages=cache and prompt.continuation is not None,
+            has_voice=prompt.has_voice,
+            frame_at=frame_at,
+            frame_keys=frame_keys(frame_at, prefix, size),
+            given=prompt.num_given,
+            max_schedulable=sys.maxsize if live is None else 1 + len(prompt.columns[live.column]),
+            audio_scheduled=timing.start(primed, streaming),
+        )
 
-    def following(self, prompt: Prompt, last: Sequence) -> Sequence:
-        """The sequence of the prompt that follows `last` in its request. It finds in pages what it repeats of it."""
-        seq = self.new(prompt, last.streaming, Place.NEXT)
-        seq.continues = self.policy.prefix_cache and prompt.repeats == last.length + last.num_generated
-        if seq.continues:
-            known = last.prefix[: last.length // self.sizes.page_size]
-            seq.prefix = prefix_keys(prompt, self.sizes.page_size, known)
-        return seq
+
+def prefix_keys(prompt: Prompt, page_size: int, known: tuple[bytes, ...] = ()) -> tuple[bytes, ...]:
+    """A key for each full page of the prompt: of its rows, of where it has given frames, of all pages before it, of the
+    voice, and of the adapter's weights (not of its number, which another gets).
+
+    known: the keys of its first pages.
+    """
+    first = len(known)
+    borders = [page * page_size for page in range(first, max(first, prompt.length // page_size) + 1)]
+    given = list(map(int, np.searchsorted(prompt.frame_at, borders)))  # frames before each border
+    parts = [_pages(prompt.rows[name], borders) for name in sorted(prompt.rows)]
+    parts += [_pages(prompt.frame_at % page_size, given)]
+    lengths = struct.Struct(f"{len(parts)}q").pack
+    adapter = b"" if prompt.lora is None else prompt.lora.identity
+    keys = list(known)
+    for page, frames in zip(zip(*parts, strict=True), given[1:], strict=True):
+        voice = " ".join(id for id, start in prompt.voices or ((prompt.voice, -1),) if start < frames)
+        identity = _digest(len(adapter).to_bytes(8), adapter, voice.encode())
+        keys.append(_digest(*keys[-1:], identity, lengths(*map(len, page)), *page))
+    return tuple(keys)
+
+
+def frame_keys(frame_at: Seq[int], prefix: Seq[bytes], page_size: int) -> tuple[bytes, ...]:
+    """A key for the page of each given frame, in page sets by frame, that stands in a full page of the prompt.
+
+    frame_at: positions of the frames. prefix: keys of the full pages.
+    """
+    pages = ((at // page_size, at % page_size) for at in frame_at)
+    return tuple(prefix[page] + offset.to_bytes(4) for page, offset in pages if page < len(prefix))
+
+
+def _digest(*parts: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
+
+
+def _pages(rows: np.ndarray, borders: list[int]) -> Seq[memoryview]:
+    """The content of the rows between neighbouring borders."""
+    data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
+    size = rows[:1].nbytes
+    return [data[size * a : size * b] for a, b in pairwise(borders)]

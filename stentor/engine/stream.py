@@ -28,7 +28,7 @@ class Chunk:
     """Audio of some frames: `samples` float32 [n * hop], `frames` [n, *frame].
 
     `finish` is None until the last chunk. Then it is "stop" (the model ended), "length" (max_frames) or "cancelled".
-    attended: float32 [n, alignment.WIDTH], where in the text each frame is. [n, 0] where nothing says it.
+    attended: float32 [n, ATTENDED_WIDTH], where in the text each frame is. [n, 0] where nothing says it.
     """
 
     samples: np.ndarray
@@ -98,7 +98,6 @@ class EventSink(Protocol):
     """Where the engine puts the events of one request. `held`: it wants a message when audio is taken."""
 
     held: bool
-    ended: bool  # the last event has been read
 
     @property
     def unread(self) -> int:
@@ -151,12 +150,13 @@ class Outbox:
         """The next chunk. Without `wait`, queue.Empty if there is none. EngineError if the request failed."""
         event = self._events.get(wait)
         self.ended = not isinstance(event, Chunk) or event.finish is not None
-        chunk = _checked(event)
-        self._taken += len(chunk.frames)
+        if not isinstance(event, Chunk):
+            raise event if isinstance(event, EngineError) else request_failed(event)
+        self._taken += len(event.frames)
         if self.held:  # read after `_taken` was written: the engine reads them in the other order
             with contextlib.suppress(EngineError):  # the engine has stopped, which the last event says
                 self._send(Taken(self))
-        return chunk
+        return event
 
 
 class RequestHandle:
@@ -243,11 +243,3 @@ def _text(text: object, last: object) -> str:
     if (wrong := not_unicode(text)) is not None:
         raise InvalidRequest("text", wrong)
     return text
-
-
-def _checked(event: StreamEvent) -> Chunk:
-    if isinstance(event, Chunk):
-        return event
-    if isinstance(event, EngineError):
-        raise event
-    raise request_failed(event)

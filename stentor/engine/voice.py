@@ -6,6 +6,7 @@ others, and who asks for what is kept waits for nothing.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -19,23 +20,25 @@ import torch
 from torch import Tensor
 
 from stentor import kernels
-from stentor.audio import Recording
+from stentor.audio import QUALITY, Recording
 from stentor.config import EngineConfig
-from stentor.engine.memory_plan import MIB
-from stentor.engine.once import CacheCounts, Claim, LruCache, OnceCache
-from stentor.engine.resampler import Resampler
-from stentor.engine.running.codec_pages import CodecPages, one_row
-from stentor.engine.running.codec_state import CodecStateTable
+from stentor.engine.memory import MIB
+from stentor.engine.running.codec_state import CodecPages, CodecStateTable, one_row
 from stentor.engine.running.cuda_graphs import CudaGraphRunner
 from stentor.engine.running.device import BACKGROUND, CudaStream, Device
+from stentor.kernels.resampler import Filters, filters, resampled
 from stentor.layers.types import eager
 from stentor.layers.windows import STEP
 from stentor.models.base import Prompt, SpeechModel, Voice, VoiceSource
 from stentor.models.info import SpeechRequest
+from stentor.once import CacheCounts, Claim, LruCache, OnceCache
 
 log = logging.getLogger("stentor.engine")
 
 ENCODINGS = 2  # at a time on a CPU. On a GPU one, which graphs keep busy, so that less of it runs beside the streams
+USUAL_RATES = (16_000, 22_050, 24_000, 44_100, 48_000)
+WARM_SECONDS = (3, 30)  # of recordings: libraries may have kernels for few windows and for many
+FILTERS = 16  # of rates used last, that are kept
 
 Call = Callable[..., tuple[Tensor, ...]]
 
@@ -89,6 +92,38 @@ class Preparation:
             self._claims.append(claim)
             if self._left:
                 claim.leave()
+
+
+class Resampler:
+    """Recordings on the device, at the rate of one model: by soxr on a CPU, and on a GPU by its filters as a product.
+
+    For one thread at a time, but on a CPU for any number.
+    """
+
+    def __init__(self, device: Device, rate: int) -> None:
+        self.device, self.rate = device, rate
+        self._filters: LruCache[Filters] = LruCache(FILTERS)
+
+    def warm_up(self) -> None:
+        """Make the filters of usual rates, which takes some milliseconds for each, and load the kernels of products."""
+        for source, seconds in itertools.product(USUAL_RATES if self.device.cuda else (), WARM_SECONDS):
+            self(Recording(np.zeros(seconds * source, np.float32), source))
+
+    def __call__(self, recording: Recording) -> Tensor:
+        """float32 samples [ceil(n * rate / recording.rate)], those of `Recording.at`."""
+        made = self._of(recording.rate) if self.device.cuda and recording.rate != self.rate else None
+        if made is None:
+            return torch.from_numpy(recording.at(self.rate)).to(self.device.torch)
+        samples = torch.from_numpy(recording.samples).to(self.device.torch)
+        return resampled(samples, recording.rate, self.rate, made)
+
+    def _of(self, source: int) -> Filters | None:
+        kept = self._filters.get(str(source))
+        if kept is None and (new := filters(source, self.rate, QUALITY)) is not None:
+            device = self.device.torch
+            kept = Filters(new.before, new.step, new.matrix.to(device), new.first.to(device))
+            self._filters.put(str(source), kept)
+        return kept
 
 
 class VoiceEncoder:

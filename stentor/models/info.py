@@ -14,6 +14,8 @@ from stentor.text.marks import NEVER, NO_MARKS, TextMarks
 
 REACH = 4
 """Text positions on either side of a frame's most attended one whose attention is kept, for the times of words."""
+ATTENDED_WIDTH = 2 + 2 * REACH
+"""Numbers of a frame: the text position with most attention, and the attention on those around it."""
 
 
 @dataclass(frozen=True)

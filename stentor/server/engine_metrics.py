@@ -8,7 +8,7 @@ from typing import TypeVar
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
-from stentor.engine.health import Health
+from stentor.health import Health
 from stentor.server.model_hosts import ModelHost, ModelHosts
 from stentor.server.speech.playback import ClientPlayback
 from stentor.server.voices.recordings import Recordings

@@ -12,8 +12,8 @@ from typing import Literal
 
 from stentor.align.aligner import Aligners
 from stentor.client_names import OPENAI_MODELS, is_usual_model
-from stentor.engine.health import Health
 from stentor.errors import EngineError, InvalidRequest, ModelNotFound, StentorError
+from stentor.health import Health
 from stentor.models.info import ModelInfo
 from stentor.server import memory
 from stentor.server.adapters import HostAdapters

@@ -1,4 +1,4 @@
-"""When each word of a segment is spoken: from where in the text its frames look (engine/running/alignment.py), or by an
+"""When each word of a segment is spoken: from where in the text its frames look (engine/running/step.py), or by an
 aligner that hears the audio (stentor/align).
 
 Where frames look, the text is passed once, forwards: of all such ways through it, their attention chooses the
@@ -115,7 +115,7 @@ def timed(
 def word_spans(attended: np.ndarray, words: Sequence[range], frame_seconds: float, lag: float) -> list[Span | None]:
     """When each word is spoken. None for one that is not.
 
-    attended: [frames, alignment.WIDTH]. words: their positions (Prompt.words). lag: seconds by which attention is late.
+    attended: [frames, ATTENDED_WIDTH]. words: their positions (Prompt.words). lag: seconds by which attention is late.
     """
     if not len(attended) or not any(words):
         return [None] * len(words)

@@ -13,11 +13,11 @@ import torch
 
 from stentor import TTS, InvalidRequest, Reference, Speech
 from stentor.config import Policy
-from stentor.engine.running.alignment import REACH, WIDTH, attended
 from stentor.engine.running.kv_cache import PagedKV
+from stentor.engine.running.step import attended
 from stentor.kernels.types import TextWindow
 from stentor.models.base import KVSpec
-from stentor.models.info import AlignmentHeads
+from stentor.models.info import ATTENDED_WIDTH, REACH, AlignmentHeads
 from tests.helpers.patience import STUCK_S
 from tests.helpers.stepped_engine import hold
 
@@ -62,7 +62,7 @@ def test_the_heads_of_a_row_look_at_its_own_text_across_pages_and_nowhere_else()
     queries = torch.randn(2, 1, 3, 4, generator=generator, dtype=torch.float64)
     rows = Rows(text_start=torch.tensor([2, 0]), text_end=torch.tensor([13, 6]))
     out = attended(kv, heads, queries, rows, torch.tensor([0, 1]), 4)
-    assert out.shape == (2, WIDTH)
+    assert out.shape == (2, ATTENDED_WIDTH)
     for b, (start, end) in enumerate(((2, 13), (0, 6))):
         keys = kv.pool[1, 0][kv.table[b]].flatten(0, 1)[start:end]
         scores = [(keys[:, h // 2] @ queries[b, 0, h] * 0.5).softmax(0) for h in range(3)]

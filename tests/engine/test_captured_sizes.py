@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from stentor import TTS
-from stentor.engine.memory_plan import LEVELS
+from stentor.engine.memory import LEVELS
 from stentor.engine.running.cuda_graphs import CudaGraphRunner
 from stentor.engine.running.model_runner import ModelRunner, default_batch_sizes
 from stentor.engine.scheduling.audio_scheduler import AudioJob

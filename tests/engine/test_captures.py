@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from stentor import TTS
+from stentor.engine.running import cuda_graphs
 from stentor.engine.running.cuda_graphs import CudaGraphRunner
 from stentor.errors import EngineError
 from tests.helpers.captured import simulate_captures
@@ -19,13 +22,13 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     """Names and keys of what is captured, as on a GPU."""
     simulate_captures(monkeypatch)
     found: list[Event] = []
-    capture = CudaGraphRunner._capture
+    record = cuda_graphs.record_graph
 
-    def noted(self: CudaGraphRunner, key: tuple[int, ...]) -> None:
-        found.append((self.name, key))
-        capture(self, key)
+    def noted(runner: CudaGraphRunner, key: tuple[int, ...]) -> Any:
+        found.append((runner.name, key))
+        return record(runner, key)
 
-    monkeypatch.setattr(CudaGraphRunner, "_capture", noted)
+    monkeypatch.setattr(cuda_graphs, "record_graph", noted)
     return found
 
 
@@ -54,14 +57,14 @@ def eager(model: str) -> np.ndarray:
 def test_a_capture_that_fails_leaves_its_key_to_a_larger_graph_unless_graphs_are_required(
     captured: list[Event], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    capture = CudaGraphRunner._capture
+    record = cuda_graphs.record_graph
 
-    def fail(self: CudaGraphRunner, key: tuple[int, ...]) -> None:
-        if self.name == "decode" and key[0] in (2, 4):
+    def fail(runner: CudaGraphRunner, key: tuple[int, ...]) -> Any:
+        if runner.name == "decode" and key[0] in (2, 4):
             raise RuntimeError("no memory")
-        capture(self, key)
+        return record(runner, key)
 
-    monkeypatch.setattr(CudaGraphRunner, "_capture", fail)
+    monkeypatch.setattr(cuda_graphs, "record_graph", fail)
     with TTS("dummy:toy", **SMALL) as tts:
         graphs = tts.engine.runner.decode_graphs
         assert {key[0] for key in graphs.failed} == {2, 4}

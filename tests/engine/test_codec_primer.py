@@ -17,6 +17,7 @@ from stentor import TTS, Reference, Speech, audio
 from stentor.config import EngineConfig
 from stentor.engine.running.codec_runner import CodecRunner
 from stentor.engine.running.codec_state import CodecStateTable
+from stentor.engine.running.cuda_graphs import CudaGraphRunner
 from stentor.engine.running.device import Device
 from stentor.engine.voice import CodecPrimer, piece_sizes, pieces
 from stentor.layers.types import Launch
@@ -81,7 +82,7 @@ def test_a_voice_sounds_alike_with_its_codec_state_new_kept_or_gone(family: str,
 def decoded_whole(tts: TTS, speech: Speech, reference: Reference) -> np.ndarray:
     """The codec's prefix and the frames of a speech, decoded in one call: samples [n]."""
     made = tts.prompt(tts.request("One two three.", reference=reference))
-    codec, spec = tts._model.codec, tts.spec
+    codec, spec = tts.engine.model.codec, tts.spec
     frames = np.concatenate((made.codec_prefix, speech.frames[: len(speech.samples) // spec.hop]))
     state = CodecStateTable(codec.columns, 1, torch.device("cpu")).columns
     with torch.inference_mode():
@@ -91,7 +92,7 @@ def decoded_whole(tts: TTS, speech: Speech, reference: Reference) -> np.ndarray:
 
 def toy_primer(megabytes: float = 1.0) -> tuple[CodecPrimer, SpeechModel]:
     with TTS("dummy:toy", **TOY) as tts:
-        model = tts._model
+        model = tts.engine.model
     return CodecPrimer(model, EngineConfig(codec_states_mb=megabytes), Device("cpu")), model
 
 
@@ -101,7 +102,7 @@ def test_every_piece_is_served_by_a_captured_call() -> None:
     eager = primer.claim(prompt(frames)).result()
     assert primer.graphs.eager_calls == 4
     captured, _ = toy_primer()
-    captured.graphs.graphs = {(n,): SimpleNamespace(replay=partial(captured._decode, n)) for n in captured.sizes}
+    captured.graphs.graphs = {(n,): SimpleNamespace(replay=partial(captured.graphs.fn, n)) for n in captured.sizes}
     assert torch.equal(captured.claim(prompt(frames)).result(), eager)
     assert captured.graphs.eager_calls == 0
 
@@ -150,9 +151,10 @@ def noting(found: dict[str, set[str]], what: str, call: Callable[..., Any]) -> C
 
 def test_the_engine_thread_neither_encodes_nor_primes(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: dict[str, set[str]] = {}
-    monkeypatch.setattr(CodecPrimer, "_decode", noting(threads, "prime", CodecPrimer._decode))
     with TTS("dummy:toy", **TOY) as tts:
-        monkeypatch.setattr(tts._model, "encode", noting(threads, "encode", tts._model.encode))
+        graphs = tts.engine.primer.graphs
+        monkeypatch.setattr(graphs, "fn", noting(threads, "prime", graphs.fn))
+        monkeypatch.setattr(tts.engine.model, "encode", noting(threads, "encode", tts.engine.model.encode))
         tts.generate("One. Two.", reference=voice(200), split_granularity="sentence", max_frames=4)
     assert threads == {"prime": {"stentor-prime"}, "encode": {"stentor-encode"}}
 
@@ -169,7 +171,7 @@ def test_a_reference_is_resampled_hashed_encoded_and_primed_once_for_all_texts_p
     for name in ("resample", "digest"):
         counted(audio, name)
     with TTS("dummy:toy", **TOY) as tts:
-        counted(tts._model, "encode")
+        counted(tts.engine.model, "encode")
         calls.clear()  # those of the start
         texts, options = ["One two. Three four.", "Five. Six."], {"split_granularity": "sentence", "max_frames": 4}
         tts.generate(texts, reference=voice(200), seed=1, **options)
@@ -185,14 +187,18 @@ def test_a_reference_is_resampled_hashed_encoded_and_primed_once_for_all_texts_p
 def test_every_thread_and_every_piece_has_run_before_the_engine_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[str] = []
     primed: list[int] = []
-    encode, decode = Toy.encode, CodecPrimer._decode
+    encode, plain = Toy.encode, CudaGraphRunner.__call__
 
     def noted(self: Toy, wav: torch.Tensor, role: str, launch: Launch) -> dict[str, torch.Tensor]:
         encoded.append(threading.current_thread().name)
         return encode(self, wav, role, launch)
 
+    def called(self: CudaGraphRunner, *key: int) -> None:
+        primed.extend(key if self.name == "priming" else ())
+        plain(self, *key)
+
     monkeypatch.setattr(Toy, "encode", noted)
-    monkeypatch.setattr(CodecPrimer, "_decode", lambda self, n: (primed.append(n), decode(self, n))[1])
+    monkeypatch.setattr(CudaGraphRunner, "__call__", called)
     with TTS("dummy:toy", **TOY) as tts:
         assert len(set(encoded)) == tts.engine.encoder.threads
         assert primed == [2, 1]
@@ -206,4 +212,3 @@ def test_a_codec_with_pages_keeps_voices_in_a_budget_of_their_own() -> None:
             tts.generate("One.", reference=voice(200), max_frames=4)
         counts = tts.engine.primer.counts()
         assert (counts.hits, counts.misses, counts.kept) == (1, 1, 1)
-        assert tts.engine.sizes.codec_states > 0

@@ -9,7 +9,7 @@ import pytest
 
 from stentor import TTS
 from stentor.config import Policy
-from stentor.engine.memory_plan import CODEC_FRAMES
+from stentor.engine.memory import CODEC_FRAMES
 from stentor.engine.running.codec_runner import CodecRunner, rows_of_call
 
 ROWS = {1, 2, 4, 8, 16, 20}
@@ -49,7 +49,7 @@ class Replayed:
 
     def replay(self) -> None:
         self.calls.append(self.key)
-        self.codec._decode_call(*self.key)
+        self.codec.graphs.fn(*self.key)
 
 
 def captured(tts: TTS) -> list[tuple[int, int]]:

@@ -11,10 +11,10 @@ import torch
 
 from stentor import TTS, EngineError
 from stentor.config import Policy
-from stentor.engine.running.codec_runner import CodecRunner
-from stentor.engine.running.inflight import InFlightAudio, InFlightStep
+from stentor.engine.delivery import AudioDelivery
+from stentor.engine.running.codec_runner import InFlightAudio
 from stentor.engine.running.launcher import Launcher
-from stentor.engine.running.model_runner import ModelRunner
+from stentor.engine.running.model_runner import InFlightStep, ModelRunner
 from stentor.engine.running.prefill_batch import Group
 from stentor.engine.scheduling.audio_scheduler import AudioJob
 from stentor.engine.scheduling.sequence import Sequence
@@ -104,20 +104,18 @@ def test_a_request_is_admitted_while_all_others_wait_for_the_codec(monkeypatch: 
 
 def test_the_codec_has_a_first_frame_before_the_host_has_read_of_it(monkeypatch: pytest.MonkeyPatch):
     decoding = threading.Event()
-    plain_prefill, plain_codec = ModelRunner.prefill, CodecRunner._decode_call
+    plain_prefill = ModelRunner.prefill
 
     def prefill(self: ModelRunner, group: Group) -> InFlightStep:
         step = plain_prefill(self, group)
         step.done = Late(decoding)
         return step
 
-    def codec(self: CodecRunner, batch: int, count: int) -> None:
-        plain_codec(self, batch, count)
-        decoding.set()
-
     with TTS("dummy:toy", max_num_seqs=2, memory_gb=0.002, overlap_steps=1) as tts:
         monkeypatch.setattr(ModelRunner, "prefill", prefill)
-        monkeypatch.setattr(tts.engine.codec.graphs, "fn", lambda *key: codec(tts.engine.codec, *key))
+        graphs = tts.engine.codec.graphs
+        plain = graphs.fn
+        monkeypatch.setattr(graphs, "fn", lambda *key: (plain(*key), decoding.set()))
         streamed = list(tts.submit(tts.request("hello", seed=1, max_frames=8, min_frames=8)))
         monkeypatch.undo()
         whole = tts.generate("hello", seed=1, max_frames=8, min_frames=8, retries=1)
@@ -311,8 +309,7 @@ def test_audio_for_which_the_host_has_no_memory_ends_its_request_alone(monkeypat
 
 def test_audio_is_handed_out_between_writing_rows_and_launching_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     with TTS("dummy:toy", memory_gb=0.01, max_num_seqs=4) as tts:
-        engine, order = tts.engine, []
-        write, ready, step = engine._launcher.write, engine._delivery.ready, engine._launcher.step
+        order: list[str] = []
 
         def noting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
             def noted(*given: Any) -> Any:
@@ -321,9 +318,9 @@ def test_audio_is_handed_out_between_writing_rows_and_launching_the_step(monkeyp
 
             return noted
 
-        monkeypatch.setattr(engine._launcher, "write", noting("write", write))
-        monkeypatch.setattr(engine._delivery, "ready", noting("ready", ready))
-        monkeypatch.setattr(engine._launcher, "step", noting("step", step))
+        monkeypatch.setattr(Launcher, "write", noting("write", Launcher.write))
+        monkeypatch.setattr(AudioDelivery, "ready", noting("ready", AudioDelivery.ready))
+        monkeypatch.setattr(Launcher, "step", noting("step", Launcher.step))
         tts.generate("hello", max_frames=3)
     at = order.index("write")
     assert order[at : at + 3] == ["write", "ready", "step"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import torch
 
 from stentor import registry
 from stentor.engine import voice
+from stentor.engine.running import cuda_graphs
+from stentor.engine.running.cuda_graphs import CudaGraphRunner
 from stentor.engine.running.device import Device
 from stentor.engine.voice import EncoderGraphs, warm_lengths
 from stentor.layers import windows
@@ -39,11 +41,11 @@ def launch(monkeypatch: pytest.MonkeyPatch) -> EncoderGraphs:
     cpu = Device("cpu")
     made = EncoderGraphs(cpu, cpu.stream(0), required=True, columns=16)
 
-    def capture(key: tuple[int, ...]) -> None:
-        made._run(*key)
-        made.graphs.graphs[key] = cast(Any, Graph(made, *key))
+    def record(runner: CudaGraphRunner, key: tuple[int, ...]) -> Graph:
+        runner.fn(*key)
+        return Graph(made, *key)
 
-    monkeypatch.setattr(made.graphs, "_capture", capture)
+    monkeypatch.setattr(cuda_graphs, "record_graph", record)
     made.device = made.graphs.device = cast(Device, SimpleNamespace(cuda=True, release_cached=lambda: None))
     return made
 

@@ -11,8 +11,10 @@ import torch
 
 from stentor import TTS, BatchError, EngineError, InvalidRequest, Overloaded, Reference, Speech
 from stentor.config import Policy
-from stentor.engine.engine import Engine
-from stentor.engine.scheduling.sequence import Place
+from stentor.engine.requests import OpenRequests
+from stentor.engine.scheduling.scheduler import Scheduler
+from stentor.engine.scheduling.sequence import Place, Sequence
+from stentor.models.base import Prompt
 from stentor.models.toy.model import BROKEN
 from stentor.retry import MAX_SEED
 from tests.helpers.invariants import check
@@ -33,13 +35,14 @@ def toy(**engine: object) -> TTS:
 @pytest.fixture(autouse=True)
 def _checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every step of every engine checks the scheduler's invariants."""
-    plain = Engine._step
+    plain = Scheduler.finished
 
-    def step(self: Engine) -> None:
-        plain(self)
-        check(self.scheduler)
+    def finished(self: Scheduler) -> list[Sequence]:
+        done = plain(self)
+        check(self)
+        return done
 
-    monkeypatch.setattr(Engine, "_step", step)
+    monkeypatch.setattr(Scheduler, "finished", finished)
 
 
 def assert_equal(a: Speech, b: Speech) -> None:
@@ -336,7 +339,7 @@ def test_forty_random_requests_are_all_served_and_all_is_free_after():
         assert_all_free(tts)
 
 
-def test_the_next_prompt_of_a_request_goes_before_the_whole_queue():
+def test_the_next_prompt_of_a_request_goes_before_the_whole_queue(monkeypatch: pytest.MonkeyPatch):
     with toy(max_num_seqs=1, policy=Policy(max_queue=3)) as tts:
         ended: list[str] = []
         options = {"max_frames": 9, "min_frames": 9, "seed": 0}
@@ -351,8 +354,8 @@ def test_the_next_prompt_of_a_request_goes_before_the_whole_queue():
 
         first.continuation = then
         streams["turns"] = tts.engine.submit(first, 5, streaming=True)
-        finish = tts.engine._requests.end
-        tts.engine._requests.end = lambda request: ended.append(request.outbox) or finish(request)
+        end = OpenRequests.end
+        monkeypatch.setattr(OpenRequests, "end", lambda self, r: (ended.append(r.outbox), end(self, r)))
         chunks = list(streams["turns"])
         assert sum(len(c.frames) for c in chunks) == 18
         for stream in list(streams.values())[1:]:
@@ -399,11 +402,14 @@ def test_a_further_prompt_that_cannot_be_made_fails_its_request_only():
 def test_a_further_prompt_without_a_sequence_fails_its_request_only(monkeypatch: pytest.MonkeyPatch):
     """The engine's thread computes the keys of its pages, so what goes wrong there must not end the thread."""
 
-    def full(*_: object) -> None:
-        raise MemoryError("no room for keys")
+    def full(prompt: Prompt, streaming: bool, place: Place, last: Sequence | None = None) -> Sequence:
+        if last is not None:
+            raise MemoryError("no room for keys")
+        return plain(prompt, streaming, place)
 
     with toy() as tts:
-        monkeypatch.setattr(tts.engine.sequences, "following", full)
+        plain = tts.engine.sequences.new
+        monkeypatch.setattr(tts.engine.sequences, "new", full)
         prompt = tts.prompt(tts.request("hello", max_frames=9, min_frames=9, seed=0))
         prompt.continuation = lambda frames: prompt
         with pytest.raises(EngineError, match="no room for keys"):

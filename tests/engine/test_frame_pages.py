@@ -10,11 +10,10 @@ import torch
 
 from stentor import TTS, InvalidRequest, Reference
 from stentor.config import Policy
-from stentor.engine.prefix import frame_keys
-from stentor.engine.scheduling.page_allocator import PageAllocator
-from stentor.engine.scheduling.page_tables import PageTables
+from stentor.engine.memory import frame_bytes
+from stentor.engine.scheduling.pages import PageAllocator, PageTables
 from stentor.engine.scheduling.sequence import Sequence
-from stentor.engine.sizing import frame_bytes
+from stentor.engine.sequence_maker import frame_keys
 from tests.helpers.invariants import check
 
 TEXTS = ["the first of three", "another one that is quite a bit longer", "last"]

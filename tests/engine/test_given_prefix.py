@@ -11,12 +11,10 @@ import torch
 from stentor import TTS, EngineError
 from stentor.audio import digest
 from stentor.config import Policy
-from stentor.engine.prefix import prefix_keys
-from stentor.engine.scheduling.page_allocator import PageAllocator
-from stentor.engine.scheduling.page_tables import PageTables
-from stentor.engine.scheduling.prefill_planner import PrefillPlanner
+from stentor.engine.scheduling.pages import PageAllocator, PageTables, Shared
+from stentor.engine.scheduling.prefill import PrefillPlanner, StepPlan
 from stentor.engine.scheduling.sequence import Sequence
-from stentor.engine.scheduling.step_plan import StepPlan
+from stentor.engine.sequence_maker import prefix_keys
 from stentor.models.base import Prompt
 from tests.fixtures.pocket_tts import tiny_pocket_tts as tiny
 
@@ -59,7 +57,11 @@ def test_what_is_given_is_not_computed_and_costs_no_budget(planner: PrefillPlann
     start(planner, seq)
     assert seq.piece == range(6, 13)
     assert (seq.num_cached, len(seq.pages)) == (0, 4)
-    assert planner._spent == 7
+    left = planner.policy.max_prefill_tokens - 7
+    assert [planner.fits(sequence(2, prompt(None, tokens)), Shared([], [])) for tokens in (left, left + 1)] == [
+        True,
+        False,
+    ]
 
 
 def test_pages_of_what_is_given_are_found_by_others_with_the_same(planner: PrefillPlanner):

@@ -12,7 +12,8 @@ import torch
 
 from stentor import TTS, EngineError
 from stentor.config import Policy
-from stentor.engine.inbox import Inbox
+from stentor.engine.requests import Inbox
+from stentor.engine.running.launcher import Launcher
 from stentor.engine.stream import AppendText, AudioStream, Cancel, Chunk, LoopNotifier, Outbox
 from tests.helpers.child import python
 from tests.helpers.patience import STUCK_S
@@ -216,7 +217,7 @@ def test_nobody_waits_any_more_when_the_device_is_lost_between_admission_and_lau
         def dies(*_: object) -> None:
             raise torch.AcceleratorError("the device is gone")
 
-        monkeypatch.setattr(engine._launcher, "audio", dies)  # before the rows of new requests are written
+        monkeypatch.setattr(Launcher, "audio", dies)  # before the rows of new requests are written
         stream = tts.submit(tts.request("hello", seed=1))
         engine.step(1)
         with pytest.raises(EngineError, match="the device is gone"):

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from stentor import TTS, Reference
 from stentor.config import Policy
-from stentor.engine.running.codec_pages import CodecPages, SlotPages
+from stentor.engine.running.codec_state import CodecPages, SlotPages
 from stentor.engine.running.device import Device
 from stentor.engine.scheduling import audio_scheduler
 from stentor.engine.scheduling.audio_scheduler import AudioJob, AudioScheduler, chunk_sizes
@@ -155,7 +155,7 @@ def test_whole_utterances_from_captured_calls_are_padded_to_their_lengths_and_ar
 
         def run(rows: int, count: int) -> None:
             calls.append((rows, count))
-            codec._decode_call(rows, count, whole=True)
+            codec.whole_graphs.fn(rows, count)
 
         assert codec.whole_keys(6) == [(1, 48), (2, 16), (1, 16)]
         codec.whole_graphs.graphs = {key: Replay(run, key) for key in ((4, 16), (1, 48))}
@@ -236,8 +236,8 @@ def test_captured_calls_of_fixed_sizes_give_the_same_audio() -> None:
         assert {n for _, n in keys} == {GRID, 2 * GRID}
         with torch.inference_mode():
             for key in keys:  # as a capture does, before there is a request
-                codec._decode_call(*key)
-        codec.graphs.graphs = {key: SimpleNamespace(replay=lambda key=key: codec._decode_call(*key)) for key in keys}
+                codec.graphs.fn(*key)
+        codec.graphs.graphs = {key: SimpleNamespace(replay=lambda key=key: codec.graphs.fn(*key)) for key in keys}
         requests = [ask(tts, i, 5 + i, 21 + i, i) for i in range(6)]
         for request, stream in zip(requests, [tts.submit(r) for r in requests], strict=True):
             samples, frames, _ = heard(stream)

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from stentor.engine.scheduling.page_allocator import PageAllocator
+from stentor.engine.scheduling.pages import PageAllocator
 from tests.helpers.invariants import check_pages
 
 A, B, C = b"a", b"b", b"c"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stentor.engine.scheduling.prefill import StepPlan, by_prefill
 from stentor.engine.scheduling.sequence import Phase, Sequence
-from stentor.engine.scheduling.step_plan import StepPlan, by_prefill
 from tests.helpers.fake_device import FakeDevice, all_free, scheduler
 
 BUDGET = 16

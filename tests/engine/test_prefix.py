@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stentor.engine.prefix import part_of, prefix_keys
+from stentor.engine.running.prefill_batch import Piece
+from stentor.engine.sequence_maker import prefix_keys
 from stentor.models.base import Prompt
 from stentor.models.info import Adapter
 
@@ -55,8 +56,8 @@ def test_the_voice_and_the_places_of_its_frames_are_part_of_the_content(frame_at
 def test_a_part_of_a_prompt_is_counted_from_where_it_begins(
     positions: range, tokens: list[int], frame_at: list[int], frames: list[int]
 ):
-    part = part_of(prompt(list(range(6)), [1, 3, 5], [10, 30, 50]), positions)
-    assert part.rows["token"].tolist() == tokens
+    part = Piece(0, prompt(list(range(6)), [1, 3, 5], [10, 30, 50]), positions, False)
+    assert part.rows("token").tolist() == tokens
     assert part.frame_at.tolist() == frame_at
     assert part.frames[:, 0].tolist() == frames
 

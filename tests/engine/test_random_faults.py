@@ -7,6 +7,7 @@ so, on the machine's clock, so that a run is the same every time. FULL_SIZE=1 se
 from __future__ import annotations
 
 import os
+import threading
 from typing import ClassVar
 
 import pytest
@@ -77,10 +78,11 @@ class RandomFaults(RuleBasedStateMachine):
         self._load()
 
     def _load(self) -> None:
-        self.faults = Faults()
+        self.faults, others = Faults(), threading.enumerate()
         self.tts = TTS(self.model, dtype="float64", page_size=4, threads=1, max_frames=128, **self.how)
         self.engine: SteppedEngine = self.tts.engine  # type: ignore[assignment]
         self.engines.append(self.engine)
+        (self.thread,) = [t for t in threading.enumerate() if t.name == "stentor-engine" and t not in others]
         self.faults.plant(self.engine)
 
     # -- callers --
@@ -236,7 +238,7 @@ class RandomFaults(RuleBasedStateMachine):
     def _close(self) -> None:
         self.tts.close()
         self._read_all()
-        assert not self.engine._thread.is_alive()
+        assert not self.thread.is_alive()
         assert not [t for t in self.talks if t.stream is not None and not t.ended], "a stream has not ended"
         assert self.engine.health().queued == 0
         error = self.engine.health().error

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from stentor import audio
-from stentor.audio import Recording
-from stentor.engine.resampler import HIGHEST, LARGEST, Resampler, filters, resampled
+from stentor.audio import QUALITY, Recording
 from stentor.engine.running.device import Device
+from stentor.engine.voice import Resampler
+from stentor.kernels.resampler import HIGHEST, LARGEST, filters, resampled
 
 RATES = (8000, 11_025, 16_000, 22_050, 24_000, 30_000, 32_000, 44_100, 48_000)
 TARGETS = (16_000, 24_000, 44_100)
@@ -22,7 +23,7 @@ def noise(count: int) -> np.ndarray:
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 def test_the_product_has_the_samples_of_soxr_from_the_first_to_the_last(source: int, target: int) -> None:
-    made = filters(source, target)
+    made = filters(source, target, QUALITY)
     assert made is not None
     for count in (1, 2, 1000, 1001, 1080, 1111, source // 2, source + 3):
         samples = noise(count)
@@ -33,10 +34,10 @@ def test_the_product_has_the_samples_of_soxr_from_the_first_to_the_last(source: 
 
 
 def test_rates_whose_matrix_is_large_or_whose_filters_are_not_known_have_none() -> None:
-    assert filters(24_001, 16_000) is None
-    assert filters(2 * HIGHEST, 24_000) is None
-    assert filters(LARGEST + 1, LARGEST) is None
-    assert filters(24_000, 600) is None
+    assert filters(24_001, 16_000, QUALITY) is None
+    assert filters(2 * HIGHEST, 24_000, QUALITY) is None
+    assert filters(LARGEST + 1, LARGEST, QUALITY) is None
+    assert filters(24_000, 600, QUALITY) is None
 
 
 def test_on_a_cpu_soxr_resamples() -> None:

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stentor.engine.scheduling.prefill import by_num_evals
 from stentor.engine.scheduling.scheduler import Scheduler
 from stentor.engine.scheduling.sequence import Phase, Place, Sequence
-from stentor.engine.scheduling.step_plan import by_num_evals
 from tests.helpers.fake_device import FakeDevice, all_free, scheduler
 from tests.helpers.invariants import check
 

@@ -10,9 +10,20 @@ import torch
 
 from stentor import TTS, InvalidRequest, registry
 from stentor.config import EngineConfig
-from stentor.engine.memory_plan import CODEC_FRAMES, CODEC_SHARE, CONTEXT, GIB, GRAPHS, WORKSPACE, BufferSizes
+from stentor.engine.memory import (
+    CODEC_COPIES,
+    CODEC_FRAMES,
+    CODEC_SHARE,
+    CONTEXT,
+    ENCODER_COLUMNS,
+    ENCODER_COPIES,
+    GIB,
+    GRAPHS,
+    WORKSPACE,
+    BufferSizes,
+    plan_memory,
+)
 from stentor.engine.running.device import Device
-from stentor.engine.sizing import CODEC_COPIES, ENCODER_COLUMNS, ENCODER_COPIES, plan_memory
 from stentor.errors import EngineError
 from stentor.layers.types import Eager
 from stentor.models.toy.model import Toy

@@ -11,7 +11,7 @@ import pytest
 from stentor import TTS, Reference, Speech
 from stentor.audio import digest
 from stentor.config import Policy
-from stentor.engine.turns import Turns
+from stentor.engine.requests import OpenRequests
 from stentor.models.base import Prompt
 from stentor.models.fish_s2 import prompt as fish_prompt
 from tests.engine.test_engine import _checked, assert_all_free, assert_equal, toy  # noqa: F401
@@ -53,16 +53,16 @@ def counted(monkeypatch: pytest.MonkeyPatch, tts: TTS) -> list[tuple[int, int]]:
     """(tokens computed, tokens of its own) of each prompt that ends, from the counters of /metrics."""
     found: list[tuple[int, int]] = []
     seen = [0]
-    plain = Turns.prepare
+    plain = OpenRequests.prepare_next
 
-    def prepare(self: Turns, seq: Any) -> None:
-        stats, prompt = tts.engine.health().stats, self.requests.of(seq).prompt
+    def prepare(self: OpenRequests, seq: Any) -> None:
+        stats, prompt = tts.engine.health().stats, self.of(seq).prompt
         computed = stats.prompt_tokens - stats.cached_tokens
         found.append((computed - seen[0], prompt.length - prompt.repeats))
         seen[0] = computed
         plain(self, seq)
 
-    monkeypatch.setattr(Turns, "prepare", prepare)
+    monkeypatch.setattr(OpenRequests, "prepare_next", prepare)
     return found
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from stentor.audio import Recording
-from stentor.engine.resampler import USUAL, Resampler
 from stentor.engine.running.device import Device
+from stentor.engine.voice import USUAL_RATES, Resampler
 
 pytestmark = pytest.mark.gpu
 
@@ -18,7 +18,7 @@ def test_a_gpu_has_the_samples_of_soxr(target: int) -> None:
     resampler = Resampler(Device("cuda"), target)
     with torch.inference_mode():
         resampler.warm_up()
-        for source in (*USUAL, 32_000, 96_000):
+        for source in (*USUAL_RATES, 32_000, 96_000):
             samples = np.random.default_rng(source).uniform(-0.5, 0.5, 3 * source + 1).astype(np.float32)
             recording = Recording(samples, source)
             found = resampler(recording).cpu().numpy()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from stentor import TTS
-from stentor.engine.running import model_runner
+from stentor.engine.running import cuda_graphs, model_runner
 from stentor.engine.running.cuda_graphs import CudaGraphRunner
 from stentor.engine.running.kv_cache import PagedKV, PagedView
 from stentor.engine.running.model_runner import ModelRunner
@@ -49,16 +49,16 @@ def simulate_captures(monkeypatch: pytest.MonkeyPatch) -> None:
         made(self, *args, **kwargs)
         self.device = SimpleNamespace(cuda=True, release_cached=lambda: None)  # type: ignore[assignment]
 
-    def capture(self: CudaGraphRunner, key: tuple[int, ...]) -> None:
-        self._prepare(key)
-        self.graphs[key] = Replay(self.fn, key)  # type: ignore[assignment]
+    def record(runner: CudaGraphRunner, key: tuple[int, ...]) -> Replay:
+        runner.fn(*key)
+        return Replay(runner.fn, key)
 
     def every_loop(self: ModelRunner) -> None:
         self.evals = {self.model.spec.num_evals, *self.model.spec.captured_evals}
         captured(self)
 
     monkeypatch.setattr(CudaGraphRunner, "__init__", init)
-    monkeypatch.setattr(CudaGraphRunner, "_capture", capture)
+    monkeypatch.setattr(cuda_graphs, "record_graph", record)
     monkeypatch.setattr(ModelRunner, "capture", every_loop)
 
 

@@ -3,10 +3,10 @@
 from collections import deque
 
 from stentor.config import Policy
-from stentor.engine.scheduling.page_allocator import PageAllocator
+from stentor.engine.scheduling.pages import PageAllocator
+from stentor.engine.scheduling.prefill import StepPlan
 from stentor.engine.scheduling.scheduler import Scheduler
 from stentor.engine.scheduling.sequence import LENGTH, RUNNING, STOPPED, Sequence
-from stentor.engine.scheduling.step_plan import StepPlan
 from stentor.models.codec_timing import CAUSAL, CodecTiming
 from tests.helpers.invariants import check
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from stentor.engine.running.codec_pages import CodecPages
-from stentor.engine.scheduling.page_allocator import PageAllocator
+from stentor.engine.running.codec_state import CodecPages
+from stentor.engine.scheduling.pages import PageAllocator
 from stentor.engine.scheduling.scheduler import Scheduler
 from stentor.engine.scheduling.sequence import Phase
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stentor.engine.prefix import prefix_keys
+from stentor.engine.scheduling.prefill import StepPlan, by_prefill
 from stentor.engine.scheduling.scheduler import Scheduler
 from stentor.engine.scheduling.sequence import RUNNING, Place, Sequence
-from stentor.engine.scheduling.step_plan import StepPlan, by_prefill
+from stentor.engine.sequence_maker import prefix_keys
 from stentor.models.base import Prompt
 from stentor.models.info import Adapter
 from tests.helpers.fake_device import FakeDevice

@@ -8,13 +8,12 @@ import pytest
 import torch
 
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
-from stentor.engine.running.alignment import WIDTH
 from stentor.engine.running.slot_table import SlotRows, SlotTable
 from stentor.engine.scheduling.sequence import BROKEN, LENGTH, RUNNING, STOPPED
 from stentor.kernels import switches
 from stentor.layers.types import Column
 from stentor.models.base import Emit, KVSpec, ModelSpec
-from stentor.models.info import AlignmentHeads
+from stentor.models.info import ATTENDED_WIDTH, AlignmentHeads
 from tests.helpers.kernel_tests import DEVICE, integers
 
 pytestmark = pytest.mark.usefixtures("kernel_test")
@@ -51,7 +50,7 @@ def filled(made: ModelSpec) -> SlotTable:
 def committed(table: SlotTable, out: Emit, idx: torch.Tensor, length: torch.Tensor | None) -> dict[str, torch.Tensor]:
     rows = table.rows(idx, 0)
     step_before = rows["step"].clone()
-    attended = idx[:, None] + torch.arange(WIDTH, device=DEVICE) / 16 if table.attended.numel() else None
+    attended = idx[:, None] + torch.arange(ATTENDED_WIDTH, device=DEVICE) / 16 if table.attended.numel() else None
     table.commit(rows, out, length, attended)
     assert torch.equal(rows["step"], step_before), "gathered rows are a copy"
     return {**table.table, "frames": table.frames, "heard_at": table.heard_at, "attended": table.attended}

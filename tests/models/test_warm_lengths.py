@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stentor.engine.sizing import ENCODER_COLUMNS
+from stentor.engine.memory import ENCODER_COLUMNS
 from stentor.engine.voice import warm_lengths
 from stentor.layers.windows import COLUMNS, step_of, window_sizes
 from stentor.models.fish_s2 import spec as fish_spec

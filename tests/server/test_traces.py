@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stentor.engine.request_state import Marks
+from stentor.engine.requests import Marks
 from stentor.models.toy.model import BROKEN
 from stentor.server.engines.service import _Open
 from stentor.server.speech.outcomes import Timing

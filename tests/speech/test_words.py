@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from stentor.engine.running.alignment import REACH, WIDTH
+from stentor.models.info import ATTENDED_WIDTH, REACH
 from stentor.speech.speaking import JoinedAudio
 from stentor.speech.timing import faster, srt, vtt
 from stentor.speech.words import UNLIKELY, Span, _likeliest, timed, word_spans
@@ -20,7 +20,7 @@ HOP = 0.1  # seconds of a frame
 
 def looks(*places: float) -> np.ndarray:
     """Frames that look at these positions, at two of them where one is between."""
-    out = np.zeros((len(places), WIDTH), np.float32)
+    out = np.zeros((len(places), ATTENDED_WIDTH), np.float32)
     for row, place in zip(out, places, strict=True):
         low, part = divmod(place, 1.0)
         row[0] = low

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 import stentor
-from stentor.engine.running.alignment import REACH
 from stentor.layers.attention import causal, sdpa
 from stentor.layers.qk_norm_rope import NormRope
+from stentor.models.info import REACH
 from stentor.text.trace import Trace, is_sound
 from training.word_times import Forced, measure, utterances
 

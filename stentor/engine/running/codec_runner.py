@@ -5,20 +5,19 @@ Nothing here waits for the device.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from stentor.config import EngineConfig
-from stentor.engine.memory_plan import BufferSizes
-from stentor.engine.running.codec_pages import CodecPages, SavedCodec
-from stentor.engine.running.codec_state import CodecStateTable
+from stentor.engine.memory import BufferSizes
+from stentor.engine.running.codec_state import CodecPages, CodecStateTable, SavedCodec
 from stentor.engine.running.cuda_graphs import CudaGraphRunner
-from stentor.engine.running.device import CODEC, CudaStream, Device
-from stentor.engine.running.inflight import CodecOutput, InFlightAudio
+from stentor.engine.running.device import CODEC, CudaStream, Device, Event
 from stentor.engine.running.slot_table import SlotTable
 from stentor.engine.scheduling.audio_scheduler import AudioJob, chunk_sizes
 from stentor.engine.scheduling.sequence import RUNNING, Phase, Sequence
@@ -29,6 +28,32 @@ from stentor.models.base import Prompt, SpeechModel
 SMALL_CALL = 32  # rows times frames of a codec call that takes no longer when padded
 WHOLE_FRAMES = 800
 """Frames in a call of several whole utterances. So many fill a GPU, and longer ones are captured for fewer rows."""
+
+
+class CodecOutput(NamedTuple):
+    """Output of a codec call: samples [B, n * hop], their frames [B, n, *frame], and where in the text these are
+    [B, n, ATTENDED_WIDTH], or [B, n, 0] where nothing says it."""
+
+    samples: Tensor
+    frames: Tensor
+    attended: Tensor
+
+
+@dataclass
+class InFlightAudio:
+    """A launched codec call. `rows` of its output belong to `jobs`. They are on the host once `done` is ready. They
+    begin `delay` frames before the chunks."""
+
+    jobs: list[AudioJob]
+    rows: Seq[int]
+    output: CodecOutput
+    done: Event
+    staged: tuple[Tensor, ...]  # device tensors that must live until `done`
+    delay: int
+
+    def first_frame(self, job: AudioJob) -> int:
+        """The frame of the stream with which its row of samples and frames begins."""
+        return job.start - self.delay
 
 
 class CodecRunner:
@@ -53,11 +78,9 @@ class CodecRunner:
         self.pages = CodecPages(model.codec.pages, self.timing, sizes.slots, device)
         self.stream = device.stream(CODEC)
         self.copies = device.stream(CODEC)  # copies audio to the host beside the codec's next call
-        self.graphs = CudaGraphRunner("codec", self._decode_call, device, self.stream, config.require_graphs)
-        whole = partial(self._decode_call, whole=True)
-        self.whole_graphs = CudaGraphRunner(
-            "whole codec", whole, device, self.stream, config.require_graphs, shares_pool_of=self.graphs
-        )
+        of_stream, whole = (device, self.stream, config.require_graphs), partial(self._decode_call, whole=True)
+        self.graphs = CudaGraphRunner("codec", self._decode_call, *of_stream)
+        self.whole_graphs = CudaGraphRunner("whole codec", whole, *of_stream, shares_pool_of=self.graphs)
         self._whole_frames = min(sizes.codec_frames, WHOLE_FRAMES)
         chunk, ramp = chunk_sizes(config.policy, self.timing)
         self.counts = sorted({*ramp, chunk}) if self.timing.chunks else []
@@ -103,7 +126,11 @@ class CodecRunner:
         with self.stream.active():
             self.states.reset(self.device.upload([seq.slot for seq, _ in new]))
             words = self.states.data.shape[1]
-            for state, slots in self._primed(new):
+            primed: dict[int, tuple[Tensor, list[int]]] = {}  # states by identity, each with the slots that get it
+            for seq, prompt in new:
+                if (state := prompt.codec_state) is not None:
+                    primed.setdefault(id(state), (state, []))[1].append(seq.slot)
+            for state, slots in primed.values():
                 self.states.fill(self.device.upload(slots), state[:words])
             for seq, prompt in new if self.pages.width else []:  # a view of each state would take time for nothing
                 state = self.states.fresh[0] if prompt.codec_state is None else prompt.codec_state
@@ -123,20 +150,21 @@ class CodecRunner:
             self.states.data[seq.slot].copy_(saved.words[:count], non_blocking=True)
             self.pages.restore(seq.slot, saved.pages, saved.words[count:])
 
-    def _primed(self, new: list[tuple[Sequence, Prompt]]) -> Iterable[tuple[Tensor, list[int]]]:
-        """The states of requests whose codec is primed, each with the slots that get it."""
-        found: dict[int, tuple[Tensor, list[int]]] = {}
-        for seq, prompt in new:
-            if (state := prompt.codec_state) is not None:
-                found.setdefault(id(state), (state, []))[1].append(seq.slot)
-        return found.values()
-
     # -- audio --
 
     def launched_first(self, jobs: list[AudioJob]) -> tuple[list[InFlightAudio], list[AudioJob]]:
-        """The calls of `decode_first_frames` that hold chunks of these, and the other chunks."""
-        launched = [job for job in jobs if job.start == 0 and job.seq.id in self._first_frames]
-        return list(self._launched(launched)), [job for job in jobs if job not in launched]
+        """The calls of `decode_first_frames` that hold chunks of these, each with these only, and the other chunks."""
+        calls: dict[int, InFlightAudio] = {}
+        rest: list[AudioJob] = []
+        for job in jobs:
+            if job.start or job.seq.id not in self._first_frames:
+                rest.append(job)
+                continue
+            assert job.count == 1
+            call, row = self._first_frames.pop(job.seq.id)
+            own = calls.get(id(call), replace(call, jobs=[], rows=[]))
+            calls[id(call)] = replace(own, jobs=[*own.jobs, job], rows=[*own.rows, row])
+        return list(calls.values()), rest
 
     def decode_first_frames(self, sequences: list[Sequence]) -> None:
         """Decode frame 0 of each request right after the prefill that was launched last.
@@ -166,18 +194,6 @@ class CodecRunner:
     def has_first_frame(self, seq: Sequence) -> bool:
         """Whether `decode_first_frames` has launched the first chunk of a request."""
         return seq.id in self._first_frames
-
-    def _launched(self, jobs: list[AudioJob]) -> Iterator[InFlightAudio]:
-        """The calls of `decode_first_frames` that hold these jobs, each with its own jobs only."""
-        calls: dict[int, tuple[InFlightAudio, list[AudioJob], list[int]]] = {}
-        for job in jobs:
-            assert job.count == 1
-            call, row = self._first_frames.pop(job.seq.id)
-            _, own, rows = calls.setdefault(id(call), (call, [], []))
-            own.append(job)
-            rows.append(row)
-        for call, own, rows in calls.values():
-            yield replace(call, jobs=own, rows=rows)
 
     def parts(self, jobs: list[AudioJob]) -> list[list[AudioJob]]:
         """Jobs by call: chunks of equal length (on the codec's grid) together, chunks of one request in order."""
@@ -212,25 +228,21 @@ class CodecRunner:
 
     def launch(self, jobs: list[AudioJob]) -> InFlightAudio:
         """One codec call for chunks of equal length, and the copy of their audio to the host."""
-        self.moved_on = False
-        with self.stream.active():
-            return self._launch(jobs)
-
-    def _launch(self, jobs: list[AudioJob]) -> InFlightAudio:
-        whole = jobs[0].whole
-        delay = 0 if whole else self.timing.delay
-        out = self._decode(jobs, whole)
-        rows, used = len(jobs), max(j.count for j in jobs) + delay
+        self.moved_on, whole = False, jobs[0].whole
+        delay, rows = 0 if whole else self.timing.delay, len(jobs)
+        used = max(j.count for j in jobs) + delay
         samples = used * self.model.spec.hop + self.timing.late
-        parts = out.samples[:rows, :samples], out.frames[:rows, :used], out.attended[:rows, :used]
-        staged = tuple(self.device.stage(part) for part in parts)
-        decoded = self.device.event()
-        decoded.record()
-        with self.copies.active():
-            decoded.wait_stream()
-            on_host = [self.device.download(t) for t in staged]
-            call = InFlightAudio(jobs, range(rows), CodecOutput(*on_host), self.device.event(), staged, delay)
-            call.done.record()
+        with self.stream.active():
+            out = self._decode(jobs, whole)
+            parts = out.samples[:rows, :samples], out.frames[:rows, :used], out.attended[:rows, :used]
+            staged = tuple(self.device.stage(part) for part in parts)
+            decoded = self.device.event()
+            decoded.record()
+            with self.copies.active():
+                decoded.wait_stream()
+                on_host = [self.device.download(t) for t in staged]
+                call = InFlightAudio(jobs, range(rows), CodecOutput(*on_host), self.device.event(), staged, delay)
+                call.done.record()
         return call
 
     def _decode(self, jobs: list[AudioJob], whole: bool) -> CodecOutput:
@@ -247,15 +259,11 @@ class CodecRunner:
         slots = [j.seq.slot for j in jobs] + [self.sizes.slots] * padding
         ends = [j.seq.num_heard if j.seq.status != RUNNING else NO_END for j in jobs]
         inputs = slots + [j.start for j in jobs] + [0] * padding + ends + [NO_END] * padding
-        self.device.fill(self.inputs, inputs + self._page_inputs(jobs, padding))
-
-    def _page_inputs(self, jobs: list[AudioJob], padding: int) -> list[int]:
-        """How many pages each row's chunk reads, and the rows of the page table."""
-        if not self.pages.width:
-            return []
-        none = [self.pages.padding] * self.pages.width, 0
-        rows = [none if j.whole else self.pages.row(j.seq.slot, j.start, j.count) for j in jobs] + [none] * padding
-        return [filled for _, filled in rows] + [page for table, _ in rows for page in table]
+        if self.pages.width:  # how many pages each row's chunk reads, and the rows of the page table
+            none = [self.pages.padding] * self.pages.width, 0
+            rows = [none if j.whole else self.pages.row(j.seq.slot, j.start, j.count) for j in jobs] + [none] * padding
+            inputs += [filled for _, filled in rows] + [page for table, _ in rows for page in table]
+        self.device.fill(self.inputs, inputs)
 
     def _given(self, batch: int, before: int, count: int) -> tuple[Tensor, CodecCall, Tensor, Tensor]:
         """Slots and call of `inputs`, `count` frames of each row with so many before them, and where in the text they

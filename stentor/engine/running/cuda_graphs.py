@@ -50,42 +50,19 @@ class CudaGraphRunner:
         if not self.device.cuda:
             return
         for key in keys:
-            self._try(key)
+            try:
+                self.graphs[key] = record_graph(self, key)
+            except RuntimeError as e:
+                self.failed[key] = str(e)
+                if self.required:
+                    raise EngineError(f"graph capture of {self.name}{key} failed: {e}") from e
+                log.warning("graph capture of %s%s failed, it runs eagerly or in a larger graph: %s", self.name, key, e)
         self.device.release_cached()  # what the calls before each capture took: graphs have memory of their own
-
-    def _try(self, key: Key) -> None:
-        try:
-            self._capture(key)
-        except RuntimeError as e:
-            self.failed[key] = str(e)
-            if self.required:
-                raise EngineError(f"graph capture of {self.name}{key} failed: {e}") from e
-            log.warning("graph capture of %s%s failed, it runs eagerly or in a larger graph: %s", self.name, key, e)
-
-    def _capture(self, key: Key) -> None:
-        """`torch.cuda.graph` would wait for the whole device, which other engines use, and which is an error while
-        one of them captures."""
-        self._prepare(key)
-        graph = torch.cuda.CUDAGraph()
-        graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
-        try:
-            self.fn(*key)
-        except BaseException:
-            with suppress(RuntimeError):  # the capture is broken, which the first error says
-                graph.capture_end()
-            raise
-        graph.capture_end()
-        self.graphs[key] = graph
 
     def close(self) -> None:
         """Let go of the graphs. They are in a circle with whoever captured them, and a garbage collection that
         destroys one while another model's graph is captured in that thread breaks the capture."""
         self.graphs.clear()
-
-    def _prepare(self, key: Key) -> None:
-        """Lazy initialisation and compilation, which must happen outside the capture."""
-        self.fn(*key)
-        self.stream.synchronize()
 
     def covering_key(self, key: Key, least: int = 0) -> Key:
         """The smallest captured key that covers `key` in every dimension, or `key` itself when there is none.
@@ -95,7 +72,7 @@ class CudaGraphRunner:
         if key in self.graphs:
             return key
         first = len(key) - least
-        covering = (k for k in self.graphs if _covers(k, key))
+        covering = (k for k in self.graphs if all(large >= small for large, small in zip(k, key, strict=True)))
         return min(covering, key=lambda k: (k[first:], k[:first]), default=key)
 
     def __call__(self, *key: int) -> None:
@@ -107,5 +84,21 @@ class CudaGraphRunner:
         self.fn(*key)
 
 
-def _covers(large: Key, small: Key) -> bool:
-    return all(a >= b for a, b in zip(large, small, strict=True))
+def record_graph(runner: CudaGraphRunner, key: Key) -> torch.cuda.CUDAGraph:
+    """Capture `fn(*key)`, after a run that initialises and compiles: both must happen outside the capture.
+
+    `torch.cuda.graph` would wait for the whole device, which other engines use, and which is an error while one of them
+    captures.
+    """
+    runner.fn(*key)
+    runner.stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    graph.capture_begin(pool=runner.pool, capture_error_mode="thread_local")
+    try:
+        runner.fn(*key)
+    except BaseException:
+        with suppress(RuntimeError):  # the capture is broken, which the first error says
+            graph.capture_end()
+        raise
+    graph.capture_end()
+    return graph

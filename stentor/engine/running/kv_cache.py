@@ -17,7 +17,6 @@ from torch import Tensor
 
 from stentor import kernels
 from stentor.engine.running.device import zeros
-from stentor.engine.running.text_window import in_layer, seen
 from stentor.kernels.types import TextWindow
 from stentor.layers.attention import Attend, sdpa
 from stentor.layers.qk_norm_rope import NormRope
@@ -95,19 +94,14 @@ class PagedKV:
         Each row's tokens are consecutive positions. `max_seqlen` is the largest number of them (a shape). Only where
         attention is not fused are `idx` and `row` read. The tokens frame_at [M] have a frame, or all where None.
         """
-        frames = self._frames_at(frame_at, idx, row, slot, max_pages, max_seqlen)
+        frame_slot, frame_row = slot, row
+        if frame_at is not None and self.frames:  # padding of frame_at names one token more than there are
+            frame_slot = torch.cat((slot, slot.new_full((1,), self.slots)))[frame_at]
+            frame_row = row if self.fused else row[frame_at]
+        frames = FramePages(self, idx, frame_row, frame_slot, max_pages, max_seqlen)
         if self.fused:
             return FusedPrefill(self, slot, pos, window, frames)
         return PagedView(self, idx, row, pos, max_pages, max_seqlen, window, frames)
-
-    def _frames_at(
-        self, at: Tensor | None, idx: Tensor, row: Tensor, slot: Tensor, max_pages: int, max_seqlen: int
-    ) -> FrameKV:
-        """The page sets by frame as tokens `at` [M] of a prefill see them. Padding is at its end."""
-        if at is not None and self.frames:
-            slot = torch.cat((slot, slot.new_full((1,), self.slots)))[at]
-            row = row if self.fused else row[at]
-        return FramePages(self, idx, row, slot, max_pages, max_seqlen)
 
 
 class FramePages:
@@ -130,39 +124,19 @@ class FramePages:
         seen = at if seen is None else seen.flatten().clamp_min(0)
         kept = None if kept is None else kept.flatten()
         if kv.fused and self._alone and not kernels.is_batch_invariant():
-            return FusedFrameStep(kv, self._slot, at, seen, kept).attend
+
+            def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
+                """A frame or two of each slot: one kernel applies norms and RoPE, stores and attends."""
+                q, k, left = norm_rope.for_kernel(q, k)
+                frame_attention = kernels.frame_attention.frame_attention
+                return frame_attention(kv.pool[layer], kv.table, self._slot, at, seen, kept, q, k, v, left)
+
+            return attend
         if kv.fused:
-            return FusedFrames(kv, self._slot.repeat_interleave(rows), at, seen, kept).attend
+            return FusedPrefill(kv, self._slot.repeat_interleave(rows), at, None, self, seen, kept).attend
         row, most = self._row.repeat_interleave(rows), self._most * rows
         max_pages = min(self._max_frames, kv.table.shape[1])
         return PagedView(kv, self._idx, row, at, max_pages, most, None, self, seen, kept).attend
-
-
-class FusedFrames:
-    """Rows of several frames, by the kernels of prompts. All are stored, then each sees those up to its own limit."""
-
-    def __init__(self, kv: PagedKV, slot: Tensor, pos: Tensor, seen: Tensor, kept: Tensor | None) -> None:
-        self._kv, self._slot, self._pos, self._seen = kv, slot, pos, seen
-        self._stored_in = slot if kept is None else torch.where(kept, slot, kv.slots)
-
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
-        q, k = norm_rope.apply(q, k)
-        pool, table = self._kv.pool[layer], self._kv.table
-        kernels.kv_cache.store_kv(pool, table, self._stored_in, self._pos, k, v)
-        return kernels.prefill_attention.prefill_attention(pool, table, self._slot, self._seen, q)
-
-
-class FusedFrameStep:
-    """Rows of a frame or two of each slot, in a decode step: one kernel applies norms and RoPE, stores and attends."""
-
-    def __init__(self, kv: PagedKV, slot: Tensor, pos: Tensor, seen: Tensor, kept: Tensor | None) -> None:
-        self._kv, self._slot, self._pos, self._seen, self._kept = kv, slot, pos, seen, kept
-
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
-        q, k, left = norm_rope.for_kernel(q, k)
-        pool, table = self._kv.pool[layer], self._kv.table
-        frame_attention = kernels.frame_attention.frame_attention
-        return frame_attention(pool, table, self._slot, self._pos, self._seen, self._kept, q, k, v, left)
 
 
 class FusedDecode:
@@ -182,7 +156,8 @@ class FusedDecode:
 class FusedPrefill:
     """Packed tokens of several rows. All are stored, then each attends up to its own position (implements KVView).
 
-    `alone`: one token per row. It gets the bits that it gets in a prompt or when its frame is replayed.
+    seen_to: the position up to which each token sees, its own where None. kept: which are stored, all where None.
+    alone: one token per row. It gets the bits that it gets in a prompt or when its frame is replayed.
     """
 
     def __init__(
@@ -192,17 +167,21 @@ class FusedPrefill:
         pos: Tensor,
         window: TextWindow | None,
         frames: FrameKV,
+        seen_to: Tensor | None = None,
+        kept: Tensor | None = None,
         alone: bool = False,
     ) -> None:
         self.pos, self.frame_kv = pos, frames
         self._kv, self._slot, self._window, self._alone = kv, slot, window, alone
+        self._seen_to = pos if seen_to is None else seen_to
+        self._stored_in = slot if kept is None else torch.where(kept, slot, kv.slots)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
         q, k = norm_rope.apply(q, k)
         pool, table, window = self._kv.pool[layer], self._kv.table, in_layer(self._window, layer)
-        kernels.kv_cache.store_kv(pool, table, self._slot, self.pos, k, v)
+        kernels.kv_cache.store_kv(pool, table, self._stored_in, self.pos, k, v)
         prefill = kernels.prefill_attention.prefill_attention
-        return prefill(pool, table, self._slot, self.pos, q, alone=self._alone, window=window)
+        return prefill(pool, table, self._slot, self._seen_to, q, alone=self._alone, window=window)
 
 
 class PagedView:
@@ -272,3 +251,16 @@ class PagedView:
         padded = q.new_zeros(self._rows * self._max_seqlen, *q.shape[1:]).index_put((self._flat,), q)
         out = sdpa(padded.view(self._rows, self._max_seqlen, *q.shape[1:]), keys, values, mask)
         return out.flatten(0, 1)[self._flat]
+
+
+def in_layer(window: TextWindow | None, layer: int) -> TextWindow | None:
+    """The window if it holds in this layer. Others see all of the text."""
+    return window if window is not None and layer in window.layers else None
+
+
+def seen(window: TextWindow, at: Tensor, inside: bool = False) -> Tensor:
+    """Whether keys at positions `at` [T] are seen: [N, T] bool. inside: of the text only, and not what is around it."""
+    start, end = window.start[:, None], window.end[:, None]
+    place = start + window.place[:, None].long()
+    near = (at >= place - window.behind) & (at <= place + window.ahead)
+    return near & (at >= start) & (at < end) if inside else near | (at < start) | (at >= end)

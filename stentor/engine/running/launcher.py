@@ -8,14 +8,13 @@ from typing import TypeVar
 
 import torch
 
-from stentor.engine.request_state import OpenRequests, SavedRow
-from stentor.engine.running.codec_runner import CodecRunner
-from stentor.engine.running.inflight import InFlightAudio, InFlightStep
-from stentor.engine.running.model_runner import ModelRunner
+from stentor.engine.requests import OpenRequests, SavedRow
+from stentor.engine.running.codec_runner import CodecRunner, InFlightAudio
+from stentor.engine.running.model_runner import InFlightStep, ModelRunner
 from stentor.engine.scheduling.audio_scheduler import AudioJob
+from stentor.engine.scheduling.prefill import StepPlan, by_num_evals, by_prefill
 from stentor.engine.scheduling.scheduler import Scheduler
 from stentor.engine.scheduling.sequence import Phase, Sequence
-from stentor.engine.scheduling.step_plan import StepPlan, by_num_evals, by_prefill
 from stentor.errors import EngineError
 
 log = logging.getLogger("stentor.engine")
@@ -37,14 +36,16 @@ class Launcher:
         ready = self._each(plan.admitted, self._write_rows) + self._each(plan.unparked, self._restore_rows) + resumed
         for seq in plan.unparked:
             self.requests.of(seq).saved = None
-        self._each(self._write_pages(ready), self._write_given)
-        self._write_pages(plan.regrown)
+        self._each(self._each(ready, self.runner.set_pages), self._write_given)
+        self._each(plan.regrown, self.runner.set_pages)
 
     def step(self, plan: StepPlan) -> list[InFlightStep]:
         """Launch what `plan` has for the language model, after `write`."""
         steps: list[InFlightStep] = []
         stats = self.requests.stats
-        group = self._without_unwritten(plan)
+        group = [seq for seq in plan.prefill if not seq.cancelled]
+        if len(group) < len(plan.prefill):  # the pages of one that has failed are not written
+            group = self._put_back(group, plan.dependent)
         if group:
             stats.prefills += 1
             self._count_tokens(group)
@@ -56,7 +57,7 @@ class Launcher:
         if decode:
             stats.steps += 1
             for rows in by_num_evals(decode):
-                steps += self._decode(rows)
+                steps += self._launch(self.runner, rows, self.runner.decode, self._fail)
         return steps
 
     def audio(self, jobs: list[AudioJob]) -> list[InFlightAudio]:
@@ -73,7 +74,7 @@ class Launcher:
             self._fail(job.seq, error, job.count)
 
         for job in [j for j in jobs if j.seq.cancelled]:  # its chunk before this one failed
-            self._fail(job.seq, job.seq.error or EngineError("cancelled"), job.count)
+            self._fail(job.seq, self.requests.of(job.seq).error or EngineError("cancelled"), job.count)
         jobs = [j for j in jobs if not j.seq.cancelled]
         if not jobs:
             return []
@@ -87,8 +88,7 @@ class Launcher:
                 request.saved = SavedRow(self.runner.save(seq), self.codec.save(seq))
             except Exception as e:
                 self.survive(e)
-                self._stop(seq, e)
-                self.requests.remove(seq)
+                self.requests.cancel(request, e)
 
     def _restore_rows(self, sequences: list[Sequence]) -> None:
         """Write saved rows into their new slots, with the text that has come since."""
@@ -106,9 +106,6 @@ class Launcher:
         self.runner.admit([(r.seq, r.prompt, r.seed) for r in requests])
         self.codec.admit([(r.seq, r.prompt) for r in requests])
 
-    def _write_pages(self, sequences: list[Sequence]) -> list[Sequence]:
-        return self._each(sequences, self.runner.set_pages)
-
     def _write_given(self, sequences: list[Sequence]) -> None:
         """Fill pages with the keys and values that prompts bring, where others have not."""
         for seq in [s for s in sequences if s.num_cached < s.given]:
@@ -116,14 +113,11 @@ class Launcher:
             assert given is not None
             self.runner.fill_pages(seq, given)
 
-    def _without_unwritten(self, plan: StepPlan) -> list[Sequence]:
-        """The requests to prefill. When one has failed, its pages are not written: those that share them try again."""
-        ready = [seq for seq in plan.prefill if not seq.cancelled]
-        if len(ready) == len(plan.prefill):
-            return ready
-        for seq in [s for s in ready if s in plan.dependent]:
+    def _put_back(self, sequences: list[Sequence], dependent: list[Sequence]) -> list[Sequence]:
+        """Have those that share pages which will not be written try again. Returns the others."""
+        for seq in [s for s in sequences if s in dependent]:
             self.scheduler.undo(seq)
-        return [s for s in ready if s not in plan.dependent]
+        return [s for s in sequences if s not in dependent]
 
     def _count_tokens(self, group: list[Sequence]) -> None:
         """Count tokens of prompts: those of each piece, and with the first one those that are in pages already."""
@@ -165,7 +159,7 @@ class Launcher:
             except Exception as e:
                 self.survive(e)  # chunks whose state has not moved on are tried again when they are due
                 for seq in [s for s in first if self.codec.moved_on and not self.codec.has_first_frame(s)]:
-                    self._stop(seq, e)
+                    self.requests.cancel(self.requests.of(seq), e)
 
     def _prefill(self, sequences: list[Sequence], dependent: list[Sequence]) -> list[InFlightStep]:
         """Prefill. Rows that share pages which this launch was to write are put back before its halves are tried."""
@@ -173,15 +167,7 @@ class Launcher:
         def launch(rows: list[Sequence]) -> InFlightStep:
             return self.runner.prefill([(seq, self.requests.of(seq).prompt) for seq in rows])
 
-        def alone(rows: list[Sequence]) -> list[Sequence]:
-            for seq in [s for s in rows if s in dependent]:
-                self.scheduler.undo(seq)
-            return [s for s in rows if s not in dependent]
-
-        return self._launch(self.runner, sequences, launch, self._fail, alone)
-
-    def _decode(self, sequences: list[Sequence]) -> list[InFlightStep]:
-        return self._launch(self.runner, sequences, self.runner.decode, self._fail)
+        return self._launch(self.runner, sequences, launch, self._fail, lambda rows: self._put_back(rows, dependent))
 
     def _launch(
         self,
@@ -223,13 +209,8 @@ class Launcher:
             self.runner.device.release_cached()
 
     def _fail(self, seq: Sequence, error: BaseException, codec_frames: int = 0) -> None:
-        self.scheduler.fail(seq, error, codec_frames)
-        self.requests.end(self.requests.of(seq))
-
-    def _stop(self, seq: Sequence, error: BaseException) -> None:
-        """End a request that no failed launch is counted for."""
-        self.scheduler.abort(seq, error)
-        self.requests.end(self.requests.of(seq))
+        self.scheduler.fail(seq, codec_frames)
+        self.requests.cancel(self.requests.of(seq), error)
 
 
 def _out_of_memory(error: Exception) -> bool:

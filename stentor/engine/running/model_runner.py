@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,10 @@ import torch
 from torch import Tensor
 
 from stentor.config import EngineConfig
-from stentor.engine.memory_plan import BufferSizes
+from stentor.engine.memory import BufferSizes
 from stentor.engine.running import step
 from stentor.engine.running.cuda_graphs import CudaGraphRunner
-from stentor.engine.running.device import LANGUAGE_MODEL, Device, StagingBuffer
-from stentor.engine.running.inflight import InFlightStep
+from stentor.engine.running.device import LANGUAGE_MODEL, Device, Event, StagingBuffer
 from stentor.engine.running.kv_cache import PagedKV
 from stentor.engine.running.prefill_batch import (
     BatchShape,
@@ -49,6 +49,24 @@ DECODE_PAGES = (32, 128)
 """Pages per request of captured steps, besides the most, where attention is not fused and its shape depends on them."""
 
 
+@dataclass
+class InFlightStep:
+    """A launched step: the requests that it names, and where their report will be."""
+
+    sequences: list[Sequence]
+    report: Tensor  # host [2, slots + 1]: frames generated, stop value. Or [4, slots + 1]: also positions, frames heard
+    done: Event
+    prefill: bool
+    launched_at: float  # time.monotonic()
+    prefilled_at: float = 0.0  # when its prompts were launched, before their first frames
+
+    def result(self) -> tuple[list[int], list[int], list[int]]:
+        """Frames generated, stop value and frames heard of every slot. Waits until the step has run."""
+        self.done.wait_host()
+        generated, stop, *rest = self.report.tolist()
+        return generated, stop, rest[-1] if rest else generated
+
+
 class ModelRunner:
     """Owns the language model's buffers and stream. Every method is called from the engine's thread."""
 
@@ -69,14 +87,10 @@ class ModelRunner:
         self.first_idx = torch.full((sizes.slots,), sizes.slots, dtype=torch.int64, device=where)
         self.evals = {model.spec.num_evals, *model.spec.captured_evals} if device.cuda else set()
         self.stream = device.stream(LANGUAGE_MODEL)
-        must = config.require_graphs
-        self.decode_graphs = CudaGraphRunner("decode", self._decode, device, self.stream, must)
-        self.prefill_graphs = CudaGraphRunner(
-            "prefill", self._prefill, device, self.stream, must, shares_pool_of=self.decode_graphs
-        )
-        self.first_graphs = CudaGraphRunner(
-            "frame 0", self._first_frame, device, self.stream, must, shares_pool_of=self.decode_graphs
-        )
+        of_stream = (device, self.stream, config.require_graphs)
+        self.decode_graphs = CudaGraphRunner("decode", self._decode, *of_stream)
+        self.prefill_graphs = CudaGraphRunner("prefill", self._prefill, *of_stream, self.decode_graphs)
+        self.first_graphs = CudaGraphRunner("frame 0", self._first_frame, *of_stream, self.decode_graphs)
         longest = min(MAX_PREFILL_TOKENS, sizes.prefill_tokens) if device.cuda else 0
         frames = longest if model.spec.gives_frames else 0
         largest = BatchShape(longest, sizes.slots, frames, longest)
@@ -251,8 +265,8 @@ class ModelRunner:
         """Pages that attention must cover: a power of two, or the most where no shape depends on them."""
         if self.kv.fused:
             return self.sizes.max_pages
-        tokens = max(s.length + s.num_scheduled - 1 for s in sequences)
-        return min(_power_of_two(-(-tokens // self.sizes.page_size)), self.sizes.max_pages)
+        pages = -(-max(s.length + s.num_scheduled - 1 for s in sequences) // self.sizes.page_size)
+        return min(1 << max(0, pages - 1).bit_length(), self.sizes.max_pages)
 
     def _decode(self, batch: int, max_pages: int, num_evals: int) -> None:
         step.decode(self.model, self.slots, self.kv, self.idx[:batch], max_pages, num_evals)
@@ -270,10 +284,6 @@ def _columns(prompt: Prompt, seed: int) -> dict[str, Any]:
     if prompt.lora is not None:
         given[ADAPTER] = prompt.lora.number
     return {**given, **prompt.columns}
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << max(0, n - 1).bit_length()
 
 
 def default_batch_sizes(slots: int) -> tuple[int, ...]:

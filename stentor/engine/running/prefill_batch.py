@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from stentor.engine.prefix import PromptPart, part_of
 from stentor.engine.running.device import Device
 from stentor.engine.scheduling.sequence import Sequence
 from stentor.models.base import ModelSpec, Prompt, PromptRows
@@ -32,9 +31,23 @@ class Piece:
     ends: bool  # whether the prompt ends with it, and frame 0 follows
 
     @cached_property
-    def part(self) -> PromptPart:
-        """Return the part of the prompt at these positions."""
-        return part_of(self.prompt, self.positions)
+    def _given(self) -> slice:
+        """The frames of the prompt that stand at these positions."""
+        return slice(*np.searchsorted(self.prompt.frame_at, (self.positions.start, self.positions.stop)))
+
+    @property
+    def frames(self) -> np.ndarray:
+        """Given frames [M, *frame]. None stand beyond the prompt's end."""
+        return self.prompt.frames[self._given]
+
+    @property
+    def frame_at(self) -> np.ndarray:
+        """Where they stand [M], counted from the first position."""
+        return self.prompt.frame_at[self._given] - self.positions.start
+
+    def rows(self, name: str) -> np.ndarray:
+        """Rows [n, ...] of the prompt."""
+        return self.prompt.rows[name][self.positions.start : self.positions.stop]
 
     @property
     def replays(self) -> bool:
@@ -93,7 +106,7 @@ class BatchShape:
 def batch_shape(pieces: Seq[Piece]) -> BatchShape:
     """The sizes that `pieces` need without padding."""
     tokens = sum(len(p.positions) for p in pieces)
-    frames = sum(len(p.part.frames) for p in pieces)
+    frames = sum(len(p.frame_at) for p in pieces)
     return BatchShape(tokens, sum(p.ends for p in pieces), frames, tokens if pieces[0].replays else 0)
 
 
@@ -111,7 +124,7 @@ def batch_indices(pieces: Seq[Piece], size: BatchShape, padding: int) -> np.ndar
     part["pos"][:tokens] = np.concatenate([np.asarray(p.positions) for p in pieces])
     part["last"][: len(ends)] = (starts + counts - 1)[ends]
     part["length"][: len(ends)] = [pieces[i].prompt.length for i in ends]
-    at = [p.part.frame_at + s for p, s in zip(pieces, starts, strict=True)]
+    at = [p.frame_at + s for p, s in zip(pieces, starts, strict=True)]
     part["frame_at"][:] = size.tokens
     part["frame_at"][: sum(map(len, at))] = np.concatenate(at)
     part["step"][:] = 1
@@ -139,10 +152,9 @@ class PrefillBuffers:
         self.device.fill(self.ints, batch_indices(pieces, size, self.padding))
         if size.steps:
             return
-        parts = [p.part for p in pieces]
         for name, buffer in self.rows.items():
-            self.device.fill(buffer, np.concatenate([p.rows[name] for p in parts]))
-        frames = np.concatenate([p.frames for p in parts])
+            self.device.fill(buffer, np.concatenate([p.rows(name) for p in pieces]))
+        frames = np.concatenate([p.frames for p in pieces])
         if len(frames):
             self.device.fill(self.frames, frames)
 
@@ -158,16 +170,12 @@ class PrefillBuffers:
 
 def build_eager_batch(pieces: Seq[Piece], spec: ModelSpec, page_size: int, device: Device) -> PrefillBatch:
     """A batch of just these pieces, without padding."""
-    size = batch_shape(pieces)
-    ints = device.upload(batch_indices(pieces, size, 0))
-    part = {name: ints[where] for name, where in size.parts.items()}
-    parts, up = [p.part for p in pieces], device.upload
-    rows = {n: up(np.concatenate([p.rows[n] for p in parts])).to(c.dtype) for n, c in spec.prompt_rows.items()}
-    frames: Tensor = up(np.concatenate([p.frames for p in parts])).to(spec.prompt_frame.dtype)
+    size, up = batch_shape(pieces), device.upload
+    buffers = PrefillBuffers(spec, size, 0, device)
+    buffers.write(pieces, size)
     counts = [len(p.positions) for p in pieces]
-    return PrefillBatch(
-        prompt=PromptRows(rows, frames, part.pop("frame_at")),
-        **part,
+    return replace(
+        buffers.batch(size),
         pieces=up([p.slot for p in pieces]),
         row=up(np.repeat(np.arange(len(pieces)), counts)),
         max_pages=-(-max(p.positions.stop for p in pieces) // page_size),

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from stentor import kernels
-from stentor.engine.running.alignment import WIDTH
 from stentor.engine.running.device import Device, Shape, StagingBuffer, host_values, zeros
 from stentor.engine.scheduling.sequence import BROKEN, LENGTH, RUNNING, STOPPED
 from stentor.errors import EngineError
@@ -24,6 +23,7 @@ from stentor.kernels.buffers import empty_aligned
 from stentor.kernels.types import RowRef, RowStatus
 from stentor.layers.types import Column
 from stentor.models.base import Emit, FrameKV, ModelSpec
+from stentor.models.info import ATTENDED_WIDTH
 
 
 def engine_columns(spec: ModelSpec) -> dict[str, Column]:
@@ -78,7 +78,7 @@ class SlotTable:
         shape = (slots + 1, max_frames) if spec.hides_frames else (0,)
         self.heard_at = torch.zeros(shape, dtype=torch.int64, device=device)  # the steps of a row's heard frames
         self.hides_frames = spec.hides_frames
-        width = WIDTH if spec.alignment else 0
+        width = ATTENDED_WIDTH if spec.alignment else 0
         self.attended = torch.zeros(slots + 1, max_frames, width, device=device)  # where in the text each frame is
         self.hidden = tuple(c.rows(slots + 1, device) for c in spec.hidden)  # of a prompt's last token, until frame 0
         self.progress = self.numbers[torch.int64][: sum(name in self.columns for name in PROGRESS)]
@@ -137,7 +137,7 @@ class SlotTable:
 
     def heard(self, idx: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
         """The frames [B, n, *frame] of slots idx [B] that are heard as numbers at [B, n], and where in the text they
-        are [B, n, WIDTH or 0]. What is not there is any."""
+        are [B, n, ATTENDED_WIDTH or 0]. What is not there is any."""
         rows, at = idx[:, None], at.clamp(0, self.max_frames - 1)
         at = self.heard_at[rows, at] if self.hides_frames else at
         return self.frames[rows, at], self.attended[rows, at]
@@ -163,8 +163,8 @@ class SlotTable:
     def commit(self, rows: SlotRows, out: Emit, length: Tensor | None, attended: Tensor | None = None) -> None:
         """Record one frame per running row, and that its key-value cache holds `length` [B] tokens (None: one more).
 
-        A stopped row does not change. attended: where in the text each frame is [B, WIDTH]. EngineError names what the
-        family gives against its spec.
+        A stopped row does not change. attended: where in the text each frame is [B, ATTENDED_WIDTH]. EngineError names
+        what the family gives against its spec.
         """
         self._check(out)
         if kernels.slot_kernels_enabled(rows.idx.device):

@@ -68,7 +68,8 @@ class ByUrgency:
 
     def add(self, seq: Sequence, urgency: tuple[float, float]) -> None:
         """Add a request, or move it to another place. urgency: as at time 0."""
-        entry = (*urgency, seq.id, seq, _plays(seq))
+        plays = seq.streaming and seq.audio_chunks > 0 and seq.first_audio is not None  # time makes it more urgent
+        entry = (*urgency, seq.id, seq, plays)
         if self._entries.get(seq.id) != entry:
             self._entries[seq.id] = entry
             heappush(self._playing if entry[-1] else self._still, entry)
@@ -128,6 +129,11 @@ class AudioScheduler:
         else:
             self._waiting.add(seq, self._urgency(seq, 0.0))
 
+    def release(self, seq: Sequence) -> None:
+        """The reader of `seq` has left too much: no frames follow for now, and those that it has go to the codec."""
+        seq.audio_due = 0
+        self.look_at(seq)
+
     def looks_at(self, seq: Sequence) -> bool:
         """Whether the next plans look at `seq`."""
         return seq.id in self._waiting or seq.id in self._changed
@@ -149,11 +155,13 @@ class AudioScheduler:
         again: list[Sequence] = []  # each request has a chunk before any has its second
         busy, waiting = self.busy, self._waiting
         while True:
-            if (found := waiting.first(now)) is None:
-                if not again:
-                    return jobs
-                again = self._look_again(again)
+            if (found := waiting.first(now)) is None and again:
+                for seq in again:
+                    self.look_at(seq)
+                again = []
                 continue
+            if found is None:
+                break
             lead, seq = found
             if busy and lead >= BATCH_LEAD_S:
                 break
@@ -168,13 +176,9 @@ class AudioScheduler:
             jobs.append(AudioJob(seq, seq.audio_scheduled, count, last))
             if self._schedule(jobs[-1], now):
                 again.append(seq)
-        self._look_again(again)
-        return jobs
-
-    def _look_again(self, sequences: list[Sequence]) -> list[Sequence]:
-        for seq in sequences:
+        for seq in again:
             self.look_at(seq)
-        return []
+        return jobs
 
     def _plan_call(self, now: float, live: Iterable[Sequence]) -> list[AudioJob]:
         """Calls for a codec with a grid: it holds two of them, or one utterance if that is longer.
@@ -220,7 +224,7 @@ class AudioScheduler:
         self.in_codec += job.count
         seq.audio_scheduled += job.count
         seq.audio_chunks += 1
-        seq.in_flight += 1
+        seq.launch()
         seq.audio_due = self._due_at(seq, self._urgency(seq, now)[0])
         return seq.num_generated >= seq.audio_due or seq.status != RUNNING or self._waits_for_pages(seq)
 
@@ -250,7 +254,7 @@ class AudioScheduler:
     def on_audio(self, job: AudioJob, now: float) -> range:
         """The audio of a chunk has arrived on the host. The frames whose audio it is."""
         seq, audio = job.seq, self.timing.audio(job.start, job.count, job.last)
-        seq.in_flight -= 1
+        seq.landed()
         self.in_codec -= job.count
         if audio:
             seq.last_audio = now
@@ -331,11 +335,6 @@ class AudioScheduler:
         if not seq.audio_chunks:
             return float("-inf"), seq.arrival
         return max(0, seq.audio_scheduled - self.timing.delay) * seq.hop_seconds - seq.played(now), seq.arrival
-
-
-def _plays(seq: Sequence) -> bool:
-    """Whether time makes the next chunk of `seq` more urgent."""
-    return seq.streaming and seq.audio_chunks > 0 and seq.first_audio is not None
 
 
 def _is_due_soon(seq: Sequence, grid: int) -> bool:

@@ -2,21 +2,19 @@
 
 One step goes on with prefills, resumes preempted requests and admits queued ones (all under a token budget), generates
 one frame for every running request and launches the audio chunks that are due. While requests are queued or prefilled,
-a step runs prefill or decode, not both. prefill_delay.py says when a prefill waits.
+a step runs prefill or decode, not both. prefill.py says when a prefill waits.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 
 from stentor.config import Policy
 from stentor.engine.scheduling.audio_scheduler import AudioJob, AudioScheduler
-from stentor.engine.scheduling.page_allocator import PageAllocator
-from stentor.engine.scheduling.page_tables import PageTables
-from stentor.engine.scheduling.prefill_delay import delay_reason
-from stentor.engine.scheduling.prefill_planner import PrefillPlanner
+from stentor.engine.scheduling.pages import PageAllocator, PageTables
+from stentor.engine.scheduling.prefill import PrefillPlanner, StepPlan
 from stentor.engine.scheduling.sequence import BROKEN, RUNNING, Phase, Place, Sequence
-from stentor.engine.scheduling.step_plan import StepPlan
 from stentor.models.codec_timing import CAUSAL, CodecTiming
 
 
@@ -62,17 +60,15 @@ class Scheduler:
             self._drain(seq)
         return seq.phase is Phase.DONE
 
-    def fail(self, seq: Sequence, error: BaseException, codec_frames: int = 0) -> None:
-        """A launch that named `seq`, with `codec_frames` for the codec, failed. The request ends as if cancelled."""
-        seq.in_flight -= 1
+    def add_text(self, seq: Sequence, frames: int, last: bool) -> None:
+        """Live text for so many more frames has come. `last`: none follows, and the model itself says when it ends."""
+        seq.max_schedulable = sys.maxsize if last else seq.max_schedulable + frames
+
+    def fail(self, seq: Sequence, codec_frames: int = 0) -> None:
+        """A launch that named `seq`, with `codec_frames` for the codec, has failed. The request is to be cancelled."""
+        seq.landed()
         self.audio.in_codec -= codec_frames
         self.tables.forget(seq)
-        self.abort(seq, error)
-
-    def abort(self, seq: Sequence, error: BaseException) -> None:
-        """The request ends with `error`."""
-        seq.error = error
-        self.cancel(seq)
 
     # -- one step --
 
@@ -86,8 +82,7 @@ class Scheduler:
         running, behind = self.can_step(now), [s for s in self.live if s.phase is not going]
         self.prefills.begin_plan(bool(running))
         first = self._first_to_prefill(behind)
-        reason = None if first is None else self._delay_reason(first, running, now)
-        if reason is None:
+        if first is None or not self.prefills.delay_reason(first, running, self.live, now, self.audio, self.slots):
             self._plan_prefill(plan, behind)
         decode = first is None or not plan.prefill
         if decode:
@@ -125,30 +120,18 @@ class Scheduler:
             first = self.queue[0]
         return None if first is None or first.continues else first
 
-    def _delay_reason(self, first: Sequence, running: list[Sequence], now: float) -> str | None:
-        return delay_reason(
-            first,
-            running,
-            now,
-            slots=self.slots,
-            prefill_seconds=self.prefills.seconds,
-            in_flight=any(s.phase is Phase.RUNNING and s.in_flight and not s.num_generated for s in self.live),
-            audio=self.audio,
-            policy=self.policy,
-        )
-
     def _plan_prefill(self, plan: StepPlan, behind: list[Sequence]) -> None:
         for seq in [s for s in behind if s.phase is Phase.PREFILLING]:
             self.prefills.go_on(seq, plan)
         while self.queue and self.queue[0].continues and self._enter(self.queue[0], plan):
             plan.admitted.append(self.queue.popleft())
         for seq in [s for s in behind if s.phase is Phase.PREEMPTED and s.may_go_on and not s.in_flight]:
-            seq.num_scheduled = seq.num_generated
+            seq.rewind()
             if not self._start(seq, plan):
                 return  # older work first: nothing is admitted while a preempted request waits for pages
             plan.resumed.append(seq)
         for seq in [s for s in self.parked if s.may_go_on]:
-            seq.num_scheduled = seq.num_generated
+            seq.rewind()
             at = self.parked.index(seq)
             del self.parked[at]  # so that another may take its place
             if not self._enter(seq, plan):
@@ -202,8 +185,7 @@ class Scheduler:
         plan.decode = [s for s in running if s.phase is going]  # growing may have preempted some
         plan.regrown = [s for s in plan.regrown if s.phase is Phase.RUNNING]
         for seq in plan.decode:
-            seq.num_scheduled += 1
-            seq.in_flight += 1
+            seq.launch(frames=1)
 
     def _grow(self, seq: Sequence, plan: StepPlan, now: float) -> None:
         """Allocate pages for the next frame, preempting others or at last `seq` itself if needed."""
@@ -228,7 +210,7 @@ class Scheduler:
     def observe(self, seq: Sequence, generated: int, status: int, unheard: int = 0) -> None:
         """A step of `seq` has ended: `generated` frames exist, of which so many are not heard, and the row's stop value
         is `status`."""
-        seq.in_flight -= 1
+        seq.landed()
         if seq.cancelled:
             return
         if seq.heard_is_free:
@@ -236,28 +218,22 @@ class Scheduler:
         seq.num_generated, seq.num_unheard, seq.status = generated, unheard, status
         self.audio.has_frames(seq)
         if status != RUNNING:
-            self._end(seq)
-
-    def _end(self, seq: Sequence) -> None:
-        """The row of `seq` has stopped."""
-        self.audio.look_at(seq)
-        if seq.status == BROKEN:
-            self.tables.forget(seq)
-        if seq.has_row:
-            self._drain(seq)
+            self.audio.look_at(seq)
+            if status == BROKEN:
+                self.tables.forget(seq)
+            if seq.has_row:
+                self._drain(seq)
 
     def note_unread(self, seq: Sequence, frames: int) -> None:
         """A reader has left so many frames. A stream stops beyond `Policy.max_unread` and goes on at half of it."""
         limit = self.policy.max_unread
         seq.unread = seq.streaming and frames * seq.hop_seconds > (limit / 2 if seq.unread else limit)
         if seq.unread:
-            seq.audio_due = 0
-            self.audio.look_at(seq)
+            self.audio.release(seq)
 
     def undo(self, seq: Sequence) -> None:
         """Put back a request whose prefill cannot be launched. It is prefilled again from the beginning."""
-        seq.in_flight -= 1
-        seq.num_scheduled -= seq.emits
+        seq.landed(lost=seq.emits)
         self.tables.forget(seq)
         self.tables.free(seq)
         seq.move(Phase.PREEMPTED)

@@ -45,7 +45,16 @@ class Place(Enum):
 
 @dataclass(eq=False)
 class Sequence:
-    """Counters of one request. `num_scheduled` frames have been launched. The host has read `num_generated` of them."""
+    """Counters of one request. `num_scheduled` frames have been launched. The host has read `num_generated` of them.
+
+    Fields up to `given` are set when it is made. Each other one has one writer (tests/engine/test_sequence.py):
+
+        Sequence: phase, in_flight, num_scheduled
+        Scheduler: arrival, slot, num_generated, num_unheard, status, max_schedulable, unread, cancelled
+        PageTables: pages, frame_pages, room, num_cached
+        PrefillPlanner: piece
+        AudioScheduler: audio_scheduled, audio_chunks, audio_due, audio_delivered, last_audio, first_audio, plays_until
+    """
 
     id: int
     length: int  # prompt tokens
@@ -55,41 +64,41 @@ class Sequence:
     hop_seconds: float  # audio per frame
     streaming: bool
     place: Place = Place.NEW
-    arrival: float = 0.0
-    phase: Phase = Phase.QUEUED
-    max_schedulable: int = sys.maxsize  # frames for which there is text. Below max_frames only for live text
+    late_seconds: float = 0.0  # of the delivered frames' audio that comes with the next chunk
+    held_frames: int = 0  # so many last frames, at most, wait for those that follow before they are decoded
+    window_end: int = sys.maxsize  # from this frame on, pages of the codec are cut
     heard_is_free: bool = False  # live text: frames that are heard need none (models.base.LiveText)
-    slot: int = -1
     prefix: tuple[bytes, ...] = ()  # a key for what each full page of the prompt holds
+    continues: bool = False  # repeats its request's last prompt and frames, which are in pages that it can find
     keeps_pages: bool = False  # holds its pages until it is complete: the request's next prompt may repeat them
+    has_voice: bool = False  # its prompt has frames of reference audio, or keys and values of a voice
     frame_at: tuple[int, ...] = ()  # positions of its prompt's frames, in a family with page sets by frame
     frame_keys: tuple[bytes, ...] = ()  # a key for what the page of each such frame holds, in full pages of the prompt
-    frame_pages: list[int] = field(default_factory=list)  # of those page sets: one for each frame
-    has_voice: bool = False  # its prompt has frames of reference audio, or keys and values of a voice
     given: int = 0  # so many first positions are not computed: its prompt brings their keys and values
-    continues: bool = False  # repeats its request's last prompt and frames, which are in pages that it can find
-    pages: list[int] = field(default_factory=list)
-    room: int = 0  # frames for which its pages have room behind its prompt
-    num_cached: int = 0  # prompt tokens that its first pages held when it was last started
-    piece: range = range(0)  # positions that its last prefill computes. All before them are in its pages
+
+    phase: Phase = Phase.QUEUED
+    in_flight: int = 0  # launches that name this sequence and whose result the host has not read
     num_scheduled: int = 0
+    arrival: float = 0.0
+    slot: int = -1
     num_generated: int = 0
     num_unheard: int = 0  # of those, given neither to the codec nor to the caller
     status: int = 0  # the row's `stop` value as last reported
-    in_flight: int = 0  # launches that name this sequence and whose result the host has not read
+    max_schedulable: int = sys.maxsize  # frames for which there is text. Below max_frames only for live text
+    unread: bool = False  # its reader has left too much audio
+    cancelled: bool = False
+    pages: list[int] = field(default_factory=list)
+    frame_pages: list[int] = field(default_factory=list)  # of page sets by frame: one for each frame
+    room: int = 0  # frames for which its pages have room behind its prompt
+    num_cached: int = 0  # prompt tokens that its first pages held when it was last started
+    piece: range = range(0)  # positions that its last prefill computes. All before them are in its pages
     audio_scheduled: int = 0  # frames handed to the codec. Below 0: some of the codec prefix are decoded with the first
     audio_chunks: int = 0
-    held_frames: int = 0  # so many last frames, at most, wait for those that follow before they are decoded
-    window_end: int = sys.maxsize  # from this frame on, pages of the codec are cut
     audio_due: int = 0  # its next chunk is not due before so many frames have been generated
     audio_delivered: int = 0  # frames whose audio has arrived
-    late_seconds: float = 0.0  # of the delivered frames' audio that comes with the next chunk
     last_audio: float = 0.0  # when audio last arrived
     first_audio: float | None = None  # when the first audio arrived, moved on by as long as the client ran dry
     plays_until: float = -inf  # when the client of a stream has played what has come. -inf: nothing has
-    unread: bool = False  # its reader has left too much audio
-    cancelled: bool = False
-    error: BaseException | None = None
 
     def __post_init__(self) -> None:
         self.piece = range(self.length)
@@ -97,6 +106,20 @@ class Sequence:
     def move(self, phase: Phase) -> None:
         assert phase in MOVES[self.phase], f"{self.phase} -> {phase}"
         self.phase = phase
+
+    def launch(self, frames: int = 0) -> None:
+        """A launch names it, and makes so many of its frames."""
+        self.in_flight += 1
+        self.num_scheduled += frames
+
+    def landed(self, lost: int = 0) -> None:
+        """The host has read what a launch has brought, or it has failed: so many of its frames are `lost`."""
+        self.in_flight -= 1
+        self.num_scheduled -= lost
+
+    def rewind(self) -> None:
+        """It is prefilled again. Frames that the host has not read are made anew."""
+        self.num_scheduled = self.num_generated
 
     @property
     def has_row(self) -> bool:

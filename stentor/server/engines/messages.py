@@ -14,8 +14,8 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from stentor.engine.health import Health
 from stentor.errors import CheckpointError, EngineError, InvalidRequest, ModelNotFound, Overloaded, StentorError
+from stentor.health import Health
 from stentor.models.info import Adapter, ModelInfo
 
 API_BITS = 40

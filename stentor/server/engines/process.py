@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 from stentor.errors import EngineError, InvalidRequest, StentorError
+from stentor.models.info import ATTENDED_WIDTH
 from stentor.server import logs
 from stentor.server.engines import messages as m
 
@@ -240,11 +241,11 @@ def adapted(tts: Any, adapters: Mapping[str, str], warm: bool) -> tuple[Any, lis
 
 def ready(tts: Any, lost: Sequence[str]) -> m.Ready:
     """Describe a loaded model to an API process."""
-    from stentor.engine.running.alignment import WIDTH
-
     frame = tts.spec.frame
     dtype = str(frame.rows(0).numpy().dtype)
-    return m.Ready(tts.spec.info, (frame.shape, dtype), WIDTH, list(tts.adapters), dict(tts.lora_options), list(lost))
+    return m.Ready(
+        tts.spec.info, (frame.shape, dtype), ATTENDED_WIDTH, list(tts.adapters), dict(tts.lora_options), list(lost)
+    )
 
 
 if __name__ == "__main__":

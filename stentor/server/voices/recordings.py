@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from stentor import audio
 from stentor.audio import Recording
-from stentor.engine.once import LruCache
 from stentor.models.info import ModelInfo
+from stentor.once import LruCache
 from stentor.server.config import MIB
 from stentor.server.errors import invalid
 from stentor.server.limits import LIMITS

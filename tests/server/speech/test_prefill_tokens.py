@@ -13,9 +13,8 @@ import pytest
 
 import stentor
 from stentor.config import Policy
-from stentor.engine.prefix import prefix_keys
 from stentor.engine.scheduling.sequence import Sequence
-from stentor.engine.sequence_maker import SequenceMaker
+from stentor.engine.sequence_maker import SequenceMaker, prefix_keys
 from stentor.models.base import Prompt
 from tests.helpers.server_live import Live, count, serving, tone_wav
 from tests.helpers.tiny import FAMILIES, checkpoint

@@ -1,31 +1,20 @@
-"""Sizes of the engine's buffers, computed once at start from the device's memory and logged."""
+"""Division of memory between pages, graphs, codec calls and encodings, once at start, and the shapes of the buffers.
+
+`plan_memory` measures what a model takes for each part (`Needs`). The rest is arithmetic on bytes.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
 
 from stentor import kernels, machine
 from stentor.config import EngineConfig
-from stentor.engine.memory_plan import (
-    CONTEXT,
-    GIB,
-    MIB,
-    BufferSizes,
-    Needs,
-    Shares,
-    advice,
-    beside_weights,
-    fewer,
-    fit,
-    given_pages,
-)
-from stentor.engine.running.alignment import WIDTH
-from stentor.engine.running.codec_pages import make_pool, one_row
-from stentor.engine.running.codec_state import CodecStateTable
+from stentor.engine.running.codec_state import CodecStateTable, make_pool, one_row
 from stentor.engine.running.device import Device
 from stentor.engine.running.slot_table import engine_columns
 from stentor.engine.scheduling.audio_scheduler import chunk_sizes
@@ -33,6 +22,173 @@ from stentor.errors import EngineError
 from stentor.layers.types import Column, Eager, eager
 from stentor.layers.windows import COLUMNS
 from stentor.models.base import ModelSpec, SpeechModel
+from stentor.models.info import ATTENDED_WIDTH
+
+MIB, GIB = 1 << 20, 1 << 30
+
+CONTEXT = GIB // 2
+"""Bytes that CUDA takes for a process beside what torch asks for: context, modules, local memory of kernels. Without
+them, a budget of 4 GiB showed 4,479 MiB."""
+WORKSPACE = GIB // 4
+"""Bytes for libraries' workspaces and eager calls, whatever is captured."""
+GRAPHS = 7 * GIB // 4
+"""Bytes of the language model's graphs with prefills of 2048 tokens. With 64 slots and 512 frames in a codec call,
+graphs, codec and workspace were 2.3 to 2.7 GiB for the released models (docs/models). It grows with the tokens."""
+LEVELS = ((2048, 512), (1024, 256), (512, 128), (256, 64), (128, 0))
+"""(tokens of the largest captured prefill, frames of a codec call), from what suits a large GPU to the least. An H200
+decodes no more audio per second in calls of more than 512 frames, such as 64 chunks of 8 frames or 20 of 25."""
+CODEC_FRAMES = LEVELS[0][1]
+CODEC_CELLS = 64
+"""Chunks of a codec call, where the codec has a grid and they are more frames than that."""
+CODEC_SHARE = 0.1
+"""Share of all memory that codec calls take before smaller ones are tried."""
+ENOUGH_TOKENS = 512
+"""Key-value tokens per slot, below which smaller graphs and codec calls are tried first."""
+SPARE = 0.3
+"""At the last level, at most this share of all memory is left for graphs and codec calls, for models that are tiny."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes that a model takes for each part."""
+
+    slot: int
+    page: int
+    codec_frame: int  # of a codec call, by frame
+    encoder: int  # of encoding references
+    page_size: int  # tokens of a page
+    wanted: int  # pages of the longest request
+    chunk: int  # frames that a codec call holds at least
+    priming: int  # frames of a codec call beside the others
+    primer: int = 0  # pages of the codec for the voice that is being primed
+    grid: int = 1  # of the codec, in frames
+
+    def codec_frames(self, level: int, slots: int) -> int:
+        """Frames of a codec call, where a causal codec without a grid would take `level` of them."""
+        cells = CODEC_CELLS * self.grid * level // CODEC_FRAMES if self.grid > 1 else 0
+        return min(max(level, cells, self.chunk), slots * self.chunk)
+
+    def buffers(self, slots: int, pages: int) -> int:
+        """Bytes that are taken whatever runs."""
+        return slots * self.slot + pages * self.page + self.encoder + self.primer
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Memory of each part, and the number of slots and pages that fit."""
+
+    slots: int
+    prefill_tokens: int  # of the largest captured prefill
+    codec_frames: int  # rows times frames of one codec call at most
+    graph_bytes: int  # left free for graphs of the language model and workspaces
+    codec_bytes: int  # left free for codec calls
+    pages: int
+
+
+def divide(needs: Needs, slots: int, usable: int, total: int) -> Shares | None:
+    """The largest level at which every slot has enough pages, or the last if it has at least one. None: nothing fits.
+
+    usable: bytes beside the weights. total: with them.
+    """
+    enough = _enough(needs, slots)
+    for level in LEVELS:
+        tokens, last = level[0], level == LEVELS[-1]
+        frames = needs.codec_frames(level[1], slots)
+        graphs = WORKSPACE + GRAPHS * tokens // LEVELS[0][0]
+        codec = (frames + needs.priming) * needs.codec_frame
+        left = graphs + codec
+        if last:
+            left = min(left, int(SPARE * total))
+        pages = (usable - left - needs.buffers(slots, 0)) // needs.page
+        if pages >= slots if last else (pages >= enough and codec <= CODEC_SHARE * total):
+            pages = min(pages, slots * needs.wanted)
+            return Shares(slots, tokens, frames, graphs, codec, pages)
+    return None
+
+
+def given_pages(needs: Needs, slots: int, pages: int) -> Shares:
+    """Slots and at most so many pages, whether they fit or not, with the largest graphs and codec calls."""
+    tokens, level = LEVELS[0]
+    frames = needs.codec_frames(level, slots)
+    codec = (frames + needs.priming) * needs.codec_frame
+    return Shares(slots, tokens, frames, 0, codec, min(slots * needs.wanted, pages))
+
+
+def beside_weights(needs: Needs, shares: Shares) -> int:
+    """Bytes of all that `given_pages` has, with graphs."""
+    return needs.buffers(shares.slots, shares.pages) + WORKSPACE + GRAPHS + shares.codec_bytes
+
+
+def _enough(needs: Needs, slots: int) -> int:
+    """Pages with which no slot waits for pages most of the time."""
+    return slots * min(needs.wanted, -(-ENOUGH_TOKENS // needs.page_size))
+
+
+def fit(needs: Needs, slots: Sequence[int], usable: int, total: int) -> Shares | None:
+    """Return what fits with the first of these numbers of slots that has enough pages, else the first that fits."""
+    found = [f for f in (divide(needs, n, usable, total) for n in slots) if f is not None]
+    return next((f for f in found if f.pages >= _enough(needs, f.slots)), found[0] if found else None)
+
+
+def fewer(slots: int) -> list[int]:
+    """Numbers of slots to try, from so many down to one."""
+    return [slots >> i for i in range(slots.bit_length())]
+
+
+def advice(needs: Needs, slots: int, usable: int, total: int, context: int = 0) -> str:
+    """Say what would fit instead of `slots` slots. context: bytes that CUDA takes beside `total`."""
+    fitting = (divide(needs, n, usable, total) for n in range(slots, 0, -1))
+    most = next((f for f in fitting if f is not None), None)
+    more = max(1, total)
+    while divide(needs, slots, usable + more - total, more) is None:
+        more += max(1, more // 50)
+    larger = f"{(more + context) / GIB:.2f} GiB hold {slots} slots"
+    return larger if most is None else f"{most.slots} slots fit, or {larger}"
+
+
+@dataclass(frozen=True)
+class BufferSizes(Shares):
+    """Shapes of the engine's buffers."""
+
+    max_frames: int  # per request
+    page_size: int  # tokens per page
+    max_pages: int  # per request
+    max_model_len: int  # tokens (prompt and frames) that one request can take
+    slot_bytes: int
+    page_bytes: int
+    encoder_bytes: int  # left free for encoding references
+    encoder_columns: int  # of the largest window in which a reference is encoded
+    codec_window: float = 0.0  # seconds of a stream, with its prefix, that the codec keeps pages of. 0: it has none
+    codec_page_bytes: int = 0  # of those pages, in all slots and for priming
+    frame_pages: int = 0  # of page sets by frame, one frame each. Their bytes are those of the KV pages
+    adapter_bytes: int = 0  # of all slots for LoRA adapters, taken at load
+
+    def parked(self, mb: float) -> int:
+        """Rows that so many MiB of the host hold."""
+        return int(mb * MIB) // self.slot_bytes
+
+    def describe(self) -> str:
+        """Describe what memory is for, in one line. Parts that take none, as on a CPU, are left out."""
+        slots = "1 slot" if self.slots == 1 else f"{self.slots} slots"
+        window = f"the codec's pages, for the last {self.codec_window:.1f} s of each stream and its voice"
+        frames = f" and {self.frame_pages} of a frame" if self.frame_pages else ""
+        parts = {
+            slots: (self.slots + 1) * self.slot_bytes,
+            f"{self.pages} KV pages of {self.page_size} tokens{frames}": self.pages * self.page_bytes,
+            f"graphs, prefills of up to {self.prefill_tokens} tokens": self.graph_bytes,
+            f"codec calls of up to {self.codec_frames} frames": self.codec_bytes,
+            "encoding of references": self.encoder_bytes,
+            window: self.codec_page_bytes,
+            "adapters": self.adapter_bytes,
+        }
+        taken = [f"{name} ({size(count)})" for name, count in parts.items() if count]
+        return ", ".join([*taken, f"at most {self.max_model_len} tokens per request"])
+
+
+def size(count: int) -> str:
+    """Bytes in words: MiB, or GiB from one on."""
+    return f"{count / GIB:.2f} GiB" if count >= GIB else f"{max(1, round(count / MIB))} MiB"
+
 
 SLOTS, CPU_SLOTS = 64, 8
 """Where nobody asked for a number. On a GPU fewer, if so many do not fit."""
@@ -69,24 +225,16 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
     needs = _needs(model, config, device, max_frames, encoder_bytes)
     shares = _shares(model, needs, config, usable, total)
     max_pages = min(shares.pages, needs.wanted)
-    voice = _bytes(model.codec.columns) + needs.primer
-    kept_mb = config.codec_pages_mb if needs.primer else config.codec_states_mb
     return BufferSizes(
-        slots=shares.slots,
+        **asdict(shares),
         max_frames=max_frames,
         page_size=config.page_size,
-        pages=shares.pages,
         max_pages=max_pages,
         max_model_len=min(spec.max_model_len, max_pages * config.page_size),
         slot_bytes=needs.slot,
         page_bytes=needs.page,
-        prefill_tokens=shares.prefill_tokens,
-        graph_bytes=shares.graph_bytes,
-        codec_frames=shares.codec_frames,
-        codec_bytes=shares.codec_bytes,
         encoder_bytes=encoder_bytes,
         encoder_columns=encoder_columns,
-        codec_states=int(kept_mb * MIB) // voice if spec.codec_prefix else 0,
         frame_pages=shares.pages * _frames_per_page(spec, config),
         adapter_bytes=model.adapters.bytes,
         codec_window=timing.window * timing.grid * spec.hop / spec.sample_rate,
@@ -111,7 +259,7 @@ def _needs(model: SpeechModel, config: EngineConfig, device: Device, max_frames:
     frames = Column((max_frames, *spec.frame.shape), spec.frame.dtype)
     hidden = {f"hidden {i}": column for i, column in enumerate(spec.hidden)}
     heard = {"heard_at": Column((max_frames,), torch.int64)} if spec.hides_frames else {}
-    attended = Column((max_frames, WIDTH if spec.alignment else 0))
+    attended = Column((max_frames, ATTENDED_WIDTH if spec.alignment else 0))
     timing = spec.codec_timing
     codec_page = _bytes(model.codec.pages) if timing.window else 0
     chunk, _ = chunk_sizes(config.policy, timing)

@@ -1,8 +1,7 @@
-"""Reference audio at the rate of a model: by soxr on a CPU, and on a GPU by soxr's own filters as a product."""
+"""Resampling on a GPU by soxr's own filters, as a product."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 
@@ -10,10 +9,6 @@ import numpy as np
 import soxr
 import torch
 from torch import Tensor
-
-from stentor.audio import QUALITY, Recording
-from stentor.engine.once import LruCache
-from stentor.engine.running.device import Device
 
 REACH = 1024
 """Samples on both sides of an impulse, beyond those that any filter reaches."""
@@ -23,9 +18,6 @@ FIRST = 160
 """Samples of a recording in whose time soxr uses other filters, at its beginning."""
 LARGEST, HIGHEST, STEEPEST = 640, 48_000, 4
 """Rates in lowest terms, in Hz, and by each other, for which soxr is so imitated: a matrix has 2 MB at most."""
-USUAL = (16_000, 22_050, 24_000, 44_100, 48_000)
-WARM_SECONDS = (3, 30)  # of recordings: libraries may have kernels for few windows and for many
-KEPT = 16  # matrices, of rates used last
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +41,11 @@ class Filters:
         return out.view(-1)[:count]
 
 
-def filters(source: int, target: int) -> Filters | None:
+def filters(source: int, target: int, quality: str) -> Filters | None:
     """The filters by which soxr resamples, from what it makes of impulses. None: they are not known for these rates.
 
-    In lowest terms `step` samples become `made`, each by a filter of its own, and so on for the next ones.
+    In lowest terms `step` samples become `made`, each by a filter of its own, and so on for the next ones. quality: of
+    soxr.
     """
     common = math.gcd(source, target)
     step, made = source // common, target // common
@@ -61,7 +54,7 @@ def filters(source: int, target: int) -> Filters | None:
     at = -(-REACH // step) * step
     ones = np.zeros((at + REACH, step), np.float32)
     ones[at + np.arange(step), np.arange(step)] = 1
-    heard = soxr.resample(ones, source, target, quality=QUALITY)
+    heard = soxr.resample(ones, source, target, quality=quality)
     times = np.arange(len(heard))[:, None] * (step / made) - (at + np.arange(step))
     reach = math.ceil(np.abs(times[np.abs(heard) > NOISE]).max())
     repeats = max(1, reach // step)  # small blocks would be of many windows that overlap
@@ -71,46 +64,18 @@ def filters(source: int, target: int) -> Filters | None:
     index = np.arange(made) + ((at + phase - samples) * made // step)[:, None]
     near = np.abs(index * (step / made) - (at + phase)[:, None]) <= reach
     matrix = np.where(near, heard[np.minimum(index, len(heard) - 1), phase[:, None]], np.float32(0))
-    return Filters(reach, step, torch.from_numpy(matrix), torch.from_numpy(_first(matrix, reach, source, target)))
+    first = _first(matrix, reach, source, target, quality)
+    return Filters(reach, step, torch.from_numpy(matrix), torch.from_numpy(first))
 
 
-def _first(matrix: np.ndarray, reach: int, source: int, target: int) -> np.ndarray:
+def _first(matrix: np.ndarray, reach: int, source: int, target: int, quality: str) -> np.ndarray:
     """The matrix of the first block, whose first samples soxr makes by other filters."""
     changed = min(-(-FIRST * target // source), matrix.shape[1])
     count = min(reach + FIRST, len(matrix) - reach)  # samples that these see
-    heard = soxr.resample(np.eye(count + REACH, count, dtype=np.float32), source, target, quality=QUALITY)
+    heard = soxr.resample(np.eye(count + REACH, count, dtype=np.float32), source, target, quality=quality)
     first = matrix.copy()
     first[reach : reach + count, :changed] = heard[:changed].T
     return first
-
-
-class Resampler:
-    """Recordings on the device, at the rate of one model. For one thread at a time, but on a CPU for any number."""
-
-    def __init__(self, device: Device, rate: int) -> None:
-        self.device, self.rate = device, rate
-        self._filters: LruCache[Filters] = LruCache(KEPT)
-
-    def warm_up(self) -> None:
-        """Make the filters of usual rates, which takes some milliseconds for each, and load the kernels of products."""
-        for source, seconds in itertools.product(USUAL if self.device.cuda else (), WARM_SECONDS):
-            self(Recording(np.zeros(seconds * source, np.float32), source))
-
-    def __call__(self, recording: Recording) -> Tensor:
-        """float32 samples [ceil(n * rate / recording.rate)], those of `Recording.at`."""
-        made = self._of(recording.rate) if self.device.cuda and recording.rate != self.rate else None
-        if made is None:
-            return torch.from_numpy(recording.at(self.rate)).to(self.device.torch)
-        samples = torch.from_numpy(recording.samples).to(self.device.torch)
-        return resampled(samples, recording.rate, self.rate, made)
-
-    def _of(self, source: int) -> Filters | None:
-        kept = self._filters.get(str(source))
-        if kept is None and (new := filters(source, self.rate)) is not None:
-            device = self.device.torch
-            kept = Filters(new.before, new.step, new.matrix.to(device), new.first.to(device))
-            self._filters.put(str(source), kept)
-        return kept
 
 
 def resampled(samples: Tensor, source: int, target: int, by: Filters) -> Tensor:
