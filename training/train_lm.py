@@ -64,7 +64,7 @@ def losses_of(
     h, r, before = hidden_states(net, batch, noise, pointer.attend)
     target = batch.patches[batch.row, batch.patch]
     flow = flow_loss(net, velocity, torch.stack(net.conditions(h, r), dim=-2), before, target, c["draws"], drop)
-    logits = net.stop_logits(h).float()
+    logits = net.stop_head(F.silu(net.stop_proj(h))).float()
     stop = F.cross_entropy(logits, batch.last)
     wrong = (logits.argmax(-1) != batch.last).float().mean()
     spelling, spelt = speller(h, batch)

@@ -32,7 +32,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from benchmarks.timing import compile_ahead
 from stentor.kernels import paged_attention, short_attention
-from stentor.kernels.configs import DepthConfig, LocalConfig, PagedConfig, depth_config, local_config, paged_config
+from stentor.kernels.configs import HeadsConfig, PagedConfig, depth_config, local_config, paged_config
 from stentor.kernels.pdl import USE_PDL
 from stentor.kernels.types import QKNormRope
 from stentor.layers.rope import angles
@@ -71,8 +71,8 @@ SPLIT = (
     PagedConfig(64, 4, 2, num_splits=4), PagedConfig(32, 4, 3, num_splits=2), PagedConfig(32, 4, 3, num_splits=16),
     PagedConfig(64, 4, 2, num_splits=8),
 )  # fmt: skip
-DEPTH = tuple(DepthConfig(heads, warps) for heads, warps in ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1), (4, 2)))
-LOCAL = tuple(LocalConfig(heads, warps) for heads, warps in ((1, 1), (1, 2), (2, 2), (2, 4), (4, 4), (8, 8), (8, 4)))
+DEPTH = tuple(HeadsConfig(heads, warps) for heads, warps in ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1), (4, 2)))
+LOCAL = tuple(HeadsConfig(heads, warps) for heads, warps in ((1, 1), (1, 2), (2, 2), (2, 4), (4, 4), (8, 8), (8, 4)))
 
 
 @dataclass(frozen=True)

@@ -32,12 +32,10 @@ from benchmarks.kernels.skinny_gemm import BANDWIDTH, COLD, EPS, TOLERANCE
 from benchmarks.kernels.tile_search import ARCH, cluster_candidates, fits
 from benchmarks.timing import graph_microseconds
 from stentor.kernels import linear
-from stentor.kernels.cuda_cpp import nvrtc, tables
-from stentor.kernels.cuda_cpp.cluster import ClusterTile
-from stentor.kernels.cuda_cpp.launch import architecture
-from stentor.kernels.cuda_cpp.operands import Operands
-from stentor.kernels.cuda_cpp.product import Product, WeightType
-from stentor.kernels.hopper_gemm import launch
+from stentor.kernels.cuda_cpp import tables
+from stentor.kernels.cuda_cpp.launch import SOURCES, architecture, compiler
+from stentor.kernels.cuda_cpp.product import ClusterTile, Product, WeightType
+from stentor.kernels.hopper_gemm import Operands, launch
 from stentor.layers.attention import full
 from stentor.layers.qk_norm_rope import RopePositions
 from stentor.layers.quantized import dequantize, quantize, quantized_linear
@@ -243,7 +241,7 @@ def begin_compiling(
     """The jobs of every stack and number of rows, in the order in which they are needed."""
     return {
         (name, rows): [
-            nvrtc.compiler().begin(nvrtc.SOURCES / "cluster_gemm.cu", {**t.macros(p), "PDL": 1}, arch)
+            compiler().begin(SOURCES / "cluster_gemm.cu", {**t.macros(p), "PDL": 1}, arch)
             for p in products(case.config, weight).values()
             for t in promising(p, rows, most)
         ]

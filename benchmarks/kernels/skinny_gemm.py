@@ -30,11 +30,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also 
 from benchmarks.kernels.tile_search import candidates, tile
 from benchmarks.timing import graph_microseconds
 from stentor import kernels
-from stentor.kernels.cuda_cpp import nvrtc
-from stentor.kernels.cuda_cpp.launch import architecture
-from stentor.kernels.cuda_cpp.operands import Operands
+from stentor.kernels.cuda_cpp.launch import SOURCES, architecture, compiler
 from stentor.kernels.cuda_cpp.product import Product, Tile, WeightType
-from stentor.kernels.hopper_gemm import launch
+from stentor.kernels.hopper_gemm import Operands, launch
 from stentor.layers.quantized import dequantize, quantize
 
 SHAPES = {
@@ -147,8 +145,8 @@ def tiles_of(p: Product, rows: int, most: int) -> list[Tile]:
 
 
 def compile_tiles(cases: list[tuple[Product, Tile]], arch: str) -> None:
-    wanted = {(nvrtc.SOURCES / f"{t.source(p)}.cu", tuple({**t.macros(p), "PDL": 1}.items())) for p, t in cases}
-    jobs = [nvrtc.compiler().begin(file, dict(macros), arch) for file, macros in wanted]
+    wanted = {(SOURCES / f"{t.source(p)}.cu", tuple({**t.macros(p), "PDL": 1}.items())) for p, t in cases}
+    jobs = [compiler().begin(file, dict(macros), arch) for file, macros in wanted]
     for job in jobs:
         job.result()
     print(len(wanted), "tiles compiled", flush=True)

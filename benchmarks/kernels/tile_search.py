@@ -20,8 +20,18 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from stentor.kernels.cuda_cpp import tables
-from stentor.kernels.cuda_cpp.cluster import REGISTERS, RESERVED, ClusterTile
-from stentor.kernels.cuda_cpp.product import GROUP, SHARED_BYTES, Product, Tile, WeightType, all_tiles, splits
+from stentor.kernels.cuda_cpp.product import (
+    GROUP,
+    REGISTERS,
+    RESERVED,
+    SHARED_BYTES,
+    ClusterTile,
+    Product,
+    Tile,
+    WeightType,
+    all_tiles,
+    splits,
+)
 
 ARCH = 90
 SMS = 132

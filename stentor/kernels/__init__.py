@@ -10,112 +10,47 @@ tests compare it with.
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from stentor.kernels.switches import (
-    Kernel,
-    adapters_enabled,
-    batch_invariance_supported,
-    batch_invariant,
-    config_rows,
-    conv_kernels_enabled,
-    enabled,
-    is_batch_invariant,
-    paged_attention_supported,
-    slot_kernels_enabled,
-    wants_channels_last,
-)
-
-__all__ = [
-    "MODULES",
-    "Kernel",
-    "adapters_enabled",
-    "batch_invariance_supported",
-    "batch_invariant",
-    "config_rows",
-    "conv1d",
-    "conv_kernels_enabled",
-    "enabled",
-    "experts",
-    "frame_attention",
-    "frame_codes",
-    "gemm",
-    "gemv",
-    "hopper_gemm",
-    "is_batch_invariant",
-    "kv_cache",
-    "linear",
-    "lora",
-    "modulated_norm",
-    "norm_rope",
-    "paged_attention",
-    "paged_attention_supported",
-    "prefill_attention",
-    "quantized_gemm",
-    "rng",
-    "sampling",
-    "short_attention",
-    "slot_kernels_enabled",
-    "slot_table",
-    "w8a8_gemm",
-    "wants_channels_last",
-    "window_attention",
-]
-
-MODULES = (
-    "conv1d",
-    "experts",
-    "frame_attention",
-    "frame_codes",
-    "gemm",
-    "gemv",
-    "hopper_gemm",
-    "kv_cache",
-    "linear",
-    "lora",
-    "modulated_norm",
-    "norm_rope",
-    "paged_attention",
-    "prefill_attention",
-    "quantized_gemm",
-    "rng",
-    "sampling",
-    "short_attention",
-    "slot_table",
-    "w8a8_gemm",
-    "window_attention",
-)
-"""The modules with kernels, and `linear`, which chooses. Importing one of Triton's imports Triton."""
+from stentor.kernels.switches import Kernel as Kernel
+from stentor.kernels.switches import adapters_enabled as adapters_enabled
+from stentor.kernels.switches import batch_invariance_supported as batch_invariance_supported
+from stentor.kernels.switches import batch_invariant as batch_invariant
+from stentor.kernels.switches import config_rows as config_rows
+from stentor.kernels.switches import conv_kernels_enabled as conv_kernels_enabled
+from stentor.kernels.switches import enabled as enabled
+from stentor.kernels.switches import is_batch_invariant as is_batch_invariant
+from stentor.kernels.switches import paged_attention_supported as paged_attention_supported
+from stentor.kernels.switches import slot_kernels_enabled as slot_kernels_enabled
+from stentor.kernels.switches import wants_channels_last as wants_channels_last
 
 if TYPE_CHECKING:
-    from stentor.kernels import (
-        conv1d,
-        experts,
-        frame_attention,
-        frame_codes,
-        gemm,
-        gemv,
-        hopper_gemm,
-        kv_cache,
-        linear,
-        lora,
-        modulated_norm,
-        norm_rope,
-        paged_attention,
-        prefill_attention,
-        quantized_gemm,
-        rng,
-        sampling,
-        short_attention,
-        slot_table,
-        w8a8_gemm,
-        window_attention,
-    )
+    from stentor.kernels import conv1d as conv1d
+    from stentor.kernels import experts as experts
+    from stentor.kernels import frame_attention as frame_attention
+    from stentor.kernels import frame_codes as frame_codes
+    from stentor.kernels import gemm as gemm
+    from stentor.kernels import gemv as gemv
+    from stentor.kernels import hopper_gemm as hopper_gemm
+    from stentor.kernels import kv_cache as kv_cache
+    from stentor.kernels import linear as linear
+    from stentor.kernels import lora as lora
+    from stentor.kernels import norm_rope as norm_rope
+    from stentor.kernels import paged_attention as paged_attention
+    from stentor.kernels import prefill_attention as prefill_attention
+    from stentor.kernels import quantized_gemm as quantized_gemm
+    from stentor.kernels import rng as rng
+    from stentor.kernels import sampling as sampling
+    from stentor.kernels import short_attention as short_attention
+    from stentor.kernels import slot_table as slot_table
+    from stentor.kernels import w8a8_gemm as w8a8_gemm
+    from stentor.kernels import window_attention as window_attention
 else:
 
     def __getattr__(name: str) -> ModuleType:
         """Import a module with kernels, and with it Triton, when it is first used (PEP 562)."""
-        if name in MODULES:
-            return import_module(f"{__name__}.{name}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name.startswith("_") or find_spec(f"{__name__}.{name}") is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return import_module(f"{__name__}.{name}")

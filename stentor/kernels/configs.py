@@ -28,14 +28,12 @@ class GemvConfig(NamedTuple):
     """`block_n` outputs of a CTA, `block_k` weights of each at a time (powers of two), and its warps.
 
     The weights are read once from memory, so a config decides how many bytes an SM keeps in flight. A gated layer
-    computes `block_n` outputs of the gate and as many of the other half. With `prefetch` a CTA requests all its weights
-    before it waits for the kernel in front of it.
+    computes `block_n` outputs of the gate and as many of the other half.
     """
 
     block_n: int
     block_k: int
     num_warps: int
-    prefetch: bool = False
 
 
 def gemv_config(n: int, k: int, gate: bool) -> GemvConfig:
@@ -61,6 +59,16 @@ class GemmConfig(NamedTuple):
     block_k: int
     num_warps: int
     num_stages: int
+
+    @property
+    def launch(self) -> dict[str, int]:
+        """Constants and launch options of a kernel."""
+        blocks = {"BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "BLOCK_K": self.block_k}
+        return {**blocks, "num_warps": self.num_warps, "num_stages": self.num_stages}
+
+    def for_interpreter(self, n: int, k: int) -> GemmConfig:
+        """Wide blocks: the interpreter runs CTAs one after the other, so it gets few of them."""
+        return self._replace(block_n=min(512, 1 << (n - 1).bit_length()), block_k=min(512, 1 << (k - 1).bit_length()))
 
 
 def gemm_config(rows: int, n: int, itemsize: int) -> GemmConfig:
@@ -95,20 +103,10 @@ WINDOW = WindowConfig(16, 32, 4)
 """Block sizes of windowed attention. Chunks of a stream have 1 to 25 tokens, and windows 72 and 128."""
 
 
-class QuantizedGemmConfig(NamedTuple):
-    """`block_m` rows and `block_n` outputs of a CTA, `block_k` inputs at a time, its warps and pipeline stages."""
-
-    block_m: int
-    block_n: int
-    block_k: int
-    num_warps: int
-    num_stages: int
-
-
-def quantized_gemm_config(rows: int, n: int) -> QuantizedGemmConfig:
+def quantized_gemm_config(rows: int, n: int) -> GemmConfig:
     """For up to 64 rows and n outputs. Not measured: chosen so that 2048 outputs make 128 CTAs with loads in flight."""
     block_m = 16 if rows <= 16 else 32 if rows <= 32 else 64
-    return QuantizedGemmConfig(block_m, 16 if n <= 4096 else 64, 128, 4, 4 if block_m < 64 else 3)
+    return GemmConfig(block_m, 16 if n <= 4096 else 64, 128, 4, 4 if block_m < 64 else 3)
 
 
 def w8a8_config(rows: int, n: int) -> GemmConfig:
@@ -183,32 +181,25 @@ def prefill_config(group: int, itemsize: int) -> PrefillConfig:
     return PrefillConfig(64, 64, 4, 3) if itemsize <= 2 else PrefillConfig(max(16, group), 32, 4, 2)
 
 
-class DepthConfig(NamedTuple):
-    """Query heads that a CTA of a depth loop computes from the keys of one row and key head, and its warps."""
+class HeadsConfig(NamedTuple):
+    """Query heads that a CTA computes from the keys of one row and key head, and its warps."""
 
     block_h: int
     num_warps: int
 
 
-def depth_config(pairs: int, group: int) -> DepthConfig:
+def depth_config(pairs: int, group: int) -> HeadsConfig:
     """For `pairs` of a row and a key head, which `group` query heads share."""
     if pairs >= FULL_GPU // 2:
-        return DepthConfig(min(2, group & -group), 1)
-    return DepthConfig(1, 1 if pairs > 32 else 4)
+        return HeadsConfig(min(2, group & -group), 1)
+    return HeadsConfig(1, 1 if pairs > 32 else 4)
 
 
-class LocalConfig(NamedTuple):
-    """Query heads that a CTA computes from the keys and values it has read, and its warps."""
-
-    block_h: int
-    num_warps: int
-
-
-def local_config(sequences: int, group: int) -> LocalConfig:
+def local_config(sequences: int, group: int) -> HeadsConfig:
     """For so many short sequences, where `group` query heads share a key head."""
     wanted = 1 if sequences <= 16 else 4
     block_h = min(wanted, group & -group)  # a power of two that divides the group
-    return LocalConfig(block_h, max(2, block_h))
+    return HeadsConfig(block_h, max(2, block_h))
 
 
 class ConvConfig(NamedTuple):

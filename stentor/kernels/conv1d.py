@@ -14,8 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.kernels.configs import FIXED_CONV_ROWS, conv_config
+from stentor.kernels.pdl import tile_rows
 from stentor.kernels.switches import is_batch_invariant
-from stentor.kernels.target import tile_rows
 from stentor.kernels.types import Affine, SnakeParams
 
 ELEMENTS = 2048  # of a CTA that works element by element

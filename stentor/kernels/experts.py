@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.kernels.configs import experts_config
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 from stentor.kernels.quantized import GROUPED, PER_OUTPUT, read_scale, weight_bits, widen
 from stentor.kernels.switches import INTERPRETED
 
@@ -145,7 +145,6 @@ def route(
             BLOCK_E=triton.next_power_of_2(len(gate)),
             BLOCK_H=min(ROUTED_INPUTS, triton.next_power_of_2(hidden)),
             BLOCK_X=triton.next_power_of_2(hidden),
-            USE_PDL=USE_PDL,
             num_warps=16,
             **PDL_LAUNCH,
         )
@@ -205,7 +204,6 @@ def group(ids: Tensor, experts: int) -> tuple[Tensor, Tensor]:
             experts,
             BLOCK_E=triton.next_power_of_2(experts),
             BLOCK_P=GROUPED_PAIRS,
-            USE_PDL=USE_PDL,
             num_warps=4,
             **PDL_LAUNCH,
         )
@@ -299,8 +297,7 @@ def _experts(
     bits, scales = weight_bits(w.weight), 0 if w.scale is None else w.scale.shape[1]
     c = experts_config(pairs, experts, x.element_size(), scales > 1)
     if INTERPRETED:
-        # The interpreter runs CTAs one after the other, so it gets few of them.
-        c = c._replace(block_n=min(512, triton.next_power_of_2(n)), block_k=min(512, triton.next_power_of_2(k)))
+        c = c.for_interpreter(n, k)
     _experts_kernel[(triton.cdiv(n, c.block_n), len(groups))](
         x,
         bits,
@@ -316,12 +313,7 @@ def _experts(
         GATE=gate,
         CHOSEN=weights.shape[1],
         SCALE=min(scales, GROUPED.value),
-        BLOCK_M=c.block_m,
-        BLOCK_N=c.block_n,
-        BLOCK_K=c.block_k,
-        USE_PDL=USE_PDL,
-        num_warps=c.num_warps,
-        num_stages=c.num_stages,
+        **c.launch,
         **PDL_LAUNCH,
     )
     return out
@@ -385,7 +377,6 @@ def combine(routed: Tensor, found: Routing, shared: Tensor, residual: Tensor | N
             CHOSEN=found.ids.shape[1],
             ADD=residual is not None,
             BLOCK=COMBINED,
-            USE_PDL=USE_PDL,
             num_warps=2,
             **PDL_LAUNCH,
         )

@@ -12,10 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stentor.kernels.attention_norm_rope import load_norm_rope, norm_rope_args
+from stentor.kernels.attention_parts import load_norm_rope, norm_rope_args
 from stentor.kernels.configs import PagedConfig
 from stentor.kernels.constants import LOG2_E
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 from stentor.kernels.types import QKNormRope
 
 HALF, FLOAT32 = PagedConfig(64, 4, 3), PagedConfig(32, 4, 2)
@@ -132,7 +132,7 @@ def frame_attention(
         q.stride(0), k.stride(0), v.stride(0), dim**-0.5 * LOG2_E, eps,
         ROWS=rows, BLOCK_R=max(16, triton.next_power_of_2(rows)), NUM_HEADS=heads, GROUP=heads // kv_heads,
         HEAD_DIM=dim, BLOCK_D=max(16, triton.next_power_of_2(dim)), PAGE_SIZE=page_size, BLOCK_N=c.block_n,
-        HAS_KEPT=kept is not None, USE_PDL=USE_PDL, num_warps=c.num_warps, num_stages=c.num_stages, **constants,
+        HAS_KEPT=kept is not None, num_warps=c.num_warps, num_stages=c.num_stages, **constants,
         **PDL_LAUNCH,
     )  # fmt: skip
     return out

@@ -8,9 +8,8 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.kernels.constants import VECTOR_ID
-from stentor.kernels.embedding import EMBED_BLOCK, embed_grid, sum_codebooks
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
-from stentor.kernels.sampling_device import (
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
+from stentor.kernels.sampling import (
     checked,
     launch_args,
     load_logits,
@@ -19,6 +18,23 @@ from stentor.kernels.sampling_device import (
     store_sample,
 )
 from stentor.kernels.types import MinFrames, RowRef, SampleOut, SamplingParams
+
+EMBED_BLOCK = 256  # channels of a CTA
+
+
+@triton.jit
+def sum_codebooks(codes_ptr, offset_ptr, table_ptr, offs_h, mask, hidden, NUM_BOOKS: tl.constexpr):
+    """Rows offset + codes of the table, summed at some channels: the frame that begins at codes_ptr."""
+    acc = tl.zeros(offs_h.shape, tl.float32)
+    for g in tl.static_range(NUM_BOOKS):
+        row = tl.load(codes_ptr + g).to(tl.int64) + tl.load(offset_ptr + g)
+        acc += tl.load(table_ptr + row * hidden + offs_h, mask, 0.0).to(tl.float32)
+    return acc
+
+
+def embed_grid(batch: int, hidden: int) -> tuple[int, int]:
+    """Rows and blocks of channels."""
+    return batch, triton.cdiv(hidden, EMBED_BLOCK)
 
 
 @triton.jit(do_not_specialize=["max_text"])
@@ -55,7 +71,7 @@ def embed_codes_and_text(
     _embed_codes_and_text_kernel[embed_grid(batch, hidden)](
         codes.contiguous(), offset, table, out, step, text_ids.table, text_ids.idx, texts, hidden,
         text_ids.table.shape[1], pad,
-        NUM_BOOKS=books, BLOCK_H=EMBED_BLOCK, USE_PDL=USE_PDL, num_warps=2, **PDL_LAUNCH,
+        NUM_BOOKS=books, BLOCK_H=EMBED_BLOCK, num_warps=2, **PDL_LAUNCH,
     )  # fmt: skip
     return out
 
@@ -115,13 +131,13 @@ def embed_prompt(
     given = RowRef(table, index) if vectors is None else vectors
     _embed_prompt_kernel[embed_grid(count, hidden)](
         *first, *second, *given, out, hidden,
-        HAS_VECTORS=vectors is not None, VECTOR_ID=VECTOR_ID, BLOCK_H=EMBED_BLOCK, USE_PDL=USE_PDL, num_warps=2,
+        HAS_VECTORS=vectors is not None, VECTOR_ID=VECTOR_ID, BLOCK_H=EMBED_BLOCK, num_warps=2,
         **PDL_LAUNCH,
     )  # fmt: skip
     if len(codes):
         _add_frames_kernel[embed_grid(len(codes), hidden)](
             codes.contiguous(), offset, books, positions, out, count, hidden,
-            NUM_BOOKS=codes.shape[1], BLOCK_H=EMBED_BLOCK, USE_PDL=USE_PDL, num_warps=2, **PDL_LAUNCH,
+            NUM_BOOKS=codes.shape[1], BLOCK_H=EMBED_BLOCK, num_warps=2, **PDL_LAUNCH,
         )  # fmt: skip
     return out
 

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from stentor.kernels.buffers import rows_of
 from stentor.kernels.configs import FIXED_GEMM_ROWS, GemmConfig, gemm_config
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait, tile_rows
 from stentor.kernels.switches import INTERPRETED
-from stentor.kernels.target import tile_rows
 
 
 @triton.jit(do_not_specialize=["M"])
@@ -64,8 +63,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, config: GemmCo
     out = torch.empty(len(rows), n, dtype=x.dtype, device=x.device)
     c = config or gemm_config(tile_rows(len(rows), FIXED_GEMM_ROWS), n, x.element_size())
     if INTERPRETED:
-        # The interpreter runs CTAs one after the other, so it gets few of them.
-        c = c._replace(block_n=min(512, triton.next_power_of_2(n)), block_k=min(512, triton.next_power_of_2(k)))
+        c = c.for_interpreter(n, k)
     if len(rows):
         _gemm_kernel[(triton.cdiv(n, c.block_n), triton.cdiv(len(rows), c.block_m))](
             rows,
@@ -79,12 +77,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, config: GemmCo
             weight.stride(0),
             BIAS=bias is not None,
             EVEN_K=k % c.block_k == 0,
-            BLOCK_M=c.block_m,
-            BLOCK_N=c.block_n,
-            BLOCK_K=c.block_k,
-            USE_PDL=USE_PDL,
-            num_warps=c.num_warps,
-            num_stages=c.num_stages,
+            **c.launch,
             **PDL_LAUNCH,
         )
     return out.view(*x.shape[:-1], n)

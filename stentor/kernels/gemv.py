@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stentor.kernels.buffers import rows_of
 from stentor.kernels.configs import GemvConfig, gemv_config
-from stentor.kernels.pdl import LINE, PDL_LAUNCH, USE_PDL, pdl_wait, prefetch_l2
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 from stentor.kernels.quantized import GROUPED, PER_OUTPUT, read_scale, weight_bits, widen
 from stentor.kernels.switches import INTERPRETED
 
@@ -86,7 +86,7 @@ def _gemv_kernel(
     eps, SCALE: tl.constexpr,
     M: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, NUM_BLOCKS: tl.constexpr, EVEN_K: tl.constexpr,
-    PREFETCH_LINES: tl.constexpr, USE_PDL: tl.constexpr,
+    USE_PDL: tl.constexpr,
 ):  # fmt: skip
     offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     mask = offs_n < N
@@ -99,10 +99,6 @@ def _gemv_kernel(
     next_up = next_w
     if GATE:
         next_up = _load_weights(weight_ptr, up_offs, offs_k, K, mask_n, EVEN_K)
-    if PREFETCH_LINES > 0:
-        prefetch_l2(weight_ptr, row_offs, K, PREFETCH_LINES)
-        if GATE:
-            prefetch_l2(weight_ptr, up_offs, K, PREFETCH_LINES)
     pdl_wait(USE_PDL)
     acc = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
     acc1, acc_up, acc1_up = acc, acc, acc
@@ -168,7 +164,6 @@ def fused_linear(
     if INTERPRETED:
         # The interpreter runs CTAs one after the other, so it gets few of them.
         block_n = min(512, triton.next_power_of_2(n))
-    lines = triton.next_power_of_2(triton.cdiv(k, LINE.value)) if config.prefetch and USE_PDL else 0
     groups = 0 if scale is None else scale.shape[1]
     bits = weight_bits(weight)
     _gemv_kernel[(triton.cdiv(n, block_n),)](
@@ -177,6 +172,6 @@ def fused_linear(
         SCALE=min(groups, GROUPED.value),
         M=len(rows), NORM=norm is not None, GATE=gate, ADD=residual is not None, BIAS=bias is not None,
         BLOCK_N=block_n, BLOCK_K=block_k, NUM_BLOCKS=triton.cdiv(k, block_k), EVEN_K=k % block_k == 0,
-        PREFETCH_LINES=lines, USE_PDL=USE_PDL, num_warps=config.num_warps, **PDL_LAUNCH,
+        num_warps=config.num_warps, **PDL_LAUNCH,
     )  # fmt: skip
     return out.view(*x.shape[:-1], n)

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 
 MAX_BLOCK = 1024  # elements of a token that a CTA copies
 
@@ -35,5 +35,5 @@ def store_kv(pool: Tensor, table: Tensor, slot: Tensor, pos: Tensor, k: Tensor, 
     block = min(MAX_BLOCK, triton.next_power_of_2(size))
     _store_kv_kernel[(len(k), triton.cdiv(size, block))](
         pool, table, slot, pos, k, v, pool.stride(0), table.stride(0), k.stride(0), v.stride(0), size,
-        PAGE_SIZE=pool.shape[2], BLOCK=block, USE_PDL=USE_PDL, num_warps=4, **PDL_LAUNCH,
+        PAGE_SIZE=pool.shape[2], BLOCK=block, num_warps=4, **PDL_LAUNCH,
     )  # fmt: skip

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from stentor.kernels.cuda_cpp import tables
-from stentor.kernels.cuda_cpp.cluster import ClusterTile
 from stentor.kernels.cuda_cpp.launch import HOPPER, available_on
-from stentor.kernels.cuda_cpp.operands import ALIGNMENT, DTYPES, WEIGHTS
-from stentor.kernels.cuda_cpp.product import Product, Tile
+from stentor.kernels.cuda_cpp.product import ClusterTile, Product, Tile
+from stentor.kernels.hopper_gemm import ALIGNMENT, DTYPES, WEIGHTS
 from stentor.kernels.switches import CUDA_CPP, NO_KERNELS, Kernel, enabled, is_batch_invariant, linear_kernels
 
 GEMV_ROWS = 2

@@ -9,7 +9,6 @@ loads its weights and outputs while the first one runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import triton
@@ -18,8 +17,8 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from stentor.kernels.buffers import rows_of
-from stentor.kernels.configs import LORA_TILE_ROWS, LoraTile, lora_config, lora_splits, lora_tile
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
+from stentor.kernels.configs import LORA_TILE_ROWS, lora_config, lora_splits, lora_tile
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 
 NO_SLOT = tl.constexpr(1 << 30)
 
@@ -54,7 +53,7 @@ def tiles_of(index: Tensor) -> Tensor:
     tiles = torch.empty(count, 1 + LORA_TILE_ROWS, dtype=torch.int32, device=index.device)
     block = max(16, triton.next_power_of_2(count))
     warps = 4 if block <= 64 else 16
-    constants = {"BLOCK_G": block, "TILE_ROWS": LORA_TILE_ROWS, "USE_PDL": USE_PDL, "num_warps": warps}
+    constants = {"BLOCK_G": block, "TILE_ROWS": LORA_TILE_ROWS, "num_warps": warps}
     _tiles_kernel[(1,)](index, tiles, count, **constants, **PDL_LAUNCH)
     return tiles
 
@@ -219,59 +218,50 @@ def add_lora(
     a [parts, slots, rank, in], b [slots, rank, out]: slot s is adapter s + 1. `widths`: outputs of each of up to three
     parts. tiles: `tiles_of(index)`, used where N is G and each has one row. Writes y, which must be contiguous.
     """
-    return expand(y, shrink(x, index, a, tiles), index, b, widths, tiles)
-
-
-def shrink(x: Tensor, index: Tensor, a: Tensor, tiles: Tensor | None = None) -> Tensor:
-    """x A^T of `add_lora`, in parts that are to be added up: [splits, rows, parts, rank] float32.
-
-    Rows without adapter are not written.
-    """
-    k, (parts, _, rank) = x.shape[-1], a.shape[:3]
+    n, k, (parts, _, rank) = y.shape[-1], x.shape[-1], a.shape[:3]
     rows = rows_of(x, k)
-    tile, (splits, each) = _tile(x, len(rows), index, tiles), lora_splits(k)
-    config = lora_config(rank, x.element_size(), tile.sequences)
+    tile = lora_tile(len(rows), len(rows) // len(x), len(index), tiles is not None)
+    (splits, each), config = lora_splits(k), lora_config(rank, x.element_size(), tile.sequences)
+    # The first product, in parts that are to be added up. Rows without adapter are not written.
     h = torch.empty(splits, len(rows), parts, rank, dtype=torch.float32, device=x.device)
-    sizes = (*_sizes(x, len(rows), index, tile), k, each, rows.stride(0), a.stride(0), a.stride(1))
-    constants = {"RANK": rank, "BLOCK_R": config.block_r, "BLOCK_K": config.block_k, **_constants(tile)}
-    constants |= {"EVEN": each % config.block_k == k % each == 0, "num_stages": config.stages}
-    rows_by = tiles if tile.by_adapter else index
-    grid = (tile.tiles, parts, splits)
-    _shrink_kernel[grid](rows, rows_by, a, h, *sizes, **constants, num_warps=4)
-    return h
-
-
-def expand(
-    y: Tensor, h: Tensor, index: Tensor, b: Tensor, widths: Sequence[int], tiles: Tensor | None = None
-) -> Tensor:
-    """y + (the sum of h) B^T of `add_lora`, h [splits, rows, parts, rank]. Writes y.
-
-    `shrink` was launched right before, so the launches in front of that are complete, y among them.
-    """
-    n, rank, (splits, rows, parts, _) = y.shape[-1], b.shape[1], h.shape
-    tile = _tile(y, rows, index, tiles)
-    config = lora_config(rank, y.element_size(), tile.sequences)
-    sizes = (*_sizes(y, rows, index, tile), n, b.stride(0), b.stride(1))
-    constants = {"RANK": rank, "BLOCK_R": config.block_r, "BLOCK_N": config.block_n, **_constants(tile)}
-    constants |= {f"WIDTH{i}": width for i, width in enumerate((*widths, 0, 0)[:3])}
-    rows_by = tiles if tile.by_adapter else index
-    grid = (tile.tiles, sum(triton.cdiv(width, config.block_n) for width in widths))
-    _expand_kernel[grid](
-        h, rows_by, b, y, *sizes, **constants, PARTS=parts, SPLITS=splits, num_warps=config.expand_warps
+    rows_by, sizes = tiles if tile.by_adapter else index, (len(rows), len(rows) // len(x), len(index), tile.chunks)
+    constants = {"RANK": rank, "BLOCK_R": config.block_r, "ROWS": tile.rows, "BLOCK_M": tile.block_m}
+    constants |= {"ONE_ADAPTER": tile.one_adapter, "BY_ADAPTER": tile.by_adapter, **PDL_LAUNCH}
+    _shrink_kernel[(tile.tiles, parts, splits)](
+        rows,
+        rows_by,
+        a,
+        h,
+        *sizes,
+        k,
+        each,
+        rows.stride(0),
+        a.stride(0),
+        a.stride(1),
+        BLOCK_K=config.block_k,
+        EVEN=each % config.block_k == k % each == 0,
+        num_warps=4,
+        num_stages=config.stages,
+        **constants,
+    )
+    # The kernels in front of that one are complete when the second begins, y among what they made.
+    first, second, third = (*widths, 0, 0)[:3]
+    _expand_kernel[(tile.tiles, sum(triton.cdiv(width, config.block_n) for width in widths))](
+        h,
+        rows_by,
+        b,
+        y,
+        *sizes,
+        n,
+        b.stride(0),
+        b.stride(1),
+        WIDTH0=first,
+        WIDTH1=second,
+        WIDTH2=third,
+        PARTS=parts,
+        SPLITS=splits,
+        BLOCK_N=config.block_n,
+        num_warps=config.expand_warps,
+        **constants,
     )
     return y
-
-
-def _tile(x: Tensor, rows: int, index: Tensor, tiles: Tensor | None) -> LoraTile:
-    return lora_tile(rows, rows // len(x), len(index), tiles is not None)
-
-
-def _sizes(x: Tensor, rows: int, index: Tensor, tile: LoraTile) -> tuple[int, int, int, int]:
-    """M, T, G and CHUNKS of `_rows_of_tile`."""
-    return rows, rows // len(x), len(index), tile.chunks
-
-
-def _constants(tile: LoraTile) -> dict[str, Any]:
-    """Constants that both kernels are compiled for."""
-    rows = {"ROWS": tile.rows, "BLOCK_M": tile.block_m, "ONE_ADAPTER": tile.one_adapter, "BY_ADAPTER": tile.by_adapter}
-    return {**rows, "USE_PDL": USE_PDL, **PDL_LAUNCH}

@@ -12,10 +12,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stentor.kernels.attention_norm_rope import load_norm_rope, norm_rope_args
+from stentor.kernels.attention_parts import (
+    load_norm_rope,
+    load_window,
+    norm_rope_args,
+    seen_text,
+    softmax_step,
+    window_args,
+)
 from stentor.kernels.configs import PagedConfig, paged_config
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
-from stentor.kernels.text_window import load_window, seen_text, window_args
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 from stentor.kernels.types import QKNormRope, TextWindow
 
 
@@ -67,20 +73,6 @@ def _split_range(seqlen, split, BLOCK_N: tl.constexpr, NUM_SPLITS: tl.constexpr)
     split_len = tl.cdiv(tl.cdiv(seqlen, BLOCK_N), NUM_SPLITS) * BLOCK_N
     split_start = split * split_len
     return split_start, tl.minimum(split_start + split_len, seqlen)
-
-
-@triton.jit
-def _online_softmax_step(q, k, v, mask_n, m_i, l_i, acc, scale):
-    """(m_i, l_i, acc) of queries [M, D] after another block of keys and values [N, D], of which mask_n [N] exist."""
-    # Float32 is multiplied as float32. TF32 would keep ten bits of the mantissa.
-    qk = tl.dot(q.to(k.dtype), tl.trans(k), input_precision="ieee") * scale
-    qk = tl.where(mask_n[None, :], qk, float("-inf"))
-    m_ij = tl.maximum(m_i, tl.max(qk, 1))
-    p = tl.exp(qk - m_ij[:, None])
-    alpha = tl.exp(m_i - m_ij)
-    l_i = l_i * alpha + tl.sum(p, 1)
-    acc = acc * alpha[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
-    return m_ij, l_i, acc
 
 
 @triton.jit
@@ -147,7 +139,7 @@ def _paged_kernel(
         page = tl.load(pages_ptr + (offs_n + BLOCK_N) // PAGE_SIZE, offs_n + BLOCK_N < split_end, 0)
         if WINDOW:
             mask_n = mask_n & seen_text(offs_n, text_start, text_end, place, BEHIND, AHEAD)
-        m_i, l_i, acc = _online_softmax_step(q, k, v, mask_n, m_i, l_i, acc, scale)
+        m_i, l_i, acc = softmax_step(q, k, v, mask_n[None, :], m_i, l_i, acc, scale)
     first_head = (token * NUM_KV_HEADS + kv_head) * GROUP
     _store_output(acc, m_i, l_i, out_ptr, split_ptr, first_head, split, GROUP, BLOCK_M // BLOCK_G, HEAD_DIM, NUM_SPLITS)
 
@@ -200,13 +192,13 @@ def paged_attention(
         pool, table, slot, pos, q, k, v, out, splits, *tables, *bounds, table.stride(0), pool.stride(0), pool.stride(2),
         q.stride(0), k.stride(0), v.stride(0), dim**-0.5, eps,
         NUM_KV_HEADS=kv_heads, GROUP=group, BLOCK_G=block_g, BLOCK_M=max(16, block_g), HEAD_DIM=dim, BLOCK_D=block_d,
-        PAGE_SIZE=page_size, BLOCK_N=c.block_n, NUM_SPLITS=c.num_splits, USE_PDL=USE_PDL,
+        PAGE_SIZE=page_size, BLOCK_N=c.block_n, NUM_SPLITS=c.num_splits,
         num_warps=c.num_warps, num_stages=c.num_stages, **constants, **limits,
         **PDL_LAUNCH,
     )  # fmt: skip
     if c.num_splits == 1:
         return out
     _combine_splits_kernel[(q.shape[1], len(q))](
-        splits, out, HEAD_DIM=dim, BLOCK_D=block_d, NUM_SPLITS=c.num_splits, USE_PDL=USE_PDL, num_warps=1, **PDL_LAUNCH
+        splits, out, HEAD_DIM=dim, BLOCK_D=block_d, NUM_SPLITS=c.num_splits, num_warps=1, **PDL_LAUNCH
     )
     return out

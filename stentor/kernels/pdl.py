@@ -1,4 +1,4 @@
-"""Programmatic dependent launch (PDL, from Hopper on).
+"""The GPU for which Triton compiles kernels here, and programmatic dependent launch (PDL, from Hopper on).
 
 A kernel starts while the one before it still runs and brings its weights into the cache. It waits before it touches
 anything that the step computes: weights may be read before `pdl_wait`, nothing else may be read or written. A kernel
@@ -9,17 +9,37 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.backends import backends
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from triton.runtime import driver
 
 from stentor.kernels.gpus import has_pdl
-from stentor.kernels.switches import pdl_enabled
-from stentor.kernels.target import target_arch
+from stentor.kernels.switches import INTERPRETED, config_rows, pdl_enabled
+
+ONE_ORDER = 100
+"""Compute capability below which tensor cores add up every tile of a product in one order: measured on an H200."""
+
+
+def target_arch() -> int:
+    """Its compute capability, such as 90 for sm_90. 0: there is none, or kernels are interpreted."""
+    if INTERPRETED or not backends["nvidia"].driver.is_active():
+        return 0
+    arch: int = driver.active.get_current_target().arch
+    return arch
+
+
+TILES_AGREE: bool = target_arch() < ONE_ORDER
+
+
+def tile_rows(rows: int, fixed: int) -> int:
+    """The number of rows by which a tile of a product is chosen: `fixed` where that could change the bits of a row that
+    must not depend on it."""
+    return rows if TILES_AGREE else config_rows(rows, fixed)
+
 
 USE_PDL: bool = pdl_enabled() and has_pdl(target_arch())
-PDL_LAUNCH: dict[str, bool] = {"launch_pdl": True} if USE_PDL else {}
-"""Launch options of a kernel that calls `pdl_wait`."""
-
-LINE = tl.constexpr(64)  # elements of 16 bits in a cache line
+PDL_LAUNCH: dict[str, bool] = {"USE_PDL": True, "launch_pdl": True} if USE_PDL else {"USE_PDL": False}
+"""Constant and launch option of a kernel that calls `pdl_wait`."""
 
 
 @triton.jit
@@ -28,12 +48,3 @@ def pdl_wait(USE_PDL: tl.constexpr):
     if USE_PDL:
         gdc_launch_dependents()
         gdc_wait()
-
-
-@triton.jit
-def prefetch_l2(weight, start, size, LINES: tl.constexpr):
-    """Prefetch rows of `size` weights that begin at start [N, 1] into the L2 cache, up to LINES cache lines of each."""
-    k = tl.minimum(tl.arange(0, LINES) * LINE, size - 1)[None, :]
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [weight + start + k], dtype=tl.int32, is_pure=False, pack=1
-    )

@@ -13,10 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from stentor.kernels.attention_parts import load_window, seen_text, window_args
 from stentor.kernels.configs import PrefillConfig, prefill_config
 from stentor.kernels.constants import LOG2_E
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
-from stentor.kernels.text_window import load_window, seen_text, window_args
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 from stentor.kernels.types import TextWindow
 
 
@@ -130,6 +130,6 @@ def prefill_attention(
         pool, table, slot, pos, q, out, *bounds, len(q), table.stride(0), pool.stride(0), pool.stride(2), q.stride(0),
         dim**-0.5 * LOG2_E, NUM_KV_HEADS=kv_heads, GROUP=group, BLOCK_G=block_g, BLOCK_T=block_t, TOKENS=tokens,
         HEAD_DIM=dim, BLOCK_D=max(16, triton.next_power_of_2(dim)), PAGE_SIZE=page_size, BLOCK_N=c.block_n,
-        USE_PDL=USE_PDL, num_warps=c.num_warps, num_stages=c.num_stages, **limits, **PDL_LAUNCH,
+        num_warps=c.num_warps, num_stages=c.num_stages, **limits, **PDL_LAUNCH,
     )  # fmt: skip
     return out

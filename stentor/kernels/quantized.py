@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.kernels.gpus import converts_float8
-from stentor.kernels.target import target_arch
+from stentor.kernels.pdl import target_arch
 
 NO_SCALE, PER_OUTPUT, GROUPED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 """How many scales an output has. The last stands for more than one."""

@@ -75,10 +75,6 @@ def linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Ten
         rows.stride(0),
         SCALE=min(scale.shape[1], GROUPED.value),
         BIAS=bias is not None,
-        BLOCK_M=config.block_m,
-        BLOCK_N=config.block_n,
-        BLOCK_K=config.block_k,
-        num_warps=config.num_warps,
-        num_stages=config.num_stages,
+        **config.launch,
     )
     return out.view(*x.shape[:-1], n)

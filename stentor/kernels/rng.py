@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.kernels import constants
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 
 GOLDEN = tl.constexpr(constants.GOLDEN)
 MIX1 = tl.constexpr(constants.MIX1)
@@ -43,7 +43,7 @@ def uniform(seed: Tensor, step: Tensor, draws: int) -> Tensor:
     out = torch.empty(len(seed), draws, dtype=torch.float32, device=seed.device)
     block = min(MAX_BLOCK, triton.next_power_of_2(draws))
     _uniform_kernel[(len(seed), triton.cdiv(draws, block))](
-        seed, step, out, draws, BLOCK=block, USE_PDL=USE_PDL, num_warps=1, **PDL_LAUNCH
+        seed, step, out, draws, BLOCK=block, num_warps=1, **PDL_LAUNCH
     )
     return out
 
@@ -76,6 +76,6 @@ def grid_normal(u: Tensor, outer: int, scale: Tensor, dtype: torch.dtype) -> Ten
     out = torch.empty(batch, count // outer, outer, dtype=dtype, device=u.device)
     _grid_normal_kernel[(batch,)](
         u, scale, out, u.stride(0), count // 2, OUTER=outer, INNER=count // outer, TWO_PI=2.0 * math.pi,
-        BLOCK=triton.next_power_of_2(count // 2), USE_PDL=USE_PDL, num_warps=4, **PDL_LAUNCH,
+        BLOCK=triton.next_power_of_2(count // 2), num_warps=4, **PDL_LAUNCH,
     )  # fmt: skip
     return out

@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stentor.kernels.attention_norm_rope import load_norm_rope, load_norm_rope_halves, norm_rope_args
-from stentor.kernels.configs import FIXED_ROWS, LOCAL_TOKENS, DepthConfig, LocalConfig, depth_config, local_config
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
+from stentor.kernels.attention_parts import load_norm_rope, load_norm_rope_halves, norm_rope_args
+from stentor.kernels.configs import FIXED_ROWS, LOCAL_TOKENS, HeadsConfig, depth_config, local_config
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 from stentor.kernels.switches import config_rows
 from stentor.kernels.types import QKNormRope
 
@@ -77,7 +77,7 @@ def depth_attention(
     k: Tensor,
     v: Tensor,
     qk_norm_rope: QKNormRope | None = None,
-    config: DepthConfig | None = None,
+    config: HeadsConfig | None = None,
 ) -> Tensor:
     """Attention of n new tokens q [B, n, Hq, D] over `length` earlier ones in cache [2, B, S, Hk, D] and, causally,
     each other.
@@ -96,7 +96,7 @@ def depth_attention(
         cache, q, k, v, out, *tables, cache.stride(0), cache.stride(1), length,
         q.stride(0), k.stride(0), v.stride(0), q.stride(1), k.stride(1), v.stride(1), dim**-0.5, eps,
         NUM_KV_HEADS=kv_heads, GROUP=group, HEAD_DIM=dim, BLOCK_D=triton.next_power_of_2(dim),
-        BLOCK_N=block_n, NUM_NEW=new, BLOCK_NEW=triton.next_power_of_2(new), BLOCK_H=c.block_h, USE_PDL=USE_PDL,
+        BLOCK_N=block_n, NUM_NEW=new, BLOCK_NEW=triton.next_power_of_2(new), BLOCK_H=c.block_h,
         num_warps=c.num_warps, **constants, **PDL_LAUNCH,
     )  # fmt: skip
     return out
@@ -155,7 +155,7 @@ def local_attention(
     v: Tensor,
     qk_norm_rope: QKNormRope | None = None,
     first: int = 0,
-    config: LocalConfig | None = None,
+    config: HeadsConfig | None = None,
 ) -> Tensor:
     """Attention in which every token sees every other: q [B, T, Hq, D], k and v [B, S, Hk, D], T and S at most
     LOCAL_TOKENS. For RoPE, keys stand at position 0 and on, queries at `first` and on."""
@@ -169,6 +169,6 @@ def local_attention(
         q, k, v, out, *tables, q.stride(0), k.stride(0), v.stride(0), q.stride(1), k.stride(1), v.stride(1),
         num_queries, num_keys, first, dim**-0.5, eps,
         NUM_KV_HEADS=kv_heads, GROUP=q_heads // kv_heads, BLOCK_H=c.block_h, HEAD_DIM=dim,
-        BLOCK_D=block_d, BLOCK_N=LOCAL_TOKENS, USE_PDL=USE_PDL, num_warps=c.num_warps, **constants, **PDL_LAUNCH,
+        BLOCK_D=block_d, BLOCK_N=LOCAL_TOKENS, num_warps=c.num_warps, **constants, **PDL_LAUNCH,
     )  # fmt: skip
     return out

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.kernels.buffers import empty_aligned
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 from stentor.kernels.types import GatheredRows, RowStatus
 
 MAX_BLOCK = 1024  # elements of a column that a CTA copies
@@ -48,7 +48,7 @@ def gather(idx: Tensor, ints: Tensor, floats: Tensor, frames: Tensor) -> Gathere
     block_numbers = triton.next_power_of_2(max(len(ints), len(floats)))
     _gather_kernel[(batch,)](
         idx, ints, floats, frames, *out, last, ints.shape[1], out[0].stride(0), len(ints), len(floats), size,
-        BLOCK_NUMBERS=block_numbers, BLOCK=triton.next_power_of_2(size), USE_PDL=USE_PDL, num_warps=1, **PDL_LAUNCH,
+        BLOCK_NUMBERS=block_numbers, BLOCK=triton.next_power_of_2(size), num_warps=1, **PDL_LAUNCH,
     )  # fmt: skip
     return GatheredRows(out[0], out[1], last)
 
@@ -135,7 +135,7 @@ def commit(
         last, kept, *heard, frame.stride(0), frame.stride(1), progress.shape[1], frames.shape[1], size,
         HAS_LENGTH=length is not None, HIDES_FRAMES=hidden is not None, STOP_KEEPS_FRAME=stop_keeps,
         IS_FLOAT=frame.is_floating_point(),
-        **status._asdict(), BLOCK=triton.next_power_of_2(size), USE_PDL=USE_PDL, num_warps=1 if size <= 64 else 4,
+        **status._asdict(), BLOCK=triton.next_power_of_2(size), num_warps=1 if size <= 64 else 4,
         **PDL_LAUNCH,
     )  # fmt: skip
     return kept
@@ -162,5 +162,5 @@ def masked_write(idx: Tensor, kept: Tensor, new: Tensor, column: Tensor) -> None
     size = values.shape[1]
     block = min(MAX_BLOCK, triton.next_power_of_2(size))
     _masked_write_kernel[(batch, triton.cdiv(size, block))](
-        idx, kept, values, column, values.stride(0), size, BLOCK=block, USE_PDL=USE_PDL, num_warps=4, **PDL_LAUNCH
+        idx, kept, values, column, values.stride(0), size, BLOCK=block, num_warps=4, **PDL_LAUNCH
     )

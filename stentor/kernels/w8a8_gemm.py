@@ -17,7 +17,7 @@ from torch import Tensor
 from stentor.kernels.buffers import rows_of
 from stentor.kernels.configs import GemmConfig, w8a8_config
 from stentor.kernels.norm_rope import normed
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 from stentor.kernels.switches import INTERPRETED
 
 
@@ -83,7 +83,6 @@ def quantize_rows(x: Tensor, dtype: torch.dtype, norm: tuple[Tensor, float, bool
         CAST_FIRST=weight_after_cast,
         LARGEST=float(largest),
         BLOCK=block,
-        USE_PDL=USE_PDL,
         num_warps=min(16, max(4, block // 512)),
         **PDL_LAUNCH,
     )
@@ -171,8 +170,7 @@ def product(
     added = out if residual is None else residual
     c = config or w8a8_config(m, len(weight))
     if INTERPRETED:
-        # The interpreter runs CTAs one after the other, so it gets few of them.
-        c = c._replace(block_n=min(512, triton.next_power_of_2(len(weight))))
+        c = c.for_interpreter(len(weight), c.block_k)
     _gemm_kernel[(triton.cdiv(len(weight), c.block_n), triton.cdiv(m, c.block_m))](
         x.bits,
         x.scale,
@@ -189,12 +187,7 @@ def product(
         BIAS=bias is not None,
         ADD=residual is not None,
         EVEN_K=k % c.block_k == 0,
-        BLOCK_M=c.block_m,
-        BLOCK_N=c.block_n,
-        BLOCK_K=c.block_k,
-        USE_PDL=USE_PDL,
-        num_warps=c.num_warps,
-        num_stages=c.num_stages,
+        **c.launch,
         **PDL_LAUNCH,
     )
     return out

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from stentor.kernels.attention_parts import softmax_step
 from stentor.kernels.configs import WINDOW, WindowConfig
 
 
@@ -64,13 +65,7 @@ def _window_kernel(
         k = tl.load(k_ptr + k_base + rows * stride_kt + offs_d[None, :], mask_kv, 0.0)
         v = tl.load(v_ptr + v_base + rows * stride_vt + offs_d[None, :], mask_kv, 0.0)
         seen = mask_n[None, :] & (key[None, :] <= pos[:, None]) & (key[None, :] > pos[:, None] - window)
-        qk = tl.where(seen, tl.dot(q, tl.trans(k), input_precision="ieee") * scale, float("-inf"))
-        m_ij = tl.maximum(m_i, tl.max(qk, 1))
-        p = tl.exp(qk - m_ij[:, None])
-        alpha = tl.exp(m_i - m_ij)
-        l_i = l_i * alpha + tl.sum(p, 1)
-        acc = acc * alpha[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
-        m_i = m_ij
+        m_i, l_i, acc = softmax_step(q, k, v, seen, m_i, l_i, acc, scale)
     out_base = (batch * num_queries + offs_m[:, None]) * (NUM_HEADS * HEAD_DIM) + head * HEAD_DIM + offs_d[None, :]
     l_i = tl.where(l_i == 0.0, 1.0, l_i)  # rows of padding may have seen nothing
     tl.store(out_ptr + out_base, (acc / l_i[:, None]).to(out_ptr.dtype.element_ty), mask_m[:, None] & mask_d)

@@ -92,6 +92,25 @@ class ResidualUnit(nn.Module):
         return convolve(pointwise, convolve(dilated, x, state, before=before, after=after), state, residual=x)
 
 
+class DownsampleBlock(nn.Module):
+    """DAC's encoder block: three residual units, Snake, a strided convolution.
+
+    x [B, inputs, n] -> [B, outputs, n / stride]. What stands behind these in `block` is not run.
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int, depthwise: bool = False) -> None:
+        super().__init__()
+        units = [ResidualUnit(inputs, d, depthwise) for d in DILATIONS]
+        down = CausalConv1d(inputs, outputs, 2 * stride, stride=stride, left=stride)
+        self.block = nn.ModuleList([*units, Snake(inputs), down])
+
+    def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
+        *units, act, down = self.block[: len(DILATIONS) + 2]
+        for unit in units:
+            x = unit(x, state)
+        return convolve(down, x, state, before=act)
+
+
 class UpsampleBlock(nn.Module):
     """DAC's decoder block: Snake, a transposed convolution with `stride` outputs per input, three residual units.
 

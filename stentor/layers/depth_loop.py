@@ -1,14 +1,16 @@
 """Codebooks after the first of a frame: one sample each of a small transformer, with a fresh KV cache per frame.
 
-Names are those of the checkpoints that have it: Qwen's talkers call it `code_predictor`.
+Its first pass takes two tokens, the backbone's state and the first code: both are known. Names are those of the
+checkpoints that have it: Qwen's talkers call it `code_predictor`.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.kernels.buffers import empty_aligned
@@ -23,18 +25,12 @@ from stentor.layers.transformer import Stack, StackConfig
 ROWS_PER_PASS = 8192
 
 
-class TextProjection(nn.Module):
+class TextProjection(nn.Sequential):
     """Text width to the backbone's width: linear, SiLU, linear."""
 
     def __init__(self, inputs: int, inner: int, outputs: int) -> None:
-        super().__init__()
-        self.linear_fc1 = nn.Linear(inputs, inner)
-        self.linear_fc2 = nn.Linear(inner, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x [..., inputs] -> [..., outputs]."""
-        out: Tensor = self.linear_fc2(F.silu(self.linear_fc1(x)))
-        return out
+        first, second = nn.Linear(inputs, inner), nn.Linear(inner, outputs)
+        super().__init__(OrderedDict(linear_fc1=first, act=nn.SiLU(), linear_fc2=second))
 
 
 def project(module: nn.Module, table: Tensor) -> Tensor:
@@ -90,7 +86,7 @@ class Tables:
 
 
 class FrameBuffers(NamedTuple):
-    """A frame while it is made: codes [codebooks, B] int32, and the predictor's first two tokens x [B, 2, H]."""
+    """A frame while it is made: codes [codebooks, B], and the predictor's first two tokens x [B, 2, H]."""
 
     codes: Tensor
     x: Tensor
@@ -99,20 +95,32 @@ class FrameBuffers(NamedTuple):
 
 
 class DepthLoop:
-    """The predictor, ready to run inside the step."""
+    """The transformer of a frame's codes, ready to run inside the step.
+
+    heads [codebooks - 1, vocab, hidden]. table, starts: inputs, as in `Tables`. `project` maps the backbone's state to
+    the loop's width. codes: dtype of a frame. draw: sampler of the codes after the first.
+    """
 
     def __init__(
-        self, c: StackConfig, stack: Stack, heads: Tensor, project: nn.Module, tables: Tables, rope: Rope
+        self,
+        c: StackConfig,
+        stack: Stack,
+        heads: Tensor,
+        project: nn.Module,
+        table: Tensor,
+        starts: Sequence[int],
+        rope: Rope,
+        codes: torch.dtype = torch.int32,
+        draw: Callable[[Tensor, SamplingParams, SampleOut], None] = sample_into,
     ) -> None:
-        """heads [codebooks - 1, vocab, hidden]. `project` maps the backbone's state to the predictor's width."""
         self._stack, self._heads, self._project = stack, heads, project
-        self._table, self._starts, self._rope = tables.depth, tables.starts, rope
+        self._table, self._starts, self._rope, self._codes, self._draw = table, starts, rope, codes, draw
         self._pos = torch.arange(len(heads) + 1, device=heads.device)
         self._shape = (c.layers, c.kv_heads, c.head_dim)
 
     def start(self, h: Tensor) -> FrameBuffers:
         """The buffers of a frame after the backbone's output h [B, H]."""
-        codes = empty_aligned(len(self._heads) + 1, len(h), torch.int32, h.device)
+        codes = empty_aligned(len(self._heads) + 1, len(h), self._codes, h.device)
         x = h.new_empty(len(h), 2, self._table.shape[1])
         return FrameBuffers(codes, x, SampleOut(codes[0], self._table, x, self._projected(h)))
 
@@ -128,7 +136,7 @@ class DepthLoop:
             if g + 1 < steps:
                 x = x.new_empty(batch, 1, x.shape[2])
                 out = SampleOut(codes[g + 1], self._book(g + 1), x)
-            sample_into(logits, SamplingParams(u[:, g], temperature, top_k, top_p), out)
+            self._draw(logits, SamplingParams(u[:, g], temperature, top_k, top_p), out)
         return codes.T
 
     def _book(self, g: int) -> Tensor:

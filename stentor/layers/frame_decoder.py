@@ -41,6 +41,7 @@ class FrameDecoderConfig:
     theta: float
     window: int
     latent: int
+    codebook_dim: int = 0  # width of what the codebooks give, where it is not `latent`
     codebook_size: int
     codebooks: int
     width: int  # channels before the first up-sampling block
@@ -165,8 +166,8 @@ class UpBlock(nn.Module):
 
 
 class FrameDecoder(nn.Module):
-    """The decoder behind its codebooks. A subclass says how codes become what the transformer takes, in its own
-    `pre_transformer`, and calls `add_convolutions` in the order of its checkpoint."""
+    """The decoder behind its codebooks. A subclass has a `pre_transformer`, says in `latents` what that takes, and
+    calls `add_convolutions` in the order of its checkpoint."""
 
     table: Tensor
     offset: Tensor
@@ -211,6 +212,18 @@ class FrameDecoder(nn.Module):
     def embed(self, codes: Tensor) -> Tensor:
         """codes [B, n, codebooks] -> the sums of their rows [B, n, width]."""
         return F.embedding(codes + self.offset, self.table).sum(-2).to(self.dtype)
+
+    def latents(self, codes: Tensor, state: StreamingState | None) -> Tensor:
+        """codes [B, n, codebooks] -> what the transformer takes [B, n, latent]."""
+        return self.embed(codes)
+
+    def forward(
+        self, codes: Tensor, pos: Tensor, state: StreamingState | None = None, heard: int | None = None
+    ) -> Tensor:
+        """codes [B, n, codebooks] at frame positions pos [B, n] -> samples [B, n * hop] in [-1, 1], or of the last
+        `heard` frames. The transformer takes all frames, and the convolutions only these."""
+        x = self.attended(self.latents(codes, state), pos, state)
+        return self.samples(x, pos, state) if heard is None else self.samples(x[:, -heard:], pos[:, -heard:], state)
 
     def attended(self, x: Tensor, pos: Tensor, state: StreamingState | None) -> Tensor:
         """Windowed self-attention over frames x [B, n, latent] at positions pos [B, n]."""

@@ -113,3 +113,11 @@ def some_outputs(layer: nn.Linear, x: Tensor, start: int, stop: int) -> Tensor:
     if scale is not None:
         return linear(x, layer.weight[start:stop], None, scale[start:stop])
     return product(x, layer.weight[start:stop])
+
+
+def linear_gelu(layer: nn.Linear, x: Tensor) -> Tensor:
+    """x [..., in] -> [..., out]."""
+    if x.is_cuda and layer.bias is not None:  # inside the product
+        flat = torch._addmm_activation(layer.bias, x.flatten(0, -2), layer.weight.T, use_gelu=True)
+        return flat.view(*x.shape[:-1], -1)
+    return F.gelu(layer(x), approximate="tanh")

@@ -110,7 +110,8 @@ class Block(nn.Module):
         self.input_layernorm = RMSNorm(c.hidden, c.eps)
         self.self_attn = Attention(c)
         self.post_attention_layernorm = RMSNorm(c.hidden, c.eps)
-        self.mlp = SwiGLU(c.hidden, c.ffn) if c.experts is None else _experts(c.hidden, c.experts)
+        e = c.experts
+        self.mlp = SwiGLU(c.hidden, c.ffn) if e is None else Experts(c.hidden, e, SwiGLU(c.hidden, e.shared))
 
     def forward(
         self, x: Tensor, delta: Tensor | None, layer: int, attend: Attend, positions: RopePositions | None
@@ -118,7 +119,7 @@ class Block(nn.Module):
         """(x, delta) stand for x + delta, or for x if delta is None. Returns the same for the output of this layer."""
         if delta is None and self.fuses(x):
             # Its last product adds the residual, so there is no delta for the next block.
-            return self._fused_forward(x, layer, attend, positions), None
+            return self.fused_after(x, self.self_attn.attend(self.fused_qkv(x), layer, attend, positions)), None
         x, h = self.input_layernorm.add_norm(x, delta)
         attention, norm = self.self_attn, self.post_attention_layernorm
         attended = attention.attend(attention.qkv_proj(h), layer, attend, positions)
@@ -133,9 +134,6 @@ class Block(nn.Module):
     def linear_layers(self) -> tuple[nn.Linear, ...]:
         return self.self_attn.qkv_proj, self.self_attn.o_proj, *self.mlp.linear_layers
 
-    def _fused_forward(self, x: Tensor, layer: int, attend: Attend, positions: RopePositions | None) -> Tensor:
-        return self.fused_after(x, self.self_attn.attend(self.fused_qkv(x), layer, attend, positions))
-
     def fused_qkv(self, x: Tensor) -> Tensor:
         """x [..., hidden] that `fuses` is true of -> the output of `qkv_proj`, norm included."""
         return fused_layer(x, self.self_attn.qkv_proj, norm=self.input_layernorm.kernel_args)
@@ -144,10 +142,6 @@ class Block(nn.Module):
         """The rest of the layer, from x [..., hidden] and the input of `o_proj`."""
         x = fused_layer(attended, self.self_attn.o_proj, residual=x)
         return self.mlp.fused(x, x, self.post_attention_layernorm.kernel_args)
-
-
-def _experts(hidden: int, c: ExpertsConfig) -> Experts:
-    return Experts(hidden, c, SwiGLU(hidden, c.shared))
 
 
 def fuses_layers(x: Tensor, *layers: nn.Linear) -> bool:

@@ -25,6 +25,7 @@ from stentor.layers.types import CodecCall, Column, Launch, State, eager
 from stentor.models.codec_timing import CAUSAL, CodecTiming
 from stentor.models.info import ModelInfo, SpeechRequest
 from stentor.text.front_end import Check
+from stentor.text.marks import has_words
 
 if TYPE_CHECKING:
     from stentor.models.info import Adapter
@@ -405,3 +406,26 @@ class SpeechModel(Protocol):
         """Backbone output [B, ...] and uniforms u [B, draws] in (0, 1) -> frame `step`. Captured: no value is read on
         the host."""
         ...
+
+
+class Prompts(Protocol):
+    """Requests to prompts for one checkpoint. Host only, any thread."""
+
+    def references(self, request: SpeechRequest) -> list[VoiceSource]: ...
+    def build(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt: ...
+
+
+class Prompted:
+    """The members of a SpeechModel before its tensors, by a builder of prompts and for text of every script."""
+
+    spec: ModelSpec
+    prompts: Prompts
+
+    def references(self, request: SpeechRequest) -> list[VoiceSource]:
+        return self.prompts.references(request)
+
+    def prompt(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
+        return self.prompts.build(request, voices)
+
+    def speakable(self, text: str, check: Check) -> bool:
+        return has_words(text, self.spec.marks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import inf
 from sys import float_info
 from typing import Any
@@ -61,6 +61,13 @@ class ConfigReader:
         value = self._get(key, default)
         if not isinstance(value, str):
             raise self.error(key, f"must be a string, got {shown(value)}")
+        return value
+
+    def choice(self, key: str, allowed: Collection[str], default: str | None = None) -> str:
+        """One of some strings."""
+        value = self.text(key, default)
+        if value not in allowed:
+            raise self.error(key, f"must be one of {', '.join(allowed)}, got {value!r}")
         return value
 
     def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:

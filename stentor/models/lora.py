@@ -22,6 +22,8 @@ from stentor.models.weights import checkpoint_names
 
 ADAPTER_OPTIONS = ("loras", "max_loras", "max_lora_rank", "lora_targets")
 """Load options of a family whose requests may name adapters."""
+USUAL_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
+"""Layers that get slots for adapters where nothing else is asked for."""
 USUAL_RANK, MOST_RANK, MOST_SLOTS = 32, 256, 1024
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from stentor.config import QUANTIZATIONS, check_quantization
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.linear import Linear, QuantizedLinear
-from stentor.layers.packed_linear import PackedLinear
+from stentor.layers.packed import PackedLinear
 from stentor.layers.quantized import LARGEST, dequantize, quantize
 from stentor.models.weights import checkpoint_names
 
@@ -103,7 +103,7 @@ def place_quantized(
 def pack_layers(
     net: nn.Module, stacks: Iterable[str], tensors: Mapping[str, Tensor], pool: Executor
 ) -> dict[str, Tensor]:
-    """Pack the linear layers of these stacks of `net` in 16 bits, for a device that `packed_linear.packs` is true of.
+    """Pack the linear layers of these stacks of `net` in 16 bits, for a device that `packed.packs` is true of.
 
     net: on the meta device, in float32. stacks, tensors: as in `place_quantized`, of which this returns what was not
     packed. A layer that has a bias, or whose tensors are not all there in the right shapes, stays for `load_weights`.

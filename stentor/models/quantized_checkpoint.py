@@ -72,7 +72,7 @@ def _check_compressed(settings: ConfigReader) -> None:
         value = settings.data.get(name)
         if value and not (isinstance(value, dict) and value.get("format") == "dense"):
             raise settings.error(name, f"is not supported, got {value!r}")
-    _one_of(settings, "format", FORMATS, FORMATS[0])
+    settings.choice("format", FORMATS, FORMATS[0])
     groups = settings.section("config_groups")
     for name in groups.data:
         group = groups.section(name)
@@ -80,7 +80,7 @@ def _check_compressed(settings: ConfigReader) -> None:
             if group.data.get(part) is not None:
                 raise group.error(part, "must be null: only weights may be quantised")
         if group.data.get("format") is not None:
-            _one_of(group, "format", FORMATS, FORMATS[0])
+            group.choice("format", FORMATS, FORMATS[0])
         _check_scheme(group.section("weights"))
 
 
@@ -88,19 +88,13 @@ def _check_scheme(weights: ConfigReader) -> None:
     """Check what compressed-tensors says about the weights of a group of layers."""
     if weights.integer("num_bits", 8) != 8:
         raise weights.error("num_bits", f"must be 8, got {weights.data['num_bits']}")
-    _one_of(weights, "type", ("int", "float"), "int")
-    _one_of(weights, "strategy", ("channel", "group", "tensor"), "channel")
+    weights.choice("type", ("int", "float"), "int")
+    weights.choice("strategy", ("channel", "group", "tensor"), "channel")
     for name, wanted in (("symmetric", True), ("dynamic", False)):
         if weights.flag(name, wanted) is not wanted:
             raise weights.error(name, f"must be {str(wanted).lower()}")
     if weights.data.get("actorder") not in (None, False, "weight", "static"):
         raise weights.error("actorder", f"must be null, weight or static, got {weights.data['actorder']!r}")
-
-
-def _one_of(section: ConfigReader, name: str, allowed: tuple[str, ...], usual: str) -> None:
-    value = section.text(name, usual)
-    if value not in allowed:
-        raise section.error(name, f"must be one of {', '.join(allowed)}, got {value!r}")
 
 
 def _compressed(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:

@@ -26,6 +26,30 @@ RELEASED = "released.json"
 MOST_SEED = 2**63 - 1
 
 
+def _fill(
+    self: Source,
+    module: nn.Module,
+    tensors: Mapping[str, Tensor],
+    where: str,
+    device: torch.device,
+    number: int = 0,
+    ignore: Iterable[str] = (),
+    file_name: Callable[[str], str] = same_name,
+    eight_bits: EightBits = ONLY_WIDENED,
+) -> None:
+    """Load `tensors` into a module on the meta device (`place_quantized`, `load_weights`), or draw its weights.
+
+    number: of the module. Random weights draw those of different numbers from different seeds.
+    """
+    stacks, dtype, depth = eight_bits.stacks, eight_bits.dtype, eight_bits.depth
+    if isinstance(self, RandomWeights):
+        quantize_layers(module, stacks, dtype, depth)
+        initialize_dummy_weights(module, device, self.seed + number, self.gain, self.constants)
+    else:
+        placed = place_quantized(module, stacks, tensors, dtype, where, device, depth)
+        load_weights(module, placed, where, device, ignore, file_name)
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A directory in the released layout. config: its config.json, empty where there is none."""
@@ -51,23 +75,7 @@ class Checkpoint:
         """Read tensors from the directory."""
         return dict(read(self.path))
 
-    def fill(
-        self,
-        module: nn.Module,
-        tensors: Mapping[str, Tensor],
-        where: str,
-        device: torch.device,
-        number: int = 0,
-        ignore: Iterable[str] = (),
-        file_name: Callable[[str], str] = same_name,
-        eight_bits: EightBits = ONLY_WIDENED,
-    ) -> None:
-        """Load `tensors` into a module on the meta device (`place_quantized`, `load_weights`).
-
-        number: of the module, for random weights, which draw those of different numbers from different seeds.
-        """
-        placed = place_quantized(module, eight_bits.stacks, tensors, eight_bits.dtype, where, device, eight_bits.depth)
-        load_weights(module, placed, where, device, ignore, file_name)
+    fill = _fill
 
 
 @dataclass(frozen=True)
@@ -106,20 +114,7 @@ class RandomWeights:
         """Return no tensors."""
         return {}
 
-    def fill(
-        self,
-        module: nn.Module,
-        tensors: Mapping[str, Tensor],
-        where: str,
-        device: torch.device,
-        number: int = 0,
-        ignore: Iterable[str] = (),
-        file_name: Callable[[str], str] = same_name,
-        eight_bits: EightBits = ONLY_WIDENED,
-    ) -> None:
-        """Draw the weights of a module on the meta device, from the seed plus `number`."""
-        quantize_layers(module, eight_bits.stacks, eight_bits.dtype, eight_bits.depth)
-        initialize_dummy_weights(module, device, self.seed + number, self.gain, self.constants)
+    fill = _fill
 
 
 Source = Checkpoint | RandomWeights

@@ -181,6 +181,17 @@ def errors_name(source: object) -> Iterator[None]:
         raise CheckpointError(f"{source}: {e}") from e
 
 
+WEIGHT_NORM = {".parametrizations.weight.original0": ".weight_g", ".parametrizations.weight.original1": ".weight_v"}
+"""Names in torch's newer style of weight norm, and in the older."""
+
+
+def renamed(name: str, parts: Mapping[str, str]) -> str:
+    """A name in which parts are replaced, one after the other."""
+    for old, new in parts.items():
+        name = name.replace(old, new)
+    return name
+
+
 def fold_weight_norm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Replace `x.weight_g`, `x.weight_v` by `x.weight` = g * v / ||v|| (norm over all dims but the first).
 

@@ -10,7 +10,7 @@ from stentor.kernels.constants import NO_ID
 from stentor.kernels.types import SampleOut, SamplingParams
 from stentor.layers.sampling import sample, sample_into
 from stentor.models.base import Emit
-from stentor.models.fish_s2.sampling import rank, sample_ranked
+from stentor.models.fish_s2.language_model import rank, sample_ranked
 from tests.engine.test_engine import LONG, assert_all_free, assert_equal, toy
 from tests.helpers.tiny import Bench, checkpoint
 

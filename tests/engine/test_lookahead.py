@@ -21,8 +21,8 @@ from stentor.engine.scheduling.audio_scheduler import AudioJob, AudioScheduler, 
 from stentor.engine.scheduling.sequence import STOPPED, Phase
 from stentor.layers.types import Column
 from stentor.models.codec_timing import CodecTiming
+from stentor.models.toy.codec import LookaheadCodec
 from stentor.models.toy.config import BOOK, DELAY, GRID, HOP, LATENT, LONG_PREFIX, LOOKAHEAD, PAGES
-from stentor.models.toy.lookahead_codec import LookaheadCodec
 from stentor.models.toy.spec import make_spec
 from tests.helpers.captured import Replay
 from tests.helpers.fake_device import FakeDevice, SlowCodec, all_free, scheduler

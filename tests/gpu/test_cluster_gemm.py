@@ -9,8 +9,8 @@ from torch.nn.functional import silu
 from benchmarks.kernels.tile_search import cluster_candidates
 from stentor.kernels import hopper_gemm
 from stentor.kernels.cuda_cpp.launch import available_on
-from stentor.kernels.cuda_cpp.operands import Operands
 from stentor.kernels.cuda_cpp.product import Product
+from stentor.kernels.hopper_gemm import Operands
 from stentor.layers.quantized import dequantize, quantize
 
 pytestmark = pytest.mark.gpu

@@ -9,8 +9,8 @@ from torch.nn.functional import linear, silu
 from benchmarks.kernels.tile_search import tile
 from stentor.kernels import hopper_gemm
 from stentor.kernels.cuda_cpp.launch import available_on
-from stentor.kernels.cuda_cpp.operands import DTYPES, weight_type
 from stentor.kernels.cuda_cpp.product import Product
+from stentor.kernels.hopper_gemm import DTYPES, weight_type
 from stentor.kernels.linear import problem, select
 from stentor.layers.norm import RMSNorm
 from stentor.layers.quantized import dequantize, quantize

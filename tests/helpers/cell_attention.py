@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stentor.models.cosyvoice3.codec_keys import KeptKeys, Turns
+from stentor.models.cosyvoice3.codec_flow import KeptKeys, Turns
 from stentor.models.cosyvoice3.hopper_attention import HEAD_DIM, Pages
 
 HEADS, FRAMES, PAGES, STEPS, BLOCKS = 2, 50, 8, 2, 3

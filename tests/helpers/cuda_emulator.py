@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from stentor.kernels.cuda_cpp.nvrtc import SOURCES, defines
+from stentor.kernels.cuda_cpp.launch import SOURCES, defines
 
 EMULATOR = Path(__file__).parents[1] / "kernels" / "emulator"
 

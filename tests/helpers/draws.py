@@ -15,7 +15,7 @@ from torch import Tensor
 
 from stentor.kernels import Kernel, switches
 from stentor.layers import frame_codes, sampling
-from stentor.models.fish_s2 import sampling as ranked_sampling
+from stentor.models.fish_s2 import language_model as ranked_sampling
 from tests.helpers.levels import unlike
 from tests.helpers.tiny import Bench
 

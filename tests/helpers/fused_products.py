@@ -9,9 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stentor.kernels import hopper_gemm, linear
-from stentor.kernels.cuda_cpp.cluster import ClusterTile
-from stentor.kernels.cuda_cpp.operands import WEIGHTS
-from stentor.kernels.cuda_cpp.product import Tile
+from stentor.kernels.cuda_cpp.product import ClusterTile, Tile
+from stentor.kernels.hopper_gemm import WEIGHTS
 from stentor.kernels.linear import Backend, Choice, Problem
 from stentor.kernels.switches import CUDA_CPP
 from stentor.layers.quantized import dequantize

@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib
 import os
 from importlib.util import find_spec
+from pkgutil import iter_modules
 
 import pytest
 import torch
 from torch import Tensor
 
-from stentor.kernels import MODULES  # reads TRITON_INTERPRET before it is set here: kernels serve no other test
+from stentor import kernels  # reads TRITON_INTERPRET before it is set here: kernels serve no other test
 
 if find_spec("triton") is None:
     pytest.skip("Triton is not installed (pip install stentor[cuda])", allow_module_level=True)
@@ -24,14 +25,15 @@ DTYPES = [torch.float32, torch.bfloat16]
 DOTS = DTYPES if DEVICE == "cuda" else [torch.float32]  # interpreted, tl.dot has no bfloat16
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1.2e-2 if DEVICE == "cuda" else 3e-2}  # the interpreter truncates
 FAMILIES = ("cosyvoice3", "fish_s2", "voxcpm2")
-COSYVOICE = ("attention_kernels", "whole_attention_kernels", "live_text_kernels")
+COSYVOICE = ("attention_kernels", "live_text_kernels")
 MORE = ("stentor.models.dots_tts.codec_kernels", *(f"stentor.models.cosyvoice3.{m}" for m in COSYVOICE))
 
 
 def _interpret() -> None:
     """Import the kernels interpreted, and prepare the interpreter."""
     os.environ["TRITON_INTERPRET"] = "1"
-    for name in (*(f"stentor.kernels.{m}" for m in MODULES), *(f"stentor.models.{f}.kernels" for f in FAMILIES), *MORE):
+    own = (m.name for m in iter_modules(kernels.__path__, "stentor.kernels.") if not m.ispkg)
+    for name in (*own, *(f"stentor.models.{f}.kernels" for f in FAMILIES), *MORE):
         importlib.import_module(name)
     os.environ.pop("TRITON_INTERPRET")
     from tests.helpers.interpreter import prepare

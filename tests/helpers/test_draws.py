@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from stentor import TTS
-from stentor.models.fish_s2 import sampling
+from stentor.models.fish_s2 import language_model as sampling
 from tests.helpers.draws import Draw, Led, apart, drawing
 from tests.helpers.tiny import Bench, checkpoint
 

@@ -17,7 +17,6 @@ from stentor.kernels import (
     gemv,
     kv_cache,
     lora,
-    modulated_norm,
     norm_rope,
     paged_attention,
     prefill_attention,
@@ -114,7 +113,7 @@ def frames(dtype: torch.dtype, rows: int, norms: bool, kept: bool) -> None:
 def modulated(dtype: torch.dtype, adds: bool, constant: bool) -> None:
     x, table = meta(64, 10, 1024, dtype=dtype), meta(64, 6, 1024, dtype=dtype)
     row = meta(1024, dtype=dtype) if constant else table[:, 2]
-    modulated_norm.add_norm(x[:, -4:], x[:, -4:] if adds else None, row, row, row, 1e-6, constant)
+    norm_rope.add_modulated_norm(x[:, -4:], x[:, -4:] if adds else None, row, row, row, 1e-6, constant)
 
 
 def windowed(dtype: torch.dtype) -> None:

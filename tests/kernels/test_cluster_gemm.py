@@ -10,16 +10,15 @@ import pytest
 from torch import Tensor
 
 from benchmarks.kernels.tile_search import cluster_candidates, fits
-from stentor.kernels.cuda_cpp import nvrtc
-from stentor.kernels.cuda_cpp.cluster import ClusterTile
-from stentor.kernels.cuda_cpp.product import SHARED_BYTES, Product
+from stentor.kernels.cuda_cpp import launch
+from stentor.kernels.cuda_cpp.product import SHARED_BYTES, ClusterTile, Product
 from tests.helpers.cuda_emulator import emulated
 from tests.kernels.test_skinny_gemm import empty, error, operands
 
 if shutil.which("g++") is None:
     pytest.skip("g++ is not installed", allow_module_level=True)
 
-SOURCE = nvrtc.SOURCES / "cluster_gemm.cu"
+SOURCE = launch.SOURCES / "cluster_gemm.cu"
 CASES = {
     "norm and gate, some rows in a second CTA": (
         Product(512, 64, "bf16", norm=True, gate=True), ClusterTile(16, 2, 2, 4), 19
@@ -63,9 +62,9 @@ def test_candidates_fit_and_differ() -> None:
     assert not fits(replace(found[0], splits=3), p)
 
 
-@pytest.mark.skipif(not nvrtc.available(), reason="cuda-bindings and NVRTC are not installed")
+@pytest.mark.skipif(not launch.available(), reason="cuda-bindings and NVRTC are not installed")
 def test_the_kernel_compiles_for_a_hopper_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvrtc, "CACHE", tmp_path)
+    monkeypatch.setattr(launch, "CACHE", tmp_path)
     p = Product(1024, 4096, "bf16", norm=True, gate=True)
     macros = {**cluster_candidates(p, 88)[0].macros(p), "PDL": 1}
-    assert nvrtc.Compiler().begin(SOURCE, macros, "sm_90a").result()[:4] == b"\x7fELF"
+    assert launch.Compiler().begin(SOURCE, macros, "sm_90a").result()[:4] == b"\x7fELF"

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
-from stentor.kernels.modulated_norm import add_norm
+from stentor.kernels.norm_rope import add_modulated_norm
 from tests.helpers.kernel_tests import DTYPES, close, random
 
 pytestmark = pytest.mark.usefixtures("kernel_test")
@@ -24,7 +24,7 @@ def formula(x: Tensor, delta: Tensor | None, gate: Tensor, scale: Tensor, shift:
 
 
 def check(x: Tensor, delta: Tensor | None, *numbers: Tensor) -> None:
-    for got, want in zip(add_norm(x, delta, *numbers, EPS), formula(x, delta, *numbers), strict=True):
+    for got, want in zip(add_modulated_norm(x, delta, *numbers, EPS), formula(x, delta, *numbers), strict=True):
         close(got, want)
 
 

@@ -7,7 +7,7 @@ import torch
 
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
 from stentor.kernels import short_attention
-from stentor.kernels.configs import LocalConfig
+from stentor.kernels.configs import HeadsConfig
 from stentor.kernels.types import QKNormRope
 from stentor.layers.attention import DepthKV, sdpa
 from stentor.layers.qk_norm_rope import NormRope
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("kernel_test")
 
 
 @pytest.mark.parametrize("dtype", DOTS)
-@pytest.mark.parametrize("config", [LocalConfig(1, 1), LocalConfig(2, 2), LocalConfig(4, 4)])
+@pytest.mark.parametrize("config", [HeadsConfig(1, 1), HeadsConfig(2, 2), HeadsConfig(4, 4)])
 def test_short_sequences_give_the_same_however_many_heads_a_program_serves(dtype, config):
     q, k, v = (random(3, 11, n, 64, dtype=dtype) for n in (8, 2, 2))
     rope = Rope(angles(64, 16, 1e4), torch.bfloat16, False, True).to(DEVICE)

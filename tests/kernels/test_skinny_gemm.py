@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.kernels.tile_search import candidates, tile
-from stentor.kernels.cuda_cpp import nvrtc
-from stentor.kernels.cuda_cpp.operands import Operands
+from stentor.kernels.cuda_cpp import launch
 from stentor.kernels.cuda_cpp.product import SHARED_BYTES, ElementType, Product, Tile, WeightType
+from stentor.kernels.hopper_gemm import Operands
 from stentor.layers.quantized import dequantize, quantize
 from tests.helpers.cuda_emulator import emulated
 
@@ -63,7 +63,7 @@ def empty(rows: int, columns: int, p: Product) -> Tensor:
 
 def skinny(p: Product, t: Tile, o: Operands, folder: Path) -> Tensor:
     out = empty(len(o.x), p.n, p)
-    source = nvrtc.SOURCES / f"{t.source(p)}.cu"
+    source = launch.SOURCES / f"{t.source(p)}.cu"
     emulated(source, t.macros(p), folder)(t.grid(p, len(o.x)), t.shared_bytes(p), o.arguments(out))
     return out
 
@@ -138,12 +138,12 @@ def test_a_row_is_the_same_in_any_company_and_with_any_tile(weight: WeightType, 
             assert torch.equal(skinny(p, candidates(p, row_tiles)[i], operands(p, rows), folder)[0], alone[0])
 
 
-@pytest.mark.skipif(not nvrtc.available(), reason="cuda-bindings and NVRTC are not installed")
+@pytest.mark.skipif(not launch.available(), reason="cuda-bindings and NVRTC are not installed")
 @pytest.mark.parametrize("weight", ["same", "int8"])
 def test_kernels_compile_for_a_hopper_gpu(weight: WeightType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvrtc, "CACHE", tmp_path)
+    monkeypatch.setattr(launch, "CACHE", tmp_path)
     p = Product(2048, 6144, "bf16", norm=True, gate=True, weight=weight)
     for rows in (1, 16):
         t = tile(p, rows)
-        source, macros = nvrtc.SOURCES / f"{t.source(p)}.cu", {**t.macros(p), "PDL": 1}
-        assert nvrtc.Compiler().begin(source, macros, "sm_90a").result()[:4] == b"\x7fELF"
+        source, macros = launch.SOURCES / f"{t.source(p)}.cu", {**t.macros(p), "PDL": 1}
+        assert launch.Compiler().begin(source, macros, "sm_90a").result()[:4] == b"\x7fELF"

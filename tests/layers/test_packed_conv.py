@@ -11,14 +11,15 @@ from torch import Tensor, nn
 
 from stentor.layers.codec_blocks import UpsampleBlock
 from stentor.layers.conv import CausalConv1d, StreamingState, state_columns
-from stentor.layers.packed_conv import (
+from stentor.layers.packed import (
     PackedConv1d,
     PackedConvTranspose1d,
+    PackedLinear,
     PackedTaps1d,
     RowsConv1d,
     pack_convolutions,
+    packs,
 )
-from stentor.layers.packed_linear import PackedLinear, packs
 from stentor.models.dummy import random_init
 
 CPU = torch.device("cpu")

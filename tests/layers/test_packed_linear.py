@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from stentor.layers.linear import Linear
-from stentor.layers.packed_linear import PackedLinear, pack_linears, packs
+from stentor.layers.packed import PackedLinear, pack_linears, packs
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.skipif(not packs(CPU, torch.float32), reason="this CPU or torch has no such product")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import silu
 
 from stentor.engine.running.codec_state import CodecStateTable
 from stentor.engine.running.prefill_batch import build_eager_batch, pieces_of
@@ -128,7 +129,8 @@ class Pair:
         if self.family == "voxcpm2":
             net = [b.model.net for b in (self.ref, self.dut)]
             self.note("flow condition", torch.stack(net[0].conditions(*h)), torch.stack(net[1].conditions(*h_there)))
-            self.note("stop logits", net[0].stop_logits(h[0]), net[1].stop_logits(h_there[0]))
+            logits = [n.stop_head(silu(n.stop_proj(x[0]))) for n, x in zip(net, (h, h_there), strict=True)]
+            self.note("stop logits", *logits)
             for tokens, patch, want in asked:
                 there = tokens.to(DEVICE, torch.bfloat16)
                 self.note("flow network", want, self.dut.model.dit(there, patch, self.dut.model.net.rope))

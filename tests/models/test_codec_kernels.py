@@ -17,10 +17,8 @@ from stentor.layers.frame_decoder import FrameCodec
 from stentor.layers.transformer import StackConfig
 from stentor.models.base import Codec
 from stentor.models.dummy import initialize_dummy_weights, random_init
-from stentor.models.fish_s2.codec import FishCodec
-from stentor.models.fish_s2.codec_config import RELEASED, stack_config
-from stentor.models.qwen3_tts.codec_decoder import Decoder
-from stentor.models.qwen3_tts.codec_encoder import Encoder
+from stentor.models.fish_s2.codec import RELEASED, FishCodec, stack_config
+from stentor.models.qwen3_tts.codec import Decoder, Encoder
 from stentor.models.qwen3_tts.config import read_codec
 from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
 from stentor.models.voxcpm2.config import VAEConfig

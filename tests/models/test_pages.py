@@ -12,7 +12,7 @@ from stentor.models.cosyvoice3 import builder as cosy_builder
 from stentor.models.cosyvoice3 import config as cosy_config
 from stentor.models.cosyvoice3 import spec as cosy_spec
 from stentor.models.fish_s2 import builder as fish_builder
-from stentor.models.fish_s2 import codec_config as fish_codec_config
+from stentor.models.fish_s2 import codec as fish_codec
 from stentor.models.fish_s2 import config as fish_config
 from stentor.models.fish_s2 import spec as fish_spec
 from stentor.models.info import Option
@@ -34,7 +34,7 @@ LAST = "How it was checked"
 
 def fish_s2() -> Mapping[str, Option]:
     c = fish_config.parse(released("fish_s2", "fish-s2-pro").config)
-    return fish_spec.make_spec(c, fish_codec_config.RELEASED.hop, torch.float32, {}).options
+    return fish_spec.make_spec(c, fish_codec.RELEASED.hop, torch.float32, {}).options
 
 
 def qwen3_tts() -> Mapping[str, Option]:

@@ -18,16 +18,15 @@ from stentor.api import TTS
 from stentor.engine.memory import GIB
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.linear import QuantizedLinear
-from stentor.layers.packed_linear import PackedLinear, packs
+from stentor.layers.packed import PackedLinear, packs
 from stentor.layers.quantized import dequantize
 from stentor.models.dummy import random_init
 from stentor.models.fish_s2.builder import QUANTIZED as FISH
 from stentor.models.fish_s2.builder import QUANTIZED_DEPTH as FISH_DEPTH
 from stentor.models.fish_s2.config import parse as parse_fish
 from stentor.models.fish_s2.language_model import Language
+from stentor.models.frame_talker import eight_bits
 from stentor.models.quantization import DEPTH, quantize_layers
-from stentor.models.qwen3_tts.builder import QUANTIZED as QWEN
-from stentor.models.qwen3_tts.builder import QUANTIZED_DEPTH as QWEN_DEPTH
 from stentor.models.qwen3_tts.builder import make_weights
 from stentor.models.qwen3_tts.config import parse as parse_qwen
 from stentor.models.voxcpm2.builder import QUANTIZED as VOXCPM2
@@ -320,9 +319,10 @@ def networks() -> dict[str, tuple[Callable[[], nn.Module], tuple[str, ...], floa
         with meta_init():
             return VoxCPM2Net(parse_vox(released("voxcpm2", "voxcpm2").config), bf16)
 
+    talkers = eight_bits({})
     return {
-        "qwen3-tts 0.6B": (lambda: qwen("qwen3-tts-0.6b-base"), (*QWEN, *QWEN_DEPTH), 0.48),
-        "qwen3-tts 1.7B": (lambda: qwen("qwen3-tts-1.7b-base"), (*QWEN, *QWEN_DEPTH), 1.39),
+        "qwen3-tts 0.6B": (lambda: qwen("qwen3-tts-0.6b-base"), (*talkers.stacks, *talkers.depth), 0.48),
+        "qwen3-tts 1.7B": (lambda: qwen("qwen3-tts-1.7b-base"), (*talkers.stacks, *talkers.depth), 1.39),
         "voxcpm2": (voxcpm2, VOXCPM2, 1.58),
         "fish s2 pro": (lambda: Language(c, 0, 0, bf16), (*FISH, *FISH_DEPTH), 3.76),
     }

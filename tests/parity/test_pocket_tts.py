@@ -17,7 +17,7 @@ from stentor.audio import load
 from stentor.config import Policy
 from stentor.layers.attention import causal
 from stentor.layers.conv import StreamingState
-from stentor.layers.packed_linear import PackedLinear, packs
+from stentor.layers.packed import PackedLinear, packs
 from stentor.layers.qk_norm_rope import NormRope
 from stentor.models.base import PromptRows
 from stentor.models.pocket_tts.text import chunks, prepare

@@ -501,7 +501,7 @@ def test_a_frame_is_first_heard_the_lag_before_its_end_and_changes_nothing_earli
 
 def test_parameters_of_the_released_sizes_are_those_of_the_official_classes() -> None:
     from stentor.models.qwen3_omni_talker.codec import Decoder
-    from stentor.models.qwen3_omni_talker.talker import Weights
+    from stentor.models.qwen3_omni_talker.model import Weights
     from stentor.models.weights import on_meta
 
     c = parse(released("qwen3_omni_talker", "qwen3-omni-talker").config, "config.json")

@@ -14,17 +14,16 @@ import numpy as np
 import pytest
 import torch
 
-from stentor import TTS, Reference, Speech
+from stentor import TTS, Reference, Speech, registry
 from stentor.layers.conv import StreamingState
 from stentor.layers.frame_decoder import CLOCK, FrameCodec
 from stentor.layers.types import State, eager
-from stentor.models.qwen3_tts.builder import fill_codec, make_clone, make_weights, prepare
-from stentor.models.qwen3_tts.codec_decoder import Decoder
-from stentor.models.qwen3_tts.config import parse, read_codec
+from stentor.models.qwen3_tts.builder import fill_codec
+from stentor.models.qwen3_tts.codec import Decoder
+from stentor.models.qwen3_tts.config import read_codec
 from stentor.models.qwen3_tts.speaker_encoder import mel_filters
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
 from stentor.models.source import Checkpoint
-from stentor.models.weights import load_weights, read_config, read_safetensors
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
 from tests.helpers.released import released
 
@@ -230,19 +229,10 @@ def test_codec_state_of_the_released_size_is_what_the_spec_counts() -> None:
 
 @torch.inference_mode()
 def test_encoder_codes_and_speaker_vectors_equal_the_official_ones(checkpoints: Path) -> None:
-    path = checkpoints / "base"
-    config, codec = parse(read_config(path), "config.json"), read_codec(Checkpoint(path))
-    tensors = read_safetensors(path / "model.safetensors")
-    weights = make_weights(config, torch.float32, torch.float32)
-    load_weights(weights, tensors, "model", CPU)
-    _, encoder = fill_codec(Checkpoint(path), codec, CPU, torch.float32, with_encoder=True)
-    assert encoder is not None
-    prepare(encoder, codec, torch.float32)
-    clone = make_clone(config, weights, encoder, CPU)
-    assert clone is not None
+    model = registry.load(checkpoints / "base", CPU, torch.float32, {})
     with np.load(FIXTURES / "codec.npz") as want:
         for name, seconds in (("short", 2.03), ("long", 13.0)):  # long: past the encoder's window of ten seconds
-            got = clone(torch.from_numpy(tiny.reference_audio(seconds)), eager)
+            got = model.encode(torch.from_numpy(tiny.reference_audio(seconds)), "reference", eager)
             np.testing.assert_array_equal(got["codes"].numpy(), want[f"codes_{name}"])
             vector = want[f"speaker_{name}"]
             assert np.abs(got["speaker"].numpy() - vector).max() < 1e-4 * np.abs(vector).max()

@@ -1,20 +1,126 @@
-"""Kernels on a device: loaded once, launched on torch's current stream, with programmatic dependent launch."""
+"""CUDA C++ to machine code by NVRTC, once per source, architecture and version, and launches of what came out.
+
+cuda-bindings and NVRTC come with CUDA builds of torch. Kernels are loaded once on a device, and launched on torch's
+current stream, with programmatic dependent launch.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import logging
+import os
+import tempfile
+import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from stentor.kernels.cuda_cpp.nvrtc import available, compiler
 from stentor.kernels.switches import pdl_enabled
+from stentor.machine import cpus
+
+SOURCES = Path(__file__).parent
+HEADERS = ("cluster.cuh", "common.cuh", "device.cuh", "skinny.cuh", "wgmma.cuh")
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "stentor" / "cubins"
+LOG_CHARACTERS = 2000  # of an error
+
+
+def source(file: Path, macros: Mapping[str, int | str]) -> str:
+    """The text of a kernel's file after its macros."""
+    return defines(macros) + file.read_text(encoding="utf-8")
+
+
+def defines(macros: Mapping[str, int | str]) -> str:
+    return "".join(f"#define {name} {value}\n" for name, value in macros.items())
+
+
+@cache
+def available() -> bool:
+    """Whether cuda-bindings is installed."""
+    return find_spec("cuda") is not None and find_spec("cuda.bindings") is not None
+
+
+@cache
+def compiler() -> Compiler:
+    """The one of this process."""
+    return Compiler()
+
+
+class Compiler:
+    """Compiles in threads, since a model needs some dozens of kernels and NVRTC takes half a second for each."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(cpus(), "stentor-nvrtc")
+        self._jobs: dict[str, Future[bytes]] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, file: Path, macros: Mapping[str, int | str], arch: str) -> Future[bytes]:
+        """Machine code of a kernel's file for `arch`, such as "sm_90a", from the cache where it was compiled before.
+
+        The result is a RuntimeError with the compiler's log if it does not compile.
+        """
+        text = source(file, macros)
+        with self._lock:
+            if text + arch not in self._jobs:
+                self._jobs[text + arch] = self._pool.submit(_cubin, text, arch)
+            return self._jobs[text + arch]
+
+
+def _cubin(text: str, arch: str) -> bytes:
+    from cuda.bindings import nvrtc
+
+    headers = {name: (SOURCES / name).read_text(encoding="utf-8") for name in HEADERS}
+    version = _checked(nvrtc.nvrtcVersion())
+    key = hashlib.sha256(repr((text, sorted(headers.items()), arch, version)).encode()).hexdigest()
+    file = CACHE.expanduser() / f"{key[:40]}.cubin"
+    if file.exists():
+        return file.read_bytes()
+    code = _compile(text, headers, arch)
+    _keep(file, code)
+    return code
+
+
+def _compile(text: str, headers: Mapping[str, str], arch: str) -> bytes:
+    from cuda.bindings import nvrtc
+
+    contents = [h.encode() for h in headers.values()]
+    names = [name.encode() for name in headers]
+    program = _checked(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", len(names), contents, names))
+    options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17"]
+    if nvrtc.nvrtcCompileProgram(program, len(options), options)[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
+        _checked(nvrtc.nvrtcGetProgramLog(program, log))
+        raise RuntimeError(f"NVRTC: {log.decode(errors='replace')[:LOG_CHARACTERS]}")
+    code: bytes = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
+    _checked(nvrtc.nvrtcGetCUBIN(program, code))
+    _checked(nvrtc.nvrtcDestroyProgram(program))
+    return code
+
+
+def _checked(result: tuple[Any, ...], by: str = "NVRTC") -> Any:
+    """The values of a call, without its status. RuntimeError if it failed."""
+    status, *values = result
+    if int(status) != 0:
+        raise RuntimeError(f"{by}: {status!r}")
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _keep(file: Path, code: bytes) -> None:
+    """Write whole or not at all. A folder that cannot be written costs the next start its time, and nothing else."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as part:
+            part.write(code)
+        os.replace(part.name, file)
+    except OSError:
+        return
+
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +149,7 @@ class LoadedKernel:
             overlap.value.programmaticStreamSerializationAllowed = 1
             config.attrs, config.numAttrs = [overlap], 1
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
-        _check(driver.cuLaunchKernelEx(config, self.function, ctypes.addressof(pointers), 0))
+        _checked(driver.cuLaunchKernelEx(config, self.function, ctypes.addressof(pointers), 0), "CUDA driver")
 
 
 def load(
@@ -67,10 +173,10 @@ def _load(
     code = begin_compiling(file, dict(macros), device).result()
     with torch.cuda.device(device):
         torch.cuda.current_stream()  # makes the device's context
-        module = _check(driver.cuModuleLoadData(code))
-        function = _check(driver.cuModuleGetFunction(module, file.stem.encode()))
+        module = _checked(driver.cuModuleLoadData(code), "CUDA driver")
+        function = _checked(driver.cuModuleGetFunction(module, file.stem.encode()), "CUDA driver")
         limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        _check(driver.cuFuncSetAttribute(function, limit, shared_bytes))
+        _checked(driver.cuFuncSetAttribute(function, limit, shared_bytes), "CUDA driver")
     return LoadedKernel(function, threads, shared_bytes)
 
 
@@ -94,10 +200,3 @@ def architecture(device: int) -> str:
 def _capability(device: int) -> int:
     major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor
-
-
-def _check(result: tuple[Any, ...]) -> Any:
-    status, *values = result
-    if int(status) != 0:
-        raise RuntimeError(f"CUDA driver: {status!r}")
-    return values[0] if values else None

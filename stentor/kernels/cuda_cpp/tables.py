@@ -11,8 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from stentor.kernels.cuda_cpp.cluster import ClusterTile
-from stentor.kernels.cuda_cpp.product import Product, Tile, WeightType
+from stentor.kernels.cuda_cpp.product import ClusterTile, Product, Tile, WeightType
 
 Ranges = tuple[tuple[int, int, ClusterTile], ...]
 """From how many rows to how many, and the tile for them."""

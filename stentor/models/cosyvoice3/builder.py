@@ -10,7 +10,7 @@ import torch
 
 from stentor.arguments import shown, whole
 from stentor.errors import InvalidRequest
-from stentor.models.cosyvoice3 import checkpoint, codec_noise, config, hyper_yaml
+from stentor.models.cosyvoice3 import checkpoint, codec_noise, config
 from stentor.models.cosyvoice3.codec import HOP, CosyVoice3Codec
 from stentor.models.cosyvoice3.language_model import Language
 from stentor.models.cosyvoice3.model import CosyVoice3
@@ -40,7 +40,10 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     stages = codec_dtype(options, device, dtype)
     text_model = source.json(f"{config.TEXT_MODEL}/config.json")
     if isinstance(source, Checkpoint):
-        c, encoder = config.parse(hyper_yaml.read(source.path / config.YAML), text_model), VoiceEncoder(source.path)
+        c, encoder = (
+            config.parse(checkpoint.read_hyper_yaml(source.path / config.YAML), text_model),
+            VoiceEncoder(source.path),
+        )
         tokens, voices = read_tokens(source.path, c.language.text_vocab), load_voices(source.path, c.language.codes)
     else:
         c, encoder = config.parse(source.json(config.YAML), text_model), VoiceEncoder(None)

@@ -10,9 +10,7 @@ from torch import Tensor, nn
 
 from stentor.layers.types import NO_PAGES, CodecCall, Column, State
 from stentor.models.codec_timing import CodecTiming
-from stentor.models.cosyvoice3.codec_dit import STEPS
-from stentor.models.cosyvoice3.codec_flow import PAST, Flow
-from stentor.models.cosyvoice3.codec_keys import KeptKeys
+from stentor.models.cosyvoice3.codec_flow import PAST, STEPS, Flow, KeptKeys
 from stentor.models.cosyvoice3.codec_source import FRAME
 from stentor.models.cosyvoice3.codec_vocoder import DELAY, DRAIN, Vocoder
 from stentor.models.cosyvoice3.config import MAX_PROMPT, MELS, SPEAKER, Config

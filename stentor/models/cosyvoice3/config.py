@@ -8,6 +8,7 @@ from typing import Any
 
 from stentor.layers.transformer import StackConfig
 from stentor.models.config_reader import ConfigReader
+from stentor.models.stack_config import even_heads, read_stack
 from stentor.text.marks import TextMarks
 
 YAML = "cosyvoice3.yaml"
@@ -147,21 +148,12 @@ def _section(reader: ConfigReader, *path: str) -> ConfigReader:
 
 
 def _language(llm: ConfigReader, codes: int, text: ConfigReader) -> LanguageConfig:
-    hidden, heads = text.integer("hidden_size"), text.count("num_attention_heads")
+    hidden = text.integer("hidden_size")
     if llm.integer("llm_input_size", hidden) != hidden:
         raise llm.error("llm_input_size", f"differs from hidden_size {hidden} of {TEXT_MODEL}/config.json")
     sampling, released = _section(llm, "sampling"), RasConfig()
     return LanguageConfig(
-        stack=StackConfig(
-            hidden=hidden,
-            ffn=text.integer("intermediate_size"),
-            layers=text.count("num_hidden_layers"),
-            heads=heads,
-            kv_heads=text.count("num_key_value_heads"),
-            head_dim=hidden // heads,
-            eps=text.number("rms_norm_eps", above=0),
-            qkv_bias=True,
-        ),
+        stack=read_stack(text, text.number("rms_norm_eps", above=0), even_heads(text), qkv_bias=True),
         theta=text.number("rope_theta", 1e6, above=0),
         text_vocab=text.integer("vocab_size"),
         codes=codes,

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from stentor.kernels.cuda_cpp.cluster import product_macros
 from stentor.kernels.cuda_cpp.launch import available_on, load
-from stentor.kernels.cuda_cpp.operands import DTYPES
+from stentor.kernels.cuda_cpp.product import product_macros
+from stentor.kernels.hopper_gemm import DTYPES
 
 SOURCE = Path(__file__).with_name("cell_attention.cu")
 HEAD_DIM = 64

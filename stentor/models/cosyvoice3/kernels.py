@@ -1,6 +1,6 @@
 """Triton kernels of this family: convolutions of the flow's transformer, and sampling.
 
-They round where the reference implementations in `ops.py` and `codec_keys.py` round.
+They round where the reference implementations in `ops.py` and `codec_flow.py` round.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.kernels.constants import MIN_TEMPERATURE
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
-from stentor.kernels.sampling_device import checked, kth_largest, load_logits, load_params, mass_threshold, ordered_key
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
+from stentor.kernels.sampling import checked, kth_largest, load_logits, load_params, mass_threshold, ordered_key
 
 CONV_M = 64  # frames of a branch of a CTA that convolves
 CONV_CTAS = 256  # enough to fill a GPU
@@ -88,7 +88,7 @@ def position_conv(x: Tensor, past: Tensor, weight: Tensor, bias: Tensor, residua
     _position_conv_kernel[(tiles, groups, 2 * batch // branches)](
         x, past, weight, bias, x if residual is None else residual.contiguous(), out, frames, 2 * batch, dim,
         past.stride(0), past.stride(1), *weight.stride(),
-        TAPS=taps, WIDTH=width, HAS_RESIDUAL=residual is not None, BLOCK_M=CONV_M, BRANCHES=branches, USE_PDL=USE_PDL,
+        TAPS=taps, WIDTH=width, HAS_RESIDUAL=residual is not None, BLOCK_M=CONV_M, BRANCHES=branches,
         num_warps=4 * branches, num_stages=1 if x.dtype == torch.float32 else 4, **PDL_LAUNCH,
     )  # fmt: skip
     return out
@@ -152,6 +152,6 @@ def sample_ras(
         logits, u, temperature, top_p, top_k, codes, exist, out, logits.stride(0), u.stride(0), codes.stride(0),
         exist.stride(0), logits.shape[1], most,
         MIN_TEMPERATURE=MIN_TEMPERATURE, WINDOW=window, BLOCK=triton.next_power_of_2(logits.shape[1]),
-        BLOCK_WINDOW=triton.next_power_of_2(window), USE_PDL=USE_PDL, num_warps=8, **PDL_LAUNCH,
+        BLOCK_WINDOW=triton.next_power_of_2(window), num_warps=8, **PDL_LAUNCH,
     )  # fmt: skip
     return out

@@ -24,7 +24,7 @@ from stentor.layers.types import Column
 from stentor.models.base import Emit, Rows
 from stentor.models.byte_bpe import settled
 from stentor.models.cosyvoice3.config import FEED, MARK, MARKS, MIX, MOST_SILENT, LanguageConfig
-from stentor.models.cosyvoice3.sampling import mask_early
+from stentor.models.cosyvoice3.language_model import mask_early
 
 NEXT, DRAW, LAST = range(3)
 """Kinds of what follows a value: another one, a code, or the codes to the end."""

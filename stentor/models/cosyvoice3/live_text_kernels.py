@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 from stentor.kernels.types import RowRef
 from stentor.models.base import Emit, Rows
 from stentor.models.cosyvoice3.config import FEED, MARK, MIX, MOST_SILENT, LanguageConfig
@@ -76,7 +76,6 @@ def fed_rows(prev: Tensor, step: Tensor, feed: RowRef, history: RowRef, text_voc
         text_vocab,
         MARK=MARK,
         FEED=FEED,
-        USE_PDL=USE_PDL,
         num_warps=1,
         **PDL_LAUNCH,
     )
@@ -178,7 +177,7 @@ class FusedStep:
         """silence: the codes of it."""
         self._rows, self._silence, self._config, self._feed = rows, silence, c, rows.column("feed")
         self._turn = self._feed.idx, rows["prev"], rows["step"], rows["asks"]
-        self._limits = {"MARK": MARK, "FEED": FEED, "USE_PDL": USE_PDL, **PDL_LAUNCH}
+        self._limits = {"MARK": MARK, "FEED": FEED, **PDL_LAUNCH}
 
     def masked(self, logits: Tensor) -> Tensor:
         """Logits [B, V] float32, in which what must not be drawn is -inf."""

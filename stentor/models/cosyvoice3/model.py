@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,21 +10,17 @@ from torch import Tensor
 
 from stentor import kernels
 from stentor.layers.types import Launch, eager
-from stentor.models.base import Emit, Hidden, KVView, Prompt, PromptRows, Rows, Voice, VoiceSource, reference_of
+from stentor.models.base import Emit, Hidden, KVView, Prompted, PromptRows, Rows
 from stentor.models.cosyvoice3.codec import CosyVoice3Codec
 from stentor.models.cosyvoice3.config import MOST_SILENT, Config
-from stentor.models.cosyvoice3.language_model import Language
+from stentor.models.cosyvoice3.language_model import Language, mask_early, sample_ras
 from stentor.models.cosyvoice3.live_text import LiveStep, fed_rows, silent_run
 from stentor.models.cosyvoice3.prompt import PromptBuilder, Room
 from stentor.models.cosyvoice3.reference_encoder import VoiceEncoder
-from stentor.models.cosyvoice3.sampling import mask_early, sample_ras
 from stentor.models.cosyvoice3.spec import MOST_FRAMES, make_spec
 from stentor.models.cosyvoice3.tokenizer import Tokens
 from stentor.models.cosyvoice3.voice import StoredVoice
-from stentor.models.info import SpeechRequest
 from stentor.models.lora import NO_ADAPTERS
-from stentor.text.front_end import Check
-from stentor.text.marks import has_words
 
 if TYPE_CHECKING:
     from stentor.models.cosyvoice3.live_text_kernels import FusedStep
@@ -33,7 +29,7 @@ SILENT = (1, 2, 28, 29, 55, 248, 494, 2241, 2242, 2322, 2323)
 """Codes of silence and breath."""
 
 
-class CosyVoice3:
+class CosyVoice3(Prompted):
     """A loaded checkpoint (implements models.base.SpeechModel)."""
 
     adapters = NO_ADAPTERS
@@ -56,15 +52,6 @@ class CosyVoice3:
     def encode(self, wav: Tensor, role: str, launch: Launch = eager) -> dict[str, Tensor]:
         """Reference audio [n] at 24 kHz -> codes [P], mel [2 P, 80], speaker [192]."""
         return self.encoder(wav)
-
-    def references(self, request: SpeechRequest) -> list[VoiceSource]:
-        return reference_of(request)
-
-    def prompt(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
-        return self.prompts.build(request, voices)
-
-    def speakable(self, text: str, check: Check) -> bool:
-        return has_words(text, self.spec.marks)
 
     def embed_prompt(self, p: PromptRows, rows: Rows) -> Hidden:
         return (self.language.embed(p.rows["token"]),)

@@ -14,7 +14,7 @@ from stentor.models.cosyvoice3.config import DIT_EPS, TAIL
 def add_norm(x: Tensor, delta: Tensor | None, gate: Tensor, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
     """(s, LayerNorm(s) * scale + shift) for s = x + gate * delta, or s = x without delta. x, delta [..., C]."""
     if kernels.enabled(Kernel.NORM, x):
-        return kernels.modulated_norm.add_norm(x, delta, gate, scale, shift, DIT_EPS, constant=True)
+        return kernels.norm_rope.add_modulated_norm(x, delta, gate, scale, shift, DIT_EPS, constant=True)
     total = x if delta is None else torch.addcmul(x, gate, delta)
     return total, F.layer_norm(total, total.shape[-1:], scale, shift, DIT_EPS)
 

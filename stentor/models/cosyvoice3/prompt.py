@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from stentor.errors import InvalidRequest, too_long
-from stentor.models.base import LiveText, Prompt, Voice
+from stentor.models.base import LiveText, Prompt, Voice, VoiceSource, reference_of
 from stentor.models.cosyvoice3.config import CODE_RATE, MIX, LanguageConfig
 from stentor.models.cosyvoice3.live_text import Arrivals, Mixing
-from stentor.models.cosyvoice3.normalization import normalized
 from stentor.models.cosyvoice3.tokenizer import END_OF_PROMPT, Tokens
 from stentor.models.cosyvoice3.voice import StoredVoice
 from stentor.models.info import SpeechRequest
+
+_CHINESE = re.compile("[\u4e00-\u9fff]")
+_REPLACED = (("²", "平方"), ("³", "立方"), (" - ", "\uff0c"), ("——", " "))
+_DROPPED = re.compile("[\uff08\uff09【】`\n]")
+_STOP = re.compile(r"(?<!\d)\.|\.(?!\d)")  # the original has spelled decimals before, by another package
+_SPACE = re.compile(r"(?<![!-~]) | (?![!-~])")
+_OPEN_END = re.compile("[\uff0c,、]+$")
+
+
+def normalized(text: str) -> str:
+    """Chinese text without brackets, and with Chinese stops. Text that has a `<|mark|>` stays as it is."""
+    if ("<|" in text and "|>" in text) or not _CHINESE.search(text):
+        return text
+    text = _SPACE.sub("", text.strip().replace("\n", ""))
+    text = _STOP.sub("。", text)
+    for written, meant in _REPLACED:
+        text = text.replace(written, meant)
+    return _OPEN_END.sub("。", _DROPPED.sub("", text))
+
 
 SYSTEM = "You are a helpful assistant."
 MOST_PER_TOKEN = 20  # codes per token of text: more have run on. The original ends there too
@@ -55,6 +74,10 @@ class PromptBuilder:
 
     def __init__(self, c: LanguageConfig, tokens: Tokens, voices: Mapping[str, StoredVoice], room: Room) -> None:
         self._c, self._tokens, self._voices, self._room = c, tokens, voices, room
+
+    def references(self, request: SpeechRequest) -> list[VoiceSource]:
+        """The recording whose voice speaks, if there is one."""
+        return reference_of(request)
 
     def build(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
         """Raises InvalidRequest for what this checkpoint cannot do."""

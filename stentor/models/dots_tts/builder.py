@@ -12,16 +12,16 @@ import numpy as np
 import torch
 
 from stentor.errors import CheckpointError
-from stentor.models.dots_tts.campplus import SpeakerEncoder
 from stentor.models.dots_tts.codec import Decoder, Encoder, cast_vocoder
 from stentor.models.dots_tts.config import parse, with_solver
 from stentor.models.dots_tts.model import DotsTTS
 from stentor.models.dots_tts.network import DotsNet
 from stentor.models.dots_tts.prompt import PromptBuilder
+from stentor.models.dots_tts.reference import SpeakerEncoder
 from stentor.models.dots_tts.tokenizer import Tokenizer
 from stentor.models.dummy import dummy_tokens
 from stentor.models.load_options import CODEC_DTYPE, at_least_float32, codec_dtype, model_dtype
-from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
+from stentor.models.lora import ADAPTER_OPTIONS, USUAL_TARGETS, AdapterPlan, install_adapters
 from stentor.models.lora_files import merge_option, read_peft
 from stentor.models.quantization import QUANTIZATION, EightBits, quantization
 from stentor.models.source import Checkpoint, RandomWeights, Source
@@ -32,7 +32,6 @@ FILE_OPTIONS = ("lora",)
 """Load options of a checkpoint."""
 QUANTIZED = ("llm.model",)
 """The stack whose weights may have 8 bits."""
-USUAL_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
 ENCODER = ("audio_encoder.", "enc_mi_layer.", "pre_proj.")
 TIED = "llm.lm_head.weight"
 LOUD = 700.0  # random up-sampling loses so much, and silence is no audio to measure with

@@ -11,6 +11,7 @@ from stentor.arguments import shown, whole
 from stentor.errors import InvalidRequest
 from stentor.layers.transformer import StackConfig
 from stentor.models.config_reader import ConfigReader
+from stentor.models.stack_config import read_stack
 
 EPS32 = 1.1920928955078125e-07
 """Resolution of float32: the epsilon of an nn.RMSNorm that was given none."""
@@ -206,16 +207,8 @@ def _language(s: ConfigReader) -> tuple[StackConfig, int, float, int]:
         raise s.error("num_attention_heads", f"must divide {hidden} and be a multiple of {kv_heads}, got {heads}")
     if s.flag("use_sliding_window", False) or s.data.get("rope_scaling") is not None:
         raise s.error("rope_scaling", "and a sliding window are not supported")
-    stack = StackConfig(
-        hidden=hidden,
-        ffn=s.integer("intermediate_size"),
-        layers=s.count("num_hidden_layers"),
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=s.integer("head_dim", hidden // heads),
-        eps=s.number("rms_norm_eps", above=0),
-        qkv_bias=True,
-    )
+    eps, head_dim = s.number("rms_norm_eps", above=0), s.integer("head_dim", hidden // heads)
+    stack = read_stack(s, eps, head_dim, qkv_bias=True)
     return stack, s.integer("vocab_size"), s.number("rope_theta", above=0), s.integer("max_position_embeddings")
 
 

@@ -20,8 +20,7 @@ from stentor import kernels
 from stentor.kernels import Kernel
 from stentor.kernels.linear import Backend, problem, select
 from stentor.layers.attention import Attend
-from stentor.layers.linear import Linear
-from stentor.layers.linear_gelu import linear_gelu
+from stentor.layers.linear import Linear, linear_gelu
 from stentor.layers.lora import LoraLinear, project
 from stentor.layers.norm import RMSNorm
 from stentor.layers.qk_norm_rope import NormRope, RopePositions
@@ -60,16 +59,32 @@ class Embedder(nn.Module):
         return out
 
 
-class FlowAttention(nn.Module):
+class Attention(nn.Module):
+    """Projections of an attention whose heads all have keys of their own."""
+
     def __init__(self, c: LayersConfig) -> None:
         super().__init__()
         self.heads = c.heads
         self.qkv_proj = Linear(c.hidden, 3 * c.hidden, bias=False)
         self.o_proj = Linear(c.hidden, c.hidden)
+
+    def heads_of(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v [N, heads, dim], views of the output of `qkv_proj` [..., 3 hidden]."""
+        q, k, v = qkv.view(-1, 3, self.heads, qkv.shape[-1] // 3 // self.heads).unbind(1)
+        return q, k, v
+
+
+class FlowAttention(Attention):
+    """Attention with norms of the heads."""
+
+    def __init__(self, c: LayersConfig) -> None:
+        super().__init__(c)
         self.q_norm, self.k_norm = RMSNorm(c.head_dim, EPS32, False), RMSNorm(c.head_dim, EPS32, False)
 
 
-class FlowFeedForward(nn.Module):
+class FeedForward(nn.Module):
+    """Two linear layers with biases."""
+
     def __init__(self, c: LayersConfig) -> None:
         super().__init__()
         self.fc1, self.fc2 = Linear(c.hidden, c.ffn), Linear(c.ffn, c.hidden)
@@ -80,7 +95,7 @@ class FlowBlock(nn.Module):
 
     def __init__(self, c: LayersConfig) -> None:
         super().__init__()
-        self.attn, self.ffn = FlowAttention(c), FlowFeedForward(c)
+        self.attn, self.ffn = FlowAttention(c), FeedForward(c)
         self.adaLN_modulation = Modulation(c.hidden, PARTS)
 
 
@@ -171,7 +186,9 @@ class FlowHead(nn.Module):
                 for i, block in enumerate(self.layers):
                     numbers, layer = table(evaluation, i), self._layer(evaluation, len(rows), branch, i)
                     x, h = add_norm(x, added, numbers[:, 0], numbers[:, 1])
-                    seen = place.attend(layer, *self._qkv(block, h), self._norm_rope(block, place))
+                    seen = place.attend(
+                        layer, *block.attn.heads_of(project(block.attn.qkv_proj, h)), self._norm_rope(block, place)
+                    )
                     if i + 1 < len(self.blocks):  # of the last layer only keys and values are of use
                         x, added = self._after(block, x, seen.view(*x.shape), numbers)
 
@@ -181,7 +198,8 @@ class FlowHead(nn.Module):
         for i, block in enumerate(self.layers):
             whole = self._joined([table(evaluation, i) for table in tables], len(rows) // branches)
             x, h = add_norm(x, added, whole[:, 0], whole[:, 1])
-            norm_rope, (q, k, v) = self._norm_rope(block, place), self._qkv(block, h)
+            norm_rope = self._norm_rope(block, place)
+            q, k, v = block.attn.heads_of(project(block.attn.qkv_proj, h))
             parts = [
                 place.attend(self._layer(evaluation, branches, branch, i), *own, norm_rope)
                 for branch, own in enumerate(zip(q.chunk(branches), k.chunk(branches), v.chunk(branches), strict=True))
@@ -203,12 +221,6 @@ class FlowHead(nn.Module):
     def _norm_rope(self, block: FlowBlock, place: Place) -> NormRope:
         return NormRope(block.attn.q_norm, block.attn.k_norm, place.positions)
 
-    def _qkv(self, block: FlowBlock, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v [rows * n, heads, dim] of normalised h [rows, n, width]."""
-        qkv = project(block.attn.qkv_proj, h)
-        q, k, v = qkv.view(-1, 3, block.attn.heads, self.width // block.attn.heads).unbind(1)
-        return q, k, v
-
     def _after(self, block: FlowBlock, x: Tensor, seen: Tensor, numbers: Tensor) -> tuple[Tensor, Branch]:
         """The layer from what its attention saw on: x after the attention, and the feed-forward to be added."""
         attended = project(block.attn.o_proj, seen), numbers[:, 2]
@@ -221,7 +233,7 @@ def add_norm(x: Tensor, branch: Branch | None, shift: Tensor, scale: Tensor) -> 
     [rows or 1, width] each in float32."""
     if kernels.enabled(Kernel.NORM, x):
         delta, gate = (None, shift) if branch is None else branch
-        return kernels.modulated_norm.add_norm(x, delta, gate, scale, shift, LAYER_NORM_EPS)
+        return kernels.norm_rope.add_modulated_norm(x, delta, gate, scale, shift, LAYER_NORM_EPS)
     if branch is not None:
         x = x + branch[1][:, None] * branch[0]
     y = F.layer_norm(x.to(torch.promote_types(x.dtype, torch.float32)), x.shape[-1:], eps=LAYER_NORM_EPS)

@@ -6,34 +6,28 @@ patch of the position behind it, so the unit of patch n is stored at the positio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from stentor.layers.fbank import speaker_fbank
 from stentor.layers.rng import normal
 from stentor.layers.types import Launch, eager
-from stentor.models.base import Emit, Hidden, KVView, Prompt, PromptRows, Rows, Voice, VoiceSource
-from stentor.models.dots_tts.campplus import SpeakerEncoder
+from stentor.models.base import Emit, Hidden, KVView, Prompted, PromptRows, Rows
 from stentor.models.dots_tts.codec import Decoder, Encoder
 from stentor.models.dots_tts.config import DotsConfig
 from stentor.models.dots_tts.flow import Tables, Velocity, flow_place, flow_rope, solve
 from stentor.models.dots_tts.live_text import Turn, turn_of
 from stentor.models.dots_tts.network import DotsNet, language_rope
 from stentor.models.dots_tts.prompt import PromptBuilder
-from stentor.models.dots_tts.reference import speaker_window
+from stentor.models.dots_tts.reference import SpeakerEncoder, speaker_window
 from stentor.models.dots_tts.spec import MOST_SILENT, make_spec
-from stentor.models.info import SpeechRequest
 from stentor.models.lora import AdapterSlots
-from stentor.text.front_end import Check
-from stentor.text.marks import has_words
 
 NOTHING = -1
 """In place of a patch's number, where none is encoded."""
 
 
-class DotsTTS:
+class DotsTTS(Prompted):
     """A loaded checkpoint (implements SpeechModel). Frames are float32 patches [patch, D] of normalised latents."""
 
     def __init__(
@@ -77,15 +71,6 @@ class DotsTTS:
         features = speaker_fbank(self.speaker.lowered(speaker_window(samples, longest).float()))
         mean, spread = self.encoder(samples)
         return {"speaker": self.speaker(features), "mean": mean.float(), "spread": spread.float()}
-
-    def references(self, request: SpeechRequest) -> list[VoiceSource]:
-        return self.prompts.references(request)
-
-    def prompt(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
-        return self.prompts.build(request, voices)
-
-    def speakable(self, text: str, check: Check) -> bool:
-        return has_words(text, self.spec.marks)
 
     def embed_prompt(self, p: PromptRows, rows: Rows) -> Hidden:
         """Inputs [N, hidden], the positions [M] that have patches, latents of these for the encoder [M, patch, D] and

@@ -15,34 +15,11 @@ from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack, StackConfig, fused_layer, fuses_layers
 from stentor.models.base import FrameKV
 from stentor.models.dots_tts.config import EPS32, DotsConfig, LayersConfig
-from stentor.models.dots_tts.flow import FlowHead
+from stentor.models.dots_tts.flow import Attention, FeedForward, FlowHead
 
 ENCODER, TOKENS = "encoder", 2
 """The page set of the semantic encoder, and its tokens for each patch."""
 PLAIN = NormRope()
-
-
-class Attention(nn.Module):
-    """Projections of an attention whose heads all have keys of their own."""
-
-    def __init__(self, c: LayersConfig) -> None:
-        super().__init__()
-        self.heads = c.heads
-        self.qkv_proj = Linear(c.hidden, 3 * c.hidden, bias=False)
-        self.o_proj = Linear(c.hidden, c.hidden)
-
-    def heads_of(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v [N, heads, dim], views of the output of `qkv_proj` [N, 3 hidden]."""
-        q, k, v = qkv.view(len(qkv), 3, self.heads, -1).unbind(1)
-        return q, k, v
-
-
-class FeedForward(nn.Module):
-    """Two linear layers with biases."""
-
-    def __init__(self, c: LayersConfig) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = Linear(c.hidden, c.ffn), Linear(c.ffn, c.hidden)
 
 
 class EncoderLayer(nn.Module):
@@ -71,14 +48,6 @@ class EncoderLayer(nn.Module):
         return self.attn.qkv_proj, self.attn.o_proj, self.ffn.fc1, self.ffn.fc2
 
 
-class EncoderLayers(nn.Module):
-    """The layers."""
-
-    def __init__(self, c: LayersConfig) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(EncoderLayer(c) for _ in range(c.layers))
-
-
 class PatchEncoder(nn.Module):
     """Patches of raw latents to inputs of the language model, causal over all tokens of all patches."""
 
@@ -87,7 +56,8 @@ class PatchEncoder(nn.Module):
         assert c.patch == 2 * TOKENS
         self.ds_proj = nn.Conv1d(c.latent, c.latent, 2, stride=2)
         self.in_proj = Linear(c.latent, c.encoder.hidden)
-        self.encoder = EncoderLayers(c.encoder)
+        layers = nn.ModuleList(EncoderLayer(c.encoder) for _ in range(c.encoder.layers))
+        self.encoder = nn.ModuleDict({"layers": layers})
         self.out_proj = Linear(TOKENS * c.encoder.hidden, c.language.hidden)
 
     def forward(self, latents: Tensor, number: Tensor, frames: FrameKV) -> Tensor:
@@ -99,7 +69,7 @@ class PatchEncoder(nn.Module):
         pos = TOKENS * number[:, None] + torch.arange(TOKENS, device=number.device)
         attend = frames.view(ENCODER, pos, kept=pos >= 0)
         delta: Tensor | None = None
-        for i, layer in enumerate(self.encoder.layers):
+        for i, layer in enumerate(self.encoder["layers"].children()):
             x, delta = layer(x, delta, i, attend)
         x = x if delta is None else x + delta
         out: Tensor = self.out_proj(x.view(len(number), -1))

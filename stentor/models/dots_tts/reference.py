@@ -1,6 +1,7 @@
-"""A recording as the encoders take it: without quiet ends, at 48 kHz, in whole patches. On the host.
+"""A recording as the encoders take it, and CAM++ (3D-Speaker), which makes a speaker vector of its filter bank.
 
-The package trims at the rate of the file, and resamples by its own filter, so both are done before the engine sees it.
+The package trims quiet ends at the rate of the file, and resamples to 48 kHz by its own filter, so both are done on the
+host before the engine sees it. Modules are named as in the checkpoint.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import math
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from stentor.audio import Recording
+from stentor.layers.fbank import MELS
 
 FRAME, HOP, TOP_DB, LEAST = 2048, 512, 30.0, 1e-5
 WIDTH, ROLLOFF, BETA = 64, 0.95, 14.769656459379492
@@ -55,3 +57,149 @@ def speaker_window(wav: Tensor, longest: int) -> Tensor:
     """The middle of a recording that is longer than the speaker encoder takes. The package takes a random part."""
     start = max(0, len(wav) - longest) // 2
     return wav[start : start + longest]
+
+
+CHANNELS, GROWTH, BOTTLENECK = 32, 32, 128
+BLOCKS = ((12, 1), (24, 2), (16, 2))
+"""Layers and dilation of the dense blocks."""
+SEGMENT, LEAST_VARIANCE = 100, 1e-2
+KERNEL, STRIDE, PADDING = 41, 3, (19, 22)
+"""Sizes of the resampling from 48 to 16 kHz."""
+
+
+class BasicBlock(nn.Module):
+    """Two convolutions with a skip. The stride is along frequency."""
+
+    def __init__(self, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = _conv2d(stride), nn.BatchNorm2d(CHANNELS)
+        self.conv2, self.bn2 = _conv2d(1), nn.BatchNorm2d(CHANNELS)
+        if stride > 1:
+            skip = nn.Conv2d(CHANNELS, CHANNELS, 1, (stride, 1), bias=False)
+            self.shortcut = nn.Sequential(skip, nn.BatchNorm2d(CHANNELS))
+        self.strided = stride > 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
+        out: Tensor = (y + (self.shortcut(x) if self.strided else x)).relu()
+        return out
+
+
+def _conv2d(stride: int, inputs: int = CHANNELS) -> nn.Conv2d:
+    return nn.Conv2d(inputs, CHANNELS, 3, (stride, 1), 1, bias=False)
+
+
+class Head(nn.Module):
+    """FCM: [1, 1, mels, n] -> [1, 32 * mels / 8, n]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = _conv2d(1, 1), nn.BatchNorm2d(CHANNELS)
+        self.layer1 = nn.Sequential(BasicBlock(2), BasicBlock(1))
+        self.layer2 = nn.Sequential(BasicBlock(2), BasicBlock(1))
+        self.conv2, self.bn2 = _conv2d(2), nn.BatchNorm2d(CHANNELS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer2(self.layer1(self.bn1(self.conv1(x)).relu()))
+        out: Tensor = self.bn2(self.conv2(x)).relu().flatten(1, 2)
+        return out
+
+
+class Normed(nn.Module):
+    """Batch norm, then ReLU unless it has no weights."""
+
+    def __init__(self, channels: int, affine: bool = True) -> None:
+        super().__init__()
+        self.batchnorm = nn.BatchNorm1d(channels, affine=affine)
+        self.affine = affine
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.batchnorm(x)
+        return y.relu() if self.affine else y
+
+
+class ContextGate(nn.Module):
+    """A convolution, gated by the mean of all and of the segment."""
+
+    def __init__(self, dilation: int) -> None:
+        super().__init__()
+        self.linear_local = nn.Conv1d(BOTTLENECK, GROWTH, 3, padding=dilation, dilation=dilation, bias=False)
+        self.linear1 = nn.Conv1d(BOTTLENECK, BOTTLENECK // 2, 1)
+        self.linear2 = nn.Conv1d(BOTTLENECK // 2, GROWTH, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        segments = F.avg_pool1d(x, SEGMENT, SEGMENT, ceil_mode=True).repeat_interleave(SEGMENT, dim=-1)
+        context = x.mean(-1, keepdim=True) + segments[..., : x.shape[-1]]
+        out: Tensor = self.linear_local(x) * self.linear2(self.linear1(context).relu()).sigmoid()
+        return out
+
+
+class DenseLayer(nn.Module):
+    def __init__(self, inputs: int, dilation: int) -> None:
+        super().__init__()
+        self.nonlinear1, self.linear1 = Normed(inputs), nn.Conv1d(inputs, BOTTLENECK, 1, bias=False)
+        self.nonlinear2, self.cam_layer = Normed(BOTTLENECK), ContextGate(dilation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.cam_layer(self.nonlinear2(self.linear1(self.nonlinear1(x))))
+        return torch.cat((x, y), 1)
+
+
+class NormedConv(nn.Module):
+    """A convolution behind its norm, or before it."""
+
+    def __init__(self, conv: nn.Conv1d, norm: Normed, first: bool) -> None:
+        super().__init__()
+        self.linear, self.nonlinear, self.first = conv, norm, first
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.nonlinear(self.linear(x)) if self.first else self.linear(self.nonlinear(x))
+        return out
+
+
+class XVector(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        width = 4 * CHANNELS
+        tdnn = nn.Conv1d(CHANNELS * MELS // 8, width, 5, 2, 2, bias=False)
+        self.tdnn = NormedConv(tdnn, Normed(width), first=True)
+        for i, (layers, dilation) in enumerate(BLOCKS, 1):
+            dense = {f"tdnnd{n + 1}": DenseLayer(width + n * GROWTH, dilation) for n in range(layers)}
+            width += layers * GROWTH
+            self.add_module(f"block{i}", nn.ModuleDict(dense))
+            transit = nn.Conv1d(width, width // 2, 1, bias=False)
+            self.add_module(f"transit{i}", NormedConv(transit, Normed(width), first=False))
+            width //= 2
+        self.out_nonlinear = Normed(width)
+        last = nn.Conv1d(2 * width, size, 1, bias=False)
+        self.dense = NormedConv(last, Normed(size, affine=False), first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.tdnn(x)
+        for i in range(1, len(BLOCKS) + 1):
+            for layer in self.get_submodule(f"block{i}").children():
+                x = layer(x)
+            x = self.get_submodule(f"transit{i}")(x)
+        x = self.out_nonlinear(x)
+        spread = x.var(-1).clamp_min(LEAST_VARIANCE).sqrt()  # not the plain pooling, which does not clamp
+        out: Tensor = self.dense(torch.cat((x.mean(-1), spread), 1)[..., None])
+        return out[0, :, 0]
+
+
+class SpeakerEncoder(nn.Module):
+    """All of speaker_encoder.safetensors."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.model = nn.ModuleDict({"head": Head(), "xvector": XVector(size)})
+        self.resample = nn.ParameterDict({"kernel": torch.empty(1, 1, KERNEL)})
+
+    def lowered(self, wav: Tensor) -> Tensor:
+        """48 kHz [n] -> 16 kHz [ceil(n / 3)], by a filter that the checkpoint brings."""
+        y = F.conv1d(F.pad(wav, PADDING)[None, None], self.resample["kernel"], stride=STRIDE)[0, 0]
+        return y[: -(-len(wav) // STRIDE)]
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Filter bank [frames, mels] -> [size]."""
+        out: Tensor = self.model["xvector"](self.model["head"](features.T[None, None]))
+        return out

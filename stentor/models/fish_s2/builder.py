@@ -11,16 +11,17 @@ import torch
 
 from stentor.errors import CheckpointError
 from stentor.models.dummy import dummy_tokens
-from stentor.models.fish_s2 import codec_config, config
+from stentor.models.fish_s2 import codec as codecs
+from stentor.models.fish_s2 import config
 from stentor.models.fish_s2.checkpoint import read_codec, read_language_model, released_name
 from stentor.models.fish_s2.codec import FishCodec
 from stentor.models.fish_s2.language_model import Language
-from stentor.models.fish_s2.lora import USUAL_TARGETS, reader, serves_adapters
+from stentor.models.fish_s2.lora import reader, serves_adapters
 from stentor.models.fish_s2.model import FishS2
 from stentor.models.fish_s2.spec import REFERENCE_SECONDS, SAMPLE_RATE
 from stentor.models.fish_s2.tokenizer import Tokens, read_tokens, select_tokens
 from stentor.models.load_options import CODEC_DTYPE, codec_dtype, encoder_dtype, model_dtype
-from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
+from stentor.models.lora import ADAPTER_OPTIONS, USUAL_TARGETS, AdapterPlan, install_adapters
 from stentor.models.lora_files import merge_option
 from stentor.models.quantization import QUANTIZATION, EightBits, quantization
 from stentor.models.source import Checkpoint, RandomWeights, Source
@@ -53,7 +54,7 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     del tensors
     adapters = install_adapters(language, plan, serves_adapters, read)
     tensors = source.tensors(read_codec)
-    sizes = codec_config.infer(tensors) if tensors else codec_config.RELEASED
+    sizes = codecs.infer(tensors) if tensors else codecs.RELEASED
     codec = make_codec(sizes, c, audio_dtype, encoder_dtype(audio_dtype, device))
     source.fill(codec, tensors, f"{source.name}/codec.pth", device)
     for module in (language, codec):
@@ -64,7 +65,7 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
 
 
 def make_codec(
-    sizes: codec_config.CodecConfig, c: config.LanguageConfig, dtype: torch.dtype, encoder: torch.dtype
+    sizes: codecs.CodecConfig, c: config.LanguageConfig, dtype: torch.dtype, encoder: torch.dtype
 ) -> FishCodec:
     """A codec without weights, for streams and references of any length that the model takes."""
     if sizes.residual_books + 1 != c.books:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stentor.errors import CheckpointError
 from stentor.models.quantized_checkpoint import read_quantized
-from stentor.models.weights import errors_name, fold_weight_norm, read_pickle, read_sharded
+from stentor.models.weights import WEIGHT_NORM, errors_name, fold_weight_norm, read_pickle, read_sharded, renamed
 
 _BLOCK = {
     "attention.wq.": "self_attn.q_proj.",
@@ -82,7 +82,7 @@ def language_model(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def module_name(name: str) -> str:
     """The module name of a released one of the language model. Fused QKV stays fused."""
     prefix = next((p for p in _TOP if name.startswith(p)), "")
-    return _TOP.get(prefix, "") + _in_block(name.removeprefix(prefix))
+    return _TOP.get(prefix, "") + renamed(name.removeprefix(prefix), _BLOCK)
 
 
 def released_name(name: str) -> str:
@@ -91,29 +91,16 @@ def released_name(name: str) -> str:
         if name.startswith(new):
             name = old + name.removeprefix(new)
             break
-    for old, new in _BLOCK.items():
-        name = name.replace(new, old)
-    return re.sub(r"attention\.w[qkv]\.", "attention.wqkv.", name)
+    return re.sub(r"attention\.w[qkv]\.", "attention.wqkv.", renamed(name, {new: old for old, new in _BLOCK.items()}))
 
 
 def codec(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Released names of the codec -> module names, with everything folded that folds."""
     plain = {k.removeprefix("generator."): v for k, v in tensors.items() if not k.endswith(_UNUSED)}
-    one_style = {_weight_norm_name(k): v for k, v in plain.items()}
+    one_style = {renamed(k, WEIGHT_NORM): v for k, v in plain.items()}
     folded = fold_weight_norm(one_style)
-    renamed = {re.sub(r"\.conv\.(weight|bias)$", r".\1", _in_block(k)): v for k, v in folded.items()}
-    return _fold_gains(_split_qkv(renamed))
-
-
-def _in_block(name: str) -> str:
-    for old, new in _BLOCK.items():
-        name = name.replace(old, new)
-    return name
-
-
-def _weight_norm_name(name: str) -> str:
-    name = name.replace(".parametrizations.weight.original0", ".weight_g")
-    return name.replace(".parametrizations.weight.original1", ".weight_v")
+    own = {re.sub(r"\.conv\.(weight|bias)$", r".\1", renamed(k, _BLOCK)): v for k, v in folded.items()}
+    return _fold_gains(_split_qkv(own))
 
 
 def _split_qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

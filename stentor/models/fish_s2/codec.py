@@ -1,12 +1,20 @@
-"""The codec: reference audio to codes in one pass, codes to audio in a stream."""
+"""The codec: reference audio to codes in one pass, codes to audio in a stream.
+
+The released directory has no configuration for it: its sizes are read off its tensors.
+"""
 
 from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.layers.codec_blocks import Snake, UpsampleBlock
+from stentor.layers.codec_blocks import ConvNeXt, DownsampleBlock, Snake, Upsample, UpsampleBlock
 from stentor.layers.conv import (
     CausalConv1d,
     StreamingState,
@@ -17,13 +25,188 @@ from stentor.layers.conv import (
 )
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sliding_window import WindowKV, window_columns
-from stentor.layers.transformer import Stack
+from stentor.layers.transformer import Stack, StackConfig
 from stentor.layers.types import NO_PAGES, CodecCall, Column, Launch, State, eager
 from stentor.layers.windows import Windows, padded, step_of
-from stentor.models.fish_s2.codec_blocks import EncoderBlock, windowed
-from stentor.models.fish_s2.codec_config import ENCODER_WINDOW, HEAD_DIM, ROPE_BASE, WINDOW, CodecConfig
-from stentor.models.fish_s2.codec_quantizer import Quantizer
+from stentor.models.fish_s2.checkpoint import count, size
 from stentor.models.weights import meta_init
+
+WINDOW, ENCODER_WINDOW = 128, 512  # tokens that attention sees, itself included
+HEAD_DIM = 64
+ROPE_BASE = 10_000.0
+EPS = 1e-5
+
+
+@dataclass(frozen=True)
+class CodecConfig:
+    """Channels and strides of the modified DAC."""
+
+    encoder_dim: int  # channels after the first convolution, which each block doubles
+    encoder_strides: tuple[int, ...]
+    decoder_dim: int  # channels before the first up-sampling block, which each block halves
+    decoder_strides: tuple[int, ...]
+    latent: int
+    downsample: tuple[int, ...]  # strides between encoder and quantizer, undone in reverse before the decoder
+    encoder_stack: StackConfig  # ends the last encoder block
+    pre_stack: StackConfig
+    post_stack: StackConfig
+    semantic_codes: int
+    residual_codes: int
+    residual_books: int
+    code_dim: int
+
+    @property
+    def encoder_hop(self) -> int:
+        """Samples per encoder output."""
+        return math.prod(self.encoder_strides)
+
+    @property
+    def hop(self) -> int:
+        """Samples per frame."""
+        return self.encoder_hop * math.prod(self.downsample)
+
+
+def stack_config(hidden: int, ffn: int, layers: int) -> StackConfig:
+    """A codec transformer: multi-head (not grouped) attention."""
+    heads = hidden // HEAD_DIM
+    return StackConfig(hidden, ffn, layers, heads, heads, HEAD_DIM, EPS)
+
+
+RELEASED = CodecConfig(
+    encoder_dim=64,
+    encoder_strides=(2, 4, 8, 8),
+    decoder_dim=1536,
+    decoder_strides=(8, 8, 4, 2),
+    latent=1024,
+    downsample=(2, 2),
+    encoder_stack=stack_config(1024, 3072, 4),
+    pre_stack=stack_config(1024, 3072, 8),
+    post_stack=stack_config(1024, 3072, 8),
+    semantic_codes=4096,
+    residual_codes=1024,
+    residual_books=9,
+    code_dim=8,
+)
+"""Sizes of the codec.pth of fishaudio/s2-pro, for random weights."""
+
+
+def infer(tensors: Mapping[str, Tensor]) -> CodecConfig:
+    """Sizes from the shapes of renamed tensors (see checkpoint.codec). CheckpointError names one that is missing or has
+    no such size."""
+    encoder = _strides(tensors, r"encoder\.block\.(\d+)\.block\.4\.weight", "encoder.block.{}.block.4.weight")
+    decoder = _strides(tensors, r"decoder\.model\.(\d+)\.block\.1\.weight", "decoder.model.{}.block.1.weight")
+    merges = count(tensors, r"quantizer\.downsample\.(\d+)\.")
+    semantic, residual = "quantizer.semantic_quantizer.quantizers", "quantizer.quantizer.quantizers"
+    return CodecConfig(
+        encoder_dim=size(tensors, "encoder.block.0.weight", 0),
+        encoder_strides=encoder,
+        decoder_dim=size(tensors, "decoder.model.0.weight", 0),
+        decoder_strides=decoder,
+        latent=size(tensors, "decoder.model.0.weight", 1),
+        downsample=tuple(size(tensors, f"quantizer.downsample.{i}.0.weight", 2) for i in range(merges)),
+        encoder_stack=_stack(tensors, f"encoder.block.{len(encoder)}.block.5"),
+        pre_stack=_stack(tensors, "quantizer.pre_module"),
+        post_stack=_stack(tensors, "quantizer.post_module"),
+        semantic_codes=size(tensors, f"{semantic}.0.codebook.weight", 0),
+        residual_codes=size(tensors, f"{residual}.0.codebook.weight", 0),
+        residual_books=count(tensors, re.escape(residual) + r"\.(\d+)\."),
+        code_dim=size(tensors, f"{semantic}.0.codebook.weight", 1),
+    )
+
+
+def _strides(tensors: Mapping[str, Tensor], pattern: str, name: str) -> tuple[int, ...]:
+    """Strides of consecutive blocks, numbered from 1: the kernel of a strided convolution is twice its stride."""
+    blocks = count(tensors, pattern, first=1)
+    return tuple(size(tensors, name.format(i), 2, least=2) // 2 for i in range(1, blocks + 1))
+
+
+def _stack(tensors: Mapping[str, Tensor], prefix: str) -> StackConfig:
+    layers = count(tensors, re.escape(prefix) + r"\.layers\.(\d+)\.")
+    hidden = size(tensors, f"{prefix}.norm.weight", 0)
+    return stack_config(hidden, size(tensors, f"{prefix}.layers.0.mlp.gate_proj.weight", 0), layers)
+
+
+def windowed(stack: Stack, x: Tensor, rope: Rope, window: int) -> Tensor:
+    """A transformer over whole sequences x [B, C, T]. Each token sees the last `window` ones, itself included."""
+    pos = torch.arange(x.shape[-1], device=x.device).expand(x.shape[0], -1)
+    y: Tensor = stack(x.transpose(1, 2), WindowKV("", window, pos, None).attend, rope, pos)
+    return y.transpose(1, 2)
+
+
+class Downsample(nn.ModuleList):
+    """Frames are merged `stride` at a time, then refined. Whole sequences only."""
+
+    def __init__(self, channels: int, stride: int) -> None:
+        super().__init__([CausalConv1d(channels, channels, stride, stride=stride, left=0), ConvNeXt(channels)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        merge, refine = self
+        out: Tensor = refine(convolve(merge, x, None))
+        return out
+
+
+class Codebook(nn.Module):
+    """Vector quantization by cosine similarity in a small space. Decoding takes the row that is found as it is."""
+
+    def __init__(self, latent: int, codes: int, dim: int) -> None:
+        super().__init__()
+        self.in_proj = nn.Conv1d(latent, dim, 1)
+        self.out_proj = nn.Conv1d(dim, latent, 1)
+        self.codebook = nn.Embedding(codes, dim)
+
+    def nearest(self, z: Tensor) -> Tensor:
+        """z [B, T, C] -> codes [B, T]."""
+        unit = F.normalize(F.linear(z, self.in_proj.weight[:, :, 0], self.in_proj.bias), dim=-1)
+        return (unit @ F.normalize(self.codebook.weight, dim=-1).T).argmax(-1)
+
+    def rows(self, codes: Tensor) -> Tensor:
+        """codes [B, T] -> latents [B, T, C]."""
+        return F.linear(self.codebook(codes), self.out_proj.weight[:, :, 0], self.out_proj.bias)
+
+    def table(self) -> Tensor:
+        """Rows of every code: [codes, C]."""
+        out: Tensor = self.out_proj(self.codebook.weight.T[None])[0].T
+        return out
+
+
+class Books(nn.Module):
+    """Codebooks that quantize one after the other, each the residual of those before it."""
+
+    def __init__(self, latent: int, books: int, codes: int, dim: int) -> None:
+        super().__init__()
+        self.quantizers = nn.ModuleList(Codebook(latent, codes, dim) for _ in range(books))
+
+
+class Quantizer(nn.Module):
+    """Latents to codes. The way back is `books`, `post_module` and `upsample`, which the codec runs in chunks."""
+
+    def __init__(self, c: CodecConfig) -> None:
+        super().__init__()
+        self.semantic_quantizer = Books(c.latent, 1, c.semantic_codes, c.code_dim)
+        self.quantizer = Books(c.latent, c.residual_books, c.residual_codes, c.code_dim)
+        self.downsample = nn.ModuleList(Downsample(c.latent, s) for s in c.downsample)
+        self.upsample = nn.ModuleList(Upsample(c.latent, s) for s in reversed(c.downsample))
+        self.pre_module = Stack(c.pre_stack)
+        self.post_module = Stack(c.post_stack)
+
+    @property
+    def books(self) -> list[Codebook]:
+        """Semantic first, in the order of the codes of a frame."""
+        return [*self.semantic_quantizer.quantizers, *self.quantizer.quantizers]
+
+    def latents(self, x: Tensor, rope: Rope) -> Tensor:
+        """Encoder output [B, C, T * merged] -> what is quantized [B, T, C], in float32."""
+        for layer in self.downsample:
+            x = layer(x)
+        return windowed(self.pre_module, x, rope, WINDOW).transpose(1, 2).float()
+
+    def encode(self, rest: Tensor) -> Tensor:
+        """Latents [B, T, C] -> codes [B, T, books]."""
+        codes = []
+        for book in self.books:
+            codes.append(book.nearest(rest))
+            rest = rest - book.rows(codes[-1])
+        return torch.stack(codes, dim=-1)
 
 
 def interleaved(dim: int, positions: int, base: float) -> Rope:
@@ -37,8 +220,8 @@ class Encoder(nn.Module):
     def __init__(self, c: CodecConfig) -> None:
         super().__init__()
         widths = [c.encoder_dim * 2**i for i in range(len(c.encoder_strides) + 1)]
-        stacks = [None] * (len(c.encoder_strides) - 1) + [c.encoder_stack]
-        blocks = [EncoderBlock(w, s, t) for w, s, t in zip(widths, c.encoder_strides, stacks, strict=False)]
+        blocks = [DownsampleBlock(w, 2 * w, s) for w, s in zip(widths, c.encoder_strides, strict=False)]
+        blocks[-1].block.append(Stack(c.encoder_stack))  # which `refine` runs
         ends = [Snake(widths[-1]), CausalConv1d(widths[-1], c.latent, 3)]
         self.block = nn.ModuleList([CausalConv1d(1, c.encoder_dim, 7), *blocks, *ends])
         blocks_columns = state_columns(nn.ModuleList(self.block[:-1]))
@@ -151,16 +334,12 @@ class FishCodec(nn.Module):
         """frames [B, n, books]. Codes past the end of a codebook mean its last row, as in the reference."""
         streaming = StreamingState(state)
         pos = state["frames"][:, None] + torch.arange(frames.shape[1], device=frames.device)
-        samples = self._synthesize(frames, pos, streaming)
+        samples = self.samples(frames, pos, streaming)
         streaming.new["frames"] = state["frames"] + frames.shape[1]
         return samples, streaming.new
 
-    def decode_whole(self, frames: Tensor) -> Tensor:
-        """frames [B, n, books] of whole utterances -> samples [B, n * hop] (checks)."""
-        pos = torch.arange(frames.shape[1], device=frames.device).expand(frames.shape[0], -1)
-        return self._synthesize(frames, pos, None)
-
-    def _synthesize(self, frames: Tensor, pos: Tensor, state: StreamingState | None) -> Tensor:
+    def samples(self, frames: Tensor, pos: Tensor, state: StreamingState | None) -> Tensor:
+        """frames [B, n, books] at positions pos [B, n] -> samples [B, n * hop]. state None: whole utterances."""
         rows = frames.minimum(self.last_code) + self.offsets
         x = F.embedding(rows, self.table).sum(-2).to(self.dtype)
         x = self.quantizer.post_module(x, WindowKV("post", WINDOW, pos, state).attend, self.rope, pos)

@@ -1,6 +1,6 @@
 """Triton kernels of this family: the embedding of a frame, and the ranked sampler with the first code of a frame.
 
-The ranked sampler keeps what `sampling.choose` keeps and draws by the same inverse CDF.
+The ranked sampler keeps what `language_model.sample_ranked` keeps and draws by the same inverse CDF.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stentor.kernels.embedding import EMBED_BLOCK, embed_grid, sum_codebooks
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
-from stentor.kernels.sampling_device import (
+from stentor.kernels.frame_codes import EMBED_BLOCK, embed_grid, sum_codebooks
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
+from stentor.kernels.sampling import (
     checked,
     key_bits,
     kth_largest,
@@ -57,7 +57,7 @@ def embed_codes(codes: Tensor, offset: Tensor, table: Tensor, tokens: Tensor, fi
     out = torch.empty(batch, hidden, dtype=table.dtype, device=table.device)
     _embed_codes_kernel[embed_grid(batch, hidden)](
         codes.contiguous(), offset, table, out, tokens, hidden, first, scale,
-        NUM_BOOKS=books, BLOCK_H=EMBED_BLOCK, USE_PDL=USE_PDL, num_warps=2, **PDL_LAUNCH,
+        NUM_BOOKS=books, BLOCK_H=EMBED_BLOCK, num_warps=2, **PDL_LAUNCH,
     )  # fmt: skip
     return out
 

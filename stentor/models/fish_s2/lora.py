@@ -14,8 +14,6 @@ from stentor.models.fish_s2.config import LanguageConfig
 from stentor.models.lora import LoraWeights
 from stentor.models.lora_files import read_peft
 
-USUAL_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
-"""Layers that get slots for adapters where nothing else is asked for."""
 FUSED = "self_attn.wqkv"
 
 

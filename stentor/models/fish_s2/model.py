@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from stentor.layers.types import Launch, eager
-from stentor.models.base import Emit, Hidden, KVView, Prompt, PromptRows, Rows, Voice, VoiceSource
+from stentor.models.base import Emit, Hidden, KVView, Prompted, PromptRows, Rows
 from stentor.models.fish_s2.codec import FishCodec
 from stentor.models.fish_s2.language_model import Language
 from stentor.models.fish_s2.prompt import PromptBuilder
 from stentor.models.fish_s2.spec import make_spec
 from stentor.models.fish_s2.tokenizer import Tokens
-from stentor.models.info import SpeechRequest
 from stentor.models.lora import AdapterSlots
-from stentor.text.front_end import Check
-from stentor.text.marks import has_words
 
 
-class FishS2:
+class FishS2(Prompted):
     """A loaded checkpoint (implements models.base.SpeechModel)."""
 
     def __init__(self, language: Language, codec: FishCodec, tokens: Tokens, adapters: AdapterSlots) -> None:
@@ -32,15 +27,6 @@ class FishS2:
     def encode(self, wav: Tensor, role: str, launch: Launch = eager) -> dict[str, Tensor]:
         """Reference audio [n] at 44.1 kHz -> codes [ceil(n / hop), books]."""
         return {"codes": self.codec.encode(wav, launch)}
-
-    def references(self, request: SpeechRequest) -> list[VoiceSource]:
-        return self.prompts.references(request)
-
-    def prompt(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
-        return self.prompts.build(request, voices)
-
-    def speakable(self, text: str, check: Check) -> bool:
-        return has_words(text, self.spec.marks)
 
     def embed_prompt(self, p: PromptRows, rows: Rows) -> Hidden:
         x = self.language.embeddings(p.rows["token"])

@@ -10,14 +10,12 @@ import numpy as np
 import torch
 
 from stentor.layers.conv import cast_codec
-from stentor.layers.packed_conv import pack_convolutions
-from stentor.layers.packed_linear import pack_linears, packs
+from stentor.layers.packed import pack_convolutions, pack_linears, packs
 from stentor.models.base import Voice
 from stentor.models.dummy import dummy_tokens, dummy_words
 from stentor.models.load_options import CODEC_DTYPE, codec_dtype, encoder_dtype, model_dtype
 from stentor.models.pocket_tts.checkpoint import DECODER, ENCODER, LM, Files, file_name, language_model, named
-from stentor.models.pocket_tts.codec import Decoder
-from stentor.models.pocket_tts.codec_encoder import Encoder
+from stentor.models.pocket_tts.codec import Decoder, Encoder
 from stentor.models.pocket_tts.config import RATE, LayerConfig, parse
 from stentor.models.pocket_tts.language_model import LanguageModel
 from stentor.models.pocket_tts.model import PocketTTS

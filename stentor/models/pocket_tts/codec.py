@@ -1,18 +1,111 @@
-"""The codec's decoder: latents to samples, causal, exact in chunks of any number of frames."""
+"""The codec: latents to samples, causal and exact in chunks of any number of frames, and recordings to latents.
+
+Both halves have the convolutions of SEANet. Attributes are named as in checkpoints.
+"""
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.layers.conv import StreamingState, state_columns, upcast
+from stentor.layers.conv import (
+    CausalConv1d,
+    CausalConvTranspose1d,
+    CausalModule,
+    StreamingState,
+    convolve,
+    state_columns,
+    upcast,
+)
 from stentor.layers.qk_norm_rope import RopePositions
 from stentor.layers.rope import Rope
 from stentor.layers.sliding_window import WindowKV, window_columns
-from stentor.layers.types import NO_PAGES, CodecCall, Column, State
+from stentor.layers.types import NO_PAGES, CodecCall, Column, Launch, State, eager
+from stentor.layers.windows import COLUMNS, Windows, padded, step_of
 from stentor.models.pocket_tts.blocks import Transformer, make_rope
-from stentor.models.pocket_tts.codec_blocks import Conv, ConvTranspose, DepthwiseUpsample, ResidualUnit, Seanet
 from stentor.models.pocket_tts.config import HOP, RATIOS, UPSAMPLING, PocketConfig, SeanetConfig
+
+
+class Conv(nn.Module):
+    """A causal convolution under the name `conv`."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv = CausalConv1d(inputs, outputs, kernel, stride=stride, left=kernel - stride)
+
+    def forward(self, x: Tensor, state: StreamingState | None, residual: Tensor | None = None) -> Tensor:
+        """x [B, inputs, n] -> [B, outputs, n / stride]."""
+        return convolve(self.conv, x, state, residual=residual)
+
+
+class ConvTranspose(nn.Module):
+    """Up-sampling under the name `convtr`."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.convtr = CausalConvTranspose1d(inputs, outputs, stride)
+
+    def forward(self, x: Tensor, state: StreamingState | None) -> Tensor:
+        """x [B, inputs, n] -> [B, outputs, n * stride]."""
+        return convolve(self.convtr, x, state)
+
+
+class ResidualUnit(nn.Module):
+    """x + conv1x1(ELU(conv(ELU(x))))."""
+
+    def __init__(self, channels: int, c: SeanetConfig) -> None:
+        super().__init__()
+        inner = channels // c.compress
+        first = Conv(channels, inner, c.residual_kernel)
+        self.block = nn.ModuleList([nn.ELU(), first, nn.ELU(inplace=True), Conv(inner, channels, 1)])
+
+    def forward(self, x: Tensor, state: StreamingState | None) -> Tensor:
+        act, first, _, second = self.block
+        out: Tensor = second(act(first(act(x), state)), state, residual=x)
+        return out
+
+
+class Seanet(nn.Module):
+    """Layers one after the other, under the name `model`."""
+
+    def __init__(self, layers: list[nn.Module]) -> None:
+        super().__init__()
+        self.model = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor, state: StreamingState | None) -> Tensor:
+        for layer in self.model:
+            x = layer(x) if isinstance(layer, nn.ELU) else layer(x, state)
+        return x
+
+
+class DepthwiseUpsample(CausalModule):
+    """A transposed convolution of each channel by itself, with a kernel of two strides and without bias."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, 1)
+        self.weight = nn.Parameter(torch.empty(channels, 1, 2 * UPSAMPLING))
+        self.bias = None
+
+    def forward(self, x: Tensor, state: StreamingState | None) -> Tensor:
+        """x [B, C, n] -> [B, C, n * UPSAMPLING]. An output is of this input column and the one before."""
+        x = self.with_history(x, state)[..., None]
+        y = torch.addcmul(x[:, :, :-1] * self.weight[:, :, UPSAMPLING:], x[:, :, 1:], self.weight[:, :, :UPSAMPLING])
+        return y.flatten(2)
+
+
+class Downsample(CausalConv1d):
+    """UPSAMPLING steps to one. Copies of the first step stand before it. Whole recordings only."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, 2 * UPSAMPLING, stride=UPSAMPLING, bias=False, left=0)
+
+    def whole(self, x: Tensor) -> Tensor:
+        """x [B, inputs, n] -> [B, outputs, n / UPSAMPLING]."""
+        return convolve(self, F.pad(x, (UPSAMPLING, 0), "replicate"), None)
+
 
 WINDOW, CLOCK = "window", "clock"
 CPU_FRAMES = 8
@@ -89,3 +182,66 @@ class Decoder(nn.Module):
         first.copy_(torch.where(clock[:, None] == 0, first * self.get_buffer("fade"), first))
         streaming.new[CLOCK] = clock + frames.shape[1]
         return samples, streaming.new
+
+
+WINDOW, CLOCK = "window", "clock"
+TICK = min(COLUMNS)
+"""Steps by which the clock counts, so that 16 bits hold it: windows have a multiple of so many."""
+
+
+def encoder(width: int, c: SeanetConfig) -> Seanet:
+    """Samples [B, 1, 120 n] -> steps [B, width, n]."""
+    channels = c.filters
+    layers: list[nn.Module] = [Conv(1, channels, c.kernel)]
+    for ratio in reversed(RATIOS):
+        layers += [ResidualUnit(channels, c), nn.ELU(inplace=True), Conv(channels, 2 * channels, 2 * ratio, ratio)]
+        channels *= 2
+    return Seanet([*layers, nn.ELU(inplace=True), Conv(channels, width, c.last_kernel)])
+
+
+class Encoder(nn.Module):
+    """The encoder's half of the checkpoint's `mimi`."""
+
+    def __init__(self, c: PocketConfig) -> None:
+        super().__init__()
+        self.config = c.encoder
+        self.encoder = encoder(c.encoder.hidden, c.encoder_seanet)
+        self.transformer = Transformer(c.encoder, scaled=True)
+        self.downsample = Downsample(c.encoder.hidden, c.voice)
+        self.step = step_of(prod(RATIOS), UPSAMPLING)
+        self.rope: Rope | None = None
+        self.windows: Windows | None = None
+
+    def process_weights_after_loading(self, samples: int) -> None:
+        """Make the RoPE table for recordings of up to so many samples, and what carries the state between windows."""
+        c, hop = self.config, prod(RATIOS)
+        dtype, device = self.downsample.weight.dtype, self.downsample.weight.device
+        self.rope = make_rope(c, -(-samples // hop) + COLUMNS[0] + UPSAMPLING).to(device)
+        columns = {
+            **state_columns(self.encoder),
+            **window_columns(WINDOW, c.layers, c.heads, c.head_dim, c.window, dtype),
+            CLOCK: Column((1,), dtype),
+        }
+        self.windows = Windows(self._window, hop, columns)
+
+    def forward(self, samples: Tensor, launch: Launch = eager) -> Tensor:
+        """samples [n] at 24 kHz -> latents [ceil(n / HOP), voice] in float32 at least. Zeros fill the last frame."""
+        assert self.windows is not None, "process_weights_after_loading comes first"
+        wav = F.pad(samples, (0, -len(samples) % HOP))[None, None].to(self.downsample.weight.dtype)
+        x = self.windows(wav, launch)
+        latents = launch(self._merged, padded(x, self.step))[0]
+        return latents[: x.shape[2] // UPSAMPLING]
+
+    def _window(self, x: Tensor, state: StreamingState, _: Tensor) -> Tensor:
+        """A piece of a recording: samples [B, 1, 120 n] -> steps [B, hidden, n]."""
+        assert self.rope is not None
+        y = self.encoder(x, state).transpose(1, 2)
+        clock = state.old[CLOCK]
+        pos = TICK * clock.long() + torch.arange(y.shape[1], device=y.device)
+        window = WindowKV(WINDOW, self.config.window, pos, state)
+        state.new[CLOCK] = clock + y.shape[1] // TICK
+        steps: Tensor = self.transformer(y, window.attend, RopePositions(self.rope, pos))
+        return steps.transpose(1, 2)
+
+    def _merged(self, x: Tensor) -> tuple[Tensor]:
+        return (upcast(self.downsample.whole(x)[0].T),)

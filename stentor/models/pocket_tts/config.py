@@ -90,9 +90,7 @@ def parse(data: object, file: str) -> PocketConfig:
     top = ConfigReader(data, file)
     lm, mimi = top.section("flow_lm"), top.section("mimi")
     flow, table = lm.section("flow"), lm.section("lookup_table")
-    kind = flow.text("type", "lsd")
-    if kind not in FLOWS:
-        raise flow.error("type", f"must be one of {', '.join(FLOWS)}, got {kind!r}")
+    kind = flow.choice("type", FLOWS, "lsd")
     for name, wanted in (("sample_rate", RATE), ("channels", 1)):
         if mimi.integer(name) != wanted:
             raise mimi.error(name, f"must be {wanted}, got {mimi.data[name]!r}")

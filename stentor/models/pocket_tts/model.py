@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from stentor.layers.types import Launch, eager
-from stentor.models.base import Emit, Hidden, KVView, Prompt, PromptRows, Rows, Voice, VoiceSource
-from stentor.models.info import SpeechRequest
+from stentor.models.base import Emit, Hidden, KVView, Prompted, PromptRows, Rows
 from stentor.models.lora import NO_ADAPTERS
 from stentor.models.pocket_tts.blocks import make_rope
-from stentor.models.pocket_tts.codec import Decoder
-from stentor.models.pocket_tts.codec_encoder import Encoder
+from stentor.models.pocket_tts.codec import Decoder, Encoder
 from stentor.models.pocket_tts.config import PocketConfig
 from stentor.models.pocket_tts.language_model import LanguageModel
 from stentor.models.pocket_tts.prompt import PromptBuilder
 from stentor.models.pocket_tts.spec import MAX_MODEL_LEN, NEVER, make_spec
-from stentor.text.front_end import Check
-from stentor.text.marks import has_words
 
 FIRST_END = 6
 """The first frame that may end speech."""
 
 
-class PocketTTS:
+class PocketTTS(Prompted):
     """A loaded checkpoint (implements SpeechModel). Frames are latents [latent] float32."""
 
     adapters = NO_ADAPTERS
@@ -48,15 +42,6 @@ class PocketTTS:
     def encode(self, wav: Tensor, role: str, launch: Launch = eager) -> dict[str, Tensor]:
         """Audio [n] -> `voice` [V, voice], its latents as they are encoded."""
         return {"voice": self.encoder(wav, launch)}
-
-    def references(self, request: SpeechRequest) -> list[VoiceSource]:
-        return self.prompts.references(request)
-
-    def prompt(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
-        return self.prompts.build(request, voices)
-
-    def speakable(self, text: str, check: Check) -> bool:
-        return has_words(text, self.spec.marks)
 
     def embed_prompt(self, p: PromptRows, rows: Rows) -> Hidden:
         x = self.net.embeddings[p.rows["token"]]

@@ -12,28 +12,23 @@ from torch import Tensor
 
 from stentor.errors import CheckpointError
 from stentor.models.dummy import DummyTokenizer
-from stentor.models.load_options import CODEC_DTYPE, at_least_float32, codec_dtype, model_dtype
-from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
+from stentor.models.frame_talker import LOAD_OPTIONS, codec_part, eight_bits, talker_dtype
+from stentor.models.load_options import CODEC_DTYPE, at_least_float32, codec_dtype
+from stentor.models.lora import USUAL_TARGETS, AdapterPlan, install_adapters
 from stentor.models.lora_files import merge_option, read_peft
-from stentor.models.quantization import QUANTIZATION, EightBits, quantization
 from stentor.models.quantized_checkpoint import read_quantized
 from stentor.models.qwen3_omni_talker import READS
 from stentor.models.qwen3_omni_talker.codec import Decoder
 from stentor.models.qwen3_omni_talker.config import parse
-from stentor.models.qwen3_omni_talker.model import OmniTalker
-from stentor.models.qwen3_omni_talker.spec import GENERATION
-from stentor.models.qwen3_omni_talker.talker import Weights
+from stentor.models.qwen3_omni_talker.model import OmniTalker, Weights
+from stentor.models.qwen3_omni_talker.prompt import PromptBuilder
+from stentor.models.qwen3_omni_talker.spec import GENERATION, make_spec
 from stentor.models.qwen3_omni_talker.tokenizer import read_tokenizer
 from stentor.models.source import Checkpoint, Source
 from stentor.models.weights import on_meta, read_sharded
 
-LOAD_OPTIONS = (QUANTIZATION, *ADAPTER_OPTIONS)
 FILE_OPTIONS = (CODEC_DTYPE, "lora")
 """Load options of a checkpoint."""
-QUANTIZED, QUANTIZED_DEPTH = ("talker.model",), ("talker.code_predictor.model",)
-"""The language models and depth loops whose weights may have 8 bits."""
-USUAL_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
-"""Layers that get slots for adapters where nothing else is asked for."""
 UNUSED = ("talker.hidden_projection.",)
 """Read by nobody where all that the talker hears is text."""
 EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(.+)")
@@ -50,36 +45,30 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     audio_dtype = codec_dtype(options, device, dtype)
     c = parse(source.config, f"{source.name}/config.json")
     tensors = source.tensors(lambda path: read_quantized(source.config, read_sharded(path, prefixes=READS), str(path)))
-    codec = {name: tensors.pop(name) for name in list(tensors) if name.startswith("code2wav.")}
+    codec = codec_part(tensors, "code2wav.")
+    tensors = {name: value for name, value in tensors.items() if not name.startswith("code2wav.")}
     # The codec first: its weights are rounded on the device, and those of the talker fill what that leaves.
     decoder = on_meta(lambda: Decoder(c.decoder), at_least_float32(audio_dtype))
-    source.fill(decoder, _codec_names(codec), f"{source.name}: code2wav", device, 1)
+    source.fill(decoder, codec, f"{source.name}: code2wav", device, 1)
     decoder.process_weights_after_loading(audio_dtype)
     tensors = merge_option(tensors, options, read_peft)
-    norm = tensors.get("talker.model.norm.weight")  # never quantised
-    own = torch.bfloat16 if norm is None else norm.dtype
-    weights = on_meta(lambda: Weights(c), model_dtype(dtype, own, device))
+    weights = on_meta(lambda: Weights(c), talker_dtype(tensors, dtype, device))
     experts = c.talker.stack.experts
     tensors = stack_experts(tensors, 0 if experts is None else experts.count, source.name)
-    eight_bits = EightBits(quantization(options), QUANTIZED, QUANTIZED_DEPTH)
-    source.fill(weights, tensors, source.name, device, ignore=UNUSED, eight_bits=eight_bits)
+    source.fill(weights, tensors, source.name, device, ignore=UNUSED, eight_bits=eight_bits(options))
     del tensors
     adapters = install_adapters(weights, plan, serves_adapters, read_peft)
     if isinstance(source, Checkpoint):
         encode = read_tokenizer(source.path)
     else:
         encode = DummyTokenizer(source.words, source.special).encode
-    return OmniTalker(c, weights, decoder, encode, dict(source.json(GENERATION, {})), adapters)
+    spec = make_spec(c, source.json(GENERATION, {}), weights.talker.codec_head.weight.dtype, adapters.columns)
+    return OmniTalker(c, weights, decoder, spec, PromptBuilder(c, encode, spec.max_model_len), adapters)
 
 
 def serves_adapters(name: str) -> bool:
     """Whether a request's adapter may change this layer: those of the talker's blocks that every token takes."""
     return name.startswith("talker.model.layers.") and ".mlp.experts." not in name
-
-
-def _codec_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Without the prefix and without the wrapper `.conv` of the reference's padded convolutions."""
-    return {name.removeprefix("code2wav.").replace(".conv.", "."): value for name, value in tensors.items()}
 
 
 def stack_experts(tensors: Mapping[str, Tensor], count: int, source: str) -> dict[str, Tensor]:

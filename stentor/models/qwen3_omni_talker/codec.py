@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from stentor.layers.conv import StreamingState
 from stentor.layers.frame_decoder import FrameDecoder, FrameDecoderConfig, ScaledStack
 
 
@@ -14,24 +13,14 @@ class Decoder(FrameDecoder):
 
     def __init__(self, c: FrameDecoderConfig) -> None:
         super().__init__(c)
-        self.code_embedding: nn.Embedding | None = nn.Embedding(c.codebooks * c.codebook_size, c.latent)
+        self.code_embedding = nn.Embedding(c.codebooks * c.codebook_size, c.latent)
         self.pre_transformer = ScaledStack(c.stack)
         self.add_convolutions()
 
     def process_weights_after_loading(self, dtype: torch.dtype | None = None) -> None:
         """Prepare for decoding: fold gains and the mean over codebooks into weights, and round these to `dtype`, if it
-        is given. Later calls do nothing."""
-        if self.code_embedding is None:
-            return
+        is given. Once."""
         self.fold_gains()
         table = self.code_embedding.weight / self.shape.codebooks
-        self.code_embedding = None
+        del self.code_embedding
         self.finish(table, dtype)
-
-    def forward(
-        self, codes: Tensor, pos: Tensor, state: StreamingState | None = None, heard: int | None = None
-    ) -> Tensor:
-        """codes [B, n, codebooks] at frame positions pos [B, n] -> samples [B, n * hop] in [-1, 1], or of the last
-        `heard` frames. The transformer takes all frames, and the convolutions only these."""
-        x = self.attended(self.embed(codes), pos, state)
-        return self.samples(x, pos, state) if heard is None else self.samples(x[:, -heard:], pos[:, -heard:], state)

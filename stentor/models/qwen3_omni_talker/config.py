@@ -11,42 +11,20 @@ from typing import Any
 
 from stentor.layers.experts import ExpertsConfig
 from stentor.layers.frame_decoder import FrameDecoderConfig
-from stentor.layers.transformer import StackConfig
 from stentor.models.config_reader import ConfigReader
-from stentor.models.frame_talker import TransformerConfig
+from stentor.models.stack_config import even_heads, read_stack
+from stentor.models.talker_config import TalkerConfig, TransformerConfig, read_frame_decoder, read_ids, read_numbers
 
 SAMPLE_RATE = 24000
 """Hz of the codec. config.json does not say it."""
 
 
 @dataclass(frozen=True)
-class Ids:
-    """Special ids: text side (`tts_*`), codec side (the rest)."""
-
-    tts_pad: int
-    tts_bos: int
-    tts_eos: int
-    pad: int
-    bos: int
-    eos: int
-    nothink: int
-    think_bos: int
-    think_eos: int
-
-
-@dataclass(frozen=True)
-class Config:
+class Config(TalkerConfig):
     """config.json."""
 
-    talker: TransformerConfig
-    predictor: TransformerConfig
     decoder: FrameDecoderConfig
-    text_vocab: int
-    text_hidden: int
     text_inner: int  # of the projection of text rows
-    codebooks: int
-    ids: Ids
-    speakers: Mapping[str, int]  # in lower case
 
 
 def parse(data: Mapping[str, Any], where: str) -> Config:
@@ -57,8 +35,8 @@ def parse(data: Mapping[str, Any], where: str) -> Config:
     t = top.section("talker_config")
     text, p = t.section("text_config"), t.section("code_predictor_config")
     thinker = top.section("thinker_config").section("text_config")
-    talker = _transformer(text, qk_norm=True, experts=_experts(text))
-    predictor = _transformer(p, qk_norm=True)
+    talker = _transformer(text, _experts(text))
+    predictor = _transformer(p)
     decoder = _decoder(top.section("code2wav_config"))
     codebooks = t.count("num_code_groups")
     if predictor.stack.hidden != talker.stack.hidden:
@@ -78,27 +56,17 @@ def parse(data: Mapping[str, Any], where: str) -> Config:
         text_hidden=thinker.integer("hidden_size"),
         text_inner=text.integer("intermediate_size"),
         codebooks=codebooks,
-        ids=_ids(top, t),
-        speakers={name.lower(): speakers.integer(name, low=0) for name in speakers.data},
+        ids=read_ids(top, t),
+        speakers=read_numbers(speakers),
     )
 
 
-def _transformer(r: ConfigReader, qk_norm: bool, experts: ExpertsConfig | None = None) -> TransformerConfig:
+def _transformer(r: ConfigReader, experts: ExpertsConfig | None = None) -> TransformerConfig:
     if r.text("hidden_act") != "silu":
         raise r.error("hidden_act", "must be silu")
     if r.flag("attention_bias"):
         raise r.error("attention_bias", "must be false")
-    stack = StackConfig(
-        hidden=r.integer("hidden_size"),
-        ffn=r.integer("intermediate_size"),
-        layers=r.count("num_hidden_layers"),
-        heads=r.count("num_attention_heads"),
-        kv_heads=r.count("num_key_value_heads"),
-        head_dim=r.count("head_dim"),
-        eps=r.number("rms_norm_eps"),
-        qk_norm=qk_norm,
-        experts=experts,
-    )
+    stack = read_stack(r, r.number("rms_norm_eps"), r.count("head_dim"), qk_norm=True, experts=experts)
     return TransformerConfig(stack, r.integer("vocab_size"), _theta(r), r.integer("max_position_embeddings"))
 
 
@@ -127,39 +95,5 @@ def _experts(r: ConfigReader) -> ExpertsConfig:
 
 
 def _decoder(r: ConfigReader) -> FrameDecoderConfig:
-    hidden, heads = r.integer("hidden_size"), r.count("num_attention_heads")
-    stack = StackConfig(
-        hidden=hidden,
-        ffn=r.integer("intermediate_size"),
-        layers=r.count("num_hidden_layers"),
-        heads=heads,
-        kv_heads=r.count("num_key_value_heads"),
-        head_dim=r.count("head_dim", hidden // heads),
-        eps=r.number("rms_norm_eps"),
-    )
-    return FrameDecoderConfig(
-        stack=stack,
-        theta=_theta(r),
-        window=r.integer("sliding_window"),
-        latent=hidden,
-        codebook_size=r.integer("codebook_size"),
-        codebooks=r.count("num_quantizers"),
-        width=r.integer("decoder_dim"),
-        rates=r.integers("upsample_rates"),
-        ratios=r.integers("upsampling_ratios"),
-        trims_both=True,
-    )
-
-
-def _ids(top: ConfigReader, t: ConfigReader) -> Ids:
-    return Ids(
-        tts_pad=top.integer("tts_pad_token_id", low=0),
-        tts_bos=top.integer("tts_bos_token_id", low=0),
-        tts_eos=top.integer("tts_eos_token_id", low=0),
-        pad=t.integer("codec_pad_id", low=0),
-        bos=t.integer("codec_bos_id", low=0),
-        eos=t.integer("codec_eos_token_id", low=0),
-        nothink=t.integer("codec_nothink_id", low=0),
-        think_bos=t.integer("codec_think_bos_id", low=0),
-        think_eos=t.integer("codec_think_eos_id", low=0),
-    )
+    stack = read_stack(r, r.number("rms_norm_eps"), r.count("head_dim", even_heads(r)))
+    return read_frame_decoder(r, stack, _theta(r), stack.hidden, trims_both=True)

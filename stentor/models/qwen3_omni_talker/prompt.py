@@ -5,10 +5,12 @@ All text after the first token goes to later steps, one token each, whether it i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from stentor.errors import InvalidRequest
-from stentor.models.base import LiveText, Prompt
+from stentor.models.base import LiveText, Prompt, Voice, VoiceSource
 from stentor.models.byte_bpe import settled
 from stentor.models.frame_prompt import LiveColumn, frame_prompt
 from stentor.models.info import SpeechRequest
@@ -27,7 +29,11 @@ class PromptBuilder:
         self._c, self._tokenize, self._max_model_len = c, tokenize, max_model_len
         self._role = tokenize(ROLE)
 
-    def build(self, request: SpeechRequest) -> Prompt:
+    def references(self, request: SpeechRequest) -> list[VoiceSource]:
+        """None: voices are rows of a table."""
+        return []
+
+    def build(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
         """Raises InvalidRequest for what this checkpoint cannot do."""
         i = self._c.ids
         assert request.voice is not None, "the spec has a default voice"

@@ -10,29 +10,22 @@ from torch import Tensor
 
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.models.dummy import DummyTokenizer
-from stentor.models.load_options import CODEC_DTYPE, at_least_float32, codec_dtype, encoder_dtype, model_dtype
-from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
+from stentor.models.frame_talker import LOAD_OPTIONS, codec_part, eight_bits, talker_dtype
+from stentor.models.load_options import CODEC_DTYPE, at_least_float32, codec_dtype, encoder_dtype
+from stentor.models.lora import USUAL_TARGETS, AdapterPlan, install_adapters
 from stentor.models.lora_files import merge_option, read_peft
-from stentor.models.quantization import QUANTIZATION, EightBits, quantization
 from stentor.models.quantized_checkpoint import read_quantized
-from stentor.models.qwen3_tts.codec_decoder import Decoder
-from stentor.models.qwen3_tts.codec_encoder import Encoder
+from stentor.models.qwen3_tts.codec import Decoder, Encoder
 from stentor.models.qwen3_tts.config import CODEC_FOLDER, CodecConfig, Config, EncoderConfig, parse, read_codec
-from stentor.models.qwen3_tts.model import CloneEncoder, Qwen3TTS
+from stentor.models.qwen3_tts.model import Qwen3TTS, Weights
 from stentor.models.qwen3_tts.speaker_encoder import LogMel
 from stentor.models.qwen3_tts.spec import GENERATION, REFERENCE_SECONDS
-from stentor.models.qwen3_tts.talker import Weights
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer, Tokenizer
 from stentor.models.source import Checkpoint, Source
 from stentor.models.weights import on_meta, read_sharded
 
-LOAD_OPTIONS = (QUANTIZATION, *ADAPTER_OPTIONS)
 FILE_OPTIONS = (CODEC_DTYPE, "mistral_pretokenizer", "lora")
 """Load options of a checkpoint."""
-QUANTIZED, QUANTIZED_DEPTH = ("talker.model",), ("talker.code_predictor.model",)
-"""The language models and depth loops whose weights may have 8 bits."""
-USUAL_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
-"""Layers that get slots for adapters where nothing else is asked for."""
 
 
 def build(source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> Qwen3TTS:
@@ -59,14 +52,13 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
         prepare(encoder, codec, encoder_dtype(audio_dtype, device))
     tensors = source.tensors(lambda path: read_quantized(source.config, read_sharded(path), str(path)))
     tensors = merge_option(tensors, options, read_peft)
-    norm = tensors.get("talker.model.norm.weight")  # never quantised
-    own = torch.bfloat16 if norm is None else norm.dtype
-    weights = make_weights(c, model_dtype(dtype, own, device), precise)
-    eight_bits = EightBits(quantization(options), QUANTIZED, QUANTIZED_DEPTH)
-    source.fill(weights, tensors, source.name, device, eight_bits=eight_bits)
+    weights = make_weights(c, talker_dtype(tensors, dtype, device), precise)
+    source.fill(weights, tensors, source.name, device, eight_bits=eight_bits(options))
     del tensors
     adapters = install_adapters(weights, plan, serves_adapters, read_peft)
-    clone = make_clone(c, weights, encoder, device) if encoder is not None else None
+    clone = None
+    if encoder is not None and c.speaker is not None:
+        clone = encoder, LogMel(c.speaker.sample_rate, c.speaker.mels).to(device), weights.speaker_encoder
     tokenizer: Tokenizer
     if isinstance(source, Checkpoint):
         tokenizer = QwenTokenizer(source.path, mistral)
@@ -103,18 +95,12 @@ def fill_codec(
     where = f"{source.name}/{CODEC_FOLDER}"
     tensors = source.tensors(lambda path: read_sharded(path / CODEC_FOLDER))
     decoder = on_meta(lambda: Decoder(codec.decoder), dtype)
-    source.fill(decoder, _part(tensors, "decoder."), f"{where}: decoder", device, 1)
+    source.fill(decoder, codec_part(tensors, "decoder."), f"{where}: decoder", device, 1)
     if not with_encoder:
         return decoder, None
     encoder = on_meta(lambda: Encoder(codec.encoder), dtype)
-    source.fill(encoder, _used(_part(tensors, "encoder."), codec.encoder), f"{where}: encoder", device, 2)
+    source.fill(encoder, _used(codec_part(tensors, "encoder."), codec.encoder), f"{where}: encoder", device, 2)
     return decoder, encoder
-
-
-def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors below `prefix`, without the wrapper `.conv` of the reference's padded convolutions."""
-    part = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-    return {k.replace(".conv.", ".") if not k.startswith("quantizer.") else k: v for k, v in part.items()}
 
 
 def _used(tensors: Mapping[str, Tensor], c: EncoderConfig) -> dict[str, Tensor]:
@@ -129,11 +115,3 @@ def _used(tensors: Mapping[str, Tensor], c: EncoderConfig) -> dict[str, Tensor]:
 def prepare(encoder: Encoder, codec: CodecConfig, dtype: torch.dtype) -> None:
     """Make a loaded codec encoder ready for references of any length, in `dtype`."""
     encoder.process_weights_after_loading(int(REFERENCE_SECONDS[1] * codec.sample_rate) + codec.encoder.hop, dtype)
-
-
-def make_clone(c: Config, weights: Weights, encoder: Encoder, device: torch.device) -> CloneEncoder | None:
-    """The reference encoders of a Base model, ready to run. `encoder` is prepared."""
-    if c.speaker is None:
-        return None
-    mel = LogMel(c.speaker.sample_rate, c.speaker.mels).to(device)
-    return CloneEncoder(encoder, mel, weights.speaker_encoder)

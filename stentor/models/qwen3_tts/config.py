@@ -13,8 +13,9 @@ from typing import Any
 from stentor.layers.frame_decoder import FrameDecoderConfig
 from stentor.layers.transformer import StackConfig
 from stentor.models.config_reader import ConfigReader
-from stentor.models.frame_talker import TransformerConfig
 from stentor.models.source import Source
+from stentor.models.stack_config import read_stack
+from stentor.models.talker_config import TalkerConfig, TransformerConfig, read_frame_decoder, read_ids, read_numbers
 
 KINDS = ("base", "custom_voice", "voice_design")
 TOKENIZER_TYPE = "qwen3_tts_tokenizer_12hz"
@@ -37,59 +38,23 @@ class SpeakerConfig:
 
 
 @dataclass(frozen=True)
-class Ids:
-    """Special ids: text side (`tts_*`), codec side (the rest)."""
-
-    tts_pad: int
-    tts_bos: int
-    tts_eos: int
-    pad: int
-    bos: int
-    eos: int
-    think: int
-    nothink: int
-    think_bos: int
-    think_eos: int
-
-
-@dataclass(frozen=True)
-class Config:
+class Config(TalkerConfig):
     """config.json of the model."""
 
     kind: str  # one of KINDS
     size: str  # "0b6" or "1b7"
-    talker: TransformerConfig
-    predictor: TransformerConfig
-    text_vocab: int
-    text_hidden: int
-    codebooks: int
-    ids: Ids
+    think: int  # the codec id before a language
     languages: Mapping[str, int]  # with dialects
-    speakers: Mapping[str, int]
     dialects: Mapping[str, str]  # speaker -> the dialect it speaks
     speaker: SpeakerConfig | None  # Base only
-
-
-def _stack(r: ConfigReader, eps: float, qk_norm: bool) -> StackConfig:
-    return StackConfig(
-        hidden=r.integer("hidden_size"),
-        ffn=r.integer("intermediate_size"),
-        layers=r.count("num_hidden_layers"),
-        heads=r.count("num_attention_heads"),
-        kv_heads=r.count("num_key_value_heads"),
-        head_dim=r.count("head_dim"),
-        eps=eps,
-        qk_norm=qk_norm,
-    )
 
 
 def _transformer(r: ConfigReader) -> TransformerConfig:
     if r.text("hidden_act", "silu") != "silu":
         raise r.error("hidden_act", "must be silu")
-    stack = _stack(r, eps=r.number("rms_norm_eps", 1e-6), qk_norm=True)
-    return TransformerConfig(
-        stack, r.integer("vocab_size"), r.number("rope_theta", 1e6), r.integer("max_position_embeddings", 32768)
-    )
+    stack = read_stack(r, r.number("rms_norm_eps", 1e-6), r.count("head_dim"), qk_norm=True)
+    theta, positions = r.number("rope_theta", 1e6), r.integer("max_position_embeddings", 32768)
+    return TransformerConfig(stack, r.integer("vocab_size"), theta, positions)
 
 
 def _speaker(r: ConfigReader) -> SpeakerConfig:
@@ -109,36 +74,14 @@ def _speaker(r: ConfigReader) -> SpeakerConfig:
     return config
 
 
-def _ids(top: ConfigReader, t: ConfigReader) -> Ids:
-    return Ids(
-        tts_pad=top.integer("tts_pad_token_id", low=0),
-        tts_bos=top.integer("tts_bos_token_id", low=0),
-        tts_eos=top.integer("tts_eos_token_id", low=0),
-        pad=t.integer("codec_pad_id", low=0),
-        bos=t.integer("codec_bos_id", low=0),
-        eos=t.integer("codec_eos_token_id", low=0),
-        think=t.integer("codec_think_id", low=0),
-        nothink=t.integer("codec_nothink_id", low=0),
-        think_bos=t.integer("codec_think_bos_id", low=0),
-        think_eos=t.integer("codec_think_eos_id", low=0),
-    )
-
-
-def _numbers(names: ConfigReader) -> dict[str, int]:
-    """Token ids by their names in lower case."""
-    return {name.lower(): names.integer(name, low=0) for name in names.data}
-
-
 def parse(data: Mapping[str, Any], where: str) -> Config:
     """The model's config.json. CheckpointError names a key that is missing or wrong."""
     top = ConfigReader(data, where)
-    kind, tokenizer = top.text("tts_model_type"), top.text("tokenizer_type")
-    if kind not in KINDS:
-        raise top.error("tts_model_type", f"must be one of {', '.join(KINDS)}, got {kind!r}")
+    kind, tokenizer = top.choice("tts_model_type", KINDS), top.text("tokenizer_type")
     if tokenizer != TOKENIZER_TYPE:
         raise top.error("tokenizer_type", f"must be {TOKENIZER_TYPE}, got {tokenizer!r}")
     t = top.section("talker_config")
-    languages = _numbers(t.section("codec_language_id", {}))
+    languages = read_numbers(t.section("codec_language_id", {}))
     dialects = {name.lower(): str(d) for name, d in t.table("spk_is_dialect", {}).items() if d}
     for name, dialect in dialects.items():
         if dialect not in languages:
@@ -151,19 +94,13 @@ def parse(data: Mapping[str, Any], where: str) -> Config:
         text_vocab=t.integer("text_vocab_size"),
         text_hidden=t.integer("text_hidden_size"),
         codebooks=t.count("num_code_groups"),
-        ids=_ids(top, t),
+        ids=read_ids(top, t),
+        think=t.integer("codec_think_id", low=0),
         languages=languages,
-        speakers=_numbers(t.section("spk_id", {})),
+        speakers=read_numbers(t.section("spk_id", {})),
         dialects=dialects,
         speaker=_speaker(top.section("speaker_encoder_config")) if kind == "base" else None,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class DecoderConfig(FrameDecoderConfig):
-    """The codec's decoder half."""
-
-    codebook_dim: int
 
 
 @dataclass(frozen=True)
@@ -194,23 +131,14 @@ class CodecConfig:
     """speech_tokenizer/config.json."""
 
     sample_rate: int
-    decoder: DecoderConfig
+    decoder: FrameDecoderConfig
     encoder: EncoderConfig
 
 
-def _decoder(r: ConfigReader) -> DecoderConfig:
-    return DecoderConfig(
-        stack=_stack(r, eps=r.number("rms_norm_eps"), qk_norm=False),
-        theta=r.number("rope_theta"),
-        window=r.integer("sliding_window"),
-        latent=r.integer("latent_dim"),
-        codebook_dim=r.integer("codebook_dim"),
-        codebook_size=r.integer("codebook_size"),
-        codebooks=r.count("num_quantizers"),
-        width=r.integer("decoder_dim"),
-        rates=r.integers("upsample_rates"),
-        ratios=r.integers("upsampling_ratios"),
-    )
+def _decoder(r: ConfigReader) -> FrameDecoderConfig:
+    stack = read_stack(r, r.number("rms_norm_eps"), r.count("head_dim"))
+    latent, width = r.integer("latent_dim"), r.integer("codebook_dim")
+    return read_frame_decoder(r, stack, r.number("rope_theta"), latent, codebook_dim=width)
 
 
 def _encoder(r: ConfigReader, used: int, hop: int) -> EncoderConfig:

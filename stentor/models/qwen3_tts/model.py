@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from torch import Tensor, nn
 
-from torch import Tensor
-
-from stentor.layers.frame_decoder import FrameCodec
+from stentor.layers.depth_loop import Tables, project
 from stentor.layers.types import Launch, eager
-from stentor.models.base import Prompt, Voice, VoiceSource
-from stentor.models.frame_talker import FrameTalker
-from stentor.models.info import SpeechRequest
+from stentor.models.frame_talker import FrameTalker, Talker
 from stentor.models.lora import NO_ADAPTERS, AdapterSlots
-from stentor.models.qwen3_tts.codec_decoder import Decoder
-from stentor.models.qwen3_tts.codec_encoder import Encoder
+from stentor.models.qwen3_tts.codec import Decoder, Encoder
 from stentor.models.qwen3_tts.config import CodecConfig, Config
 from stentor.models.qwen3_tts.prompt import PromptBuilder
 from stentor.models.qwen3_tts.speaker_encoder import LogMel, SpeakerEncoder
 from stentor.models.qwen3_tts.spec import make_spec
-from stentor.models.qwen3_tts.talker import Weights
 from stentor.models.qwen3_tts.tokenizer import Tokenizer
-from stentor.text.front_end import Check
-from stentor.text.marks import has_words
 
 
-class CloneEncoder:
-    """Base models: a reference's codes and speaker vector."""
+class Weights(nn.Module):
+    """The main file of a checkpoint."""
 
-    def __init__(self, encoder: Encoder, mel: LogMel, speaker: SpeakerEncoder) -> None:
-        self._encoder, self._mel, self._speaker = encoder, mel, speaker
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.config = c
+        self.talker = Talker(c, c.text_hidden, own_text=True)
+        if c.speaker is not None:
+            self.speaker_encoder = SpeakerEncoder(c.speaker)
 
-    def __call__(self, samples: Tensor, launch: Launch) -> dict[str, Tensor]:
-        """samples [n] at 24 kHz -> codes [ceil(n / 1920), 16] int32 and speaker [dim] float32."""
-        codes = self._encoder(samples, launch).int()  # first: a GPU computes it while the host launches the other
-        return {"codes": codes, "speaker": self._speaker(self._mel(samples))[0].float()}
+    def process_weights_after_loading(self) -> Tables:
+        """Project the embeddings into tables, and free them."""
+        talker = self.talker
+        text = project(talker.text_projection, talker.model.get_parameter("text_embedding.weight"))
+        tables = Tables(text, talker.model.codec_embedding.weight, talker.code_predictor)
+        del talker.model.text_embedding, talker.model.codec_embedding, talker.text_projection
+        return tables
 
 
 class Qwen3TTS(FrameTalker):
@@ -45,32 +44,22 @@ class Qwen3TTS(FrameTalker):
         codec_config: CodecConfig,
         weights: Weights,
         decoder: Decoder,
-        clone: CloneEncoder | None,
+        clone: tuple[Encoder, LogMel, SpeakerEncoder] | None,
         tokenizer: Tokenizer,
         defaults: dict[str, object],
         adapters: AdapterSlots = NO_ADAPTERS,
     ) -> None:
-        """`weights` and `decoder` are filled. Their embeddings are taken over and freed."""
-        decoder.process_weights_after_loading()
-        self.adapters = adapters
-        self.spec = make_spec(config, codec_config, defaults, weights.talker.codec_head.weight.dtype, adapters.columns)
-        self.codec = FrameCodec(decoder)
+        """`weights` are filled. Their embeddings are taken over and freed. `decoder` is ready. clone: encoders of a
+        reference's codes and speaker, of Base models."""
         self._clone = clone
-        ids, positions = config.ids, self.spec.max_model_len
-        super().__init__(weights, config.talker, config.predictor, config.codebooks, positions, ids.tts_pad, ids.eos)
-        self._prompts = PromptBuilder(config, tokenizer, positions)
+        spec = make_spec(config, codec_config, defaults, weights.talker.codec_head.weight.dtype, adapters.columns)
+        prompts = PromptBuilder(config, tokenizer, spec.max_model_len)
+        super().__init__(config, weights, decoder, spec, prompts, adapters)
 
     def encode(self, wav: Tensor, role: str, launch: Launch = eager) -> dict[str, Tensor]:
-        """wav [n] at 24 kHz -> codes [T, 16] and speaker [dim]. `role` makes no difference."""
+        """wav [n] at 24 kHz -> codes [ceil(n / 1920), 16] int32 and speaker [dim] float32, whatever its role."""
         if self._clone is None:
             raise ValueError("this checkpoint has no reference encoder")
-        return self._clone(wav, launch)
-
-    def references(self, request: SpeechRequest) -> list[VoiceSource]:
-        return self._prompts.references(request)
-
-    def prompt(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
-        return self._prompts.build(request, voices)
-
-    def speakable(self, text: str, check: Check) -> bool:
-        return has_words(text, self.spec.marks)
+        encoder, mel, speaker = self._clone
+        codes = encoder(wav, launch).int()  # first: a GPU computes it while the host launches the other
+        return {"codes": codes, "speaker": speaker(mel(wav))[0].float()}

@@ -146,7 +146,7 @@ class PromptBuilder:
         i = self._c.ids
         codes = [i.nothink, i.think_bos, i.think_eos]
         if language is not None:
-            codes = [i.think, i.think_bos, language, i.think_eos]
+            codes = [self._c.think, i.think_bos, language, i.think_eos]
         if voice is not None:
             codes.append(self._c.speakers[voice])
         if self._c.kind == "base":

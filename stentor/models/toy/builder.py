@@ -10,9 +10,8 @@ import torch
 from stentor.models.config_reader import ConfigReader
 from stentor.models.source import MOST_SEED, Source
 from stentor.models.toy import FILES
-from stentor.models.toy.codec import LateCodec, ToyCodec
+from stentor.models.toy.codec import LateCodec, LookaheadCodec, ToyCodec, WholeCodec
 from stentor.models.toy.frames import FramesToy
-from stentor.models.toy.lookahead_codec import LookaheadCodec, WholeCodec
 from stentor.models.toy.model import Toy
 
 CODECS: Mapping[str, type[ToyCodec | LookaheadCodec]] = {
@@ -32,9 +31,7 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     source.check_options(options, ())
     own = source.json(FILES[0], {})
     reader = ConfigReader(own, FILES[0]) if own else ConfigReader(source.config)
-    codec = reader.text("codec", "causal")
-    if codec not in CODECS:
-        raise reader.error("codec", f"must be one of {', '.join(CODECS)}, got {codec!r}")
+    codec = reader.choice("codec", CODECS, "causal")
     window = reader.integers("window") if reader.data.get("window") is not None else None
     return (FramesToy if reader.flag("frame_pages", False) else Toy)(
         reader.integer("seed", 0, low=0, high=MOST_SEED),

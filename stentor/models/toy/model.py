@@ -25,9 +25,8 @@ from stentor.layers.types import Launch, eager
 from stentor.models.base import Emit, Hidden, KVView, Prompt, PromptRows, Rows, Voice, VoiceSource, reference_of
 from stentor.models.info import SpeechRequest
 from stentor.models.lora import NO_ADAPTERS
-from stentor.models.toy.codec import ToyCodec
+from stentor.models.toy.codec import LookaheadCodec, ToyCodec
 from stentor.models.toy.config import BOOK, CODES, HIDDEN, HOP, LATENT, MAX_TEXT, STACK, TEXT
-from stentor.models.toy.lookahead_codec import LookaheadCodec
 from stentor.models.toy.spec import make_spec
 from stentor.text.front_end import Check
 from stentor.text.marks import has_words

@@ -16,8 +16,7 @@ from stentor import text as texts
 from stentor.arguments import shown, whole
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.conv import cast_codec
-from stentor.layers.packed_conv import pack_convolutions
-from stentor.layers.packed_linear import packs
+from stentor.layers.packed import pack_convolutions, packs
 from stentor.models.base import Voice
 from stentor.models.dummy import dummy_tokens
 from stentor.models.load_options import CODEC_DTYPE, DTYPES, codec_dtype, encoder_dtype, model_dtype
@@ -28,7 +27,7 @@ from stentor.models.quantized_checkpoint import read_quantized
 from stentor.models.source import Checkpoint, Source
 from stentor.models.voxcpm2.codec import AudioVAE
 from stentor.models.voxcpm2.config import VoxCPM2Config, parse
-from stentor.models.voxcpm2.lora import USUAL_TARGETS, read_lora, serves_adapters
+from stentor.models.voxcpm2.lora import TARGETS, read_lora, serves_adapters
 from stentor.models.voxcpm2.model import VoxCPM2
 from stentor.models.voxcpm2.modules import VoxCPM2Net
 from stentor.models.voxcpm2.prompt import PromptBuilder, Tokenize
@@ -68,7 +67,7 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     source.check_options(options, LOAD_OPTIONS, FILE_OPTIONS)
     c = _with_steps(parse(source.config), options.get("flow_steps"))
     audio_dtype = codec_dtype(options, device, dtype)
-    plan = AdapterPlan.of(options, read_lora, USUAL_TARGETS)
+    plan = AdapterPlan.of(options, read_lora, TARGETS)
     with meta_init():  # the autoencoder is loaded in float32 whatever the network is
         net, vae = VoxCPM2Net(c, model_dtype(dtype, DTYPES[c.dtype], device)), AudioVAE(c.vae)
     with ThreadPoolExecutor(WORKERS) as beside:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from stentor.kernels.types import Affine
-from stentor.layers.codec_blocks import DILATIONS, ResidualUnit, Snake, UpsampleBlock
+from stentor.layers.codec_blocks import DownsampleBlock, Snake, UpsampleBlock
 from stentor.layers.conv import (
     CausalConv1d,
     StreamingState,
@@ -23,20 +23,6 @@ from stentor.layers.windows import Windows
 from stentor.models.voxcpm2.config import VAEConfig
 
 
-class EncoderBlock(nn.Module):
-    def __init__(self, inputs: int, outputs: int, stride: int, depthwise: bool) -> None:
-        super().__init__()
-        units = [ResidualUnit(inputs, d, depthwise) for d in DILATIONS]
-        down = CausalConv1d(inputs, outputs, 2 * stride, stride=stride, left=stride)
-        self.block = nn.ModuleList([*units, Snake(inputs), down])
-
-    def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
-        *units, act, down = self.block
-        for unit in units:
-            x = unit(x, state)
-        return convolve(down, x, state, before=act)
-
-
 class Encoder(nn.Module):
     """Waveform [B, 1, n] -> latent means [B, latent_dim, n / hop]. The checkpoint's fc_logvar is for training only."""
 
@@ -46,7 +32,7 @@ class Encoder(nn.Module):
         layers: list[nn.Module] = [CausalConv1d(self.samples, c.encoder_dim, 7)]
         dim = c.encoder_dim
         for stride in c.encoder_rates:
-            layers.append(EncoderBlock(dim, 2 * dim, stride, c.depthwise))
+            layers.append(DownsampleBlock(dim, 2 * dim, stride, c.depthwise))
             dim *= 2
         self.block = nn.ModuleList(layers)
         self.fc_mu = CausalConv1d(dim, c.latent_dim, 3)

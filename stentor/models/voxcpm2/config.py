@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from stentor.errors import CheckpointError
 from stentor.layers.transformer import StackConfig
 from stentor.models.config_reader import ConfigReader
+from stentor.models.stack_config import even_heads, read_stack
 from stentor.text.sentences import GRANULARITIES
 
 OWN_DEFAULTS = ("temperature", "cfg", "flow_steps", "min_frames", "max_frames")
@@ -135,7 +136,8 @@ def parse(config: Mapping[str, object]) -> VoxCPM2Config:
     lm = top.section("lm_config")
     if lm.flag("use_mup", False):
         raise lm.error("use_mup", "true is not supported (the release has false)")
-    base, vae = _base_stack(lm), parse_vae(config.get("audio_vae_config") or {})
+    base = read_stack(lm, lm.number("rms_norm_eps", 1e-5), lm.count("kv_channels", even_heads(lm)))
+    vae = parse_vae(config.get("audio_vae_config") or {})
     patch, feat = top.integer("patch_size", 4), top.integer("feat_dim", 64)
     if vae.latent_dim != feat:
         raise CheckpointError(f"config.json: audio_vae_config.latent_dim {vae.latent_dim} must equal feat_dim {feat}")
@@ -170,7 +172,7 @@ def parse(config: Mapping[str, object]) -> VoxCPM2Config:
         patches_per_token=stentor.number("patches_per_token", 6.0),
         patches_around=stentor.number("patches_around", 0.0),
         first_patch_seed=stentor.integer("first_patch_seed") if "first_patch_seed" in stentor.data else None,
-        split_granularity=_granularity(stentor),
+        split_granularity=stentor.choice("split_granularity", GRANULARITIES, "auto"),
         alignment=_alignment(stentor, base),
     )
 
@@ -197,13 +199,6 @@ def _window(alignment: ConfigReader) -> tuple[int, int] | None:
     return alignment.integer("behind", low=0), alignment.integer("ahead", low=1)
 
 
-def _granularity(stentor: ConfigReader) -> str:
-    name = stentor.text("split_granularity", "auto")
-    if name not in GRANULARITIES:
-        raise stentor.error("split_granularity", f"must be one of {', '.join(GRANULARITIES)}, got {name!r}")
-    return name
-
-
 def _defaults(stentor: ConfigReader) -> dict[str, float]:
     """stentor.defaults: request options whose defaults differ from the release's."""
     section = stentor.section("defaults", {})
@@ -211,19 +206,6 @@ def _defaults(stentor: ConfigReader) -> dict[str, float]:
         if key not in OWN_DEFAULTS:
             raise section.error(key, f"is not one of {', '.join(OWN_DEFAULTS)}")
     return {key: section.number(key) for key in section.data}
-
-
-def _base_stack(lm: ConfigReader) -> StackConfig:
-    heads, hidden = lm.count("num_attention_heads"), lm.integer("hidden_size")
-    return StackConfig(
-        hidden=hidden,
-        ffn=lm.integer("intermediate_size"),
-        layers=lm.count("num_hidden_layers"),
-        heads=heads,
-        kv_heads=lm.count("num_key_value_heads"),
-        head_dim=lm.count("kv_channels", hidden // heads),
-        eps=lm.number("rms_norm_eps", 1e-5),
-    )
 
 
 def _like(base: StackConfig, hidden: int, ffn: int, heads: int, layers: int, head_dim: int) -> StackConfig:

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 from stentor.models.voxcpm2.schedule import EulerSchedule
 
 BLOCK_H = 64  # hidden channels of a CTA that projects
@@ -67,7 +67,7 @@ def patch_tokens(patches: Tensor, weight: Tensor, bias: Tensor, first: Tensor) -
     if batch:
         _patch_tokens_kernel[(batch, triton.cdiv(hidden, BLOCK_H))](
             patches.contiguous(), weight, bias, first, out, hidden,
-            PATCH_SIZE=patch, PATCH_DIM=feat, BLOCK_D=triton.next_power_of_2(feat), BLOCK_H=BLOCK_H, USE_PDL=USE_PDL,
+            PATCH_SIZE=patch, PATCH_DIM=feat, BLOCK_D=triton.next_power_of_2(feat), BLOCK_H=BLOCK_H,
             num_warps=4, **PDL_LAUNCH,
         )  # fmt: skip
     return out
@@ -142,7 +142,7 @@ def dit_input_tokens(
         *mu, last.contiguous(), z, *projections, steps, schedules.dt, schedules.at, schedules.times, tokens, dt,
         time_idx, batch, hidden, mu[0].stride(0), mu[1].stride(0), schedules.dt.shape[1], num_evals, width,
         PATCH_SIZE=patch, PATCH_DIM=feat, BLOCK_D=triton.next_power_of_2(feat), BLOCK_H=BLOCK_H,
-        BLOCK_EVALS=triton.next_power_of_2(schedules.dt.shape[1]), USE_PDL=USE_PDL, num_warps=4, **PDL_LAUNCH,
+        BLOCK_EVALS=triton.next_power_of_2(schedules.dt.shape[1]), num_warps=4, **PDL_LAUNCH,
     )  # fmt: skip
     return tokens, EulerSchedule(dt, time_idx, schedules.times)
 
@@ -165,9 +165,7 @@ def fsq_round(x: Tensor, scale: float) -> Tensor:
     out = torch.empty_like(x)
     size = x.numel()
     block = min(MAX_BLOCK, triton.next_power_of_2(size))
-    _fsq_round_kernel[(triton.cdiv(size, block),)](
-        x, out, size, float(scale), BLOCK=block, USE_PDL=USE_PDL, num_warps=4, **PDL_LAUNCH
-    )
+    _fsq_round_kernel[(triton.cdiv(size, block),)](x, out, size, float(scale), BLOCK=block, num_warps=4, **PDL_LAUNCH)
     return out
 
 
@@ -193,7 +191,7 @@ def select_and_concat(h: Tensor, rounded: Tensor, feat: Tensor, audio: Tensor) -
     block = min(MAX_BLOCK, triton.next_power_of_2(hidden))
     _select_and_concat_kernel[(rows, triton.cdiv(hidden, block))](
         h.contiguous(), rounded.contiguous(), feat.contiguous(), audio.view(torch.uint8), out, hidden, audio.stride(0),
-        BLOCK_H=block, USE_PDL=USE_PDL, num_warps=4, **PDL_LAUNCH,
+        BLOCK_H=block, num_warps=4, **PDL_LAUNCH,
     )  # fmt: skip
     return out
 
@@ -218,9 +216,7 @@ def stop_head(x: Tensor, weight: Tensor) -> Tensor:
     rows, hidden = x.shape
     out = torch.empty(rows, dtype=torch.uint8, device=x.device)
     block = triton.next_power_of_2(hidden)
-    _stop_head_kernel[(rows,)](
-        x.contiguous(), weight, out, hidden, BLOCK_H=block, USE_PDL=USE_PDL, num_warps=8, **PDL_LAUNCH
-    )
+    _stop_head_kernel[(rows,)](x.contiguous(), weight, out, hidden, BLOCK_H=block, num_warps=8, **PDL_LAUNCH)
     return out.view(torch.bool)
 
 
@@ -304,6 +300,6 @@ def cfg_euler_step(
         both, x, guidance, dt, at, table, weight, bias, out, tokens,
         batch, dt.stride(0), at.stride(0), tokens.stride(0), hidden, eps,
         PATCH_SIZE=patch, PATCH_DIM=feat, BLOCK_D=triton.next_power_of_2(feat), NUM_TOKENS=length, TIME_TOKEN=time_at,
-        HAS_NEXT=feed is not None, BLOCK_H=BLOCK_H, USE_PDL=USE_PDL, num_warps=4, **PDL_LAUNCH,
+        HAS_NEXT=feed is not None, BLOCK_H=BLOCK_H, num_warps=4, **PDL_LAUNCH,
     )  # fmt: skip
     return out

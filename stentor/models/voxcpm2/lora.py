@@ -7,14 +7,14 @@ from pathlib import Path
 
 from stentor.errors import CheckpointError
 from stentor.models.config_reader import ConfigReader
-from stentor.models.lora import LoraWeights
+from stentor.models.lora import USUAL_TARGETS, LoraWeights
 from stentor.models.lora_files import is_peft, read_pairs, read_peft
 from stentor.models.weights import read_json, read_pickle, read_safetensors
 
 DEFAULT_ALPHA = 16.0  # of the reference, for files without a lora_config.json
 STACKS = ("base_lm.layers.", "residual_lm.layers.", "feat_decoder.estimator.decoder.layers.")
 PROJECTIONS = ("enc_to_lm_proj", "lm_to_dit_proj", "res_to_dit_proj", "fusion_concat_proj")
-USUAL_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", *PROJECTIONS)  # of the reference's training
+TARGETS = (*USUAL_TARGETS, *PROJECTIONS)  # of the reference's training
 
 
 def serves_adapters(name: str) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 from stentor.layers.attention import KeptQueries
 from stentor.layers.rng import grid_normal, uniform
 from stentor.layers.types import Launch, eager
-from stentor.models.base import Emit, Hidden, KVView, Prompt, PromptRows, Rows, Voice, VoiceSource
+from stentor.models.base import Emit, Hidden, KVView, Prompt, Prompted, PromptRows, Rows, Voice
 from stentor.models.info import SpeechRequest
 from stentor.models.lora import AdapterSlots
 from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
@@ -24,7 +24,7 @@ from stentor.text import reads
 from stentor.text.front_end import Check
 
 
-class VoxCPM2:
+class VoxCPM2(Prompted):
     """A loaded checkpoint (implements SpeechModel). Frames are float32 patches [patch, feat]."""
 
     def __init__(
@@ -53,11 +53,8 @@ class VoxCPM2:
         latents = self.vae.encode_latents(padded.unsqueeze(0), launch)
         return {"patches": latents.reshape(-1, self.patch, self.feat)}
 
-    def references(self, request: SpeechRequest) -> list[VoiceSource]:
-        return self.prompts.references(request)
-
     def prompt(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
-        prompt = self.prompts.build(request, voices)
+        prompt = super().prompt(request, voices)
         self.times.prepare(int(prompt.columns["flow_steps"]))
         return prompt
 

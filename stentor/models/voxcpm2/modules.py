@@ -7,7 +7,6 @@ Serving and training call the same methods: attention is an argument, leading di
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.layers.attention import Attend
@@ -15,8 +14,7 @@ from stentor.layers.lora import project
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack, StackConfig
 from stentor.models.voxcpm2.config import VoxCPM2Config
-from stentor.models.voxcpm2.flow import LocDiT
-from stentor.models.voxcpm2.local_stack import last_layer_subset
+from stentor.models.voxcpm2.flow import LocDiT, last_layer_subset
 from stentor.models.voxcpm2.ops import fsq_round, patch_tokens, select_and_concat, stop_head
 
 
@@ -123,11 +121,6 @@ class VoxCPM2Net(nn.Module):
     def conditions(self, h: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
         """lm_hidden, residual_hidden [..., hidden] -> the two conditioning tokens mu [..., dit hidden]."""
         return project(self.lm_to_dit_proj, h), project(self.res_to_dit_proj, r)
-
-    def stop_logits(self, h: Tensor) -> Tensor:
-        """lm_hidden [..., hidden] -> [..., 2], for training. Index 1 says that the patch made from it is the last."""
-        out: Tensor = self.stop_head(F.silu(project(self.stop_proj, h)))
-        return out
 
     def stop(self, h: Tensor) -> Tensor:
         """lm_hidden [N, hidden] -> [N] bool, whether the patch made from it is the last."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stentor.kernels.types import RowRef
-from stentor.models.cosyvoice3 import attention_kernels, kernels, live_text_kernels, whole_attention_kernels
+from stentor.models.cosyvoice3 import attention_kernels, kernels, live_text_kernels
 from stentor.models.cosyvoice3.config import LanguageConfig, RasConfig
 from stentor.models.cosyvoice3.hopper_attention import Pages
 from tests.helpers.compiled import Case, compile_cases, floats, integers, meta
@@ -24,7 +24,7 @@ def attention(dtype: torch.dtype, batch: int, cells: int) -> None:
 
 
 def whole(dtype: torch.dtype) -> None:
-    whole_attention_kernels.whole_attention(*projected(dtype, 1, 700), HEADS, meta(1, 2, 2, 700, DIM, dtype=dtype))
+    attention_kernels.whole_attention(*projected(dtype, 1, 700), HEADS, meta(1, 2, 2, 700, DIM, dtype=dtype))
 
 
 def projected(dtype: torch.dtype, batch: int, frames: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

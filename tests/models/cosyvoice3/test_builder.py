@@ -10,9 +10,10 @@ import torch
 from stentor import registry
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.models.cosyvoice3 import config
-from stentor.models.cosyvoice3.checkpoint import FLOW, LANGUAGE, VOCODER, released_name, renamed
+from stentor.models.cosyvoice3.checkpoint import FLOW, LANGUAGE, VOCODER, released_name
 from stentor.models.cosyvoice3.codec import CosyVoice3Codec
 from stentor.models.cosyvoice3.language_model import Language
+from stentor.models.weights import renamed
 from tests.fixtures.cosyvoice3 import tiny_cosyvoice3 as tiny
 from tests.helpers.released import released
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stentor.errors import CheckpointError
-from stentor.models.cosyvoice3 import config, hyper_yaml
+from stentor.models.cosyvoice3 import checkpoint, config
 from tests.helpers.released import released
 
 TEXT_MODEL = released("cosyvoice3", "cosyvoice3").json("CosyVoice-BlankEN/config.json")
@@ -16,7 +16,7 @@ TEXT_MODEL = released("cosyvoice3", "cosyvoice3").json("CosyVoice-BlankEN/config
 def read(tmp_path: Path, text: str) -> dict:
     file = tmp_path / "cosyvoice3.yaml"
     file.write_text(text)
-    return hyper_yaml.read(file)
+    return checkpoint.read_hyper_yaml(file)
 
 
 def test_tags_give_their_arguments_and_references_their_values(tmp_path):

@@ -11,8 +11,15 @@ from stentor.audio import Reference
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.fbank import speaker_fbank
 from stentor.models.cosyvoice3 import reference_encoder
-from stentor.models.cosyvoice3.features import prompt_mel, slaney, tokenizer_mel
-from stentor.models.cosyvoice3.reference_encoder import SPEAKER_MODEL, TOKENIZER, VoiceEncoder, store_voice
+from stentor.models.cosyvoice3.reference_encoder import (
+    SPEAKER_MODEL,
+    TOKENIZER,
+    VoiceEncoder,
+    prompt_mel,
+    slaney,
+    store_voice,
+    tokenizer_mel,
+)
 from stentor.models.cosyvoice3.voice import load_voices
 from tests.fixtures.cosyvoice3 import tiny_cosyvoice3 as tiny
 

@@ -8,9 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stentor.models.cosyvoice3 import checkpoint
-from stentor.models.cosyvoice3.codec_dit import DiT, step_times
-from stentor.models.cosyvoice3.codec_flow import PAST, Flow
-from stentor.models.cosyvoice3.codec_keys import KeptKeys
+from stentor.models.cosyvoice3.codec_flow import PAST, DiT, Flow, KeptKeys, step_times
 from stentor.models.cosyvoice3.codec_noise import flow_noise
 from stentor.models.cosyvoice3.config import FlowConfig
 from stentor.models.weights import load_weights, meta_init

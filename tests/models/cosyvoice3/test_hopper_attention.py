@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from stentor.kernels.cuda_cpp import nvrtc
-from stentor.kernels.cuda_cpp.cluster import RESERVED
-from stentor.kernels.cuda_cpp.operands import DTYPES
-from stentor.kernels.cuda_cpp.product import SHARED_BYTES
+from stentor.kernels.cuda_cpp import launch
+from stentor.kernels.cuda_cpp.product import RESERVED, SHARED_BYTES
+from stentor.kernels.hopper_gemm import DTYPES
 from stentor.models.cosyvoice3 import hopper_attention
 from stentor.models.cosyvoice3.hopper_attention import TILES, Pages, Tile
 from tests.helpers.cell_attention import CASES, FRAMES, HEADS, PAGES, SCALE, Call
@@ -27,9 +26,9 @@ def test_cells_attend_as_the_module_does(name: str, dtype: torch.dtype, tmp_path
     call = Call(name, dtype)
     tile = TILES[call.cells]
     given = hopper_attention.macros(FRAMES, call.cells, HEADS, PAGES, DTYPES[dtype], tile)
-    launch = emulated(hopper_attention.SOURCE, given, tmp_path)
+    run = emulated(hopper_attention.SOURCE, given, tmp_path)
     arguments = hopper_attention.arguments(call.qkv, call.turns, call.count, call.out, call.pages, call.first, SCALE)
-    launch((2 * len(call.kept) * HEADS, 1), tile.shared_bytes(call.cells, PAGES), arguments)
+    run((2 * len(call.kept) * HEADS, 1), tile.shared_bytes(call.cells, PAGES), arguments)
     call.check()
 
 
@@ -46,10 +45,10 @@ def test_what_the_kernel_does_not_serve_is_left_to_others() -> None:
     assert not hopper_attention.fits(qkv, pages, 2, 2)
 
 
-@pytest.mark.skipif(not nvrtc.available(), reason="cuda-bindings and NVRTC are not installed")
+@pytest.mark.skipif(not launch.available(), reason="cuda-bindings and NVRTC are not installed")
 @pytest.mark.parametrize("cells", TILES)
 def test_the_kernel_compiles_for_a_hopper_gpu(cells: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvrtc, "CACHE", tmp_path)
+    monkeypatch.setattr(launch, "CACHE", tmp_path)
     tile: Tile = TILES[cells]
     given = {**hopper_attention.macros(FRAMES, cells, 16, 20, "f16", tile), "PDL": 1}
-    assert nvrtc.Compiler().begin(hopper_attention.SOURCE, given, "sm_90a").result()[:4] == b"\x7fELF"
+    assert launch.Compiler().begin(hopper_attention.SOURCE, given, "sm_90a").result()[:4] == b"\x7fELF"

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
-from stentor.kernels import modulated_norm, switches
+from stentor.kernels import norm_rope, switches
 from stentor.kernels.types import RowRef
 from stentor.layers.conv import StreamingState, cast_codec, state_columns
 from stentor.layers.rope import angles
@@ -18,15 +18,14 @@ from stentor.models.cosyvoice3 import (
     live_text,
     live_text_kernels,
     ops,
-    whole_attention_kernels,
 )
-from stentor.models.cosyvoice3.codec_keys import CallKeys, KeptKeys, Turns
+from stentor.models.cosyvoice3.codec_flow import CallKeys, KeptKeys, Turns
 from stentor.models.cosyvoice3.codec_vocoder import ResidualBlock
 from stentor.models.cosyvoice3.config import FEED, MARK, LanguageConfig, RasConfig
 from stentor.models.cosyvoice3.hopper_attention import Pages
+from stentor.models.cosyvoice3.language_model import sample_ras
 from stentor.models.cosyvoice3.live_text import LiveStep
 from stentor.models.cosyvoice3.live_text_kernels import FusedStep
-from stentor.models.cosyvoice3.sampling import sample_ras
 from stentor.models.dummy import random_init
 from tests.helpers.child import python
 from tests.helpers.kernel_tests import DEVICE, DOTS, DTYPES, close, integers, random
@@ -62,7 +61,7 @@ def room(qkv: torch.Tensor) -> torch.Tensor:
 def test_frames_of_a_whole_see_those_that_exist(dtype, heads, frames, reference, splits):
     rope, count, dim = turns(2, frames, 16), integers(frames, frames - 21), 16 * heads
     qkv = random(2, 2, frames, 3 * dim, dtype=dtype)
-    got = whole_attention_kernels.whole_attention(qkv, *rope, count, heads, room(qkv))
+    got = attention_kernels.whole_attention(qkv, *rope, count, heads, room(qkv))
     close(got, CallKeys(count, frames).attend(0, 0, qkv, rope))
 
 
@@ -134,7 +133,7 @@ def test_a_query_without_keys_so_far_has_an_exact_largest_product():
 
 def test_a_row_without_frames_gives_no_nan(splits):
     qkv, rope = random(1, 2, 70, 96), turns(1, 70, 16)
-    assert whole_attention_kernels.whole_attention(qkv, *rope, integers(0), 2, room(qkv)).isfinite().all()
+    assert attention_kernels.whole_attention(qkv, *rope, integers(0), 2, room(qkv)).isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -142,7 +141,7 @@ def test_a_row_without_frames_gives_no_nan(splits):
 def test_a_sum_is_normalised_and_modulated(dtype, adds, reference):
     x, delta = random(2, 2, 7, 80, dtype=dtype), random(2, 2, 7, 80, dtype=dtype) if adds else None
     rows = [random(80, dtype=dtype) for _ in range(3)]
-    fused = modulated_norm.add_norm(x, delta, *rows, 1e-6, constant=True)
+    fused = norm_rope.add_modulated_norm(x, delta, *rows, 1e-6, constant=True)
     for got, want in zip(fused, ops.add_norm(x, delta, *rows), strict=True):
         close(got, want)
 

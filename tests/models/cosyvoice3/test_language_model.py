@@ -13,8 +13,7 @@ from stentor.layers.attention import causal
 from stentor.layers.transformer import StackConfig
 from stentor.models.cosyvoice3 import checkpoint
 from stentor.models.cosyvoice3.config import LanguageConfig, RasConfig
-from stentor.models.cosyvoice3.language_model import Language
-from stentor.models.cosyvoice3.sampling import sample_ras
+from stentor.models.cosyvoice3.language_model import Language, sample_ras
 from stentor.models.weights import load_weights
 from tests.fixtures.cosyvoice3 import tiny_cosyvoice3 as tiny
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from stentor.models.cosyvoice3.normalization import normalized
+from stentor.models.cosyvoice3.prompt import normalized
 from tests.fixtures.cosyvoice3 import tiny_cosyvoice3 as tiny
 
 OFFICIAL = [(t, "".join(pieces)) for t, pieces in json.loads((tiny.FIXTURE / "texts.json").read_text()) if t.strip()]

@@ -15,7 +15,8 @@ from stentor import registry
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.models.base import PromptRows
 from stentor.models.dummy import initialize_dummy_weights
-from stentor.models.fish_s2 import codec_config, config
+from stentor.models.fish_s2 import codec as codecs
+from stentor.models.fish_s2 import config
 from stentor.models.fish_s2.builder import dummy_ids, make_codec
 from stentor.models.fish_s2.checkpoint import language_model
 from stentor.models.fish_s2.language_model import Language
@@ -75,7 +76,7 @@ def test_the_published_tensors_fill_the_language_model_completely():
 
 
 def test_the_released_codec_has_the_published_number_of_tensors_and_parameters():
-    codec = make_codec(codec_config.RELEASED, LM, torch.float32, torch.float32)
+    codec = make_codec(codecs.RELEASED, LM, torch.float32, torch.float32)
     tensors, numbers = 0, 0
     for name, p in codec.named_parameters():
         # What loading fuses and folds: w1 and w3, weight norms, gains.
@@ -99,7 +100,7 @@ def test_a_whole_step_at_released_sizes_needs_no_host_value():
     """On the meta device tensors have shapes and no values: reading one raises, as it would break a captured step."""
     meta = torch.device("meta")
     language = Language(LM, 151678, 151645, torch.bfloat16)
-    codec = make_codec(codec_config.RELEASED, LM, torch.float32, torch.float32)
+    codec = make_codec(codecs.RELEASED, LM, torch.float32, torch.float32)
     language.process_weights_after_loading()
     codec.process_weights_after_loading()
     model = FishS2(language.to(meta), codec.to(meta), dummy_ids(SOURCE, LM), NO_ADAPTERS)

@@ -10,8 +10,7 @@ from stentor import registry
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack
 from stentor.models.fish_s2.checkpoint import codec, read_codec
-from stentor.models.fish_s2.codec_blocks import windowed
-from stentor.models.fish_s2.codec_config import ENCODER_WINDOW, HEAD_DIM, infer, stack_config
+from stentor.models.fish_s2.codec import ENCODER_WINDOW, HEAD_DIM, infer, stack_config, windowed
 from tests.models.fish_s2.oracle import CHECKPOINT
 
 FRAMES = 325  # 1 + 2 + ... + 25; two and a half windows of the transformer
@@ -33,13 +32,18 @@ def random_frames(batch, count=FRAMES):
     return torch.randint(0, 256, (batch, count, 10), generator=generator)
 
 
+def whole_of(fish, frames):
+    """Samples of whole utterances, without a state."""
+    return fish.samples(frames, torch.arange(frames.shape[1]).expand(len(frames), -1), None)
+
+
 def fresh(fish, batch):
     return {n: c.rows(batch) for n, c in fish.columns.items()}
 
 
 def test_chunks_of_1_to_25_frames_in_any_order_join_to_the_whole_decode(fish):
     frames = random_frames(2)
-    whole = fish.decode_whole(frames)
+    whole = whole_of(fish, frames)
     assert whole.shape == (2, FRAMES * 2048)
     assert whole.dtype == torch.float32
     sizes = np.random.default_rng(0).permutation(np.arange(1, 26))
@@ -57,7 +61,7 @@ def test_chunks_of_1_to_25_frames_in_any_order_join_to_the_whole_decode(fish):
 
 def test_rows_of_one_batch_may_stand_at_different_places_of_their_streams(fish):
     frames = random_frames(3, 180)
-    whole = fish.decode_whole(frames)
+    whole = whole_of(fish, frames)
     states, starts = [], (0, 7, 150)
     for i, start in enumerate(starts):
         state = fresh(fish, 1)
@@ -75,7 +79,7 @@ def test_a_frame_is_heard_through_the_whole_window(fish):
     frames = random_frames(1, 160)
     changed = frames.clone()
     changed[0, 0] = (changed[0, 0] + 1) % 100
-    difference = (fish.decode_whole(frames) - fish.decode_whole(changed)).abs()[0].view(160, 2048).amax(1)
+    difference = (whole_of(fish, frames) - whole_of(fish, changed)).abs()[0].view(160, 2048).amax(1)
     # 128 positions of two layers, and what the convolutions remember
     assert difference[127] > 1e-6
     assert difference[0] > 1e-3
@@ -87,7 +91,7 @@ def test_codes_past_the_end_of_a_residual_codebook_sound_like_its_last_row(fish)
     clamped = frames.clone()
     clamped[..., 1:] = 99
     before = frames.clone()
-    assert torch.equal(fish.decode_whole(frames), fish.decode_whole(clamped))
+    assert torch.equal(whole_of(fish, frames), whole_of(fish, clamped))
     assert torch.equal(frames, before)
 
 
@@ -95,7 +99,7 @@ def test_codes_past_the_end_of_a_residual_codebook_sound_like_its_last_row(fish)
 def test_half_precision_decoding_is_close_and_streams_like_itself(fish, dtype, ratio):
     half = load(dtype)
     frames = random_frames(1, 40)
-    exact, whole = fish.decode_whole(frames), half.decode_whole(frames)
+    exact, whole = whole_of(fish, frames), whole_of(half, frames)
     assert (whole - exact).norm() < ratio * exact.norm()
     state, parts = fresh(half, 1), []
     for start in range(0, 40, 8):

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
 from stentor.kernels.types import MinFrames, RowRef
-from stentor.models.fish_s2 import sampling
+from stentor.models.fish_s2 import language_model as sampling
 from stentor.models.fish_s2.kernels import embed_codes, sample_first_code, sample_ranked, sample_ranked_into
-from stentor.models.fish_s2.sampling import rank
+from stentor.models.fish_s2.language_model import rank
 from tests.helpers.child import python
 from tests.helpers.kernel_tests import DEVICE, DTYPES, random
 from tests.helpers.samplers import agree, check_sample, sample_outs, sampling_cases, sampling_params

@@ -18,8 +18,8 @@ from stentor.layers.rng import uniform
 from stentor.layers.sampling import store_sample
 from stentor.models.base import PromptRows
 from stentor.models.fish_s2 import language_model
+from stentor.models.fish_s2.language_model import rank, sample_first_code, sample_ranked
 from stentor.models.fish_s2.prompt import Speakers, SpokenTurn, opening, tagged, tokenize_turns
-from stentor.models.fish_s2.sampling import rank, sample_first_code, sample_ranked
 from tests.models.fish_s2.oracle import CHECKPOINT, Oracle, probabilities
 
 EXPECTED = np.load(Path(__file__).parents[2] / "fixtures" / "fish_s2" / "expected.npz")
@@ -241,6 +241,7 @@ def test_20_000_second_codes_follow_the_fast_transformers_probabilities(model, o
     h = hidden(model, 1) * 2
     two_books = copy.copy(model.language)
     two_books.config = replace(model.language.config, books=2)  # the other codes would only take time
+    two_books.process_weights_after_loading()
     past = torch.zeros(len(which), 0, 10, dtype=torch.int64)
     r = FakeRows(past, temperature=temperature, top_k=top_k, top_p=top_p)
     u = uniform(torch.full((len(which),), 7), torch.arange(len(which)), 1)

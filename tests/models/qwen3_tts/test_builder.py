@@ -18,7 +18,7 @@ from stentor.models import qwen3_tts
 from stentor.models.base import SpeechModel
 from stentor.models.qwen3_tts import builder
 from stentor.models.qwen3_tts.builder import make_weights
-from stentor.models.qwen3_tts.codec_decoder import Decoder
+from stentor.models.qwen3_tts.codec import Decoder
 from stentor.models.qwen3_tts.config import parse, read_codec
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
 from stentor.models.weights import FUSED, on_meta

@@ -17,11 +17,11 @@ from stentor.layers.rng import uniform
 from stentor.layers.transformer import StackConfig
 from stentor.models.base import Rows
 from stentor.models.dummy import DummyTokenizer, initialize_dummy_weights
-from stentor.models.frame_talker import TransformerConfig
 from stentor.models.qwen3_tts.builder import make_weights
-from stentor.models.qwen3_tts.codec_decoder import Decoder
+from stentor.models.qwen3_tts.codec import Decoder
 from stentor.models.qwen3_tts.config import Config, parse, read_codec
 from stentor.models.qwen3_tts.model import Qwen3TTS
+from stentor.models.talker_config import TransformerConfig
 from stentor.models.weights import on_meta
 from tests.helpers.released import released
 
@@ -81,6 +81,7 @@ def fixed_model(talker: np.ndarray, predictor: np.ndarray, eos: int) -> Qwen3TTS
     small = replace(codec.decoder, latent=8, codebook_dim=8, codebook_size=CODES, width=16)
     decoder = on_meta(lambda: Decoder(small), torch.float32)
     initialize_dummy_weights(decoder, cpu, 1, constants=SOURCE.constants)
+    decoder.process_weights_after_loading()
     return Qwen3TTS(c, replace(codec, decoder=small), weights, decoder, None, DummyTokenizer(16, {"<|x|>": 0}), {})
 
 

@@ -12,7 +12,7 @@ from stentor.layers.frame_decoder import FrameCodec
 from stentor.layers.transformer import StackConfig
 from stentor.layers.types import NO_END, CodecCall, CodecPageTable, State
 from stentor.models.dummy import initialize_dummy_weights
-from stentor.models.qwen3_tts.codec_decoder import Decoder
+from stentor.models.qwen3_tts.codec import Decoder
 from stentor.models.qwen3_tts.config import read_codec
 from stentor.models.weights import on_meta
 from tests.helpers.released import released

@@ -17,7 +17,7 @@ import stentor
 from stentor import registry
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.attention import causal
-from stentor.layers.packed_linear import PackedLinear, packs
+from stentor.layers.packed import PackedLinear, packs
 from stentor.models.base import SpeechModel
 from stentor.models.info import AlignmentHeads
 from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec

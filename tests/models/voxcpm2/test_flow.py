@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.functional import silu
 
 from stentor import TTS
 from stentor.errors import InvalidRequest
@@ -15,8 +16,7 @@ from stentor.layers.transformer import Stack, StackConfig
 from stentor.models.dummy import random_init
 from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
 from stentor.models.voxcpm2.config import VAEConfig, parse
-from stentor.models.voxcpm2.flow import LocDiT, euler_solve
-from stentor.models.voxcpm2.local_stack import last_layer_subset
+from stentor.models.voxcpm2.flow import LocDiT, euler_solve, last_layer_subset
 from stentor.models.voxcpm2.modules import VoxCPM2Net
 from stentor.models.voxcpm2.ops import cfg_zero_star
 from stentor.models.voxcpm2.schedule import MAX_STEPS, EulerSchedule, cfg_zero_steps, evaluations
@@ -140,7 +140,7 @@ def test_gradients_reach_every_weight_when_whole_sequences_are_trained() -> None
     time = dit.time_tokens(torch.rand(10, generator=g))
     tokens = torch.cat((mu, time.unsqueeze(1), dit.cond_proj(target), dit.in_proj(target)), dim=1)
     velocity = dit(tokens, config.patch, net.rope)
-    (velocity.pow(2).mean() + net.stop_logits(h).pow(2).mean()).backward()
+    (velocity.pow(2).mean() + net.stop_head(silu(net.stop_proj(h))).pow(2).mean()).backward()
     missing = [n for n, p in net.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
     assert missing == []
 

@@ -1,12 +1,14 @@
-"""Norms of the heads and RoPE inside attention kernels, which read queries and keys as they are projected."""
+"""Parts of attention kernels: norms of the heads and RoPE of what they read, the online softmax, masks of a text."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from stentor.kernels.types import QKNormRope
+from stentor.kernels.types import QKNormRope, TextWindow
 
 
 @triton.jit
@@ -99,3 +101,40 @@ def norm_rope_args(
     constants = {"NORM_ROPE": True, "NORM": args.norms is not None, "CAST_FIRST": cast_first}
     constants |= {"INTERLEAVED": args.interleaved, "IN_FLOAT32": args.in_float32}
     return (q_norm, k_norm, args.cos, args.sin), eps, constants
+
+
+@triton.jit
+def softmax_step(q, k, v, seen, m_i, l_i, acc, scale):
+    """(m_i, l_i, acc) of queries [M, D] after another block of keys and values [N, D]. seen: [M, N] or [1, N]."""
+    # Float32 is multiplied as float32. TF32 would keep ten bits of the mantissa.
+    qk = tl.dot(q.to(k.dtype), tl.trans(k), input_precision="ieee") * scale
+    qk = tl.where(seen, qk, float("-inf"))
+    m_ij = tl.maximum(m_i, tl.max(qk, 1))
+    p = tl.exp(qk - m_ij[:, None])
+    alpha = tl.exp(m_i - m_ij)
+    l_i = l_i * alpha + tl.sum(p, 1)
+    acc = acc * alpha[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
+    return m_ij, l_i, acc
+
+
+@triton.jit
+def load_window(start_ptr, end_ptr, place_ptr, rows, mask):
+    """(start, end, place) of the text of rows, as positions of the sequence."""
+    start = tl.load(start_ptr + rows, mask, 0)
+    place = start + tl.load(place_ptr + rows, mask, 0.0).to(tl.int64)
+    return start, tl.load(end_ptr + rows, mask, 0), place
+
+
+@triton.jit
+def seen_text(offs_n, start, end, place, BEHIND: tl.constexpr, AHEAD: tl.constexpr):
+    """Whether a row sees the keys at offs_n, as far as its text is concerned."""
+    near = (offs_n >= place - BEHIND) & (offs_n <= place + AHEAD)
+    return near | (offs_n < start) | (offs_n >= end)
+
+
+def window_args(window: TextWindow | None) -> tuple[tuple[Any, Any, Any], dict[str, Any]]:
+    """Pointers and constants of a kernel that may have a window. Without one the pointers take no parameter."""
+    if window is None:
+        return (None, None, None), {"WINDOW": False, "BEHIND": 0, "AHEAD": 0}
+    given = (window.start, window.end, window.place)
+    return given, {"WINDOW": True, "BEHIND": window.behind, "AHEAD": window.ahead}

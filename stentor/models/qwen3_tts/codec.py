@@ -1,17 +1,19 @@
-"""The 12 Hz codec's encoder: reference audio to codes (the encoder half of Mimi, Defossez et al., 2024).
+"""The 12 Hz codec: 16 codes per frame to 1920 samples, causal and exact in chunks, and reference audio to codes.
 
-It runs once per voice, whole, but the convolutions take a window at a time.
+The encoder (that half of Mimi, Defossez et al., 2024) runs once per voice, whole, but its convolutions take a window at
+a time.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from math import prod
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.layers.attention import causal
+from stentor.layers.attention import Attend, causal
 from stentor.layers.conv import (
     CausalConv1d,
     StreamingState,
@@ -20,14 +22,85 @@ from stentor.layers.conv import (
     state_columns,
     upcast,
 )
-from stentor.layers.frame_decoder import LayerScale
+from stentor.layers.frame_decoder import FrameDecoder, FrameDecoderConfig, LayerScale, ScaledStack
+from stentor.layers.linear import Linear
 from stentor.layers.qk_norm_rope import RopePositions
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Attention
 from stentor.layers.types import Launch, eager
 from stentor.layers.windows import Windows, padded, step_of
-from stentor.models.qwen3_tts.codec_decoder import USAGE_FLOOR
 from stentor.models.qwen3_tts.config import EncoderConfig
+
+USAGE_FLOOR = 1e-5
+
+
+class DecoderTransformer(ScaledStack):
+    """Windowed self-attention over frames: latent [B, n, latent] -> the same."""
+
+    def __init__(self, c: FrameDecoderConfig) -> None:
+        super().__init__(c.stack)
+        self.input_proj = Linear(c.latent, c.stack.hidden)
+        self.output_proj = Linear(c.stack.hidden, c.latent)
+
+    def forward(self, x: Tensor, attend: Attend, rope: Rope | None = None, pos: Tensor | None = None) -> Tensor:
+        out: Tensor = self.output_proj(super().forward(self.input_proj(x), attend, rope, pos))
+        return out
+
+
+class Codebook(nn.Module):
+    def __init__(self, size: int, dim: int) -> None:
+        super().__init__()
+        self.cluster_usage = nn.Parameter(torch.empty(size))
+        self.embedding_sum = nn.Parameter(torch.empty(size, dim))
+
+    def forward(self) -> Tensor:
+        """Centroids [size, dim]."""
+        return self.embedding_sum / self.cluster_usage.clamp_min(USAGE_FLOOR)[:, None]
+
+
+class Quantizer(nn.Module):
+    """Residual codebooks between one pair of projections, in the checkpoint's layout."""
+
+    def __init__(self, c: FrameDecoderConfig, codebooks: int) -> None:
+        super().__init__()
+        inner = c.codebook_dim // 2
+        books = (nn.ModuleDict({"_codebook": Codebook(c.codebook_size, inner)}) for _ in range(codebooks))
+        self.vq = nn.ModuleDict({"layers": nn.ModuleList(books)})
+        self.input_proj = nn.Conv1d(c.codebook_dim, inner, 1, bias=False)
+        self.output_proj = nn.Conv1d(inner, c.codebook_dim, 1, bias=False)
+
+    def tables(self) -> list[Tensor]:
+        """One table [codebook_size, codebook_dim] per codebook, projected."""
+        weight = self.output_proj.weight[:, :, 0]
+        return [F.linear(book(), weight) for book in self.modules() if isinstance(book, Codebook)]
+
+
+class Decoder(FrameDecoder):
+    """The decoder as the checkpoint names it. `process_weights_after_loading` must follow the loading of weights."""
+
+    def __init__(self, c: FrameDecoderConfig) -> None:
+        super().__init__(c)
+        self.quantizer = nn.ModuleDict({"rvq_first": Quantizer(c, 1), "rvq_rest": Quantizer(c, c.codebooks - 1)})
+        self.pre_conv = CausalConv1d(c.codebook_dim, c.latent, 3)
+        self.pre_transformer = DecoderTransformer(c)
+        self.add_convolutions()
+
+    def process_weights_after_loading(self, dtype: torch.dtype | None = None) -> None:
+        """Prepare for decoding, once.
+
+        In the precision of the weights, the 16 codebooks and their projections become one table, gains are multiplied
+        into the weights in front of them, and the RoPE table is made. Then the weights are rounded to `dtype`, if it is
+        given.
+        """
+        self.fold_gains()
+        parts = [part for part in self.quantizer.children() if isinstance(part, Quantizer)]
+        tables = [table for part in parts for table in part.tables()]
+        del self.quantizer
+        self.finish(torch.cat(tables), dtype)
+
+    def latents(self, codes: Tensor, state: StreamingState | None) -> Tensor:
+        return convolve(self.pre_conv, self.embed(codes).transpose(1, 2), state).transpose(1, 2)
+
 
 EVEN = 2  # columns that `Downsample` makes one of
 
@@ -93,17 +166,6 @@ def convolutions(c: EncoderConfig) -> Convolutions:
     return Convolutions([*layers, nn.ELU(), PaddedConv1d(width, c.stack.hidden, c.last_kernel)])
 
 
-class EncoderMLP(nn.Module):
-    def __init__(self, hidden: int, ffn: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(hidden, ffn, bias=False)
-        self.fc2 = nn.Linear(ffn, hidden, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.fc2(F.gelu(self.fc1(x)))
-        return out
-
-
 class EncoderBlock(nn.Module):
     def __init__(self, c: EncoderConfig) -> None:
         super().__init__()
@@ -112,7 +174,8 @@ class EncoderBlock(nn.Module):
         self.self_attn = Attention(s)
         self.self_attn_layer_scale = LayerScale(s.hidden)
         self.post_attention_layernorm = nn.LayerNorm(s.hidden, eps=s.eps)
-        self.mlp = EncoderMLP(s.hidden, s.ffn)
+        fc1, fc2 = nn.Linear(s.hidden, s.ffn, bias=False), nn.Linear(s.ffn, s.hidden, bias=False)
+        self.mlp = nn.Sequential(OrderedDict(fc1=fc1, act=nn.GELU(), fc2=fc2))
         self.mlp_layer_scale = LayerScale(s.hidden)
 
     def forward(self, x: Tensor, positions: RopePositions) -> Tensor:
@@ -156,30 +219,21 @@ class EncoderCodebook(nn.Module):
         return nearest, residual - self.table[nearest]
 
 
-class QuantizerLayer(nn.Module):
-    def __init__(self, size: int, dim: int) -> None:
-        super().__init__()
-        self.codebook = EncoderCodebook(size, dim)
-
-    def forward(self, residual: Tensor) -> tuple[Tensor, Tensor]:
-        out: tuple[Tensor, Tensor] = self.codebook(residual)
-        return out
-
-
 class ResidualQuantizer(nn.Module):
     """Nearest centroid of the residual of the codebooks before."""
 
     def __init__(self, c: EncoderConfig, codebooks: int) -> None:
         super().__init__()
         self.input_proj = nn.Conv1d(c.stack.hidden, c.quantizer_dim, 1, bias=False)
-        self.layers = nn.ModuleList(QuantizerLayer(c.codebook_size, c.codebook_dim) for _ in range(codebooks))
+        books = (EncoderCodebook(c.codebook_size, c.codebook_dim) for _ in range(codebooks))
+        self.layers = nn.ModuleList(nn.ModuleDict({"codebook": book}) for book in books)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [n, hidden] -> codes [n, codebooks]."""
         residual = F.linear(x, self.input_proj.weight[:, :, 0]).float()
         codes = []
-        for layer in self.layers:
-            nearest, residual = layer(residual)
+        for book in (m for m in self.modules() if isinstance(m, EncoderCodebook)):
+            nearest, residual = book(residual)
             codes.append(nearest)
         return torch.stack(codes, dim=-1)
 
