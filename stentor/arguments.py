@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import operator
+import os
 import reprlib
+from pathlib import Path
 from typing import Any
 
 _REPR = reprlib.Repr()
@@ -43,3 +45,28 @@ def mend_unicode(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
+
+
+def as_path(value: object) -> Path:
+    """A path, with the folder of a user in place of `~`. ValueError says why the value is none."""
+    if not isinstance(value, str | Path):
+        raise ValueError(f"must be a path, got {type(value).__name__}")
+    try:
+        if value == "":
+            raise ValueError("it is empty")
+        if b"\0" in os.fsencode(value):
+            raise ValueError("it holds a NUL character")
+        return Path(value).expanduser()
+    except (ValueError, RuntimeError) as e:  # a surrogate, or no such user
+        raise ValueError(f"{shown(str(value))} is no path: {e}") from None
+
+
+def as_audio_file(value: object) -> Path:
+    """The path of an audio file. ValueError says why it cannot be one."""
+    path = as_path(value)
+    if os.path.isfile(path):  # not an error where a name is too long
+        return path
+    if not os.path.exists(path):
+        raise ValueError(f"audio file {str(path)!r} does not exist")
+    kind = "a directory" if os.path.isdir(path) else "no regular file"
+    raise ValueError(f"{str(path)!r} is {kind}; name an audio file (wav, flac, ogg, mp3)")

@@ -13,8 +13,7 @@ import numpy as np
 import soundfile
 import soxr
 
-from stentor.arguments import shown, whole
-from stentor.config import audio_path
+from stentor.arguments import as_audio_file, shown, whole
 from stentor.errors import InvalidRequest
 from stentor.silence import REFERENCE_PEAK
 
@@ -185,7 +184,10 @@ def _read(audio: object, param: str) -> tuple[np.ndarray, int]:
     if isinstance(audio, bytes):
         return _decode(io.BytesIO(with_length(audio)), "the given file", param)
     if isinstance(audio, str | Path):
-        path = audio_path(param, audio)
+        try:
+            path = as_audio_file(audio)
+        except ValueError as e:
+            raise InvalidRequest(param, str(e)) from None
         return _decode(path, repr(str(path)), param)
     raise InvalidRequest(param, f"audio must be a path, bytes or (samples, rate), got {type(audio).__name__}")
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 import numbers
-import os
 import pkgutil
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stentor.arguments import shown, whole
+from stentor.arguments import as_path, shown, whole
 from stentor.errors import InvalidRequest
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")  # of the language model
@@ -24,27 +23,10 @@ QUANTIZATIONS = ("auto", "int8", "fp8")  # of the language model's weights. auto
 
 def path_of(param: str, value: object) -> Path:
     """A path, with the folder of a user in place of `~`. InvalidRequest names `param` if the value is none."""
-    if not isinstance(value, str | Path):
-        raise InvalidRequest(param, f"must be a path, got {type(value).__name__}")
     try:
-        if value == "":
-            raise ValueError("it is empty")
-        if b"\0" in os.fsencode(value):
-            raise ValueError("it holds a NUL character")
-        return Path(value).expanduser()
-    except (ValueError, RuntimeError) as e:  # a surrogate, or no such user
-        raise InvalidRequest(param, f"{shown(str(value))} is no path: {e}") from None
-
-
-def audio_path(param: str, value: object) -> Path:
-    """The path of an audio file. InvalidRequest names `param` and says why it cannot be one."""
-    path = path_of(param, value)
-    if os.path.isfile(path):  # not an error where a name is too long
-        return path
-    if not os.path.exists(path):
-        raise InvalidRequest(param, f"audio file {str(path)!r} does not exist")
-    kind = "a directory" if os.path.isdir(path) else "no regular file"
-    raise InvalidRequest(param, f"{str(path)!r} is {kind}; name an audio file (wav, flac, ogg, mp3)")
+        return as_path(value)
+    except ValueError as e:
+        raise InvalidRequest(param, str(e)) from None
 
 
 def function_of(param: str, given: object) -> Any:

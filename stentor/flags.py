@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from stentor import model_names
 from stentor.align.aligner import Aligners
-from stentor.config import EngineConfig, audio_path, check_device, check_dtype, check_quantization, path_of
+from stentor.arguments import as_audio_file
+from stentor.config import EngineConfig, check_device, check_dtype, check_quantization, path_of
 from stentor.errors import InvalidRequest
 from stentor.text.cleanup import ALL, HELP
 from stentor.text.sentences import GRANULARITIES
@@ -132,7 +133,10 @@ def check_files(args: argparse.Namespace) -> None:
     for audio, text in (("reference", args.reference_text), ("prompt", args.prompt_text)):
         file = vars(args)[audio]
         if file is not None:
-            audio_path(audio, file)
+            try:
+                as_audio_file(file)
+            except ValueError as e:
+                raise InvalidRequest(audio, str(e)) from None
         elif text is not None:
             raise InvalidRequest(f"{audio}_text", f"needs --{audio}")
     if args.lora is not None and not os.path.exists(args.lora):  # not an error where a name is too long

@@ -42,13 +42,13 @@ class Replica:
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """Called by Ray after __init__. A lost model ends the process: Ray starts another in its place."""
         context = serve.get_replica_context()
-        app = create_app(
+        self.server = Server(
             self.config,
             give_up=os._exit,
             outcomes=SharedOutcomes(shared_stores(context.app_name, self.config.most_replicas)),
             labels={"replica": context.replica_id.unique_id},
         )
-        self.server = app.state.server
+        app = create_app(self.config, self.server)
         app.add_middleware(WithoutRequestId)
         return app
 

@@ -25,12 +25,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stentor.errors import EngineError
 from stentor.server.config import ServerConfig
-from stentor.server.counts import SHARED, Counts
-from stentor.server.engine_metrics import OF_ENGINES
-from stentor.server.engines.launch import EngineLink, RunningEngine, end_of, start_module
+from stentor.server.engines.client import EngineLink
+from stentor.server.engines.launch import ProcessEngine, end_of, start_module
 from stentor.server.limits import LIMITS
+from stentor.server.metrics import OF_ENGINES
 from stentor.server.model_hosts import ModelHost, Phase
 from stentor.server.speech.outcomes import Outcome
+from stentor.server.state import SHARED, Counts, Others, Server
 
 log = logging.getLogger("stentor.server")
 
@@ -154,7 +155,7 @@ class Control:
 # -- the first process --
 
 
-class ApiProcesses:
+class ApiProcesses(Others):
     """The other API processes, which the first one starts, feeds and replaces."""
 
     def __init__(self, config: ServerConfig, port: int) -> None:
@@ -169,9 +170,9 @@ class ApiProcesses:
         self._attaching: set[asyncio.Task[None]] = set()
         self._ending = False
 
-    def start(self, server: Any) -> None:
+    def start(self, server: Server) -> None:
         """Start them, and tell them of the models of `server` from now on."""
-        self._server, server.others = server, self
+        self.server, server.others = server, self
         for host in server.hosts.all:
             host.listeners.append(self._note)
         self._tasks = [asyncio.create_task(self._keep(api)) for api in range(1, self.config.api_processes)]
@@ -196,7 +197,7 @@ class ApiProcesses:
             process = self._processes[api] = start_module(theirs, self._memory, module="stentor.server.main")
         ours.send(msgspec.json.encode(Start(self.config, api, self.port, self._memory)))
         self._controls[api] = Control(ours, self._answer)
-        for host in self._server.hosts.all:
+        for host in self.server.hosts.all:
             self._tell(api, host)
         return process
 
@@ -213,18 +214,18 @@ class ApiProcesses:
             self._attaching.add(task)
             task.add_done_callback(self._attaching.discard)
 
-    async def _attach(self, control: Control, api: int, name: str, engine: RunningEngine) -> None:
+    async def _attach(self, control: Control, api: int, name: str, engine: ProcessEngine) -> None:
         with contextlib.suppress(EngineError), await engine.connect(api) as connection:
             control.send(Attach(name), connection.fileno())
 
     async def _answer(self, ask: Ask) -> Answer:
         if ask.id is None:
             return Answer(ask.call, text=await self.metrics())
-        return Answer(ask.call, outcome=await self._server.outcomes.find(ask.id) or await self.outcome(ask.id))
+        return Answer(ask.call, outcome=await self.server.outcomes.find(ask.id) or await self.outcome(ask.id))
 
     async def metrics(self) -> str:
         """The metrics of all processes, in Prometheus's text format."""
-        own = self._server.metrics.text()
+        own = self.server.metrics.text()
         answers = await asyncio.gather(*(c.ask() for c in self._controls.values()))
         return merged(own, [a.text for a in answers if a.text is not None])
 
@@ -235,7 +236,7 @@ class ApiProcesses:
 
     async def _drain(self) -> None:
         """Have them finish what runs when the first one does."""
-        await self._server.drain.wait()
+        await self.server.drain.wait()
         self._ending = True
         for process in self._processes.values():
             process.send_signal(signal.SIGTERM)
@@ -320,13 +321,13 @@ class AttachedHost(ModelHost):
         self.references.shutdown(wait=False, cancel_futures=True)
 
 
-class Owner:
+class Owner(Others):
     """The first process, as the others know it."""
 
-    def __init__(self, server: Any, api: int, lost: Callable[[], None]) -> None:
-        self._server = server
-        self._hosts = {host.name: host for host in server.hosts.all}
-        for host in server.hosts.all:
+    def __init__(self, server: Server, api: int, lost: Callable[[], None]) -> None:
+        super().__init__(server)
+        self._hosts = {host.name: host for host in server.hosts.all if isinstance(host, AttachedHost)}
+        for host in self._hosts.values():
             host.api = api
         connection = socket.socket(fileno=os.dup(0))
         self._control = Control(connection, self._answer, self._note, lost)
@@ -343,19 +344,16 @@ class Owner:
 
     async def _answer(self, ask: Ask) -> Answer:
         if ask.id is None:
-            return Answer(ask.call, text=self._server.metrics.text())
-        return Answer(ask.call, outcome=await self._server.outcomes.find(ask.id))
+            return Answer(ask.call, text=self.server.metrics.text())
+        return Answer(ask.call, outcome=await self.server.outcomes.find(ask.id))
 
     async def metrics(self) -> str:
         """The metrics of all processes."""
-        return (await self._control.ask(None, ASK_SECONDS)).text or self._server.metrics.text()
+        return (await self._control.ask(None, ASK_SECONDS)).text or self.server.metrics.text()
 
     async def outcome(self, id: str) -> Outcome | None:
         """The outcome of a request that another process has served."""
         return (await self._control.ask(id, ASK_SECONDS)).outcome
-
-    async def close(self) -> None:
-        """Nothing to wait for: the first process waits for this one."""
 
 
 def read_start() -> tuple[Start, Counts]:

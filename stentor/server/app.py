@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from types import MappingProxyType
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
@@ -15,19 +14,11 @@ from starlette.middleware.cors import CORSMiddleware
 import stentor
 from stentor.server import errors
 from stentor.server.config import ServerConfig
-from stentor.server.counts import Counts
 from stentor.server.doors.elevenlabs import routes as elevenlabs
 from stentor.server.doors.elevenlabs import sockets as elevenlabs_sockets
 from stentor.server.doors.realtime import session as realtime
-from stentor.server.http import routes_info, routes_lora, routes_page, routes_speech, routes_voices
-from stentor.server.http.authentication import Authentication, Preflight
+from stentor.server.http import middleware, routes_info, routes_lora, routes_page, routes_speech, routes_voices
 from stentor.server.http.bodies import RequestLimits
-from stentor.server.http.hosts import AllowedHosts, Forwarded, hosts
-from stentor.server.http.middleware import HeadAsGet, RequestIds, RootPath
-from stentor.server.limits import LIMITS, Limits
-from stentor.server.logs import AccessLog
-from stentor.server.model_hosts import GiveUp, ModelHost, Start
-from stentor.server.speech.outcomes import Outcomes
 from stentor.server.state import Server
 from stentor.server.ws import session
 
@@ -49,29 +40,19 @@ EXPOSED = [
 ]
 
 
-def create_app(
-    config: ServerConfig,
-    give_up: GiveUp = lambda code: None,
-    start: Callable[[str, str | None], Start] | None = None,
-    limits: Limits = LIMITS,
-    outcomes: Outcomes | None = None,
-    labels: Mapping[str, str] = MappingProxyType({}),
-    counts: Counts | None = None,
-    models: type[ModelHost] = ModelHost,
-) -> FastAPI:
-    """An ASGI app that loads its models when it starts.
-
-    give_up(code) is called with an exit code when a model is lost for good. `start(name, model)` replaces how engines
-    are started (tests). outcomes: where outcomes are kept, default in this process. labels: of every metric. counts,
-    models: of a server with several API processes.
-    """
-    server = Server(config, give_up, start, limits, outcomes or Outcomes(), labels, counts or Counts(), models)
+def create_app(config: ServerConfig, server: Server | None = None) -> FastAPI:
+    """An ASGI app that loads its models when it starts. server: its state, where that is not the usual one."""
+    server = server or Server(config)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         for host in server.hosts.all:
             host.start()
-        async with wyoming(server):
+        async with AsyncExitStack() as doors:
+            if config.wyoming_port is not None:
+                from stentor.server.doors.wyoming import listening
+
+                await doors.enter_async_context(listening(server))
             yield
         await server.close()
 
@@ -88,45 +69,31 @@ def create_app(
         summary="Speech in OpenAI's API and beyond",
         lifespan=lifespan,
         middleware=[
-            *([Middleware(Forwarded, proxies=proxies)] if (proxies := config.forwarded_allow_ips) else []),
-            Middleware(RootPath, root_path=config.root_path),
-            Middleware(Preflight, allowed_origins=config.allowed_origins),
+            *([Middleware(middleware.Forwarded, proxies=proxies)] if (proxies := config.forwarded_allow_ips) else []),
+            Middleware(middleware.RootPath, root_path=config.root_path),
+            Middleware(middleware.Preflight, allowed_origins=config.allowed_origins),
             *([cors] if config.allowed_origins else []),
-            Middleware(RequestIds, on_response=server.metrics.count_response),
-            *([Middleware(AccessLog)] if config.log_requests else []),
-            *([Middleware(AllowedHosts, names=names)] if (names := hosts(config)) is not None else []),
-            Middleware(Authentication, config=config),
-            Middleware(RequestLimits, config=config, limits=limits, counts=server.counts, ended=server.ended),
-            Middleware(HeadAsGet),
+            Middleware(middleware.RequestIds, on_response=server.metrics.count_response),
+            *([Middleware(middleware.AccessLog)] if config.log_requests else []),
+            *(
+                [Middleware(middleware.AllowedHosts, names=names)]
+                if (names := middleware.hosts(config)) is not None
+                else []
+            ),
+            Middleware(middleware.Authentication, config=config),
+            Middleware(RequestLimits, config=config, limits=server.limits, counts=server.counts, ended=server.ended),
+            Middleware(middleware.HeadAsGet),
         ],
         docs_url=None,  # routes_page.py has one that loads nothing from elsewhere
         redoc_url=None,
     )
     app.state.server = server
     errors.install(app)
-    app.include_router(elevenlabs.models_router)  # before the other /v1/models
-    doors = (elevenlabs, elevenlabs_sockets, realtime)
+    doors = (elevenlabs, elevenlabs_sockets, realtime)  # before routes_info: ElevenLabs has a /v1/models too
     for part in (routes_speech, *doors, routes_voices, routes_lora, routes_info, routes_page, session):
         app.include_router(part.router)
     app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
     return app
-
-
-@asynccontextmanager
-async def wyoming(server: Server) -> AsyncIterator[None]:
-    """Take Wyoming clients meanwhile, if the server is to."""
-    if server.config.wyoming_port is None:
-        yield
-        return
-    from stentor.server.doors.wyoming.listener import WyomingListener
-
-    listener = WyomingListener(server)
-    await listener.start()
-    server.wyoming_port = listener.port
-    try:
-        yield
-    finally:
-        await listener.close()
 
 
 def openapi(app: FastAPI) -> dict[str, Any]:

@@ -1,15 +1,18 @@
-"""Clients that disconnect or read too slowly: a bounded send buffer, and work that ends with the connection."""
+"""Clients that disconnect or read too slowly: bounded buffers, and work that ends with the connection."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from fastapi import WebSocket
 from starlette.types import Receive
+from starlette.websockets import WebSocketDisconnect
 
 from stentor.server.errors import shutting_down
+from stentor.server.wire_json import json_bytes
 
 T = TypeVar("T")
 
@@ -64,6 +67,65 @@ class SendBuffer:
     def sent(self, count: int) -> None:
         """Note that the client has taken `count` bytes."""
         self.size -= count
+
+
+class Outbox:
+    """Frames in order on their way to a client. Adding one raises SlowClient when they exceed `max_bytes`.
+
+    `send` raises Disconnected when the client has left."""
+
+    def __init__(self, send: Callable[[str | bytes], Awaitable[None]], max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.size = 0
+        self._send = send
+        self._frames: deque[tuple[str | bytes, bool]] = deque()  # frame, whether it is audio
+        self._ready = asyncio.Event()
+
+    def put(self, frame: str | bytes, audio: bool = False) -> None:
+        """Queue a frame."""
+        if self.size and self.size + len(frame) > self.max_bytes:
+            raise SlowClient
+        self.size += len(frame)
+        self._frames.append((frame, audio))
+        self._ready.set()
+
+    def drop_audio(self) -> None:
+        """Drop audio that has not been sent. A frame that is being sent still counts."""
+        self.size -= sum(len(f) for f, audio in self._frames if audio)
+        self._frames = deque(f for f in self._frames if not f[1])
+
+    async def run(self) -> None:
+        """Send frames until cancelled."""
+        while True:
+            await self.flush()
+            self._ready.clear()
+            await self._ready.wait()
+
+    async def flush(self) -> None:
+        """Send all queued frames."""
+        while self._frames:
+            frame = self._frames.popleft()[0]
+            try:
+                await self._send(frame)
+            finally:
+                self.size -= len(frame)
+
+
+class SocketOutbox(Outbox):
+    """Frames on their way to a client of a WebSocket."""
+
+    def __init__(self, ws: WebSocket, max_bytes: int) -> None:
+        async def send(frame: str | bytes) -> None:
+            try:
+                await (ws.send_bytes(frame) if isinstance(frame, bytes) else ws.send_text(frame))
+            except WebSocketDisconnect as e:
+                raise Disconnected from e
+
+        super().__init__(send, max_bytes)
+
+    def json(self, value: Any, audio: bool = False) -> None:
+        """Queue a value as a text frame."""
+        self.put(json_bytes(value).decode(), audio)
 
 
 async def run_while_connected(work: Coroutine[Any, Any, T], receive: Receive, limit: float, ended: asyncio.Event) -> T:

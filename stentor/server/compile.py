@@ -7,8 +7,8 @@ import time
 from stentor.engine.running.device import pick_device
 from stentor.errors import InvalidRequest
 from stentor.server.config import ServerConfig
+from stentor.server.engines.launch import EngineFactory
 from stentor.server.engines.process import load_model
-from stentor.server.model_factory import EngineFactory
 from stentor.server.model_hosts import names
 
 
@@ -19,7 +19,7 @@ def compile_kernels(config: ServerConfig) -> None:
         raise InvalidRequest("device", "must be a GPU: a CPU has no kernels to compile")
     for at, (name, model) in enumerate(names(config)):
         started, factory = time.monotonic(), EngineFactory(name, model, config, at)
-        tts, _ = load_model(factory.options(None), factory.if_taken(None), factory.policy(), {}, warm=True)
+        tts, _ = load_model(factory.load({}, None, warm_up=True))
         with tts:
             graphs = sum(len(runner.graphs) for runner in tts.engine.graph_runners)
             print(f"{name}: {graphs} graphs, {time.monotonic() - started:.1f} s", flush=True)

@@ -20,7 +20,7 @@ from stentor.client_names import taken_by_model
 from stentor.config import DTYPES, check_device, check_quantization, path_of
 from stentor.errors import InvalidRequest
 from stentor.flags import ALIGNER, LEXICON, LORA, MODEL, THREADS, Flag
-from stentor.server.limits import LIMITS
+from stentor.server.limits import LIMITS, MIB
 from stentor.server.load_options import load_options
 from stentor.server.lora_modules import lora_modules
 from stentor.text.cleanup import ALL, HELP, steps
@@ -29,7 +29,6 @@ from stentor.text.sentences import MAX_CHARS
 from stentor.untrusted import Unreadable, parse_json, parse_yaml, read_bytes
 
 FORMATS = ("wav", "mp3", "flac", "opus", "aac", "pcm", "ulaw", "alaw")
-MIB = 1 << 20
 HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
 HOST = re.compile(r"\*|(\*\.)?[\w.-]+|[0-9A-Fa-f.:]+")
 

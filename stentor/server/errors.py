@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -15,10 +15,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from stentor.errors import EngineError, InvalidRequest, Overloaded, WatermarkError
-from stentor.server.json_sse import json_response
 from stentor.server.limits import LIMITS
+from stentor.server.wire_json import json_response
 
 log = logging.getLogger("stentor.server")
+Some = TypeVar("Some", bound=BaseModel)
 
 TYPES = {
     400: "invalid_request_error",
@@ -57,6 +58,11 @@ class ApiError(Exception):
         self.status, self.code, self.retry_after = status, code, retry_after
         self.message = clipped(message, LIMITS.error_chars)
         self.param = None if param is None else clipped(param, LIMITS.param_chars)
+
+    def renamed(self, param: str) -> ApiError:
+        """The error of a field that has another name where it was given."""
+        message = self.message.removeprefix(f"{self.param}: ")
+        return ApiError(self.status, f"{param}: {message}", param=param, code=self.code, retry_after=self.retry_after)
 
     @property
     def body(self) -> dict[str, Any]:
@@ -158,7 +164,9 @@ def _not_served(error: EngineError) -> ApiError:
 
 def _from_validation(error: RequestValidationError) -> ApiError:
     """The first thing wrong with a body, query or form."""
-    first = next((e for e in error.errors() if not _of_another_kind(e)), error.errors()[0])
+    # that a list or an object is no string says nothing, where the field takes either
+    said = (e for e in error.errors() if e["type"] != "string_type" or not isinstance(e["input"], list | dict))
+    first = next(said, error.errors()[0])
     where: Sequence[Any] = [p for p in first["loc"][1:] if isinstance(p, str | int)]
     if first["type"] == "json_invalid":
         return not_json(first["ctx"]["error"])
@@ -189,11 +197,6 @@ def not_json(why: str) -> ApiError:
     return ApiError(400, f"the body is not valid JSON: {why}", code="invalid_json")
 
 
-def _of_another_kind(error: Mapping[str, Any]) -> bool:
-    """Whether it says only that a list or an object is no string, where the field takes either."""
-    return error["type"] == "string_type" and isinstance(error["input"], list | dict)
-
-
 def from_pydantic(error: ValidationError, *within: str | int) -> ApiError:
     """The first thing wrong with a message that is not an HTTP body, or stands `within` one."""
     return _from_validation(
@@ -201,30 +204,28 @@ def from_pydantic(error: ValidationError, *within: str | int) -> ApiError:
     )
 
 
+def validated(kind: type[Some], value: Any) -> Some:
+    """A message of this kind, or a part of one. ApiError names the field that is wrong."""
+    try:
+        return kind.model_validate(value)
+    except ValidationError as e:
+        raise from_pydantic(e) from None
+
+
 def install(app: FastAPI) -> None:
     """Register handlers so that every error response has OpenAI's envelope."""
 
-    async def api(request: Request, error: Exception) -> Response:
-        assert isinstance(error, ApiError)
-        return json_response(error.body, error.status, error.headers)
-
-    async def validation(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        return await api(request, _from_validation(error))
+    async def any_error(request: Request, error: Exception) -> Response:
+        known = _from_validation(error) if isinstance(error, RequestValidationError) else translate(error)
+        return json_response(known.body, known.status, known.headers)
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         known = error.error if isinstance(error, BodyError) else ApiError(error.status_code, str(error.detail))
-        response = await api(request, known)
+        response = await any_error(request, known)
         response.headers.update(error.headers or {})
         return response
 
-    async def other(request: Request, error: Exception) -> Response:
-        return await api(request, translate(error))
-
-    app.add_exception_handler(ApiError, api)
-    app.add_exception_handler(RequestValidationError, validation)
     app.add_exception_handler(HTTPException, http)
-    for kind in (InvalidRequest, EngineError, TimeoutError):
-        app.add_exception_handler(kind, other)
-    app.add_exception_handler(Exception, other)
+    for kind in (ApiError, RequestValidationError, InvalidRequest, EngineError, TimeoutError, Exception):
+        app.add_exception_handler(kind, any_error)

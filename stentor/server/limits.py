@@ -6,11 +6,13 @@ server with smaller ones. After a change: python -m tests.server.test_limits
 
 from __future__ import annotations
 
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from stentor.config import Policy
 from stentor.text.pauses import LONGEST_PAUSE, MOST_SILENCE
+
+MIB = 1 << 20
 
 
 def limit(default: float, unit: str, what: str, beyond: str, flag: bool = False) -> Any:
@@ -161,10 +163,6 @@ class Limits:
     health_seconds: float = limit(
         0.5, "s", "asking an engine for `/health` or `/metrics`", "they report the last known state"
     )
-
-    def with_connections(self, most: int) -> Limits:
-        """Return limits with another number of connections."""
-        return replace(self, max_connections=most)
 
 
 LIMITS = Limits()

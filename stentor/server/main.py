@@ -121,25 +121,24 @@ def serve(config: ServerConfig) -> int:
     except OSError as e:
         log.error("cannot listen on %s port %d: %s", config.host, port, e.strerror)
         return 1
-    holder: list[_Uvicorn] = []
-
-    def give_up(code: int) -> None:
-        holder[0].give_up(code)
-
     port = sockets[0].getsockname()[1] if sockets else config.port
     processes = None if config.api_processes <= 1 else ApiProcesses(config, port)
     limits = fitted(LIMITS)
-    app = create_app(config, give_up, limits=limits, counts=None if processes is None else processes.counts)
-    holder.append(_configured(app, config, limits, tls))
-    holder[0].processes = processes
+    counts = None if processes is None else processes.counts
+
+    def give_up(code: int) -> None:
+        server.give_up(code)
+
+    server = _configured(Server(config, give_up, limits=limits, counts=counts), tls)
+    server.processes = processes
     if config.uds is not None:
         log.info("running on unix socket %s; loading models", config.uds)
     else:
         host = f"[{config.host}]" if ":" in config.host else config.host
         url = f"{'http' if tls is None else 'https'}://{host}:{port}"
         log.info("running on %s; loading models", url)
-        _say_when_ready(holder[0].held.hosts.all, url)
-    return _run(holder[0], sockets or None)
+        _say_when_ready(server.held.hosts.all, url)
+    return _run(server, sockets or None)
 
 
 def usual_api_processes(config: ServerConfig) -> int:
@@ -205,9 +204,8 @@ def _sockets(config: ServerConfig, port: int) -> list[socket.socket]:
     return made
 
 
-def _configured(app: FastAPI, config: ServerConfig, limits: Limits, tls: ssl.SSLContext | None) -> _Uvicorn:
-    held: Server = app.state.server
-    server = _Uvicorn(uvicorn_config(app, config, limits, tls))
+def _configured(held: Server, tls: ssl.SSLContext | None) -> _Uvicorn:
+    server = _Uvicorn(uvicorn_config(create_app(held.config, held), held.config, held.limits, tls))
     server.held = held
     return server
 
@@ -254,9 +252,8 @@ def _serve_beside() -> int:
     start, counts = read_start()
     config = start.config
     logs.configure(config.uvicorn_log_level, config.log_format)
-    limits = fitted(LIMITS)
-    app = create_app(config, limits=limits, counts=counts, models=AttachedHost)
-    server = _configured(app, config, limits, tls_context(config))
+    held = Server(config, limits=fitted(LIMITS), counts=counts, models=AttachedHost)
+    server = _configured(held, tls_context(config))
     server.owner_api = start.api
     return _run(server, _sockets(config, start.port))
 

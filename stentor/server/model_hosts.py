@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Literal
 
 from stentor.align.aligner import Aligners
@@ -16,28 +17,131 @@ from stentor.errors import EngineError, InvalidRequest, ModelNotFound, StentorEr
 from stentor.health import Health
 from stentor.models.info import ModelInfo
 from stentor.server import memory
-from stentor.server.adapters import HostAdapters
 from stentor.server.config import ServerConfig
 from stentor.server.engines.client import EngineClient
-from stentor.server.engines.launch import RunningEngine
+from stentor.server.engines.launch import ProcessEngine
 from stentor.server.engines.messages import Ready
 from stentor.server.engines.process import CRASHED
 from stentor.server.errors import ApiError, clipped
 from stentor.server.limits import LIMITS, Limits
-from stentor.server.residency import Residency
 from stentor.text.lexicon import Lexicon
 
 log = logging.getLogger("stentor.server")
-
 GiveUp = Callable[[int], None]  # ends the process with an exit code
-Start = Callable[[Mapping[str, str], Ready | None, bool], RunningEngine]
+Start = Callable[[Mapping[str, str], Ready | None, bool], ProcessEngine]
 """Start an engine with these adapters, by name. The last `Ready` says what slots for adapters it had. The flag is for
 whether the model is to speak before it is ready."""
 Phase = Literal["loading", "ready", "restarting", "unloading", "unloaded", "reloading", "failed", "closed"]
 AWAY = ("unloading", "unloaded", "reloading")  # phases in which a request has the model loaded
 WATCH_SECONDS = 0.5
 WRONG = 2  # exit code when there is no such model or an option is wrong: another start would end the same way
-THREADS = LIMITS.reference_threads  # for decoding reference audio
+
+
+class Residency:
+    """The uses of one model: who waits until it is loaded again, and for how long it has been idle. Everything happens
+    on the event loop."""
+
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self.limits = limits
+        self.uses = self.waiting = 0
+        self.loads = self.unloads = 0
+        self.load_seconds = 1.0  # what the last load took
+        self.wanted = asyncio.Event()  # somebody waits for the model
+        self._changed = asyncio.Event()
+        self._idle_since = 0.0
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        """Inside, the model counts as used."""
+        self.uses += 1
+        try:
+            yield
+        finally:
+            self.uses -= 1
+            self._idle_since = asyncio.get_running_loop().time()
+
+    def loaded(self, seconds: float) -> None:
+        """Note a load, and how long it took."""
+        self.loads += 1
+        self.load_seconds = seconds
+        self._idle_since = asyncio.get_running_loop().time()
+        self.wanted.clear()
+
+    def seconds_left(self, idle_seconds: float | None) -> float:
+        """Seconds until the model has been idle for so long, if nobody uses it meanwhile. None: it may stay."""
+        if self.uses or idle_seconds is None:
+            return math.inf
+        return self._idle_since + idle_seconds - asyncio.get_running_loop().time()
+
+    def changed(self) -> None:
+        """The model's phase has changed: those who wait look at it."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def wait(self, name: str, away: Callable[[], bool]) -> None:
+        """Have the model loaded, and return once `away` is false. ApiError 503 if too many wait, or if it takes too
+        long."""
+        if self.waiting >= self.limits.load_waiting:
+            raise self._refusal(f"too many requests wait until model {name!r} is loaded")
+        self.waiting += 1
+        self.wanted.set()
+        try:
+            async with asyncio.timeout(self.limits.load_seconds):
+                while away():
+                    await self._changed.wait()
+        except TimeoutError:
+            raise self._refusal(f"model {name!r} is still being loaded") from None
+        finally:
+            self.waiting -= 1
+
+    def _refusal(self, message: str) -> ApiError:
+        return ApiError(503, message, code="model_loading", retry_after=self.retry_after)
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds after which the model may be there, from 1 to 60."""
+        return min(60.0, max(1.0, self.load_seconds))
+
+
+class HostAdapters:
+    """Names and folders of the LoRA adapters of one model. A model that is loaded again has them again."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self.paths = dict(given)  # in the order in which they were loaded
+        self._lock = asyncio.Lock()
+
+    async def load(self, client: EngineClient, name: str, path: str) -> None:
+        """Load an adapter while requests run. ApiError 400: a name is taken, no slot is free, or a tensor is wrong.
+        ApiError 503: the engine was lost meanwhile."""
+        async with self._lock:
+            if name in self.paths:
+                raise ApiError(400, f"the lora adapter {name!r} has already been loaded", param="lora_name")
+            try:
+                await client.load_lora(name, path)
+            except StentorError as e:
+                _check_alive(client)
+                param = "lora_name" if isinstance(e, InvalidRequest) else "lora_path"
+                raise ApiError(400, f"{param}: {e}", param=param) from e
+            self.paths[name] = path
+
+    async def unload(self, client: EngineClient, name: str) -> None:
+        """Refuse the name from now on. Requests that have the adapter keep it. ApiError 404 if it is not loaded.
+        ApiError 503: the engine was lost meanwhile."""
+        async with self._lock:
+            if name not in self.paths:
+                raise ApiError(404, f"the lora adapter {name!r} cannot be found", param="lora_name", code="not_found")
+            try:
+                await client.unload_lora(name)
+            except StentorError:
+                _check_alive(client)
+                raise
+            del self.paths[name]
+
+
+def _check_alive(client: EngineClient) -> None:
+    """ApiError 503 if the engine is gone. Another, which has the names of that moment, takes its place."""
+    if client.lost is not None:
+        raise ApiError(503, "the model has been started again; try again", code="not_ready", retry_after=5)
 
 
 class ModelHost:
@@ -65,9 +169,11 @@ class ModelHost:
         self.reason: str | None = None
         self.created = int(time.time())
         self.restarts = 0
-        self.references = ThreadPoolExecutor(THREADS, thread_name_prefix=f"stentor-reference-{name}"[:60])
+        self.references = ThreadPoolExecutor(
+            LIMITS.reference_threads, thread_name_prefix=f"stentor-reference-{name}"[:60]
+        )
         self.clocks = ThreadPoolExecutor(1, thread_name_prefix=f"stentor-words-{name}"[:60])
-        self.engine: RunningEngine | None = None  # while this process has one
+        self.engine: ProcessEngine | None = None  # while this process has one
         self._client: EngineClient | None = None
         self._start, self._give_up, self._loading = start, give_up, loading
         self._ready: Ready | None = None  # of the last load

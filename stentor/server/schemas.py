@@ -1,10 +1,12 @@
 """Request bodies: the union of what clients of the known engines send. Types are checked strictly. Unknown fields are
-checked by speech/plan.py, which knows the model's own options."""
+checked by speech/plan.py, which knows the model's own options, and noted as ignored."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
+from urllib.parse import quote
 
 from pydantic import (
     BaseModel,
@@ -17,10 +19,36 @@ from pydantic import (
     model_validator,
 )
 
+from stentor.server.errors import clipped, invalid
 from stentor.server.limits import LIMITS
 from stentor.speech.script import MOST_TURNS
 from stentor.text.cleanup import HELP
 from stentor.text.pauses import LONGEST_PAUSE
+
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Text = Annotated[str, Field(max_length=LIMITS.text_chars)]
+AudioSource = Annotated[
+    str,
+    Field(
+        max_length=LIMITS.reference_mb << 20,
+        description="Audio as a data: URI, an http(s) URL, plain base64, or a file: URL where the server allows it",
+    ),
+]
+AudioSources = Annotated[list[AudioSource], Field(min_length=1, max_length=LIMITS.references)]
+Texts = Annotated[list[Text], Field(max_length=LIMITS.references)]
+# other engines' names of family options
+ALIASES = {
+    "max_tokens": "max_frames",
+    "max_new_tokens": "max_frames",
+    "max_generate_length": "max_frames",
+    "cfg_value": "cfg",
+    "cfg_scale": "cfg",
+    "inference_timesteps": "flow_steps",
+    "x_vector_only_mode": "x_vector_only",
+    "suppress_bootstrap_silence": "trim_leading_silence",
+    "skip_fixed_bootstrap_audio": "trim_leading_silence",
+}
+HEADER = "X-Ignored"
 
 
 def one_of(*names: str) -> BeforeValidator:
@@ -41,17 +69,6 @@ Task = Annotated[Literal["CustomVoice", "VoiceDesign", "Base"], one_of("CustomVo
 Granularity = Annotated[Literal["auto", "none", "sentence", "clause"], one_of("auto", "none", "sentence", "clause")]
 StreamFormat = Annotated[Literal["audio", "sse"], one_of("audio", "sse")]
 Times = Annotated[Literal["none", "json", "srt", "vtt"], one_of("none", "json", "srt", "vtt")]
-Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
-Text = Annotated[str, Field(max_length=LIMITS.text_chars)]
-AudioSource = Annotated[
-    str,
-    Field(
-        max_length=LIMITS.reference_mb << 20,
-        description="Audio as a data: URI, an http(s) URL, plain base64, or a file: URL where the server allows it",
-    ),
-]
-AudioSources = Annotated[list[AudioSource], Field(min_length=1, max_length=LIMITS.references)]
-Texts = Annotated[list[Text], Field(max_length=LIMITS.references)]
 
 
 class Body(BaseModel):
@@ -189,15 +206,88 @@ class BatchBody(Shared):
     items: list[Annotated[BatchItem | str, WrapValidator(_item)]] = Field(min_length=1, max_length=LIMITS.batch_items)
 
 
-# other engines' names of family options
-ALIASES = {
-    "max_tokens": "max_frames",
-    "max_new_tokens": "max_frames",
-    "max_generate_length": "max_frames",
-    "cfg_value": "cfg",
-    "cfg_scale": "cfg",
-    "inference_timesteps": "flow_steps",
-    "x_vector_only_mode": "x_vector_only",
-    "suppress_bootstrap_silence": "trim_leading_silence",
-    "skip_fixed_bootstrap_audio": "trim_leading_silence",
-}
+class Item(NamedTuple):
+    """A field by its name, or a piece of the text of field `param`."""
+
+    param: str
+    text: str | None = None
+
+    @property
+    def encoded(self) -> str:
+        """Printable ASCII without commas: `name`, or `name="piece"`. Both are percent-encoded."""
+        name = quote(self.param, safe="[]")
+        return name if self.text is None else f'{name}="{quote(self.text, safe="")}"'
+
+    def as_dict(self) -> dict[str, str]:
+        return {"param": self.param} if self.text is None else {"param": self.param, "text": self.text}
+
+
+class Ignored:
+    """Parts of one request that are not used, in the order found, each once: fields that the model has no use for,
+    pieces of text that it cannot speak, and reference audio that is hardly heard.
+
+    The answer names it in the header X-Ignored, events and JSON under `ignored`. `serve --strict` refuses the fields.
+    """
+
+    def __init__(self, strict: bool = False) -> None:
+        self.strict = strict
+        self._items: dict[Item, None] = {}
+        self._more = 0  # beyond LIMITS.ignored_items
+
+    def field(self, name: str, why: str) -> None:
+        """Note a field that is not used, and why. ApiError 400 in a strict server."""
+        if self.strict:
+            raise invalid(name, why)
+        self._add(Item(clipped(name, LIMITS.param_chars)))
+
+    def piece(self, text: str, param: str = "input") -> None:
+        """Note a piece of text that cannot be spoken. A short silence stands for it, in a strict server too."""
+        self._add(Item(param, clipped(text, LIMITS.piece_chars)))
+
+    def quiet(self, param: str) -> None:
+        """Note that the audio of field `param` is so quiet that what is spoken with it can hardly be heard."""
+        self._add(Item(param, "quiet"))
+
+    def _add(self, item: Item) -> None:
+        if item in self._items:
+            return
+        if len(self._items) < LIMITS.ignored_items:
+            self._items[item] = None
+        else:
+            self._more += 1
+
+    def copy(self) -> Ignored:
+        """One that goes on by itself."""
+        same = Ignored(self.strict)
+        same._items, same._more = dict(self._items), self._more
+        return same
+
+    def extend(self, others: Ignored) -> None:
+        """Note those of another too."""
+        for item in others._items:
+            self._add(item)
+        self._more += others._more
+
+    def renamed(self, names: Mapping[str, str]) -> Ignored:
+        """Return them with other names of fields."""
+        same = Ignored(self.strict)
+        same._items = {item._replace(param=names.get(item.param, item.param)): None for item in self._items}
+        same._more = self._more
+        return same
+
+    def header(self) -> dict[str, str]:
+        """The header of an answer. Without one if everything is used. `+3` at its end: three more are not named."""
+        named: list[str] = []
+        size = 0
+        for item in self._items:
+            size += len(item.encoded) + 2
+            if size > LIMITS.ignored_bytes:
+                break
+            named.append(item.encoded)
+        more = len(self._items) - len(named) + self._more
+        named += [f"+{more}"] if more else []
+        return {HEADER: ", ".join(named)} if named else {}
+
+    def as_json(self) -> dict[str, list[dict[str, Any]]]:
+        """Member of an event or a JSON answer: `{"ignored": [{"param", "text"?}, ...]}`, or nothing."""
+        return {"ignored": [item.as_dict() for item in self._items]} if self._items else {}

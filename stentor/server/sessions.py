@@ -6,24 +6,31 @@ Each protocol has a subclass of `Session`: `ws/` and `doors/`.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from fastapi import WebSocket
+from starlette.websockets import WebSocketDisconnect, WebSocketState
 
 from stentor.errors import InvalidRequest
-from stentor.server.backpressure import Disconnected, SlowClient
-from stentor.server.config import MIB
-from stentor.server.errors import ApiError, shutting_down, translate
-from stentor.server.limits import LIMITS
-
-if TYPE_CHECKING:
-    from stentor.server.state import Server
+from stentor.server.backpressure import Disconnected, Outbox, SlowClient, SocketOutbox, run_while_connected
+from stentor.server.errors import ApiError, invalid, shutting_down, translate
+from stentor.server.limits import LIMITS, MIB
+from stentor.server.schemas import Shared
+from stentor.server.speech.plan import SpeechPlan
+from stentor.server.state import Server, server
+from stentor.server.wire_json import json_response, loads
 
 MAX_ERRORS = LIMITS.ws_errors  # refused messages, after which the session is closed
 FLUSH_SECONDS = LIMITS.flush_seconds  # for the last events to a client that does not read
+MAX_CONFIG_BYTES = LIMITS.ws_config_mb << 20  # of any message. A replica's uvicorn, which Ray starts, takes more
+MAX_AHEAD_BYTES = LIMITS.ws_ahead_kib << 10  # of what is read during a session.config
+MAX_MESSAGE_BYTES = LIMITS.ws_message_kib << 10  # of a message other than session.config
 
 
 class CloseSession(Exception):
@@ -33,48 +40,6 @@ class CloseSession(Exception):
         super().__init__(reason)
         self.code, self.error = code, error
         self.reason = reason or ("" if error is None else error.code or error.message)
-
-
-class Outbox:
-    """Frames in order on their way to a client. Adding one raises SlowClient when they exceed `max_bytes`.
-
-    `send` raises Disconnected when the client has left."""
-
-    def __init__(self, send: Callable[[str | bytes], Awaitable[None]], max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self.size = 0
-        self._send = send
-        self._frames: deque[tuple[str | bytes, bool]] = deque()  # frame, whether it is audio
-        self._ready = asyncio.Event()
-
-    def put(self, frame: str | bytes, audio: bool = False) -> None:
-        """Queue a frame."""
-        if self.size and self.size + len(frame) > self.max_bytes:
-            raise SlowClient
-        self.size += len(frame)
-        self._frames.append((frame, audio))
-        self._ready.set()
-
-    def drop_audio(self) -> None:
-        """Drop audio that has not been sent. A frame that is being sent still counts."""
-        self.size -= sum(len(f) for f, audio in self._frames if audio)
-        self._frames = deque(f for f in self._frames if not f[1])
-
-    async def run(self) -> None:
-        """Send frames until cancelled."""
-        while True:
-            await self.flush()
-            self._ready.clear()
-            await self._ready.wait()
-
-    async def flush(self) -> None:
-        """Send all queued frames."""
-        while self._frames:
-            frame = self._frames.popleft()[0]
-            try:
-                await self._send(frame)
-            finally:
-                self.size -= len(frame)
 
 
 def refusal(server: Server) -> ApiError | None:
@@ -118,9 +83,9 @@ class Session(ABC):
         """Whether something is being spoken, or will be without another message."""
 
     @property
-    @abstractmethod
     def patience(self) -> tuple[float, str]:
         """Seconds of silence after which the session is closed while it is not busy, and the code of that error."""
+        return self.config.ws_idle_seconds, "idle_timeout"
 
     @abstractmethod
     async def open(self) -> None:
@@ -157,6 +122,12 @@ class Session(ABC):
     def max_buffered(self) -> int:
         """Bytes that a client may leave unread."""
         return int(self.config.max_buffered_mb * MIB)
+
+    def check_length(self, text: str) -> None:
+        """ApiError for a text that is too long."""
+        limit = self.config.max_input_chars
+        if len(text) > limit:
+            raise invalid("text", f"has {len(text)} characters, at most {limit}", "text_too_long")
 
     def begin(self, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a job beside the session. It is cancelled with the session, and a failure of it ends the session."""
@@ -253,3 +224,94 @@ class Session(ABC):
         while self.busy and not self.server.ended.is_set():
             await asyncio.sleep(0.05)
         raise CloseSession(1001, shutting_down() if self.busy else None, reason="the server is shutting down")
+
+
+async def serve(ws: WebSocket, make: Callable[[WebSocket, Server], SocketSession]) -> None:
+    """Run the session that `make` returns, or refuse the handshake where there is no room for it."""
+    s = server(ws)
+    if (refused := refusal(s)) is not None:
+        await ws.send_denial_response(json_response(refused.body, refused.status, refused.headers))
+        return
+    session = make(ws, s)
+    with counted(s, session):
+        await session.run()
+
+
+def read_json(message: Mapping[str, Any]) -> Any:
+    """The JSON value of a text frame. ApiError says what is wrong with it. CloseSession 1009: it is too large."""
+    text = message.get("text")
+    if text is None:
+        raise ApiError(400, "messages must be JSON in text frames", code="invalid_message")
+    if len(text) > MAX_CONFIG_BYTES:
+        raise CloseSession(
+            1009, ApiError(413, f"the message is larger than {LIMITS.ws_config_mb} MiB", code="message_too_large")
+        )
+    try:
+        return loads(text)
+    except json.JSONDecodeError:
+        raise ApiError(400, "the message is not valid JSON", code="invalid_json") from None
+
+
+def check_size(message: Mapping[str, Any], what: str) -> None:
+    """CloseSession 1009 for a message that is larger than those with text are."""
+    if len(message["text"]) > MAX_MESSAGE_BYTES:
+        raise CloseSession(
+            1009, ApiError(413, f"{what} is larger than {MAX_MESSAGE_BYTES >> 10} KiB", code="message_too_large")
+        )
+
+
+class MessageReader:
+    """Gives what a client sends in order. Some of it may be read before it is wanted."""
+
+    def __init__(self, ws: WebSocket) -> None:
+        self.ws = ws
+        self._ahead: deque[MutableMapping[str, Any]] = deque()
+
+    async def next(self) -> MutableMapping[str, Any]:
+        """The next message of ASGI."""
+        return self._ahead.popleft() if self._ahead else await self.ws.receive()
+
+    async def ahead(self) -> MutableMapping[str, Any]:
+        """Read a message, such as that the client has left, and keep it for `next`. Waits for ever while
+        `MAX_AHEAD_BYTES` are kept."""
+        if sum(max(1024, len(m.get("text") or m.get("bytes") or ())) for m in self._ahead) >= MAX_AHEAD_BYTES:
+            await asyncio.Event().wait()
+        message = await self.ws.receive()
+        self._ahead.append(message)
+        return message
+
+
+class SocketSession(Session):
+    """A session over WebSocket."""
+
+    out: SocketOutbox
+    subprotocol: str | None = None  # of those that the client offers
+
+    def __init__(self, ws: WebSocket, server: Server) -> None:
+        super().__init__(server, ws.state.request_id)
+        self.ws = ws
+        self.traceparent = ws.headers.get("traceparent")
+        self.incoming = MessageReader(ws)
+        self.out = SocketOutbox(ws, self.max_buffered)
+
+    async def open(self) -> None:
+        await self.ws.accept(self.subprotocol)
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        message = await self.incoming.next()
+        if message["type"] == "websocket.disconnect":
+            raise CloseSession(1000)
+        return message
+
+    async def planned(self, body: Shared, word_timestamps: bool) -> SpeechPlan:
+        """The plan for text that arrives later. It may wait for a model. Messages are read ahead meanwhile."""
+        planned = self.server.planner.live(body, self.id, word_timestamps)
+        return await run_while_connected(planned, self.incoming.ahead, self.config.request_timeout, self.server.ended)
+
+    async def hang_up(self, code: int, reason: str) -> None:
+        with suppress(WebSocketDisconnect):
+            await self.ws.close(code, reason)
+
+    @property
+    def connected(self) -> bool:
+        return self.ws.client_state is WebSocketState.CONNECTED

@@ -1,11 +1,13 @@
-"""State of one server process. Routes reach it as `request.app.state.server`."""
+"""State of one server process, and what it shares with others. Routes reach it as `request.app.state.server`."""
 
 from __future__ import annotations
 
 import asyncio
+import mmap
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from starlette.requests import HTTPConnection
@@ -13,21 +15,61 @@ from starlette.requests import HTTPConnection
 from stentor.errors import InvalidRequest
 from stentor.machine import cpus
 from stentor.server.config import ServerConfig
-from stentor.server.counts import Alone, Counts, Others
-from stentor.server.limits import Limits
+from stentor.server.engines.launch import EngineFactory
+from stentor.server.limits import LIMITS, MIB, Limits
 from stentor.server.metrics import Metrics
-from stentor.server.model_factory import EngineFactory
 from stentor.server.model_hosts import GiveUp, ModelHost, ModelHosts, Start, names
-from stentor.server.speech.outcomes import Outcomes
+from stentor.server.speech.fields import VoiceResolver
+from stentor.server.speech.outcomes import Outcome, Outcomes
 from stentor.server.speech.plan import Planner
-from stentor.server.voices.known import KnownVoices
-from stentor.server.voices.recordings import Recordings
-from stentor.server.voices.references import References
-from stentor.server.voices.resolve import VoiceResolver
+from stentor.server.voices.recordings import KnownVoices, Recordings
+from stentor.server.voices.references import Fetcher, References, Resolver
 from stentor.server.voices.store import DEFAULT_DIR, VoiceStore
 
 if TYPE_CHECKING:
     from stentor.server.traces import Traces
+
+SHARED = ("requests", "bodies", "sessions")
+
+
+class Counts:
+    """Counts that the limits of a server look at, over all of its API processes. Each writes a row of its own, without
+    a lock: two that look at once may each let one more in."""
+
+    def __init__(self, memory: mmap.mmap | bytearray | None = None, row: int = 0) -> None:
+        self._cells = memoryview(memory or bytearray(8 * len(SHARED))).cast("q")
+        self._row = row * len(SHARED)
+
+    def add(self, name: str, count: int) -> None:
+        """Add to this process's count."""
+        self._cells[self._row + SHARED.index(name)] += count
+
+    def total(self, name: str) -> int:
+        """The count of all processes."""
+        return sum(self._cells[SHARED.index(name) :: len(SHARED)])
+
+    def clear(self, row: int) -> None:
+        """Forget what a process that is gone had counted."""
+        for i in range(len(SHARED)):
+            self._cells[row * len(SHARED) + i] = 0
+
+
+class Others:
+    """The other API processes of a server, as one of them asks for them. Here it is the only one."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+
+    async def metrics(self) -> str:
+        """The metrics of all processes, in Prometheus's text format."""
+        return self.server.metrics.text()
+
+    async def outcome(self, id: str) -> Outcome | None:
+        """The outcome of a request that another process has served."""
+        return None
+
+    async def close(self) -> None:
+        """Wait until they have ended, if this one is to."""
 
 
 class Server:
@@ -36,17 +78,18 @@ class Server:
     def __init__(
         self,
         config: ServerConfig,
-        give_up: GiveUp,
-        start: Callable[[str, str | None], Start] | None,
-        limits: Limits,
-        outcomes: Outcomes,
-        labels: Mapping[str, str],
-        counts: Counts,
-        models: type[ModelHost],
+        give_up: GiveUp = lambda code: None,
+        start: Callable[[str, str | None], Start] | None = None,
+        limits: Limits = LIMITS,
+        outcomes: Outcomes | None = None,
+        labels: Mapping[str, str] = MappingProxyType({}),
+        counts: Counts | None = None,
+        models: type[ModelHost] = ModelHost,
     ) -> None:
-        """start(name, model) replaces how engines are started (tests). counts: of all API processes. models: how
-        this process knows them."""
-        self.config, self.limits, self.counts = config, limits, counts
+        """give_up(code) is called with an exit code when a model is lost for good. `start(name, model)` replaces how
+        engines are started (tests). outcomes: where outcomes are kept, default in this process. labels: of every
+        metric. counts: of all API processes. models: how this process knows them."""
+        self.config, self.limits, self.counts = config, limits, counts or Counts()
         self.most_sessions = min(config.ws_max_sessions, limits.max_connections // 2)  # the rest is for requests
         loading = asyncio.Lock()
         hosts = [
@@ -65,11 +108,14 @@ class Server:
         folder = Path(config.voices_dir) if config.voices_dir else DEFAULT_DIR
         self.voices = VoiceStore(folder, config.max_voices, config.voice_policy == "overwrite")
         self.known_voices = KnownVoices(self.voices)
-        self.recordings = Recordings(References(config), self.voices)
+        max_bytes, domains = int(config.max_upload_mb * MIB), config.allowed_media_domains
+        fetcher = Fetcher(max_bytes, config.media_timeout, domains, Resolver(limits.dns_threads))
+        references = References(fetcher, config.allow_remote_references, config.allowed_local_media_path)
+        self.recordings = Recordings(references, self.voices)
         self.metrics = Metrics(self.hosts, self.recordings, labels)
-        self.others: Others = Alone(self.metrics)
-        self.outcomes = outcomes
-        self.planner = Planner(config, self.hosts, VoiceResolver(config, self.known_voices, self.recordings))
+        self.others = Others(self)
+        self.outcomes = outcomes or Outcomes()
+        self.planner = Planner(config, self.hosts, VoiceResolver(config.aliases, self.known_voices, self.recordings))
         self.traces = _traces(config.otlp_traces_endpoint)
         self.encoders = ThreadPoolExecutor(cpus(), thread_name_prefix="stentor-encode")
         self.wyoming_port: int | None = None  # where it listens for Wyoming clients

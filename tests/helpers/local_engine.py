@@ -15,9 +15,9 @@ from stentor.errors import EngineError
 from stentor.server.config import ServerConfig
 from stentor.server.engines import messages as m
 from stentor.server.engines.client import EngineClient
+from stentor.server.engines.launch import EngineFactory
 from stentor.server.engines.process import BEAT_SECONDS, adapted, ready
 from stentor.server.engines.service import EngineService
-from stentor.server.model_factory import EngineFactory
 from stentor.server.model_hosts import Start, names
 
 Load = Callable[[str, str | None], Callable[..., stentor.TTS]]

@@ -194,7 +194,7 @@ def serving(
     models = () if model is None else (model,) if isinstance(model, str) else model
     config = ServerConfig(models=models, voices_dir=str(voices), **settings)
     starting = local(load or toy(), config.warmup) if start is None else start(config)
-    app = create_app(config, give_up, starting, limits)
+    app = create_app(config, Server(config, give_up, starting, limits))
     how = {"port": port, "log_level": None, "timeout_graceful_shutdown": 5}
     runner = uvicorn.Server(uvicorn_config(app, config, limits, **how))
     loops: list[asyncio.AbstractEventLoop] = []

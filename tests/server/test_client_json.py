@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.arguments import mend_unicode
-from stentor.server.client_json import loads
+from stentor.server.wire_json import loads
 from stentor.speech.live_text import TextFeed
 from tests.helpers.server_live import Live
 from tests.helpers.ws_talk import talk

@@ -25,7 +25,7 @@ from websockets.exceptions import ConnectionClosed
 
 from stentor.server.config import FORMATS
 from stentor.server.schemas import ALIASES, BatchBody, SpeechBody
-from stentor.server.ws.messages import KINDS
+from stentor.server.ws.utterance import KINDS
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, serving
 from tests.helpers.ws_talk import talk

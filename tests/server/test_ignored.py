@@ -7,8 +7,8 @@ from urllib.parse import unquote
 import pytest
 
 from stentor.server.errors import ApiError
-from stentor.server.ignored import HEADER, Ignored
 from stentor.server.limits import LIMITS
+from stentor.server.schemas import HEADER, Ignored
 
 
 def test_everything_is_named_once_and_in_order():

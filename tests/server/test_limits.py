@@ -16,17 +16,16 @@ from stentor.speech.speaking import SIDE_BY_SIDE
 DOC = Path(__file__).parents[2] / "docs" / "serving" / "limits.md"
 SERVER = Path(stentor.server.__file__).parent
 NO_LIMITS = {  # numbers that are not limits, and why
-    "doors/elevenlabs/context.py ENOUGH": "what ElevenLabs' protocol says",
+    "doors/elevenlabs/sockets.py ENOUGH": "what ElevenLabs' protocol says",
     "doors/elevenlabs/routes.py AUDIO": "HTTP statuses",
     "doors/elevenlabs/routes.py TIMED": "HTTP statuses",
-    "doors/realtime/settings.py RATE": "of OpenAI's pcm",
-    "doors/wyoming/session.py PCM": "how pcm is",
-    "speech/playback.py OK_SECONDS": "the threshold of a metric",
-    "config.py MIB": "a unit",
+    "doors/realtime/response.py RATE": "of OpenAI's pcm",
+    "doors/wyoming.py PCM": "how pcm is",
+    "speech/outcomes.py OK_SECONDS": "the threshold of a metric",
     "main.py MANY": "a default, which a flag changes",
     "main.py MANY_CPUS": "a default, which a flag changes",
     "voices/references.py PADDING": "samples that are no audio",
-    "engine_metrics.py ENGINE_GAUGES": "shares, by what there is",
+    "metrics.py ENGINE_GAUGES": "shares, by what there is",
     "engines/launch.py CONNECT_SECONDS": "how often it is tried to send a descriptor",
     "engines/messages.py API_BITS": "how ids are made",
     "engines/process.py BEAT_SECONDS": "how often an engine says how it is",
@@ -45,9 +44,9 @@ NO_LIMITS = {  # numbers that are not limits, and why
     "model_hosts.py WATCH_SECONDS": "how often an engine is looked at",
     "model_hosts.py WRONG": "an exit code",
     "voices/references.py BLOCK_SECONDS": "how audio is read",
-    "warm_up.py CPU_SECONDS": "what is encoded at start",
-    "warm_up.py GPU_SECONDS": "what is encoded at start",
-    "warm_up.py RATE": "of the recording at start",
+    "engines/process.py CPU_SECONDS": "what is encoded at start",
+    "engines/process.py GPU_SECONDS": "what is encoded at start",
+    "engines/process.py NOISE_HZ": "of the recording at start",
 }
 LIMITING = ("max_length", "max_workers", "maxlen", "maxsize", "timeout")
 START, END = "<!-- limits: stentor/server/limits.py -->\n", "<!-- end of limits -->\n"

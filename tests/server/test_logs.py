@@ -14,7 +14,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from stentor.server import logs
-from stentor.server.http.middleware import RequestIds
+from stentor.server.http.middleware import AccessLog, RequestIds
 from tests.helpers.server_live import Live, until
 
 HERE = logging.getLogger("tests.server.test_logs")
@@ -78,7 +78,7 @@ def handle(scope: dict[str, Any], *answers: dict[str, Any], fails: bool = False)
     async def send(message: Message) -> None:
         pass
 
-    both = RequestIds(logs.AccessLog(app), lambda route, status: None)
+    both = RequestIds(AccessLog(app), lambda route, status: None)
     full = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("1.2.3.4", 5), **scope}
     asyncio.run(both(full, receive, send))
 

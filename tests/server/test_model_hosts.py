@@ -25,6 +25,7 @@ from stentor.server.engines.client import EngineClient
 from stentor.server.engines.process import ready
 from stentor.server.limits import LIMITS
 from stentor.server.model_hosts import ModelHost
+from stentor.server.state import Server
 from tests.helpers import virtual_time
 from tests.helpers.local_engine import local
 from tests.helpers.patience import STUCK_S
@@ -115,7 +116,8 @@ def test_a_model_that_cannot_be_loaded_gives_up_and_says_why(
         return load
 
     given_up: list[int] = []
-    app = create_app(ServerConfig(voices_dir=str(tmp_path)), given_up.append, local(broken))
+    config = ServerConfig(voices_dir=str(tmp_path))
+    app = create_app(config, Server(config, given_up.append, local(broken)))
 
     async def check() -> None:
         async with (
@@ -142,7 +144,8 @@ def test_readiness_names_the_phase_until_the_model_has_spoken(tmp_path: Path) ->
 
         return load
 
-    app = create_app(ServerConfig(voices_dir=str(tmp_path)), start=local(slow))
+    config = ServerConfig(voices_dir=str(tmp_path))
+    app = create_app(config, Server(config, start=local(slow)))
 
     async def check() -> None:
         async with (

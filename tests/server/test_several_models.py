@@ -13,8 +13,8 @@ import torch
 import stentor
 from stentor.config import EngineConfig
 from stentor.server.config import ServerConfig, build, typed
+from stentor.server.engines.launch import cpu_share
 from stentor.server.limits import LIMITS
-from stentor.server.model_factory import cpu_share
 from tests.helpers.local_engine import LocalEngine, factory_of
 from tests.helpers.server_live import Live, count, pcm, serving, until
 from tests.helpers.tiny import FIXTURES

@@ -9,7 +9,7 @@ import pytest
 
 import stentor
 from stentor.models.base import ModelSpec
-from stentor.server import warm_up
+from stentor.server.engines import process
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def spec() -> ModelSpec:
 def test_the_first_reference_is_as_long_as_the_model_takes_and_no_cache_keeps_it(
     spec: ModelSpec, seconds: tuple[float, float]
 ) -> None:
-    found = warm_up.noise(replace(spec, reference_seconds=seconds), 1.0)
+    found = process.noise(replace(spec, reference_seconds=seconds), 1.0)
     assert not found.kept
     assert len(found.samples) == int(min(max(seconds[0], 1.0), seconds[1]) * found.rate)
     assert 0.05 < np.abs(found.samples).max() <= 1.0

@@ -10,7 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -174,8 +174,40 @@ class EngineClient:
         id = next(self._ids)
 
         def send(every: bool = False) -> None:
-            command, arrays = self._submit(id, req, seed, streaming, place, check_only, every)
-            command.request_id, command.traced = request_id, traced
+            """every: with all of its recordings, whatever the engine has."""
+            recordings: list[m.SentRecording] = []
+            arrays: list[np.ndarray] = []
+
+            def sent(reference: ReferenceAudio) -> m.SentReference:
+                recording = reference.recording
+                known = not every and self._note_sent(recording)
+                size = 0 if known else len(recording.samples)
+                arrays.extend([] if known else [recording.samples])
+                source = recording.digest.rpartition(" ")[0]
+                recordings.append(m.SentRecording(recording.digest, recording.rate, source, recording.kept, size))
+                return m.SentReference(len(recordings) - 1, reference.text)
+
+            vector = req.speaker_embedding
+            command = m.Submit(
+                id=id,
+                text=req.text,
+                voice=req.voice,
+                language=req.language,
+                instructions=req.instructions,
+                references=[sent(r) for r in (req.reference, *req.more_references) if r is not None],
+                prompt=None if req.prompt is None else sent(req.prompt),
+                recordings=recordings,
+                speaker_embedding=None if vector is None else vector.tobytes(),
+                live=req.live,
+                seed=seed,
+                options=dict(req.options),
+                adapter=None if req.lora is None else req.lora.number,
+                streaming=streaming,
+                place=place.value,
+                check_only=check_only,
+                request_id=request_id,
+                traced=traced,
+            )
             self.send(command, arrays)
 
         stream = self._open[id] = EngineStream(self, id, lambda: send(every=True))
@@ -189,44 +221,6 @@ class EngineClient:
             await stream.accepted()
         finally:
             stream.cancel()
-
-    def _submit(
-        self, id: int, req: SpeechRequest, seed: int, streaming: bool, place: Place, check_only: bool, every: bool
-    ) -> tuple[m.Submit, list[np.ndarray]]:
-        """The message of a request. every: with all of its recordings, whatever the engine has."""
-        recordings: list[m.SentRecording] = []
-        arrays: list[np.ndarray] = []
-        vector = req.speaker_embedding
-
-        def sent(reference: ReferenceAudio) -> m.SentReference:
-            recording = reference.recording
-            known = not every and self._note_sent(recording)
-            size = 0 if known else len(recording.samples)
-            arrays.extend([] if known else [recording.samples])
-            source = recording.digest.rpartition(" ")[0]
-            recordings.append(m.SentRecording(recording.digest, recording.rate, source, recording.kept, size))
-            return m.SentReference(len(recordings) - 1, reference.text)
-
-        references = [sent(r) for r in (req.reference, *req.more_references) if r is not None]
-        command = m.Submit(
-            id=id,
-            text=req.text,
-            voice=req.voice,
-            language=req.language,
-            instructions=req.instructions,
-            prompt=None if req.prompt is None else sent(req.prompt),
-            recordings=recordings,
-            references=references,
-            speaker_embedding=None if vector is None else vector.tobytes(),
-            live=req.live,
-            seed=seed,
-            options=dict(req.options),
-            adapter=None if req.lora is None else req.lora.number,
-            streaming=streaming,
-            place=place.value,
-            check_only=check_only,
-        )
-        return command, arrays
 
     def _note_sent(self, recording: Recording) -> bool:
         """Whether the engine probably has a recording. If not, it has it from now on."""
@@ -378,3 +372,36 @@ class EngineClient:
         if not self.ready.done():
             self.ready.set_exception(error)
             self.ready.exception()  # whoever waits has it from there
+
+
+class EngineLink(asyncio.Protocol):
+    """The socket to an engine's process, and the client that uses it."""
+
+    def __init__(self, name: str, api: int) -> None:
+        self.client = EngineClient(name, api, self._send)
+        self._unpacker = m.Unpacker()
+        self._transport: asyncio.WriteTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's is no subclass of it
+
+    def data_received(self, data: bytes) -> None:
+        for parts in self._unpacker.feed(data):
+            events, arrays = m.events(parts)
+            self.client.receive(events, m.Reader(arrays))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.client.lose(EngineError("the engine's process has ended"))
+
+    def _send(self, command: m.Command, arrays: Sequence[np.ndarray]) -> None:
+        if self._transport is not None:
+            self._transport.write(m.pack(m.encode([command], arrays)))
+
+    @property
+    def drained(self) -> bool:
+        """Whether the socket has taken all that was sent."""
+        return self._transport is not None and not self._transport.get_write_buffer_size()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()

@@ -1,4 +1,4 @@
-"""Starting an engine in a process of its own, and the socket that reaches it."""
+"""Starting an engine in a process of its own: the arguments of TTS for each model of a server, as plain data."""
 
 from __future__ import annotations
 
@@ -9,39 +9,23 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
-from typing import Protocol, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
 
 from stentor.errors import EngineError
+from stentor.machine import cpus
+from stentor.server.config import ServerConfig
 from stentor.server.engines import messages as m
-from stentor.server.engines.client import EngineClient
+from stentor.server.engines.client import RECORDINGS_BYTES, EngineLink
 from stentor.server.engines.process import Load
 from stentor.server.limits import LIMITS
+from stentor.server.load_options import load_options
 
-STOP_SECONDS = LIMITS.stop_seconds
 CONNECT_SECONDS = 0.01  # until it is tried again to send an engine a descriptor
-
-
-class RunningEngine(Protocol):
-    """An engine that was started. `client` reaches it. `ended` has its exit code once it is gone."""
-
-    client: EngineClient
-    ended: asyncio.Future[int]
-
-    async def close(self) -> None:
-        """End it. What runs on it fails."""
-        ...
-
-    def kill(self) -> None:
-        """End it at once, as it may be stuck."""
-        ...
-
-    async def connect(self, api: int) -> socket.socket:
-        """A socket to the engine for another API process, once the model is ready. EngineError if it is gone."""
-        ...
+Given = TypeVar("Given")
 
 
 def start_module(connection: socket.socket, *descriptors: int, module: str) -> subprocess.Popen[bytes]:
@@ -73,41 +57,8 @@ def end_of(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:
     return ended
 
 
-class EngineLink(asyncio.Protocol):
-    """The socket to an engine's process, and the client that uses it."""
-
-    def __init__(self, name: str, api: int) -> None:
-        self.client = EngineClient(name, api, self._send)
-        self._unpacker = m.Unpacker()
-        self._transport: asyncio.WriteTransport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's is no subclass of it
-
-    def data_received(self, data: bytes) -> None:
-        for parts in self._unpacker.feed(data):
-            events, arrays = m.events(parts)
-            self.client.receive(events, m.Reader(arrays))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.client.lose(EngineError("the engine's process has ended"))
-
-    def _send(self, command: m.Command, arrays: Sequence[np.ndarray]) -> None:
-        if self._transport is not None:
-            self._transport.write(m.pack(m.encode([command], arrays)))
-
-    @property
-    def drained(self) -> bool:
-        """Whether the socket has taken all that was sent."""
-        return self._transport is not None and not self._transport.get_write_buffer_size()
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-
 class ProcessEngine:
-    """An engine in a process of its own."""
+    """An engine in a process of its own. `client` reaches it. `ended` has its exit code once it is gone."""
 
     def __init__(self, name: str, load: Load) -> None:
         self._loop = asyncio.get_running_loop()
@@ -118,12 +69,10 @@ class ProcessEngine:
             self._process = start_module(theirs, module="stentor.server.engines.process")
         self.pid = self._process.pid
         self._ours.sendall(msgspec.json.encode(load) + b"\n")
-        self._connecting = asyncio.create_task(self._connect(), name=f"engine {name}")
+        connecting = self._loop.create_connection(lambda: self.link, sock=self._ours)
+        self._connecting = asyncio.create_task(connecting, name=f"engine {name}")
         self.ended = end_of(self._process)
         self.ended.add_done_callback(self._note_end)
-
-    async def _connect(self) -> None:
-        await self._loop.create_connection(lambda: self.link, sock=self._ours)
 
     def _note_end(self, ended: asyncio.Future[int]) -> None:
         code = ended.result()
@@ -145,14 +94,106 @@ class ProcessEngine:
         raise self.client.lost
 
     def kill(self) -> None:
+        """End it at once, as it may be stuck."""
         self._process.kill()
 
     async def close(self) -> None:
+        """End it. What runs on it fails."""
         await self._connecting
         self.client.send(m.Stop())
         try:
-            async with asyncio.timeout(STOP_SECONDS if self.client.ready.done() else 0):
+            async with asyncio.timeout(LIMITS.stop_seconds if self.client.ready.done() else 0):
                 await asyncio.shield(self.ended)
         except TimeoutError:  # it may be loading, which nothing can stop
             self.kill()
             await self.ended
+
+
+@dataclass(frozen=True)
+class EngineFactory:
+    """Starts the engine of a model: calling it runs a process. at: its place among the server's models."""
+
+    name: str
+    model: str | None
+    config: ServerConfig
+    at: int = 0
+
+    def __call__(self, adapters: Mapping[str, str], last: m.Ready | None, warm_up: bool) -> ProcessEngine:
+        """Start it with these adapters. The first start has all that the flags name, or fails. A later one has slots
+        as the first, and what cannot be loaded again is left out."""
+        return ProcessEngine(self.name, self.load(adapters, last, warm_up))
+
+    def load(self, adapters: Mapping[str, str], last: m.Ready | None, warm_up: bool) -> Load:
+        """The order to its process."""
+        return Load(
+            options=self.options(last),
+            if_taken=self.if_taken(last),
+            policy=self.policy(),
+            adapters=dict(adapters),
+            warm_up=warm_up,
+            recordings_bytes=RECORDINGS_BYTES,
+            trim_seconds=LIMITS.trim_seconds,
+            log_level=self.config.uvicorn_log_level,
+            log_format=self.config.log_format,
+        )
+
+    def _own(self, given: Sequence[Given]) -> Given | None:
+        """This model's of values for each, or the one for all. None: none is given."""
+        return given[self.at if len(given) > 1 else 0] if given else None
+
+    def options(self, last: m.Ready | None) -> dict[str, Any]:
+        """Arguments of TTS."""
+        c = self.config
+        models = max(1, len(c.models))
+        adapted: dict[str, Any] = {"loras": c.loras_of(self.name)}
+        if adapted["loras"] or models == 1:
+            adapted |= self._slots
+        if adapted["loras"] and last is not None:  # those of the start need not be there any more
+            adapted = {"loras": None, **last.lora_options}
+        return {
+            "model": self.model,
+            "name": self.name,
+            "device": c.device,
+            "dtype": c.dtype,
+            "quantization": self._own(c.quantization) or "auto",
+            "lora": c.lora,
+            "lexicon": c.lexicon,
+            "max_num_seqs": c.max_num_seqs,
+            "memory_gb": c.memory_gb,
+            # equal shares, one after another
+            "gpu_memory_utilization": c.gpu_memory_utilization / (models - self.at),
+            "max_memory_gb": self._own(c.max_memory_gb),
+            "deterministic": c.deterministic,
+            "require_graphs": c.require_graphs,
+            "threads": c.threads,
+            "max_threads": cpu_share(models),
+            "encoded_references": LIMITS.encoded_references,
+            "codec_states_mb": LIMITS.codec_states_mb,
+            "codec_pages_mb": LIMITS.codec_pages_mb,
+            **load_options(c.load_options),
+            **adapted,
+        }
+
+    def if_taken(self, last: m.Ready | None) -> dict[str, Any]:
+        """Slots for adapters at run time, beside other models: this one may be of a family that has none."""
+        if len(self.config.models) < 2 or self.config.loras_of(self.name):
+            return {}
+        return {k: v for k, v in self._slots.items() if v is not None} if last is None else dict(last.lora_options)
+
+    @property
+    def _slots(self) -> dict[str, Any]:
+        return {"max_loras": self.config.max_loras, "max_lora_rank": self.config.max_lora_rank}
+
+    def policy(self) -> dict[str, Any]:
+        """Fields of the engine's Policy."""
+        return {
+            "max_queue": self.config.max_queued_requests,
+            "max_unread": LIMITS.max_unread_seconds,
+            "parked_mb": LIMITS.parked_mb,
+            "unready_after": LIMITS.unready_after,
+        }
+
+
+def cpu_share(models: int) -> int | None:
+    """CPU threads that each of several models takes at most. None: there is one, which may take all."""
+    return None if models <= 1 else max(1, cpus() // models)

@@ -223,7 +223,6 @@ class Result(_Message):
 
     call: int
     error: Error | None = None
-    adapter: Adapter | None = None
     speakable: list[bool] = []
 
 

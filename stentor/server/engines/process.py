@@ -21,14 +21,19 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from stentor.audio import Recording
 from stentor.errors import EngineError, InvalidRequest, StentorError
-from stentor.models.info import ATTENDED_WIDTH
+from stentor.models.info import ATTENDED_WIDTH, ModelInfo, ReferenceAudio
 from stentor.server import logs
 from stentor.server.engines import messages as m
 
 CRASHED = 70  # exit code (EX_SOFTWARE) of a process whose model could not be loaded, or whose engine has stopped
 BEAT_SECONDS = 0.5
 READ_BYTES = 1 << 18  # at once
+WARM_UP_TEXT = "Hello there."
+GPU_SECONDS, CPU_SECONDS = 28.0, 1.0
+"""Seconds of reference audio. A GPU encodes a long one, so that the graphs of a long voice have been launched."""
+NOISE_HZ = 24_000
 
 
 class Load(msgspec.Struct):
@@ -145,7 +150,7 @@ class Engine:
         from stentor.server.memory import collect, trim
 
         load = self.load
-        self.tts, self.lost = load_model(load.options, load.if_taken, load.policy, load.adapters, load.warm_up)
+        self.tts, self.lost = load_model(load)
         collect()
         gc.freeze()  # what was loaded is not visited by later collections, which would take 130 ms without audio
         self.service = EngineService(self.tts, self._send, load.recordings_bytes)
@@ -200,33 +205,26 @@ class Engine:
         reader.start()
 
 
-def load_model(
-    options: Mapping[str, Any],
-    if_taken: Mapping[str, Any],
-    policy: Mapping[str, Any],
-    adapters: Mapping[str, str],
-    warm: bool,
-) -> tuple[Any, list[str]]:
+def load_model(load: Load) -> tuple[Any, list[str]]:
     """A `TTS` that has spoken, if it is to, with its adapters, and the names of those that could not be loaded."""
     from stentor.api import TTS
     from stentor.config import Policy
 
     try:
-        tts = TTS(**options, **if_taken, policy=Policy(**policy))
+        tts = TTS(**load.options, **load.if_taken, policy=Policy(**load.policy))
     except InvalidRequest as e:  # before any weights are read
-        if e.param not in if_taken:
+        if e.param not in load.if_taken:
             raise
-        logging.getLogger("stentor.server").warning("%s is loaded without %s", options["name"], ", ".join(if_taken))
-        tts = TTS(**options, policy=Policy(**policy))
+        left = ", ".join(load.if_taken)
+        logging.getLogger("stentor.server").warning("%s is loaded without %s", load.options["name"], left)
+        tts = TTS(**load.options, policy=Policy(**load.policy))
     # The warm-up makes prompts of voices, which are kept: in a thread with the engine's settings of torch.
     with ThreadPoolExecutor(1, "stentor-load", tts.engine.set_up_thread) as pool:
-        return pool.submit(adapted, tts, adapters, warm).result()
+        return pool.submit(adapted, tts, load.adapters, load.warm_up).result()
 
 
 def adapted(tts: Any, adapters: Mapping[str, str], warm: bool) -> tuple[Any, list[str]]:
     """Load the adapters of a `TTS`, have it speak if it is to, and return it with the names that were lost."""
-    from stentor.server.warm_up import warm_up
-
     lost = []
     for name in [name for name in adapters if name not in tts.loras]:
         try:
@@ -237,6 +235,30 @@ def adapted(tts: Any, adapters: Mapping[str, str], warm: bool) -> tuple[Any, lis
     if warm:
         warm_up(tts)
     return tts, lost
+
+
+def warm_up(tts: Any) -> None:
+    """Generate a short utterance as a request would, and one in the voice of a reference where the model takes one."""
+    options: dict[str, Any] = {"max_frames": 8} if "max_frames" in tts.spec.options else {}
+    voices: list[dict[str, Any]] = [{}]
+    if tts.spec.speaker_size:
+        voices = [{"speaker_embedding": [0.0] * tts.spec.speaker_size}]
+    if tts.spec.takes_reference:
+        seconds = GPU_SECONDS if tts.engine.device.cuda else CPU_SECONDS
+        voices.append({"reference": ReferenceAudio(noise(tts.spec, seconds), WARM_UP_TEXT)})
+    for voice in voices:
+        try:
+            tts.generate(WARM_UP_TEXT, retries=1, **options, **voice)
+        except InvalidRequest as e:
+            logging.getLogger("stentor.server").info("warm-up skipped: %s", e)
+
+
+def noise(spec: ModelInfo, seconds: float) -> Recording:
+    """Noise of about so many seconds, as long as the model takes, which no cache keeps."""
+    shortest, longest = spec.reference_seconds
+    count = int(min(max(shortest, seconds), longest) * NOISE_HZ)
+    samples = 0.1 * np.random.default_rng(0).standard_normal(count)
+    return Recording(samples.astype(np.float32), NOISE_HZ, kept=False)
 
 
 def ready(tts: Any, lost: Sequence[str]) -> m.Ready:

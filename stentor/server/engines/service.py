@@ -37,8 +37,6 @@ Send = Callable[[int, Sequence[m.Event], Sequence[np.ndarray]], None]
 QUICK_CHARS = 1000
 """The prompt of a text of so many characters is made by the thread that has read it, in the order of the requests: to
 hand it over to another takes as long as to make it."""
-THREADS = LIMITS.prepare_threads
-"""Threads that make longer prompts. None waits for reference audio: the engine's own threads encode it meanwhile."""
 
 
 class _Abandoned(Exception):
@@ -113,7 +111,8 @@ class EngineService:
         self._lock = threading.RLock()  # guards what is open and what is pending
         self._pending: OrderedDict[int, tuple[list[m.Event], list[np.ndarray]]] = OrderedDict()
         self._sending = threading.Lock()  # keeps the order of events
-        self._prompts = ThreadPoolExecutor(THREADS, "stentor-prepare", tts.engine.set_up_thread)
+        # no thread waits for reference audio: the engine's own threads encode it meanwhile
+        self._prompts = ThreadPoolExecutor(LIMITS.prepare_threads, "stentor-prepare", tts.engine.set_up_thread)
         self._loads = ThreadPoolExecutor(1, "stentor-load")  # of adapters, beside which requests are submitted
         tts.engine.on_flush(self.flush)
 
@@ -151,7 +150,9 @@ class EngineService:
             if not isinstance(event, Chunk):
                 failed = event if isinstance(event, StentorError) else request_failed(event)
                 if isinstance(failed, EngineError):
-                    self._log(request, failed)
+                    token = REQUEST_ID.set(request.command.request_id or None)  # as the API process logs it
+                    log.warning("a request failed: %s", failed)
+                    REQUEST_ID.reset(token)
                 self._add(request.id >> m.API_BITS, m.Ended(request.id, m.error(failed)))
                 return
             prompt = request.prompt
@@ -364,12 +365,6 @@ class EngineService:
         self.put(request, error)
         self.flush()
 
-    def _log(self, request: _Open, error: EngineError) -> None:
-        """Log a failure under the id that the API process logs it under."""
-        token = REQUEST_ID.set(request.command.request_id or None)
-        log.warning("a request failed: %s", error)
-        REQUEST_ID.reset(token)
-
     def _end(self, request: _Open, event: m.Event) -> None:
         """End a request that was not queued."""
         with self._lock:
@@ -418,7 +413,7 @@ class EngineService:
                 with self._lock:
                     self._adapters |= {(api, loaded.number): loaded for api in self._apis}
                 self.tell(m.Adapters(list(self.tts.adapters)))
-                return m.Result(command.call, adapter=loaded)
+                return m.Result(command.call)
             case m.UnloadLora():
                 self.tts.unload_lora(command.name)
                 self.tell(m.Adapters(list(self.tts.adapters)))

@@ -1,4 +1,5 @@
-"""HTTP connections with a deadline. uvicorn alone keeps a silent connection, or one that drips headers, for ever."""
+"""HTTP connections with a deadline, and a place for so many of them. uvicorn alone keeps a silent connection, or
+one that drips headers, for ever."""
 
 from __future__ import annotations
 
@@ -6,7 +7,9 @@ import asyncio
 import math
 import resource
 import ssl
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import httptools
@@ -15,11 +18,58 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from stentor.server.errors import ApiError
-from stentor.server.http.places import Places
-from stentor.server.json_sse import json_bytes
 from stentor.server.limits import LIMITS, Limits
+from stentor.server.wire_json import json_bytes
 
 Headers = Sequence[tuple[bytes, bytes]]
+
+
+class Places:
+    """The connections of a process, at most `most`. One beyond them takes the place of the one that has been idle for
+    longest after an answer, or else of the one whose first request has been on its way for longest. The work for each
+    is constant."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._answered: OrderedDict[Connection, None] = OrderedDict()
+        self._asking: OrderedDict[Connection, None] = OrderedDict()  # its request, or its handshake, is not complete
+        self._served: set[Connection] = set()
+
+    def __len__(self) -> int:
+        return len(self._answered) + len(self._asking) + len(self._served)
+
+    def ask(self, connection: Connection) -> None:
+        """Note a connection whose request is on its way. A new one may have another closed."""
+        known = self._take(connection)
+        self._asking[connection] = None
+        if not known and len(self) > self.most:
+            goes = next(iter(self._answered or self._asking))
+            self._take(goes)
+            goes.transport.abort()
+
+    def serve(self, connection: Connection) -> None:
+        """Note a connection whose request is answered now, or that is a WebSocket. It keeps its place."""
+        if self._take(connection):
+            self._served.add(connection)
+
+    def answer(self, connection: Connection) -> None:
+        """Note a connection that waits for a next request."""
+        if self._take(connection):
+            self._answered[connection] = None
+
+    def leave(self, connection: Connection) -> None:
+        """Forget a connection."""
+        self._take(connection)
+
+    def _take(self, connection: Connection) -> bool:
+        """Whether it had a place, which it has no more."""
+        for found in (self._answered, self._asking):
+            if connection in found:
+                del found[connection]
+                return True
+        known = connection in self._served
+        self._served.discard(connection)
+        return known
 
 
 class Connection(HttpToolsProtocol):
@@ -347,7 +397,7 @@ def fitted(limits: Limits) -> Limits:
         return limits
     soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return limits.with_connections(max(limits.spare_descriptors, soft - limits.spare_descriptors))
+    return replace(limits, max_connections=max(limits.spare_descriptors, soft - limits.spare_descriptors))
 
 
 def limited(limits: Limits, tls: ssl.SSLContext | None = None) -> type[Connection]:

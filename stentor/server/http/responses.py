@@ -10,26 +10,54 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+from collections.abc import Awaitable, Coroutine
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
 
+from fastapi import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from stentor.output.encode import CONTAINERS
-from stentor.server.backpressure import SendBuffer, run_while_connected
-from stentor.server.config import MIB
-from stentor.server.errors import ApiError
-from stentor.server.json_sse import event, json_bytes
-from stentor.server.limits import LIMITS
-from stentor.server.speech.outcomes import timing_as_dict, word_as_dict
+from stentor.server.backpressure import Disconnected, SendBuffer, run_while_connected
+from stentor.server.errors import ApiError, translate
+from stentor.server.limits import LIMITS, MIB
+from stentor.server.speech.outcomes import Timing, timing_as_dict, word_as_dict
 from stentor.server.speech.output import RunningRequest, final_report
+from stentor.server.speech.plan import SpeechPlan
+from stentor.server.state import Server, server
+from stentor.server.wire_json import event, json_bytes
 from stentor.speech.timing import words_of
 
 log = logging.getLogger("stentor.server")
 
 FLUSH_SECONDS = LIMITS.flush_seconds  # for the last event to a client that does not read
+
+
+async def begun(request: Request, planned: Coroutine[Any, Any, SpeechPlan]) -> RunningRequest | None:
+    """The request of a plan, which may wait for a model or a reference. None: the client has left meanwhile. ApiError
+    if it is refused."""
+    s, timing = server(request), Timing()
+    watched = run_while_connected(planned, request.receive, s.config.request_timeout, s.ended)
+    try:
+        plan = await plan_or_reject(s, watched)
+    except Disconnected:
+        return None
+    request.state.body.release()  # the plan holds what it needs, decoded
+    return RunningRequest(s, plan, timing, request.headers.get("traceparent"))
+
+
+async def plan_or_reject(s: Server, planned: Awaitable[SpeechPlan]) -> SpeechPlan:
+    """Await a plan. A refusal is counted and raised as an ApiError. Disconnected: there is nobody to refuse."""
+    try:
+        return await planned
+    except Disconnected:
+        raise
+    except Exception as e:
+        error = translate(e)
+        s.metrics.count_refusal(error)
+        raise error from e
 
 
 class SpeechResponse(Response):
@@ -83,7 +111,13 @@ class SpeechResponse(Response):
         """The body for a whole file, and its media type."""
         if self.timestamps == "none":
             return data, self.media
-        return json_bytes(with_report(self.request, data, self.timestamps)), "application/json"
+        report = {
+            "object": "audio.speech",
+            "audio": base64.b64encode(data).decode(),
+            "response_format": self.request.plan.output.format,
+            **final_report(self.request, self.timestamps),
+        }
+        return json_bytes(report), "application/json"
 
     async def _streamed(self, send: Send) -> None:
         request = self.request
@@ -212,13 +246,3 @@ def headers(request: RunningRequest) -> dict[str, str]:
         found["X-Audio-Duration"] = f"{run.duration:.4f}"
         found |= {f"X-Usage-{k.replace('_', '-').title()}": str(v) for k, v in usage.items() if isinstance(v, int)}
     return found
-
-
-def with_report(request: RunningRequest, data: bytes, timestamps: str) -> dict[str, Any]:
-    """A whole response as JSON: the audio in base64 and the final report."""
-    return {
-        "object": "audio.speech",
-        "audio": base64.b64encode(data).decode(),
-        "response_format": request.plan.output.format,
-        **final_report(request, timestamps),
-    }

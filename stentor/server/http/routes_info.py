@@ -11,12 +11,11 @@ from starlette.responses import Response
 
 import stentor
 from stentor import families
-from stentor.models.info import Option
 from stentor.server.config import FORMATS
 from stentor.server.errors import failures
-from stentor.server.json_sse import json_response
 from stentor.server.model_hosts import ModelHost
 from stentor.server.state import server
+from stentor.server.wire_json import json_response
 
 
 class SomePath(PathConvertor):
@@ -27,10 +26,6 @@ class SomePath(PathConvertor):
 
 register_url_convertor("some_path", SomePath())
 router = APIRouter()
-
-
-def _option(o: Option) -> dict[str, Any]:
-    return {"default": o.default, "low": o.low, "high": o.high, "type": o.kind.__name__, "help": o.help}
 
 
 def _model(name: str, host: ModelHost) -> dict[str, Any]:
@@ -60,7 +55,10 @@ def _model(name: str, host: ModelHost) -> dict[str, Any]:
         "speaker_size": spec.speaker_size,
         "word_timestamps": host.aligners.missing(spec, None, "") is None,
         "reference_seconds": list(spec.reference_seconds),
-        "options": {name: _option(o) for name, o in spec.options.items()},
+        "options": {
+            name: {"default": o.default, "low": o.low, "high": o.high, "type": o.kind.__name__, "help": o.help}
+            for name, o in spec.options.items()
+        },
         "response_formats": list(FORMATS),
         "max_input_chars": host.config.max_input_chars,
     }
@@ -131,13 +129,11 @@ async def ready(request: Request) -> Response:
     if len(waiting) < len(hosts) and all(h.known for h in waiting):  # the others go on
         lost = {h.name: h.phase for h in waiting}
         return json_response({"ready": True, "phase": "ready", "without": lost})
-    body = {"ready": False, "phase": waiting[0].phase, "model": waiting[0].name, "reason": _reason(waiting[0])}
-    return json_response(body, 503, {"Retry-After": "2"})
-
-
-def _reason(host: ModelHost) -> str | None:
+    host = waiting[0]
     failing = host.phase == "ready" and host.health is not None and host.health.alive
-    return "the last requests have all failed" if failing else host.reason
+    reason = "the last requests have all failed" if failing else host.reason
+    body = {"ready": False, "phase": host.phase, "model": host.name, "reason": reason}
+    return json_response(body, 503, {"Retry-After": "2"})
 
 
 @router.get("/version", tags=["state"])

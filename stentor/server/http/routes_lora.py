@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
@@ -9,10 +11,11 @@ from pydantic import Field
 from starlette.responses import PlainTextResponse, Response
 
 from stentor.client_names import taken_by_model
-from stentor.server.adapters import allowed
+from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError, failures, invalid
-from stentor.server.http.json_body import JsonRoute
+from stentor.server.http.bodies import JsonRoute
 from stentor.server.limits import LIMITS
+from stentor.server.lora_modules import lora_modules
 from stentor.server.schemas import Body
 from stentor.server.state import server
 
@@ -53,7 +56,7 @@ async def load(request: Request, body: LoadLora) -> Response:
     host = s.hosts.named(body.base_model_name)
     if (why := taken_by_model(body.lora_name, dict(s.hosts.served()))) is not None:
         raise invalid("lora_name", why)
-    path = allowed(s.config, body.lora_path)
+    path = _allowed(s.config, body.lora_path)
     async with host.in_use() as client:
         await host.adapters.load(client, body.lora_name, path)
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
@@ -70,3 +73,20 @@ async def unload(request: Request, body: UnloadLora) -> Response:
     async with host.in_use() as client:
         await host.adapters.unload(client, body.lora_name)
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
+
+
+def _allowed(config: ServerConfig, path: str) -> str:
+    """The path of an adapter, if the operator allows to load it at run time: it is one of --lora-modules, or lies in
+    --allowed-lora-path. ApiError 403 for others, whether they exist or not, 404 for one that does not exist, and 400
+    for what is no path."""
+    if "\0" in path:
+        raise ApiError(400, "lora_path: holds a NUL character", param="lora_path")
+    if path in {m.path for m in lora_modules(config.lora_modules)}:
+        return path
+    folder = config.allowed_lora_path
+    found = Path(os.path.realpath(path if folder is None else Path(folder, path)))  # of a loop: a path with the loop
+    if folder is None or not found.is_relative_to(os.path.realpath(folder)):
+        raise ApiError(403, "lora_path: lies outside of --allowed-lora-path", param="lora_path")
+    if not os.path.exists(found):  # not an error where a name is too long
+        raise ApiError(404, f"lora_path: there is no adapter at {path!r}", param="lora_path", code="not_found")
+    return str(found)

@@ -14,13 +14,12 @@ from starlette.responses import Response
 from stentor import audio
 from stentor.audio import Reference
 from stentor.errors import InvalidRequest
-from stentor.server.config import MIB
 from stentor.server.errors import ApiError, failures, invalid
-from stentor.server.json_sse import json_response
-from stentor.server.limits import LIMITS
+from stentor.server.limits import LIMITS, MIB
 from stentor.server.state import Server, server
-from stentor.server.voices.references import Audio, decode
-from stentor.server.voices.voice import listing, own_voices
+from stentor.server.voices.references import decode
+from stentor.server.voices.voice import Audio, listing, own_voices
+from stentor.server.wire_json import json_response
 from stentor.silence import QUIET_PEAK
 from stentor.untrusted import Unreadable, parse_json
 

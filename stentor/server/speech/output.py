@@ -16,8 +16,7 @@ from stentor.output.effects import EffectChain
 from stentor.output.encode import Encoder, encoder
 from stentor.server.backpressure import Disconnected, SlowClient
 from stentor.server.errors import ApiError, translate
-from stentor.server.speech.outcomes import Outcome, Timing, timing_as_dict, word_as_dict
-from stentor.server.speech.playback import OK_SECONDS, ClientPlayback
+from stentor.server.speech.outcomes import OK_SECONDS, ClientPlayback, Outcome, Timing, timing_as_dict, word_as_dict
 from stentor.server.speech.run import SpeechRun
 from stentor.speech.timing import srt, vtt, words_of
 

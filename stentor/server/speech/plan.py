@@ -13,15 +13,11 @@ from stentor.output.marks import NO_MARKS, Marks, comment
 from stentor.output.watermark import load
 from stentor.retry import random_seed
 from stentor.server.config import ServerConfig
-from stentor.server.engines.client import EngineClient
 from stentor.server.errors import ApiError, invalid
-from stentor.server.ignored import Ignored
 from stentor.server.model_hosts import ModelHost, ModelHosts
-from stentor.server.schemas import Shared, SpeechBody
-from stentor.server.speech.fields import given_as, language, options, usable, without_instructions
-from stentor.server.speech.languages import known_language
-from stentor.server.speech.turns import at_turn, in_voice, note_unused, turns_of
-from stentor.server.voices.resolve import VoiceInput, VoiceResolver
+from stentor.server.schemas import Ignored, Shared, SpeechBody
+from stentor.server.speech import fields
+from stentor.server.speech.fields import VoiceInput, VoiceResolver
 from stentor.silence import QUIET_PEAK
 from stentor.speech.live_text import PROBE
 from stentor.speech.script import Turn, dialogue
@@ -85,9 +81,9 @@ class Planner:
 
     async def text(self, body: SpeechBody, id: str, granularity: str, streaming: bool) -> SpeechPlan:
         """The plan for the text, or the script, of a body."""
-        turns = turns_of(body)
+        turns = fields.turns_of(body)
         plan = await self.make(body, turns, id, granularity, streaming)
-        note_unused(body, turns, plan.ignored)
+        fields.note_unused(body, turns, plan.ignored)
         return plan
 
     def times_words(self, body: SpeechBody) -> bool:
@@ -102,7 +98,10 @@ class Planner:
             text = ""
             if isinstance(body, SpeechBody):
                 text = " ".join([body.input or "", *(turn.text for turn in body.script or [])])
-            return host.aligners.missing(host.spec, known_language(body.language, host.spec.languages), text) is None
+            return (
+                host.aligners.missing(host.spec, fields.known_language(body.language, host.spec.languages), text)
+                is None
+            )
         except ApiError:
             return False
 
@@ -112,7 +111,12 @@ class Planner:
         live = body.split_granularity == "auto" and plan.host.spec.live_text
         if live:
             async with plan.host.in_use() as client:
-                live = await _accepts_live_text(plan, client)
+                try:
+                    await client.check(replace(plan.request, live=True))
+                except InvalidRequest as e:
+                    if e.param != "live":  # else the model takes none with these parameters
+                        raise
+                    live = False
         lora = plan.request.lora
         return replace(
             plan,
@@ -135,8 +139,8 @@ class Planner:
         """A plan to speak `turns` with the parameters of `body`."""
         host = self.hosts.named(body.model)
         spec, ignored = host.spec, Ignored(self.config.strict)
-        body = usable(body, spec, ignored)
-        named = {**options(body, spec, ignored), "language": language(body, spec, ignored)}
+        body = fields.usable(body, spec, ignored)
+        named = {**fields.options(body, spec, ignored), "language": fields.language(body, spec, ignored)}
         if body.model in host.adapters.paths:
             named["lora"] = body.model
         segments = self._segments(turns, host, granularity, body.cleanup, named["language"])
@@ -147,17 +151,18 @@ class Planner:
                 text = segment.spoken if granularity == "none" else segment.spoken[: spec.max_text]  # signs are not cut
                 try:
                     requests[segment.voice] = await self._request(
-                        host, in_voice(body, segment.voice), text, seed, named, ignored
+                        host, fields.in_voice(body, segment.voice), text, seed, named, ignored
                     )
                 except ApiError as e:
-                    raise at_turn(e, turns[segment.turn or 0]) from None
+                    raise fields.at_turn(e, turns[segment.turn or 0]) from None
+        marks = Marks(comment(host.name) if self.config.provenance else None, self._watermark)
         return SpeechPlan(
             id=id,
             host=host,
             segments=segments,
             requests=requests,
             seed_given=body.seed is not None,
-            output=replace(self._output(spec, body), marks=self._marks(host)),
+            output=replace(self._output(spec, body), marks=marks),
             guard=self.config.guard if body.guard is None else body.guard,
             streaming=streaming,
             hold_frames=body.initial_codec_chunk_frames or 0,
@@ -171,11 +176,22 @@ class Planner:
         voice = await self.voices.resolve(host, body, ignored)
         _note_quiet(body, voice, ignored)
         if voice.continued and not host.spec.instructs_prompt:
-            body = without_instructions(body, ignored)
+            body = fields.without_instructions(body, ignored)
+        instructions = self._instructions(body)
         try:
-            return await _validated(host, text, voice, seed, {**named, "instructions": self._instructions(body)})
+            async with host.in_use() as client:
+                return client.request(
+                    text,
+                    voice=voice.name,
+                    reference=voice.references,
+                    prompt=voice.prompt,
+                    speaker_embedding=voice.embedding,
+                    seed=seed,
+                    instructions=instructions,
+                    **named,
+                )
         except InvalidRequest as e:
-            raise InvalidRequest(given_as(e.param, body, host.spec), e.message) from e
+            raise InvalidRequest(fields.given_as(e.param, body, host.spec), e.message) from e
 
     # -- fields --
 
@@ -197,9 +213,6 @@ class Planner:
             raise invalid(name, "must not be empty")
         most, wanted = self.config.split_chars, cleanup or self.config.cleanup
         return dialogue(host.spec, turns, granularity, most, host.lexicon, wanted, language)
-
-    def _marks(self, host: ModelHost) -> Marks:
-        return Marks(comment(host.name) if self.config.provenance else None, self._watermark)
 
     def _output(self, spec: ModelInfo, body: Shared) -> Output:
         format = body.response_format or self.config.default_response_format
@@ -227,30 +240,3 @@ def _with_words(plan: SpeechPlan, wanted: bool) -> SpeechPlan:
     if why is not None:
         plan.ignored.field("word_timestamps", why)
     return replace(plan, words=wanted and why is None)
-
-
-async def _validated(
-    host: ModelHost, text: str, voice: VoiceInput, seed: int, options: Mapping[str, Any]
-) -> SpeechRequest:
-    """The request as the engine takes it."""
-    async with host.in_use() as client:
-        return client.request(
-            text,
-            voice=voice.name,
-            reference=voice.references,
-            prompt=voice.prompt,
-            speaker_embedding=voice.embedding,
-            seed=seed,
-            **options,
-        )
-
-
-async def _accepts_live_text(plan: SpeechPlan, client: EngineClient) -> bool:
-    """Whether the model takes text while it speaks with these parameters. ApiError if it takes none with them."""
-    try:
-        await client.check(replace(plan.request, live=True))
-    except InvalidRequest as e:
-        if e.param != "live":
-            raise
-        return False
-    return True

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -13,17 +14,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stentor.engine.stream import Chunk
+from stentor.models.info import ModelInfo, SpeechRequest
 from stentor.server.engines.client import EngineClient, Facts
-from stentor.server.speech.clock import ThreadedClock
-from stentor.server.speech.guard import Guard
+from stentor.server.limits import LIMITS
 from stentor.server.speech.outcomes import Timing, Usage
+from stentor.silence import guard_peak
 from stentor.speech.live_text import TextTail
 from stentor.speech.speaking import Speaking, SpokenSegment, unspoken
 from stentor.speech.timing import SegmentTiming, WordTiming
 from stentor.speech.words import Span, WordClock, timed
 
 if TYPE_CHECKING:
+    from stentor.engine.stream import Chunk
     from stentor.server.speech.plan import SpeechPlan
+    from stentor.text.sentences import Segment
+
+
+SILENT_SECONDS = LIMITS.silent_seconds  # after which a segment is taken to have ended
 
 
 class SpeechRun:
@@ -223,3 +230,54 @@ class SegmentRun:
         """Count the tokens of text that has come since."""
         self.run.usage.input_tokens += facts.tokens - self._facts.tokens
         self._facts = facts
+
+
+class Guard:
+    """The guard against speech that does not end: it stops a segment that is far too long or has fallen silent. It
+    checks every frame, so the result does not depend on how the audio is cut into chunks."""
+
+    def __init__(self, spec: ModelInfo, request: SpeechRequest) -> None:
+        self.spec = spec
+        given = (request.reference, *request.more_references, request.prompt)
+        self._level = guard_peak(audio.recording.peak for audio in given if audio is not None)
+        self.frames = self.silent = 0
+
+    def check(self, chunk: Chunk, max_frames: int | None) -> tuple[np.ndarray, str | None]:
+        """Return the samples to deliver, and why the segment ends after them (None: it continues). max_frames: so many
+        are a run-on. None: no number is."""
+        hop = self.spec.hop
+        lacking = len(chunk.frames) * hop - len(chunk.samples)  # of the first frame
+        peaks = np.abs(np.pad(chunk.samples, (lacking, 0))).reshape(-1, hop).max(axis=1, initial=0.0)
+        for i, loud in enumerate((peaks > self._level).tolist()):
+            self.frames += 1
+            self.silent = 0 if loud else self.silent + 1
+            if self.silent * hop > SILENT_SECONDS * self.spec.sample_rate:
+                return chunk.samples[: (i + 1) * hop - lacking], "guard_silence"
+            if self.frames == max_frames and (chunk.finish is None or i + 1 < len(peaks)):
+                return chunk.samples[: (i + 1) * hop - lacking], "guard_length"
+        return chunk.samples, None
+
+
+class ThreadedClock:
+    """A WordClock in the one thread of `pool`, which does what it is given in order: what hears words must not keep the
+    event loop."""
+
+    def __init__(self, pool: ThreadPoolExecutor, make: Callable[[], WordClock]) -> None:
+        """make: makes the clock, in the thread."""
+        self._pool = pool
+        self._clock = pool.submit(make)
+        self._added: list[Future[None]] = []
+
+    def add(self, chunk: Chunk) -> None:
+        """Have the next chunk of the segment added."""
+        self._added.append(self._pool.submit(lambda: self._clock.result().add(chunk)))
+
+    async def spans(self, segment: Segment) -> list[Span | None]:
+        """When each word of the segment is spoken in what was added. EngineError if an aligner failed."""
+
+        def found() -> list[Span | None]:
+            for added in self._added:
+                added.result()  # raises what it raised
+            return self._clock.result().spans(segment)
+
+        return await asyncio.get_running_loop().run_in_executor(self._pool, found)

@@ -1,9 +1,11 @@
-"""Reference audio as the engine takes it: decoded, checked and hashed once, and kept in a bounded cache."""
+"""Caches on the event loop: reference audio as the engine takes it, decoded, checked and hashed once, and the uploaded
+voices that requests have asked for lately, so that not each request looks at the disk in a thread."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -13,18 +15,20 @@ from stentor import audio
 from stentor.audio import Recording
 from stentor.models.info import ModelInfo
 from stentor.once import LruCache
-from stentor.server.config import MIB
 from stentor.server.errors import invalid
-from stentor.server.limits import LIMITS
-from stentor.server.voices.references import Audio, References
-from stentor.server.voices.store import VoiceStore
-from stentor.server.voices.voice import Voice
+from stentor.server.limits import LIMITS, MIB
+from stentor.server.voices.references import References
+from stentor.server.voices.store import VoiceStore, normal
+from stentor.server.voices.voice import Audio, Voice
 
 if TYPE_CHECKING:
     from stentor.server.model_hosts import ModelHost
 
 T = TypeVar("T")
+Made = TypeVar("Made", bound=Recording | None)
 
+LOOK_SECONDS, KEEP_SECONDS = LIMITS.voice_look_seconds, LIMITS.voice_keep_seconds
+STALE_SECONDS = 4 * LIMITS.voice_look_seconds  # what was not looked at for so long is looked at first: disks may hang
 CACHE_BYTES, CACHE_SECONDS = LIMITS.voice_cache_mb * MIB, LIMITS.voice_cache_seconds
 
 
@@ -62,18 +66,13 @@ class Recordings:
     async def stored(self, host: ModelHost, voice: Voice) -> Recording | None:
         """Recording of an uploaded voice. None: it has been deleted or replaced since."""
 
-        async def make() -> Recording:
+        async def make() -> Recording | None:
             found = await asyncio.to_thread(self.voices.audio_of, voice)
-            if found is None:
-                raise _Gone
-            return await _in(host.references, _loaded, host.spec, found, "voice", "")
+            return None if found is None else await _in(host.references, _loaded, host.spec, found, "voice", "")
 
-        try:
-            return await self._once(f"{host.name}:voice:{voice.name}:{voice.identity}", make)
-        except _Gone:
-            return None
+        return await self._once(f"{host.name}:voice:{voice.name}:{voice.identity}", make)
 
-    async def _once(self, key: str, make: Callable[[], Coroutine[Any, Any, Recording]]) -> Recording:
+    async def _once(self, key: str, make: Callable[[], Coroutine[Any, Any, Made]]) -> Made | Recording:
         """Return what is kept, else what is made once for all who wait. When nobody waits any more, it is given up."""
         if (kept := self.cache.get(key)) is not None:
             self.hits += 1
@@ -84,24 +83,21 @@ class Recordings:
             making = self._under_way[key] = _Making(asyncio.create_task(make()))
         making.waiting += 1
         try:
-            recording = await asyncio.shield(making.task)
+            recording: Made = await asyncio.shield(making.task)
         finally:
             making.waiting -= 1
             if not making.waiting and self._under_way.get(key) is making:
                 del self._under_way[key]
                 making.task.cancel()
-        self.cache.put(key, recording)
+        if recording is not None:
+            self.cache.put(key, recording)
         return recording
 
 
 @dataclass(eq=False)
 class _Making:
-    task: asyncio.Task[Recording]
+    task: asyncio.Task[Any]
     waiting: int = 0
-
-
-class _Gone(Exception):
-    """The voice has been deleted or replaced."""
 
 
 def _in(pool: Executor, work: Callable[..., T], *args: Any) -> Awaitable[T]:
@@ -123,3 +119,66 @@ def _held(references: References, source: str, param: str) -> tuple[bytes, str]:
     """The file that a request holds, and its digest. It is for a thread."""
     data = references.held(source, param)
     return data, hashlib.sha256(data).hexdigest()
+
+
+@dataclass(eq=False)
+class _Known:
+    voice: Voice
+    seen: float  # when its file was looked at
+    asked: float
+
+
+class KnownVoices:
+    """Voices of a store by name. It is used on the event loop.
+
+    The file of a voice is looked at when it is first asked for, and every `LOOK_SECONDS` from then on. So a voice that
+    another server replaces or deletes is heard for so long. What this server changes, it forgets at once.
+    """
+
+    def __init__(self, voices: VoiceStore) -> None:
+        self.voices = voices
+        self._known: dict[str, _Known] = {}
+        self._changes = 0  # of this server
+        self._looking: asyncio.Task[None] | None = None
+
+    async def get(self, name: str) -> Voice | None:
+        """The voice of this name, None if there is none."""
+        key, now = normal(name), time.monotonic()
+        known = self._known.get(key)
+        if known is not None and now - known.seen < STALE_SECONDS:
+            known.asked = now
+            return known.voice
+        changes = self._changes
+        voice = await asyncio.to_thread(self.voices.get, name)
+        if voice is not None and changes == self._changes:  # else it may be what the file was before
+            self._known[key] = _Known(voice, now, now)
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.create_task(self._look())
+        return voice
+
+    def forget(self, name: str) -> None:
+        """Its file has changed."""
+        self._changes += 1
+        self._known.pop(normal(name), None)
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._looking is not None:
+            self._looking.cancel()
+
+    async def _look(self) -> None:
+        """Look at the files of all that are known, until none are."""
+        while self._known:
+            await asyncio.sleep(LOOK_SECONDS)
+            now = time.monotonic()
+            for key in [k for k, v in self._known.items() if now - v.asked > KEEP_SECONDS]:
+                del self._known[key]
+            before = dict(self._known)
+            found = await asyncio.to_thread(lambda names: {n: self.voices.get(n) for n in names}, list(before))
+            for key, voice in found.items():
+                if self._known.get(key) is not before[key]:  # it was forgotten meanwhile
+                    continue
+                if voice is None:
+                    del self._known[key]
+                else:
+                    before[key].voice, before[key].seen = voice, now

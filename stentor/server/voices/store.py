@@ -28,8 +28,7 @@ import safetensors.numpy
 
 from stentor.server.errors import ApiError, clipped, invalid
 from stentor.server.limits import LIMITS
-from stentor.server.voices.references import Audio
-from stentor.server.voices.voice import PLACEHOLDERS, Voice, check_tensor, described
+from stentor.server.voices.voice import PLACEHOLDERS, Audio, Voice, check_tensor, described
 from stentor.untrusted import Unreadable, open_regular
 
 log = logging.getLogger("stentor.server")
@@ -53,9 +52,6 @@ class VoiceStore:
         self._lock = threading.Lock()  # guards _known, and is never held while the disk is read
         self._placing = threading.Lock()
         self._sweep()
-
-    def names(self) -> list[str]:
-        return [v.name for v in self.list()]
 
     def some_names(self, most: int) -> tuple[Sequence[str], int]:
         """The first names in order, and how many files there are. No file is opened."""
@@ -229,7 +225,11 @@ class VoiceStore:
                 raise _taken(path) from None
             return
         try:
-            if not _linked(partial, path):
+            try:
+                os.link(partial, path)
+            except OSError as e:
+                if e.errno not in NO_HARD_LINKS:
+                    raise
                 path.touch(0o600, exist_ok=False)  # claims the name: an empty file is no voice yet
                 os.replace(partial, path)
         except FileExistsError:  # another server was first, on a file system without locks
@@ -306,17 +306,6 @@ def _checked(f: Any) -> str:
     part = f.get_slice(name)
     check_tensor("audio" if name == "samples" else name, facts, part.get_dtype(), part.get_shape())
     return name
-
-
-def _linked(partial: str, path: Path) -> bool:
-    """Link the voice into place. False where the file system has no hard links. FileExistsError if there is a voice."""
-    try:
-        os.link(partial, path)
-    except OSError as e:
-        if e.errno not in NO_HARD_LINKS:
-            raise
-        return False
-    return True
 
 
 def _taken(path: Path) -> ApiError:

@@ -6,7 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from stentor.server.limits import LIMITS
+
+Audio = tuple[np.ndarray, int]
+"""Mono float32 samples [n] and their rate in Hz."""
 
 LONGEST_SECONDS = LIMITS.voice_max_seconds + 1  # what is stored may have the padding of its codec
 PLACEHOLDERS = ("default", "auto")  # names of no voice: the model takes its own

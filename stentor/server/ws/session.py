@@ -6,20 +6,20 @@ docs/serving/streaming.md has the protocol. Names are vLLM-Omni's, with SGLang-O
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, MutableMapping, Sequence
+from collections.abc import Coroutine, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter, WebSocket
 
-from stentor.server.backpressure import run_while_connected
-from stentor.server.errors import ApiError, invalid
-from stentor.server.ignored import Ignored
-from stentor.server.json_sse import json_response
+from stentor.server.errors import ApiError, invalid, validated
 from stentor.server.limits import LIMITS
-from stentor.server.sessions import CloseSession
+from stentor.server.schemas import Ignored
+from stentor.server.sessions import CloseSession, SocketSession, check_size, read_json, serve
 from stentor.server.speech.plan import SpeechPlan
 from stentor.server.state import Server
-from stentor.server.ws.messages import (
+from stentor.server.wire_json import json_response, loads_with_halves, may_hold_halves
+from stentor.server.ws.utterance import (
+    KINDS,
     Append,
     Cancel,
     Close,
@@ -28,10 +28,8 @@ from stentor.server.ws.messages import (
     Done,
     Message,
     MessageSender,
-    parse,
+    Utterance,
 )
-from stentor.server.ws.socket import SocketSession, serve
-from stentor.server.ws.utterance import Utterance
 
 router = APIRouter()
 
@@ -98,7 +96,10 @@ class Session(SocketSession):
             case Configure():
                 await self._configure(message)
             case Close():
-                await self._finish()
+                if self.writing is not None:
+                    self.writing.feed.end()
+                    self.writing = None
+                self.waiting.put_nowait(None)  # once everything has been spoken
             case _ if self.configured is None:
                 raise CloseSession(
                     1008, ApiError(400, "type: the first message must be session.config", code="no_config")
@@ -123,9 +124,7 @@ class Session(SocketSession):
     async def _configure(self, settings: Configure) -> None:
         if self.writing is not None or self.speaking is not None or not self.waiting.empty():
             raise ApiError(409, "session.config: wait for session.done, or cancel", code="session_busy")
-        planned = self.server.planner.live(settings, self.id, settings.word_timestamps)
-        limit, ended = self.config.request_timeout, self.server.ended
-        plan = await run_while_connected(planned, self.incoming.ahead, limit, ended)
+        plan = await self.planned(settings, settings.word_timestamps)
         self.configured = plan, settings
         self.out.event(
             "session.configured",
@@ -177,13 +176,6 @@ class Session(SocketSession):
         if closes:
             self.waiting.put_nowait(None)
 
-    async def _finish(self) -> None:
-        """End the utterance that is being written, and close the session once everything has been spoken."""
-        if self.writing is not None:
-            self.writing.feed.end()
-            self.writing = None
-        self.waiting.put_nowait(None)
-
     # -- to the client --
 
     async def _speak(self) -> None:
@@ -204,3 +196,17 @@ def _note_unknown(message: Message, ignored: Ignored) -> None:
     """Note the fields of a message that are not known. ApiError in a strict server."""
     for name in message.model_extra or {}:
         ignored.field(name, f"is not a field of {message.type}")
+
+
+def parse(message: Mapping[str, Any]) -> Message:
+    """Parse a WebSocket frame. ApiError says what is wrong with it. CloseSession 1009: it is too large."""
+    value = read_json(message)
+    kind = value.get("type") if isinstance(value, dict) else None
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise invalid("type", f"must be one of {', '.join(KINDS)}", "invalid_message")
+    if kind != "session.config":
+        check_size(message, kind)
+    parsed = validated(KINDS[kind], value)
+    if isinstance(parsed, Append) and may_hold_halves(message["text"]):  # the other half may be in the next message
+        return parsed.model_copy(update={"text": loads_with_halves(message["text"])["text"]})
+    return parsed

@@ -1,11 +1,18 @@
-"""One utterance of a WebSocket session: text is written to it while its audio is sent."""
+"""Messages of a session of /v1/audio/speech/stream, and an utterance: text is written to it while its audio is sent."""
 
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import Field, model_validator
+
+from stentor.output.encode import CONTAINERS
+from stentor.server.backpressure import SocketOutbox
 from stentor.server.errors import ApiError
+from stentor.server.limits import LIMITS
+from stentor.server.schemas import Body, Shared
 from stentor.server.speech.live_speech import LiveSpeech
 from stentor.server.speech.outcomes import timing_as_dict, word_as_dict
 from stentor.server.speech.output import RunningRequest, final_report
@@ -16,7 +23,98 @@ from stentor.text.sentences import Segment
 
 if TYPE_CHECKING:
     from stentor.server.state import Server
-    from stentor.server.ws.messages import Configure, MessageSender
+
+
+class Configure(Shared):
+    """session.config: the parameters of POST /v1/audio/speech other than its text, or an object `session` of them."""
+
+    type: Literal["session.config"] = "session.config"
+    stream_audio: bool | None = Field(
+        None,
+        description="false: each segment as one whole file, when it is finished. Default: true for pcm, ulaw and alaw",
+    )
+    word_timestamps: bool = Field(False, description="audio.chunk events as vLLM-Omni has, and words in audio.done")
+    encoding: Literal["binary", "base64"] = Field("binary", description="base64: audio.chunk events")
+
+    def streams(self, format: str) -> bool:
+        """Whether a segment's audio is sent while it is made. Joined frames of a plain format are a file."""
+        return CONTAINERS[format].plain if self.stream_audio is None else self.stream_audio
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unfolded(cls, value: Any) -> Any:
+        nested = value.get("session") if isinstance(value, dict) else None
+        if not isinstance(nested, dict):
+            return value
+        return {**{k: v for k, v in value.items() if k != "session"}, **nested, "type": "session.config"}
+
+
+class Append(Body):
+    """input.text: more text. With a sequence number, it is acknowledged. It may end with half a surrogate pair, whose
+    other half begins the next one."""
+
+    type: Literal["input.text"]
+    text: str
+    sequence: int | None = None
+
+
+class Commit(Body):
+    """input.commit: speak the text so far. The utterance continues."""
+
+    type: Literal["input.commit"]
+    commit_id: str | None = Field(None, max_length=LIMITS.name_chars, description="input.committed has it again")
+
+
+class Done(Body):
+    """input.done: the utterance's text is complete."""
+
+    type: Literal["input.done"]
+
+
+class Cancel(Body):
+    """response.cancel: stop now. `played_ms`: how much of the utterance the client has played, if it knows."""
+
+    type: Literal["response.cancel"]
+    played_ms: float | None = Field(None, ge=0)
+
+
+class Close(Body):
+    """session.close: close the connection when everything written has been spoken."""
+
+    type: Literal["session.close"]
+
+
+Message = Configure | Append | Commit | Done | Cancel | Close
+KINDS: Mapping[str, type[Configure | Append | Commit | Done | Cancel | Close]] = {
+    "session.config": Configure,
+    "input.text": Append,
+    "input.commit": Commit,
+    "input.done": Done,
+    "response.cancel": Cancel,
+    "session.close": Close,
+}
+
+
+class MessageSender(SocketOutbox):
+    """Events and audio on their way to a client."""
+
+    def event(self, name: str, **body: Any) -> None:
+        """Queue an event."""
+        self.json({"type": name, **body})
+
+    def error(self, error: ApiError, **more: Any) -> None:
+        """Queue an `error` event: OpenAI's envelope, and its fields beside it for vLLM-Omni's and nari's clients."""
+        detail = error.body["error"]
+        flat = {k: v for k, v in detail.items() if k != "type"}
+        self.event("error", **flat, status=error.status, error=detail, **more)
+
+    def audio(self, data: bytes) -> None:
+        """Queue audio as a binary frame."""
+        self.put(data, audio=True)
+
+    def audio_chunk(self, **body: Any) -> None:
+        """Queue audio as an event."""
+        self.json({"type": "audio.chunk", **body}, audio=True)
 
 
 class Utterance(LiveSpeech):

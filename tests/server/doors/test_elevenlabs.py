@@ -11,8 +11,7 @@ import av
 import numpy as np
 import pytest
 
-from stentor.server.doors.elevenlabs.alignment import Aligner
-from stentor.server.doors.elevenlabs.fields import NAMES, output_format
+from stentor.server.doors.elevenlabs.fields import NAMES, Aligner, output_format
 from stentor.speech.timing import SegmentTiming, WordTiming
 from tests.helpers.server_live import Live, decoded, held, pcm, raw, serving, until
 

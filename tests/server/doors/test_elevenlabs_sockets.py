@@ -11,7 +11,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from stentor.server import sessions
-from stentor.server.doors.elevenlabs.context import Schedule
+from stentor.server.doors.elevenlabs.sockets import Schedule
 from stentor.server.limits import LIMITS
 from tests.helpers.door_talk import Message, audio_of, json_talk
 from tests.helpers.patience import STUCK_S

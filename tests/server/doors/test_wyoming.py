@@ -19,7 +19,7 @@ import pytest
 from stentor.errors import InvalidRequest
 from stentor.server import sessions
 from stentor.server.config import ServerConfig
-from stentor.server.doors.wyoming import frames, session
+from stentor.server.doors import wyoming
 from stentor.server.errors import ApiError
 from stentor.server.limits import LIMITS
 from tests.helpers.door_talk import WyomingTalk
@@ -176,22 +176,22 @@ def test_what_is_no_event_ends_the_connection_with_its_reason(home: Live, raw: b
 
 def test_lengths_are_checked_before_anything_is_read() -> None:
     async def main(raw: bytes) -> None:
-        reader = asyncio.StreamReader(limit=frames.MAX_BYTES)
+        reader = asyncio.StreamReader(limit=wyoming.MAX_BYTES)
         reader.feed_data(raw)
         reader.feed_eof()
         with pytest.raises(ApiError) as e:
-            await frames.read(reader)
+            await wyoming.read(reader)
         assert e.value.code == "message_too_large"
 
-    asyncio.run(main(b'{"type": "ping", "payload_length": %d}\n' % (frames.MAX_BYTES + 1)))
-    asyncio.run(main(b"x" * (frames.MAX_BYTES * 2 + 2)))
+    asyncio.run(main(b'{"type": "ping", "payload_length": %d}\n' % (wyoming.MAX_BYTES + 1)))
+    asyncio.run(main(b"x" * (wyoming.MAX_BYTES * 2 + 2)))
 
 
 @pytest.mark.parametrize("half", [b"", b'{"type": "synth', b'{"type": "ping", "data_length": 10}\n{"t'])
 def test_silence_and_half_events_end_the_connection(home: Live, monkeypatch: pytest.MonkeyPatch, half: bytes) -> None:
     clock = IdleClock()
     monkeypatch.setattr(sessions, "time", clock)
-    monkeypatch.setattr(session, "FIRST_SECONDS", 0.3)
+    monkeypatch.setattr(wyoming, "FIRST_SECONDS", 0.3)
     monkeypatch.setattr(home.server, "config", replace(home.server.config, ws_idle_seconds=0.3))
     with WyomingTalk(home) as t:
         if half:

@@ -106,7 +106,7 @@ EVENTS: list[m.Event] = [
     m.Audio(4, 12, 2, True, "stop", 20, 900),
     m.Held(5, True),
     m.Ended(6, ERROR),
-    m.Result(7, ERROR, ADAPTER, [True, False]),
+    m.Result(7, ERROR, [True, False]),
     m.Beat(HEALTH),
     m.Adapters([ADAPTER]),
 ]

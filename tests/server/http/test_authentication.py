@@ -11,7 +11,7 @@ import pytest
 from stentor.errors import InvalidRequest
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig, build
-from stentor.server.http.authentication import authorized, from_own_origin
+from stentor.server.http.middleware import authorized, from_own_origin
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, serving
 

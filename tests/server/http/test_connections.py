@@ -22,9 +22,8 @@ from stentor.server.api_processes import Counts
 from stentor.server.config import ServerConfig
 from stentor.server.errors import install
 from stentor.server.http.bodies import RequestLimits
-from stentor.server.http.connections import limited
+from stentor.server.http.connections import Places, limited
 from stentor.server.http.middleware import RequestIds
-from stentor.server.http.places import Places
 from stentor.server.limits import LIMITS, Limits
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, connect, held, raw, serving, until

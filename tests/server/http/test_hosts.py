@@ -13,8 +13,7 @@ import pytest
 
 from stentor.errors import InvalidRequest
 from stentor.server.config import ServerConfig
-from stentor.server.http.hosts import AllowedHosts, Forwarded, hosts
-from stentor.server.logs import AccessLog
+from stentor.server.http.middleware import AccessLog, AllowedHosts, Forwarded, hosts
 from tests.helpers.server_live import Live, serving, until
 from tests.helpers.server_remote import URL
 

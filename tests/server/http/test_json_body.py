@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.exceptions import HTTPException
 
-from stentor.server.http import json_body
+from stentor.server.http import bodies
 from stentor.server.limits import LIMITS
 from tests.helpers.server_live import Live
 
@@ -19,10 +19,10 @@ JSON = {"Content-Type": "application/json"}
 
 @pytest.mark.parametrize("part", [b"[]", b"{}", b"0", b'""', b'{"a":[0]}'])
 def test_many_values_are_refused_before_they_are_parsed(part: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_body, "loads", lambda body: pytest.fail("was parsed"))
+    monkeypatch.setattr(bodies, "loads", lambda body: pytest.fail("was parsed"))
     body = b"[" + b",".join([part] * (LIMITS.json_values + 1)) + b"]"
     with ThreadPoolExecutor(1) as pool, pytest.raises(HTTPException) as e:
-        asyncio.run(json_body.parse(body, pool))
+        asyncio.run(bodies.parse(body, pool))
     assert e.value.status_code == 400
 
 
@@ -33,11 +33,11 @@ def test_large_bodies_are_parsed_in_a_thread(monkeypatch: pytest.MonkeyPatch) ->
         threads.append(threading.current_thread())
         return len(body)
 
-    monkeypatch.setattr(json_body, "loads", loads)
+    monkeypatch.setattr(bodies, "loads", loads)
     limit = LIMITS.inline_json_kib << 10
     with ThreadPoolExecutor(1) as pool:
-        assert asyncio.run(json_body.parse(b" " * limit, pool)) == limit
-        assert asyncio.run(json_body.parse(b" " * (limit + 1), pool)) == limit + 1
+        assert asyncio.run(bodies.parse(b" " * limit, pool)) == limit
+        assert asyncio.run(bodies.parse(b" " * (limit + 1), pool)) == limit + 1
     assert threads[0] is threading.main_thread()
     assert threads[1] is not threading.main_thread()
 

@@ -15,13 +15,13 @@ import pytest
 import torch
 
 from stentor.errors import EngineError, InvalidRequest
-from stentor.server.adapters import HostAdapters
 from stentor.server.cli import add_parser
 from stentor.server.config import ServerConfig
+from stentor.server.engines.launch import EngineFactory
 from stentor.server.engines.process import adapted, load_model, ready
 from stentor.server.errors import ApiError
 from stentor.server.lora_modules import LoraModule, lora_modules
-from stentor.server.model_factory import EngineFactory
+from stentor.server.model_hosts import HostAdapters
 from tests.helpers import adapters
 from tests.helpers.local_engine import configured, factory_of, loaded
 from tests.helpers.server_live import Live, held, pcm, serving, until
@@ -341,9 +341,9 @@ def test_a_model_that_takes_no_adapters_does_not_stop_one_that_does() -> None:
     held = []
     for at, (name, model) in enumerate(zip(both.served_model_name, both.models, strict=True)):
         factory = EngineFactory(name, model, both, at)
-        tts, lost = load_model(factory.options(None), factory.if_taken(None), {}, {}, False)
+        tts, lost = load_model(factory.load({}, None, False))
         held.append((tts.lora_options.get("max_loras", 0), lost))
         tts.close()
     assert held == [(0, []), (2, [])]
     with pytest.raises(InvalidRequest, match="max_loras"):
-        load_model(alone.options(None), {}, {}, {}, False)
+        load_model(alone.load({}, None, False))

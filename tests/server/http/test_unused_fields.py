@@ -14,8 +14,8 @@ import pytest
 from stentor.server import cli
 from stentor.server.config import ServerConfig, build
 from stentor.server.schemas import BatchBody, SpeechBody
-from stentor.server.speech.languages import known_language
-from stentor.server.ws.messages import Configure
+from stentor.server.speech.fields import known_language
+from stentor.server.ws.utterance import Configure
 from tests.helpers.server_live import Live, serving, tone_wav
 from tests.helpers.ws_talk import talk
 

@@ -16,7 +16,7 @@ import pytest
 
 from stentor.server.errors import ApiError
 from stentor.server.limits import LIMITS
-from stentor.server.voices.fetch import Fetcher, is_public
+from stentor.server.voices.references import Fetcher, is_public
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, raw, serving, tone_wav
 

@@ -10,8 +10,8 @@ from unittest import mock
 
 import pytest
 
-from stentor.server.voices import known
-from stentor.server.voices.known import KnownVoices
+from stentor.server.voices import recordings
+from stentor.server.voices.recordings import KnownVoices
 from stentor.server.voices.store import VoiceStore
 from stentor.server.voices.voice import Voice
 from tests.server.voices.test_voices import TONE
@@ -51,8 +51,8 @@ def run(store: Counted, steps: Callable[[KnownVoices], Awaitable[None]]) -> None
 
 @pytest.fixture
 def no_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "LOOK_SECONDS", LONG)
-    monkeypatch.setattr(known, "STALE_SECONDS", LONG)
+    monkeypatch.setattr(recordings, "LOOK_SECONDS", LONG)
+    monkeypatch.setattr(recordings, "STALE_SECONDS", LONG)
 
 
 @pytest.mark.usefixtures("no_looks")
@@ -114,8 +114,8 @@ def test_what_is_read_while_this_server_changes_it_is_not_kept(store: Counted) -
 
 
 def test_what_another_server_changes_is_noticed(store: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "LOOK_SECONDS", SHORT)
-    monkeypatch.setattr(known, "STALE_SECONDS", LONG)
+    monkeypatch.setattr(recordings, "LOOK_SECONDS", SHORT)
+    monkeypatch.setattr(recordings, "STALE_SECONDS", LONG)
 
     async def steps(voices: KnownVoices) -> None:
         async def text() -> str | None:
@@ -138,8 +138,8 @@ def test_what_another_server_changes_is_noticed(store: Counted, monkeypatch: pyt
 def test_a_voice_that_nobody_could_look_at_lately_is_looked_at_first(
     store: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known, "LOOK_SECONDS", LONG)
-    monkeypatch.setattr(known, "STALE_SECONDS", 0.0)
+    monkeypatch.setattr(recordings, "LOOK_SECONDS", LONG)
+    monkeypatch.setattr(recordings, "STALE_SECONDS", 0.0)
 
     async def steps(voices: KnownVoices) -> None:
         for _ in range(3):
@@ -150,8 +150,8 @@ def test_a_voice_that_nobody_could_look_at_lately_is_looked_at_first(
 
 
 def test_a_voice_that_nobody_asks_for_is_looked_at_no_more(store: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "LOOK_SECONDS", SHORT)
-    monkeypatch.setattr(known, "KEEP_SECONDS", 0.0)
+    monkeypatch.setattr(recordings, "LOOK_SECONDS", SHORT)
+    monkeypatch.setattr(recordings, "KEEP_SECONDS", 0.0)
 
     async def steps(voices: KnownVoices) -> None:
         await voices.get("ada")

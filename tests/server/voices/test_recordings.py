@@ -15,7 +15,7 @@ import pytest
 from stentor import audio
 from stentor.audio import Recording
 from stentor.server.errors import ApiError
-from stentor.server.voices import known, references, store
+from stentor.server.voices import recordings, references, store
 from stentor.server.voices.recordings import Recordings
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, count, tone_wav
@@ -49,8 +49,8 @@ def test_an_uploaded_voice_is_resampled_and_hashed_once(
 ) -> None:
     files = {"audio_sample": ("v.wav", tone_wav(hz=317.0), "audio/wav")}
     assert live.http.post("/v1/audio/voices", data={"name": "ada", "consent": "yes"}, files=files).status_code == 200
-    monkeypatch.setattr(known, "LOOK_SECONDS", 1000.0)
-    monkeypatch.setattr(known, "STALE_SECONDS", 1000.0)
+    monkeypatch.setattr(recordings, "LOOK_SECONDS", 1000.0)
+    monkeypatch.setattr(recordings, "STALE_SECONDS", 1000.0)
     calls.clear()
     before = {name: count(live, name) for name in NAMES}
     assert {live.speech(**ASK, voice="ada", seed=seed).status_code for seed in range(3)} == {200}

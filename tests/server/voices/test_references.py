@@ -19,7 +19,7 @@ from stentor.engine.stream import Chunk
 from stentor.models.info import ReferenceAudio, SpeechRequest
 from stentor.once import LruCache
 from stentor.server.errors import ApiError
-from stentor.server.speech.guard import SILENT_SECONDS, Guard
+from stentor.server.speech.run import SILENT_SECONDS, Guard
 from stentor.server.voices.references import decode, from_base64
 from tests.helpers.server_live import Live, assert_same_speech, pcm, serving, tone_wav
 

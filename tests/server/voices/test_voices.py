@@ -24,9 +24,8 @@ import pytest
 
 import stentor
 from stentor.server.errors import ApiError
-from stentor.server.ignored import Ignored
 from stentor.server.limits import LIMITS
-from stentor.server.schemas import SpeechBody
+from stentor.server.schemas import Ignored, SpeechBody
 from stentor.server.voices.store import VoiceStore
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts
 from tests.helpers.patience import STUCK_S
@@ -307,7 +306,7 @@ def test_files_that_are_not_voices_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "torn.safetensors").write_bytes((tmp_path / "good.safetensors").read_bytes()[:500])
     (tmp_path / "empty.safetensors").write_bytes(b"")
     (tmp_path / "notes.txt").write_text("hi")
-    assert store.names() == ["good"]
+    assert [v.name for v in store.list()] == ["good"]
     assert store.get("torn") is None
     assert store.audio("torn") is None
 
@@ -383,7 +382,7 @@ def test_a_voice_that_is_being_written_outlasts_a_clock_that_is_set_ahead(
         assert added.result(STUCK_S).name == "slow"
     assert len(left) == 2  # the slow one and the FIFO
     assert ".upload-y.partial" not in left
-    assert store.names() == ["slow"]
+    assert [v.name for v in store.list()] == ["slow"]
 
 
 def test_a_voice_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:

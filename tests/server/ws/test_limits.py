@@ -18,11 +18,11 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from stentor.server import sessions
-from stentor.server.sessions import CloseSession
+from stentor.server.sessions import MAX_AHEAD_BYTES, CloseSession, MessageReader
 from stentor.server.speech.plan import SpeechPlan
 from stentor.server.ws import session as ws_module
-from stentor.server.ws.messages import MessageSender, parse
-from stentor.server.ws.socket import MAX_AHEAD_BYTES, MessageReader
+from stentor.server.ws.session import parse
+from stentor.server.ws.utterance import MessageSender
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, held, serving, until
 from tests.helpers.ws_talk import IdleClock, talk

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AliasChoices, Field, ValidationError
+import numpy as np
+from pydantic import AliasChoices, Field
 
-from stentor.server.errors import ApiError, from_pydantic, invalid
-from stentor.server.ignored import Ignored
+from stentor.server.errors import ApiError, invalid, validated
 from stentor.server.limits import LIMITS
-from stentor.server.schemas import Body, Seed, SpeechBody, Text
+from stentor.server.schemas import Body, Ignored, Seed, SpeechBody, Text
+from stentor.speech.timing import SegmentTiming
 from stentor.text.cleanup import ALL, NONE
 
 RATES = ("8000", "16000", "22050", "24000", "32000", "44100", "48000")
@@ -103,27 +105,7 @@ class Input(Body):
         return {name: value for name, value in (self.model_extra or {}).items() if name not in keys}
 
 
-def parsed(value: Any) -> Input:
-    """A message. ApiError names the field that is wrong."""
-    try:
-        return Input.model_validate(value)
-    except ValidationError as e:
-        raise from_pydantic(e) from None
-
-
-def speech_body(given: Mapping[str, Any], more: Mapping[str, Any]) -> SpeechBody:
-    """Our fields with those that have no counterpart, which the plan uses as the model's options or names as ignored.
-    ApiError for a field of ours under our name."""
-    for name in more:
-        if name in given:
-            raise invalid(name, f"{name!r} is not a field of this API, which has it under this name")
-    try:
-        return SpeechBody.model_validate({**more, **given})
-    except ValidationError as e:
-        raise from_pydantic(e) from None
-
-
-def common(
+def speech_body(
     voice: str,
     model: str | None,
     language: str | None,
@@ -131,9 +113,13 @@ def common(
     seed: int | None,
     speed: float | None,
     normalization: Normalization,
-) -> dict[str, Any]:
-    """Our fields for what all requests have. Without times of words, for which `Planner.times_words` looks."""
-    return {
+    query: Mapping[str, str],
+    more: Mapping[str, Any],
+    **ours: Any,
+) -> SpeechBody:
+    """Our body for a request or a socket, with further fields `ours`. more: those without a counterpart, which the plan
+    uses as the model's options or names as ignored. ApiError for a field of ours under our name."""
+    fields = {
         "voice": voice,
         "model": model,
         "language": language,
@@ -142,17 +128,22 @@ def common(
         "seed": seed,
         "speed": speed,
         "cleanup": CLEANUP.get(normalization),
-        "word_timestamps": True,
+        "word_timestamps": True,  # without times of words, for which `Planner.times_words` looks
+        **ours,
     }
+    given = {name: value for name, value in fields.items() if value is not None}
+    if latency := query.get("optimize_streaming_latency"):
+        more = {**more, "optimize_streaming_latency": latency}
+    for name in more:
+        if name in given:
+            raise invalid(name, f"{name!r} is not a field of this API, which has it under this name")
+    return validated(SpeechBody, {**more, **given})
 
 
 def theirs(error: ApiError) -> ApiError:
     """The error with the field's name as clients of this API know it."""
     name = THEIRS.get(error.param or "")
-    if name is None:
-        return error
-    message = error.message.removeprefix(f"{error.param}: ")
-    return ApiError(error.status, f"{name}: {message}", param=name, code=error.code, retry_after=error.retry_after)
+    return error if name is None else error.renamed(name)
 
 
 def ignored(found: Ignored) -> Ignored:
@@ -171,3 +162,52 @@ def error_message(error: ApiError) -> dict[str, Any]:
     """The error as a message of a socket."""
     known = theirs(error)
     return {"message": known.message, "error": known.code or known.body["error"]["type"], "code": 1008}
+
+
+@dataclass(frozen=True)
+class Characters:
+    """Characters in a row. bounds: seconds [n + 1], where each begins, and where the last ends."""
+
+    text: str
+    bounds: np.ndarray
+
+    def as_seconds(self) -> dict[str, Any]:
+        """Times in seconds, for answers over HTTP."""
+        return {
+            "characters": list(self.text),
+            "character_start_times_seconds": self.bounds[:-1].round(4).tolist(),
+            "character_end_times_seconds": self.bounds[1:].round(4).tolist(),
+        }
+
+    def as_ms(self) -> dict[str, Any]:
+        """Times for messages over WebSocket: whole milliseconds, from the first character on."""
+        ms = np.rint(1000 * self.bounds).astype(int)
+        return {
+            "chars": list(self.text),
+            "charStartTimesMs": (ms[:-1] - ms[0]).tolist(),
+            "charDurationsMs": np.diff(ms).tolist(),
+        }
+
+
+class Aligner:
+    """Gives the characters of a text once each, in order. What lies between two segments belongs to the second.
+
+    Between the places whose times are known, characters share the time evenly.
+    """
+
+    def __init__(self) -> None:
+        self.at, self.seconds = 0, 0.0  # given so far
+
+    def take(self, text: str, segments: Sequence[SegmentTiming], rest: bool = False) -> Characters:
+        """Take characters to the end of the last of these segments. rest: with what no segment has, as a line end."""
+        places = [(self.at, self.seconds)]
+        for times in segments:
+            places.append((times.start_char, times.start))
+            for word in times.words:
+                places += [(word.start_char, word.start), (word.end_char, word.end)]
+            places.append((times.end_char, times.end))
+        begin, stop = self.at, len(text) if rest else max(self.at, min(places[-1][0], len(text)))
+        positions, seconds = np.maximum.accumulate(np.array(places, float)).T
+        bounds = np.interp(np.arange(begin, stop + 1), positions, seconds)
+        self.at, self.seconds = stop, float(bounds[-1])
+        return Characters(text[begin:stop], bounds)

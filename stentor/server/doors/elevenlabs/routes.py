@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,27 +16,27 @@ from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from stentor.output.encode import CONTAINERS
-from stentor.server.backpressure import Disconnected, run_while_connected
-from stentor.server.doors.elevenlabs import lists
-from stentor.server.doors.elevenlabs.alignment import Aligner
+from stentor.server.backpressure import Disconnected
 from stentor.server.doors.elevenlabs.fields import (
+    Aligner,
     Speak,
     VoiceSettings,
-    common,
     detail,
     ignored,
     output_format,
     speech_body,
 )
-from stentor.server.errors import ApiError, failures, translate
-from stentor.server.http.authentication import XI_API_KEY
-from stentor.server.http.json_body import BodyRoute, Handler
-from stentor.server.http.responses import NoResponse, SpeechResponse
-from stentor.server.json_sse import json_bytes, json_response
-from stentor.server.speech.outcomes import Timing
+from stentor.server.errors import ApiError, failures, invalid, translate
+from stentor.server.http.bodies import BodyRoute, Handler
+from stentor.server.http.middleware import XI_API_KEY
+from stentor.server.http.responses import NoResponse, SpeechResponse, begun
+from stentor.server.limits import LIMITS
+from stentor.server.speech.fields import code_of
 from stentor.server.speech.output import RunningRequest
 from stentor.server.speech.plan import SpeechPlan
-from stentor.server.state import server
+from stentor.server.state import Server, server
+from stentor.server.voices.voice import listing, own_voices
+from stentor.server.wire_json import json_bytes, json_response
 
 
 class AudioResponse(SpeechResponse):
@@ -112,7 +114,6 @@ class OwnModels(Route):
 
 
 router = APIRouter(route_class=Route, tags=["ElevenLabs"])
-models_router = APIRouter(route_class=OwnModels)
 
 AUDIO: dict[int | str, dict[str, Any]] = {
     200: {
@@ -152,20 +153,9 @@ async def streamed_timed(request: Request, body: Speak) -> Response:
 
 
 async def _answer(request: Request, body: Speak, streaming: bool, timed: bool) -> Response:
-    s, timing = server(request), Timing()
-    watched = run_while_connected(
-        _plan(request, body, streaming, timed), request.receive, s.config.request_timeout, s.ended
-    )
-    try:  # it may wait for a model
-        plan = await watched
-    except Disconnected:
+    running = await begun(request, _plan(request, body, streaming, timed))
+    if running is None:
         return NoResponse()
-    except Exception as e:
-        error = translate(e)
-        s.metrics.count_refusal(error)
-        raise error from e
-    request.state.body.release()
-    running = RunningRequest(s, plan, timing, request.headers.get("traceparent"))
     return TimedResponse(running, body.text) if timed else AudioResponse(running)
 
 
@@ -174,7 +164,7 @@ async def _plan(request: Request, body: Speak, streaming: bool, timed: bool) -> 
     s, query = server(request), request.query_params
     output = output_format(query.get("output_format"))
     settings = body.voice_settings or VoiceSettings(speed=None)
-    given = common(
+    speech = speech_body(
         request.path_params["voice_id"],
         body.model_id,
         body.language_code,
@@ -182,17 +172,13 @@ async def _plan(request: Request, body: Speak, streaming: bool, timed: bool) -> 
         body.seed,
         settings.speed,
         body.apply_text_normalization,
+        query,
+        {**(body.model_extra or {}), **settings.unused()},
+        input=body.text,
+        timestamps="json" if timed else "none",
+        stream=streaming,
+        stream_format="audio",
     )
-    more = {**(body.model_extra or {}), **settings.unused()}
-    if latency := query.get("optimize_streaming_latency"):
-        more["optimize_streaming_latency"] = latency
-    ours = {
-        "input": body.text,
-        "timestamps": "json" if timed else "none",
-        "stream": streaming,
-        "stream_format": "audio",
-    }
-    speech = speech_body({k: v for k, v in {**given, **ours}.items() if v is not None}, more)
     if not timed or not s.planner.times_words(speech):
         speech = speech.model_copy(update={"word_timestamps": False})
     plan = await s.planner.speech(speech, request.state.request_id, streaming)
@@ -202,28 +188,101 @@ async def _plan(request: Request, body: Speak, streaming: bool, timed: bool) -> 
 @router.get("/v1/voices", responses=failures(401))
 async def voices(request: Request) -> dict[str, Any]:
     """All voices: those of the models, aliases and uploads."""
-    return {"voices": await lists.voices(server(request))}
+    return {"voices": await _voices(server(request))}
 
 
 @router.get("/v2/voices", responses=failures(400, 401))
 async def voices_by_page(
-    request: Request, search: str | None = None, page_size: int = lists.PAGE, next_page_token: str | None = None
+    request: Request, search: str | None = None, page_size: int = LIMITS.max_voices, next_page_token: str | None = None
 ) -> dict[str, Any]:
     """All voices in pages. `search` is a part of the name."""
-    found = await lists.voices(server(request))
-    return lists.page([v for v in found if (search or "").lower() in v["name"].lower()], page_size, next_page_token)
+    found = await _voices(server(request))
+    return _page([v for v in found if (search or "").lower() in v["name"].lower()], page_size, next_page_token)
 
 
 @router.get("/v1/voices/{voice_id}", responses=failures(401, 404))
 async def voice(request: Request, voice_id: str) -> dict[str, Any]:
     """One voice of the list."""
-    found = next((v for v in await lists.voices(server(request)) if v["voice_id"] == voice_id), None)
+    found = next((v for v in await _voices(server(request)) if v["voice_id"] == voice_id), None)
     if found is None:
         raise ApiError(404, f"there is no voice {voice_id[:80]!r}", param="voice_id", code="voice_not_found")
     return found
 
 
-@models_router.get("/v1/models", include_in_schema=False)
 async def models(request: Request) -> Response:
     """The models served, as ElevenLabs lists them."""
-    return json_response(lists.models(server(request)))
+    return json_response(_models(server(request)))
+
+
+router.add_api_route("/v1/models", models, include_in_schema=False, route_class_override=OwnModels)
+
+
+async def _voices(server: Server) -> list[dict[str, Any]]:
+    """The default voice, those of the models, aliases and uploads."""
+    own = own_voices(server.hosts.voices(), server.config.aliases)
+    found = await asyncio.to_thread(lambda: listing(own, server.voices.list(), details=True))
+    return [_voice(entry) for entry in found["data"]]
+
+
+def _voice(entry: dict[str, Any]) -> dict[str, Any]:
+    """ElevenLabs' Voice for an entry of our list."""
+    uploaded = entry["type"] == "uploaded"
+    return {
+        "voice_id": entry["id"],
+        "name": entry["name"],
+        "category": "cloned" if uploaded else "premade",
+        "labels": {},
+        "description": entry.get("speaker_description"),
+        "preview_url": None,
+        "available_for_tiers": [],
+        "settings": None,
+        "samples": None,
+        "high_quality_base_model_ids": [],
+        "is_owner": uploaded,
+        "created_at_unix": entry.get("created_at"),
+    }
+
+
+def _page(found: Sequence[dict[str, Any]], size: int, token: str | None) -> dict[str, Any]:
+    """A page of a list. The token of the next is where it begins."""
+    if not 1 <= size <= LIMITS.max_voices:
+        raise invalid("page_size", f"must be from 1 to {LIMITS.max_voices}")
+    if token is not None and not (token.isascii() and token.isdecimal()):
+        raise invalid("next_page_token", "must be one of an answer")
+    begin = int((token or "0")[: LIMITS.param_chars])
+    end = begin + size
+    return {
+        "voices": list(found[begin:end]),
+        "has_more": end < len(found),
+        "total_count": len(found),
+        "next_page_token": str(end) if end < len(found) else None,
+    }
+
+
+def _models(server: Server) -> list[dict[str, Any]]:
+    """Each model, and each adapter as a model."""
+    names = [(name, host) for host in server.hosts.all for name in (host.name, *host.adapters.paths)]
+    return [
+        {
+            "model_id": name,
+            "name": name,
+            "description": f"{host.spec.family} on this server" if host.known else None,
+            "can_do_text_to_speech": True,
+            "can_do_voice_conversion": False,
+            "can_be_finetuned": False,
+            "can_use_style": False,
+            "can_use_speaker_boost": False,
+            "serves_pro_voices": False,
+            "requires_alpha_access": False,
+            "token_cost_factor": 0.0,
+            "model_rates": {"character_cost_multiplier": 0.0},
+            "maximum_text_length_per_request": server.config.max_input_chars,
+            "max_characters_request_free_user": server.config.max_input_chars,
+            "max_characters_request_subscribed_user": server.config.max_input_chars,
+            "languages": [{"language_id": code_of(n), "name": n.title()} for n in host.spec.languages]
+            if host.known
+            else [],
+            "concurrency_group": "standard",
+        }
+        for name, host in names
+    ]

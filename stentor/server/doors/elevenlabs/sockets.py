@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from abc import abstractmethod
 from collections.abc import MutableMapping
 from dataclasses import replace
@@ -10,30 +11,127 @@ from typing import Any, cast
 from fastapi import APIRouter, WebSocket
 
 from stentor.errors import InvalidRequest
-from stentor.server.backpressure import run_while_connected
-from stentor.server.doors.elevenlabs.context import Context
 from stentor.server.doors.elevenlabs.fields import (
     CLEANUP,
+    Aligner,
     Input,
     Normalization,
     VoiceSettings,
-    common,
     error_message,
+    ignored,
     output_format,
-    parsed,
     speech_body,
 )
-from stentor.server.errors import ApiError, invalid, translate
+from stentor.server.errors import ApiError, invalid, translate, validated
 from stentor.server.limits import LIMITS
-from stentor.server.sessions import CloseSession
+from stentor.server.sessions import CloseSession, SocketSession, check_size, read_json, serve
+from stentor.server.speech.live_speech import LiveSpeech
+from stentor.server.speech.output import RunningRequest
 from stentor.server.speech.plan import SpeechPlan
 from stentor.server.state import Server
-from stentor.server.ws.socket import SocketSession, check_size, read_json, serve
+from stentor.speech.speaking import SpokenSegment
+from stentor.speech.timing import SegmentTiming
+from stentor.text.sentences import Segment
 
+ENOUGH = 50  # characters that try_trigger_generation needs, the least that a schedule of ElevenLabs may ask for
 router = APIRouter()
 PATH = "/v1/text-to-speech/{voice_id}"
 DEFAULT = "default"  # the context of messages that name none
 NORMALIZATION = ("auto", "on", "off")
+
+
+class Schedule:
+    """Holds text back until there is as much of it as the client's chunk_length_schedule wants. Without one, none."""
+
+    def __init__(self, lengths: list[float] | None) -> None:
+        self._lengths = list(lengths or [0])
+        self._held = ""
+
+    def write(self, text: str, trigger: bool) -> str:
+        """Text that may be spoken now. trigger: less is enough."""
+        self._held += text
+        if len(self._held) < (min(ENOUGH, self._lengths[0]) if trigger else self._lengths[0]):
+            return ""
+        if len(self._lengths) > 1:
+            del self._lengths[0]
+        return self.take()
+
+    def take(self) -> str:
+        """All text that is held."""
+        text, self._held = self._held, ""
+        return text
+
+    @property
+    def size(self) -> int:
+        """Characters that are held."""
+        return len(self._held)
+
+
+class Context(LiveSpeech):
+    """Text until the client closes it. name: that of the client, None where a socket has one text."""
+
+    def __init__(self, owner: InputSession, plan: SpeechPlan, name: str | None, lengths: list[float] | None) -> None:
+        """lengths: of the client's chunk_length_schedule."""
+        id, cleanup = f"{owner.id}-{owner.count}", CLEANUP.get(owner.normalization)
+        super().__init__(owner.server, plan, id, cleanup=cleanup, traceparent=owner.traceparent)
+        self.owner, self.name = owner, name
+        # auto: each message is spoken at once, as it says the client, who sends whole phrases
+        self.auto = owner.query.get("auto_mode", "false").lower() == "true"
+        self.schedule = Schedule(None if self.auto else lengths)
+        self.aligner = Aligner()
+        self.closed = False  # nothing more is written
+
+    @property
+    def size(self) -> int:
+        """Characters written so far."""
+        return len(self.feed.text) + self.schedule.size
+
+    def write(self, text: str, trigger: bool, flush: bool) -> None:
+        """Take text, and speak what the schedule lets pass. flush: all of it."""
+        ready = self.schedule.write(text, trigger)
+        if flush or (self.auto and text.strip()):
+            self.feed.flush(ready + self.schedule.take())
+        elif ready:
+            self.feed.write(ready)
+
+    def close(self) -> None:
+        """Nothing follows: speak the rest."""
+        if not self.closed:
+            self.closed = True
+            self.feed.end(self.schedule.take())
+
+    # -- to the client --
+
+    def segment_begins(self, index: int, segment: Segment) -> None:
+        return
+
+    def audio(self, data: bytes) -> None:
+        self._send(base64.b64encode(data).decode(), None)
+
+    def segment_ends(self, index: int, times: SegmentTiming, current: SpokenSegment) -> None:
+        """Its characters' times. They count from the end of the characters before, as ElevenLabs counts."""
+        characters = self.aligner.take(self.feed.text, [times])
+        if characters.text:
+            self._send("", characters.as_ms())
+
+    def _send(self, audio: str, alignment: dict[str, Any] | None) -> None:
+        self.message(audio=audio, isFinal=None, alignment=alignment, normalizedAlignment=alignment)
+
+    def failure(self, error: ApiError) -> None:
+        self.closed = True
+        self.feed.end()
+        self.owner.failed(self, error)
+
+    def end(self, running: RunningRequest | None) -> None:
+        if not self.failed:
+            known = {**self.plan.output.marks.as_json(), **ignored(self.plan.ignored).as_json()}
+            self.message(audio=None, isFinal=True, **known)
+            self.owner.ended(self)
+
+    def message(self, **body: Any) -> None:
+        """Queue a message, with the context's name if it has one."""
+        named = {} if self.name is None else {"contextId": self.name}
+        self.owner.out.json({**body, **named}, audio=bool(body.get("audio")))
 
 
 @router.websocket(PATH + "/stream-input")
@@ -57,7 +155,7 @@ class InputSession(SocketSession):
         self.count = 0
         self.contexts: dict[str, Context] = {}  # those that are not finished
         self.named: Any = None  # the context of the message that is being taken, as the client calls it
-        self.planned: tuple[dict[str, Any], SpeechPlan] | None = None  # for the settings that came last
+        self.plan: tuple[dict[str, Any], SpeechPlan] | None = None  # for the settings that came last
 
     @property
     def busy(self) -> bool:
@@ -78,7 +176,7 @@ class InputSession(SocketSession):
         value = read_json(message)
         check_size(message, "the message")
         self.named = value.get("context_id") if isinstance(value, dict) else None
-        await self.take(parsed(value))
+        await self.take(validated(Input, value))
         self.named = None
 
     @abstractmethod
@@ -98,17 +196,7 @@ class InputSession(SocketSession):
         settings = message.voice_settings or VoiceSettings(speed=None)
         plan = await self._plan(settings, message.unused())
         schedule = message.generation_config
-        context = Context(
-            self,
-            self.server,
-            plan,
-            f"{self.id}-{self.count}",
-            name,
-            CLEANUP.get(self._normalization()),
-            None if schedule is None else schedule.chunk_length_schedule,
-            self.query.get("auto_mode", "false").lower() == "true",
-            self.traceparent,
-        )
+        context = Context(self, plan, name, None if schedule is None else schedule.chunk_length_schedule)
         self.count += 1
         self.contexts[name or DEFAULT] = context
         self.begin(context.speak())
@@ -118,47 +206,44 @@ class InputSession(SocketSession):
         """Give a context a message's text. What only the first message may set is noted in the others."""
         text, limit = message.text or "", self.config.max_input_chars
         if not first:
-            self._note_unused(context, message)
+            for name in message.unused():
+                context.plan.ignored.field(name, "is not a field of these messages")
+            for name in ("voice_settings", "generation_config"):
+                if name in message.model_fields_set:
+                    context.plan.ignored.field(name, "counts in the first message")
         if context.size + len(text) > limit:
             raise invalid("text", f"the text has more than {limit} characters", "text_too_long")
         context.write(text, message.try_trigger_generation, message.flush)
-
-    def _note_unused(self, context: Context, message: Input) -> None:
-        for name in message.unused():
-            context.plan.ignored.field(name, "is not a field of these messages")
-        for name in ("voice_settings", "generation_config"):
-            if name in message.model_fields_set:
-                context.plan.ignored.field(name, "counts in the first message")
 
     async def _plan(self, settings: VoiceSettings, unused: dict[str, Any]) -> SpeechPlan:
         given = {**unused, **settings.unused()}
         more = {n: v if isinstance(v, str | int | float) else "" for n, v in given.items()}  # no option is nested
         asked = {"speed": settings.speed, **more}
-        if self.planned is None or self.planned[0] != asked:
+        if self.plan is None or self.plan[0] != asked:
             output = output_format(self.query.get("output_format"))
             seed = self.query.get("seed", "")
             if seed and not (seed.isascii() and seed.isdecimal()):
                 raise invalid("seed", "must be a whole number")
-            shared = common(
+            body = speech_body(
                 self.ws.path_params["voice_id"],
                 self.query.get("model_id"),
                 self.query.get("language_code"),
                 output,
                 int(seed[: LIMITS.param_chars]) if seed else None,
                 settings.speed,
-                self._normalization(),
+                self.normalization,
+                self.query,
+                more,
+                input="",
             )
-            if latency := self.query.get("optimize_streaming_latency"):
-                more["optimize_streaming_latency"] = latency
-            body = speech_body({"input": "", **{k: v for k, v in shared.items() if v is not None}}, more)
-            planned = self.server.planner.live(body, self.id, self.server.planner.times_words(body))
-            limit, ended = self.config.request_timeout, self.server.ended
-            plan = await run_while_connected(planned, self.incoming.ahead, limit, ended)
+            plan = await self.planned(body, self.server.planner.times_words(body))
             plan = replace(plan, output=replace(plan.output, bit_rate=output.bit_rate))
-            self.planned = asked, plan
-        return self.planned[1]
+            self.plan = asked, plan
+        return self.plan[1]
 
-    def _normalization(self) -> Normalization:
+    @property
+    def normalization(self) -> Normalization:
+        """How the query has text cleaned. ApiError for what it cannot say."""
         given = self.query.get("apply_text_normalization", "auto").lower()
         if given not in NORMALIZATION:
             raise invalid("apply_text_normalization", f"must be one of {', '.join(NORMALIZATION)}")

@@ -1,14 +1,20 @@
-"""One response of a Realtime session, and the events that its client gets."""
+"""Settings of a Realtime session, in the shape of the API and in that of its beta, items of its conversation, and a
+response, which speaks them and makes one."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
-from typing import Any
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
 
-from stentor.server.doors.realtime.conversation import Item, new_id
-from stentor.server.doors.realtime.settings import Settings
-from stentor.server.errors import ApiError
+from pydantic import Field
+
+from stentor.output.encode import CONTAINERS
+from stentor.server.errors import ApiError, invalid, validated
+from stentor.server.limits import LIMITS
+from stentor.server.schemas import Body, Ignored, Shared, Text, VoiceId
 from stentor.server.speech.live_speech import LiveSpeech
 from stentor.server.speech.output import RunningRequest
 from stentor.server.speech.plan import SpeechPlan
@@ -17,8 +23,251 @@ from stentor.speech.speaking import SpokenSegment
 from stentor.speech.timing import SegmentTiming
 from stentor.text.sentences import Segment
 
+FORMATS = {"pcm16": "pcm", "g711_ulaw": "ulaw", "g711_alaw": "alaw"}  # of the beta, and what we call them
+TYPES = {"audio/pcm": "pcm", "audio/pcmu": "ulaw", "audio/pcma": "alaw"}
+RATE = 24_000  # Hz of pcm where a client says nothing
+Modalities = list[Literal["text", "audio"]]
+OURS = ("type", "object", "id", "model", "expires_at")  # what a session tells itself, and a client may send back
+
+
+Note = Annotated[str, Field(max_length=LIMITS.note_chars)]
+TEXTS = ("input_text", "output_text", "text")
+Name = Annotated[str, Field(min_length=1, max_length=LIMITS.name_chars)]
 Send = Callable[..., None]
 """send(type, audio=..., **fields) queues an event."""
+
+
+class Format(Body):
+    """How audio is sent."""
+
+    type: Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
+    rate: int | None = Field(None, ge=8000, le=48000, description="of pcm; OpenAI's is 24000")
+
+
+class Output(Body):
+    """audio.output of a session or a response."""
+
+    format: Format | None = None
+    voice: str | VoiceId | None = None
+    speed: float | None = Field(None, ge=0.25, le=4.0)
+
+
+class Audio(Body):
+    output: Output | None = None
+
+
+class Given(Body):
+    """A session of session.update, or a response of response.create. The beta has no `audio`."""
+
+    instructions: Text | None = None
+    audio: Audio | None = None
+    output_modalities: Modalities | None = None
+    modalities: Modalities | None = None
+    voice: str | VoiceId | None = None
+    output_audio_format: Literal["pcm16", "g711_ulaw", "g711_alaw"] | None = None
+    speed: float | None = Field(None, ge=0.25, le=4.0)
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+
+    def unused(self) -> Iterator[str]:
+        """Fields that mean nothing for speech from text."""
+        yield from (name for name in self.model_extra or {} if name not in OURS)
+        audio = self.audio or Audio()
+        yield from (f"audio.{name}" for name in audio.model_extra or {})
+        yield from (f"audio.output.{name}" for name in (audio.output or Output(speed=None)).model_extra or {})
+
+
+class GivenResponse(Given):
+    """A response of response.create. input: what it speaks in place of the conversation."""
+
+    conversation: Literal["auto", "none"] = "auto"
+    input: list[Any] | None = Field(None, max_length=LIMITS.conversation_items)
+    metadata: Annotated[dict[Note, Note], Field(max_length=LIMITS.metadata_items)] | None = None
+
+
+def unsupported(what: str, param: str | None = None) -> ApiError:
+    """Error for what this API can do elsewhere, and not here."""
+    return ApiError(400, f"{what}: this server speaks text, and does nothing else", param=param, code="unsupported")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How responses are spoken. model: as the client named it."""
+
+    model: str | None = None
+    voice: str = "default"
+    speed: float = 1.0
+    instructions: str = ""
+    format: str = "pcm"
+    rate: int = RATE
+
+    def updated(self, given: Given, ignored: Ignored) -> Settings:
+        """These with what a client gives. ApiError for what is no speech from text."""
+        if given.tools:
+            raise unsupported("tools", "tools")
+        for name in ("output_modalities", "modalities"):
+            wanted = getattr(given, name)
+            if wanted is not None and "audio" not in wanted:
+                raise unsupported(f"{name} without audio", name)
+        for name in given.unused():
+            ignored.field(name, "means nothing for speech from text")
+        output = (given.audio.output if given.audio else None) or Output(speed=None)
+        voice = output.voice or given.voice
+        speed = output.speed or given.speed
+        found: dict[str, Any] = {
+            "voice": voice.id if isinstance(voice, VoiceId) else voice,
+            "speed": speed,
+            "instructions": given.instructions,
+            **_format(output.format, given.output_audio_format),
+        }
+        return replace(self, **{k: v for k, v in found.items() if v is not None})
+
+    def body(self) -> Shared:
+        """Make a request of ours. ApiError for what that does not take."""
+        return validated(
+            Shared,
+            {
+                "model": self.model,
+                "voice": self.voice,
+                "speed": self.speed,
+                "instructions": self.instructions or None,
+                "response_format": self.format,
+                "sample_rate": self.rate,
+            },
+        )
+
+    def session(self, id: str, model: str, beta: bool) -> dict[str, Any]:
+        """The session as a client reads it."""
+        shared: dict[str, Any] = {
+            "id": id,
+            "object": "realtime.session",
+            "model": model,
+            "instructions": self.instructions,
+        }
+        shared |= {"tools": [], "tool_choice": "none"}
+        if beta:
+            format = next(name for name, ours in FORMATS.items() if ours == self.format)
+            more = {"input_audio_format": "pcm16", "output_audio_format": format, "turn_detection": None}
+            return {**shared, "modalities": ["audio", "text"], "voice": self.voice, "speed": self.speed, **more}
+        output = {**self.response_audio()["output"], "speed": self.speed}
+        return {
+            **shared,
+            "type": "realtime",
+            "output_modalities": ["audio"],
+            "audio": {"input": {"turn_detection": None}, "output": output},
+        }
+
+    def response_audio(self) -> dict[str, Any]:
+        """`audio` of a response."""
+        type = next(name for name, ours in TYPES.items() if ours == self.format)
+        rate = {"rate": self.rate} if self.format == "pcm" else {}
+        return {"output": {"format": {"type": type, **rate}, "voice": self.voice}}
+
+
+def _format(format: Format | None, beta: str | None) -> dict[str, Any]:
+    """Our format and its rate. None where the client says nothing."""
+    if format is None and beta is None:
+        return {}
+    found = FORMATS[beta or "pcm16"] if format is None else TYPES[format.type]
+    if found != "pcm":
+        return {"format": found, "rate": CONTAINERS[found].rates[0]}
+    return {"format": found, "rate": RATE if format is None or format.rate is None else format.rate}
+
+
+def new_id(kind: str) -> str:
+    """An id such as item_0123456789abcdef."""
+    return f"{kind}_{secrets.token_hex(8)}"
+
+
+class Part(Body):
+    """One part of a message. Only text is taken."""
+
+    type: str
+    text: Text | None = None
+
+
+class GivenItem(Body):
+    """An item that a client writes, or names by its id."""
+
+    id: Name | None = None
+    type: str = "message"
+    role: Literal["user", "assistant", "system"] = "user"
+    content: list[Part] = Field(default_factory=list, max_length=LIMITS.conversation_items)
+
+
+@dataclass(eq=False)
+class Item:
+    """A message. spoken: whether it has been, or is what was spoken. response: that made it, if one did."""
+
+    id: str
+    role: str
+    text: str
+    spoken: bool = False
+    status: str = "completed"
+    response: SpokenResponse | None = field(default=None, repr=False)
+
+    def as_dict(self, beta: bool) -> dict[str, Any]:
+        """The item as a client reads it. Audio is not kept."""
+        if self.response is not None:
+            content = [{"type": "audio" if beta else "output_audio", "transcript": self.text}]
+        else:
+            kind = "input_text" if self.role == "user" else "text" if beta else "output_text"
+            content = [{"type": kind, "text": self.text}]
+        shared = {"id": self.id, "object": "realtime.item", "type": "message", "status": self.status}
+        return {**shared, "role": self.role, "content": content if self.text else []}
+
+
+def an_object(value: Any, param: str) -> Mapping[str, Any]:
+    """A value that is an object. ApiError if it is none."""
+    if not isinstance(value, Mapping):
+        raise invalid(param, "must be an object")
+    return value
+
+
+def given_item(value: Any, param: str = "item") -> Item:
+    """A message that a client writes. ApiError for what is not text to speak."""
+    given = validated(GivenItem, an_object(value, param))
+    if given.type != "message":
+        raise unsupported(f"items of type {given.type[:80]!r}", f"{param}.type")
+    if given.role == "system":
+        raise unsupported("messages of the system (instructions of the session say how to speak)", f"{param}.role")
+    for part in given.content:
+        if part.type not in TEXTS:
+            raise unsupported(f"content of type {part.type[:80]!r}", f"{param}.content")
+    return Item(given.id or new_id("item"), given.role, "".join(part.text or "" for part in given.content))
+
+
+class Conversation:
+    """Items in their order. The oldest are forgotten."""
+
+    def __init__(self) -> None:
+        self.id = new_id("conv")
+        self.items: list[Item] = []
+
+    def add(self, item: Item, after: str | None = None) -> str | None:
+        """Add an item, at the end if no other is named. Returns the id of the one before it."""
+        if any(known.id == item.id for known in self.items):
+            raise invalid("item.id", f"there is an item {item.id!r} already", "item_exists")
+        at = len(self.items) if after is None else 0 if after == "root" else self.items.index(self.find(after)) + 1
+        self.items.insert(at, item)
+        before = self.items[at - 1].id if at else None
+        if len(self.items) > LIMITS.conversation_items:
+            del self.items[0]
+        return before
+
+    def find(self, id: Any, param: str = "item_id") -> Item:
+        """The item of an id. ApiError 404 if there is none."""
+        found = next((item for item in self.items if item.id == id), None)
+        if found is None:
+            raise ApiError(404, f"{param}: there is no item {str(id)[:80]!r}", param=param, code="item_not_found")
+        return found
+
+    def take_unspoken(self) -> str:
+        """The text of the messages that have not been spoken, which counts as spoken from now on."""
+        waiting = [item for item in self.items if not item.spoken]
+        for item in waiting:
+            item.spoken = True
+        return "\n".join(item.text for item in waiting)
 
 
 class SpokenResponse(LiveSpeech):

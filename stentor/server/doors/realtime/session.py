@@ -9,18 +9,23 @@ from typing import Any
 
 from fastapi import APIRouter, WebSocket
 
-from stentor.server.backpressure import run_while_connected
-from stentor.server.doors.realtime import conversation
-from stentor.server.doors.realtime.conversation import Conversation, new_id
-from stentor.server.doors.realtime.response import SpokenResponse
-from stentor.server.doors.realtime.settings import Given, GivenResponse, Settings, parsed, unsupported
-from stentor.server.errors import ApiError, clipped, invalid
-from stentor.server.ignored import Ignored
+from stentor.server.doors.realtime.response import (
+    Conversation,
+    Given,
+    GivenResponse,
+    Settings,
+    SpokenResponse,
+    an_object,
+    given_item,
+    new_id,
+    unsupported,
+)
+from stentor.server.errors import ApiError, clipped, invalid, validated
 from stentor.server.limits import LIMITS
-from stentor.server.sessions import CloseSession
+from stentor.server.schemas import Ignored
+from stentor.server.sessions import CloseSession, SocketSession, check_size, read_json, serve
 from stentor.server.speech.plan import SpeechPlan
 from stentor.server.state import Server
-from stentor.server.ws.socket import SocketSession, check_size, read_json, serve
 
 router = APIRouter()
 
@@ -52,7 +57,7 @@ class RealtimeSession(SocketSession):
         self.subprotocol = "realtime" if "realtime" in offered else None
         self.beta = "realtime=v1" in ws.headers.get("openai-beta", "") or "openai-beta.realtime-v1" in offered
         self.settings = Settings(model=ws.query_params.get("model") or None)
-        self.planned: tuple[Settings, SpeechPlan] | None = None  # for the settings that were asked for last
+        self.plan: tuple[Settings, SpeechPlan] | None = None  # for the settings that were asked for last
         self.conversation = Conversation()
         self.active: tuple[SpokenResponse, asyncio.Task[None]] | None = None
         self.event_id: str | None = None  # of the event that is being handled
@@ -61,10 +66,6 @@ class RealtimeSession(SocketSession):
     @property
     def busy(self) -> bool:
         return self.active is not None
-
-    @property
-    def patience(self) -> tuple[float, str]:
-        return self.config.ws_idle_seconds, "idle_timeout"
 
     async def open(self) -> None:
         await super().open()
@@ -121,14 +122,14 @@ class RealtimeSession(SocketSession):
 
     async def _update(self, value: Mapping[str, Any]) -> None:
         ignored = Ignored(self.config.strict)
-        wanted = self.settings.updated(parsed(Given, value.get("session"), "session"), ignored)
+        wanted = self.settings.updated(validated(Given, an_object(value.get("session"), "session")), ignored)
         plan = await self._plan(wanted)
         self.settings = wanted
         self.send("session.updated", session={**self._session(plan.host.name), **ignored.as_json()})
 
     def _create_item(self, value: Mapping[str, Any]) -> None:
-        item = conversation.parsed(value.get("item"))
-        self._check_length(item.text)
+        item = given_item(value.get("item"))
+        self.check_length(item.text)
         after = value.get("previous_item_id")
         before = self.conversation.add(item, after)
         for name in ("created",) if self.beta else ("added", "done"):
@@ -156,13 +157,13 @@ class RealtimeSession(SocketSession):
         if self.active is not None:
             told = "a response is being spoken: wait for response.done, or cancel it"
             raise ApiError(409, told, code="conversation_already_has_active_response")
-        given, ignored = parsed(GivenResponse, value, "response"), Ignored(self.config.strict)
+        given, ignored = validated(GivenResponse, an_object(value, "response")), Ignored(self.config.strict)
         inside = given.conversation == "auto"
         wanted = self.settings.updated(given, ignored)
         texts = None if given.input is None else self._inputs(given.input)
         plan = await self._plan(wanted)
         text = self.conversation.take_unspoken() if texts is None else "\n".join(texts)
-        self._check_length(text)
+        self.check_length(text)
         if not text.strip():
             raise ApiError(400, "there is no text to speak: create an item with some first", code="no_text")
         id = f"{self.id}-{self.count}"
@@ -189,7 +190,7 @@ class RealtimeSession(SocketSession):
             if isinstance(item, Mapping) and item.get("type") == "item_reference":
                 found.append(self.conversation.find(item.get("id"), "response.input"))
             else:
-                found.append(conversation.parsed(item, "response.input"))
+                found.append(given_item(item, "response.input"))
         return [item.text for item in found]
 
     async def _cancel(self, id: Any) -> None:
@@ -207,14 +208,7 @@ class RealtimeSession(SocketSession):
 
     async def _plan(self, wanted: Settings) -> SpeechPlan:
         """The plan for these settings. It may wait for a model."""
-        if self.planned is None or self.planned[0] != wanted:
-            words = self.server.planner.knows_words(wanted.body())
-            planned = self.server.planner.live(wanted.body(), self.id, words)
-            limit, ended = self.config.request_timeout, self.server.ended
-            self.planned = wanted, await run_while_connected(planned, self.incoming.ahead, limit, ended)
-        return self.planned[1]
-
-    def _check_length(self, text: str) -> None:
-        limit = self.config.max_input_chars
-        if len(text) > limit:
-            raise invalid("text", f"has {len(text)} characters, at most {limit}", "text_too_long")
+        if self.plan is None or self.plan[0] != wanted:
+            body = wanted.body()
+            self.plan = wanted, await self.planned(body, self.server.planner.knows_words(body))
+        return self.plan[1]

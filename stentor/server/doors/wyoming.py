@@ -1,40 +1,138 @@
-"""A connection of a Wyoming client: it asks what there is, and has text spoken, at once or while it is written."""
+"""Wyoming, the protocol of Home Assistant's voice services, over TCP: a client asks what there is, and has text
+spoken, at once or while it is written.
+
+Events on the wire have bounds here. The reader of the package `wyoming` takes whatever length it is told. The protocol
+has no keys, so it is not served beside `--api-key`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import secrets
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+import orjson
+from pydantic import Field
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
 from wyoming.error import Error
 from wyoming.event import Event
-from wyoming.info import Describe, SelectProgram
+from wyoming.info import Attribution, Describe, Info, SelectProgram, TtsProgram, TtsVoice
 from wyoming.ping import Ping, Pong
 from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop, SynthesizeStopped
 
+import stentor
 from stentor.errors import InvalidRequest
-from stentor.server.backpressure import Disconnected
-from stentor.server.doors.wyoming import frames
-from stentor.server.doors.wyoming.info import info
-from stentor.server.errors import ApiError, from_pydantic, invalid, translate
-from stentor.server.ignored import Ignored
+from stentor.server.backpressure import Disconnected, Outbox
+from stentor.server.errors import ApiError, invalid, translate, validated
+from stentor.server.http.middleware import write_access
 from stentor.server.limits import LIMITS
-from stentor.server.schemas import Body, Shared, Text
-from stentor.server.sessions import CloseSession, Outbox, Session
+from stentor.server.logs import REQUEST_ID
+from stentor.server.model_hosts import ModelHost
+from stentor.server.schemas import Body, Ignored, Shared, Text
+from stentor.server.sessions import CloseSession, Session, counted, refusal
+from stentor.server.speech.fields import code_of, codes
 from stentor.server.speech.live_speech import LiveSpeech
 from stentor.server.speech.output import RunningRequest
 from stentor.server.speech.plan import SpeechPlan
 from stentor.server.state import Server
+from stentor.server.voices.voice import own_voices
 from stentor.speech.speaking import SpokenSegment
 from stentor.speech.timing import SegmentTiming
 from stentor.text.sentences import Segment
 
+log = logging.getLogger("stentor.server")
+
+MAX_BYTES = LIMITS.ws_message_kib << 10  # of the line of an event, of its data, and of its payload
+SOURCE = Attribution("stentor", "")
 MAX_WAITING = LIMITS.ws_waiting  # texts that wait for the one that is being spoken
 FIRST_SECONDS = LIMITS.ws_config_seconds  # for the first event
 PCM = {"width": 2, "channels": 1}  # bytes of a sample
+
+
+async def read(reader: asyncio.StreamReader) -> Event | None:
+    """The next event, None at the end. A payload is passed over. ApiError says what is wrong, after which nothing more
+    can be read. The reader's limit bounds the line."""
+    try:
+        line = await reader.readline()
+        if not line:
+            return None
+        head = _object(line)
+        data = head.get("data") or {}
+        if not isinstance(data, dict):
+            raise _malformed("its data must be an object")
+        if size := _size(head, "data_length"):
+            data |= _object(await reader.readexactly(size))
+        if size := _size(head, "payload_length"):
+            await reader.readexactly(size)
+    except ValueError:  # asyncio's, for a line beyond the limit
+        raise ApiError(413, f"an event is larger than {LIMITS.ws_message_kib} KiB", code="message_too_large") from None
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+    kind = head.get("type")
+    if not isinstance(kind, str):
+        raise _malformed("it has no type")
+    return Event(kind, data)
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:  # a ValueError too
+        raise _malformed("it is not valid JSON") from None
+    if not isinstance(value, dict):
+        raise _malformed("it is not a JSON object")
+    return value
+
+
+def _size(head: dict[str, Any], name: str) -> int:
+    size = head.get(name) or 0
+    if not isinstance(size, int) or size < 0:
+        raise _malformed(f"{name} must be a whole number")
+    if size > MAX_BYTES:
+        told = f"{name} is more than {LIMITS.ws_message_kib} KiB"
+        raise ApiError(413, told, code="message_too_large")
+    return size
+
+
+def _malformed(why: str) -> ApiError:
+    return ApiError(400, f"this is not an event of Wyoming: {why}", code="invalid_message")
+
+
+def encoded(event: Event) -> bytes:
+    """An event as it is sent."""
+    data = orjson.dumps(event.data) if event.data else b""
+    payload = event.payload or b""
+    head = {"type": event.type, "data_length": len(data), "payload_length": len(payload)}
+    return orjson.dumps({k: v for k, v in head.items() if v}) + b"\n" + data + payload
+
+
+def info(server: Server) -> Info:
+    """A program for each model. ApiError 503 while one has not been loaded yet. It reads the folder of voices."""
+    return Info(tts=[_program(server, host) for host in server.hosts.all])
+
+
+def _program(server: Server, host: ModelHost) -> TtsProgram:
+    spec = host.spec
+    names = dict.fromkeys(own_voices(spec.voices, server.config.aliases), "")
+    if spec.takes_reference or spec.speaker_size:
+        names |= {v.name: v.description or "" for v in server.voices.list() if v.name not in names}
+    languages = [code_of(name) for name in spec.languages] or codes()  # without a list, the model takes any
+    voices = [
+        TtsVoice(name, SOURCE, True, about or name, stentor.__version__, languages) for name, about in names.items()
+    ]
+    return TtsProgram(
+        host.name,
+        SOURCE,
+        True,
+        f"stentor {spec.family}",
+        stentor.__version__,
+        voices,
+        supports_synthesize_streaming=True,
+    )
 
 
 class Voice(Body):
@@ -141,15 +239,12 @@ class WyomingSession(Session):
 
     async def _read_events(self) -> None:
         """Read on while an event is handled or text is spoken, so that it is known when the client leaves."""
-        while (event := await self._read_event()) is not None:
-            await self.events.put(event)
-        raise CloseSession(1000)
-
-    async def _read_event(self) -> Event | None:
         try:
-            return await frames.read(self.reader)
+            while (event := await read(self.reader)) is not None:
+                await self.events.put(event)
         except ApiError as e:
             raise CloseSession(1008, e) from e
+        raise CloseSession(1000)
 
     async def receive(self) -> Event:
         event = await self.events.get()
@@ -170,7 +265,7 @@ class WyomingSession(Session):
 
     def send(self, event: Event, audio: bool = False) -> None:
         """Queue an event."""
-        self.out.put(frames.encoded(event), audio)
+        self.out.put(encoded(event), audio)
 
     def report(self, error: ApiError) -> None:
         self.send(Error(error.message, error.code).event())
@@ -180,8 +275,6 @@ class WyomingSession(Session):
     async def handle(self, message: Event) -> None:
         try:
             await self._handle(message)
-        except ValidationError as e:
-            raise CloseSession(1008, from_pydantic(e)) from None
         except (ApiError, InvalidRequest, TimeoutError) as e:
             raise CloseSession(1008, translate(e)) from e
 
@@ -196,14 +289,14 @@ class WyomingSession(Session):
             self.model = self.server.hosts.named(str(data.get("name"))).name
         elif Synthesize.is_type(kind):
             if self.writing is None:  # else it repeats what came bit by bit, for servers that do not take that
-                whole = Whole.model_validate(data)
-                self._check_length(whole.text)
+                whole = validated(Whole, data)
+                self.check_length(whole.text)
                 (await self._begin(whole, bit_by_bit=False)).feed.end(whole.text)
         elif SynthesizeStart.is_type(kind):
             self._end_writing()
-            self.writing = await self._begin(Start.model_validate(data), bit_by_bit=True)
+            self.writing = await self._begin(validated(Start, data), bit_by_bit=True)
         elif SynthesizeChunk.is_type(kind):
-            self._append(Chunk.model_validate(data).text)
+            self._append(validated(Chunk, data).text)
         elif SynthesizeStop.is_type(kind):
             self._end_writing()
         # others are of other services, and the protocol wants them dropped
@@ -211,18 +304,13 @@ class WyomingSession(Session):
     def _append(self, text: str) -> None:
         if self.writing is None:
             raise invalid("type", "synthesize-chunk needs synthesize-start before it")
-        self._check_length(self.writing.feed.text + text)
+        self.check_length(self.writing.feed.text + text)
         self.writing.feed.write(text)
 
     def _end_writing(self) -> None:
         if self.writing is not None:
             self.writing.feed.end()
             self.writing = None
-
-    def _check_length(self, text: str) -> None:
-        limit = self.config.max_input_chars
-        if len(text) > limit:
-            raise invalid("text", f"has {len(text)} characters, at most {limit}", "text_too_long")
 
     async def _begin(self, start: Start, bit_by_bit: bool) -> Spoken:
         """A text in its turn."""
@@ -232,7 +320,7 @@ class WyomingSession(Session):
         for name in [*(start.model_extra or {}), *(["context"] if start.context else [])]:
             ignored.field(name, "means nothing for speech from text")
         voice = {} if named is None else {"voice": named.name, "speaker": named.speaker, "language": named.language}
-        body = Shared.model_validate({"model": self.model, "response_format": "pcm", **voice})
+        body = validated(Shared, {"model": self.model, "response_format": "pcm", **voice})
         async with asyncio.timeout(self.config.request_timeout):
             plan = await self.server.planner.live(body, self.id, word_timestamps=False)
         plan.ignored.extend(ignored)
@@ -250,3 +338,59 @@ class WyomingSession(Session):
             finally:
                 self.speaking = False
                 self.last_active = time.monotonic()
+
+
+@asynccontextmanager
+async def listening(server: Server) -> AsyncIterator[None]:
+    """Take clients inside, until the server drains. OSError: the port cannot be had."""
+    config, sessions = server.config, set[asyncio.Task[None]]()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        sessions.add(task)
+        id, began, status = "req-" + secrets.token_hex(12), time.monotonic(), 500
+        REQUEST_ID.set(id)
+        try:
+            status = await _serve(server, id, reader, writer)
+        finally:
+            sessions.discard(task)
+            writer.transport.abort()  # what was to be sent has been sent, or the client does not read it
+            if config.log_requests:
+                scope = {"method": "WYOMING", "path": "/", "client": writer.get_extra_info("peername")}
+                write_access(scope, status, time.monotonic() - began)
+
+    async def drained() -> None:
+        await server.drain.wait()
+        listener.close()
+
+    reuse_port = True if config.api_processes > 1 else None
+    listener = await asyncio.start_server(
+        connected, config.host, config.wyoming_port, limit=MAX_BYTES, reuse_port=reuse_port
+    )
+    server.wyoming_port = listener.sockets[0].getsockname()[1]
+    log.info("Wyoming on tcp://%s:%d", config.host, server.wyoming_port)
+    draining = asyncio.create_task(drained())
+    try:
+        yield
+    finally:  # sessions have ended by themselves once the server drains
+        left = [*sessions, draining]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        listener.close()
+
+
+async def _serve(server: Server, id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
+    """Run a session. Returns a status of HTTP for the log."""
+    session = WyomingSession(server, id, reader, writer)
+    refused = refusal(server)
+    if refused is None:
+        with counted(server, session):
+            await session.run()
+        return 200
+    session.report(refused)
+    async with asyncio.timeout(server.limits.flush_seconds):
+        await session.out.flush()
+        await session.hang_up(1008, "")
+    return refused.status

@@ -1,17 +1,32 @@
-"""JSON of clients, read by orjson. It refuses half a surrogate pair, which strings of browsers may hold: we do not."""
+"""JSON on the wire, by orjson. It refuses half a surrogate pair, which strings of browsers may hold: we do not."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import orjson
+from starlette.responses import Response
 
 from stentor.arguments import mend_unicode
 from stentor.untrusted import Unreadable, parse_json
 
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def json_bytes(value: Any) -> bytes:
+    return orjson.dumps(value)
+
+
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(json_bytes(value), status, headers, media_type="application/json")
+
+
+def event(name: str, value: Mapping[str, Any]) -> bytes:
+    """One server-sent event."""
+    return b"event: " + name.encode() + b"\ndata: " + json_bytes({"type": name, **value}) + b"\n\n"
 
 
 def may_hold_halves(text: str) -> bool:

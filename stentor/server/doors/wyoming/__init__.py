@@ -1,1 +1,0 @@
-"""Wyoming, the protocol of Home Assistant's voice services, over TCP."""
