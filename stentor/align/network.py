@@ -62,7 +62,7 @@ class Network:
     def _block(self, x: np.ndarray, i: int, dilation: int) -> np.ndarray:
         w, n = self._weights, len(x)
         seen = np.concatenate((self._before[i], x))
-        self._before[i] = seen[len(seen) - len(self._before[i]) :]
+        self._before[i] = seen[len(seen) - len(self._before[i]) :].copy()  # a view would keep the whole chunk
         taps = w[f"blocks.{i}.taps"]
         y = taps[KERNEL] + sum(seen[k * dilation : k * dilation + n] * taps[k] for k in range(KERNEL))
         hidden = _normal(y) @ w[f"blocks.{i}.rise.weight"] + w[f"blocks.{i}.rise.bias"]
