@@ -20,7 +20,7 @@ import stentor.models
 from stentor.errors import CheckpointError
 
 GROUP, OWN = "stentor.families", "stentor"
-SEAM = 2
+SEAM = 3
 """Version of what families may use. It grows when something there is removed or changed, not when something is added.
 A package names the version that it was written for as its own SEAM."""
 FACTS = ("ARCHITECTURES", "DUMMIES", "FILES", "TENSORS", "FOLDERS", "UNUSED_FILES")

@@ -68,8 +68,8 @@ from benchmarks.engine.step import TEXT, Bench
 from benchmarks.timing import machine_speed, milliseconds
 from stentor.engine.scheduling.sequence import Place
 from stentor.engine.stream import Chunk, StreamEvent
+from stentor.layers.configs import StackConfig
 from stentor.layers.quantized import LARGEST
-from stentor.layers.transformer import StackConfig
 
 PARTS = {"engine": 80.0, "products": 85.0, "deterministic": 45.0, "voxcpm2": 60.0, "workspace": 25.0}
 """The parts in their order, and seconds that each may take while others wait."""

@@ -37,10 +37,11 @@ from stentor.kernels.cuda_cpp.launch import SOURCES, architecture, compiler
 from stentor.kernels.cuda_cpp.product import ClusterTile, Product, WeightType
 from stentor.kernels.hopper_gemm import Operands, launch
 from stentor.layers.attention import full
+from stentor.layers.configs import StackConfig
 from stentor.layers.qk_norm_rope import RopePositions
 from stentor.layers.quantized import dequantize, quantize, quantized_linear
 from stentor.layers.rope import Rope, angles
-from stentor.layers.transformer import Stack, StackConfig
+from stentor.layers.transformer import Stack
 from stentor.models.quantization import quantize_layers
 
 

@@ -20,9 +20,10 @@ from stentor.kernels.configs import GemmConfig
 from stentor.kernels.linear import fuses
 from stentor.kernels.switches import INTERPRETED
 from stentor.kernels.w8a8_gemm import QuantizedRows, product, quantize_rows
+from stentor.layers.configs import StackConfig
 from stentor.layers.linear import linear, swiglu
 from stentor.layers.quantized import dequantize, quantize
-from stentor.layers.transformer import Block, Stack, StackConfig
+from stentor.layers.transformer import Block, Stack
 from stentor.models.quantization import quantize_layers
 
 FLOAT8, INT8 = torch.float8_e4m3fn, torch.int8

@@ -15,15 +15,18 @@ import sys
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from stentor.config import Policy
-from stentor.engine.memory import BufferSizes
 from stentor.engine.running.slot_table import engine_columns
 from stentor.engine.scheduling.sequence import Place, Sequence
 from stentor.errors import EngineError, too_long
 from stentor.models.base import ModelSpec, Prompt
+
+if TYPE_CHECKING:
+    from stentor.engine.memory import BufferSizes
 
 
 class SequenceMaker:

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from stentor.kernels.buffers import empty_aligned
 from stentor.kernels.types import SampleOut, SamplingParams
 from stentor.layers.attention import DepthKV
+from stentor.layers.configs import StackConfig
 from stentor.layers.frame_codes import CodeTable
 from stentor.layers.linear import linear
 from stentor.layers.rope import Rope
 from stentor.layers.sampling import sample_into
-from stentor.layers.transformer import Stack, StackConfig
+from stentor.layers.transformer import Stack
 
 ROWS_PER_PASS = 8192
 

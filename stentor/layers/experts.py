@@ -6,7 +6,6 @@ in ascending order of its experts: the sum does not depend on the other tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -15,26 +14,13 @@ from torch import Tensor, nn
 
 from stentor import kernels
 from stentor.kernels import Kernel
+from stentor.layers.configs import ExpertsConfig
 from stentor.layers.linear import Linear, activation_dtype, product, scale_of
 from stentor.layers.norm import rms_norm
 from stentor.layers.quantized import dequantize
 
 ROWS = 64
 """Rows whose experts are gathered at a time, where no kernel reads each expert once."""
-
-
-@dataclass(frozen=True)
-class ExpertsConfig:
-    """`count` experts of width `ffn`, of which a token takes `chosen`. normalised: their weights add up to 1.
-
-    shared: width of the SwiGLU that all tokens take.
-    """
-
-    count: int
-    chosen: int
-    ffn: int
-    shared: int
-    normalised: bool
 
 
 class SharedExpert(Protocol):

@@ -4,8 +4,7 @@ chunks. Names are those of the checkpoints."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from math import prod
 
 import torch
@@ -13,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.layers.codec_blocks import ConvNeXt, SnakeBeta, Upsample
+from stentor.layers.configs import FrameDecoderConfig, StackConfig
 from stentor.layers.conv import (
     CausalConv1d,
     CausalConvTranspose1d,
@@ -25,49 +25,12 @@ from stentor.layers.conv import (
 )
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sliding_window import WindowKV, window_columns
-from stentor.layers.transformer import Block, Stack, StackConfig, SwiGLU
+from stentor.layers.transformer import Block, Stack, SwiGLU
 from stentor.layers.types import NO_PAGES, CodecCall, Column, State
 
 WINDOW = "window"
 CLOCK = "clock"
 POSITIONS = 32768  # frames a stream may have, with its reference: 43 minutes
-
-
-@dataclass(frozen=True, kw_only=True)
-class FrameDecoderConfig:
-    """Shape of a decoder."""
-
-    stack: StackConfig
-    theta: float
-    window: int
-    latent: int
-    codebook_dim: int = 0  # width of what the codebooks give, where it is not `latent`
-    codebook_size: int
-    codebooks: int
-    width: int  # channels before the first up-sampling block
-    rates: tuple[int, ...]
-    ratios: tuple[int, ...]
-    trims_both: bool = False  # transposed convolutions lose as many outputs in front as behind
-
-    @property
-    def hop(self) -> int:
-        """Samples per frame."""
-        return prod(self.rates) * prod(self.ratios)
-
-    @property
-    def lags(self) -> tuple[int, ...]:
-        """Steps in front of an utterance that do not exist, before each block and after the last, at its rate.
-
-        A transposed convolution with kernel 2 * rate that is trimmed on both ends drops its first `rate` outputs.
-        """
-        if not self.trims_both:
-            return (0,) * (len(self.rates) + 1)
-        return tuple(accumulate(self.rates, lambda lag, rate: (lag + 1) * rate, initial=0))
-
-    @property
-    def skip(self) -> int:
-        """First samples of an utterance that do not exist."""
-        return self.lags[-1]
 
 
 class LayerScale(nn.Module):

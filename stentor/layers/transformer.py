@@ -6,36 +6,18 @@ the caller: `attend` is an argument.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
 from stentor import kernels
 from stentor.layers.attention import Attend
-from stentor.layers.experts import Experts, ExpertsConfig
+from stentor.layers.configs import StackConfig
+from stentor.layers.experts import Experts
 from stentor.layers.linear import Linear, activation_dtype, linear, product, scale_of, swiglu
 from stentor.layers.lora import LoraLinear
 from stentor.layers.norm import RMSNorm
 from stentor.layers.qk_norm_rope import NormRope, RopePositions
 from stentor.layers.rope import Rope
-
-
-@dataclass(frozen=True)
-class StackConfig:
-    """Shape of one transformer stack."""
-
-    hidden: int
-    ffn: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    eps: float
-    qk_norm: bool = False
-    qk_weight_after_cast: bool = True  # rounding order of the q/k norms, see RMSNorm
-    qkv_bias: bool = False  # of the projections of q, k and v, as in Qwen2
-    experts: ExpertsConfig | None = None  # in place of one SwiGLU of width `ffn`
 
 
 class Attention(nn.Module):

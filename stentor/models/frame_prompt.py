@@ -9,8 +9,10 @@ import numpy as np
 from stentor.errors import InvalidRequest, too_long
 from stentor.models.base import Prompt
 from stentor.models.byte_bpe import settled
-from stentor.models.frame_talker import TEXT_CAPACITY
 from stentor.models.info import SpeechRequest
+
+TEXT_CAPACITY = 4096
+"""Text tokens that a request may still have to hear after its prompt."""
 
 RUN_ON_BASE, RUN_ON_PER_TOKEN = 192, 12
 """A sampled result this much longer than its text has probably missed its end. Other engines use the same budget."""

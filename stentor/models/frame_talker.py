@@ -22,6 +22,7 @@ from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack
 from stentor.layers.types import Column
 from stentor.models.base import Emit, Hidden, KVSpec, KVView, ModelSpec, Prompted, PromptRows, Prompts, Rows
+from stentor.models.frame_prompt import TEXT_CAPACITY
 from stentor.models.info import Option
 from stentor.models.load_options import model_dtype
 from stentor.models.lora import ADAPTER_OPTIONS, AdapterSlots
@@ -30,9 +31,6 @@ from stentor.models.talker_config import TalkerConfig, TransformerConfig
 
 SUPPRESSED = 1024
 """The backbone never samples the last 1024 ids of its vocabulary, which are markers, except the end's."""
-
-TEXT_CAPACITY = 4096
-"""Text tokens that a request may still have to hear after its prompt."""
 
 SAMPLING = ("temperature", "top_k", "top_p")
 

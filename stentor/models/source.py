@@ -20,9 +20,8 @@ from stentor.models.config_reader import ConfigReader
 from stentor.models.dummy import UNIT_GAIN, initialize_dummy_weights
 from stentor.models.load_options import check_load_options
 from stentor.models.quantization import ONLY_WIDENED, EightBits, place_quantized, quantize_layers
-from stentor.models.weights import load_weights, read_json, same_name
+from stentor.models.weights import RELEASED, load_weights, read_json, read_release, same_name
 
-RELEASED = "released.json"
 MOST_SEED = 2**63 - 1
 
 
@@ -134,15 +133,3 @@ def random_weights(folder: Path, name: str) -> RandomWeights:
         tokens.integer("words", 0, low=0),
         tokens.table("special", {}),
     )
-
-
-def read_release(folder: Path, name: str) -> dict[str, Any]:
-    """Read what released.json in a family's folder says about a release, with the one that it is `like` under it."""
-    data = ConfigReader(read_json(folder / RELEASED), str(folder / RELEASED)).table(name)
-    return _changed(read_release(folder, data["like"]), data) if "like" in data else data
-
-
-def _changed(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`data` with these values in place of its own. Objects in both are changed key by key."""
-    both = {key for key, value in changes.items() if isinstance(value, dict) and isinstance(data.get(key), dict)}
-    return {**data, **changes, **{key: _changed(data[key], changes[key]) for key in both}}

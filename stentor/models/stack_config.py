@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stentor.layers.transformer import StackConfig
+from stentor.layers.configs import StackConfig
 from stentor.models.config_reader import ConfigReader
 
 

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from stentor import untrusted
 from stentor.arguments import shown
 from stentor.errors import CheckpointError
+from stentor.models.config_reader import ConfigReader
 from stentor.untrusted import Unreadable
 
 Value = TypeVar("Value")
@@ -35,6 +36,8 @@ SAFETENSORS = {
     "F8_E5M2": torch.float8_e5m2,
 }
 """Names of dtypes in safetensors files."""
+RELEASED = "released.json"
+"""Configurations of released checkpoints, in the folder of a family that describes them."""
 
 
 class _NoInit(TorchFunctionMode):
@@ -70,6 +73,18 @@ def read_json(file: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise CheckpointError(f"{file} must hold a JSON object, got {type(data).__name__}")
     return data
+
+
+def read_release(folder: Path, name: str) -> dict[str, Any]:
+    """Read what released.json in a family's folder says about a release, with the one that it is `like` under it."""
+    data = ConfigReader(read_json(folder / RELEASED), str(folder / RELEASED)).table(name)
+    return _changed(read_release(folder, data["like"]), data) if "like" in data else data
+
+
+def _changed(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`data` with these values in place of its own. Objects in both are changed key by key."""
+    both = {key for key, value in changes.items() if isinstance(value, dict) and isinstance(data.get(key), dict)}
+    return {**data, **changes, **{key: _changed(data[key], changes[key]) for key in both}}
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -8,7 +8,8 @@ import torch
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
 from stentor.kernels import experts as kernels
 from stentor.kernels import switches
-from stentor.layers.experts import Experts, ExpertsConfig, route
+from stentor.layers.configs import ExpertsConfig
+from stentor.layers.experts import Experts, route
 from stentor.layers.linear import QuantizedLinear
 from stentor.layers.norm import rms_norm
 from stentor.layers.quantized import LARGEST, quantize

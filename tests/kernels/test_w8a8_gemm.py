@@ -12,10 +12,11 @@ from torch import Tensor
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
 from stentor.kernels import switches, w8a8_gemm
 from stentor.kernels.configs import w8a8_config
+from stentor.layers.configs import StackConfig
 from stentor.layers.linear import Linear, QuantizedLinear
 from stentor.layers.norm import RMSNorm
 from stentor.layers.quantized import quantize
-from stentor.layers.transformer import Block, StackConfig
+from stentor.layers.transformer import Block
 from tests.helpers.kernel_tests import DEVICE, DTYPES, close, random
 
 pytestmark = pytest.mark.usefixtures("kernel_test")

@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stentor.layers.experts import ROWS, Experts, ExpertsConfig, route
+from stentor.layers.configs import ExpertsConfig, StackConfig
+from stentor.layers.experts import ROWS, Experts, route
 from stentor.layers.quantized import dequantize
-from stentor.layers.transformer import Stack, StackConfig
+from stentor.layers.transformer import Stack
 from stentor.models.dummy import random_init
 from stentor.models.quantization import quantize_layers
 from tests.helpers.meta_step import Operations

@@ -8,9 +8,10 @@ import torch.nn.functional as F
 
 from stentor.kernels.linear import fuses
 from stentor.layers.attention import causal
+from stentor.layers.configs import StackConfig
 from stentor.layers.linear import linear
 from stentor.layers.rope import Rope, angles
-from stentor.layers.transformer import Stack, StackConfig
+from stentor.layers.transformer import Stack
 from stentor.models.dummy import random_init
 from stentor.models.quantization import quantize_layers
 from tests.helpers.fused_products import fuse_products

@@ -4,10 +4,11 @@ import torch
 import torch.nn.functional as F
 
 from stentor.layers.attention import causal
+from stentor.layers.configs import StackConfig
 from stentor.layers.norm import RMSNorm
 from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.rope import Rope, angles
-from stentor.layers.transformer import Stack, StackConfig
+from stentor.layers.transformer import Stack
 
 F64 = torch.float64
 PLAIN = NormRope()

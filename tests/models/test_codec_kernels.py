@@ -12,9 +12,9 @@ from torch import Tensor, nn
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
 from stentor.kernels import switches
 from stentor.layers import windows
+from stentor.layers.configs import StackConfig
 from stentor.layers.conv import cast_codec
 from stentor.layers.frame_decoder import FrameCodec
-from stentor.layers.transformer import StackConfig
 from stentor.models.base import Codec
 from stentor.models.dummy import initialize_dummy_weights, random_init
 from stentor.models.fish_s2.codec import RELEASED, FishCodec, stack_config

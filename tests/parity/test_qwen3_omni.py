@@ -19,7 +19,7 @@ from stentor.config import Policy
 from stentor.layers.quantized import dequantize, quantize
 from stentor.layers.types import State
 from stentor.models.base import PromptRows
-from stentor.models.frame_talker import TEXT_CAPACITY
+from stentor.models.frame_prompt import TEXT_CAPACITY
 from stentor.models.qwen3_omni_talker.config import parse
 from stentor.models.weights import read_sharded
 from tests.fixtures.qwen3_omni import tiny_qwen3_omni as tiny

@@ -19,7 +19,7 @@ from stentor import TTS, Reference
 from stentor.api import Speech
 from stentor.audio import load
 from stentor.engine.stream import AudioStream
-from stentor.layers.transformer import StackConfig
+from stentor.layers.configs import StackConfig
 from stentor.models.voxcpm2.flow import LocDiT
 from stentor.models.voxcpm2.schedule import evaluations
 from stentor.models.voxcpm2.tokenizer import TextTokenizer

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stentor.layers.configs import StackConfig
 from stentor.layers.rope import Rope, angles
-from stentor.layers.transformer import StackConfig
 from stentor.models.config_reader import ConfigReader
 
 THETA, CODEC_THETA = 500000.0, 10000.0

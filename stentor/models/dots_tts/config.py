@@ -9,7 +9,7 @@ from typing import Any
 
 from stentor.arguments import shown, whole
 from stentor.errors import InvalidRequest
-from stentor.layers.transformer import StackConfig
+from stentor.layers.configs import StackConfig
 from stentor.models.config_reader import ConfigReader
 from stentor.models.stack_config import read_stack
 

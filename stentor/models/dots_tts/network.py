@@ -7,12 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.layers.attention import Attend
+from stentor.layers.configs import StackConfig
 from stentor.layers.linear import Linear
 from stentor.layers.lora import project
 from stentor.layers.norm import RMSNorm
 from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.rope import Rope, angles
-from stentor.layers.transformer import Stack, StackConfig, fused_layer, fuses_layers
+from stentor.layers.transformer import Stack, fused_layer, fuses_layers
 from stentor.models.base import FrameKV
 from stentor.models.dots_tts.config import EPS32, DotsConfig, LayersConfig
 from stentor.models.dots_tts.flow import Attention, FeedForward, FlowHead

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.layers.codec_blocks import ConvNeXt, DownsampleBlock, Snake, Upsample, UpsampleBlock
+from stentor.layers.configs import StackConfig
 from stentor.layers.conv import (
     CausalConv1d,
     StreamingState,
@@ -25,7 +26,7 @@ from stentor.layers.conv import (
 )
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sliding_window import WindowKV, window_columns
-from stentor.layers.transformer import Stack, StackConfig
+from stentor.layers.transformer import Stack
 from stentor.layers.types import NO_PAGES, CodecCall, Column, Launch, State, eager
 from stentor.layers.windows import Windows, padded, step_of
 from stentor.models.fish_s2.checkpoint import count, size

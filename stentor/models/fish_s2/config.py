@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stentor.layers.transformer import StackConfig
+from stentor.layers.configs import StackConfig
 from stentor.models.config_reader import ConfigReader
 
 

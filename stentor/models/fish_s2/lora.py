@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from stentor.layers.transformer import StackConfig
+from stentor.layers.configs import StackConfig
 from stentor.models.fish_s2.checkpoint import module_name
 from stentor.models.fish_s2.config import LanguageConfig
 from stentor.models.lora import LoraWeights

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stentor.models.pocket_tts import DUMMIES
-from stentor.models.source import RELEASED, read_release
-from stentor.models.weights import read_json
+from stentor.models.weights import RELEASED, read_json, read_release
 
 REPOSITORY = "kyutai/pocket-tts"
 OPEN_REPOSITORY = "kyutai/pocket-tts-without-voice-cloning"

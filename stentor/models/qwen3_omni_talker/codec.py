@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from stentor.layers.frame_decoder import FrameDecoder, FrameDecoderConfig, ScaledStack
+from stentor.layers.configs import FrameDecoderConfig
+from stentor.layers.frame_decoder import FrameDecoder, ScaledStack
 
 
 class Decoder(FrameDecoder):

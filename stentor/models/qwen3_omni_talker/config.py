@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stentor.layers.experts import ExpertsConfig
-from stentor.layers.frame_decoder import FrameDecoderConfig
+from stentor.layers.configs import ExpertsConfig, FrameDecoderConfig
 from stentor.models.config_reader import ConfigReader
 from stentor.models.stack_config import even_heads, read_stack
 from stentor.models.talker_config import TalkerConfig, TransformerConfig, read_frame_decoder, read_ids, read_numbers

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.layers.attention import Attend, causal
+from stentor.layers.configs import FrameDecoderConfig
 from stentor.layers.conv import (
     CausalConv1d,
     StreamingState,
@@ -22,7 +23,7 @@ from stentor.layers.conv import (
     state_columns,
     upcast,
 )
-from stentor.layers.frame_decoder import FrameDecoder, FrameDecoderConfig, LayerScale, ScaledStack
+from stentor.layers.frame_decoder import FrameDecoder, LayerScale, ScaledStack
 from stentor.layers.linear import Linear
 from stentor.layers.qk_norm_rope import RopePositions
 from stentor.layers.rope import Rope, angles

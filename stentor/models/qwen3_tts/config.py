@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stentor.layers.frame_decoder import FrameDecoderConfig
-from stentor.layers.transformer import StackConfig
+from stentor.layers.configs import FrameDecoderConfig, StackConfig
 from stentor.models.config_reader import ConfigReader
 from stentor.models.source import Source
 from stentor.models.stack_config import read_stack

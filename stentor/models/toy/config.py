@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stentor.layers.transformer import StackConfig
+from stentor.layers.configs import StackConfig
 
 HIDDEN, LATENT, CODES, BOOK, TEXT = 32, 4, 3, 24, 256
 STACK = StackConfig(hidden=HIDDEN, ffn=48, layers=2, heads=4, kv_heads=2, head_dim=8, eps=1e-5)

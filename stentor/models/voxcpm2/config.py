@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stentor.errors import CheckpointError
-from stentor.layers.transformer import StackConfig
+from stentor.layers.configs import StackConfig
 from stentor.models.config_reader import ConfigReader
 from stentor.models.stack_config import even_heads, read_stack
 from stentor.text.sentences import GRANULARITIES

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from stentor.layers.attention import full
+from stentor.layers.configs import StackConfig
 from stentor.layers.linear import some_outputs
 from stentor.layers.lora import LoraLinear, project
 from stentor.layers.packed import PackedLinear
 from stentor.layers.qk_norm_rope import RopePositions
 from stentor.layers.rope import Rope
-from stentor.layers.transformer import Block, Stack, StackConfig
+from stentor.layers.transformer import Block, Stack
 from stentor.models.voxcpm2.ops import NextTokens, cfg_euler_step, dit_input_tokens
 from stentor.models.voxcpm2.schedule import EulerSchedule, TimeTokens
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from stentor.layers.attention import Attend
+from stentor.layers.configs import StackConfig
 from stentor.layers.lora import project
 from stentor.layers.rope import Rope, angles
-from stentor.layers.transformer import Stack, StackConfig
+from stentor.layers.transformer import Stack
 from stentor.models.voxcpm2.config import VoxCPM2Config
 from stentor.models.voxcpm2.flow import LocDiT, last_layer_subset
 from stentor.models.voxcpm2.ops import fsq_round, patch_tokens, select_and_concat, stop_head

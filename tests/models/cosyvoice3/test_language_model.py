@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stentor.kernels.constants import NO_ID
 from stentor.layers.attention import causal
-from stentor.layers.transformer import StackConfig
+from stentor.layers.configs import StackConfig
 from stentor.models.cosyvoice3 import checkpoint
 from stentor.models.cosyvoice3.config import LanguageConfig, RasConfig
 from stentor.models.cosyvoice3.language_model import Language, sample_ras

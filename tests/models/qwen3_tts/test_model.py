@@ -13,8 +13,8 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from stentor.kernels.types import RowRef
+from stentor.layers.configs import StackConfig
 from stentor.layers.rng import uniform
-from stentor.layers.transformer import StackConfig
 from stentor.models.base import Rows
 from stentor.models.dummy import DummyTokenizer, initialize_dummy_weights
 from stentor.models.qwen3_tts.builder import make_weights

@@ -15,7 +15,7 @@ from stentor.audio import Recording
 from stentor.kernels.constants import VECTOR_ID
 from stentor.models.base import Prompt, Voice
 from stentor.models.dummy import DummyTokenizer
-from stentor.models.frame_talker import TEXT_CAPACITY
+from stentor.models.frame_prompt import TEXT_CAPACITY
 from stentor.models.info import ReferenceAudio, SpeechRequest
 from stentor.models.qwen3_tts.config import parse
 from stentor.models.qwen3_tts.prompt import PromptBuilder

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from stentor.layers.configs import StackConfig
 from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, context_steps
 from stentor.layers.frame_decoder import FrameCodec
-from stentor.layers.transformer import StackConfig
 from stentor.layers.types import NO_END, CodecCall, CodecPageTable, State
 from stentor.models.dummy import initialize_dummy_weights
 from stentor.models.qwen3_tts.codec import Decoder

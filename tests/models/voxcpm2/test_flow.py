@@ -11,8 +11,9 @@ from torch.nn.functional import silu
 from stentor import TTS
 from stentor.errors import InvalidRequest
 from stentor.layers.attention import causal, full
+from stentor.layers.configs import StackConfig
 from stentor.layers.rope import Rope, angles
-from stentor.layers.transformer import Stack, StackConfig
+from stentor.layers.transformer import Stack
 from stentor.models.dummy import random_init
 from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
 from stentor.models.voxcpm2.config import VAEConfig, parse
