@@ -61,6 +61,7 @@ class Page:
     def open(self, url: str, ready: str) -> None:
         """Load `url`; wait until the expression `ready` is true."""
         self.call("Page.navigate", url="about:blank")  # the last page may ask a server that is gone until it is left
+        self.until("location.href == 'about:blank'")  # what an injected script says of this one comes before the answer
         self.problems.clear()
         self.call("Page.navigate", url=url)
         self.until(ready)
