@@ -32,8 +32,8 @@ class Files:
         self._place.mkdir(exist_ok=True)
 
     def recover(self) -> tuple[list[Row], list[Row]]:
-        """Before anything is placed: take up what a run left that was killed. The rows of audio that stands at its
-        place, of which the manifest may lack some, and rows of audio that is kept and will get to its place."""
+        """Take up what a run left that was killed, before anything is placed. Returns the rows of audio that stands at
+        its place, of which the manifest may lack some, and rows of audio that is kept and will get to its place."""
         return [], []
 
     def place(self, outcomes: Sequence[Outcome]) -> Iterator[list[Row]]:
@@ -154,12 +154,11 @@ class Shards(Files):
         with (done / LIST).open("rb") as file:
             os.fsync(file.fileno())
         disk.sync_folder(done)
+        listed = list(_listed(done))
         with disk.replaced(self._shards / name, self._work / name) as handle:
-            samples = (Sample(row, text, self._audio(row).read_bytes()) for row, text in _listed(done))
-            self._pack(samples, handle)
-        listed = [row for row, _ in _listed(done)]
+            self._pack((Sample(row, text, self._audio(row).read_bytes()) for row, text in listed), handle)
         self._number, self._count = self._number + 1, 0
-        yield listed
+        yield [row for row, _ in listed]
         shutil.rmtree(done)
 
 
