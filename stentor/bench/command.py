@@ -1,4 +1,4 @@
-"""From the flags of `stentor bench serve` and `offline` to a job, and its run."""
+"""Jobs of `stentor bench serve` and `offline`, made from flags, and the run of those on an engine."""
 
 import argparse
 import math
@@ -94,7 +94,7 @@ def job(args: argparse.Namespace, model: str, framing: Framing) -> BenchJob:
 
 
 def _make_folder(flag: str, folder: Path) -> None:
-    """Before a long load whose files will go there. ValueError names the flag if that cannot be."""
+    """Make the folder of files before a long load. ValueError names the flag if that cannot be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
