@@ -11,6 +11,7 @@ from stentor import TTS
 from stentor.config import Policy
 from stentor.engine.memory import CODEC_FRAMES
 from stentor.engine.running.codec_runner import CodecRunner, rows_of_call
+from tests.helpers.tiny import TEXT, VOICE, checkpoint
 
 ROWS = {1, 2, 4, 8, 16, 20}
 
@@ -89,3 +90,18 @@ def test_no_captured_call_is_larger_than_what_one_may_hold():
     assert max(b * n for b, n in keys) <= CODEC_FRAMES
     assert {(64, 1), (64, 8), (20, 25), (1, 25)} <= set(keys)
     assert keys[0][0] * keys[0][1] == max(b * n for b, n in keys)
+
+
+@pytest.mark.parametrize("family", ["qwen3_tts", "fish_s2", "qwen3_omni_talker"])
+def test_calls_with_padding_may_go_on_for_days(family, tmp_path):
+    """The padding row's counters begin anew with each call: RoPE's table ends after 43 minutes of audio."""
+    with TTS(checkpoint(family, tmp_path), device="cpu", max_num_seqs=4, memory_gb=0.1) as tts:
+        calls, states = captured(tts), tts.engine.codec.states.columns
+        counters = [column for column in states.values() if column.ndim == 1 and not column.is_floating_point()]
+        for counter in counters:
+            counter[-1] = 1 << 20
+        streams = [tts.stream(TEXT, seed=i, max_frames=6, **VOICE[family]) for i in range(3)]
+        assert all(sum(len(chunk.samples) for chunk in stream) for stream in streams)
+    assert any(rows > 1 for rows, _ in calls)
+    assert counters
+    assert all(counter[-1] < 1 << 20 for counter in counters)

@@ -74,6 +74,7 @@ class CodecRunner:
         self.model, self.sizes, self.device, self.slots, self.lm_stream = model, sizes, device, slots, lm_stream
         where = device.torch
         self.states = CodecStateTable(model.codec.columns, sizes.slots + 1, where)
+        self._padding = torch.tensor([sizes.slots], device=where)
         self.timing = model.spec.codec_timing
         self.pages = CodecPages(model.codec.pages, self.timing, sizes.slots, device)
         self.stream = device.stream(CODEC)
@@ -250,6 +251,8 @@ class CodecRunner:
         with chunks only."""
         batch, count = self._graph_key(jobs)
         self._fill_inputs(jobs, batch)
+        if batch > len(jobs):  # its counters move on with every call, and would pass the end of RoPE's table
+            self.states.reset(self._padding)
         (self.whole_graphs if whole else self.graphs)(batch, count)
         self.moved_on = not whole  # also where a graph has run
         return self.outputs[batch, count, whole]
