@@ -66,7 +66,12 @@ def test_candidates_fit_and_differ() -> None:
 @pytest.mark.parametrize("weight", ["same", "int8"])
 def test_a_row_has_the_same_bits_in_every_tile_that_splits_k_alike(weight: WeightType, tmp_path: Path) -> None:
     p = Product(1024, 64, "f16", norm=True, gate=True, weight=weight)
-    tiles = (ClusterTile(8, 1, 2, 8), ClusterTile(16, 2, 2, 4, True), ClusterTile(32, 1, 2, 3), ClusterTile(64, 2, 2, 5))
+    tiles = (
+        ClusterTile(8, 1, 2, 8),
+        ClusterTile(16, 2, 2, 4, True),
+        ClusterTile(32, 1, 2, 3),
+        ClusterTile(64, 2, 2, 5),
+    )
     outs = []
     for i, t in enumerate(tiles):
         (folder := tmp_path / str(i)).mkdir()
