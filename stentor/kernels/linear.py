@@ -133,8 +133,8 @@ def select(*products: Problem) -> tuple[Choice, ...]:
     plain = tuple(unfused(p) for p in products)
     # Other tiles follow from the number of rows, on which no row may depend here.
     if first.invariant:
-        fixed = tuple(_one_order(p) for p in products)
-        return fixed if all(fixed) else plain
+        fixed = tuple(choice for p in products if (choice := _one_order(p)) is not None)
+        return fixed if len(fixed) == len(products) else plain
     tiles = [_tile(p) for p in products]
     # One or two rows take the time of reading the weights. GEMV does no more than that, for every shape.
     if 0 < first.rows <= GEMV_ROWS and Kernel.GEMV in first.kernels:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import product
+
 import pytest
 import torch
 from torch.nn.functional import silu
 
 from benchmarks.kernels.tile_search import cluster_candidates
 from stentor.kernels import batch_invariant, hopper_gemm
-from stentor.kernels.cuda_cpp.launch import available_on
+from stentor.kernels.cuda_cpp import tables
+from stentor.kernels.cuda_cpp.launch import HOPPER, SOURCES, available_on, begin_compiling
 from stentor.kernels.cuda_cpp.product import Product
 from stentor.kernels.hopper_gemm import Operands
 from stentor.kernels.linear import problem, select
@@ -78,12 +82,23 @@ LAYERS = (
 """Inputs, outputs and what is fused: layers of Qwen3-TTS, CosyVoice3, VoxCPM2 and Fish S2 Pro."""
 
 
+@cache
+def begin_compiling_all() -> None:
+    """Compile for all layers at once, since each test would wait for its largest kernel."""
+    table = tables.of(HOPPER)
+    for weights, dtype, (k, n, fused) in product(("same", "int8"), TYPES, LAYERS):
+        p = Product(k, n, dtype, **fused, weight=weights)
+        for t in table.tiles(p, one_order=True):
+            begin_compiling(SOURCES / "cluster_gemm.cu", t.macros(p), 0)
+
+
 @pytest.mark.parametrize("weights", ["same", "int8"])
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("k", "n", "fused"), LAYERS)
 def test_a_row_that_must_not_depend_on_others_has_the_same_bits_among_any(k, n, fused, dtype, weights):
     if not available_on(0):
         pytest.skip("GEMMs by clusters need a Hopper GPU and cuda-bindings")
+    begin_compiling_all()
     made, most = {"device": "cuda", "dtype": TYPES[dtype]}, 600
     p = Product(k, n, dtype, **fused)
     x, weight, scale = torch.randn(most, k, **made), torch.randn(p.weight_rows, k, **made) / k**0.5, None
@@ -93,16 +108,16 @@ def test_a_row_that_must_not_depend_on_others_has_the_same_bits_among_any(k, n, 
     bias = torch.randn(n, **made) if p.bias else None
     residual = torch.randn(most, n, **made) if p.add else None
 
-    def product(first: int, end: int) -> torch.Tensor:
+    def rows_of(first: int, end: int) -> torch.Tensor:
         assert select(problem(x[first:end], weight, scale, p.norm, p.gate))[0].backend == "cluster"
         added = None if residual is None else residual[first:end]
         return linear(x[first:end], weight, bias, scale, added, norm, p.gate)
 
     with torch.inference_mode(), batch_invariant(True):
-        alone = torch.cat([product(i, i + 1) for i in range(most)])
+        alone = torch.cat([rows_of(i, i + 1) for i in range(most)])
         for rows in (2, 3, 8, 9, 17, 33, 48, 64, 100, 256, most):
-            assert torch.equal(product(0, rows), alone[:rows]), f"{rows} rows"
-            assert torch.equal(product(most - rows, most), alone[-rows:]), f"the last {rows} rows"
+            assert torch.equal(rows_of(0, rows), alone[:rows]), f"{rows} rows"
+            assert torch.equal(rows_of(most - rows, most), alone[-rows:]), f"the last {rows} rows"
     with torch.inference_mode():
         usual = linear(x, weight, bias, scale, residual, norm, p.gate)
-    assert float((alone.double() - usual.double()).norm() / usual.double().norm()) < 0.02
+    assert float((alone.double() - usual.double()).norm() / usual.double().norm()) < 0.05  # by default, many rows of int8 layers are int8 too
