@@ -43,6 +43,7 @@ CLASSES = {
     "questions": ("QUESTIONS", 1_500, (3, 45)),
     "lists": ("LISTS", 1_500, (3, 45)),
     "names": ("NAMES", 1_500, (3, 45)),
+    "clusters": ("CLUSTERS", 5_000, (4, 20)),
 }
 """`src` of the new lines: the list of the grammar, how many, and the fewest and most written words."""
 _STARTERS = re.compile(

@@ -188,6 +188,7 @@ _LOAD = {
     "sweep_rps": flag("one run per rate", _list_of(above(0.0)), metavar="1,2,4"),
     "find_capacity": switch("search for the highest rate that keeps real time"),
     "slo_ttfa_ms": flag("with --find-capacity: p95 audible TTFA to keep", above(0.0)),
+    "silence_is_audio": switch("count every sample as audible: models with random weights may be silent"),
     "capacity_min_rps": flag("lowest rate to try (default 0.5)", finite_above(0.0), 0.5),
     "capacity_max_rps": flag("highest rate to try (default 64)", above(0.0), 64.0),
     "capacity_tolerance": flag("precision of the search (default 0.05)", above(0.0), 0.05),

@@ -40,6 +40,7 @@ class Settings:
     determinism_check: int = 0
     watch_client: bool = True
     """Report this process's own delay and CPU. Not meaningful when the engine runs in the same process."""
+    silence_is_audio: bool = False
     progress: bool = True
 
 
@@ -105,7 +106,7 @@ async def run_level(sender: Sender, plan: LoadPlan, level: Level, settings: Sett
     # Not by the prompt's index: a closed loop with a duration repeats prompts.
     for number, exchange in enumerate(trace.exchanges):
         audio = decode_reply(exchange, spool, settings)
-        results.append(measure(exchange, audio))
+        results.append(measure(exchange, audio, settings.silence_is_audio))
         if audio is not None:
             results[-1].quality = quality.assess(audio, exchange.prompt.text)
         if folder is not None and unsaved is None and audio is not None and audio.samples.size:

@@ -100,8 +100,9 @@ class RequestResult:
         return self.failure is None
 
 
-def measure(exchange: Exchange, audio: DecodedAudio | None) -> RequestResult:
-    """Figures of one exchange. `audio` is its decoded reply, None if the request was dropped."""
+def measure(exchange: Exchange, audio: DecodedAudio | None, silence_is_audio: bool = False) -> RequestResult:
+    """Figures of one exchange. `audio` is its decoded reply, None if the request was dropped. silence_is_audio: its
+    first sample counts as audible."""
     result = RequestResult(exchange.prompt.index, exchange.prompt.text, exchange.planned)
     result.metrics["send_lag"] = exchange.released - exchange.planned
     reply = exchange.reply
@@ -129,11 +130,11 @@ def measure(exchange: Exchange, audio: DecodedAudio | None) -> RequestResult:
     if reply.text_done is not None:
         result.metrics["after_text"] = reply.ended - reply.text_done
     if audio.counts.size:
-        _measure_audio(result, audio, reply.sent)
+        _measure_audio(result, audio, reply.sent, silence_is_audio)
     return result
 
 
-def _measure_audio(result: RequestResult, audio: DecodedAudio, sent: float) -> None:
+def _measure_audio(result: RequestResult, audio: DecodedAudio, sent: float, silence_is_audio: bool) -> None:
     rate, metrics = audio.rate, result.metrics
     played = play(audio.times, audio.counts, rate)
     duration = audio.samples.size / rate
@@ -149,7 +150,7 @@ def _measure_audio(result: RequestResult, audio: DecodedAudio, sent: float) -> N
     metrics["stall_max"] = float(played.stalls.max(initial=0.0))
     result.stalls = played.stalls.size
     result.gaps = played.gaps
-    first_heard = onset(np.nan_to_num(audio.samples), rate)
+    first_heard = 0 if silence_is_audio else onset(np.nan_to_num(audio.samples), rate)
     if first_heard is not None:
         result.audible = True
         metrics["leading_silence"] = first_heard / rate

@@ -31,7 +31,7 @@ TOLERANCE = 1e-9
 RATE = 24000
 
 
-async def ask(server, backend="openai-audio-speech", timeout_s=10.0, assumed_rate=RATE):
+async def ask(server, backend="openai-audio-speech", timeout_s=10.0, assumed_rate=RATE, silence_is_audio=False):
     """One request through the real client, on an open connection; gives its Result and the server's Log."""
     spool = Spool()
     target = ServerTarget(URL, BACKENDS[backend], RequestDefaults(model="fake"), timeout_s=timeout_s)
@@ -40,7 +40,7 @@ async def ask(server, backend="openai-audio-speech", timeout_s=10.0, assumed_rat
         client.prepare([warm_up, prompt])
         await client.send(warm_up)
         reply = await client.send(prompt)
-    result = result_of(prompt, reply, spool, target.backend.framing, assumed_rate)
+    result = result_of(prompt, reply, spool, target.backend.framing, assumed_rate, silence_is_audio)
     spool.close()
     return result, server.logs[-1] if server.logs else None
 
@@ -132,6 +132,19 @@ def test_silent_lead_in_delays_audible_ttfa_but_not_ttfp(lead):
         check_times(result, log)
         near(result.metrics["leading_silence"], lead, "leading_silence")
         near(result.metrics["audible_ttfa"], log.sends[0][0] - log.received + lead, "audible_ttfa")
+
+    virtual_time.run(check)
+
+
+def test_silence_is_audio_where_the_caller_says_so():
+    async def check(_):
+        script = [Wait(0.04), Head(), *chunks(silence(0.4), 0.08)]
+        async with FakeServer(script).running() as server:
+            plain, _ = await ask(server)
+            result, log = await ask(server, silence_is_audio=True)
+        assert not plain.audible
+        assert result.audible
+        near(result.metrics["audible_ttfa"], log.sends[0][0] - log.received, "audible_ttfa")
 
     virtual_time.run(check)
 
