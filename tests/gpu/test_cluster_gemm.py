@@ -119,5 +119,6 @@ def test_a_row_that_must_not_depend_on_others_has_the_same_bits_among_any(k, n, 
             assert torch.equal(rows_of(0, rows), alone[:rows]), f"{rows} rows"
             assert torch.equal(rows_of(most - rows, most), alone[-rows:]), f"the last {rows} rows"
     with torch.inference_mode():
-        usual = linear(x, weight, bias, scale, residual, norm, p.gate)
-    assert float((alone.double() - usual.double()).norm() / usual.double().norm()) < 0.05  # by default, many rows of int8 layers are int8 too
+        usual = linear(x, weight, bias, scale, residual, norm, p.gate).double()
+    # By default many rows of int8 layers are made int8 too.
+    assert float((alone.double() - usual).norm() / usual.norm()) < (0.05 if weights == "int8" else 0.02)
