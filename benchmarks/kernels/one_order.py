@@ -25,7 +25,7 @@ import time
 from concurrent.futures import Future
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,6 +45,8 @@ FEW, SOME, MANY = 1, 64, 1024
 """Rows that are timed beside those of a tile."""
 MOST_GROUPS = 40
 """Groups of 64 inputs that a CTA adds up at most: the loop is unrolled, so more take long to compile."""
+WRONG = 1e9
+"""Microseconds of a tile that is not right."""
 HEADS = {
     "talker": {"head": Product(2048, 3072, "bf16", norm=True)},
     "depth": {"head": Product(1024, 2048, "bf16", norm=True)},
@@ -83,7 +85,7 @@ class Search:
         self.wrong: list[str] = []
 
     def time(self, t: ClusterTile, rows: int) -> float:
-        """Microseconds, or infinity for a tile whose result is wrong or whose first row has other bits."""
+        """Microseconds, or WRONG for a tile whose result is wrong or whose first row has other bits."""
         if (t, rows) not in self.found:
             case, out = self.case, torch.full_like(self.case.out[:rows], float("nan"))
             launch(self.p, t, case.operands(case.weights[0], rows), out)
@@ -93,7 +95,7 @@ class Search:
             if not (right and same):
                 self.wrong.append(f"{astuple(t)} at {rows}: right {right}, same bits {same}")
             self.found[t, rows] = (
-                case.microseconds(lambda w: launch(self.p, t, case.operands(w, rows), out)) if right and same else 1e9
+                case.microseconds(lambda w: launch(self.p, t, case.operands(w, rows), out)) if right and same else WRONG
             )
         return self.found[t, rows]
 
@@ -115,21 +117,38 @@ class Search:
         return self.case.microseconds(lambda w: gemm.linear(self.case.x[:rows], w))
 
 
-def search(name: str, p: Product, most: int, arch: str) -> dict[str, Any]:
-    s = Search(p)
-    ends = {
-        parts: pair
-        for parts in parts_of(p)
-        if all(pair := (s.best(8, parts, FEW, most), s.best(64, parts, SOME, most)))
-    }
-    us = {parts: (s.time(few, FEW), s.time(some, SOME)) for parts, (few, some) in ends.items() if few and some}
+class Chosen(NamedTuple):
+    """A product with its parts of K, and the jobs that compile tiles of all columns with them."""
+
+    search: Search
+    us: dict[int, tuple[float, float]]  # by parts
+    parts: int
+    ends: tuple[ClusterTile, ClusterTile]  # of 8 and of 64 columns
+    jobs: list[Future[bytes]]
+
+
+def choose_parts(p: Product, most: int, arch: str) -> Chosen:
+    s, ends = Search(p), dict[int, tuple[ClusterTile, ClusterTile]]()
+    for parts in parts_of(p):
+        few, some = s.best(8, parts, FEW, most), s.best(64, parts, SOME, most)
+        if few and some:
+            ends[parts] = few, some
+    us = {parts: (s.time(few, FEW), s.time(some, SOME)) for parts, (few, some) in ends.items()}
     parts = min(us, key=lambda n: sum(us[n]))
-    finish([job for c in ONE_ORDER_COLUMNS for job in begin(p, tiles_of(p, c, parts, most), arch)])
+    jobs = [job for c in ONE_ORDER_COLUMNS for job in begin(p, tiles_of(p, c, parts, most), arch)]
+    return Chosen(s, us, parts, ends[parts], jobs)
+
+
+def complete(name: str, chosen_parts: Chosen, most: int) -> dict[str, Any]:
+    """Tiles of all columns, beside what serves the product otherwise."""
+    s, us, parts, ends, jobs = chosen_parts
+    p = s.p
+    finish(jobs)
     tiles = {c: s.best(c, parts, c, most) for c in ONE_ORDER_COLUMNS}
-    tiles[8], tiles[64] = ends[parts]
+    tiles[8], tiles[64] = ends
     chosen = [t for c in ONE_ORDER_COLUMNS if (t := tiles[c])]
     many = {t.columns: (s.time(t, 256), s.time(t, MANY)) for t in chosen[-2:]}
-    if len(many) == 2 and all(a <= 1.05 * b for a, b in zip(many[128], many[256], strict=True)):
+    if many.keys() == {128, 256} and all(a <= 1.05 * b for a, b in zip(many[128], many[256], strict=True)):
         chosen = chosen[:-1]
     result = {
         "name": name, "k": p.k, "weight_rows": p.weight_rows, "weight": p.weight, "parts": us, "chosen": parts,
@@ -149,9 +168,9 @@ def search(name: str, p: Product, most: int, arch: str) -> dict[str, Any]:
 
 
 def with_measured(found: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:
-    """The table with these tiles."""
+    """The table with these tiles, as far as they are right."""
     records = {(r["k"], r["weight_rows"], r["weight"]): r for r in found["one_order"]}
-    for r in results:
+    for r in (r for r in results if max(r["us"].values()) < WRONG):
         key = {name: r[name] for name in ("k", "weight_rows", "weight")}
         records[tuple(key.values())] = {**key, "measured": True, "tiles": r["tiles"]}
     ordered = sorted(records.values(), key=lambda r: (r["k"], r["weight_rows"], r["weight"] != "same"))
@@ -177,6 +196,7 @@ def main() -> None:
         for name, p in wanted.items()
     }  # fmt: skip
     results: list[dict[str, Any]] = []
+    found: dict[str, Chosen] = {}
     table = json.loads(tables.file(ARCH).read_text(encoding="utf-8"))
     with torch.inference_mode():
         for name, p in wanted.items():
@@ -185,8 +205,10 @@ def main() -> None:
                 continue
             finish(jobs[name])
             if not args.compile:
-                results.append(search(name, p, args.most, arch))
-                (args.out / f"one_order_{args.weights}.json").write_text(json.dumps(results, indent=1))
+                found[name] = choose_parts(p, args.most, arch)
+        for name, chosen in found.items():
+            results.append(complete(name, chosen, args.most))
+            (args.out / f"one_order_{args.weights}.json").write_text(json.dumps(results, indent=1))
     if results:
         written = text(with_measured(table, results))
         for file in (args.out / "sm_90.json", *[tables.file(ARCH)] * args.write):
