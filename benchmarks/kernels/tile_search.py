@@ -25,7 +25,6 @@ from stentor.kernels.cuda_cpp.product import (
     REGISTERS,
     RESERVED,
     SHARED_BYTES,
-    WARP_GROUP_ROWS,
     ClusterTile,
     Product,
     Tile,
@@ -179,41 +178,6 @@ def cluster_microseconds(p: Product, rows: int, t: ClusterTile) -> float:
     return 2.0 + 0.5 * waves + max(weights, cache) + 0.5 * products + exchanged + 0.1 * t.splits
 
 
-# Any number of rows with one order of sums
-
-ONE_ORDER_COLUMNS = (8, 16, 32, 64, 128, 256)
-"""Rows of the tiles. With more, several CTAs share them."""
-
-
-def one_order_candidates(p: Product, columns: int, parts: int) -> list[ClusterTile]:
-    """Tiles of so many columns that split K into so many parts, the most promising one first."""
-    return [t for t in cluster_candidates(p, columns) if (t.columns, t.splits) == (columns, parts)]
-
-
-def _one_order_splits(p: Product) -> list[int]:
-    """Parts of K worth trying, the most promising one first: as many as where the number was measured, about."""
-    groups = p.k // GROUP
-    found = [
-        s for s in (8, 4, 2, 1)
-        if groups % s == 0 and groups // s >= (12 if s == 8 else 7 if s > 1 else 3)
-    ]  # fmt: skip
-    few = [s for s in found if p.weight_rows // WARP_GROUP_ROWS * s <= 2.5 * SMS]
-    return few or found[-1:]
-
-
-def _one_order_record(k: int, weight_rows: int, weight: WeightType, clusters: dict[Any, Any]) -> dict[str, Any] | None:
-    p = Product(k, weight_rows, "bf16", weight=weight)
-    for parts in _one_order_splits(p):
-        known = {t.columns: t for t in clusters.get((k, weight_rows, weight), ()) if t.splits == parts}
-        tiles = [
-            known[c] if c in known else next(iter(one_order_candidates(p, c, parts)), None) for c in ONE_ORDER_COLUMNS
-        ]
-        if all(tiles):
-            key = {"k": k, "weight_rows": weight_rows, "weight": weight}
-            return {**key, "measured": False, "tiles": [astuple(t) for t in tiles if t]}
-    return None
-
-
 # The table
 
 
@@ -229,18 +193,7 @@ def with_estimates(found: dict[str, Any], added: list[tuple[int, int, bool]]) ->
             )
     keys = {(r["k"], r["n"], r["gate"]) for r in found["few_rows"]} | set(added)
     records = [_record(*key, weight, measured) for key in sorted(keys) for weight in ROW_TILES]
-    return {**found, "few_rows": records, "one_order": _one_order_records(found, keys)}
-
-
-def _one_order_records(found: dict[str, Any], keys: set[tuple[int, int, bool]]) -> list[dict[str, Any]]:
-    clusters = {
-        (c["k"], c["weight_rows"], c["weight"]): [ClusterTile(*t) for _, _, t in c["tiles"]] for c in found["clusters"]
-    }
-    measured = {(r["k"], r["weight_rows"], r["weight"]): r for r in found.get("one_order", ()) if r["measured"]}
-    shapes = sorted({(k, n * (1 + gate)) for k, n, gate in keys})
-    every = [(*shape, weight) for shape in shapes for weight in ROW_TILES]
-    records = (measured.get(key) or _one_order_record(*key, clusters) for key in every)
-    return [record for record in records if record]
+    return {**found, "few_rows": records}
 
 
 def _record(k: int, n: int, gate: bool, weight: WeightType, measured: dict[Any, tuple[float, Tile]]) -> dict[str, Any]:

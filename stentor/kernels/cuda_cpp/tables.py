@@ -32,13 +32,11 @@ class Tables(NamedTuple):
     """Tiles of one GPU.
 
     clusters: by k, rows of the weight, and its type. few_rows: by k, outputs, whether there is a gate, and the weight's
-    type. one_order: as clusters, tiles of more and more columns that split K alike, so each row's sums have one order.
-    The library's GEMM of up to 64 rows, with the kernels for what ours fuse, takes launch + bytes / bandwidth.
+    type. The library's GEMM of up to 64 rows, with the kernels for what ours fuse, takes launch + bytes / bandwidth.
     """
 
     clusters: dict[tuple[int, int, WeightType], Ranges]
     few_rows: dict[tuple[int, int, bool, WeightType], FewRows]
-    one_order: dict[tuple[int, int, WeightType], tuple[ClusterTile, ...]]
     library_launch: float
     """Microseconds."""
     library_bandwidth: float
@@ -48,11 +46,6 @@ class Tables(NamedTuple):
         """The tile for so many rows. None: nothing was measured, or another kernel is as fast."""
         ranges = self.clusters.get((p.k, p.weight_rows, p.weight), ())
         return next((t for least, most, t in ranges if least <= rows <= most), None)
-
-    def one_order_tile(self, p: Product, rows: int) -> ClusterTile | None:
-        """The tile for so many rows, which get the same bits from the tiles for others. None: no cluster can do it."""
-        tiles = self.one_order.get((p.k, p.weight_rows, p.weight), ())
-        return next((t for t in tiles if rows <= t.columns), tiles[-1]) if tiles and rows else None
 
     def few_rows_tile(self, p: Product, rows: int) -> Tile | None:
         """The tile for so many rows. None: the table ends before, or does not have the product."""
@@ -68,11 +61,8 @@ class Tables(NamedTuple):
         """Time of the library's GEMM, or of Triton's where weights have 8 bits."""
         return self.library_launch + p.weight_rows * p.k * 2 / self.library_bandwidth
 
-    def tiles(self, p: Product, one_order: bool = False) -> Iterator[Tile | ClusterTile]:
+    def tiles(self, p: Product) -> Iterator[Tile | ClusterTile]:
         """The tiles of a product for all numbers of rows."""
-        if one_order:
-            yield from self.one_order.get((p.k, p.weight_rows, p.weight), ())
-            return
         yield from self._few_rows(p)
         yield from (t for _, _, t in self.clusters.get((p.k, p.weight_rows, p.weight), ()))
 
@@ -102,7 +92,4 @@ def of(arch: int) -> Tables | None:
         )
         for f in found["few_rows"]
     }
-    one_order = {
-        (o["k"], o["weight_rows"], o["weight"]): tuple(ClusterTile(*t) for t in o["tiles"]) for o in found["one_order"]
-    }
-    return Tables(clusters, few_rows, one_order, found["library"]["launch"], found["library"]["bandwidth"])
+    return Tables(clusters, few_rows, found["library"]["launch"], found["library"]["bandwidth"])
