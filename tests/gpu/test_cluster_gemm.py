@@ -9,7 +9,7 @@ from torch.nn.functional import silu
 from benchmarks.kernels.tile_search import cluster_candidates
 from stentor.kernels import hopper_gemm
 from stentor.kernels.cuda_cpp.launch import available_on
-from stentor.kernels.cuda_cpp.product import Product
+from stentor.kernels.cuda_cpp.product import ClusterTile, Product
 from stentor.kernels.hopper_gemm import Operands
 from stentor.layers.quantized import dequantize, quantize
 
@@ -58,3 +58,17 @@ def test_products_by_clusters_equal_their_formula(k, n, dtype, rows, weights):
             assert float((outs[0].double() - y).norm() / y.norm()) < (8e-3 if dtype == "bf16" else 1e-3)
             assert torch.equal(outs[1][: rows - 3], outs[0][: rows - 3])
             assert outs[1][rows - 3 :].isnan().all()
+
+
+@pytest.mark.parametrize("rows", [257, 344])
+def test_a_block_with_few_rows_leaves_no_reads_behind(rows):
+    """CTAs of a cluster read rows that do not exist, use none of them, and may only leave once these reads are done."""
+    if not available_on(0):
+        pytest.skip("GEMMs by clusters need a Hopper GPU and cuda-bindings")
+    k, n = 4096, 2560
+    x, weight = (torch.randn(count, k, device="cuda", dtype=torch.bfloat16) for count in (rows, n))
+    out = torch.empty(rows, n, device="cuda", dtype=torch.bfloat16)
+    for _ in range(200):
+        hopper_gemm.launch(Product(k, n, "bf16"), ClusterTile(256, 2, 4, 4, False), Operands(x, weight), out)
+    wanted = x.double() @ weight.double().T
+    assert float((out.double() - wanted).norm() / wanted.norm()) < 8e-3

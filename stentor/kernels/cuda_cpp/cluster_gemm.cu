@@ -250,5 +250,5 @@ CLUSTER_KERNEL cluster_gemm(const Arguments a) {
                      output(s.z, u.z, bias.y, more.y) | output(s.w, u.w, bias.y >> 16, more.y >> 16) << 16);
     }
   }
-  meet_cluster();  // before its shared memory goes, all have read it
+  sync_cluster();  // before its shared memory goes, all have read it
 }
