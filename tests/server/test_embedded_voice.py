@@ -127,7 +127,7 @@ def test_its_voices_differ_and_one_that_it_lacks_is_refused(client: openai.OpenA
     ask = {"model": "stentor", "input": SHORT, "response_format": "pcm", "extra_body": {"seed": 5}}
     spoken = [client.audio.speech.create(**ask, voice=v).content for v in ("heart", "george", "bm_george")]
     assert spoken[0] != spoken[1] == spoken[2]
-    with pytest.raises(openai.BadRequestError, match="known: default, heart, emma, eric, fenrir, george"):
+    with pytest.raises(openai.BadRequestError, match="known: default, heart, emma, eric, fenrir, george, kore"):
         client.audio.speech.create(**ask, voice="nobody")
 
 
