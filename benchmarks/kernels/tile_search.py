@@ -25,6 +25,7 @@ from stentor.kernels.cuda_cpp.product import (
     REGISTERS,
     RESERVED,
     SHARED_BYTES,
+    WARP_GROUP_ROWS,
     ClusterTile,
     Product,
     Tile,
@@ -178,6 +179,56 @@ def cluster_microseconds(p: Product, rows: int, t: ClusterTile) -> float:
     return 2.0 + 0.5 * waves + max(weights, cache) + 0.5 * products + exchanged + 0.1 * t.splits
 
 
+# Any number of rows with one order of sums
+
+ONE_ORDER_ROWS = (8, 16, 32, 64, 128, 256, 2**31 - 1)
+"""Up to how many rows a tile serves."""
+MANY_ROWS = 1024
+"""Rows for which the last tile is chosen."""
+
+
+def one_order_candidates(p: Product, rows: int, parts: int) -> list[ClusterTile]:
+    """Tiles for so many rows that split K into so many parts, the most promising one first."""
+    rows = min(rows, MANY_ROWS)
+    columns = [c for c in (128, 256) if c <= rows] or [rows]
+    found = {t for c in columns for t in cluster_candidates(p, c) if (t.columns, t.splits) == (c, parts)}
+    return sorted(found, key=lambda t: cluster_microseconds(p, rows, t))
+
+
+def one_order_ranges(tiles: list[ClusterTile]) -> list[list[Any]]:
+    """Tiles of `ONE_ORDER_ROWS` as the table has them: from how many rows, to how many, and the tile."""
+    ranges: list[list[Any]] = []
+    for most, t in zip(ONE_ORDER_ROWS, tiles, strict=True):
+        if ranges and ranges[-1][2] == list(astuple(t)):
+            ranges[-1][1] = most
+        else:
+            ranges.append([ranges[-1][1] + 1 if ranges else 1, most, list(astuple(t))])
+    return ranges
+
+
+def _one_order_splits(p: Product) -> list[int]:
+    """Parts of K worth trying, the most promising one first: as many as where the number was measured, about."""
+    groups = p.k // GROUP
+    found = [
+        s for s in (8, 4, 2, 1)
+        if groups % s == 0 and groups // s >= (12 if s == 8 else 7 if s > 1 else 3)
+    ]  # fmt: skip
+    few = [s for s in found if p.weight_rows // WARP_GROUP_ROWS * s <= 2.5 * SMS]
+    return few or found[-1:]
+
+
+def _one_order_record(k: int, weight_rows: int, weight: WeightType, clusters: dict[Any, Any]) -> dict[str, Any] | None:
+    p = Product(k, weight_rows, "bf16", weight=weight)
+    for parts in _one_order_splits(p):
+        known = {t.columns: t for t in clusters.get((k, weight_rows, weight), ()) if t.splits == parts}
+        found = ([known[n]] if n in known else one_order_candidates(p, n, parts)[:1] for n in ONE_ORDER_ROWS)
+        tiles = [t for some in found for t in some]
+        if len(tiles) == len(ONE_ORDER_ROWS):
+            key = {"k": k, "weight_rows": weight_rows, "weight": weight}
+            return {**key, "measured": False, "tiles": one_order_ranges(tiles)}
+    return None
+
+
 # The table
 
 
@@ -193,7 +244,18 @@ def with_estimates(found: dict[str, Any], added: list[tuple[int, int, bool]]) ->
             )
     keys = {(r["k"], r["n"], r["gate"]) for r in found["few_rows"]} | set(added)
     records = [_record(*key, weight, measured) for key in sorted(keys) for weight in ROW_TILES]
-    return {**found, "few_rows": records}
+    return {**found, "few_rows": records, "one_order": _one_order_records(found, keys)}
+
+
+def _one_order_records(found: dict[str, Any], keys: set[tuple[int, int, bool]]) -> list[dict[str, Any]]:
+    clusters = {
+        (c["k"], c["weight_rows"], c["weight"]): [ClusterTile(*t) for _, _, t in c["tiles"]] for c in found["clusters"]
+    }
+    measured = {(r["k"], r["weight_rows"], r["weight"]): r for r in found.get("one_order", ()) if r["measured"]}
+    shapes = sorted({(k, n * (1 + gate)) for k, n, gate in keys})
+    every = [(*shape, weight) for shape in shapes for weight in ROW_TILES]
+    records = (measured.get(key) or _one_order_record(*key, clusters) for key in every)
+    return [record for record in records if record]
 
 
 def _record(k: int, n: int, gate: bool, weight: WeightType, measured: dict[Any, tuple[float, Tile]]) -> dict[str, Any]:

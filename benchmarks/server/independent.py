@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
-from benchmarks.server.serve import START, Server, body, load, serving, slug
+from benchmarks.server.serve import START, Server, body, load, load_arguments, serving, slug
 
 TEXT = (
     "Number {}. The quick brown fox jumps over the lazy dog, and then it sleeps in the warm afternoon sun by the river."
@@ -97,8 +97,7 @@ def main() -> None:
     p.add_argument("--out", type=Path, default=Path("independent.json"))
     p.add_argument("--device", default="cuda")
     p.add_argument("--max-num-seqs", type=int, default=64)
-    p.add_argument("--audio", type=float, default=12.0, help="seconds of audio per request")
-    p.add_argument("--waves", type=int, default=3, help="requests per stream (default %(default)s)")
+    load_arguments(p)
     p.add_argument("--concurrency", type=lambda s: [int(x) for x in s.split(",")], default=[1, 4, 16, 64])
     a = p.parse_args()
     a.work = Path(tempfile.mkdtemp())

@@ -137,14 +137,26 @@ def body(model: str, seconds: float) -> dict[str, Any]:
     return forced
 
 
+def load_arguments(p: argparse.ArgumentParser) -> None:
+    """Arguments of what `load` sends."""
+    p.add_argument("--audio", type=float, default=12.0, help="seconds of audio per request")
+    p.add_argument("--waves", type=int, default=3, help="requests per stream, of 5 at least (default %(default)s)")
+    p.add_argument("--backend", default="stentor", help="of stentor bench serve (default %(default)s)")
+    p.add_argument("--fields", type=json.loads, default={}, metavar="JSON", help="further fields of every request")
+
+
 def load(
     server: Server, model: str, c: int, a: argparse.Namespace, limit: float, quiet: bool = False
 ) -> dict[str, Any]:
-    """Run one closed loop. Returns the tool's result and the processor time of the server's threads."""
+    """Run one closed loop. Returns the tool's result and the processor time of the server's threads.
+
+    a: what `load_arguments` adds, and a folder `work`.
+    """
     name = f"serve_{slug(model)}_c{c}"
     command = [sys.executable, "-m", "stentor", "bench", "serve", "--base-url", server.url, "--response-format", "pcm"]
+    command += ["--backend", a.backend]
     command += ["--max-concurrency", str(c), "--num-prompts", str(max(5, a.waves * c)), "--num-warmups", "1"]
-    command += ["--extra-body", json.dumps(body(model, a.audio)), "--dataset-name", "medium", "--request-seed", "1"]
+    command += ["--extra-body", json.dumps(body(model, a.audio) | a.fields), "--dataset-name", "medium", "--request-seed", "1"]
     command += ["--save-result", "--result-dir", str(a.work), "--result-filename", name, "--disable-tqdm"]
     before, began = server.threads(), time.monotonic()
     try:
@@ -268,9 +280,8 @@ def main() -> None:
     p.add_argument("--device", default="cuda")
     p.add_argument("--max-num-seqs", type=int, default=64)
     p.add_argument("--flags", type=shlex.split, default=[], help="further flags of stentor serve, in one word")
-    p.add_argument("--audio", type=float, default=12.0, help="seconds of audio per request")
     p.add_argument("--concurrency", type=lambda s: [int(x) for x in s.split(",")], default=list(CONCURRENCY))
-    p.add_argument("--waves", type=int, default=3, help="requests per stream, of 5 at least (default %(default)s)")
+    load_arguments(p)
     a = p.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
     a.work = Path(tempfile.mkdtemp())

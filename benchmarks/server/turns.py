@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from serve import MODELS, ROOT, START, Server, gpu_memory, load, slug
+from serve import MODELS, ROOT, START, Server, gpu_memory, load, load_arguments, slug
 
 FIGURES = {"ttfa p50": "median_audio_ttfp_ms", "ttfa p95": "p95_audio_ttfp_ms", "audio-s/s": "audio_throughput"}
 
@@ -88,9 +88,8 @@ def main() -> None:
     p.add_argument("--max-num-seqs", type=int, default=256)
     p.add_argument("--flags", type=shlex.split, default=[], help="further flags of stentor serve, in one word")
     p.add_argument("--also", type=shlex.split, default=[], help="measure this tree with these flags too, in one word")
-    p.add_argument("--audio", type=float, default=12.0, help="seconds of audio per request")
     p.add_argument("--concurrency", type=lambda s: [int(x) for x in s.split(",")], default=[1, 4, 16, 64, 128, 256])
-    p.add_argument("--waves", type=int, default=3, help="requests per stream, of 5 at least")
+    load_arguments(p)
     a = p.parse_args()
     a.work = Path(tempfile.mkdtemp())
     names = ["base", "new", *(["also"] if a.also else [])]

@@ -173,12 +173,15 @@ class PrefillConfig(NamedTuple):
     num_stages: int
 
 
-def prefill_config(group: int, itemsize: int) -> PrefillConfig:
+def prefill_config(group: int, itemsize: int, decodes: bool) -> PrefillConfig:
     """Where `group` query heads share a key head, with elements of `itemsize` bytes.
 
-    The number of tokens has no part in it, so that a token's sums have one order in every batch.
+    The number of tokens has no part in it, so that a token's sums have one order in every batch. decodes: the kernel
+    serves decode steps too, where a CTA has one token. Prompts then take up to twice as long.
     """
-    return PrefillConfig(64, 64, 4, 3) if itemsize <= 2 else PrefillConfig(max(16, group), 32, 4, 2)
+    if itemsize > 2:
+        return PrefillConfig(max(16, group), 32, 4, 2)
+    return PrefillConfig(max(16, group), 128, 4, 2) if decodes else PrefillConfig(64, 64, 4, 3)
 
 
 class HeadsConfig(NamedTuple):

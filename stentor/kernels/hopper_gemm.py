@@ -2,7 +2,8 @@
 
 The sources are CUDA C++, compiled by NVRTC, and say how they work: skinny_gemm.cu and skinny_int8_gemm.cu for few rows,
 whose results are the same bit for bit whatever other rows are computed with them, and cluster_gemm.cu for more rows.
-The tile, from `cuda_cpp.tables`, says which one it is. Weights may be int8, with one scale for each output.
+There too a row keeps its bits, as long as K is split alike. The tile, from `cuda_cpp.tables`, says which one it is.
+Weights may be int8, with one scale for each output.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from stentor.kernels.buffers import rows_of
 from stentor.kernels.cuda_cpp import tables
 from stentor.kernels.cuda_cpp.launch import HOPPER, SOURCES, begin_compiling, load
 from stentor.kernels.cuda_cpp.product import ClusterTile, ElementType, Product, Tile, WeightType
+from stentor.kernels.switches import is_batch_invariant
 
 DTYPES: dict[torch.dtype, ElementType] = {torch.bfloat16: "bf16", torch.float16: "f16"}
 WEIGHTS: dict[torch.dtype, WeightType] = {torch.int8: "int8"}
@@ -88,7 +90,7 @@ def fused_linear(
     rows = aligned(x.reshape(-1, k))
     added = None if residual is None else aligned(rows_of(residual, n))
     out = torch.empty(len(rows), n, dtype=x.dtype, device=x.device)
-    _compile_others(p, tile.source(p), out.device.index)
+    _compile_others(p, tile.source(p), out.device.index, is_batch_invariant())
     launch(p, tile, Operands(rows, weight, norm, bias, added, scale), out)
     return out.view(*x.shape[:-1], n)
 
@@ -101,10 +103,10 @@ def launch(p: Product, tile: Tile | ClusterTile, o: Operands, out: Tensor) -> No
 
 
 @cache
-def _compile_others(p: Product, source: str, device: int) -> None:
+def _compile_others(p: Product, source: str, device: int, one_order: bool) -> None:
     """Begin to compile a source for other numbers of rows, which other graphs will ask for."""
     table = tables.of(HOPPER)
     assert table is not None
-    for tile in table.tiles(p):
+    for tile in table.tiles(p, one_order):
         if tile.source(p) == source:
             begin_compiling(SOURCES / f"{source}.cu", tile.macros(p), device)

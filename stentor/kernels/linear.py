@@ -46,7 +46,7 @@ class Backend(StrEnum):
     W8A8 = "w8a8"
     """Triton, many rows, int8 of weights and activations: w8a8_gemm."""
     ONE_ORDER = "one order"
-    """Triton, any number of rows, with each row's sums in one order: gemm."""
+    """Triton, any number of rows, with each row's sums in one order: gemm. For products that clusters do not take."""
     CPU_INT8 = "cpu int8"
     """torch's product with weights in int8."""
     LIBRARY = "library"
@@ -131,9 +131,10 @@ def select(*products: Problem) -> tuple[Choice, ...]:
     """Choose how to compute products that run one after the other. All are fused, or none is."""
     first = products[0]
     plain = tuple(unfused(p) for p in products)
-    # Fused kernels choose by the number of rows, on which no row may depend here.
+    # Other tiles follow from the number of rows, on which no row may depend here.
     if first.invariant:
-        return plain
+        fixed = tuple(choice for p in products if (choice := _one_order(p)) is not None)
+        return fixed if len(fixed) == len(products) else plain
     tiles = [_tile(p) for p in products]
     # One or two rows take the time of reading the weights. GEMV does no more than that, for every shape.
     if 0 < first.rows <= GEMV_ROWS and Kernel.GEMV in first.kernels:
@@ -151,6 +152,15 @@ def select(*products: Problem) -> tuple[Choice, ...]:
     # With more rows the kernels for few rows lose against the library, by the times of all products.
     timed = [p for p, choice in zip(products, fused, strict=True) if choice.backend is not Backend.W8A8]
     return fused if _faster_than_library(timed) else plain
+
+
+def _one_order(p: Problem) -> Choice | None:
+    """Clusters that split K alike whatever the number of rows. No rows are left to other kernels."""
+    table, product = tables.of(HOPPER), p.product
+    if table is None or product is None or not p.kernels >= CUDA_CPP:
+        return None
+    tile = table.one_order_tile(product, p.rows)
+    return None if tile is None else Choice(Backend.CLUSTER, tile)
 
 
 def _tile(p: Problem) -> Choice | None:

@@ -17,6 +17,7 @@ from stentor.kernels.attention_parts import load_window, seen_text, window_args
 from stentor.kernels.configs import PrefillConfig, prefill_config
 from stentor.kernels.constants import LOG2_E
 from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
+from stentor.kernels.switches import is_batch_invariant
 from stentor.kernels.types import TextWindow
 
 
@@ -121,7 +122,7 @@ def prefill_attention(
     page_size, kv_heads, dim = pool.shape[2:]
     group = q.shape[1] // kv_heads
     block_g = triton.next_power_of_2(group)
-    c = config or prefill_config(block_g, pool.element_size())
+    c = config or prefill_config(block_g, pool.element_size(), is_batch_invariant())
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     block_t = c.block_m // block_g
     tokens = 1 if alone else block_t

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from torch import Tensor
 
 from benchmarks.kernels.tile_search import cluster_candidates, fits
 from stentor.kernels.cuda_cpp import launch
-from stentor.kernels.cuda_cpp.product import SHARED_BYTES, ClusterTile, Product
+from stentor.kernels.cuda_cpp.product import SHARED_BYTES, ClusterTile, Product, WeightType
 from tests.helpers.cuda_emulator import emulated
 from tests.kernels.test_skinny_gemm import empty, error, operands
 
@@ -60,6 +61,24 @@ def test_candidates_fit_and_differ() -> None:
         assert all(fits(t, p) and t.shared_bytes(p) <= SHARED_BYTES for t in found)
         assert all(t.columns * t.grid(p, rows)[1] >= rows for t in found)
     assert not fits(replace(found[0], splits=3), p)
+
+
+@pytest.mark.parametrize("weight", ["same", "int8"])
+def test_a_row_has_the_same_bits_in_every_tile_that_splits_k_alike(weight: WeightType, tmp_path: Path) -> None:
+    p = Product(1024, 64, "f16", norm=True, gate=True, weight=weight)
+    tiles = (
+        ClusterTile(8, 1, 2, 8),
+        ClusterTile(16, 2, 2, 4, True),
+        ClusterTile(32, 1, 2, 3),
+        ClusterTile(64, 2, 2, 5),
+    )
+    outs = []
+    for i, t in enumerate(tiles):
+        (folder := tmp_path / str(i)).mkdir()
+        outs += [product(p, t, rows, folder) for rows in (1, 17, 65)[: 1 if t.columns == 64 else 3]]
+    assert all(torch.equal(out, outs[2][: len(out)]) for out in outs)
+    (folder := tmp_path / "other").mkdir()
+    assert not torch.equal(product(p, ClusterTile(8, 1, 4, 4), 17, folder), outs[1])
 
 
 @pytest.mark.skipif(not launch.available(), reason="cuda-bindings and NVRTC are not installed")

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from benchmarks.kernels.tile_search import ARCH, candidates, fits, text, with_estimates
+from benchmarks.kernels.tile_search import ARCH, ONE_ORDER_ROWS, candidates, fits, text, with_estimates
 from stentor.kernels.cuda_cpp import tables
 from stentor.kernels.cuda_cpp.product import SHARED_BYTES, Product
 from stentor.kernels.linear import Backend, Problem, select
@@ -65,7 +65,7 @@ def test_activations_stay_wide_where_int8_is_off_or_weights_are_otherwise():
     without = HOPPER - {Kernel.W8A8}
     assert [backends(rows, LARGE, **int8, kernels=without)[0] for rows in (40, 300)] == ["8 bits", "library"]
     others = ({"weight": torch.float8_e4m3fn}, {"groups": 2}, {"dtype": torch.float32}, {"invariant": True})
-    assert [backends(300, LARGE, **int8 | other)[0] for other in others] == ["library"] * 3 + ["8 bits"]
+    assert [backends(300, LARGE, **int8 | other)[0] for other in others] == ["library"] * 3 + ["cluster"]
 
 
 def test_a_layer_that_has_fused_its_block_gets_fused_products():
@@ -73,9 +73,29 @@ def test_a_layer_that_has_fused_its_block_gets_fused_products():
     assert backends(30, ((9728, 2560),), must_fuse=True) == ["few rows"]
 
 
-def test_rows_that_must_not_depend_on_their_number_are_summed_in_one_order():
-    assert backends(1, ((2048, 4096),), invariant=True) == ["one order"]
-    assert backends(300, ((2048, 4096),), invariant=True, weight=torch.int8, groups=1) == ["8 bits"]
+@pytest.mark.parametrize("other", [{}, {"weight": torch.int8, "groups": 1}])
+@pytest.mark.parametrize("shapes", [DEPTH, LARGE, ((2048, 4096),)])
+def test_rows_that_must_not_depend_on_their_number_go_by_clusters_that_split_k_alike(shapes, other):
+    made = {"invariant": True, "norm": True, **other}
+    for must_fuse in (False, True):
+        found = [
+            select(*(problem(rows, k, n, **made, must_fuse=must_fuse) for k, n in shapes))
+            for rows in (1, 2, 3, 8, 12, 17, 33, 48, 64, 100, 256, 5000)
+        ]
+        for choices in zip(*found, strict=True):
+            assert {c.backend for c in choices} == {Backend.CLUSTER}
+            assert len({c.tile.splits for c in choices}) == 1
+            assert {c.tile.columns for c in choices} >= {8, 16, 32, 64, 128}
+
+
+def test_rows_that_must_not_depend_on_their_number_are_summed_in_one_order_by_triton_elsewhere():
+    """No cluster divides the product, one product of a block has none, or this GPU has none."""
+    for other in ({"n": 4100}, {"kernels": TRITON}, {"kernels": HOPPER - {Kernel.CLUSTER_GEMM}}, {"rows": 0}):
+        assert select(problem(**{"rows": 1, "invariant": True, **other}))[0].backend == "one order"
+    assert backends(4, (*DEPTH, (100, 30)), invariant=True) == ["one order"] * 5
+    int8 = {"invariant": True, "weight": torch.int8, "groups": 1}
+    assert backends(300, ((2048, 4096),), **int8, kernels=TRITON) == ["8 bits"]
+    assert backends(300, ((2048, 4096),), **int8 | {"groups": 2}) == ["8 bits"]
     assert backends(1, ((2048, 4096),), invariant=True, kernels=NO_KERNELS) == ["library"]
 
 
@@ -106,6 +126,15 @@ def test_every_tile_of_the_tables_fits_its_product_and_the_chip():
             assert t.shared_bytes(p) <= SHARED_BYTES
             assert table.cluster_tile(p, most) == t
         assert table.cluster_tile(p, 100_000) is None
+    for (k, weight_rows, weight), ranges in table.one_order.items():
+        p = Product(k, weight_rows, "bf16", weight=weight)
+        assert ranges[0][0] == 1
+        assert ranges[-1][1] == ONE_ORDER_ROWS[-1]
+        assert all(a[1] + 1 == b[0] for a, b in pairwise(ranges))
+        assert len({t.splits for _, _, t in ranges}) == 1, "a row's sums have one order"
+        assert all(fits(t, p) and t.shared_bytes(p) <= SHARED_BYTES for _, _, t in ranges)
+        assert all(table.one_order_tile(p, rows) == t for least, most, t in ranges for rows in (least, most))
+        assert table.one_order_tile(p, 0) is None
     for (k, n, gate, weight), found in table.few_rows.items():
         for norm in (False, True):
             p = Product(k, n, "bf16", norm=norm, gate=gate, weight=weight)

@@ -7,11 +7,9 @@
 INLINE void prefetch_l2(const void* p, u32 bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
 }
-// All CTAs of the cluster, what they wrote to shared memory, and what they read of each other's. A CTA that left while
-// another's read of its memory is under way is a launch failure, also where nobody uses what was read.
-INLINE void sync_cluster() {
-  asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
-}
+// All CTAs of the cluster, what they wrote to shared memory, and what they read of each other's, up to where each arrived.
+INLINE void arrive_cluster() { asm volatile("barrier.cluster.arrive;" ::: "memory"); }
+INLINE void wait_cluster() { asm volatile("barrier.cluster.wait;" ::: "memory"); }
 // The same address in CTA `rank` of the cluster.
 INLINE u32 remote(u32 address, u32 rank) {
   u32 r;

@@ -223,7 +223,8 @@ CLUSTER_KERNEL cluster_gemm(const Arguments a) {
       store_shared_sum(shared_address(ROW_SQUARES + row * 4), v.x + v.y + v.z + v.w + w.x + w.y + w.z + w.w);
     }
   }
-  sync_cluster();
+  arrive_cluster();
+  wait_cluster();
 
 #pragma unroll
   for (int begin = 0; begin < ITEMS; begin += AT_ONCE) {
@@ -237,6 +238,9 @@ CLUSTER_KERNEL cluster_gemm(const Arguments a) {
       if (GATE) ups[i] = sum_splits(at + 32);
       if (NORM) scales[i] = inverse_rms(row, a.eps);
     }
+    // Before a CTA leaves, the others must have read its sums, also those that nobody uses: a launch fails otherwise. It
+    // need not wait for their stores.
+    if (begin + AT_ONCE >= ITEMS) arrive_cluster();
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {
       const int row = first_row + item_row(begin + i), n = first_output + quad * 4;
@@ -250,5 +254,5 @@ CLUSTER_KERNEL cluster_gemm(const Arguments a) {
                      output(s.z, u.z, bias.y, more.y) | output(s.w, u.w, bias.y >> 16, more.y >> 16) << 16);
     }
   }
-  sync_cluster();  // before its shared memory goes, all have read it
+  wait_cluster();
 }

@@ -32,11 +32,13 @@ class Tables(NamedTuple):
     """Tiles of one GPU.
 
     clusters: by k, rows of the weight, and its type. few_rows: by k, outputs, whether there is a gate, and the weight's
-    type. The library's GEMM of up to 64 rows, with the kernels for what ours fuse, takes launch + bytes / bandwidth.
+    type. one_order: as clusters, for any number of rows, with tiles that split K alike, so a row's sums have one order.
+    The library's GEMM of up to 64 rows, with the kernels for what ours fuse, takes launch + bytes / bandwidth.
     """
 
     clusters: dict[tuple[int, int, WeightType], Ranges]
     few_rows: dict[tuple[int, int, bool, WeightType], FewRows]
+    one_order: dict[tuple[int, int, WeightType], Ranges]
     library_launch: float
     """Microseconds."""
     library_bandwidth: float
@@ -44,8 +46,11 @@ class Tables(NamedTuple):
 
     def cluster_tile(self, p: Product, rows: int) -> ClusterTile | None:
         """The tile for so many rows. None: nothing was measured, or another kernel is as fast."""
-        ranges = self.clusters.get((p.k, p.weight_rows, p.weight), ())
-        return next((t for least, most, t in ranges if least <= rows <= most), None)
+        return _tile_for(self.clusters.get((p.k, p.weight_rows, p.weight), ()), rows)
+
+    def one_order_tile(self, p: Product, rows: int) -> ClusterTile | None:
+        """The tile for so many rows, which get the same bits from the tiles for others. None: no cluster can do it."""
+        return _tile_for(self.one_order.get((p.k, p.weight_rows, p.weight), ()), rows)
 
     def few_rows_tile(self, p: Product, rows: int) -> Tile | None:
         """The tile for so many rows. None: the table ends before, or does not have the product."""
@@ -61,14 +66,20 @@ class Tables(NamedTuple):
         """Time of the library's GEMM, or of Triton's where weights have 8 bits."""
         return self.library_launch + p.weight_rows * p.k * 2 / self.library_bandwidth
 
-    def tiles(self, p: Product) -> Iterator[Tile | ClusterTile]:
+    def tiles(self, p: Product, one_order: bool = False) -> Iterator[Tile | ClusterTile]:
         """The tiles of a product for all numbers of rows."""
-        yield from self._few_rows(p)
-        yield from (t for _, _, t in self.clusters.get((p.k, p.weight_rows, p.weight), ()))
+        if not one_order:
+            yield from self._few_rows(p)
+        ranges = self.one_order if one_order else self.clusters
+        yield from (t for _, _, t in ranges.get((p.k, p.weight_rows, p.weight), ()))
 
     def _few_rows(self, p: Product) -> tuple[Tile, ...]:
         found = self.few_rows.get((p.k, p.n, p.gate, p.weight))
         return () if found is None else found.norm if p.norm else found.plain
+
+
+def _tile_for(ranges: Ranges, rows: int) -> ClusterTile | None:
+    return next((t for least, most, t in ranges if least <= rows <= most), None)
 
 
 def file(arch: int) -> Path:
@@ -82,14 +93,17 @@ def of(arch: int) -> Tables | None:
     if not file(arch).exists():
         return None
     found = json.loads(file(arch).read_text(encoding="utf-8"))
-    clusters = {
-        (c["k"], c["weight_rows"], c["weight"]): tuple((least, most, ClusterTile(*t)) for least, most, t in c["tiles"])
-        for c in found["clusters"]
-    }
+    clusters, one_order = (
+        {
+            (r["k"], r["weight_rows"], r["weight"]): tuple((a, b, ClusterTile(*t)) for a, b, t in r["tiles"])
+            for r in found[name]
+        }
+        for name in ("clusters", "one_order")
+    )
     few_rows = {
         (f["k"], f["n"], f["gate"], f["weight"]): FewRows(
             tuple(f["microseconds"]), *(tuple(Tile(*t) for t in f.get(kind, f["plain"])) for kind in ("plain", "norm"))
         )
         for f in found["few_rows"]
     }
-    return Tables(clusters, few_rows, found["library"]["launch"], found["library"]["bandwidth"])
+    return Tables(clusters, few_rows, one_order, found["library"]["launch"], found["library"]["bandwidth"])
