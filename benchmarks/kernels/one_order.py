@@ -52,7 +52,9 @@ from stentor.layers.linear import linear
 
 CHOOSING = {8: 1, 64: 64, 256: 256}
 """Rows for which the parts are chosen, by the rows up to which the tile serves."""
-SHOWN = (*CHOOSING.values(), MANY_ROWS)
+CHOOSING_FLOW = {32: 22, 256: 256, ONE_ORDER_ROWS[-1]: MANY_ROWS}
+"""The same for 11 tokens of a stream, with guidance and without."""
+SHOWN = (1, 22, 64, 256, MANY_ROWS)
 MOST_GROUPS = 40
 """Groups of 64 inputs that a CTA adds up at most: the loop is unrolled, so more take long to compile."""
 WRONG = 1e9
@@ -63,11 +65,16 @@ HEADS = {
 }
 
 
-def named_products(stacks: list[str], weight: WeightType) -> dict[str, Product]:
+class Named(NamedTuple):
+    product: Product
+    choosing: dict[int, int]
+
+
+def named_products(stacks: list[str], weight: WeightType) -> dict[str, Named]:
     found = {f"{s} {n}": p for s in stacks for n, p in products(CASES[s].config, weight).items()}
     if weight == "same":
         found |= {f"{s} {n}": p for s in stacks for n, p in HEADS.get(s, {}).items()}
-    return found
+    return {name: Named(p, CHOOSING_FLOW if name.startswith("flow") else CHOOSING) for name, p in found.items()}
 
 
 def parts_of(p: Product) -> list[int]:
@@ -131,24 +138,24 @@ class Chosen(NamedTuple):
     """A product with its parts of K, and the jobs that compile tiles for all rows with them."""
 
     search: Search
-    us: dict[int, list[float]]  # of the rows for choosing, by parts
+    us: dict[int, dict[int, float]]  # by parts and rows
     default: dict[int, float]  # by rows
     parts: int
-    tiles: list[ClusterTile]  # of the rows for choosing
+    tiles: dict[int, ClusterTile]  # by the rows up to which they serve
     jobs: list[Future[bytes]]
 
 
-def choose_parts(p: Product, most: int, arch: str) -> Chosen:
-    s, found = Search(p), dict[int, list[ClusterTile]]()
+def choose_parts(named: Named, most: int, arch: str) -> Chosen:
+    p, choosing = named
+    s, found = Search(p), dict[int, dict[int, ClusterTile]]()
     for parts in parts_of(p):
-        tiles = [t for up_to, rows in CHOOSING.items() if (t := s.best(up_to, parts, rows, most))]
-        if len(tiles) == len(CHOOSING):
+        tiles = {n: t for n, rows in choosing.items() if (t := s.best(n, parts, rows, most))}
+        if len(tiles) == len(choosing):
             found[parts] = tiles
     default = {rows: s.usual(rows) for rows in SHOWN}
-    rows = list(CHOOSING.values())
-    us = {parts: [s.time(t, n) for t, n in zip(tiles, rows, strict=True)] for parts, tiles in found.items()}
-    parts = min(us, key=lambda n: sum(t / default[r] for t, r in zip(us[n], rows, strict=True)))
-    jobs = [job for up_to in ONE_ORDER_ROWS for job in begin(p, tiles_of(p, up_to, parts, most), arch)]
+    us = {parts: {choosing[n]: s.time(t, choosing[n]) for n, t in tiles.items()} for parts, tiles in found.items()}
+    parts = min(us, key=lambda n: sum(t / default[rows] for rows, t in us[n].items()))
+    jobs = [job for n in ONE_ORDER_ROWS for job in begin(p, tiles_of(p, n, parts, most), arch)]
     return Chosen(s, us, default, parts, found[parts], jobs)
 
 
@@ -156,22 +163,18 @@ def complete(name: str, chosen: Chosen, most: int) -> dict[str, Any]:
     """Tiles for any number of rows, beside what serves the product otherwise."""
     s, p, parts = chosen.search, chosen.search.p, chosen.parts
     finish(chosen.jobs)
-    tiles = {n: s.best(n, parts, min(n, MANY_ROWS), most) for n in ONE_ORDER_ROWS}
-    tiles |= dict(zip(CHOOSING, chosen.tiles, strict=True))
-    shown = dict(zip(SHOWN, (*chosen.tiles, tiles[ONE_ORDER_ROWS[-1]]), strict=True))
+    best = {n: s.best(n, parts, min(n, MANY_ROWS), most) for n in ONE_ORDER_ROWS} | chosen.tiles
+    tiles = {n: t for n, t in best.items() if t}
+    us = {rows: s.time(next(t for n, t in tiles.items() if rows <= n), rows) for rows in SHOWN}
     result = {
         "name": name, "k": p.k, "weight_rows": p.weight_rows, "weight": p.weight, "parts": chosen.us, "chosen": parts,
-        "us": {rows: s.time(t, rows) for rows, t in shown.items() if t},
-        "default": chosen.default, "triton": {rows: s.triton(rows) for rows in SHOWN},
-        "tiles": one_order_ranges([t for t in tiles.values() if t]), "wrong": s.wrong,
+        "us": us, "default": chosen.default, "triton": {rows: s.triton(rows) for rows in SHOWN},
+        "tiles": one_order_ranges([*tiles.values()]), "wrong": s.wrong,
     }  # fmt: skip
-    by_parts = ", ".join(f"{n}: {' '.join(f'{t:.2f}' for t in us)}" for n, us in chosen.us.items())
-    times = (
-        f"{n} {result['us'].get(n, 0):.2f} {chosen.default[n]:.2f} {result['triton'][n]:.2f}" for n in SHOWN
-    )  # fmt: skip
+    by_parts = ", ".join(f"{n}: {' '.join(f'{t:.2f}' for t in us.values())}" for n, us in chosen.us.items())
+    times = (f"{n} {us[n]:.2f} {chosen.default[n]:.2f} {result['triton'][n]:.2f}" for n in SHOWN)
     print(
-        f"{name:13} {p.k}x{p.weight_rows} us of parts at {tuple(CHOOSING.values())} rows {by_parts} -> {parts}",
-        flush=True,
+        f"{name:13} {p.k}x{p.weight_rows} us of parts at {[*chosen.us[parts]]} rows {by_parts} -> {parts}", flush=True
     )
     print(f"  rows, us, default, triton: {', '.join(times)}; {result['tiles']}", flush=True)
     if s.wrong:
@@ -203,21 +206,21 @@ def main() -> None:
     arch = "sm_90a" if args.compile else architecture(0)
     jobs = {
         name: [
-            j for parts in parts_of(p) for c in CHOOSING for j in begin(p, tiles_of(p, c, parts, args.most), arch)
+            j for parts in parts_of(p) for n in choosing for j in begin(p, tiles_of(p, n, parts, args.most), arch)
         ]
-        for name, p in wanted.items()
+        for name, (p, choosing) in wanted.items()
     }  # fmt: skip
     results: list[dict[str, Any]] = []
     found: dict[str, Chosen] = {}
     table = json.loads(tables.file(ARCH).read_text(encoding="utf-8"))
     with torch.inference_mode():
-        for name, p in wanted.items():
+        for name, named in wanted.items():
             if time.monotonic() > end:
                 print(f"no time for {name}", flush=True)
                 continue
             finish(jobs[name])
             if not args.compile:
-                found[name] = choose_parts(p, args.most, arch)
+                found[name] = choose_parts(named, args.most, arch)
         for name, chosen in found.items():
             results.append(complete(name, chosen, args.most))
             (args.out / f"one_order_{args.weights}.json").write_text(json.dumps(results, indent=1))

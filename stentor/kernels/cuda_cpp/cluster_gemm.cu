@@ -76,18 +76,18 @@ template <int LIMIT> INLINE void wait_copies_upto(int pending) {
   else if constexpr (LIMIT > 0) wait_copies_upto<LIMIT - 1>(pending);
 }
 
-INLINE float inverse_rms(int row, float eps) {
+INLINE float inverse_rms(int row, float eps, bool wanted) {
   float sum = 0.0f;
 #pragma unroll
-  for (int s = 0; s < SPLITS; s++) sum += load_remote_sum(remote(shared_address(ROW_SQUARES + row * 4), s));
+  for (int s = 0; s < SPLITS; s++) sum += load_remote_sum(remote(shared_address(ROW_SQUARES + row * 4), s), wanted);
   return rsqrtf(sum / K + eps);
 }
 
-INLINE float4 sum_splits(u32 address) {
-  float4 sum = load_remote_sums(remote(address, 0));
+INLINE float4 sum_splits(u32 address, bool wanted) {
+  float4 sum = load_remote_sums(remote(address, 0), wanted);
 #pragma unroll
   for (int s = 1; s < SPLITS; s++) {
-    const float4 v = load_remote_sums(remote(address, s));
+    const float4 v = load_remote_sums(remote(address, s), wanted);
     sum.x += v.x; sum.y += v.y; sum.z += v.z; sum.w += v.w;
   }
   return sum;
@@ -189,13 +189,13 @@ CLUSTER_KERNEL cluster_gemm(const Arguments a) {
   // Four outputs of row `split`, `split` + SPLITS, ... of this CTA's columns.
   auto item = [&](int i) { return (int)threadIdx.x + i * THREADS; };
   auto item_row = [&](int i) { return item(i) / QUADS * SPLITS + split; };
+  auto exists = [&](int i) { return i < ITEMS && item_row(i) < COLUMNS && first_row + item_row(i) < a.rows; };
   uint2 added[ADD ? ITEMS : 1];
   if (ADD) {
 #pragma unroll
     for (int i = 0; i < ITEMS; i++) {
-      const int row = first_row + item_row(i);
-      if (item_row(i) < COLUMNS && row < a.rows)
-        added[i] = load_l2_pair(a.residual + (u64)row * a.stride_residual + first_output + quad * 4);
+      if (exists(i))
+        added[i] = load_l2_pair(a.residual + (u64)(first_row + item_row(i)) * a.stride_residual + first_output + quad * 4);
     }
   }
   wait_products<0>();
@@ -223,8 +223,7 @@ CLUSTER_KERNEL cluster_gemm(const Arguments a) {
       store_shared_sum(shared_address(ROW_SQUARES + row * 4), v.x + v.y + v.z + v.w + w.x + w.y + w.z + w.w);
     }
   }
-  arrive_cluster();
-  wait_cluster();
+  sync_cluster();
 
 #pragma unroll
   for (int begin = 0; begin < ITEMS; begin += AT_ONCE) {
@@ -232,19 +231,17 @@ CLUSTER_KERNEL cluster_gemm(const Arguments a) {
     float scales[AT_ONCE];
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {  // all are on their way before the first is used
-      const int row = min(item_row(begin + i), COLUMNS - 1);
+      const int row = item_row(begin + i);
+      const bool wanted = exists(begin + i);
       const u32 at = shared_address((row * PITCH + (GATE ? quad / 2 * 16 + quad % 2 * 4 : quad * 4)) * 4);
-      all_sums[i] = sum_splits(at);
-      if (GATE) ups[i] = sum_splits(at + 32);
-      if (NORM) scales[i] = inverse_rms(row, a.eps);
+      all_sums[i] = sum_splits(at, wanted);
+      if (GATE) ups[i] = sum_splits(at + 32, wanted);
+      if (NORM) scales[i] = inverse_rms(row, a.eps, wanted);
     }
-    // Before a CTA leaves, the others must have read its sums, also those that nobody uses: a launch fails otherwise. It
-    // need not wait for their stores.
-    if (begin + AT_ONCE >= ITEMS) arrive_cluster();
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {
+      if (!exists(begin + i)) continue;
       const int row = first_row + item_row(begin + i), n = first_output + quad * 4;
-      if (begin + i >= ITEMS || item_row(begin + i) >= COLUMNS || row >= a.rows) continue;
       const uint2 bias = BIAS ? load_l2_pair(a.bias + n) : make_uint2(0, 0);
       const uint2 more = ADD ? added[begin + i < ITEMS ? begin + i : 0] : make_uint2(0, 0);
       auto output = [&](float sum, float up, u32 b, u32 r) -> u32 { return finished(sum, up, scales[i], b, r); };
@@ -254,5 +251,5 @@ CLUSTER_KERNEL cluster_gemm(const Arguments a) {
                      output(s.z, u.z, bias.y, more.y) | output(s.w, u.w, bias.y >> 16, more.y >> 16) << 16);
     }
   }
-  wait_cluster();
+  meet_cluster();  // before its shared memory goes, all have read it
 }
