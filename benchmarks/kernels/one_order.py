@@ -9,7 +9,8 @@ The parts of K decide the order of the sums, so a product has the same number of
 of parts is timed at 1, 64 and 256 rows, each with the most promising tiles, in CUDA graphs over so many copies of the
 weights that none is in the cache. The parts with the least sum of the three ratios to the default stay. Then tiles
 with as many parts are timed for other numbers of rows. `default` is what serves these rows otherwise, norm, gate and
-addition included, and `triton` the product alone by kernels/gemm.py.
+addition included, and `triton` the product alone by kernels/gemm.py. A shape of several stacks has one record, of the
+one that was timed last.
 
 Predicted for an H200, us of a launch at 1 and 64 rows, default in brackets: depth qkv 3.4 (3.2) and 4.6 (4.6), o 2.8
 (2.8) and 3.6 (3.6), gate 4.6 (4.3) and 6.3 (6.3), down 3.4 (3.4) and 4.4 (4.4). talker qkv 6.0 (5.6) and 9.0 (10),
@@ -31,11 +32,10 @@ import torch
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
-from benchmarks.kernels.cluster_gemm import CASES, EPS, Alone, finish, products
-from benchmarks.kernels.skinny_gemm import TOLERANCE
+from benchmarks.kernels.cluster_gemm import CASES, Alone, finish, products
+from benchmarks.kernels.skinny_gemm import EPS, TOLERANCE
 from benchmarks.kernels.tile_search import (
     ARCH,
-    GROUP,
     MANY_ROWS,
     ONE_ORDER_ROWS,
     fits,
@@ -46,15 +46,13 @@ from benchmarks.kernels.tile_search import (
 from stentor.kernels import gemm
 from stentor.kernels.cuda_cpp import tables
 from stentor.kernels.cuda_cpp.launch import SOURCES, architecture, compiler
-from stentor.kernels.cuda_cpp.product import ClusterTile, Product, WeightType
+from stentor.kernels.cuda_cpp.product import GROUP, ClusterTile, Product, WeightType
 from stentor.kernels.hopper_gemm import launch
 from stentor.layers.linear import linear
 
 CHOOSING = {8: 1, 64: 64, 256: 256}
 """Rows for which the parts are chosen, by the rows up to which the tile serves."""
-CHOOSING_FLOW = {32: 22, 256: 256, ONE_ORDER_ROWS[-1]: MANY_ROWS}
-"""The same for 11 tokens of a stream, with guidance and without."""
-SHOWN = (1, 22, 64, 256, MANY_ROWS)
+SHOWN = (*CHOOSING.values(), MANY_ROWS)
 MOST_GROUPS = 40
 """Groups of 64 inputs that a CTA adds up at most: the loop is unrolled, so more take long to compile."""
 WRONG = 1e9
@@ -65,16 +63,11 @@ HEADS = {
 }
 
 
-class Named(NamedTuple):
-    product: Product
-    choosing: dict[int, int]
-
-
-def named_products(stacks: list[str], weight: WeightType) -> dict[str, Named]:
+def named_products(stacks: list[str], weight: WeightType) -> dict[str, Product]:
     found = {f"{s} {n}": p for s in stacks for n, p in products(CASES[s].config, weight).items()}
     if weight == "same":
         found |= {f"{s} {n}": p for s in stacks for n, p in HEADS.get(s, {}).items()}
-    return {name: Named(p, CHOOSING_FLOW if name.startswith("flow") else CHOOSING) for name, p in found.items()}
+    return found
 
 
 def parts_of(p: Product) -> list[int]:
@@ -145,15 +138,14 @@ class Chosen(NamedTuple):
     jobs: list[Future[bytes]]
 
 
-def choose_parts(named: Named, most: int, arch: str) -> Chosen:
-    p, choosing = named
+def choose_parts(p: Product, most: int, arch: str) -> Chosen:
     s, found = Search(p), dict[int, dict[int, ClusterTile]]()
     for parts in parts_of(p):
-        tiles = {n: t for n, rows in choosing.items() if (t := s.best(n, parts, rows, most))}
-        if len(tiles) == len(choosing):
+        tiles = {n: t for n, rows in CHOOSING.items() if (t := s.best(n, parts, rows, most))}
+        if len(tiles) == len(CHOOSING):
             found[parts] = tiles
     default = {rows: s.usual(rows) for rows in SHOWN}
-    us = {parts: {choosing[n]: s.time(t, choosing[n]) for n, t in tiles.items()} for parts, tiles in found.items()}
+    us = {parts: {CHOOSING[n]: s.time(t, CHOOSING[n]) for n, t in tiles.items()} for parts, tiles in found.items()}
     parts = min(us, key=lambda n: sum(t / default[rows] for rows, t in us[n].items()))
     jobs = [job for n in ONE_ORDER_ROWS for job in begin(p, tiles_of(p, n, parts, most), arch)]
     return Chosen(s, us, default, parts, found[parts], jobs)
@@ -166,16 +158,16 @@ def complete(name: str, chosen: Chosen, most: int) -> dict[str, Any]:
     best = {n: s.best(n, parts, min(n, MANY_ROWS), most) for n in ONE_ORDER_ROWS} | chosen.tiles
     tiles = {n: t for n, t in best.items() if t}
     us = {rows: s.time(next(t for n, t in tiles.items() if rows <= n), rows) for rows in SHOWN}
+    triton = {rows: s.triton(rows) for rows in SHOWN}
     result = {
         "name": name, "k": p.k, "weight_rows": p.weight_rows, "weight": p.weight, "parts": chosen.us, "chosen": parts,
-        "us": us, "default": chosen.default, "triton": {rows: s.triton(rows) for rows in SHOWN},
+        "us": us, "default": chosen.default, "triton": triton,
         "tiles": one_order_ranges([*tiles.values()]), "wrong": s.wrong,
     }  # fmt: skip
     by_parts = ", ".join(f"{n}: {' '.join(f'{t:.2f}' for t in us.values())}" for n, us in chosen.us.items())
-    times = (f"{n} {us[n]:.2f} {chosen.default[n]:.2f} {result['triton'][n]:.2f}" for n in SHOWN)
-    print(
-        f"{name:13} {p.k}x{p.weight_rows} us of parts at {[*chosen.us[parts]]} rows {by_parts} -> {parts}", flush=True
-    )
+    times = (f"{n} {us[n]:.2f} {chosen.default[n]:.2f} {triton[n]:.2f}" for n in SHOWN)
+    rows = [*chosen.us[parts]]
+    print(f"{name:13} {p.k}x{p.weight_rows} us of parts at {rows} rows {by_parts} -> {parts}", flush=True)
     print(f"  rows, us, default, triton: {', '.join(times)}; {result['tiles']}", flush=True)
     if s.wrong:
         print(f"  WRONG {s.wrong}", flush=True)
@@ -206,21 +198,21 @@ def main() -> None:
     arch = "sm_90a" if args.compile else architecture(0)
     jobs = {
         name: [
-            j for parts in parts_of(p) for n in choosing for j in begin(p, tiles_of(p, n, parts, args.most), arch)
+            j for parts in parts_of(p) for n in CHOOSING for j in begin(p, tiles_of(p, n, parts, args.most), arch)
         ]
-        for name, (p, choosing) in wanted.items()
+        for name, p in wanted.items()
     }  # fmt: skip
     results: list[dict[str, Any]] = []
     found: dict[str, Chosen] = {}
     table = json.loads(tables.file(ARCH).read_text(encoding="utf-8"))
     with torch.inference_mode():
-        for name, named in wanted.items():
+        for name, p in wanted.items():
             if time.monotonic() > end:
                 print(f"no time for {name}", flush=True)
                 continue
             finish(jobs[name])
             if not args.compile:
-                found[name] = choose_parts(named, args.most, arch)
+                found[name] = choose_parts(p, args.most, arch)
         for name, chosen in found.items():
             results.append(complete(name, chosen, args.most))
             (args.out / f"one_order_{args.weights}.json").write_text(json.dumps(results, indent=1))

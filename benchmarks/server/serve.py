@@ -141,8 +141,6 @@ def load_arguments(p: argparse.ArgumentParser) -> None:
     """Arguments of what `load` sends."""
     p.add_argument("--audio", type=float, default=12.0, help="seconds of audio per request")
     p.add_argument("--waves", type=int, default=3, help="requests per stream, of 5 at least (default %(default)s)")
-    p.add_argument("--backend", default="stentor", help="of stentor bench serve (default %(default)s)")
-    p.add_argument("--fields", type=json.loads, default={}, metavar="JSON", help="further fields of every request")
 
 
 def load(
@@ -154,11 +152,10 @@ def load(
     """
     name = f"serve_{slug(model)}_c{c}"
     command = [sys.executable, "-m", "stentor", "bench", "serve", "--base-url", server.url, "--response-format", "pcm"]
-    command += ["--backend", a.backend]
     command += ["--max-concurrency", str(c), "--num-prompts", str(max(5, a.waves * c)), "--num-warmups", "1"]
     command += [
         "--extra-body",
-        json.dumps(body(model, a.audio) | a.fields),
+        json.dumps(body(model, a.audio)),
         "--dataset-name",
         "medium",
         "--request-seed",

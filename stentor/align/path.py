@@ -17,7 +17,8 @@ CLASSES = len(SYMBOLS) + 1
 FLOOR = -9.0
 """Log-likelihood that a frame loses at most: what the text does not say, such as a laugh, costs no more."""
 _ENDS = 12.0  # a way to the end of the text wins over one that is so much likelier and ends before
-_SEEN = 512  # states around the likeliest one that are followed: 8 s of speech on either side
+_BLOCK = 1024  # frames that are gone through at once, 20 s
+_SEEN = 1024  # states near the likeliest one that are followed from there: 14 s of speech behind it, 40 s ahead
 _NEVER = -1e30
 
 
@@ -52,31 +53,57 @@ def _way(scores: np.ndarray, states: np.ndarray, gaps: np.ndarray) -> np.ndarray
     frames, width = len(scores), min(len(states), _SEEN)
     skips = np.zeros(len(states), bool)  # states that are entered from two before
     skips[2:] = gaps[1:-1]
-    steps = np.zeros((frames, width), np.int8)
-    begins = np.zeros(frames, int)  # of the states that are followed
-    best, one, two = (np.full(width, _NEVER) for _ in range(3))
-    best[:2] = scores[0, states[:2]]
-    begin = 0
-    for t in range(1, frames):
-        move = min(int(best.argmax()) - width // 2, len(states) - width - begin)
-        if move > 0:
-            best[:-move], best[-move:] = best[move:].copy(), _NEVER
-            begin += move
-        one[1:] = best[:-1]
-        two[2:] = np.where(skips[begin + 2 : begin + width], best[:-2], _NEVER)
-        came = (one > best).astype(np.int8)
-        best = np.maximum(best, one)
-        came[two > best] = 2
-        steps[t], begins[t] = came, begin
-        best = np.maximum(best, two) + np.maximum(scores[t, states[begin : begin + width]], FLOOR)
-    if begin + width == len(states):
-        best[-2:] += _ENDS
+    best = np.full(len(states), _NEVER)  # of each state at the last frame so far
+    blocks: list[tuple[int, np.ndarray]] = []
+    for first in range(0, frames, _BLOCK):
+        likeliest = int(best.argmax()) if first else 0
+        begin = min(max(likeliest - width // 4, 0), len(states) - width)
+        part, block = slice(begin, begin + width), scores[first : first + _BLOCK]
+        best[:begin] = _NEVER
+        blocks.append((begin, _follow(block, states[part], skips[part], best[part], not first)))
+        best[part.stop :] = _NEVER
+    best[-2:] += _ENDS
     way = np.empty(frames, int)
-    way[-1] = state = begin + int(best.argmax())
-    for t in range(frames - 1, 0, -1):
-        state -= int(steps[t, state - begins[t]])
-        way[t - 1] = state
+    state = int(best.argmax())
+    for t in range(frames - 1, -1, -1):
+        way[t] = state
+        begin, steps = blocks[t // _BLOCK]
+        state -= int(steps[state - begin, t % _BLOCK])
     return way
+
+
+def _follow(
+    scores: np.ndarray, states: np.ndarray, skips: np.ndarray, best: np.ndarray, from_start: bool
+) -> np.ndarray:
+    """How many states before each state [states, frames] the best way to it came from. Updates `best` [states].
+
+    One state after the other, each with all frames at once. Let upto[t] be the sum of its likelihoods up to frame t. A
+    way that entered it at frame e, with the likelihood L of the states before, has L - upto[e - 1] + upto[t] at frame
+    t. So the best entry for t is a running maximum.
+    """
+    n = len(scores)
+    upto = np.zeros((scores.shape[1], n + 1))
+    np.cumsum(np.maximum(scores, FLOOR).T, 1, out=upto[:, 1:])
+    steps = np.zeros((len(states), n), np.int8)
+    two = one = np.full(n + 1, _NEVER)  # of the states before, from the frame before the first on
+    for i, (kind, skip) in enumerate(zip(states.tolist(), skips.tolist(), strict=True)):
+        entered = np.empty(n + 1)
+        entered[0] = best[i]
+        came: np.ndarray | int = 1
+        if skip:
+            np.maximum(one[:-1], two[:-1], out=entered[1:])
+            came = np.int8(1) + (two[:-1] > one[:-1])
+        else:
+            entered[1:] = one[:-1]
+        if from_start and i < 2:
+            entered[1] = 0.0
+        entered[1:] -= upto[kind, :-1]
+        now = np.maximum.accumulate(entered)
+        steps[i] = (entered[1:] > now[:-1]) * came
+        now += upto[kind]
+        two, one = one, now
+        best[i] = now[-1]
+    return steps
 
 
 def class_of(sign: str) -> int | None:

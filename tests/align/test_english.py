@@ -11,7 +11,7 @@ import torch
 import stentor
 from stentor.align.english import EnglishAlignment, word_classes
 from stentor.align.network import DELAY, MELS, RATE, STACK, LogMel, Network
-from stentor.align.path import CLASSES, GAP, SYMBOLS, word_frames
+from stentor.align.path import CLASSES, FLOOR, GAP, SYMBOLS, word_frames
 from stentor.speech.words import sounding_words
 from stentor.text.marks import TextMarks
 from training.train_aligner import Net, export, through_mp3, through_telephone
@@ -100,6 +100,33 @@ def test_the_way_passes_over_gaps_and_ends_where_the_audio_does() -> None:
     scores[np.arange(len(said)), said] = 0.0
     assert word_frames(scores, [[a], [b, c]]) == [(1, 3), (3, 6)]
     assert word_frames(scores, [[a, b], [c], [b, a]]) == [(1, 4), (4, 6), (np.inf, np.inf)]  # the last is not reached
+
+
+def likeliest(scores: np.ndarray, states: list[int]) -> float:
+    """The score of the best of all ways: each gap, at even states, may be passed over."""
+    best = np.full(len(states), -np.inf)
+    for t, row in enumerate(np.maximum(scores, FLOOR)):
+        before, best = best, np.full(len(states), -np.inf)
+        for i, kind in enumerate(states):
+            came = [before[i], *before[max(i - 1, 0) : i], *(before[i - 2 : i - 1] if i % 2 and i > 1 else [])]
+            best[i] = (0.0 if t == 0 and i < 2 else max(came)) + row[kind]
+    return float(max(best[:-2].max(), best[-2:].max() + 12.0))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_other_way_is_likelier(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    words = [[int(kind)] for kind in draw.integers(1, CLASSES, 9)]
+    states = [GAP, *(kind for word in words for kind in (*word, GAP))]
+    scores = draw.normal(-4, 3, (1040, CLASSES))  # across the border of two blocks
+    spans = word_frames(scores, words)
+    way = np.full(len(scores), -1)
+    for i, (first, behind) in enumerate(spans):
+        way[int(first) : int(behind)] = 2 * i + 1
+    gaps = np.searchsorted([first for first, _ in spans], np.arange(len(scores)), "right") * 2
+    way = np.where(way < 0, gaps, way)
+    found = np.maximum(scores, FLOOR)[np.arange(len(scores)), np.array(states)[way]].sum() + 12.0
+    assert found == pytest.approx(likeliest(scores, states))
 
 
 def test_a_long_text_is_followed_to_its_end_in_little_memory() -> None:
