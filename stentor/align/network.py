@@ -91,8 +91,8 @@ class LogMel:
         self._held = held[count * HOP :]
         if not count:
             return np.zeros((0, STACK * MELS), np.float32)
-        windows = np.lib.stride_tricks.sliding_window_view(held, _WINDOW)[: count * HOP : HOP]
-        spectrum = np.fft.rfft(windows * _HANN, _FFT)  # in float64, which numpy transforms four times as fast
+        windows = np.lib.stride_tricks.sliding_window_view(held, _WINDOW)[: count * HOP : HOP] * _HANN
+        spectrum = np.fft.rfft(windows, _FFT)
         power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
         frames: np.ndarray = np.log(np.maximum(power @ _BANK, _FLOOR))
         return frames.reshape(-1, STACK * MELS)
@@ -113,4 +113,4 @@ def _bank() -> np.ndarray:
 
 
 _BANK = _bank()
-_HANN = np.hanning(_WINDOW + 1)[:-1]
+_HANN = np.hanning(_WINDOW + 1)[:-1].astype(np.float32)
