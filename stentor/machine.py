@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from threadpoolctl import ThreadpoolController
+
 GROUPS, OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")  # of version 2, which systemd and containers have
 
 
@@ -25,6 +27,17 @@ def memory() -> int | None:
     except (AttributeError, OSError, ValueError):  # Windows has no sysconf
         return None
     return min([known, *(int(most) for [most] in _limits("memory.max"))])
+
+
+def one_thread_for_numpy() -> None:
+    """Have each product of numpy in this process take one thread from now on. numpy must have been imported.
+
+    The aligner multiplies small matrices for many streams, in several threads or processes. With a thread for each core
+    of the machine they wait for each other: on 32 cores 64 streams stood still. torch's products keep their threads.
+    """
+    libraries = ThreadpoolController()
+    own = [library["filepath"] for library in libraries.info() if "numpy" in library["filepath"]]
+    libraries.select(filepath=own).limit(limits=1)
 
 
 def _limits(name: str) -> Iterator[list[str]]:

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from stentor import machine
 from stentor.api import TTS
 from stentor.audio import Reference
 from stentor.batch.fields import listed
@@ -44,6 +45,7 @@ class Speaker:
         """work: the folder for audio on its way."""
         self._run, self._work = run, work
         self._marks = Marks.of(run.provenance, run.watermark, run.load.get("model"))
+        machine.one_thread_for_numpy()  # each of the threads may have an aligner
         policy = Policy(max_queue=2**20)  # `at_once` bounds what waits
         self._tts = TTS(**run.load, policy=policy)
         self.references = References(self._tts.load_reference)

@@ -19,7 +19,6 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
-from threadpoolctl import threadpool_limits
 
 from stentor import machine
 from stentor.server import logs
@@ -236,9 +235,7 @@ def uvicorn_config(
 
 def _run(server: _Uvicorn, sockets: list[socket.socket] | None = None) -> int:
     """Run it to its end. Returns the process's exit code."""
-    # The aligner multiplies small matrices for many streams. With a thread for each core in every API process they wait
-    # for each other: on 32 cores 64 streams stood still.
-    threadpool_limits(limits=1, user_api="blas")
+    machine.one_thread_for_numpy()
     try:
         server.run(sockets)
     except KeyboardInterrupt:

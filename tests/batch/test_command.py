@@ -22,7 +22,7 @@ from stentor.batch.item import derived_seed
 from stentor.cli import main
 from stentor.errors import EngineError
 from tests.batch.runs import CUT, INTERRUPTED, SOME_FAILED, TOY, audio, check, manifest, speak
-from tests.helpers import adapters
+from tests.helpers import adapters, numpy_threads
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import decoded, tone_wav
 
@@ -122,6 +122,13 @@ def test_words_are_timed_where_a_line_or_the_run_asks_for_it(
     assert "does not take" not in capsys.readouterr().err
     assert speak(tmp_path, items, "--words", "--resume") == 2
     assert "aligner: was 'tests.helpers.aligners:every' when the run began, and is None" in capsys.readouterr().err
+
+
+def test_products_of_numpy_take_one_thread_in_a_run(tmp_path: Path) -> None:
+    """Each of its threads may have an aligner."""
+    with numpy_threads.two_before():
+        assert speak(tmp_path, [{"id": "a", "text": "Hello there."}]) == CUT
+        assert set(numpy_threads.counts()) == {1}
 
 
 def test_a_line_may_name_an_adapter(tmp_path: Path) -> None:

@@ -17,13 +17,12 @@ from unittest.mock import MagicMock
 import httpx
 import pytest
 import uvicorn
-from threadpoolctl import threadpool_info, threadpool_limits
 
 from stentor.errors import InvalidRequest
 from stentor.server.config import ServerConfig
 from stentor.server.http.connections import Connection
 from stentor.server.main import _run, _sockets, _Uvicorn
-from tests.helpers import certificate
+from tests.helpers import certificate, numpy_threads
 from tests.helpers.certificate import NEEDS_OPENSSL
 from tests.helpers.patience import STUCK_S
 from tests.helpers.planted import planted
@@ -58,19 +57,12 @@ def ending() -> _Uvicorn:
 
 
 def test_products_of_numpy_take_one_thread_in_a_server() -> None:
-    """Each API process has an aligner, whose threads would be as many as the machine's cores."""
-    numpys = [library["filepath"] for library in threadpool_info() if "numpy" in library["filepath"]]
-    if not numpys:
-        pytest.skip("nobody can set the threads of this numpy's products")
-    seen: dict[str, int] = {}
-    server = SimpleNamespace(
-        run=lambda sockets: seen.update({lib["filepath"]: lib["num_threads"] for lib in threadpool_info()}),
-        lost=None,
-        started=True,
-    )
-    with threadpool_limits(2, "blas"):
+    """Each API process has an aligner."""
+    seen: list[int] = []
+    server = SimpleNamespace(run=lambda sockets: seen.extend(numpy_threads.counts()), lost=None, started=True)
+    with numpy_threads.two_before():
         assert _run(server) == 0  # type: ignore[arg-type]
-    assert [seen[file] for file in numpys] == [1] * len(numpys)
+    assert set(seen) == {1}
 
 
 def test_http_and_websockets_have_one_time_to_end() -> None:
