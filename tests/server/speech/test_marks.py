@@ -129,29 +129,32 @@ def test_realtime_says_it_when_a_response_is_created(marked: Live) -> None:
     assert messages[0]["type"] == "response.created"
     assert messages[0]["response"]["provenance"] == messages[-1]["response"]["provenance"] == LINE
     sent = pcm(audio_of([m for m in messages if m["type"].endswith("audio.delta")], "delta"))
-    assert _strength(sent) > 0.5
+    assert _strength(sent) > 0.9
 
 
 def test_wyoming_and_elevenlabs_say_it_too(marked: Live) -> None:
-    with WyomingTalk(marked) as t:
-        t.send("synthesize", text=TEXT)
-        events = t.until("audio-stop")
-    assert events[0]["provenance"] == LINE
-    assert _strength(pcm(b"".join(e["payload"] for e in events if e["type"] == "audio-chunk"))) > 0.5
+    strengths = []
+    for _ in range(8):  # short speech of any seed, at 600 Hz, has some of the tone by chance
+        with WyomingTalk(marked) as t:
+            t.send("synthesize", text=TEXT)
+            events = t.until("audio-stop")
+        assert events[0]["provenance"] == LINE
+        strengths.append(_strength(pcm(b"".join(e["payload"] for e in events if e["type"] == "audio-chunk"))))
+    assert np.mean(strengths) > 0.9
     voice = "/v1/text-to-speech/default"
     answer = marked.http.post(f"{voice}?output_format=pcm_24000&seed=5", json={"text": TEXT})
     assert answer.headers["x-provenance"] == LINE
-    assert _strength(pcm(answer.content)) > 0.5
+    assert _strength(pcm(answer.content)) > 0.9
     with json_talk(marked, f"{voice}/stream-input?output_format=pcm_24000&seed=5") as t:
         t.send(text=TEXT + " ")
         t.send(text="")
         _, messages = t.close_code()
     assert messages[-1]["provenance"] == LINE
-    assert _strength(pcm(audio_of(messages, "audio"))) > 0.5
+    assert _strength(pcm(audio_of(messages, "audio"))) > 0.9
 
 
 def _strength(samples: np.ndarray) -> float:
-    """How much of one tone audio has, from its first sample on: about 1, or 0 without. Speech adds some by chance."""
+    """How much of one tone audio has, from its first sample on."""
     mark = tone(len(samples))
     return float(samples @ mark / (mark @ mark))
 
