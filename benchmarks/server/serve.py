@@ -153,14 +153,7 @@ def load(
     name = f"serve_{slug(model)}_c{c}"
     command = [sys.executable, "-m", "stentor", "bench", "serve", "--base-url", server.url, "--response-format", "pcm"]
     command += ["--max-concurrency", str(c), "--num-prompts", str(max(5, a.waves * c)), "--num-warmups", "1"]
-    command += [
-        "--extra-body",
-        json.dumps(body(model, a.audio)),
-        "--dataset-name",
-        "medium",
-        "--request-seed",
-        "1",
-    ]
+    command += ["--extra-body", json.dumps(body(model, a.audio)), "--dataset-name", "medium", "--request-seed", "1"]
     command += ["--save-result", "--result-dir", str(a.work), "--result-filename", name, "--disable-tqdm"]
     before, began = server.threads(), time.monotonic()
     try:
