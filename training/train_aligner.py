@@ -166,8 +166,7 @@ def variant(samples: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray,
 
 def frames_of(wave: np.ndarray) -> np.ndarray:
     """Features [n, STACK * MELS] of 16 kHz samples."""
-    mel = LogMel()
-    return np.concatenate((mel.feed(wave), mel.finish()))
+    return LogMel().finish(wave)
 
 
 def prepare(folder: Path, phonemes: dict[int, str], variants: int, cache: Path) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -15,6 +15,9 @@ from stentor.align.path import class_of, word_frames
 from stentor.text.english.phonemes import EnglishPhonemes
 from stentor.text.trace import is_sound
 
+AT_ONCE = RATE // 2
+"""Samples that are waited for, as the first chunks of a stream are short and a call takes a millisecond."""
+_NOTHING = np.zeros(0, np.float32)
 _FILE = Path(__file__).parents[1] / "assets" / "aligner" / "english.safetensors"
 
 
@@ -25,15 +28,17 @@ class EnglishAlignment:
         weights = _weights()
         self._resampled = soxr.ResampleStream(rate, RATE, 1, "float32", quality="MQ") if rate != RATE else None
         self._mel, self._network = LogMel(), Network(weights)
+        self._waiting: list[np.ndarray] = []
         self._scores: list[np.ndarray] = []
 
     def add(self, samples: np.ndarray) -> None:
         """Add float32 samples [n]."""
-        if self._resampled is not None:
-            samples = self._resampled.resample_chunk(samples.astype(np.float32, copy=False))
-        frames = self._mel.feed(samples)
-        if len(frames):
+        samples = samples.astype(np.float32, copy=False)
+        self._waiting.append(samples if self._resampled is None else self._resampled.resample_chunk(samples))
+        if sum(map(len, self._waiting)) >= AT_ONCE:
+            frames = self._mel.feed(np.concatenate(self._waiting))
             self._scores.append(self._network.feed(frames))
+            self._waiting.clear()
 
     def spans(self, words: Sequence[str]) -> list[tuple[float, float] | None]:
         """When each word is spoken in what was added, in seconds. None for one that is not, such as a dash."""
@@ -41,7 +46,8 @@ class EnglishAlignment:
 
     def spans_of(self, sounds: Sequence[Sequence[int]]) -> list[tuple[float, float] | None]:
         """When words of these classes are spoken."""
-        scores = np.concatenate((*self._scores, self._network.finish(self._mel.finish())))
+        rest = self._mel.finish(np.concatenate((_NOTHING, *self._waiting)))
+        scores = np.concatenate((*self._scores, self._network.finish(rest)))
         spoken = [s for s in sounds if s]
         if not len(scores) or not spoken:
             return [None] * len(sounds)

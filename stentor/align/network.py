@@ -20,6 +20,7 @@ MELS = 64
 FRAME_SECONDS = HOP * STACK / RATE
 _WINDOW, _FFT = 400, 512
 _LEAD = (_WINDOW - HOP) // 2  # zeros in front, so that the middle of window k is the middle of its hop
+_AT_ONCE = 32  # windows. With all of a second memory comes from the system each time, which takes twice as long
 _FLOOR = 1e-5
 _LOWEST, _HIGHEST = 60.0, 7600.0  # Hz
 
@@ -91,15 +92,21 @@ class LogMel:
         self._held = held[count * HOP :]
         if not count:
             return np.zeros((0, STACK * MELS), np.float32)
-        windows = np.lib.stride_tricks.sliding_window_view(held, _WINDOW)[: count * HOP : HOP] * _HANN
-        spectrum = np.fft.rfft(windows, _FFT)
-        power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
-        frames: np.ndarray = np.log(np.maximum(power @ _BANK, _FLOOR))
+        windows = np.lib.stride_tricks.sliding_window_view(held, _WINDOW)[: count * HOP : HOP]
+        power = [_power(windows[i : i + _AT_ONCE]) for i in range(0, count, _AT_ONCE)]
+        frames: np.ndarray = np.log(np.maximum(np.concatenate(power) @ _BANK, _FLOOR))
         return frames.reshape(-1, STACK * MELS)
 
-    def finish(self) -> np.ndarray:
-        """Frames that are left if silence follows. More samples may still be fed."""
-        return copy(self).feed(np.zeros(STACK * HOP + _LEAD, np.float32))
+    def finish(self, samples: np.ndarray) -> np.ndarray:
+        """The frames that these last samples complete if silence follows. More samples may still be fed."""
+        return copy(self).feed(np.concatenate((samples, np.zeros(STACK * HOP + _LEAD, np.float32))))
+
+
+def _power(windows: np.ndarray) -> np.ndarray:
+    """Power [n, FFT bins] of windows [n, _WINDOW]."""
+    spectrum = np.fft.rfft(windows * _HANN, _FFT)
+    power: np.ndarray = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
+    return power
 
 
 def _bank() -> np.ndarray:

@@ -84,25 +84,23 @@ def _follow(
     n = len(scores)
     upto = np.zeros((scores.shape[1], n + 1))
     np.cumsum(np.maximum(scores, FLOOR).T, 1, out=upto[:, 1:])
-    steps = np.zeros((len(states), n), np.int8)
-    two = one = np.full(n + 1, _NEVER)  # of the states before, from the frame before the first on
-    for i, (kind, skip) in enumerate(zip(states.tolist(), skips.tolist(), strict=True)):
-        entered = np.empty(n + 1)
-        entered[0] = best[i]
-        came: np.ndarray | int = 1
+    entry, now = np.empty((2, len(states) + 2, n + 1))  # of each state, behind two that cannot be
+    now[:2] = _NEVER
+    entered = np.empty(n + 1)
+    for i, (kind, skip) in enumerate(zip(states.tolist(), skips.tolist(), strict=True), 2):
+        entered[0] = best[i - 2]
         if skip:
-            np.maximum(one[:-1], two[:-1], out=entered[1:])
-            came = np.int8(1) + (two[:-1] > one[:-1])
+            np.maximum(now[i - 1, :-1], now[i - 2, :-1], out=entered[1:])
         else:
-            entered[1:] = one[:-1]
-        if from_start and i < 2:
+            entered[1:] = now[i - 1, :-1]
+        if from_start and i < 4:
             entered[1] = 0.0
         entered[1:] -= upto[kind, :-1]
-        now = np.maximum.accumulate(entered)
-        steps[i] = (entered[1:] > now[:-1]) * came
-        now += upto[kind]
-        two, one = one, now
-        best[i] = now[-1]
+        np.maximum.accumulate(entered, out=entry[i])
+        np.add(entry[i], upto[kind], out=now[i])
+    best[:] = now[2:, -1]
+    steps = (entry[2:, 1:] > entry[2:, :-1]).astype(np.int8)  # whether it was entered there
+    steps[skips] *= 1 + (now[:-2, :-1] > now[1:-1, :-1])[skips]
     return steps
 
 
