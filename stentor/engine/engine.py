@@ -65,7 +65,7 @@ class Engine:
         frames = PageAllocator(self.sizes.frame_pages, 1)
         parked = self.sizes.parked(config.policy.parked_mb)
         policy = _policy(config, device, self.sizes.prefill_tokens)
-        self.scheduler = Scheduler(self.sizes.slots, pages, policy, parked, model.spec.codec_timing, frames)
+        self.scheduler = Scheduler(self.sizes.slots, pages, policy, parked, self.codec.timing, frames)
         self.stats = Stats()
         self.sequences = SequenceMaker(model.spec, self.sizes, config.policy, self.runner.covering_evals)
         self._requests = OpenRequests(model.spec.frame, self.scheduler, self.sequences, self.stats)
@@ -345,5 +345,5 @@ def check_deterministic(model: SpeechModel, device: Device) -> None:
     if not spec.batch_invariant:
         raise InvalidRequest("deterministic", f"is not available for {spec.family}")
     wide = [c.dtype for c in model.codec.columns.values() if c.dtype.is_floating_point and c.dtype.itemsize > 2]
-    if wide:
+    if wide and spec.codec_timing.batch_invariant:
         raise InvalidRequest("deterministic", f"needs a codec in 16 bits, got {str(wide[0]).removeprefix('torch.')}")

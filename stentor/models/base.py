@@ -78,7 +78,7 @@ class ModelSpec(ModelInfo):
     hides_frames: bool = False  # emit says of each frame whether it is heard
     num_evals: int = 0  # loop length that emit needs for a request with default options (see Prompt.num_evals)
     captured_evals: tuple[int, ...] = ()  # other loop lengths that are captured. Rows take the next that is enough
-    batch_invariant: bool = False  # kernels.batch_invariant reaches all sums of a step, and of the codec in 16 bits
+    batch_invariant: bool = False  # kernels.batch_invariant reaches all sums of a step, and see CodecTiming
     threads: int | None = None  # torch threads on a CPU, where more are no faster. None: torch's own number
 
     @property

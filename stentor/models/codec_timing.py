@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,8 @@ class CodecTiming:
     late: so many samples, less than a frame's, at the end of a chunk come with the next one, or with this one if the
     stream ends. The last frame of a stream must tell that it is the last: the model keeps frames that stop.
     chunk_pages: with a window, a chunk has one page or so many, 2 at most. It has one where pages are cut.
+    batch_invariant: whether `kernels.batch_invariant` reaches all sums, so that they do not depend on a call's shape.
+    alone: a call has one row.
     """
 
     grid: int = 1
@@ -34,6 +36,8 @@ class CodecTiming:
     chunk_pages: int = 1
     chunk: int = 25
     late: int = 0
+    batch_invariant: bool = True
+    alone: bool = False
 
     def __post_init__(self) -> None:
         # Otherwise a stream could end after its last chunk, and the audio that is owed would never come.
@@ -41,6 +45,11 @@ class CodecTiming:
         assert self.chunks or self.whole, "a codec decodes chunks, or an utterance as a whole"
         assert not self.late or not (self.delay or self.lookahead or self.whole), "late samples are of a causal codec"
         assert self.chunk_pages <= 2, "a last chunk would have a length that is not captured"
+        assert self.batch_invariant or self.window or not self.chunks, "calls would have other lengths under load"
+
+    def for_engine(self, deterministic: bool) -> CodecTiming:
+        """The timing of an engine. If it is `deterministic`, calls have one shape each where sums depend on that."""
+        return replace(self, chunk_pages=1, alone=True) if deterministic and not self.batch_invariant else self
 
     @property
     def held(self) -> int:

@@ -11,11 +11,14 @@ from stentor import TTS, InvalidRequest, kernels
 from stentor.config import EngineConfig
 from stentor.engine.engine import Engine, check_deterministic
 from stentor.engine.running import model_runner
+from stentor.engine.running.codec_runner import CodecRunner
 from stentor.engine.running.device import Device
 from stentor.engine.voice import CodecPrimer
 from stentor.kernels import Kernel, switches
 from stentor.layers.types import Column
 from stentor.models.base import KVSpec
+from stentor.models.codec_timing import CAUSAL, CodecTiming
+from tests.helpers.tiny import LOAD, VOICE, checkpoint
 
 CPU = Device("cpu")
 
@@ -28,8 +31,14 @@ def with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(switches, "OFF", frozenset({Kernel.GEMV, Kernel.PDL}))
 
 
-def model(invariant: bool = True, codec: torch.dtype = torch.float16, dtype: torch.dtype = torch.bfloat16):
-    spec = SimpleNamespace(family="a family", batch_invariant=invariant, kv=KVSpec(1, 1, 8, dtype))
+def model(
+    invariant: bool = True,
+    codec: torch.dtype = torch.float16,
+    dtype: torch.dtype = torch.bfloat16,
+    timing: CodecTiming = CAUSAL,
+):
+    kv = KVSpec(1, 1, 8, dtype)
+    spec = SimpleNamespace(family="a family", batch_invariant=invariant, kv=kv, codec_timing=timing)
     columns = {"history": Column((2,), codec), "clock": Column(dtype=torch.int64)}
     return SimpleNamespace(spec=spec, codec=SimpleNamespace(columns=columns))
 
@@ -42,6 +51,8 @@ def test_a_cpu_refuses_it_and_says_what_holds_there():
 @pytest.mark.usefixtures("with_kernels")
 def test_what_is_missing_is_named():
     check_deterministic(model(), CPU)
+    alone = CodecTiming(chunks=False, whole=True, batch_invariant=False)  # its calls have one shape, in any dtype
+    check_deterministic(model(codec=torch.float32, timing=alone), CPU)
     for given, words in (
         (model(invariant=False), "is not available for a family"),
         (model(codec=torch.float32), "a codec in 16 bits, got float32"),
@@ -80,3 +91,26 @@ def test_captures_and_launches_of_an_engine_are_inside(wanted, monkeypatch):
         assert tts.engine.config == EngineConfig(max_num_seqs=2, memory_gb=0.01, deterministic=wanted)
     assert seen == {"ModelRunner.capture": wanted, "ModelRunner._decode": wanted, "CodecPrimer.capture": wanted}
     assert not kernels.is_batch_invariant()
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_a_codec_of_the_libraries_sums_has_calls_of_one_shape(wanted, monkeypatch, tmp_path):
+    shapes: set[tuple[int, int, bool]] = set()
+    decode = CodecRunner._decode
+
+    def spy(self, jobs, whole):
+        shapes.add((*self._graph_key(jobs), whole))
+        return decode(self, jobs, whole)
+
+    monkeypatch.setattr(CodecRunner, "_decode", spy)
+    monkeypatch.setattr("stentor.engine.engine.check_deterministic", lambda model, device: None)
+    path = checkpoint("cosyvoice3", tmp_path)
+    settings = {"max_num_seqs": 3, "memory_gb": 0.01, "deterministic": wanted, **LOAD["cosyvoice3"]}
+    with TTS(path, device="cpu", **settings) as tts:
+        for streaming in (True, False):
+            given = {"max_frames": 60, "ignore_eos": True, **VOICE["cosyvoice3"]}
+            requests = [tts.request("Hello.", seed=i, **given) for i in range(3)]
+            for stream in [tts.submit(request, streaming) for request in requests]:
+                list(stream)
+    chunks, wholes = ({(rows, frames) for rows, frames, whole in shapes if whole is kind} for kind in (False, True))
+    assert (chunks == {(1, 25)} and {rows for rows, _ in wholes} == {1}) is wanted

@@ -75,7 +75,7 @@ class CodecRunner:
         where = device.torch
         self.states = CodecStateTable(model.codec.columns, sizes.slots + 1, where)
         self._padding = torch.tensor([sizes.slots], device=where)
-        self.timing = model.spec.codec_timing
+        self.timing = model.spec.codec_timing.for_engine(config.deterministic)
         self.pages = CodecPages(model.codec.pages, self.timing, sizes.slots, device)
         self.stream = device.stream(CODEC)
         self.copies = device.stream(CODEC)  # copies audio to the host beside the codec's next call
@@ -110,15 +110,19 @@ class CodecRunner:
         """(rows, frames), largest first: rows by powers of two, up to as many as one call holds."""
         keys = set()
         for frames in self.counts:
-            max_rows = max(1, min(slots, self.sizes.codec_frames // frames))
+            max_rows = max(1, min(self._most_rows(slots), self.sizes.codec_frames // frames))
             keys |= {(min(1 << i, max_rows), frames) for i in range(max_rows.bit_length() + 1)}
         return sorted(keys, key=lambda k: k[0] * k[1], reverse=True)
 
     def whole_keys(self, slots: int) -> list[tuple[int, int]]:
         """(rows, frames) of calls that hold whole utterances, padded to a few lengths."""
-        rows = [1 << i for i in range(slots.bit_length()) if 1 << i <= slots]
+        most = self._most_rows(slots)
+        rows = [1 << i for i in range(most.bit_length()) if 1 << i <= most]
         keys = [(b, n) for n in self.timing.wholes for b in rows if b == 1 or b * n <= self._whole_frames]
         return sorted(keys, key=lambda k: k[0] * k[1], reverse=True)
+
+    def _most_rows(self, slots: int) -> int:
+        return 1 if self.timing.alone else slots
 
     # -- state --
 
@@ -215,6 +219,8 @@ class CodecRunner:
 
     def _equal_parts(self, jobs: list[AudioJob]) -> list[list[AudioJob]]:
         """Jobs of equal length in parts, chosen so that the captured calls hold few rows of padding."""
+        if self.timing.alone:
+            return [[job] for job in jobs]
         count = self._size(jobs[0])
         if jobs[0].whole:
             most = max((b for b, n in self.whole_graphs.graphs if n == count), default=self._whole_frames // count)

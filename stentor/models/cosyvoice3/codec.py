@@ -31,10 +31,12 @@ class CosyVoice3Codec(nn.Module):
         """window: cells of a stream that are kept, the prompt's included. 0: streams are whole utterances."""
         super().__init__()
         self.config = flow = c.flow
-        self.timing = CodecTiming(flow.cell, whole=True, wholes=WHOLES, chunks=False)
+        self.timing = CodecTiming(flow.cell, whole=True, wholes=WHOLES, chunks=False, batch_invariant=False)
         if window:
             ahead = (flow.look, DELAY_FRAMES)
-            self.timing = CodecTiming(flow.cell, *ahead, True, WHOLES, window=window, chunk_pages=MOST_CELLS)
+            self.timing = CodecTiming(
+                flow.cell, *ahead, True, WHOLES, window=window, chunk_pages=MOST_CELLS, batch_invariant=False
+            )
         with meta_init():
             self.flow, self.vocoder = Flow(c.flow), Vocoder(c.vocoder)
         self.columns: dict[str, Column] = {}

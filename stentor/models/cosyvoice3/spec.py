@@ -68,4 +68,5 @@ def make_spec(
         codec_prefix=min(MAX_PROMPT, (timing.window - OWN_CELLS) * timing.grid) if timing.window else MAX_PROMPT,
         codec_timing=timing,
         hides_frames=True,
+        batch_invariant=True,
     )
