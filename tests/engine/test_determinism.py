@@ -96,13 +96,13 @@ def test_captures_and_launches_of_an_engine_are_inside(wanted, monkeypatch):
 @pytest.mark.parametrize("wanted", [False, True])
 def test_a_codec_of_the_libraries_sums_has_calls_of_one_shape(wanted, monkeypatch, tmp_path):
     shapes: set[tuple[int, int, bool]] = set()
-    decode = CodecRunner._decode
+    launch = CodecRunner.launch
 
-    def spy(self, jobs, whole):
-        shapes.add((*self._graph_key(jobs), whole))
-        return decode(self, jobs, whole)
+    def spy(self, jobs):
+        shapes.add((len(jobs), self.timing.on_grid(max(job.count for job in jobs)), jobs[0].whole))
+        return launch(self, jobs)
 
-    monkeypatch.setattr(CodecRunner, "_decode", spy)
+    monkeypatch.setattr(CodecRunner, "launch", spy)
     monkeypatch.setattr("stentor.engine.engine.check_deterministic", lambda model, device: None)
     path = checkpoint("cosyvoice3", tmp_path)
     settings = {"max_num_seqs": 3, "memory_gb": 0.01, "deterministic": wanted, **LOAD["cosyvoice3"]}
