@@ -93,7 +93,7 @@ def _follow(
             np.maximum(now[i - 1, :-1], now[i - 2, :-1], out=entered[1:])
         else:
             entered[1:] = now[i - 1, :-1]
-        if from_start and i < 4:
+        if from_start and i < 4:  # the first gap or word
             entered[1] = 0.0
         entered[1:] -= upto[kind, :-1]
         np.maximum.accumulate(entered, out=entry[i])
