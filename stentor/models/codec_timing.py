@@ -23,7 +23,7 @@ class CodecTiming:
     stream ends. The last frame of a stream must tell that it is the last: the model keeps frames that stop.
     chunk_pages: with a window, a chunk has one page or so many, 2 at most. It has one where pages are cut.
     batch_invariant: whether `kernels.batch_invariant` reaches all sums, so that they do not depend on a call's shape.
-    alone: a call has one row.
+    alone: each row is decoded in a call of its own.
     """
 
     grid: int = 1

@@ -11,13 +11,14 @@ from stentor import TTS, InvalidRequest, kernels
 from stentor.config import EngineConfig
 from stentor.engine.engine import Engine, check_deterministic
 from stentor.engine.running import model_runner
-from stentor.engine.running.codec_runner import CodecRunner
 from stentor.engine.running.device import Device
+from stentor.engine.stream import AudioStream
 from stentor.engine.voice import CodecPrimer
 from stentor.kernels import Kernel, switches
 from stentor.layers.types import Column
 from stentor.models.base import KVSpec
 from stentor.models.codec_timing import CAUSAL, CodecTiming
+from stentor.models.cosyvoice3.codec import CosyVoice3Codec
 from tests.helpers.tiny import LOAD, VOICE, checkpoint
 
 CPU = Device("cpu")
@@ -93,24 +94,30 @@ def test_captures_and_launches_of_an_engine_are_inside(wanted, monkeypatch):
     assert not kernels.is_batch_invariant()
 
 
+def audio(stream: AudioStream) -> bytes:
+    return b"".join(chunk.samples.tobytes() for chunk in stream)
+
+
 @pytest.mark.parametrize("wanted", [False, True])
 def test_a_codec_of_the_libraries_sums_has_calls_of_one_shape(wanted, monkeypatch, tmp_path):
     shapes: set[tuple[int, int, bool]] = set()
-    launch = CodecRunner.launch
+    decode = CosyVoice3Codec.decode
 
-    def spy(self, jobs):
-        shapes.add((len(jobs), self.timing.on_grid(max(job.count for job in jobs)), jobs[0].whole))
-        return launch(self, jobs)
+    def spy(self, frames, state, call):
+        if not call.silent:  # of a prompt
+            shapes.add((*frames.shape[:2], call.whole))
+        return decode(self, frames, state, call)
 
-    monkeypatch.setattr(CodecRunner, "launch", spy)
+    monkeypatch.setattr(CosyVoice3Codec, "decode", spy)
     monkeypatch.setattr("stentor.engine.engine.check_deterministic", lambda model, device: None)
     path = checkpoint("cosyvoice3", tmp_path)
     settings = {"max_num_seqs": 3, "memory_gb": 0.01, "deterministic": wanted, **LOAD["cosyvoice3"]}
     with TTS(path, device="cpu", **settings) as tts:
+        given = {"max_frames": 60, "ignore_eos": True, **VOICE["cosyvoice3"]}
+        requests = [tts.request("Hello.", seed=i, **given) for i in range(3)]
         for streaming in (True, False):
-            given = {"max_frames": 60, "ignore_eos": True, **VOICE["cosyvoice3"]}
-            requests = [tts.request("Hello.", seed=i, **given) for i in range(3)]
-            for stream in [tts.submit(request, streaming) for request in requests]:
-                list(stream)
+            alone = [audio(tts.submit(request, streaming)) for request in requests]
+            beside = [audio(s) for s in [tts.submit(request, streaming) for request in requests]]
+            assert not wanted or beside == alone
     chunks, wholes = ({(rows, frames) for rows, frames, whole in shapes if whole is kind} for kind in (False, True))
-    assert (chunks == {(1, 25)} and {rows for rows, _ in wholes} == {1}) is wanted
+    assert (chunks == {(1, 28)} and {rows for rows, _ in wholes} == {1}) is wanted

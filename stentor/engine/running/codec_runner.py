@@ -22,12 +22,14 @@ from stentor.engine.running.slot_table import SlotTable
 from stentor.engine.scheduling.audio_scheduler import AudioJob, chunk_sizes
 from stentor.engine.scheduling.sequence import RUNNING, Phase, Sequence
 from stentor.errors import EngineError
-from stentor.layers.types import NO_END, CodecCall, CodecPageTable
+from stentor.layers.types import NO_END, CodecCall, CodecPageTable, State
 from stentor.models.base import Prompt, SpeechModel
 
 SMALL_CALL = 32  # rows times frames of a codec call that takes no longer when padded
 WHOLE_FRAMES = 800
 """Frames in a call of several whole utterances. So many fill a GPU, and longer ones are captured for fewer rows."""
+BESIDE = 8
+"""Rows of a call at most where each is decoded alone, and beside the others: more would gain nothing."""
 
 
 class CodecOutput(NamedTuple):
@@ -79,6 +81,7 @@ class CodecRunner:
         self.pages = CodecPages(model.codec.pages, self.timing, sizes.slots, device)
         self.stream = device.stream(CODEC)
         self.copies = device.stream(CODEC)  # copies audio to the host beside the codec's next call
+        self._beside = [device.stream(CODEC) for _ in range(BESIDE if self.timing.alone else 0)]
         of_stream, whole = (device, self.stream, config.require_graphs), partial(self._decode_call, whole=True)
         self.graphs = CudaGraphRunner("codec", self._decode_call, *of_stream)
         self.whole_graphs = CudaGraphRunner("whole codec", whole, *of_stream, shares_pool_of=self.graphs)
@@ -108,21 +111,18 @@ class CodecRunner:
 
     def graph_keys(self, slots: int) -> list[tuple[int, int]]:
         """(rows, frames), largest first: rows by powers of two, up to as many as one call holds."""
-        keys = set()
+        keys, slots = set(), min(slots, BESIDE) if self.timing.alone else slots
         for frames in self.counts:
-            max_rows = max(1, min(self._most_rows(slots), self.sizes.codec_frames // frames))
+            max_rows = max(1, min(slots, self.sizes.codec_frames // frames))
             keys |= {(min(1 << i, max_rows), frames) for i in range(max_rows.bit_length() + 1)}
         return sorted(keys, key=lambda k: k[0] * k[1], reverse=True)
 
     def whole_keys(self, slots: int) -> list[tuple[int, int]]:
         """(rows, frames) of calls that hold whole utterances, padded to a few lengths."""
-        most = self._most_rows(slots)
+        most = 1 if self.timing.alone else slots
         rows = [1 << i for i in range(most.bit_length()) if 1 << i <= most]
         keys = [(b, n) for n in self.timing.wholes for b in rows if b == 1 or b * n <= self._whole_frames]
         return sorted(keys, key=lambda k: k[0] * k[1], reverse=True)
-
-    def _most_rows(self, slots: int) -> int:
-        return 1 if self.timing.alone else slots
 
     # -- state --
 
@@ -219,8 +219,6 @@ class CodecRunner:
 
     def _equal_parts(self, jobs: list[AudioJob]) -> list[list[AudioJob]]:
         """Jobs of equal length in parts, chosen so that the captured calls hold few rows of padding."""
-        if self.timing.alone:
-            return [[job] for job in jobs]
         count = self._size(jobs[0])
         if jobs[0].whole:
             most = max((b for b, n in self.whole_graphs.graphs if n == count), default=self._whole_frames // count)
@@ -301,7 +299,8 @@ class CodecRunner:
         """The captured function: `inputs` in, `outputs` and new states out. Whole utterances leave the states."""
         before, after = (0, 0) if whole else (self.timing.delay, self.timing.lookahead)
         idx, call, frames, where = self._given(batch, before, count + after)
-        samples, new = self.model.codec.decode(frames[:, before:], self.states.gather(idx), call._replace(whole=whole))
+        decode = self._decode_alone if self.timing.alone else self.model.codec.decode
+        samples, new = decode(frames[:, before:], self.states.gather(idx), call._replace(whole=whole))
         hop, late = self.model.spec.hop, 0 if whole else self.timing.late
         if samples.shape != (wanted := (batch, (before + count) * hop + late)):
             raise EngineError(f"codec.decode gives samples {tuple(samples.shape)}, and by spec.hop they are {wanted}")
@@ -309,6 +308,28 @@ class CodecRunner:
             self.moved_on = True
             self.states.store(idx, new)
         self.outputs[batch, count, whole] = CodecOutput(samples, frames, where)
+
+    def _decode_alone(self, frames: Tensor, state: State, call: CodecCall) -> tuple[Tensor, State]:
+        """Decode each row in a call of its own, beside the others."""
+        streams, given = self._beside[: len(frames)], self.device.event()
+        given.record()
+        for stream in streams:
+            with stream.active():
+                given.wait_stream()
+        decoded: list[tuple[Tensor, State]] = []
+        for i in range(len(frames)):
+            row, (pool, table, filled) = slice(i, i + 1), call.pages
+            pages = CodecPageTable(pool, table[row], filled[row])
+            own = call._replace(start=call.start[row], end=call.end[row], pages=pages)
+            with streams[i % len(streams)].active():
+                decoded.append(self.model.codec.decode(frames[row], {n: t[row] for n, t in state.items()}, own))
+        for stream in streams:
+            done = self.device.event()
+            with stream.active():
+                done.record()
+            done.wait_stream()
+        samples, states = zip(*decoded, strict=True)
+        return torch.cat(samples), {name: torch.cat([s[name] for s in states]) for name in states[0]}
 
 
 def rows_of_call(waiting: int, frames: int, sizes: set[int]) -> int:
