@@ -73,10 +73,9 @@ def test_errors_ids_and_limits_are_the_servers_own(cluster: Cluster) -> None:
     refused = cluster.speech(input="")
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
     assert cluster.ask("GET", "/nowhere").status_code == 404
-    big = cluster.ask(
-        "POST", "/v1/audio/speech", content=b"x" * (40 << 20), headers={"Content-Type": "application/json"}
-    )
-    assert big.status_code == 413
+    large = {"content": b"x" * (40 << 20), "headers": {"Content-Type": "application/json"}}
+    with httpx.stream("POST", cluster.url + "/v1/audio/speech", **large, timeout=STUCK_S, trust_env=False) as big:
+        assert big.status_code == 413  # a proxy that is just reloaded closes early, and the answer's body may be lost
     named = cluster.ask("GET", "/v1/models", headers={"X-Request-Id": "mine-1"})
     assert named.headers.get_list("x-request-id") == ["mine-1"]
     assert len(cluster.speech(input="Hello.").headers.get_list("x-request-id")) == 1
