@@ -15,8 +15,7 @@ from stentor.align.path import class_of, word_frames
 from stentor.text.english.phonemes import EnglishPhonemes
 from stentor.text.trace import is_sound
 
-AT_ONCE = RATE // 2
-"""Samples that are waited for, as the first chunks of a stream are short and a call takes a millisecond."""
+_AT_ONCE = RATE // 2  # samples that are waited for: chunks of a stream are short at first, and a call takes 1 ms
 _NOTHING = np.zeros(0, np.float32)
 _FILE = Path(__file__).parents[1] / "assets" / "aligner" / "english.safetensors"
 
@@ -35,7 +34,7 @@ class EnglishAlignment:
         """Add float32 samples [n]."""
         samples = samples.astype(np.float32, copy=False)
         self._waiting.append(samples if self._resampled is None else self._resampled.resample_chunk(samples))
-        if sum(map(len, self._waiting)) >= AT_ONCE:
+        if sum(map(len, self._waiting)) >= _AT_ONCE:
             frames = self._mel.feed(np.concatenate(self._waiting))
             self._scores.append(self._network.feed(frames))
             self._waiting.clear()

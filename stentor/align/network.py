@@ -20,7 +20,7 @@ MELS = 64
 FRAME_SECONDS = HOP * STACK / RATE
 _WINDOW, _FFT = 400, 512
 _LEAD = (_WINDOW - HOP) // 2  # zeros in front, so that the middle of window k is the middle of its hop
-_AT_ONCE = 32  # windows. With all of a second memory comes from the system each time, which takes twice as long
+_AT_ONCE = 32  # windows. Those of a second would need fresh memory from the system each time, which doubles the time
 _FLOOR = 1e-5
 _LOWEST, _HIGHEST = 60.0, 7600.0  # Hz
 
