@@ -14,7 +14,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -122,7 +122,7 @@ def main() -> None:
     load = msgspec.json.decode(peer.socket.makefile("rb", 0).readline(), type=Load)
     logs.configure(load.log_level, load.log_format)
     try:
-        Engine(load, peer).run()
+        Engine(load, peer, _end).run()
     except BaseException as e:
         if not isinstance(e, StentorError):
             logging.getLogger("stentor.engine").exception("the engine's process failed")
@@ -136,10 +136,13 @@ def _end(code: int) -> None:
 
 
 class Engine:
-    """The process: a thread for each API process that reads its commands, and this one, which watches the engine."""
+    """The process: a thread for each API process that reads its commands, and this one, which watches the engine.
 
-    def __init__(self, load: Load, peer: Peer) -> None:
-        self.load, self.peers = load, {0: peer}
+    end: ends the process with an exit code.
+    """
+
+    def __init__(self, load: Load, peer: Peer, end: Callable[[int], None]) -> None:
+        self.load, self.peers, self.end = load, {0: peer}, end
         self._readers: dict[int, threading.Thread] = {}
         self._loaded = threading.Event()
         threading.Thread(target=self._read, args=(0, peer), daemon=True, name="stentor-commands").start()
@@ -182,13 +185,15 @@ class Engine:
             for message in messages:
                 if isinstance(message, m.Stop):
                     self.service.close(EngineError("the engine has stopped: closed"))
-                    _end(0)
-                elif isinstance(message, m.Connect):
+                    self.end(0)
+                    return
+                if isinstance(message, m.Connect):
                     self._connect(message.api, Peer(socket.socket(fileno=descriptors.pop(0))))
                 else:
                     self.service.handle(message, arrays)
         if not api:
-            _end(0)
+            self.end(0)
+            return
         self.service.disconnect(api)
         del self.peers[api]
         peer.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import socket
 import threading
@@ -77,18 +76,6 @@ def running(monkeypatch: pytest.MonkeyPatch, frozen: list[float]) -> Run:
     """Run a process, which beats and trims as often as it can. Arguments: of TTS."""
     monkeypatch.setattr(process, "BEAT_SECONDS", 0.001)
     codes: list[int] = []
-
-    def end(code: int) -> None:
-        codes.append(code)
-        raise SystemExit
-
-    def read(*given: Any) -> None:
-        with contextlib.suppress(SystemExit):
-            plain(*given)
-
-    plain = process.Engine._read
-    monkeypatch.setattr(process, "_end", end)
-    monkeypatch.setattr(process.Engine, "_read", read)
     over, health, made, load_model = threading.Event(), Engine.health, list[Any](), process.load_model
 
     def known(engine: Engine) -> Any:
@@ -119,7 +106,7 @@ def running(monkeypatch: pytest.MonkeyPatch, frozen: list[float]) -> Run:
         )
         api = Api()
         with ThreadPoolExecutor(1) as pool:
-            ended = pool.submit(lambda: process.Engine(load, process.Peer(api.theirs)).run())
+            ended = pool.submit(lambda: process.Engine(load, process.Peer(api.theirs), codes.append).run())
             try:
                 yield Running(api, ended, codes)
             finally:
