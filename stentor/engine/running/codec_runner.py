@@ -111,9 +111,9 @@ class CodecRunner:
 
     def graph_keys(self, slots: int) -> list[tuple[int, int]]:
         """(rows, frames), largest first: rows by powers of two, up to as many as one call holds."""
-        most, keys = (BESIDE if self.timing.alone else slots), set()
+        most, keys = min(slots, BESIDE) if self.timing.alone else slots, set()
         for frames in self.counts:
-            max_rows = max(1, min(slots, most, self.sizes.codec_frames // frames))
+            max_rows = max(1, min(most, self.sizes.codec_frames // frames))
             keys |= {(min(1 << i, max_rows), frames) for i in range(max_rows.bit_length() + 1)}
         return sorted(keys, key=lambda k: k[0] * k[1], reverse=True)
 
