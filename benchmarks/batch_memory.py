@@ -66,11 +66,15 @@ def _look(pid: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--lines", type=int, default=1_000_000)
     parser.add_argument("--wrong", action="store_true")
     parser.add_argument("--no-sync", action="store_true")
-    parser.add_argument("--every", type=float, default=5.0, help="seconds between two points of the curve")
+    parser.add_argument(
+        "--every", type=float, default=5.0, help="seconds between two points of the curve"
+    )
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir="/var/tmp") as temporary:
@@ -88,10 +92,14 @@ def main() -> None:
         with manifest.open("rb") as rows:
             listed = sum(1 for _ in rows)
     settings = {"lines": args.lines, "wrong": args.wrong, "no_sync": args.no_sync}
-    args.output.write_text(json.dumps({**settings, "listed": listed, "runs": runs}) + "\n", encoding="utf-8")
+    args.output.write_text(
+        json.dumps({**settings, "listed": listed, "runs": runs}) + "\n", encoding="utf-8"
+    )
     for name, run in runs.items():
         memory = [point["memory_mb"] for point in run["curve"]]
-        print(f"{name}: code {run['exit_code']}, {run['seconds']} s, at most {max(memory)} MiB. {run['told']}")
+        print(
+            f"{name}: code {run['exit_code']}, {run['seconds']} s, at most {max(memory)} MiB. {run['told']}"
+        )
 
 
 if __name__ == "__main__":

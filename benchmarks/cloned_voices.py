@@ -14,7 +14,9 @@ import numpy as np
 MODELS = ("dummy:fish-s2-pro", "dummy:qwen3-tts-1.7b-base", "dummy:voxcpm2")
 TEXT = "The quick brown fox jumps over the lazy dog, and then it sleeps in the warm afternoon sun."
 WORDS = "These are the words of the recording, which nobody checks. "
-NUMBER = itertools.count(1000)  # of the requests, so that none finds another's text in the prefix cache
+NUMBER = itertools.count(
+    1000
+)  # of the requests, so that none finds another's text in the prefix cache
 
 
 def numbered_text() -> str:
@@ -34,7 +36,9 @@ def words_of(model: str, seconds: float) -> str | None:
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     made.add_argument("models", nargs="*", default=list(MODELS))
     made.add_argument("--device", default="cuda")
     made.add_argument("--seconds", type=float, default=28.0, help="of reference audio")
@@ -42,7 +46,9 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return made
 
 
-def run(args: argparse.Namespace, measure: Callable[[str], dict[str, Any]], result: dict[str, Any]) -> None:
+def run(
+    args: argparse.Namespace, measure: Callable[[str], dict[str, Any]], result: dict[str, Any]
+) -> None:
     """Measure each model. `result` gets its figures, and is printed and written as it grows."""
     for model in args.models:
         result[model] = measure(model)

@@ -107,11 +107,19 @@ def form() -> gr.Blocks:
     """The demo's page."""
     with gr.Blocks(title="stentor", analytics_enabled=False) as blocks:
         gr.Markdown("# stentor")
-        text = gr.Textbox("The sea was calm that morning, and every boat waited for the wind.", label="Text", lines=4)
+        text = gr.Textbox(
+            "The sea was calm that morning, and every boat waited for the wind.",
+            label="Text",
+            lines=4,
+        )
         mode = gr.Radio(list(MODES), value="Voice design", label="Mode")
         about = gr.Markdown(MODES["Voice design"])
-        manner = gr.Textbox(label="Voice and manner", placeholder="a calm old man with a warm, deep voice")
-        recording = gr.Audio(label="Reference", sources=["microphone", "upload"], type="filepath", visible=False)
+        manner = gr.Textbox(
+            label="Voice and manner", placeholder="a calm old man with a warm, deep voice"
+        )
+        recording = gr.Audio(
+            label="Reference", sources=["microphone", "upload"], type="filepath", visible=False
+        )
         words = gr.Textbox(label="What is said in it", visible=False)
         seed = gr.Textbox(label="Seed", placeholder="random")
         with gr.Row():
@@ -137,12 +145,16 @@ def form() -> gr.Blocks:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    arguments.add_argument("model", nargs="?", help="directory, Hub id or dummy:NAME; none: the built-in voice")
+    arguments.add_argument(
+        "model", nargs="?", help="directory, Hub id or dummy:NAME; none: the built-in voice"
+    )
     arguments.add_argument("--host", default="127.0.0.1")
     arguments.add_argument("--port", type=int, default=8000)
     given = arguments.parse_args()
     app = create_app(ServerConfig(models=(given.model,) if given.model else ()))
-    theme = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["monospace"])  # nothing from elsewhere
+    theme = gr.themes.Default(
+        font=["system-ui", "sans-serif"], font_mono=["monospace"]
+    )  # nothing from elsewhere
     app = gr.mount_gradio_app(app, form(), path="/gradio", head=HEAD, theme=theme)
     uvicorn.run(app, host=given.host, port=given.port)
 

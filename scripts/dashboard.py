@@ -34,7 +34,11 @@ MONITORING = ROOT / "deploy" / "monitoring"
 RATE, PEAK, PEAK_FROM, PEAK_TO = 0.5, 2.0, 0.4, 0.6
 """Requests a second, those at the peak, and the parts of the time between which it is."""
 STEP = 10  # seconds between points
-TEXTS = ("Hello there.", "The meeting is at noon on Friday.", "It rained, so we stayed inside and read for hours.")
+TEXTS = (
+    "Hello there.",
+    "The meeting is at noon on Friday.",
+    "It rained, so we stayed inside and read for hours.",
+)
 WIDTH, HEIGHT, COLUMNS = 720, 340, 2
 
 
@@ -52,14 +56,21 @@ async def load(url: str, seconds: float) -> dict[str, int]:
             "max_frames": frames,
             "min_frames": frames,
         }
-        answer = await client.post("/v1/audio/speech", json={**body, "stream": chance.random() < 0.8})
+        answer = await client.post(
+            "/v1/audio/speech", json={**body, "stream": chance.random() < 0.8}
+        )
         outcomes[str(answer.status_code)] = outcomes.get(str(answer.status_code), 0) + 1
 
     began = time.monotonic()
-    async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client, asyncio.TaskGroup() as group:
+    async with (
+        httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client,
+        asyncio.TaskGroup() as group,
+    ):
         while (now := time.monotonic() - began) < seconds:
             group.create_task(one(client))
-            await asyncio.sleep(chance.expovariate(PEAK if PEAK_FROM <= now / seconds < PEAK_TO else RATE))
+            await asyncio.sleep(
+                chance.expovariate(PEAK if PEAK_FROM <= now / seconds < PEAK_TO else RATE)
+            )
     return outcomes
 
 
@@ -80,10 +91,16 @@ def chart(panel: dict[str, Any], data: dict[str, list[dict[str, Any]]], began: f
     lines = []
     for target in panel["targets"]:
         for series in data[target["expr"]]:
-            points = [(float(t) - began, float(v)) for t, v in series["values"] if v not in ("NaN", "+Inf")]
+            points = [
+                (float(t) - began, float(v))
+                for t, v in series["values"]
+                if v not in ("NaN", "+Inf")
+            ]
             if points:
                 x, y = zip(*points, strict=True)
-                lines.append(Series(named(target["legendFormat"], series["metric"]), [t / 60 for t in x], y))
+                lines.append(
+                    Series(named(target["legendFormat"], series["metric"]), [t / 60 for t in x], y)
+                )
     return Chart(panel["title"], "minutes", panel["fieldConfig"]["defaults"]["unit"], lines)
 
 
@@ -113,7 +130,9 @@ def ready(url: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path)
     parser.add_argument("svg", type=Path)
     parser.add_argument("--minutes", type=float, default=10)
@@ -127,8 +146,22 @@ def main() -> None:
         config["scrape_configs"][0]["static_configs"] = [{"targets": [f"127.0.0.1:{args.port}"]}]
         config["rule_files"] = [str(MONITORING / "rules.yaml")]
         (Path(folder) / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
-        serve = [sys.executable, "-m", "stentor", "serve", "dummy:toy", "--port", str(args.port), "--threads", "1"]
-        scrape = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
+        serve = [
+            sys.executable,
+            "-m",
+            "stentor",
+            "serve",
+            "dummy:toy",
+            "--port",
+            str(args.port),
+            "--threads",
+            "1",
+        ]
+        scrape = [
+            "prometheus",
+            f"--config.file={folder}/prometheus.yml",
+            f"--storage.tsdb.path={folder}/data",
+        ]
         scrape += [f"--web.listen-address=127.0.0.1:{args.port + 1}", "--log.level=warn"]
         server, scraper = subprocess.Popen(serve), subprocess.Popen(scrape)
         try:
@@ -154,7 +187,9 @@ def main() -> None:
         "alerts": fired,
     }
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps({**result, "queries": data}, indent=None) + "\n", encoding="utf-8")
+    args.out.write_text(
+        json.dumps({**result, "queries": data}, indent=None) + "\n", encoding="utf-8"
+    )
     args.svg.write_text(picture(board, data, began), encoding="utf-8")
     print({k: v for k, v in result.items() if k != "began"})
 

@@ -51,7 +51,11 @@ def missing() -> str | None:
     """Reason why this machine cannot do it, or None."""
     if os.geteuid() != 0:
         return "it needs root"
-    absent = [tool for tool in ("debootstrap", "buildah", "unshare", "chroot") if shutil.which(tool) is None]
+    absent = [
+        tool
+        for tool in ("debootstrap", "buildah", "unshare", "chroot")
+        if shutil.which(tool) is None
+    ]
     if absent:
         return f"{', '.join(absent)} not installed (apt install debootstrap buildah)"
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
@@ -62,13 +66,19 @@ def missing() -> str | None:
 def pip_settings(listed: str) -> dict[str, str]:
     """Where pip of this machine looks, from `pip config list`, which also has PIP_*: the same for pip in the image."""
     found = dict(re.findall(r"^(?:\w+|:env:)\.([\w-]+)='(.*)'$", listed, re.MULTILINE))
-    return {key: found[key] for key in ("index-url", "extra-index-url", "find-links") if key in found}
+    return {
+        key: found[key] for key in ("index-url", "extra-index-url", "find-links") if key in found
+    }
 
 
 def folders(settings: Mapping[str, str]) -> list[str]:
     """Folders of this machine that pip's settings name."""
     words = [word.removeprefix("file://") for value in settings.values() for word in value.split()]
-    roots = {Path(word).parent if word.endswith("/simple") else Path(word) for word in words if word.startswith("/")}
+    roots = {
+        Path(word).parent if word.endswith("/simple") else Path(word)
+        for word in words
+        if word.startswith("/")
+    }
     return sorted(str(root) for root in roots if root.is_dir())
 
 
@@ -82,7 +92,12 @@ class Build:
     def run(self, *command: str, **more: str) -> str:
         """Run a command before the deadline. Skipped after it. SystemExit with the end of its log if it fails."""
         left = self.deadline - time.monotonic()
-        environment = {**os.environ, "BUILDAH_ISOLATION": "chroot", "DEBIAN_FRONTEND": "noninteractive", **more}
+        environment = {
+            **os.environ,
+            "BUILDAH_ISOLATION": "chroot",
+            "DEBIAN_FRONTEND": "noninteractive",
+            **more,
+        }
         try:
             done = subprocess.run(
                 command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -95,7 +110,9 @@ class Build:
         return done.stdout
 
     def buildah(self, *words: str) -> str:
-        return self.run("buildah", "--root", f"{self.folder}/store", "--runroot", f"{self.folder}/run", *words).strip()
+        return self.run(
+            "buildah", "--root", f"{self.folder}/store", "--runroot", f"{self.folder}/run", *words
+        ).strip()
 
     def base(self) -> None:
         """The image that the Dockerfile begins with, from Debian's packages."""
@@ -110,11 +127,17 @@ class Build:
     def build(self) -> None:
         """The Dockerfile's steps. pip looks where this machine's does."""
         listed = subprocess.run(
-            [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
+            [sys.executable, "-m", "pip", "config", "list"],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         settings = pip_settings(listed.stdout)
         conf = self.folder / "pip.conf"
-        conf.write_text("\n".join(["[global]", *(f"{k} = {v}" for k, v in settings.items())]) + "\n", encoding="utf-8")
+        conf.write_text(
+            "\n".join(["[global]", *(f"{k} = {v}" for k, v in settings.items())]) + "\n",
+            encoding="utf-8",
+        )
         mounts = [f"{folder}:{folder}:ro" for folder in (*folders(settings), CERTIFICATES)] + [
             f"{conf}:/etc/pip.conf:ro"
         ]
@@ -126,7 +149,9 @@ class Build:
 
     def speak(self) -> None:
         """Run it as user 10001 with a read-only root, until it has spoken and has ended by SIGTERM."""
-        found = json.loads(self.buildah("inspect", "--type", "image", self.image))["Docker"]["config"]
+        found = json.loads(self.buildah("inspect", "--type", "image", self.image))["Docker"][
+            "config"
+        ]
         user, environment, entry = found["User"], found["Env"], found["Entrypoint"]
         health = found["Healthcheck"]["Test"][1:]
         container = self.buildah("from", "--pull-never", self.image).splitlines()[-1]
@@ -135,10 +160,16 @@ class Build:
         check = [word.replace(":8000/", f":{PORT}/") for word in health]
         inside = self.folder / "inside.sh"
         inside.write_text(_script(root, user, environment, command, check), encoding="utf-8")
-        print(self.run("unshare", "--mount", "--pid", "--fork", "--kill-child", "bash", str(inside)).strip())
+        print(
+            self.run(
+                "unshare", "--mount", "--pid", "--fork", "--kill-child", "bash", str(inside)
+            ).strip()
+        )
 
 
-def _script(root: str, user: str, environment: Sequence[str], command: Sequence[str], health: Sequence[str]) -> str:
+def _script(
+    root: str, user: str, environment: Sequence[str], command: Sequence[str], health: Sequence[str]
+) -> str:
     """Script that mounts the root and runs the server in it."""
     quoted = [shlex.join(words) for words in (environment, command, health)]
     uid = user.partition(":")[0]
@@ -169,11 +200,15 @@ wait $server
 def size(build: Build) -> str:
     """Size of the image, uncompressed."""
     images = json.loads(build.buildah("images", "--json"))
-    return next(str(i["size"]) for i in images if any(build.image in name for name in i["names"] or ()))
+    return next(
+        str(i["size"]) for i in images if any(build.image in name for name in i["names"] or ())
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--dockerfile", default="deploy/Dockerfile")
     parser.add_argument("--seconds", type=float, default=600)
     args = parser.parse_args()
@@ -197,7 +232,9 @@ def main() -> None:
                     ["buildah", "--root", f"{folder}/store", "--runroot", f"{folder}/run", "rm", "--all"],
                     capture_output=True, check=False,
                 )  # fmt: skip
-                subprocess.run(["umount", f"{folder}/store/overlay"], capture_output=True, check=False)
+                subprocess.run(
+                    ["umount", f"{folder}/store/overlay"], capture_output=True, check=False
+                )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[1])
+)  # this tree, also where none is installed
 from stentor.cli import main as stentor
 from tests.helpers.chromium_page import opened
 from tests.helpers.served_page import READY, STATE
@@ -24,7 +26,9 @@ TEXT = (
     "Stentor was the herald of the Greeks at Troy, and his voice was as loud as fifty men's. "
     "This one fits on a laptop, and starts to speak before you have finished reading the line."
 )
-SAMPLE = "Hello there. I am stentor. I speak while I am still thinking about the end of the sentence."
+SAMPLE = (
+    "Hello there. I am stentor. I speak while I am still thinking about the end of the sentence."
+)
 WIDTH, HEIGHT = 1280, 840
 TRIES = 5  # on a busy machine
 
@@ -54,7 +58,9 @@ def pictures(folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", nargs="?", type=Path, default=ASSETS)
     folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def tree_version(root: Path = ROOT) -> str:
     """The version that stands in stentor/version.py, which the package takes its own from."""
-    found = re.search(r'^__version__ = "(.*)"$', (root / "stentor" / "version.py").read_text(encoding="utf-8"), re.M)
+    found = re.search(
+        r'^__version__ = "(.*)"$',
+        (root / "stentor" / "version.py").read_text(encoding="utf-8"),
+        re.M,
+    )
     assert found is not None
     return found.group(1)
 

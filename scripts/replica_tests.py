@@ -23,7 +23,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[1])
+)  # this tree, also where none is installed
 from tests.helpers.replicas import ROOT, Replicas, replicas
 
 PART_S = 1800  # of one part, also on two cores for which fifteen others wait
@@ -43,9 +45,21 @@ VOICE = ("--memory-gb", "0.1", "--threads", "1")
 def pytest(words: Sequence[str], variables: Mapping[str, str]) -> int:
     """Run tests in a process of their own. Its exit code, which is printed unless it is 0. 1: it had to be interrupted.
     Below 0 it is a signal, and the tests may have passed before."""
-    command = [sys.executable, "-m", "pytest", "-q", "-rs", "--durations=8", "-p", "no:cacheprovider", *words]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-rs",
+        "--durations=8",
+        "-p",
+        "no:cacheprovider",
+        *words,
+    ]
     command += ["-o", f"faulthandler_timeout={PART_S // 2}"]
-    child = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONFAULTHANDLER": "1", **variables})
+    child = subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, "PYTHONFAULTHANDLER": "1", **variables}
+    )
     try:
         if code := child.wait(PART_S):
             print(f"pytest's exit code is {code}", flush=True)
@@ -84,7 +98,11 @@ def of_server(count: int, voice: bool, words: Sequence[str]) -> int:
 def _where(running: Replicas, voices: str, voice: bool) -> dict[str, str]:
     """Environment that tests/helpers/server_remote.py reads."""
     first = str(running.place.replicas[0])
-    given = {"STENTOR_TEST_URL": running.url, "STENTOR_TEST_PORT": first, "STENTOR_TEST_VOICES": voices}
+    given = {
+        "STENTOR_TEST_URL": running.url,
+        "STENTOR_TEST_PORT": first,
+        "STENTOR_TEST_VOICES": voices,
+    }
     return given | ({"STENTOR_TEST_VOICE": "1"} if voice else {})
 
 
@@ -101,18 +119,27 @@ def everything() -> int:
         print(f"== {name}", flush=True)
         if part():
             failed.append(name)
-        print(f"== {name}: {'failed' if name in failed else 'passed'}, {time.monotonic() - began:.0f} s", flush=True)
+        print(
+            f"== {name}: {'failed' if name in failed else 'passed'}, {time.monotonic() - began:.0f} s",
+            flush=True,
+        )
     print(f"failed: {', '.join(failed)}" if failed else "all parts passed", flush=True)
     return int(bool(failed))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--replicas", type=int)
-    parser.add_argument("--voice", action="store_true", help="the built-in voice, not the toy model")
+    parser.add_argument(
+        "--voice", action="store_true", help="the built-in voice, not the toy model"
+    )
     args, words = parser.parse_known_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the replicas end too
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell has it ignored, here and in children
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # also where a shell has it ignored, here and in children
     if args.replicas is None:
         return everything()
     chosen = any((ROOT / word.split("::")[0]).exists() for word in words)

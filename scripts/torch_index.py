@@ -36,7 +36,9 @@ def driver_cuda(table: str) -> int | None:
     return None if found is None else 10 * int(found.group(1)) + int(found.group(2))
 
 
-def choose(version: str, cuda: int | None, has: Callable[[str], bool], index: str = INDEX) -> tuple[str, str]:
+def choose(
+    version: str, cuda: int | None, has: Callable[[str], bool], index: str = INDEX
+) -> tuple[str, str]:
     """(address of the index or "", why). `has(address)` says whether the index there has this version of torch."""
     builds = ["cpu"] if cuda is None else [f"cu{c}" for c in CUDA if int(c) <= cuda]
     for build in builds:
@@ -45,7 +47,10 @@ def choose(version: str, cuda: int | None, has: Callable[[str], bool], index: st
                 return f"{index}/{build}", f"the build {build} of PyTorch's index"
         except OSError as e:
             return "", f"pip's own index: PyTorch's index does not answer ({e})"
-    return "", f"pip's own index: PyTorch's has no torch {version} for {' or '.join(builds) or f'CUDA {cuda}'}"
+    return (
+        "",
+        f"pip's own index: PyTorch's has no torch {version} for {' or '.join(builds) or f'CUDA {cuda}'}",
+    )
 
 
 def listed(version: str) -> Callable[[str], bool]:

@@ -28,10 +28,15 @@ def page() -> str:
     """The page: a table for each folder."""
     folders: dict[Path, list[str]] = {}
     for file in sorted((ROOT / "stentor").rglob("*")):
-        if file.suffix in (".py", *COMMENT) and "__pycache__" not in file.parts and (line := first_line(file)):
+        if (
+            file.suffix in (".py", *COMMENT)
+            and "__pycache__" not in file.parts
+            and (line := first_line(file))
+        ):
             folders.setdefault(file.parent, []).append(f"| `{file.name}` | {line} |")
     tables = [
-        f"\n## {folder.relative_to(ROOT)}/\n\n| | |\n|---|---|\n" + "\n".join(rows) for folder, rows in folders.items()
+        f"\n## {folder.relative_to(ROOT)}/\n\n| | |\n|---|---|\n" + "\n".join(rows)
+        for folder, rows in folders.items()
     ]
     return HEAD + "\n".join(tables) + "\n"
 

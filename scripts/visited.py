@@ -43,7 +43,9 @@ sys.setprofile(_note)
 def ask(port: int, text: str) -> None:
     """Return at the first byte of the streamed audio, and read the rest."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    body = json.dumps({"model": "dummy:toy", "input": text, "response_format": "pcm", "stream": True})
+    body = json.dumps(
+        {"model": "dummy:toy", "input": text, "response_format": "pcm", "stream": True}
+    )
     connection.request("POST", "/v1/audio/speech", body, {"Content-Type": "application/json"})
     answer = connection.getresponse()
     assert answer.status == 200, answer.read()
@@ -53,8 +55,20 @@ def ask(port: int, text: str) -> None:
 def serve(port: int, folder: str) -> subprocess.Popen[bytes]:
     """Start a server whose processes run the tracer, and wait until it is ready."""
     path = os.pathsep.join([folder, str(ROOT.parent), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "stentor", "serve", "dummy:toy", "--port", str(port), "--device", "cpu"]
-    server = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.DEVNULL)
+    command = [
+        sys.executable,
+        "-m",
+        "stentor",
+        "serve",
+        "dummy:toy",
+        "--port",
+        str(port),
+        "--device",
+        "cpu",
+    ]
+    server = subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.DEVNULL
+    )
     while server.poll() is None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         try:
@@ -87,8 +101,14 @@ def visits(port: int) -> tuple[list[str], set[str]]:
         finally:
             server.terminate()
             server.wait()
-        lines = [line.split() for file in Path(folder).glob("*.visits") for line in file.read_text().splitlines()]
-    found = sorted((float(at), int(window), str(Path(file).relative_to(ROOT))) for window, at, file in lines)
+        lines = [
+            line.split()
+            for file in Path(folder).glob("*.visits")
+            for line in file.read_text().splitlines()
+        ]
+    found = sorted(
+        (float(at), int(window), str(Path(file).relative_to(ROOT))) for window, at, file in lines
+    )
     asked = list(dict.fromkeys(file for _, window, file in found if window == REQUEST))
     return asked, {file for _, window, file in found if window == IDLE}
 

@@ -25,7 +25,8 @@ class Adapters:
     """The adapters of one model. Thread-safe."""
 
     def __init__(self, slots: AdapterSlots, device: Device) -> None:
-        self.slots, self.device = slots, device
+        self.slots = slots
+        self.device = device
         self._stream = device.stream(0)
         self._lock = threading.Lock()  # guards changes of `_by_name`
         self._by_name: dict[str, Adapter] = {}
@@ -43,7 +44,9 @@ class Adapters:
     def named(self, name: object) -> Adapter:
         """The adapter of a name. InvalidRequest if there is none."""
         if not isinstance(name, str):
-            raise InvalidRequest("lora", f"must be the name of a loaded adapter, got {type(name).__name__}")
+            raise InvalidRequest(
+                "lora", f"must be the name of a loaded adapter, got {type(name).__name__}"
+            )
         found = self._by_name.get(name)
         if found is None:
             known = ", ".join(self._by_name) or "none"
@@ -52,7 +55,9 @@ class Adapters:
 
     def current(self, adapter: Adapter | None) -> Adapter | None:
         """The adapter itself. One of another model, such as this one before it was unloaded: ours of that name."""
-        return adapter if adapter is None or adapter in self._made else self.named(adapter.name)
+        if adapter is None or adapter in self._made:
+            return adapter
+        return self.named(adapter.name)
 
     def load(self, name: str, path: str | Path) -> None:
         """Read a file or folder of LoRA weights and give them a name. Waits for the copy to the device.
@@ -61,9 +66,13 @@ class Adapters:
         tensor that is wrong.
         """
         if not self.slots.count:
-            raise InvalidRequest("lora", "this model was loaded without slots for adapters: give loras or max_loras")
+            raise InvalidRequest(
+                "lora", "this model was loaded without slots for adapters: give loras or max_loras"
+            )
         if not isinstance(name, str) or not name.strip():
-            raise InvalidRequest("lora", f"an adapter's name must be a string that is not empty, got {shown(name)}")
+            raise InvalidRequest(
+                "lora", f"an adapter's name must be a string that is not empty, got {shown(name)}"
+            )
         weights = self.slots.read(path_of("path", path))
         self.slots.check(weights)
         identity = weights.identity()
@@ -96,5 +105,10 @@ class Adapters:
             return self._free.popleft()
         except IndexError:
             kept = self.slots.count - len(self._by_name)
-            more = f", {kept} of them by requests that run with unloaded adapters" if kept else ""
-            raise InvalidRequest("max_loras", f"all {self.slots.count} slots are taken{more}") from None
+            if kept:
+                more = f", {kept} of them by requests that run with unloaded adapters"
+            else:
+                more = ""
+            raise InvalidRequest(
+                "max_loras", f"all {self.slots.count} slots are taken{more}"
+            ) from None

@@ -78,14 +78,26 @@ class TTS:
     ) -> None:
         _check_types(model, name, lexicon, loras, provenance)
         check_dtype(dtype)
-        eight_bits = {} if check_quantization(quantization) == "auto" else {"quantization": quantization}
+        if check_quantization(quantization) == "auto":
+            eight_bits = {}
+        else:
+            eight_bits = {"quantization": quantization}
         self.lexicon = Lexicon.of(lexicon)
         self.aligners = Aligners(aligner)
         self._marks = Marks.of(provenance, watermark, model)
-        config = EngineConfig(**{k: options.pop(k) for k in EngineConfig.__dataclass_fields__ if k in options})
+        config = EngineConfig(
+            **{k: options.pop(k) for k in EngineConfig.__dataclass_fields__ if k in options}
+        )
         where = Device(pick_device(device))
-        load = {k: v for k, v in {**options, **eight_bits, "loras": loras or None}.items() if v is not None}
-        precision = None if dtype == "auto" else getattr(torch, dtype)
+        load = {
+            k: v
+            for k, v in {**options, **eight_bits, "loras": loras or None}.items()
+            if v is not None
+        }
+        if dtype == "auto":
+            precision = None
+        else:
+            precision = getattr(torch, dtype)
         self.name = name or ("the built-in voice" if model is None else str(model))
         with where.current(), where.loading():
             self._model = registry.load(self._named(model), where.torch, precision, load)
@@ -156,7 +168,9 @@ class TTS:
     @overload
     def generate(self, text: Sequence[str], **options: Any) -> list[Speech]: ...
 
-    def generate(self, text: str | Sequence[str] | None = None, **options: Any) -> Speech | list[Speech]:
+    def generate(
+        self, text: str | Sequence[str] | None = None, **options: Any
+    ) -> Speech | list[Speech]:
         """Generate speech for a text, or for several texts in one batch, which share all other arguments.
 
         Long text is cut at sentences, as the model wants it, and spoken piece by piece in one voice.
@@ -175,7 +189,9 @@ class TTS:
         failed. Overloaded: the queue has no room for the first text.
         """
         results = speak(self._texts(text, options))
-        return _speeches(results) if _several(text) else _speech(results[0])
+        if _several(text):
+            return _speeches(results)
+        return _speech(results[0])
 
     def stream(self, text: str | None = None, **options: Any) -> Iterator[Speech]:
         """Generate speech for a text and yield its audio as it comes. Leaving the loop early cancels the rest.
@@ -190,13 +206,22 @@ class TTS:
     @overload
     async def agenerate(self, text: Sequence[str], **options: Any) -> list[Speech]: ...
 
-    async def agenerate(self, text: str | Sequence[str] | None = None, **options: Any) -> Speech | list[Speech]:
+    async def agenerate(
+        self, text: str | Sequence[str] | None = None, **options: Any
+    ) -> Speech | list[Speech]:
         """Generate speech as `generate` does, for asyncio. Cancelling the task cancels the request."""
         texts = await asyncio.to_thread(self._texts, text, options)
-        results = await awaited.speak(texts) if texts else []
-        return _speeches(results) if _several(text) else _speech(results[0])
+        if texts:
+            results = await awaited.speak(texts)
+        else:
+            results = []
+        if _several(text):
+            return _speeches(results)
+        return _speech(results[0])
 
-    def astream(self, text: str | AsyncIterable[str] | None = None, **options: Any) -> AsyncGenerator[Speech, None]:
+    def astream(
+        self, text: str | AsyncIterable[str] | None = None, **options: Any
+    ) -> AsyncGenerator[Speech, None]:
         """Generate speech for a text and yield its audio as it comes, for asyncio. Leaving the loop cancels the rest.
 
         An async iterable brings text that is still being written, such as a language model's answer. It is spoken as
@@ -216,7 +241,11 @@ class TTS:
             raise InvalidRequest("speaker_embedding", f"{self.name} takes none")
         self.engine.inbox.check_process()
         audio = self.load_reference(reference)
-        return self.engine.encoder.claim(VoiceSource(audio.recording, "reference")).result().features["speaker"]
+        return (
+            self.engine.encoder.claim(VoiceSource(audio.recording, "reference"))
+            .result()
+            .features["speaker"]
+        )
 
     def load_reference(self, reference: Reference | ReferenceAudio) -> ReferenceAudio:
         """Read, check and hash a reference once. `reference` and `prompt` take the result in its place, as often as
@@ -228,40 +257,67 @@ class TTS:
         own = dict(options)
         tries = request.retries(own.pop("retries", None))
         own = self._loaded(own)
-        texts = request.texts(text) if _several(text) else [text]
+        if _several(text):
+            texts = request.texts(text)
+        else:
+            texts = [text]
         return [self._text(t, own, tries, streaming=False) for t in texts]
 
     def _loaded(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a call with its audio loaded, once for all texts."""
         loaded = dict(options)
         if options.get("reference") is not None:
-            loaded["reference"] = request.load_references(self.spec, options["reference"], self.name)
+            loaded["reference"] = request.load_references(
+                self.spec, options["reference"], self.name
+            )
         if options.get("prompt") is not None:
             loaded["prompt"] = request.load_prompt(self.spec, options["prompt"], self.name)
         if options.get("voices") is not None:
             loaded["voices"] = request.load_voices(self.spec, options["voices"], self.name)
         return loaded
 
-    def _text(self, text: object, options: Mapping[str, Any], tries: int, streaming: bool) -> SpokenText:
+    def _text(
+        self, text: object, options: Mapping[str, Any], tries: int, streaming: bool
+    ) -> SpokenText:
         """A text, or a script, cut into what is spoken at a time, and checked with its options. Nothing is queued."""
-        how, script = self._reading_of(options), options.get("script")
+        how = self._reading_of(options)
+        script = options.get("script")
         if script is not None and text is not None:
             raise InvalidRequest("script", "stands for text: give one of them")
-        turns = marked(request.check_text(text)) if script is None else scripted(script)
-        segments = dialogue(self.spec, turns, how.granularity, MAX_CHARS, self.lexicon, how.cleanup, how.language)
+        if script is None:
+            turns = marked(request.check_text(text))
+        else:
+            turns = scripted(script)
+        segments = dialogue(
+            self.spec, turns, how.granularity, MAX_CHARS, self.lexicon, how.cleanup, how.language
+        )
         requests: dict[str | None, SpeechRequest] = {}
         for segment in segments:
             if segment.voice not in requests:
                 whole = len(segments) == len(turns) == 1 and segment.spoken == turns[0].text.strip()
-                spoken = turns[0].text if whole else segment.spoken  # as it is, with its spaces
-                requests[segment.voice] = self._in_voice(segment.voice, turns[segment.turn or 0], spoken, how)
+                # as it is, with its spaces
+                if whole:
+                    spoken = turns[0].text
+                else:
+                    spoken = segment.spoken
+                requests[segment.voice] = self._in_voice(
+                    segment.voice, turns[segment.turn or 0], spoken, how
+                )
         if None not in requests:
             for name in request.OF_A_VOICE:
                 if how.options.get(name) is not None:
                     log.warning("%s is not used: every turn has its own voice", name)
         aligners = self._aligners(how, " ".join(segment.text for segment in segments))
         return SpokenText(
-            self.engine, self.prompt, self.speakable, requests, segments, tries, streaming, aligners, how.output
+            self.engine,
+            self.prompt,
+            self.speakable,
+            requests,
+            segments,
+            tries,
+            streaming,
+            aligners,
+            how.output,
         )
 
     def _aligners(self, how: _How, text: str) -> Aligners | None:
@@ -276,13 +332,17 @@ class TTS:
         """The request for a text in a voice of a dialogue. None: in the one of the call."""
         if voice is None:
             return self.request(text, **how.options)
-        options = {name: value for name, value in how.options.items() if name not in request.OF_A_VOICE}
+        options = {
+            name: value for name, value in how.options.items() if name not in request.OF_A_VOICE
+        }
         stands_for = how.voices.get(voice.lower(), voice)
         own = {"voice": stands_for} if isinstance(stands_for, str) else {"reference": stands_for}
         try:
             return self.request(text, **options, **own)
         except InvalidRequest as e:
-            raise InvalidRequest(turn.named("voice") if e.param in own else e.param, e.message) from e
+            raise InvalidRequest(
+                turn.named("voice") if e.param in own else e.param, e.message
+            ) from e
 
     def _growing(self, options: Mapping[str, Any]) -> tuple[SpokenText, TextFeed]:
         """A text that grows, without any yet, and what cuts the text for it."""
@@ -293,10 +353,25 @@ class TTS:
         checked = self.request(PROBE, **how.options)
         live = how.granularity == "auto" and self.spec.live_text and self._takes_live(checked)
         read = reading(self.spec, self.lexicon, how.cleanup, how.language)
-        feed = TextFeed(how.granularity, min(MAX_CHARS, self.spec.max_text), live, read, self.spec.split_granularity)
+        feed = TextFeed(
+            how.granularity,
+            min(MAX_CHARS, self.spec.max_text),
+            live,
+            read,
+            self.spec.split_granularity,
+        )
         aligners = self._aligners(how, "")
         text = SpokenText(
-            self.engine, self.prompt, self.speakable, {None: checked}, [], 1, True, aligners, how.output, growing=True
+            self.engine,
+            self.prompt,
+            self.speakable,
+            {None: checked},
+            [],
+            1,
+            True,
+            aligners,
+            how.output,
+            growing=True,
         )
         return text, feed
 
@@ -313,13 +388,18 @@ class TTS:
     def _reading_of(self, options: Mapping[str, Any]) -> _How:
         """The arguments of a call that are not the model's, checked, and the others."""
         if options.get("live"):
-            raise InvalidRequest("live", "is for submit(request(...)), whose stream takes the text that follows")
+            raise InvalidRequest(
+                "live", "is for submit(request(...)), whose stream takes the text that follows"
+            )
         given = {name: value for name, value in options.items() if name != "script"}
         given = {"split_granularity": "auto", "word_timestamps": False, "cleanup": ALL, **given}
-        granularity, cleanup = given.pop("split_granularity"), given.pop("cleanup")
+        granularity = given.pop("split_granularity")
+        cleanup = given.pop("cleanup")
         if granularity not in GRANULARITIES:
             allowed = ", ".join(GRANULARITIES)
-            raise InvalidRequest("split_granularity", f"must be one of {allowed}, got {shown(granularity)}")
+            raise InvalidRequest(
+                "split_granularity", f"must be one of {allowed}, got {shown(granularity)}"
+            )
         words = request.word_times(given.pop("word_timestamps"))
         output = Output.checked(given.pop("speed", None), given.pop("format", None), self._marks)
         voices = request.load_voices(self.spec, given.pop("voices", None), self.name)
@@ -331,8 +411,13 @@ class TTS:
         """Check a request. Its reference audio is read. Nothing is queued."""
         named = {k: options.pop(k) for k in request.NAMED if k in options}
         lora = options.pop("lora", None)
-        adapter = None if lora is None else self.adapter(lora)
-        return request.build(self.spec, text, model=self.name, lora=adapter, options=options, **named)
+        if lora is None:
+            adapter = None
+        else:
+            adapter = self.adapter(lora)
+        return request.build(
+            self.spec, text, model=self.name, lora=adapter, options=options, **named
+        )
 
     def adapter(self, name: str) -> Adapter:
         """The loaded adapter of a name, as a request has it (`lora`). InvalidRequest if there is none."""
@@ -350,7 +435,9 @@ class TTS:
     def prepare(self, req: SpeechRequest) -> Preparation:
         """Begin to make a prompt, for callers that must not wait for an encoding in a thread."""
         if not isinstance(req, SpeechRequest):
-            raise InvalidRequest("request", f"must be what TTS.request gives, got {type(req).__name__}")
+            raise InvalidRequest(
+                "request", f"must be what TTS.request gives, got {type(req).__name__}"
+            )
         return self.engine.prepare(replace(req, lora=self._adapters.current(req.lora)))
 
     def speakable(self, text: str, check: Check = proceed) -> bool:
@@ -379,7 +466,12 @@ class TTS:
     def __enter__(self) -> TTS:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -414,7 +506,9 @@ def _speeches(results: Sequence[Speech | StentorError]) -> list[Speech]:
     return speeches
 
 
-def _check_types(model: object, name: object, lexicon: object, loras: object, provenance: object) -> None:
+def _check_types(
+    model: object, name: object, lexicon: object, loras: object, provenance: object
+) -> None:
     """InvalidRequest names the first that no model can be loaded with, before anything is."""
     if model is not None:
         path_of("model", model)
@@ -423,7 +517,9 @@ def _check_types(model: object, name: object, lexicon: object, loras: object, pr
     if lexicon is not None and not isinstance(lexicon, Lexicon | Mapping):
         path_of("lexicon", lexicon)
     if loras is not None and not isinstance(loras, Mapping):
-        raise InvalidRequest("loras", f"must be a mapping of names to paths, got {type(loras).__name__}")
+        raise InvalidRequest(
+            "loras", f"must be a mapping of names to paths, got {type(loras).__name__}"
+        )
     if not isinstance(provenance, bool):
         raise InvalidRequest("provenance", f"must be true or false, got {shown(provenance)}")
 

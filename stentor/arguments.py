@@ -68,5 +68,8 @@ def as_audio_file(value: object) -> Path:
         return path
     if not os.path.exists(path):
         raise ValueError(f"audio file {str(path)!r} does not exist")
-    kind = "a directory" if os.path.isdir(path) else "no regular file"
+    if os.path.isdir(path):
+        kind = "a directory"
+    else:
+        kind = "no regular file"
     raise ValueError(f"{str(path)!r} is {kind}; name an audio file (wav, flac, ogg, mp3)")

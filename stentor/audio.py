@@ -21,7 +21,9 @@ QUALITY = "HQ"  # of soxr, as in librosa
 MAX_SECONDS = 600  # nothing longer is even decoded
 HEAD_BYTES = 4096  # of a wav, in which its audio begins
 CANCELLED = 0.1  # energy of a mean of channels over that of unrelated ones, below which they cancel each other out
-MAX_SAMPLES = MAX_SECONDS * 48_000 * 2  # over all channels: a few kilobytes of FLAC may hold hours of silence
+MAX_SAMPLES = (
+    MAX_SECONDS * 48_000 * 2
+)  # over all channels: a few kilobytes of FLAC may hold hours of silence
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,14 +80,17 @@ def load(reference: Reference, param: str, seconds: tuple[float, float]) -> Reco
     if not isinstance(reference, Reference):
         raise InvalidRequest(param, f"must be a stentor.Reference, got {type(reference).__name__}")
     if reference.text is not None and not isinstance(reference.text, str):
-        raise InvalidRequest(f"{param}.text", f"must be a string or None, got {type(reference.text).__name__}")
+        raise InvalidRequest(
+            f"{param}.text", f"must be a string or None, got {type(reference.text).__name__}"
+        )
     return checked(*_read(reference.audio, param), param, seconds)
 
 
 def checked(samples: np.ndarray, rate: int, param: str, seconds: tuple[float, float]) -> Recording:
     """Check mono samples float32 [n], which nobody changes."""
     check_length(len(samples) / rate, param, seconds)
-    low, high = float(samples.min(initial=0.0)), float(samples.max(initial=0.0))  # without a copy of minutes of audio
+    low = float(samples.min(initial=0.0))  # without a copy of minutes of audio
+    high = float(samples.max(initial=0.0))
     peak = max(high, -low)
     if not math.isfinite(low) or not math.isfinite(high):
         raise InvalidRequest(param, "audio holds samples that are NaN or infinite")
@@ -99,7 +104,9 @@ def checked(samples: np.ndarray, rate: int, param: str, seconds: tuple[float, fl
 def check_length(duration: float, param: str, seconds: tuple[float, float]) -> None:
     """InvalidRequest if so many seconds of audio are not within `seconds` = (shortest, longest)."""
     if not seconds[0] <= duration <= seconds[1]:
-        raise InvalidRequest(param, f"audio is {duration:.4g} s long, must be {seconds[0]:g} to {seconds[1]:g} s")
+        raise InvalidRequest(
+            param, f"audio is {duration:.4g} s long, must be {seconds[0]:g} to {seconds[1]:g} s"
+        )
 
 
 def resample(samples: np.ndarray, source: int, target: int) -> np.ndarray:
@@ -121,7 +128,8 @@ class Mono:
     def __init__(self, channel: int | None = None) -> None:
         """channel: the one to take, None for the mean."""
         self._channel = channel
-        self._mean, self._each = 0.0, np.zeros(0)  # energy of the mean, and of each channel
+        self._mean = 0.0  # energy of the mean, and of each channel
+        self._each = np.zeros(0)
 
     def of(self, block: np.ndarray) -> np.ndarray:
         """float32 [n] of a block float32 [n, channels]."""
@@ -130,14 +138,21 @@ class Mono:
         mean: np.ndarray = block.mean(axis=1)
         self._mean += float(mean @ mean)
         each = np.einsum("nc,nc->c", block, block, dtype=np.float64)
-        self._each = each if not len(self._each) else self._each + each
+        if not len(self._each):
+            self._each = each
+        else:
+            self._each = self._each + each
         return mean
 
     @property
     def instead(self) -> int | None:
         """The channel to take instead of the mean. None: the mean is good."""
-        independent = self._each.sum() / max(1, len(self._each)) ** 2  # energy of the mean of unrelated channels
-        return int(self._each.argmax()) if self._mean < CANCELLED * independent else None
+        independent = (
+            self._each.sum() / max(1, len(self._each)) ** 2
+        )  # energy of the mean of unrelated channels
+        if self._mean < CANCELLED * independent:
+            return int(self._each.argmax())
+        return None
 
 
 def read(f: soundfile.SoundFile, out: np.ndarray, mono: Mono) -> int:
@@ -160,11 +175,17 @@ def missing_length(head: bytes, size: int) -> int | None:
         return None
     at = 12
     while at + 8 <= len(head):
-        name, length = head[at : at + 4], int.from_bytes(head[at + 4 : at + 8], "little")
+        name = head[at : at + 4]
+        length = int.from_bytes(head[at + 4 : at + 8], "little")
         if name == b"data":
-            rest, behind = size - at - 8, head[at + 8 : at + 16]
-            empty = behind[:4].isalnum() and int.from_bytes(behind[4:], "little") <= rest - 8  # another chunk follows
-            return at + 4 if length == 0 and rest > 0 and not empty else None
+            rest = size - at - 8
+            behind = head[at + 8 : at + 16]
+            empty = (
+                behind[:4].isalnum() and int.from_bytes(behind[4:], "little") <= rest - 8
+            )  # another chunk follows
+            if length == 0 and rest > 0 and not empty:
+                return at + 4
+            return None
         at += 8 + length + length % 2
     return None
 
@@ -189,7 +210,9 @@ def _read(audio: object, param: str) -> tuple[np.ndarray, int]:
         except ValueError as e:
             raise InvalidRequest(param, str(e)) from None
         return _decode(path, repr(str(path)), param)
-    raise InvalidRequest(param, f"audio must be a path, bytes or (samples, rate), got {type(audio).__name__}")
+    raise InvalidRequest(
+        param, f"audio must be a path, bytes or (samples, rate), got {type(audio).__name__}"
+    )
 
 
 def _decode(source: io.BytesIO | Path, name: str, param: str) -> tuple[np.ndarray, int]:
@@ -200,16 +223,25 @@ def _decode(source: io.BytesIO | Path, name: str, param: str) -> tuple[np.ndarra
             if f.frames > MAX_SECONDS * f.samplerate:
                 raise InvalidRequest(param, f"{name} is longer than {MAX_SECONDS} s")
             if f.frames * f.channels > MAX_SAMPLES:
-                raise InvalidRequest(param, f"{name} holds {f.frames * f.channels} samples, at most {MAX_SAMPLES}")
-            samples, mono = np.empty(max(0, f.frames), np.float32), Mono()
+                raise InvalidRequest(
+                    param, f"{name} holds {f.frames * f.channels} samples, at most {MAX_SAMPLES}"
+                )
+            samples = np.empty(max(0, f.frames), np.float32)
+            mono = Mono()
             count = read(f, samples, mono)
             if (channel := mono.instead) is not None:
                 f.seek(0)
                 count = read(f, samples, Mono(channel))
             return samples[:count], f.samplerate
     except (soundfile.LibsndfileError, RuntimeError, OSError) as e:
-        why = e.error_string if isinstance(e, soundfile.LibsndfileError) else e  # which names the file again
-        raise InvalidRequest(param, f"{name} is not readable audio (wav, flac, ogg, mp3): {why}") from e
+        # which names the file again
+        if isinstance(e, soundfile.LibsndfileError):
+            why = e.error_string
+        else:
+            why = e
+        raise InvalidRequest(
+            param, f"{name} is not readable audio (wav, flac, ogg, mp3): {why}"
+        ) from e
 
 
 def _mended(path: Path) -> Path | io.BytesIO:
@@ -225,13 +257,18 @@ def _from_array(audio: tuple[object, ...], param: str) -> tuple[np.ndarray, int]
     if len(audio) != 2:
         raise InvalidRequest(param, "audio as a tuple must be (samples, rate)")
     try:
-        samples, rate = np.asarray(audio[0]), whole(audio[1])
+        samples = np.asarray(audio[0])
+        rate = whole(audio[1])
     except ValueError:  # rows of different lengths
         raise InvalidRequest(param, "samples must have shape [n] or [n, channels]") from None
     if rate is None or not 1000 <= rate <= 768_000:
-        raise InvalidRequest(param, f"sample rate must be an integer from 1000 to 768000 Hz, got {shown(audio[1])}")
+        raise InvalidRequest(
+            param, f"sample rate must be an integer from 1000 to 768000 Hz, got {shown(audio[1])}"
+        )
     if samples.ndim not in (1, 2) or (samples.ndim == 2 and not 1 <= samples.shape[1] <= 16):
-        raise InvalidRequest(param, f"samples must have shape [n] or [n, channels], got {list(samples.shape)}")
+        raise InvalidRequest(
+            param, f"samples must have shape [n] or [n, channels], got {list(samples.shape)}"
+        )
     if samples.dtype == np.int16:
         samples = samples.astype(np.float32) / 32768
     elif not np.issubdtype(samples.dtype, np.floating):
@@ -240,5 +277,8 @@ def _from_array(audio: tuple[object, ...], param: str) -> tuple[np.ndarray, int]
     if samples.ndim == 2:
         mono = Mono()
         mean = mono.of(samples)
-        samples = mean if mono.instead is None else Mono(mono.instead).of(samples)
+        if mono.instead is None:
+            samples = mean
+        else:
+            samples = Mono(mono.instead).of(samples)
     return samples, rate

@@ -41,7 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = args.func(args)
     except StentorError as e:
         print(f"stentor: {e}", file=sys.stderr)
-        return 2 if isinstance(e, InvalidRequest | ModelNotFound) else 1
+        if isinstance(e, InvalidRequest | ModelNotFound):
+            return 2
+        return 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -52,7 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _check_command(top: argparse.ArgumentParser, word: str) -> None:
     """Exit with code 2 if a word is no command, with the one that was meant."""
-    commands = next(list(a.choices) for a in top._actions if isinstance(a, argparse._SubParsersAction))
+    commands = next(
+        list(a.choices) for a in top._actions if isinstance(a, argparse._SubParsersAction)
+    )
     if not word.startswith("-") and word not in commands:
         meant = [f"did you mean {near}?" for near in get_close_matches(word, commands, 1)]
         top.error(" ".join([f"no command {word!r};", *meant, f"commands: {', '.join(commands)}"]))
@@ -74,15 +78,23 @@ def parser() -> argparse.ArgumentParser:
         usage="stentor COMMAND [--flag VALUE ...]",
         description="Turn text into speech, on this machine.",
         epilog=_EPILOG,
-        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=16),
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
+            prog, max_help_position=16
+        ),
     )
     top.add_argument("--version", action="version", version=f"stentor {stentor.__version__}")
-    commands = top.add_subparsers(required=True, title="commands", metavar="COMMAND", prog="stentor")
+    commands = top.add_subparsers(
+        required=True, title="commands", metavar="COMMAND", prog="stentor"
+    )
     usage = "stentor say [TEXT] [--flag VALUE ...]"
-    say = commands.add_parser("say", help="speak a text into a file, a pipe or the loudspeaker", usage=usage)
+    say = commands.add_parser(
+        "say", help="speak a text into a file, a pipe or the loudspeaker", usage=usage
+    )
     flags.add_say(say)
     say.set_defaults(func=_say)
-    voices = commands.add_parser("voices", help="list a model's voices and languages, and what it takes")
+    voices = commands.add_parser(
+        "voices", help="list a model's voices and languages, and what it takes"
+    )
     flags.add(voices, flags.MODEL)
     voices.set_defaults(func=_voices)
     usage = "stentor batch INPUT OUTPUT [--flag VALUE ...]"
@@ -95,11 +107,15 @@ def parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="show what runs on this machine and how fast")
     flags.add(doctor, {"model": flags.MODEL["model"]})
     doctor.set_defaults(func=_doctor)
-    family = commands.add_parser("new-family", help="write a package with a model family of its own, to be changed")
+    family = commands.add_parser(
+        "new-family", help="write a package with a model family of its own, to be changed"
+    )
     family.add_argument("name", metavar="NAME", help="of the family, such as my_model")
     family.add_argument("folder", metavar="DIR", help="a new or an empty folder")
     family.set_defaults(func=_new_family)
-    completion = commands.add_parser("completion", help="print a script that completes commands and flags in a shell")
+    completion = commands.add_parser(
+        "completion", help="print a script that completes commands and flags in a shell"
+    )
     shells = ("bash", "zsh", "fish", "tcsh", "powershell")
     completion.add_argument("shell", choices=shells, help='bash: eval "$(stentor completion bash)"')
     completion.set_defaults(func=_completion)

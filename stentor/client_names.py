@@ -6,7 +6,9 @@ import re
 from collections.abc import Container, Sequence
 
 OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
-_USUAL = re.compile(rf"({'|'.join(OPENAI_MODELS)})(-\d+)*|kokoro|eleven_\w+|gpt-((4o-)?(mini-)?realtime|audio)[\w.-]*")
+_USUAL = re.compile(
+    rf"({'|'.join(OPENAI_MODELS)})(-\d+)*|kokoro|eleven_\w+|gpt-((4o-)?(mini-)?realtime|audio)[\w.-]*"
+)
 OPENAI_VOICES = (
     "alloy",
     "ash",
@@ -47,7 +49,9 @@ def openai_voice(name: str, voices: Sequence[str]) -> str | None:
 
     Each name always gets the same voice. With fewer voices than names, the order begins again.
     """
-    return voices[OPENAI_VOICES.index(name.lower()) % len(voices)] if voices else None
+    if voices:
+        return voices[OPENAI_VOICES.index(name.lower()) % len(voices)]
+    return None
 
 
 def is_elevenlabs_voice(name: str) -> bool:
@@ -60,4 +64,6 @@ def own_voice(name: str, voices: Sequence[str]) -> str | None:
     name = name.lower()
     kokoro = _KOKORO_VOICE.fullmatch(name)
     found = [n for n in (name, kokoro[1] if kokoro else name) if n in voices]
-    return found[0] if found else None
+    if found:
+        return found[0]
+    return None

@@ -29,11 +29,20 @@ class Completer(BaseCompleter):
     """Completer of arguments: voices for `--voice`, nothing for numbers, else files."""
 
     def __call__(
-        self, *, prefix: str, action: argparse.Action, parser: argparse.ArgumentParser, parsed_args: argparse.Namespace
+        self,
+        *,
+        prefix: str,
+        action: argparse.Action,
+        parser: argparse.ArgumentParser,
+        parsed_args: argparse.Namespace,
     ) -> Any:
         if action.dest == "voice":
-            return voices() if vars(parsed_args).get("model") is None else {}
-        return () if action.type in (int, float, number) else FilesCompleter()(prefix)
+            if vars(parsed_args).get("model") is None:
+                return voices()
+            return {}
+        if action.type in (int, float, number):
+            return ()
+        return FilesCompleter()(prefix)
 
 
 def voices() -> dict[str, str]:

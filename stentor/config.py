@@ -18,7 +18,11 @@ from stentor.errors import InvalidRequest
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")  # of the language model
 
-QUANTIZATIONS = ("auto", "int8", "fp8")  # of the language model's weights. auto: as the checkpoint has them
+QUANTIZATIONS = (
+    "auto",
+    "int8",
+    "fp8",
+)  # of the language model's weights. auto: as the checkpoint has them
 
 
 def path_of(param: str, value: object) -> Path:
@@ -38,7 +42,9 @@ def function_of(param: str, given: object) -> Any:
         try:
             found = pkgutil.resolve_name(given)
         except Exception as e:  # whatever the package raises
-            raise InvalidRequest(param, f"{shown(given)} cannot be imported: {type(e).__name__}: {e}") from e
+            raise InvalidRequest(
+                param, f"{shown(given)} cannot be imported: {type(e).__name__}: {e}"
+            ) from e
     if not callable(found):
         raise InvalidRequest(param, f"must be package:function, or a function, got {shown(given)}")
     return found
@@ -61,7 +67,9 @@ def check_dtype(name: str) -> str:
 def check_quantization(name: str) -> str:
     """The name of a quantisation. InvalidRequest if it is none of QUANTIZATIONS."""
     if name not in QUANTIZATIONS:
-        raise InvalidRequest("quantization", f"must be one of {', '.join(QUANTIZATIONS)}, got {shown(name)}")
+        raise InvalidRequest(
+            "quantization", f"must be one of {', '.join(QUANTIZATIONS)}, got {shown(name)}"
+        )
     return name
 
 
@@ -111,63 +119,124 @@ def _check_flags(config: Policy | EngineConfig, *names: str) -> None:
 class Policy:
     """Parameters of the scheduler. Times are seconds."""
 
-    max_prefill_tokens: int = 2048  # between two frames of a running stream. Longer prompts go in pieces
-    prefix_cache: bool = True  # prompts that begin alike, such as with the same voice, share the pages of that
-    min_cached_tokens: int = 128  # less is computed again, so that a short prompt gives the same bytes every time
+    max_prefill_tokens: int = (
+        2048  # between two frames of a running stream. Longer prompts go in pieces
+    )
+    prefix_cache: bool = (
+        True  # prompts that begin alike, such as with the same voice, share the pages of that
+    )
+    min_cached_tokens: int = (
+        128  # less is computed again, so that a short prompt gives the same bytes every time
+    )
     min_cached_voice_tokens: int = 32  # the same at most for a prompt with reference audio
-    reserve_tokens: int = 64  # tokens for which pages are allocated ahead when a request needs another page
-    ramp: tuple[int, ...] | None = None  # frames per chunk of a stream. The last value repeats. None: by the device
+    reserve_tokens: int = (
+        64  # tokens for which pages are allocated ahead when a request needs another page
+    )
+    ramp: tuple[int, ...] | None = (
+        None  # frames per chunk of a stream. The last value repeats. None: by the device
+    )
     chunk: int | None = None  # frames of one codec chunk at most. None: by the codec
-    max_frames_in_codec: int | None = None  # that the codec holds before their audio has come. None: by the codec
+    max_frames_in_codec: int | None = (
+        None  # that the codec holds before their audio has come. None: by the codec
+    )
     max_ahead: float = 30.0  # audio that a stream may have buffered before it pauses
     max_unread: float = 45.0  # audio that a stream's reader may leave before it stops and gives way
-    max_prefill_delay: float = 0.3  # a queued request may wait so long for streams that would underrun
-    batching_window: float = 0.005  # a queued request may wait so long for the next where half of all rows run
+    max_prefill_delay: float = (
+        0.3  # a queued request may wait so long for streams that would underrun
+    )
+    batching_window: float = (
+        0.005  # a queued request may wait so long for the next where half of all rows run
+    )
     max_queue: int = 1024  # requests that may wait for a slot
-    parked_mb: float = 256.0  # MiB of the host for rows without a slot that wait for text or a reader
-    unready_after: int = 5  # requests in a row that failed while they were served. One that finishes ends the count
+    parked_mb: float = (
+        256.0  # MiB of the host for rows without a slot that wait for text or a reader
+    )
+    unready_after: int = (
+        5  # requests in a row that failed while they were served. One that finishes ends the count
+    )
 
     def __post_init__(self) -> None:
         _set_whole(self, 1, "max_prefill_tokens", "chunk", "max_frames_in_codec", "unready_after")
-        _set_whole(self, 0, "min_cached_tokens", "min_cached_voice_tokens", "reserve_tokens", "max_queue")
+        _set_whole(
+            self, 0, "min_cached_tokens", "min_cached_voice_tokens", "reserve_tokens", "max_queue"
+        )
         _set_wholes(self, "ramp")
         _check_flags(self, "prefix_cache")
-        for name in ("max_ahead", "max_unread", "max_prefill_delay", "batching_window", "parked_mb"):
+        for name in (
+            "max_ahead",
+            "max_unread",
+            "max_prefill_delay",
+            "batching_window",
+            "parked_mb",
+        ):
             _check(name, getattr(self, name), 0)
 
     def min_cached(self, voice: bool) -> int:
         """Tokens that a prompt, with reference audio or without, must have in common with others to find them."""
-        return min(self.min_cached_tokens, self.min_cached_voice_tokens) if voice else self.min_cached_tokens
+        if voice:
+            return min(self.min_cached_tokens, self.min_cached_voice_tokens)
+        return self.min_cached_tokens
 
 
 @dataclass(frozen=True)
 class EngineConfig:
     """Sizes of an engine and how it runs. None means that the value is chosen from the device and the model."""
 
-    max_num_seqs: int | None = None  # requests served at once (slots). Default: 8 on a CPU, 64 on CUDA
+    max_num_seqs: int | None = (
+        None  # requests served at once (slots). Default: 8 on a CPU, 64 on CUDA
+    )
     page_size: int = 16  # tokens per key-value page
     max_frames: int = 4096  # frames that one request can hold
-    memory_gb: float | None = None  # GiB for key-value pages. Default: 1 or less on a CPU, all that is free on CUDA
+    memory_gb: float | None = (
+        None  # GiB for key-value pages. Default: 1 or less on a CPU, all that is free on CUDA
+    )
     gpu_memory_utilization: float = 0.9  # share of the free memory on CUDA that the engine may take
-    max_memory_gb: float | None = None  # GiB on CUDA for weights, slots, pages, graphs and all. Default: no limit
-    overlap_steps: int | None = None  # launched steps whose report the host has not read. Default: 0 (CPU), 1 (CUDA)
-    batch_sizes: tuple[int, ...] | None = None  # decode batches are padded up to these. Default on a CPU: no padding
-    deterministic: bool = False  # on CUDA, a request gives the same bytes alone and beside others. Costs speed
-    require_graphs: bool = False  # a CUDA graph that cannot be captured is an error instead of a warning
-    threads: int | None = None  # torch threads of the engine on a CPU. Default: the model's, else torch's
-    max_threads: int | None = None  # at most so many where none are given: the share of an engine beside others
+    max_memory_gb: float | None = (
+        None  # GiB on CUDA for weights, slots, pages, graphs and all. Default: no limit
+    )
+    overlap_steps: int | None = (
+        None  # launched steps whose report the host has not read. Default: 0 (CPU), 1 (CUDA)
+    )
+    batch_sizes: tuple[int, ...] | None = (
+        None  # decode batches are padded up to these. Default on a CPU: no padding
+    )
+    deterministic: bool = (
+        False  # on CUDA, a request gives the same bytes alone and beside others. Costs speed
+    )
+    require_graphs: bool = (
+        False  # a CUDA graph that cannot be captured is an error instead of a warning
+    )
+    threads: int | None = (
+        None  # torch threads of the engine on a CPU. Default: the model's, else torch's
+    )
+    max_threads: int | None = (
+        None  # at most so many where none are given: the share of an engine beside others
+    )
     encoded_references: int = 64  # that are kept, by content
     codec_states_mb: float = 256.0  # MiB of the host for the codec's state after voices
-    codec_pages_mb: float = 4096.0  # the same of a codec that keeps pages, which take 90 MB per second of a voice
+    codec_pages_mb: float = (
+        4096.0  # the same of a codec that keeps pages, which take 90 MB per second of a voice
+    )
     policy: Policy = field(default_factory=Policy)
 
     def __post_init__(self) -> None:
-        _set_whole(self, 1, "max_num_seqs", "page_size", "max_frames", "threads", "max_threads", "encoded_references")
+        _set_whole(
+            self,
+            1,
+            "max_num_seqs",
+            "page_size",
+            "max_frames",
+            "threads",
+            "max_threads",
+            "encoded_references",
+        )
         _set_whole(self, 0, "overlap_steps")
         _set_wholes(self, "batch_sizes")
         _check_flags(self, "deterministic", "require_graphs")
         if not isinstance(self.policy, Policy):
-            raise InvalidRequest("policy", f"must be a stentor.config.Policy, got {type(self.policy).__name__}")
+            raise InvalidRequest(
+                "policy", f"must be a stentor.config.Policy, got {type(self.policy).__name__}"
+            )
         for name in ("codec_states_mb", "codec_pages_mb"):
             _check(name, getattr(self, name), 0)
         for name in ("memory_gb", "max_memory_gb"):
@@ -177,4 +246,6 @@ class EngineConfig:
                 raise InvalidRequest(name, f"must be above 0, got {shown(value)}")
         _check("gpu_memory_utilization", self.gpu_memory_utilization, None)
         if not 0 < self.gpu_memory_utilization <= 1:
-            raise InvalidRequest("gpu_memory_utilization", f"must be in (0, 1], got {self.gpu_memory_utilization}")
+            raise InvalidRequest(
+                "gpu_memory_utilization", f"must be in (0, 1], got {self.gpu_memory_utilization}"
+            )

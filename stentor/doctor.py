@@ -35,17 +35,24 @@ def run(model: str | None) -> int:
     reason, or 2 if there is no such model."""
     print(f"stentor   {stentor.__version__}")
     print(f"python    {platform.python_version()} on {platform.platform(terse=True)}")
-    threads, cores = _count(torch.get_num_threads(), "thread"), _count(cpus(), "core")
+    threads = _count(torch.get_num_threads(), "thread")
+    cores = _count(cpus(), "core")
     print(f"torch     {torch.__version__}, {threads}, {cores}")
     device = Device(pick_device("auto"))
     free = device.free_bytes()
-    print(f"device    {device.describe()}" + ("" if free is None else f", {free / 2**30:.1f} GiB free"))
+    print(
+        f"device    {device.describe()}"
+        + ("" if free is None else f", {free / 2**30:.1f} GiB free")
+    )
     print(f"gpu       {known(device.describe(), device.compute_capability())}")
     print(f"cuda      {_cuda(device)}")
     print(f"play      {_play()}")
     for purpose, (extra, packages) in EXTRAS.items():
         missing = [p for p in packages if not _installed(p)]
-        told = f"not installed: {', '.join(missing)}; pip install 'stentor[{extra}]'" if missing else "ready"
+        if missing:
+            told = f"not installed: {', '.join(missing)}; pip install 'stentor[{extra}]'"
+        else:
+            told = "ready"
         print(f"{purpose:9s} {told}")
     for line in _families():
         print(f"families  {line}")
@@ -67,7 +74,9 @@ def _cuda(device: Device) -> str:
         return f"this torch is a CPU build; for an NVIDIA GPU: {CUDA_TORCH}"
     if device.compute_capability() is None:
         return "torch finds no GPU: nvidia-smi says whether the driver is there"
-    return "ready" if _installed("triton") else "not installed: triton; pip install 'stentor[cuda]'"
+    if _installed("triton"):
+        return "ready"
+    return "not installed: triton; pip install 'stentor[cuda]'"
 
 
 def _play() -> str:
@@ -96,18 +105,24 @@ def _speak(model: str | None) -> int:
     try:
         with stentor.TTS(model, max_num_seqs=1) as tts:
             loaded = time.perf_counter()
-            first, seconds = 0.0, 0.0
+            first = 0.0
+            seconds = 0.0
             for chunk in tts.stream(SENTENCE, seed=0):
                 first = first or time.perf_counter() - loaded
                 seconds += chunk.duration
             took = time.perf_counter() - loaded
             print(f"sizes     {tts.engine.sizes.describe()}")
-            name = "built-in voice" if model is None else model
+            if model is None:
+                name = "built-in voice"
+            else:
+                name = model
             print(
                 f"speech    {name}: load {loaded - started:.2f} s, first audio {first:.2f} s, "
                 f"{seconds:.2f} s of audio in {took:.2f} s, RTF {took / max(seconds, 1e-9):.2f}"
             )
     except stentor.StentorError as e:
         print(f"speech    no: {e}")
-        return 2 if isinstance(e, stentor.ModelNotFound) else 1
+        if isinstance(e, stentor.ModelNotFound):
+            return 2
+        return 1
     return 0

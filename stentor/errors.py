@@ -18,7 +18,10 @@ class InvalidRequest(StentorError, ValueError):
         self.message = message
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.param, self.message)  # to another process: `args` has the words alone
+        return type(self), (
+            self.param,
+            self.message,
+        )  # to another process: `args` has the words alone
 
 
 class CheckpointError(StentorError):
@@ -53,7 +56,9 @@ class BatchError(EngineError):
 
     def __init__(self, results: Sequence[object]) -> None:
         failed = [r for r in results if isinstance(r, StentorError)]
-        super().__init__(f"{len(failed)} of {len(results)} texts failed, the first with: {failed[0]}")
+        super().__init__(
+            f"{len(failed)} of {len(results)} texts failed, the first with: {failed[0]}"
+        )
         self.results = list(results)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -70,7 +75,8 @@ def request_failed(cause: BaseException) -> EngineError:
 def too_long(taken: int, most: int, text: str | None = None, audio: int = 0) -> InvalidRequest:
     """The error for a prompt that takes `taken` tokens where `most` fit. `audio` of them are reference audio. `text` is
     what was to be spoken, if it is known."""
-    room, written = max(0, most - audio), taken - audio
+    room = max(0, most - audio)
+    written = taken - audio
     if text is None:
         fits = f"about {100 * room // written} % of it fits"
     else:

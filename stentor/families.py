@@ -19,7 +19,8 @@ from typing import Any
 import stentor.models
 from stentor.errors import CheckpointError
 
-GROUP, OWN = "stentor.families", "stentor"
+GROUP = "stentor.families"
+OWN = "stentor"
 SEAM = 3
 """Version of what families may use. It grows when something there is removed or changed, not when something is added.
 A package names the version that it was written for as its own SEAM."""
@@ -56,7 +57,10 @@ def families() -> tuple[Family, ...]:
     folders = [m.name for m in pkgutil.iter_modules(stentor.models.__path__) if m.ispkg]
     found = [_family(name, f"stentor.models.{name}", OWN, installed=False) for name in folders]
     for point in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda p: p.name):
-        origin = "?" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+        if point.dist is None:
+            origin = "?"
+        else:
+            origin = f"{point.dist.name} {point.dist.version}"
         found.append(_family(point.name, point.value, origin, installed=True))
     return tuple(found)
 
@@ -72,7 +76,10 @@ def only(found: Iterable[Family], what: str) -> Family | None:
     wanted = list(found)
     if not wanted:
         return None
-    clash = wanted if len(wanted) > 1 else [f for f in families() if f.name == wanted[0].name]
+    if len(wanted) > 1:
+        clash = wanted
+    else:
+        clash = [f for f in families() if f.name == wanted[0].name]
     if len(clash) > 1:
         brought = " and ".join(f"{f.name!r} of {f.origin}" for f in clash)
         raise CheckpointError(f"{what}: the families {brought} clash; uninstall one of them")
@@ -92,24 +99,39 @@ def clashes() -> list[str]:
             *family.folders,
         }:
             owners.setdefault(name, []).append(family)
-    return [f"{name}: " + ", ".join(f.origin for f in who) for name, who in sorted(owners.items()) if len(who) > 1]
+    return [
+        f"{name}: " + ", ".join(f.origin for f in who)
+        for name, who in sorted(owners.items())
+        if len(who) > 1
+    ]
 
 
 def unusable() -> str:
     """Return what a message that names all families adds about those that cannot be used."""
-    return "".join(f"; family {f.name} of {f.origin} cannot be used: {f.problem}" for f in families() if f.problem)
+    return "".join(
+        f"; family {f.name} of {f.origin} cannot be used: {f.problem}"
+        for f in families()
+        if f.problem
+    )
 
 
 def _family(name: str, package: str, origin: str, installed: bool) -> Family:
     try:
         facts = _facts(package, (*FACTS, "SEAM") if installed else FACTS)
         if installed and (seam := facts["SEAM"]) != SEAM:
-            raise ValueError(f"it was written for version {seam} of the families' interface, and stentor has {SEAM}")
-        folders, reads = dict(facts.pop("FOLDERS")), tuple(facts.pop(READS, ("",)))
-        architectures, dummies, files, tensors, unused = (tuple(facts[fact]) for fact in FACTS if fact in facts)
+            raise ValueError(
+                f"it was written for version {seam} of the families' interface, and stentor has {SEAM}"
+            )
+        folders = dict(facts.pop("FOLDERS"))
+        reads = tuple(facts.pop(READS, ("",)))
+        architectures, dummies, files, tensors, unused = (
+            tuple(facts[fact]) for fact in FACTS if fact in facts
+        )
     except (ValueError, TypeError, SyntaxError, OSError) as e:
         return Family(name, package, origin, problem=str(e))
-    return Family(name, package, origin, architectures, dummies, files, tensors, folders, unused, reads)
+    return Family(
+        name, package, origin, architectures, dummies, files, tensors, folders, unused, reads
+    )
 
 
 def _literal(name: str, value: ast.expr) -> Any:
@@ -117,17 +139,25 @@ def _literal(name: str, value: ast.expr) -> Any:
     try:
         found = ast.literal_eval(value)
     except ValueError:
-        raise ValueError(f"{name} must be written out, as it is read without running anything") from None
+        raise ValueError(
+            f"{name} must be written out, as it is read without running anything"
+        ) from None
     kind: type[Any] = {"SEAM": int, "FOLDERS": dict}.get(name, tuple)
-    if type(found) is not kind or (kind is tuple and not all(isinstance(word, str) for word in found)):
-        raise ValueError(f"{name} must be {'a tuple of strings' if kind is tuple else f'of type {kind.__name__}'}")
+    if type(found) is not kind or (
+        kind is tuple and not all(isinstance(word, str) for word in found)
+    ):
+        raise ValueError(
+            f"{name} must be {'a tuple of strings' if kind is tuple else f'of type {kind.__name__}'}"
+        )
     return found
 
 
 def _facts(package: str, names: tuple[str, ...]) -> dict[str, Any]:
     """Constants of a package's `__init__.py`, read without running it. ValueError says what is wrong."""
     if "." in package and not package.startswith("stentor.models."):
-        raise ValueError(f"{package} is not at the top level, and looking into it would import what is above it")
+        raise ValueError(
+            f"{package} is not at the top level, and looking into it would import what is above it"
+        )
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None or spec.submodule_search_locations is None:
         raise ValueError(f"there is no package {package}")

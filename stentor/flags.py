@@ -41,13 +41,19 @@ def add(parser: Parser, flags: Mapping[str, Flag]) -> None:
     """Add flags by their names, as attributes of what is parsed."""
     for name, how in flags.items():
         also = how.get("also", ())
-        given = {key: value for key, value in how.items() if key != "also" and (key, value) != ("type", None)}
+        given = {
+            key: value
+            for key, value in how.items()
+            if key != "also" and (key, value) != ("type", None)
+        }
         parser.add_argument("--" + name.replace("_", "-"), *also, dest=name, **given)
 
 
 def taken(kind: type[Made], args: argparse.Namespace, **own: Any) -> Made:
     """An options object, whose fields are flags of the same name, or `own`."""
-    given = {name: vars(args)[name] for name in inspect.signature(kind).parameters if name in vars(args)}
+    given = {
+        name: vars(args)[name] for name in inspect.signature(kind).parameters if name in vars(args)
+    }
     return kind(**{**given, **own})
 
 
@@ -73,18 +79,27 @@ MODEL = {
 """The model, and where it runs."""
 THREADS = {"threads": flag("torch threads of the engine on a CPU", int)}
 LORA = {"lora": flag("LoRA weights to merge at load", path)}
-LEXICON = {"lexicon": flag("YAML file of words and how they are said: phonemes between slashes, or words", path)}
+LEXICON = {
+    "lexicon": flag(
+        "YAML file of words and how they are said: phonemes between slashes, or words", path
+    )
+}
 ALIGNER = {
     "aligner": flag(
-        "package:function, which finds the times of words in other languages than English", metavar="PACKAGE:FUNCTION"
+        "package:function, which finds the times of words in other languages than English",
+        metavar="PACKAGE:FUNCTION",
     )
 }
 MARKS = {
     "provenance": switch("say in the file that a machine has made the audio"),
-    "watermark": flag("mark the samples with this function of an installed package", metavar="PACKAGE:FUNCTION"),
+    "watermark": flag(
+        "mark the samples with this function of an installed package", metavar="PACKAGE:FUNCTION"
+    ),
 }
 CLEANUP = {"cleanup": flag(HELP + f" (default {ALL})", default=ALL)}
-SPLIT = {"split": flag("where long text is cut (default auto)", default="auto", choices=GRANULARITIES)}
+SPLIT = {
+    "split": flag("where long text is cut (default auto)", default="auto", choices=GRANULARITIES)
+}
 REQUEST = {
     "voice": flag("a named voice of the model (`stentor voices` lists them)"),
     "language": flag("language of the text (default auto)", default="auto"),
@@ -106,20 +121,32 @@ _USUAL = {"language": "auto", "cleanup": ALL, "split_granularity": "auto"}
 def load_options(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `TTS` that flags give, checked before torch is imported. InvalidRequest or ModelNotFound for
     what is wrong on every machine."""
-    given = {name: value for name, value in vars(args).items() if name in _LOAD and value is not None}
+    given = {
+        name: value for name, value in vars(args).items() if name in _LOAD and value is not None
+    }
     model_names.check(args.model)
     check_device(args.device)
     check_dtype(args.dtype)
     check_quantization(args.quantization)
     Aligners(given.get("aligner"))
-    EngineConfig(**{name: value for name, value in given.items() if name in EngineConfig.__dataclass_fields__})
+    EngineConfig(
+        **{
+            name: value
+            for name, value in given.items()
+            if name in EngineConfig.__dataclass_fields__
+        }
+    )
     return given
 
 
 def request_options(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments of a request that flags give beside its audio and its seed, without those that are as usual."""
     given = {name: vars(args)[name] for name in _SPOKEN} | {"split_granularity": args.split}
-    return {name: value for name, value in given.items() if value is not None and value != _USUAL.get(name)}
+    return {
+        name: value
+        for name, value in given.items()
+        if value is not None and value != _USUAL.get(name)
+    }
 
 
 def check_speed(speed: float) -> None:
@@ -139,16 +166,28 @@ def check_files(args: argparse.Namespace) -> None:
                 raise InvalidRequest(audio, str(e)) from None
         elif text is not None:
             raise InvalidRequest(f"{audio}_text", f"needs --{audio}")
-    if args.lora is not None and not os.path.exists(args.lora):  # not an error where a name is too long
+    if args.lora is not None and not os.path.exists(
+        args.lora
+    ):  # not an error where a name is too long
         raise InvalidRequest("lora", f"file {str(args.lora)!r} does not exist")
 
 
 def add_say(say: argparse.ArgumentParser) -> None:
     """Add the flags of `say`."""
-    say.add_argument("-v", "--verbose", action="store_true", help="say how fast it was, and the seed")
+    say.add_argument(
+        "-v", "--verbose", action="store_true", help="say how fast it was, and the seed"
+    )
     text = say.add_argument_group("text")
     text.add_argument("text", nargs="?", help="text to speak; - or none in a pipe: standard input")
-    add(text, {"file": flag("speak this text file (UTF-8)", path, metavar="TEXT_FILE"), **CLEANUP, **SPLIT, **LEXICON})
+    add(
+        text,
+        {
+            "file": flag("speak this text file (UTF-8)", path, metavar="TEXT_FILE"),
+            **CLEANUP,
+            **SPLIT,
+            **LEXICON,
+        },
+    )
     audio = say.add_argument_group("audio")
     audio.add_argument("-o", "--output", help=_OUTPUT)
     add(audio, _AUDIO)
@@ -180,14 +219,22 @@ def add_batch(batch: argparse.ArgumentParser) -> None:
     """Add the flags of `batch`."""
     lines = "JSON lines, CSV or plain text, one item per line; - for standard input"
     batch.add_argument("input", type=path, metavar="INPUT", help=lines)
-    batch.add_argument("output", type=path, metavar="OUTPUT", help="folder for the audio and its manifest")
+    batch.add_argument(
+        "output", type=path, metavar="OUTPUT", help="folder for the audio and its manifest"
+    )
     add(batch.add_argument_group("items"), _ITEMS)
     add(batch.add_argument_group("audio"), _KEPT)
-    add(batch.add_argument_group("model"), {**MODEL, **THREADS, **_MANY, **LORA, **_LORAS, **LEXICON, **ALIGNER})
+    add(
+        batch.add_argument_group("model"),
+        {**MODEL, **THREADS, **_MANY, **LORA, **_LORAS, **LEXICON, **ALIGNER},
+    )
     add(batch.add_argument_group("marks of a machine"), MARKS)
     seed = flag("seed of the run, from which each item's own is made with its id (default 0)", int)
     speed = flag("0.25 to 4; pitch is kept (default 1)", float)
-    add(batch.add_argument_group("defaults of lines"), {**REQUEST, "seed": seed, "speed": speed, **CLEANUP, **SPLIT})
+    add(
+        batch.add_argument_group("defaults of lines"),
+        {**REQUEST, "seed": seed, "speed": speed, **CLEANUP, **SPLIT},
+    )
 
 
 _ITEMS = {
@@ -204,9 +251,18 @@ _KEPT = {
 }
 _MANY = {
     "max_num_seqs": flag("texts that the engine speaks at once", int, metavar="N"),
-    "replicas": flag("speak in N processes, one GPU each where there are any (needs stentor[ray])", int, metavar="N"),
+    "replicas": flag(
+        "speak in N processes, one GPU each where there are any (needs stentor[ray])",
+        int,
+        metavar="N",
+    ),
     "deterministic": switch("on CUDA, the same bytes in every run; slower"),
 }
 _LORAS = {
-    "loras": flag("LoRA adapter that lines may name; repeatable", default=[], metavar="NAME=PATH", action="append")
+    "loras": flag(
+        "LoRA adapter that lines may name; repeatable",
+        default=[],
+        metavar="NAME=PATH",
+        action="append",
+    )
 }

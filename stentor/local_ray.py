@@ -7,7 +7,9 @@ from typing import Any
 
 from stentor.machine import cpus
 
-OBJECT_STORE_BYTES = 200_000_000  # audio never lies in it. Ray's 30 % of all memory may not fit into /dev/shm
+OBJECT_STORE_BYTES = (
+    200_000_000  # audio never lies in it. Ray's 30 % of all memory may not fit into /dev/shm
+)
 VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_raylet_start_wait_time_s": "120",  # Ray's 30 s are too few on a machine that is busy

@@ -10,13 +10,19 @@ from pathlib import Path
 
 from threadpoolctl import ThreadpoolController
 
-GROUPS, OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")  # of version 2, which systemd and containers have
+GROUPS = Path("/sys/fs/cgroup")  # of version 2, which systemd and containers have
+OWN_GROUP = Path("/proc/self/cgroup")
 
 
 def cpus() -> int:
     """CPUs that this process may keep busy: those it may run on, or fewer where a control group has a quota."""
-    known = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return min([known, *(math.ceil(int(quota) / int(period)) for quota, period in _limits("cpu.max"))])
+    if sys.platform == "linux":
+        known = len(os.sched_getaffinity(0))
+    else:
+        known = os.cpu_count() or 1
+    return min(
+        [known, *(math.ceil(int(quota) / int(period)) for quota, period in _limits("cpu.max"))]
+    )
 
 
 def memory() -> int | None:

@@ -16,7 +16,8 @@ from stentor.untrusted import Unreadable, parse_json
 DUMMY = "dummy:"
 DEFAULT_VOICE = Path(__file__).parent / "assets" / "voice"
 """The built-in voice, which speaks where no model is named."""
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
 MAX_HEADER = 100_000_000
 """Bytes of the header of a safetensors file at most, as the format has it."""
@@ -27,7 +28,9 @@ NOT_LOADED = ("*.md", "*.png", "*.jpg", "*.mp4", "*.wav")
 def family_of_files(path: Path) -> Family | None:
     """The family whose checkpoints have a file that this directory has, or where there is no config.json a tensor. None
     where config.json has to say it."""
-    found = only((f for f in families() if any((path / name).is_file() for name in f.files)), str(path))
+    found = only(
+        (f for f in families() if any((path / name).is_file() for name in f.files)), str(path)
+    )
     if found is not None or (path / CONFIG).is_file():
         return found
     names = _tensor_names(path / WEIGHTS)
@@ -39,7 +42,9 @@ def _tensor_names(file: Path) -> set[str]:
     try:
         with file.open("rb") as opened:
             size = int.from_bytes(opened.read(8), "little")
-            return set(parse_json(opened.read(size))) if size <= MAX_HEADER else set()
+            if size <= MAX_HEADER:
+                return set(parse_json(opened.read(size)))
+            return set()
     except (OSError, Unreadable, TypeError):
         return set()
 
@@ -72,7 +77,9 @@ def _hub_parts(name: str) -> tuple[str, str]:
 def _folder(repository: str) -> str:
     """The folder of the checkpoint that the bare id of a repository with several means. "": it has one."""
     family = only((f for f in families() if repository in f.folders), repository)
-    return "" if family is None else family.folders[repository]
+    if family is None:
+        return ""
+    return family.folders[repository]
 
 
 def _is_hub_id(name: str) -> bool:
@@ -88,7 +95,9 @@ def dummy_family(name: str) -> Family:
     found = only((f for f in families() if name in f.dummies), DUMMY + name)
     if found is None:
         known = sorted(DUMMY + d for f in families() for d in f.dummies)
-        raise ModelNotFound(f"model {DUMMY + name!r} is not known; known: {', '.join(known)}{unusable()}")
+        raise ModelNotFound(
+            f"model {DUMMY + name!r} is not known; known: {', '.join(known)}{unusable()}"
+        )
     return found
 
 
@@ -100,7 +109,9 @@ def _unread_shards(path: Path) -> list[str]:
         shards: dict[str, str] = index["weight_map"]
         architecture = config.get("architecture", config.get("model_type"))
         reads = next((f.reads for f in families() if architecture in f.architectures), ("",))
-        return sorted(set(shards.values()) - {s for tensor, s in shards.items() if tensor.startswith(reads)})
+        return sorted(
+            set(shards.values()) - {s for tensor, s in shards.items() if tensor.startswith(reads)}
+        )
     except (OSError, Unreadable, KeyError, TypeError, AttributeError):
         return []
 
@@ -109,7 +120,8 @@ def directory(model: str | Path) -> Path:
     """A local directory as it is. Otherwise a Hugging Face Hub id, downloaded or found in the local cache. Of a
     repository with several checkpoints only one folder is downloaded."""
     check(model)
-    path, name = path_of("model", model), str(model)
+    path = path_of("model", model)
+    name = str(model)
     if os.path.exists(path):
         return path
     from huggingface_hub import errors, snapshot_download
@@ -118,12 +130,23 @@ def directory(model: str | Path) -> Path:
         unused = [pattern for family in families() for pattern in family.unused_files]
         repository, folder = _hub_parts(name)
         folder = folder or _folder(repository)
-        wanted = [f"{folder}/*"] if folder else None
+        if folder:
+            wanted = [f"{folder}/*"]
+        else:
+            wanted = None
         if wanted is None:  # what says which shards the family reads comes first
-            unused += _unread_shards(Path(snapshot_download(repository, allow_patterns=[CONFIG, INDEX])))
-        found = snapshot_download(repository, allow_patterns=wanted, ignore_patterns=[*NOT_LOADED, *unused])
+            unused += _unread_shards(
+                Path(snapshot_download(repository, allow_patterns=[CONFIG, INDEX]))
+            )
+        found = snapshot_download(
+            repository, allow_patterns=wanted, ignore_patterns=[*NOT_LOADED, *unused]
+        )
         return Path(found, folder)
     except (errors.RepositoryNotFoundError, errors.HFValidationError) as e:
-        raise ModelNotFound(f"model {name!r}: not a local directory, and the Hub has no such model: {e}") from e
+        raise ModelNotFound(
+            f"model {name!r}: not a local directory, and the Hub has no such model: {e}"
+        ) from e
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as e:
-        raise CheckpointError(f"model {name!r}: not a local directory, and the Hub download failed: {e}") from e
+        raise CheckpointError(
+            f"model {name!r}: not a local directory, and the Hub download failed: {e}"
+        ) from e

@@ -84,7 +84,9 @@ def test_it_gives_the_expected_values_in_every_mode(parity, mode):
 def write(name: str, folder: Path) -> list[Path]:
     """Write the package, and return its files. InvalidRequest: `name` is no name of a family, or `folder` has files."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name == TEMPLATE:
-        raise InvalidRequest("NAME", f"must be small letters, digits and _, such as my_model, got {name!r}")
+        raise InvalidRequest(
+            "NAME", f"must be small letters, digits and _, such as my_model, got {name!r}"
+        )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InvalidRequest("DIR", f"{str(folder)!r} exists and is not empty")
     words = {"name": name, "package": f"stentor_{name}", "dashed": name.replace("_", "-")}
@@ -95,7 +97,9 @@ def write(name: str, folder: Path) -> list[Path]:
         f"tests/test_{name}.py": TEST.format(**words),
     }
     for source in sorted([*SOURCE.glob("*.py"), *SOURCE.glob("*.json")]):
-        files[f"{words['package']}/{source.name}"] = _renamed(source.read_text(encoding="utf-8"), words)
+        files[f"{words['package']}/{source.name}"] = _renamed(
+            source.read_text(encoding="utf-8"), words
+        )
     files[f"{words['package']}/__init__.py"] += f"SEAM = {SEAM}\n"
     for path, text in files.items():
         file = folder / path

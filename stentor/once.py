@@ -40,9 +40,14 @@ class LruCache(Generic[T]):
         seconds: float = inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.most, self.weigh, self.held = most, weigh, 0.0
-        self._seconds, self._clock = seconds, clock
-        self._items: OrderedDict[str, tuple[T, float]] = OrderedDict()  # with the time at which each expires
+        self.most = most
+        self.weigh = weigh
+        self.held = 0.0
+        self._seconds = seconds
+        self._clock = clock
+        self._items: OrderedDict[str, tuple[T, float]] = (
+            OrderedDict()
+        )  # with the time at which each expires
 
     def get(self, key: str) -> T | None:
         if key not in self._items:
@@ -76,7 +81,8 @@ class Claim(Generic[T]):
     """One caller's wish for a result. Who does not want it any more calls `leave`. `future` must not be cancelled."""
 
     def __init__(self, future: Future[T], leave: Callable[[], None]) -> None:
-        self.future, self._leave = future, leave
+        self.future = future
+        self._leave = leave
         self._left = False
 
     @property
@@ -106,7 +112,9 @@ class _Job(Generic[T]):
 class OnceCache(Generic[T]):
     """Work by key. Whoever asks for what is kept waits for nobody: no lock is held while work is done."""
 
-    def __init__(self, name: str, threads: int, kept: LruCache[T], start: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, threads: int, kept: LruCache[T], start: Callable[[], None]
+    ) -> None:
         """start: called in each of the threads before its first work."""
         self._pool = ThreadPoolExecutor(threads, name, start)
         self._kept = kept
@@ -120,7 +128,8 @@ class OnceCache(Generic[T]):
         All who wait for the same result get the error if it fails. The next claim tries again.
         """
         with self._lock:
-            value, job = self._kept.get(key), self._jobs.get(key)
+            value = self._kept.get(key)
+            job = self._jobs.get(key)
             self._hits += value is not None or job is not None
             if value is not None:
                 return _there(value)

@@ -21,7 +21,10 @@ from stentor.models.weights import read_config
 
 
 def load(
-    model: str | Path, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, object]
+    model: str | Path,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    options: Mapping[str, object],
 ) -> SpeechModel:
     """Load a model directory, a Hub id or `dummy:NAME` (full released sizes, random weights).
 
@@ -36,25 +39,37 @@ def load(
     else:
         path = directory(model)
         own = family_of_files(path)
-        config = read_config(path) if own is None or (path / CONFIG).is_file() else {}
+        if own is None or (path / CONFIG).is_file():
+            config = read_config(path)
+        else:
+            config = {}
         family = own or _family_of_config(path, config)
-        module, source = _builder(family), Checkpoint(path, config)
+        module = _builder(family)
+        source = Checkpoint(path, config)
     loaded: SpeechModel = module.build(source, device, dtype, options)
     spec = loaded.spec
     if spec.family != family.name:
-        raise CheckpointError(f"family {family.name} of {family.origin}: its spec.family is {spec.family!r}")
+        raise CheckpointError(
+            f"family {family.name} of {family.origin}: its spec.family is {spec.family!r}"
+        )
     if spec.default_voice is not None and spec.default_voice not in spec.voices:
-        raise CheckpointError(f"family {family.name}: spec.default_voice {spec.default_voice!r} is not in spec.voices")
+        raise CheckpointError(
+            f"family {family.name}: spec.default_voice {spec.default_voice!r} is not in spec.voices"
+        )
     return loaded
 
 
 def _family_of_config(path: Path, config: Mapping[str, object]) -> Family:
     """The family that serves what config.json names."""
     architecture = config.get("architecture", config.get("model_type"))
-    found = only((f for f in families() if architecture in f.architectures), f"architecture {architecture!r}")
+    found = only(
+        (f for f in families() if architecture in f.architectures), f"architecture {architecture!r}"
+    )
     if found is None:
         known = ", ".join(sorted(a for f in families() for a in f.architectures))
-        raise CheckpointError(f"{path / CONFIG} says architecture {architecture!r}; known: {known}{unusable()}")
+        raise CheckpointError(
+            f"{path / CONFIG} says architecture {architecture!r}; known: {known}{unusable()}"
+        )
     return found
 
 

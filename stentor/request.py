@@ -21,7 +21,16 @@ Given = audio.Reference | ReferenceAudio
 """Reference audio as a caller gives it, or as `load` made it."""
 
 
-NAMED = ("voice", "language", "instructions", "reference", "prompt", "speaker_embedding", "seed", "live")
+NAMED = (
+    "voice",
+    "language",
+    "instructions",
+    "reference",
+    "prompt",
+    "speaker_embedding",
+    "seed",
+    "live",
+)
 """Arguments of `build` that are not options of a family."""
 
 
@@ -48,7 +57,8 @@ def build(
     """A checked request. Audio that was loaded before is not loaded again. Options that are None take the family's
     default. A missing seed is drawn at random. InvalidRequest names the first field that is wrong and what is allowed,
     and calls the model `model`."""
-    values, references = _options(spec, options, model), load_references(spec, reference, model)
+    values = _options(spec, options, model)
+    references = load_references(spec, reference, model)
     named = _name("voice", voice, spec.voices, model)
     return SpeechRequest(
         text=_text(spec, text),
@@ -85,7 +95,9 @@ def texts(given: object) -> list[Any]:
 def _text(spec: ModelInfo, text: object) -> str:
     checked = check_text(text)
     if len(checked) > spec.max_text:
-        raise InvalidRequest("text", f"has {len(checked)} characters, at most {spec.max_text} are allowed")
+        raise InvalidRequest(
+            "text", f"has {len(checked)} characters, at most {spec.max_text} are allowed"
+        )
     return checked
 
 
@@ -102,7 +114,10 @@ def _name(param: str, value: str | None, known: tuple[str, ...], model: str) -> 
         raise InvalidRequest(param, f"must be a string, got {type(value).__name__}")
     if value.lower() in known:
         return value.lower()
-    allowed = f"known: {', '.join(known)}" if known else f"{model} has no named {param}s"
+    if known:
+        allowed = f"known: {', '.join(known)}"
+    else:
+        allowed = f"{model} has no named {param}s"
     raise InvalidRequest(param, f"{shown(value)} is not known; {allowed}")
 
 
@@ -120,16 +135,22 @@ def _instructions(spec: ModelInfo, instructions: str | None, model: str) -> str 
     if not spec.takes_instructions:
         raise InvalidRequest("instructions", f"{model} takes none")
     if len(instructions) > spec.max_text:
-        raise InvalidRequest("instructions", f"has {len(instructions)} characters, at most {spec.max_text}")
+        raise InvalidRequest(
+            "instructions", f"has {len(instructions)} characters, at most {spec.max_text}"
+        )
     return _unicode("instructions", instructions).strip() or None
 
 
-def load_references(spec: ModelInfo, value: Given | Sequence[Given] | None, model: str) -> tuple[ReferenceAudio, ...]:
+def load_references(
+    spec: ModelInfo, value: Given | Sequence[Given] | None, model: str
+) -> tuple[ReferenceAudio, ...]:
     """One reference, or several where the family takes them, read and checked. InvalidRequest says why not.
 
     What was loaded before is taken as it is.
     """
-    given: list[Any] = list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
+    given: list[Any] = (
+        list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
+    )
     if given and not spec.takes_reference:
         raise InvalidRequest("reference", f"{model} takes none")
     if len(given) > spec.max_references:
@@ -145,11 +166,15 @@ def load_voices(spec: ModelInfo, value: object, model: str) -> dict[str, str | R
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise InvalidRequest("voices", f"must be a mapping of names to references, got {type(value).__name__}")
+        raise InvalidRequest(
+            "voices", f"must be a mapping of names to references, got {type(value).__name__}"
+        )
     found: dict[str, str | ReferenceAudio] = {}
     for name, given in value.items():
         if not isinstance(name, str) or not name.strip():
-            raise InvalidRequest("voices", f"has a name that is no string, or is empty: {shown(name)}")
+            raise InvalidRequest(
+                "voices", f"has a name that is no string, or is empty: {shown(name)}"
+            )
         param = f"voices[{name.strip()[:80]}]"
         if isinstance(given, str):
             found[name.strip().lower()] = given
@@ -158,7 +183,9 @@ def load_voices(spec: ModelInfo, value: object, model: str) -> dict[str, str | R
                 raise InvalidRequest(param, f"{model} takes no reference")
             found[name.strip().lower()] = load(spec, param, given)
         else:
-            raise InvalidRequest(param, f"must be a Reference or the name of a voice, got {type(given).__name__}")
+            raise InvalidRequest(
+                param, f"must be a Reference or the name of a voice, got {type(given).__name__}"
+            )
     return found
 
 
@@ -171,7 +198,9 @@ def load_prompt(spec: ModelInfo, value: Given | None, model: str) -> ReferenceAu
     return load(spec, "prompt", value)
 
 
-def _speaker(spec: ModelInfo, value: object, references: tuple[ReferenceAudio, ...], model: str) -> np.ndarray | None:
+def _speaker(
+    spec: ModelInfo, value: object, references: tuple[ReferenceAudio, ...], model: str
+) -> np.ndarray | None:
     if value is None:
         return None
     name = "speaker_embedding"
@@ -188,7 +217,10 @@ def _speaker(spec: ModelInfo, value: object, references: tuple[ReferenceAudio, .
     with np.errstate(over="ignore"):
         vector = given.astype(np.float32)
     if vector.shape != (spec.speaker_size,):
-        shape = f"{len(vector)} numbers" if vector.ndim == 1 else f"shape {list(vector.shape)}"
+        if vector.ndim == 1:
+            shape = f"{len(vector)} numbers"
+        else:
+            shape = f"shape {list(vector.shape)}"
         raise InvalidRequest(name, f"has {shape}; {model} takes {spec.speaker_size}")
     if not np.isfinite(vector).all():
         raise InvalidRequest(name, "holds numbers that are NaN or infinite in float32")
@@ -202,7 +234,9 @@ def load(spec: ModelInfo, param: str, value: Given) -> ReferenceAudio:
         audio.check_length(len(recording.samples) / recording.rate, param, spec.reference_seconds)
     else:
         recording = audio.load(value, param, spec.reference_seconds)
-    return ReferenceAudio(recording, None if value.text is None else _unicode(f"{param}.text", value.text))
+    return ReferenceAudio(
+        recording, None if value.text is None else _unicode(f"{param}.text", value.text)
+    )
 
 
 def _live(spec: ModelInfo, live: object, model: str) -> bool:
@@ -233,7 +267,9 @@ def retries(given: object) -> int:
     """How often an utterance is tried, `TRIES` times by default. InvalidRequest if it is no such number."""
     number = TRIES if given is None else whole(given)
     if number is None or not 1 <= number <= MOST_TRIES:
-        raise InvalidRequest("retries", f"must be a whole number from 1 to {MOST_TRIES}, got {shown(given)}")
+        raise InvalidRequest(
+            "retries", f"must be a whole number from 1 to {MOST_TRIES}, got {shown(given)}"
+        )
     return number
 
 
@@ -255,8 +291,12 @@ def _value(name: str, option: Option, value: Any) -> float | int | bool | None:
     number = float(value) if isinstance(value, float | np.floating) else whole(value)
     if number is None:
         raise InvalidRequest(name, f"must be a number, got {shown(value)}")
-    if not option.low <= number <= option.high or not math.isfinite(number):  # an integer may be too large for a float
-        raise InvalidRequest(name, f"must be from {option.low:g} to {option.high:g}, got {shown(value)}")
+    if not option.low <= number <= option.high or not math.isfinite(
+        number
+    ):  # an integer may be too large for a float
+        raise InvalidRequest(
+            name, f"must be from {option.low:g} to {option.high:g}, got {shown(value)}"
+        )
     if option.kind is int:
         if number != int(number):
             raise InvalidRequest(name, f"must be a whole number, got {shown(value)}")

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from stentor.models.base import Prompt
 
 MAX_SEED = 2**63 - 1
-TRIES, MOST_TRIES = 3, 10  # by default and at most, the first one included
+TRIES = 3  # by default and at most, the first one included
+MOST_TRIES = 10
 
 
 def random_seed() -> int:
@@ -24,7 +25,9 @@ def random_seed() -> int:
 
 def next_seed(seed: int) -> int:
     """The seed of the next try. 0 follows the largest."""
-    return 0 if seed == MAX_SEED else seed + 1
+    if seed == MAX_SEED:
+        return 0
+    return seed + 1
 
 
 def runaway_frames(prompt: Prompt) -> int | None:
@@ -32,7 +35,9 @@ def runaway_frames(prompt: Prompt) -> int | None:
 
     The number grows while live text arrives. It covers one prompt, so a request of several prompts has none.
     """
-    return prompt.runaway_frames if prompt.continuation is None else None
+    if prompt.continuation is None:
+        return prompt.runaway_frames
+    return None
 
 
 @dataclass

@@ -24,7 +24,15 @@ from stentor.engine.running.device import pick_device
 from stentor.engine.stream import AudioStream, Chunk
 from stentor.errors import InvalidRequest
 
-MODES = ("single", "batched", "streamed", "preempted", "prefix_shared", "quantised", "deterministic")
+MODES = (
+    "single",
+    "batched",
+    "streamed",
+    "preempted",
+    "prefix_shared",
+    "quantised",
+    "deterministic",
+)
 COPIES = 4  # of each request in a batch
 ROUNDS = 10  # of batches until one is preempted
 PAGE = 4  # tokens: short requests take several pages
@@ -107,14 +115,18 @@ class Parity:
             for case, stream in streams:
                 chunks = list(stream)
                 self._compare(case, chunks, "streamed")
-                if tts.spec.codec_timing.chunks and len(case.frames) > 2 * (2 + tts.spec.codec_timing.lookahead):
+                if tts.spec.codec_timing.chunks and len(case.frames) > 2 * (
+                    2 + tts.spec.codec_timing.lookahead
+                ):
                     assert len(chunks) > 1, f"{case.text!r} was not streamed: it came in one chunk"
 
     def _preempted(self) -> None:
         """Requests that take pages from each other, and compute again what these held."""
         with self._tts(page_size=PAGE, policy=Policy(reserve_tokens=1, prefix_cache=False)) as tts:
             pool = tts.engine.scheduler.pages
-            most = max(tts.prompt(_request(tts, case)).length + len(case.frames) for case in self.cases)
+            most = max(
+                tts.prompt(_request(tts, case)).length + len(case.frames) for case in self.cases
+            )
             pool.allocate(pool.available - pool.pages_for(most) - 2)  # nobody frees these
             for _ in range(ROUNDS):
                 self._together(tts)
@@ -124,16 +136,22 @@ class Parity:
 
     def _prefix_shared(self) -> None:
         """Each request again, whose prompt is found in pages."""
-        with self._tts(page_size=PAGE, policy=Policy(min_cached_tokens=PAGE, min_cached_voice_tokens=PAGE)) as tts:
+        with self._tts(
+            page_size=PAGE, policy=Policy(min_cached_tokens=PAGE, min_cached_voice_tokens=PAGE)
+        ) as tts:
             for case in (*self.cases, *self.cases):
                 self._compare(case, list(_submit(tts, case)), "with a shared prefix")
-            assert tts.engine.health().stats.cached_tokens, f"no prompt was found: give one of more than {PAGE} tokens"
+            assert tts.engine.health().stats.cached_tokens, (
+                f"no prompt was found: give one of more than {PAGE} tokens"
+            )
 
     def _quantised(self) -> None:
         """Weights in int8, or a refusal that names the option."""
         if self.quantised:
             # the fast product of a CPU also rounds activations, and takes no float64
-            with self._tts(quantization="int8", **({} if self._on_gpu else {"dtype": "float64"})) as tts:
+            with self._tts(
+                quantization="int8", **({} if self._on_gpu else {"dtype": "float64"})
+            ) as tts:
                 for case in self.quantised:
                     self._compare(case, list(_submit(tts, case)), "quantised")
             return
@@ -142,7 +160,9 @@ class Parity:
             refused = ""
         except InvalidRequest as e:
             refused = e.param
-        assert refused == "quantization", "it takes int8 (give what is expected then), or its error names another field"
+        assert refused == "quantization", (
+            "it takes int8 (give what is expected then), or its error names another field"
+        )
 
     def _deterministic(self) -> None:
         """Compare the bytes of two runs, on a GPU also beside others, if the family says that it is batch invariant."""
@@ -151,7 +171,10 @@ class Parity:
         with self._tts(**({"deterministic": True} if invariant else {})) as tts:
             alone = [_bytes(list(_submit(tts, case))) for case in self.cases]
             again = [list(_submit(tts, case)) for case in self.cases]
-            beside = [list(s) for s in [_submit(tts, case) for case in self.cases]] if invariant else again
+            if invariant:
+                beside = [list(s) for s in [_submit(tts, case) for case in self.cases]]
+            else:
+                beside = again
         for case, first, *others in zip(self.cases, alone, again, beside, strict=True):
             for chunks in others:
                 self._compare(case, chunks, "deterministic")
@@ -165,16 +188,29 @@ class Parity:
     def _compare(self, case: Given, chunks: Sequence[Chunk], how: str) -> None:
         frames = np.concatenate([c.frames for c in chunks])
         what = f"{case.text!r} {how}"
-        assert frames.shape == case.frames.shape, f"{what}: frames {frames.shape}, given {case.frames.shape}"
-        apart = np.abs(frames.astype(np.float64) - case.frames).reshape(len(frames), -1).max(1, initial=0.0)
+        assert frames.shape == case.frames.shape, (
+            f"{what}: frames {frames.shape}, given {case.frames.shape}"
+        )
+        apart = (
+            np.abs(frames.astype(np.float64) - case.frames)
+            .reshape(len(frames), -1)
+            .max(1, initial=0.0)
+        )
         wrong = np.flatnonzero(~(apart <= self.tolerance.frames))
-        assert not len(wrong), f"{what}: frame {wrong[0]} of {len(frames)} differs by {apart[wrong[0]]:.3g}"
+        assert not len(wrong), (
+            f"{what}: frame {wrong[0]} of {len(frames)} differs by {apart[wrong[0]]:.3g}"
+        )
         if case.samples is None:
             return
         samples = np.concatenate([c.samples for c in chunks])
-        assert samples.shape == case.samples.shape, f"{what}: samples {samples.shape}, given {case.samples.shape}"
-        off, peak = np.abs(samples - case.samples).max(initial=0.0), np.abs(case.samples).max(initial=0.0)
-        assert off <= self.tolerance.samples * peak, f"{what}: audio differs by {off:.3g}, its peak is {peak:.3g}"
+        assert samples.shape == case.samples.shape, (
+            f"{what}: samples {samples.shape}, given {case.samples.shape}"
+        )
+        off = np.abs(samples - case.samples).max(initial=0.0)
+        peak = np.abs(case.samples).max(initial=0.0)
+        assert off <= self.tolerance.samples * peak, (
+            f"{what}: audio differs by {off:.3g}, its peak is {peak:.3g}"
+        )
 
 
 def _request(tts: TTS, case: Given) -> Any:
@@ -186,4 +222,6 @@ def _submit(tts: TTS, case: Given, streaming: bool = False) -> AudioStream:
 
 
 def _bytes(chunks: Sequence[Chunk]) -> bytes:
-    return b"".join(c.frames.tobytes() for c in chunks) + b"".join(c.samples.tobytes() for c in chunks)
+    return b"".join(c.frames.tobytes() for c in chunks) + b"".join(
+        c.samples.tobytes() for c in chunks
+    )

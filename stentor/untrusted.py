@@ -24,9 +24,13 @@ Pairs = Callable[[list[tuple[str, Any]]], Any]
 MIB = 1 << 20
 JSON_BYTES = 64 * MIB
 """Most bytes of a JSON file of a checkpoint. The largest released one, an index of shards, has less than 1 MiB."""
-MAX_DEPTH, MAX_VALUES, MAX_DIGITS = 64, 4_000_000, 400
+MAX_DEPTH = 64
+MAX_VALUES = 4_000_000
+MAX_DIGITS = 400
 
-_NONBLOCK = 0 if os.name == "nt" else os.O_NONBLOCK | os.O_NOCTTY  # a FIFO is opened, and then refused
+_NONBLOCK = (
+    0 if os.name == "nt" else os.O_NONBLOCK | os.O_NOCTTY
+)  # a FIFO is opened, and then refused
 
 
 class Unreadable(Exception):
@@ -78,10 +82,13 @@ def read_json(path: Path, most: int = JSON_BYTES) -> Any:
     return parse_json(read_text(path, most))
 
 
-def parse_json(text: str | bytes, constant: Constant | None = None, pairs: Pairs | None = None) -> Any:
+def parse_json(
+    text: str | bytes, constant: Constant | None = None, pairs: Pairs | None = None
+) -> Any:
     """The value of a JSON text. constant: makes a value of NaN and Infinity. pairs: makes one of an object's. What
     they raise is raised."""
-    text = _decoded(text) if isinstance(text, bytes) else text
+    if isinstance(text, bytes):
+        text = _decoded(text)
     try:
         return _bounded(_decoder(constant, pairs).decode(text))
     except json.JSONDecodeError as e:
@@ -95,7 +102,8 @@ def parse_yaml(text: str | bytes, loader: type[Any]) -> Any:
 
     Aliases are not taken: nine lines of them stand for billions of values.
     """
-    text = _decoded(text) if isinstance(text, bytes) else text
+    if isinstance(text, bytes):
+        text = _decoded(text)
     try:
         return yaml.load(text, type("Limited", (_Limits, loader), {}))
     except yaml.YAMLError as e:
@@ -123,7 +131,9 @@ class _Limits(Parser, Composer):
     def compose_scalar_node(self, anchor: Any) -> Any:
         node = super().compose_scalar_node(anchor)
         if node.tag in _NUMBERS and len(node.value) > MAX_DIGITS:
-            raise Unreadable(f"has a number of {len(node.value)} digits, at most {MAX_DIGITS} are allowed")
+            raise Unreadable(
+                f"has a number of {len(node.value)} digits, at most {MAX_DIGITS} are allowed"
+            )
         return node
 
 
@@ -151,10 +161,15 @@ def _decoder(constant: Constant | None, pairs: Pairs | None) -> json.JSONDecoder
 
 def _bounded(value: Any) -> Any:
     """The value itself, if it is neither too deep nor too large. Others would end what walks through them."""
-    level, count = [value] if isinstance(value, dict | list) else [], 0
+    if isinstance(value, dict | list):
+        level = [value]
+    else:
+        level = []
+    count = 0
     for _ in range(MAX_DEPTH):
         values = [v for c in level for v in (c.values() if isinstance(c, dict) else c)]
-        level, count = [v for v in values if isinstance(v, dict | list)], count + len(values)
+        level = [v for v in values if isinstance(v, dict | list)]
+        count = count + len(values)
         if count > MAX_VALUES:
             raise Unreadable(f"has more than {MAX_VALUES} values")
         if not level:

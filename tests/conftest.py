@@ -53,7 +53,9 @@ SWEEPS = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all", action="store_true", help="run the slow tests and the sweeps too, as CI does")
+    parser.addoption(
+        "--all", action="store_true", help="run the slow tests and the sweeps too, as CI does"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -52,8 +52,16 @@ def test_a_reference_may_be_a_path_bytes_or_samples(tts: TTS, tmp_path: Path):
     path = tmp_path / "ref.wav"
     soundfile.write(path, TONE, 6000, subtype="FLOAT")
     results = [
-        tts.generate("hi", seed=1, reference=Reference(audio), max_frames=5, min_frames=5, retries=1)
-        for audio in (path, str(path), path.read_bytes(), (TONE, 6000), (np.stack([TONE, TONE], 1), 6000))
+        tts.generate(
+            "hi", seed=1, reference=Reference(audio), max_frames=5, min_frames=5, retries=1
+        )
+        for audio in (
+            path,
+            str(path),
+            path.read_bytes(),
+            (TONE, 6000),
+            (np.stack([TONE, TONE], 1), 6000),
+        )
     ]
     for other in results[1:]:
         np.testing.assert_allclose(other.samples, results[0].samples, atol=1e-5)
@@ -69,8 +77,16 @@ def test_a_reference_may_be_a_path_bytes_or_samples(tts: TTS, tmp_path: Path):
         (b"hi", {}, "text: must be a string, got bytes"),
         ({"one": "hi"}, {}, "text: must be a string, got dict"),
         ("x" * 10_000, {"split_granularity": "none"}, "text: has 10000 characters, at most 512"),
-        ("ж" * 300, {"split_granularity": "none"}, "text: is too long for one request: it has 300 characters"),
-        ("hi", {"split_granularity": "word"}, "split_granularity: must be one of auto, none, sentence, clause"),
+        (
+            "ж" * 300,
+            {"split_granularity": "none"},
+            "text: is too long for one request: it has 300 characters",
+        ),
+        (
+            "hi",
+            {"split_granularity": "word"},
+            "split_granularity: must be one of auto, none, sentence, clause",
+        ),
         ("bad \ud800", {}, "text: is not valid Unicode"),
         ("hi", {"voice": "nobody"}, "voice: 'nobody' is not known; known: low, high"),
         ("hi", {"language": "klingon"}, "language: 'klingon' is not known; known: auto, english"),
@@ -84,7 +100,11 @@ def test_a_reference_may_be_a_path_bytes_or_samples(tts: TTS, tmp_path: Path):
         ("hi", {"top_k": 1.5}, "top_k: must be a whole number"),
         ("hi", {"top_p": 2}, "top_p: must be from 0 to 1"),
         ("hi", {"max_frames": 0}, "max_frames: must be from 1"),
-        ("hi", {"repetition_penalty": 1.1}, "repetition_penalty: dummy:toy does not take it; it takes cfg"),
+        (
+            "hi",
+            {"repetition_penalty": 1.1},
+            "repetition_penalty: dummy:toy does not take it; it takes cfg",
+        ),
         ("hi", {"nonsense": 1}, "nonsense: dummy:toy does not take it"),
         ("hi", {"prompt": Reference((TONE, 6000), "x")}, "prompt: dummy:toy takes none"),
         ("hi", {"reference": "ref.wav"}, "reference: must be a stentor.Reference"),
@@ -97,7 +117,9 @@ def test_a_reference_may_be_a_path_bytes_or_samples(tts: TTS, tmp_path: Path):
         ("hi", {"temperature": np.float32("nan")}, "temperature: must be from 0 to 2"),
     ],
 )
-def test_bad_requests_name_the_field_and_what_is_allowed(tts: TTS, text: object, options: dict, names: str):
+def test_bad_requests_name_the_field_and_what_is_allowed(
+    tts: TTS, text: object, options: dict, names: str
+):
     before = tts.engine.health().stats.submitted
     with pytest.raises(InvalidRequest) as e:
         tts.generate(text, **options)
@@ -109,7 +131,12 @@ def test_bad_requests_name_the_field_and_what_is_allowed(tts: TTS, text: object,
 
 def test_numbers_of_numpy_are_numbers(tts: TTS):
     plain = {"seed": 5, "max_frames": 3, "temperature": 0.5, "retries": 2}
-    kinds = {"seed": np.uint64, "max_frames": np.int32, "temperature": np.float16, "retries": np.int8}
+    kinds = {
+        "seed": np.uint64,
+        "max_frames": np.int32,
+        "temperature": np.float16,
+        "retries": np.int8,
+    }
     same = tts.generate("hi", **{name: kinds[name](value) for name, value in plain.items()})
     assert same.samples.tobytes() == tts.generate("hi", **plain).samples.tobytes()
     assert type(same.seed) is int

@@ -20,7 +20,9 @@ from tests.helpers.import_graph import Import, ImportGraph, Module, circles, lon
 
 ROOT = Path(stentor.__file__).parent
 FAMILIES = sorted(p.name for p in (ROOT / "models").iterdir() if (p / "__init__.py").is_file())
-RELEASED = [family for family in FAMILIES if family != "toy"]  # the toy is an example: it gives no module a second user
+RELEASED = [
+    family for family in FAMILIES if family != "toy"
+]  # the toy is an example: it gives no module a second user
 CORE = ("kernels", "layers", "models", "engine")
 POLICY = "engine.scheduling"
 BOUNDARY = (
@@ -68,7 +70,11 @@ def calls(module: Module, *names: str) -> list[str]:
     found = []
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Call):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            name = (
+                node.func.attr
+                if isinstance(node.func, ast.Attribute)
+                else getattr(node.func, "id", "")
+            )
             if name in names:
                 found.append(f"{module.name}:{node.lineno}: {ast.unparse(node)}")
     return found
@@ -76,7 +82,11 @@ def calls(module: Module, *names: str) -> list[str]:
 
 def leaving(room: str, *allowed: str) -> list[Import]:
     """Imports of the room's modules that are neither of the room nor of what it may use."""
-    return [i for i in graph().imports if within(i.source, room) and not within(i.target, room, *allowed)]
+    return [
+        i
+        for i in graph().imports
+        if within(i.source, room) and not within(i.target, room, *allowed)
+    ]
 
 
 def test_kernels_import_nothing_else_of_the_package_but_the_number_of_cpus():
@@ -109,12 +119,18 @@ def test_what_is_shared_has_two_users(room):
             families = users(module.name) - {"toy"}
             if families != {"all"} and "all" not in families and len(families) < 2:
                 found[module.name] = sorted(families)
-    assert not found, said(f"{name} has one family as user or none: {who}" for name, who in found.items())
+    assert not found, said(
+        f"{name} has one family as user or none: {who}" for name, who in found.items()
+    )
 
 
 def test_no_family_is_imported_outside_its_folder():
     """The registry finds families by their folders."""
-    found = [i for i in graph().imports if (family := family_of(i.target)) and family_of(i.source) != family]
+    found = [
+        i
+        for i in graph().imports
+        if (family := family_of(i.target)) and family_of(i.source) != family
+    ]
     assert not found, said(found)
 
 
@@ -133,7 +149,9 @@ def test_no_family_is_named_in_code_outside_its_folder():
             if id(node) in prose:
                 continue
             for word in names_in(node):
-                named = any(NAMES.get(family, family.split("_")[0]) in word.lower() for family in RELEASED)
+                named = any(
+                    NAMES.get(family, family.split("_")[0]) in word.lower() for family in RELEASED
+                )
                 if named and word != "fish":  # which is a shell too
                     found.append(f"{module.name}:{getattr(node, 'lineno', 0)}: {word}")
     assert not found, said(found)
@@ -158,7 +176,9 @@ def test_a_reader_follows_thirteen_imports_at_most():
 
 def test_a_reader_of_the_engine_follows_eight_imports_at_most_inside_it():
     inside = {m.name for m in modules("engine")}
-    edges = graph().edges(lambda i: not i.lazy and not i.typing and i.source in inside and i.target in inside)
+    edges = graph().edges(
+        lambda i: not i.lazy and not i.typing and i.source in inside and i.target in inside
+    )
     chain = longest_chain(edges)
     assert len(chain) <= 8, " > ".join(chain)
 
@@ -171,7 +191,11 @@ def test_few_lines_are_excused_from_the_checks(waiver: str, most: int):
 def test_policy_is_plain_python():
     """Modules that decide know no tensor, so that they can be tested without a model."""
     assert len(list(modules(POLICY))) >= 3
-    found = [i for i in graph().outside if within(i.source, POLICY) and i.target.split(".")[0] in ("torch", "numpy")]
+    found = [
+        i
+        for i in graph().outside
+        if within(i.source, POLICY) and i.target.split(".")[0] in ("torch", "numpy")
+    ]
     assert not found, said(found)
 
 
@@ -182,7 +206,9 @@ def test_models_and_the_engine_know_nothing_of_the_server():
         if within(i.source, *CORE) and within(i.target, "server", "bench", "cli", "api", "speech")
     ]
     found += [
-        i for i in graph().outside if within(i.source, *CORE) and i.target.split(".")[0] in ("fastapi", "uvicorn")
+        i
+        for i in graph().outside
+        if within(i.source, *CORE) and i.target.split(".")[0] in ("fastapi", "uvicorn")
     ]
     assert not found, said(found)
 
@@ -190,14 +216,18 @@ def test_models_and_the_engine_know_nothing_of_the_server():
 def test_the_engine_is_below_the_library_and_the_library_below_the_server():
     """A server, a benchmark and the command line are ways in; nothing that they serve knows of them."""
     ways_in = ("server", "ray", "bench", "cli", "doctor", "__main__")
-    found = [i for i in graph().imports if not within(i.source, *ways_in) and within(i.target, *ways_in)]
+    found = [
+        i for i in graph().imports if not within(i.source, *ways_in) and within(i.target, *ways_in)
+    ]
     assert not found, said(found)
 
 
 def test_only_the_boundary_reads_from_the_device():
     found = []
     for module in graph().modules.values():
-        if (within(module.name, *CORE) or module.name.count(".") == 1) and not within(module.name, *BOUNDARY):
+        if (within(module.name, *CORE) or module.name.count(".") == 1) and not within(
+            module.name, *BOUNDARY
+        ):
             found += calls(module, *HOST_READS)
             found += [
                 f"{module.name}:{node.lineno}: {ast.unparse(node)}"
@@ -223,7 +253,9 @@ def test_no_function_only_imports_and_forwards():
 
 
 def forwards(
-    function: ast.FunctionDef | ast.AsyncFunctionDef, imported: ast.Import | ast.ImportFrom, last: ast.stmt
+    function: ast.FunctionDef | ast.AsyncFunctionDef,
+    imported: ast.Import | ast.ImportFrom,
+    last: ast.stmt,
 ) -> bool:
     """Whether `last` hands the function's own arguments, and nothing else, to what was imported."""
     call = last.value if isinstance(last, ast.Return | ast.Expr) else None
@@ -245,7 +277,11 @@ def forwards(
 def test_nothing_probes_attributes_or_keeps_globals():
     found = [hit for module in graph().modules.values() for hit in calls(module, "hasattr")]
     for module in graph().modules.values():
-        found += [f"{module.name}:{n.lineno}: global" for n in ast.walk(module.tree) if isinstance(n, ast.Global)]
+        found += [
+            f"{module.name}:{n.lineno}: global"
+            for n in ast.walk(module.tree)
+            if isinstance(n, ast.Global)
+        ]
     assert not found, said(found)
 
 
@@ -275,7 +311,8 @@ def imported(module: Module) -> dict[str, str]:
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
             found |= {
-                a.asname or a.name.split(".")[0]: a.name if a.asname else a.name.split(".")[0] for a in node.names
+                a.asname or a.name.split(".")[0]: a.name if a.asname else a.name.split(".")[0]
+                for a in node.names
             }
         elif isinstance(node, ast.ImportFrom) and not node.level:
             found |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
@@ -293,8 +330,13 @@ def targets(node: ast.AST) -> list[ast.expr]:
     """Where a statement stores or deletes, also by `setattr`."""
     if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("setattr", "delattr"):
         return [ast.Attribute(node.args[0], ast.unparse(node.args[1]).strip("'\""))]
-    found = [*getattr(node, "targets", []), *([node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else [])]
-    flat = [part for t in found for part in (t.elts if isinstance(t, ast.Tuple | ast.List) else [t])]
+    found = [
+        *getattr(node, "targets", []),
+        *([node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else []),
+    ]
+    flat = [
+        part for t in found for part in (t.elts if isinstance(t, ast.Tuple | ast.List) else [t])
+    ]
     return [t for t in flat if isinstance(t, ast.Attribute | ast.Subscript)]
 
 
@@ -303,7 +345,9 @@ def test_nothing_is_patched_in_another_package():
     for module in graph().modules.values():
         others = imported(module)
         for node in ast.walk(module.tree):
-            found |= {f"{module.name}: {ast.unparse(t)}" for t in targets(node) if owner(t) in others}
+            found |= {
+                f"{module.name}: {ast.unparse(t)}" for t in targets(node) if owner(t) in others
+            }
     assert found == SET
 
 
@@ -313,7 +357,11 @@ def test_no_other_private_name_of_another_package_is_used():
         others = imported(module)
         found |= {whole for whole in others.values() if whole.rpartition(".")[2].startswith("_")}
         for node in ast.walk(module.tree):
-            if isinstance(node, ast.Attribute) and re.match(r"_[a-z]|_[A-Z]", node.attr) and owner(node) in others:
+            if (
+                isinstance(node, ast.Attribute)
+                and re.match(r"_[a-z]|_[A-Z]", node.attr)
+                and owner(node) in others
+            ):
                 name, dot, rest = ast.unparse(node).partition(".")
                 found.add(others[name] + dot + rest)
     assert {name for name in found if not name.startswith("__future__")} == PRIVATE
@@ -323,7 +371,11 @@ def test_what_is_in_the_gpu_folder_needs_a_gpu():
     """Everything else runs in every suite, and on a GPU as well where it asks for one."""
     files = sorted((ROOT.parent / "tests" / "gpu").glob("test_*.py"))
     assert files
-    assert not [p.name for p in files if "\npytestmark = pytest.mark.gpu\n" not in p.read_text(encoding="utf-8")]
+    assert not [
+        p.name
+        for p in files
+        if "\npytestmark = pytest.mark.gpu\n" not in p.read_text(encoding="utf-8")
+    ]
 
 
 def test_every_module_says_what_it_is():
@@ -346,7 +398,16 @@ def docstrings(tree: ast.Module) -> Iterator[str]:
                 yield after.value.value if isinstance(after.value, ast.Constant) else ""
 
 
-TREES = ("benchmarks", "examples", "integrations", "scripts", "stentor", "tests", "tools", "training")
+TREES = (
+    "benchmarks",
+    "examples",
+    "integrations",
+    "scripts",
+    "stentor",
+    "tests",
+    "tools",
+    "training",
+)
 
 
 @pytest.mark.parametrize("tree", TREES)
@@ -355,6 +416,9 @@ def test_docstrings_begin_with_a_verb_or_a_noun(tree: str) -> None:
     files = [p for p in (ROOT.parent / tree).rglob("*.py") if "__pycache__" not in p.parts]
     assert files
     found = [
-        (file.name, doc) for file in files for doc in docstrings(ast.parse(file.read_text())) if HEADLESS.match(doc)
+        (file.name, doc)
+        for file in files
+        for doc in docstrings(ast.parse(file.read_text()))
+        if HEADLESS.match(doc)
     ]
     assert found == []

@@ -34,14 +34,20 @@ def stored(samples: np.ndarray, rate: int, format: str, subtype: str) -> bytes:
     ("format", "subtype"),
     [("WAV", "PCM_16"), ("FLAC", "PCM_16"), ("WAV", "PCM_24"), ("WAV", "FLOAT"), ("WAV", "PCM_U8")],
 )
-def test_a_file_is_read_as_floats_whatever_it_stores(format: str, subtype: str, channels: int) -> None:
+def test_a_file_is_read_as_floats_whatever_it_stores(
+    format: str, subtype: str, channels: int
+) -> None:
     samples = np.random.default_rng(0).uniform(-1, 1, (5_000, channels))
     samples[:2] = [[-1.0], [1.0]]
     data = stored(samples, 8_000, format, subtype)
     want = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)[0].mean(axis=1)
     with soundfile.SoundFile(io.BytesIO(data)) as f:
         found, mono = np.full(9_000, np.nan, np.float32), Mono()
-        assert [read(f, found[:3_000], mono), read(f, found[3_000:], mono), read(f, found[5_000:], mono)] == [
+        assert [
+            read(f, found[:3_000], mono),
+            read(f, found[3_000:], mono),
+            read(f, found[5_000:], mono),
+        ] == [
             3_000,
             2_000,
             0,
@@ -75,7 +81,9 @@ def test_channels_that_cancel_each_other_out_are_heard(balance: tuple[float, ...
         assert np.abs(found - loudest).max() < 1e-4
 
 
-@pytest.mark.parametrize("balance", [(1.0, 0.0), (1.0, 1.0), (1.0, 0.5), (0.3, 1.0, 0.0, 0.0, 0.0, 0.0), (1.0, -0.4)])
+@pytest.mark.parametrize(
+    "balance", [(1.0, 0.0), (1.0, 1.0), (1.0, 0.5), (0.3, 1.0, 0.0, 0.0, 0.0, 0.0), (1.0, -0.4)]
+)
 def test_channels_that_do_not_are_averaged(balance: tuple[float, ...]) -> None:
     channels = np.stack([share * TONE for share in balance], axis=1)
     for audio in (stored(channels, 16_000, "WAV", "FLOAT"), (channels, 16_000)):
@@ -99,6 +107,12 @@ def test_a_wav_whose_header_has_no_length_is_read(riff: int, chunk: bytes, tmp_p
 
 def test_a_wav_that_is_empty_stays_so() -> None:
     empty = stored(TONE[:0], 16_000, "WAV", "PCM_16")
-    for data in (empty, empty + b"LIST\x04\0\0\0INFO", empty[:30], b"RIFF\0\0\0\0WAVE", b"RIFF\0\0\0\0WAVEdata"):
+    for data in (
+        empty,
+        empty + b"LIST\x04\0\0\0INFO",
+        empty[:30],
+        b"RIFF\0\0\0\0WAVE",
+        b"RIFF\0\0\0\0WAVEdata",
+    ):
         with pytest.raises(InvalidRequest):
             load(Reference(data), "reference", (0.1, 2.0))

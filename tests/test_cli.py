@@ -12,7 +12,18 @@ import torch
 import stentor
 from stentor.cli import main
 
-SAY = ["say", "hello", "--model", "dummy:toy", "--max-frames", "20", "--min-frames", "20", "--seed", "3"]
+SAY = [
+    "say",
+    "hello",
+    "--model",
+    "dummy:toy",
+    "--max-frames",
+    "20",
+    "--min-frames",
+    "20",
+    "--seed",
+    "3",
+]
 
 
 def test_say_writes_the_file_and_tells_how_fast(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -57,7 +68,11 @@ def test_the_same_seed_writes_the_same_file(tmp_path: Path):
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(
-    extra: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    extra: list[str],
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.chdir(tmp_path)
     assert main([*SAY, *extra]) == 2
@@ -75,7 +90,9 @@ def test_version(capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.parametrize("device", ["cpu", "auto", "cuda"])
-def test_compile_says_at_once_that_it_needs_a_gpu(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compile_says_at_once_that_it_needs_a_gpu(
+    device: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     if device != "cpu" and torch.cuda.is_available():
         pytest.skip("there is a GPU")
     assert main(["compile", "dummy:voxcpm2", "--device", device]) == 2

@@ -100,7 +100,9 @@ def test_help_needs_no_torch(outcomes: dict[str, list], line: str):
 
 
 @pytest.mark.parametrize("line", WRONG)
-def test_a_wrong_command_line_ends_with_code_2_before_torch_is_imported(outcomes: dict[str, list], line: str):
+def test_a_wrong_command_line_ends_with_code_2_before_torch_is_imported(
+    outcomes: dict[str, list], line: str
+):
     code, imported, err = outcomes[line]
     assert (code, imported) == (2, [])
     assert WRONG[line] in err
@@ -113,7 +115,11 @@ def completed(words: str) -> str:
     ask = f"COMP_LINE='{words}'; COMP_POINT={len(words)}; COMP_TYPE=9; _python_argcomplete stentor; echo ${{COMPREPLY[@]}}"
     named = f"stentor() {{ '{sys.executable}' -m stentor \"$@\"; }}"
     done = subprocess.run(
-        ["bash", "-c", f"{script.getvalue()}\n{named}\n{ask}"], capture_output=True, text=True, check=True, cwd=ROOT
+        ["bash", "-c", f"{script.getvalue()}\n{named}\n{ask}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
     )
     return done.stdout.strip()
 

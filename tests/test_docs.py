@@ -47,7 +47,10 @@ def blocks(page: Path, language: str) -> list[str]:
 
 def commands() -> list[str]:
     found = [
-        line for page in PAGES for block in blocks(page, "bash") for line in block.replace("\\\n", " ").splitlines()
+        line
+        for page in PAGES
+        for block in blocks(page, "bash")
+        for line in block.replace("\\\n", " ").splitlines()
     ]
     return sorted(
         {
@@ -68,7 +71,9 @@ def without_code(text: str) -> str:
 
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
-    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", read(page), flags=re.DOTALL), re.MULTILINE)
+    headings = re.findall(
+        r"^#+ (.*)$", re.sub(r"```.*?```", "", read(page), flags=re.DOTALL), re.MULTILINE
+    )
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
 
 
@@ -79,7 +84,9 @@ def test_the_python_page_has_a_row_for_every_option_of_the_engine(config: type):
 
 @pytest.mark.parametrize("facts", [ModelSpec, Prompt])
 def test_contributing_names_every_field_that_a_family_fills(facts: type):
-    section = read(ROOT / "docs" / "families.md").split(f"\n## {facts.__name__}\n")[1].split("\n## ")[0]
+    section = (
+        read(ROOT / "docs" / "families.md").split(f"\n## {facts.__name__}\n")[1].split("\n## ")[0]
+    )
     named = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)))
     assert sorted(named) == sorted(f.name for f in fields(facts))
 
@@ -95,17 +102,22 @@ def test_every_relative_link_leads_somewhere(page: Path):
     links = [(page.parent / link if link else page, anchor) for link, anchor in found]
     assert [str(target) for target, _ in links if not target.exists()] == []
     assert [
-        f"{target.name}#{a}" for target, a in links if a and target.suffix == ".md" and a not in anchors(target)
+        f"{target.name}#{a}"
+        for target, a in links
+        if a and target.suffix == ".md" and a not in anchors(target)
     ] == []
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p.parent.name != "log"], ids=lambda p: p.name)
 def test_every_file_of_the_repository_that_is_named_exists_except_in_logs_of_other_days(page: Path):
     named = re.findall(
-        r"\b(?:benchmarks|tests|tools|scripts|training|stentor)/[\w\-./]*\.(?:py|jsonl?|txt|toml)\b", read(page)
+        r"\b(?:benchmarks|tests|tools|scripts|training|stentor)/[\w\-./]*\.(?:py|jsonl?|txt|toml)\b",
+        read(page),
     )
     planned = {"make_echo.py", "test_echo.py"}  # of CONTRIBUTING's family that does not exist
-    assert [n for n in sorted(set(named)) if not (ROOT / n).exists() and Path(n).name not in planned] == []
+    assert [
+        n for n in sorted(set(named)) if not (ROOT / n).exists() and Path(n).name not in planned
+    ] == []
 
 
 @every_page
@@ -117,10 +129,20 @@ def test_prose_has_few_semicolons(page: Path):
 
 def test_nothing_refers_to_the_specifications_which_are_not_in_the_repository():
     folder = re.compile(r"\bspecs" + "/")
-    files = [p for name in SOURCES for p in (ROOT / name).rglob("*") if p.suffix in TEXT and p.is_file()]
-    kept = [p for p in [*files, *ROOT.glob("*.md"), *ROOT.glob("*.toml")] if "__pycache__" not in p.parts]
+    files = [
+        p for name in SOURCES for p in (ROOT / name).rglob("*") if p.suffix in TEXT and p.is_file()
+    ]
+    kept = [
+        p
+        for p in [*files, *ROOT.glob("*.md"), *ROOT.glob("*.toml")]
+        if "__pycache__" not in p.parts
+    ]
     assert len(kept) > 300
-    found = [str(p.relative_to(ROOT)) for p in kept if folder.search(p.read_text(encoding="utf-8", errors="ignore"))]
+    found = [
+        str(p.relative_to(ROOT))
+        for p in kept
+        if folder.search(p.read_text(encoding="utf-8", errors="ignore"))
+    ]
     assert found == []
 
 
@@ -132,8 +154,14 @@ def test_the_page_of_files_is_that_of_the_package():
     "page", ["architecture.md", *(f"design/{p.name}" for p in (ROOT / "docs" / "design").iterdir())]
 )
 def test_files_that_pages_on_the_architecture_name_exist(page: str):
-    named = re.findall(r"`((?:[\w*]+/)*[\w*]+\.(?:py|cu)|tests/[\w/]+)`", read(ROOT / "docs" / page))
-    assert [name for name in named if not list(ROOT.glob(name)) and not list(ROOT.glob(f"stentor/**/{name}"))] == []
+    named = re.findall(
+        r"`((?:[\w*]+/)*[\w*]+\.(?:py|cu)|tests/[\w/]+)`", read(ROOT / "docs" / page)
+    )
+    assert [
+        name
+        for name in named
+        if not list(ROOT.glob(name)) and not list(ROOT.glob(f"stentor/**/{name}"))
+    ] == []
 
 
 def test_the_architecture_page_is_read_in_seven_minutes():
@@ -148,6 +176,8 @@ def test_the_readme_has_450_to_950_words_and_a_command_in_its_first_25_lines():
 
 def test_the_readme_still_answers_the_questions_of_the_first_minute():
     said = " ".join(read(ROOT / "README.md").split())
-    quotes = re.findall(r"^> `(.*)`$", read(ROOT / "docs" / "design" / "first_minute.md"), re.MULTILINE)
+    quotes = re.findall(
+        r"^> `(.*)`$", read(ROOT / "docs" / "design" / "first_minute.md"), re.MULTILINE
+    )
     assert len(quotes) >= 12
     assert [quote for quote in quotes if quote not in said] == []

@@ -75,7 +75,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         if name.startswith("Qwen/"):
             kind = QWEN[name.rpartition("-")[2]]
             return str(tiny_qwen3_tts.write(kind, tmp_path / kind))
-        return str({"openbmb/VoxCPM2": FIXTURES / "voxcpm2", "fishaudio/s2-pro": FIXTURES / "fish_s2/checkpoint"}[name])
+        return str(
+            {
+                "openbmb/VoxCPM2": FIXTURES / "voxcpm2",
+                "fishaudio/s2-pro": FIXTURES / "fish_s2/checkpoint",
+            }[name]
+        )
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", checkpoint)
     monkeypatch.setattr(stentor.TTS, "request", short(stentor.TTS.request))
@@ -108,7 +113,9 @@ def test_the_python_of_a_page_runs_in_order(run: list[Block], here: Path, live: 
 
 
 @to_run("bash")
-def test_the_commands_of_a_page_run(run: list[Block], here: Path, live: Live, monkeypatch: pytest.MonkeyPatch):
+def test_the_commands_of_a_page_run(
+    run: list[Block], here: Path, live: Live, monkeypatch: pytest.MonkeyPatch
+):
     toy = here / "toy"
     toy.mkdir()
     (toy / "config.json").write_text('{"model_type": "toy"}')
@@ -119,8 +126,15 @@ def test_the_commands_of_a_page_run(run: list[Block], here: Path, live: Live, mo
         (here / "server.yaml").write_text(block.text, encoding="utf-8")
     for block in run:
         for command in commands(block):
-            execute(command.replace("localhost:8000", live.url.removeprefix("http://")), monkeypatch)
-    asked = sum(" serve" in command for block in run for command in commands(block) if command.startswith("stentor"))
+            execute(
+                command.replace("localhost:8000", live.url.removeprefix("http://")), monkeypatch
+            )
+    asked = sum(
+        " serve" in command
+        for block in run
+        for command in commands(block)
+        if command.startswith("stentor")
+    )
     assert len(served) == asked
 
 
@@ -129,7 +143,11 @@ def execute(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if command.startswith("curl "):
         if shutil.which("curl") is None:
             pytest.skip("curl is not here")
-        subprocess.run(["bash", "-c", command.replace("curl -s", "curl -sf", 1)], check=True, capture_output=True)
+        subprocess.run(
+            ["bash", "-c", command.replace("curl -s", "curl -sf", 1)],
+            check=True,
+            capture_output=True,
+        )
         return
     words = shlex.split(command, comments=True)
     if words[0] == "echo":
@@ -137,7 +155,9 @@ def execute(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
         said = " ".join(words[1:at]) + "\n"
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(said.encode())))
         words = words[at + 1 :]
-    assert words[0] == "stentor", f"{command}: run it here, or say before the block why it is not run"
+    assert words[0] == "stentor", (
+        f"{command}: run it here, or say before the block why it is not run"
+    )
     assert main(words[1:]) in (0, CUT), command  # utterances are cut
 
 

@@ -29,13 +29,22 @@ def pip(*arguments: str) -> None:
 
 
 def environment(*sites: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *sites))), "OMP_NUM_THREADS": "1"}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *sites))),
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 def python(*arguments: str, sites: tuple[Path, ...] = (), code: int = 0) -> str:
     command = [sys.executable, *arguments]
     done = subprocess.run(
-        command, env=environment(*sites), capture_output=True, text=True, timeout=STUCK_S, check=False
+        command,
+        env=environment(*sites),
+        capture_output=True,
+        text=True,
+        timeout=STUCK_S,
+        check=False,
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -88,7 +97,9 @@ def served(site: Path) -> Iterator[str]:
 
 
 def test_a_package_passes_its_own_tests_where_it_is_installed(package: Path, site: Path):
-    said = python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(package / "tests"), sites=(site,))
+    said = python(
+        "-m", "pytest", "-q", "-p", "no:cacheprovider", str(package / "tests"), sites=(site,)
+    )
     assert "7 passed" in said
 
 
@@ -96,7 +107,9 @@ def test_the_example_package_passes_its_own_tests(tmp_path: Path):
     """CSM, at parity with transformers (examples/csm)."""
     install(ROOT / "examples" / "csm", tmp_path / "site")
     tests = str(ROOT / "examples" / "csm" / "tests")
-    said = python("-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", tests, sites=(tmp_path / "site",))
+    said = python(
+        "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", tests, sites=(tmp_path / "site",)
+    )
     assert re.search(r"^(12 passed, 1 skipped|13 passed)", said, re.MULTILINE), said
 
 
@@ -112,7 +125,9 @@ def test_a_server_lists_the_family_with_its_origin_and_speaks_with_it(served: st
         (model,) = [m for m in json.load(answer)["data"] if m["id"] == "dummy:echo"]
     assert (model["family"], model["origin"]) == ("echo", "stentor-echo 0.1.0")
     body = json.dumps({"input": "Hello.", "response_format": "wav", "max_frames": 8}).encode()
-    request = urllib.request.Request(f"{served}/v1/audio/speech", body, {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        f"{served}/v1/audio/speech", body, {"Content-Type": "application/json"}
+    )
     with urllib.request.urlopen(request, timeout=STUCK_S) as answer:
         assert answer.read(4) == b"RIFF"
 
@@ -145,7 +160,9 @@ def test_names_that_clash_are_refused_and_others_work(tmp_path: Path):
     ):
         said = python("-m", "stentor", "say", "--model", model, "Hello.", sites=(tmp_path,), code=1)
         assert f"{model}: the families {brought} clash; uninstall one of them" in said
-    said = python("-m", "stentor", "doctor", "--model", "dummy:cosyvoice4", sites=(tmp_path,), code=2)
+    said = python(
+        "-m", "stentor", "doctor", "--model", "dummy:cosyvoice4", sites=(tmp_path,), code=2
+    )
     assert "refused, because names clash: same: first 1.0, second 1.0" in said
 
 
@@ -162,28 +179,41 @@ def test_names_that_clash_are_refused_and_others_work(tmp_path: Path):
         ("bare_family", "ARCHITECTURES = ()\n", "bare_family has no DUMMIES"),
         ("wrong_family", "raise SystemExit(3", "was never closed"),
         ("made_family", facts() + "DUMMIES = [d for d in 'ab']\n", "DUMMIES must be written out"),
-        ("odd_family", facts() + "ARCHITECTURES = 'odd'\n", "ARCHITECTURES must be a tuple of strings"),
+        (
+            "odd_family",
+            facts() + "ARCHITECTURES = 'odd'\n",
+            "ARCHITECTURES must be a tuple of strings",
+        ),
     ],
 )
 def test_a_family_that_cannot_be_used_is_named_with_the_reason(
     tmp_path: Path, package: str, source: str | None, problem: str
 ):
     declare(tmp_path, "broken", "broken", package, source)
-    said = python("-m", "stentor", "say", "--model", "dummy:broken", "Hello.", sites=(tmp_path,), code=2)
+    said = python(
+        "-m", "stentor", "say", "--model", "dummy:broken", "Hello.", sites=(tmp_path,), code=2
+    )
     assert "family broken of broken 1.0 cannot be used: " in said
     assert problem in said
 
 
 def test_a_family_whose_code_cannot_be_imported_is_named(tmp_path: Path):
     declare(tmp_path, "half", "half", "half_family", facts(dummy="half"))
-    (tmp_path / "half_family" / "builder.py").write_text("import nothing_of_that_name\n", encoding="utf-8")
-    said = python("-m", "stentor", "say", "--model", "dummy:half", "Hello.", sites=(tmp_path,), code=1)
+    (tmp_path / "half_family" / "builder.py").write_text(
+        "import nothing_of_that_name\n", encoding="utf-8"
+    )
+    said = python(
+        "-m", "stentor", "say", "--model", "dummy:half", "Hello.", sites=(tmp_path,), code=1
+    )
     assert (
-        "family half of half 1.0: half_family.builder cannot be imported: ModuleNotFoundError: No module named" in said
+        "family half of half 1.0: half_family.builder cannot be imported: ModuleNotFoundError: No module named"
+        in said
     )
 
 
-@pytest.mark.parametrize(("name", "field"), [("Big", "NAME"), ("toy", "NAME"), ("a-b", "NAME"), ("good", "DIR")])
+@pytest.mark.parametrize(
+    ("name", "field"), [("Big", "NAME"), ("toy", "NAME"), ("a-b", "NAME"), ("good", "DIR")]
+)
 def test_what_no_package_can_be_made_of_is_refused(tmp_path: Path, name: str, field: str):
     (tmp_path / "file").touch()
     with pytest.raises(InvalidRequest) as raised:

@@ -30,7 +30,9 @@ def test_an_attribute_of_a_package_is_an_import(graph):
 
 
 def test_a_circle_of_lazy_and_type_only_imports_is_found(graph):
-    assert circles(graph.edges()) == [["house.cellar", "house.kitchen", "house.kitchen.oven", "house.kitchen.table"]]
+    assert circles(graph.edges()) == [
+        ["house.cellar", "house.kitchen", "house.kitchen.oven", "house.kitchen.table"]
+    ]
     assert circles(graph.edges(lambda i: not i.lazy and not i.typing)) == []
 
 

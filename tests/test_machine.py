@@ -38,7 +38,9 @@ def test_without_limits_all_counts_that_the_machine_has(group: Path) -> None:
     assert (machine.cpus(), machine.memory()) == (16, MEMORY)
 
 
-@pytest.mark.parametrize(("quota", "counted"), [("250000 100000", 3), ("10000 100000", 1), ("6400000 100000", 16)])
+@pytest.mark.parametrize(
+    ("quota", "counted"), [("250000 100000", 3), ("10000 100000", 1), ("6400000 100000", 16)]
+)
 def test_a_quota_of_cpus_counts_rounded_up(group: Path, quota: str, counted: int) -> None:
     (group / "cpu.max").write_text(quota)
     assert machine.cpus() == counted
@@ -52,7 +54,9 @@ def test_the_least_limit_of_all_groups_around_counts(group: Path) -> None:
     assert (machine.cpus(), machine.memory()) == (2, MEMORY // 3)
 
 
-def test_without_control_groups_affinity_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_control_groups_affinity_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(machine, "OWN_GROUP", tmp_path / "none")
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 5})
     assert (machine.cpus(), machine.memory()) == (2, MEMORY)
@@ -73,7 +77,12 @@ def test_an_engine_has_no_more_threads_than_its_container_has_cpus(
 
     assert (threads(), threads(max_threads=6), threads(threads=9)) == (set(), {6}, {9})
     (group / "cpu.max").write_text("300000 100000")
-    assert (threads(), threads(max_threads=6), threads(max_threads=2), threads(threads=9)) == ({3}, {3}, {2}, {9})
+    assert (threads(), threads(max_threads=6), threads(max_threads=2), threads(threads=9)) == (
+        {3},
+        {3},
+        {2},
+        {9},
+    )
 
 
 def test_pages_on_a_cpu_leave_memory_for_the_rest(group: Path) -> None:

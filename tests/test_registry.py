@@ -17,7 +17,9 @@ def test_every_family_folder_names_its_architectures_and_dummies():
     found = [f for f in families.families() if f.package.startswith("stentor.models.")]
     assert len(found) >= 4
     assert families.clashes() == []
-    assert all((f.architectures or f.files or f.tensors) and f.dummies and not f.problem for f in found)
+    assert all(
+        (f.architectures or f.files or f.tensors) and f.dummies and not f.problem for f in found
+    )
 
 
 def test_config_json_chooses_the_family(tmp_path: Path):
@@ -27,7 +29,9 @@ def test_config_json_chooses_the_family(tmp_path: Path):
 
 
 @pytest.mark.parametrize("config", [None, "{}", '{"model_type": "other"}'])
-def test_a_file_of_its_own_chooses_the_family_whatever_config_json_says(tmp_path: Path, config: str | None):
+def test_a_file_of_its_own_chooses_the_family_whatever_config_json_says(
+    tmp_path: Path, config: str | None
+):
     (tmp_path / "toy.json").write_text('{"seed": 3}')
     if config is not None:
         (tmp_path / "config.json").write_text(config)
@@ -58,7 +62,9 @@ def test_a_hub_id_is_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     asked: list[str] = []
     ignored: list[str] = []
 
-    def download(name: str, allow_patterns: list[str] | None, ignore_patterns: list[str] | None = None) -> str:
+    def download(
+        name: str, allow_patterns: list[str] | None, ignore_patterns: list[str] | None = None
+    ) -> str:
         if ignore_patterns is None:  # what says which shards are read
             assert allow_patterns == ["config.json", "model.safetensors.index.json"]
             return str(tmp_path)
@@ -76,7 +82,10 @@ def test_a_hub_id_is_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("name", "folder"),
-    [("kyutai/pocket-tts", "languages/english"), ("kyutai/pocket-tts/languages/french_24l", "languages/french_24l")],
+    [
+        ("kyutai/pocket-tts", "languages/english"),
+        ("kyutai/pocket-tts/languages/french_24l", "languages/french_24l"),
+    ],
 )
 def test_of_a_repository_with_several_checkpoints_one_folder_is_downloaded(
     name: str, folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -92,7 +101,9 @@ def test_of_a_repository_with_several_checkpoints_one_folder_is_downloaded(
     assert asked == [("kyutai/pocket-tts", [f"{folder}/*"])]
 
 
-@pytest.mark.parametrize("name", ["owner/name/folder", "kyutai/pocket-tts/../other", "kyutai/pocket-tts//english"])
+@pytest.mark.parametrize(
+    "name", ["owner/name/folder", "kyutai/pocket-tts/../other", "kyutai/pocket-tts//english"]
+)
 def test_a_folder_is_named_only_in_a_repository_with_several_checkpoints(name: str):
     with pytest.raises(ModelNotFound, match="not a Hub id"):
         model_names.check(name)
@@ -108,7 +119,8 @@ def test_a_tensor_of_its_own_chooses_the_family_where_there_is_no_config_json(tm
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\xff" * 16, (1 << 40).to_bytes(8, "little"), (2).to_bytes(8, "little") + b"[]"]
+    "content",
+    [b"", b"\xff" * 16, (1 << 40).to_bytes(8, "little"), (2).to_bytes(8, "little") + b"[]"],
 )
 def test_a_file_that_is_no_safetensors_chooses_no_family(content: bytes, tmp_path: Path):
     (tmp_path / "model.safetensors").write_bytes(content)
@@ -120,11 +132,15 @@ def test_a_hub_id_that_cannot_be_had_says_so(monkeypatch: pytest.MonkeyPatch):
         raise LocalEntryNotFoundError("no network")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
-    with pytest.raises(CheckpointError, match="not a local directory, and the Hub download failed: no network"):
+    with pytest.raises(
+        CheckpointError, match="not a local directory, and the Hub download failed: no network"
+    ):
         TTS("owner/name")
 
 
 def test_load_options_that_nobody_takes_are_named(tmp_path: Path):
     (tmp_path / "config.json").write_text('{"model_type": "toy"}')
-    with pytest.raises(InvalidRequest, match=r"lora: .*no load option of this model, which takes none"):
+    with pytest.raises(
+        InvalidRequest, match=r"lora: .*no load option of this model, which takes none"
+    ):
         TTS(tmp_path, lora="x")

@@ -30,4 +30,8 @@ def test_a_change_that_breaks_a_package_is_seen():
 def test_the_example_and_the_template_import_nothing_else(tmp_path: Path):
     new_family.write("echo", tmp_path / "echo")
     for folder in (ROOT / "examples" / "csm", tmp_path / "echo"):
-        assert imports(folder) - {*modules(), "stentor.TTS", "stentor.InvalidRequest", "stentor.Reference"} == set()
+        assert (
+            imports(folder)
+            - {*modules(), "stentor.TTS", "stentor.InvalidRequest", "stentor.Reference"}
+            == set()
+        )

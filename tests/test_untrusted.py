@@ -14,9 +14,20 @@ from stentor.errors import CheckpointError, InvalidRequest
 from stentor.models.config_reader import ConfigReader
 from stentor.models.weights import read_config
 from stentor.text.lexicon import Lexicon
-from stentor.untrusted import MAX_DEPTH, MAX_DIGITS, MIB, Missing, Unreadable, parse_json, parse_yaml, read_bytes
+from stentor.untrusted import (
+    MAX_DEPTH,
+    MAX_DIGITS,
+    MIB,
+    Missing,
+    Unreadable,
+    parse_json,
+    parse_yaml,
+    read_bytes,
+)
 
-BOMB = "\n".join(["a0: &a0 [1]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 21))])
+BOMB = "\n".join(
+    ["a0: &a0 [1]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 21))]
+)
 
 
 def nested(depth: int) -> str:
@@ -90,7 +101,8 @@ def test_a_lexicon_that_is_no_mapping_of_words_is_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", [nested(100_000), '{"n": ' + "1" * 5000 + "}", "\ud800", '{"a":' * 900 + "1" + "}" * 900]
+    "text",
+    [nested(100_000), '{"n": ' + "1" * 5000 + "}", "\ud800", '{"a":' * 900 + "1" + "}" * 900],
 )
 def test_config_json_is_read_within_limits(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(text.encode("utf-8", "surrogatepass"))

@@ -45,7 +45,11 @@ STEP_KERNELS = (
     "sampling",
 )
 STEP = [f"tests/kernels/test_{name}.py" for name in STEP_KERNELS]
-STEP += ["tests/kernels/test_slot_table.py", "tests/gpu/test_skinny_gemm.py", "tests/gpu/test_cluster_gemm.py"]
+STEP += [
+    "tests/kernels/test_slot_table.py",
+    "tests/gpu/test_skinny_gemm.py",
+    "tests/gpu/test_cluster_gemm.py",
+]
 STEP += [f"tests/models/{family}/test_kernels.py" for family in ("fish_s2", "voxcpm2")]
 CODECS = ["tests/kernels/test_conv1d.py", "tests/models/test_codec_kernels.py"]
 KERNELS = [*STEP, *CODECS]
@@ -61,7 +65,10 @@ SANITIZER = [
 ]
 DECODERS = "decoder_in_float16"
 ONLY_OURS = ["-k", f"not {DECODERS} and not compile"]
-RACES = ["-k", "(dtype1 or test_slot_table or test_rng) and not compile"]  # pytest's name of the second dtype, if any
+RACES = [
+    "-k",
+    "(dtype1 or test_slot_table or test_rng) and not compile",
+]  # pytest's name of the second dtype, if any
 SECTIONS: dict[str, tuple[list[str], list[str]]] = {  # what runs pytest, and its arguments
     "kernels": ([], KERNELS),  # first: what it compiles, the same tests below find compiled
     "codes": ([], ["tests/gpu/test_whole_models.py"]),
@@ -71,7 +78,10 @@ SECTIONS: dict[str, tuple[list[str], list[str]]] = {  # what runs pytest, and it
     "modules": ([], ["-s", "tests/models/test_bfloat16.py"]),
     "canaries": ([], ["-p", "tests.helpers.guarded", "-k", "not compile", *KERNELS]),
     "racecheck": ([*SANITIZER, "racecheck"], ["-x", *RACES, *STEP]),
-    "memcheck": ([*SANITIZER, "memcheck", "--report-api-errors", "no"], ["-x", *ONLY_OURS, *KERNELS]),
+    "memcheck": (
+        [*SANITIZER, "memcheck", "--report-api-errors", "no"],
+        ["-x", *ONLY_OURS, *KERNELS],
+    ),
     "decoders": ([*SANITIZER, "memcheck", "--report-api-errors", "no"], ["-k", DECODERS, *CODECS]),
 }
 NOTES = {
@@ -87,16 +97,31 @@ def run(name: str, end: float, out: Path) -> dict[str, Any]:
     front, arguments = SECTIONS[name]
     if front and shutil.which(front[0]) is None:
         return {"name": name, "verdict": f"not run: no {front[0]}"}
-    command = [*front, sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "-W", "default"]
+    command = [
+        *front,
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--tb=short",
+        "-p",
+        "no:cacheprovider",
+        "-W",
+        "default",
+    ]
     command += ["-o", "faulthandler_timeout=100", *arguments]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "2"}
     if front:
-        environment["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"  # so that every tensor is an allocation that is watched
+        environment["PYTORCH_NO_CUDA_MEMORY_CACHING"] = (
+            "1"  # so that every tensor is an allocation that is watched
+        )
     began, log = time.monotonic(), out / f"gpu_check_{name}.txt"
     limit = max(5.0, min(end - began, LIMITS.get(name, float("inf"))))
     with log.open("w") as sink:
-        child = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=sink, stderr=sink, start_new_session=True)
+        child = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=sink, stderr=sink, start_new_session=True
+        )
         try:
             code: int | None = child.wait(limit)
         except subprocess.TimeoutExpired:
@@ -113,7 +138,12 @@ LIBRARY_FRAME = re.compile(
 )
 RESULT = re.compile(r"\d+ (passed|failed|skipped|error|deselected).* in [\d.]+s")
 RACING = re.compile(r"(?:Read|Write) access at (\w+)\+0x")
-LIBRARIES = ("cudnn", "nvjet", "cutlass", "cublas")  # whose own kernels order their copies as racecheck cannot see
+LIBRARIES = (
+    "cudnn",
+    "nvjet",
+    "cutlass",
+    "cublas",
+)  # whose own kernels order their copies as racecheck cannot see
 PROGRESS = re.compile(r"^([.sxFE]+)( *\[ *\d+%\])?(=+.*)?$")
 FACT = re.compile(r"[.F]*((qwen3_tts|voxcpm2|fish_s2) .*)")
 
@@ -137,7 +167,9 @@ def judged(name: str, code: int | None, text: str, seconds: float) -> dict[str, 
     facts = [m.group(1) for m in map(FACT.match, lines) if m]
     facts += [x.strip("= ") for x in lines if "ERROR SUMMARY" in x or "RACECHECK SUMMARY" in x][-1:]
     facts += [f"hazards in {name}" for name in sorted(racing)]
-    guilty = sorted({f"in the kernel {x}" for x in re.findall(r"=========     at (\w+)[^ ]*\+0x", text)})
+    guilty = sorted(
+        {f"in the kernel {x}" for x in re.findall(r"=========     at (\w+)[^ ]*\+0x", text)}
+    )
     failed = [x for x in lines if x.startswith(("FAILED", "ERROR"))]
     return {
         "name": name, "verdict": verdict, "seconds": round(seconds, 1), "counts": counts,
@@ -152,14 +184,20 @@ def table(results: list[dict[str, Any]]) -> str:
         for x in r.get("tail", [])[-25:]:
             lines.append(f"    {r['name']}: {x[:180]}")
     for r in results:
-        lines.append(f"{r['name']:<10} {r['verdict']:<22} {r.get('seconds', 0):>6} s  {r.get('counts', '')}")
+        lines.append(
+            f"{r['name']:<10} {r['verdict']:<22} {r.get('seconds', 0):>6} s  {r.get('counts', '')}"
+        )
         notes = [r["note"]] if r.get("note") else []
-        lines += [f"    {x[:400]}" for x in [*notes, *r.get("facts", []), *r.get("failed", [])[:12]]]
+        lines += [
+            f"    {x[:400]}" for x in [*notes, *r.get("facts", []), *r.get("failed", [])[:12]]
+        ]
     return "\n".join(lines)
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--out", type=Path, default=Path("."))
     p.add_argument("--seconds", type=float, default=300.0)
     p.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))

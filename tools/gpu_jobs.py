@@ -73,7 +73,9 @@ def read(file: Path) -> tuple[list[str], list[Job]]:
     for job in jobs:
         missing = set(job.needs) - known
         if missing:
-            raise ValueError(f"{job.name} needs {', '.join(sorted(missing))}, which must stand before it")
+            raise ValueError(
+                f"{job.name} needs {', '.join(sorted(missing))}, which must stand before it"
+            )
         known.add(job.name)
     return content["imports"], jobs
 
@@ -87,7 +89,9 @@ class Runner:
         self.names = {job.name for job in jobs}
         self.file = out / "jobs.json"
         before = json.loads(self.file.read_text()) if self.file.exists() else []
-        self.outcomes = {item["name"]: Outcome(**item) for item in before if item["verdict"] == PASSED}
+        self.outcomes = {
+            item["name"]: Outcome(**item) for item in before if item["verdict"] == PASSED
+        }
         self.changed = threading.Condition()
 
     def run(self) -> list[Outcome]:
@@ -104,18 +108,26 @@ class Runner:
                 outcome = self._outcome(job)
                 with self.changed:
                     self.outcomes[job.name] = outcome
-                    self.file.write_text(json.dumps([asdict(o) for o in self.outcomes.values()], indent=1))
+                    self.file.write_text(
+                        json.dumps([asdict(o) for o in self.outcomes.values()], indent=1)
+                    )
                     self.changed.notify_all()
 
     def _outcome(self, job: Job) -> Outcome:
         with self.changed:
             self.changed.wait_for(lambda: self.outcomes.keys() >= self.names & set(job.needs))
-        failed = [name for name in job.needs if name not in self.outcomes or self.outcomes[name].verdict != PASSED]
+        failed = [
+            name
+            for name in job.needs
+            if name not in self.outcomes or self.outcomes[name].verdict != PASSED
+        ]
         if failed:
             return Outcome(job.name, f"not run: {', '.join(failed)} has not passed", 0.0, [])
         left = self.end - time.monotonic()
         if left < job.seconds:
-            return Outcome(job.name, f"not run: {max(0, left):.0f} of {job.seconds:.0f} s left", 0.0, [])
+            return Outcome(
+                job.name, f"not run: {max(0, left):.0f} of {job.seconds:.0f} s left", 0.0, []
+            )
         return self._start(job)
 
     def _start(self, job: Job) -> Outcome:
@@ -123,7 +135,12 @@ class Runner:
         folder.mkdir(parents=True, exist_ok=True)
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
         bin = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        environment = {**os.environ, "PYTHONPATH": path, "PATH": bin, "CUDA_VISIBLE_DEVICES": str(job.gpu)}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": path,
+            "PATH": bin,
+            "CUDA_VISIBLE_DEVICES": str(job.gpu),
+        }
         began, log = time.monotonic(), folder / "log.txt"
         with log.open("wb") as sink:
             child = subprocess.Popen(
@@ -165,14 +182,20 @@ def table(jobs: list[Job], outcomes: list[Outcome]) -> str:
     """Print the last line of each job, then a line for each."""
     lines = [f"    {o.name}: {x[:300]}" for o in outcomes for x in o.tail]
     for job, o in zip(jobs, outcomes, strict=True):
-        lines.append(f"{o.name:<20} {o.verdict:<28} {o.seconds:>6} s  {job.decides}; predicted: {job.predicted}")
+        lines.append(
+            f"{o.name:<20} {o.verdict:<28} {o.seconds:>6} s  {job.decides}; predicted: {job.predicted}"
+        )
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", type=Path, nargs="?", default=FILE)
-    parser.add_argument("--seconds", type=float, default=560.0, help="of all jobs (default %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=560.0, help="of all jobs (default %(default)s)"
+    )
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("gpu_jobs"))
     parser.add_argument("--pack", type=Path, help="also write all of --out to this file")
@@ -189,7 +212,9 @@ def main() -> None:
     if lacking:
         sys.exit("nothing was started, as these cannot be imported:\n" + "\n".join(lacking))
     args.out.mkdir(parents=True, exist_ok=True)
-    chosen = [replace(j, gpu=j.gpu % args.gpus) for j in jobs if args.only is None or j.name in args.only]
+    chosen = [
+        replace(j, gpu=j.gpu % args.gpus) for j in jobs if args.only is None or j.name in args.only
+    ]
     outcomes = Runner(chosen, args.out.resolve(), time.monotonic() + args.seconds).run()
     if args.pack:
         with tarfile.open(args.pack, "w:gz") as tar:

@@ -29,7 +29,14 @@ GLIBC = (39, 35, 34, 31, 28, 27, 24, 17)
 """Minor versions of the C library whose wheels are taken: pip matches each by its own name."""
 UNUSED_FOLDERS = {"__pycache__", "test", "tests", "include", "examples"}
 UNUSED_FILES = {".a", ".c", ".cpp", ".h", ".hpp", ".pxd", ".pyi", ".pyx"}
-UNUSED_OF_RAY = ("ray/jars", "ray/cpp", "ray/rllib", "ray/tune", "ray/llm", "ray/dashboard/client/build")
+UNUSED_OF_RAY = (
+    "ray/jars",
+    "ray/cpp",
+    "ray/rllib",
+    "ray/tune",
+    "ray/llm",
+    "ray/dashboard/client/build",
+)
 
 
 def requirements(extras: Iterable[str]) -> list[str]:
@@ -54,12 +61,18 @@ def plain(name: str) -> str:
 
 
 def pip(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments],
+        check=True,
+    )
 
 
 def target(python: str, folder: Path) -> list[str]:
     """pip's options for the other machine's Python."""
-    tags = [f"manylinux_2_{minor}_x86_64" for minor in GLIBC] + ["manylinux2014_x86_64", "manylinux1_x86_64"]
+    tags = [f"manylinux_2_{minor}_x86_64" for minor in GLIBC] + [
+        "manylinux2014_x86_64",
+        "manylinux1_x86_64",
+    ]
     named = [word for tag in tags for word in ("--platform", tag)]
     return [
         *named,
@@ -77,8 +90,20 @@ def resolve(wanted: list[str], there: set[str], python: str, folder: Path) -> li
     """Packages to carry, each with pip's `metadata`."""
     report = folder / "report.json"
     ask = [r for r in wanted if plain(r) not in there]
-    pip("install", "--dry-run", "--ignore-installed", "--report", str(report), *target(python, folder), *ask)
-    return [item for item in json.loads(report.read_text())["install"] if plain(item["metadata"]["name"]) not in there]
+    pip(
+        "install",
+        "--dry-run",
+        "--ignore-installed",
+        "--report",
+        str(report),
+        *target(python, folder),
+        *ask,
+    )
+    return [
+        item
+        for item in json.loads(report.read_text())["install"]
+        if plain(item["metadata"]["name"]) not in there
+    ]
 
 
 def unused(path: Path) -> bool:
@@ -94,25 +119,36 @@ def trim(site: Path) -> None:
         if unused(file.relative_to(site)):
             file.unlink()
         elif ".so" in file.suffixes and shutil.which("strip"):
-            subprocess.run(["strip", "--strip-unneeded", str(file)], check=False, capture_output=True)
+            subprocess.run(
+                ["strip", "--strip-unneeded", str(file)], check=False, capture_output=True
+            )
 
 
 def modules(site: Path) -> list[str]:
     """Names that can be imported from a folder of packages."""
     folders = [f.parent.name for f in site.glob("*/__init__.py")]
     files = [f.name.split(".")[0] for f in site.iterdir() if f.suffix in (".py", ".so")]
-    return sorted(name for name in {*folders, *files} if name.isidentifier() and not name.startswith("_"))
+    return sorted(
+        name for name in {*folders, *files} if name.isidentifier() and not name.startswith("_")
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path)
     parser.add_argument("--python", default="3.12", help="version there (default %(default)s)")
     parser.add_argument(
-        "--extra", nargs="*", default=["server", "bench"], help="extras of stentor (default %(default)s)"
+        "--extra",
+        nargs="*",
+        default=["server", "bench"],
+        help="extras of stentor (default %(default)s)",
     )
     parser.add_argument("--also", nargs="*", default=[], help="further requirements")
-    parser.add_argument("--there", nargs="*", default=["torch", "triton"], help="packages that are there already")
+    parser.add_argument(
+        "--there", nargs="*", default=["torch", "triton"], help="packages that are there already"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         site = Path(folder) / "site"
@@ -124,7 +160,9 @@ def main() -> None:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         with tarfile.open(args.out, "w:xz") as tar:
             tar.add(site, ".")
-        print(f"{len(exact)} packages, {args.out.stat().st_size / 2**20:.1f} MiB: {' '.join(exact)}")
+        print(
+            f"{len(exact)} packages, {args.out.stat().st_size / 2**20:.1f} MiB: {' '.join(exact)}"
+        )
         print(f'python -c "import {", ".join(modules(site))}"')
 
 

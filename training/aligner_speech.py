@@ -54,18 +54,27 @@ def plan(sentences: Path, voices: list[str], held: bool) -> list[Row]:
         return [{**row, "voice": turn[k % len(turn)]} for k, row in enumerate(rows)]
     heard = [v for v in voices if v not in UNHEARD]
     mixtures = [v for v in heard if v.startswith("mix")]
-    pools = [[v for v in heard if v[0] in "ab"], mixtures, FIVE, [v for v in heard if v[0] not in "abm"]]
+    pools = [
+        [v for v in heard if v[0] in "ab"],
+        mixtures,
+        FIVE,
+        [v for v in heard if v[0] not in "abm"],
+    ]
     return [{**row, "voice": draw.choice(draw.choices(pools, SHARES)[0])} for row in rows]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name in ("weights", "styles", "vocab", "sentences", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--worker", default="0/1", help="k/n: every n-th utterance, from the k-th on")
+    parser.add_argument(
+        "--worker", default="0/1", help="k/n: every n-th utterance, from the k-th on"
+    )
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     stop, config = time.time() + args.seconds, load_config()

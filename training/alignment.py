@@ -27,10 +27,14 @@ class Speller(nn.Module):
     def forward(self, h: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """h [M, hidden] -> cross-entropy per latent, and the share of latents named right."""
         known = batch.sounding >= 0
-        labels = batch.ids[batch.row.unsqueeze(1), batch.sounding.clamp_min(0)].masked_fill(~known, -1)
+        labels = batch.ids[batch.row.unsqueeze(1), batch.sounding.clamp_min(0)].masked_fill(
+            ~known, -1
+        )
         scores = self.labels(h).float().unflatten(-1, (self.patch, -1))
         count = known.sum().clamp_min(1)
-        loss = F.cross_entropy(scores.flatten(0, 1), labels.flatten(), ignore_index=-1, reduction="sum")
+        loss = F.cross_entropy(
+            scores.flatten(0, 1), labels.flatten(), ignore_index=-1, reduction="sum"
+        )
         return loss / count, (scores.argmax(-1) == labels).sum() / count
 
 
@@ -59,13 +63,18 @@ class Pointer:
         last = batch.sounding.amax(1, keepdim=True) + self.SLACK
         position = torch.arange(batch.ids.shape[1], device=batch.ids.device)
         seen = position <= at.unsqueeze(1)
-        own = (position >= first) & (position <= last) & (position < batch.text_len[row].unsqueeze(1))
+        own = (
+            (position >= first) & (position <= last) & (position < batch.text_len[row].unsqueeze(1))
+        )
         own = torch.where(known, own, seen)  # a patch whose phonemes are not known costs nothing
         total = batch.patches.new_zeros(())
         for q, k in self.kept:
             scores = torch.einsum("bshd,bthd->bsth", q, k)[row, at].float() / k.shape[-1] ** 0.5
             inside = scores.masked_fill(~own.unsqueeze(-1), -torch.inf).logsumexp(1)
-            total = total + (scores.masked_fill(~seen.unsqueeze(-1), -torch.inf).logsumexp(1) - inside).sum()
+            total = (
+                total
+                + (scores.masked_fill(~seen.unsqueeze(-1), -torch.inf).logsumexp(1) - inside).sum()
+            )
         count = known.sum().clamp_min(1) * len(self.kept) * self.heads
         self.kept.clear()
         return total / count

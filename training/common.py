@@ -52,7 +52,9 @@ class Log:
         self.file = path.open("a", buffering=1)
 
     def __call__(self, **fields: Any) -> None:
-        line = json.dumps({k: round(v, 5) if isinstance(v, float) else v for k, v in fields.items()})
+        line = json.dumps(
+            {k: round(v, 5) if isinstance(v, float) else v for k, v in fields.items()}
+        )
         print(line, flush=True)
         self.file.write(line + "\n")
 

@@ -55,9 +55,13 @@ class PredictedCrops:
         latents = Latents(folder, "predicted", speech.device)
         rows = [row for row in latents.index if row["frames"] >= frames]
         self.speech, self.flat, self.frames, self.hop = speech, latents.flat, frames, hop
-        begins = [(row["start"], speech.spans[row["id"], row["voice"]][0], row["frames"]) for row in rows]
+        begins = [
+            (row["start"], speech.spans[row["id"], row["voice"]][0], row["frames"]) for row in rows
+        ]
         self._latent, self._sample, lengths = torch.tensor(begins, device=speech.device).unbind(1)
-        self._places = (lengths - frames - LEAD + 1).clamp(min=0)  # where a stretch with a lead may begin
+        self._places = (lengths - frames - LEAD + 1).clamp(
+            min=0
+        )  # where a stretch with a lead may begin
         self._upto = self._places.cumsum(0)
         self._total = int(self._places.sum())
 
@@ -75,13 +79,20 @@ class PredictedCrops:
 
     def _cut(self, drawn: Tensor, at: Tensor, lead: int) -> tuple[Tensor, Tensor]:
         """Stretches of the utterances `drawn` [count] that begin with their latents `at` [count]."""
-        columns, samples = (torch.arange(n, device=at.device) for n in (lead + self.frames, self.frames * self.hop))
+        columns, samples = (
+            torch.arange(n, device=at.device) for n in (lead + self.frames, self.frames * self.hop)
+        )
         z = self.flat[(self._latent[drawn] + at - lead)[:, None] + columns].float() * STEP
-        x = self.speech.flat[(self._sample[drawn] + at * self.hop)[:, None] + samples].float() / 32768
+        x = (
+            self.speech.flat[(self._sample[drawn] + at * self.hop)[:, None] + samples].float()
+            / 32768
+        )
         return x.unsqueeze(1), z.transpose(1, 2).contiguous()
 
 
-def draw(speech: Speech, predicted: PredictedCrops | None, c: dict[str, Any], adversary: bool) -> Crops:
+def draw(
+    speech: Speech, predicted: PredictedCrops | None, c: dict[str, Any], adversary: bool
+) -> Crops:
     """The examples of one step by the settings `c`: without `predicted` all are decoded from their own latents."""
     given = int(c["predicted"] * c["batch"]) if predicted else 0
     x = speech.crops(c["batch"] - given, int(c["crop"] * RATE), c["onsets"])
@@ -89,4 +100,6 @@ def draw(speech: Speech, predicted: PredictedCrops | None, c: dict[str, Any], ad
         return Crops(x, adversary)
     first = int(c["onsets"] * given)
     groups = [predicted.onsets(first), predicted.within(given - first)]
-    return Crops(torch.cat((x, *(x for x, _ in groups))), adversary, tuple(z for _, z in groups if len(z)))
+    return Crops(
+        torch.cat((x, *(x for x, _ in groups))), adversary, tuple(z for _, z in groups if len(z))
+    )

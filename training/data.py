@@ -42,7 +42,9 @@ class Speech:
         self.spans: dict[Key, tuple[int, int]] = {}
         self.ends: dict[Key, list[int]] = {}
         self._read: dict[Path, int] = {}  # bytes of each index that are taken in
-        self._starts = torch.zeros(0, dtype=torch.long, device=device)  # of the utterances in `flat`
+        self._starts = torch.zeros(
+            0, dtype=torch.long, device=device
+        )  # of the utterances in `flat`
 
     @property
     def hours(self) -> float:
@@ -70,7 +72,9 @@ class Speech:
         if waves:
             new = torch.from_numpy(np.concatenate(waves)).to(self.device)
             self.flat = torch.cat((self.flat, new))
-            self._starts = torch.tensor([start for start, _ in self.spans.values()], device=self.device)
+            self._starts = torch.tensor(
+                [start for start, _ in self.spans.values()], device=self.device
+            )
 
     def crops(self, count: int, samples: int, onsets: float = 0.0) -> Tensor:
         """Random stretches, ends of utterances ignored: float32 [count, 1, samples] in [-1, 1].

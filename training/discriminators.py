@@ -20,7 +20,8 @@ class Period(nn.Module):
         self.period = period
         sizes = (1, *widths)
         self.convs = nn.ModuleList(
-            weight_norm(nn.Conv2d(a, b, (5, 1), (3, 1), (2, 0))) for a, b in itertools.pairwise(sizes)
+            weight_norm(nn.Conv2d(a, b, (5, 1), (3, 1), (2, 0)))
+            for a, b in itertools.pairwise(sizes)
         )
         self.convs.append(weight_norm(nn.Conv2d(widths[-1], widths[-1], (5, 1), 1, (2, 0))))
         self.score = weight_norm(nn.Conv2d(widths[-1], 1, (3, 1), 1, (1, 0)))
@@ -57,13 +58,19 @@ class BandSpectrum(nn.Module):
     def forward(self, x: Tensor) -> Judgement:
         with torch.autocast(x.device.type, enabled=False):
             spectrum = torch.stft(
-                x.squeeze(1).float(), self.fft, self.fft // 4, window=self.get_buffer("window"), return_complex=True
+                x.squeeze(1).float(),
+                self.fft,
+                self.fft // 4,
+                window=self.get_buffer("window"),
+                return_complex=True,
             )
         z = torch.view_as_real(spectrum).permute(0, 3, 2, 1)  # [B, 2, frames, bins]
         bins = z.shape[-1]
         features, tops = [], []
         for stack, low, high in zip(self.stacks, self.bands, self.bands[1:], strict=False):
-            y = z[..., int(low * bins) : int(high * bins)].contiguous(memory_format=torch.channels_last)
+            y = z[..., int(low * bins) : int(high * bins)].contiguous(
+                memory_format=torch.channels_last
+            )
             for layer in stack:
                 y = F.leaky_relu(layer(y), 0.1)
                 features.append(y)

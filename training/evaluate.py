@@ -40,7 +40,16 @@ from stentor.models.voxcpm2.codec import AudioVAE
 from stentor.models.voxcpm2.config import parse_vae
 from stentor.models.weights import fold_weight_norm, load_weights, read_config, read_safetensors
 from training.halves import HALVES, half, kinds, spreads
-from training.heard import SPELLED, Listener, alone, first_word_lost, heard_again, heard_faults, in_clips, sign_faults
+from training.heard import (
+    SPELLED,
+    Listener,
+    alone,
+    first_word_lost,
+    heard_again,
+    heard_faults,
+    in_clips,
+    sign_faults,
+)
 
 SENTENCES = Path(__file__).with_name("test_sentences.txt")
 BAD = 0.34
@@ -74,12 +83,22 @@ def scored(
     spoken: list[AnswerAudio], heard: list[str], opinions: bool = True, beside: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Word error rate, opinion scores, the sentences with most errors, and those whose first word was lost."""
-    written = [nearest(s, h, b) for s, h, b in zip(spoken, heard, beside, strict=True)] if beside else spoken
+    written = (
+        [nearest(s, h, b) for s, h, b in zip(spoken, heard, beside, strict=True)]
+        if beside
+        else spoken
+    )
     words = errors_of(written, heard)
-    worst = [{"sentence": i, "wer": round(w, 3), "heard": heard} for i, w, heard in words.worst if w]
+    worst = [
+        {"sentence": i, "wer": round(w, 3), "heard": heard} for i, w, heard in words.worst if w
+    ]
     normal = EnglishTextNormalizer()
     pairs = zip(written, heard, strict=True)
-    lost = [{"sentence": s.index, "heard": h} for s, h in pairs if first_word_lost(normal(s.text), normal(h))]
+    lost = [
+        {"sentence": s.index, "heard": h}
+        for s, h in pairs
+        if first_word_lost(normal(s.text), normal(h))
+    ]
     above = sum(errors_of([s], [h]).error_rate > BAD for s, h in zip(written, heard, strict=True))
     counts = {"first_words_lost": len(lost), "above": above}
     scores = opinion(spoken) if opinions else {}
@@ -112,7 +131,11 @@ def judged(
     if case.measure == "digits":
         return {**sign_faults(case.texts, case.beside, heard), **scores}
     together = AnswerAudio(0, " ".join(case.texts), spoken[0].samples, spoken[0].rate)
-    return {"wer": round(errors_of([together], [" ".join(heard)]).error_rate, 4), **scores, "heard": heard}
+    return {
+        "wer": round(errors_of([together], [" ".join(heard)]).error_rate, 4),
+        **scores,
+        "heard": heard,
+    }
 
 
 def doubt(case: Case, index: int, heard: str) -> float:
@@ -193,12 +216,19 @@ def spoken_by_model(tts: stentor.TTS, case: Case) -> tuple[list[AnswerAudio], di
     first = time.perf_counter() - started
     seconds = sum(s.duration for s in speeches)
     spoken = [
-        AnswerAudio(i, t, s.samples, s.sample_rate) for i, (t, s) in enumerate(zip(case.texts, speeches, strict=True))
+        AnswerAudio(i, t, s.samples, s.sample_rate)
+        for i, (t, s) in enumerate(zip(case.texts, speeches, strict=True))
     ]
-    return spoken, {"rtf": round(took / seconds, 4), "first_audio_s": round(first, 4), "audio_s": round(seconds, 2)}
+    return spoken, {
+        "rtf": round(took / seconds, 4),
+        "first_audio_s": round(first, 4),
+        "audio_s": round(seconds, 2),
+    }
 
 
-def speak(args: argparse.Namespace, wanted: list[Case]) -> Iterator[tuple[Case, list[AnswerAudio], dict[str, float]]]:
+def speak(
+    args: argparse.Namespace, wanted: list[Case]
+) -> Iterator[tuple[Case, list[AnswerAudio], dict[str, float]]]:
     """Speech of every case: made now, or read from the file that `--speak` left, or from recordings in a folder."""
     if args.spoken is not None and args.spoken.is_dir():
         yield from ((case, recorded(args.spoken, case.texts), {}) for case in wanted)
@@ -207,11 +237,18 @@ def speak(args: argparse.Namespace, wanted: list[Case]) -> Iterator[tuple[Case, 
         with np.load(args.spoken) as kept:
             for case in wanted:
                 rate = int(kept[f"{case.label}/rate"])
-                waves = [kept[f"{case.label}/{i}"] / np.float32(32767) for i in range(len(case.texts))]
-                spoken = [AnswerAudio(i, t, w, rate) for i, (t, w) in enumerate(zip(case.texts, waves, strict=True))]
+                waves = [
+                    kept[f"{case.label}/{i}"] / np.float32(32767) for i in range(len(case.texts))
+                ]
+                spoken = [
+                    AnswerAudio(i, t, w, rate)
+                    for i, (t, w) in enumerate(zip(case.texts, waves, strict=True))
+                ]
                 yield case, spoken, {}
         return
-    with stentor.TTS(args.model, max_num_seqs=12, device=args.device, quantization=args.quantization) as tts:
+    with stentor.TTS(
+        args.model, max_num_seqs=12, device=args.device, quantization=args.quantization
+    ) as tts:
         for case in wanted:
             yield case, *spoken_by_model(tts, case)
 
@@ -233,7 +270,9 @@ def recorded(folder: Path, texts: Sequence[str]) -> list[AnswerAudio]:
     return [AnswerAudio(i, t, *r) for i, (t, r) in enumerate(zip(texts, read, strict=True))]
 
 
-def through_autoencoder(path: Path, spoken: Sequence[AnswerAudio]) -> Callable[[float], list[AnswerAudio]]:
+def through_autoencoder(
+    path: Path, spoken: Sequence[AnswerAudio]
+) -> Callable[[float], list[AnswerAudio]]:
     """Recordings encoded and decoded, with noise of a given deviation on the latents.
 
     Raises:
@@ -244,7 +283,9 @@ def through_autoencoder(path: Path, spoken: Sequence[AnswerAudio]) -> Callable[[
     tensors = fold_weight_norm(read_safetensors(path / "audiovae.safetensors"))
     load_weights(vae, tensors, str(path), torch.device("cpu"), ignore=("encoder.fc_logvar.",))
     if any(item.rate != config.sample_rate for item in spoken):
-        raise SystemExit(f"recordings must have {config.sample_rate} Hz, which the autoencoder takes")
+        raise SystemExit(
+            f"recordings must have {config.sample_rate} Hz, which the autoencoder takes"
+        )
 
     @torch.inference_mode()
     def speak(noise: float) -> list[AnswerAudio]:
@@ -252,7 +293,9 @@ def through_autoencoder(path: Path, spoken: Sequence[AnswerAudio]) -> Callable[[
         for item in spoken:
             wav = torch.from_numpy(np.pad(item.samples, (0, -len(item.samples) % config.hop)))[None]
             z = vae.encode_latents(wav)
-            z = z + noise * torch.randn(z.shape, generator=torch.Generator().manual_seed(item.index))
+            z = z + noise * torch.randn(
+                z.shape, generator=torch.Generator().manual_seed(item.index)
+            )
             out.append(replace(item, samples=vae.decode(z)[0].numpy(), rate=config.out_sample_rate))
         return out
 
@@ -277,14 +320,34 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--quantization", default="auto")
-    parser.add_argument("--speak", type=Path, help="write the speech to this file and do not score it")
-    parser.add_argument("--spoken", type=Path, help="score the speech in this file, or recordings in a folder")
-    parser.add_argument("--voice", nargs="+", default=[None], help="named voices, each of which speaks every list")
-    parser.add_argument("--options", nargs="+", default=[], metavar="NAME=VALUE", help="options of every request")
-    parser.add_argument("--sentences", type=Path, nargs="+", default=[SENTENCES], help="lists; see training/evaluation")
-    parser.add_argument("--half", choices=HALVES, help="take only this half of each kind of the lists")
-    parser.add_argument("--most", type=int, help="take only so many lines of each list, spread over it")
-    parser.add_argument("--alone", action="store_true", help="one whisper window for each utterance (slow)")
+    parser.add_argument(
+        "--speak", type=Path, help="write the speech to this file and do not score it"
+    )
+    parser.add_argument(
+        "--spoken", type=Path, help="score the speech in this file, or recordings in a folder"
+    )
+    parser.add_argument(
+        "--voice", nargs="+", default=[None], help="named voices, each of which speaks every list"
+    )
+    parser.add_argument(
+        "--options", nargs="+", default=[], metavar="NAME=VALUE", help="options of every request"
+    )
+    parser.add_argument(
+        "--sentences",
+        type=Path,
+        nargs="+",
+        default=[SENTENCES],
+        help="lists; see training/evaluation",
+    )
+    parser.add_argument(
+        "--half", choices=HALVES, help="take only this half of each kind of the lists"
+    )
+    parser.add_argument(
+        "--most", type=int, help="take only so many lines of each list, spread over it"
+    )
+    parser.add_argument(
+        "--alone", action="store_true", help="one whisper window for each utterance (slow)"
+    )
     parser.add_argument("--no-mos", action="store_true")
     return parser.parse_args()
 
@@ -294,7 +357,9 @@ class Results:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self.found: dict[str, Any] = json.loads(path.read_text()) if path is not None and path.exists() else {}
+        self.found: dict[str, Any] = (
+            json.loads(path.read_text()) if path is not None and path.exists() else {}
+        )
 
     def add(self, label: str, result: dict[str, Any]) -> None:
         self.found[label] = result
@@ -315,8 +380,14 @@ def main() -> None:
     engine = recogniser(args.whisper)
 
     def judge(case: Case, spoken: list[AnswerAudio]) -> dict[str, Any]:
-        singles = [alone(engine, SPELLED, 5), alone(engine, beam=5)] if case.measure == "digits" else [alone(engine)]
-        return judged(case, spoken, singles[0] if args.alone else in_clips(engine), singles, not args.no_mos)
+        singles = (
+            [alone(engine, SPELLED, 5), alone(engine, beam=5)]
+            if case.measure == "digits"
+            else [alone(engine)]
+        )
+        return judged(
+            case, spoken, singles[0] if args.alone else in_clips(engine), singles, not args.no_mos
+        )
 
     if args.through is not None:
         for label, spoken in through(args, wanted[0]):

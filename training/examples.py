@@ -17,7 +17,10 @@ from training.store import STEP, Latents
 from training.tokenizer import SPECIALS, build
 
 AUDIO_START = SPECIALS["<|audio_start|>"]
-REFERENCE_START, REFERENCE_END = SPECIALS["<|audio_prompt_start|>"], SPECIALS["<|audio_prompt_end|>"]
+REFERENCE_START, REFERENCE_END = (
+    SPECIALS["<|audio_prompt_start|>"],
+    SPECIALS["<|audio_prompt_end|>"],
+)
 HOP_MS = 40  # of one latent
 BUCKET = 64  # lengths of batches are multiples of it
 TAIL = 2  # silent patches after the end, so that a stop that comes late is still a stop
@@ -93,16 +96,28 @@ class Examples:
         device: torch.device,
         seed: int = 0,
     ) -> None:
-        self.latents, self.patch, self.c, self.device = Latents(folder, name, device), patch, config, device
+        self.latents, self.patch, self.c, self.device = (
+            Latents(folder, name, device),
+            patch,
+            config,
+            device,
+        )
         tokenizer = build()
-        texts = {r["id"]: r["phonemes"] for r in map(json.loads, sentences.read_text(encoding="utf-8").splitlines())}
+        texts = {
+            r["id"]: r["phonemes"]
+            for r in map(json.loads, sentences.read_text(encoding="utf-8").splitlines())
+        }
         ids = {row["id"] for row in self.latents.index}
         self.tokens = {i: np.array(tokenizer.encode(texts[i].strip()).ids, np.int64) for i in ids}
         self.space = tokenizer.token_to_id(" ")
         self.rows = [r for r in self.latents.index if r["frames"] >= 3 * patch]
-        self.sounding = {k: sounding(r["ends"], r["frames"]) for k, r in enumerate(self.rows) if r["ends"]}
+        self.sounding = {
+            k: sounding(r["ends"], r["frames"]) for k, r in enumerate(self.rows) if r["ends"]
+        }
         self.random = np.random.default_rng(seed)
-        self.members: dict[str, np.ndarray] = {}  # of each voice: rows, and those long enough for a reference
+        self.members: dict[
+            str, np.ndarray
+        ] = {}  # of each voice: rows, and those long enough for a reference
         self.referable: dict[str, np.ndarray] = {}
         for voice in {r["voice"] for r in self.rows}:
             mine = [k for k, r in enumerate(self.rows) if r["voice"] == voice]
@@ -179,7 +194,9 @@ class Examples:
         last = (patch >= patch_len[row] - 1 - TAIL).astype(np.int64)
         lengths = [np.pad(n, (0, size.examples - len(n))) for n in (text_len, patch_len)]
         latents = [
-            (self.latents.flat[self._send(i)].float() * STEP).unflatten(1, (i.shape[1] // self.patch, self.patch))
+            (self.latents.flat[self._send(i)].float() * STEP).unflatten(
+                1, (i.shape[1] // self.patch, self.patch)
+            )
             for i in (reference, index)
         ]
         sent = [self._send(a) for a in (*lengths, row, patch, last, sound)]
@@ -188,7 +205,11 @@ class Examples:
     def _send(self, array: np.ndarray) -> Tensor:
         """To the device, without waiting for it."""
         host = torch.from_numpy(array)
-        return host.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else host
+        return (
+            host.pin_memory().to(self.device, non_blocking=True)
+            if self.device.type == "cuda"
+            else host
+        )
 
     def batches(self, positions: int, drawn: int, join: float) -> Iterator[Batch]:
         """Batches of about `positions` sequence positions, for ever: similar lengths together, in few shapes."""
@@ -201,7 +222,9 @@ class Examples:
                 group = waiting.setdefault(length, [])
                 group.append(example)
                 if len(group) == max(1, positions // length):
-                    yield self.collate(waiting.pop(length), Shape(len(group), length, length // 2, drawn))
+                    yield self.collate(
+                        waiting.pop(length), Shape(len(group), length, length // 2, drawn)
+                    )
 
     def everything(self, count: int) -> Batch:
         """The first `count` utterances, unchanged (validation)."""

@@ -29,7 +29,10 @@ from training.common import averaged, load_config
 from training.modules import build_net
 
 LARGE = 1_000_000
-SCHEME = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}}
+SCHEME = {
+    "targets": ["Linear"],
+    "weights": {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True},
+}
 
 
 def with_weight_norm(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -44,7 +47,11 @@ def with_weight_norm(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         if name.endswith(".weight") and value.ndim == 3:
             v, norm = value.half(), value.float().flatten(1).norm(dim=1).view(-1, 1, 1)
             if name.startswith("encoder.") or value.numel() > LARGE:
-                v = (value / value.abs().amax((1, 2), keepdim=True).clamp_min(1e-12) * 127).round().to(torch.int8)
+                v = (
+                    (value / value.abs().amax((1, 2), keepdim=True).clamp_min(1e-12) * 127)
+                    .round()
+                    .to(torch.int8)
+                )
             parted[f"{name}_g"], parted[f"{name}_v"] = norm.half(), v.contiguous()
         else:
             parted[name] = value.half().contiguous()
@@ -60,7 +67,11 @@ def parted_projections(weights: dict[str, Tensor], model: dict[str, Any]) -> dic
     for name, value in weights.items():
         stem, _, kind = name.rpartition(".")
         fused = stem.rpartition(".")[2]
-        pieces = value.split(widths[stem]) if fused == "qkv_proj" else value.chunk(len(FUSED.get(fused, ("one",))))
+        pieces = (
+            value.split(widths[stem])
+            if fused == "qkv_proj"
+            else value.chunk(len(FUSED.get(fused, ("one",))))
+        )
         for part, piece in zip(FUSED.get(fused, (fused,)), pieces, strict=True):
             key = f"{stem.removesuffix(fused)}{part}.{kind}"
             if name in linear:
@@ -100,8 +111,14 @@ def main() -> None:
     if args.lm is not None:
         save_file(parted_projections(mean_of(args.lm), model), args.out / "model.safetensors")
         shutil.copy(args.voices, args.out / "voices.safetensors")
-        stored = {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {"all": SCHEME}}
-        (args.out / "config.json").write_text(json.dumps({**model, "quantization_config": stored}, indent=1) + "\n")
+        stored = {
+            "quant_method": "compressed-tensors",
+            "format": "int-quantized",
+            "config_groups": {"all": SCHEME},
+        }
+        (args.out / "config.json").write_text(
+            json.dumps({**model, "quantization_config": stored}, indent=1) + "\n"
+        )
         tokenizer.save(args.out)
 
 

@@ -48,14 +48,23 @@ class Grammar:
     """
 
     def __init__(
-        self, lists: dict[str, list[str]], words: Sequence[str], base: Sequence[str], rng: random.Random
+        self,
+        lists: dict[str, list[str]],
+        words: Sequence[str],
+        base: Sequence[str],
+        rng: random.Random,
     ) -> None:
         self._lists, self._words, self._base, self._rng = lists, words, base, rng
 
     def sentence(self, name: str) -> str:
         """A filled alternative of the list `name`, with a capital at its beginning and after full stops."""
         text = self._fill(self._rng.choice(self._lists[name]))
-        text = _NOT_AN.sub("a ", _ARTICLE.sub("an ", text)).replace("..", ".").replace("?.", "?").replace("!.", "!")
+        text = (
+            _NOT_AN.sub("a ", _ARTICLE.sub("an ", text))
+            .replace("..", ".")
+            .replace("?.", "?")
+            .replace("!.", "!")
+        )
         return re.sub(r"^(\"?)([a-z])", lambda m: m[1] + m[2].upper(), text.strip())
 
     def _fill(self, template: str) -> str:
@@ -92,7 +101,11 @@ class Grammar:
     def _spelled(self) -> str:
         rng = self._rng
         source = rng.choice([self._lists["first"], self._lists["last"], self._words])
-        word = next(w for w in iter(lambda: rng.choice(source), None) if w.isalpha() and len(w) <= LONGEST_SPELLED)
+        word = next(
+            w
+            for w in iter(lambda: rng.choice(source), None)
+            if w.isalpha() and len(w) <= LONGEST_SPELLED
+        )
         return rng.choice(_SPELLED).join(word.upper())
 
     def _pattern(self, pattern: str) -> str:
@@ -100,7 +113,11 @@ class Grammar:
         rng = self._rng
         kind = rng.random()
         repeat = 0.0 if kind < 0.5 else 0.5
-        pool = string.digits if kind < 0.85 else rng.choice(string.digits) * 2 + rng.choice(string.digits)
+        pool = (
+            string.digits
+            if kind < 0.85
+            else rng.choice(string.digits) * 2 + rng.choice(string.digits)
+        )
         last = {"#": "", "9": "", "@": ""}
         out = []
         for c in pattern:
@@ -108,7 +125,11 @@ class Grammar:
                 out.append(c)
                 continue
             choices = string.ascii_uppercase if c == "@" else pool
-            drawn = last[c] if last[c] and rng.random() < repeat * (0.4 if c == "@" else 1.0) else rng.choice(choices)
+            drawn = (
+                last[c]
+                if last[c] and rng.random() < repeat * (0.4 if c == "@" else 1.0)
+                else rng.choice(choices)
+            )
             if c == "9" and drawn == "0":
                 drawn = rng.choice("123456789")
             if c != "@":
@@ -120,5 +141,7 @@ class Grammar:
 
 def ordinal(number: int) -> str:
     """21 -> "21st"."""
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    ending = (
+        "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    )
     return f"{number}{ending}"

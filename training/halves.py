@@ -44,8 +44,14 @@ def spreads(found: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float
     seeds = {seed for each in rates.values() for seed in each}
     complete = [each for each in rates.values() if each.keys() == seeds]
     if len(complete) > 1:
-        rates["mean"] = {seed: sum(each[seed] for each in complete) / len(complete) for seed in sorted(seeds)}
+        rates["mean"] = {
+            seed: sum(each[seed] for each in complete) / len(complete) for seed in sorted(seeds)
+        }
     return {
-        name: {"wer": sum(each.values()) / len(each), "least": min(each.values()), "most": max(each.values())}
+        name: {
+            "wer": sum(each.values()) / len(each),
+            "least": min(each.values()),
+            "most": max(each.values()),
+        }
         for name, each in rates.items()
     }

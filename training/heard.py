@@ -25,7 +25,18 @@ SPELLED = "5 5 5 0 1 3 2, S M I T H"
 GAP = 0.8
 """Seconds of silence between two utterances of a clip."""
 _UNITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-_TEENS = ["ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
+_TEENS = [
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+]
 _TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 _BELOW_20 = {word: i for i, word in enumerate(_UNITS + _TEENS)}
 _MULTIPLES = {word: 10 * i + 20 for i, word in enumerate(_TENS)}
@@ -149,7 +160,9 @@ def faults(expected: str, heard: str) -> Faults:
     """The fewest edits from one sequence of signs to the other."""
     ops = list(_edits(expected, heard))
     added = [j for kind, j in ops if kind == "insert"]
-    repeats = sum(heard[j] in (heard[j - 1 : j] or " ") + (heard[j + 1 : j + 2] or " ") for j in added)
+    repeats = sum(
+        heard[j] in (heard[j - 1 : j] or " ") + (heard[j + 1 : j + 2] or " ") for j in added
+    )
     losses = sum(kind == "delete" for kind, _ in ops)
     return Faults(repeats, len(added) - repeats, losses, len(ops) - len(added) - losses)
 
@@ -192,15 +205,28 @@ def _edits(expected: str, heard: str) -> Iterator[tuple[str, int]]:
             yield "insert", j
 
 
-def sign_faults(texts: Sequence[str], expected: Sequence[str], transcripts: Sequence[str]) -> dict[str, Any]:
+def sign_faults(
+    texts: Sequence[str], expected: Sequence[str], transcripts: Sequence[str]
+) -> dict[str, Any]:
     """How many utterances have a repeated, added or lost sign, how many only one taken for another, and which."""
     rows = []
     for i, (text, want, transcript) in enumerate(zip(texts, expected, transcripts, strict=True)):
         found = heard_faults(text, want, transcript)
         if found.edits:
-            rows.append({"sentence": i, "expected": want, "heard": transcript, "wrong": found.wrong, **asdict(found)})
+            rows.append(
+                {
+                    "sentence": i,
+                    "expected": want,
+                    "heard": transcript,
+                    "wrong": found.wrong,
+                    **asdict(found),
+                }
+            )
     wrong = [row for row in rows if row["wrong"]]
-    count = {f"with_{name}": sum(row[name] > 0 for row in rows) for name in ("repeats", "additions", "losses")}
+    count = {
+        f"with_{name}": sum(row[name] > 0 for row in rows)
+        for name in ("repeats", "additions", "losses")
+    }
     share = 1 / max(len(expected), 1)
     return {
         "wrong": round(len(wrong) * share, 4),

@@ -28,8 +28,14 @@ def from_onnx(path: str) -> dict[str, tuple[np.ndarray, np.ndarray | None]]:
 
     def module(node: str) -> str:
         parts = re.sub(r"^/(decoder|encoder)/", "", node).split("/")[:-1]
-        parts = [p for k, p in enumerate(parts) if k + 1 == len(parts) or not parts[k + 1].startswith(p + ".")]
-        name = re.sub(r"_\d+$", "", ".".join(parts))  # albert's one layer is in the graph twelve times
+        parts = [
+            p
+            for k, p in enumerate(parts)
+            if k + 1 == len(parts) or not parts[k + 1].startswith(p + ".")
+        ]
+        name = re.sub(
+            r"_\d+$", "", ".".join(parts)
+        )  # albert's one layer is in the graph twelve times
         return "predictor." + name if re.match(r"(shared|F0|N)\b|F0_proj|N_proj", name) else name
 
     for node in graph.node:
@@ -37,7 +43,11 @@ def from_onnx(path: str) -> dict[str, tuple[np.ndarray, np.ndarray | None]]:
         if node.op_type == "DequantizeLinear":  # an embedding, gathered as integers
             value = next(v for k, v in init.items() if k.endswith(key + ".weight_quantized"))
             state[key + ".weight"] = (value.astype(np.float32) - init[node.input[2]], init[name])
-        elif node.op_type in ("Conv", "ConvTranspose", "MatMul") and name in init and "/istft/" not in node.name:
+        elif (
+            node.op_type in ("Conv", "ConvTranspose", "MatMul")
+            and name in init
+            and "/istft/" not in node.name
+        ):
             scale = init[name.replace("_quantized_f", "_scale")] if "_quantized_f" in name else None
             linear = node.op_type == "MatMul"
             scale = scale[:, None] if linear and scale is not None else scale
@@ -45,8 +55,15 @@ def from_onnx(path: str) -> dict[str, tuple[np.ndarray, np.ndarray | None]]:
         elif node.op_type == "LSTM":
             w, r, b = (init[x] for x in node.input[1:4])
             for k, end in enumerate(("l0", "l0_reverse")):
-                new = {"weight_ih": w[k], "weight_hh": r[k], "bias_ih": b[k, :1024], "bias_hh": b[k, 1024:]}
-                state |= {f"{key}.{kind}_{end}": (value[gates], None) for kind, value in new.items()}
+                new = {
+                    "weight_ih": w[k],
+                    "weight_hh": r[k],
+                    "bias_ih": b[k, :1024],
+                    "bias_hh": b[k, 1024:],
+                }
+                state |= {
+                    f"{key}.{kind}_{end}": (value[gates], None) for kind, value in new.items()
+                }
     return state
 
 
@@ -67,7 +84,9 @@ def load_state(path: str) -> dict[str, torch.Tensor]:
         state = {k: v if s is None else v * s for k, (v, s) in from_onnx(path).items()}
     else:
         z = dict(np.load(path))
-        state = {k: z[k + "@book"][v] if k + "@book" in z else v for k, v in z.items() if "@" not in k}
+        state = {
+            k: z[k + "@book"][v] if k + "@book" in z else v for k, v in z.items() if "@" not in k
+        }
         state = {k: v * z[k + "@scale"] if k + "@scale" in z else v for k, v in state.items()}
     return {k: torch.from_numpy(np.array(v, np.float32)) for k, v in state.items()}
 

@@ -45,7 +45,15 @@ def encode_all(vae: AudioVAE, speech: Speech, hop: int) -> tuple[Tensor, list[di
         group = keys[start : start + BATCH]
         found = encode(vae, [speech.utterance(k) for k in group], hop)
         for key, z in zip(group, found, strict=True):
-            index.append({"id": key[0], "voice": key[1], "start": at, "frames": len(z), "ends": speech.ends[key]})
+            index.append(
+                {
+                    "id": key[0],
+                    "voice": key[1],
+                    "start": at,
+                    "frames": len(z),
+                    "ends": speech.ends[key],
+                }
+            )
             at += len(z)
         pieces.append(packed(torch.cat(found)))
     return torch.cat(pieces), index

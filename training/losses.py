@@ -55,13 +55,18 @@ class SpectralLoss(nn.Module):
             filters = self.get_buffer(f"mel{fft}")
             mel = mel + F.l1_loss((a @ filters + FLOOR).log10(), (b @ filters + FLOOR).log10())
             if fft >= 512:
-                stft = stft + F.l1_loss(a, b) + 0.1 * F.l1_loss((a + FLOOR).log(), (b + FLOOR).log())
+                stft = (
+                    stft + F.l1_loss(a, b) + 0.1 * F.l1_loss((a + FLOOR).log(), (b + FLOOR).log())
+                )
         return mel, stft
 
 
 def discriminator_loss(real: list[Tensor], fake: list[Tensor]) -> Tensor:
     """Scores of all discriminators on real and generated audio -> scalar."""
-    parts = [(1 - r.float()).pow(2).mean() + f.float().pow(2).mean() for r, f in zip(real, fake, strict=True)]
+    parts = [
+        (1 - r.float()).pow(2).mean() + f.float().pow(2).mean()
+        for r, f in zip(real, fake, strict=True)
+    ]
     return torch.stack(parts).sum()
 
 

@@ -76,7 +76,9 @@ def hidden_states(
     vectors = net.embed_patches(fed)
     which = torch.where(before_text, pos - 1, given + slot)
     index = which.clamp(0, vectors.shape[1] - 1).unsqueeze(-1).expand(-1, -1, vectors.shape[-1])
-    feat = (vectors.gather(1, index) * audio.unsqueeze(-1)).float()  # the residual stream stays in float32
+    feat = (
+        vectors.gather(1, index) * audio.unsqueeze(-1)
+    ).float()  # the residual stream stays in float32
     x = torch.where(audio.unsqueeze(-1), feat, net.base_lm.embed_tokens(batch.ids))
     h, r = net.run_language_models(x, feat, audio, attend, pos)
     made_at = batch.text_len[batch.row] - 1 + batch.patch
@@ -86,7 +88,13 @@ def hidden_states(
 
 
 def flow_loss(
-    net: VoxCPM2Net, velocity: Velocity, mu: Tensor, before: Tensor, target: Tensor, draws: int, drop: float
+    net: VoxCPM2Net,
+    velocity: Velocity,
+    mu: Tensor,
+    before: Tensor,
+    target: Tensor,
+    draws: int,
+    drop: float,
 ) -> Tensor:
     """Mean squared error of the velocity: mu [M, 2, H], before and target [M, P, D]. `velocity`: the LocDiT, compiled
     or not.

@@ -29,7 +29,9 @@ from training.modules import build_net, hidden_states, load_packaged
 from training.store import STEP, packed, write
 
 BATCH = 128  # utterances of about the same length
-ROWS = 8192  # patches that are sampled together. Guidance doubles them, and a CUDA grid takes 65,535
+ROWS = (
+    8192  # patches that are sampled together. Guidance doubles them, and a CUDA grid takes 65,535
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,9 @@ def sample(net: VoxCPM2Net, schedule: EulerSchedule, batch: Batch, options: Samp
         cfg = torch.full((len(h),), options.cfg, device=h.device)
         steps = torch.full((len(h),), options.flow_steps, device=h.device)
         mu, count = net.conditions(h, r), evaluations(options.flow_steps) - skip
-        patches = euler_solve(dit, made, net.rope, mu, before, options.begin(true), cfg, steps, count)
+        patches = euler_solve(
+            dit, made, net.rope, mu, before, options.begin(true), cfg, steps, count
+        )
         found.append(patches.float())
     return torch.cat(found)
 
@@ -70,11 +74,16 @@ def in_batches(examples: Examples) -> Iterator[tuple[list[dict[str, Any]], Batch
     order = sorted(range(len(examples.rows)), key=lambda k: examples.rows[k]["frames"])
     for start in range(0, len(order), BATCH):
         group = order[start : start + BATCH]
-        yield [examples.rows[k] for k in group], examples.collate([examples.example([k], False) for k in group])
+        yield (
+            [examples.rows[k] for k in group],
+            examples.collate([examples.example([k], False) for k in group]),
+        )
 
 
 @torch.no_grad()
-def predict(net: VoxCPM2Net, examples: Examples, options: Sampling) -> tuple[Tensor, list[dict[str, Any]]]:
+def predict(
+    net: VoxCPM2Net, examples: Examples, options: Sampling
+) -> tuple[Tensor, list[dict[str, Any]]]:
     """int8 [latents, D] end to end, in steps of the store, and the index: id, voice, start and frames of each row."""
     device = examples.device
     schedule = net.feat_decoder.estimator.schedule()
@@ -82,7 +91,9 @@ def predict(net: VoxCPM2Net, examples: Examples, options: Sampling) -> tuple[Ten
     for rows, batch in in_batches(examples):
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             patches = sample(net, schedule, batch, options)
-        true = patches[batch.patch < batch.patch_len[batch.row] - TAIL]  # the silence after the end is not speech
+        true = patches[
+            batch.patch < batch.patch_len[batch.row] - TAIL
+        ]  # the silence after the end is not speech
         pieces.append(packed(true.flatten(0, 1)))
         for row in rows:
             frames = row["frames"] // examples.patch * examples.patch
@@ -103,7 +114,9 @@ def main() -> None:
     net = build_net(model)
     load_packaged(net, args.model)
     net.to(device).eval()
-    examples = Examples(args.sentences, args.latents, "train", model["patch_size"], config["lm"], device)
+    examples = Examples(
+        args.sentences, args.latents, "train", model["patch_size"], config["lm"], device
+    )
     flat, index = predict(net, examples, options)
     write(args.latents, "predicted", flat, index)
     some = flat[:: max(1, len(flat) // 100_000)].float() * STEP

@@ -45,7 +45,13 @@ def plan(sentences: Path, config: dict[str, Any]) -> list[Row]:
     draw.shuffle(held)
     pairs = [{**r, "voice": v} for r in held[: config["held_out"]] for v in names]
     shares = config["shares"].items()
-    rest = [{**r, "voice": v} for r in rows if not held_out(r["id"]) for v, share in shares if draw.random() < share]
+    rest = [
+        {**r, "voice": v}
+        for r in rows
+        if not held_out(r["id"])
+        for v, share in shares
+        if draw.random() < share
+    ]
     draw.shuffle(rest)
     return pairs + rest
 
@@ -67,11 +73,15 @@ def tokenized(phonemes: str, vocab: dict[str, int]) -> tuple[list[int], list[int
 
 def phoneme_ends(durations: np.ndarray, upto: list[int], cut: int) -> list[int]:
     """Milliseconds after sample `cut` at which each symbol ends. durations [tokens + 2] are in frames."""
-    ends = durations.cumsum()[: len(durations) - 1]  # of the silence before the sentence, and of each token
+    ends = durations.cumsum()[
+        : len(durations) - 1
+    ]  # of the silence before the sentence, and of each token
     return [int(ends[n]) * HOP * 1000 // RATE - cut * 1000 // RATE for n in upto]
 
 
-def batches(rows: list[Row], teacher: Teacher, styles: dict[str, Tensor], size: int) -> Iterator[list[Any]]:
+def batches(
+    rows: list[Row], teacher: Teacher, styles: dict[str, Tensor], size: int
+) -> Iterator[list[Any]]:
     """Rows with the first half of their synthesis, in batches of equal length."""
 
     def style(part: list[Row]) -> Tensor:
@@ -84,7 +94,9 @@ def batches(rows: list[Row], teacher: Teacher, styles: dict[str, Tensor], size: 
             pair
             for half in halves
             if half
-            for pair in zip(half, teacher.plan([r["tokens"] for r in half], style(half)), strict=True)
+            for pair in zip(
+                half, teacher.plan([r["tokens"] for r in half], style(half)), strict=True
+            )
         ]
         frames = torch.stack([p[2].sum() for _, p in planned]).tolist()
         order = sorted(range(len(planned)), key=lambda i: -frames[i])
@@ -99,10 +111,15 @@ def on_host(rows: list[Tensor]) -> list[np.ndarray]:
     return np.split(torch.cat(rows).cpu().numpy(), np.cumsum([len(r) for r in rows])[:-1])
 
 
-def write(folder: Path, worker: int, made: Iterator[list[Any]], config: dict[str, Any], stop: float) -> None:
+def write(
+    folder: Path, worker: int, made: Iterator[list[Any]], config: dict[str, Any], stop: float
+) -> None:
     """Append utterances to the worker's two files until the time is over."""
     started, seconds = time.monotonic(), 0.0
-    with (folder / f"w{worker:02d}.pcm").open("ab") as pcm, (folder / f"w{worker:02d}.jsonl").open("a") as index:
+    with (
+        (folder / f"w{worker:02d}.pcm").open("ab") as pcm,
+        (folder / f"w{worker:02d}.jsonl").open("a") as index,
+    ):
         offset = pcm.tell() // 2
         for batch in made:
             gains = config["teacher"]["voices"]
@@ -112,8 +129,15 @@ def write(folder: Path, worker: int, made: Iterator[list[Any]], config: dict[str
             for (row, _, _), wave, frames in zip(batch, waves, durations, strict=True):
                 kept, cut = trim(wave, config["trim"])
                 pcm.write(kept.astype("<i2").tobytes())
-                line = {"id": row["id"], "voice": row["voice"], "offset": offset, "samples": len(kept)}
-                lines.append(json.dumps(line | {"ends": phoneme_ends(frames, row["upto"], cut)}) + "\n")
+                line = {
+                    "id": row["id"],
+                    "voice": row["voice"],
+                    "offset": offset,
+                    "samples": len(kept),
+                }
+                lines.append(
+                    json.dumps(line | {"ends": phoneme_ends(frames, row["upto"], cut)}) + "\n"
+                )
                 offset += len(kept)
                 seconds += len(kept) / RATE
             pcm.flush()
@@ -121,7 +145,15 @@ def write(folder: Path, worker: int, made: Iterator[list[Any]], config: dict[str
             index.flush()
             if time.monotonic() > stop:
                 break
-    print(json.dumps({"worker": worker, "hours": seconds / 3600, "per_s": seconds / (time.monotonic() - started)}))
+    print(
+        json.dumps(
+            {
+                "worker": worker,
+                "hours": seconds / 3600,
+                "per_s": seconds / (time.monotonic() - started),
+            }
+        )
+    )
 
 
 def main() -> None:
@@ -130,7 +162,9 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=240)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--worker", default="0/1", help="k/n: every n-th utterance, from the k-th on")
+    parser.add_argument(
+        "--worker", default="0/1", help="k/n: every n-th utterance, from the k-th on"
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="fp16", choices=["fp32", "tf32", "fp16", "bf16"])
     args = parser.parse_args()

@@ -32,7 +32,10 @@ from training.tokenizer import SYMBOLS
 
 MOST_SYMBOLS = 400
 WINDOW = 6
-COMMON, RARE = 8_000, 20_000  # words of the base by how often they stand there, and words of the dictionary alone
+COMMON, RARE = (
+    8_000,
+    20_000,
+)  # words of the base by how often they stand there, and words of the dictionary alone
 CLASSES = {
     "digits": ("DIGITS", 6_000, (1, 45)),
     "letters": ("LETTERS", 4_500, (1, 45)),
@@ -67,7 +70,9 @@ class Overlap:
 
     def __call__(self, text: str) -> bool:
         words = spoken_words(text)
-        return tuple(words) in self._whole or any(window in self._windows for window in windows(words))
+        return tuple(words) in self._whole or any(
+            window in self._windows for window in windows(words)
+        )
 
 
 def spoken_words(text: str) -> list[str]:
@@ -83,13 +88,19 @@ def windows(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
 def evaluation_texts(folder: Path = Path(__file__).parent) -> list[str]:
     """Every sentence that is kept for evaluation. What stands behind a tab is not text."""
     files = [folder / "test_sentences.txt", *sorted((folder / "evaluation").glob("*.txt"))]
-    lines = (line.partition("\t")[0].strip() for f in files for line in f.read_text(encoding="utf-8").splitlines())
+    lines = (
+        line.partition("\t")[0].strip()
+        for f in files
+        for line in f.read_text(encoding="utf-8").splitlines()
+    )
     return [line for line in lines if line and not line.startswith("#")]
 
 
 def joinable(base: Iterable[dict[str, Any]]) -> list[str]:
     """Sentences of the base's training part that can stand inside another one, without their full stops."""
-    texts = (row["text"] for row in base if row["id"] < BASE_HELD_OUT and row["src"] in ("wn", "web"))
+    texts = (
+        row["text"] for row in base if row["id"] < BASE_HELD_OUT and row["src"] in ("wn", "web")
+    )
     return [t[:-1] for t in texts if 4 <= t.count(" ") + 1 <= 14 and _fits(t)]
 
 
@@ -97,9 +108,13 @@ def _fits(text: str) -> bool:
     return bool(_STARTERS.match(text) and _PLAIN.fullmatch(text) and not _UNFIT.search(text))
 
 
-def vocabulary(base: Iterable[dict[str, Any]], dictionary: Iterable[str], rng: random.Random) -> list[str]:
+def vocabulary(
+    base: Iterable[dict[str, Any]], dictionary: Iterable[str], rng: random.Random
+) -> list[str]:
     """Words of a dictionary: common ones by their count in the base twice, and rare ones once."""
-    known = {w for w in dictionary if w.isalpha() and w.islower() and w.isascii() and 2 < len(w) < 13}
+    known = {
+        w for w in dictionary if w.isalpha() and w.islower() and w.isascii() and 2 < len(w) < 13
+    }
     counts = Counter(w for row in base for w in _WORD.findall(row["text"].lower()) if w in known)
     common = [word for word, _ in counts.most_common(COMMON)]
     rare = sorted(known - set(common))
@@ -119,7 +134,11 @@ class Checker:
 
 
 def new_sentences(
-    base: Sequence[dict[str, Any]], dictionary: Iterable[str], counts: dict[str, int], check: Checker, seed: int
+    base: Sequence[dict[str, Any]],
+    dictionary: Iterable[str],
+    counts: dict[str, int],
+    check: Checker,
+    seed: int,
 ) -> list[dict[str, Any]]:
     """{id, text, phonemes, src} of as many new sentences of each class as `counts` says, in random order.
 
@@ -154,7 +173,9 @@ def main() -> None:
     parser.add_argument("--base", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=21)
-    parser.add_argument("--scale", type=float, default=1.0, help="of the number of sentences of every class")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="of the number of sentences of every class"
+    )
     args = parser.parse_args()
     lines = args.base.read_text(encoding="utf-8").splitlines()
     base = [json.loads(line) for line in lines]
@@ -162,7 +183,10 @@ def main() -> None:
     check = Checker(EnglishPhonemes(), Overlap(evaluation_texts()))
     rows = new_sentences(base, NanoG2P().lexicon.golds, counts, check, args.seed)
     part = args.out.with_name(args.out.name + ".part")
-    part.write_text("\n".join(lines + [json.dumps(r, ensure_ascii=False) for r in rows]) + "\n", encoding="utf-8")
+    part.write_text(
+        "\n".join(lines + [json.dumps(r, ensure_ascii=False) for r in rows]) + "\n",
+        encoding="utf-8",
+    )
     os.replace(part, args.out)
     for src, count in counts.items():
         symbols = sum(len(r["phonemes"]) for r in rows if r["src"] == src)

@@ -12,7 +12,10 @@ from tokenizers import AddedToken, Regex, Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 
-SYMBOLS = " .,!?;:—…\"“”()'-" + "AIOQTWYabcdefghijklmnopqrstuvwxyzæçðøŋœɐɑɒɔɕəɚɛɜɟɡɣɪɬɯɲɹɾʁʃʊʌʒʔʤʧʰʲˈˌːθᵊᵻβχ"
+SYMBOLS = (
+    " .,!?;:—…\"“”()'-"
+    + "AIOQTWYabcdefghijklmnopqrstuvwxyzæçðøŋœɐɑɒɔɕəɚɛɜɟɡɣɪɬɯɲɹɾʁʃʊʌʒʔʤʧʰʲˈˌːθᵊᵻβχ"
+)
 SPECIALS = {
     "<unk>": 0,
     "<s>": 1,

@@ -46,7 +46,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         seen, n = F.pad(x, (0, 0, (KERNEL - 1) * self.dilation, 0)), x.shape[1]
-        y = self.taps[KERNEL] + sum(seen[:, k * self.dilation :][:, :n] * self.taps[k] for k in range(KERNEL))
+        y = self.taps[KERNEL] + sum(
+            seen[:, k * self.dilation :][:, :n] * self.taps[k] for k in range(KERNEL)
+        )
         return x + self.fall(F.relu(self.rise(F.layer_norm(y, (WIDTH,)))))
 
 
@@ -81,14 +83,19 @@ def export(net: Net, silence: Tensor) -> dict[str, Tensor]:
     for i, block in enumerate(net.blocks):
         out[f"blocks.{i}.taps"] = block.taps
         for name, layer in (("rise", block.rise), ("fall", block.fall)):
-            out |= {f"blocks.{i}.{name}.weight": layer.weight.T, f"blocks.{i}.{name}.bias": layer.bias}
+            out |= {
+                f"blocks.{i}.{name}.weight": layer.weight.T,
+                f"blocks.{i}.{name}.bias": layer.bias,
+            }
     return {name: value.detach().half().contiguous() for name, value in out.items()}
 
 
 def labels(samples: np.ndarray, phonemes: str, ends: list[int], frames: int) -> np.ndarray:
     """The class of each frame of an utterance: float32 samples [n] at 24 kHz, the milliseconds at which signs end."""
     window = SPOKEN // 100
-    level = 20 * np.log10(np.abs(samples[: len(samples) // window * window]).reshape(-1, window).max(1) + 1e-5)
+    level = 20 * np.log10(
+        np.abs(samples[: len(samples) // window * window]).reshape(-1, window).max(1) + 1e-5
+    )
     loud = np.flatnonzero(level > level.max() - QUIET) / 100
     found = np.full(frames, GAP, dtype=np.int64)
     at, spoken = float(loud[0]), GAP
@@ -123,7 +130,9 @@ def through_mp3(samples: np.ndarray, rate: int, bit_rate: int) -> np.ndarray:
     decoded = np.concatenate(parts)
     if decoded.dtype == np.int16:
         decoded = decoded / 32768
-    return np.pad(decoded.astype(np.float32), (0, max(0, len(samples) - len(decoded))))[: len(samples)]
+    return np.pad(decoded.astype(np.float32), (0, max(0, len(samples) - len(decoded))))[
+        : len(samples)
+    ]
 
 
 def through_telephone(samples: np.ndarray, rate: int) -> np.ndarray:
@@ -142,11 +151,15 @@ def noise(count: int, draw: np.random.Generator) -> np.ndarray:
 def room(samples: np.ndarray, draw: np.random.Generator) -> np.ndarray:
     """Samples with a decaying echo of 0.1 to 0.4 s."""
     decay = draw.uniform(0.1, 0.4)
-    tail = draw.standard_normal(int(decay * RATE)) * np.exp(-6.9 * np.arange(int(decay * RATE)) / (decay * RATE))
+    tail = draw.standard_normal(int(decay * RATE)) * np.exp(
+        -6.9 * np.arange(int(decay * RATE)) / (decay * RATE)
+    )
     tail *= draw.uniform(0.02, 0.12)
     tail[0] = 1.0
     size = 1 << (len(samples) + len(tail)).bit_length()
-    return np.fft.irfft(np.fft.rfft(samples, size) * np.fft.rfft(tail, size), size)[: len(samples)].astype(np.float32)
+    return np.fft.irfft(np.fft.rfft(samples, size) * np.fft.rfft(tail, size), size)[
+        : len(samples)
+    ].astype(np.float32)
 
 
 def variant(samples: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, float]:
@@ -169,49 +182,77 @@ def frames_of(wave: np.ndarray) -> np.ndarray:
     return LogMel().finish(wave)
 
 
-def prepare(folder: Path, phonemes: dict[int, str], variants: int, cache: Path) -> list[tuple[np.ndarray, np.ndarray]]:
+def prepare(
+    folder: Path, phonemes: dict[int, str], variants: int, cache: Path
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """Features float16 and labels of the utterances of a folder that are not held out, each with its variants."""
     found: list[tuple[np.ndarray, np.ndarray]] = []
     for index in sorted(folder.glob("*.jsonl")):
         pcm = np.memmap(index.with_suffix(".pcm"), dtype="<i2", mode="r")
         rows = [json.loads(line) for line in index.read_text().splitlines()]
-        for at in range(0, len(rows) // 50 * 50, 50):  # of a folder that is still being filled, whole parts
+        for at in range(
+            0, len(rows) // 50 * 50, 50
+        ):  # of a folder that is still being filled, whole parts
             file = cache / f"{folder.name}-{index.stem}-{at}-{variants}.npz"
             if not file.exists():
                 part = [r for r in rows[at : at + 50] if not held_out(r["id"])]
                 _write(file, part, pcm, phonemes, variants)
             kept = np.load(file)
             cuts = np.cumsum(kept["sizes"])[:-1]
-            found += zip(np.split(kept["frames"], cuts), np.split(kept["labels"], cuts), strict=True)
+            found += zip(
+                np.split(kept["frames"], cuts), np.split(kept["labels"], cuts), strict=True
+            )
     return found
 
 
-def _write(file: Path, rows: list[Any], pcm: np.ndarray, phonemes: dict[int, str], variants: int) -> None:
+def _write(
+    file: Path, rows: list[Any], pcm: np.ndarray, phonemes: dict[int, str], variants: int
+) -> None:
     draw, frames, kinds = np.random.default_rng([len(file.stem), *file.stem.encode()]), [], []
     for row in rows:
         samples = pcm[row["offset"] : row["offset"] + row["samples"]].astype(np.float32) / 32768
         signs = phonemes[row["id"]]
-        made = [(soxr.resample(samples, SPOKEN, RATE), 1.0), *(variant(samples, draw) for _ in range(variants))]
+        made = [
+            (soxr.resample(samples, SPOKEN, RATE), 1.0),
+            *(variant(samples, draw) for _ in range(variants)),
+        ]
         for wave, speed in made:
             gain = 10 ** (draw.uniform(-14, 8) / 20)
-            frames.append(frames_of(np.clip(wave * gain, -1, 1) + 1e-4 * noise(len(wave), draw)).astype(np.float16))
+            frames.append(
+                frames_of(np.clip(wave * gain, -1, 1) + 1e-4 * noise(len(wave), draw)).astype(
+                    np.float16
+                )
+            )
             plain = labels(samples, signs, row["ends"], len(frames[-1]) * 2)
             at = ((np.arange(len(frames[-1])) + 0.5) * speed).astype(int)
-            kinds.append(np.where(at < len(plain), plain[np.minimum(at, len(plain) - 1)], GAP).astype(np.int64))
+            kinds.append(
+                np.where(at < len(plain), plain[np.minimum(at, len(plain) - 1)], GAP).astype(
+                    np.int64
+                )
+            )
     sizes = np.array([len(f) for f in frames])
     part = file.with_suffix(".part.npz")
-    np.savez(part, frames=np.concatenate(frames), labels=np.concatenate(kinds).astype(np.uint8), sizes=sizes)
+    np.savez(
+        part,
+        frames=np.concatenate(frames),
+        labels=np.concatenate(kinds).astype(np.uint8),
+        sizes=sizes,
+    )
     part.rename(file)
 
 
 class Batches:
     """Utterances of about the same length together, in another order each time."""
 
-    def __init__(self, data: list[tuple[np.ndarray, np.ndarray]], silence: np.ndarray, size: int) -> None:
+    def __init__(
+        self, data: list[tuple[np.ndarray, np.ndarray]], silence: np.ndarray, size: int
+    ) -> None:
         self.data, self.silence, self.size = data, silence, size
 
     def epoch(self, draw: random.Random) -> list[list[int]]:
-        order = sorted(range(len(self.data)), key=lambda i: len(self.data[i][1]) * draw.uniform(0.9, 1.1))
+        order = sorted(
+            range(len(self.data)), key=lambda i: len(self.data[i][1]) * draw.uniform(0.9, 1.1)
+        )
         batches = [order[i : i + self.size] for i in range(0, len(order), self.size)]
         draw.shuffle(batches)
         return batches
@@ -248,7 +289,9 @@ def train(batches: Batches, checked: Batches, work: Path, seconds: float, rate: 
             for group in optimizer.param_groups:
                 group["lr"] = rate * min(1.0, (step + 1) / 200) * (1 - 0.97 * share)
             x, y = batches.tensors(batch)
-            loss = F.cross_entropy(net(x).flatten(0, 1), y.flatten(), ignore_index=UNKNOWN, label_smoothing=0.02)
+            loss = F.cross_entropy(
+                net(x).flatten(0, 1), y.flatten(), ignore_index=UNKNOWN, label_smoothing=0.02
+            )
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             nn.utils.clip_grad_norm_(net.parameters(), 1.0)
@@ -262,15 +305,24 @@ def train(batches: Batches, checked: Batches, work: Path, seconds: float, rate: 
             if over or watch.elapsed - saved > CHECKPOINT:
                 saved = watch.elapsed
                 state = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "mean": mean}
-                torch.save({**state, "step": step, "elapsed": watch.elapsed}, file.with_suffix(".part"))
+                torch.save(
+                    {**state, "step": step, "elapsed": watch.elapsed}, file.with_suffix(".part")
+                )
                 file.with_suffix(".part").rename(file)
                 shadow = Net(net.mean, net.deviation)
                 for to, value in zip(shadow.parameters(), mean, strict=True):
                     to.data.copy_(value)
-                save_file(export(shadow, torch.from_numpy(batches.silence)), work / "english.safetensors")
+                save_file(
+                    export(shadow, torch.from_numpy(batches.silence)), work / "english.safetensors"
+                )
                 print(
                     json.dumps(
-                        {"step": step, "s": round(watch.elapsed), "loss": round(loss_mean, 4), **check(shadow, checked)}
+                        {
+                            "step": step,
+                            "s": round(watch.elapsed),
+                            "loss": round(loss_mean, 4),
+                            **check(shadow, checked),
+                        }
                     ),
                     flush=True,
                 )
@@ -292,7 +344,9 @@ def check(net: Net, batches: Batches) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--speech", type=Path, nargs="+", required=True)
     for name in ("sentences", "work"):
         parser.add_argument(f"--{name}", type=Path, required=True)
@@ -305,14 +359,24 @@ def main() -> None:
     cache.mkdir(parents=True, exist_ok=True)
     rows = map(json.loads, args.sentences.read_text(encoding="utf-8").splitlines())
     phonemes = {r["id"]: r["phonemes"].strip() for r in rows}
-    data = [pair for folder in args.speech for pair in prepare(folder, phonemes, args.variants, cache)]
+    data = [
+        pair for folder in args.speech for pair in prepare(folder, phonemes, args.variants, cache)
+    ]
     silence = frames_of(np.zeros(RATE, np.float32))[10]
     random.Random(0).shuffle(data)
     kept = max(8, len(data) // 50)
-    print(json.dumps({"utterances": len(data), "hours": sum(len(k) for _, k in data) * FRAME_SECONDS / 3600}))
+    print(
+        json.dumps(
+            {"utterances": len(data), "hours": sum(len(k) for _, k in data) * FRAME_SECONDS / 3600}
+        )
+    )
     torch.manual_seed(0)
     train(
-        Batches(data[kept:], silence, args.batch), Batches(data[:kept], silence, 16), args.work, args.seconds, args.rate
+        Batches(data[kept:], silence, args.batch),
+        Batches(data[:kept], silence, 16),
+        args.work,
+        args.seconds,
+        args.rate,
     )
 
 

@@ -63,7 +63,9 @@ def losses_of(
     pointer = Pointer(c["pointer_layers"], c["pointer_heads"])
     h, r, before = hidden_states(net, batch, noise, pointer.attend)
     target = batch.patches[batch.row, batch.patch]
-    flow = flow_loss(net, velocity, torch.stack(net.conditions(h, r), dim=-2), before, target, c["draws"], drop)
+    flow = flow_loss(
+        net, velocity, torch.stack(net.conditions(h, r), dim=-2), before, target, c["draws"], drop
+    )
     logits = net.stop_head(F.silu(net.stop_proj(h))).float()
     stop = F.cross_entropy(logits, batch.last)
     wrong = (logits.argmax(-1) != batch.last).float().mean()
@@ -73,7 +75,9 @@ def losses_of(
 
 
 class Trainer:
-    def __init__(self, config: dict[str, Any], device: torch.device, start: Path | None = None) -> None:
+    def __init__(
+        self, config: dict[str, Any], device: torch.device, start: Path | None = None
+    ) -> None:
         """start: the package whose weights it begins with."""
         self.c, self.device = config["lm"], device
         lm = config["model"]["lm_config"]
@@ -81,14 +85,19 @@ class Trainer:
         if start:
             load_packaged(self.net, start)
         self.net.to(device)
-        self.speller = Speller(lm["hidden_size"], lm["vocab_size"], config["model"]["patch_size"]).to(device)
+        self.speller = Speller(
+            lm["hidden_size"], lm["vocab_size"], config["model"]["patch_size"]
+        ).to(device)
         self.average = Average(self.net, self.c["ema"])
         add_dropout(self.net, self.c["dropout"])
         self.trained = [*self.net.parameters(), *self.speller.parameters()]
         matrices = [p for p in self.trained if p.ndim > 1]
         vectors = [p for p in self.trained if p.ndim <= 1]
         self.opt = torch.optim.AdamW(
-            [{"params": matrices, "weight_decay": self.c["weight_decay"]}, {"params": vectors, "weight_decay": 0.0}],
+            [
+                {"params": matrices, "weight_decay": self.c["weight_decay"]},
+                {"params": vectors, "weight_decay": 0.0},
+            ],
             self.c["lr"],
             (0.9, 0.98),
             fused=device.type == "cuda",
@@ -121,7 +130,12 @@ class Trainer:
         self.average.count, self.step = state["count"], state["step"]
 
     def autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda", cache_enabled=False)
+        return torch.autocast(
+            self.device.type,
+            torch.bfloat16,
+            enabled=self.device.type == "cuda",
+            cache_enabled=False,
+        )
 
     def gradients(self, batch: Batch) -> dict[str, Tensor]:
         """Losses of a batch, whose gradients replace what `.grad` held."""
@@ -129,7 +143,13 @@ class Trainer:
         torch._foreach_zero_([p.grad for p in self.trained if p.grad is not None])
         with self.autocast():
             losses = losses_of(
-                self.net, self.velocity, self.speller, batch, c, c["feedback_noise"], c["condition_dropout"]
+                self.net,
+                self.velocity,
+                self.speller,
+                batch,
+                c,
+                c["feedback_noise"],
+                c["condition_dropout"],
             )
         weighted = ("stop", "spelling", "pointer")
         total = losses["flow"] + sum(c[f"{name}_weight"] * losses[name] for name in weighted)
@@ -149,10 +169,15 @@ class Trainer:
     @torch.no_grad()
     def held_out(self, batch: Batch) -> dict[str, float]:
         """Losses of the averaged weights on held-out sentences, with the same noise every time."""
-        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []), self.autocast():
+        with (
+            torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []),
+            self.autocast(),
+        ):
             torch.manual_seed(0)
             net = self.average.module
-            losses = losses_of(net, net.feat_decoder.estimator, self.speller, batch, self.c, 0.1, 0.0)
+            losses = losses_of(
+                net, net.feat_decoder.estimator, self.speller, batch, self.c, 0.1, 0.0
+            )
         return {f"held_out_{k}": v for k, v in as_floats(losses).items()}
 
 
@@ -161,10 +186,16 @@ def main() -> None:
     for name in ("latents", "sentences", "work"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--limit", type=float, default=570, help="seconds of this call")
-    parser.add_argument("--seconds", type=float, help="of training in all, instead of the configured ones")
+    parser.add_argument(
+        "--seconds", type=float, help="of training in all, instead of the configured ones"
+    )
     parser.add_argument("--start", type=Path, help="package whose language models are trained on")
-    parser.add_argument("--seed", type=int, default=0, help="of the order of examples and of all noise")
-    parser.add_argument("--positions", type=int, help="instead of the configured batch_frames (dry runs)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the order of examples and of all noise"
+    )
+    parser.add_argument(
+        "--positions", type=int, help="instead of the configured batch_frames (dry runs)"
+    )
     args = parser.parse_args()
     config = load_config()
     c, patch, device = config["lm"], config["model"]["patch_size"], pick_device()
@@ -199,7 +230,12 @@ def main() -> None:
             saved = now
             save(path, {**trainer.state(), "elapsed": watch.elapsed})
     save(path, {**trainer.state(), "elapsed": watch.elapsed})
-    log(step=trainer.step, s=watch.elapsed, **trainer.held_out(check), done=watch.elapsed >= c["seconds"])
+    log(
+        step=trainer.step,
+        s=watch.elapsed,
+        **trainer.held_out(check),
+        done=watch.elapsed >= c["seconds"],
+    )
 
 
 if __name__ == "__main__":

@@ -41,7 +41,14 @@ from training.common import (
 from training.crops import Crops, PredictedCrops, draw
 from training.data import RATE, Speech
 from training.discriminators import Discriminators
-from training.losses import SpectralLoss, balanced, discriminator_loss, feature_loss, generator_loss, latent_loss
+from training.losses import (
+    SpectralLoss,
+    balanced,
+    discriminator_loss,
+    feature_loss,
+    generator_loss,
+    latent_loss,
+)
 from training.modules import build_vae, reconstruct
 from training.sentences import held_out
 from training.speed import accelerate
@@ -51,7 +58,12 @@ class Trainer:
     """Everything with state; `state()` and `load()` carry it over a restart."""
 
     def __init__(
-        self, model: dict[str, Any], config: dict[str, Any], device: torch.device, start: Path | None, polish: bool
+        self,
+        model: dict[str, Any],
+        config: dict[str, Any],
+        device: torch.device,
+        start: Path | None,
+        polish: bool,
     ) -> None:
         """start: the finished VAE that it goes on from. polish: only its decoder is trained."""
         self.c = config
@@ -62,11 +74,15 @@ class Trainer:
             self.vae.load_state_dict(averaged(start, device))
             self.vae.encoder.requires_grad_(not polish)
             if start.suffix != ".safetensors":
-                self.judges.load_state_dict(torch.load(start, map_location=device, weights_only=True)["judges"])
+                self.judges.load_state_dict(
+                    torch.load(start, map_location=device, weights_only=True)["judges"]
+                )
         self.average = Average(self.vae, self.c["ema"])
         self.spectral = SpectralLoss(RATE).to(device)
         self.trained = [p for p in self.vae.parameters() if p.requires_grad]
-        finished = start is not None and not polish  # a decoder that only loses by reconstruction alone
+        finished = (
+            start is not None and not polish
+        )  # a decoder that only loses by reconstruction alone
         self.reconstructing = list(self.vae.encoder.parameters()) if finished else self.trained
         self.judging = list(self.judges.parameters())
         self.opt_g, self.opt_d = (self._optimizer(p) for p in (self.trained, self.judging))
@@ -76,7 +92,9 @@ class Trainer:
     def _optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         cuda, lr = self.device.type == "cuda", torch.zeros((), device=self.device)
         betas = tuple(self.c["betas"])
-        return torch.optim.AdamW(parameters, lr, betas, weight_decay=0.0, fused=cuda, capturable=cuda)
+        return torch.optim.AdamW(
+            parameters, lr, betas, weight_decay=0.0, fused=cuda, capturable=cuda
+        )
 
     def state(self) -> dict[str, Any]:
         parts = ("vae", "judges", "opt_g", "opt_d")
@@ -92,10 +110,19 @@ class Trainer:
         for name in ("vae", "judges", "opt_g", "opt_d"):
             getattr(self, name).load_state_dict(state[name])
         self.average.module.load_state_dict(state["average"])
-        self.average.count, self.step, self.judged_steps = state["count"], state["step"], state["judged_steps"]
+        self.average.count, self.step, self.judged_steps = (
+            state["count"],
+            state["step"],
+            state["judged_steps"],
+        )
 
     def autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda", cache_enabled=False)
+        return torch.autocast(
+            self.device.type,
+            torch.bfloat16,
+            enabled=self.device.type == "cuda",
+            cache_enabled=False,
+        )
 
     def train_step(self, crops: Crops, progress: float) -> Losses:
         """One update of all networks."""
@@ -103,7 +130,9 @@ class Trainer:
         warm = min(1.0, ((self.judged_steps if crops.adversary else self.step) + 1) / c["warmup"])
         rate = cosine(progress, c["floor"])
         set_lr(self.opt_g, warm * rate * (c["adversary_lr"] if crops.adversary else c["lr"]))
-        set_lr(self.opt_d, rate * c["adversary_lr"])  # new discriminators learn while the decoder hardly moves
+        set_lr(
+            self.opt_d, rate * c["adversary_lr"]
+        )  # new discriminators learn while the decoder hardly moves
         losses = self.captured(crops)
         self.average.update(self.vae)
         self.step, self.judged_steps = self.step + 1, self.judged_steps + crops.adversary
@@ -115,11 +144,15 @@ class Trainer:
         self.opt_g.zero_grad(set_to_none=True)
         with self.autocast():
             y, mu = reconstruct(self.vae, x[: crops.own], c["noise"])
-            y = torch.cat((y, *(self.vae.decoder(z, None)[..., -x.shape[-1] :] for z in crops.given)))
+            y = torch.cat(
+                (y, *(self.vae.decoder(z, None)[..., -x.shape[-1] :] for z in crops.given))
+            )
         shown = y.detach().float().requires_grad_(True)
         mel, stft = self.spectral(x, shown)
         losses = {"mel": mel, "stft": stft, "latent": latent_loss(mu)}
-        wanted = {k: torch.autograd.grad(losses[k], shown, retain_graph=True)[0] for k in ("mel", "stft")}
+        wanted = {
+            k: torch.autograd.grad(losses[k], shown, retain_graph=True)[0] for k in ("mel", "stft")
+        }
         if crops.adversary:
             wanted["judges"], found = self._judge(x, shown)
             losses.update(found)
@@ -153,7 +186,9 @@ class Trainer:
         return wanted, {"judges": loss, "fooling": fooling, "feature": feature}
 
 
-def bench(trainer: Trainer, speech: Speech, predicted: PredictedCrops | None, steps: int, log: Log) -> None:
+def bench(
+    trainer: Trainer, speech: Speech, predicted: PredictedCrops | None, steps: int, log: Log
+) -> None:
     """Time both kinds of step."""
     for adversary in (False, True):
         for k in range(steps + 3):
@@ -166,7 +201,12 @@ def bench(trainer: Trainer, speech: Speech, predicted: PredictedCrops | None, st
 
 
 def train(
-    trainer: Trainer, speech: Speech, predicted: PredictedCrops | None, watch: Stopwatch, path: Path, log: Log
+    trainer: Trainer,
+    speech: Speech,
+    predicted: PredictedCrops | None,
+    watch: Stopwatch,
+    path: Path,
+    log: Log,
 ) -> None:
     """Until the time is over, from the checkpoint at `path` if there is one."""
     c = trainer.c
@@ -195,14 +235,27 @@ def main() -> None:
     parser.add_argument("--speech", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--limit", type=float, default=560, help="seconds of this call")
-    parser.add_argument("--seconds", type=float, help="of training in all, instead of the configured ones")
+    parser.add_argument(
+        "--seconds", type=float, help="of training in all, instead of the configured ones"
+    )
     parser.add_argument("--start", type=Path, help="finished VAE that is trained further")
     parser.add_argument("--polish", type=Path, help="finished VAE whose decoder is trained further")
-    parser.add_argument("--predicted", type=Path, help="with --polish: folder of latents, training.predicted's too")
-    parser.add_argument("--noise", type=float, help="largest on latents, instead of the configured one")
-    parser.add_argument("--hours", type=float, default=0.02, help="of speech that must be there before it begins")
+    parser.add_argument(
+        "--predicted", type=Path, help="with --polish: folder of latents, training.predicted's too"
+    )
+    parser.add_argument(
+        "--noise", type=float, help="largest on latents, instead of the configured one"
+    )
+    parser.add_argument(
+        "--hours", type=float, default=0.02, help="of speech that must be there before it begins"
+    )
     parser.add_argument("--bench", type=int, default=0, help="only time this many steps")
-    parser.add_argument("--fused", type=int, default=1, help="0 eager, 1 fused snakes, 2 also depthwise convolutions")
+    parser.add_argument(
+        "--fused",
+        type=int,
+        default=1,
+        help="0 eager, 1 fused snakes, 2 also depthwise convolutions",
+    )
     parser.add_argument("--captured", type=int, default=1, help="0 runs every step eagerly")
     parser.add_argument("--batch", type=int, help="instead of the configured one (dry runs)")
     args = parser.parse_args()
@@ -219,7 +272,9 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = True
     name = "polish" if args.polish else "vae"
     log = Log(args.work / f"{name}.log")
-    trainer = Trainer(config["model"], c, device, args.polish or args.start, args.polish is not None)
+    trainer = Trainer(
+        config["model"], c, device, args.polish or args.start, args.polish is not None
+    )
     trainer.captured.cuda &= bool(args.captured)
     if args.fused and device.type == "cuda":
         accelerate(trainer.vae, args.fused > 1)
@@ -231,7 +286,11 @@ def main() -> None:
     sizes = {"vae": parameter_count(trainer.vae), "judges": parameter_count(trainer.judges)}
     log(device=str(device), **sizes, hours=speech.hours)
     hop = trainer.vae.config.hop
-    predicted = PredictedCrops(speech, args.predicted, int(c["crop"] * RATE) // hop, hop) if args.predicted else None
+    predicted = (
+        PredictedCrops(speech, args.predicted, int(c["crop"] * RATE) // hop, hop)
+        if args.predicted
+        else None
+    )
     if args.bench:
         bench(trainer, speech, predicted, args.bench, log)
         return

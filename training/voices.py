@@ -27,7 +27,9 @@ def chosen(speech: Speech, voice: str, picks: dict[str, int], samples: int) -> K
     """The utterance that is the voice's reference."""
     if voice in picks:
         return (picks[voice], voice)
-    return next(k for k, (start, end) in speech.spans.items() if k[1] == voice and end - start >= samples)
+    return next(
+        k for k, (start, end) in speech.spans.items() if k[1] == voice and end - start >= samples
+    )
 
 
 def main() -> None:

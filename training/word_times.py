@@ -70,17 +70,21 @@ class Utterance:
         """Where the last 10 ms between two times end that are not `QUIET` dB below the loudest."""
         window = RATE // 100
         level = 20 * np.log10(
-            np.abs(self.samples[: len(self.samples) // window * window]).reshape(-1, window).max(1) + 1e-5
+            np.abs(self.samples[: len(self.samples) // window * window]).reshape(-1, window).max(1)
+            + 1e-5
         )
         first = int(start * 100)
         loud = np.flatnonzero(level[first : int(np.ceil(end * 100))] > level.max() - QUIET)
         return (first + loud[-1] + 1) / 100 if len(loud) else end
 
 
-def utterances(folder: Path, sentences: Path, voices: dict[str, str], count: int) -> Iterator[Utterance]:
+def utterances(
+    folder: Path, sentences: Path, voices: dict[str, str], count: int
+) -> Iterator[Utterance]:
     """The first of a folder."""
     texts = {
-        r["id"]: r["phonemes"].strip() for r in map(json.loads, sentences.read_text(encoding="utf-8").splitlines())
+        r["id"]: r["phonemes"].strip()
+        for r in map(json.loads, sentences.read_text(encoding="utf-8").splitlines())
     }
     for index in sorted(folder.glob("*.jsonl")):
         pcm = np.memmap(index.with_suffix(".pcm"), dtype="<i2", mode="r")
@@ -88,9 +92,13 @@ def utterances(folder: Path, sentences: Path, voices: dict[str, str], count: int
             if count == 0:
                 return
             if len(row["ends"]) == len(texts[row["id"]]):
-                samples = pcm[row["offset"] : row["offset"] + row["samples"]].astype(np.float32) / 32768
+                samples = (
+                    pcm[row["offset"] : row["offset"] + row["samples"]].astype(np.float32) / 32768
+                )
                 teacher = row.get("voice", "")
-                yield Utterance(samples, texts[row["id"]], row["ends"], voices.get(teacher), teacher)
+                yield Utterance(
+                    samples, texts[row["id"]], row["ends"], voices.get(teacher), teacher
+                )
                 count -= 1
 
 
@@ -144,7 +152,9 @@ def measure(forced: Forced, spoken: list[Utterance]) -> dict[str, Any]:
         words = tuple(w for w in words if w)
         borders = said.borders(words)
         for lag, errors in found.items():
-            spans = np.array(word_spans(attended, words, spec.hop / spec.sample_rate, lag), dtype=float)
+            spans = np.array(
+                word_spans(attended, words, spec.hop / spec.sample_rate, lag), dtype=float
+            )
             errors.append(spans[:, [0, 1, 1]] - borders)
     plainly, own = (np.concatenate(found[lag]) for lag in (0.0, spec.alignment.lag))
     return {
@@ -172,7 +182,10 @@ def measure_aligner(spoken: list[Utterance], through: str) -> dict[str, Any]:
     seconds = worked = 0.0
     for said in spoken:
         words = tuple(w for w in Trace.of(said.phonemes).places(is_sound) if w)
-        sounds = [[kind for sign in said.phonemes[w.start : w.stop] if (kind := class_of(sign))] for w in words]
+        sounds = [
+            [kind for sign in said.phonemes[w.start : w.stop] if (kind := class_of(sign))]
+            for w in words
+        ]
         samples, rate = THROUGH[through](said.samples)
         began = time.thread_time()
         alignment, step = EnglishAlignment(rate), int(CHUNK * rate)
@@ -201,7 +214,9 @@ def measure_heads(texts: Path) -> dict[str, Any]:
     with stentor.TTS(device="cpu", max_num_seqs=1) as tts:
         for i, text in enumerate(texts.read_text(encoding="utf-8").splitlines()):
             voice = tts.voices[i % len(tts.voices)]
-            speech = tts.generate(text, voice=voice, seed=1, retries=1, split_granularity="none", word_timestamps=True)
+            speech = tts.generate(
+                text, voice=voice, seed=1, retries=1, split_granularity="none", word_timestamps=True
+            )
             alignment = EnglishAlignment(speech.sample_rate)
             alignment.add(speech.samples)
             spans = [span for span in alignment.spans(text.split()) if span is not None]
@@ -211,10 +226,14 @@ def measure_heads(texts: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     measured = parser.add_mutually_exclusive_group(required=True)
     measured.add_argument("--model", type=Path)
-    measured.add_argument("--aligner", nargs="+", choices=THROUGH, metavar="THROUGH", help=", ".join(THROUGH))
+    measured.add_argument(
+        "--aligner", nargs="+", choices=THROUGH, metavar="THROUGH", help=", ".join(THROUGH)
+    )
     measured.add_argument("--heads", type=Path, metavar="TEXTS")
     for name in ("speech", "sentences"):
         parser.add_argument(f"--{name}", type=Path)

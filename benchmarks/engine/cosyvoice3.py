@@ -23,7 +23,9 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 from benchmarks.engine.step import TEXT, Bench
 from benchmarks.timing import machine_speed, milliseconds
 from stentor.config import Policy
@@ -32,7 +34,12 @@ from stentor.engine.running.cuda_graphs import CudaGraphRunner
 from stentor.layers.types import NO_END, CodecCall, CodecPageTable
 
 ROWS, KEPT = (1, 4, 16, 32, 64), 10
-FLOW_FLOP, VOCODER_FLOP, FLOW_BYTES, VOCODER_BYTES = 378e9, 33.7e9, 3.78e9, 41.6e6  # of a cell, or of one call
+FLOW_FLOP, VOCODER_FLOP, FLOW_BYTES, VOCODER_BYTES = (
+    378e9,
+    33.7e9,
+    3.78e9,
+    41.6e6,
+)  # of a cell, or of one call
 WHOLE = 350  # codes of a whole call, a prompt of 100 among them
 SECONDS = 10
 
@@ -101,7 +108,10 @@ class Streams(Bench):
         eager = tts.engine.eager_calls
         for _ in range(4):
             started = time.perf_counter()
-            reqs = [tts.request(f"{i}. {TEXT if self.cuda else ''}", seed=i, **options) for i in range(count)]
+            reqs = [
+                tts.request(f"{i}. {TEXT if self.cuda else ''}", seed=i, **options)
+                for i in range(count)
+            ]
             heard = asyncio.run(self.hear_all(reqs, streaming))
             wall = time.perf_counter() - started
             firsts = sorted(1e3 * (h[0] - started) for h in heard)
@@ -133,7 +143,9 @@ class Streams(Bench):
         found: dict[str, Any] = {}
         for rows in ROWS if self.cuda else (1,):
             for name, run in self.calls(rows).items():
-                found[f"{name} {rows}"] = self.timed(run, profiled=rows in (1, 16, 32, 64) and name != "vocoder")
+                found[f"{name} {rows}"] = self.timed(
+                    run, profiled=rows in (1, 16, 32, 64) and name != "vocoder"
+                )
         for rows in ROWS:
             found[f"floor flow {rows}"] = floor(rows, FLOW_FLOP, FLOW_BYTES)
             found[f"floor vocoder {rows}"] = floor(rows, VOCODER_FLOP, VOCODER_BYTES)
@@ -143,7 +155,11 @@ class Streams(Bench):
 
     def calls(self, rows: int) -> dict[str, Callable[[], object]]:
         """The flow of a cell, the vocoder of a cell, and the whole codec call, of so many rows."""
-        codec, runner, where = self.tts._model.codec, self.tts.engine.codec, self.runner.device.torch
+        codec, runner, where = (
+            self.tts._model.codec,
+            self.tts.engine.codec,
+            self.runner.device.torch,
+        )
         kept, cells = min(KEPT, self.window - 2), codec.timing.chunk_pages
         state = CodecStateTable(codec.columns, rows, where).columns
         state["prompt_count"].fill_(100)
@@ -169,7 +185,9 @@ class Streams(Bench):
         at = torch.full((1,), -25, device=where)
         frames = torch.zeros(1, count, 1, dtype=torch.int64, device=where)
         pages = CodecPageTable({}, torch.zeros(1, 0, dtype=torch.int64, device=where), at)
-        return codec.decode(frames, state, CodecCall(at, torch.full_like(at, count - 25), pages, whole=True))
+        return codec.decode(
+            frames, state, CodecCall(at, torch.full_like(at, count - 25), pages, whole=True)
+        )
 
     def timed(self, run: Callable[[], object], profiled: bool) -> dict[str, Any]:
         """Milliseconds eagerly, on the host until it is launched, and captured. Kernels of a captured call."""
@@ -200,14 +218,22 @@ class Streams(Bench):
             self.runner.device.synchronize()
         rows = [(e.key[:90], e.count, e.self_device_time_total) for e in p.key_averages()]
         rows = sorted((r for r in rows if r[2] > 0), key=lambda r: -r[2])
-        return {"kernels": sum(r[1] for r in rows), "us": round(sum(r[2] for r in rows)), "top": rows[:22]}
+        return {
+            "kernels": sum(r[1] for r in rows),
+            "us": round(sum(r[2] for r in rows)),
+            "top": rows[:22],
+        }
 
 
 def table(found: dict[str, Any]) -> str:
     lines = [
         f"window {found['window']}, {found['in_codec']} frames in the codec, {found.get('start', {}).get('sizes')}"
     ]
-    lines += [f"{name:<22} {found[name]}" for name in found if name.startswith(("prompt", "cells_", "whole_", "ms_"))]
+    lines += [
+        f"{name:<22} {found[name]}"
+        for name in found
+        if name.startswith(("prompt", "cells_", "whole_", "ms_"))
+    ]
     for name, value in found.get("parts", {}).items():
         short = {k: v for k, v in value.items() if k != "top"} if isinstance(value, dict) else value
         lines.append(f"{name:<22} {short}")
@@ -216,12 +242,18 @@ def table(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--model", default="dummy:cosyvoice3")
     p.add_argument("--window", type=int, default=20, help="seconds that a stream keeps")
-    p.add_argument("--in-codec", type=int, default=0, help="frames that the codec holds. 0: the default")
+    p.add_argument(
+        "--in-codec", type=int, default=0, help="frames that the codec holds. 0: the default"
+    )
     p.add_argument("--slots", type=int, default=64)
-    p.add_argument("--brief", action="store_true", help="without utterances as wholes, within a minute")
+    p.add_argument(
+        "--brief", action="store_true", help="without utterances as wholes, within a minute"
+    )
     p.add_argument("--device", default="cuda")
     p.add_argument("--out", type=Path, default=Path("."))
     a = p.parse_args()

@@ -30,7 +30,9 @@ from unittest import mock
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 import stentor
 from benchmarks.engine.schedule_sim import COSTS, TEXT, captured, options, without_weights
 from stentor import TTS, registry
@@ -94,7 +96,10 @@ class Recorder:
 def without_device(model: str, rows: int) -> TTS:
     outline = without_weights(model)
     policy = Policy(ramp=RAMP, max_ahead=float("inf"), max_unread=float("inf"))
-    with mock.patch("stentor.api.Device", InstantDevice), mock.patch.object(registry, "load", return_value=outline):
+    with (
+        mock.patch("stentor.api.Device", InstantDevice),
+        mock.patch.object(registry, "load", return_value=outline),
+    ):
         tts = TTS(model, device="cpu", max_num_seqs=rows, memory_gb=0.3, max_frames=2048, overlap_steps=1,
                   policy=policy, batch_sizes=default_batch_sizes(rows))  # fmt: skip
     captured(tts.engine.runner, tts.engine.codec, COSTS[model], Instant)
@@ -109,7 +114,9 @@ async def listen(streams: list[AudioStream]) -> None:
     await asyncio.gather(*map(one, streams))
 
 
-def measure(model: str, rows: int, seconds: float, profile: cProfile.Profile | None) -> dict[str, Any]:
+def measure(
+    model: str, rows: int, seconds: float, profile: cProfile.Profile | None
+) -> dict[str, Any]:
     """Milliseconds of CPU time per step with `rows` streams of so many seconds."""
     recorder = Recorder(profile)
 
@@ -118,7 +125,9 @@ def measure(model: str, rows: int, seconds: float, profile: cProfile.Profile | N
 
     with without_device(model, rows) as tts, mock.patch.object(Engine, "_step", step):
         hop_seconds = tts.spec.hop / tts.sample_rate
-        lengths = [RAMP[-1] * i // rows + 1 for i in range(rows)]  # those of first requests, which stagger the others
+        lengths = [
+            RAMP[-1] * i // rows + 1 for i in range(rows)
+        ]  # those of first requests, which stagger the others
         given = options(tts, seconds)
         first = [tts.prompt(tts.request(TEXT, **{**given, "max_frames": n})) for n in lengths]
         then = [tts.prompt(tts.request(TEXT, **given)) for n in lengths]
@@ -140,11 +149,15 @@ def measure(model: str, rows: int, seconds: float, profile: cProfile.Profile | N
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="qwen3-tts-1.7b-customvoice", choices=list(COSTS))
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 16, 64, 256])
     parser.add_argument("--seconds", type=float, default=30.0, help="of audio per stream")
-    parser.add_argument("--rounds", type=int, default=3, help="the best of so many: this machine is not alone")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="the best of so many: this machine is not alone"
+    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--profile", action="store_true", help="print where the time goes instead")
     args = parser.parse_args()
@@ -152,14 +165,24 @@ def main() -> None:
     results = []
     for rows in args.rows:
         profile = cProfile.Profile(time.thread_time) if args.profile else None
-        rounds = [measure(args.model, rows, args.seconds, profile) for _ in range(1 if profile else args.rounds)]
+        rounds = [
+            measure(args.model, rows, args.seconds, profile)
+            for _ in range(1 if profile else args.rounds)
+        ]
         found = min(rounds, key=lambda r: r["mean_ms"])
         results.append(found)
-        print(json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in found.items()}), flush=True)
+        print(
+            json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in found.items()}),
+            flush=True,
+        )
         if profile is not None:
             pstats.Stats(profile).sort_stats("tottime").print_stats(35)
     if args.json is not None:
-        facts = {"stentor": stentor.__version__, "torch": torch.__version__, "machine": platform.machine()}
+        facts = {
+            "stentor": stentor.__version__,
+            "torch": torch.__version__,
+            "machine": platform.machine(),
+        }
         args.json.write_text(json.dumps({"facts": facts, "results": results}, indent=1) + "\n")
 
 

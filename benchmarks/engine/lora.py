@@ -24,7 +24,9 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 from stentor import TTS
 from stentor.models.info import SpeechRequest
 from stentor.models.lora import AdapterSlots
@@ -34,7 +36,9 @@ TEXT = "The quick brown fox jumps over the lazy dog, and then it sleeps in the w
 
 def forced_length(tts: TTS, frames: int) -> dict[str, Any]:
     """Options with which a request makes so many frames, whatever the model says."""
-    rest: dict[str, Any] = {"ignore_eos": True} if "ignore_eos" in tts.spec.options else {"min_frames": frames}
+    rest: dict[str, Any] = (
+        {"ignore_eos": True} if "ignore_eos" in tts.spec.options else {"min_frames": frames}
+    )
     return {"max_frames": frames, **rest}
 
 
@@ -54,7 +58,9 @@ def measure(
     options = forced_length(tts, frames)
     best: dict[str, Any] = {"audio_s_per_s": 0.0}
     for _ in range(rounds + 1):  # the first warms up
-        requests = [tts.request(TEXT, seed=i, lora=loras[i % len(loras)], **options) for i in range(streams)]
+        requests = [
+            tts.request(TEXT, seed=i, lora=loras[i % len(loras)], **options) for i in range(streams)
+        ]
         started = time.perf_counter()
         with ThreadPoolExecutor(streams) as pool:
             answers = list(pool.map(lambda r: heard(tts, r), requests))
@@ -99,7 +105,9 @@ def with_slots(a: argparse.Namespace, common: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--model", default="dummy:voxcpm2")
     p.add_argument("--device", default="cuda")
     p.add_argument("--streams", type=int, default=64)
@@ -111,11 +119,18 @@ def main() -> None:
     p.add_argument("--out", type=Path)
     a = p.parse_args()
     common = {"device": a.device, "max_num_seqs": a.streams, "memory_gb": a.memory_gb}
-    found: dict[str, Any] = {"model": a.model, "streams": a.streams, "adapters": a.adapters, "rank": a.rank}
+    found: dict[str, Any] = {
+        "model": a.model,
+        "streams": a.streams,
+        "adapters": a.adapters,
+        "rank": a.rank,
+    }
     found |= without_slots(a, common) | with_slots(a, common)
     base = found["no slots"]["audio_s_per_s"]
     for setting in ("unused slots", "every stream"):
-        found[setting]["less_percent"] = round(100 * (1 - found[setting]["audio_s_per_s"] / base), 1)
+        found[setting]["less_percent"] = round(
+            100 * (1 - found[setting]["audio_s_per_s"] / base), 1
+        )
     print(json.dumps(found, indent=1))
     if a.out:
         a.out.write_text(json.dumps(found, indent=1) + "\n")

@@ -64,7 +64,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 from benchmarks.engine.step import TEXT, Bench
 from benchmarks.timing import machine_speed, milliseconds
 from stentor.engine.scheduling.sequence import Place
@@ -72,7 +74,13 @@ from stentor.engine.stream import Chunk, StreamEvent
 from stentor.layers.configs import StackConfig
 from stentor.layers.quantized import LARGEST
 
-PARTS = {"engine": 80.0, "products": 85.0, "deterministic": 60.0, "voxcpm2": 60.0, "workspace": 25.0}
+PARTS = {
+    "engine": 80.0,
+    "products": 85.0,
+    "deterministic": 60.0,
+    "voxcpm2": 60.0,
+    "workspace": 25.0,
+}
 """The parts in their order, and seconds that each may take while others wait."""
 LEAST = 18.0  # seconds without which no part begins
 SECONDS_OF_AUDIO = 12.0
@@ -89,7 +97,11 @@ class Report:
     """Results of a part, in its file. Stages are kept apart."""
 
     def __init__(self, part: str, out: Path, seconds: float, device: str) -> None:
-        self.part, self.file, self.device = part, out / f"many_rows_{part}.json", torch.device(device)
+        self.part, self.file, self.device = (
+            part,
+            out / f"many_rows_{part}.json",
+            torch.device(device),
+        )
         self.end = time.monotonic() + seconds
         self.found: dict[str, Any] = {"part": part, "errors": {}, "skipped": []}
         if self.device.type == "cuda":
@@ -111,7 +123,10 @@ class Report:
             except Exception:
                 self.found["errors"][name] = traceback.format_exc()[-1500:]
                 print(f"-- {name} failed\n{self.found['errors'][name]}", flush=True)
-        print(f"{self.part} {name}: {time.monotonic() - started:.1f} s, {self.left:.0f} left", flush=True)
+        print(
+            f"{self.part} {name}: {time.monotonic() - started:.1f} s, {self.left:.0f} left",
+            flush=True,
+        )
         self.save()
         return name in self.found
 
@@ -148,7 +163,8 @@ def traced(run: Callable[[], None]) -> list[list[Launch]]:
         p.export_chrome_trace(str(file))
         events = json.loads(file.read_text())["traceEvents"]
     launches = sorted(
-        (_launch(e) for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")), key=_start
+        (_launch(e) for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")),
+        key=_start,
     )
     return by_run(launches)
 
@@ -172,7 +188,11 @@ def _launch(event: dict[str, Any]) -> Launch:
     args, start = event.get("args", {}), float(event["ts"])
     grid = "x".join(str(n) for n in args.get("grid", ()))
     return Launch(
-        short(event["name"]), grid, start, start + float(event.get("dur", 0)), int(args.get("correlation", 0))
+        short(event["name"]),
+        grid,
+        start,
+        start + float(event.get("dur", 0)),
+        int(args.get("correlation", 0)),
     )
 
 
@@ -235,7 +255,9 @@ class Span(NamedTuple):
 class TimedGraph:
     """Stands for a captured graph in a runner's table, and notes when its replays begin and end."""
 
-    def __init__(self, graph: torch.cuda.CUDAGraph, runner: str, key: tuple[int, ...], spans: list[Span]) -> None:
+    def __init__(
+        self, graph: torch.cuda.CUDAGraph, runner: str, key: tuple[int, ...], spans: list[Span]
+    ) -> None:
         self.graph, self.runner, self.key, self.spans = graph, runner, key, spans
 
     def replay(self) -> None:
@@ -327,13 +349,22 @@ def second(bench: Bench, count: int, seconds: float, audio: float) -> dict[str, 
             runner.graphs[key] = timed
     cuda = bench.device == "cuda"
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if cuda else []
-    eager, begun, samples, started = engine.eager_calls, streams.begun, streams.samples, time.monotonic()
+    eager, begun, samples, started = (
+        engine.eager_calls,
+        streams.begun,
+        streams.samples,
+        time.monotonic(),
+    )
     for mark in marks[:1]:
         mark.record()
     streams.run(seconds)
     for mark in marks[1:]:
         mark.record()
-    wall, heard, requests = time.monotonic() - started, streams.samples - samples, streams.begun - begun
+    wall, heard, requests = (
+        time.monotonic() - started,
+        streams.samples - samples,
+        streams.begun - begun,
+    )
     eager = engine.eager_calls - eager
     for runner in engine.graph_runners:
         runner.graphs.update(originals[runner.name])
@@ -349,12 +380,17 @@ def second(bench: Bench, count: int, seconds: float, audio: float) -> dict[str, 
     if cuda:
         torch.cuda.synchronize()
         window = marks[0].elapsed_time(marks[1])
-        times = [(s.runner, s.key, marks[0].elapsed_time(s.before), marks[0].elapsed_time(s.after)) for s in spans]
+        times = [
+            (s.runner, s.key, marks[0].elapsed_time(s.before), marks[0].elapsed_time(s.after))
+            for s in spans
+        ]
         found |= account([t for t in times if t[2] >= 0 and t[3] <= window], window)
     return found
 
 
-def account(spans: list[tuple[str, tuple[int, ...], float, float]], window: float) -> dict[str, Any]:
+def account(
+    spans: list[tuple[str, tuple[int, ...], float, float]], window: float
+) -> dict[str, Any]:
     """Milliseconds of each second, from (runner, key, begin, end) within a window of so many milliseconds."""
     model = [(a, b) for name, _, a, b in spans if "codec" not in name]
     codec = [(a, b) for name, _, a, b in spans if "codec" in name]
@@ -399,10 +435,15 @@ def alone(bench: Bench, found: dict[str, Any]) -> None:
                 if runner is bench.runner.decode_graphs:
                     bench.occupy(key[0])
                 elif runner is engine.codec.graphs:
-                    engine.codec.inputs.fill_(0 if engine.codec.pages.width else engine.codec.sizes.slots)
+                    engine.codec.inputs.fill_(
+                        0 if engine.codec.pages.width else engine.codec.sizes.slots
+                    )
                 graph["alone_ms"] = round(milliseconds(runner.graphs[key].replay), 3)
                 if runner.name not in tops:  # the graph with the most time of its runner
-                    tops[runner.name] = {"key": list(key), **kernels(traced(runner.graphs[key].replay))}
+                    tops[runner.name] = {
+                        "key": list(key),
+                        **kernels(traced(runner.graphs[key].replay)),
+                    }
         sums[runner.name] += graph["calls_per_s"] * graph["alone_ms"]
     found["alone_ms_per_s"] = {name: round(ms) for name, ms in sums.items()}
     found["alone_ms_per_s"]["all"] = round(sum(sums.values()))
@@ -426,22 +467,34 @@ def opened(
 ) -> Bench | None:
     bench = Bench(model, out, report.device.type, slots, "auto", deterministic)
     bench.batches = tuple(r for r in rows if r <= slots) if report.device.type == "cuda" else None
-    return bench if report.stage("start_deterministic" if deterministic else "start", bench.start) else None
+    return (
+        bench
+        if report.stage("start_deterministic" if deterministic else "start", bench.start)
+        else None
+    )
 
 
 def seconds_of(report: Report, bench: Bench, counts: tuple[int, ...], dry: bool) -> None:
     for count in counts:
         name, seconds = f"second_{count}", 0.3 if dry else MEASURED
-        report.stage(name, lambda c=count, s=seconds: second(bench, c, s, 0.5 if dry else SECONDS_OF_AUDIO), 9)  # type: ignore[misc]
+        report.stage(
+            name,
+            lambda c=count, s=seconds: second(bench, c, s, 0.5 if dry else SECONDS_OF_AUDIO),
+            9,
+        )  # type: ignore[misc]
     for name in (
         f"second_{count}" for count in counts
     ):  # last: a graph with inputs of another call may fail the device
         if name in report.found:
-            report.stage(name.replace("second", "alone"), lambda n=name: alone(bench, report.found[n]), 3)  # type: ignore[misc]
+            report.stage(
+                name.replace("second", "alone"), lambda n=name: alone(bench, report.found[n]), 3
+            )  # type: ignore[misc]
 
 
 def engine_part(report: Report, out: Path, dry: bool) -> None:
-    model, slots, counts = ("dummy:toy", 4, (4,)) if dry else ("dummy:qwen3-tts-1.7b-customvoice", 256, (64, 256))
+    model, slots, counts = (
+        ("dummy:toy", 4, (4,)) if dry else ("dummy:qwen3-tts-1.7b-customvoice", 256, (64, 256))
+    )
     report.stage("machine", lambda: {} if dry else machine_speed(report.device))
     if (bench := opened(report, out, model, slots, (1, 64, 256), False)) is None:
         return
@@ -497,7 +550,10 @@ def products_part(report: Report, out: Path, dry: bool) -> None:
     stacks = {"talker": TINY} if dry else e.STACKS
     report.found |= {"products": [], "blocks": [], "late": []}
     done: dict[tuple[Any, int], Any] = {}
-    passes = sorted({(p.stack, p.factor) for model in e.MODELS.values() for p in model}, key=lambda p: (p[1] > 11, p))
+    passes = sorted(
+        {(p.stack, p.factor) for model in e.MODELS.values() for p in model},
+        key=lambda p: (p[1] > 11, p),
+    )
     with torch.inference_mode():
         for rows in (4,) if dry else (64, 256, 128, 32):
             for name, factor in [p for p in passes if p[0] in stacks]:
@@ -507,12 +563,21 @@ def products_part(report: Report, out: Path, dry: bool) -> None:
                 try:
                     _stack(report, e, name, stacks[name], rows * factor, done)
                 except Exception:
-                    report.found["errors"][f"{name} {rows * factor}"] = traceback.format_exc()[-1500:]
+                    report.found["errors"][f"{name} {rows * factor}"] = traceback.format_exc()[
+                        -1500:
+                    ]
                 print(f"products {name} {rows * factor}: {report.left:.0f} s left", flush=True)
                 report.save()
 
 
-def _stack(report: Report, e: Any, name: str, config: StackConfig, rows: int, done: dict[tuple[Any, int], Any]) -> None:
+def _stack(
+    report: Report,
+    e: Any,
+    name: str,
+    config: StackConfig,
+    rows: int,
+    done: dict[tuple[Any, int], Any],
+) -> None:
     """Every product of a stack at so many rows, then its blocks with the best ways."""
     chain = e.Chain(name, report.device, config)
     fused, best = chain.fuses(rows), {d: dict[str, str]() for d in LARGEST}
@@ -559,14 +624,28 @@ RUN = {
 
 
 def table(out: Path) -> str:
-    found = {part: json.loads(f.read_text()) for part in PARTS if (f := out / f"many_rows_{part}.json").exists()}
+    found = {
+        part: json.loads(f.read_text())
+        for part in PARTS
+        if (f := out / f"many_rows_{part}.json").exists()
+    }
     lines: list[str] = []
     for part, f in found.items():
-        wrong = [*f["errors"], *(f"late: {x}" for x in f.get("late", [])), *(f"skipped: {x}" for x in f["skipped"])]
+        wrong = [
+            *f["errors"],
+            *(f"late: {x}" for x in f.get("late", [])),
+            *(f"skipped: {x}" for x in f["skipped"]),
+        ]
         lines.append(
             f"{part:13} {f.get('card', 'CPU')} {f.get('machine', '')}  not done: {', '.join(wrong) or 'nothing'}"
         )
-    for name, write in (("D", _one_row), ("C", _determinism), ("B", _seconds), ("A", _products), ("A", _steps)):
+    for name, write in (
+        ("D", _one_row),
+        ("C", _determinism),
+        ("B", _seconds),
+        ("A", _products),
+        ("A", _steps),
+    ):
         try:
             lines += write(found)
         except Exception:
@@ -591,19 +670,29 @@ def _kernels(title: str, f: dict[str, Any], top: int) -> list[str]:
 
 
 def _one_row(found: dict[str, Any]) -> list[str]:
-    return ["== D. one row, 1.7B (us)", *_kernels("default", found.get("engine", {}).get("step_1", {}), 15)]
+    return [
+        "== D. one row, 1.7B (us)",
+        *_kernels("default", found.get("engine", {}).get("step_1", {}), 15),
+    ]
 
 
 def _determinism(found: dict[str, Any]) -> list[str]:
     usual, fixed = found.get("engine", {}), found.get("deterministic", {})
     lines = ["== C. determinism, 1.7B (us)"]
-    default, ours = fixed.get("default_ms", {}), fixed.get("deterministic_ms", {})  # by rows, which JSON made text
+    default, ours = (
+        fixed.get("default_ms", {}),
+        fixed.get("deterministic_ms", {}),
+    )  # by rows, which JSON made text
     for rows, ms in default.items():
         if ms and rows in ours:
-            lines.append(f"{rows} rows: default {ms} ms, deterministic {ours[rows]} ms, ratio {ours[rows] / ms:.2f}")
+            lines.append(
+                f"{rows} rows: default {ms} ms, deterministic {ours[rows]} ms, ratio {ours[rows] / ms:.2f}"
+            )
     for name in ("step_1", "step_64"):
         a, b = usual.get(name, {}).get("ms"), fixed.get(name, {}).get("ms")
-        lines.append(f"{name}: default {a} ms, deterministic {b} ms, ratio {round(b / a, 2) if a and b else '-'}")
+        lines.append(
+            f"{name}: default {a} ms, deterministic {b} ms, ratio {round(b / a, 2) if a and b else '-'}"
+        )
         if name == "step_64":
             lines += _kernels("default", usual.get(name, {}), TOP)
         lines += _kernels("deterministic", fixed.get(name, {}), TOP)
@@ -640,12 +729,25 @@ def _products(found: dict[str, Any]) -> list[str]:
     for p in found.get("products", {}).get("products", []):
         us = p["us"]
         if p["rows"] in (64, 256, 1408, 5632):
-            tiles = [min((t for w, t in us.items() if w.startswith(x)), default=0.0) for x in ("fp8 tile", "int8 tile")]
-            cells = [us.get(w, 0.0) for w in ("bf16 library", "bf16 today", "int8 today", "fp8 rows", "fp8 tensor")]
-            cells += [tiles[0], us.get("quantise + fp8 rows", 0.0), us.get("int8 mm, int32 out", 0.0), tiles[1]]
+            tiles = [
+                min((t for w, t in us.items() if w.startswith(x)), default=0.0)
+                for x in ("fp8 tile", "int8 tile")
+            ]
+            cells = [
+                us.get(w, 0.0)
+                for w in ("bf16 library", "bf16 today", "int8 today", "fp8 rows", "fp8 tensor")
+            ]
+            cells += [
+                tiles[0],
+                us.get("quantise + fp8 rows", 0.0),
+                us.get("int8 mm, int32 out", 0.0),
+                tiles[1],
+            ]
             wrong = f" failed: {', '.join(p['failed'])}" if p["failed"] else ""
             lines.append(
-                f"{p['stack'][:6]:6} {p['role']:4} {p['rows']:5} " + " ".join(f"{c:6.1f}" for c in cells) + wrong
+                f"{p['stack'][:6]:6} {p['role']:4} {p['rows']:5} "
+                + " ".join(f"{c:6.1f}" for c in cells)
+                + wrong
             )
     without = found.get("workspace", {}).get("products", [])
     lines += [f"no workspace: {p['stack'][:6]} {p['role']} {p['us']}" for p in without[:8]]
@@ -675,11 +777,21 @@ def _steps(found: dict[str, Any]) -> list[str]:
                 f"{model}: reading the weights of its blocks takes {floors[0]} ms in 16 bits, {floors[1]} in 8"
             )
         for rows in (32, 64, 128, 256):
-            at = [(p.blocks, blocks.get((p.stack, p.factor * rows), {}).get("us", {})) for p in passes]
-            sums = {w: sum(n * us[w] for n, us in at) / 1e3 for w in WAYS if all(w in us for _, us in at)}
+            at = [
+                (p.blocks, blocks.get((p.stack, p.factor * rows), {}).get("us", {})) for p in passes
+            ]
+            sums = {
+                w: sum(n * us[w] for n, us in at) / 1e3
+                for w in WAYS
+                if all(w in us for _, us in at)
+            }
             text = ", ".join(f"{w} {ms:.3f}" for w, ms in sums.items())
             if (step := measured.get((model, rows))) and "bf16 today" in sums:
-                would = {w: round(step - sums["bf16 today"] + ms, 2) for w, ms in sums.items() if w != "bf16 today"}
+                would = {
+                    w: round(step - sums["bf16 today"] + ms, 2)
+                    for w, ms in sums.items()
+                    if w != "bf16 today"
+                }
                 text += f"; a step would be {would} instead of {step}"
             if sums:
                 lines.append(f"{model} {rows} rows: {text}")
@@ -699,9 +811,21 @@ def drive(parts: list[str], out: Path, seconds: float, device: str, dry: bool) -
         if share < LEAST:
             print(f"== {part}: skipped, {left:.0f} s left", flush=True)
             continue
-        command = [sys.executable, str(Path(__file__).resolve()), "--one", part, "--out", str(out), "--device", device]
+        command = [
+            sys.executable,
+            str(Path(__file__).resolve()),
+            "--one",
+            part,
+            "--out",
+            str(out),
+            "--device",
+            device,
+        ]
         command += ["--seconds", f"{share - 9:.0f}", *["--dry"] * dry]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]),
+        }
         environment |= {"CUBLASLT_WORKSPACE_SIZE": "0"} if part == "workspace" else {}
         started = time.monotonic()
         with (out / f"many_rows_{part}.log").open("w") as log:
@@ -711,7 +835,10 @@ def drive(parts: list[str], out: Path, seconds: float, device: str, dry: bool) -
             except subprocess.TimeoutExpired:
                 child.kill()
                 code = "out of time"
-        print(f"== {part}: {time.monotonic() - started:.0f} of {share:.0f} s, ended with {code}", flush=True)
+        print(
+            f"== {part}: {time.monotonic() - started:.0f} of {share:.0f} s, ended with {code}",
+            flush=True,
+        )
         if code != 0:
             print((out / f"many_rows_{part}.log").read_text()[-600:], flush=True)
     text = table(out)
@@ -733,16 +860,21 @@ def compile_only() -> None:
         ]
         for t in sorted({t for rows in (64, 256, 512) for t in e.tiles(rows)}):
             weight = meta(4096, 2048, dtype=dtype), floats(4096, 1)
-            cases.append((f"tile {tuple(t)}", lambda q=q, w=weight, t=t: e.product(q, *w, x.dtype, config=t)))  # type: ignore[misc]
+            cases.append(
+                (f"tile {tuple(t)}", lambda q=q, w=weight, t=t: e.product(q, *w, x.dtype, config=t))
+            )  # type: ignore[misc]
         for name, call in cases:
             compiled = compile_launch(launches(call)[0], HOPPER)
             print(
-                f"{dtype} {name}: {compiled.metadata.shared} bytes, wgmma {'wgmma' in compiled.asm['ptx']}", flush=True
+                f"{dtype} {name}: {compiled.metadata.shared} bytes, wgmma {'wgmma' in compiled.asm['ptx']}",
+                flush=True,
             )
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--out", type=Path, default=Path("."))
     p.add_argument("--seconds", type=float, default=225.0)
     p.add_argument("--parts", default=",".join(PARTS))

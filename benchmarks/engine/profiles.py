@@ -34,7 +34,9 @@ from typing import IO, Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 from benchmarks.engine.step import Bench
 from benchmarks.engine.voices import voice
 from stentor import TTS
@@ -73,7 +75,10 @@ class Speakers:
         spec = tts.spec
         frames = max(2, round(SECONDS_OF_AUDIO * spec.sample_rate / spec.hop))
         fixed = {"min_frames": frames, "max_frames": frames, "ignore_eos": True}
-        self.tts, self.options = tts, {k: v for k, v in fixed.items() if k in spec.options or k == "max_frames"}
+        self.tts, self.options = (
+            tts,
+            {k: v for k, v in fixed.items() if k in spec.options or k == "max_frames"},
+        )
         longest = spec.reference_seconds[1]
         self.known = [voice(tts, min(n, longest), i) for i, n in enumerate(KNOWN_SECONDS)]
         self.lock, self.begun = threading.Lock(), 0
@@ -113,13 +118,24 @@ class Speakers:
         firsts: list[float] = []
         started = time.perf_counter()
         with ThreadPoolExecutor(STREAMS) as pool:
-            for stream in [pool.submit(self.speak, started + seconds, found, firsts) for _ in range(STREAMS)]:
+            for stream in [
+                pool.submit(self.speak, started + seconds, found, firsts) for _ in range(STREAMS)
+            ]:
                 stream.result()
         wall = time.perf_counter() - started
         audio = found.pop("samples", 0) / self.tts.sample_rate
         by = sorted(firsts) or [0.0]
-        times = {"p50": round(statistics.median(by), 1), "p99": round(by[int(0.99 * (len(by) - 1))], 1)}
-        return {**found, **times, "audio_s_per_s": round(audio / wall, 2), "seconds": round(wall, 1), **memory()}
+        times = {
+            "p50": round(statistics.median(by), 1),
+            "p99": round(by[int(0.99 * (len(by) - 1))], 1),
+        }
+        return {
+            **found,
+            **times,
+            "audio_s_per_s": round(audio / wall, 2),
+            "seconds": round(wall, 1),
+            **memory(),
+        }
 
 
 def memory() -> dict[str, float]:
@@ -127,7 +143,11 @@ def memory() -> dict[str, float]:
     if not torch.cuda.is_available():
         return {"reserved": 0.0, "peak": 0.0, "allocated": 0.0, "device": 0.0}
     free, total = torch.cuda.mem_get_info()
-    taken = torch.cuda.memory_reserved(), torch.cuda.max_memory_reserved(), torch.cuda.max_memory_allocated()
+    taken = (
+        torch.cuda.memory_reserved(),
+        torch.cuda.max_memory_reserved(),
+        torch.cuda.max_memory_allocated(),
+    )
     names = ("reserved", "peak", "allocated", "device")
     return {n: round(v / GIB, 3) for n, v in zip(names, (*taken, total - free), strict=True)}
 
@@ -139,12 +159,17 @@ def say(value: Any) -> None:
 def child(profile: Profile, device: str, file: Path) -> None:
     """One profile: does what the parent's lines ask, and answers each with a line of JSON."""
     started = time.perf_counter()
-    settings: dict[str, Any] = {"quantization": profile.quantization} if profile.quantization != "auto" else {}
+    settings: dict[str, Any] = (
+        {"quantization": profile.quantization} if profile.quantization != "auto" else {}
+    )
     with TTS(profile.model, device=device, max_memory_gb=profile.gib, **settings) as tts:
         bench = Bench(profile.model, file.parent, device, tts.engine.sizes.slots)
         bench.tts, bench.runner = tts, tts.engine.runner
         sizes = tts.engine.sizes
-        found: dict[str, Any] = {**asdict(profile), "ready_seconds": round(time.perf_counter() - started, 1)}
+        found: dict[str, Any] = {
+            **asdict(profile),
+            "ready_seconds": round(time.perf_counter() - started, 1),
+        }
         found |= {"sizes": asdict(sizes), "described": sizes.describe(), "start": memory()}
         speakers = Speakers(tts)
         say(found["start"])
@@ -156,7 +181,10 @@ def child(profile: Profile, device: str, file: Path) -> None:
                 found |= {"ms_per_step": bench.steps(), "weights": bench.weights()}
             else:
                 found[name] = speakers.run(float(seconds))
-            found["preemptions"], found["eager_calls"] = tts.engine.health().preemptions, tts.engine.eager_calls
+            found["preemptions"], found["eager_calls"] = (
+                tts.engine.health().preemptions,
+                tts.engine.eager_calls,
+            )
             file.write_text(json.dumps(found, indent=1) + "\n")
             say(name)
 
@@ -166,11 +194,20 @@ class Child:
 
     def __init__(self, profile: Profile, args: argparse.Namespace) -> None:
         self.name, self.out = profile.name, args.out
-        command = [sys.executable, str(Path(__file__).resolve()), "--out", str(args.out), "--device", args.device]
+        command = [
+            sys.executable,
+            str(Path(__file__).resolve()),
+            "--out",
+            str(args.out),
+            "--device",
+            args.device,
+        ]
         command += ["--one", json.dumps(asdict(profile))]
         self.log = (args.out / f"{profile.name}.log").open("w")
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self.log, text=True)
+        self.process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=self.log, text=True
+        )
         self.answers: Queue[str] = Queue()
         threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True).start()
 
@@ -196,7 +233,10 @@ def drive(profiles: list[Profile], args: argparse.Namespace) -> None:
     end = time.monotonic() + args.limit
     children = [Child(p, args) for p in profiles]
     ready = [c for c in children if c.answered(end - args.seconds / 2)]
-    print(f"{len(ready)} of {len(children)} are loaded, {end - time.monotonic():.0f} s left", flush=True)
+    print(
+        f"{len(ready)} of {len(children)} are loaded, {end - time.monotonic():.0f} s left",
+        flush=True,
+    )
     for c in ready:
         for name, length in (("steps", 0), ("alone", args.alone)):
             c.ask(name, length)
@@ -220,7 +260,11 @@ def drive(profiles: list[Profile], args: argparse.Namespace) -> None:
 def table(out: Path) -> str:
     found = [json.loads(f.read_text()) for f in sorted(out.glob("profile_*.json"))]
     last = [f["last"] for f in found if "last" in f]
-    outside = (max(m["device"] for m in last) - sum(m["reserved"] for m in last)) / len(last) if last else 0.0
+    outside = (
+        (max(m["device"] for m in last) - sum(m["reserved"] for m in last)) / len(last)
+        if last
+        else 0.0
+    )
     columns = "budget  peak  ratio  slots  done  failed  p50 ms  p99 ms  audio-s/s"
     columns += " | alone: p50 ms  p99 ms  audio-s/s  b1  b4  b16"
     lines = [f"outside torch: {outside:.2f} GiB a process", f"{'profile':<12} {columns}"]
@@ -229,13 +273,20 @@ def table(out: Path) -> str:
             a, t = f["alone"], f["together"]
             cells = [f["gib"], t["peak"], round(t["peak"] / f["gib"], 3), f["sizes"]["slots"]]
             cells += [t.get("done", 0), t.get("failed", 0), t["p50"], t["p99"], t["audio_s_per_s"]]
-            alone = [a["p50"], a["p99"], a["audio_s_per_s"], *(f["ms_per_step"].get(f"b{n}", "-") for n in (1, 4, 16))]
+            alone = [
+                a["p50"],
+                a["p99"],
+                a["audio_s_per_s"],
+                *(f["ms_per_step"].get(f"b{n}", "-") for n in (1, 4, 16)),
+            ]
             lines.append(f"{f['name']:<12} " + "  ".join(f"{c:>6}" for c in (*cells, *alone)))
     return "\n".join(lines)
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("names", nargs="*", metavar="PROFILE", help=", ".join(p.name for p in PROFILES))
     p.add_argument("--out", type=Path, required=True)
     p.add_argument("--device", default="cuda")

@@ -26,7 +26,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 from stentor import TTS, Speech
 from stentor.layers.linear import QuantizedLinear
 
@@ -138,10 +140,15 @@ def main() -> None:
         for name in args.quantization:
             row = measure(None if model == "voice" else model, name, args.frames)
             rows.append(row)
-            print(json.dumps({k: v for k, v in row.items() if k != "cosine" or args.layers}), flush=True)
+            print(
+                json.dumps({k: v for k, v in row.items() if k != "cosine" or args.layers}),
+                flush=True,
+            )
     if args.json is not None:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps({"torch": torch.__version__, "rows": rows}, indent=1) + "\n")
+        args.json.write_text(
+            json.dumps({"torch": torch.__version__, "rows": rows}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

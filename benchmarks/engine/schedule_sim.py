@@ -36,7 +36,9 @@ from unittest import mock
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 from benchmarks.engine.simulated_device import SimulatedDevice, SimulatedGraph
 from stentor import TTS, registry
 from stentor.config import Policy
@@ -110,7 +112,9 @@ class Silence:
         self.columns: dict[str, Any] = {}
         self.pages = NO_PAGES
 
-    def decode(self, frames: torch.Tensor, state: State, call: CodecCall) -> tuple[torch.Tensor, State]:
+    def decode(
+        self, frames: torch.Tensor, state: State, call: CodecCall
+    ) -> tuple[torch.Tensor, State]:
         raise AssertionError("only captured calls are simulated")
 
 
@@ -137,7 +141,9 @@ class NoGenerator:
 def without_weights(name: str) -> ModelOutline:
     """`dummy:name` of full size, its weights on the meta device."""
     plain = torch.Tensor.tolist
-    without = mock.patch.object(torch.Tensor, "tolist", lambda t: [0] * len(t) if t.is_meta else plain(t))
+    without = mock.patch.object(
+        torch.Tensor, "tolist", lambda t: [0] * len(t) if t.is_meta else plain(t)
+    )
     with mock.patch("torch.Generator", NoGenerator), without:
         return ModelOutline(registry.load(f"dummy:{name}", torch.device("meta"), None, {}))
 
@@ -159,7 +165,9 @@ def captured(runner: ModelRunner, codec: CodecRunner, costs: Costs, graph: MakeG
 
     longest, num_evals = MAX_PREFILL_TOKENS, spec.num_evals
     frames = longest if spec.takes_reference else 0
-    runner.prefill_buffers = PrefillBuffers(spec, BatchShape(longest, count, frames, longest), count, runner.device)
+    runner.prefill_buffers = PrefillBuffers(
+        spec, BatchShape(longest, count, frames, longest), count, runner.device
+    )
     host_idx, first_idx = runner.idx.numpy(), runner.first_idx.numpy()
 
     def add(graphs: Any, key: tuple[int, ...], ms: float, run: Callable[[], None]) -> None:
@@ -167,7 +175,12 @@ def captured(runner: ModelRunner, codec: CodecRunner, costs: Costs, graph: MakeG
 
     for batch in runner.batch_sizes:
         key = (batch, runner.sizes.max_pages, num_evals)
-        add(runner.decode_graphs, key, interpolate(costs.step, batch), partial(advance, host_idx[:batch]))
+        add(
+            runner.decode_graphs,
+            key,
+            interpolate(costs.step, batch),
+            partial(advance, host_idx[:batch]),
+        )
     for shape in runner.prefill_keys():
         ms = costs.backbone + costs.prefill + costs.token * shape[0]
         add(runner.prefill_graphs, shape, ms, lambda: None)
@@ -176,7 +189,10 @@ def captured(runner: ModelRunner, codec: CodecRunner, costs: Costs, graph: MakeG
         ms = interpolate(costs.step, key[0]) - costs.backbone
         add(runner.first_graphs, key, ms, partial(advance, first_idx[: key[0]]))
     for key in codec.graph_keys(count):
-        samples, frames = torch.zeros(key[0], key[1] * spec.hop), torch.zeros(*key, *spec.frame.shape)
+        samples, frames = (
+            torch.zeros(key[0], key[1] * spec.hop),
+            torch.zeros(*key, *spec.frame.shape),
+        )
         silence = CodecOutput(samples, frames, torch.zeros(*key, 0))
         speak = partial(codec.outputs.__setitem__, (*key, False), silence)
         add(codec.graphs, key, interpolate(costs.codec, key[0] * key[1]), speak)
@@ -186,7 +202,10 @@ def captured(runner: ModelRunner, codec: CodecRunner, costs: Costs, graph: MakeG
 @contextmanager
 def simulated(name: str, policy: Policy) -> Iterator[TTS]:
     outline = without_weights(name)
-    with mock.patch("stentor.api.Device", SimulatedDevice), mock.patch.object(registry, "load", return_value=outline):
+    with (
+        mock.patch("stentor.api.Device", SimulatedDevice),
+        mock.patch.object(registry, "load", return_value=outline),
+    ):
         tts = TTS(name, device="cpu", max_num_seqs=SLOTS, memory_gb=0.05, max_frames=1024, overlap_steps=1,
                   policy=policy, batch_sizes=default_batch_sizes(SLOTS))  # fmt: skip
     with tts:
@@ -200,7 +219,10 @@ def simulated(name: str, policy: Policy) -> Iterator[TTS]:
 
 def options(tts: TTS, seconds: float) -> dict[str, Any]:
     spec = tts.spec
-    given: dict[str, Any] = {"max_frames": max(2, round(seconds * spec.sample_rate / spec.hop)), "ignore_eos": True}
+    given: dict[str, Any] = {
+        "max_frames": max(2, round(seconds * spec.sample_rate / spec.hop)),
+        "ignore_eos": True,
+    }
     if spec.voices:
         given["voice"] = spec.voices[0]
     return {k: v for k, v in given.items() if k in spec.options or k == "voice"}
@@ -246,7 +268,9 @@ def burst(tts: TTS, count: int) -> Outcome:
     return players, (tts.engine.stats.frames - frames) / (time.perf_counter() - started)
 
 
-async def ask(tts: TTS, pool: ThreadPoolExecutor, player: Player, text: str, seconds: float, seed: int) -> None:
+async def ask(
+    tts: TTS, pool: ThreadPoolExecutor, player: Player, text: str, seconds: float, seed: int
+) -> None:
     """One request as the server has it: its prompt made by a pool of threads, its audio read in the event loop."""
     request = tts.request(text, seed=seed, **options(tts, seconds))
     prompt = await asyncio.get_running_loop().run_in_executor(pool, tts.prompt, request)
@@ -266,7 +290,9 @@ def wave(tts: TTS, count: int) -> Outcome:
             await asyncio.gather(*(asyncio.to_thread(time.sleep, 0) for _ in range(THREADS)))
             frames, started = tts.engine.stats.frames, time.perf_counter()
             players = [Player(tts.sample_rate, started) for _ in range(count)]
-            await asyncio.gather(*(ask(tts, pool, player, TEXT, SECONDS, i) for i, player in enumerate(players)))
+            await asyncio.gather(
+                *(ask(tts, pool, player, TEXT, SECONDS, i) for i, player in enumerate(players))
+            )
             return players, (tts.engine.stats.frames - frames) / (time.perf_counter() - started)
 
     return asyncio.run(everyone())
@@ -331,11 +357,17 @@ def measure(tts: TTS, load: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", nargs="+", default=list(COSTS), choices=list(COSTS))
     parser.add_argument("--loads", nargs="+", default=list(LOADS), choices=list(LOADS))
-    parser.add_argument("--rounds", type=int, default=2, help="the best of so many: this machine is not alone")
-    parser.add_argument("--policy", nargs="+", default=[], metavar="NAME=VALUE", help="of stentor.config.Policy")
+    parser.add_argument(
+        "--rounds", type=int, default=2, help="the best of so many: this machine is not alone"
+    )
+    parser.add_argument(
+        "--policy", nargs="+", default=[], metavar="NAME=VALUE", help="of stentor.config.Policy"
+    )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)

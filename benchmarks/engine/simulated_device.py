@@ -17,7 +17,10 @@ import torch
 from stentor.engine.running.device import CODEC, LANGUAGE_MODEL, Device
 
 LAUNCH = 1e-4  # host seconds of a graph launch, without the interpreter lock
-SHARES = {LANGUAGE_MODEL: 0.7, CODEC: 0.4}  # speed of a stream while another is busy, by its priority
+SHARES = {
+    LANGUAGE_MODEL: 0.7,
+    CODEC: 0.4,
+}  # speed of a stream while another is busy, by its priority
 
 
 class SimulatedEvent:
@@ -63,7 +66,9 @@ class Timeline:
     shares: the speed of a stream while another is busy, by its priority. clock: seconds.
     """
 
-    def __init__(self, shares: Mapping[int, float] = SHARES, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, shares: Mapping[int, float] = SHARES, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.shares, self.clock, self.now = shares, clock, clock()
         self.streams: list[deque[Work | SimulatedEvent | Barrier]] = []
         self.priorities: list[int] = []
@@ -108,7 +113,11 @@ class Timeline:
 
     def _speeds(self) -> dict[int, float]:
         busy = [i for i, s in enumerate(self.streams) if s and isinstance(s[0], Work)]
-        return dict.fromkeys(busy, 1.0) if len(busy) < 2 else {i: self.shares[self.priorities[i]] for i in busy}
+        return (
+            dict.fromkeys(busy, 1.0)
+            if len(busy) < 2
+            else {i: self.shares[self.priorities[i]] for i in busy}
+        )
 
     def _settle(self) -> None:
         """Drop what is done, on every stream."""
@@ -157,7 +166,9 @@ class SimulatedDevice(Device):
         return SimulatedEvent(self.line)
 
     def download(self, value: torch.Tensor) -> torch.Tensor:
-        return value if value.is_floating_point() else value.clone()  # audio is silence and never written
+        return (
+            value if value.is_floating_point() else value.clone()
+        )  # audio is silence and never written
 
 
 class SimulatedGraph:

@@ -27,12 +27,19 @@ from unittest import mock
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 
 from stentor import TTS
 from stentor.engine.running import cuda_graphs
 
-MODELS = ("dummy:voxcpm2", "dummy:qwen3-tts-1.7b-customvoice", "dummy:fish-s2-pro", "dummy:cosyvoice3")
+MODELS = (
+    "dummy:voxcpm2",
+    "dummy:qwen3-tts-1.7b-customvoice",
+    "dummy:fish-s2-pro",
+    "dummy:cosyvoice3",
+)
 OPTIONS: dict[str, dict[str, Any]] = {"dummy:cosyvoice3": {"stream_window": 20, "memory_gb": 4}}
 TEXT = "The quick brown fox jumps over the lazy dog."
 GIB = 2**30
@@ -70,7 +77,10 @@ def once(model: str, device: str) -> dict[str, Any]:
     found["failed"] = sum(len(runner.failed) for runner in tts.engine.graph_runners)
     found["eager calls"] = tts.engine.eager_calls
     tts.close()
-    return {name: round(value, 3) if isinstance(value, float) else value for name, value in found.items()}
+    return {
+        name: round(value, 3) if isinstance(value, float) else value
+        for name, value in found.items()
+    }
 
 
 def graphs(tts: TTS) -> dict[str, int]:
@@ -79,7 +89,11 @@ def graphs(tts: TTS) -> dict[str, int]:
 
 def kernels() -> int:
     """Triton kernels in the cache of a cold start. Of another one 0."""
-    return len(list(Path(os.environ["TRITON_CACHE_DIR"]).rglob("*.cubin"))) if "TRITON_CACHE_DIR" in os.environ else 0
+    return (
+        len(list(Path(os.environ["TRITON_CACHE_DIR"]).rglob("*.cubin")))
+        if "TRITON_CACHE_DIR" in os.environ
+        else 0
+    )
 
 
 def taken(device: str) -> float:
@@ -90,7 +104,9 @@ def taken(device: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", nargs="+", default=list(MODELS))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--times", type=int, default=2, help="`usual` starts of each model")
@@ -103,12 +119,34 @@ def main() -> None:
         return
     found: list[dict[str, Any]] = []
     for model in args.model:
-        for way in [each for each in args.ways for _ in range(args.times if each == "usual" else 1)]:
-            command = [sys.executable, __file__, "--model", model, "--device", args.device, "--child"]
+        for way in [
+            each for each in args.ways for _ in range(args.times if each == "usual" else 1)
+        ]:
+            command = [
+                sys.executable,
+                __file__,
+                "--model",
+                model,
+                "--device",
+                args.device,
+                "--child",
+            ]
             with tempfile.TemporaryDirectory() as home:
-                empty = {"HOME": home, "TRITON_CACHE_DIR": f"{home}/triton"} if way == "cold" else {}
-                done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **empty})
-            told = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {"error": done.stderr[-2000:]}
+                empty = (
+                    {"HOME": home, "TRITON_CACHE_DIR": f"{home}/triton"} if way == "cold" else {}
+                )
+                done = subprocess.run(
+                    command,
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                    env={**os.environ, **empty},
+                )
+            told = (
+                json.loads(done.stdout.splitlines()[-1])
+                if done.returncode == 0
+                else {"error": done.stderr[-2000:]}
+            )
             found.append({"model": model, "way": way, **told})
             print(json.dumps(found[-1]), flush=True)
             if args.out is not None:

@@ -34,7 +34,9 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 from stentor import kernels
 from stentor.layers.linear import QuantizedLinear
 
@@ -57,7 +59,13 @@ class Bench:
     """One model: stages that write into `found`."""
 
     def __init__(
-        self, model: str, out: Path, device: str, slots: int, quantization: str = "auto", deterministic: bool = False
+        self,
+        model: str,
+        out: Path,
+        device: str,
+        slots: int,
+        quantization: str = "auto",
+        deterministic: bool = False,
     ) -> None:
         self.model, self.device, self.slots, self.quantization = model, device, slots, quantization
         self.deterministic = deterministic
@@ -66,7 +74,12 @@ class Bench:
         name += "" if quantization == "auto" else f"_{quantization}"
         name += "_deterministic" * deterministic
         self.file = out / f"step_{re.sub('[^a-z0-9]+', '_', name)}.json"
-        self.found: dict[str, Any] = {"model": model, "quantization": quantization, "kernels_off": off, "errors": {}}
+        self.found: dict[str, Any] = {
+            "model": model,
+            "quantization": quantization,
+            "kernels_off": off,
+            "errors": {},
+        }
         self.found["deterministic"] = deterministic
 
     def stage(self, name: str, run: Callable[[], Any]) -> None:
@@ -76,7 +89,10 @@ class Bench:
         except Exception:
             self.found["errors"][name] = traceback.format_exc()
             print(f"-- {self.model} {name} failed\n{traceback.format_exc()[-2500:]}", flush=True)
-        print(f"{self.model} {name} {time.perf_counter() - started:.1f} s: {self.found.get(name)}", flush=True)
+        print(
+            f"{self.model} {name} {time.perf_counter() - started:.1f} s: {self.found.get(name)}",
+            flush=True,
+        )
         self.file.write_text(json.dumps(self.found, indent=1))
 
     def run(self, brief: bool) -> None:
@@ -126,7 +142,9 @@ class Bench:
         return {
             "ready_seconds": round(ready, 1),
             "graphs": {x.name: len(x.graphs) for x in graph_runners},
-            "failed": {x.name: {str(k): v[:300] for k, v in x.failed.items()} for x in graph_runners},
+            "failed": {
+                x.name: {str(k): v[:300] for k, v in x.failed.items()} for x in graph_runners
+            },
             "sizes": self.runner.sizes.describe(),
             "gib": self.memory(),
         }
@@ -143,9 +161,14 @@ class Bench:
     def weights(self) -> dict[str, float]:
         """GiB of all weights and tables, and of the layers that have 8 bits, now and with 16."""
         modules = [m for m in vars(self.tts._model).values() if isinstance(m, torch.nn.Module)]
-        layers = {id(x): x for m in modules for x in m.modules() if isinstance(x, QuantizedLinear)}.values()
+        layers = {
+            id(x): x for m in modules for x in m.modules() if isinstance(x, QuantizedLinear)
+        }.values()
         held = {id(t): t.nbytes for m in modules for t in (*m.parameters(), *m.buffers())}
-        found = {"all": sum(held.values()), "in 8 bits": sum(x.weight.nbytes + x.weight_scale.nbytes for x in layers)}
+        found = {
+            "all": sum(held.values()),
+            "in 8 bits": sum(x.weight.nbytes + x.weight_scale.nbytes for x in layers),
+        }
         found["the same in 16 bits"] = sum(2 * x.weight.numel() for x in layers)
         return {name: round(size / 2**30, 3) for name, size in found.items()}
 
@@ -182,7 +205,9 @@ class Bench:
             for kv in w.kv.frames.values():
                 own = min(kv.table.shape[1], kv.pages // self.slots, 64)
                 kv.table.fill_(kv.pages)
-                kv.table[:batch, :own] = torch.arange(batch * own, device=kv.table.device).view(batch, own)
+                kv.table[:batch, :own] = torch.arange(batch * own, device=kv.table.device).view(
+                    batch, own
+                )
             w.idx.fill_(self.slots)
             w.idx[:batch] = torch.arange(batch, device=self.runner.device.torch)
             w._idx_host = []
@@ -196,7 +221,9 @@ class Bench:
         for batch in (b for b in BATCHES if b <= self.slots):
             out[f"b{batch}"] = self.step_ms(batch)
             spec = self.tts.spec
-            out[f"b{batch}_audio_s_per_s"] = round(batch * spec.hop / spec.sample_rate / (out[f"b{batch}"] / 1e3), 1)
+            out[f"b{batch}_audio_s_per_s"] = round(
+                batch * spec.hop / spec.sample_rate / (out[f"b{batch}"] / 1e3), 1
+            )
         return out
 
     def step_ms(self, batch: int) -> float:
@@ -224,7 +251,11 @@ class Bench:
             for captured in (True, False):
                 key = self.occupy(batch)
                 torch.manual_seed(1)
-                with torch.inference_mode(), kernels.batch_invariant(self.deterministic), w.stream.active():
+                with (
+                    torch.inference_mode(),
+                    kernels.batch_invariant(self.deterministic),
+                    w.stream.active(),
+                ):
                     w.kv.pool.normal_()
                     w.slots.table["prev"].fill_(1)
                     for _ in range(3):
@@ -233,9 +264,16 @@ class Bench:
                         else:
                             w._decode(*key)
                     w.device.synchronize()
-                results.append([w.slots.table[n][:batch].clone() for n in ("prev", "pos", "step", "stop")])
-            differ = [float((a.float() - b.float()).abs().max()) for a, b in zip(*results, strict=True)]
-            out[f"b{batch}"] = {"largest_difference": differ, "finite": bool(results[0][0].isfinite().all())}
+                results.append(
+                    [w.slots.table[n][:batch].clone() for n in ("prev", "pos", "step", "stop")]
+                )
+            differ = [
+                float((a.float() - b.float()).abs().max()) for a, b in zip(*results, strict=True)
+            ]
+            out[f"b{batch}"] = {
+                "largest_difference": differ,
+                "finite": bool(results[0][0].isfinite().all()),
+            }
             out[f"b{batch}"]["step"] = results[0][2][:2].tolist()
         return out
 
@@ -245,7 +283,9 @@ class Bench:
             if key[0] not in (1, 16, 64) or key[1] not in (1, 8, codec.counts[-1]):
                 continue
             with torch.inference_mode(), codec.stream.active():
-                codec.inputs.fill_(0 if codec.pages.width else codec.sizes.slots)  # the frames that captures read
+                codec.inputs.fill_(
+                    0 if codec.pages.width else codec.sizes.slots
+                )  # the frames that captures read
                 codec.graphs(*key)
                 a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
                 a.record()
@@ -331,7 +371,10 @@ class Bench:
             found = self.through_the_engine(min(4, self.slots))
         finally:
             torch.cuda.set_sync_debug_mode("default")
-        return {"failed": self.tts.engine.stats.failed - failed, "frames": [r["frames"] for r in found["rounds"]]}
+        return {
+            "failed": self.tts.engine.stats.failed - failed,
+            "frames": [r["frames"] for r in found["rounds"]],
+        }
 
 
 def table(out: Path) -> str:
@@ -374,13 +417,25 @@ def drive(models: list[str], out: Path, seconds: float, device: str, slots: int)
         print(f"== {name} without {without or 'nothing'}: {left:.0f} s left", flush=True)
         if allowed < 10:
             continue
-        command = [*here, "--one", name, "--out", str(out), "--device", device, "--max-num-seqs", str(slots)]
+        command = [
+            *here,
+            "--one",
+            name,
+            "--out",
+            str(out),
+            "--device",
+            device,
+            "--max-num-seqs",
+            str(slots),
+        ]
         environment = {**os.environ, "STENTOR_KERNELS_OFF": without, "PYTHONPATH": path}
         with (out / "log.txt").open("a") as log:
             log.write(f"== {name} {brief} without {without}\n")
             log.flush()
             at = log.tell()
-            child = subprocess.Popen(command + brief.split(), cwd=root, stdout=log, stderr=log, env=environment)
+            child = subprocess.Popen(
+                command + brief.split(), cwd=root, stdout=log, stderr=log, env=environment
+            )
             try:
                 child.wait(allowed)
             except subprocess.TimeoutExpired:
@@ -391,7 +446,9 @@ def drive(models: list[str], out: Path, seconds: float, device: str, slots: int)
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("models", nargs="*", default=list(MODELS))
     p.add_argument("--one")
     p.add_argument("--out", type=Path, default=Path("."))
@@ -399,14 +456,18 @@ def main() -> None:
     p.add_argument("--device", default="cuda")
     p.add_argument("--max-num-seqs", type=int, default=64)
     p.add_argument("--brief", action="store_true", help="only the time per step")
-    p.add_argument("--quantization", nargs="+", default=["auto"], help="with --one: one after the other")
+    p.add_argument(
+        "--quantization", nargs="+", default=["auto"], help="with --one: one after the other"
+    )
     p.add_argument("--deterministic", action="store_true", help="with --one")
     a = p.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     if a.one:
         for quantization in a.quantization:
-            Bench(a.one, a.out, a.device, a.max_num_seqs, quantization, a.deterministic).run(a.brief)
+            Bench(a.one, a.out, a.device, a.max_num_seqs, quantization, a.deterministic).run(
+                a.brief
+            )
             gc.collect()
         print(table(a.out), flush=True)
     else:

@@ -28,7 +28,9 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 from benchmarks.cloned_voices import TEXT, numbered_text, parser, recording, run, words_of
 from benchmarks.timing import machine_speed
 from stentor import TTS, Reference
@@ -37,7 +39,9 @@ from stentor.models.base import VoiceSource
 from stentor.models.info import ReferenceAudio
 from stentor.text.marks import NO_MARKS
 
-DIALOGUE = "\n".join(f"<|speaker:{i % 2}|>This is turn number {i}. {TEXT} {TEXT}" for i in range(12))
+DIALOGUE = "\n".join(
+    f"<|speaker:{i % 2}|>This is turn number {i}. {TEXT} {TEXT}" for i in range(12)
+)
 REPEATS = 15
 TOGETHER, FRAMES, CHUNKS = 16, 200, 5
 
@@ -66,7 +70,9 @@ def idle(tts: TTS) -> None:
 def at_once(tts: TTS, seed: int, **options: Any) -> list[float]:
     idle(tts)
     with ThreadPoolExecutor(TOGETHER) as pool:
-        times = list(pool.map(lambda i: first_audio(tts, 100 * seed + i, **options), range(TOGETHER)))
+        times = list(
+            pool.map(lambda i: first_audio(tts, 100 * seed + i, **options), range(TOGETHER))
+        )
     return sorted(times)
 
 
@@ -75,7 +81,11 @@ def beside(tts: TTS, plain: dict[str, Any], work: list[Callable[[], float]]) -> 
     and the largest gap between two chunks of any stream from then on."""
     idle(tts)
     arrived: list[list[float]] = [[] for _ in range(TOGETHER)]
-    long = {"min_frames": FRAMES, "max_frames": FRAMES} if "min_frames" in tts.spec.options else {"max_frames": FRAMES}
+    long = (
+        {"min_frames": FRAMES, "max_frames": FRAMES}
+        if "min_frames" in tts.spec.options
+        else {"max_frames": FRAMES}
+    )
 
     def listen(i: int) -> None:
         for _ in tts.stream(f"Listener {i}. {TEXT}", seed=i, **long, **plain):
@@ -90,10 +100,15 @@ def beside(tts: TTS, plain: dict[str, Any], work: list[Callable[[], float]]) -> 
         for listener in listeners:
             listener.result()
     gaps = [b - a for times in arrived for a, b in pairwise(times) if b > begun]
-    return {"largest gap": round(1e3 * max(gaps), 2), "slowest first audio": round(max(firsts, default=0.0), 2)}
+    return {
+        "largest gap": round(1e3 * max(gaps), 2),
+        "slowest first audio": round(max(firsts, default=0.0), 2),
+    }
 
 
-def two(label: str, tts: TTS, known: ReferenceAudio, seconds: float, seed: int) -> list[Callable[[], float]]:
+def two(
+    label: str, tts: TTS, known: ReferenceAudio, seconds: float, seed: int
+) -> list[Callable[[], float]]:
     """Load that runs beside the streams."""
     if label == "nothing":
         return []
@@ -129,26 +144,42 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
             found[label] = round(statistics.median(times), 2)
             found[f"{label}, computed"] = round(computed)
 
-        plain: dict[str, Any] = {} if not name.endswith("base") else {"reference": voice(tts, 1.0, 1)}
+        plain: dict[str, Any] = (
+            {} if not name.endswith("base") else {"reference": voice(tts, 1.0, 1)}
+        )
         alone("plain", lambda i: plain)
         alone("same voice", lambda i: {"reference": known})
         loaded = tts.load_reference(known)
         alone("same voice, loaded", lambda i: {"reference": loaded})
         alone("new voice", lambda i: {"reference": voice(tts, args.seconds, i)})
-        together: dict[str, Any] = {"same voice": {"reference": known}, "same voice, loaded": {"reference": loaded}}
+        together: dict[str, Any] = {
+            "same voice": {"reference": known},
+            "same voice, loaded": {"reference": loaded},
+        }
         for label, options in ({"plain": plain} | together).items():
             runs = [at_once(tts, i, **options) for i in range(1, 5)][1:]
-            found[f"{TOGETHER} at once, {label}, median"] = round(statistics.median(r[TOGETHER // 2] for r in runs), 2)
-            found[f"{TOGETHER} at once, {label}, last"] = round(statistics.median(r[-1] for r in runs), 2)
-        for label in () if args.no_streams else ("nothing", "2 encodings", "2 known voices", "2 new voices"):
-            runs = [beside(tts, plain, two(label, tts, loaded, args.seconds, 1000 * i)) for i in (1, 2, 3)]
+            found[f"{TOGETHER} at once, {label}, median"] = round(
+                statistics.median(r[TOGETHER // 2] for r in runs), 2
+            )
+            found[f"{TOGETHER} at once, {label}, last"] = round(
+                statistics.median(r[-1] for r in runs), 2
+            )
+        for label in (
+            () if args.no_streams else ("nothing", "2 encodings", "2 known voices", "2 new voices")
+        ):
+            runs = [
+                beside(tts, plain, two(label, tts, loaded, args.seconds, 1000 * i))
+                for i in (1, 2, 3)
+            ]
             for what in runs[0]:
                 found[f"beside {TOGETHER} streams, {label}, {what}"] = max(r[what] for r in runs)
         if tts.spec.marks.speaker != NO_MARKS.speaker and not args.no_streams:
             tokens, cached = stats.prompt_tokens, stats.cached_tokens
             list(tts.submit(tts.request(DIALOGUE, seed=1, max_frames=12 * 40)))
             found["dialogue, tokens of its prompts"] = stats.prompt_tokens - tokens
-            found["dialogue, computed"] = stats.prompt_tokens - tokens - stats.cached_tokens + cached
+            found["dialogue, computed"] = (
+                stats.prompt_tokens - tokens - stats.cached_tokens + cached
+            )
         health = tts.engine.health()
         found["references, codec states"] = [str(health.references), str(health.codec_states)]
         found["eager calls"] = tts.engine.eager_calls
@@ -159,11 +190,20 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--no-prefix-cache", action="store_true")
     options.add_argument("--min-cached-tokens", type=int, default=Policy.min_cached_tokens)
-    options.add_argument("--no-streams", action="store_true", help="leave out new voices beside streams, and dialogue")
-    options.add_argument("--switch-seconds", type=float, default=sys.getswitchinterval(), help="a server has 0.0001")
+    options.add_argument(
+        "--no-streams",
+        action="store_true",
+        help="leave out new voices beside streams, and dialogue",
+    )
+    options.add_argument(
+        "--switch-seconds", type=float, default=sys.getswitchinterval(), help="a server has 0.0001"
+    )
     args = options.parse_args()
     sys.setswitchinterval(args.switch_seconds)
-    machine = {"machine": machine_speed(torch.device(args.device)), "prefix_cache": not args.no_prefix_cache}
+    machine = {
+        "machine": machine_speed(torch.device(args.device)),
+        "prefix_cache": not args.no_prefix_cache,
+    }
     run(args, lambda name: measure(name, args), machine)
 
 

@@ -29,10 +29,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 from benchmarks.timing import compile_ahead
 from stentor.kernels import paged_attention, short_attention
-from stentor.kernels.configs import HeadsConfig, PagedConfig, depth_config, local_config, paged_config
+from stentor.kernels.configs import (
+    HeadsConfig,
+    PagedConfig,
+    depth_config,
+    local_config,
+    paged_config,
+)
 from stentor.kernels.pdl import USE_PDL
 from stentor.kernels.types import QKNormRope
 from stentor.layers.rope import angles
@@ -58,7 +66,9 @@ class Model(NamedTuple):
 
 
 MODELS = {
-    "qwen": Model(16, 8, interleaved=False, in_float32=False, normed=True, passes=15, depth_layers=5),
+    "qwen": Model(
+        16, 8, interleaved=False, in_float32=False, normed=True, passes=15, depth_layers=5
+    ),
     "fish": Model(32, 8, interleaved=True, in_float32=True, normed=False, passes=9, depth_layers=4),
     "vox": Model(16, 2, interleaved=False, in_float32=True, normed=False),
 }
@@ -71,8 +81,14 @@ SPLIT = (
     PagedConfig(64, 4, 2, num_splits=4), PagedConfig(32, 4, 3, num_splits=2), PagedConfig(32, 4, 3, num_splits=16),
     PagedConfig(64, 4, 2, num_splits=8),
 )  # fmt: skip
-DEPTH = tuple(HeadsConfig(heads, warps) for heads, warps in ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1), (4, 2)))
-LOCAL = tuple(HeadsConfig(heads, warps) for heads, warps in ((1, 1), (1, 2), (2, 2), (2, 4), (4, 4), (8, 8), (8, 4)))
+DEPTH = tuple(
+    HeadsConfig(heads, warps)
+    for heads, warps in ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1), (4, 2))
+)
+LOCAL = tuple(
+    HeadsConfig(heads, warps)
+    for heads, warps in ((1, 1), (1, 2), (2, 2), (2, 4), (4, 4), (8, 8), (8, 4))
+)
 
 
 @dataclass(frozen=True)
@@ -85,12 +101,18 @@ class Case:
 
     @property
     def label(self) -> str:
-        return f"{self.kernel} {self.model} b{self.batch}" + (f" x{self.context}" if self.context else "")
+        return f"{self.kernel} {self.model} b{self.batch}" + (
+            f" x{self.context}" if self.context else ""
+        )
 
     @property
     def shape(self) -> Model:
         m = MODELS[self.model]
-        return m if not self.tiny else m._replace(heads=m.heads // 4, kv_heads=max(1, m.kv_heads // 4), passes=2)
+        return (
+            m
+            if not self.tiny
+            else m._replace(heads=m.heads // 4, kv_heads=max(1, m.kv_heads // 4), passes=2)
+        )
 
     @property
     def dim(self) -> int:
@@ -121,7 +143,9 @@ class Case:
     @property
     def tiles(self) -> list[Any]:
         some: tuple[Any, ...] = {"paged": PAGED, "depth": DEPTH, "local": LOCAL}[self.kernel]
-        if self.kernel == "paged" and (self.batch < 64 or self.model == "vox" or self.context > 1000):
+        if self.kernel == "paged" and (
+            self.batch < 64 or self.model == "vox" or self.context > 1000
+        ):
             some = (*some[:8], *SPLIT)
         if self.kernel != "paged":
             some = tuple(t for t in some if t.block_h <= self.shape.heads // self.shape.kv_heads)
@@ -138,7 +162,12 @@ def cases(tiny: bool) -> list[Case]:
     for batch in BATCHES:
         found += [Case("paged", m, batch, 200) for m in MODELS]
         found += [Case("depth", m, batch) for m in ("qwen", "fish")] + [Case("local", "vox", batch)]
-    return [*found, Case("paged", "fish", 16, 1500), Case("paged", "qwen", 1, 1500), Case("paged", "vox", 16, 1500)]
+    return [
+        *found,
+        Case("paged", "fish", 16, 1500),
+        Case("paged", "qwen", 1, 1500),
+        Case("paged", "vox", 16, 1500),
+    ]
 
 
 Launch = Callable[[], Tensor]
@@ -179,7 +208,9 @@ class Operands:
         if case.kernel == "paged":
             self._history(device, m)
         elif case.kernel == "depth":
-            self.caches = self._random(device, m.depth_layers, 2, rows, m.passes + 2, m.kv_heads, case.dim)
+            self.caches = self._random(
+                device, m.depth_layers, 2, rows, m.passes + 2, m.kv_heads, case.dim
+            )
 
     def _random(self, device: str, *shape: int) -> Tensor:
         return torch.randn(*shape, device=device, dtype=self.dtype)
@@ -202,14 +233,23 @@ class Operands:
             one = q[:, 0], k[:, 0], v[:, 0]
             places = self.table, self.slot, self.pos
             for pool in self.pools:
-                yield partial(made.paged.paged_attention, pool, *places, *one, self.norm_rope, **chosen)
+                yield partial(
+                    made.paged.paged_attention, pool, *places, *one, self.norm_rope, **chosen
+                )
         elif self.case.kernel == "depth":
             chosen = {} if tile is None else {"config": tile}
             length = 0
             for new in (2, *[1] * (self.case.shape.passes - 1)):
                 new_qkv = [t[:, :new] for t in self.qkv]
                 for cache in self.caches:
-                    yield partial(made.short.depth_attention, cache, length, *new_qkv, self.norm_rope, **chosen)
+                    yield partial(
+                        made.short.depth_attention,
+                        cache,
+                        length,
+                        *new_qkv,
+                        self.norm_rope,
+                        **chosen,
+                    )
                 length += new
         else:
             chosen = {} if tile is None else {"config": tile}
@@ -220,7 +260,11 @@ class Operands:
         """x [N, T, H, D] after norm and RoPE at pos [T] or [N, T], in float32."""
         x = x.float()
         if self.norm_rope.norms is not None and weight is not None:
-            x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.norm_rope.norms[2]) * weight.float()
+            x = (
+                x
+                * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.norm_rope.norms[2])
+                * weight.float()
+            )
         cos, sin = self.norm_rope.cos[pos].unsqueeze(-2), self.norm_rope.sin[pos].unsqueeze(-2)
         if self.norm_rope.interleaved:
             a, b = x[..., 0::2], x[..., 1::2]
@@ -236,10 +280,15 @@ class Operands:
         pos = torch.arange(tokens, device=q.device)
         if self.case.kernel == "paged":
             pos = self.pos[:, None]
-        q_weight, k_weight = (None, None) if self.norm_rope.norms is None else self.norm_rope.norms[:2]
+        q_weight, k_weight = (
+            (None, None) if self.norm_rope.norms is None else self.norm_rope.norms[:2]
+        )
         q, k = self.turned(q, q_weight, pos), self.turned(k, k_weight, pos)
         if self.case.kernel == "paged":
-            past = [part[self.table[self.slot]].flatten(1, 2)[:, : self.case.context].float() for part in self.pools[0]]
+            past = [
+                part[self.table[self.slot]].flatten(1, 2)[:, : self.case.context].float()
+                for part in self.pools[0]
+            ]
             k, v = torch.cat((past[0], k), 1), torch.cat((past[1], v), 1)
         group = q.shape[2] // k.shape[2]
         k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
@@ -262,7 +311,9 @@ class Operands:
             half = self.case.batch // 2
             q, k, v = (t[:half, 0] for t in self.qkv)
             slot, pos = self.slot[:half], self.pos[:half]
-            alone = paged_attention.paged_attention(self.pools[0], self.table, slot, pos, q, k, v, self.norm_rope, tile)
+            alone = paged_attention.paged_attention(
+                self.pools[0], self.table, slot, pos, q, k, v, self.norm_rope, tile
+            )
             if not torch.equal(out[:half], alone):
                 return "depends on the other rows"
         return None
@@ -297,18 +348,29 @@ def microseconds(launches: list[Launch]) -> float:
 def measure(case: Case, device: str, before: Kernels | None) -> dict[str, Any]:
     o = Operands(case, device, few=case.tiny)
     want = o.formula()
-    row: dict[str, Any] = {"case": case.label, "floor": round(case.bytes / BANDWIDTH * 1e6, 2), "before": None}
+    row: dict[str, Any] = {
+        "case": case.label,
+        "floor": round(case.bytes / BANDWIDTH * 1e6, 2),
+        "before": None,
+    }
     if before is not None:
         row["before"] = round(microseconds(list(o.launches(None, before))), 2)
     tiles: dict[str, Any] = {}
     for tile in case.tiles:
         try:
-            tiles[name(tile)] = o.wrong(tile, want) or round(microseconds(list(o.launches(tile))), 2)
+            tiles[name(tile)] = o.wrong(tile, want) or round(
+                microseconds(list(o.launches(tile))), 2
+            )
         except Exception as e:  # a tile that does not fit is an answer
             tiles[name(tile)] = f"failed: {e}"[:200]
     timed = sorted((v, k) for k, v in tiles.items() if isinstance(v, float))
     bad = {k: v for k, v in tiles.items() if not isinstance(v, float)}
-    return row | {"own": tiles[name(case.own)], "own_tile": name(case.own), "ranked": timed, "bad": bad}
+    return row | {
+        "own": tiles[name(case.own)],
+        "own_tile": name(case.own),
+        "ranked": timed,
+        "bad": bad,
+    }
 
 
 def name(tile: Any) -> str:
@@ -339,12 +401,18 @@ def earlier(folder: Path | None) -> Kernels | None:
 
 def compile_share(share: int, before: Kernels | None) -> None:
     """Some kernels run once, so that the process that measures finds them compiled."""
-    chosen = [(c, t) for c in cases(False) for t in (*c.tiles, *(() if before is None else (None,)))]
-    every = list({(c.kernel, c.model, t): (c, t) for c, t in chosen}.values())  # batch and context do not matter
+    chosen = [
+        (c, t) for c in cases(False) for t in (*c.tiles, *(() if before is None else (None,)))
+    ]
+    every = list(
+        {(c.kernel, c.model, t): (c, t) for c, t in chosen}.values()
+    )  # batch and context do not matter
     for case, tile in every[share::WORKERS]:
         o = Operands(case, "cuda", few=True)
         try:
-            found = list(o.launches(tile, before if tile is None and before is not None else CURRENT))
+            found = list(
+                o.launches(tile, before if tile is None and before is not None else CURRENT)
+            )
             for launch in (found[0], found[-1]):
                 launch()
         except Exception as e:
@@ -352,10 +420,14 @@ def compile_share(share: int, before: Kernels | None) -> None:
 
 
 def table(found: list[dict[str, Any]]) -> str:
-    lines = [f"{'case':20} {'floor':>6} {'before':>7} {'own':>7}  own tile, then the best and what they take"]
+    lines = [
+        f"{'case':20} {'floor':>6} {'before':>7} {'own':>7}  own tile, then the best and what they take"
+    ]
     for r in found:
         best = ", ".join(f"{k}: {v:.2f}" for v, k in r["ranked"][:5])
-        lines.append(f"{r['case']:20} {r['floor']:6} {r['before']!s:>7} {r['own']!s:>7.7}  {r['own_tile']} | {best}")
+        lines.append(
+            f"{r['case']:20} {r['floor']:6} {r['before']!s:>7} {r['own']!s:>7.7}  {r['own_tile']} | {best}"
+        )
         lines += [f"    {k}: {v}" for k, v in r["bad"].items()]
     return "\n".join(lines)
 
@@ -374,13 +446,17 @@ def mend_interpreter() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
     parser.add_argument("--seconds", type=float, default=45)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument(
-        "--before", type=Path, help="a folder with an earlier paged_attention.py and short_attention.py"
+        "--before",
+        type=Path,
+        help="a folder with an earlier paged_attention.py and short_attention.py",
     )
     parser.add_argument("--share", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -394,7 +470,9 @@ def main() -> None:
             mend_interpreter()
         else:
             given = [] if args.before is None else ["--before", str(args.before)]
-            compile_ahead([sys.executable, __file__, *given, "--share"], WORKERS, args.seconds * 0.55)
+            compile_ahead(
+                [sys.executable, __file__, *given, "--share"], WORKERS, args.seconds * 0.55
+            )
         print(f"compiled in {time.monotonic() - started:.0f} s; PDL: {USE_PDL}", flush=True)
         found = []
         for case in cases(args.tiny):

@@ -27,7 +27,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 from benchmarks.kernels.skinny_gemm import BANDWIDTH, COLD, EPS, TOLERANCE
 from benchmarks.kernels.tile_search import ARCH, cluster_candidates, fits
 from benchmarks.timing import graph_microseconds
@@ -100,7 +102,14 @@ class Alone:
         if self.p.norm:
             y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + EPS) * self.norm.double()
         weight = self.weights[0]
-        y = y @ (weight.double() if self.scale is None else dequantize(weight, self.scale, torch.float64)).T
+        y = (
+            y
+            @ (
+                weight.double()
+                if self.scale is None
+                else dequantize(weight, self.scale, torch.float64)
+            ).T
+        )
         if self.p.gate:
             gate, up = y.chunk(2, -1)
             y = F.silu(gate) * up
@@ -110,11 +119,17 @@ class Alone:
 
     def operands(self, weight: Tensor, rows: int) -> Operands:
         """The first so many rows times `weight`."""
-        return Operands(self.x[:rows], weight, (self.norm, EPS), self.bias, self.residual, self.scale)
+        return Operands(
+            self.x[:rows], weight, (self.norm, EPS), self.bias, self.residual, self.scale
+        )
 
     def library(self, weight: Tensor) -> Tensor:
         """Without what is fused. Weights in int8 have no library: what serves them elsewhere."""
-        return F.linear(self.x, weight) if self.scale is None else quantized_linear(self.x, weight, self.scale, None)
+        return (
+            F.linear(self.x, weight)
+            if self.scale is None
+            else quantized_linear(self.x, weight, self.scale, None)
+        )
 
     def run(self, t: ClusterTile, weight: Tensor) -> None:
         launch(self.p, t, self.operands(weight, len(self.x)), self.out)
@@ -174,7 +189,9 @@ class Blocks:
         for name, parameter in ((n, q) for s in self.stacks for n, q in s.named_parameters()):
             fill(name, parameter.data)
         table = angles(case.config.head_dim, 64, 10000.0, None)
-        self.positions = RopePositions(Rope(table, torch.bfloat16, interleaved=False, in_float32=True).to(DEVICE), None)
+        self.positions = RopePositions(
+            Rope(table, torch.bfloat16, interleaved=False, in_float32=True).to(DEVICE), None
+        )
         shape = rows // case.tokens, case.tokens, case.config.hidden
         self.x = torch.randn(shape, device=DEVICE, dtype=torch.bfloat16)
 
@@ -193,7 +210,9 @@ class Blocks:
         return graph_microseconds(self.run) / len(self.stacks)
 
 
-def choose(case: Case, rows: int, weight: WeightType, found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def choose(
+    case: Case, rows: int, weight: WeightType, found: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
     """The tiles with which blocks take the least time. Where blocks are fused without it, a product may have none."""
     blocks = Blocks(case, rows, weight)
     keys = {name: (p.k, p.weight_rows) for name, p in products(case.config, weight).items()}
@@ -232,7 +251,9 @@ def promising(p: Product, rows: int, most: int) -> list[ClusterTile]:
     for t in cluster_candidates(p, rows):
         by.setdefault((t.columns, t.warp_groups, t.splits), []).append(t)
     kinds = [sorted(ts, key=lambda t: t.stages) for ts in by.values()][: most // 2]
-    others = [t for ts in kinds for t in (replace(ts[0], ahead=not ts[0].ahead), ts[-1]) if fits(t, p)]
+    others = [
+        t for ts in kinds for t in (replace(ts[0], ahead=not ts[0].ahead), ts[-1]) if fits(t, p)
+    ]
     return list(dict.fromkeys([ts[0] for ts in kinds] + others))[:most]
 
 
@@ -259,20 +280,29 @@ def finish(jobs: list[Future[bytes]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path())
     parser.add_argument("--stacks", default=",".join(CASES))
     parser.add_argument("--rows", default="", help="only these")
     parser.add_argument("--weights", default="same", choices=("same", "int8"))
     parser.add_argument("--most", type=int, default=12, help="tiles of a product")
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin no number of rows after so many")
+    parser.add_argument(
+        "--seconds", type=float, default=1e9, help="begin no number of rows after so many"
+    )
     parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()
     cases = {name: CASES[name] for name in args.stacks.split(",")}
     if args.rows:
-        cases = {n: c._replace(rows=tuple(int(r) for r in args.rows.split(","))) for n, c in cases.items()}
+        cases = {
+            n: c._replace(rows=tuple(int(r) for r in args.rows.split(",")))
+            for n, c in cases.items()
+        }
     end = time.monotonic() + args.seconds
-    jobs = begin_compiling(cases, args.weights, args.most, "sm_90a" if args.compile else architecture(0))
+    jobs = begin_compiling(
+        cases, args.weights, args.most, "sm_90a" if args.compile else architecture(0)
+    )
     if args.compile:
         finish([job for some in jobs.values() for job in some])
         return
@@ -283,7 +313,10 @@ def main() -> None:
                 if time.monotonic() > end:
                     return
                 finish(jobs[name, rows])
-                found = {n: alone(p, rows, args.most) for n, p in products(case.config, args.weights).items()}
+                found = {
+                    n: alone(p, rows, args.most)
+                    for n, p in products(case.config, args.weights).items()
+                }
                 for n, f in found.items():
                     wrong = len(f["tiles"]) - len(f["right"])
                     best = f["right"][0] if f["right"] else {"us": 0, "tile": {}}

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "0"
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 
 import triton
 
@@ -34,7 +36,9 @@ def of_gpu(arch: int, serving: bool) -> dict[str, Any]:
     found: list[tuple[int, str]] = []
     kernels = set()
     for cases, dtypes in (*SHARED, *COSY, *DOTS, *FISH, *VOX):
-        for what, kernel, _, shared in compiled_cases(cases, dtypes[:1] if serving else dtypes, lambda _: (arch,)):
+        for what, kernel, _, shared in compiled_cases(
+            cases, dtypes[:1] if serving else dtypes, lambda _: (arch,)
+        ):
             found.append((shared, what))
             kernels.add(kernel)
     shared, what = max(found)
@@ -50,12 +54,20 @@ def of_gpu(arch: int, serving: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpus", type=int, nargs="*", default=list(COMPILED), choices=list(COMPILED))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--gpus", type=int, nargs="*", default=list(COMPILED), choices=list(COMPILED)
+    )
     parser.add_argument("--serving", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    found: dict[str, Any] = {"triton": triton.__version__, "dtypes": "bfloat16" if args.serving else "all", "gpus": {}}
+    found: dict[str, Any] = {
+        "triton": triton.__version__,
+        "dtypes": "bfloat16" if args.serving else "all",
+        "gpus": {},
+    }
     if args.json is not None and args.json.exists():  # of other GPUs
         found["gpus"] = json.loads(args.json.read_text())["gpus"]
     for arch in args.gpus:

@@ -20,7 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 from benchmarks.timing import compile_ahead, machine_speed, milliseconds
 from stentor.kernels.configs import ConvConfig, conv_config
 from stentor.kernels.types import SnakeParams
@@ -62,13 +64,24 @@ def candidates(s: Shape) -> list[ConvConfig]:
     depth = 64 if s.inputs % 64 == 0 else 32
     chosen = conv_config(BATCH * s.steps, s.outputs, s.inputs)
     if s.steps < 16:
-        found = [ConvConfig(16, n, 0, k, 4, stages) for n in (16, 32) for k in (64, 128) for stages in (3, 5)]
+        found = [
+            ConvConfig(16, n, 0, k, 4, stages)
+            for n in (16, 32)
+            for k in (64, 128)
+            for stages in (3, 5)
+        ]
         return [chosen, *(t for t in found if t != chosen)]
-    wide = [(128, 128, 0), (128, 128, 64), (128, 256, 0), (256, 128, 0), (64, 256, 0)] if s.outputs > 96 else []
+    wide = (
+        [(128, 128, 0), (128, 128, 64), (128, 256, 0), (256, 128, 0), (64, 256, 0)]
+        if s.outputs > 96
+        else []
+    )
     if s.outputs == 96:
         wide = [(128, 64, 32), (256, 64, 32), (128, 128, 0)]
     found = [ConvConfig(m, n, more, depth, 8, stages) for m, n, more in wide for stages in (3, 4)]
-    found += [ConvConfig(128, 128, 0, depth, 8, stages, 128) for stages in (3, 4) if s.outputs % 128 == 0]
+    found += [
+        ConvConfig(128, 128, 0, depth, 8, stages, 128) for stages in (3, 4) if s.outputs % 128 == 0
+    ]
     found += [ConvConfig(m, 64, 0, depth, 4, stages) for m in (64, 128) for stages in (3, 4)]
     return [chosen, *(t for t in found if t != chosen and fits(t))]
 
@@ -82,17 +95,29 @@ class Operands:
         self.shape = s
         dtype = torch.float16
         self.x = torch.randn(BATCH, s.steps + s.taps - 1, s.inputs, device=device, dtype=dtype)
-        self.weight = torch.randn(s.outputs, s.taps, s.inputs, device=device, dtype=dtype) * (s.taps * s.inputs) ** -0.5
+        self.weight = (
+            torch.randn(s.outputs, s.taps, s.inputs, device=device, dtype=dtype)
+            * (s.taps * s.inputs) ** -0.5
+        )
         self.bias = torch.randn(s.outputs, device=device, dtype=dtype)
         self.added = torch.randn(BATCH, s.steps, s.outputs, device=device, dtype=dtype)
-        self.snake = SnakeParams(torch.rand(s.outputs, device=device) + 0.5, torch.rand(s.outputs, device=device) + 0.5)
+        self.snake = SnakeParams(
+            torch.rand(s.outputs, device=device) + 0.5, torch.rand(s.outputs, device=device) + 0.5
+        )
 
     def ours(self, t: ConvConfig) -> Tensor:
         from stentor.kernels import conv1d
 
         conv1d.conv_config = lambda *shape: t
         weight, s = self.weight.transpose(1, 2), self.shape
-        return conv1d.conv1d(self.x, weight, self.bias, 1, self.snake if s.act else None, None if s.act else self.added)
+        return conv1d.conv1d(
+            self.x,
+            weight,
+            self.bias,
+            1,
+            self.snake if s.act else None,
+            None if s.act else self.added,
+        )
 
     def library(self) -> Tensor:
         """With the kernel of activations where there is a GPU, else by the formula."""
@@ -108,7 +133,9 @@ class Operands:
             from stentor.kernels import conv1d
 
             return conv1d.concat_history(y, None, 0, self.snake)[0]
-        return (y.float() + self.snake.gain * torch.sin(y.float() * self.snake.alpha) ** 2).to(y.dtype)
+        return (y.float() + self.snake.gain * torch.sin(y.float() * self.snake.alpha) ** 2).to(
+            y.dtype
+        )
 
 
 def measure(name: str, device: torch.device) -> dict[str, object]:
@@ -162,7 +189,9 @@ def table(found: dict[str, dict[str, object]], about: dict[str, float]) -> str:
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--out", type=Path, default=Path("."))
     p.add_argument("--device", default="cuda")
     p.add_argument("--compile", type=int)

@@ -27,10 +27,15 @@ from stentor.layers.transformer import Block, Stack
 from stentor.models.quantization import quantize_layers
 
 FLOAT8, INT8 = torch.float8_e4m3fn, torch.int8
-COLD = 150e6  # bytes of weights that one graph goes through: two and a half times the cache of an H200
+COLD = (
+    150e6  # bytes of weights that one graph goes through: two and a half times the cache of an H200
+)
 MOST_COPIES = 72
 EPS = 1e-6
-TOLERANCE = {FLOAT8: 0.1, INT8: 0.05}  # of a product, relative to float64. Expected: 0.038 and 0.011
+TOLERANCE = {
+    FLOAT8: 0.1,
+    INT8: 0.05,
+}  # of a product, relative to float64. Expected: 0.038 and 0.011
 
 
 # -- tiles --
@@ -39,10 +44,22 @@ TOLERANCE = {FLOAT8: 0.1, INT8: 0.05}  # of a product, relative to float64. Expe
 def tiles(rows: int) -> list[GemmConfig]:
     """The tiles that are tried for so many rows."""
     if rows <= 64:
-        return [GemmConfig(64, 16, 256, 4, 4), GemmConfig(64, 32, 256, 4, 4), GemmConfig(64, 64, 128, 4, 5)]
+        return [
+            GemmConfig(64, 16, 256, 4, 4),
+            GemmConfig(64, 32, 256, 4, 4),
+            GemmConfig(64, 64, 128, 4, 5),
+        ]
     if rows <= 256:
-        return [GemmConfig(64, 64, 128, 4, 5), GemmConfig(128, 32, 128, 4, 5), GemmConfig(128, 64, 128, 4, 4)]
-    return [GemmConfig(128, 64, 128, 4, 4), GemmConfig(128, 128, 128, 8, 3), GemmConfig(128, 256, 128, 8, 3)]
+        return [
+            GemmConfig(64, 64, 128, 4, 5),
+            GemmConfig(128, 32, 128, 4, 5),
+            GemmConfig(128, 64, 128, 4, 4),
+        ]
+    return [
+        GemmConfig(128, 64, 128, 4, 4),
+        GemmConfig(128, 128, 128, 8, 3),
+        GemmConfig(128, 256, 128, 8, 3),
+    ]
 
 
 # -- torch's products --
@@ -51,7 +68,12 @@ def tiles(rows: int) -> list[GemmConfig]:
 def by_rows(x: QuantizedRows, weight: Tensor, scale: Tensor) -> Tensor:
     """torch's product of float8 with a scale for each row and each output."""
     y: Tensor = torch._scaled_mm(
-        x.bits, weight.t(), scale_a=x.scale, scale_b=scale.t(), out_dtype=torch.bfloat16, use_fast_accum=True
+        x.bits,
+        weight.t(),
+        scale_a=x.scale,
+        scale_b=scale.t(),
+        out_dtype=torch.bfloat16,
+        use_fast_accum=True,
     )
     return y
 
@@ -200,12 +222,20 @@ class Measure:
         if self.device.type == "cuda" or INTERPRETED:
             self.quantised(FLOAT8)
             self.quantised(INT8)
-        return {**self.shape._asdict(), "rows": self.rows, "us": self.us, "errors": self.errors, "failed": self.failed}
+        return {
+            **self.shape._asdict(),
+            "rows": self.rows,
+            "us": self.us,
+            "errors": self.errors,
+            "failed": self.failed,
+        }
 
     def today(self, weight: Tensor, scale: Tensor | None) -> Tensor:
         """Launch what the layer launches now, with norm, gate and residual where they are fused."""
         if (scale is not None or self.block_fuses) and fuses(self.x, [(weight, scale)]):
-            return linear(self.x, weight, None, scale, self.residual, self.normed, self.gate, must_fuse=True)
+            return linear(
+                self.x, weight, None, scale, self.residual, self.normed, self.gate, must_fuse=True
+            )
         return linear(self.x, weight, None, scale)
 
     @property
@@ -219,13 +249,19 @@ class Measure:
     def quantised(self, dtype: torch.dtype) -> None:
         name = "fp8" if dtype == FLOAT8 else "int8"
         weights, scale = self.w.bits(dtype)
-        x, one, count = quantize_rows(self.x, dtype), torch.ones((), device=self.device), len(weights)
+        x, one, count = (
+            quantize_rows(self.x, dtype),
+            torch.ones((), device=self.device),
+            len(weights),
+        )
         ways: list[str] = []
         if dtype == FLOAT8:
             ways.append("fp8 rows")
             self.time("fp8 tensor", lambda: [by_tensor(x, w, one) for w in weights], count)
         else:
-            self.time("int8 mm, int32 out", lambda: [torch._int_mm(x.bits, w.t()) for w in weights], count)
+            self.time(
+                "int8 mm, int32 out", lambda: [torch._int_mm(x.bits, w.t()) for w in weights], count
+            )
         ways += [f"{name} tile {'x'.join(map(str, t))}" for t in tiles(self.rows)]
         for way in ways:
             self.check(way, lambda way=way: run(way, x, weights[0], scale), dtype)  # type: ignore[misc]
@@ -235,7 +271,9 @@ class Measure:
         own = self.best(f"{name} tile")
         for way in [w for w in ("fp8 rows", own) if w in self.us and w.startswith(name)]:
             pair = f"quantise + {way if way == 'fp8 rows' else name + ' tile'}"
-            self.time(pair, lambda way=way: [self.whole(way, dtype, w, scale) for w in weights], count)  # type: ignore[misc]
+            self.time(
+                pair, lambda way=way: [self.whole(way, dtype, w, scale) for w in weights], count
+            )  # type: ignore[misc]
 
     def whole(self, way: str, dtype: torch.dtype, weight: Tensor, scale: Tensor) -> Tensor:
         """The product with what the layer has around it."""
@@ -245,16 +283,22 @@ class Measure:
         """torch's products alone."""
         x, weights, count = quantize_rows(self.x, FLOAT8), self.w.float8, len(self.w.float8)
         one = torch.ones((), device=self.device)
-        self.time("bf16 library", lambda: [F.linear(self.x, v) for v in self.w.wide], len(self.w.wide))
+        self.time(
+            "bf16 library", lambda: [F.linear(self.x, v) for v in self.w.wide], len(self.w.wide)
+        )
         self.time("fp8 rows", lambda: [by_rows(x, w, self.w.scale8) for w in weights], count)
         self.time("fp8 tensor", lambda: [by_tensor(x, w, one) for w in weights], count)
         i = quantize_rows(self.x, INT8)
-        self.time("int8 mm, int32 out", lambda: [torch._int_mm(i.bits, w.t()) for w in self.w.int8], count)
+        self.time(
+            "int8 mm, int32 out", lambda: [torch._int_mm(i.bits, w.t()) for w in self.w.int8], count
+        )
         return {**self.shape._asdict(), "rows": self.rows, "us": self.us, "failed": self.failed}
 
     def best(self, prefix: str) -> str:
         """The fastest way whose name begins so. Empty if none ran."""
-        return min((way for way in self.us if way.startswith(prefix)), key=self.us.__getitem__, default="")
+        return min(
+            (way for way in self.us if way.startswith(prefix)), key=self.us.__getitem__, default=""
+        )
 
     def time(self, way: str, run: Callable[[], object], count: int) -> None:
         try:
@@ -304,7 +348,9 @@ class Chain:
     def inputs(self, rows: int) -> tuple[Tensor, Tensor]:
         torch.manual_seed(2)
         made: dict[str, Any] = {"device": self.device, "dtype": torch.bfloat16}
-        return torch.randn(rows, self.config.hidden, **made), torch.randn(rows, self.config.hidden * 2, **made)
+        return torch.randn(rows, self.config.hidden, **made), torch.randn(
+            rows, self.config.hidden * 2, **made
+        )
 
     def fuses(self, rows: int) -> bool:
         return self.wide[0].fuses(self.inputs(rows)[0])
@@ -322,7 +368,9 @@ class Chain:
             delta = block.mlp(h)
         return x if delta is None else x + delta
 
-    def eight(self, dtype: torch.dtype, ways: dict[str, str], x: Tensor, attended: Tensor) -> Tensor:
+    def eight(
+        self, dtype: torch.dtype, ways: dict[str, str], x: Tensor, attended: Tensor
+    ) -> Tensor:
         """ways: by role, `fp8 rows` or the name of a tile."""
         for block, (qkv, o, gate, down) in zip(self.wide, self.bits[dtype], strict=True):
             run(ways["qkv"], quantize_rows(x, dtype, block.input_layernorm.kernel_args), *qkv)
@@ -346,7 +394,13 @@ class Chain:
             for dtype, name in ((FLOAT8, "fp8 best"), (INT8, "int8 best")):
                 if len(best.get(dtype, {})) == len(library):
                     ways[name] = partial(self.eight, dtype, best[dtype], x, attended)
-        found: dict[str, Any] = {"rows": rows, "us": {}, "cosine": {}, "failed": {}, "fused": self.wide[0].fuses(x)}
+        found: dict[str, Any] = {
+            "rows": rows,
+            "us": {},
+            "cosine": {},
+            "failed": {},
+            "fused": self.wide[0].fuses(x),
+        }
         wanted = None
         for name, call in ways.items():
             try:
@@ -382,7 +436,9 @@ def check_quantisation(device: torch.device) -> dict[str, float]:
     for dtype in (FLOAT8, INT8):
         x = torch.randn(33, 2048, device=device, dtype=torch.bfloat16)
         norm = torch.rand(2048, device=device, dtype=torch.bfloat16) + 0.5
-        normed = x.double() * torch.rsqrt(x.double().pow(2).mean(-1, keepdim=True) + EPS) * norm.double()
+        normed = (
+            x.double() * torch.rsqrt(x.double().pow(2).mean(-1, keepdim=True) + EPS) * norm.double()
+        )
         cases = {
             "plain": (x.double(), quantize_rows(x, dtype)),
             "norm": (normed, quantize_rows(x, dtype, (norm, EPS, True))),

@@ -20,7 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 from benchmarks.timing import milliseconds
 from stentor import kernels
 from stentor.kernels.configs import GemmConfig
@@ -73,7 +75,9 @@ def _ours(x: Tensor, tile: GemmConfig | None, w: Tensor) -> Tensor:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tiles", action="store_true", help="time all tiles")
     parser.add_argument("--out", type=Path, default=Path())
     args = parser.parse_args()
@@ -83,7 +87,9 @@ def main() -> None:
         with torch.inference_mode():
             found[name] = measure(name, torch.device("cuda", 0), args.tiles)
         for tile, times in found[name].items():
-            print(f"{name:12} {tile:26}" + " ".join(f"{t:8.2f}" for t in times.values()), flush=True)
+            print(
+                f"{name:12} {tile:26}" + " ".join(f"{t:8.2f}" for t in times.values()), flush=True
+            )
         (args.out / "gemm.json").write_text(json.dumps(found, indent=1))
 
 

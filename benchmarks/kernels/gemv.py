@@ -26,7 +26,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 from benchmarks.timing import compile_ahead
 from stentor.kernels import gemv
 from stentor.kernels.configs import GemvConfig, gemv_config
@@ -157,7 +159,11 @@ def microseconds(run: Callable[[Tensor], Any], weights: list[Tensor]) -> float:
 def measure(case: Case, device: str, small: bool) -> dict[str, Any]:
     o = Operands(case, device, small)
     want = o.formula(case, o.weights[0])
-    row: dict[str, Any] = {"case": case.name, "rows": case.rows, "floor": round(case.bytes / BANDWIDTH * 1e6, 2)}
+    row: dict[str, Any] = {
+        "case": case.name,
+        "rows": case.rows,
+        "floor": round(case.bytes / BANDWIDTH * 1e6, 2),
+    }
     row["library"] = round(microseconds(lambda w: F.linear(o.x, w), o.weights), 2)
     row["tiles"] = {}
     for tile in case.tiles:
@@ -167,13 +173,17 @@ def measure(case: Case, device: str, small: bool) -> dict[str, Any]:
             if not error < 0.02:
                 row["tiles"][label] = f"wrong: {error}"
                 continue
-            row["tiles"][label] = round(microseconds(lambda w, t=tile: o.ours(case, t, w), o.weights), 2)
+            row["tiles"][label] = round(
+                microseconds(lambda w, t=tile: o.ours(case, t, w), o.weights), 2
+            )
         except Exception as e:  # a tile that does not fit is an answer
             row["tiles"][label] = f"failed: {e}"[:200]
     row["own"] = row["tiles"][_label(case.own)]
     timed = {k: v for k, v in row["tiles"].items() if isinstance(v, float)}
     row["best"], row["best_tile"] = min(((v, k) for k, v in timed.items()), default=(None, None))
-    row["late"] = _without_early(lambda: microseconds(lambda w: o.ours(case, case.own, w), o.weights))
+    row["late"] = _without_early(
+        lambda: microseconds(lambda w: o.ours(case, case.own, w), o.weights)
+    )
     return row
 
 
@@ -222,7 +232,9 @@ def table(found: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
     parser.add_argument("--seconds", type=float, default=90)
     parser.add_argument("--rows", type=int, choices=range(1, GEMV_ROWS + 1), default=GEMV_ROWS)
@@ -236,7 +248,15 @@ def main() -> None:
             compile_share(args.share, WORKERS, args.rows, args.only)
             return
         if not args.small:
-            command = [sys.executable, __file__, "--rows", str(args.rows), "--only", args.only, "--share"]
+            command = [
+                sys.executable,
+                __file__,
+                "--rows",
+                str(args.rows),
+                "--only",
+                args.only,
+                "--share",
+            ]
             compile_ahead(command, WORKERS, args.seconds * 0.55)
         print(f"compiled in {time.monotonic() - started:.0f} s; PDL: {gemv.USE_PDL}", flush=True)
         found = []

@@ -31,7 +31,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 from benchmarks.kernels.cluster_gemm import CASES, Alone, finish, products
 from benchmarks.kernels.skinny_gemm import EPS, TOLERANCE
 from benchmarks.kernels.tile_search import (
@@ -83,14 +85,21 @@ def tiles_of(p: Product, rows: int, parts: int, most: int) -> list[ClusterTile]:
 
 
 def begin(p: Product, tiles: list[ClusterTile], arch: str) -> list[Future[bytes]]:
-    return [compiler().begin(SOURCES / "cluster_gemm.cu", {**t.macros(p), "PDL": 1}, arch) for t in tiles]
+    return [
+        compiler().begin(SOURCES / "cluster_gemm.cu", {**t.macros(p), "PDL": 1}, arch)
+        for t in tiles
+    ]
 
 
 class Search:
     """One product: its operands, and microseconds of tiles by rows."""
 
     def __init__(self, p: Product) -> None:
-        self.p, self.case, self.found = p, Alone(p, MANY_ROWS), dict[tuple[ClusterTile, int], float]()
+        self.p, self.case, self.found = (
+            p,
+            Alone(p, MANY_ROWS),
+            dict[tuple[ClusterTile, int], float](),
+        )
         self.first: dict[int, Tensor] = {}  # the first row, by parts of K
         self.wrong: list[str] = []
 
@@ -105,7 +114,9 @@ class Search:
             if not (right and same):
                 self.wrong.append(f"{astuple(t)} at {rows}: right {right}, same bits {same}")
             self.found[t, rows] = (
-                case.microseconds(lambda w: launch(self.p, t, case.operands(w, rows), out)) if right and same else WRONG
+                case.microseconds(lambda w: launch(self.p, t, case.operands(w, rows), out))
+                if right and same
+                else WRONG
             )
         return self.found[t, rows]
 
@@ -119,7 +130,9 @@ class Search:
         norm = (case.norm, EPS, True) if p.norm else None
         residual = case.residual[:rows] if p.add else None
         x = case.x[:rows]
-        return case.microseconds(lambda w: linear(x, w, case.bias, case.scale, residual, norm, p.gate))
+        return case.microseconds(
+            lambda w: linear(x, w, case.bias, case.scale, residual, norm, p.gate)
+        )
 
     def triton(self, rows: int) -> float:
         if self.p.weight != "same":
@@ -145,7 +158,10 @@ def choose_parts(p: Product, most: int, arch: str) -> Chosen:
         if len(tiles) == len(CHOOSING):
             found[parts] = tiles
     default = {rows: s.usual(rows) for rows in SHOWN}
-    us = {parts: {CHOOSING[n]: s.time(t, CHOOSING[n]) for n, t in tiles.items()} for parts, tiles in found.items()}
+    us = {
+        parts: {CHOOSING[n]: s.time(t, CHOOSING[n]) for n, t in tiles.items()}
+        for parts, tiles in found.items()
+    }
     parts = min(us, key=lambda n: sum(t / default[rows] for rows, t in us[n].items()))
     jobs = [job for n in ONE_ORDER_ROWS for job in begin(p, tiles_of(p, n, parts, most), arch)]
     return Chosen(s, us, default, parts, found[parts], jobs)
@@ -164,10 +180,15 @@ def complete(name: str, chosen: Chosen, most: int) -> dict[str, Any]:
         "us": us, "default": chosen.default, "triton": triton,
         "tiles": one_order_ranges([*tiles.values()]), "wrong": s.wrong,
     }  # fmt: skip
-    by_parts = ", ".join(f"{n}: {' '.join(f'{t:.2f}' for t in us.values())}" for n, us in chosen.us.items())
+    by_parts = ", ".join(
+        f"{n}: {' '.join(f'{t:.2f}' for t in us.values())}" for n, us in chosen.us.items()
+    )
     times = (f"{n} {us[n]:.2f} {chosen.default[n]:.2f} {triton[n]:.2f}" for n in SHOWN)
     rows = [*chosen.us[parts]]
-    print(f"{name:13} {p.k}x{p.weight_rows} us of parts at {rows} rows {by_parts} -> {parts}", flush=True)
+    print(
+        f"{name:13} {p.k}x{p.weight_rows} us of parts at {rows} rows {by_parts} -> {parts}",
+        flush=True,
+    )
     print(f"  rows, us, default, triton: {', '.join(times)}; {result['tiles']}", flush=True)
     if s.wrong:
         print(f"  WRONG {s.wrong}", flush=True)
@@ -180,21 +201,32 @@ def with_measured(found: dict[str, Any], results: list[dict[str, Any]]) -> dict[
     for r in (r for r in results if max(r["us"].values()) < WRONG):
         key = {name: r[name] for name in ("k", "weight_rows", "weight")}
         records[tuple(key.values())] = {**key, "measured": True, "tiles": r["tiles"]}
-    ordered = sorted(records.values(), key=lambda r: (r["k"], r["weight_rows"], r["weight"] != "same"))
+    ordered = sorted(
+        records.values(), key=lambda r: (r["k"], r["weight_rows"], r["weight"] != "same")
+    )
     return {**found, "one_order": ordered}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path())
-    parser.add_argument("--write", action="store_true", help="to the table of this tree, not only to --out")
+    parser.add_argument(
+        "--write", action="store_true", help="to the table of this tree, not only to --out"
+    )
     parser.add_argument("--stacks", default="depth,talker", help=f"of {', '.join(CASES)}")
     parser.add_argument("--weights", default="same", choices=("same", "int8"))
-    parser.add_argument("--most", type=int, default=3, help="tiles of a product, its columns and parts of K")
+    parser.add_argument(
+        "--most", type=int, default=3, help="tiles of a product, its columns and parts of K"
+    )
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no product after so many")
     parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()
-    end, wanted = time.monotonic() + args.seconds, named_products(args.stacks.split(","), args.weights)
+    end, wanted = (
+        time.monotonic() + args.seconds,
+        named_products(args.stacks.split(","), args.weights),
+    )
     arch = "sm_90a" if args.compile else architecture(0)
     jobs = {
         name: [

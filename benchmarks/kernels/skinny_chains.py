@@ -21,7 +21,9 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 from benchmarks.kernels.skinny_gemm import COLD, Case, compile_tiles, product, short
 from benchmarks.kernels.tile_search import candidates, tile
 from benchmarks.timing import graph_microseconds
@@ -47,9 +49,15 @@ class Block:
 
     def microseconds(self, chosen: list[Tile]) -> float:
         """Time of one block."""
-        launches = [(case.launch(t), case.weights) for case, t in zip(self.cases, chosen, strict=True)]
+        launches = [
+            (case.launch(t), case.weights) for case, t in zip(self.cases, chosen, strict=True)
+        ]
         return (
-            graph_microseconds(lambda: [launch(weights[i]) for i in range(self.count) for launch, weights in launches])
+            graph_microseconds(
+                lambda: [
+                    launch(weights[i]) for i in range(self.count) for launch, weights in launches
+                ]
+            )
             / self.count
         )
 
@@ -58,11 +66,18 @@ def choices(p: Product, rows: int, most: int) -> list[Tile]:
     """The tile in use and the most promising ones, each with fewer copies in flight too."""
     row_tiles = -(-rows // p.row_tile)
     found = [tile(p, rows), *candidates(p, row_tiles)[:most]]
-    fewer = [replace(t, stages=s) for t in found for s in (t.stages * 2 // 3, t.stages // 2, t.stages // 3) if s]
+    fewer = [
+        replace(t, stages=s)
+        for t in found
+        for s in (t.stages * 2 // 3, t.stages // 2, t.stages // 3)
+        if s
+    ]
     return list(dict.fromkeys([*found, *fewer]))
 
 
-def choose(products: list[Product], rows: int, most: int, device: torch.device, end: float) -> dict[str, Any]:
+def choose(
+    products: list[Product], rows: int, most: int, device: torch.device, end: float
+) -> dict[str, Any]:
     """The tiles with which the block is fastest, from those of the estimate."""
     block = Block(products, rows, device)
     each = [choices(p, rows, most) for p in products]
@@ -85,31 +100,49 @@ def choose(products: list[Product], rows: int, most: int, device: torch.device, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--blocks", default=",".join(BLOCKS))
     parser.add_argument("--weights", default="same,int8")
     parser.add_argument("--rows", default="1,8,16")
     parser.add_argument(
-        "--most", type=int, default=8, help="tiles of a product, before they get fewer copies in flight"
+        "--most",
+        type=int,
+        default=8,
+        help="tiles of a product, before they get fewer copies in flight",
     )
-    parser.add_argument("--seconds", type=float, default=30.0, help="of a block and a number of rows at most")
+    parser.add_argument(
+        "--seconds", type=float, default=30.0, help="of a block and a number of rows at most"
+    )
     args = parser.parse_args()
     weights: list[WeightType] = ["int8" if w == "int8" else "same" for w in args.weights.split(",")]
-    wanted = [(b, w, int(r)) for b in args.blocks.split(",") for w in weights for r in args.rows.split(",")]
+    wanted = [
+        (b, w, int(r))
+        for b in args.blocks.split(",")
+        for w in weights
+        for r in args.rows.split(",")
+    ]
     blocks = {(b, w): [product(name, w) for name in BLOCKS[b]] for b, w, _ in wanted}
     compile_tiles(
-        [(p, t) for b, w, r in wanted for p in blocks[b, w] for t in choices(p, r, args.most)], architecture(0)
+        [(p, t) for b, w, r in wanted for p in blocks[b, w] for t in choices(p, r, args.most)],
+        architecture(0),
     )
     found = []
     with torch.inference_mode():
         for b, w, rows in wanted:
             products = blocks[b, w]
-            chosen = choose(products, rows, args.most, torch.device("cuda", 0), time.monotonic() + args.seconds)
-            found.append({"block": b, "weights": w, "products": [asdict(p) for p in products], **chosen})
+            chosen = choose(
+                products, rows, args.most, torch.device("cuda", 0), time.monotonic() + args.seconds
+            )
+            found.append(
+                {"block": b, "weights": w, "products": [asdict(p) for p in products], **chosen}
+            )
             names = " ".join(short(t) for t in chosen["tiles"])
             print(
-                f"{b:6} {w:4} M{rows:<3} {chosen['first_us']:7.2f} -> {chosen['best_us']:7.2f} us, {names}", flush=True
+                f"{b:6} {w:4} M{rows:<3} {chosen['first_us']:7.2f} -> {chosen['best_us']:7.2f} us, {names}",
+                flush=True,
             )
             args.out.write_text(json.dumps(found, indent=1))
 

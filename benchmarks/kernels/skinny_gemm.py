@@ -26,7 +26,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 from benchmarks.kernels.tile_search import candidates, tile
 from benchmarks.timing import graph_microseconds
 from stentor import kernels
@@ -64,7 +66,9 @@ EPS = 1e-6
 
 def product(name: str, weight: WeightType) -> Product:
     k, n, fused = SHAPES[name]
-    return Product(k, n, "bf16", norm="norm" in fused, gate="gate" in fused, add="add" in fused, weight=weight)
+    return Product(
+        k, n, "bf16", norm="norm" in fused, gate="gate" in fused, add="add" in fused, weight=weight
+    )
 
 
 class Case:
@@ -88,7 +92,14 @@ class Case:
         y, weight = self.x.double(), self.weights[0]
         if self.p.norm:
             y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + EPS) * self.norm.double()
-        y = y @ (weight.double() if self.scale is None else dequantize(weight, self.scale, torch.float64)).T
+        y = (
+            y
+            @ (
+                weight.double()
+                if self.scale is None
+                else dequantize(weight, self.scale, torch.float64)
+            ).T
+        )
         if self.p.gate:
             gate, up = y.chunk(2, -1)
             y = F.silu(gate) * up
@@ -145,7 +156,9 @@ def tiles_of(p: Product, rows: int, most: int) -> list[Tile]:
 
 
 def compile_tiles(cases: list[tuple[Product, Tile]], arch: str) -> None:
-    wanted = {(SOURCES / f"{t.source(p)}.cu", tuple({**t.macros(p), "PDL": 1}.items())) for p, t in cases}
+    wanted = {
+        (SOURCES / f"{t.source(p)}.cu", tuple({**t.macros(p), "PDL": 1}.items())) for p, t in cases
+    }
     jobs = [compiler().begin(file, dict(macros), arch) for file, macros in wanted]
     for job in jobs:
         job.result()
@@ -153,21 +166,32 @@ def compile_tiles(cases: list[tuple[Product, Tile]], arch: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path())
     parser.add_argument("--shapes", default="", help="only shapes whose names contain one of these")
     parser.add_argument("--weights", default="same", help="same and int8, separated by commas")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no case after so many")
     parser.add_argument("--rows", default="1,4,16,32,64")
-    parser.add_argument("--splits", default="", help="parts of K, separated by commas, in place of the shape's own")
+    parser.add_argument(
+        "--splits", default="", help="parts of K, separated by commas, in place of the shape's own"
+    )
     parser.add_argument("--most", type=int, default=12, help="tiles of a case")
     parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()
     names = [n for n in SHAPES if any(wanted in n for wanted in args.shapes.split(","))]
     rows = [int(r) for r in args.rows.split(",")]
-    products = [(n, q) for n in names for w in args.weights.split(",") for q in with_splits(product(n, w), args.splits)]
+    products = [
+        (n, q)
+        for n in names
+        for w in args.weights.split(",")
+        for q in with_splits(product(n, w), args.splits)
+    ]
     arch = "sm_90a" if args.compile else architecture(0)
-    compile_tiles([(p, t) for _, p in products for r in rows for t in tiles_of(p, r, args.most)], arch)
+    compile_tiles(
+        [(p, t) for _, p in products for r in rows for t in tiles_of(p, r, args.most)], arch
+    )
     if args.compile:
         return
     end = time.monotonic() + args.seconds
@@ -190,11 +214,15 @@ def main() -> None:
 
 
 def with_splits(p: Product, splits: str) -> list[Product]:
-    return [Product(**{**asdict(p), "splits": int(s)}) for s in splits.split(",")] if splits else [p]
+    return (
+        [Product(**{**asdict(p), "splits": int(s)}) for s in splits.split(",")] if splits else [p]
+    )
 
 
 def short(t: dict[str, Any]) -> str:
-    return "t{tiles}{h}x{batch}n{batches}s{stages}c{min_ctas}m{row_tiles}".format(h="h" if t["half"] else "", **t)
+    return "t{tiles}{h}x{batch}n{batches}s{stages}c{min_ctas}m{row_tiles}".format(
+        h="h" if t["half"] else "", **t
+    )
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 from stentor.kernels.cuda_cpp import tables
 from stentor.kernels.cuda_cpp.product import (
     GROUP,
@@ -67,7 +69,9 @@ def _estimated(p: Product, row_tiles: int) -> Tile:
 
 def candidates(p: Product, row_tiles: int) -> list[Tile]:
     """Tiles worth timing, the most promising one first."""
-    return sorted(_candidates(p, row_tiles), key=lambda tile: microseconds(p, p.row_tile * row_tiles, tile))
+    return sorted(
+        _candidates(p, row_tiles), key=lambda tile: microseconds(p, p.row_tile * row_tiles, tile)
+    )
 
 
 def microseconds(p: Product, rows: int, t: Tile) -> float:
@@ -101,7 +105,9 @@ def _candidates(p: Product, row_tiles: int) -> list[Tile]:
                 tiles = -(-count // wanted)
                 batches = (b for b in range(1, groups + 1) if groups % b == 0)
                 bases = [Tile(row_tiles, tiles, half, b, groups // b, 1, min_ctas) for b in batches]
-                fitting = [b for b in bases if _registers(p, b) <= REGISTERS // (p.splits * 32 * min_ctas)]
+                fitting = [
+                    b for b in bases if _registers(p, b) <= REGISTERS // (p.splits * 32 * min_ctas)
+                ]
                 if p.weight != "same":
                     fitting = fitting[-2:]  # the fewest batches: a batch waits for its x
                 found |= {t for base in fitting for t in _with_stages(p, base)}
@@ -113,7 +119,9 @@ def _registers(p: Product, t: Tile) -> int:
     if p.weight != "same":  # integers and scales, elements of the next batch, and sums
         lanes = t.batch if t.batch < 3 else 4 * -(-t.batch // 4)  # idle ones have registers too
         integers, pieces = 5 * t.batch * t.row_tiles, 4 * lanes * t.row_tiles
-        return (integers + pieces if t.batches > 1 else max(integers, pieces)) + 6 * t.row_tiles + 48
+        return (
+            (integers + pieces if t.batches > 1 else max(integers, pieces)) + 6 * t.row_tiles + 48
+        )
     x = t.batch * t.row_tiles * 8 * (2 if t.batches > 1 else 1)
     return x + t.row_tiles * 4 * t.tiles + 16 + 40
 
@@ -139,7 +147,9 @@ def cluster_candidates(p: Product, rows: int) -> list[ClusterTile]:
         for warp_groups in (1, 2, 4):
             for parts in (1, 2, 4, 8):
                 groups = p.k // GROUP // parts
-                bases = (ClusterTile(columns, warp_groups, parts, s, s < groups) for s in range(3, 17))
+                bases = (
+                    ClusterTile(columns, warp_groups, parts, s, s < groups) for s in range(3, 17)
+                )
                 fitting = [t for t in bases if fits(t, p) and t.shared_bytes(p) <= SHARED_BYTES]
                 found |= {t for t in fitting if t.stages in _stages(p, fitting)}
     return sorted(found, key=lambda t: cluster_microseconds(p, rows, t))
@@ -191,7 +201,9 @@ def one_order_candidates(p: Product, rows: int, parts: int) -> list[ClusterTile]
     """Tiles for so many rows that split K into so many parts, the most promising one first."""
     rows = min(rows, MANY_ROWS)
     columns = [c for c in (128, 256) if c <= rows] or [rows]
-    found = {t for c in columns for t in cluster_candidates(p, c) if (t.columns, t.splits) == (c, parts)}
+    found = {
+        t for c in columns for t in cluster_candidates(p, c) if (t.columns, t.splits) == (c, parts)
+    }
     return sorted(found, key=lambda t: cluster_microseconds(p, rows, t))
 
 
@@ -217,11 +229,18 @@ def _one_order_splits(p: Product) -> list[int]:
     return few or found[-1:]
 
 
-def _one_order_record(k: int, weight_rows: int, weight: WeightType, clusters: dict[Any, Any]) -> dict[str, Any] | None:
+def _one_order_record(
+    k: int, weight_rows: int, weight: WeightType, clusters: dict[Any, Any]
+) -> dict[str, Any] | None:
     p = Product(k, weight_rows, "bf16", weight=weight)
     for parts in _one_order_splits(p):
-        known = {t.columns: t for t in clusters.get((k, weight_rows, weight), ()) if t.splits == parts}
-        found = ([known[n]] if n in known else one_order_candidates(p, n, parts)[:1] for n in ONE_ORDER_ROWS)
+        known = {
+            t.columns: t for t in clusters.get((k, weight_rows, weight), ()) if t.splits == parts
+        }
+        found = (
+            [known[n]] if n in known else one_order_candidates(p, n, parts)[:1]
+            for n in ONE_ORDER_ROWS
+        )
         tiles = [t for some in found for t in some]
         if len(tiles) == len(ONE_ORDER_ROWS):
             key = {"k": k, "weight_rows": weight_rows, "weight": weight}
@@ -247,20 +266,32 @@ def with_estimates(found: dict[str, Any], added: list[tuple[int, int, bool]]) ->
     return {**found, "few_rows": records, "one_order": _one_order_records(found, keys)}
 
 
-def _one_order_records(found: dict[str, Any], keys: set[tuple[int, int, bool]]) -> list[dict[str, Any]]:
+def _one_order_records(
+    found: dict[str, Any], keys: set[tuple[int, int, bool]]
+) -> list[dict[str, Any]]:
     clusters = {
-        (c["k"], c["weight_rows"], c["weight"]): [ClusterTile(*t) for _, _, t in c["tiles"]] for c in found["clusters"]
+        (c["k"], c["weight_rows"], c["weight"]): [ClusterTile(*t) for _, _, t in c["tiles"]]
+        for c in found["clusters"]
     }
-    measured = {(r["k"], r["weight_rows"], r["weight"]): r for r in found.get("one_order", ()) if r["measured"]}
+    measured = {
+        (r["k"], r["weight_rows"], r["weight"]): r
+        for r in found.get("one_order", ())
+        if r["measured"]
+    }
     shapes = sorted({(k, n * (1 + gate)) for k, n, gate in keys})
     every = [(*shape, weight) for shape in shapes for weight in ROW_TILES]
     records = (measured.get(key) or _one_order_record(*key, clusters) for key in every)
     return [record for record in records if record]
 
 
-def _record(k: int, n: int, gate: bool, weight: WeightType, measured: dict[Any, tuple[float, Tile]]) -> dict[str, Any]:
+def _record(
+    k: int, n: int, gate: bool, weight: WeightType, measured: dict[Any, tuple[float, Tile]]
+) -> dict[str, Any]:
     p, all_rows = Product(k, n, "bf16", gate=gate, weight=weight), range(1, ROW_TILES[weight] + 1)
-    plain, norm = ([_table_tile(replace(p, norm=norm), i, measured) for i in all_rows] for norm in (False, True))
+    plain, norm = (
+        [_table_tile(replace(p, norm=norm), i, measured) for i in all_rows]
+        for norm in (False, True)
+    )
     tiles = {"plain": plain} if norm == plain else {"plain": plain, "norm": norm}
     return {
         "k": k, "n": n, "gate": gate, "weight": weight,
@@ -277,13 +308,17 @@ def _table_tile(p: Product, row_tiles: int, measured: dict[Any, tuple[float, Til
     return _estimated(p, row_tiles)
 
 
-def _table_microseconds(p: Product, row_tiles: int, measured: dict[Any, tuple[float, Tile]]) -> float:
+def _table_microseconds(
+    p: Product, row_tiles: int, measured: dict[Any, tuple[float, Tile]]
+) -> float:
     """Time of a product, with a gate or without, which changes little: whichever was measured."""
     for n, gate in ((p.weight_rows, False), (p.weight_rows // 2, True)):
         if (known := measured.get((p.k, n, gate, p.weight, row_tiles))) is not None:
             return known[0]
     plain = Product(p.k, p.weight_rows, "bf16", weight=p.weight)
-    return round(microseconds(plain, p.row_tile * row_tiles, _table_tile(plain, row_tiles, measured)), 3)
+    return round(
+        microseconds(plain, p.row_tile * row_tiles, _table_tile(plain, row_tiles, measured)), 3
+    )
 
 
 def text(found: dict[str, Any]) -> str:
@@ -295,7 +330,11 @@ def text(found: dict[str, Any]) -> str:
 def _part(value: Any) -> str:
     if not isinstance(value, list):
         return json.dumps(value)
-    return "[\n" + ",\n".join(f"  {json.dumps(record, separators=(',', ':'))}" for record in value) + "\n ]"
+    return (
+        "[\n"
+        + ",\n".join(f"  {json.dumps(record, separators=(',', ':'))}" for record in value)
+        + "\n ]"
+    )
 
 
 def products(texts: list[str]) -> Iterator[tuple[int, int, bool]]:
@@ -307,7 +346,9 @@ def products(texts: list[str]) -> Iterator[tuple[int, int, bool]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--add", nargs="*", default=[], metavar="K,N[,gate]")
     args = parser.parse_args()
     file = tables.file(ARCH)

@@ -47,11 +47,21 @@ def make_checkpoint(folder: Path, release: str) -> None:
 
     source = Path(pocket_tts.__file__).parent / "config" / f"{release}.yaml"
     config = yaml.safe_load(source.read_text(encoding="utf-8"))
-    vocab = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), ("<pad>", 0.0), *((letter, -5.0) for letter in LETTERS)]
+    vocab = [
+        ("<unk>", 0.0),
+        ("<s>", 0.0),
+        ("</s>", 0.0),
+        ("<pad>", 0.0),
+        *((letter, -5.0) for letter in LETTERS),
+    ]
     vocab += [(f"filler{i}", -99.0) for i in range(len(vocab), 4000)]
     tokens = Tokenizer(models.Unigram(vocab, unk_id=0))
-    tokens.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    tokens.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    tokens.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    tokens.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
     tokens.save(str(folder / "tokenizer.json"))
     table = config["flow_lm"]["lookup_table"]
     table.update(tokenizer="tokenizers", tokenizer_path=str(folder / "tokenizer.json"))
@@ -68,7 +78,9 @@ def make_checkpoint(folder: Path, release: str) -> None:
     model = pocket_tts.TTSModel.load_model(config=file)
     wav = 0.1 * torch.randn(1, 10 * RATE - HOP)
     (folder / "embeddings").mkdir()
-    pocket_tts.export_model_state(model.get_state_for_audio_prompt(wav), folder / "embeddings" / "noise.safetensors")
+    pocket_tts.export_model_state(
+        model.get_state_for_audio_prompt(wav), folder / "embeddings" / "noise.safetensors"
+    )
 
 
 def measured(pieces: Iterator[int]) -> dict[str, float]:
@@ -87,7 +99,9 @@ def package_side(folder: Path, threads: int, int8: bool) -> Callable[[], dict[st
     from pocket_tts import TTSModel
 
     torch.set_num_threads(threads)
-    model = TTSModel.load_model(config=folder / "config.yaml", eos_threshold=NEVER_LESS, quantize=int8)
+    model = TTSModel.load_model(
+        config=folder / "config.yaml", eos_threshold=NEVER_LESS, quantize=int8
+    )
     state = model.get_state_for_audio_prompt(folder / "embeddings" / "noise.safetensors")
 
     def run() -> dict[str, Any]:
@@ -121,7 +135,11 @@ def stentor_side(folder: Path, threads: int) -> Callable[[], dict[str, Any]]:
 
 def work(side: str, folder: Path, threads: int) -> None:
     """Measure once for each line of the standard input."""
-    run = stentor_side(folder, threads) if side == "stentor" else package_side(folder, threads, side.endswith("int8"))
+    run = (
+        stentor_side(folder, threads)
+        if side == "stentor"
+        else package_side(folder, threads, side.endswith("int8"))
+    )
     run()
     print("ready", flush=True)
     for _ in sys.stdin:
@@ -132,7 +150,16 @@ class Side:
     """A process of one side, on some cores."""
 
     def __init__(self, side: str, folder: Path, threads: int) -> None:
-        command = [sys.executable, __file__, "--side", side, "--folder", str(folder), "--threads", str(threads)]
+        command = [
+            sys.executable,
+            __file__,
+            "--side",
+            side,
+            "--folder",
+            str(folder),
+            "--threads",
+            str(threads),
+        ]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         cores = sorted(os.sched_getaffinity(0))[:threads]
         pin = ["taskset", "-c", ",".join(map(str, cores))]
@@ -177,9 +204,12 @@ def summary(rounds: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
         for side in SIDES
     }
     at_once = {
-        k: middle(r["stentor"]["one_by_one"][k] / r["stentor"]["at_once"][k] for r in rounds) for k in ("wall", "cpu")
+        k: middle(r["stentor"]["one_by_one"][k] / r["stentor"]["at_once"][k] for r in rounds)
+        for k in ("wall", "cpu")
     }
-    ratios = {other: {key: ratio(other, key) for key in ("wall", "cpu", "first")} for other in SIDES[:2]}
+    ratios = {
+        other: {key: ratio(other, key) for key in ("wall", "cpu", "first")} for other in SIDES[:2]
+    }
     return {"sides": sides, "stentor_over": ratios, "four_at_once": at_once}
 
 
@@ -200,18 +230,24 @@ def compare(release: str, rounds: int, threads: list[int]) -> dict[str, Any]:
         make_checkpoint(folder, release)
         for count in threads:
             with ExitStack() as open_sides:
-                sides = {side: open_sides.enter_context(Side(side, folder, count)) for side in SIDES}
+                sides = {
+                    side: open_sides.enter_context(Side(side, folder, count)) for side in SIDES
+                }
                 runs, load = [], []
                 for _ in range(rounds):
                     load.append(os.getloadavg()[0])
                     runs.append({side: process.measure() for side, process in sides.items()})
-            found["settings"].append({"threads": count, **summary(runs), "rounds": runs, "load": load})
+            found["settings"].append(
+                {"threads": count, **summary(runs), "rounds": runs, "load": load}
+            )
             print(json.dumps({"threads": count, **summary(runs)}, indent=1), flush=True)
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--release", default="english_2026-10")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])

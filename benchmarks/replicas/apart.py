@@ -48,7 +48,13 @@ class Apart:
         """The environment of this process without its Ray, and with what keeps another one apart."""
         plain = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
         own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.mark, MARK: self.mark}
-        return plain | self._folders | self._ports | own | {"RAY_raylet_start_wait_time_s": str(START_S)}
+        return (
+            plain
+            | self._folders
+            | self._ports
+            | own
+            | {"RAY_raylet_start_wait_time_s": str(START_S)}
+        )
 
     @property
     def _folders(self) -> dict[str, str]:
@@ -60,7 +66,9 @@ class Apart:
             "SERVER_STATE_BASE": haproxy,
             "SERVER_STATE_FILE": haproxy / "server-state",
         }
-        return {"RAY_TMPDIR": str(self.folder)} | {f"{SERVE}HAPROXY_{name}": str(path) for name, path in files.items()}
+        return {"RAY_TMPDIR": str(self.folder)} | {
+            f"{SERVE}HAPROXY_{name}": str(path) for name, path in files.items()
+        }
 
     @property
     def _ports(self) -> dict[str, str]:
@@ -79,7 +87,11 @@ class Apart:
     def logs(self) -> str:
         """The end of each log that Ray has written."""
         found = sorted((self.folder / "ray").glob("session_2*/logs/**/*"))
-        parts = [f"== {path.name}\n{_end(path)}" for path in found if path.is_file() and path.stat().st_size]
+        parts = [
+            f"== {path.name}\n{_end(path)}"
+            for path in found
+            if path.is_file() and path.stat().st_size
+        ]
         return "\n".join(parts)
 
 
@@ -95,9 +107,13 @@ def apart() -> Iterator[Apart]:
     with contextlib.ExitStack() as held:
         ports = next((block for block in _blocks() if _taken(block, held)), None)
         if ports is None:
-            raise NoPorts(f"no {BLOCK} ports that follow each other are free from {FIRST} to {LAST}")
+            raise NoPorts(
+                f"no {BLOCK} ports that follow each other are free from {FIRST} to {LAST}"
+            )
         # In /tmp: Ray's sockets lie under it, and the path of a socket has 107 bytes at most.
-        folder = held.enter_context(tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True))
+        folder = held.enter_context(
+            tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True)
+        )
         yield Apart(Path(folder), ports, uuid.uuid4().hex)
 
 

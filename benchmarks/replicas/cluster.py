@@ -25,7 +25,9 @@ from stentor.server.config import ServerConfig
 ROOT = Path(__file__).resolve().parents[2]
 READY_S = 300.0
 PROGRAMS = {"ray": "ray.scripts.scripts", "serve": "ray.serve.scripts"}
-QUICK_END = {"RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1"}  # for replicas that nobody uses when they end
+QUICK_END = {
+    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1"
+}  # for replicas that nobody uses when they end
 CORES = 64  # that Ray counts: replicas here share the machine's
 
 
@@ -57,8 +59,15 @@ class Cluster:
             f"--port={self.gcs}",
             f"--num-cpus={CORES}",
         ]
-        words += ["--dashboard-host=127.0.0.1", f"--dashboard-port={self.dashboard}", "--disable-usage-stats"]
-        words += [f"--dashboard-agent-listen-port={self.agent}", f"--ray-client-server-port={self.client}"]
+        words += [
+            "--dashboard-host=127.0.0.1",
+            f"--dashboard-port={self.dashboard}",
+            "--disable-usage-stats",
+        ]
+        words += [
+            f"--dashboard-agent-listen-port={self.agent}",
+            f"--ray-client-server-port={self.client}",
+        ]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 [*program("ray"), *words, "--object-store-memory=200000000"],
@@ -67,7 +76,10 @@ class Cluster:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        wait(lambda: self.process.poll() is not None or self._api() is not None, lambda: self.log.read_text()[-2000:])
+        wait(
+            lambda: self.process.poll() is not None or self._api() is not None,
+            lambda: self.log.read_text()[-2000:],
+        )
         if self.process.poll() is not None:
             raise NotReady(self.log.read_text()[-2000:])
 
@@ -87,7 +99,11 @@ class Cluster:
     def deploy(self, config: Mapping[str, Any]) -> None:
         """`serve deploy FILE`. Returns when Serve has taken the file, long before replicas have changed."""
         file = self.folder / "serve.json"  # JSON is YAML
-        whole = {"proxy_location": "HeadOnly", "http_options": {"host": "127.0.0.1", "port": self.port}, **config}
+        whole = {
+            "proxy_location": "HeadOnly",
+            "http_options": {"host": "127.0.0.1", "port": self.port},
+            **config,
+        }
         file.write_text(json.dumps(whole), encoding="utf-8")
         done = self.serve("deploy", str(file), "--address", f"http://127.0.0.1:{self.dashboard}")
         if done.returncode:
@@ -100,10 +116,16 @@ class Cluster:
     def replicas(self, application: str) -> dict[str, str]:
         """States of the replicas of an application, by id. RUNNING ones get requests."""
         deployments = self.applications().get(application, {}).get("deployments", {})
-        return {r["replica_id"]: r["state"] for d in deployments.values() for r in d.get("replicas", ())}
+        return {
+            r["replica_id"]: r["state"] for d in deployments.values() for r in d.get("replicas", ())
+        }
 
     def running(
-        self, application: str, count: int, instead_of: frozenset[str] = frozenset(), seconds: float = READY_S
+        self,
+        application: str,
+        count: int,
+        instead_of: frozenset[str] = frozenset(),
+        seconds: float = READY_S,
     ) -> None:
         """Wait until so many replicas run, none of them in `instead_of`, and no other is left."""
 
@@ -137,7 +159,9 @@ class Cluster:
     def _api(self) -> dict[str, Any] | None:
         try:
             address = f"http://127.0.0.1:{self.dashboard}/api/serve/applications/"
-            asked = urllib.request.Request(address, headers={"Authorization": f"Bearer {self.mark}"})
+            asked = urllib.request.Request(
+                address, headers={"Authorization": f"Bearer {self.mark}"}
+            )
             with urllib.request.urlopen(asked, timeout=10) as answer:
                 found: dict[str, Any] = json.load(answer)
                 return found
@@ -149,7 +173,9 @@ class Cluster:
 def cluster(variables: Mapping[str, str] | None = None, **settings: Any) -> Iterator[Cluster]:
     """A started node for a server of these settings. Serve runs nothing yet. variables: of its environment, beside."""
     with apart() as place:
-        made = Cluster(place, environment.wanted(ServerConfig(replicas=1, **settings)) | dict(variables or {}))
+        made = Cluster(
+            place, environment.wanted(ServerConfig(replicas=1, **settings)) | dict(variables or {})
+        )
         try:
             made.start()
             yield made
@@ -157,9 +183,16 @@ def cluster(variables: Mapping[str, str] | None = None, **settings: Any) -> Iter
             made.stop()
 
 
-def application(args: Mapping[str, Any], import_path: str = "stentor.ray:app", **deployment: Any) -> dict[str, Any]:
+def application(
+    args: Mapping[str, Any], import_path: str = "stentor.ray:app", **deployment: Any
+) -> dict[str, Any]:
     """A file for `serve deploy` with one application. deployment: what Serve shall change, such as num_replicas."""
-    made: dict[str, Any] = {"name": "stentor", "route_prefix": "/", "import_path": import_path, "args": dict(args)}
+    made: dict[str, Any] = {
+        "name": "stentor",
+        "route_prefix": "/",
+        "import_path": import_path,
+        "args": dict(args),
+    }
     if deployment:
         made["deployments"] = [{"name": "stentor", **deployment}]
     return {"applications": [made]}
@@ -172,7 +205,10 @@ def marked(mark: str, session: int) -> list[int]:
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):
                 state = (entry / "stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
-                if int(state[3]) == session or f"{MARK}={mark}".encode() in (entry / "environ").read_bytes():
+                if (
+                    int(state[3]) == session
+                    or f"{MARK}={mark}".encode() in (entry / "environ").read_bytes()
+                ):
                     found.append(int(entry.name))
     return found
 

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 from stentor.engine.running.model_runner import ModelRunner
 
 if TYPE_CHECKING:
@@ -50,7 +52,9 @@ def _fail_if_asked(asked: Path, streams: int) -> None:
         asked.unlink()
     except FileNotFoundError:
         return
-    asked.with_suffix(".lost").write_text(json.dumps({"at": time.monotonic(), "streams": streams}), encoding="utf-8")
+    asked.with_suffix(".lost").write_text(
+        json.dumps({"at": time.monotonic(), "streams": streams}), encoding="utf-8"
+    )
     raise torch.AcceleratorError("planted: the device is gone")
 
 

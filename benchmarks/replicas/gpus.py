@@ -35,7 +35,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Self
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 from benchmarks.replicas.apart import Apart, apart
 from benchmarks.replicas.cluster import QUICK_END, ROOT, marked
 from stentor.bench.load import prompts
@@ -44,7 +46,9 @@ MODEL = "dummy:qwen3-tts-1.7b-customvoice"
 READY_S, ENDING_S = 240.0, 20.0
 SYNCS = 40
 WARM_S = 2.0  # of a load, before its window
-ENVIRONMENT = QUICK_END | {"RAY_memory_monitor_refresh_ms": "0"}  # memory of a lent machine grows as it is used
+ENVIRONMENT = QUICK_END | {
+    "RAY_memory_monitor_refresh_ms": "0"
+}  # memory of a lent machine grows as it is used
 RESERVED = re.compile(r"^stentor:gpu_memory_bytes\{.*\} (\S+)$", re.MULTILINE)
 SAID = re.compile(r"([\d.]+) s of audio in ([\d.]+) s \(([\d.]+) .*load ([\d.]+) s")
 
@@ -75,7 +79,15 @@ def serving(arm: Arm, args: argparse.Namespace) -> Iterator[float]:
     began = time.monotonic()
     with apart() as place, tempfile.TemporaryDirectory() as voices:
         arm.place = place
-        words = [args.model, "--replicas", str(arm.replicas), "--port", str(place.proxy), "--voices-dir", voices]
+        words = [
+            args.model,
+            "--replicas",
+            str(arm.replicas),
+            "--port",
+            str(place.proxy),
+            "--voices-dir",
+            voices,
+        ]
         with subprocess.Popen(
             [
                 sys.executable,
@@ -93,7 +105,9 @@ def serving(arm: Arm, args: argparse.Namespace) -> Iterator[float]:
             env=place.environment | ENVIRONMENT | paths() | {"CUDA_VISIBLE_DEVICES": arm.devices},
             start_new_session=True,
         ) as process:
-            reader = threading.Thread(target=lambda: arm.lines.extend(process.stdout or ()), daemon=True)
+            reader = threading.Thread(
+                target=lambda: arm.lines.extend(process.stdout or ()), daemon=True
+            )
             reader.start()
             try:
                 while not any(f"{arm.replicas} replicas on" in line for line in list(arm.lines)):
@@ -112,17 +126,44 @@ def paths() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
 
 
-def load(url: str, clients: int, frames: int, texts: str, args: argparse.Namespace) -> dict[str, Any]:
+def load(
+    url: str, clients: int, frames: int, texts: str, args: argparse.Namespace
+) -> dict[str, Any]:
     """A closed loop of clients in several processes: the sum of what each one's window saw."""
     body = json.dumps(forced(frames, args.model, "max_new_tokens") | {"guard": False})
-    words = ["bench", "serve", "--base-url", url, "--response-format", "pcm", "--disable-tqdm", "--save-result"]
-    words += ["--warmup-seconds", f"{WARM_S}", "--duration", f"{args.seconds}", "--dataset-name", texts]
+    words = [
+        "bench",
+        "serve",
+        "--base-url",
+        url,
+        "--response-format",
+        "pcm",
+        "--disable-tqdm",
+        "--save-result",
+    ]
+    words += [
+        "--warmup-seconds",
+        f"{WARM_S}",
+        "--duration",
+        f"{args.seconds}",
+        "--dataset-name",
+        texts,
+    ]
     words += ["--extra-body", body, "--ready-check-timeout-sec", "0", "--result-dir"]
     parts = [len(range(i, clients, args.processes)) for i in range(args.processes)]
     with tempfile.TemporaryDirectory() as folder:
         begun = [
             subprocess.Popen(
-                [sys.executable, "-m", "stentor", *words, folder, "--result-filename", f"{i}", *seeded(i, part)],
+                [
+                    sys.executable,
+                    "-m",
+                    "stentor",
+                    *words,
+                    folder,
+                    "--result-filename",
+                    f"{i}",
+                    *seeded(i, part),
+                ],
                 env=os.environ | paths(),
                 stdout=subprocess.DEVNULL,
             )
@@ -178,7 +219,10 @@ class Reserved:
 
     def read(self) -> None:
         for url in self.arm.each:
-            with contextlib.suppress(OSError), urllib.request.urlopen(url + "/metrics", timeout=30) as answer:
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(url + "/metrics", timeout=30) as answer,
+            ):
                 found = RESERVED.search(answer.read().decode())
                 self.most[url] = max(self.most.get(url, 0.0), float(found[1]) if found else 0.0)
 
@@ -215,15 +259,26 @@ def batch(args: argparse.Namespace) -> dict[str, Any]:
         words = ["batch", str(folder / "in.jsonl"), str(folder / "out"), "--model", args.model]
         words += ["--max-num-seqs", str(args.slots), "--device", args.device]
         command = [sys.executable, "-m", "stentor", *words]
-        done = subprocess.run(command, env=os.environ | paths(), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, env=os.environ | paths(), capture_output=True, text=True, check=False
+        )
         print(done.stdout[-600:], done.stderr[-600:], flush=True)
         said = SAID.search(done.stdout)
-        listed = [json.loads(line) for line in (folder / "out" / "manifest.jsonl").read_text().splitlines()]
+        listed = [
+            json.loads(line)
+            for line in (folder / "out" / "manifest.jsonl").read_text().splitlines()
+        ]
     if said is None:
         raise RuntimeError(f"exit code {done.returncode}")
     audio, took, rate, loaded = map(float, said.groups())
     complete = sum(row["status"] == "ok" for row in listed)
-    row = {"items": complete, "audio_s": audio, "seconds": took, "audio_s_per_s": rate, "load_s": loaded}
+    row = {
+        "items": complete,
+        "audio_s": audio,
+        "seconds": took,
+        "audio_s_per_s": rate,
+        "load_s": loaded,
+    }
     return {**row, "sync_ms": synced}
 
 
@@ -239,7 +294,11 @@ def arms(args: argparse.Namespace) -> dict[str, Arm]:
 
 def ask(running: dict[str, Arm], row: dict[str, Any], args: argparse.Namespace) -> None:
     """The loads of what runs, each written to the row when it is done."""
-    long, short, slots = (args.frames, "medium", args), (args.short_frames, "short", args), args.slots
+    long, short, slots = (
+        (args.frames, "medium", args),
+        (args.short_frames, "short", args),
+        args.slots,
+    )
     for name, clients, given in (
         ("one", slots, long),
         ("two", 2 * slots, long),
@@ -269,23 +328,32 @@ def keep(row: dict[str, Any], args: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--slots", type=int, default=128, help="of each replica, and of the batch")
     parser.add_argument("--frames", type=int, default=150, help="of each stream")
-    parser.add_argument("--short-frames", type=int, default=19, help="of each short request, and of each item")
+    parser.add_argument(
+        "--short-frames", type=int, default=19, help="of each short request, and of each item"
+    )
     parser.add_argument("--items", type=int, default=10_000, help="of the batch")
     parser.add_argument("--seconds", type=float, default=8.0, help="of each load")
     parser.add_argument("--processes", type=int, default=8, help="of clients")
     parser.add_argument("--whole-gb", type=float, default=40.0, help="GiB of a replica")
-    parser.add_argument("--half-gb", type=float, default=32.0, help="GiB of a replica that shares its GPU")
+    parser.add_argument(
+        "--half-gb", type=float, default=32.0, help="GiB of a replica that shares its GPU"
+    )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     row: dict[str, Any] = {"settings": vars(args) | {"json": None}, "cores": os.cpu_count()}
     started, ready = arms(args), dict[str, float]()
     with contextlib.ExitStack() as held, ThreadPoolExecutor(len(started)) as pool:
-        begun = {name: pool.submit(held.enter_context, serving(arm, args)) for name, arm in started.items()}
+        begun = {
+            name: pool.submit(held.enter_context, serving(arm, args))
+            for name, arm in started.items()
+        }
         for name, each in begun.items():
             try:
                 ready[name] = round(each.result(), 1)
@@ -295,7 +363,10 @@ def main() -> int:
         keep(row, args)
         ask({name: started[name] for name in ready}, row, args)
     row["batch"] = batch(args)
-    best = max((row[name]["audio_s_per_s"] for name in ("one_short", "one_short_twice") if name in row), default=None)
+    best = max(
+        (row[name]["audio_s_per_s"] for name in ("one_short", "one_short_twice") if name in row),
+        default=None,
+    )
     row["batch"]["of_the_servers_best"] = best and round(row["batch"]["audio_s_per_s"] / best, 3)
     keep(row, args)
     return 0

@@ -23,7 +23,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 from benchmarks.replicas import device, streams
 from benchmarks.replicas.cluster import Cluster, application, cluster, wait
 
@@ -41,7 +43,11 @@ class Run:
     def deploy(self, replicas: int, *, anew: bool) -> None:
         """Deploy so many replicas. anew: with another argument, so that Serve replaces all of them."""
         self.timeout += anew
-        given = {"model": "dummy:toy", "max-num-seqs": self.args.slots, "request-timeout": self.timeout}
+        given = {
+            "model": "dummy:toy",
+            "max-num-seqs": self.args.slots,
+            "request-timeout": self.timeout,
+        }
         before = frozenset(self.cluster.replicas("stentor")) if anew else frozenset()
         self.cluster.deploy(application({**given, "on-crash": "exit"}, APP, num_replicas=replicas))
         self.cluster.running("stentor", replicas, before)
@@ -54,7 +60,9 @@ class Run:
         def going(begun: int) -> bool:
             return time.monotonic() < end and (begun < least or not stop.is_set())
 
-        loading = asyncio.create_task(streams.load(self.cluster.url, self.args.clients, self.args.frames, going))
+        loading = asyncio.create_task(
+            streams.load(self.cluster.url, self.args.clients, self.args.frames, going)
+        )
         talking = asyncio.create_task(streams.talk(self.cluster.url, lambda: not stop.is_set()))
         try:
             await asyncio.sleep(QUIET_S)
@@ -125,14 +133,20 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--streams", type=int, default=1000, help="at least, through the updates")
     parser.add_argument("--clients", type=int, default=32, help="streams at once")
     parser.add_argument("--replicas", type=int, default=2)
-    parser.add_argument("--longest", type=float, default=900.0, help="seconds after which no stream begins")
+    parser.add_argument(
+        "--longest", type=float, default=900.0, help="seconds after which no stream begins"
+    )
     parser.add_argument("--slots", type=int, default=16, help="of each replica")
     parser.add_argument("--frames", type=int, default=100, help="of each stream")
-    parser.add_argument("--step-ms", type=float, default=20.0, help="how long the device takes for a step")
+    parser.add_argument(
+        "--step-ms", type=float, default=20.0, help="how long the device takes for a step"
+    )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     row = measure(args)
@@ -140,7 +154,9 @@ def main() -> int:
         args.json.write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
     updated, lost = (row[name]["streams"] - row[name]["complete"] for name in ("updates", "lost"))
     others = max(0, lost - row["lost"]["streams of the lost device"])
-    print(f"broken by updates: {updated}; broken by a lost replica beside its own streams: {others}")
+    print(
+        f"broken by updates: {updated}; broken by a lost replica beside its own streams: {others}"
+    )
     return int(updated + others > 0)
 
 

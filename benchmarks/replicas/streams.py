@@ -68,7 +68,9 @@ async def load(url: str, clients: int, frames: int, going: Callable[[int], bool]
 
     timeout = aiohttp.ClientTimeout(total=LONGEST_S)
     connector = aiohttp.TCPConnector(limit=0, force_close=True)  # every stream is balanced anew
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False) as session:
+    async with aiohttp.ClientSession(
+        connector=connector, timeout=timeout, trust_env=False
+    ) as session:
         await asyncio.gather(*(client(session) for _ in range(clients)))
     return done
 
@@ -82,7 +84,9 @@ async def talk(url: str, going: Callable[[], bool]) -> list[dict[str, Any]]:
             sentences = 0
             try:
                 async with session.ws_connect(url + PATH + "/stream") as ws:
-                    await ws.send_json({"type": "session.config", "response_format": "pcm", "max_new_tokens": 30})
+                    await ws.send_json(
+                        {"type": "session.config", "response_format": "pcm", "max_new_tokens": 30}
+                    )
                     while going() and await _sentence(ws):
                         sentences += 1
                         await asyncio.sleep(1)
@@ -98,7 +102,10 @@ async def _sentence(ws: aiohttp.ClientWebSocketResponse) -> bool:
     await ws.send_json({"type": "input.text", "text": "Hello there."})
     await ws.send_json({"type": "input.done"})
     async for message in ws:
-        if message.type == aiohttp.WSMsgType.TEXT and json.loads(message.data)["type"] in ("session.done", "error"):
+        if message.type == aiohttp.WSMsgType.TEXT and json.loads(message.data)["type"] in (
+            "session.done",
+            "error",
+        ):
             return True
     return False
 
@@ -107,4 +114,7 @@ def milliseconds(values: Sequence[float]) -> dict[str, float]:
     """Median and 95th percentile of seconds, in milliseconds."""
     ordered = sorted(values)
     marks = {"p50": 0.5, "p95": 0.95}
-    return {name: round(1e3 * ordered[min(len(ordered) - 1, int(q * len(ordered)))], 1) for name, q in marks.items()}
+    return {
+        name: round(1e3 * ordered[min(len(ordered) - 1, int(q * len(ordered)))], 1)
+        for name, q in marks.items()
+    }

@@ -27,7 +27,9 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 import stentor
 from stentor.server.limits import LIMITS
 from stentor.server.speech.outcomes import Outcome, Outcomes
@@ -133,11 +135,16 @@ def balance(replicas: int, proxies: int, slots: int, load: float) -> dict[str, A
 
 def outcomes(requests_per_second: float, actors: int) -> dict[str, Any]:
     timings = [
-        SegmentTiming(n, "A sentence of an ordinary length.", 4.0 * n, 4.0 * n + 4, 34 * n, 34 * n + 33)
+        SegmentTiming(
+            n, "A sentence of an ordinary length.", 4.0 * n, 4.0 * n + 4, 34 * n, 34 * n + 33
+        )
         for n in range(3)
     ]
     usage = {"input_tokens": 40, "output_tokens": 150, "total_tokens": 190}
-    made = (Outcome(f"r{n:032}", "m", "completed", "stop", 1, 12.0, usage, timings) for n in range(20_000))
+    made = (
+        Outcome(f"r{n:032}", "m", "completed", "stop", 1, 12.0, usage, timings)
+        for n in range(20_000)
+    )
     sent = [pickle.dumps(outcome) for outcome in made]
     kept = Outcomes(KEPT_BY_AN_ACTOR)
     began = time.process_time()
@@ -158,21 +165,34 @@ def outcomes(requests_per_second: float, actors: int) -> dict[str, Any]:
 def metrics(gpus: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as live:
         for form in ("mp3", "pcm", "wav"):
-            assert live.speech(input="Hello.", response_format=form, max_frames=4).status_code == 200
+            assert (
+                live.speech(input="Hello.", response_format=form, max_frames=4).status_code == 200
+            )
         text = live.http.get("/metrics").text
     series = sum(1 for line in text.splitlines() if line and not line.startswith("#"))
-    return {"series": series, "bytes": len(text), "series_of_all": series * gpus, "bytes_of_all": len(text) * gpus}
+    return {
+        "series": series,
+        "bytes": len(text),
+        "series_of_all": series * gpus,
+        "bytes_of_all": len(text) * gpus,
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("serve", type=Path, help="what benchmarks/server/serve.py wrote")
     parser.add_argument("--gpus", type=int, default=1000)
     parser.add_argument("--per-host", type=int, default=8)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     hosts = args.gpus // args.per_host
-    found: dict[str, Any] = {"gpus": args.gpus, "hosts": hosts, "rates": rates(args.serve, args.gpus)}
+    found: dict[str, Any] = {
+        "gpus": args.gpus,
+        "hosts": hosts,
+        "rates": rates(args.serve, args.gpus),
+    }
     most = max(model["requests_per_second"] for model in found["rates"]["models"].values())
     found["outcomes"] = outcomes(most, -(-args.gpus // REPLICAS_OF_AN_ACTOR))
     found["metrics"] = metrics(args.gpus)

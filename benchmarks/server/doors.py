@@ -57,7 +57,9 @@ def over_http(port: int, path: str, body: dict[str, Any]) -> Speak:
     return speak
 
 
-def over_socket(port: int, path: str, before: list[dict], messages: list[dict], audio: str | None, last: str) -> Speak:
+def over_socket(
+    port: int, path: str, before: list[dict], messages: list[dict], audio: str | None, last: str
+) -> Speak:
     """before: sent once, each answered once. audio: what messages with audio have in them, None for binary frames.
     last: what the last message has in it."""
     ws = OPEN.enter_context(connect(f"ws://127.0.0.1:{port}{path}", proxy=None, max_size=None))
@@ -118,15 +120,30 @@ def doors(port: int, wyoming: int) -> dict[str, tuple[Speak, str]]:
     eleven, pcm = "/v1/text-to-speech/default", f"?output_format=pcm_{RATE}"
     spoken = {"text": TEXT, **FRAMES}
     return {
-        "http": (over_http(port, "/v1/audio/speech", {**ours, **FRAMES, "sample_rate": RATE}), "http"),
+        "http": (
+            over_http(port, "/v1/audio/speech", {**ours, **FRAMES, "sample_rate": RATE}),
+            "http",
+        ),
         "elevenlabs http": (over_http(port, f"{eleven}/stream{pcm}", spoken), "http"),
-        "elevenlabs http timed": (over_http(port, f"{eleven}/stream/with-timestamps{pcm}", spoken), "http"),
+        "elevenlabs http timed": (
+            over_http(port, f"{eleven}/stream/with-timestamps{pcm}", spoken),
+            "http",
+        ),
         "socket": (
-            over_socket(port, own, [{**config, "sample_rate": RATE, **FRAMES}], say, None, "session.done"),
+            over_socket(
+                port, own, [{**config, "sample_rate": RATE, **FRAMES}], say, None, "session.done"
+            ),
             "socket",
         ),
         "elevenlabs socket": (
-            over_socket(port, f"{eleven}/multi-stream-input{pcm}", [], [context], '"alignment":null', '"isFinal":true'),
+            over_socket(
+                port,
+                f"{eleven}/multi-stream-input{pcm}",
+                [],
+                [context],
+                '"alignment":null',
+                '"isFinal":true',
+            ),
             "socket",
         ),
         "socket, 64 frames": (
@@ -134,7 +151,14 @@ def doors(port: int, wyoming: int) -> dict[str, tuple[Speak, str]]:
             "socket, 64 frames",
         ),
         "realtime": (
-            over_socket(port, "/v1/realtime?model=gpt-realtime", [], [create], "output_audio.delta", "response.done"),
+            over_socket(
+                port,
+                "/v1/realtime?model=gpt-realtime",
+                [],
+                [create],
+                "output_audio.delta",
+                "response.done",
+            ),
             "socket, 64 frames",
         ),
         "socket, own rate, 64 frames": (
@@ -147,7 +171,10 @@ def doors(port: int, wyoming: int) -> dict[str, tuple[Speak, str]]:
 
 def cpu_seconds(pid: int) -> float:
     """Processor time of a process's threads so far, to the nanosecond."""
-    return sum(int(t.read_text().split()[0]) for t in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+    return (
+        sum(int(t.read_text().split()[0]) for t in Path(f"/proc/{pid}/task").glob("*/schedstat"))
+        / 1e9
+    )
 
 
 def measured(server: Server, wyoming: int, rounds: int, requests: int) -> dict[str, Any]:
@@ -178,7 +205,9 @@ def measured(server: Server, wyoming: int, rounds: int, requests: int) -> dict[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--requests", type=int, default=20, help="per door and round")
     parser.add_argument("--out", type=Path)
@@ -196,7 +225,12 @@ def main() -> None:
         finally:
             server.process.terminate()
             server.process.wait(60)
-    report = {"rounds": given.rounds, "requests": given.requests, "load": os.getloadavg(), "doors": ways}
+    report = {
+        "rounds": given.rounds,
+        "requests": given.requests,
+        "load": os.getloadavg(),
+        "doors": ways,
+    }
     text = json.dumps(report, indent=1)
     print(text)
     if given.out is not None:

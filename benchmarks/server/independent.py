@@ -23,21 +23,29 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 from benchmarks.server.serve import START, Server, body, load, load_arguments, serving, slug
 
-TEXT = (
-    "Number {}. The quick brown fox jumps over the lazy dog, and then it sleeps in the warm afternoon sun by the river."
-)
+TEXT = "Number {}. The quick brown fox jumps over the lazy dog, and then it sleeps in the warm afternoon sun by the river."
 NUMBER = itertools.count(1)
 
 
 def speak(port: int, fields: dict[str, Any]) -> tuple[float, float]:
     """One request: seconds to its first byte of audio, and seconds of audio. RuntimeError if it is refused."""
-    line = {"model": "tts-1", "input": TEXT.format(next(NUMBER)), "response_format": "pcm", "stream": True, **fields}
+    line = {
+        "model": "tts-1",
+        "input": TEXT.format(next(NUMBER)),
+        "response_format": "pcm",
+        "stream": True,
+        **fields,
+    }
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     began = time.perf_counter()
-    connection.request("POST", "/v1/audio/speech", json.dumps(line), {"Content-Type": "application/json"})
+    connection.request(
+        "POST", "/v1/audio/speech", json.dumps(line), {"Content-Type": "application/json"}
+    )
     answer = connection.getresponse()
     if answer.status != 200:
         raise RuntimeError(f"HTTP {answer.status}: {answer.read(500)!r}")
@@ -50,7 +58,9 @@ def speak(port: int, fields: dict[str, Any]) -> tuple[float, float]:
     return first, count / 2 / rate
 
 
-def closed_loop(server: Server, streams: int, waves: int, fields: dict[str, Any]) -> dict[str, float]:
+def closed_loop(
+    server: Server, streams: int, waves: int, fields: dict[str, Any]
+) -> dict[str, float]:
     """Run one thread per stream. Each takes the next request when its last one has ended."""
     left = itertools.repeat(None, max(5, waves * streams))
     found: list[tuple[float, float]] = []
@@ -92,13 +102,17 @@ def compare(server: Server, model: str, streams: int, a: argparse.Namespace) -> 
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("models", nargs="*", default=["dummy:qwen3-tts-1.7b-customvoice"])
     p.add_argument("--out", type=Path, default=Path("independent.json"))
     p.add_argument("--device", default="cuda")
     p.add_argument("--max-num-seqs", type=int, default=64)
     load_arguments(p)
-    p.add_argument("--concurrency", type=lambda s: [int(x) for x in s.split(",")], default=[1, 4, 16, 64])
+    p.add_argument(
+        "--concurrency", type=lambda s: [int(x) for x in s.split(",")], default=[1, 4, 16, 64]
+    )
     a = p.parse_args()
     a.work = Path(tempfile.mkdtemp())
     rows = []
@@ -109,7 +123,9 @@ def main() -> None:
             for streams in a.concurrency:
                 rows.append({"model": model, **compare(server, model, streams, a)})
                 a.out.write_text(json.dumps(rows, indent=1) + "\n")
-    print("model                          c   audio-s/s: tool, plain     first audio p50, ms: tool, plain   differs")
+    print(
+        "model                          c   audio-s/s: tool, plain     first audio p50, ms: tool, plain   differs"
+    )
     for r in rows:
         tool, plain = r["tool"], r["plain"]
         print(

@@ -23,7 +23,9 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 from stentor.bench.load import generator, prompts
 from stentor.bench.load.backends import BACKENDS, RequestDefaults
 from stentor.bench.load.client import Client, ServerTarget
@@ -40,10 +42,14 @@ START_SECONDS = 300  # of a process on a busy machine
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--streams", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=20.0, help="length of each stream")
-    parser.add_argument("--together", action="store_true", help="send all streams' chunks at the same moment")
+    parser.add_argument(
+        "--together", action="store_true", help="send all streams' chunks at the same moment"
+    )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     row = measure(args.streams, args.seconds, args.together)
@@ -56,7 +62,9 @@ def main() -> int:
 def measure(streams: int, seconds: float, together: bool) -> dict[str, Any]:
     """Run server and client on a core each. Returns the figures by name."""
     ready, send = multiprocessing.Pipe(duplex=False)
-    server = multiprocessing.get_context("spawn").Process(target=_serve, args=(send, seconds, together), daemon=True)
+    server = multiprocessing.get_context("spawn").Process(
+        target=_serve, args=(send, seconds, together), daemon=True
+    )
     server.start()
     if not ready.poll(START_SECONDS):
         raise RuntimeError("the server process did not start in time")
@@ -64,7 +72,10 @@ def measure(streams: int, seconds: float, together: bool) -> dict[str, Any]:
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[0]})
     try:
-        return asyncio.run(_load(port, streams, seconds)) | {"together": together, "server_own_core": len(cores) > 1}
+        return asyncio.run(_load(port, streams, seconds)) | {
+            "together": together,
+            "server_own_core": len(cores) > 1,
+        }
     finally:
         os.sched_setaffinity(0, set(cores))
         server.terminate()
@@ -117,7 +128,9 @@ def _delays(exchange: Exchange, spool: Spool) -> Floats:
         return np.zeros(0)
     body = spool.get(exchange.reply.body)
     count = len(body) // CHUNK_BYTES
-    sent = np.array([np.frombuffer(body, "<f8", 1, offset=k * CHUNK_BYTES)[0] for k in range(count)])
+    sent = np.array(
+        [np.frombuffer(body, "<f8", 1, offset=k * CHUNK_BYTES)[0] for k in range(count)]
+    )
     ends = np.cumsum([arrival.size for arrival in exchange.reply.arrivals])
     at = np.array([arrival.time for arrival in exchange.reply.arrivals])
     delays: Floats = at[np.searchsorted(ends, (np.arange(count) + 1) * CHUNK_BYTES)] - sent
@@ -140,8 +153,15 @@ def table(row: dict[str, Any]) -> str:
         f"{row['waited_for_core_s']:.1f} s while the client was ready to run",
         f"{'ms':<34}{'p50':>8}{'p90':>8}{'p99':>8}{'p99.9':>8}{'max':>8}",
     ]
-    names = {"delay_ms": "chunk sent -> time stamp", "send_lag_ms": "send lag", "loop_delay_ms": "event loop delay"}
-    lines += [f"{title:<34}" + "".join(f"{value:>8.2f}" for value in row[key].values()) for key, title in names.items()]
+    names = {
+        "delay_ms": "chunk sent -> time stamp",
+        "send_lag_ms": "send lag",
+        "loop_delay_ms": "event loop delay",
+    }
+    lines += [
+        f"{title:<34}" + "".join(f"{value:>8.2f}" for value in row[key].values())
+        for key, title in names.items()
+    ]
     return "\n".join(lines)
 
 
@@ -159,7 +179,9 @@ async def _listen(ready: Any, chunks: int, together: bool) -> None:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                await reader.readexactly(int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]))
+                await reader.readexactly(
+                    int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+                )
                 writer.write(HEAD)
                 await _stream(writer, chunks, together)
         except (asyncio.IncompleteReadError, ConnectionError):

@@ -35,7 +35,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-MODELS = ("dummy:qwen3-tts-1.7b-customvoice", "dummy:voxcpm2", "dummy:fish-s2-pro", "dummy:qwen3-tts-0.6b-customvoice")
+MODELS = (
+    "dummy:qwen3-tts-1.7b-customvoice",
+    "dummy:voxcpm2",
+    "dummy:fish-s2-pro",
+    "dummy:qwen3-tts-0.6b-customvoice",
+)
 HOPS = {
     "qwen3": 0.08, "voxcpm2": 0.16, "fish": 2048 / 44100, "cosyvoice3": 0.04, "pocket": 0.08, "dots": 0.16, "toy": 0.01,
 }  # fmt: skip
@@ -55,20 +60,53 @@ class Server:
     """A server process of one model. flags: further ones of `stentor serve`. tree: whose package it runs."""
 
     def __init__(
-        self, model: str, device: str, slots: int, log: Path, flags: Sequence[str] = (), tree: Path = ROOT
+        self,
+        model: str,
+        device: str,
+        slots: int,
+        log: Path,
+        flags: Sequence[str] = (),
+        tree: Path = ROOT,
     ) -> None:
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             self.port = s.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = log
-        command = [sys.executable, "-m", "stentor", "serve", model, "--port", str(self.port), "--device", device]
-        command += ["--max-num-seqs", str(slots), "--ignore-unknown-fields", "--uvicorn-log-level", "info"]
-        command += ["--max-active-requests", str(4 * slots), "--max-queued-requests", str(4 * slots), *flags]
-        command += ["--voices-dir", str(log.with_suffix(".voices"))]  # not where this user's own voices are
+        command = [
+            sys.executable,
+            "-m",
+            "stentor",
+            "serve",
+            model,
+            "--port",
+            str(self.port),
+            "--device",
+            device,
+        ]
+        command += [
+            "--max-num-seqs",
+            str(slots),
+            "--ignore-unknown-fields",
+            "--uvicorn-log-level",
+            "info",
+        ]
+        command += [
+            "--max-active-requests",
+            str(4 * slots),
+            "--max-queued-requests",
+            str(4 * slots),
+            *flags,
+        ]
+        command += [
+            "--voices-dir",
+            str(log.with_suffix(".voices")),
+        ]  # not where this user's own voices are
         self.began = time.monotonic()
         with log.open("w") as sink:
-            self.process = subprocess.Popen(command, cwd=tree, env=environment(tree), stdout=sink, stderr=sink)
+            self.process = subprocess.Popen(
+                command, cwd=tree, env=environment(tree), stdout=sink, stderr=sink
+            )
 
     def ready(self, limit: float) -> float | None:
         """Seconds from start to ready, None if it never was."""
@@ -105,7 +143,9 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(model: str, device: str, slots: int, log: Path, flags: Sequence[str] = ()) -> Iterator[Server]:
+def serving(
+    model: str, device: str, slots: int, log: Path, flags: Sequence[str] = ()
+) -> Iterator[Server]:
     server = Server(model, device, slots, log, flags)
     try:
         yield server
@@ -117,7 +157,12 @@ def gpu_memory() -> float | None:
     """GiB in use on the GPU, the first of CUDA_VISIBLE_DEVICES."""
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     try:
-        ask = ["nvidia-smi", f"--id={gpu}", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        ask = [
+            "nvidia-smi",
+            f"--id={gpu}",
+            "--query-gpu=memory.used",
+            "--format=csv,noheader,nounits",
+        ]
         done = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True)
         return round(float(done.stdout.split()[0]) / 1024, 1)
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
@@ -140,7 +185,12 @@ def body(model: str, seconds: float) -> dict[str, Any]:
 def load_arguments(p: argparse.ArgumentParser) -> None:
     """Arguments of what `load` sends."""
     p.add_argument("--audio", type=float, default=12.0, help="seconds of audio per request")
-    p.add_argument("--waves", type=int, default=3, help="requests per stream, of 5 at least (default %(default)s)")
+    p.add_argument(
+        "--waves",
+        type=int,
+        default=3,
+        help="requests per stream, of 5 at least (default %(default)s)",
+    )
 
 
 def load(
@@ -151,14 +201,51 @@ def load(
     a: what `load_arguments` adds, and a folder `work`.
     """
     name = f"serve_{slug(model)}_c{c}"
-    command = [sys.executable, "-m", "stentor", "bench", "serve", "--base-url", server.url, "--response-format", "pcm"]
-    command += ["--max-concurrency", str(c), "--num-prompts", str(max(5, a.waves * c)), "--num-warmups", "1"]
-    command += ["--extra-body", json.dumps(body(model, a.audio)), "--dataset-name", "medium", "--request-seed", "1"]
-    command += ["--save-result", "--result-dir", str(a.work), "--result-filename", name, "--disable-tqdm"]
+    command = [
+        sys.executable,
+        "-m",
+        "stentor",
+        "bench",
+        "serve",
+        "--base-url",
+        server.url,
+        "--response-format",
+        "pcm",
+    ]
+    command += [
+        "--max-concurrency",
+        str(c),
+        "--num-prompts",
+        str(max(5, a.waves * c)),
+        "--num-warmups",
+        "1",
+    ]
+    command += [
+        "--extra-body",
+        json.dumps(body(model, a.audio)),
+        "--dataset-name",
+        "medium",
+        "--request-seed",
+        "1",
+    ]
+    command += [
+        "--save-result",
+        "--result-dir",
+        str(a.work),
+        "--result-filename",
+        name,
+        "--disable-tqdm",
+    ]
     before, began = server.threads(), time.monotonic()
     try:
         done = subprocess.run(
-            command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=limit, check=False
+            command,
+            cwd=ROOT,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            check=False,
         )
     except subprocess.TimeoutExpired as e:
         shown = e.stdout.decode()[-500:] if isinstance(e.stdout, bytes) else ""
@@ -166,7 +253,11 @@ def load(
     wall = time.monotonic() - began
     took = {t: s - before.get(t, 0.0) for t, s in server.threads().items()}
     if not quiet:
-        print("\n".join(x for x in done.stdout.splitlines() if x.strip())[-2600:], done.stderr[-600:], flush=True)
+        print(
+            "\n".join(x for x in done.stdout.splitlines() if x.strip())[-2600:],
+            done.stderr[-600:],
+            flush=True,
+        )
     file = a.work / f"{name}.json"
     if done.returncode or not file.exists():
         return {"error": f"exit code {done.returncode}: {done.stderr[-500:]}"}
@@ -201,7 +292,9 @@ def measure(model: str, a: argparse.Namespace, end: float) -> dict[str, Any]:
                 break
             found[f"c{c}"] = load(server, model, c, a, limit)
         found["gpu_gib_after"] = gpu_memory()
-        found["metrics"] = [x for x in (server.get("/metrics") or "").splitlines() if "engine_" in x and x[0] != "#"]
+        found["metrics"] = [
+            x for x in (server.get("/metrics") or "").splitlines() if "engine_" in x and x[0] != "#"
+        ]
     said = log.read_text().splitlines()
     found["log"] = [x for x in said if "captured" in x or "slots" in x or "WARN" in x][:20]
     return found
@@ -270,14 +363,20 @@ def table(results: list[dict[str, Any]], concurrency: list[int]) -> str:
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("models", nargs="*", default=list(MODELS))
     p.add_argument("--out", type=Path, default=Path("."))
     p.add_argument("--seconds", type=float, default=330.0, help="for all of it")
     p.add_argument("--device", default="cuda")
     p.add_argument("--max-num-seqs", type=int, default=64)
-    p.add_argument("--flags", type=shlex.split, default=[], help="further flags of stentor serve, in one word")
-    p.add_argument("--concurrency", type=lambda s: [int(x) for x in s.split(",")], default=list(CONCURRENCY))
+    p.add_argument(
+        "--flags", type=shlex.split, default=[], help="further flags of stentor serve, in one word"
+    )
+    p.add_argument(
+        "--concurrency", type=lambda s: [int(x) for x in s.split(",")], default=list(CONCURRENCY)
+    )
     load_arguments(p)
     a = p.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)

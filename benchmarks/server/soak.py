@@ -48,7 +48,11 @@ LSB = {"dummy:toy": 2.1, "voice": 65.0}  # answers alone and in company differ b
 PHASES = 3  # after each of them all is counted
 HOSTILE_PAUSE_S = 1.0  # on average, in long runs
 SETTLE_SECONDS = 120.0  # in which a busy machine has ended what clients have left
-SLACK = {"files": 3, "tasks": 3, "threads": 10}  # pools of threads, which have a bound, fill with time
+SLACK = {
+    "files": 3,
+    "tasks": 3,
+    "threads": 10,
+}  # pools of threads, which have a bound, fill with time
 GROWTH_MB = 30.0  # of resident memory between the first count and the last
 
 # On SIGUSR1: gives what is free back to the system, and tells how many asyncio tasks are alive.
@@ -82,12 +86,28 @@ class Server:
             "--max-num-seqs",
             "8",
         ]
-        flags += ["--max-queued-requests", "32", "--max-active-requests", "60", "--max-buffered-mb", "0.25"]
+        flags += [
+            "--max-queued-requests",
+            "32",
+            "--max-active-requests",
+            "60",
+            "--max-buffered-mb",
+            "0.25",
+        ]
         flags += ["--no-log-requests", "--uvicorn-log-level", "info"]
-        words = [sys.executable, "-c", SERVER, "serve", *([] if model == "voice" else [model]), *flags]
+        words = [
+            sys.executable,
+            "-c",
+            SERVER,
+            "serve",
+            *([] if model == "voice" else [model]),
+            *flags,
+        ]
         path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         env = {**os.environ, "PYTHONPATH": path}
-        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+        self.process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env
+        )
         self.model, self.log = model, list[str]()
         threading.Thread(target=self._read, daemon=True).start()
         try:
@@ -153,10 +173,14 @@ class Soak:
             await answer.read()
 
     @contextlib.asynccontextmanager
-    async def post(self, path: str = "/v1/audio/speech", **how: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def post(
+        self, path: str = "/v1/audio/speech", **how: Any
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         async with self.http.post(self.url + path, **how) as answer:
             self.statuses[answer.status] += 1
-            if answer.status >= 500 and not (answer.status == 503 and "Retry-After" in answer.headers):
+            if answer.status >= 500 and not (
+                answer.status == 503 and "Retry-After" in answer.headers
+            ):
                 self.problems.append(f"{answer.status}: {(await answer.text())[:200]}")
             yield answer
         if answer.status in (429, 503):
@@ -164,9 +188,14 @@ class Soak:
 
     def check(self, kind: str, ask: dict[str, Any], data: bytes, fade: int = 0) -> None:
         """`fade`: samples at the end that may differ."""
-        truth, answer = self.truth[ask["input"], ask["seed"]], np.frombuffer(data, "<i2").astype(int)
+        truth, answer = (
+            self.truth[ask["input"], ask["seed"]],
+            np.frombuffer(data, "<i2").astype(int),
+        )
         if len(truth) != len(answer):
-            self.problems.append(f"{kind}: {len(answer)} samples instead of {len(truth)} for {ask['input']!r}")
+            self.problems.append(
+                f"{kind}: {len(answer)} samples instead of {len(truth)} for {ask['input']!r}"
+            )
         elif np.abs(truth - answer)[: len(truth) - fade].max() > self.lsb:
             self.problems.append(f"{kind}: wrong audio for {ask['input']!r}")
         else:
@@ -190,13 +219,26 @@ class Soak:
         ask = self.ask()
         async with self.post(json={**ask, "stream_format": "sse"}) as answer:
             if answer.status == 200:
-                rows = [json.loads(r[6:]) for r in (await answer.text()).splitlines() if r.startswith("data: ")]
-                parts = [base64.b64decode(r["audio"]) for r in rows if r["type"] == "speech.audio.delta"]
+                rows = [
+                    json.loads(r[6:])
+                    for r in (await answer.text()).splitlines()
+                    if r.startswith("data: ")
+                ]
+                parts = [
+                    base64.b64decode(r["audio"]) for r in rows if r["type"] == "speech.audio.delta"
+                ]
                 self.check("events", ask, b"".join(parts))
 
     async def container(self) -> None:
-        ask = {**self.ask(), "stream_format": "audio", "sample_rate": 24_000, "speed": self.random.choice((0.5, 1.7))}
-        async with self.post(json={**ask, "response_format": self.random.choice(("mp3", "opus", "flac", "aac"))}) as a:
+        ask = {
+            **self.ask(),
+            "stream_format": "audio",
+            "sample_rate": 24_000,
+            "speed": self.random.choice((0.5, 1.7)),
+        }
+        async with self.post(
+            json={**ask, "response_format": self.random.choice(("mp3", "opus", "flac", "aac"))}
+        ) as a:
             if a.status == 200:
                 self.counts["container: " + ("some" if len(await a.read()) > 100 else "empty")] += 1
 
@@ -212,7 +254,9 @@ class Soak:
                     self.problems.append(f"batch: {result['error']}")
 
     async def leaver(self) -> None:
-        how = self.random.choice(({"stream": False}, {"stream_format": "audio"}, {"stream_format": "sse"}))
+        how = self.random.choice(
+            ({"stream": False}, {"stream_format": "audio"}, {"stream_format": "sse"})
+        )
         body = {**self.ask(), "min_frames": 800, "max_frames": 800, **how}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.random.expovariate(3)), self.post(json=body) as answer:
@@ -221,7 +265,13 @@ class Soak:
 
     async def slow(self) -> None:
         """Takes a little and then nothing."""
-        body = {**self.ask(), "min_frames": 800, "max_frames": 800, "speed": 0.25, "sample_rate": 48_000}
+        body = {
+            **self.ask(),
+            "min_frames": 800,
+            "max_frames": 800,
+            "speed": 0.25,
+            "sample_rate": 48_000,
+        }
         async with self.post(json={**body, "stream_format": "audio"}) as answer:
             with contextlib.suppress(aiohttp.ClientError):
                 await answer.content.read(100)
@@ -280,15 +330,26 @@ class Soak:
         """Says anything, cancels, and leaves in the middle."""
         async with self.http.ws_connect(self.url + "/v1/audio/speech/stream") as ws:
             await ws.send_json(
-                {"type": "session.config", "response_format": "pcm", "min_frames": 500, "max_frames": 500}
+                {
+                    "type": "session.config",
+                    "response_format": "pcm",
+                    "min_frames": 500,
+                    "max_frames": 500,
+                }
             )
             for _ in range(self.random.randrange(1, 12)):
-                kind = self.random.choice(("input.text", "input.text", "input.done", "response.cancel", "nonsense"))
-                await ws.send_json({"type": kind, **({"text": "One. Two, "} if kind == "input.text" else {})})
+                kind = self.random.choice(
+                    ("input.text", "input.text", "input.done", "response.cancel", "nonsense")
+                )
+                await ws.send_json(
+                    {"type": kind, **({"text": "One. Two, "} if kind == "input.text" else {})}
+                )
                 await asyncio.sleep(self.random.uniform(0, 0.1))
         self.counts["rude socket"] += 1
 
-    async def client(self, end: float, kinds: Sequence[Callable[[], Awaitable[None]]], pause: float) -> None:
+    async def client(
+        self, end: float, kinds: Sequence[Callable[[], Awaitable[None]]], pause: float
+    ) -> None:
         """One request after another, with pauses of `pause` seconds on average."""
         while time.monotonic() < end:
             if pause:
@@ -305,7 +366,10 @@ class Soak:
     async def attack(self, hostile: int, seconds: float) -> None:
         """Hostile clients. They pause, so that the server is attacked and not merely full."""
         end = time.monotonic() + seconds
-        attacks: list[Callable[[], Awaitable[None]]] = [*self.kinds, *(functools.partial(f, self) for f in HOSTILE)]
+        attacks: list[Callable[[], Awaitable[None]]] = [
+            *self.kinds,
+            *(functools.partial(f, self) for f in HOSTILE),
+        ]
         await asyncio.gather(*(self.client(end, attacks, HOSTILE_PAUSE_S) for _ in range(hostile)))
 
     async def engine(self) -> dict[str, Any]:
@@ -323,13 +387,19 @@ class Soak:
                 text = await answer.text()
             state["sessions"] = _value(text, "websocket_sessions")
             state["cache_mb"] = _value(text, "voice_cache_bytes") / 2**20
-            idle = not state["running"] and not state["queued"] and state["free_pages"] == state["pages"]
+            idle = (
+                not state["running"]
+                and not state["queued"]
+                and state["free_pages"] == state["pages"]
+            )
             if (idle and not state["sessions"]) or time.monotonic() > end:
                 return {**state, "idle": idle and not state["sessions"]}
             await asyncio.sleep(0.1)
 
 
-async def soak(server: Server, clients: int, seconds: float, seed: int, voices: Path) -> dict[str, Any]:
+async def soak(
+    server: Server, clients: int, seconds: float, seed: int, voices: Path
+) -> dict[str, Any]:
     async with session() as http:
         run = Soak(server.url, http, seed, LSB[server.model])
         await run.learn()
@@ -339,9 +409,15 @@ async def soak(server: Server, clients: int, seconds: float, seed: int, voices: 
             states.append(await run.settled())
             held.append(await counted(server, held))
         await run.whole()
-    growth = held[-1]["memory_mb"] - held[0]["memory_mb"] - (states[-1]["cache_mb"] - states[0]["cache_mb"])
+    growth = (
+        held[-1]["memory_mb"]
+        - held[0]["memory_mb"]
+        - (states[-1]["cache_mb"] - states[0]["cache_mb"])
+    )
     if growth > GROWTH_MB:
-        run.problems.append(f"memory grew by {growth:.0f} MB beside the cache of voices, which is bounded")
+        run.problems.append(
+            f"memory grew by {growth:.0f} MB beside the cache of voices, which is bounded"
+        )
     return {
         "clients": clients, "seconds": seconds, "seed": seed, **_found(run, states, held, voices),
         "memory_growth_mb": growth,
@@ -349,7 +425,13 @@ async def soak(server: Server, clients: int, seconds: float, seed: int, voices: 
 
 
 async def long_soak(
-    server: Server, honest: int, hostile: int, seconds: float, seed: int, voices: Path, output: Path | None
+    server: Server,
+    honest: int,
+    hostile: int,
+    seconds: float,
+    seed: int,
+    voices: Path,
+    output: Path | None,
 ) -> dict[str, Any]:
     """Honest clients alone and beside hostile ones, in turns. The result has a curve. It is written as it grows."""
     async with session() as http:
@@ -370,7 +452,11 @@ async def long_soak(
 
         await clients.start()
         windows = await soak_long.rounds(
-            seconds, clients, curve, functools.partial(run.attack, hostile), lambda w: _write(output, result(w))
+            seconds,
+            clients,
+            curve,
+            functools.partial(run.attack, hostile),
+            lambda w: _write(output, result(w)),
         )
         await clients.stop()
         states.append(await run.settled())
@@ -385,7 +471,9 @@ def _write(output: Path | None, result: dict[str, Any]) -> None:
         output.write_text(soak_long.text(result) + "\n")
 
 
-def _found(run: Soak, states: list[dict[str, Any]], held: list[dict[str, float]], voices: Path) -> dict[str, Any]:
+def _found(
+    run: Soak, states: list[dict[str, Any]], held: list[dict[str, float]], voices: Path
+) -> dict[str, Any]:
     """Report of clients and server, with faults as `problems`."""
     problems = [*run.problems]
     problems += [f"not idle afterwards: {s}" for s in states if not s["idle"]]
@@ -402,7 +490,11 @@ def _found(run: Soak, states: list[dict[str, Any]], held: list[dict[str, float]]
 
 def grown(first: dict[str, float], last: dict[str, float]) -> list[str]:
     """Resources of which the process holds more than at the first count."""
-    return [f"{k} grew: {first[k]} -> {last[k]}" for k, more in SLACK.items() if last[k] > first[k] + more]
+    return [
+        f"{k} grew: {first[k]} -> {last[k]}"
+        for k, more in SLACK.items()
+        if last[k] > first[k] + more
+    ]
 
 
 async def counted(server: Server, before: Sequence[dict[str, float]]) -> dict[str, float]:
@@ -446,11 +538,15 @@ def running(model: str, voices: Path) -> Iterator[Server]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", choices=list(LSB), default="dummy:toy")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=120)
-    parser.add_argument("--minutes", type=float, default=0, help="with --hours: a long run, with a curve")
+    parser.add_argument(
+        "--minutes", type=float, default=0, help="with --hours: a long run, with a curve"
+    )
     parser.add_argument("--hours", type=float, default=0)
     parser.add_argument("--honest", type=int, default=4, help="timed clients of a long run")
     parser.add_argument("--seed", type=int, default=0)
@@ -459,15 +555,21 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, running(args.model, Path(folder)) as server:
         long = 60 * args.minutes + 3600 * args.hours
         if long:
-            coroutine = long_soak(server, args.honest, args.clients, long, args.seed, Path(folder), args.output)
+            coroutine = long_soak(
+                server, args.honest, args.clients, long, args.seed, Path(folder), args.output
+            )
         else:
             coroutine = soak(server, args.clients, args.seconds, args.seed, Path(folder))
         result = asyncio.run(coroutine)
         result["exit_code"] = server.stop()
         errors = [line.strip() for line in server.log if " ERROR " in line or "Traceback" in line]
-        cut = [e for e in errors if "without completing response" in e]  # uvicorn's words for a client that was cut off
+        cut = [
+            e for e in errors if "without completing response" in e
+        ]  # uvicorn's words for a client that was cut off
         result["clients_cut_off"], errors = len(cut), [e for e in errors if e not in cut]
-        result["errors_logged"] = dict(Counter(re.sub(r"^\S+ \S+ ", "", e)[:160] for e in errors).most_common(10))
+        result["errors_logged"] = dict(
+            Counter(re.sub(r"^\S+ \S+ ", "", e)[:160] for e in errors).most_common(10)
+        )
     if result["exit_code"]:
         result["problems"].append(f"the server ended with {result['exit_code']}")
     _write(args.output, result)

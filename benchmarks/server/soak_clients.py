@@ -62,8 +62,17 @@ class InProcess:
     """A process with an engine of its own, which is asked for its state line by line."""
 
     def __init__(self, model: str, threads: int, pause: float, seed: int) -> None:
-        words = [sys.executable, str(HERE / "soak_in_process.py"), model, str(threads), str(pause), str(seed)]
-        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        words = [
+            sys.executable,
+            str(HERE / "soak_in_process.py"),
+            model,
+            str(threads),
+            str(pause),
+            str(seed),
+        ]
+        self.process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._to, self._from = self.process.stdin, self.process.stdout
@@ -81,7 +90,9 @@ class InProcess:
         return self.process.wait(60)
 
 
-async def sample(server: soak.Server, run: soak.Soak, ours: InProcess, begin: float) -> dict[str, Any]:
+async def sample(
+    server: soak.Server, run: soak.Soak, ours: InProcess, begin: float
+) -> dict[str, Any]:
     """One row of the curve."""
     engine, direct = await run.engine(), await asyncio.to_thread(ours.ask, "state")
     row: dict[str, Any] = {"second": round(time.monotonic() - begin, 1)}
@@ -92,7 +103,10 @@ async def sample(server: soak.Server, run: soak.Soak, ours: InProcess, begin: fl
     ):
         row |= {f"{name}_{key}": value for key, value in used(pid).items()}
     for name, state in (("engine", engine), ("direct", direct)):
-        row |= {f"{name}_{key}": state[key] for key in ("running", "queued", "free_slots", "free_pages", "pages")}
+        row |= {
+            f"{name}_{key}": state[key]
+            for key in ("running", "queued", "free_slots", "free_pages", "pages")
+        }
     return {**row, "http_requests": sum(run.statuses.values()), "direct_calls": direct["calls"]}
 
 
@@ -103,7 +117,9 @@ async def traffic(run: soak.Soak, clients: int, pause: float, seconds: float) ->
     await asyncio.gather(*(run.client(end, kinds, pause) for _ in range(clients)))
 
 
-async def watched(args: argparse.Namespace, server: soak.Server, ours: InProcess, voices: Path) -> dict[str, Any]:
+async def watched(
+    args: argparse.Namespace, server: soak.Server, ours: InProcess, voices: Path
+) -> dict[str, Any]:
     """The whole run."""
     async with session() as http:
         run = soak.Soak(server.url, http, args.seed, soak.LSB[args.model])
@@ -124,12 +140,16 @@ async def watched(args: argparse.Namespace, server: soak.Server, ours: InProcess
         return result(args, run, rows, {"direct": direct, "engine": engine, "files_left": left})
 
 
-def result(args: argparse.Namespace, run: soak.Soak, rows: list[dict[str, Any]], end: dict[str, Any]) -> dict[str, Any]:
+def result(
+    args: argparse.Namespace, run: soak.Soak, rows: list[dict[str, Any]], end: dict[str, Any]
+) -> dict[str, Any]:
     problems = [*run.problems, *(judge(rows) if end else [])]
     if end:
         problems += [f"direct: {p}" for p in end["direct"]["problems"]]
         problems += [f"not idle at the end: {end['engine']}"] if not end["engine"]["idle"] else []
-        problems += [f"files left in the voice directory: {end['files_left']}"] if end["files_left"] else []
+        problems += (
+            [f"files left in the voice directory: {end['files_left']}"] if end["files_left"] else []
+        )
     return {
         "model": args.model, "minutes": args.minutes, "clients": args.clients, "threads": args.threads,
         "pause_s": args.pause, "seed": args.seed, "python": platform.python_version(), "cores": os.cpu_count(),
@@ -154,7 +174,11 @@ def judge(rows: list[dict[str, Any]]) -> list[str]:
                 f"{name}: {rows[0][f'{name}_files']} descriptors at first, {last[f'{name}_files']} at the end"
             )
     for name in ("engine", "direct"):
-        if last[f"{name}_running"] or last[f"{name}_queued"] or last[f"{name}_free_pages"] != last[f"{name}_pages"]:
+        if (
+            last[f"{name}_running"]
+            or last[f"{name}_queued"]
+            or last[f"{name}_free_pages"] != last[f"{name}_pages"]
+        ):
             problems.append(f"{name}: slots or pages are taken at the end")
     return problems
 
@@ -166,13 +190,22 @@ def write(output: Path | None, found: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", choices=list(soak.LSB), default="dummy:toy")
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--clients", type=int, default=8, help="over HTTP and WebSocket")
     parser.add_argument("--threads", type=int, default=4, help="in process")
-    parser.add_argument("--pause", type=float, default=1.0, help="seconds between two requests of a client, on average")
-    parser.add_argument("--every", type=float, default=15.0, help="seconds between two rows of the curve")
+    parser.add_argument(
+        "--pause",
+        type=float,
+        default=1.0,
+        help="seconds between two requests of a client, on average",
+    )
+    parser.add_argument(
+        "--every", type=float, default=15.0, help="seconds between two rows of the curve"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
@@ -182,7 +215,9 @@ def main() -> int:
             found = asyncio.run(watched(args, server, ours, Path(folder)))
         codes = {"server": server.stop(), "direct": ours.stop()}
         errors = [line.strip() for line in server.log if " ERROR " in line or "Traceback" in line]
-        found["errors_logged"] = dict(Counter(re.sub(r"^\S+ \S+ ", "", e)[:160] for e in errors).most_common(10))
+        found["errors_logged"] = dict(
+            Counter(re.sub(r"^\S+ \S+ ", "", e)[:160] for e in errors).most_common(10)
+        )
     found["exit_codes"] = codes
     found["problems"] += [f"{name} ended with {code}" for name, code in codes.items() if code]
     write(args.output, found)

@@ -19,7 +19,11 @@ from typing import Any
 import aiohttp
 import numpy as np
 
-TEXTS = ("Hello there, you.", "One is here. Two is here.", "A longer sentence that says nothing at all, slowly.")
+TEXTS = (
+    "Hello there, you.",
+    "One is here. Two is here.",
+    "A longer sentence that says nothing at all, slowly.",
+)
 SEEDS = (1, 2)
 PAUSE_S = 0.5  # on average, between two requests of a client
 LAG_S = 0.05  # between two looks at how late this process's own event loop is
@@ -29,7 +33,13 @@ Answers = dict[tuple[str, int], np.ndarray]
 
 def ask(text: str, seed: int) -> dict[str, Any]:
     """The body of a request whose answer depends on nothing else."""
-    return {"input": text, "seed": seed, "response_format": "pcm", "guard": False, "split_granularity": "none"}
+    return {
+        "input": text,
+        "seed": seed,
+        "response_format": "pcm",
+        "guard": False,
+        "split_granularity": "none",
+    }
 
 
 async def answers(url: str, http: aiohttp.ClientSession) -> Answers:
@@ -37,7 +47,9 @@ async def answers(url: str, http: aiohttp.ClientSession) -> Answers:
     found: Answers = {}
     for text in TEXTS:
         for seed in SEEDS:
-            async with http.post(url + "/v1/audio/speech", json={**ask(text, seed), "stream": False}) as answer:
+            async with http.post(
+                url + "/v1/audio/speech", json={**ask(text, seed), "stream": False}
+            ) as answer:
                 found[text, seed] = np.frombuffer(await answer.read(), "<i2").astype(int)
     return found
 
@@ -53,20 +65,28 @@ def say(**event: Any) -> None:
     print(json.dumps(event), flush=True)
 
 
-async def client(url: str, http: aiohttp.ClientSession, right: Answers, seed: int, lsb: float) -> None:
+async def client(
+    url: str, http: aiohttp.ClientSession, right: Answers, seed: int, lsb: float
+) -> None:
     """Streams, timed from their connection to their last byte, with pauses."""
     choice = random.Random(seed)
     while True:
         await asyncio.sleep(choice.expovariate(1 / PAUSE_S))
         what, begin = choice.choice(list(right)), time.monotonic()
         try:
-            async with http.post(url + "/v1/audio/speech", json={**ask(*what), "stream_format": "audio"}) as answer:
+            async with http.post(
+                url + "/v1/audio/speech", json={**ask(*what), "stream_format": "audio"}
+            ) as answer:
                 data = await answer.read()
                 seconds = time.monotonic() - begin
         except (aiohttp.ClientError, TimeoutError) as e:
             say(begin=begin, status=0, error=type(e).__name__)
             continue
-        got = np.frombuffer(data[: len(data) // 2 * 2], "<i2").astype(int) if answer.status == 200 else right[what]
+        got = (
+            np.frombuffer(data[: len(data) // 2 * 2], "<i2").astype(int)
+            if answer.status == 200
+            else right[what]
+        )
         same = len(got) == len(right[what]) and bool(np.abs(got - right[what]).max() <= lsb)
         say(begin=round(begin, 4), seconds=round(seconds, 4), status=answer.status, right=same)
 
@@ -86,7 +106,10 @@ async def main(url: str, clients: int, seed: int, lsb: float) -> None:
     async with session() as http:
         right = await answers(url, http)
         say(ready=time.monotonic())
-        tasks = [asyncio.create_task(client(url, http, right, 1000 * seed + i, lsb)) for i in range(clients)]
+        tasks = [
+            asyncio.create_task(client(url, http, right, 1000 * seed + i, lsb))
+            for i in range(clients)
+        ]
         tasks.append(asyncio.create_task(lag()))
         await asyncio.to_thread(sys.stdin.read)
         for task in tasks:

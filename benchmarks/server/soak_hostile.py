@@ -16,9 +16,7 @@ import aiohttp
 if TYPE_CHECKING:
     from soak import Soak
 
-HEAD = (
-    b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n"
-)
+HEAD = b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n"
 
 
 async def _connected(run: Soak, data: bytes, drips: int) -> None:
@@ -62,7 +60,9 @@ async def heavy_json(run: Soak) -> None:
 
 async def surrogate(run: Soak) -> None:
     """Text that is no Unicode, in fields whose names reach messages and metrics."""
-    body = json.dumps({"input": "\ud800 x", "extra_params": {"\udfff": 1}, f"field{run.random.random()}": 1})
+    body = json.dumps(
+        {"input": "\ud800 x", "extra_params": {"\udfff": 1}, f"field{run.random.random()}": 1}
+    )
     async with run.post(data=body.encode(), headers={"Content-Type": "application/json"}) as answer:
         await answer.read()
     async with run.http.get(run.url + "/metrics") as answer:

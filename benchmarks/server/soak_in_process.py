@@ -39,7 +39,13 @@ class Caller:
         self.stopped = threading.Event()
         alone = [(text, seed) for text in TEXTS for seed in SEEDS]
         self.truth = {(text, seed): self.say(text, seed) for text, seed in alone}
-        self.kinds: list[Callable[[], None]] = [self.whole, self.several, self.stream, self.leave, self.refused]
+        self.kinds: list[Callable[[], None]] = [
+            self.whole,
+            self.several,
+            self.stream,
+            self.leave,
+            self.refused,
+        ]
         if tts.spec.takes_reference:
             self.kinds.append(self.clone)
 
@@ -79,11 +85,19 @@ class Caller:
         tone = 0.3 * np.sin(np.arange(2 * RATE) * self.random.uniform(0.05, 0.5))
         text = "la la la" if self.random.random() < 0.5 else None
         reference = Reference((tone.astype(np.float32), RATE), text)
-        self.counts["clone"] += len(self.tts.generate(TEXTS[0], reference=reference, max_frames=20).samples) > 0
+        self.counts["clone"] += (
+            len(self.tts.generate(TEXTS[0], reference=reference, max_frames=20).samples) > 0
+        )
 
     def refused(self) -> None:
         wrong: dict[str, Any] = self.random.choice(
-            ({"seed": "x"}, {"voice": "nobody"}, {"temperature": 1e9}, {"lora": "none"}, {"max_frames": -1})
+            (
+                {"seed": "x"},
+                {"voice": "nobody"},
+                {"temperature": 1e9},
+                {"lora": "none"},
+                {"max_frames": -1},
+            )
         )
         try:
             self.tts.generate(TEXTS[0], **wrong)
@@ -111,24 +125,42 @@ class Caller:
         end = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < end:
             state = self.state()
-            if not state["running"] and not state["queued"] and state["free_pages"] == state["pages"]:
+            if (
+                not state["running"]
+                and not state["queued"]
+                and state["free_pages"] == state["pages"]
+            ):
                 break
             time.sleep(0.1)
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
-        return {**self.state(), "counts": dict(sorted(self.counts.items())), "problems": self.problems[:20]}
+        return {
+            **self.state(),
+            "counts": dict(sorted(self.counts.items())),
+            "problems": self.problems[:20],
+        }
 
 
 def main() -> None:
-    model, threads, pause, seed = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
-    with stentor.TTS(None if model == "voice" else model, threads=1, memory_gb=0.05, max_num_seqs=8) as tts:
+    model, threads, pause, seed = (
+        sys.argv[1],
+        int(sys.argv[2]),
+        float(sys.argv[3]),
+        int(sys.argv[4]),
+    )
+    with stentor.TTS(
+        None if model == "voice" else model, threads=1, memory_gb=0.05, max_num_seqs=8
+    ) as tts:
         caller = Caller(tts, pause, seed)
         started = [threading.Thread(target=caller.run) for _ in range(threads)]
         for thread in started:
             thread.start()
         print(json.dumps("ready"), flush=True)
         for line in sys.stdin:
-            print(json.dumps(caller.settle() if line.strip() == "settle" else caller.state()), flush=True)
+            print(
+                json.dumps(caller.settle() if line.strip() == "settle" else caller.state()),
+                flush=True,
+            )
         caller.stopped.set()
         for thread in started:
             thread.join()

@@ -56,7 +56,9 @@ def cpu_seconds(pid: int) -> float:
 
 def machine_seconds() -> tuple[float, float]:
     """CPU seconds of the whole machine so far: at work, and taken by its host (steal)."""
-    user, nice, system, _, _, irq, soft, steal = map(int, Path("/proc/stat").read_text().split(None, 9)[1:9])
+    user, nice, system, _, _, irq, soft, steal = map(
+        int, Path("/proc/stat").read_text().split(None, 9)[1:9]
+    )
     return (user + nice + system + irq + soft) / TICK, steal / TICK
 
 
@@ -72,14 +74,23 @@ class Curve:
 
     def memory_mb(self) -> dict[str, float]:
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        of = {name: int(rest.split()[0]) / 1024 for name, _, rest in (s.partition(":") for s in lines) if "kB" in rest}
+        of = {
+            name: int(rest.split()[0]) / 1024
+            for name, _, rest in (s.partition(":") for s in lines)
+            if "kB" in rest
+        }
         return {"memory_mb": round(of["VmRSS"], 1), "anonymous_mb": round(of["RssAnon"], 1)}
 
     def _used(self) -> dict[str, float]:
         busy, steal = machine_seconds()
         ours = sum(map(cpu_seconds, self.ours))
         server = cpu_seconds(self.pid)
-        return {"server_cpu": server, "load_cpu": ours, "other_cpu": busy - server - ours, "steal": steal}
+        return {
+            "server_cpu": server,
+            "load_cpu": ours,
+            "other_cpu": busy - server - ours,
+            "steal": steal,
+        }
 
     async def watch(self, every: float) -> None:
         """Take a sample every so many seconds, until cancelled. CPU figures are shares of one core since the last."""
@@ -110,7 +121,11 @@ def within(rows: list[dict[str, Any]], windows: list[Any], key: str) -> list[flo
 def judge(honest: Any, curve: Curve, windows: list[Any]) -> dict[str, Any]:
     """Summarize memory and speed. `problems` is empty for runs too short to judge."""
     found: dict[str, Any] = {"honest_requests": len(honest.requests), "problems": []}
-    wrong = [r for r in honest.requests if not r.get("right") or (r["status"] != 200 and r["status"] not in (429, 503))]
+    wrong = [
+        r
+        for r in honest.requests
+        if not r.get("right") or (r["status"] != 200 and r["status"] not in (429, 503))
+    ]
     found["problems"] += [f"honest: {r}" for r in wrong[:10]]
     for kind in ("quiet", "mixed"):
         these = [w for w in windows if w.kind == kind]
@@ -119,10 +134,16 @@ def judge(honest: Any, curve: Curve, windows: list[Any]) -> dict[str, Any]:
             for k in ("server_cpu", "load_cpu", "other_cpu", "steal", "loadavg")
         }
         lags = [1e3 * x for x in within(honest.lags, these, "lag")]
-        found[kind] = {**speeds(honest.within(these)), **machine, "client_lag_p99_ms": percentile(lags, 0.99)}
+        found[kind] = {
+            **speeds(honest.within(these)),
+            **machine,
+            "client_lag_p99_ms": percentile(lags, 0.99),
+        }
     before, during = found["quiet"]["p99_ms"], found["mixed"]["p99_ms"]
     found["p99_ratio"] = round(during / before, 3) if before and during else None
-    found["rounds"] = [_round(honest, windows, i) for i in range(1 + max((w.round for w in windows), default=-1))]
+    found["rounds"] = [
+        _round(honest, windows, i) for i in range(1 + max((w.round for w in windows), default=-1))
+    ]
     after = [s["memory_mb"] for s in curve.samples if s["second"] >= WARM_S]
     if len(after) < 10:
         return found
@@ -130,15 +151,24 @@ def judge(honest: Any, curve: Curve, windows: list[Any]) -> dict[str, Any]:
     found["memory_warm_mb"], found["memory_end_mb"] = median(after[:tenth]), median(after[-tenth:])
     found["memory_ratio"] = round(found["memory_end_mb"] / found["memory_warm_mb"], 4)
     if found["memory_ratio"] > FLAT:
-        found["problems"].append(f"memory grew to {found['memory_ratio']:.2f} times of what it was when warm")
+        found["problems"].append(
+            f"memory grew to {found['memory_ratio']:.2f} times of what it was when warm"
+        )
     if found["p99_ratio"] is None or found["p99_ratio"] > SLOWER:
-        found["problems"].append(f"p99 of honest requests: {during} ms instead of {before} ms on a quiet server")
+        found["problems"].append(
+            f"p99 of honest requests: {during} ms instead of {before} ms on a quiet server"
+        )
     return found
 
 
 def _round(honest: Any, windows: list[Any], i: int) -> dict[str, Any]:
-    p99 = {k: speeds(honest.within([w for w in windows if w.round == i and w.kind == k])) for k in ("quiet", "mixed")}
-    return {f"{k}_{name}": v[name] for k, v in p99.items() for name in ("requests", "p50_ms", "p99_ms")}
+    p99 = {
+        k: speeds(honest.within([w for w in windows if w.round == i and w.kind == k]))
+        for k in ("quiet", "mixed")
+    }
+    return {
+        f"{k}_{name}": v[name] for k, v in p99.items() for name in ("requests", "p50_ms", "p99_ms")
+    }
 
 
 def text(result: dict[str, Any]) -> str:
@@ -192,9 +222,16 @@ class Honest:
 
     async def start(self) -> None:
         """Returns when the clients know what is right and have begun."""
-        script, words = Path(__file__).with_name("soak_honest.py"), [self.url, self.clients, self.seed, self.lsb]
+        script, words = (
+            Path(__file__).with_name("soak_honest.py"),
+            [self.url, self.clients, self.seed, self.lsb],
+        )
         self.process = await asyncio.create_subprocess_exec(
-            sys.executable, str(script), *map(str, words), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            sys.executable,
+            str(script),
+            *map(str, words),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         ready = asyncio.Event()
         self.reading = asyncio.create_task(self._read(self.process, ready))
@@ -244,7 +281,9 @@ async def rounds(
             if watching.done():
                 watching.result()
             windows.append(await _window(i, "quiet", asyncio.sleep(quiet), quiet))
-            windows.append(await _window(i, "mixed", attack(seconds / count - quiet), seconds / count - quiet))
+            windows.append(
+                await _window(i, "mixed", attack(seconds / count - quiet), seconds / count - quiet)
+            )
             write(windows)
     finally:
         watching.cancel()

@@ -25,14 +25,20 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from serve import MODELS, ROOT, START, Server, gpu_memory, load, load_arguments, slug
 
-FIGURES = {"ttfa p50": "median_audio_ttfp_ms", "ttfa p95": "p95_audio_ttfp_ms", "audio-s/s": "audio_throughput"}
+FIGURES = {
+    "ttfa p50": "median_audio_ttfp_ms",
+    "ttfa p95": "p95_audio_ttfp_ms",
+    "audio-s/s": "audio_throughput",
+}
 
 
 def measure(model: str, name: str, a: argparse.Namespace) -> dict[str, Any]:
     """One tree's figures of one round."""
     tree = a.base.resolve() if name == "base" else ROOT
     flags = ["--capture-all", *a.flags, *(a.also if name == "also" else [])]
-    server = Server(model, a.device, a.max_num_seqs, a.work / f"{slug(model)}_{name}.log", flags, tree)
+    server = Server(
+        model, a.device, a.max_num_seqs, a.work / f"{slug(model)}_{name}.log", flags, tree
+    )
     try:
         found: dict[str, Any] = {"ready_seconds": server.ready(START), "gpu_gib": gpu_memory()}
         if found["ready_seconds"] is None:
@@ -41,7 +47,9 @@ def measure(model: str, name: str, a: argparse.Namespace) -> dict[str, Any]:
             got = load(server, model, c, a, 60.0, quiet=True)
             found[f"c{c}"] = {name: got.get(key) for name, key in FIGURES.items()}
             found[f"c{c}"] |= {
-                k: got[k] for k in ("failed", "error", "underrun_requests", "server_threads") if k in got
+                k: got[k]
+                for k in ("failed", "error", "underrun_requests", "server_threads")
+                if k in got
             }
         return found
     finally:
@@ -67,8 +75,13 @@ def cell(trees: dict[str, list[dict[str, Any]]], c: int, figure: str) -> str:
 def table(results: dict[str, dict[str, list[dict[str, Any]]]], concurrency: list[int]) -> str:
     lines = []
     for model, trees in results.items():
-        starts = {name: [round(r["ready_seconds"] or 0, 1) for r in rounds] for name, rounds in trees.items()}
-        lines.append(f"{model}: ready s {starts}, GiB { {n: [r['gpu_gib'] for r in rs] for n, rs in trees.items()} }")
+        starts = {
+            name: [round(r["ready_seconds"] or 0, 1) for r in rounds]
+            for name, rounds in trees.items()
+        }
+        lines.append(
+            f"{model}: ready s {starts}, GiB { {n: [r['gpu_gib'] for r in rs] for n, rs in trees.items()} }"
+        )
         for c in concurrency:
             got = [r[f"c{c}"] for rounds in trees.values() for r in rounds if f"c{c}" in r]
             failed = [x.get("failed", x.get("error")) for x in got]
@@ -78,22 +91,42 @@ def table(results: dict[str, dict[str, list[dict[str, Any]]]], concurrency: list
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("models", nargs="*", default=list(MODELS))
     p.add_argument("--base", type=Path, required=True)
     p.add_argument("--rounds", type=int, default=3)
-    p.add_argument("--seconds", type=float, default=570.0, help="no round begins that would not end within so many")
+    p.add_argument(
+        "--seconds",
+        type=float,
+        default=570.0,
+        help="no round begins that would not end within so many",
+    )
     p.add_argument("--out", type=Path, default=Path("turns.json"))
     p.add_argument("--device", default="cuda")
     p.add_argument("--max-num-seqs", type=int, default=256)
-    p.add_argument("--flags", type=shlex.split, default=[], help="further flags of stentor serve, in one word")
-    p.add_argument("--also", type=shlex.split, default=[], help="measure this tree with these flags too, in one word")
-    p.add_argument("--concurrency", type=lambda s: [int(x) for x in s.split(",")], default=[1, 4, 16, 64, 128, 256])
+    p.add_argument(
+        "--flags", type=shlex.split, default=[], help="further flags of stentor serve, in one word"
+    )
+    p.add_argument(
+        "--also",
+        type=shlex.split,
+        default=[],
+        help="measure this tree with these flags too, in one word",
+    )
+    p.add_argument(
+        "--concurrency",
+        type=lambda s: [int(x) for x in s.split(",")],
+        default=[1, 4, 16, 64, 128, 256],
+    )
     load_arguments(p)
     a = p.parse_args()
     a.work = Path(tempfile.mkdtemp())
     names = ["base", "new", *(["also"] if a.also else [])]
-    results: dict[str, dict[str, list[dict[str, Any]]]] = {m: {name: [] for name in names} for m in a.models}
+    results: dict[str, dict[str, list[dict[str, Any]]]] = {
+        m: {name: [] for name in names} for m in a.models
+    }
     began, longest = time.monotonic(), 0.0
     for i in range(a.rounds):
         for model in a.models:

@@ -26,7 +26,9 @@ from typing import Any
 
 import soundfile
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 from benchmarks.cloned_voices import NUMBER, WORDS, numbered_text, parser, recording, run, words_of
 from benchmarks.server.serve import ROOT, Server, environment, serving
 
@@ -43,12 +45,25 @@ def recorded(folder: Path, seconds: float, seed: int) -> Path:
 def upload(server: Server, name: str, audio: Path, said: str | None) -> None:
     """POST /v1/audio/voices."""
     border = uuid.uuid4().hex
-    fields = {"name": name, "consent": "a benchmark", **({} if said is None else {"ref_text": said})}
-    parts = [f'--{border}\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n' for k, v in fields.items()]
+    fields = {
+        "name": name,
+        "consent": "a benchmark",
+        **({} if said is None else {"ref_text": said}),
+    }
+    parts = [
+        f'--{border}\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n'
+        for k, v in fields.items()
+    ]
     head = f'--{border}\r\nContent-Disposition: form-data; name="audio_sample"; filename="{audio.name}"\r\n'
-    body = "".join(parts).encode() + f"{head}Content-Type: audio/wav\r\n\r\n".encode() + audio.read_bytes()
+    body = (
+        "".join(parts).encode()
+        + f"{head}Content-Type: audio/wav\r\n\r\n".encode()
+        + audio.read_bytes()
+    )
     kind = {"Content-Type": f"multipart/form-data; boundary={border}"}
-    ask = urllib.request.Request(f"{server.url}/v1/audio/voices", body + f"\r\n--{border}--\r\n".encode(), kind)
+    ask = urllib.request.Request(
+        f"{server.url}/v1/audio/voices", body + f"\r\n--{border}--\r\n".encode(), kind
+    )
     urllib.request.urlopen(ask, timeout=60).read()
 
 
@@ -60,17 +75,64 @@ def plain_voice(server: Server, model: str, folder: Path) -> dict[str, Any]:
     return {"voice": "short"}
 
 
-def first_audio(server: Server, folder: Path, lines: list[dict[str, Any]], concurrency: int) -> list[float]:
+def first_audio(
+    server: Server, folder: Path, lines: list[dict[str, Any]], concurrency: int
+) -> list[float]:
     """Milliseconds to the first audio of each request, in their order."""
     name = f"run{next(NUMBER)}"
     data = folder / f"{name}.jsonl"
     data.write_text("\n".join(json.dumps({"text": numbered_text(), **line}) for line in lines))
-    command = [sys.executable, "-m", "stentor", "bench", "serve", "--base-url", server.url, "--response-format", "pcm"]
-    command += ["--max-concurrency", str(concurrency), "--num-prompts", str(len(lines)), "--dataset-name", "custom"]
-    command += ["--dataset-path", str(data), "--extra-body", json.dumps(FORCED), "--ready-check-timeout-sec", "0"]
-    command += ["--save-result", "--save-detailed", "--result-dir", str(folder), "--result-filename", name]
-    command += ["--disable-tqdm", "--percentile-metrics", "audio_ttfp", "--metric-percentiles", "50"]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "stentor",
+        "bench",
+        "serve",
+        "--base-url",
+        server.url,
+        "--response-format",
+        "pcm",
+    ]
+    command += [
+        "--max-concurrency",
+        str(concurrency),
+        "--num-prompts",
+        str(len(lines)),
+        "--dataset-name",
+        "custom",
+    ]
+    command += [
+        "--dataset-path",
+        str(data),
+        "--extra-body",
+        json.dumps(FORCED),
+        "--ready-check-timeout-sec",
+        "0",
+    ]
+    command += [
+        "--save-result",
+        "--save-detailed",
+        "--result-dir",
+        str(folder),
+        "--result-filename",
+        name,
+    ]
+    command += [
+        "--disable-tqdm",
+        "--percentile-metrics",
+        "audio_ttfp",
+        "--metric-percentiles",
+        "50",
+    ]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     found = json.loads((folder / f"{name}.json").read_text()) if done.returncode == 0 else {}
     if found.get("failed", 1):
         raise RuntimeError(f"{done.stdout[-800:]}\n{done.stderr[-800:]}")
@@ -92,13 +154,20 @@ def measure(model: str, args: argparse.Namespace, folder: Path) -> dict[str, Any
         found["very first"] = first_audio(server, folder, [clone(1)], 1)[0]
         upload(server, "anna", recorded(folder, args.seconds, 2), said)
         plain = plain_voice(server, model, folder)
-        lines = {"plain": lambda i: plain, "uploaded": lambda i: {"voice": "anna"}, "new": lambda i: clone(10 + i)}
+        lines = {
+            "plain": lambda i: plain,
+            "uploaded": lambda i: {"voice": "anna"},
+            "new": lambda i: clone(10 + i),
+        }
         for label, line in lines.items():
             times = first_audio(server, folder, [line(i) for i in range(ALONE)], 1)
             found[label] = round(statistics.median(times), 2)
         found["new, a client's first"] = round(times[0], 2)
         for label in ("plain", "uploaded"):
-            rounds = [first_audio(server, folder, [lines[label](0)] * TOGETHER, TOGETHER) for _ in range(args.rounds)]
+            rounds = [
+                first_audio(server, folder, [lines[label](0)] * TOGETHER, TOGETHER)
+                for _ in range(args.rounds)
+            ]
             medians = sorted(round(statistics.median(r), 2) for r in rounds)
             found[f"{TOGETHER} at once, {label}, median"] = medians[0]
             found[f"{TOGETHER} at once, {label}, medians"] = medians

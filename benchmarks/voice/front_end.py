@@ -47,7 +47,11 @@ def measured(text: str) -> dict[str, dict[str, float]]:
 
 
 def _shown(took: tuple[float, float]) -> dict[str, float]:
-    return {"clean_and_cut": round(took[0], 4), "front_end": round(took[1], 4), "together": round(sum(took), 4)}
+    return {
+        "clean_and_cut": round(took[0], 4),
+        "front_end": round(took[1], 4),
+        "together": round(sum(took), 4),
+    }
 
 
 def main() -> None:
@@ -59,7 +63,11 @@ def main() -> None:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             found[name] = pool.apply(measured, ((text * CHARACTERS)[:CHARACTERS],))
         print(name, found[name])
-    report = {"characters": CHARACTERS, "seconds_of_cpu": found, "machine": platform.processor() or platform.machine()}
+    report = {
+        "characters": CHARACTERS,
+        "seconds_of_cpu": found,
+        "machine": platform.processor() or platform.machine(),
+    }
     if args.out:
         args.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 

@@ -26,7 +26,10 @@ from stentor.align.path import GAP
 from training.halves import half, kinds
 
 ROOT = Path(__file__).parents[2]
-LIST, ALIGNER = ROOT / "training/evaluation/kinds.txt", ROOT / "stentor/assets/aligner/english.safetensors"
+LIST, ALIGNER = (
+    ROOT / "training/evaluation/kinds.txt",
+    ROOT / "stentor/assets/aligner/english.safetensors",
+)
 WEAK = {"a", "an", "the", "i", "it", "he", "she", "we", "they", "his", "her", "my"}
 PATCHES = 7
 SOON, QUIET = 80, 42.0  # milliseconds, and dB below the loudest 10 ms
@@ -39,14 +42,18 @@ def begins_weakly(text: str) -> bool:
 def onset(samples: np.ndarray, rate: int) -> int:
     """Milliseconds before the first 10 ms that are not quiet."""
     window = rate // 100
-    power = (samples[: len(samples) // window * window].reshape(-1, window).astype(float) ** 2).mean(1)
+    power = (
+        samples[: len(samples) // window * window].reshape(-1, window).astype(float) ** 2
+    ).mean(1)
     level = 10 * np.log10(power + 1e-12)
     return 10 * int(np.flatnonzero(level > level.max() - QUIET)[0])
 
 
 def heard(samples: np.ndarray, rate: int) -> list[int]:
     """Classes of the phonemes that the aligner's network finds likeliest, each run of frames once."""
-    network = Network({name: value.astype(np.float32) for name, value in load_file(ALIGNER).items()})
+    network = Network(
+        {name: value.astype(np.float32) for name, value in load_file(ALIGNER).items()}
+    )
     mel = LogMel()
     frames = mel.feed(soxr.resample(samples, rate, RATE).astype(np.float32))
     scores = np.concatenate((network.feed(frames), network.finish(mel.finish())))
@@ -75,20 +82,28 @@ def faults(words: Sequence[Sequence[int]], found: Sequence[int]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=None, help="folder of the voice; the packaged one is the default")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--model", default=None, help="folder of the voice; the packaged one is the default"
+    )
     parser.add_argument("--voice", default="heart")
     parser.add_argument("--seeds", type=int, nargs="+", default=[11, 12, 13, 14, 15])
     parser.add_argument("--json", type=Path, required=True)
     args = parser.parse_args()
-    texts = [t for lines in kinds(LIST).values() for t in half(lines, "choosing") if begins_weakly(t)]
+    texts = [
+        t for lines in kinds(LIST).values() for t in half(lines, "choosing") if begins_weakly(t)
+    ]
     words = [[w for w in word_classes(text.split()) if w] for text in texts]
     found = {}
     with stentor.TTS(args.model, device="cpu", max_num_seqs=12) as tts:
         for seed in args.seeds:
             made = tts.generate(texts, seed=seed, voice=args.voice, max_frames=PATCHES)
             starts = [onset(s.samples, s.sample_rate) for s in made]
-            edits = [faults(w, heard(s.samples, s.sample_rate)) for w, s in zip(words, made, strict=True)]
+            edits = [
+                faults(w, heard(s.samples, s.sample_rate)) for w, s in zip(words, made, strict=True)
+            ]
             found[f"seed {seed}"] = {
                 "utterances": len(texts),
                 "soon": sum(start < SOON for start in starts),
@@ -97,7 +112,11 @@ def main() -> None:
                 "first_word_wrong": sum(bool(e) for e in edits),
                 "onsets_ms": starts,
             }
-            print(seed, {k: v for k, v in found[f"seed {seed}"].items() if k != "onsets_ms"}, flush=True)
+            print(
+                seed,
+                {k: v for k, v in found[f"seed {seed}"].items() if k != "onsets_ms"},
+                flush=True,
+            )
             args.json.write_text(json.dumps(found) + "\n")
 
 

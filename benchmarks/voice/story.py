@@ -50,20 +50,33 @@ def by_tts(text: str, seed: int) -> tuple[np.ndarray, int]:
 def by_say(text: str, seed: int) -> tuple[np.ndarray, int]:
     del text
     command = ["say", "--file", str(STORY), "-o", "-", "--seed", str(seed), "--device", "cpu"]
-    done = subprocess.run([sys.executable, "-m", "stentor", *command], stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "stentor", *command], stdout=subprocess.PIPE, check=True
+    )
     samples, rate = soundfile.read(io.BytesIO(done.stdout), dtype="float32")
     return samples, rate
 
 
 def by_server(text: str, seed: int) -> tuple[np.ndarray, int]:
     url = f"http://127.0.0.1:{PORT + seed}"
-    command = [sys.executable, "-m", "stentor", "serve", "--device", "cpu", "--port", str(PORT + seed)]
+    command = [
+        sys.executable,
+        "-m",
+        "stentor",
+        "serve",
+        "--device",
+        "cpu",
+        "--port",
+        str(PORT + seed),
+    ]
     server = subprocess.Popen([*command, "--host", "127.0.0.1"], stdout=subprocess.DEVNULL)
     try:
         wait_for(f"{url}/ready", server)
         body = {"input": text, "seed": seed, "response_format": "wav"}
         headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"{url}/v1/audio/speech", json.dumps(body).encode(), headers)
+        request = urllib.request.Request(
+            f"{url}/v1/audio/speech", json.dumps(body).encode(), headers
+        )
         with urllib.request.urlopen(request, timeout=600) as answer:
             told = answer.read()
     finally:
@@ -113,9 +126,15 @@ def speak(args: argparse.Namespace) -> None:
 
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(one, [(way, seed) for way in WAYS for seed in args.seeds]))
-    everything = [json.loads((args.out / f"{way}-{seed}.json").read_text()) for way in WAYS for seed in args.seeds]
+    everything = [
+        json.loads((args.out / f"{way}-{seed}.json").read_text())
+        for way in WAYS
+        for seed in args.seeds
+    ]
     for item in everything:
-        share_equal(item, [other for other in everything if other["seed"] == item["seed"]], args.out)
+        share_equal(
+            item, [other for other in everything if other["seed"] == item["seed"]], args.out
+        )
     (args.out / "spoken.json").write_text(json.dumps(everything))
 
 
@@ -133,7 +152,11 @@ def windows(audio: np.ndarray) -> Iterator[np.ndarray]:
     """The audio in parts of whole sentences, up to 25 s each, cut in the middle of the silences between them."""
     quiet = np.abs(audio) < QUIET
     edges = np.flatnonzero(np.diff(np.concatenate(([0], quiet.astype(np.int8), [0]))))
-    pauses = [(a + b) // 2 for a, b in zip(edges[::2], edges[1::2], strict=True) if b - a > PAUSE_SECONDS * RATE]
+    pauses = [
+        (a + b) // 2
+        for a, b in zip(edges[::2], edges[1::2], strict=True)
+        if b - a > PAUSE_SECONDS * RATE
+    ]
     start = 0
     for cut, following in zip(pauses, [*pauses[1:], len(audio)], strict=True):
         if following - start > WINDOW_SECONDS * RATE:
@@ -150,7 +173,10 @@ def repeated(said: list[str], wanted: list[str]) -> list[str]:
     """Phrases that directly follow themselves in what was said, and not in the text."""
 
     def doubled(text: list[str]) -> Counter[str]:
-        pairs = ((text[i : i + PHRASE], text[i + PHRASE : i + 2 * PHRASE]) for i in range(len(text) - 2 * PHRASE + 1))
+        pairs = (
+            (text[i : i + PHRASE], text[i + PHRASE : i + 2 * PHRASE])
+            for i in range(len(text) - 2 * PHRASE + 1)
+        )
         return Counter(" ".join(a) for a, b in pairs if a == b)
 
     return list((doubled(said) - doubled(wanted)).elements())
@@ -160,15 +186,25 @@ def score(args: argparse.Namespace) -> None:
     """Word error rate and repeated phrases of what `speak` wrote."""
     from stentor.bench.metrics.score import AnswerAudio, error_rate, whisper
 
-    transcribe, story, known = whisper(args.whisper, threads=1), STORY.read_text(encoding="utf-8"), {}
+    transcribe, story, known = (
+        whisper(args.whisper, threads=1),
+        STORY.read_text(encoding="utf-8"),
+        {},
+    )
     spoken = json.loads((args.out / "spoken.json").read_text())
     for item in spoken:
         name = item["audio"]
         if name not in known:
             audio, _ = soundfile.read(args.out / name, dtype="float32")
             said = " ".join(transcribe(part, "en") for part in windows(audio))
-            found = error_rate([AnswerAudio(0, story, audio[:RATE], RATE)], lambda samples, language, said=said: said)
-            known[name] = {"wer": round(found.error_rate, 5), "repeated": repeated(words(said), words(story))}
+            found = error_rate(
+                [AnswerAudio(0, story, audio[:RATE], RATE)],
+                lambda samples, language, said=said: said,
+            )
+            known[name] = {
+                "wer": round(found.error_rate, 5),
+                "repeated": repeated(words(said), words(story)),
+            }
             (args.out / name).with_suffix(".txt").write_text(said)
             print(name, known[name], flush=True)
     rows = [item | known[item["audio"]] for item in spoken]
@@ -176,7 +212,9 @@ def score(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(required=True)
     every = commands.add_parser("speak")
     every.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])

@@ -19,7 +19,9 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
 
 TEXT = "When the rain stopped, we walked slowly along the river."  # ten words
 REQUESTS = 5
@@ -91,9 +93,14 @@ def main() -> None:
 
     results = [measure(threads, args.processes) for threads in args.threads]
     for r in results:
-        print(f"{r['threads']} threads: " + ", ".join(f"{name} {r[name]:.3g} {unit}" for name, unit in UNITS.items()))
+        print(
+            f"{r['threads']} threads: "
+            + ", ".join(f"{name} {r[name]:.3g} {unit}" for name, unit in UNITS.items())
+        )
     if args.json:
-        args.json.write_text(json.dumps({"facts": client_facts(), "text": TEXT, "results": results}, indent=1) + "\n")
+        args.json.write_text(
+            json.dumps({"facts": client_facts(), "text": TEXT, "results": results}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

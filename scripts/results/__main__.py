@@ -33,23 +33,45 @@ def selected(result: Any, model: str | None) -> Any:
 
 def add(args: argparse.Namespace) -> None:
     """Add a run to a published file."""
-    data, result = load(PUBLISHED, args.into), selected(json.loads(args.raw.read_text("utf-8")), args.select)
+    data, result = (
+        load(PUBLISHED, args.into),
+        selected(json.loads(args.raw.read_text("utf-8")), args.select),
+    )
     READERS[args.benchmark](result)  # fails where the result is another benchmark's
-    run = {"benchmark": args.benchmark, "date": args.date, "commit": args.commit, "command": args.made_by}
+    run = {
+        "benchmark": args.benchmark,
+        "date": args.date,
+        "commit": args.commit,
+        "command": args.made_by,
+    }
     if args.machine:
         run["machine"] = args.machine
     data["runs"].append(run | {"raw": "/".join(args.raw.parts[-2:]), "result": result})
-    (PUBLISHED / f"{args.into}.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    (PUBLISHED / f"{args.into}.json").write_text(
+        json.dumps(data, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        "python -m scripts.results", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        "python -m scripts.results",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--check", action="store_true", help="write nothing, exit with 1 if page or chart would change")
-    new = parser.add_subparsers(dest="action").add_parser("add", help="add a run to a published file")
-    new.add_argument("raw", type=Path, help="what the benchmark wrote, in a folder of benchmarks/results/raw")
-    new.add_argument("--into", required=True, help="a file of benchmarks/results/published, without .json")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing, exit with 1 if page or chart would change",
+    )
+    new = parser.add_subparsers(dest="action").add_parser(
+        "add", help="add a run to a published file"
+    )
+    new.add_argument(
+        "raw", type=Path, help="what the benchmark wrote, in a folder of benchmarks/results/raw"
+    )
+    new.add_argument(
+        "--into", required=True, help="a file of benchmarks/results/published, without .json"
+    )
     new.add_argument("--benchmark", required=True, choices=sorted(READERS))
     new.add_argument("--select", metavar="MODEL", help="the model, where the file has several")
     new.add_argument("--date", required=True, help="YYYY-MM-DD")
@@ -64,7 +86,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.action == "add":
         add(args)
     made = {ROOT / "docs" / "results.md": page(), ROOT / "docs" / "images" / "results.svg": chart()}
-    stale = [path for path, text in made.items() if not path.exists() or path.read_text("utf-8") != text]
+    stale = [
+        path for path, text in made.items() if not path.exists() or path.read_text("utf-8") != text
+    ]
     for path in stale:
         print(f"{path.relative_to(ROOT)} {'is stale' if args.check else 'written'}")
         if not args.check:

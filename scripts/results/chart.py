@@ -37,7 +37,11 @@ class Bar:
 def engines(served: Iterable[Served], peers: dict[str, Any], model: str) -> list[tuple[str, Rates]]:
     """Figures of each engine that served the model on the card, stentor's first."""
     ours = [("stentor", rates(s)) for s in served if (s.model, s.card) == (model, peers["card"])]
-    theirs = [(f"{p['peer']} {p['version']}", peer_rates(p)) for p in peers["measured"] if p["model"] == model]
+    theirs = [
+        (f"{p['peer']} {p['version']}", peer_rates(p))
+        for p in peers["measured"]
+        if p["model"] == model
+    ]
     return ours + theirs
 
 
@@ -55,7 +59,11 @@ def throughput(found: Iterable[tuple[str, Rates]]) -> list[Bar]:
 def first_audio(found: Iterable[tuple[str, Rates]]) -> list[Bar]:
     """Bars of first audio of one stream."""
     alone = [(label, levels[1][1]) for label, levels in found if 1 in levels]
-    bars = [Bar(label, first, ms(first), label == "stentor") for label, first in alone if first is not None]
+    bars = [
+        Bar(label, first, ms(first), label == "stentor")
+        for label, first in alone
+        if first is not None
+    ]
     return sorted(bars, key=lambda b: b.value)
 
 
@@ -85,7 +93,9 @@ def chart(folder: Path = PUBLISHED) -> str:
 
 def panel(title: str, note: str, groups: dict[str, Sequence[Bar]], y: int) -> tuple[int, list[str]]:
     """Draw bars under a title, on one scale. Return where the next begins, and the lines."""
-    lines = [f'  <text class="title" x="24" y="{y + 14}">{title} <tspan class="note">{note}</tspan></text>']
+    lines = [
+        f'  <text class="title" x="24" y="{y + 14}">{title} <tspan class="note">{note}</tspan></text>'
+    ]
     most, y = max(bar.value for bars in groups.values() for bar in bars), y + 28
     for model, bars in groups.items():
         lines.append(f'  <text class="bold" x="24" y="{y + 16}">{escape(model)}</text>')

@@ -52,22 +52,38 @@ def serve(result: dict[str, Any]) -> Figures:
     for name, c in result.items():
         if at := STREAMS.fullmatch(name):
             first = c["median_audio_ttfp_ms"], c["p95_audio_ttfp_ms"]
-            levels.append(Level(int(at[1]), c["audio_throughput"], *first, c["underrun_requests"], c["failed"]))
+            levels.append(
+                Level(
+                    int(at[1]), c["audio_throughput"], *first, c["underrun_requests"], c["failed"]
+                )
+            )
     return Figures(levels, ready=result["ready_seconds"])
 
 
 def turns(result: dict[str, Any]) -> Figures:
     """Read benchmarks/server/turns.py: medians of its rounds, stalls of all of them, the last start."""
-    return Figures(_rounds(result["new"]), _rounds(result.get("also", [])), ready=result["new"][-1]["ready_seconds"])
+    return Figures(
+        _rounds(result["new"]),
+        _rounds(result.get("also", [])),
+        ready=result["new"][-1]["ready_seconds"],
+    )
 
 
 def _rounds(rounds: list[dict[str, Any]]) -> list[Level]:
     levels = []
     for name in rounds[0] if rounds else ():
         if at := STREAMS.fullmatch(name):
-            of = {key: [r[name][key] for r in rounds] for key in rounds[0][name] if key != "server_threads"}
-            rate, p50, p95 = (statistics.median(of[key]) for key in ("audio-s/s", "ttfa p50", "ttfa p95"))
-            levels.append(Level(int(at[1]), rate, p50, p95, sum(of["underrun_requests"]), sum(of["failed"])))
+            of = {
+                key: [r[name][key] for r in rounds]
+                for key in rounds[0][name]
+                if key != "server_threads"
+            }
+            rate, p50, p95 = (
+                statistics.median(of[key]) for key in ("audio-s/s", "ttfa p50", "ttfa p95")
+            )
+            levels.append(
+                Level(int(at[1]), rate, p50, p95, sum(of["underrun_requests"]), sum(of["failed"]))
+            )
     return levels
 
 
@@ -130,12 +146,21 @@ class Served:
 def parsed(data: dict[str, Any]) -> Served:
     """Read the content of one published file."""
     runs = sorted(data["runs"], key=lambda r: r["date"], reverse=True)
-    return Served(data["model"], data["card"], runs, [READERS[run["benchmark"]](run["result"]) for run in runs])
+    return Served(
+        data["model"],
+        data["card"],
+        runs,
+        [READERS[run["benchmark"]](run["result"]) for run in runs],
+    )
 
 
 def published(folder: Path = PUBLISHED) -> list[Served]:
     """Read all files: cards by name from the last, the models of a card by throughput."""
-    found = [parsed(load(folder, file.stem)) for file in sorted(folder.glob("*.json")) if file.stem not in OTHERS]
+    found = [
+        parsed(load(folder, file.stem))
+        for file in sorted(folder.glob("*.json"))
+        if file.stem not in OTHERS
+    ]
     found.sort(key=lambda s: -(best.rate if (best := s.best()) else 0))
     return sorted(found, key=lambda s: s.card, reverse=True)
 

@@ -14,10 +14,15 @@ STREAMS = (1, 4, 16, 32, 64)  # of the comparison with other engines
 
 
 def page(folder: Path = PUBLISHED) -> str:
-    served, peers, assumptions = published(folder), load(folder, "peers"), load(folder, "assumptions")
+    served, peers, assumptions = (
+        published(folder),
+        load(folder, "peers"),
+        load(folder, "assumptions"),
+    )
     gpus = [s for s in served if s.best()]
     prices = [
-        f"${price:g} an hour for {article(card)} {card}" for card, price in assumptions["dollars_per_hour"].items()
+        f"${price:g} an hour for {article(card)} {card}"
+        for card, price in assumptions["dollars_per_hour"].items()
     ]
     return (
         Path(__file__)
@@ -39,7 +44,11 @@ def page(folder: Path = PUBLISHED) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head), *(f"| {' | '.join(row)} |" for row in rows)]
+    lines = [
+        f"| {' | '.join(head)} |",
+        "|" + "---|" * len(head),
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]
     return "\n".join(lines)
 
 
@@ -50,7 +59,9 @@ def number(value: float | None, unit: str = "") -> str:
 
 def ms(*values: float | None) -> str:
     """Write milliseconds with a decimal where they are below 10."""
-    return " / ".join(NONE if v is None else f"{v:,.{0 if v >= 9.95 else 1}f}" for v in values) + " ms"
+    return (
+        " / ".join(NONE if v is None else f"{v:,.{0 if v >= 9.95 else 1}f}" for v in values) + " ms"
+    )
 
 
 def seconds(value: float | None) -> str:
@@ -84,7 +95,11 @@ def summary_row(s: Served, best: Level, assumptions: Mapping[str, Any]) -> list[
     levels = [level for level, _ in s.levels()]
     anchor = re.sub(r"[^\w\- ]", "", f"{s.model}, {s.card}".lower()).replace(" ", "-")
     notes = ["most tried"] if best.streams == levels[-1].streams else []
-    notes += [f"{v.stalled} requests stalled at {v.streams}" for v in levels if v.stalled and v.streams < best.streams]
+    notes += [
+        f"{v.stalled} requests stalled at {v.streams}"
+        for v in levels
+        if v.stalled and v.streams < best.streams
+    ]
     return [
         f"[{s.model}](#{anchor})",
         s.card,
@@ -106,26 +121,54 @@ def details(s: Served) -> str:
 
 
 def level_table(levels: Iterable[tuple[Level, int]]) -> str:
-    head = ("streams", "seconds of audio per second", "first audio p50 / p95", "requests that stalled", "run")
+    head = (
+        "streams",
+        "seconds of audio per second",
+        "first audio p50 / p95",
+        "requests that stalled",
+        "run",
+    )
     return table(
-        head, [[str(v.streams), number(v.rate), ms(v.p50, v.p95), str(v.stalled), str(run)] for v, run in levels]
+        head,
+        [
+            [str(v.streams), number(v.rate), ms(v.p50, v.p95), str(v.stalled), str(run)]
+            for v, run in levels
+        ],
     )
 
 
 def cloned(served: Iterable[Served]) -> str:
     """The table of first audio in cloned voices, and the runs behind it."""
     known = [s for s in served if s.cloned]
-    head = ("model", "card", "short voice", "known voice", "new voice", "16 at once: short / known voice, p50")
+    head = (
+        "model",
+        "card",
+        "short voice",
+        "known voice",
+        "new voice",
+        "16 at once: short / known voice, p50",
+    )
     rows = []
     for s in known:
         plain, uploaded, new, many, many_uploaded = s.cloned.values()
         rows.append([s.model, s.card, ms(plain), ms(uploaded), ms(new), ms(many, many_uploaded)])
-    runs = [f"- {s.model}, {s.card}: {source(next(r for r in s.runs if r['benchmark'] == 'voices'))}" for s in known]
+    runs = [
+        f"- {s.model}, {s.card}: {source(next(r for r in s.runs if r['benchmark'] == 'voices'))}"
+        for s in known
+    ]
     return "\n".join([table(head, rows), "", *runs])
 
 
 def cpu(served: Iterable[Served], assumptions: Mapping[str, Any]) -> str:
-    head = ("machine", "RTF", "first audio", "start, after imports", "memory at peak", "million characters", "run")
+    head = (
+        "machine",
+        "RTF",
+        "first audio",
+        "start, after imports",
+        "memory at peak",
+        "million characters",
+        "run",
+    )
     rows = []
     for s in served:
         for run, figures in zip(s.runs, s.figures, strict=True):
@@ -148,7 +191,9 @@ def measured(peers: Sequence[Mapping[str, Any]], served: Iterable[Served], card:
             if p["model"] == model:
                 cells = [cell(peer_rates(p).get(n)) for n in STREAMS]
                 rows.append([model, f"{p['peer']} {p['version']}", *cells, p.get("start", NONE)])
-    return table(("model", "engine", "1 stream", *(f"{n} streams" for n in STREAMS[1:]), "start"), rows)
+    return table(
+        ("model", "engine", "1 stream", *(f"{n} streams" for n in STREAMS[1:]), "start"), rows
+    )
 
 
 Rates = dict[int, tuple[float | None, float | None]]
@@ -168,9 +213,18 @@ def cell(level: tuple[float | None, float | None] | None) -> str:
     if level is None:
         return NONE
     rate, first = level
-    return " ".join(([number(rate)] if rate is not None else []) + ([f"({ms(first)})"] if first is not None else []))
+    return " ".join(
+        ([number(rate)] if rate is not None else [])
+        + ([f"({ms(first)})"] if first is not None else [])
+    )
 
 
 def reported(peers: Iterable[Mapping[str, Any]]) -> str:
     head = ("engine", "version", "model", "card", "weights", "figures", "source")
-    return table(head, [[*(p[key] for key in ("peer", *head[1:6])), f"[{p['source']}]({p['url']})"] for p in peers])
+    return table(
+        head,
+        [
+            [*(p[key] for key in ("peer", *head[1:6])), f"[{p['source']}]({p['url']})"]
+            for p in peers
+        ],
+    )

@@ -62,9 +62,12 @@ class Aligners:
         the language."""
         if spec.alignment is not None:
             return None
-        named, rate = language_of(spec, language, text), spec.sample_rate
+        named = language_of(spec, language, text)
+        rate = spec.sample_rate
         found = self._begin_own(named, rate)
-        return _alignment()(rate) if found is None and named == ENGLISH else found
+        if found is None and named == ENGLISH:
+            return _alignment()(rate)
+        return found
 
     def missing(self, spec: ModelInfo, language: str | None, text: str) -> str | None:
         """Say why the words of a text cannot be timed with a model. None: they can."""
@@ -73,7 +76,10 @@ class Aligners:
         named = language_of(spec, language, text)
         if named == ENGLISH or self._begin_own(named, spec.sample_rate) is not None:
             return None
-        which = "of a text that does not look English" if named == UNKNOWN else f"of {shown(named)}"
+        if named == UNKNOWN:
+            which = "of a text that does not look English"
+        else:
+            which = f"of {shown(named)}"
         return f"no aligner knows the words {which}; --aligner takes one that does (docs/word_times.md)"
 
     def _begin_own(self, language: str, rate: int) -> Alignment | None:
@@ -96,10 +102,14 @@ def language_of(spec: ModelInfo, language: str | None, text: str) -> str:
     """The language of a text: as the request names it, else the only one of the model, else English where it looks so,
     else UNKNOWN."""
     if language not in (None, UNKNOWN):
-        return ENGLISH if str(language).lower() in _CODES else str(language)
+        if str(language).lower() in _CODES:
+            return ENGLISH
+        return str(language)
     if len(spec.languages) == 1:
         return language_of(spec, spec.languages[0], text)
-    return ENGLISH if looks_english(text) else UNKNOWN
+    if looks_english(text):
+        return ENGLISH
+    return UNKNOWN
 
 
 def looks_english(text: str) -> bool:
@@ -112,6 +122,8 @@ def looks_english(text: str) -> bool:
 
 @cache
 def _alignment() -> Callable[[int], Alignment]:
-    from stentor.align.english import EnglishAlignment  # imported where it is first needed, with its weights
+    from stentor.align.english import (
+        EnglishAlignment,
+    )  # imported where it is first needed, with its weights
 
     return EnglishAlignment

@@ -15,7 +15,9 @@ from stentor.align.path import class_of, word_frames
 from stentor.text.english.phonemes import EnglishPhonemes
 from stentor.text.trace import is_sound
 
-_AT_ONCE = RATE // 2  # samples that are waited for: chunks of a stream are short at first, and a call takes 1 ms
+_AT_ONCE = (
+    RATE // 2
+)  # samples that are waited for: chunks of a stream are short at first, and a call takes 1 ms
 _NOTHING = np.zeros(0, np.float32)
 _FILE = Path(__file__).parents[1] / "assets" / "aligner" / "english.safetensors"
 
@@ -25,15 +27,21 @@ class EnglishAlignment:
 
     def __init__(self, rate: int) -> None:
         weights = _weights()
-        self._resampled = soxr.ResampleStream(rate, RATE, 1, "float32", quality="MQ") if rate != RATE else None
-        self._mel, self._network = LogMel(), Network(weights)
+        if rate != RATE:
+            self._resampled = soxr.ResampleStream(rate, RATE, 1, "float32", quality="MQ")
+        else:
+            self._resampled = None
+        self._mel = LogMel()
+        self._network = Network(weights)
         self._waiting: list[np.ndarray] = []
         self._scores: list[np.ndarray] = []
 
     def add(self, samples: np.ndarray) -> None:
         """Add float32 samples [n]."""
         samples = samples.astype(np.float32, copy=False)
-        self._waiting.append(samples if self._resampled is None else self._resampled.resample_chunk(samples))
+        self._waiting.append(
+            samples if self._resampled is None else self._resampled.resample_chunk(samples)
+        )
         if sum(map(len, self._waiting)) >= _AT_ONCE:
             frames = self._mel.feed(np.concatenate(self._waiting))
             self._scores.append(self._network.feed(frames))
@@ -59,8 +67,12 @@ def word_classes(words: Sequence[str]) -> list[list[int]]:
     found: list[list[int]] = [[] for _ in words]
     written = [i for i, word in enumerate(words) if word.strip()]
     read = _front_end()(" ".join(words[i].strip() for i in written))
-    for i, place in zip(written, read.places(is_sound), strict=False):  # those at the end may be marks
-        found[i] = [kind for sign in read.text[place.start : place.stop] if (kind := class_of(sign))]
+    for i, place in zip(
+        written, read.places(is_sound), strict=False
+    ):  # those at the end may be marks
+        found[i] = [
+            kind for sign in read.text[place.start : place.stop] if (kind := class_of(sign))
+        ]
     return found
 
 

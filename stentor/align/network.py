@@ -18,11 +18,15 @@ STACK = 2
 """Windows of a frame, so a frame is 20 ms."""
 MELS = 64
 FRAME_SECONDS = HOP * STACK / RATE
-_WINDOW, _FFT = 400, 512
-_LEAD = (_WINDOW - HOP) // 2  # zeros in front, so that the middle of window k is the middle of its hop
+_WINDOW = 400
+_FFT = 512
+_LEAD = (
+    _WINDOW - HOP
+) // 2  # zeros in front, so that the middle of window k is the middle of its hop
 _AT_ONCE = 32  # windows. Those of a second would need fresh memory from the system each time, which doubles the time
 _FLOOR = 1e-5
-_LOWEST, _HIGHEST = 60.0, 7600.0  # Hz
+_LOWEST = 60.0  # Hz
+_HIGHEST = 7600.0
 
 DELAY = 9
 """Frames of look-ahead, 180 ms."""
@@ -58,14 +62,21 @@ class Network:
         """Return those of the frames that are left, and of these, if silence follows. More frames may still be fed."""
         rest = copy(self)
         rest._before = list(self._before)
-        return rest.feed(np.concatenate((frames, np.repeat(self._weights["silence"][None], DELAY, 0))))
+        return rest.feed(
+            np.concatenate((frames, np.repeat(self._weights["silence"][None], DELAY, 0)))
+        )
 
     def _block(self, x: np.ndarray, i: int, dilation: int) -> np.ndarray:
-        w, n = self._weights, len(x)
+        w = self._weights
+        n = len(x)
         seen = np.concatenate((self._before[i], x))
-        self._before[i] = seen[len(seen) - len(self._before[i]) :].copy()  # a view would keep the whole chunk
+        self._before[i] = seen[
+            len(seen) - len(self._before[i]) :
+        ].copy()  # a view would keep the whole chunk
         taps = w[f"blocks.{i}.taps"]
-        y = taps[KERNEL] + sum(seen[k * dilation : k * dilation + n] * taps[k] for k in range(KERNEL))
+        y = taps[KERNEL] + sum(
+            seen[k * dilation : k * dilation + n] * taps[k] for k in range(KERNEL)
+        )
         hidden = _normal(y) @ w[f"blocks.{i}.rise.weight"] + w[f"blocks.{i}.rise.bias"]
         np.maximum(hidden, 0, out=hidden)
         change: np.ndarray = hidden @ w[f"blocks.{i}.fall.weight"] + w[f"blocks.{i}.fall.bias"]
@@ -111,10 +122,12 @@ def _power(windows: np.ndarray) -> np.ndarray:
 
 def _bank() -> np.ndarray:
     """Triangles on the mel scale, [FFT bins, MELS]."""
-    low, high = np.log1p(_LOWEST / 700), np.log1p(_HIGHEST / 700)
+    low = np.log1p(_LOWEST / 700)
+    high = np.log1p(_HIGHEST / 700)
     edges = 700 * np.expm1(np.linspace(low, high, MELS + 2))
     at = np.arange(_FFT // 2 + 1)[:, None] * RATE / _FFT
-    rising, falling = (at - edges[:-2]) / np.diff(edges)[:-1], (edges[2:] - at) / np.diff(edges)[1:]
+    rising = (at - edges[:-2]) / np.diff(edges)[:-1]
+    falling = (edges[2:] - at) / np.diff(edges)[1:]
     bank: np.ndarray = np.maximum(0, np.minimum(rising, falling)).astype(np.float32)
     return bank
 

@@ -50,15 +50,20 @@ def _way(scores: np.ndarray, states: np.ndarray, gaps: np.ndarray) -> np.ndarray
     scores: [frames, classes]. states: the class of each. gaps: which of them may be passed over. Of a long text the
     states near the likeliest one are followed only, so memory grows with the audio alone.
     """
-    frames, width = len(scores), min(len(states), _SEEN)
+    frames = len(scores)
+    width = min(len(states), _SEEN)
     skips = np.zeros(len(states), bool)  # states that are entered from two before
     skips[2:] = gaps[1:-1]
     best = np.full(len(states), _NEVER)  # of each state at the last frame so far
     blocks: list[tuple[int, np.ndarray]] = []
     for first in range(0, frames, _BLOCK):
-        likeliest = int(best.argmax()) if first else 0
+        if first:
+            likeliest = int(best.argmax())
+        else:
+            likeliest = 0
         begin = min(max(likeliest - width // 4, 0), len(states) - width)
-        part, block = slice(begin, begin + width), scores[first : first + _BLOCK]
+        part = slice(begin, begin + width)
+        block = scores[first : first + _BLOCK]
         best[:begin] = _NEVER
         blocks.append((begin, _follow(block, states[part], skips[part], best[part], not first)))
         best[part.stop :] = _NEVER

@@ -15,7 +15,9 @@ from typing import Any
 from stentor.batch.item import LOST, Item, Row
 from stentor.errors import EngineError, InvalidRequest
 
-WINDOW = 1024  # lines of the input that are in memory at once, and in which the longest is spoken first
+WINDOW = (
+    1024  # lines of the input that are in memory at once, and in which the longest is spoken first
+)
 CACHE_MB = 16
 
 TODO, SPOKEN, CUT, FAILED = range(4)  # states of an item. CUT: spoken, and cut by max_frames
@@ -37,7 +39,9 @@ class Catalogue:
         for words in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{CACHE_MB * 1024}"):
             self._db.execute(f"PRAGMA {words}")
         self._db.execute(_SCHEMA)
-        self._db.execute("BEGIN")  # one transaction that is never committed: there is nothing to keep
+        self._db.execute(
+            "BEGIN"
+        )  # one transaction that is never committed: there is nothing to keep
         self.fields: dict[str, int] = {}  # that any item has, and the first line that has it
 
     def add(self, item: Item) -> None:
@@ -46,12 +50,22 @@ class Catalogue:
         key = item.id.lower()
         other = self._one("SELECT line, id FROM items WHERE key = ?", key)
         if other is not None:
-            same = "" if other[1] == item.id else f" as {other[1]!r}, from which it differs only in case"
-            raise InvalidRequest("input", f"line {item.line}: id: {item.id!r} is on line {other[0]} already{same}")
-        error = None if item.error is None else json.dumps(item.error)
+            if other[1] == item.id:
+                same = ""
+            else:
+                same = f" as {other[1]!r}, from which it differs only in case"
+            raise InvalidRequest(
+                "input", f"line {item.line}: id: {item.id!r} is on line {other[0]} already{same}"
+            )
+        if item.error is None:
+            error = None
+        else:
+            error = json.dumps(item.error)
         values = (item.line, item.id, key, item.chars, item.digest, json.dumps(item.fields), error)
         self._write(
-            item.line, "INSERT INTO items (line, id, key, chars, digest, fields, error) VALUES (?,?,?,?,?,?,?)", *values
+            item.line,
+            "INSERT INTO items (line, id, key, chars, digest, fields, error) VALUES (?,?,?,?,?,?,?)",
+            *values,
         )
         for name in item.fields:
             self.fields.setdefault(name, item.line)
@@ -77,19 +91,28 @@ class Catalogue:
         last = int(self._scalar("SELECT COALESCE(MAX(line), 0) FROM items"))
         for first in range(0, last + 1, WINDOW):
             yield from self._items(
-                "state = 0 AND line >= ? AND line < ? ORDER BY chars DESC, line", first, first + WINDOW
+                "state = 0 AND line >= ? AND line < ? ORDER BY chars DESC, line",
+                first,
+                first + WINDOW,
             )
 
     def settle(self, row: Row, retry_failed: bool) -> bool:
         """Take a row of an earlier run, whose item has ended with it. False: its item is to be spoken again, and the
         row to be forgotten. InvalidRequest if it was spoken and the input has another line for it, or none."""
-        found = self._one("SELECT line, digest, state FROM items WHERE id = ?1 AND key = lower(?1)", row["id"])
+        found = self._one(
+            "SELECT line, digest, state FROM items WHERE id = ?1 AND key = lower(?1)", row["id"]
+        )
         lost = row["status"] == LOST
         if found is None or found[1] != row["input"]:
             if lost:
                 return False
-            why = "is not in the input any more" if found is None else f"is on line {found[0]}, which has changed"
-            raise InvalidRequest("resume", f"{row['id']!r} has been spoken, and {why}; use another folder")
+            if found is None:
+                why = "is not in the input any more"
+            else:
+                why = f"is on line {found[0]}, which has changed"
+            raise InvalidRequest(
+                "resume", f"{row['id']!r} has been spoken, and {why}; use another folder"
+            )
         if (lost and retry_failed) or found[2]:
             return False
         row["line"] = found[0]
@@ -98,16 +121,22 @@ class Catalogue:
 
     def end(self, row: Row) -> None:
         """An item has ended with this row."""
-        self._write(row["line"], "UPDATE items SET state = ? WHERE line = ?", _state(row), row["line"])
+        self._write(
+            row["line"], "UPDATE items SET state = ? WHERE line = ?", _state(row), row["line"]
+        )
 
     def listed(self, row: Row, at: int, size: int) -> None:
         """An item's row is in the manifest: bytes [at, at + size)."""
         self.end(row)
-        self._write(row["line"], "UPDATE items SET at = ?, size = ? WHERE line = ?", at, size, row["line"])
+        self._write(
+            row["line"], "UPDATE items SET at = ?, size = ? WHERE line = ?", at, size, row["line"]
+        )
 
     def places(self) -> Iterator[tuple[int, int]]:
         """Where in the manifest the rows are, as (at, size), in the order of the input."""
-        with closing(self._db.execute("SELECT at, size FROM items WHERE at IS NOT NULL ORDER BY line")) as found:
+        with closing(
+            self._db.execute("SELECT at, size FROM items WHERE at IS NOT NULL ORDER BY line")
+        ) as found:
             yield from found
 
     def close(self) -> None:
@@ -123,7 +152,9 @@ class Catalogue:
             raise EngineError(f"line {line} of the input does not fit {where}: {e}") from None
 
     def _items(self, which: str, *values: int) -> list[Item]:
-        found = self._db.execute(f"SELECT line, id, chars, digest, fields, error FROM items WHERE {which}", values)
+        found = self._db.execute(
+            f"SELECT line, id, chars, digest, fields, error FROM items WHERE {which}", values
+        )
         return [_item(row) for row in found.fetchall()]
 
     def _one(self, query: str, *values: Any) -> tuple[Any, ...] | None:
@@ -139,11 +170,15 @@ class Catalogue:
 def _state(row: Row) -> int:
     if row["status"] == LOST:
         return FAILED
-    return CUT if row["finish_reason"] == "length" else SPOKEN
+    if row["finish_reason"] == "length":
+        return CUT
+    return SPOKEN
 
 
 def _where(states: tuple[int, ...]) -> str:
-    return f" WHERE state IN ({', '.join(map(str, states))})" if states else ""
+    if states:
+        return f" WHERE state IN ({', '.join(map(str, states))})"
+    return ""
 
 
 def _item(row: tuple[Any, ...]) -> Item:

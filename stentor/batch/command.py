@@ -33,7 +33,9 @@ from stentor.say.progress import SpeakingBar, loading
 if TYPE_CHECKING:
     from stentor.batch.run import Pool
 
-SOME_CUT, SOME_FAILED, INTERRUPTED = 3, 4, 130  # exit codes
+SOME_CUT = 3  # exit codes
+SOME_FAILED = 4
+INTERRUPTED = 130
 AUDIO = re.compile(r"audio-[a-z0-9_]{8}")  # folders of `tempfile`
 
 
@@ -45,7 +47,9 @@ def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
     asked = plan(args, load)
     check_settings(asked.folder, asked.settings, args.resume)
     with _sigterm_raises(), closing(asked.catalogue(args.strict)) as items, _locked(asked):
-        check_settings(asked.folder, asked.settings, args.resume)  # another process may have been here meanwhile
+        check_settings(
+            asked.folder, asked.settings, args.resume
+        )  # another process may have been here meanwhile
         try:
             output = asked.output()
             with closing(_taken_up(asked, items, output, args.retry_failed)) as listed:
@@ -59,7 +63,11 @@ def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
         _report(asked, items, tally)
         if not tally.complete:
             return INTERRUPTED
-        return SOME_FAILED if items.count(FAILED) else SOME_CUT if items.count(CUT) else 0
+        if items.count(FAILED):
+            return SOME_FAILED
+        if items.count(CUT):
+            return SOME_CUT
+        return 0
 
 
 @contextmanager
@@ -75,7 +83,9 @@ def _locked(asked: Plan) -> Iterator[None]:
     except Timeout:
         raise InvalidRequest("output", f"another process writes to {str(asked.folder)!r}") from None
     except OSError as e:
-        raise InvalidRequest("output", f"cannot write to {str(asked.folder)!r}: {e.strerror}") from None
+        raise InvalidRequest(
+            "output", f"cannot write to {str(asked.folder)!r}: {e.strerror}"
+        ) from None
     with held:
         _clean(asked.work)
         try:
@@ -88,7 +98,9 @@ def _refuse_links(work: Path) -> None:
     """InvalidRequest if the folder for audio on its way, or what is in it, is a link: a run deletes what is there."""
     for found in [work, *(work.iterdir() if work.is_dir() and not work.is_symlink() else ())]:
         if found.is_symlink():
-            raise InvalidRequest("output", f"{str(found)!r} is a link, and a run deletes what is there: remove it")
+            raise InvalidRequest(
+                "output", f"{str(found)!r} is a link, and a run deletes what is there: remove it"
+            )
 
 
 def _clean(work: Path) -> None:
@@ -114,11 +126,19 @@ def _taken_up(asked: Plan, items: Catalogue, output: Files, retry_failed: bool) 
     return listed
 
 
-def _speak(asked: Plan, items: Catalogue, output: Files, listed: Manifest, strict: bool, tally: Tally) -> None:
+def _speak(
+    asked: Plan, items: Catalogue, output: Files, listed: Manifest, strict: bool, tally: Tally
+) -> None:
     """Load the model, if there is anything to speak, and speak it."""
     started = time.perf_counter()
-    audio = Path(tempfile.mkdtemp(prefix="audio-", dir=asked.work))  # processes of a killed run may write to its own
-    with closing(_loaded(asked, items, audio, strict)) if items.count(TODO) else nullcontext() as pool:
+    audio = Path(
+        tempfile.mkdtemp(prefix="audio-", dir=asked.work)
+    )  # processes of a killed run may write to its own
+    with (
+        closing(_loaded(asked, items, audio, strict))
+        if items.count(TODO)
+        else nullcontext() as pool
+    ):
         tally.load = time.perf_counter() - started
         write_settings(asked.folder, asked.settings)
         done = items.chars() - items.chars(TODO)
@@ -126,7 +146,9 @@ def _speak(asked: Plan, items: Catalogue, output: Files, listed: Manifest, stric
             results = Results(output, listed, bar, done, tally, SHOWN)
             started = time.perf_counter()
             if pool is not None:
-                tally.complete = speak_all(without_wrong(items.todo(), results), pool, results, stop)
+                tally.complete = speak_all(
+                    without_wrong(items.todo(), results), pool, results, stop
+                )
             if tally.complete:
                 results.finish()
             tally.speaking = time.perf_counter() - started
@@ -191,16 +213,25 @@ def _interruptible() -> Iterator[Future[None]]:
 
 def _report(asked: Plan, items: Catalogue, tally: Tally) -> None:
     """How the run ended, on standard output, and what is wrong, on standard error."""
-    failed, total = items.count(FAILED), items.count()
+    failed = items.count(FAILED)
+    total = items.count()
     for outcome in tally.failures:
         where = f"line {outcome.row['line']} ({outcome.row['id']})"
         print(f"stentor: warning: {where}: {said(**outcome.row['error'])}", file=sys.stderr)
     if failed > len(tally.failures):
-        print(f"stentor: warning: {failed} items failed in all: {asked.folder / NAME} says why", file=sys.stderr)
+        print(
+            f"stentor: warning: {failed} items failed in all: {asked.folder / NAME} says why",
+            file=sys.stderr,
+        )
     if not tally.complete:
         _tell_interrupted(items)
-    ended = f"{items.count(SPOKEN, CUT)} spoken ({items.count(CUT)} cut by max_frames), {failed} failed"
-    earlier = f", {tally.before} of them by earlier runs" if tally.before else ""
+    ended = (
+        f"{items.count(SPOKEN, CUT)} spoken ({items.count(CUT)} cut by max_frames), {failed} failed"
+    )
+    if tally.before:
+        earlier = f", {tally.before} of them by earlier runs"
+    else:
+        earlier = ""
     rate = tally.seconds / max(tally.speaking, 1e-9)
     print(
         f"{asked.folder}: {total} items: {ended}{earlier}; {tally.seconds:.1f} s of audio in {tally.speaking:.1f} s "
@@ -209,5 +240,9 @@ def _report(asked: Plan, items: Catalogue, tally: Tally) -> None:
 
 
 def _tell_interrupted(items: Catalogue) -> None:
-    left, total = items.count(TODO), items.count()
-    print(f"stentor: interrupted, with {left} of {total} items left. --resume goes on", file=sys.stderr)
+    left = items.count(TODO)
+    total = items.count()
+    print(
+        f"stentor: interrupted, with {left} of {total} items left. --resume goes on",
+        file=sys.stderr,
+    )

@@ -48,7 +48,10 @@ FIELDS: Mapping[str, Kind] = {
     "prompt": _STRING,
     "prompt_text": _STRING,
     "lora": _STRING,
-    "speaker_embedding": (lambda v: isinstance(v, list) and all(map(_NUMBER[0], v)), "a list of numbers"),
+    "speaker_embedding": (
+        lambda v: isinstance(v, list) and all(map(_NUMBER[0], v)),
+        "a list of numbers",
+    ),
     "seed": _WHOLE,
     "speed": _NUMBER,
     "split_granularity": _STRING,
@@ -77,7 +80,9 @@ def check_id(value: object, dots: bool) -> str:
         allowed = "1 to 128 of A-Z a-z 0-9 . _ -, neither the first nor the last a dot, nor the first a hyphen"
         raise InvalidRequest("id", f"{id[:200]!r} is no file name; it must be {allowed}")
     if "." in id and not dots:
-        raise InvalidRequest("id", f"{id!r} has a dot, at which WebDataset ends the name of a sample")
+        raise InvalidRequest(
+            "id", f"{id!r} has a dot, at which WebDataset ends the name of a sample"
+        )
     return id
 
 
@@ -98,15 +103,19 @@ def _check_kind(name: str, value: object) -> None:
         return
     if name in FIELDS:
         raise InvalidRequest(name, f"must be {words}, got {type(value).__name__}")
-    known, got = ", ".join(FIELDS), type(value).__name__
+    known = ", ".join(FIELDS)
+    got = type(value).__name__
     raise InvalidRequest(
-        name, f"is not a known field; known: {known}, and options of the model, each {words}, and not {got}"
+        name,
+        f"is not a known field; known: {known}, and options of the model, each {words}, and not {got}",
     )
 
 
 def _check_together(fields: Values) -> None:
     if ("text" in fields) == ("text_file" in fields):
-        raise InvalidRequest("text", "give text or text_file" + (", not both" if "text" in fields else ""))
+        raise InvalidRequest(
+            "text", "give text or text_file" + (", not both" if "text" in fields else "")
+        )
     if "text" in fields and not fields["text"].strip():
         raise InvalidRequest("text", "must not be empty")
     for audio in ("reference", "prompt"):
@@ -124,7 +133,9 @@ def _check_together(fields: Values) -> None:
 
 def listed(value: str | list[str]) -> list[str]:
     """A field that may be one string or several, as several."""
-    return [value] if isinstance(value, str) else value
+    if isinstance(value, str):
+        return [value]
+    return value
 
 
 # ---- lines of OpenAI's batch files, `{"custom_id", "method", "url", "body"}`
@@ -135,7 +146,9 @@ NAMES = {"input": "text", "custom_id": "id"}
 FORMATS = {"pcm": "raw"}  # where `--format` has another name
 
 
-def unfolded(line: Mapping[str, Any], model: str | None, format: str) -> tuple[Values, dict[str, str]]:
+def unfolded(
+    line: Mapping[str, Any], model: str | None, format: str
+) -> tuple[Values, dict[str, str]]:
     """Return the fields of a line under their usual names, and what the line calls each that it names otherwise.
 
     model, format: of the run. A body may name them, and no others. InvalidRequest says what of the line is wrong.
@@ -178,10 +191,17 @@ def _check_envelope(line: Values) -> None:
 
 def _check_run(named: object, response_format: object, model: str | None, format: str) -> None:
     """A run has one model and one format."""
-    if named is not None and named != model and not (isinstance(named, str) and is_usual_model(named)):
+    if (
+        named is not None
+        and named != model
+        and not (isinstance(named, str) and is_usual_model(named))
+    ):
         speaks = model or "the built-in voice"
-        raise InvalidRequest("body.model", f"is {str(named)[:80]!r}, and this run speaks with {speaks} (--model)")
+        raise InvalidRequest(
+            "body.model", f"is {str(named)[:80]!r}, and this run speaks with {speaks} (--model)"
+        )
     if response_format is not None and FORMATS.get(str(response_format), response_format) != format:
         raise InvalidRequest(
-            "body.response_format", f"is {str(response_format)[:80]!r}, and this run writes {format} (--format)"
+            "body.response_format",
+            f"is {str(response_format)[:80]!r}, and this run writes {format} (--format)",
         )

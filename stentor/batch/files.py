@@ -21,7 +21,9 @@ from stentor.errors import InvalidRequest
 
 SHARD_NAME = re.compile(r"(\d{6,})\.(?:tar|parquet)")
 NUMBER = re.compile(r"\d{6,}")
-LIST = "rows.jsonl"  # of a shard that is being filled: a line of the manifest per item, with its text
+LIST = (
+    "rows.jsonl"  # of a shard that is being filled: a line of the manifest per item, with its text
+)
 
 
 class Files:
@@ -71,14 +73,22 @@ class Shards(Files):
     format: of the audio, as files are named. suffix: of a shard, which `pack` writes.
     """
 
-    def __init__(self, folder: Path, work: Path, size: int, format: str, suffix: str, pack: Pack) -> None:
-        self._shards, self._work, self._size = folder / "shards", work, size
-        self._format, self._suffix, self._pack = format, suffix, pack
+    def __init__(
+        self, folder: Path, work: Path, size: int, format: str, suffix: str, pack: Pack
+    ) -> None:
+        self._shards = folder / "shards"
+        self._work = work
+        self._size = size
+        self._format = format
+        self._suffix = suffix
+        self._pack = pack
         self._shards.mkdir(exist_ok=True)
         self._number = self._count = 0  # of the shard that is being filled, and its items
 
     def recover(self) -> tuple[list[Row], list[Row]]:
-        closed = {int(found[1]) for p in self._shards.iterdir() if (found := SHARD_NAME.fullmatch(p.name))}
+        closed = {
+            int(found[1]) for p in self._shards.iterdir() if (found := SHARD_NAME.fullmatch(p.name))
+        }
         self._number = 1 + max(closed, default=-1)
         placed: list[Row] = []
         for left in self._folders():
@@ -86,10 +96,15 @@ class Shards(Files):
                 placed += [row for row, _ in _listed(left)]
             else:
                 self._number = int(left.name)
-        kept = [(row, text) for row, text in _listed(self._open) if self._is_whole(row)] if self._open.is_dir() else []
+        if self._open.is_dir():
+            kept = [(row, text) for row, text in _listed(self._open) if self._is_whole(row)]
+        else:
+            kept = []
         if kept:
             with disk.replaced(self._open / LIST) as handle:
-                disk.write_all(handle, b"".join(encoded({**row, "text": text}) for row, text in kept))
+                disk.write_all(
+                    handle, b"".join(encoded({**row, "text": text}) for row, text in kept)
+                )
         elif self._open.is_dir():
             shutil.rmtree(self._open)
         self._count = len(kept)
@@ -99,7 +114,9 @@ class Shards(Files):
         yield [outcome.row for outcome in outcomes if outcome.path is None]
         spoken = [outcome for outcome in outcomes if outcome.path is not None]
         while True:
-            if self._count >= self._size:  # at once, where a run that was killed has left a full one
+            if (
+                self._count >= self._size
+            ):  # at once, where a run that was killed has left a full one
                 yield from self._closed()
             if not spoken:
                 return
@@ -150,14 +167,18 @@ class Shards(Files):
 
     def _closed(self) -> Iterator[list[Row]]:
         """Pack the open shard and put it to its place."""
-        done, name = self._open, f"{self._number:06}{self._suffix}"
+        done = self._open
+        name = f"{self._number:06}{self._suffix}"
         with (done / LIST).open("rb") as file:
             os.fsync(file.fileno())
         disk.sync_folder(done)
         listed = list(_listed(done))
         with disk.replaced(self._shards / name, self._work / name) as handle:
-            self._pack((Sample(row, text, self._audio(row).read_bytes()) for row, text in listed), handle)
-        self._number, self._count = self._number + 1, 0
+            self._pack(
+                (Sample(row, text, self._audio(row).read_bytes()) for row, text in listed), handle
+            )
+        self._number = self._number + 1
+        self._count = 0
         yield [row for row, _ in listed]
         shutil.rmtree(done)
 

@@ -18,7 +18,8 @@ Row = dict[str, Any]
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
-SAID, LOST = "ok", "error"  # values of a row's `status`
+SAID = "ok"  # values of a row's `status`
+LOST = "error"
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,9 @@ def failed(item: Item, field: str | None, message: str) -> Outcome:
 
 def said(field: str | None, message: str) -> str:
     """An error in words."""
-    return f"{field}: {message}" if field else message
+    if field:
+        return f"{field}: {message}"
+    return message
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,10 @@ class Run:
 
 def checked(record: Record, run: Run) -> Item:
     """The item of a record. One that is wrong has an error."""
-    id, given, fields, error = f"{record.line:08}", dict(record.fields), {}, record.error
+    id = f"{record.line:08}"
+    given = dict(record.fields)
+    fields = {}
+    error = record.error
     names: Mapping[str, str] = {}
     try:
         own, names = unfolded(given, run.load.get("model"), run.format)
@@ -83,7 +89,10 @@ def checked(record: Record, run: Run) -> Item:
     except InvalidRequest as e:
         error = error or (names.get(e.param, e.param), e.message)
     fields.pop("id", None)
-    chars = 0 if error else _length(fields, run.inputs)
+    if error:
+        chars = 0
+    else:
+        chars = _length(fields, run.inputs)
     return Item(record.line, id, chars, digest(given or error), {} if error else fields, error)
 
 

@@ -26,7 +26,9 @@ class Manifest:
     """
 
     def __init__(self, folder: Path, catalogue: Catalogue, keep: Callable[[Row], bool]) -> None:
-        self.path, self._catalogue, self._size = folder / NAME, catalogue, 0
+        self.path = folder / NAME
+        self._catalogue = catalogue
+        self._size = 0
         with disk.replaced(self.path) as self._handle:
             for row in rows(self.path):
                 if keep(row):
@@ -91,10 +93,13 @@ def parse_row(line: bytes) -> Row:
     found = parse_json(line)
     if not isinstance(found, dict) or not {"id", "line", "status", "input"} <= found.keys():
         raise Unreadable("has no id, line, status or input")
-    id, status = found["id"], found["status"]
+    id = found["id"]
+    status = found["status"]
     if not isinstance(id, str) or not ID.fullmatch(id):
         raise Unreadable(f"has the id {shown(id)}")
-    if status not in (SAID, LOST) or (status == SAID and not isinstance(found.get("finish_reason"), str)):
+    if status not in (SAID, LOST) or (
+        status == SAID and not isinstance(found.get("finish_reason"), str)
+    ):
         raise Unreadable("has no status or finish_reason of a row")
     if not isinstance(found["line"], int) or not 0 < found["line"] < 1 << 63:
         raise Unreadable(f"has the line {shown(found['line'])}")

@@ -109,7 +109,9 @@ def _start(replicas: int) -> None:
     """Join the Ray that RAY_ADDRESS names, or start one. EngineError says why there is none."""
     try:
         ray.init(
-            **({} if "RAY_ADDRESS" in os.environ else own_ray(replicas)), configure_logging=False, log_to_driver=False
+            **({} if "RAY_ADDRESS" in os.environ else own_ray(replicas)),
+            configure_logging=False,
+            log_to_driver=False,
         )
     except Exception as e:  # Ray has no class for this
         raise EngineError(f"Ray could not be started: {e}") from e
@@ -117,21 +119,33 @@ def _start(replicas: int) -> None:
 
 def _gpus(run: Run, replicas: int) -> int:
     """GPUs of each speaker. InvalidRequest if there are some, but not enough."""
-    there = 0 if run.load.get("device") == "cpu" else int(ray.cluster_resources().get("GPU", 0))
+    if run.load.get("device") == "cpu":
+        there = 0
+    else:
+        there = int(ray.cluster_resources().get("GPU", 0))
     if 0 < there < replicas:
         ray.shutdown()
         raise InvalidRequest("replicas", f"each takes a GPU, and there are {there}")
-    return 1 if there else 0
+    if there:
+        return 1
+    return 0
 
 
 def _anywhere(model: str | None) -> str | None:
     """The name of a model where the current folder is another."""
-    return str(Path(model).expanduser().resolve()) if model is not None and Path(model).expanduser().exists() else model
+    if model is not None and Path(model).expanduser().exists():
+        return str(Path(model).expanduser().resolve())
+    return model
 
 
 def _cause(error: BaseException) -> BaseException:
     """Find what an actor raised, or why there is no actor."""
-    cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
+    if isinstance(error, ray.exceptions.RayTaskError):
+        cause = error.cause
+    else:
+        cause = error
     if isinstance(cause, StentorError | OSError):
         return cause
-    return EngineError(f"a replica failed, and --resume goes on: {str(cause).strip().splitlines()[-1]}")
+    return EngineError(
+        f"a replica failed, and --resume goes on: {str(cause).strip().splitlines()[-1]}"
+    )

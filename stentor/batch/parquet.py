@@ -49,7 +49,8 @@ def pack(samples: Iterator[Sample], handle: int) -> None:
             held += len(sample.audio)
             if held >= GROUP_BYTES:
                 writer.write_table(_table(group))
-                group, held = [], 0
+                group = []
+                held = 0
         if group:
             writer.write_table(_table(group))
 

@@ -19,7 +19,14 @@ from stentor.batch.item import Run, checked, said
 from stentor.batch.reader import opened, records
 from stentor.config import path_of
 from stentor.errors import InvalidRequest
-from stentor.flags import INPUT_FORMATS, SHARD_ITEMS, check_files, check_speed, request_options, taken
+from stentor.flags import (
+    INPUT_FORMATS,
+    SHARD_ITEMS,
+    check_files,
+    check_speed,
+    request_options,
+    taken,
+)
 from stentor.say.target import WRITTEN, available, marks
 from stentor.untrusted import MIB, Missing, Unreadable, read_json
 
@@ -54,7 +61,10 @@ class Plan:
             "kept_as": "parquet" if self.parquet else "tar" if self.shard else "files",
             "seed": run.seed,
             # None is what runs have that began before there was the flag.
-            **{name: load.get(name) for name in ("model", "dtype", "lora", "loras", "lexicon", "aligner")},
+            **{
+                name: load.get(name)
+                for name in ("model", "dtype", "lora", "loras", "lexicon", "aligner")
+            },
             "quantization": None if load["quantization"] == "auto" else load["quantization"],
             "deterministic": load["deterministic"] or None,
             "provenance": run.provenance or None,
@@ -66,11 +76,13 @@ class Plan:
         """Where audio goes."""
         if not self.shard:
             return Files(self.folder)
-        suffix, pack = ".tar", pack_tar
+        suffix = ".tar"
+        pack = pack_tar
         if self.parquet:
             from stentor.batch import parquet
 
-            suffix, pack = ".parquet", parquet.pack
+            suffix = ".parquet"
+            pack = parquet.pack
         return Shards(self.folder, self.work, self.shard, self.run.format, suffix, pack)
 
     def catalogue(self, strict: bool) -> Catalogue:
@@ -84,17 +96,28 @@ class Plan:
         return found
 
     def _check_lines(self, found: Catalogue, strict: bool) -> None:
-        wrong, items = found.wrong(), found.count()
+        wrong = found.wrong()
+        items = found.count()
         if not items:
             raise InvalidRequest("input", f"{str(self.input)!r} holds no items")
-        told = [f"line {item.line}: {said(*item.error)}" for item in found.first_wrong(SHOWN) if item.error]
+        told = [
+            f"line {item.line}: {said(*item.error)}"
+            for item in found.first_wrong(SHOWN)
+            if item.error
+        ]
         if wrong and (strict or wrong == items):
-            more = f" (and {wrong - 1} more lines are wrong)" if wrong > 1 else ""
+            if wrong > 1:
+                more = f" (and {wrong - 1} more lines are wrong)"
+            else:
+                more = ""
             raise InvalidRequest("input", told[0] + more)
         for line in told:
             print(f"stentor: warning: {line}", file=sys.stderr)
         if wrong > len(told):
-            print(f"stentor: warning: {wrong - len(told)} more of {items} lines are wrong", file=sys.stderr)
+            print(
+                f"stentor: warning: {wrong - len(told)} more of {items} lines are wrong",
+                file=sys.stderr,
+            )
 
 
 def plan(args: argparse.Namespace, load: dict[str, Any]) -> Plan:
@@ -117,7 +140,9 @@ def plan(args: argparse.Namespace, load: dict[str, Any]) -> Plan:
         format=available(args.format, WRITTEN),
     )
     input_format = args.input_format or (suffix if suffix in INPUT_FORMATS else "jsonl")
-    return taken(Plan, args, run=run, input_format=input_format, folder=args.output.resolve(), shard=shard)
+    return taken(
+        Plan, args, run=run, input_format=input_format, folder=args.output.resolve(), shard=shard
+    )
 
 
 def _check_flags(args: argparse.Namespace) -> None:
@@ -132,7 +157,9 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise InvalidRequest("parquet", "needs pyarrow: pip install 'stentor[parquet]'")
     if args.retry_failed and not args.resume:
         raise InvalidRequest("retry_failed", "needs --resume")
-    if os.path.exists(args.output) and not os.path.isdir(args.output):  # not an error where a name is too long
+    if os.path.exists(args.output) and not os.path.isdir(
+        args.output
+    ):  # not an error where a name is too long
         raise InvalidRequest("output", f"{str(args.output)!r} is a file; name a folder")
     check_files(args)
 
@@ -140,8 +167,12 @@ def _check_flags(args: argparse.Namespace) -> None:
 def _defaults(args: argparse.Namespace) -> dict[str, Any]:
     """Defaults for lines that do not say it themselves. --seed is the run's."""
     audio = ("reference", "reference_text", "prompt", "prompt_text", "speed")
-    given = {name: _absolute(vars(args)[name]) for name in audio} | {"word_timestamps": args.words or None}
-    return request_options(args) | {name: value for name, value in given.items() if value is not None}
+    given = {name: _absolute(vars(args)[name]) for name in audio} | {
+        "word_timestamps": args.words or None
+    }
+    return request_options(args) | {
+        name: value for name, value in given.items() if value is not None
+    }
 
 
 def _adapter(given: str) -> tuple[str, str]:
@@ -154,7 +185,9 @@ def _adapter(given: str) -> tuple[str, str]:
 
 def _absolute(value: Any) -> Any:
     """A path as a string that means the same in another folder, and anything else as it is."""
-    return str(value.resolve()) if isinstance(value, Path) else value
+    if isinstance(value, Path):
+        return str(value.resolve())
+    return value
 
 
 def check_settings(folder: Path, settings: dict[str, Any], resume: bool) -> None:
@@ -163,11 +196,16 @@ def check_settings(folder: Path, settings: dict[str, Any], resume: bool) -> None
     if known is None:
         return
     if not resume:
-        raise InvalidRequest("output", f"{str(folder)!r} holds a run already; --resume continues it")
+        raise InvalidRequest(
+            "output", f"{str(folder)!r} holds a run already; --resume continues it"
+        )
     for name in sorted(known.keys() | settings.keys()):
-        before, now = known.get(name), settings.get(name)
+        before = known.get(name)
+        now = settings.get(name)
         if before != now:
-            said = f"was {shown(before)} when the run began, and is {shown(now)}; use another folder"
+            said = (
+                f"was {shown(before)} when the run began, and is {shown(now)}; use another folder"
+            )
             raise InvalidRequest(name, said)
 
 

@@ -108,11 +108,14 @@ def _csv(file: IO[bytes]) -> Iterator[Record]:
         for cells in reader:
             if any(cell.strip() for cell in cells):
                 yield _csv_record(line, header, cells)
-            line, lines.held = reader.line_num + 1, 0
+            line = reader.line_num + 1
+            lines.held = 0
     except csv.Error as e:
         raise InvalidRequest("input", f"line {reader.line_num}: is not CSV: {e}") from None
     except UnicodeDecodeError as e:
-        raise InvalidRequest("input", f"after line {reader.line_num}: is not UTF-8: {e.reason}") from None
+        raise InvalidRequest(
+            "input", f"after line {reader.line_num}: is not UTF-8: {e.reason}"
+        ) from None
     finally:
         text.detach()
 
@@ -122,7 +125,9 @@ class _Lines:
     record that is being read."""
 
     def __init__(self, text: io.TextIOWrapper) -> None:
-        self._text, self.held, self._number = text, 0, 0
+        self._text = text
+        self.held = 0
+        self._number = 0
 
     def __iter__(self) -> Iterator[str]:
         while line := self._text.readline(LINE_BYTES + 1):
@@ -137,7 +142,8 @@ class _Lines:
 def _check_header(header: list[str]) -> None:
     if not {"text", "input", "text_file"} & set(header):
         raise InvalidRequest(
-            "input", f"line 1: the header must name text, input or text_file, got {', '.join(header)[:200]!r}"
+            "input",
+            f"line 1: the header must name text, input or text_file, got {', '.join(header)[:200]!r}",
         )
     twice = sorted({name for name in header if name and header.count(name) > 1})
     if twice:
@@ -152,7 +158,11 @@ def _csv_record(line: int, header: list[str], cells: list[str]) -> Record:
         if not cell.strip():
             continue
         if not name:
-            return Record(line, {}, (None, f"has {cell[:40]!r} in column {column}, which the header does not name"))
+            return Record(
+                line,
+                {},
+                (None, f"has {cell[:40]!r} in column {column}, which the header does not name"),
+            )
         fields[name] = _value(name, cell)
     return Record(line, fields)
 

@@ -39,11 +39,21 @@ class Results:
     """Keeps what becomes of items: audio at its place, then its row in the manifest."""
 
     def __init__(
-        self, output: Files, manifest: Manifest, bar: SpeakingBar, chars: int, tally: Tally, shown: int
+        self,
+        output: Files,
+        manifest: Manifest,
+        bar: SpeakingBar,
+        chars: int,
+        tally: Tally,
+        shown: int,
     ) -> None:
         """chars: spoken by earlier runs. shown: failures that the tally keeps at most."""
-        self._output, self._manifest, self._bar = output, manifest, bar
-        self._chars, self._tally, self._shown = chars, tally, shown
+        self._output = output
+        self._manifest = manifest
+        self._bar = bar
+        self._chars = chars
+        self._tally = tally
+        self._shown = shown
 
     def keep(self, outcomes: Sequence[Outcome], told: bool = False) -> None:
         """Keep outcomes, and show how far the run is. told: their failures were told before."""

@@ -43,7 +43,8 @@ class Speaker:
 
     def __init__(self, run: Run, work: Path) -> None:
         """work: the folder for audio on its way."""
-        self._run, self._work = run, work
+        self._run = run
+        self._work = work
         self._marks = Marks.of(run.provenance, run.watermark, run.load.get("model"))
         machine.one_thread_for_numpy()  # each of the threads may have an aligner
         policy = Policy(max_queue=2**20)  # `at_once` bounds what waits
@@ -100,7 +101,10 @@ class Speaker:
     def _unforeseen(self, item: Item, error: Exception) -> Outcome:
         if not self._tts.engine.health().alive:
             raise EngineError(str(error)) from error
-        words = str(error) if isinstance(error, StentorError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, StentorError):
+            words = str(error)
+        else:
+            words = f"{type(error).__name__}: {error}"
         return failed(item, None, words)
 
     def _text(self, fields: Mapping[str, Any]) -> str:
@@ -120,12 +124,20 @@ class Speaker:
             options["voice"] = self._voice(options["voice"])
         if "reference" in fields:
             paths = listed(fields["reference"])
-            texts = listed(fields["reference_text"]) if "reference_text" in fields else [None] * len(paths)
+            texts = (
+                listed(fields["reference_text"])
+                if "reference_text" in fields
+                else [None] * len(paths)
+            )
             taken = self._tts.spec.takes_reference
-            options["reference"] = [self._audio("reference", p, t, taken) for p, t in zip(paths, texts, strict=True)]
+            options["reference"] = [
+                self._audio("reference", p, t, taken) for p, t in zip(paths, texts, strict=True)
+            ]
         if "prompt" in fields:
             taken = self._tts.spec.takes_prompt
-            options["prompt"] = self._audio("prompt", fields["prompt"], fields.get("prompt_text"), taken)
+            options["prompt"] = self._audio(
+                "prompt", fields["prompt"], fields.get("prompt_text"), taken
+            )
         return options
 
     def _voice(self, name: str) -> str | None:
@@ -138,7 +150,9 @@ class Speaker:
     def _audio(self, param: str, path: str, text: str | None, taken: bool) -> Given:
         """The audio of a file. It is not read for a model that takes none, which says so."""
         file = self._run.inputs / path_of(param, path)
-        return self.references.load(param, file, text) if taken else Reference(file, text)
+        if taken:
+            return self.references.load(param, file, text)
+        return Reference(file, text)
 
     def _written(self, item: Item, text: str, speech: Speech) -> Outcome:
         """Write the audio, so that it lasts."""
@@ -171,7 +185,9 @@ class Speaker:
 class References:
     """Reference audio by path. For many threads, of which several that want one file wait for one reading."""
 
-    def __init__(self, load: Callable[[Reference], ReferenceAudio], kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(
+        self, load: Callable[[Reference], ReferenceAudio], kept_bytes: int = KEPT_BYTES
+    ) -> None:
         """load: `TTS.load_reference`."""
         kept: LruCache[ReferenceAudio] = LruCache(kept_bytes, lambda audio: audio.samples.nbytes)
         self._load = load

@@ -60,7 +60,9 @@ class BenchJob:
     require_real_time: bool = False
 
 
-async def run(job: BenchJob, sender: Sender, spool: Spool, facts: Callable[[], Mapping[str, Any]]) -> int:
+async def run(
+    job: BenchJob, sender: Sender, spool: Spool, facts: Callable[[], Mapping[str, Any]]
+) -> int:
     """Do the job, print the report, write the files. facts: asked when the load is over, as GPU peaks are only known
     then. Returns the exit code: 1 if nothing succeeded, if real time was required and not kept, or if a disk was full.
     What was measured before is reported then."""
@@ -69,9 +71,14 @@ async def run(job: BenchJob, sender: Sender, spool: Spool, facts: Callable[[], M
     several = len(job.levels) > 1 or job.capacity is not None
 
     async def measure(level: Level) -> BenchRun:
-        settings = job.settings if not wrong else replace(job.settings, save_audio=None)
+        if not wrong:
+            settings = job.settings
+        else:
+            settings = replace(job.settings, save_audio=None)
         if several and settings.save_audio:
-            settings = replace(settings, save_audio=settings.save_audio / f"run-{len(runs) + 1:02d}")
+            settings = replace(
+                settings, save_audio=settings.save_audio / f"run-{len(runs) + 1:02d}"
+            )
         plan = session.make_plan(level, settings, job.texts)
         sender.prepare(plan.prompts)
         done = await session.run_level(sender, plan, level, settings, spool)
@@ -101,12 +108,19 @@ async def run(job: BenchJob, sender: Sender, spool: Spool, facts: Callable[[], M
     for what in wrong:
         print(f"error: {what}", file=sys.stderr)
     kept = all(done.summary.verdict.maintained for done in runs)
-    wanted = found is not None if job.capacity else kept
+    if job.capacity:
+        wanted = found is not None
+    else:
+        wanted = kept
     failed = wrong or not any(done.summary.completed for done in runs)
-    return 1 if failed or (job.require_real_time and not wanted) else 0
+    if failed or (job.require_real_time and not wanted):
+        return 1
+    return 0
 
 
-async def _search(job: BenchJob, capacity: Capacity, measure: Callable[[Level], Any]) -> float | None:
+async def _search(
+    job: BenchJob, capacity: Capacity, measure: Callable[[Level], Any]
+) -> float | None:
     async def passes(rate: float) -> bool:
         for repeat in range(job.repeats):
             level = replace(job.levels[0], rate=rate, seed=job.levels[0].seed + repeat)
@@ -116,7 +130,9 @@ async def _search(job: BenchJob, capacity: Capacity, measure: Callable[[Level], 
                 return False
         return True
 
-    return await highest_passing(passes, capacity.lowest_rps, capacity.highest_rps, capacity.tolerance)
+    return await highest_passing(
+        passes, capacity.lowest_rps, capacity.highest_rps, capacity.tolerance
+    )
 
 
 async def highest_passing(
@@ -136,7 +152,8 @@ async def highest_passing(
     rate = lowest
     while bad is None and (good is None or good < highest):
         if await passes(rate):
-            good, rate = rate, min(rate * 2, highest)
+            good = rate
+            rate = min(rate * 2, highest)
         elif good is None:
             return None
         else:
@@ -165,17 +182,28 @@ def _score(done: BenchRun, job: BenchJob, spool: Spool) -> None:
         return
     answers: list[score.AnswerAudio] = []
     for exchange, result in zip(done.trace.exchanges, done.results, strict=True):
-        audio = session.decode_reply(exchange, spool, job.settings) if result.completed and result.in_window else None
+        if result.completed and result.in_window:
+            audio = session.decode_reply(exchange, spool, job.settings)
+        else:
+            audio = None
         if audio is not None and len(answers) < job.scoring.limit:
             answers.append(score.AnswerAudio(result.index, result.text, audio.samples, audio.rate))
     extra = done.summary.extra
     if job.scoring.wer_model and answers:
         rated = score.error_rate(answers, score.whisper(job.scoring.wer_model))
-        extra |= {"wer": rated.error_rate, "wer_answers": rated.counted, "wer_model": job.scoring.wer_model}
+        extra |= {
+            "wer": rated.error_rate,
+            "wer_answers": rated.counted,
+            "wer_model": job.scoring.wer_model,
+        }
         extra["wer_worst"] = {"answers": [list(row) for row in rated.worst]}
     if job.scoring.mos and answers:
         marks = score.opinion_scores(answers)
-        extra |= {"mos": float(marks.mean()), "mos_min": float(marks.min()), "mos_answers": len(answers)}
+        extra |= {
+            "mos": float(marks.mean()),
+            "mos_min": float(marks.min()),
+            "mos_answers": len(answers),
+        }
 
 
 # ---- printing
@@ -183,7 +211,10 @@ def _score(done: BenchRun, job: BenchJob, spool: Spool) -> None:
 
 def label(level: Level) -> str:
     """`4 req/s`, `c=16`, `4 req/s, c=16` or `all at once`."""
-    parts = [f"{level.rate:.4g} req/s"] if np.isfinite(level.rate) else []
+    if np.isfinite(level.rate):
+        parts = [f"{level.rate:.4g} req/s"]
+    else:
+        parts = []
     parts += [f"{level.ramp.start_rps:g} to {level.ramp.end_rps:g} req/s"] if level.ramp else []
     parts += [f"c={level.max_concurrency}"] if level.max_concurrency else []
     return ", ".join(parts) or "all at once"
@@ -192,9 +223,17 @@ def label(level: Level) -> str:
 def _one_line(done: BenchRun) -> str:
     summary = done.summary
     ttfa = summary.metrics.get("audible_ttfa")
-    shown = f"TTFA p95 {ttfa.percentiles[95.0] * 1000:.0f} ms" if ttfa else "no audio"
-    verdict = "real time" if summary.verdict.maintained else "NOT real time"
-    return f"{label(done.level)}: {summary.completed} of {summary.scheduled} done, {shown}, {verdict}"
+    if ttfa:
+        shown = f"TTFA p95 {ttfa.percentiles[95.0] * 1000:.0f} ms"
+    else:
+        shown = "no audio"
+    if summary.verdict.maintained:
+        verdict = "real time"
+    else:
+        verdict = "NOT real time"
+    return (
+        f"{label(done.level)}: {summary.completed} of {summary.scheduled} done, {shown}, {verdict}"
+    )
 
 
 def _print(job: BenchJob, runs: Sequence[BenchRun], found: float | None) -> None:
@@ -213,10 +252,16 @@ def _levels(runs: Sequence[BenchRun]) -> str:
 
 
 def _capacity_text(capacity: Capacity, found: float | None) -> str:
-    limit = f" with p95 audible TTFA <= {capacity.slo_ttfa_s * 1000:g} ms" if capacity.slo_ttfa_s is not None else ""
+    if capacity.slo_ttfa_s is not None:
+        limit = f" with p95 audible TTFA <= {capacity.slo_ttfa_s * 1000:g} ms"
+    else:
+        limit = ""
     if found is None:
         return f"Capacity: below {capacity.lowest_rps:g} req/s (the lowest rate tried) real time{limit} is not kept"
-    more = " or more (the highest rate tried)" if found >= capacity.highest_rps else ""
+    if found >= capacity.highest_rps:
+        more = " or more (the highest rate tried)"
+    else:
+        more = ""
     return f"Capacity: {found:.2f} req/s{more}, real time maintained{limit}"
 
 
@@ -226,14 +271,32 @@ def _spread(runs: Sequence[BenchRun]) -> str:
     for name in dict.fromkeys(label(done.level) for done in runs):
         group = [done.summary for done in runs if label(done.level) == name]
         for title, values in _spread_values(group):
-            mean, std = float(np.mean(values)), float(np.std(values))
-            body.append([name, title, f"{mean:.3f}", f"{std:.3f}", f"{min(values):.3f}", f"{max(values):.3f}"])
+            mean = float(np.mean(values))
+            std = float(np.std(values))
+            body.append(
+                [
+                    name,
+                    title,
+                    f"{mean:.3f}",
+                    f"{std:.3f}",
+                    f"{min(values):.3f}",
+                    f"{max(values):.3f}",
+                ]
+            )
     return markdown(["load", "over repeats", "mean", "std", "min", "max"], body)
 
 
 def _spread_values(group: Sequence[Summary]) -> list[tuple[str, list[float]]]:
-    rows = [("req/s", [s.request_throughput for s in group]), ("audio x", [s.audio_throughput for s in group])]
-    for name, mark in (("audio_ttfp", 50.0), ("audible_ttfa", 50.0), ("audible_ttfa", 95.0), ("e2el", 50.0)):
+    rows = [
+        ("req/s", [s.request_throughput for s in group]),
+        ("audio x", [s.audio_throughput for s in group]),
+    ]
+    for name, mark in (
+        ("audio_ttfp", 50.0),
+        ("audible_ttfa", 50.0),
+        ("audible_ttfa", 95.0),
+        ("e2el", 50.0),
+    ):
         values = [s.metrics[name].percentiles[mark] * 1000 for s in group if name in s.metrics]
         if values:
             rows.append((f"{name} p{mark:g} (ms)", values))
@@ -244,14 +307,21 @@ def _spread_values(group: Sequence[Summary]) -> list[tuple[str, list[float]]]:
 
 
 def _write(
-    job: BenchJob, files: Files, facts: Mapping[str, Any], runs: Sequence[BenchRun], found: float | None
+    job: BenchJob,
+    files: Files,
+    facts: Mapping[str, Any],
+    runs: Sequence[BenchRun],
+    found: float | None,
 ) -> list[str]:
     """Write the files. Returns what is wrong with those that cannot be written."""
     rows = [_flat(job, done, facts) for done in runs]
     if len(rows) == 1 and not job.capacity:
         whole: Mapping[str, Any] = rows[0]
     else:
-        kind = "capacity" if job.capacity else "sweep"
+        if job.capacity:
+            kind = "capacity"
+        else:
+            kind = "sweep"
         whole = {"schema": SCHEMA, "kind": kind, "capacity_rps": found, "runs": rows}
     requests = [
         {"load": label(done.level), **request_row(result, done.trace.started)}
@@ -260,7 +330,10 @@ def _write(
     ]
     table = _levels(runs)
     single = len(runs) == 1 and not job.capacity
-    full = summary_table(runs[0].summary, _load(runs[0]), job.shown) if single else ""
+    if single:
+        full = summary_table(runs[0].summary, _load(runs[0]), job.shown)
+    else:
+        full = ""
     text = _markdown(job, facts, table, full)
     plots = page(f"stentor bench: {files.stem}", _charts(job, runs), full or table)
     writes: Sequence[Callable[[], Path]] = (
@@ -281,9 +354,16 @@ def _write(
 
 
 def _load(done: BenchRun) -> dict[str, Any]:
-    row: dict[str, Any] = {"request_rate": done.level.rate, "max_concurrency": done.level.max_concurrency}
+    row: dict[str, Any] = {
+        "request_rate": done.level.rate,
+        "max_concurrency": done.level.max_concurrency,
+    }
     if ramp := done.level.ramp:
-        row |= {"ramp_up_strategy": ramp.strategy, "ramp_up_start_rps": ramp.start_rps, "ramp_up_end_rps": ramp.end_rps}
+        row |= {
+            "ramp_up_strategy": ramp.strategy,
+            "ramp_up_start_rps": ramp.start_rps,
+            "ramp_up_end_rps": ramp.end_rps,
+        }
     return row
 
 
@@ -307,7 +387,9 @@ def _markdown(job: BenchJob, facts: Mapping[str, Any], table: str, full: str) ->
     if full:
         lines += ["```", full, "```", ""]
     lines += ["## Settings", ""]
-    lines += [f"- {name}: {value}" for name, value in job.describe.items() if value not in (None, {}, [])]
+    lines += [
+        f"- {name}: {value}" for name, value in job.describe.items() if value not in (None, {}, [])
+    ]
     for gpu in facts.get("gpus", []):
         lines.append(f"- GPU {gpu['index']}: {gpu['name']}, driver {gpu['driver']}")
     return "\n".join(lines) + "\n"
@@ -317,11 +399,17 @@ def _charts(job: BenchJob, runs: Sequence[BenchRun]) -> list[Chart]:
     if len(runs) == 1:
         return [_distribution(runs[0])]
     by_rate = any(np.isfinite(done.level.rate) for done in runs)
-    axis = "offered load (requests per second)" if by_rate else "concurrent requests"
+    if by_rate:
+        axis = "offered load (requests per second)"
+    else:
+        axis = "concurrent requests"
     # An infinite rate has no place on the axis.
     placed = [done for done in runs if np.isfinite(_load_value(done, by_rate))]
     ordered = sorted(placed, key=lambda done: _load_value(done, by_rate))
-    limit = job.capacity.slo_ttfa_s if job.capacity else None
+    if job.capacity:
+        limit = job.capacity.slo_ttfa_s
+    else:
+        limit = None
     charts = []
     for name, title in (
         ("audible_ttfa", "Audible TTFA"),
@@ -329,7 +417,10 @@ def _charts(job: BenchJob, runs: Sequence[BenchRun]) -> list[Chart]:
         ("e2el", "End-to-end latency"),
     ):
         lines = [_against_load(ordered, name, mark, by_rate) for mark in (50.0, 95.0, 99.0)]
-        line_at = limit * 1000 if limit is not None and name == "audible_ttfa" else None
+        if limit is not None and name == "audible_ttfa":
+            line_at = limit * 1000
+        else:
+            line_at = None
         charts.append(Chart(f"{title} against load", axis, "ms", lines, line_at))
     x = [_load_value(done, by_rate) for done in ordered]
     throughput = Series("audio s per s", x, [done.summary.audio_throughput for done in ordered])
@@ -348,8 +439,16 @@ def _against_load(runs: Sequence[BenchRun], name: str, mark: float, by_rate: boo
 
 def _distribution(done: BenchRun) -> Chart:
     lines = []
-    for name, title in (("ttfb", "TTFB"), ("audio_ttfp", "first packet"), ("audible_ttfa", "audible TTFA")):
-        values = sorted(row.metrics[name] * 1000 for row in done.results if row.completed and name in row.metrics)
+    for name, title in (
+        ("ttfb", "TTFB"),
+        ("audio_ttfp", "first packet"),
+        ("audible_ttfa", "audible TTFA"),
+    ):
+        values = sorted(
+            row.metrics[name] * 1000
+            for row in done.results
+            if row.completed and name in row.metrics
+        )
         share = [100 * (i + 1) / len(values) for i in range(len(values))]
         lines.append(Series(title, share, values))
     return Chart(f"First audio, {label(done.level)}", "percent of requests", "ms, at most", lines)

@@ -13,7 +13,14 @@ from typing import Any, TypeVar
 
 from stentor.flags import MODEL, add, flag, load_options, switch
 
-BACKENDS = ("stentor", "openai-audio-speech", "openai-audio-speech-sse", "websocket", "nanovllm", "fish")
+BACKENDS = (
+    "stentor",
+    "openai-audio-speech",
+    "openai-audio-speech-sse",
+    "websocket",
+    "nanovllm",
+    "fish",
+)
 METRIC_NAMES = ("e2el", "audio_ttfp", "audio_rtf", "audio_duration", "audio_underrun")
 _Number = TypeVar("_Number", int, float)
 
@@ -21,7 +28,9 @@ _Number = TypeVar("_Number", int, float)
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add `bench` and its sub-commands. Each sets `func`, which takes the namespace and returns the exit code."""
     bench = subparsers.add_parser("bench", help="measure a speech server or the engine in process")
-    commands = bench.add_subparsers(dest="bench_command", required=True, metavar="{serve,offline,compare}")
+    commands = bench.add_subparsers(
+        dest="bench_command", required=True, metavar="{serve,offline,compare}"
+    )
     serve = commands.add_parser("serve", help="load on a running server (stentor or another one)")
     add(serve.add_argument_group("server"), _SERVER)
     serve.set_defaults(func=_exit_code(_serve))
@@ -29,7 +38,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add(offline.add_argument_group("engine"), {**MODEL, **_ENGINE})
     offline.set_defaults(func=_exit_code(_offline))
     for parser in (serve, offline):
-        for title, flags in (("load", _LOAD), ("texts", _TEXTS), ("output", _OUTPUT), ("quality", _QUALITY)):
+        for title, flags in (
+            ("load", _LOAD),
+            ("texts", _TEXTS),
+            ("output", _OUTPUT),
+            ("quality", _QUALITY),
+        ):
             add(parser.add_argument_group(title), flags)
     compare = commands.add_parser("compare", help="what changed between two result files")
     compare.add_argument("first", type=Path, metavar="A.json")
@@ -81,7 +95,9 @@ def _compare(args: argparse.Namespace) -> int:
     print(outcome.text)
     if outcome.regressions:
         print("\nWorse: " + "; ".join(outcome.regressions))
-    return 1 if args.fail_on_regression and outcome.regressions else 0
+    if args.fail_on_regression and outcome.regressions:
+        return 1
+    return 0
 
 
 # ---- values
@@ -99,7 +115,10 @@ def finite_above(low: float) -> Any:
 
 def at_least(low: _Number) -> Any:
     """An argparse type: a number of at least `low`, an integer if `low` is one."""
-    kind = "an integer" if isinstance(low, int) else "a number"
+    if isinstance(low, int):
+        kind = "an integer"
+    else:
+        kind = "a number"
     return _number(type(low), lambda value: value >= low, f"{kind} of at least {low:g}")
 
 
@@ -149,8 +168,12 @@ _SERVER = {
     "header": flag("extra header (repeatable)", default=[], action="append", metavar="KEY=VALUE"),
     "insecure": switch("do not verify the TLS certificate"),
     "extra_body": flag("fields to add to every body", _json_object, {}, metavar="JSON"),
-    "response_format": flag("audio format to ask for (default pcm)", default="pcm", choices=("pcm", "wav")),
-    "sample_rate": flag("used only if the answer does not state it (default 24000)", at_least(1), 24000),
+    "response_format": flag(
+        "audio format to ask for (default pcm)", default="pcm", choices=("pcm", "wav")
+    ),
+    "sample_rate": flag(
+        "used only if the answer does not state it (default 24000)", at_least(1), 24000
+    ),
     "request_timeout_s": flag(
         "seconds until a request counts as timed out (default 900)",
         above(0.0),
@@ -162,33 +185,49 @@ _SERVER = {
         at_least(0.0),
         60.0,
     ),
-    "text_rate": flag("send text at so many characters per second (websocket only)", above(0.0), metavar="CHARS"),
+    "text_rate": flag(
+        "send text at so many characters per second (websocket only)", above(0.0), metavar="CHARS"
+    ),
 }
 _ENGINE = {
-    "mode": flag("method to call (default stream)", default="stream", choices=("stream", "generate")),
-    "engine_options": flag('more arguments of TTS(), such as {"max_num_seqs": 16}', _json_object, {}, metavar="JSON"),
+    "mode": flag(
+        "method to call (default stream)", default="stream", choices=("stream", "generate")
+    ),
+    "engine_options": flag(
+        'more arguments of TTS(), such as {"max_num_seqs": 16}', _json_object, {}, metavar="JSON"
+    ),
     "max_frames": flag("frames that a request may have at most", at_least(1)),
     "ignore_eos": switch("generate --max-frames frames even if the model ends earlier"),
-    "extra_body": flag("more arguments of stream() or generate()", _json_object, {}, metavar="JSON"),
+    "extra_body": flag(
+        "more arguments of stream() or generate()", _json_object, {}, metavar="JSON"
+    ),
 }
 _LOAD = {
     "num_prompts": flag("requests of a run (default 100)", at_least(1), 100),
     "max_concurrency": flag("limit of requests at once", at_least(1)),
     "request_rate": flag("requests per second (default inf)", above(0.0), math.inf),
-    "burstiness": flag("shape of the gaps: 1 is Poisson, less is burstier (default 1)", finite_above(0.0), 1.0),
+    "burstiness": flag(
+        "shape of the gaps: 1 is Poisson, less is burstier (default 1)", finite_above(0.0), 1.0
+    ),
     "ramp_up_strategy": flag("raise the rate during the run", choices=("linear", "exponential")),
     "ramp_up_start_rps": flag("rate at the start of the ramp", finite_above(0.0)),
     "ramp_up_end_rps": flag("rate at the end of the ramp", finite_above(0.0)),
-    "max_in_flight": flag("open loop: drop requests beyond this number (default 4096)", at_least(1), 4096),
+    "max_in_flight": flag(
+        "open loop: drop requests beyond this number (default 4096)", at_least(1), 4096
+    ),
     "num_warmups": flag("requests before the load, one at a time", at_least(0), 0),
-    "warmup_seconds": flag("with --duration: seconds of load before the window", at_least(0.0), 0.0),
+    "warmup_seconds": flag(
+        "with --duration: seconds of load before the window", at_least(0.0), 0.0
+    ),
     "duration": flag("measure a steady window of so many seconds", finite_above(0.0)),
     "repeats": flag("repeat the run and report the spread", at_least(1), 1),
     "sweep_concurrency": flag("one run per concurrency", _list_of(at_least(1)), metavar="1,2,4"),
     "sweep_rps": flag("one run per rate", _list_of(above(0.0)), metavar="1,2,4"),
     "find_capacity": switch("search for the highest rate that keeps real time"),
     "slo_ttfa_ms": flag("with --find-capacity: p95 audible TTFA to keep", above(0.0)),
-    "silence_is_audio": switch("count every sample as audible: models with random weights may be silent"),
+    "silence_is_audio": switch(
+        "count every sample as audible: models with random weights may be silent"
+    ),
     "capacity_min_rps": flag("lowest rate to try (default 0.5)", finite_above(0.0), 0.5),
     "capacity_max_rps": flag("highest rate to try (default 64)", above(0.0), 64.0),
     "capacity_tolerance": flag("precision of the search (default 0.05)", above(0.0), 0.05),
@@ -196,9 +235,15 @@ _LOAD = {
     "disable_tqdm": switch("no progress line"),
 }
 _TEXTS = {
-    "dataset_name": flag("short, medium, long, questions, seed-tts, seed-tts-text or custom", default="medium"),
+    "dataset_name": flag(
+        "short, medium, long, questions, seed-tts, seed-tts-text or custom", default="medium"
+    ),
     "dataset_path": flag("folder of seed-tts, or JSONL file of custom", Path),
-    "dataset_language": {"also": ("--seed-tts-locale",), "choices": ("en", "zh", "mixed"), "default": "en"},
+    "dataset_language": {
+        "also": ("--seed-tts-locale",),
+        "choices": ("en", "zh", "mixed"),
+        "default": "en",
+    },
     "seed_tts_file_ref_audio": switch("send references as file:// paths"),
     "voice": flag("voice sent with every request"),
     "language": flag("language sent with every request"),
@@ -207,7 +252,9 @@ _TEXTS = {
 }
 _OUTPUT = {
     "percentile_metrics": flag("blocks of the first table", default=",".join(METRIC_NAMES)),
-    "metric_percentiles": flag("percentiles to print", _list_of(_percentile), [50.0, 90.0, 95.0, 99.0]),
+    "metric_percentiles": flag(
+        "percentiles to print", _list_of(_percentile), [50.0, 90.0, 95.0, 99.0]
+    ),
     "goodput": flag("such as audio_ttfp:200 (ms)", default=[], nargs="+", metavar="METRIC:LIMIT"),
     "save_result": switch("write JSON, JSONL, Markdown and an HTML plot"),
     "save_detailed": switch("per-request rows in the JSON too"),
@@ -220,7 +267,9 @@ _OUTPUT = {
 }
 _QUALITY = {
     "save_audio": flag("write every answer as WAV", Path, metavar="DIR"),
-    "determinism_check": flag("repeat N requests alone and compare the audio", at_least(0), 0, metavar="N"),
+    "determinism_check": flag(
+        "repeat N requests alone and compare the audio", at_least(0), 0, metavar="N"
+    ),
     "wer": flag("word error rate with this faster-whisper model or directory", metavar="MODEL"),
     "mos": switch("predicted opinion score (DistillMOS)"),
     "score_limit": flag("answers to score", at_least(1), 50),

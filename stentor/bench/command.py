@@ -34,8 +34,15 @@ def server_target(args: argparse.Namespace) -> ServerTarget:
     headers = _pairs("--header", args.header)
     if key := os.environ.get("OPENAI_API_KEY"):
         headers = {"Authorization": f"Bearer {key}"} | headers
-    defaults = taken(RequestDefaults, args, seed=args.request_seed, file_references=args.seed_tts_file_ref_audio)
-    own = {"base_url": url, "backend": BACKENDS[args.backend], "defaults": defaults, "headers": headers}
+    defaults = taken(
+        RequestDefaults, args, seed=args.request_seed, file_references=args.seed_tts_file_ref_audio
+    )
+    own = {
+        "base_url": url,
+        "backend": BACKENDS[args.backend],
+        "defaults": defaults,
+        "headers": headers,
+    }
     return taken(ServerTarget, args, **own, timeout_s=args.request_timeout_s)
 
 
@@ -45,7 +52,9 @@ def offline(args: argparse.Namespace, load: dict[str, Any]) -> int:
     import stentor
     from stentor.bench.offline import CallOptions, offline
 
-    shared = {name: vars(args)[name] for name in ("voice", "language", "instructions", "max_frames")}
+    shared = {
+        name: vars(args)[name] for name in ("voice", "language", "instructions", "max_frames")
+    }
     shared |= {"seed": args.request_seed, "ignore_eos": args.ignore_eos or None}
     shared = {name: value for name, value in shared.items() if value is not None} | args.extra_body
     options = CallOptions(args.mode, shared, stentor.Reference)
@@ -106,9 +115,13 @@ def _make_folder(flag: str, folder: Path) -> None:
 def _settings(args: argparse.Namespace, framing: Framing) -> Settings:
     online = args.bench_command == "serve"
     if args.determinism_check and args.request_seed is None and "seed" not in args.extra_body:
-        raise ValueError("--determinism-check: needs --request-seed, or answers may differ by design")
+        raise ValueError(
+            "--determinism-check: needs --request-seed, or answers may differ by design"
+        )
     if args.warmup_seconds and not args.duration:
-        raise ValueError("--warmup-seconds: only counts with --duration; use --num-warmups otherwise")
+        raise ValueError(
+            "--warmup-seconds: only counts with --duration; use --num-warmups otherwise"
+        )
     return taken(
         Settings,
         args,
@@ -125,7 +138,8 @@ def _settings(args: argparse.Namespace, framing: Framing) -> Settings:
 
 
 def _ramp(args: argparse.Namespace) -> Ramp | None:
-    start, end = args.ramp_up_start_rps, args.ramp_up_end_rps
+    start = args.ramp_up_start_rps
+    end = args.ramp_up_end_rps
     if args.ramp_up_strategy is None:
         if start is not None or end is not None:
             raise ValueError("--ramp-up-start-rps and --ramp-up-end-rps: need --ramp-up-strategy")
@@ -134,16 +148,24 @@ def _ramp(args: argparse.Namespace) -> Ramp | None:
         raise ValueError("--ramp-up-strategy: needs --ramp-up-start-rps and --ramp-up-end-rps")
     others = (args.duration, args.sweep_rps, args.sweep_concurrency, args.find_capacity)
     if math.isfinite(args.request_rate) or any(others):
-        raise ValueError("--ramp-up-strategy: cannot be combined with another rate, --duration, a sweep or a search")
+        raise ValueError(
+            "--ramp-up-strategy: cannot be combined with another rate, --duration, a sweep or a search"
+        )
     return Ramp(args.ramp_up_strategy, start, end)
 
 
 def _levels(args: argparse.Namespace) -> list[Level]:
-    chosen = [flag for flag in ("sweep_concurrency", "sweep_rps", "find_capacity") if vars(args)[flag]]
+    chosen = [
+        flag for flag in ("sweep_concurrency", "sweep_rps", "find_capacity") if vars(args)[flag]
+    ]
     if len(chosen) > 1:
-        raise ValueError("choose one of " + ", ".join("--" + flag.replace("_", "-") for flag in chosen))
+        raise ValueError(
+            "choose one of " + ", ".join("--" + flag.replace("_", "-") for flag in chosen)
+        )
     if args.duration and math.isinf(args.request_rate) and not args.max_concurrency and not chosen:
-        raise ValueError("--duration: needs --request-rate or --max-concurrency to say how much load")
+        raise ValueError(
+            "--duration: needs --request-rate or --max-concurrency to say how much load"
+        )
     if chosen and math.isfinite(args.request_rate):
         raise ValueError(f"--request-rate: cannot be combined with --{chosen[0].replace('_', '-')}")
     if args.sweep_concurrency and args.max_concurrency:
@@ -158,7 +180,11 @@ def _levels(args: argparse.Namespace) -> list[Level]:
         loads = [(math.inf, count) for count in args.sweep_concurrency]
     if args.sweep_rps:
         loads = [(rate, args.max_concurrency) for rate in args.sweep_rps]
-    return [Level(rate, limit, args.seed + repeat, ramp) for rate, limit in loads for repeat in range(args.repeats)]
+    return [
+        Level(rate, limit, args.seed + repeat, ramp)
+        for rate, limit in loads
+        for repeat in range(args.repeats)
+    ]
 
 
 def _capacity(args: argparse.Namespace) -> Capacity | None:
@@ -166,7 +192,10 @@ def _capacity(args: argparse.Namespace) -> Capacity | None:
         return None
     if args.capacity_min_rps > args.capacity_max_rps:
         raise ValueError("--capacity-min-rps: must not exceed --capacity-max-rps")
-    slo = args.slo_ttfa_ms / 1000 if args.slo_ttfa_ms else None
+    if args.slo_ttfa_ms:
+        slo = args.slo_ttfa_ms / 1000
+    else:
+        slo = None
     return Capacity(slo, args.capacity_min_rps, args.capacity_max_rps, args.capacity_tolerance)
 
 
@@ -174,9 +203,13 @@ def _metric_names(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in METRIC_NAMES + TEXT_METRICS:
-            raise ValueError(f"--percentile-metrics: {name!r} is unknown; choose from {', '.join(METRIC_NAMES)}")
+            raise ValueError(
+                f"--percentile-metrics: {name!r} is unknown; choose from {', '.join(METRIC_NAMES)}"
+            )
     if left_out := [name for name in names if name in TEXT_METRICS]:
-        print(f"note: left out, since defined for text only: {', '.join(left_out)}", file=sys.stderr)
+        print(
+            f"note: left out, since defined for text only: {', '.join(left_out)}", file=sys.stderr
+        )
     return [name for name in names if name in METRIC_NAMES]
 
 
@@ -191,7 +224,9 @@ def _goodput(values: list[str]) -> dict[str, float]:
         try:
             limits[name] = float(limit) / METRICS[name].scale
         except ValueError:
-            raise ValueError(f"--goodput: expected METRIC:LIMIT such as audio_ttfp:200, got {value!r}") from None
+            raise ValueError(
+                f"--goodput: expected METRIC:LIMIT such as audio_ttfp:200, got {value!r}"
+            ) from None
     return limits
 
 
@@ -199,6 +234,11 @@ def _describe(args: argparse.Namespace, model: str) -> dict[str, Any]:
     """The settings in the result file."""
     online = args.bench_command == "serve"
     how = {"backend": "offline", "response_format": "float32"} | vars(args)
-    how |= {"model_id": model, "tokenizer_id": None, "duration_s": args.duration, "warmup_s": args.warmup_seconds}
+    how |= {
+        "model_id": model,
+        "tokenizer_id": None,
+        "duration_s": args.duration,
+        "warmup_s": args.warmup_seconds,
+    }
     own = () if online else OF_ENGINE
     return {name: how[name] for name in (*DESCRIBED, *own)} | _pairs("--metadata", args.metadata)

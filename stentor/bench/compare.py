@@ -9,7 +9,15 @@ from typing import Any
 from stentor.bench.report.output import DESCRIBED, OF_ENGINE, SCHEMA
 from stentor.bench.report.table import markdown
 
-_SETTINGS = (*DESCRIBED, *OF_ENGINE, "num_prompts", "request_rate", "max_concurrency", "ramp_up_strategy", "seed")
+_SETTINGS = (
+    *DESCRIBED,
+    *OF_ENGINE,
+    "num_prompts",
+    "request_rate",
+    "max_concurrency",
+    "ramp_up_strategy",
+    "seed",
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,9 @@ def load(path: Path) -> list[dict[str, Any]]:
         values = _values_in(text.strip())
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
-    runs = [run for value in values if isinstance(value, dict) for run in value.get("runs", [value])]
+    runs = [
+        run for value in values if isinstance(value, dict) for run in value.get("runs", [value])
+    ]
     if not runs or any(run.get("schema") != SCHEMA for run in runs):
         raise ValueError(f'{path} is not a result of `stentor bench` (no "schema": "{SCHEMA}")')
     return runs
@@ -74,7 +84,9 @@ def load(path: Path) -> list[dict[str, Any]]:
 def _values_in(text: str) -> list[Any]:
     """JSON values that follow each other, however they are broken into lines: a run may be appended to one in lines of
     its own, and a text in it may hold a line separator."""
-    values, at, decoder = [], 0, json.JSONDecoder()
+    values = []
+    at = 0
+    decoder = json.JSONDecoder()
     while at < len(text):
         value, at = decoder.raw_decode(text, at)
         values.append(value)
@@ -88,28 +100,42 @@ def compare(first: Path, second: Path, threshold: float) -> Comparison:
 
     Repeats of a level are averaged. A change is marked only if it exceeds both the threshold and their spread.
     """
-    a, b = _by_level(load(first)), _by_level(load(second))
+    a = _by_level(load(first))
+    b = _by_level(load(second))
     shared = [level for level in a if level in b]
     if not shared:
-        raise ValueError(f"{first} ({', '.join(a)}) and {second} ({', '.join(b)}) have no load level in common")
+        raise ValueError(
+            f"{first} ({', '.join(a)}) and {second} ({', '.join(b)}) have no load level in common"
+        )
     parts = [f"A: {first}", f"B: {second}"]
     regressions: list[str] = []
     for level in shared:
-        old, new = a[level][0], b[level][0]
+        old = a[level][0]
+        new = b[level][0]
         named = [name for name in _SETTINGS if old.get(name) != new.get(name)]
-        differing = [f"! {name} differs: {old.get(name)!r} against {new.get(name)!r}" for name in named]
+        differing = [
+            f"! {name} differs: {old.get(name)!r} against {new.get(name)!r}" for name in named
+        ]
         parts += ["", f"## {level}", *differing, ""]
         head, body, worse = _table(a[level], b[level], threshold)
         regressions += [f"{level}: {key}" for key in worse]
-        parts += [markdown(head, body), "", f"Real-time maintained: A {_kept(a[level])}, B {_kept(b[level])}"]
+        parts += [
+            markdown(head, body),
+            "",
+            f"Real-time maintained: A {_kept(a[level])}, B {_kept(b[level])}",
+        ]
     return Comparison("\n".join(parts), tuple(regressions))
 
 
 def _by_level(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     levels: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
-        rate, limit = run.get("request_rate"), run.get("max_concurrency")
-        parts = [] if rate in (None, "inf") else [f"{rate:g} req/s"]
+        rate = run.get("request_rate")
+        limit = run.get("max_concurrency")
+        if rate in (None, "inf"):
+            parts = []
+        else:
+            parts = [f"{rate:g} req/s"]
         if run.get("ramp_up_strategy"):
             parts.append(f"{run['ramp_up_start_rps']:g} to {run['ramp_up_end_rps']:g} req/s")
         parts += [f"concurrency {limit}"] if limit is not None else []
@@ -121,17 +147,30 @@ def _by_level(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 def _table(
     a: list[dict[str, Any]], b: list[dict[str, Any]], threshold: float
 ) -> tuple[list[str], list[list[str]], list[str]]:
-    body, worse = [], []
+    body = []
+    worse = []
     for row in _ROWS:
-        left, right = _values(a, row.key), _values(b, row.key)
+        left = _values(a, row.key)
+        right = _values(b, row.key)
         if not left or not right:
             continue
-        old, new = fmean(left), fmean(right)
-        change = (new - old) / abs(old) if old else (0.0 if new == old else float("inf"))
+        old = fmean(left)
+        new = fmean(right)
+        if old:
+            change = (new - old) / abs(old)
+        elif new == old:
+            change = 0.0
+        else:
+            change = float("inf")
         mark = _mark(row, left, right, change, threshold)
         if mark == "worse":
             worse.append(row.key)
-        shown = "=" if new == old else "new" if change == float("inf") else f"{100 * change:+.1f} %"
+        if new == old:
+            shown = "="
+        elif change == float("inf"):
+            shown = "new"
+        else:
+            shown = f"{100 * change:+.1f} %"
         body.append([row.key, f"{old:.{row.digits}f}", f"{new:.{row.digits}f}", shown, mark])
     return ["", "A", "B", "change", ""], body, worse
 
@@ -145,8 +184,12 @@ def _mark(row: _Row, left: list[float], right: list[float], change: float, thres
         return ""
     if len(left) > 1 and len(right) > 1 and min(left) <= max(right) and min(right) <= max(left):
         return "within spread"
-    return "better" if (change < 0) == (row.better == "lower") else "worse"
+    if (change < 0) == (row.better == "lower"):
+        return "better"
+    return "worse"
 
 
 def _kept(runs: list[dict[str, Any]]) -> str:
-    return "YES" if all(run.get("real_time_maintained") for run in runs) else "NO"
+    if all(run.get("real_time_maintained") for run in runs):
+        return "YES"
+    return "NO"

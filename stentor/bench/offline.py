@@ -36,7 +36,12 @@ class InProcess:
     """Sends prompts to an engine, each in a thread of its own. Audio goes to `spool`."""
 
     def __init__(
-        self, engine: "TTS", options: CallOptions, spool: Spool, threads: int, clock: Clock = time.perf_counter
+        self,
+        engine: "TTS",
+        options: CallOptions,
+        spool: Spool,
+        threads: int,
+        clock: Clock = time.perf_counter,
     ) -> None:
         self.clock = clock
         self._engine = engine
@@ -49,7 +54,9 @@ class InProcess:
 
     async def send(self, prompt: TextItem) -> Reply:
         """Speak one prompt. An exception of the engine is a failure in the reply."""
-        reply, chunks = await asyncio.get_running_loop().run_in_executor(self._pool, self._speak, prompt)
+        reply, chunks = await asyncio.get_running_loop().run_in_executor(
+            self._pool, self._speak, prompt
+        )
         reply.body = self._spool.put(chunks)
         return reply
 
@@ -90,7 +97,13 @@ class InProcess:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def offline(engine: "TTS", options: CallOptions, job: BenchJob, threads: int, clock: Clock = time.perf_counter) -> int:
+def offline(
+    engine: "TTS",
+    options: CallOptions,
+    job: BenchJob,
+    threads: int,
+    clock: Clock = time.perf_counter,
+) -> int:
     """Run a job on an engine. Returns the exit code."""
     spool = Spool()
     sender = InProcess(engine, options, spool, threads, clock)

@@ -16,7 +16,12 @@ from stentor.bench.load.record import Spool
 from stentor.bench.metrics.decode import decode
 from stentor.bench.report import facts
 
-MAY_PASS = ("connect", "disconnected", "timeout", "http_429")  # failures of a server that is not ready yet
+MAY_PASS = (
+    "connect",
+    "disconnected",
+    "timeout",
+    "http_429",
+)  # failures of a server that is not ready yet
 
 
 def serve(target: ServerTarget, make_job: Callable[[str], BenchJob], ready_timeout_s: float) -> int:
@@ -28,7 +33,9 @@ def serve(target: ServerTarget, make_job: Callable[[str], BenchJob], ready_timeo
     return asyncio.run(_serve(target, make_job, ready_timeout_s))
 
 
-async def _serve(target: ServerTarget, make_job: Callable[[str], BenchJob], ready_timeout_s: float) -> int:
+async def _serve(
+    target: ServerTarget, make_job: Callable[[str], BenchJob], ready_timeout_s: float
+) -> int:
     spool = Spool()
     try:
         model = await _model(target)
@@ -54,7 +61,9 @@ async def _model(target: ServerTarget) -> str | None:
     try:
         async with (
             aiohttp.ClientSession(headers=dict(target.headers or {})) as http,
-            http.get(url, timeout=aiohttp.ClientTimeout(total=10), ssl=not target.insecure) as response,
+            http.get(
+                url, timeout=aiohttp.ClientTimeout(total=10), ssl=not target.insecure
+            ) as response,
         ):
             listed = await response.json()
         return str(listed["data"][0]["id"])
@@ -68,19 +77,32 @@ async def _wait_until_ready(client: Client, job: BenchJob, spool: Spool, timeout
         return
     probe = select(job.texts, 1, 0)
     client.prepare(probe)
-    deadline, told = time.monotonic() + timeout_s, False
+    deadline = time.monotonic() + timeout_s
+    told = False
     while True:
         reply = await client.send(probe[0])
-        failure = decode(reply, spool.get(reply.body), job.settings.framing, job.settings.assumed_rate).failure
+        failure = decode(
+            reply, spool.get(reply.body), job.settings.framing, job.settings.assumed_rate
+        ).failure
         if failure is None:
             return
         refused = failure.kind.startswith("http_")
-        why = f"{reply.status} {failure.message}" if refused else failure.message
+        if refused:
+            why = f"{reply.status} {failure.message}"
+        else:
+            why = failure.message
         if failure.kind not in MAY_PASS and not failure.kind.startswith("http_5"):
-            what = "refuses the request" if refused else "answers the request without valid audio"
+            if refused:
+                what = "refuses the request"
+            else:
+                what = "answers the request without valid audio"
             raise ValueError(f"{client.target.url} {what}: {why}")
         if not told:
-            print(f"waiting up to {timeout_s:g} s for {client.target.url}: {why}", file=sys.stderr, flush=True)
+            print(
+                f"waiting up to {timeout_s:g} s for {client.target.url}: {why}",
+                file=sys.stderr,
+                flush=True,
+            )
             told = True
         if time.monotonic() > deadline:
             raise ValueError(f"{client.target.url} is not ready after {timeout_s:g} s: {why}")

@@ -69,9 +69,15 @@ class BenchRun:
 
 def make_plan(level: Level, settings: Settings, texts: Sequence[TextItem]) -> LoadPlan:
     """The prompts and send times of a level, which are the same for the same seeds."""
-    total = settings.warmup_s + settings.duration_s if settings.duration_s else None
+    if settings.duration_s:
+        total = settings.warmup_s + settings.duration_s
+    else:
+        total = None
     offsets = _offsets(level, settings, total)
-    count = settings.num_prompts if offsets is None else len(offsets)
+    if offsets is None:
+        count = settings.num_prompts
+    else:
+        count = len(offsets)
     return LoadPlan(
         prompts=prompts.select(texts, count, settings.text_seed),
         offsets=offsets,
@@ -85,24 +91,34 @@ def _offsets(level: Level, settings: Settings, total: float | None) -> Floats | 
     if level.ramp:
         return generator.ramped(settings.num_prompts, level.ramp, settings.burstiness, level.seed)
     if np.isinf(level.rate):
-        return None if level.max_concurrency else np.zeros(settings.num_prompts)
+        if level.max_concurrency:
+            return None
+        return np.zeros(settings.num_prompts)
     if total:
         return generator.fixed_duration(total, level.rate, settings.burstiness, level.seed)
     return generator.fixed_count(settings.num_prompts, level.rate, settings.burstiness, level.seed)
 
 
-async def run_level(sender: Sender, plan: LoadPlan, level: Level, settings: Settings, spool: Spool) -> BenchRun:
+async def run_level(
+    sender: Sender, plan: LoadPlan, level: Level, settings: Settings, spool: Spool
+) -> BenchRun:
     """Warm up, run the load, then measure. The spool keeps the run's audio until its next `clear`."""
     for prompt in islice(cycle(plan.prompts), settings.num_warmups):
         await sender.send(prompt)
     spool.clear()
-    total = None if plan.offsets is None and plan.duration else len(plan.prompts)
+    if plan.offsets is None and plan.duration:
+        total = None
+    else:
+        total = len(plan.prompts)
     shown = settings.progress and sys.stderr.isatty()
     words = "{n_fmt} of {total_fmt} requests done, {rate_fmt} "
-    with tqdm(total=total, unit=" req", disable=not shown, leave=False, mininterval=0.25, bar_format=words) as progress:
+    with tqdm(
+        total=total, unit=" req", disable=not shown, leave=False, mininterval=0.25, bar_format=words
+    ) as progress:
         trace = await generator.run(plan, sender, progress.update)
     results: list[RequestResult] = []
-    folder, unsaved = settings.save_audio, None
+    folder = settings.save_audio
+    unsaved = None
     # Not by the prompt's index: a closed loop with a duration repeats prompts.
     for number, exchange in enumerate(trace.exchanges):
         audio = decode_reply(exchange, spool, settings)
@@ -113,7 +129,9 @@ async def run_level(sender: Sender, plan: LoadPlan, level: Level, settings: Sett
             unsaved = _save(folder / f"{number:05d}.wav", audio)
     window = _window(trace, settings)
     for result in results:
-        result.in_window = settings.duration_s is None or window.start <= result.planned < window.end
+        result.in_window = (
+            settings.duration_s is None or window.start <= result.planned < window.end
+        )
     summary = summarise(
         results,
         window,
@@ -123,7 +141,9 @@ async def run_level(sender: Sender, plan: LoadPlan, level: Level, settings: Sett
         trace.cpu_s / (trace.ended - trace.started),
     )
     if settings.determinism_check:
-        summary.extra["determinism"] = await _check_determinism(sender, trace, results, settings, spool)
+        summary.extra["determinism"] = await _check_determinism(
+            sender, trace, results, settings, spool
+        )
     return BenchRun(level, trace, results, summary, unsaved)
 
 
@@ -131,7 +151,9 @@ def decode_reply(exchange: Exchange, spool: Spool, settings: Settings) -> Decode
     """The decoded reply of an exchange, None if it was never sent."""
     if exchange.reply is None:
         return None
-    return decode(exchange.reply, spool.get(exchange.reply.body), settings.framing, settings.assumed_rate)
+    return decode(
+        exchange.reply, spool.get(exchange.reply.body), settings.framing, settings.assumed_rate
+    )
 
 
 def _save(path: Path, audio: DecodedAudio) -> str | None:
@@ -159,12 +181,20 @@ async def _check_determinism(
     batch is far below 1e-3 of full scale, another random draw is above. Answers of another length have none.
     Requests that fail alone are counted apart.
     """
-    done = [(exchange, result) for exchange, result in zip(trace.exchanges, results, strict=True) if result.completed]
+    done = [
+        (exchange, result)
+        for exchange, result in zip(trace.exchanges, results, strict=True)
+        if result.completed
+    ]
     checked = done[: settings.determinism_check]
-    failed, differing, lengths, largest = 0, [], 0, 0.0
+    failed = 0
+    differing = []
+    lengths = 0
+    largest = 0.0
     for exchange, result in checked:
         again = Exchange(exchange.prompt, 0.0, 0.0, await sender.send(exchange.prompt))
-        alone, before = decode_reply(again, spool, settings), decode_reply(exchange, spool, settings)
+        alone = decode_reply(again, spool, settings)
+        before = decode_reply(exchange, spool, settings)
         if alone is None or before is None or alone.failure is not None:
             failed += 1
             continue

@@ -23,9 +23,15 @@ POLL_SECONDS = 1e-4  # how often audio is looked for while a step runs
 class AudioDelivery:
     """Owns the codec calls in flight. Used from the engine's thread only. `spec`: of the model."""
 
-    def __init__(self, scheduler: Scheduler, requests: OpenRequests, notifier: LoopNotifier, spec: ModelSpec) -> None:
-        self.scheduler, self.requests, self.notifier = scheduler, requests, notifier
-        self.hop, self.skip, self.late = spec.hop, spec.codec_skip, spec.codec_timing.late
+    def __init__(
+        self, scheduler: Scheduler, requests: OpenRequests, notifier: LoopNotifier, spec: ModelSpec
+    ) -> None:
+        self.scheduler = scheduler
+        self.requests = requests
+        self.notifier = notifier
+        self.hop = spec.hop
+        self.skip = spec.codec_skip
+        self.late = spec.codec_timing.late
         self._in_flight: deque[InFlightAudio] = deque()
 
     def add(self, calls: Iterable[InFlightAudio]) -> None:
@@ -58,7 +64,8 @@ class AudioDelivery:
             audio = self.scheduler.audio.on_audio(job, now)
             self.requests.stats.frames += len(audio)
             first = call.first_frame(job)
-            at, end = audio.start - first, audio.stop - first
+            at = audio.start - first
+            end = audio.stop - first
             # With late samples a row begins that much before its first frame.
             begin = at * self.hop + (0 if audio.start else self.late)
             own = samples[row, begin : end * self.hop + (self.late if job.last else 0)]
@@ -69,7 +76,9 @@ class AudioDelivery:
         """Give a request its chunk, without the silence that it wants trimmed. The chunk is copied: a view would keep
         the pinned buffer of the whole codec call for as long as the caller keeps the chunk."""
         if not np.isfinite(chunk.samples).all() and not request.closed:
-            self.requests.cancel(request, EngineError("the codec produced samples that are not finite"))
+            self.requests.cancel(
+                request, EngineError("the codec produced samples that are not finite")
+            )
         trim = request.silent_frames(chunk.samples, self.hop)
         count = len(chunk.frames)
         start = max(trim * self.hop, self.skip if request.frames == 0 else 0)
@@ -77,9 +86,15 @@ class AudioDelivery:
         if request.closed:
             return
         continues = request.prompt.continuation is not None
-        finish = request.finish if job.last and not continues else None
+        if job.last and not continues:
+            finish = request.finish
+        else:
+            finish = None
         try:
-            kept = [chunk.frames.copy()] if continues else []
+            if continues:
+                kept = [chunk.frames.copy()]
+            else:
+                kept = []
             rest = chunk.samples[start:].copy(), chunk.frames[trim:].copy()
             part = Chunk(*rest, finish, chunk.attended[trim:].copy())
         except MemoryError:
@@ -94,7 +109,8 @@ class AudioDelivery:
 
     def note_unread(self, request: Request) -> None:
         """Have a request stop, or go on, by how much of its audio its reader has left."""
-        seq, outbox = request.seq, request.outbox
+        seq = request.seq
+        outbox = request.outbox
         self.scheduler.note_unread(seq, outbox.unread)
         outbox.held = seq.unread
         if seq.unread:  # what was taken before `held` was set told nobody

@@ -29,7 +29,16 @@ from stentor.engine.scheduling.pages import PageAllocator
 from stentor.engine.scheduling.scheduler import Scheduler
 from stentor.engine.scheduling.sequence import BROKEN, Place
 from stentor.engine.sequence_maker import SequenceMaker
-from stentor.engine.stream import AppendText, AudioStream, Cancel, EventSink, LoopNotifier, Outbox, RequestHandle, Taken
+from stentor.engine.stream import (
+    AppendText,
+    AudioStream,
+    Cancel,
+    EventSink,
+    LoopNotifier,
+    Outbox,
+    RequestHandle,
+    Taken,
+)
 from stentor.engine.voice import CodecPrimer, Preparation, VoiceEncoder
 from stentor.errors import EngineError, InvalidRequest
 from stentor.health import Health, Stats
@@ -39,7 +48,9 @@ from stentor.models.info import SpeechRequest
 
 log = logging.getLogger("stentor.engine")
 
-STALL_SECONDS = 0.005  # how long to wait when every running request has `max_ahead` seconds buffered
+STALL_SECONDS = (
+    0.005  # how long to wait when every running request has `max_ahead` seconds buffered
+)
 CHECK_SECONDS = 0.0003  # and for audio of the codec, which sends no message
 
 
@@ -47,27 +58,45 @@ class Engine:
     """Serves one model on one device. Thread-safe. `close` ends what is running."""
 
     def __init__(self, model: SpeechModel, device: Device, config: EngineConfig) -> None:
-        self.model, self.device, self.config = model, device, config
+        self.model = model
+        self.device = device
+        self.config = config
         if config.deterministic:
             check_deterministic(model, device)
         taken = device.allocated_bytes()
-        weights = f"weights ({size(taken)}), " if taken else ""
+        if taken:
+            weights = f"weights ({size(taken)}), "
+        else:
+            weights = ""
         self.sizes = plan_memory(model, config, device)
         log.info("memory on %s: %s%s", device.describe(), weights, self.sizes.describe())
-        self.overlap_steps = int(device.cuda) if config.overlap_steps is None else config.overlap_steps
+        if config.overlap_steps is None:
+            self.overlap_steps = int(device.cuda)
+        else:
+            self.overlap_steps = config.overlap_steps
         self.runner = ModelRunner(model, self.sizes, config, device)
-        self.codec = CodecRunner(model, self.sizes, config, device, self.runner.slots, self.runner.stream)
+        self.codec = CodecRunner(
+            model, self.sizes, config, device, self.runner.slots, self.runner.stream
+        )
         self.primer = CodecPrimer(model, config, device)
         self.encoder = VoiceEncoder(
-            model, device, config.encoded_references, self.sizes.encoder_columns, config.require_graphs
+            model,
+            device,
+            config.encoded_references,
+            self.sizes.encoder_columns,
+            config.require_graphs,
         )
         pages = PageAllocator(self.sizes.pages, self.sizes.page_size)
         frames = PageAllocator(self.sizes.frame_pages, 1)
         parked = self.sizes.parked(config.policy.parked_mb)
         policy = _policy(config, device, self.sizes.prefill_tokens)
-        self.scheduler = Scheduler(self.sizes.slots, pages, policy, parked, self.codec.timing, frames)
+        self.scheduler = Scheduler(
+            self.sizes.slots, pages, policy, parked, self.codec.timing, frames
+        )
         self.stats = Stats()
-        self.sequences = SequenceMaker(model.spec, self.sizes, config.policy, self.runner.covering_evals)
+        self.sequences = SequenceMaker(
+            model.spec, self.sizes, config.policy, self.runner.covering_evals
+        )
         self._requests = OpenRequests(model.spec.frame, self.scheduler, self.sequences, self.stats)
         self._notifier = LoopNotifier()
         self._launcher = Launcher(self.runner, self.codec, self.scheduler, self._requests)
@@ -76,14 +105,20 @@ class Engine:
         self._in_flight: deque[InFlightStep] = deque()
         self._error: BaseException | None = None
         self._last_done = 0.0  # when a step was last seen to have run
-        self._working_since: float | None = None  # when the present iteration began. None: it waits for messages
-        self._patience = 0.0  # seconds to wait for a message, as the last iteration found nothing to do
+        self._working_since: float | None = (
+            None  # when the present iteration began. None: it waits for messages
+        )
+        self._patience = (
+            0.0  # seconds to wait for a message, as the last iteration found nothing to do
+        )
         self._started = threading.Event()
         self._start()
 
     def _start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="stentor-engine", daemon=True)
-        atexit.register(self._stop)  # a thread that is inside torch when the interpreter ends aborts the process
+        atexit.register(
+            self._stop
+        )  # a thread that is inside torch when the interpreter ends aborts the process
         self._thread.start()
         self._started.wait()
         if self._error is not None:
@@ -96,7 +131,9 @@ class Engine:
         self.inbox.check_process()
         return Preparation(self.model, self.encoder, self.primer, request)
 
-    def submit(self, prompt: Prompt, seed: int, streaming: bool, place: Place = Place.NEW) -> AudioStream:
+    def submit(
+        self, prompt: Prompt, seed: int, streaming: bool, place: Place = Place.NEW
+    ) -> AudioStream:
         """Queue a request. InvalidRequest if it can never fit, Overloaded if it is new and the queue is full."""
         outbox = Outbox(self.inbox.put, self._notifier)
         self.queue(prompt, seed, streaming, place, outbox)
@@ -135,7 +172,8 @@ class Engine:
         s = self.scheduler
         return Health(
             alive=self.inbox.refusal is None,
-            ready=self.inbox.refusal is None and self._requests.failed_in_a_row < self.config.policy.unready_after,
+            ready=self.inbox.refusal is None
+            and self._requests.failed_in_a_row < self.config.policy.unready_after,
             error=None if self._error is None else str(self._error),
             queued=self._requests.waiting,
             running=len(s.live),
@@ -154,7 +192,12 @@ class Engine:
 
     @property
     def graph_runners(self) -> tuple[CudaGraphRunner, ...]:
-        return *self.runner.graph_runners, *self.codec.graph_runners, self.primer.graphs, self.encoder.graphs
+        return (
+            *self.runner.graph_runners,
+            *self.codec.graph_runners,
+            self.primer.graphs,
+            self.encoder.graphs,
+        )
 
     @property
     def eager_calls(self) -> int:
@@ -206,14 +249,18 @@ class Engine:
         if self.config.threads is not None:
             return self.config.threads
         allowed = cpus()  # by a container too, which OpenMP does not ask
-        quota = allowed if allowed < torch.get_num_threads() else None
+        if allowed < torch.get_num_threads():
+            quota = allowed
+        else:
+            quota = None
         limits = (self.model.spec.threads, self.config.max_threads, quota)
         return min((most for most in limits if most is not None), default=None)
 
     def _warm_up(self) -> None:
         """Capture graphs for all that is launched, and run what the first voice would otherwise run cold."""
         self.device.synchronize()  # weights and buffers were made on another stream
-        started, held = time.monotonic(), self.device.allocated_bytes()
+        started = time.monotonic()
+        held = self.device.allocated_bytes()
         with torch.inference_mode(), kernels.batch_invariant(self.config.deterministic):
             self.runner.capture()
             self.codec.capture()
@@ -237,7 +284,12 @@ class Engine:
             if (marks := self._requests.of(seq).marks) is not None:
                 marks.admitted = marks.admitted or now
         stalled = plan.empty and not self._in_flight
-        self._patience = 0.0 if not stalled else STALL_SECONDS if self._delivery.empty else CHECK_SECONDS
+        if not stalled:
+            self._patience = 0.0
+        elif self._delivery.empty:
+            self._patience = STALL_SECONDS
+        else:
+            self._patience = CHECK_SECONDS
         # Audio goes before the next frames: on a CPU, which waits for every launch, it arrives that much earlier.
         self._delivery.add(self._launcher.audio(plan.audio))
         self._delivery.ready()
@@ -293,7 +345,8 @@ class Engine:
 
     def _append(self, request: Request, text: AppendText) -> None:
         """Append live text to the row, if the request has one, and to the prompt, which becomes a row on admission."""
-        seq, columns = request.seq, request.prompt.columns
+        seq = request.seq
+        columns = request.prompt.columns
         held = columns[text.column]
         columns[text.column] = np.concatenate((held, text.values))
         if seq.has_row and len(text.values):
@@ -307,7 +360,8 @@ class Engine:
             self.scheduler.prefills.took(now - max(step.launched_at, self._last_done))
             for marks in [self._requests.of(s).marks for s in step.sequences if generated[s.slot]]:
                 if marks is not None and not marks.first_frame:
-                    marks.prefilled, marks.first_frame = step.prefilled_at, now
+                    marks.prefilled = step.prefilled_at
+                    marks.first_frame = now
         self._last_done = now
         observe = self.scheduler.observe
         for seq in step.sequences:
@@ -321,7 +375,9 @@ class Engine:
         """The thread ends: every open request fails, also those in the inbox. No command runs and no device is used."""
         self.inbox.close(str(self._error))
         error = EngineError(f"the engine has stopped: {self._error or 'closed'}")
-        self._requests.abandon(error, [m.request for m in self.inbox.rest() if isinstance(m, Submit)])
+        self._requests.abandon(
+            error, [m.request for m in self.inbox.rest() if isinstance(m, Submit)]
+        )
         self._notifier.flush()
 
 
@@ -330,7 +386,9 @@ def _policy(config: EngineConfig, device: Device, captured_tokens: int) -> Polic
     policy = config.policy
     if device.cuda:
         return replace(policy, max_prefill_tokens=min(policy.max_prefill_tokens, captured_tokens))
-    return replace(policy, ramp=GENTLE_RAMP) if policy.ramp is None else policy
+    if policy.ramp is None:
+        return replace(policy, ramp=GENTLE_RAMP)
+    return policy
 
 
 def check_deterministic(model: SpeechModel, device: Device) -> None:
@@ -344,6 +402,12 @@ def check_deterministic(model: SpeechModel, device: Device) -> None:
         )
     if not spec.batch_invariant:
         raise InvalidRequest("deterministic", f"is not available for {spec.family}")
-    wide = [c.dtype for c in model.codec.columns.values() if c.dtype.is_floating_point and c.dtype.itemsize > 2]
+    wide = [
+        c.dtype
+        for c in model.codec.columns.values()
+        if c.dtype.is_floating_point and c.dtype.itemsize > 2
+    ]
     if wide and spec.codec_timing.batch_invariant:
-        raise InvalidRequest("deterministic", f"needs a codec in 16 bits, got {str(wide[0]).removeprefix('torch.')}")
+        raise InvalidRequest(
+            "deterministic", f"needs a codec in 16 bits, got {str(wide[0]).removeprefix('torch.')}"
+        )

@@ -24,7 +24,8 @@ from stentor.layers.windows import COLUMNS
 from stentor.models.base import ModelSpec, SpeechModel
 from stentor.models.info import ATTENDED_WIDTH
 
-MIB, GIB = 1 << 20, 1 << 30
+MIB = 1 << 20
+GIB = 1 << 30
 
 CONTEXT = GIB // 2
 """Bytes that CUDA takes for a process beside what torch asks for: context, modules, local memory of kernels. Without
@@ -65,7 +66,10 @@ class Needs:
 
     def codec_frames(self, level: int, slots: int) -> int:
         """Frames of a codec call, where a causal codec without a grid would take `level` of them."""
-        cells = CODEC_CELLS * self.grid * level // CODEC_FRAMES if self.grid > 1 else 0
+        if self.grid > 1:
+            cells = CODEC_CELLS * self.grid * level // CODEC_FRAMES
+        else:
+            cells = 0
         return min(max(level, cells, self.chunk), slots * self.chunk)
 
     def buffers(self, slots: int, pages: int) -> int:
@@ -92,7 +96,8 @@ def divide(needs: Needs, slots: int, usable: int, total: int) -> Shares | None:
     """
     enough = _enough(needs, slots)
     for level in LEVELS:
-        tokens, last = level[0], level == LEVELS[-1]
+        tokens = level[0]
+        last = level == LEVELS[-1]
         frames = needs.codec_frames(level[1], slots)
         graphs = WORKSPACE + GRAPHS * tokens // LEVELS[0][0]
         codec = (frames + needs.priming) * needs.codec_frame
@@ -127,7 +132,9 @@ def _enough(needs: Needs, slots: int) -> int:
 def fit(needs: Needs, slots: Sequence[int], usable: int, total: int) -> Shares | None:
     """Return what fits with the first of these numbers of slots that has enough pages, else the first that fits."""
     found = [f for f in (divide(needs, n, usable, total) for n in slots) if f is not None]
-    return next((f for f in found if f.pages >= _enough(needs, f.slots)), found[0] if found else None)
+    return next(
+        (f for f in found if f.pages >= _enough(needs, f.slots)), found[0] if found else None
+    )
 
 
 def fewer(slots: int) -> list[int]:
@@ -143,7 +150,9 @@ def advice(needs: Needs, slots: int, usable: int, total: int, context: int = 0) 
     while divide(needs, slots, usable + more - total, more) is None:
         more += max(1, more // 50)
     larger = f"{(more + context) / GIB:.2f} GiB hold {slots} slots"
-    return larger if most is None else f"{most.slots} slots fit, or {larger}"
+    if most is None:
+        return larger
+    return f"{most.slots} slots fit, or {larger}"
 
 
 @dataclass(frozen=True)
@@ -158,9 +167,13 @@ class BufferSizes(Shares):
     page_bytes: int
     encoder_bytes: int  # left free for encoding references
     encoder_columns: int  # of the largest window in which a reference is encoded
-    codec_window: float = 0.0  # seconds of a stream, with its prefix, that the codec keeps pages of. 0: it has none
+    codec_window: float = (
+        0.0  # seconds of a stream, with its prefix, that the codec keeps pages of. 0: it has none
+    )
     codec_page_bytes: int = 0  # of those pages, in all slots and for priming
-    frame_pages: int = 0  # of page sets by frame, one frame each. Their bytes are those of the KV pages
+    frame_pages: int = (
+        0  # of page sets by frame, one frame each. Their bytes are those of the KV pages
+    )
     adapter_bytes: int = 0  # of all slots for LoRA adapters, taken at load
 
     def parked(self, mb: float) -> int:
@@ -169,12 +182,19 @@ class BufferSizes(Shares):
 
     def describe(self) -> str:
         """Describe what memory is for, in one line. Parts that take none, as on a CPU, are left out."""
-        slots = "1 slot" if self.slots == 1 else f"{self.slots} slots"
+        if self.slots == 1:
+            slots = "1 slot"
+        else:
+            slots = f"{self.slots} slots"
         window = f"the codec's pages, for the last {self.codec_window:.1f} s of each stream and its voice"
-        frames = f" and {self.frame_pages} of a frame" if self.frame_pages else ""
+        if self.frame_pages:
+            frames = f" and {self.frame_pages} of a frame"
+        else:
+            frames = ""
         parts = {
             slots: (self.slots + 1) * self.slot_bytes,
-            f"{self.pages} KV pages of {self.page_size} tokens{frames}": self.pages * self.page_bytes,
+            f"{self.pages} KV pages of {self.page_size} tokens{frames}": self.pages
+            * self.page_bytes,
             f"graphs, prefills of up to {self.prefill_tokens} tokens": self.graph_bytes,
             f"codec calls of up to {self.codec_frames} frames": self.codec_bytes,
             "encoding of references": self.encoder_bytes,
@@ -187,12 +207,16 @@ class BufferSizes(Shares):
 
 def size(count: int) -> str:
     """Bytes in words: MiB, or GiB from one on."""
-    return f"{count / GIB:.2f} GiB" if count >= GIB else f"{max(1, round(count / MIB))} MiB"
+    if count >= GIB:
+        return f"{count / GIB:.2f} GiB"
+    return f"{max(1, round(count / MIB))} MiB"
 
 
-SLOTS, CPU_SLOTS = 64, 8
+SLOTS = 64
+CPU_SLOTS = 8
 """Where nobody asked for a number. On a GPU fewer, if so many do not fit."""
-CPU_PAGES, CPU_PAGES_SHARE = GIB, 0.25
+CPU_PAGES = GIB
+CPU_PAGES_SHARE = 0.25
 """Bytes of key-value pages on a CPU where nobody asked for a number, and at most this share of the memory that the
 process may take."""
 CODEC_COPIES = 3
@@ -210,7 +234,9 @@ ENCODER_COLUMNS = (COLUMNS[0], eager.columns)
 
 
 def _bytes(columns: Mapping[str, Column]) -> int:
-    return sum(math.prod(c.shape) * torch.empty(0, dtype=c.dtype).element_size() for c in columns.values())
+    return sum(
+        math.prod(c.shape) * torch.empty(0, dtype=c.dtype).element_size() for c in columns.values()
+    )
 
 
 def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> BufferSizes:
@@ -220,7 +246,9 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
     """
     spec, timing = model.spec, model.spec.codec_timing
     usable, total = _usable(config, device)
-    encoder_bytes, encoder_columns = _encoder(model, device, usable, budget=config.max_memory_gb is not None)
+    encoder_bytes, encoder_columns = _encoder(
+        model, device, usable, budget=config.max_memory_gb is not None
+    )
     max_frames = min(config.max_frames, spec.max_model_len)
     needs = _needs(model, config, device, max_frames, encoder_bytes)
     shares = _shares(model, needs, config, usable, total)
@@ -244,27 +272,49 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
 
 def frame_bytes(spec: ModelSpec) -> int:
     """Bytes of one frame in all page sets by frame."""
-    sets = {n: Column((kv.layers, 2, kv.rows, kv.heads, kv.dim), kv.dtype) for n, kv in spec.frame_kv.items()}
+    sets = {
+        n: Column((kv.layers, 2, kv.rows, kv.heads, kv.dim), kv.dtype)
+        for n, kv in spec.frame_kv.items()
+    }
     return _bytes(sets)
 
 
 def _frames_per_page(spec: ModelSpec, config: EngineConfig) -> int:
     """Pages of one frame beside each page of positions."""
-    return math.ceil(config.page_size / POSITIONS_PER_FRAME) if spec.frame_kv else 0
+    if spec.frame_kv:
+        return math.ceil(config.page_size / POSITIONS_PER_FRAME)
+    return 0
 
 
-def _needs(model: SpeechModel, config: EngineConfig, device: Device, max_frames: int, encoder_bytes: int) -> Needs:
+def _needs(
+    model: SpeechModel, config: EngineConfig, device: Device, max_frames: int, encoder_bytes: int
+) -> Needs:
     """Measure the memory of each part. max_frames: frames that a slot holds. encoder_bytes: of encoding references."""
     spec, kv = model.spec, model.spec.kv
     frames = Column((max_frames, *spec.frame.shape), spec.frame.dtype)
     hidden = {f"hidden {i}": column for i, column in enumerate(spec.hidden)}
-    heard = {"heard_at": Column((max_frames,), torch.int64)} if spec.hides_frames else {}
+    if spec.hides_frames:
+        heard = {"heard_at": Column((max_frames,), torch.int64)}
+    else:
+        heard = {}
     attended = Column((max_frames, ATTENDED_WIDTH if spec.alignment else 0))
     timing = spec.codec_timing
-    codec_page = _bytes(model.codec.pages) if timing.window else 0
+    if timing.window:
+        codec_page = _bytes(model.codec.pages)
+    else:
+        codec_page = 0
     chunk, _ = chunk_sizes(config.policy, timing)
     return Needs(
-        slot=_bytes({**engine_columns(spec), **spec.columns, **hidden, **heard, "attended": attended, "frames": frames})
+        slot=_bytes(
+            {
+                **engine_columns(spec),
+                **spec.columns,
+                **hidden,
+                **heard,
+                "attended": attended,
+                "frames": frames,
+            }
+        )
         + _bytes(model.codec.columns)
         + timing.window * codec_page,
         primer=timing.num_chunks(spec.codec_prefix) * codec_page,
@@ -280,16 +330,28 @@ def _needs(model: SpeechModel, config: EngineConfig, device: Device, max_frames:
     )
 
 
-def _shares(model: SpeechModel, needs: Needs, config: EngineConfig, usable: int | None, total: int) -> Shares:
+def _shares(
+    model: SpeechModel, needs: Needs, config: EngineConfig, usable: int | None, total: int
+) -> Shares:
     """How the memory beside the weights is divided. `usable` None: it is a CPU's, of which nothing is planned."""
     if usable is None or config.memory_gb is not None:
         return _with_pages(needs, config, usable)
-    wanted = [config.max_num_seqs] if config.max_num_seqs is not None else fewer(SLOTS)
+    if config.max_num_seqs is not None:
+        wanted = [config.max_num_seqs]
+    else:
+        wanted = fewer(SLOTS)
     found_shares = fit(needs, wanted, usable, total)
     if found_shares is not None:
         return found_shares
-    adapters = f", {model.adapters.bytes / GIB:.2f} GiB of adapters among them" if model.adapters.count else ""
-    context = 0 if config.max_memory_gb is None else CONTEXT  # of which a budget says all
+    if model.adapters.count:
+        adapters = f", {model.adapters.bytes / GIB:.2f} GiB of adapters among them"
+    else:
+        adapters = ""
+    # of which a budget says all
+    if config.max_memory_gb is None:
+        context = 0
+    else:
+        context = CONTEXT
     told = advice(needs, wanted[-1], usable, total, context)
     weights = f"{(total - usable) / GIB:.2f} GiB of {(total + context) / GIB:.2f} are taken by weights{adapters}"
     if context:
@@ -304,12 +366,17 @@ def _with_pages(needs: Needs, config: EngineConfig, usable: int | None) -> Share
 
     `usable` None: it is a CPU's, of which nothing is planned. EngineError if slots and pages alone are too many.
     """
-    pages = (_cpu_pages() if config.memory_gb is None else int(config.memory_gb * GIB)) // needs.page
+    pages = (
+        _cpu_pages() if config.memory_gb is None else int(config.memory_gb * GIB)
+    ) // needs.page
     if pages < 1:
         raise EngineError(f"no memory for key-value pages: one takes {needs.page / GIB:.4f} GiB")
     if usable is None:
         return given_pages(needs, config.max_num_seqs or CPU_SLOTS, pages)
-    tried = [given_pages(needs, n, pages) for n in ([config.max_num_seqs] if config.max_num_seqs else fewer(SLOTS))]
+    tried = [
+        given_pages(needs, n, pages)
+        for n in ([config.max_num_seqs] if config.max_num_seqs else fewer(SLOTS))
+    ]
     found = next((f for f in tried if beside_weights(needs, f) <= usable), tried[-1])
     least = needs.buffers(found.slots, found.pages)
     if least <= usable:
@@ -322,12 +389,15 @@ def _with_pages(needs: Needs, config: EngineConfig, usable: int | None) -> Share
 def _cpu_pages() -> int:
     """Bytes of key-value pages on a CPU. They fill in time, and a container that has no more memory is killed."""
     held = machine.memory()
-    return CPU_PAGES if held is None else min(CPU_PAGES, int(CPU_PAGES_SHARE * held))
+    if held is None:
+        return CPU_PAGES
+    return min(CPU_PAGES, int(CPU_PAGES_SHARE * held))
 
 
 def _usable(config: EngineConfig, device: Device) -> tuple[int | None, int]:
     """Bytes beside the weights, and bytes with them. On a CPU None."""
-    free, taken = device.free_bytes(), device.allocated_bytes()
+    free = device.free_bytes()
+    taken = device.allocated_bytes()
     if free is None:
         return None, 0
     usable = int(free * config.gpu_memory_utilization)
@@ -346,11 +416,17 @@ def _codec_frame(model: SpeechModel, chunk: int, device: Device, deterministic: 
         state = CodecStateTable(model.codec.columns, 1, where).columns
         call = one_row(make_pool(model.codec.pages, 1, where), timing.window, where)
         call = call._replace(whole=not timing.chunks)
-        model.codec.decode(given, state, call)  # compiles kernels and makes the libraries' workspaces
-        return math.ceil(CODEC_COPIES * device.peak_bytes(lambda: model.codec.decode(given, state, call)) / chunk)
+        model.codec.decode(
+            given, state, call
+        )  # compiles kernels and makes the libraries' workspaces
+        return math.ceil(
+            CODEC_COPIES * device.peak_bytes(lambda: model.codec.decode(given, state, call)) / chunk
+        )
 
 
-def _encoder(model: SpeechModel, device: Device, usable: int | None, budget: bool) -> tuple[int, int]:
+def _encoder(
+    model: SpeechModel, device: Device, usable: int | None, budget: bool
+) -> tuple[int, int]:
     """Bytes to leave for the encoding of references, one at a time, and columns of the largest window of it.
 
     The encoding of the longest one is measured, in the largest windows whose encoding takes its share of memory at
@@ -364,7 +440,9 @@ def _encoder(model: SpeechModel, device: Device, usable: int | None, budget: boo
     wav = torch.zeros(int(spec.reference_seconds[1] * spec.reference_rate), device=device.torch)
     taken = 0
     with torch.inference_mode():
-        model.encode(wav[: spec.reference_rate], "reference")  # compiles kernels and makes the libraries' workspaces
+        model.encode(
+            wav[: spec.reference_rate], "reference"
+        )  # compiles kernels and makes the libraries' workspaces
         for columns in ENCODER_COLUMNS:
             taken = ENCODER_COPIES * _peak(model, device, wav, Eager(columns), room)
             if taken <= room:

@@ -57,7 +57,9 @@ class Request:
     seed: int  # of the present prompt
     marks: Marks | None = None
     frames: int = 0  # delivered, of the present prompt
-    delivered_frames: list[np.ndarray] = field(default_factory=list)  # those frames, if the next prompt needs them
+    delivered_frames: list[np.ndarray] = field(
+        default_factory=list
+    )  # those frames, if the next prompt needs them
     saved: SavedRow | None = None  # while it is parked
     following: tuple[Sequence, Prompt] | None = None  # the next prompt, while the present one ends
     audible: bool = False  # audio that is not silent has come
@@ -67,7 +69,9 @@ class Request:
     @property
     def finish(self) -> str:
         """Why its generation ended."""
-        return "length" if self.seq.status == LENGTH else "stop"
+        if self.seq.status == LENGTH:
+            return "length"
+        return "stop"
 
     def silent_frames(self, samples: np.ndarray, hop: int) -> int:
         """Number of silent frames at the start of this chunk [n * hop] that are to be trimmed."""
@@ -77,7 +81,9 @@ class Request:
         peaks = np.abs(samples[: wanted * hop]).reshape(-1, hop).max(axis=1)
         loud = np.flatnonzero(peaks > FRAME_PEAK)
         self.audible = len(loud) > 0
-        return int(loud[0]) if len(loud) else len(peaks)
+        if len(loud):
+            return int(loud[0])
+        return len(peaks)
 
 
 class OpenRequests:
@@ -86,8 +92,13 @@ class OpenRequests:
     Used from the engine's thread only, but for `enter_queue` and `leave_queue`.
     """
 
-    def __init__(self, frame: Column, scheduler: Scheduler, sequences: SequenceMaker, stats: Stats) -> None:
-        self.frame, self.scheduler, self.sequences, self.stats = frame, scheduler, sequences, stats
+    def __init__(
+        self, frame: Column, scheduler: Scheduler, sequences: SequenceMaker, stats: Stats
+    ) -> None:
+        self.frame = frame
+        self.scheduler = scheduler
+        self.sequences = sequences
+        self.stats = stats
         self.failed_in_a_row = 0
         self.waiting = 0  # submitted and not yet started
         self._lock = threading.Lock()  # guards `waiting`, which callers' threads change too
@@ -144,7 +155,10 @@ class OpenRequests:
         request = self.of(seq)
         if request.closed or request.prompt.continuation is None:
             return
-        frames = np.concatenate(request.delivered_frames) if request.delivered_frames else self.no_frames()
+        if request.delivered_frames:
+            frames = np.concatenate(request.delivered_frames)
+        else:
+            frames = self.no_frames()
         try:
             prompt = request.prompt.continuation(frames)
             if prompt is None:
@@ -175,7 +189,9 @@ class OpenRequests:
         else:
             request.seq, request.prompt = request.following
             request.following = None
-            request.seed, request.frames, request.delivered_frames = next_seed(request.seed), 0, []
+            request.seed = next_seed(request.seed)
+            request.frames = 0
+            request.delivered_frames = []
             self.enter_queue()
             self.queue(request)
 
@@ -247,7 +263,9 @@ class Inbox:
     def check_process(self) -> None:
         """EngineError in a forked child."""
         if self.forked:
-            raise EngineError("the engine's thread did not follow into this forked process; load the model after fork")
+            raise EngineError(
+                "the engine's thread did not follow into this forked process; load the model after fork"
+            )
 
     def check(self) -> None:
         """EngineError where no message would be read: the engine has stopped, or this is a forked child."""

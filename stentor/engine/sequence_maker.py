@@ -33,13 +33,19 @@ class SequenceMaker:
     """Makes the scheduler's view of prompts. Thread-safe."""
 
     def __init__(
-        self, spec: ModelSpec, sizes: BufferSizes, policy: Policy, covering_evals: Callable[[int], int]
+        self,
+        spec: ModelSpec,
+        sizes: BufferSizes,
+        policy: Policy,
+        covering_evals: Callable[[int], int],
     ) -> None:
-        self.sizes, self.policy = sizes, policy
+        self.sizes = sizes
+        self.policy = policy
         self.ids = itertools.count()
         self._hop_seconds = spec.hop / spec.sample_rate
         self._late_seconds = spec.codec_timing.late / spec.sample_rate
-        self._timing, self._by_frame = spec.codec_timing, bool(spec.frame_kv)
+        self._timing = spec.codec_timing
+        self._by_frame = bool(spec.frame_kv)
         self._covering_evals = covering_evals
         self._columns = engine_columns(spec).keys() | spec.columns.keys()
 
@@ -47,10 +53,14 @@ class SequenceMaker:
         """Bound a prompt by what the buffers can serve. InvalidRequest if that is too little. EngineError names what in
         it is against the family's spec."""
         if unknown := prompt.columns.keys() - self._columns:
-            raise EngineError(f"the prompt gives the column {min(unknown)!r}, which is not in spec.columns")
+            raise EngineError(
+                f"the prompt gives the column {min(unknown)!r}, which is not in spec.columns"
+            )
         for name, rows in prompt.rows.items():
             if len(rows) != prompt.length:
-                raise EngineError(f"the prompt has {prompt.length} positions, and {len(rows)} rows of {name!r}")
+                raise EngineError(
+                    f"the prompt has {prompt.length} positions, and {len(rows)} rows of {name!r}"
+                )
         if (prompt.has_voice or prompt.primes_codec) and not prompt.voice:
             raise EngineError("the prompt holds a voice, and `voice` does not name it")
         if prompt.primes_codec and prompt.codec_state is None:
@@ -65,17 +75,30 @@ class SequenceMaker:
         prompt.max_frames = max(1, min(prompt.max_frames, free, self.sizes.max_frames))
         prompt.num_evals = self._covering_evals(prompt.num_evals)
 
-    def new(self, prompt: Prompt, streaming: bool, place: Place, last: Sequence | None = None) -> Sequence:
+    def new(
+        self, prompt: Prompt, streaming: bool, place: Place, last: Sequence | None = None
+    ) -> Sequence:
         """The sequence of a prompt that fits. One that follows `last` in its request finds in pages what it repeats of
         it."""
-        timing, cache, size = self._timing, self.policy.prefix_cache, self.sizes.page_size
-        streaming, primed = streaming and timing.chunks, len(prompt.codec_prefix)
-        continues = cache and last is not None and prompt.repeats == last.length + last.num_generated
+        timing = self._timing
+        cache = self.policy.prefix_cache
+        size = self.sizes.page_size
+        streaming = streaming and timing.chunks
+        primed = len(prompt.codec_prefix)
+        continues = (
+            cache and last is not None and prompt.repeats == last.length + last.num_generated
+        )
         prefix: tuple[bytes, ...] = ()
         if continues or (cache and prompt.length >= self.policy.min_cached(prompt.has_voice)):
-            known = last.prefix[: last.length // size] if continues and last is not None else ()
+            if continues and last is not None:
+                known = last.prefix[: last.length // size]
+            else:
+                known = ()
             prefix = prefix_keys(prompt, size, known)
-        frame_at = tuple(map(int, prompt.frame_at)) if self._by_frame else ()
+        if self._by_frame:
+            frame_at = tuple(map(int, prompt.frame_at))
+        else:
+            frame_at = ()
         live = prompt.live
         return Sequence(
             next(self.ids),
@@ -109,15 +132,22 @@ def prefix_keys(prompt: Prompt, page_size: int, known: tuple[bytes, ...] = ()) -
     known: the keys of its first pages.
     """
     first = len(known)
-    borders = [page * page_size for page in range(first, max(first, prompt.length // page_size) + 1)]
+    borders = [
+        page * page_size for page in range(first, max(first, prompt.length // page_size) + 1)
+    ]
     given = list(map(int, np.searchsorted(prompt.frame_at, borders)))  # frames before each border
     parts = [_pages(prompt.rows[name], borders) for name in sorted(prompt.rows)]
     parts += [_pages(prompt.frame_at % page_size, given)]
     lengths = struct.Struct(f"{len(parts)}q").pack
-    adapter = b"" if prompt.lora is None else prompt.lora.identity
+    if prompt.lora is None:
+        adapter = b""
+    else:
+        adapter = prompt.lora.identity
     keys = list(known)
     for page, frames in zip(zip(*parts, strict=True), given[1:], strict=True):
-        voice = " ".join(id for id, start in prompt.voices or ((prompt.voice, -1),) if start < frames)
+        voice = " ".join(
+            id for id, start in prompt.voices or ((prompt.voice, -1),) if start < frames
+        )
         identity = _digest(len(adapter).to_bytes(8), adapter, voice.encode())
         keys.append(_digest(*keys[-1:], identity, lengths(*map(len, page)), *page))
     return tuple(keys)

@@ -118,7 +118,8 @@ class Outbox:
     def __init__(self, send: Callable[[Taken], None], notifier: LoopNotifier) -> None:
         self.held = False
         self.ended = False  # the reader has had the last event
-        self._send, self._notifier = send, notifier
+        self._send = send
+        self._notifier = notifier
         self._events: queue.SimpleQueue[StreamEvent] = queue.SimpleQueue()
         self._wake: Callable[[], None] | None = None
         self._put = self._taken = 0  # frames. Each is written by one thread
@@ -154,7 +155,9 @@ class Outbox:
             raise event if isinstance(event, EngineError) else request_failed(event)
         self._taken += len(event.frames)
         if self.held:  # read after `_taken` was written: the engine reads them in the other order
-            with contextlib.suppress(EngineError):  # the engine has stopped, which the last event says
+            with contextlib.suppress(
+                EngineError
+            ):  # the engine has stopped, which the last event says
                 self._send(Taken(self))
         return event
 
@@ -166,9 +169,14 @@ class RequestHandle:
     """
 
     def __init__(
-        self, outbox: EventSink, live: LiveText | None, send: Callable[[Cancel | AppendText | Taken], None]
+        self,
+        outbox: EventSink,
+        live: LiveText | None,
+        send: Callable[[Cancel | AppendText | Taken], None],
     ) -> None:
-        self._outbox, self._live, self._send = outbox, live, send
+        self._outbox = outbox
+        self._live = live
+        self._send = send
 
     def append(self, text: str, last: bool = False) -> None:
         """Give a live request more text, from one thread at a time. The `last` text may be empty. Nothing follows it.
@@ -201,10 +209,15 @@ class AudioStream(RequestHandle):
     """
 
     def __init__(
-        self, seed: int, outbox: Outbox, live: LiveText | None, send: Callable[[Cancel | AppendText | Taken], None]
+        self,
+        seed: int,
+        outbox: Outbox,
+        live: LiveText | None,
+        send: Callable[[Cancel | AppendText | Taken], None],
     ) -> None:
         super().__init__(outbox, live, send)
-        self.seed, self.outbox = seed, outbox
+        self.seed = seed
+        self.outbox = outbox
         self._process = os.getpid()
 
     def __del__(self) -> None:
@@ -231,7 +244,9 @@ class AudioStream(RequestHandle):
     def _check_process(self) -> None:
         """Nothing would ever arrive in a forked child."""
         if os.getpid() != self._process:
-            raise EngineError("this stream belongs to the process that submitted it, and this is a forked child")
+            raise EngineError(
+                "this stream belongs to the process that submitted it, and this is a forked child"
+            )
 
 
 def _text(text: object, last: object) -> str:

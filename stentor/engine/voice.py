@@ -49,13 +49,19 @@ class Preparation:
     It holds a claim on each voice that the prompt needs, then makes the prompt, and claims the codec's state at last.
     """
 
-    def __init__(self, model: SpeechModel, encoder: VoiceEncoder, primer: CodecPrimer, request: SpeechRequest) -> None:
+    def __init__(
+        self, model: SpeechModel, encoder: VoiceEncoder, primer: CodecPrimer, request: SpeechRequest
+    ) -> None:
         """Raises InvalidRequest for references that the model does not take."""
-        self._model, self._primer, self._request = model, primer, request
+        self._model = model
+        self._primer = primer
+        self._request = request
         self._prompt: Prompt | None = None
         self._lock = threading.Lock()  # guards what follows: `leave` is called beside `advance`
         self._left = False
-        self._claims: list[Claim[Any]] = [encoder.claim(source) for source in model.references(request)]
+        self._claims: list[Claim[Any]] = [
+            encoder.claim(source) for source in model.references(request)
+        ]
 
     def advance(self) -> Prompt | Claim[Any]:
         """The prompt, or else what to wait for before the next call. Raises what the request's `check` raises."""
@@ -64,7 +70,9 @@ class Preparation:
             if not claim.done:
                 return claim
         if self._prompt is None:
-            self._prompt = self._model.prompt(self._request, [claim.result() for claim in self._claims])
+            self._prompt = self._model.prompt(
+                self._request, [claim.result() for claim in self._claims]
+            )
             self._prompt.lora = self._request.lora
             if self._prompt.primes_codec:
                 self._claim(self._primer.claim(self._prompt))
@@ -101,17 +109,23 @@ class Resampler:
     """
 
     def __init__(self, device: Device, rate: int) -> None:
-        self.device, self.rate = device, rate
+        self.device = device
+        self.rate = rate
         self._filters: LruCache[Filters] = LruCache(FILTERS)
 
     def warm_up(self) -> None:
         """Make the filters of usual rates, which takes some milliseconds for each, and load the kernels of products."""
-        for source, seconds in itertools.product(USUAL_RATES if self.device.cuda else (), WARM_SECONDS):
+        for source, seconds in itertools.product(
+            USUAL_RATES if self.device.cuda else (), WARM_SECONDS
+        ):
             self(Recording(np.zeros(seconds * source, np.float32), source))
 
     def __call__(self, recording: Recording) -> Tensor:
         """float32 samples [ceil(n * rate / recording.rate)], those of `Recording.at`."""
-        made = self._of(recording.rate) if self.device.cuda and recording.rate != self.rate else None
+        if self.device.cuda and recording.rate != self.rate:
+            made = self._of(recording.rate)
+        else:
+            made = None
         if made is None:
             return torch.from_numpy(recording.at(self.rate)).to(self.device.torch)
         samples = torch.from_numpy(recording.samples).to(self.device.torch)
@@ -130,10 +144,16 @@ class VoiceEncoder:
     """Encodes recordings by the family's `encode`. For any thread but the engine's."""
 
     def __init__(
-        self, model: SpeechModel, device: Device, kept: int, columns: int = eager.columns, require_graphs: bool = False
+        self,
+        model: SpeechModel,
+        device: Device,
+        kept: int,
+        columns: int = eager.columns,
+        require_graphs: bool = False,
     ) -> None:
         """kept: voices that are kept. columns: of the largest window that is launched."""
-        self.model, self.device = model, device
+        self.model = model
+        self.device = device
         self.threads = threads = 1 if device.cuda else ENCODINGS
         self._resampler = Resampler(device, model.spec.reference_rate)
         self._stream = device.stream(BACKGROUND)
@@ -155,8 +175,14 @@ class VoiceEncoder:
         libraries have been loaded, and memory for the longest reference belongs to the stream."""
         spec = self.model.spec
         shortest, longest = (int(s * spec.reference_rate) for s in spec.reference_seconds)
-        lengths = warm_lengths(shortest, longest) if self.device.cuda else [shortest]
-        noise = [Recording(_noise(n), spec.reference_rate) for n in lengths] if spec.takes_reference else []
+        if self.device.cuda:
+            lengths = warm_lengths(shortest, longest)
+        else:
+            lengths = [shortest]
+        if spec.takes_reference:
+            noise = [Recording(_noise(n), spec.reference_rate) for n in lengths]
+        else:
+            noise = []
 
         def encode() -> None:
             with torch.inference_mode(), self.device.current(), self._stream.active():
@@ -165,7 +191,9 @@ class VoiceEncoder:
                 for recording in noise:
                     try:
                         self._encode(VoiceSource(recording, "reference"))
-                    except torch.OutOfMemoryError:  # requests with audio of this length will fail as this does
+                    except (
+                        torch.OutOfMemoryError
+                    ):  # requests with audio of this length will fail as this does
                         seconds = len(recording.samples) / recording.rate
                         log.warning("no memory to encode %.0f s of reference audio", seconds)
 
@@ -203,7 +231,8 @@ class EncoderGraphs:
     """
 
     def __init__(self, device: Device, stream: CudaStream, required: bool, columns: int) -> None:
-        self.device, self.columns = device, columns
+        self.device = device
+        self.columns = columns
         self.graphs = CudaGraphRunner("encoding", self._run, device, stream, required)
         self._capturing = False
         self._captured: list[_Captured] = []
@@ -249,22 +278,37 @@ class CodecPrimer:
     """
 
     def __init__(self, model: SpeechModel, config: EngineConfig, device: Device) -> None:
-        spec, where = model.spec, device.torch
-        self.model, self.device, self._deterministic = model, device, config.deterministic
+        spec = model.spec
+        where = device.torch
+        self.model = model
+        self.device = device
+        self._deterministic = config.deterministic
         self.timing = spec.codec_timing
-        longest = self.timing.grid if self.timing.window else spec.codec_silent
-        self.sizes = piece_sizes(min(spec.codec_prefix, longest) if self.timing.chunks else 0, self.timing.grid)
+        if self.timing.window:
+            longest = self.timing.grid
+        else:
+            longest = spec.codec_silent
+        self.sizes = piece_sizes(
+            min(spec.codec_prefix, longest) if self.timing.chunks else 0, self.timing.grid
+        )
         self.stream = device.stream(BACKGROUND)
-        self.graphs = CudaGraphRunner("priming", self._decode, device, self.stream, config.require_graphs)
+        self.graphs = CudaGraphRunner(
+            "priming", self._decode, device, self.stream, config.require_graphs
+        )
         self._state = CodecStateTable(model.codec.columns, 1, where)
         self._row = torch.zeros(1, dtype=torch.int64, device=where)
         shape = (1, max(self.sizes, default=0) + self.timing.lookahead, *spec.frame.shape)
         self._frames = torch.zeros(shape, dtype=spec.frame.dtype, device=where)
         chunks = self.timing.num_chunks(spec.codec_prefix)
-        assert not self.timing.window or chunks < self.timing.window, "a prefix must leave pages for the stream"
+        assert not self.timing.window or chunks < self.timing.window, (
+            "a prefix must leave pages for the stream"
+        )
         self._pages = CodecPages(model.codec.pages, replace(self.timing, window=chunks), 1, device)
         self._call = one_row(self._pages.pool, self._pages.width, where)._replace(silent=True)
-        budget = config.codec_pages_mb if self._pages.width else config.codec_states_mb
+        if self._pages.width:
+            budget = config.codec_pages_mb
+        else:
+            budget = config.codec_states_mb
         kept = LruCache[Tensor](budget * MIB, lambda state: state.nbytes)
         self._once = OnceCache[Tensor]("stentor-prime", 1, kept, self._start)
 
@@ -276,7 +320,9 @@ class CodecPrimer:
     def claim(self, prompt: Prompt) -> Claim[Tensor]:
         """The codec's state with the prompt's conditions, after its codec prefix: a row and then pages, as words on the
         host. Prompts in one voice share it."""
-        return self._once.claim(prompt.voice, partial(self._prime, prompt.codec_prefix, prompt.codec_conditions))
+        return self._once.claim(
+            prompt.voice, partial(self._prime, prompt.codec_prefix, prompt.codec_conditions)
+        )
 
     def counts(self) -> CacheCounts:
         """`held` is in bytes."""
@@ -357,7 +403,10 @@ def _noise(count: int) -> np.ndarray:
 def piece_sizes(longest: int, grid: int = 1) -> list[int]:
     """Frames of one call, largest first: the longest, and powers of two below it, in steps of the codec's grid."""
     most = longest // grid
-    return sorted({n * grid for n in (most, *(1 << i for i in range(most.bit_length())))} if most else (), reverse=True)
+    return sorted(
+        {n * grid for n in (most, *(1 << i for i in range(most.bit_length())))} if most else (),
+        reverse=True,
+    )
 
 
 def pieces(count: int, sizes: list[int]) -> list[int]:

@@ -26,17 +26,26 @@ def load_norm_rope(
     if NORM_ROPE:
         dtype: tl.constexpr = raw.dtype
         if INTERLEAVED:
-            offs_partner, offs_cs, sign = offs_d ^ 1, offs_d // 2, tl.where(offs_d % 2 == 0, -1.0, 1.0)
+            offs_partner, offs_cs, sign = (
+                offs_d ^ 1,
+                offs_d // 2,
+                tl.where(offs_d % 2 == 0, -1.0, 1.0),
+            )
         else:
             first = offs_d < HEAD_DIM // 2
             offs_partner = tl.where(first, offs_d + HEAD_DIM // 2, offs_d - HEAD_DIM // 2)
-            offs_cs, sign = tl.where(first, offs_d, offs_d - HEAD_DIM // 2), tl.where(first, -1.0, 1.0)
+            offs_cs, sign = (
+                tl.where(first, offs_d, offs_d - HEAD_DIM // 2),
+                tl.where(first, -1.0, 1.0),
+            )
         partner = tl.load(x_ptr + base + offs_partner, mask, 0.0).to(tl.float32)
         cos = tl.load(cos_ptr + pos * (HEAD_DIM // 2) + offs_cs, mask, 0.0)
         sin = tl.load(sin_ptr + pos * (HEAD_DIM // 2) + offs_cs, mask, 0.0)
         if NORM:
             rstd = tl.rsqrt(tl.sum(x * x, 1) / HEAD_DIM + eps)[:, None]
-            x = _times_weight(x * rstd, tl.load(norm_ptr + offs_d, offs_d < HEAD_DIM, 0.0), dtype, CAST_FIRST)
+            x = _times_weight(
+                x * rstd, tl.load(norm_ptr + offs_d, offs_d < HEAD_DIM, 0.0), dtype, CAST_FIRST
+            )
             partner = partner * rstd
             partner = _times_weight(
                 partner, tl.load(norm_ptr + offs_partner, offs_d < HEAD_DIM, 0.0), dtype, CAST_FIRST
@@ -83,8 +92,18 @@ def load_norm_rope_halves(
         a, b = x.to(tl.float32), y.to(tl.float32)
         if NORM:
             rstd = tl.rsqrt((tl.sum(a * a, 1) + tl.sum(b * b, 1)) / HEAD_DIM + eps)[:, None]
-            a = _times_weight(a * rstd, tl.load(norm_ptr + offs_x, offs_half < HEAD_DIM // 2, 0.0), dtype, CAST_FIRST)
-            b = _times_weight(b * rstd, tl.load(norm_ptr + offs_y, offs_half < HEAD_DIM // 2, 0.0), dtype, CAST_FIRST)
+            a = _times_weight(
+                a * rstd,
+                tl.load(norm_ptr + offs_x, offs_half < HEAD_DIM // 2, 0.0),
+                dtype,
+                CAST_FIRST,
+            )
+            b = _times_weight(
+                b * rstd,
+                tl.load(norm_ptr + offs_y, offs_half < HEAD_DIM // 2, 0.0),
+                dtype,
+                CAST_FIRST,
+            )
         x = _rope(a, b, cos, sin, -1.0, dtype, IN_FLOAT32).to(dtype)
         y = _rope(b, a, cos, sin, 1.0, dtype, IN_FLOAT32).to(dtype)
     return x, y
@@ -95,9 +114,17 @@ def norm_rope_args(
 ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], float, dict[str, bool]]:
     """(norm weights and tables, eps, constants) for the kernels. `other` takes the place of missing tensors."""
     if args is None:
-        constants = {"NORM_ROPE": False, "NORM": False, "CAST_FIRST": False, "INTERLEAVED": False, "IN_FLOAT32": False}
+        constants = {
+            "NORM_ROPE": False,
+            "NORM": False,
+            "CAST_FIRST": False,
+            "INTERLEAVED": False,
+            "IN_FLOAT32": False,
+        }
         return (other, other, other, other), 0.0, constants
-    q_norm, k_norm, eps, cast_first = (other, other, 0.0, False) if args.norms is None else args.norms
+    q_norm, k_norm, eps, cast_first = (
+        (other, other, 0.0, False) if args.norms is None else args.norms
+    )
     constants = {"NORM_ROPE": True, "NORM": args.norms is not None, "CAST_FIRST": cast_first}
     constants |= {"INTERLEAVED": args.interleaved, "IN_FLOAT32": args.in_float32}
     return (q_norm, k_norm, args.cos, args.sin), eps, constants

@@ -68,7 +68,9 @@ class GemmConfig(NamedTuple):
 
     def for_interpreter(self, n: int, k: int) -> GemmConfig:
         """Wide blocks: the interpreter runs CTAs one after the other, so it gets few of them."""
-        return self._replace(block_n=min(512, 1 << (n - 1).bit_length()), block_k=min(512, 1 << (k - 1).bit_length()))
+        return self._replace(
+            block_n=min(512, 1 << (n - 1).bit_length()), block_k=min(512, 1 << (k - 1).bit_length())
+        )
 
 
 def gemm_config(rows: int, n: int, itemsize: int) -> GemmConfig:
@@ -229,13 +231,19 @@ def conv_config(rows: int, outputs: int, channels: int, one_order: bool = False)
     channels alone. On an H200 all blocks then gave the same bits.
     """
     block_k = 64 if channels % 64 == 0 else 32 if channels > 16 else 16
-    middle = [ConvConfig(128, 64, 0, block_k, 4), ConvConfig(64, 64, 0, block_k, 4)] if outputs > 32 else []
+    middle = (
+        [ConvConfig(128, 64, 0, block_k, 4), ConvConfig(64, 64, 0, block_k, 4)]
+        if outputs > 32
+        else []
+    )
     small = [ConvConfig(64, 32, 0, block_k, 4), ConvConfig(16, 32, 0, block_k, 4)]
     fitting = [*_wide_conv_configs(outputs, block_k), *middle, *small]
     enough = [c for c in fitting if c.num_ctas(rows, outputs) >= MIN_CONV_CTAS]
     if enough:
         return enough[0]
-    return ConvConfig(16, 16, 0, 128 if channels % 128 == 0 and not one_order else block_k, 4, num_stages=5)
+    return ConvConfig(
+        16, 16, 0, 128 if channels % 128 == 0 and not one_order else block_k, 4, num_stages=5
+    )
 
 
 def _wide_conv_configs(outputs: int, block_k: int) -> list[ConvConfig]:
@@ -324,10 +332,14 @@ def lora_tile(rows: int, per_row: int, sequences: int, by_adapter: bool = False)
     Prompts have many tokens with the same adapter side by side. by_adapter: there is a table of rows by adapter.
     """
     if by_adapter and rows == sequences:
-        return LoraTile(LORA_TILE_ROWS, LORA_TILE_ROWS, sequences, 1, one_adapter=True, by_adapter=True)
+        return LoraTile(
+            LORA_TILE_ROWS, LORA_TILE_ROWS, sequences, 1, one_adapter=True, by_adapter=True
+        )
     if per_row == 1 and rows > LORA_FEW_ROWS:
         return LoraTile(LORA_ROWS, LORA_ROWS, -(-rows // LORA_ROWS), 1, one_adapter=False)
     own = rows // sequences
     tile = min(own, LORA_ROWS)
     chunks = -(-own // tile)
-    return LoraTile(tile, 16 if tile <= 16 else LORA_ROWS, sequences * chunks, chunks, one_adapter=True)
+    return LoraTile(
+        tile, 16 if tile <= 16 else LORA_ROWS, sequences * chunks, chunks, one_adapter=True
+    )

@@ -64,12 +64,16 @@ def _concat_history_kernel(
     begun = time >= 0
     if HAS_FIRST:
         begun = begun & (time >= tl.load(first_ptr + batch, (offs_m < num_rows)[:, None], 0))
-    y = tl.load(x_ptr + batch * stride_xb + time * stride_xt + offs_c * stride_xc, mask & begun, 0.0)
+    y = tl.load(
+        x_ptr + batch * stride_xb + time * stride_xt + offs_c * stride_xc, mask & begun, 0.0
+    )
     y = y.to(tl.float32)
     if HAS_AFFINE:
         y = y * tl.load(scale_ptr + offs_c, offs_c < num_channels, 0.0).to(tl.float32)
         # The shift must not reach the history, where y is 0 so far.
-        y = tl.where(begun, y + tl.load(shift_ptr + offs_c, offs_c < num_channels, 0.0).to(tl.float32), 0.0)
+        y = tl.where(
+            begun, y + tl.load(shift_ptr + offs_c, offs_c < num_channels, 0.0).to(tl.float32), 0.0
+        )
     if HAS_SNAKE:
         alpha = tl.load(alpha_ptr + offs_c, offs_c < num_channels, 0.0)
         gain = tl.load(gain_ptr + offs_c, offs_c < num_channels, 0.0)
@@ -136,7 +140,9 @@ def _store_epilogue(
         gain = tl.load(gain_ptr + channel, offs_n < num_outputs, 0.0)
         acc = apply_snake(acc, alpha, gain, ROUND)
     if HAS_RESIDUAL:
-        acc += tl.load(residual_ptr + batch * stride_rb + time * stride_rt + offs_n, mask, 0.0).to(tl.float32)
+        acc += tl.load(residual_ptr + batch * stride_rb + time * stride_rt + offs_n, mask, 0.0).to(
+            tl.float32
+        )
     tl.store(out_ptr + offs_m.to(tl.int64) * num_outputs + offs_n, clamp_cast(acc, out_ptr), mask)
 
 
@@ -165,13 +171,21 @@ def _conv_kernel(
     offs_n = start_n + tl.arange(0, BLOCK_N)
     offs_k = tl.arange(0, BLOCK_K)
     row = tl.minimum(offs_m, num_rows - 1)
-    x_rows = (row // num_steps).to(tl.int64) * stride_xb + (row % num_steps + first_step) * stride_xt
+    x_rows = (row // num_steps).to(tl.int64) * stride_xb + (
+        row % num_steps + first_step
+    ) * stride_xt
     x_ptrs = x_ptr + x_rows[:, None] + offs_k[None, :]
-    w_ptrs = weight_ptr + tl.minimum(offs_n, num_outputs - 1)[None, :] * stride_out + offs_k[:, None]
+    w_ptrs = (
+        weight_ptr + tl.minimum(offs_n, num_outputs - 1)[None, :] * stride_out + offs_k[:, None]
+    )
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     if EXTRA_N:
         offs_n2 = start_n + BLOCK_N + tl.arange(0, EXTRA_N)
-        w2_ptrs = weight_ptr + tl.minimum(offs_n2, num_outputs - 1)[None, :] * stride_out + offs_k[:, None]
+        w2_ptrs = (
+            weight_ptr
+            + tl.minimum(offs_n2, num_outputs - 1)[None, :] * stride_out
+            + offs_k[:, None]
+        )
         acc2 = tl.zeros((BLOCK_M, EXTRA_N), tl.float32)
     for i in range(num_taps * tl.cdiv(num_inputs, BLOCK_K)):
         tap = i % num_taps
@@ -183,7 +197,9 @@ def _conv_kernel(
             x = tl.load(x_ptrs + x_offs, (offs_k < num_inputs - start_k)[None, :], 0.0)
         acc = tl.dot(x, _load_weights(w_ptrs + w_offs, offs_k, num_inputs - start_k, EVEN_K), acc)
         if EXTRA_N:
-            acc2 = tl.dot(x, _load_weights(w2_ptrs + w_offs, offs_k, num_inputs - start_k, EVEN_K), acc2)
+            acc2 = tl.dot(
+                x, _load_weights(w2_ptrs + w_offs, offs_k, num_inputs - start_k, EVEN_K), acc2
+            )
     batch = (offs_m // num_steps).to(tl.int64)[:, None]
     time = (offs_m % num_steps)[:, None]
     _store_epilogue(
@@ -212,7 +228,9 @@ def _depthwise_kernel(
     x_ptrs = x_ptr + batch * stride_xb + time * stride_xt + offs_c
     acc = tl.zeros((BLOCK_T, BLOCK_C), tl.float32)
     for tap in tl.static_range(TAPS):
-        w = tl.load(weight_ptr + tap * stride_tap + offs_c, offs_c < num_channels, 0.0).to(tl.float32)
+        w = tl.load(weight_ptr + tap * stride_tap + offs_c, offs_c < num_channels, 0.0).to(
+            tl.float32
+        )
         acc += w * tl.load(x_ptrs + tap * step * stride_xt, mask, 0.0).to(tl.float32)
     _store_epilogue(
         acc, bias_ptr, x_ptr, alpha_ptr, gain_ptr, out_ptr, offs_m, offs_c, batch, time, num_rows, num_channels,
@@ -221,7 +239,12 @@ def _depthwise_kernel(
 
 
 def conv1d(
-    x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int, snake: SnakeParams | None, residual: Tensor | None
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    dilation: int,
+    snake: SnakeParams | None,
+    residual: Tensor | None,
 ) -> Tensor:
     """x [B, (k - 1) * dilation + T, C] with its history, weight [O, C or 1, k] laid out tap by tap -> [B, T, O].
 
@@ -236,7 +259,12 @@ def conv1d(
 
 
 def strided_conv1d(
-    x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, snake: SnakeParams | None, residual: Tensor | None
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: int,
+    snake: SnakeParams | None,
+    residual: Tensor | None,
 ) -> Tensor:
     """x [B, k - stride + T * stride, C] with its history, weight [O, C, k] laid out output by output -> [B, T, O].
 
@@ -249,7 +277,12 @@ def strided_conv1d(
 
 
 def conv_transpose1d(
-    x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, snake: SnakeParams | None, residual: Tensor | None
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: int,
+    snake: SnakeParams | None,
+    residual: Tensor | None,
 ) -> Tensor:
     """Transposed convolution, x [B, k / stride - 1 + T, C], weight [C, O, k] laid out tap by tap -> [B, T * stride, O].
 
@@ -259,7 +292,9 @@ def conv_transpose1d(
     taps = kernel // stride
     outputs, count = width * stride, x.shape[1] - taps + 1
     wide = None if residual is None else residual.reshape(len(x), count, outputs)
-    y = _launch_conv(x, weight.transpose(0, 1), bias, snake, wide, outputs, count, taps, taps - 1, -1)
+    y = _launch_conv(
+        x, weight.transpose(0, 1), bias, snake, wide, outputs, count, taps, taps - 1, -1
+    )
     return y.view(len(x), count * stride, width)
 
 
@@ -303,7 +338,12 @@ def _launch_conv(
 
 
 def _launch_depthwise(
-    x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int, snake: SnakeParams | None, count: int
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    dilation: int,
+    snake: SnakeParams | None,
+    count: int,
 ) -> Tensor:
     x = _channels_last(x)
     batch, _, channels = x.shape

@@ -46,7 +46,9 @@ def _normed(x_ptr, norm_ptr, offs, size, rstd, NORM: tl.constexpr, dtype: tl.con
     """A block of a row after its norm, rounded as `layers.norm` rounds."""
     x = tl.load(x_ptr + offs, offs < size, 0.0).to(tl.float32)
     if NORM:
-        x = (x * rstd).to(dtype).to(tl.float32) * tl.load(norm_ptr + offs, offs < size, 0.0).to(tl.float32)
+        x = (x * rstd).to(dtype).to(tl.float32) * tl.load(norm_ptr + offs, offs < size, 0.0).to(
+            tl.float32
+        )
     return x.to(dtype)
 
 
@@ -97,7 +99,9 @@ def _route_kernel(
     logits = tl.where(offs_e < experts, logits, float("-inf"))
     likely = tl.exp(logits - tl.max(logits, 0))
     likely = likely / tl.sum(likely, 0)
-    left = tl.where(likely >= 0.0, likely, 0.0)  # a row that is not finite chooses any: ids must be in range
+    left = tl.where(
+        likely >= 0.0, likely, 0.0
+    )  # a row that is not finite chooses any: ids must be in range
     left = tl.where(offs_e < experts, left, -1.0)
     chosen = offs_e < 0
     for _ in tl.static_range(CHOSEN):
@@ -172,7 +176,10 @@ def _group_kernel(
         ids = tl.load(ids_ptr + start + offs_p, start + offs_p < pairs, -1)
         counts += tl.sum((ids[None, :] == offs_e[:, None]).to(tl.int32), 1)
     taken = (counts > 0).to(tl.int32)
-    begin, before = tl.sum(tl.where(offs_e < own, counts, 0), 0), tl.sum(tl.where(offs_e < own, taken, 0), 0)
+    begin, before = (
+        tl.sum(tl.where(offs_e < own, counts, 0), 0),
+        tl.sum(tl.where(offs_e < own, taken, 0), 0),
+    )
     count = tl.sum(tl.where(offs_e == own, counts, 0), 0)
     slot = tl.where(count > 0, before, tl.sum(taken, 0) + own - before)
     if slot < slots:
@@ -212,7 +219,17 @@ def group(ids: Tensor, experts: int) -> tuple[Tensor, Tensor]:
 
 @triton.jit
 def _weights(
-    weight_ptr, scale_ptr, offs_n, offs_k, first, N, K, groups, mask, dtype: tl.constexpr, SCALE: tl.constexpr
+    weight_ptr,
+    scale_ptr,
+    offs_n,
+    offs_k,
+    first,
+    N,
+    K,
+    groups,
+    mask,
+    dtype: tl.constexpr,
+    SCALE: tl.constexpr,
 ):
     """Weights [BLOCK_K, BLOCK_N] of outputs first + offs_n, as they are multiplied."""
     rows = first + tl.minimum(offs_n, N - 1).to(tl.int64)
@@ -270,11 +287,39 @@ def _experts_kernel(
             offs_k = start + tl.arange(0, BLOCK_K)
             mask_k = offs_k < K
             mask_w = mask_k[:, None] & mask_n[None, :]
-            x = tl.load(x_ptr + x_rows[:, None] * K + offs_k[None, :], mask_m[:, None] & mask_k[None, :], 0.0)
-            w = _weights(weight_ptr, scale_ptr, offs_n, offs_k, first, N, K, scale_groups, mask_w, dtype, SCALE)
+            x = tl.load(
+                x_ptr + x_rows[:, None] * K + offs_k[None, :],
+                mask_m[:, None] & mask_k[None, :],
+                0.0,
+            )
+            w = _weights(
+                weight_ptr,
+                scale_ptr,
+                offs_n,
+                offs_k,
+                first,
+                N,
+                K,
+                scale_groups,
+                mask_w,
+                dtype,
+                SCALE,
+            )
             acc = tl.dot(x, w, acc, input_precision="ieee")
             if GATE:
-                up = _weights(weight_ptr, scale_ptr, offs_n, offs_k, first_up, N, K, scale_groups, mask_w, dtype, SCALE)
+                up = _weights(
+                    weight_ptr,
+                    scale_ptr,
+                    offs_n,
+                    offs_k,
+                    first_up,
+                    N,
+                    K,
+                    scale_groups,
+                    mask_w,
+                    dtype,
+                    SCALE,
+                )
                 acc_up = tl.dot(x, up, acc_up, input_precision="ieee")
         if SCALE == PER_OUTPUT:
             acc *= tl.load(scale_ptr + first + offs_n, mask_n, 0.0)[None, :]
@@ -285,11 +330,21 @@ def _experts_kernel(
             y = (y / (1.0 + tl.exp(-y))).to(dtype).to(tl.float32) * acc_up.to(dtype).to(tl.float32)
         else:
             y *= tl.load(pair_weights_ptr + pair, mask_m, 0.0).to(tl.float32)[:, None]
-        tl.store(out_ptr + out_rows[:, None] * N + offs_n[None, :], y.to(dtype), mask_m[:, None] & mask_n[None, :])
+        tl.store(
+            out_ptr + out_rows[:, None] * N + offs_n[None, :],
+            y.to(dtype),
+            mask_m[:, None] & mask_n[None, :],
+        )
 
 
 def _experts(
-    x: Tensor, w: ExpertWeight, weights: Tensor, groups: Tensor, order: Tensor, experts: int, gate: bool
+    x: Tensor,
+    w: ExpertWeight,
+    weights: Tensor,
+    groups: Tensor,
+    order: Tensor,
+    experts: int,
+    gate: bool,
 ) -> Tensor:
     pairs, k = weights.numel(), x.shape[1]
     n = len(w.weight) // (2 * experts if gate else experts)
@@ -319,7 +374,9 @@ def _experts(
     return out
 
 
-def grouped_swiglu(found: Routing, gate_up: ExpertWeight, down: ExpertWeight, experts: int) -> Tensor:
+def grouped_swiglu(
+    found: Routing, gate_up: ExpertWeight, down: ExpertWeight, experts: int
+) -> Tensor:
     """Weighted products [N k, H] of the tokens' experts. gate_up [2 E I, H]: gates of all experts, then the other half.
     down [E H, I]."""
     x, ids, weights, _ = found
@@ -352,7 +409,9 @@ def _combine_kernel(
     for i in tl.static_range(CHOSEN):
         product = tl.load(routed_ptr + (row * CHOSEN + i) * hidden + offs, mask, 0.0).to(tl.float32)
         total = (total + product).to(dtype).to(tl.float32)
-    shared = tl.load(shared_gate_ptr + row).to(tl.float32) * tl.load(shared_ptr + row * hidden + offs, mask, 0.0)
+    shared = tl.load(shared_gate_ptr + row).to(tl.float32) * tl.load(
+        shared_ptr + row * hidden + offs, mask, 0.0
+    )
     total = (total + shared.to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
     if ADD:
         total += tl.load(residual_ptr + row * hidden + offs, mask, 0.0).to(tl.float32)

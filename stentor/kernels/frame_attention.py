@@ -68,12 +68,16 @@ def _frame_kernel(
         k_ptr, row[:, None] * stride_k + kv_head * HEAD_DIM, offs_d[None, :], mask, k_norm_ptr, cos_ptr, sin_ptr,
         pos[:, None], eps, HEAD_DIM, NORM_ROPE, NORM, CAST_FIRST, INTERLEAVED, IN_FLOAT32,
     )  # fmt: skip
-    own_v = tl.load(v_ptr + row[:, None] * stride_v + kv_head * HEAD_DIM + offs_d[None, :], mask, 0.0)
+    own_v = tl.load(
+        v_ptr + row[:, None] * stride_v + kv_head * HEAD_DIM + offs_d[None, :], mask, 0.0
+    )
     dtype: tl.constexpr = pool_ptr.dtype.element_ty
     q, own_k, own_v = q.to(dtype), own_k.to(dtype), own_v.to(dtype)
     keys_ptr = pool_ptr + kv_head * HEAD_DIM
     page = tl.load(pages_ptr + pos // PAGE_SIZE, kept, 0)
-    own_ptrs = keys_ptr + ((page * PAGE_SIZE + pos % PAGE_SIZE) * stride_pos)[:, None] + offs_d[None, :]
+    own_ptrs = (
+        keys_ptr + ((page * PAGE_SIZE + pos % PAGE_SIZE) * stride_pos)[:, None] + offs_d[None, :]
+    )
     stored = (kept & (head % GROUP == 0))[:, None] & mask_d
     tl.store(own_ptrs, own_k, stored)
     tl.store(own_ptrs + stride_kv, own_v, stored)
@@ -90,7 +94,11 @@ def _frame_kernel(
     for start_n in range(0, end, BLOCK_N):
         offs_n = start_n + tl.arange(0, BLOCK_N)
         mask_n = offs_n < end
-        kv_ptrs = keys_ptr + ((page * PAGE_SIZE + offs_n % PAGE_SIZE) * stride_pos)[:, None] + offs_d[None, :]
+        kv_ptrs = (
+            keys_ptr
+            + ((page * PAGE_SIZE + offs_n % PAGE_SIZE) * stride_pos)[:, None]
+            + offs_d[None, :]
+        )
         k = tl.load(kv_ptrs, mask_n[:, None] & mask_d, 0.0)
         v = tl.load(kv_ptrs + stride_kv, mask_n[:, None] & mask_d, 0.0)
         # The pages of the next iteration are loaded while this one computes.

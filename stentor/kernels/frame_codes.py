@@ -53,13 +53,21 @@ def _embed_codes_and_text_kernel(
     text_id = tl.load(text_ids_ptr + tl.load(idx_ptr + row) * max_text + text_offs).to(tl.int64)
     text_id = tl.where(text_at < max_text, text_id, pad_id)
     other = tl.load(texts_ptr + text_id * hidden + offs_h, mask, 0.0).to(tl.float32)
-    acc = sum_codebooks(codes_ptr + row * NUM_BOOKS, offset_ptr, table_ptr, offs_h, mask, hidden, NUM_BOOKS)
+    acc = sum_codebooks(
+        codes_ptr + row * NUM_BOOKS, offset_ptr, table_ptr, offs_h, mask, hidden, NUM_BOOKS
+    )
     acc = acc.to(dtype).to(tl.float32)
     tl.store(out_ptr + row * hidden + offs_h, (acc + other).to(dtype), mask)
 
 
 def embed_codes_and_text(
-    codes: Tensor, offset: Tensor, table: Tensor, step: Tensor, text_ids: RowRef, texts: Tensor, pad: int
+    codes: Tensor,
+    offset: Tensor,
+    table: Tensor,
+    step: Tensor,
+    text_ids: RowRef,
+    texts: Tensor,
+    pad: int,
 ) -> Tensor:
     """Embedding of codes [B, books]: the sum of rows offset + codes of table [V, H], plus a row of texts [T, H].
 
@@ -86,12 +94,21 @@ def _embed_prompt_kernel(
     row = tl.program_id(0).to(tl.int64)
     offs_h = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     mask = offs_h < hidden
-    first_id, second_id = tl.load(first_ptr + row).to(tl.int64), tl.load(second_ptr + row).to(tl.int64)
-    acc = tl.load(first_table_ptr + first_id * hidden + offs_h, mask & (first_id >= 0), 0.0).to(tl.float32)
-    acc += tl.load(second_table_ptr + second_id * hidden + offs_h, mask & (second_id >= 0), 0.0).to(tl.float32)
+    first_id, second_id = (
+        tl.load(first_ptr + row).to(tl.int64),
+        tl.load(second_ptr + row).to(tl.int64),
+    )
+    acc = tl.load(first_table_ptr + first_id * hidden + offs_h, mask & (first_id >= 0), 0.0).to(
+        tl.float32
+    )
+    acc += tl.load(second_table_ptr + second_id * hidden + offs_h, mask & (second_id >= 0), 0.0).to(
+        tl.float32
+    )
     if HAS_VECTORS:
         at = tl.load(vector_row_ptr + row) * hidden + offs_h
-        vector = tl.load(vectors_ptr + at, mask & (second_id == VECTOR_ID), 0.0).to(dtype).to(tl.float32)
+        vector = (
+            tl.load(vectors_ptr + at, mask & (second_id == VECTOR_ID), 0.0).to(dtype).to(tl.float32)
+        )
         acc = acc.to(dtype).to(tl.float32) + vector
     tl.store(out_ptr + row * hidden + offs_h, acc.to(dtype), mask)
 
@@ -107,7 +124,9 @@ def _add_frames_kernel(
     offs_h = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     token = tl.load(position_ptr + row)
     mask = (offs_h < hidden) & (token < num_tokens)
-    acc = sum_codebooks(codes_ptr + row * NUM_BOOKS, offset_ptr, table_ptr, offs_h, mask, hidden, NUM_BOOKS)
+    acc = sum_codebooks(
+        codes_ptr + row * NUM_BOOKS, offset_ptr, table_ptr, offs_h, mask, hidden, NUM_BOOKS
+    )
     acc = acc.to(dtype).to(tl.float32)
     token_ptr = out_ptr + token * hidden + offs_h
     tl.store(token_ptr, (tl.load(token_ptr, mask, 0.0).to(tl.float32) + acc).to(dtype), mask)
@@ -161,13 +180,32 @@ def _sample_first_codebook_kernel(
     logits = tl.where(masked, float("-inf"), logits)
     temperature, top_k, top_p = load_params(row, temperature_ptr, top_k_ptr, top_p_ptr)
     token = sample_top_k_top_p(
-        logits, mask, vocab, temperature, top_k, top_p, tl.load(u_ptr + row * stride_u), MIN_TEMPERATURE, KEY_BITS
+        logits,
+        mask,
+        vocab,
+        temperature,
+        top_k,
+        top_p,
+        tl.load(u_ptr + row * stride_u),
+        MIN_TEMPERATURE,
+        KEY_BITS,
     )
     token = checked(token, logits)
     tl.store(seen_out_ptr + row * vocab + offs, (seen | (offs == token)).to(tl.uint8), mask)
     tl.store(ended_ptr + row, (token == eos).to(tl.uint8))
     store_sample(
-        token, row, code_ptr, table_ptr, x_ptr, prefix_ptr, stride_x, stride_prefix, hidden, HAS_X, HAS_PREFIX, BLOCK_H
+        token,
+        row,
+        code_ptr,
+        table_ptr,
+        x_ptr,
+        prefix_ptr,
+        stride_x,
+        stride_prefix,
+        hidden,
+        HAS_X,
+        HAS_PREFIX,
+        BLOCK_H,
     )
 
 

@@ -39,9 +39,13 @@ def _gemm_kernel(
     offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     offs_m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     offs_k = tl.arange(0, BLOCK_K)
-    mask_m = (offs_m < M)[:, None]  # were the last row read in their place, all CTAs would wait for the same lines
+    mask_m = (offs_m < M)[
+        :, None
+    ]  # were the last row read in their place, all CTAs would wait for the same lines
     x_ptrs = x_ptr + offs_m.to(tl.int64)[:, None] * stride_x + offs_k[None, :]
-    w_ptrs = weight_ptr + tl.minimum(offs_n, N - 1).to(tl.int64)[None, :] * stride_w + offs_k[:, None]
+    w_ptrs = (
+        weight_ptr + tl.minimum(offs_n, N - 1).to(tl.int64)[None, :] * stride_w + offs_k[:, None]
+    )
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(0, K, BLOCK_K):
         if EVEN_K:
@@ -56,7 +60,9 @@ def _gemm_kernel(
     tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask_m & (offs_n < N)[None, :])
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, config: GemmConfig | None = None) -> Tensor:
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, config: GemmConfig | None = None
+) -> Tensor:
     """x [..., K] @ weight.T [K, N] (+ bias [N]) -> [..., N]. All have one dtype."""
     n, k = weight.shape
     rows = rows_of(x, k)

@@ -95,7 +95,9 @@ def _gemv_kernel(
     row_offs = tl.minimum(offs_n, N - 1).to(tl.int64)[:, None] * K
     up_offs = row_offs + tl.cast(N, tl.int64) * K  # an N of 1 is a constant, which has no .to()
     offs_k = tl.arange(0, BLOCK_K)
-    next_w = _load_weights(weight_ptr, row_offs, offs_k, K, mask_n, EVEN_K)  # loads while the kernel in front ends
+    next_w = _load_weights(
+        weight_ptr, row_offs, offs_k, K, mask_n, EVEN_K
+    )  # loads while the kernel in front ends
     next_up = next_w
     if GATE:
         next_up = _load_weights(weight_ptr, up_offs, offs_k, K, mask_n, EVEN_K)
@@ -128,12 +130,29 @@ def _gemv_kernel(
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     scale, scale_up = _scales(scale_ptr, offs_n, mask, N, GATE, SCALE)
     y, up = tl.sum(acc, 1) * scale, tl.sum(acc_up, 1) * scale_up
-    y = _epilogue(y, up, squares, residual_ptr, bias_ptr, offs_n, mask, K, eps, dtype, NORM, GATE, ADD, BIAS)
+    y = _epilogue(
+        y, up, squares, residual_ptr, bias_ptr, offs_n, mask, K, eps, dtype, NORM, GATE, ADD, BIAS
+    )
     tl.store(out_ptr + offs_n, y, mask)
     if M == 2:
         residual_ptr += stride_residual
         y, up = tl.sum(acc1, 1) * scale, tl.sum(acc1_up, 1) * scale_up
-        y = _epilogue(y, up, squares1, residual_ptr, bias_ptr, offs_n, mask, K, eps, dtype, NORM, GATE, ADD, BIAS)
+        y = _epilogue(
+            y,
+            up,
+            squares1,
+            residual_ptr,
+            bias_ptr,
+            offs_n,
+            mask,
+            K,
+            eps,
+            dtype,
+            NORM,
+            GATE,
+            ADD,
+            BIAS,
+        )
         tl.store(out_ptr + N + offs_n, y, mask)
 
 

@@ -32,7 +32,10 @@ class Arguments(ctypes.Structure):
     """`Arguments` of common.cuh, which GEMMs take."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("x", "weight", "scale", "norm", "bias", "residual", "out")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("x", "weight", "scale", "norm", "bias", "residual", "out")
+        ),
         *((name, ctypes.c_int) for name in ("stride_x", "stride_residual", "rows")),
         ("eps", ctypes.c_float),
     ]

@@ -18,7 +18,14 @@ from stentor.kernels.cuda_cpp import tables
 from stentor.kernels.cuda_cpp.launch import HOPPER, available_on
 from stentor.kernels.cuda_cpp.product import ClusterTile, Product, Tile
 from stentor.kernels.hopper_gemm import ALIGNMENT, DTYPES, WEIGHTS
-from stentor.kernels.switches import CUDA_CPP, NO_KERNELS, Kernel, enabled, is_batch_invariant, linear_kernels
+from stentor.kernels.switches import (
+    CUDA_CPP,
+    NO_KERNELS,
+    Kernel,
+    enabled,
+    is_batch_invariant,
+    linear_kernels,
+)
 
 GEMV_ROWS = 2
 """Rows that our GEMV takes. It has no tensor cores."""
@@ -88,10 +95,19 @@ class Problem(NamedTuple):
     @property
     def product(self) -> Product | None:
         """Describe it to the sources in CUDA C++. None: they do not take these types, or several scales."""
-        weight = WEIGHTS.get(self.weight) if self.groups == 1 else "same" if self.groups == 0 else None
+        weight = (
+            WEIGHTS.get(self.weight) if self.groups == 1 else "same" if self.groups == 0 else None
+        )
         if weight is None or self.dtype not in DTYPES:
             return None
-        return Product(self.k, self.n // (1 + self.gate), DTYPES[self.dtype], self.norm, self.gate, weight=weight)
+        return Product(
+            self.k,
+            self.n // (1 + self.gate),
+            DTYPES[self.dtype],
+            self.norm,
+            self.gate,
+            weight=weight,
+        )
 
 
 def problem(
@@ -105,9 +121,15 @@ def problem(
     """Describe the product of x [..., k] and a weight [n, k], quantised with scale [n, groups] or not."""
     n, k = weight.shape
     kernels = linear_kernels(x) if scale is not None or weight.dtype == x.dtype else NO_KERNELS
-    if CUDA_CPP & kernels and not (x.is_cuda and available_on(x.device.index) and _aligned(weight, scale)):
+    if CUDA_CPP & kernels and not (
+        x.is_cuda and available_on(x.device.index) and _aligned(weight, scale)
+    ):
         kernels -= CUDA_CPP
-    rows, groups, invariant = x.numel() // x.shape[-1], 0 if scale is None else scale.shape[1], is_batch_invariant()
+    rows, groups, invariant = (
+        x.numel() // x.shape[-1],
+        0 if scale is None else scale.shape[1],
+        is_batch_invariant(),
+    )
     dtypes, device = (x.dtype, weight.dtype), x.device.type
     return Problem(rows, k, n, *dtypes, groups, norm, gate, device, kernels, invariant, must_fuse)
 
@@ -150,7 +172,9 @@ def select(*products: Problem) -> tuple[Choice, ...]:
     if all(choice.backend is not Backend.FEW_ROWS for choice in fused):
         return fused
     # With more rows the kernels for few rows lose against the library, by the times of all products.
-    timed = [p for p, choice in zip(products, fused, strict=True) if choice.backend is not Backend.W8A8]
+    timed = [
+        p for p, choice in zip(products, fused, strict=True) if choice.backend is not Backend.W8A8
+    ]
     return fused if _faster_than_library(timed) else plain
 
 
@@ -168,14 +192,20 @@ def _tile(p: Problem) -> Choice | None:
     if table is None or product is None or Kernel.SKINNY_GEMM not in p.kernels:
         return None
     # Clusters are in the table only where they are faster than the kernels for few rows.
-    if Kernel.CLUSTER_GEMM in p.kernels and (cluster := table.cluster_tile(product, p.rows)) is not None:
+    if (
+        Kernel.CLUSTER_GEMM in p.kernels
+        and (cluster := table.cluster_tile(product, p.rows)) is not None
+    ):
         return Choice(Backend.CLUSTER, cluster)
     tile = table.few_rows_tile(product, p.rows)
     return None if tile is None else Choice(Backend.FEW_ROWS, tile)
 
 
 def _faster_than_library(products: Sequence[Problem]) -> bool:
-    table, found = tables.of(HOPPER), [(product, p.rows) for p in products if (product := p.product) is not None]
+    table, found = (
+        tables.of(HOPPER),
+        [(product, p.rows) for p in products if (product := p.product) is not None],
+    )
     assert table is not None
     ours = sum(table.microseconds(product, rows) for product, rows in found)
     return ours <= sum(table.library_microseconds(product) for product, _ in found)
@@ -185,7 +215,12 @@ def unfused(p: Problem) -> Choice:
     """Choose how to compute a product alone."""
     if p.groups:
         # Tensor cores take int8 of both twice as fast as 16 bits, and nothing is widened.
-        int8 = Kernel.W8A8 in p.kernels and p.weight == torch.int8 and p.groups == 1 and p.dtype in DTYPES
+        int8 = (
+            Kernel.W8A8 in p.kernels
+            and p.weight == torch.int8
+            and p.groups == 1
+            and p.dtype in DTYPES
+        )
         if int8 and p.rows >= W8A8_ROWS and not p.invariant:
             return Choice(Backend.W8A8)
         # Few rows take the time of reading the weights. The library cannot read 8 bits.
@@ -194,13 +229,23 @@ def unfused(p: Problem) -> Choice:
         # torch has a product for a CPU, with one scale for each output.
         few, whole = 0 < p.rows <= CPU_ROWS, p.k % CPU_INPUTS == 0
         one_scale = p.weight == torch.int8 and p.groups == 1
-        if p.device == "cpu" and few and whole and one_scale and p.dtype in (torch.float32, torch.bfloat16):
+        if (
+            p.device == "cpu"
+            and few
+            and whole
+            and one_scale
+            and p.dtype in (torch.float32, torch.bfloat16)
+        ):
             return Choice(Backend.CPU_INT8)
         return Choice(Backend.LIBRARY)
     # The library splits sums by the number of rows.
-    return Choice(Backend.ONE_ORDER if p.invariant and Kernel.GEMM in p.kernels else Backend.LIBRARY)
+    return Choice(
+        Backend.ONE_ORDER if p.invariant and Kernel.GEMM in p.kernels else Backend.LIBRARY
+    )
 
 
 def any_rows(x: Tensor) -> Backend:
     """Choose for x of any number of rows, often many: kernels for few rows are not asked for."""
-    return Backend.ONE_ORDER if is_batch_invariant() and enabled(Kernel.GEMM, x) else Backend.LIBRARY
+    return (
+        Backend.ONE_ORDER if is_batch_invariant() and enabled(Kernel.GEMM, x) else Backend.LIBRARY
+    )

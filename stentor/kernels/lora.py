@@ -24,7 +24,9 @@ NO_SLOT = tl.constexpr(1 << 30)
 
 
 @triton.jit
-def _tiles_kernel(index_ptr, tiles_ptr, G, BLOCK_G: tl.constexpr, TILE_ROWS: tl.constexpr, USE_PDL: tl.constexpr):
+def _tiles_kernel(
+    index_ptr, tiles_ptr, G, BLOCK_G: tl.constexpr, TILE_ROWS: tl.constexpr, USE_PDL: tl.constexpr
+):
     pdl_wait(USE_PDL)
     row = tl.arange(0, BLOCK_G)
     adapter = tl.load(index_ptr + row, row < G, 0).to(tl.int32)
@@ -32,7 +34,9 @@ def _tiles_kernel(index_ptr, tiles_ptr, G, BLOCK_G: tl.constexpr, TILE_ROWS: tl.
     before = row[None, :] < row[:, None]
     place = tl.sum((same & before).to(tl.int32), 1)  # among the rows with this adapter
     leads = (adapter > 0) & (place % TILE_ROWS == 0)
-    number = tl.sum((before & leads[None, :]).to(tl.int32), 1)  # of the tile that a leading row begins
+    number = tl.sum(
+        (before & leads[None, :]).to(tl.int32), 1
+    )  # of the tile that a leading row begins
     leader = same & (place[None, :] == (place - place % TILE_ROWS)[:, None])
     tile_ptrs = tiles_ptr + tl.sum(tl.where(leader, number[None, :], 0), 1) * (1 + TILE_ROWS)
     empty_ptrs = tiles_ptr + row[:, None] * (1 + TILE_ROWS) + tl.arange(0, TILE_ROWS)[None, :]
@@ -103,7 +107,19 @@ def _rows_of_tile(
 
 @triton.jit
 def _shrunk(
-    acc, x_ptr, a_ptr, row, own, mask_r, offs_r, first, last, K, stride_x, BLOCK_K: tl.constexpr, EVEN: tl.constexpr
+    acc,
+    x_ptr,
+    a_ptr,
+    row,
+    own,
+    mask_r,
+    offs_r,
+    first,
+    last,
+    K,
+    stride_x,
+    BLOCK_K: tl.constexpr,
+    EVEN: tl.constexpr,
 ):
     """acc plus the inputs `first` to `last` - 1 of own rows times A, which begins at a_ptr."""
     for start in range(first, last, BLOCK_K):
@@ -130,7 +146,9 @@ def _shrink_kernel(
         gdc_wait()
         gdc_launch_dependents()
     part, split = tl.program_id(1), tl.program_id(2)
-    row, valid, adapter, low, high = _rows_of_tile(index_ptr, M, T, G, CHUNKS, ROWS, BLOCK_M, ONE_ADAPTER, BY_ADAPTER)
+    row, valid, adapter, low, high = _rows_of_tile(
+        index_ptr, M, T, G, CHUNKS, ROWS, BLOCK_M, ONE_ADAPTER, BY_ADAPTER
+    )
     if high > 0:
         offs_r = tl.arange(0, BLOCK_R)
         mask_r = offs_r < RANK
@@ -139,21 +157,51 @@ def _shrink_kernel(
         part_ptr = a_ptr + tl.cast(part, tl.int64) * stride_part
         if ONE_ADAPTER:
             own_ptr = part_ptr + tl.cast(low - 1, tl.int64) * stride_slot
-            acc = _shrunk(acc, x_ptr, own_ptr, row, valid, mask_r, offs_r, first, last, K, stride_x, BLOCK_K, EVEN)
+            acc = _shrunk(
+                acc,
+                x_ptr,
+                own_ptr,
+                row,
+                valid,
+                mask_r,
+                offs_r,
+                first,
+                last,
+                K,
+                stride_x,
+                BLOCK_K,
+                EVEN,
+            )
         else:
             for number in range(low, high + 1):
                 own = adapter == number
                 if tl.max(own.to(tl.int32), 0) > 0:
                     own_ptr = part_ptr + tl.cast(number - 1, tl.int64) * stride_slot
                     acc = _shrunk(
-                        acc, x_ptr, own_ptr, row, own, mask_r, offs_r, first, last, K, stride_x, BLOCK_K, EVEN
+                        acc,
+                        x_ptr,
+                        own_ptr,
+                        row,
+                        own,
+                        mask_r,
+                        offs_r,
+                        first,
+                        last,
+                        K,
+                        stride_x,
+                        BLOCK_K,
+                        EVEN,
                     )
         h_row = (split * M + row) * tl.num_programs(1) + part
-        tl.store(h_ptr + h_row[:, None] * RANK + offs_r[None, :], acc, valid[:, None] & mask_r[None, :])
+        tl.store(
+            h_ptr + h_row[:, None] * RANK + offs_r[None, :], acc, valid[:, None] & mask_r[None, :]
+        )
 
 
 @triton.jit
-def summed(h_ptr, row, own, part, offs_r, M, PARTS: tl.constexpr, RANK: tl.constexpr, SPLITS: tl.constexpr):
+def summed(
+    h_ptr, row, own, part, offs_r, M, PARTS: tl.constexpr, RANK: tl.constexpr, SPLITS: tl.constexpr
+):
     """Own rows of what the first kernel made, its splits added up in their order."""
     mask = own[:, None] & (offs_r < RANK)[None, :]
     h_ptrs = h_ptr + (row[:, None] * PARTS + part) * RANK + offs_r[None, :]
@@ -182,15 +230,22 @@ def _expand_kernel(
         gdc_launch_dependents()
         if not ONE_ADAPTER:
             gdc_wait()
-    row, valid, adapter, low, high = _rows_of_tile(index_ptr, M, T, G, CHUNKS, ROWS, BLOCK_M, ONE_ADAPTER, BY_ADAPTER)
+    row, valid, adapter, low, high = _rows_of_tile(
+        index_ptr, M, T, G, CHUNKS, ROWS, BLOCK_M, ONE_ADAPTER, BY_ADAPTER
+    )
     offs_r, offs_n = tl.arange(0, BLOCK_R), (block - first) * BLOCK_N + tl.arange(0, BLOCK_N)
     mask_r, mask_n = offs_r < RANK, offs_n < width
     offs_n += start
     dtype: tl.constexpr = y_ptr.dtype.element_ty
-    y_ptrs, mask = y_ptr + row[:, None] * N + offs_n[None, :], (valid & (adapter > 0))[:, None] & mask_n[None, :]
+    y_ptrs, mask = (
+        y_ptr + row[:, None] * N + offs_n[None, :],
+        (valid & (adapter > 0))[:, None] & mask_n[None, :],
+    )
     b_ptrs = b_ptr + offs_r[:, None] * stride_r + offs_n[None, :]
     mask_b = mask_r[:, None] & mask_n[None, :]
-    y = tl.load(y_ptrs, mask, 0.0, cache_modifier=".cg")  # as the index: from L2, since this comes before the wait
+    y = tl.load(
+        y_ptrs, mask, 0.0, cache_modifier=".cg"
+    )  # as the index: from L2, since this comes before the wait
     if ONE_ADAPTER:
         b = tl.load(b_ptrs + tl.cast(low - 1, tl.int64) * stride_slot, mask_b & (low > 0), 0.0)
         if USE_PDL:
@@ -211,7 +266,13 @@ def _expand_kernel(
 
 
 def add_lora(
-    y: Tensor, x: Tensor, index: Tensor, a: Tensor, b: Tensor, widths: Sequence[int], tiles: Tensor | None = None
+    y: Tensor,
+    x: Tensor,
+    index: Tensor,
+    a: Tensor,
+    b: Tensor,
+    widths: Sequence[int],
+    tiles: Tensor | None = None,
 ) -> Tensor:
     """y [N, ..., out] + (x [N, ..., in] A^T) B^T, where row n uses adapter index[n % G] of index [G] int64, 0 for none.
 
@@ -224,8 +285,16 @@ def add_lora(
     (splits, each), config = lora_splits(k), lora_config(rank, x.element_size(), tile.sequences)
     # The first product, in parts that are to be added up. Rows without adapter are not written.
     h = torch.empty(splits, len(rows), parts, rank, dtype=torch.float32, device=x.device)
-    rows_by, sizes = tiles if tile.by_adapter else index, (len(rows), len(rows) // len(x), len(index), tile.chunks)
-    constants = {"RANK": rank, "BLOCK_R": config.block_r, "ROWS": tile.rows, "BLOCK_M": tile.block_m}
+    rows_by, sizes = (
+        tiles if tile.by_adapter else index,
+        (len(rows), len(rows) // len(x), len(index), tile.chunks),
+    )
+    constants = {
+        "RANK": rank,
+        "BLOCK_R": config.block_r,
+        "ROWS": tile.rows,
+        "BLOCK_M": tile.block_m,
+    }
     constants |= {"ONE_ADAPTER": tile.one_adapter, "BY_ADAPTER": tile.by_adapter, **PDL_LAUNCH}
     _shrink_kernel[(tile.tiles, parts, splits)](
         rows,

@@ -84,7 +84,9 @@ def _launch_rms_norm(
 
 
 @triton.jit
-def _silu_and_mul_kernel(gate_up_ptr, out_ptr, stride_x, size, BLOCK: tl.constexpr, USE_PDL: tl.constexpr):
+def _silu_and_mul_kernel(
+    gate_up_ptr, out_ptr, stride_x, size, BLOCK: tl.constexpr, USE_PDL: tl.constexpr
+):
     pdl_wait(USE_PDL)
     row = tl.program_id(0).to(tl.int64)
     offs = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -129,8 +131,12 @@ def _qk_norm_rope_kernel(
     q_base = token * stride_q + head * HEAD_DIM
     k_base = token * stride_k + (head - num_q_heads) * HEAD_DIM
     # One of the two loads is masked and gives 0, so a CTA may have heads of q and of k.
-    raw_x = tl.load(q_ptr + q_base + offs_x, mask_q, 0.0) + tl.load(k_ptr + k_base + offs_x, mask_k, 0.0)
-    raw_y = tl.load(q_ptr + q_base + offs_y, mask_q, 0.0) + tl.load(k_ptr + k_base + offs_y, mask_k, 0.0)
+    raw_x = tl.load(q_ptr + q_base + offs_x, mask_q, 0.0) + tl.load(
+        k_ptr + k_base + offs_x, mask_k, 0.0
+    )
+    raw_y = tl.load(q_ptr + q_base + offs_y, mask_q, 0.0) + tl.load(
+        k_ptr + k_base + offs_y, mask_k, 0.0
+    )
     x, y = raw_x.to(tl.float32), raw_y.to(tl.float32)
     if NORM:
         rstd = tl.rsqrt((tl.sum(x * x, 1) + tl.sum(y * y, 1)) / HEAD_DIM + eps)[:, None]
@@ -138,22 +144,40 @@ def _qk_norm_rope_kernel(
         if CAST_FIRST:
             x, y = x.to(raw_x.dtype).to(tl.float32), y.to(raw_x.dtype).to(tl.float32)
         is_q = head < num_q_heads
-        q_wx, k_wx = tl.load(q_norm_ptr + offs_x, mask_half, 0.0), tl.load(k_norm_ptr + offs_x, mask_half, 0.0)
-        q_wy, k_wy = tl.load(q_norm_ptr + offs_y, mask_half, 0.0), tl.load(k_norm_ptr + offs_y, mask_half, 0.0)
+        q_wx, k_wx = (
+            tl.load(q_norm_ptr + offs_x, mask_half, 0.0),
+            tl.load(k_norm_ptr + offs_x, mask_half, 0.0),
+        )
+        q_wy, k_wy = (
+            tl.load(q_norm_ptr + offs_y, mask_half, 0.0),
+            tl.load(k_norm_ptr + offs_y, mask_half, 0.0),
+        )
         x *= tl.where(is_q, q_wx, k_wx).to(tl.float32)
         y *= tl.where(is_q, q_wy, k_wy).to(tl.float32)
         x, y = x.to(raw_x.dtype).to(tl.float32), y.to(raw_x.dtype).to(tl.float32)
     # Tables of one sequence, `period` positions, serve every sequence of a batch.
     offs_cs = (token % period) * (HEAD_DIM // 2) + offs_half
-    cos, sin = tl.load(cos_ptr + offs_cs, mask_half, 0.0), tl.load(sin_ptr + offs_cs, mask_half, 0.0)
+    cos, sin = (
+        tl.load(cos_ptr + offs_cs, mask_half, 0.0),
+        tl.load(sin_ptr + offs_cs, mask_half, 0.0),
+    )
     if IN_FLOAT32:
         x_out, y_out = x * cos - y * sin, y * cos + x * sin
     else:
         cos, sin = cos.to(raw_x.dtype).to(tl.float32), sin.to(raw_x.dtype).to(tl.float32)
-        x_cos, y_sin = (x * cos).to(raw_x.dtype).to(tl.float32), (y * sin).to(raw_x.dtype).to(tl.float32)
-        y_cos, x_sin = (y * cos).to(raw_x.dtype).to(tl.float32), (x * sin).to(raw_x.dtype).to(tl.float32)
+        x_cos, y_sin = (
+            (x * cos).to(raw_x.dtype).to(tl.float32),
+            (y * sin).to(raw_x.dtype).to(tl.float32),
+        )
+        y_cos, x_sin = (
+            (y * cos).to(raw_x.dtype).to(tl.float32),
+            (x * sin).to(raw_x.dtype).to(tl.float32),
+        )
         x_out, y_out = x_cos - y_sin, y_cos + x_sin
-    q_offs, k_offs = (token * num_q_heads + head) * HEAD_DIM, (token * num_k_heads + head - num_q_heads) * HEAD_DIM
+    q_offs, k_offs = (
+        (token * num_q_heads + head) * HEAD_DIM,
+        (token * num_k_heads + head - num_q_heads) * HEAD_DIM,
+    )
     x_out, y_out = x_out.to(raw_x.dtype), y_out.to(raw_x.dtype)
     tl.store(q_out_ptr + q_offs + offs_x, x_out, mask_q)
     tl.store(q_out_ptr + q_offs + offs_y, y_out, mask_q)
@@ -221,10 +245,14 @@ def _add_norm_kernel(
     if CONSTANT:
         pdl_wait(USE_PDL)
     at = row * dim + offs
-    x = tl.load(x_ptr + sequence * stride_x + (row - sequence * tokens) * stride_token + offs, mask, 0.0)
+    x = tl.load(
+        x_ptr + sequence * stride_x + (row - sequence * tokens) * stride_token + offs, mask, 0.0
+    )
     if HAS_DELTA:
         gate = tl.load(gate_ptr + sequence * stride_gate + offs, mask, 0.0).to(tl.float32)
-        x = (x.to(tl.float32) + gate * tl.load(delta_ptr + at, mask, 0.0).to(tl.float32)).to(x.dtype)
+        x = (x.to(tl.float32) + gate * tl.load(delta_ptr + at, mask, 0.0).to(tl.float32)).to(
+            x.dtype
+        )
         tl.store(sum_ptr + at, x, mask)
     y = tl.where(mask, x.to(tl.float32), 0.0)
     y = tl.where(mask, y - tl.sum(y, 0) / dim, 0.0)
@@ -233,7 +261,13 @@ def _add_norm_kernel(
 
 
 def add_modulated_norm(
-    x: Tensor, delta: Tensor | None, gate: Tensor, scale: Tensor, shift: Tensor, eps: float, constant: bool = False
+    x: Tensor,
+    delta: Tensor | None,
+    gate: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    eps: float,
+    constant: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """(s, norm(s) * scale + shift) for s = x + gate * delta, or s = x without delta.
 

@@ -30,7 +30,9 @@ def _repeat_rows(x, BLOCK_M: tl.constexpr):
     """Every row of x [G, D] repeated so often that there are BLOCK_M rows."""
     copies: tl.constexpr = BLOCK_M // x.shape[0]
     if copies > 1:
-        x = tl.reshape(tl.broadcast_to(x[:, None, :], (x.shape[0], copies, x.shape[1])), (BLOCK_M, x.shape[1]))
+        x = tl.reshape(
+            tl.broadcast_to(x[:, None, :], (x.shape[0], copies, x.shape[1])), (BLOCK_M, x.shape[1])
+        )
     return x
 
 
@@ -59,7 +61,11 @@ def _store_output(
     head = first_head + offs_m // COPIES
     mask = mask_m[:, None] & (offs_d < HEAD_DIM)
     if NUM_SPLITS == 1:
-        tl.store(out_ptr + head[:, None] * HEAD_DIM + offs_d, (acc / l_i[:, None]).to(out_ptr.dtype.element_ty), mask)
+        tl.store(
+            out_ptr + head[:, None] * HEAD_DIM + offs_d,
+            (acc / l_i[:, None]).to(out_ptr.dtype.element_ty),
+            mask,
+        )
     else:
         offs = (head * NUM_SPLITS + split) * (HEAD_DIM + 2)
         tl.store(split_ptr + offs[:, None] + offs_d, acc, mask)
@@ -98,7 +104,9 @@ def _paged_kernel(
     pages_ptr = table_ptr + tl.load(slot_ptr + token) * stride_table
     split_start, split_end = _split_range(pos, split, BLOCK_N, NUM_SPLITS)
     if WINDOW:
-        text_start, text_end, place = load_window(text_start_ptr, text_end_ptr, place_ptr, token, token >= 0)
+        text_start, text_end, place = load_window(
+            text_start_ptr, text_end_ptr, place_ptr, token, token >= 0
+        )
     offs_d = tl.arange(0, BLOCK_D)
     mask_d = offs_d < HEAD_DIM
     offs_g = tl.arange(0, BLOCK_G)
@@ -120,8 +128,14 @@ def _paged_kernel(
         )  # fmt: skip
         v_offs = token * stride_v + kv_head * HEAD_DIM + offs_d[None, :]
         new_page = tl.load(pages_ptr + pos // PAGE_SIZE)
-        new_offs = (new_page * PAGE_SIZE + pos % PAGE_SIZE) * stride_pos + kv_head * HEAD_DIM + offs_d[None, :]
-        new_k, new_v = _store_kv(new_k, v_ptr, v_offs, pool_ptr + new_offs, mask_d[None, :], stride_kv)
+        new_offs = (
+            (new_page * PAGE_SIZE + pos % PAGE_SIZE) * stride_pos
+            + kv_head * HEAD_DIM
+            + offs_d[None, :]
+        )
+        new_k, new_v = _store_kv(
+            new_k, v_ptr, v_offs, pool_ptr + new_offs, mask_d[None, :], stride_kv
+        )
         m_i = tl.sum(q.to(tl.float32) * new_k.to(tl.float32), 1) * scale
         l_i += 1.0
         acc += new_v.to(tl.float32)
@@ -141,12 +155,29 @@ def _paged_kernel(
             mask_n = mask_n & seen_text(offs_n, text_start, text_end, place, BEHIND, AHEAD)
         m_i, l_i, acc = softmax_step(q, k, v, mask_n[None, :], m_i, l_i, acc, scale)
     first_head = (token * NUM_KV_HEADS + kv_head) * GROUP
-    _store_output(acc, m_i, l_i, out_ptr, split_ptr, first_head, split, GROUP, BLOCK_M // BLOCK_G, HEAD_DIM, NUM_SPLITS)
+    _store_output(
+        acc,
+        m_i,
+        l_i,
+        out_ptr,
+        split_ptr,
+        first_head,
+        split,
+        GROUP,
+        BLOCK_M // BLOCK_G,
+        HEAD_DIM,
+        NUM_SPLITS,
+    )
 
 
 @triton.jit
 def _combine_splits_kernel(
-    split_ptr, out_ptr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, NUM_SPLITS: tl.constexpr, USE_PDL: tl.constexpr
+    split_ptr,
+    out_ptr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    NUM_SPLITS: tl.constexpr,
+    USE_PDL: tl.constexpr,
 ):
     """The output of one query head from the splits of its history."""
     pdl_wait(USE_PDL)
@@ -158,7 +189,9 @@ def _combine_splits_kernel(
     alpha = tl.exp(m_i - tl.max(m_i, 0))  # m_i of an empty split is -inf
     l_i = tl.sum(alpha * tl.load(ptrs + HEAD_DIM + 1), 0)
     out = tl.sum(acc * alpha[:, None], 0) / l_i
-    tl.store(out_ptr + head * HEAD_DIM + offs_d, out.to(out_ptr.dtype.element_ty), offs_d < HEAD_DIM)
+    tl.store(
+        out_ptr + head * HEAD_DIM + offs_d, out.to(out_ptr.dtype.element_ty), offs_d < HEAD_DIM
+    )
 
 
 def paged_attention(
@@ -185,7 +218,9 @@ def paged_attention(
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     splits = out
     if c.num_splits > 1:
-        splits = torch.empty((*q.shape[:2], c.num_splits, dim + 2), dtype=torch.float32, device=q.device)
+        splits = torch.empty(
+            (*q.shape[:2], c.num_splits, dim + 2), dtype=torch.float32, device=q.device
+        )
     tables, eps, constants = norm_rope_args(qk_norm_rope, q)
     bounds, limits = window_args(window)
     _paged_kernel[(kv_heads, len(q), c.num_splits)](
@@ -199,6 +234,12 @@ def paged_attention(
     if c.num_splits == 1:
         return out
     _combine_splits_kernel[(q.shape[1], len(q))](
-        splits, out, HEAD_DIM=dim, BLOCK_D=block_d, NUM_SPLITS=c.num_splits, num_warps=1, **PDL_LAUNCH
+        splits,
+        out,
+        HEAD_DIM=dim,
+        BLOCK_D=block_d,
+        NUM_SPLITS=c.num_splits,
+        num_warps=1,
+        **PDL_LAUNCH,
     )
     return out

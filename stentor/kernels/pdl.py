@@ -38,7 +38,9 @@ def tile_rows(rows: int, fixed: int) -> int:
 
 
 USE_PDL: bool = pdl_enabled() and has_pdl(target_arch())
-PDL_LAUNCH: dict[str, bool] = {"USE_PDL": True, "launch_pdl": True} if USE_PDL else {"USE_PDL": False}
+PDL_LAUNCH: dict[str, bool] = (
+    {"USE_PDL": True, "launch_pdl": True} if USE_PDL else {"USE_PDL": False}
+)
 """Constant and launch option of a kernel that calls `pdl_wait`."""
 
 

@@ -22,11 +22,24 @@ from stentor.kernels.types import TextWindow
 
 
 @triton.jit
-def _load_kv(pool_ptr, pages_ptr, offs_n, offs_d, mask_n, stride_pos, PAGE_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr):
+def _load_kv(
+    pool_ptr,
+    pages_ptr,
+    offs_n,
+    offs_d,
+    mask_n,
+    stride_pos,
+    PAGE_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+):
     """Rows [N, D] of a pool's keys or values at the positions offs_n of one request."""
     page = tl.load(pages_ptr + offs_n // PAGE_SIZE, mask_n, 0)
     rows = (page * PAGE_SIZE + offs_n % PAGE_SIZE) * stride_pos
-    return tl.load(pool_ptr + rows[:, None] + offs_d[None, :], mask_n[:, None] & (offs_d < HEAD_DIM)[None, :], 0.0)
+    return tl.load(
+        pool_ptr + rows[:, None] + offs_d[None, :],
+        mask_n[:, None] & (offs_d < HEAD_DIM)[None, :],
+        0.0,
+    )
 
 
 @triton.jit
@@ -42,7 +55,9 @@ def _prefill_block(
     qk = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
     is_seen = offs_n[None, :] <= seen_pos[:, None]
     if WINDOW:
-        near = seen_text(offs_n[None, :], text_start[:, None], text_end[:, None], place[:, None], BEHIND, AHEAD)
+        near = seen_text(
+            offs_n[None, :], text_start[:, None], text_end[:, None], place[:, None], BEHIND, AHEAD
+        )
         is_seen = is_seen & near
     qk = tl.where(is_seen, qk, float("-inf"))
     m_ij = tl.maximum(m_i, tl.max(qk, 1))
@@ -77,13 +92,17 @@ def _prefill_kernel(
     pos = tl.load(pos_ptr + token, mask_m, -1)
     text_start, text_end, place = pos, pos, pos
     if WINDOW:
-        text_start, text_end, place = load_window(text_start_ptr, text_end_ptr, place_ptr, token, mask_m)
+        text_start, text_end, place = load_window(
+            text_start_ptr, text_end_ptr, place_ptr, token, mask_m
+        )
     offs_q = (kv_head * GROUP + in_group)[:, None] * HEAD_DIM + offs_d[None, :]
     mask_q = mask_m[:, None] & (offs_d < HEAD_DIM)[None, :]
     q = tl.load(q_ptr + token.to(tl.int64)[:, None] * stride_q + offs_q, mask_q, 0.0)
     q = q.to(pool_ptr.dtype.element_ty)
     keys_ptr = pool_ptr + kv_head * HEAD_DIM
-    m_i = tl.full([BLOCK_T * BLOCK_G], -1e30, tl.float32)  # finite: a row may see nothing of a block
+    m_i = tl.full(
+        [BLOCK_T * BLOCK_G], -1e30, tl.float32
+    )  # finite: a row may see nothing of a block
     l_i = tl.zeros([BLOCK_T * BLOCK_G], tl.float32)
     acc = tl.zeros([BLOCK_T * BLOCK_G, BLOCK_D], tl.float32)
     while first < end:  # the next request in the tile: tokens of the same slot

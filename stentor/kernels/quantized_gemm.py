@@ -42,7 +42,12 @@ def _gemm_kernel(
         offs_k = start + tl.arange(0, BLOCK_K)
         mask_k = offs_k < K
         x = tl.load(x_ptrs + offs_k[None, :], mask_m[:, None] & mask_k[None, :], 0.0)
-        w = tl.load(w_ptrs + offs_k[:, None], mask_k[:, None] & mask_n[None, :], 0.0, eviction_policy="evict_first")
+        w = tl.load(
+            w_ptrs + offs_k[:, None],
+            mask_k[:, None] & mask_n[None, :],
+            0.0,
+            eviction_policy="evict_first",
+        )
         w = widen(w)
         if SCALE == GROUPED:
             w *= read_scale(scale_ptr, offs_n[None, :], offs_k[:, None], N, K, groups)
@@ -60,7 +65,10 @@ def linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Ten
     n, k = weight.shape
     rows = rows_of(x, k)
     out = torch.empty(len(rows), n, dtype=x.dtype, device=x.device)
-    config, bits = quantized_gemm_config(config_rows(len(rows), QUANTIZED_ROWS), n), weight_bits(weight)
+    config, bits = (
+        quantized_gemm_config(config_rows(len(rows), QUANTIZED_ROWS), n),
+        weight_bits(weight),
+    )
     grid = (triton.cdiv(n, config.block_n), triton.cdiv(len(rows), config.block_m))
     _gemm_kernel[grid](
         rows,

@@ -35,7 +35,9 @@ class Filters:
         width, made = self.matrix.shape
         blocks = max(1, -(-count // made))
         behind = (blocks - 1) * self.step + width - self.before - len(samples)
-        windows = torch.nn.functional.pad(samples, (self.before, behind)).unfold(0, width, self.step)
+        windows = torch.nn.functional.pad(samples, (self.before, behind)).unfold(
+            0, width, self.step
+        )
         out = windows @ self.matrix
         out[:1] = windows[:1] @ self.first
         return out.view(-1)[:count]
@@ -72,7 +74,9 @@ def _first(matrix: np.ndarray, reach: int, source: int, target: int, quality: st
     """The matrix of the first block, whose first samples soxr makes by other filters."""
     changed = min(-(-FIRST * target // source), matrix.shape[1])
     count = min(reach + FIRST, len(matrix) - reach)  # samples that these see
-    heard = soxr.resample(np.eye(count + REACH, count, dtype=np.float32), source, target, quality=quality)
+    heard = soxr.resample(
+        np.eye(count + REACH, count, dtype=np.float32), source, target, quality=quality
+    )
     first = matrix.copy()
     first[reach : reach + count, :changed] = heard[:changed].T
     return first

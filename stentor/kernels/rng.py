@@ -27,7 +27,9 @@ def _mix(z):
 
 
 @triton.jit(do_not_specialize=["num_draws"])
-def _uniform_kernel(seed_ptr, step_ptr, out_ptr, num_draws, BLOCK: tl.constexpr, USE_PDL: tl.constexpr):
+def _uniform_kernel(
+    seed_ptr, step_ptr, out_ptr, num_draws, BLOCK: tl.constexpr, USE_PDL: tl.constexpr
+):
     pdl_wait(USE_PDL)
     row = tl.program_id(0).to(tl.int64)
     offs = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

@@ -47,8 +47,14 @@ def kth_largest(key, mask, k, bits: tl.constexpr):
     high = largest
     for _ in range((bits + 1) // 2):
         span = high - low
-        first, second, third = low + (span + 3) // 4, low + (2 * span + 3) // 4, low + (3 * span + 3) // 4
-        counts = ((key >= second).to(tl.int64) << COUNT_BITS) + ((key >= third).to(tl.int64) << 2 * COUNT_BITS)
+        first, second, third = (
+            low + (span + 3) // 4,
+            low + (2 * span + 3) // 4,
+            low + (3 * span + 3) // 4,
+        )
+        counts = ((key >= second).to(tl.int64) << COUNT_BITS) + (
+            (key >= third).to(tl.int64) << 2 * COUNT_BITS
+        )
         counts = tl.sum(tl.where(mask, counts + (key >= first).to(tl.int64), 0), 0)
         one, two = (counts & MAX_COUNT) >= k, ((counts >> COUNT_BITS) & MAX_COUNT) >= k
         three = (counts >> 2 * COUNT_BITS) >= k
@@ -72,7 +78,15 @@ def mass_threshold(key, p, mass, bits: tl.constexpr):
 
 @triton.jit
 def sample_top_k_top_p(
-    logits, mask, size, temperature, top_k, top_p, u, MIN_TEMPERATURE: tl.constexpr, KEY_BITS: tl.constexpr
+    logits,
+    mask,
+    size,
+    temperature,
+    top_k,
+    top_p,
+    u,
+    MIN_TEMPERATURE: tl.constexpr,
+    KEY_BITS: tl.constexpr,
 ):
     """The id that one row draws. Its logits outside the mask are -inf."""
     token = tl.argmax(logits, 0).to(tl.int64)
@@ -82,7 +96,10 @@ def sample_top_k_top_p(
         if (top_k > 0) & (top_k < size):
             key = narrow_key(ordered_key(logits), KEY_BITS)
             # Logits keep their order when divided by the temperature, but may tie with the k-th where they did not.
-            kth = tl.min(tl.where(mask & (key >= kth_largest(key, mask, top_k, KEY_BITS)), x, float("inf")), 0)
+            kth = tl.min(
+                tl.where(mask & (key >= kth_largest(key, mask, top_k, KEY_BITS)), x, float("inf")),
+                0,
+            )
             keep = mask & (x >= kth)
         largest = tl.max(x, 0)
         p = tl.where(keep, tl.exp(x - largest), 0.0)
@@ -114,7 +131,11 @@ def load_logits(logits_ptr, row, stride_logits, size, BLOCK: tl.constexpr):
     """(ids, which of them exist, their logits in float32) of a row."""
     offs = tl.arange(0, BLOCK)
     mask = offs < size
-    return offs, mask, tl.load(logits_ptr + row * stride_logits + offs, mask, float("-inf")).to(tl.float32)
+    return (
+        offs,
+        mask,
+        tl.load(logits_ptr + row * stride_logits + offs, mask, float("-inf")).to(tl.float32),
+    )
 
 
 @triton.jit
@@ -140,14 +161,28 @@ def store_sample(
         tl.store(out_ptr, tl.load(table_ptr + tl.maximum(token, 0) * hidden + offs_h, mask), mask)
 
 
-def launch_args(logits: Tensor, params: SamplingParams, out: SampleOut) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def launch_args(
+    logits: Tensor, params: SamplingParams, out: SampleOut
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments that every sampling kernel takes first, and constants and launch options."""
     size = logits.shape[1]
     has_x, has_prefix = out.x is not None, out.prefix is not None
     table, x = (logits, logits) if out.table is None or out.x is None else (out.table, out.x)
     head = x if out.prefix is None else out.prefix
     u_row = params.u.stride(0)
-    given = (logits, *params, out.code, table, x, head, logits.stride(0), u_row, x.stride(0), head.stride(0), size)
+    given = (
+        logits,
+        *params,
+        out.code,
+        table,
+        x,
+        head,
+        logits.stride(0),
+        u_row,
+        x.stride(0),
+        head.stride(0),
+        size,
+    )
     hidden = table.shape[1]
     constants = {"MIN_TEMPERATURE": MIN_TEMPERATURE, "BLOCK": triton.next_power_of_2(size)}
     constants |= {"HAS_X": has_x, "HAS_PREFIX": has_prefix}
@@ -171,11 +206,30 @@ def _sample_kernel(
     _, mask, logits = load_logits(logits_ptr, row, stride_logits, vocab, BLOCK)
     temperature, top_k, top_p = load_params(row, temperature_ptr, top_k_ptr, top_p_ptr)
     token = sample_top_k_top_p(
-        logits, mask, vocab, temperature, top_k, top_p, tl.load(u_ptr + row * stride_u), MIN_TEMPERATURE, KEY_BITS
+        logits,
+        mask,
+        vocab,
+        temperature,
+        top_k,
+        top_p,
+        tl.load(u_ptr + row * stride_u),
+        MIN_TEMPERATURE,
+        KEY_BITS,
     )
     token = checked(token, logits)
     store_sample(
-        token, row, code_ptr, table_ptr, x_ptr, prefix_ptr, stride_x, stride_prefix, hidden, HAS_X, HAS_PREFIX, BLOCK_H
+        token,
+        row,
+        code_ptr,
+        table_ptr,
+        x_ptr,
+        prefix_ptr,
+        stride_x,
+        stride_prefix,
+        hidden,
+        HAS_X,
+        HAS_PREFIX,
+        BLOCK_H,
     )
 
 

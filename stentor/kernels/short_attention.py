@@ -12,7 +12,13 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.kernels.attention_parts import load_norm_rope, load_norm_rope_halves, norm_rope_args
-from stentor.kernels.configs import FIXED_ROWS, LOCAL_TOKENS, HeadsConfig, depth_config, local_config
+from stentor.kernels.configs import (
+    FIXED_ROWS,
+    LOCAL_TOKENS,
+    HeadsConfig,
+    depth_config,
+    local_config,
+)
 from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 from stentor.kernels.switches import config_rows
 from stentor.kernels.types import QKNormRope
@@ -37,12 +43,20 @@ def _depth_kernel(
     offs_n = tl.arange(0, BLOCK_N)
     mask_n = offs_n < length
     past_ptr = cache_ptr + row * stride_cb + kv_head * HEAD_DIM + offs_d
-    k = tl.load(past_ptr + offs_n[:, None] * (NUM_KV_HEADS * HEAD_DIM), mask_n[:, None] & mask_d, 0.0)
-    v = tl.load(past_ptr + stride_kv + offs_n[:, None] * (NUM_KV_HEADS * HEAD_DIM), mask_n[:, None] & mask_d, 0.0)
+    k = tl.load(
+        past_ptr + offs_n[:, None] * (NUM_KV_HEADS * HEAD_DIM), mask_n[:, None] & mask_d, 0.0
+    )
+    v = tl.load(
+        past_ptr + stride_kv + offs_n[:, None] * (NUM_KV_HEADS * HEAD_DIM),
+        mask_n[:, None] & mask_d,
+        0.0,
+    )
     offs_new = tl.arange(0, BLOCK_NEW)
     mask_new = (offs_new < NUM_NEW)[:, None] & mask_d
     new_v = tl.load(
-        v_ptr + row * stride_vb + offs_new[:, None] * stride_vt + kv_head * HEAD_DIM + offs_d, mask_new, 0.0
+        v_ptr + row * stride_vb + offs_new[:, None] * stride_vt + kv_head * HEAD_DIM + offs_d,
+        mask_new,
+        0.0,
     )
     new_k = load_norm_rope(
         k_ptr, row * stride_kb + offs_new[:, None] * stride_kt + kv_head * HEAD_DIM, offs_d, mask_new, k_norm_ptr,
@@ -61,13 +75,21 @@ def _depth_kernel(
             length + token, eps, HEAD_DIM, NORM_ROPE, NORM, CAST_FIRST, INTERLEAVED, IN_FLOAT32,
         ).to(tl.float32)  # fmt: skip
         qk = tl.where(mask_n, tl.sum(k.to(tl.float32) * q, 1) * scale, float("-inf"))
-        qk_new = tl.where(offs_new <= token, tl.sum(new_k.to(tl.float32) * q, 1) * scale, float("-inf"))
+        qk_new = tl.where(
+            offs_new <= token, tl.sum(new_k.to(tl.float32) * q, 1) * scale, float("-inf")
+        )
         m_i = tl.maximum(tl.max(qk, 0), tl.max(qk_new, 0))
         p, p_new = tl.exp(qk - m_i), tl.exp(qk_new - m_i)
-        acc = tl.sum(v.to(tl.float32) * p[:, None], 0) + tl.sum(new_v.to(tl.float32) * p_new[:, None], 0)
+        acc = tl.sum(v.to(tl.float32) * p[:, None], 0) + tl.sum(
+            new_v.to(tl.float32) * p_new[:, None], 0
+        )
         out = acc / (tl.sum(p, 0) + tl.sum(p_new, 0))
-        offs_out = ((row * NUM_NEW + token) * NUM_KV_HEADS * GROUP + head) * HEAD_DIM + tl.arange(0, BLOCK_D)
-        tl.store(out_ptr + offs_out, out.to(out_ptr.dtype.element_ty), tl.arange(0, BLOCK_D) < HEAD_DIM)
+        offs_out = ((row * NUM_NEW + token) * NUM_KV_HEADS * GROUP + head) * HEAD_DIM + tl.arange(
+            0, BLOCK_D
+        )
+        tl.store(
+            out_ptr + offs_out, out.to(out_ptr.dtype.element_ty), tl.arange(0, BLOCK_D) < HEAD_DIM
+        )
 
 
 def depth_attention(
@@ -126,11 +148,21 @@ def _local_kernel(
     if NORM_ROPE:
         k_offs = offs_n[:, None] * (HEAD_DIM // 2) + offs_half
         q_offs = (first_pos + offs_t)[:, None] * (HEAD_DIM // 2) + offs_half
-        k_cos, k_sin = tl.load(cos_ptr + k_offs, mask_k, 0.0), tl.load(sin_ptr + k_offs, mask_k, 0.0)
-        q_cos, q_sin = tl.load(cos_ptr + q_offs, mask_q, 0.0), tl.load(sin_ptr + q_offs, mask_q, 0.0)
+        k_cos, k_sin = (
+            tl.load(cos_ptr + k_offs, mask_k, 0.0),
+            tl.load(sin_ptr + k_offs, mask_k, 0.0),
+        )
+        q_cos, q_sin = (
+            tl.load(cos_ptr + q_offs, mask_q, 0.0),
+            tl.load(sin_ptr + q_offs, mask_q, 0.0),
+        )
     offs_d = tl.arange(0, BLOCK_D)[None, :]
     mask_v = (offs_n < num_keys)[:, None] & (offs_d < HEAD_DIM)
-    v = tl.load(v_ptr + batch * stride_vb + offs_n[:, None] * stride_vt + kv_head * HEAD_DIM + offs_d, mask_v, 0.0)
+    v = tl.load(
+        v_ptr + batch * stride_vb + offs_n[:, None] * stride_vt + kv_head * HEAD_DIM + offs_d,
+        mask_v,
+        0.0,
+    )
     k_x, k_y = load_norm_rope_halves(
         k_ptr, batch * stride_kb + offs_n[:, None] * stride_kt + kv_head * HEAD_DIM, offs_half, mask_k, k_norm_ptr,
         k_cos, k_sin, eps, HEAD_DIM, NORM_ROPE, NORM, CAST_FIRST, INTERLEAVED, IN_FLOAT32,
@@ -144,7 +176,9 @@ def _local_kernel(
     qk = tl.where((offs_n < num_keys)[None, :], qk, float("-inf"))
     p = tl.exp(qk - tl.max(qk, 1)[:, None])
     out = tl.dot(p.to(v.dtype), v, input_precision="ieee") / tl.sum(p, 1)[:, None]
-    offs_out = ((batch * num_queries + offs_t[:, None]) * NUM_KV_HEADS * GROUP + head[:, None]) * HEAD_DIM + offs_d
+    offs_out = (
+        (batch * num_queries + offs_t[:, None]) * NUM_KV_HEADS * GROUP + head[:, None]
+    ) * HEAD_DIM + offs_d
     mask_out = (offs_t < num_queries)[:, None] & (offs_d < HEAD_DIM)
     tl.store(out_ptr + offs_out, out.to(out_ptr.dtype.element_ty), mask_out)
 

@@ -36,7 +36,11 @@ def _gather_kernel(
     tl.store(floats_out_ptr + offs_number * stride_out + row, value, offs_number < num_floats)
     offs = tl.arange(0, BLOCK)
     mask = offs < frame_size
-    tl.store(frames_out_ptr + row * frame_size + offs, tl.load(frames_ptr + slot * frame_size + offs, mask), mask)
+    tl.store(
+        frames_out_ptr + row * frame_size + offs,
+        tl.load(frames_ptr + slot * frame_size + offs, mask),
+        mask,
+    )
 
 
 def gather(idx: Tensor, ints: Tensor, floats: Tensor, frames: Tensor) -> GatheredRows:
@@ -53,7 +57,9 @@ def gather(idx: Tensor, ints: Tensor, floats: Tensor, frames: Tensor) -> Gathere
     return GatheredRows(out[0], out[1], last)
 
 
-@triton.jit(do_not_specialize=["stride_frame", "stride_item", "num_slots", "max_stored", "frame_size"])
+@triton.jit(
+    do_not_specialize=["stride_frame", "stride_item", "num_slots", "max_stored", "frame_size"]
+)
 def _commit_kernel(
     idx_ptr, step_ptr, stop_ptr, pos_ptr, max_frames_ptr, min_frames_ptr, length_ptr, ended_ptr, frame_ptr,
     progress_ptr, frames_ptr, last_ptr, kept_ptr, heard_ptr, num_heard_ptr, heard_at_ptr,
@@ -98,7 +104,9 @@ def _commit_kernel(
         heard = keep & (tl.load(heard_ptr + row) != 0)
         num_heard = tl.load(num_heard_ptr + row)
         tl.store(progress_ptr + 3 * num_slots + slot, num_heard + heard.to(tl.int64))
-        tl.store(heard_at_ptr + slot * max_stored + tl.minimum(num_heard, max_stored - 1), step, heard)
+        tl.store(
+            heard_at_ptr + slot * max_stored + tl.minimum(num_heard, max_stored - 1), step, heard
+        )
     mask_store = mask & keep
     frame_at = tl.minimum(step, max_stored - 1)
     tl.store(frames_ptr + (slot * max_stored + frame_at) * frame_size + offs, value, mask_store)
@@ -129,7 +137,11 @@ def commit(
     batch, size = len(ended), last[0].numel()
     frame = frame.flatten(1)
     kept = torch.empty(batch, dtype=torch.uint8, device=frame.device)
-    heard = (kept, rows[0], rows[0]) if hidden is None else (hidden[0].contiguous().view(torch.uint8), *hidden[1:])
+    heard = (
+        (kept, rows[0], rows[0])
+        if hidden is None
+        else (hidden[0].contiguous().view(torch.uint8), *hidden[1:])
+    )
     _commit_kernel[(batch,)](
         *rows, rows[0] if length is None else length, ended.contiguous().view(torch.uint8), frame, progress, frames,
         last, kept, *heard, frame.stride(0), frame.stride(1), progress.shape[1], frames.shape[1], size,
@@ -143,7 +155,14 @@ def commit(
 
 @triton.jit(do_not_specialize=["stride_new", "size"])
 def _masked_write_kernel(
-    idx_ptr, kept_ptr, new_ptr, column_ptr, stride_new, size, BLOCK: tl.constexpr, USE_PDL: tl.constexpr
+    idx_ptr,
+    kept_ptr,
+    new_ptr,
+    column_ptr,
+    stride_new,
+    size,
+    BLOCK: tl.constexpr,
+    USE_PDL: tl.constexpr,
 ):
     pdl_wait(USE_PDL)
     row = tl.program_id(0).to(tl.int64)

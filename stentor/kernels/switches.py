@@ -79,7 +79,9 @@ def parse_off(value: str) -> frozenset[Kernel]:
     allowed = ", ".join(Kernel)
     for name in names:
         if name != "all" and name not in list(Kernel):
-            raise ValueError(f"STENTOR_KERNELS_OFF: no kernel is named {name!r}; allowed are all, {allowed}")
+            raise ValueError(
+                f"STENTOR_KERNELS_OFF: no kernel is named {name!r}; allowed are all, {allowed}"
+            )
     return frozenset(Kernel) if "all" in names else frozenset(Kernel(name) for name in names)
 
 
@@ -95,7 +97,9 @@ NO_KERNELS: frozenset[Kernel] = frozenset()
 _LINEAR = CUDA_CPP | {Kernel.GEMV, Kernel.GEMM, Kernel.QUANTIZED, Kernel.W8A8}
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-_INVARIANT = ContextVar("stentor_batch_invariant", default=False)  # of the thread, as torch's inference mode is
+_INVARIANT = ContextVar(
+    "stentor_batch_invariant", default=False
+)  # of the thread, as torch's inference mode is
 
 
 @contextmanager
@@ -134,7 +138,11 @@ def enabled(kernel: Kernel, x: Tensor) -> bool:
 def linear_kernels(x: Tensor) -> frozenset[Kernel]:
     """The kernels of linear layers that serve x. Those in CUDA C++ ask for more."""
     here = AVAILABLE and (x.device.type == "cuda" or INTERPRETED)
-    return _LINEAR - OFF if here and x.dtype in _DTYPES and torch.is_inference_mode_enabled() else NO_KERNELS
+    return (
+        _LINEAR - OFF
+        if here and x.dtype in _DTYPES and torch.is_inference_mode_enabled()
+        else NO_KERNELS
+    )
 
 
 def slot_kernels_enabled(device: torch.device) -> bool:

@@ -62,7 +62,9 @@ def _quantize_kernel(
     tl.store(scale_ptr + row, scale)
 
 
-def quantize_rows(x: Tensor, dtype: torch.dtype, norm: tuple[Tensor, float, bool] | None = None) -> QuantizedRows:
+def quantize_rows(
+    x: Tensor, dtype: torch.dtype, norm: tuple[Tensor, float, bool] | None = None
+) -> QuantizedRows:
     """x [..., K], or its RMSNorm by (weight, eps, weight_after_cast), in 8 bits with a scale for each row."""
     size = x.shape[-1]
     rows = rows_of(x, size)
@@ -127,7 +129,9 @@ def _gemm_kernel(
     w_ptrs = weight_ptr + offs_w.to(tl.int64)[None, :] * K + offs_k[:, None]
     x_ptrs = x_ptr + offs_m.to(tl.int64)[:, None] * K + offs_k[None, :]
     pdl_wait(USE_PDL)
-    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.int32 if x_ptr.dtype.element_ty == tl.int8 else tl.float32)
+    acc = tl.zeros(
+        [BLOCK_M, BLOCK_N], tl.int32 if x_ptr.dtype.element_ty == tl.int8 else tl.float32
+    )
     for start in range(0, K, BLOCK_K):
         if EVEN_K:
             x, w = tl.load(x_ptrs + start, mask_m, 0.0), tl.load(w_ptrs + start)
@@ -146,7 +150,9 @@ def _gemm_kernel(
     offs_n = tl.program_id(0) * width + tl.arange(0, width)
     mask = mask_m & (offs_n < N)[None, :]
     if ADD:
-        residual_ptrs = residual_ptr + offs_m.to(tl.int64)[:, None] * stride_residual + offs_n[None, :]
+        residual_ptrs = (
+            residual_ptr + offs_m.to(tl.int64)[:, None] * stride_residual + offs_n[None, :]
+        )
         y = y.to(dtype).to(tl.float32) + tl.load(residual_ptrs, mask, 0.0).to(tl.float32)
     tl.store(out_ptr + offs_m.to(tl.int64)[:, None] * N + offs_n[None, :], y.to(dtype), mask)
 

@@ -52,7 +52,9 @@ def _window_kernel(
     first_key = chunk_pos - past  # below 0 where the stream is younger than its window
     pos = chunk_pos + offs_m
     last = chunk_pos + tl.minimum(tl.program_id(2) * BLOCK_M + BLOCK_M, num_queries) - 1
-    lowest = tl.maximum(tl.maximum(chunk_pos + tl.program_id(2) * BLOCK_M - window + 1, first_key), 0)
+    lowest = tl.maximum(
+        tl.maximum(chunk_pos + tl.program_id(2) * BLOCK_M - window + 1, first_key), 0
+    )
     m_i = tl.full([BLOCK_M], -1e30, tl.float32)  # finite: a row may see nothing of a block
     l_i = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
@@ -61,14 +63,29 @@ def _window_kernel(
         mask_n = (key >= lowest) & (key <= last)
         mask_kv = mask_n[:, None] & mask_d
         rows = (key - first_key)[:, None]
-        k_base, v_base = batch * stride_kb + head // GROUP * HEAD_DIM, batch * stride_vb + head // GROUP * HEAD_DIM
+        k_base, v_base = (
+            batch * stride_kb + head // GROUP * HEAD_DIM,
+            batch * stride_vb + head // GROUP * HEAD_DIM,
+        )
         k = tl.load(k_ptr + k_base + rows * stride_kt + offs_d[None, :], mask_kv, 0.0)
         v = tl.load(v_ptr + v_base + rows * stride_vt + offs_d[None, :], mask_kv, 0.0)
-        seen = mask_n[None, :] & (key[None, :] <= pos[:, None]) & (key[None, :] > pos[:, None] - window)
+        seen = (
+            mask_n[None, :]
+            & (key[None, :] <= pos[:, None])
+            & (key[None, :] > pos[:, None] - window)
+        )
         m_i, l_i, acc = softmax_step(q, k, v, seen, m_i, l_i, acc, scale)
-    out_base = (batch * num_queries + offs_m[:, None]) * (NUM_HEADS * HEAD_DIM) + head * HEAD_DIM + offs_d[None, :]
+    out_base = (
+        (batch * num_queries + offs_m[:, None]) * (NUM_HEADS * HEAD_DIM)
+        + head * HEAD_DIM
+        + offs_d[None, :]
+    )
     l_i = tl.where(l_i == 0.0, 1.0, l_i)  # rows of padding may have seen nothing
-    tl.store(out_ptr + out_base, (acc / l_i[:, None]).to(out_ptr.dtype.element_ty), mask_m[:, None] & mask_d)
+    tl.store(
+        out_ptr + out_base,
+        (acc / l_i[:, None]).to(out_ptr.dtype.element_ty),
+        mask_m[:, None] & mask_d,
+    )
 
 
 def window_attention(

@@ -31,7 +31,9 @@ class Attend(Protocol):
         ...
 
 
-def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+def sdpa(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False
+) -> Tensor:
     """q [B, T, Hq, D], k and v [B, S, Hkv, D] (Hq a multiple of Hkv) -> [B, T, Hq, D]. mask [B, 1, T, S] or [T, S]."""
     out = F.scaled_dot_product_attention(
         q.transpose(1, 2),
@@ -44,7 +46,9 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bo
     return out.transpose(1, 2)
 
 
-def sdpa_once(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+def sdpa_once(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False
+) -> Tensor:
     """`sdpa` for a length that may never come again: references have any. On CUDA it takes a kernel that needs no plan,
     where the library might have cuDNN plan for the length."""
     if not (q.is_cuda and torch.is_inference_mode_enabled() and q.shape[2] == k.shape[2]):
@@ -52,7 +56,9 @@ def sdpa_once(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causa
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     if mask is not None:
         mask = mask.expand(*q.shape[:3], k.shape[2])
-    found = torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, mask, False, 0.0, causal)
+    found = torch.ops.aten._scaled_dot_product_efficient_attention(
+        q, k, v, mask, False, 0.0, causal
+    )
     out: Tensor = found[0].transpose(1, 2)
     return out
 
@@ -77,13 +83,16 @@ class KeptQueries:
     RoPE, in the order in which the layers run."""
 
     def __init__(self, attend: Attend, layers: Collection[int], heads: int) -> None:
-        self._attend, self._layers, self._heads = attend, layers, heads
+        self._attend = attend
+        self._layers = layers
+        self._heads = heads
         self.queries: list[Tensor] = []
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
         """`Attend`: q [..., Hq, D], k and v [..., Hkv, D]."""
         if layer in self._layers:
-            own, key = q[..., : self._heads, :].contiguous(), k[..., :1, :].contiguous()
+            own = q[..., : self._heads, :].contiguous()
+            key = k[..., :1, :].contiguous()
             self.queries.append(norm_rope.apply(own, key)[0])
         return self._attend(layer, q, k, v, norm_rope)
 
@@ -91,7 +100,9 @@ class KeptQueries:
 class DepthKV:
     """Keys and values of a depth loop: a few positions, local to one step, with lengths known when it is traced."""
 
-    def __init__(self, layers: int, batch: int, positions: int, heads: int, dim: int, like: Tensor) -> None:
+    def __init__(
+        self, layers: int, batch: int, positions: int, heads: int, dim: int, like: Tensor
+    ) -> None:
         shape = (layers, 2, batch, positions, heads, dim)
         self.cache = torch.empty(shape, dtype=like.dtype, device=like.device)
         self.length = 0
@@ -104,11 +115,14 @@ class DepthKV:
         """n new tokens per row, q [B, n, Hq, D]. They see all earlier ones and, causally, each other."""
         if kernels.enabled(Kernel.DEPTH, q):
             q, k, left = norm_rope.for_kernel(q, k)
-            return kernels.short_attention.depth_attention(self.cache[layer], self.length, q, k, v, left)
+            return kernels.short_attention.depth_attention(
+                self.cache[layer], self.length, q, k, v, left
+            )
         q, k = norm_rope.apply(q, k)
         new = q.shape[1]
         end = self.length + new
-        keys, values = self.cache[layer, 0], self.cache[layer, 1]
+        keys = self.cache[layer, 0]
+        values = self.cache[layer, 1]
         keys[:, self.length : end] = k
         values[:, self.length : end] = v
         # A single new token sees all that is stored.

@@ -7,7 +7,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.kernels.types import Affine, SnakeParams
-from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, SnakeBase, StreamingState, convolve, snake
+from stentor.layers.conv import (
+    CausalConv1d,
+    CausalConvTranspose1d,
+    SnakeBase,
+    StreamingState,
+    convolve,
+    snake,
+)
 from stentor.layers.linear import Linear
 
 DILATIONS = (1, 3, 9)
@@ -38,7 +45,8 @@ class SnakeBeta(SnakeBase):
         self.beta = nn.Parameter(torch.empty(channels))
 
     def reference(self, x: Tensor) -> Tensor:
-        alpha, beta = self.alpha.exp()[:, None], self.beta.exp()[:, None]
+        alpha = self.alpha.exp()[:, None]
+        beta = self.beta.exp()[:, None]
         return x + torch.sin(x * alpha).pow(2) * (1.0 / (beta + 1e-9))
 
     def params(self) -> SnakeParams:
@@ -71,7 +79,9 @@ class Upsample(nn.ModuleList):
     """
 
     def __init__(self, channels: int, stride: int, refine: type[ConvNeXt] = ConvNeXt) -> None:
-        super().__init__([CausalConvTranspose1d(channels, channels, stride, kernel=stride), refine(channels)])
+        super().__init__(
+            [CausalConvTranspose1d(channels, channels, stride, kernel=stride), refine(channels)]
+        )
 
     def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         spread, refine = self
@@ -85,11 +95,15 @@ class ResidualUnit(nn.Module):
     def __init__(self, channels: int, dilation: int, depthwise: bool = False) -> None:
         super().__init__()
         dilated = CausalConv1d(channels, channels, 7, dilation, groups=channels if depthwise else 1)
-        self.block = nn.ModuleList([Snake(channels), dilated, Snake(channels), CausalConv1d(channels, channels, 1)])
+        self.block = nn.ModuleList(
+            [Snake(channels), dilated, Snake(channels), CausalConv1d(channels, channels, 1)]
+        )
 
     def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         before, dilated, after, pointwise = self.block
-        return convolve(pointwise, convolve(dilated, x, state, before=before, after=after), state, residual=x)
+        return convolve(
+            pointwise, convolve(dilated, x, state, before=before, after=after), state, residual=x
+        )
 
 
 class DownsampleBlock(nn.Module):
@@ -120,9 +134,13 @@ class UpsampleBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int, depthwise: bool = False) -> None:
         super().__init__()
         units = [ResidualUnit(outputs, d, depthwise) for d in DILATIONS]
-        self.block = nn.ModuleList([Snake(inputs), CausalConvTranspose1d(inputs, outputs, stride), *units])
+        self.block = nn.ModuleList(
+            [Snake(inputs), CausalConvTranspose1d(inputs, outputs, stride), *units]
+        )
 
-    def forward(self, x: Tensor, state: StreamingState | None = None, condition: Affine | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, state: StreamingState | None = None, condition: Affine | None = None
+    ) -> Tensor:
         act, up, *units = self.block
         x = convolve(up, x, state, before=act, affine=condition)
         for unit in units:

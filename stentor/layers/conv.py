@@ -29,7 +29,8 @@ class StreamingState:
     """
 
     def __init__(self, old: State, ahead: tuple[int, int] = (0, 1)) -> None:
-        self.old, self._ahead = old, ahead
+        self.old = old
+        self._ahead = ahead
         self.new: State = {}
 
     def steps_ahead(self, count: int) -> int:
@@ -63,7 +64,9 @@ class CausalModule(nn.Module):
         """`tail` columns of history before x [B, C, n]. The history is zeros where `state` is None."""
         if not self.tail:
             return x
-        return F.pad(x, (self.tail, 0)) if state is None else state.concat_history(self.key, x, self.tail, dim=2)
+        if state is None:
+            return F.pad(x, (self.tail, 0))
+        return state.concat_history(self.key, x, self.tail, dim=2)
 
 
 class CausalConv1d(CausalModule):
@@ -83,13 +86,20 @@ class CausalConv1d(CausalModule):
     ) -> None:
         super().__init__(inputs, (kernel - 1) * dilation if left is None else left)
         self.weight = nn.Parameter(torch.empty(outputs, inputs // groups, kernel))
-        self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
-        self.dilation, self.groups, self.stride = dilation, groups, stride
+        if bias:
+            self.bias = nn.Parameter(torch.empty(outputs))
+        else:
+            self.bias = None
+        self.dilation = dilation
+        self.groups = groups
+        self.stride = stride
 
     @property
     def reads_rows(self) -> bool:
         """Whether the kernels read all taps of an output as one row: with a stride, or where a tap is one channel."""
-        return self.stride > 1 or (self.channels == 1 and self.dilation == 1 and self.weight.shape[2] > 1)
+        return self.stride > 1 or (
+            self.channels == 1 and self.dilation == 1 and self.weight.shape[2] > 1
+        )
 
     def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         x = self.with_history(x, state)
@@ -102,17 +112,26 @@ class CausalConvTranspose1d(CausalModule):
     The last kernel - stride outputs of the plain transposed convolution depend on later inputs and are dropped.
     """
 
-    def __init__(self, inputs: int, outputs: int, stride: int, kernel: int | None = None, bias: bool = True) -> None:
-        kernel = 2 * stride if kernel is None else kernel
+    def __init__(
+        self, inputs: int, outputs: int, stride: int, kernel: int | None = None, bias: bool = True
+    ) -> None:
+        if kernel is None:
+            kernel = 2 * stride
         if kernel not in (stride, 2 * stride):
-            raise ValueError(f"kernel must be stride or 2 * stride, got kernel {kernel} and stride {stride}")
+            raise ValueError(
+                f"kernel must be stride or 2 * stride, got kernel {kernel} and stride {stride}"
+            )
         super().__init__(inputs, kernel // stride - 1)
         self.weight = nn.Parameter(torch.empty(inputs, outputs, kernel))
-        self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
+        if bias:
+            self.bias = nn.Parameter(torch.empty(outputs))
+        else:
+            self.bias = None
         self.stride = stride
 
     def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
-        length, x = x.shape[-1] * self.stride, self.with_history(x, state)
+        length = x.shape[-1] * self.stride
+        x = self.with_history(x, state)
         if x.device.type == "cpu":
             return self._as_product(x)
         y = F.conv_transpose1d(x, self.weight, self.bias, self.stride)
@@ -123,11 +142,15 @@ class CausalConvTranspose1d(CausalModule):
     def _as_product(self, x: Tensor) -> Tensor:
         """The outputs of x [B, C, tail + n], by one GEMM of all taps. The library of a CPU arranges the weights anew in
         each call, which takes longer than a short chunk."""
-        taps = (x.transpose(1, 2) @ self.weight.flatten(1)).view(len(x), x.shape[-1], *self.weight.shape[1:])
+        taps = (x.transpose(1, 2) @ self.weight.flatten(1)).view(
+            len(x), x.shape[-1], *self.weight.shape[1:]
+        )
         if self.tail:
             taps = taps[:, 1:, :, : self.stride] + taps[:, :-1, :, self.stride :]
         y: Tensor = taps.transpose(1, 2).flatten(2)
-        return y if self.bias is None else y.add_(self.bias[:, None])
+        if self.bias is None:
+            return y
+        return y.add_(self.bias[:, None])
 
 
 class SnakeBase(nn.Module):
@@ -148,7 +171,9 @@ class SnakeBase(nn.Module):
 
     def cache_params(self) -> None:
         """Work `params` out once, from the present weights."""
-        self.cached_params = SnakeParams(*(t.detach().float().flatten().contiguous() for t in self.params()))
+        self.cached_params = SnakeParams(
+            *(t.detach().float().flatten().contiguous() for t in self.params())
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.reference(upcast(x)).to(x.dtype)
@@ -156,7 +181,9 @@ class SnakeBase(nn.Module):
 
 def upcast(x: Tensor) -> Tensor:
     """x in float32 at least."""
-    return x.float() if x.dtype.itemsize < 4 else x
+    if x.dtype.itemsize < 4:
+        return x.float()
+    return x
 
 
 def snake(x: Tensor, alpha: Tensor) -> Tensor:
@@ -192,7 +219,9 @@ def convolve(
     y: Tensor = conv(x if before is None else before(x), state)
     if after is not None:
         y = after(y)
-    return y if residual is None else y.add_(residual)
+    if residual is None:
+        return y
+    return y.add_(residual)
 
 
 def _fused_convolve(
@@ -210,15 +239,29 @@ def _fused_convolve(
     x = x.transpose(1, 2)
     # Otherwise the convolution reads x itself.
     if conv.tail or before is not None or affine is not None or first is not None:
-        streaming = state if conv.tail else None
-        past = None if streaming is None else streaming.old[conv.key]
-        ahead = 0 if streaming is None else streaming.steps_ahead(x.shape[1])
+        if conv.tail:
+            streaming = state
+        else:
+            streaming = None
+        if streaming is None:
+            past = None
+        else:
+            past = streaming.old[conv.key]
+        if streaming is None:
+            ahead = 0
+        else:
+            ahead = streaming.steps_ahead(x.shape[1])
         keep = streaming is not None
-        x, last = kernels.conv1d.concat_history(x, past, conv.tail, _params(before), affine, keep, ahead, first)
+        x, last = kernels.conv1d.concat_history(
+            x, past, conv.tail, _params(before), affine, keep, ahead, first
+        )
         if streaming is not None:
             streaming.new[conv.key] = last
     act = _params(after)
-    residual = None if residual is None else residual.transpose(1, 2)
+    if residual is None:
+        residual = None
+    else:
+        residual = residual.transpose(1, 2)
     if isinstance(conv, CausalConvTranspose1d):
         y = kernels.conv1d.conv_transpose1d(x, conv.weight, conv.bias, conv.stride, act, residual)
     elif conv.reads_rows:
@@ -230,7 +273,9 @@ def _fused_convolve(
 
 def _params(act: nn.Module | None) -> SnakeParams | None:
     assert act is None or isinstance(act, SnakeBase)
-    return None if act is None else act.cached_params or act.params()
+    if act is None:
+        return None
+    return act.cached_params or act.params()
 
 
 def state_columns(codec: nn.Module) -> dict[str, Column]:
@@ -246,7 +291,9 @@ def state_columns(codec: nn.Module) -> dict[str, Column]:
 def context_steps(*parts: nn.Module) -> int:
     """Input steps at most on which the state after them depends, in causal modules that run in this order."""
     steps = 0
-    for module in reversed([m for part in parts for m in part.modules() if isinstance(m, CausalModule)]):
+    for module in reversed(
+        [m for part in parts for m in part.modules() if isinstance(m, CausalModule)]
+    ):
         if isinstance(module, CausalConvTranspose1d):
             steps = math.ceil(steps / module.stride)
         steps += module.tail
@@ -260,7 +307,10 @@ def cast_codec(codec: nn.Module, dtype: torch.dtype) -> None:
     meta device is cast again once its weights are in.
     """
     for module in codec.modules():
-        own = torch.promote_types(dtype, torch.float32) if isinstance(module, SnakeBase) else dtype
+        if isinstance(module, SnakeBase):
+            own = torch.promote_types(dtype, torch.float32)
+        else:
+            own = dtype
         for p in module.parameters(recurse=False):
             p.data = p.data.to(own)
         if isinstance(module, SnakeBase) and not any(p.is_meta for p in module.parameters()):

@@ -30,14 +30,17 @@ class TextProjection(nn.Sequential):
     """Text width to the backbone's width: linear, SiLU, linear."""
 
     def __init__(self, inputs: int, inner: int, outputs: int) -> None:
-        first, second = nn.Linear(inputs, inner), nn.Linear(inner, outputs)
+        first = nn.Linear(inputs, inner)
+        second = nn.Linear(inner, outputs)
         super().__init__(OrderedDict(linear_fc1=first, act=nn.SiLU(), linear_fc2=second))
 
 
 def project(module: nn.Module, table: Tensor) -> Tensor:
     """module(table) row by row, in passes that bound the memory of the hidden layer."""
     with torch.no_grad():
-        return torch.cat([module(table[at : at + ROWS_PER_PASS]) for at in range(0, len(table), ROWS_PER_PASS)])
+        return torch.cat(
+            [module(table[at : at + ROWS_PER_PASS]) for at in range(0, len(table), ROWS_PER_PASS)]
+        )
 
 
 class PredictorStack(Stack):
@@ -45,7 +48,9 @@ class PredictorStack(Stack):
 
     def __init__(self, c: StackConfig, codebooks: int, vocab: int, outputs: int) -> None:
         super().__init__(c)
-        self.codec_embedding = nn.ModuleList(nn.Embedding(vocab, outputs) for _ in range(codebooks - 1))
+        self.codec_embedding = nn.ModuleList(
+            nn.Embedding(vocab, outputs) for _ in range(codebooks - 1)
+        )
 
 
 class CodePredictor(nn.Module):
@@ -54,8 +59,12 @@ class CodePredictor(nn.Module):
     def __init__(self, c: StackConfig, codebooks: int, vocab: int, backbone: int) -> None:
         super().__init__()
         self.model = PredictorStack(c, codebooks, vocab, backbone)
-        self.lm_head = nn.ModuleList(nn.Linear(c.hidden, vocab, bias=False) for _ in range(codebooks - 1))
-        self.small_to_mtp_projection = nn.Linear(backbone, c.hidden) if backbone != c.hidden else nn.Identity()
+        self.lm_head = nn.ModuleList(
+            nn.Linear(c.hidden, vocab, bias=False) for _ in range(codebooks - 1)
+        )
+        self.small_to_mtp_projection = (
+            nn.Linear(backbone, c.hidden) if backbone != c.hidden else nn.Identity()
+        )
 
     def take_heads(self) -> Tensor:
         """Stack the heads [codebooks - 1, vocab, hidden], and free them."""
@@ -78,7 +87,10 @@ class Tables:
         self.text = text
         rows = torch.cat(books).detach()
         projection = predictor.small_to_mtp_projection
-        self.depth = project(projection, rows) if isinstance(projection, nn.Linear) else rows
+        if isinstance(projection, nn.Linear):
+            self.depth = project(projection, rows)
+        else:
+            self.depth = rows
         """[rows, predictor hidden]: inputs of the predictor."""
         sizes = [len(book) for book in books[:-1]]
         self.starts = tuple(sum(sizes[:g]) for g in range(len(books)))
@@ -114,8 +126,14 @@ class DepthLoop:
         codes: torch.dtype = torch.int32,
         draw: Callable[[Tensor, SamplingParams, SampleOut], None] = sample_into,
     ) -> None:
-        self._stack, self._heads, self._project = stack, heads, project
-        self._table, self._starts, self._rope, self._codes, self._draw = table, starts, rope, codes, draw
+        self._stack = stack
+        self._heads = heads
+        self._project = project
+        self._table = table
+        self._starts = starts
+        self._rope = rope
+        self._codes = codes
+        self._draw = draw
         self._pos = torch.arange(len(heads) + 1, device=heads.device)
         self._shape = (c.layers, c.kv_heads, c.head_dim)
 
@@ -125,10 +143,13 @@ class DepthLoop:
         x = h.new_empty(len(h), 2, self._table.shape[1])
         return FrameBuffers(codes, x, SampleOut(codes[0], self._table, x, self._projected(h)))
 
-    def __call__(self, frame: FrameBuffers, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    def __call__(
+        self, frame: FrameBuffers, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor
+    ) -> Tensor:
         """The whole frame [B, codebooks] once codebook 0 is sampled, with u [B, codebooks - 1] and parameters [B]."""
         codes, x, _ = frame
-        batch, steps = len(x), len(self._heads)
+        batch = len(x)
+        steps = len(self._heads)
         layers, heads, dim = self._shape
         kv = DepthKV(layers, batch, steps + 1, heads, dim, x)
         for g in range(steps):

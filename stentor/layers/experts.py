@@ -69,7 +69,9 @@ class Experts(nn.Module):
         """x [..., hidden] after its norm -> [..., hidden]."""
         return self._run(x, None, None)
 
-    def fused(self, x: Tensor, residual: Tensor, norm: tuple[Tensor, float, bool] | None = None) -> Tensor:
+    def fused(
+        self, x: Tensor, residual: Tensor, norm: tuple[Tensor, float, bool] | None = None
+    ) -> Tensor:
         """residual + self(norm(x)) for x [..., hidden]."""
         return self._run(x, residual, norm)
 
@@ -78,9 +80,19 @@ class Experts(nn.Module):
         """Layers that every token takes."""
         return self.shared_expert.linear_layers
 
-    def _run(self, x: Tensor, residual: Tensor | None, norm: tuple[Tensor, float, bool] | None) -> Tensor:
-        rows, added = x.reshape(-1, x.shape[-1]), None if residual is None else residual.reshape(-1, x.shape[-1])
-        if kernels.enabled(Kernel.EXPERTS, x) and x.dtype == self.gate.weight.dtype and (norm is None or norm[2]):
+    def _run(
+        self, x: Tensor, residual: Tensor | None, norm: tuple[Tensor, float, bool] | None
+    ) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        if residual is None:
+            added = None
+        else:
+            added = residual.reshape(-1, x.shape[-1])
+        if (
+            kernels.enabled(Kernel.EXPERTS, x)
+            and x.dtype == self.gate.weight.dtype
+            and (norm is None or norm[2])
+        ):
             return self._by_kernels(rows, added, None if norm is None else norm[:2]).view(x.shape)
         if norm is not None:
             rows = rms_norm(rows, *norm)
@@ -89,11 +101,16 @@ class Experts(nn.Module):
         out = out + torch.sigmoid(self.shared_expert_gate(rows)) * self.shared_expert.alone(rows)
         return (out if added is None else added + out).view(x.shape)
 
-    def _by_kernels(self, rows: Tensor, residual: Tensor | None, norm: tuple[Tensor, float] | None) -> Tensor:
-        c, gates = self.config, (self.gate.weight, self.shared_expert_gate.weight)
+    def _by_kernels(
+        self, rows: Tensor, residual: Tensor | None, norm: tuple[Tensor, float] | None
+    ) -> Tensor:
+        c = self.config
+        gates = (self.gate.weight, self.shared_expert_gate.weight)
         found = kernels.experts.route(rows, norm, *gates, c.chosen, c.normalised)
         layers = self.experts.gate_up_proj, self.experts.down_proj
-        gate_up, down = (kernels.experts.ExpertWeight(layer.weight, scale_of(layer)) for layer in layers)
+        gate_up, down = (
+            kernels.experts.ExpertWeight(layer.weight, scale_of(layer)) for layer in layers
+        )
         routed = kernels.experts.grouped_swiglu(found, gate_up, down, c.count)
         return kernels.experts.combine(routed, found, self.shared_expert.alone(found.x), residual)
 
@@ -111,20 +128,28 @@ def route(logits: Tensor, chosen: int, normalised: bool) -> tuple[Tensor, Tensor
     return ids, top.gather(-1, order).to(logits.dtype)
 
 
-def grouped_swiglu(x: Tensor, ids: Tensor, weights: Tensor, gate_up: nn.Linear, down: nn.Linear) -> Tensor:
+def grouped_swiglu(
+    x: Tensor, ids: Tensor, weights: Tensor, gate_up: nn.Linear, down: nn.Linear
+) -> Tensor:
     """x [N, H] through the experts ids [N, k] of each row, times weights [N, k], added in their order: [N, H].
 
     gate_up: [2 E I, H]. down: [E H, I]. An expert is read as often as it was chosen.
     """
-    parts = zip(torch.split(x, ROWS), torch.split(ids, ROWS), torch.split(weights, ROWS), strict=True)
+    parts = zip(
+        torch.split(x, ROWS), torch.split(ids, ROWS), torch.split(weights, ROWS), strict=True
+    )
     return torch.cat([_grouped_swiglu(*part, gate_up, down) for part in parts])
 
 
-def _grouped_swiglu(x: Tensor, ids: Tensor, weights: Tensor, gate_up: nn.Linear, down: nn.Linear) -> Tensor:
+def _grouped_swiglu(
+    x: Tensor, ids: Tensor, weights: Tensor, gate_up: nn.Linear, down: nn.Linear
+) -> Tensor:
     count = down.out_features // x.shape[1]
     out = torch.zeros_like(x)
     for expert, weight in zip(ids.unbind(1), weights.unbind(1), strict=True):
-        gate, up = (_of(gate_up, 2 * count, part) @ x[:, :, None] for part in (expert, expert + count))
+        gate, up = (
+            _of(gate_up, 2 * count, part) @ x[:, :, None] for part in (expert, expert + count)
+        )
         out = out + (_of(down, count, expert) @ (F.silu(gate) * up))[..., 0] * weight[:, None]
     return out
 
@@ -136,4 +161,6 @@ def _of(layer: nn.Linear, blocks: int, which: Tensor) -> Tensor:
     if scale is None:
         return weight
     scales = scale.view(blocks, -1, scale.shape[1])[which]
-    return dequantize(weight.flatten(0, 1), scales.flatten(0, 1), activation_dtype(layer)).view(weight.shape)
+    return dequantize(weight.flatten(0, 1), scales.flatten(0, 1), activation_dtype(layer)).view(
+        weight.shape
+    )

@@ -6,12 +6,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-FBANK_RATE, MELS = 16_000, 80
+FBANK_RATE = 16_000
+MELS = 80
 
 
 def speaker_fbank(wav: Tensor) -> Tensor:
     """16 kHz [n] -> Kaldi's filter bank [frames, 80], without its mean over time."""
-    frame, hop, fft = 400, 160, 512
+    frame = 400
+    hop = 160
+    fft = 512
     x = wav.unfold(0, frame, hop)
     x = x - x.mean(1, keepdim=True)
     x = x - 0.97 * torch.cat((x[:, :1], x[:, :-1]), dim=1)

@@ -68,8 +68,11 @@ def embed_codes_and_text(
     number step - 1 of tokens [slots, max_text], or `pad` after all of them.
     """
     if kernels.enabled(Kernel.EMBED, table.rows):
-        return kernels.frame_codes.embed_codes_and_text(codes, table.offset, table.rows, step, tokens, texts, pad)
-    position, max_text = step - 1, tokens.table.shape[1]
+        return kernels.frame_codes.embed_codes_and_text(
+            codes, table.offset, table.rows, step, tokens, texts, pad
+        )
+    position = step - 1
+    max_text = tokens.table.shape[1]
     token = tokens.table[tokens.idx, position.clamp(0, max_text - 1)].long()
     return table.embed(codes) + F.embedding(torch.where(position < max_text, token, pad), texts)
 
@@ -93,7 +96,8 @@ def sample_first_codebook(
         return kernels.frame_codes.sample_first_codebook(
             logits, params, out, seen, penalty, min_frames, num_special, eos
         )
-    had, ids = seen.table[seen.idx], torch.arange(logits.shape[1], device=logits.device)
+    had = seen.table[seen.idx]
+    ids = torch.arange(logits.shape[1], device=logits.device)
     logits = penalize_seen(logits.float(), had, penalty)
     early = (min_frames.step < min_frames.least)[:, None]
     is_eos = ids == eos

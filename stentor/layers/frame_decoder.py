@@ -101,7 +101,9 @@ class ResidualUnit(nn.Module):
         self.act2 = SnakeBeta(channels)
         self.conv2 = CausalConv1d(channels, channels, 1)
 
-    def forward(self, x: Tensor, state: StreamingState | None, first: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, state: StreamingState | None, first: Tensor | None = None
+    ) -> Tensor:
         """x [B, C, n]. What stands before column `first` [B] counts as zero."""
         y = convolve(self.conv1, x, state, before=self.act1, after=self.act2, first=first)
         return convolve(self.conv2, y, state, residual=x)
@@ -114,10 +116,16 @@ class UpBlock(nn.Module):
         super().__init__()
         half = channels // 2
         up = CausalConvTranspose1d(channels, half, rate)
-        self.block = nn.ModuleList([SnakeBeta(channels), up, *(ResidualUnit(half, d) for d in (1, 3, 9))])
+        self.block = nn.ModuleList(
+            [SnakeBeta(channels), up, *(ResidualUnit(half, d) for d in (1, 3, 9))]
+        )
 
     def forward(
-        self, x: Tensor, state: StreamingState | None, first: Tensor | None = None, made: Tensor | None = None
+        self,
+        x: Tensor,
+        state: StreamingState | None,
+        first: Tensor | None = None,
+        made: Tensor | None = None,
     ) -> Tensor:
         """x [B, channels, n] -> [B, channels / 2, n * rate]. What stands before column `first` [B] of x, and before
         column `made` [B] of the result, counts as zero."""
@@ -144,7 +152,9 @@ class FrameDecoder(nn.Module):
     def add_convolutions(self) -> None:
         """Make `upsample` and `decoder`."""
         c = self.shape
-        self.upsample = nn.ModuleList(Upsample(c.latent, ratio, ScaledConvNeXt) for ratio in c.ratios)
+        self.upsample = nn.ModuleList(
+            Upsample(c.latent, ratio, ScaledConvNeXt) for ratio in c.ratios
+        )
         widths = [c.width // 2**i for i in range(len(c.rates) + 1)]
         blocks = [UpBlock(width, rate) for width, rate in zip(widths, c.rates, strict=False)]
         last = [SnakeBeta(widths[-1]), CausalConv1d(widths[-1], 1, 7)]
@@ -165,10 +175,16 @@ class FrameDecoder(nn.Module):
         """Take table [codebooks * size, width], from which `embed` reads, make that of RoPE in its precision, and round
         the weights to `dtype`, if it is given."""
         self.register_buffer("table", table.detach(), persistent=False)
-        device, c = table.device, self.shape
+        device = table.device
+        c = self.shape
         offset = torch.arange(c.codebooks, device=device) * c.codebook_size
         self.register_buffer("offset", offset, persistent=False)
-        rope = Rope(angles(c.stack.head_dim, POSITIONS, c.theta), table.dtype, interleaved=False, in_float32=False)
+        rope = Rope(
+            angles(c.stack.head_dim, POSITIONS, c.theta),
+            table.dtype,
+            interleaved=False,
+            in_float32=False,
+        )
         self.rope = rope.to(device)
         cast_codec(self, self.dtype if dtype is None else dtype)
 
@@ -181,12 +197,18 @@ class FrameDecoder(nn.Module):
         return self.embed(codes)
 
     def forward(
-        self, codes: Tensor, pos: Tensor, state: StreamingState | None = None, heard: int | None = None
+        self,
+        codes: Tensor,
+        pos: Tensor,
+        state: StreamingState | None = None,
+        heard: int | None = None,
     ) -> Tensor:
         """codes [B, n, codebooks] at frame positions pos [B, n] -> samples [B, n * hop] in [-1, 1], or of the last
         `heard` frames. The transformer takes all frames, and the convolutions only these."""
         x = self.attended(self.latents(codes, state), pos, state)
-        return self.samples(x, pos, state) if heard is None else self.samples(x[:, -heard:], pos[:, -heard:], state)
+        if heard is None:
+            return self.samples(x, pos, state)
+        return self.samples(x[:, -heard:], pos[:, -heard:], state)
 
     def attended(self, x: Tensor, pos: Tensor, state: StreamingState | None) -> Tensor:
         """Windowed self-attention over frames x [B, n, latent] at positions pos [B, n]."""
@@ -208,14 +230,19 @@ class FrameDecoder(nn.Module):
         befores = self._befores(pos[:, 0])
         for block, (before, made) in zip(blocks, pairwise(befores), strict=True):
             x = block(x, state, before, made)
-        return upcast(convolve(last, x, state, before=snake, first=befores[-1]))[:, 0].clamp(-1.0, 1.0)
+        return upcast(convolve(last, x, state, before=snake, first=befores[-1]))[:, 0].clamp(
+            -1.0, 1.0
+        )
 
     def _befores(self, start: Tensor) -> list[Tensor | None]:
         """Columns [B] of this call before which nothing exists, before each block and after the last, where the call
         begins with frame `start` [B]. None: all exist."""
         c = self.shape
         steps = [prod(c.ratios) * prod(c.rates[:i]) for i in range(len(c.rates) + 1)]
-        return [(lag - start * step).clamp_min(0) if lag else None for lag, step in zip(c.lags, steps, strict=True)]
+        return [
+            (lag - start * step).clamp_min(0) if lag else None
+            for lag, step in zip(c.lags, steps, strict=True)
+        ]
 
 
 class FrameCodec:
@@ -227,15 +254,26 @@ class FrameCodec:
         c = decoder.shape
         self.decoder = decoder
         self.context = context_steps(decoder.upsample, decoder.decoder)
-        window = window_columns(WINDOW, c.stack.layers, c.stack.kv_heads, c.stack.head_dim, c.window, decoder.dtype)
-        self.columns: Mapping[str, Column] = {**state_columns(decoder), **window, CLOCK: Column(dtype=torch.int64)}
+        window = window_columns(
+            WINDOW, c.stack.layers, c.stack.kv_heads, c.stack.head_dim, c.window, decoder.dtype
+        )
+        self.columns: Mapping[str, Column] = {
+            **state_columns(decoder),
+            **window,
+            CLOCK: Column(dtype=torch.int64),
+        }
 
-    def decode(self, frames: Tensor, state: State, call: CodecCall | None = None) -> tuple[Tensor, State]:
+    def decode(
+        self, frames: Tensor, state: State, call: CodecCall | None = None
+    ) -> tuple[Tensor, State]:
         """frames [B, n, codebooks] -> samples [B, n * hop] float32 in [-1, 1], and the streams' next state. A silent
         call gives the samples of the last frames, on which the state depends."""
         streaming = StreamingState(state)
         count = frames.shape[1]
         pos = state[CLOCK][:, None] + torch.arange(count, device=frames.device)
-        heard = self.context if call is not None and call.silent else None
+        if call is not None and call.silent:
+            heard = self.context
+        else:
+            heard = None
         samples = self.decoder(frames.long(), pos, streaming, heard)
         return samples.float(), {**streaming.new, CLOCK: state[CLOCK] + count}

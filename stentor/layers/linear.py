@@ -35,20 +35,31 @@ def linear(
     if choice.backend is Backend.GEMV:
         return kernels.gemv.fused_linear(x, weight, norm, residual, gate, bias, scale=scale)
     if choice.tile is not None:
-        normed = None if norm is None else norm[:2]
-        return kernels.hopper_gemm.fused_linear(x, weight, choice.tile, normed, residual, gate, bias, scale)
+        if norm is None:
+            normed = None
+        else:
+            normed = norm[:2]
+        return kernels.hopper_gemm.fused_linear(
+            x, weight, choice.tile, normed, residual, gate, bias, scale
+        )
     if choice.backend is Backend.W8A8:
         assert scale is not None
         return kernels.w8a8_gemm.fused_linear(x, weight, scale, norm, residual, gate, bias)
     y = _product(choice.backend, x if norm is None else rms_norm(x, *norm), weight, bias, scale)
     y = swiglu(y) if gate else y
-    return y if residual is None else residual + y
+    if residual is None:
+        return y
+    return residual + y
 
 
-def _product(backend: Backend, x: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor | None) -> Tensor:
+def _product(
+    backend: Backend, x: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor | None
+) -> Tensor:
     if scale is not None:
         return quantized_product(backend, x, weight, scale, bias)
-    return kernels.gemm.linear(x, weight, bias) if backend is Backend.ONE_ORDER else F.linear(x, weight, bias)
+    if backend is Backend.ONE_ORDER:
+        return kernels.gemm.linear(x, weight, bias)
+    return F.linear(x, weight, bias)
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -84,13 +95,17 @@ class QuantizedLinear(nn.Linear):
 
     def __init__(self, base: nn.Linear, dtype: torch.dtype, groups: int = 1) -> None:
         nn.Module.__init__(self)
-        self.in_features, self.out_features, self.bias = base.in_features, base.out_features, base.bias
+        self.in_features = base.in_features
+        self.out_features = base.out_features
+        self.bias = base.bias
         self.dtype = base.weight.dtype  # of the activations
         self.weight = self._empty(base.weight.device, base.in_features, dtype)
         self.weight_scale = self._empty(base.weight.device, groups, torch.float32)
 
     def _empty(self, device: torch.device, columns: int, dtype: torch.dtype) -> nn.Parameter:
-        return nn.Parameter(torch.empty(self.out_features, columns, dtype=dtype, device=device), requires_grad=False)
+        return nn.Parameter(
+            torch.empty(self.out_features, columns, dtype=dtype, device=device), requires_grad=False
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in] -> [..., out]."""
@@ -99,12 +114,16 @@ class QuantizedLinear(nn.Linear):
 
 def scale_of(layer: nn.Linear) -> Tensor | None:
     """The scales of a quantised layer's weight, else None."""
-    return layer.weight_scale if isinstance(layer, QuantizedLinear) else None
+    if isinstance(layer, QuantizedLinear):
+        return layer.weight_scale
+    return None
 
 
 def activation_dtype(layer: nn.Linear) -> torch.dtype:
     """The dtype that a layer's input and output have."""
-    return layer.dtype if isinstance(layer, QuantizedLinear) else layer.weight.dtype
+    if isinstance(layer, QuantizedLinear):
+        return layer.dtype
+    return layer.weight.dtype
 
 
 def some_outputs(layer: nn.Linear, x: Tensor, start: int, stop: int) -> Tensor:

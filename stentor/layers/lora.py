@@ -34,7 +34,11 @@ class LoraRows:
         """Inside, these are the adapters of the rows."""
         before = self.index, self.tiles
         few = 0 < len(index) <= LORA_FEW_ROWS and kernels.adapters_enabled(index.device)
-        self.index, self.tiles = index, kernels.lora.tiles_of(index) if few else None
+        self.index = index
+        if few:
+            self.tiles = kernels.lora.tiles_of(index)
+        else:
+            self.tiles = None
         try:
             yield
         finally:
@@ -55,13 +59,19 @@ class LoraLinear(nn.Linear):
     Slot s is adapter s + 1.
     """
 
-    def __init__(self, base: nn.Linear, widths: Sequence[int], slots: int, rank: int, rows: LoraRows) -> None:
+    def __init__(
+        self, base: nn.Linear, widths: Sequence[int], slots: int, rank: int, rows: LoraRows
+    ) -> None:
         nn.Module.__init__(self)
-        self.in_features, self.out_features = base.in_features, base.out_features
-        self.weight, self.bias = base.weight, base.bias
+        self.in_features = base.in_features
+        self.out_features = base.out_features
+        self.weight = base.weight
+        self.bias = base.bias
         self.scale = scale_of(base)  # of a quantised weight
-        self.widths, self.rows = tuple(widths), rows
-        a, b = (len(widths), slots, rank, self.in_features), (slots, rank, self.out_features)
+        self.widths = tuple(widths)
+        self.rows = rows
+        a = (len(widths), slots, rank, self.in_features)
+        b = (slots, rank, self.out_features)
         dtype = activation_dtype(base)
         self.register_buffer("lora_a", self.weight.new_zeros(a, dtype=dtype), persistent=False)
         self.register_buffer("lora_b", self.weight.new_zeros(b, dtype=dtype), persistent=False)
@@ -72,12 +82,15 @@ class LoraLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """x [N, ..., in] -> [N, ..., out]."""
         y = linear(x, self.weight, self.bias, self.scale)
-        return add_lora(y, x, self.rows.index, self.lora_a, self.lora_b, self.widths, self.rows.tiles)
+        return add_lora(
+            y, x, self.rows.index, self.lora_a, self.lora_b, self.widths, self.rows.tiles
+        )
 
     @torch.no_grad()
     def write(self, slot: int, part: int, a: Tensor, b: Tensor) -> None:
         """Store A [r, in] and B [out, r] of a part, with zeros up to the rank of the slots."""
-        start, rank = sum(self.widths[:part]), len(a)
+        start = sum(self.widths[:part])
+        rank = len(a)
         self.lora_a[part, slot, :rank].copy_(a)
         self.lora_a[part, slot, rank:].zero_()
         own = self.lora_b[slot, :, start : start + self.widths[part]]
@@ -110,7 +123,9 @@ def add_lora(
     if kernels.enabled(Kernel.LORA, x):
         return kernels.lora.add_lora(y, x, index, a, b, widths, tiles)
     slots, rank = b.shape[:2]
-    own = index.repeat(len(x) // len(index))[:, None] == torch.arange(1, slots + 1, device=index.device)
+    own = index.repeat(len(x) // len(index))[:, None] == torch.arange(
+        1, slots + 1, device=index.device
+    )
     own = own.view(len(x), *[1] * (x.ndim - 2), 1, slots, 1)
     h = F.linear(x, a.reshape(-1, a.shape[-1])).view(*x.shape[:-1], len(widths), slots, rank)
     h = torch.where(own, h, 0).flatten(-2)

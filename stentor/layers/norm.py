@@ -12,11 +12,15 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, weight_after_cast: bool) -> 
     """`RMSNorm` of x [..., size] by weight [size]."""
     if kernels.enabled(kernels.Kernel.NORM, x) and x.dtype == weight.dtype:
         return kernels.norm_rope.rms_norm(x, weight, eps, weight_after_cast)
-    if x.dtype == weight.dtype == torch.float32 and not x.is_cuda:  # the same operations in one call
+    if (
+        x.dtype == weight.dtype == torch.float32 and not x.is_cuda
+    ):  # the same operations in one call
         return torch.rms_norm(x, weight.shape, weight, eps)
     y = x.float()
     y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + eps)
-    return y.to(x.dtype) * weight if weight_after_cast else (y * weight.float()).to(x.dtype)
+    if weight_after_cast:
+        return y.to(x.dtype) * weight
+    return (y * weight.float()).to(x.dtype)
 
 
 class RMSNorm(nn.Module):
@@ -45,6 +49,8 @@ class RMSNorm(nn.Module):
         if delta is None:
             return x, self(x)
         if kernels.enabled(kernels.Kernel.NORM, x) and x.dtype == delta.dtype == self.weight.dtype:
-            return kernels.norm_rope.add_rms_norm(x, delta, self.weight, self.eps, self.weight_after_cast)
+            return kernels.norm_rope.add_rms_norm(
+                x, delta, self.weight, self.eps, self.weight_after_cast
+            )
         x = x + delta
         return x, self(x)

@@ -25,7 +25,11 @@ PRODUCT = "fbgemm_linear_fp16_weight_fp32_activation"
 
 def packs(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether layers can be packed: those in float32 of an x86 CPU with AVX2, by a torch with FBGEMM."""
-    if device.type != "cpu" or dtype != torch.float32 or torch.backends.quantized.engine not in ENGINES:
+    if (
+        device.type != "cpu"
+        or dtype != torch.float32
+        or torch.backends.quantized.engine not in ENGINES
+    ):
         return False
     return torch.backends.cpu.get_cpu_capability() in CAPABILITIES and _has_product()
 
@@ -41,7 +45,11 @@ def _has_product() -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         one = torch.ones(1, 1)
-        return bool(torch.fbgemm_linear_fp16_weight_fp32_activation(one, torch.fbgemm_pack_gemm_matrix_fp16(one), None))
+        return bool(
+            torch.fbgemm_linear_fp16_weight_fp32_activation(
+                one, torch.fbgemm_pack_gemm_matrix_fp16(one), None
+            )
+        )
 
 
 class PackedLinear(nn.Linear):
@@ -50,7 +58,9 @@ class PackedLinear(nn.Linear):
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         nn.Module.__init__(self)
         self.out_features, self.in_features = weight.shape
-        self.register_parameter("bias", None if bias is None else nn.Parameter(bias.detach(), requires_grad=False))
+        self.register_parameter(
+            "bias", None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
+        )
         self.weight = weight.detach().to("meta")  # no parameter, since no device can hold it
         self._packed = torch.fbgemm_pack_gemm_matrix_fp16(weight.detach())
 
@@ -63,7 +73,9 @@ def pack_linears(module: nn.Module) -> None:
     """Let the `Linear` layers of `module`, which `packs` is true of, run so. Their weights are rounded to float16."""
     for name, layer in [(n, m) for n, m in module.named_modules() if isinstance(m, Linear)]:
         packed = PackedLinear(layer.weight, layer.bias)
-        module.get_submodule(name.rpartition(".")[0]).register_module(name.rpartition(".")[2], packed)
+        module.get_submodule(name.rpartition(".")[0]).register_module(
+            name.rpartition(".")[2], packed
+        )
 
 
 def pack_convolutions(codec: nn.Module, pool: Executor, taps: bool = False) -> None:
@@ -73,9 +85,17 @@ def pack_convolutions(codec: nn.Module, pool: Executor, taps: bool = False) -> N
     pool: its threads do the work, which holds no lock of Python's. taps: those of longer kernels too, where they are
     dense and have several outputs.
     """
-    found = {name: m for name, m in codec.named_modules() if type(m) in (CausalConv1d, CausalConvTranspose1d)}
-    for name, packed in zip(found, pool.map(partial(_packed, taps=taps), found.values()), strict=True):
-        codec.get_submodule(name.rpartition(".")[0]).register_module(name.rpartition(".")[2], packed)
+    found = {
+        name: m
+        for name, m in codec.named_modules()
+        if type(m) in (CausalConv1d, CausalConvTranspose1d)
+    }
+    for name, packed in zip(
+        found, pool.map(partial(_packed, taps=taps), found.values()), strict=True
+    ):
+        codec.get_submodule(name.rpartition(".")[0]).register_module(
+            name.rpartition(".")[2], packed
+        )
 
 
 def _is_product(conv: nn.Module) -> bool:
@@ -91,7 +111,9 @@ def _packed(conv: CausalModule, taps: bool) -> CausalModule:
     assert isinstance(conv, CausalConv1d)
     if taps and conv.groups == conv.dilation == 1 and conv.weight.shape[0] > 1:
         return PackedTaps1d(conv)
-    return PackedConv1d(conv) if _is_product(conv) else RowsConv1d(conv)
+    if _is_product(conv):
+        return PackedConv1d(conv)
+    return RowsConv1d(conv)
 
 
 class _OnRows(CausalModule):
@@ -99,7 +121,8 @@ class _OnRows(CausalModule):
 
     def __init__(self, base: CausalModule) -> None:
         CausalModule.__init__(self, base.channels, base.tail)
-        self.key, self.bias = base.key, base.bias
+        self.key = base.key
+        self.bias = base.bias
 
     def with_history(self, x: Tensor, state: StreamingState | None) -> Tensor:
         """`tail` columns of history before x, laid out as x is."""
@@ -114,13 +137,20 @@ class RowsConv1d(_OnRows, CausalConv1d):
     def __init__(self, base: CausalConv1d) -> None:
         _OnRows.__init__(self, base)
         self.weight = base.weight
-        self.dilation, self.groups, self.stride = base.dilation, base.groups, base.stride
+        self.dilation = base.dilation
+        self.groups = base.groups
+        self.stride = base.stride
 
     def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         """x [B, in, n] -> [B, out, n / stride]."""
-        x = self.with_history(x, state)[:, :, None]  # of one dimension, torch would lay it out as [B, C, n]
-        stride, dilation = (1, self.stride), (1, self.dilation)
-        return F.conv2d(x, self.weight[:, :, None], self.bias, stride, 0, dilation, self.groups)[:, :, 0]
+        x = self.with_history(x, state)[
+            :, :, None
+        ]  # of one dimension, torch would lay it out as [B, C, n]
+        stride = (1, self.stride)
+        dilation = (1, self.dilation)
+        return F.conv2d(x, self.weight[:, :, None], self.bias, stride, 0, dilation, self.groups)[
+            :, :, 0
+        ]
 
 
 class PackedConv1d(_OnRows, CausalConv1d):
@@ -129,7 +159,9 @@ class PackedConv1d(_OnRows, CausalConv1d):
     def __init__(self, base: CausalConv1d) -> None:
         _OnRows.__init__(self, base)
         self.weight = base.weight.detach().to("meta")
-        self.dilation, self.groups, self.stride = 1, 1, 1
+        self.dilation = 1
+        self.groups = 1
+        self.stride = 1
         self.product = PackedLinear(base.weight[:, :, 0])
 
     def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
@@ -145,8 +177,12 @@ class PackedTaps1d(_OnRows, CausalConv1d):
     def __init__(self, base: CausalConv1d) -> None:
         _OnRows.__init__(self, base)
         self.weight = base.weight.detach().to("meta")
-        self.dilation, self.groups, self.stride = 1, 1, base.stride
-        self.product = PackedLinear(base.weight.detach().transpose(1, 2).flatten(1).contiguous(), base.bias)
+        self.dilation = 1
+        self.groups = 1
+        self.stride = base.stride
+        self.product = PackedLinear(
+            base.weight.detach().transpose(1, 2).flatten(1).contiguous(), base.bias
+        )
 
     def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         """x [B, in, n] -> [B, out, n / stride]."""
@@ -163,10 +199,13 @@ class PackedConvTranspose1d(_OnRows, CausalConvTranspose1d):
 
     def __init__(self, base: CausalConvTranspose1d) -> None:
         _OnRows.__init__(self, base)
-        self.weight, self.stride = base.weight.detach().to("meta"), base.stride
+        self.weight = base.weight.detach().to("meta")
+        self.stride = base.stride
         inputs, outputs, kernel = base.weight.shape
         rows = base.weight.detach().flatten(1).t().contiguous()  # two copies are faster than one
-        self.product = PackedLinear(rows.view(outputs, kernel, inputs).transpose(0, 1).flatten(0, 1))
+        self.product = PackedLinear(
+            rows.view(outputs, kernel, inputs).transpose(0, 1).flatten(0, 1)
+        )
 
     def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         """x [B, in, n] -> [B, out, n * stride]."""

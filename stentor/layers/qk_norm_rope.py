@@ -24,14 +24,18 @@ class RopePositions:
     """
 
     def __init__(self, rope: Rope, pos: Tensor | None = None) -> None:
-        self.rope, self.pos = rope, pos
+        self.rope = rope
+        self.pos = pos
         self._cos_sin: CosSin | None = None
         self._factors: CosSin | None = None
 
     def cos_sin(self, tokens: int) -> CosSin:
         """Rows of the tables [..., tokens, 1, dim / 2] for sequences (or packed rows) of `tokens` tokens."""
         if self._cos_sin is None:
-            self._cos_sin = self.rope.first(tokens) if self.pos is None else self.rope.at(self.pos)
+            if self.pos is None:
+                self._cos_sin = self.rope.first(tokens)
+            else:
+                self._cos_sin = self.rope.at(self.pos)
         return self._cos_sin
 
     def factors(self, tokens: int) -> CosSin:
@@ -57,11 +61,14 @@ class NormRope:
         """q [..., T, Hq, D] and k [..., S, Hkv, D] after norms and RoPE."""
         if self.positions is None:
             return self._norms(q, k)
-        rope, tokens = self.positions.rope, k.shape[-3]
+        rope = self.positions.rope
+        tokens = k.shape[-3]
         if kernels.enabled(Kernel.ROPE, q):
             cos_sin = self.positions.cos_sin(tokens)
             if q.shape[-3] == tokens:  # one kernel does both where q and k have the same positions
-                return kernels.norm_rope.qk_norm_rope(q, k, *self._weights(), rope.kernel_args(cos_sin))
+                return kernels.norm_rope.qk_norm_rope(
+                    q, k, *self._weights(), rope.kernel_args(cos_sin)
+                )
             q, k = self._norms(q, k)
             return rope.rotate(q, self._of_queries(cos_sin, q)), rope.rotate(k, cos_sin)
         q, k = self._norms(q, k)
@@ -80,15 +87,23 @@ class NormRope:
         """q, k, and the norms and RoPE that an attention kernel has to apply. None: they have been applied."""
         if self.positions is None or not kernels.enabled(Kernel.QK_NORM_ROPE, q):
             return *self.apply(q, k), None
-        rope, a, b = self.positions.rope, self.q_norm, self.k_norm
-        norms = None if a is None or b is None else (a.weight, b.weight, a.eps, a.weight_after_cast)
+        rope = self.positions.rope
+        a = self.q_norm
+        b = self.k_norm
+        if a is None or b is None:
+            norms = None
+        else:
+            norms = (a.weight, b.weight, a.eps, a.weight_after_cast)
         return q, k, QKNormRope(rope.cos, rope.sin, rope.interleaved, rope.in_float32, norms)
 
     def _norms(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        return (q if self.q_norm is None else self.q_norm(q)), (k if self.k_norm is None else self.k_norm(k))
+        return (q if self.q_norm is None else self.q_norm(q)), (
+            k if self.k_norm is None else self.k_norm(k)
+        )
 
     def _weights(self) -> tuple[Tensor | None, Tensor | None, float, bool]:
-        a, b = self.q_norm, self.k_norm
+        a = self.q_norm
+        b = self.k_norm
         if a is None or b is None:
             return None, None, 0.0, False
         return a.weight, b.weight, a.eps, a.weight_after_cast

@@ -23,7 +23,9 @@ LARGEST: dict[torch.dtype, float] = {torch.int8: 127.0, torch.float8_e4m3fn: 448
 def quantize(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """weight [N, K] -> its 8 bits [N, K] and scales [N, 1] float32. The largest weight of an output is exact."""
     exact = weight.float()
-    scale = (exact.abs().amax(1, keepdim=True) / LARGEST[dtype]).clamp_min(torch.finfo(torch.float32).tiny)
+    scale = (exact.abs().amax(1, keepdim=True) / LARGEST[dtype]).clamp_min(
+        torch.finfo(torch.float32).tiny
+    )
     scaled = exact / scale
     if dtype == torch.int8:
         scaled = scaled.round()
@@ -34,11 +36,15 @@ def dequantize(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     """weight [N, K] in 8 bits times scale [N, groups] float32, rounded once to `dtype`."""
     values = weight
     if weight.dtype == torch.float8_e4m3fn:
-        values, scale = _moved(weight), scale * 256
+        values = _moved(weight)
+        scale = scale * 256
     wide = torch.promote_types(dtype, torch.float32)
-    grouped, factors = values.view(len(weight), scale.shape[1], -1), scale.to(wide)[:, :, None]
+    grouped = values.view(len(weight), scale.shape[1], -1)
+    factors = scale.to(wide)[:, :, None]
     if weight.is_cuda:  # in one kernel, without a copy in float32
-        return torch.mul(grouped, factors, out=grouped.new_empty(grouped.shape, dtype=dtype)).flatten(1)
+        return torch.mul(
+            grouped, factors, out=grouped.new_empty(grouped.shape, dtype=dtype)
+        ).flatten(1)
     # Converted first: a CPU has no vector code for a product of two dtypes.
     return grouped.to(wide).mul_(factors).to(dtype).flatten(1)
 
@@ -54,25 +60,40 @@ def _moved(weight: Tensor) -> Tensor:
 
 def quantized_linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
     """x [..., K] times a quantised weight [N, K] with scale [N, groups] (+ bias [N]) -> [..., N], not fused."""
-    return quantized_product(kernels.linear.unfused(problem(x, weight, scale)).backend, x, weight, scale, bias)
+    return quantized_product(
+        kernels.linear.unfused(problem(x, weight, scale)).backend, x, weight, scale, bias
+    )
 
 
-def quantized_product(backend: Backend, x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+def quantized_product(
+    backend: Backend, x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None
+) -> Tensor:
     """`quantized_linear` by a backend that is chosen."""
     if backend is Backend.W8A8:
         return kernels.w8a8_gemm.fused_linear(x, weight, scale, bias=bias)
     if backend is Backend.EIGHT_BITS:
         return kernels.quantized_gemm.linear(x, weight, scale, bias)
-    y = _int8_product(x, weight, scale) if backend is Backend.CPU_INT8 else _widened_product(x, weight, scale)
-    return y if bias is None else y + bias
+    if backend is Backend.CPU_INT8:
+        y = _int8_product(x, weight, scale)
+    else:
+        y = _widened_product(x, weight, scale)
+    if bias is None:
+        return y
+    return y + bias
 
 
 def _widened_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-    step = CPU_OUTPUTS if x.device.type == "cpu" else len(weight)
+    if x.device.type == "cpu":
+        step = CPU_OUTPUTS
+    else:
+        step = len(weight)
     parts = [
-        F.linear(x, dequantize(weight[i : i + step], scale[i : i + step], x.dtype)) for i in range(0, len(weight), step)
+        F.linear(x, dequantize(weight[i : i + step], scale[i : i + step], x.dtype))
+        for i in range(0, len(weight), step)
     ]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat(parts, dim=-1)
 
 
 def _int8_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:

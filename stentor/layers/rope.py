@@ -31,7 +31,9 @@ class Rope(nn.Module):
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, table: Tensor, table_dtype: torch.dtype, interleaved: bool, in_float32: bool) -> None:
+    def __init__(
+        self, table: Tensor, table_dtype: torch.dtype, interleaved: bool, in_float32: bool
+    ) -> None:
         super().__init__()
         self.register_buffer("cos", table.cos().to(table_dtype).float(), persistent=False)
         self.register_buffer("sin", table.sin().to(table_dtype).float(), persistent=False)
@@ -59,14 +61,20 @@ class Rope(nn.Module):
 
     def turn(self, x: Tensor, factors: CosSin) -> Tensor:
         """x [..., heads, dim] rotated by `factors`, without kernels."""
-        y = x.float() if self.in_float32 else x
-        own, others = factors[0].to(y.dtype), factors[1].to(y.dtype)
+        if self.in_float32:
+            y = x.float()
+        else:
+            y = x
+        own = factors[0].to(y.dtype)
+        others = factors[1].to(y.dtype)
         a, b = (y[..., 0::2], y[..., 1::2]) if self.interleaved else y.chunk(2, dim=-1)
         return (y * own).add_(self._arranged(b, a).mul_(others)).to(x.dtype)
 
     def _arranged(self, a: Tensor, b: Tensor) -> Tensor:
         """[..., dim] of the first [..., dim / 2] and the second numbers of the pairs that are rotated."""
-        return torch.stack((a, b), dim=-1).flatten(-2) if self.interleaved else torch.cat((a, b), dim=-1)
+        if self.interleaved:
+            return torch.stack((a, b), dim=-1).flatten(-2)
+        return torch.cat((a, b), dim=-1)
 
     def kernel_args(self, cos_sin: CosSin) -> RopeArgs:
         """The arguments of the RoPE kernels for tokens with these tables."""

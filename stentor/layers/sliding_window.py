@@ -13,7 +13,9 @@ from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.types import Column
 
 WORD = 8  # elements: the library's kernels read masks in pieces of up to 16 bytes, past the end of shorter rows
-NEVER = -65504.0  # exp of it is 0. With -inf, cuDNN would return NaN for a tile without any visible key
+NEVER = (
+    -65504.0
+)  # exp of it is 0. With -inf, cuDNN would return NaN for a tile without any visible key
 
 
 class WindowKV:
@@ -24,11 +26,18 @@ class WindowKV:
     """
 
     def __init__(self, key: str, window: int, pos: Tensor, state: StreamingState | None) -> None:
-        self.key, self.state = key, state
-        self._start, self._window = pos[:, 0], window
-        past = window - 1 if state is not None else 0
+        self.key = key
+        self.state = state
+        self._start = pos[:, 0]
+        self._window = window
+        if state is not None:
+            past = window - 1
+        else:
+            past = 0
         q_pos = pos[:, :, None]
-        k_pos = torch.cat((pos[:, :1] + torch.arange(-past, 0, device=pos.device), pos), dim=1)[:, None, :]
+        k_pos = torch.cat((pos[:, :1] + torch.arange(-past, 0, device=pos.device), pos), dim=1)[
+            :, None, :
+        ]
         # History from before the first token has negative positions. No token sees it.
         self._seen = ((k_pos >= 0) & (k_pos <= q_pos) & (k_pos > q_pos - window)).unsqueeze(1)
         self._bias: Tensor | None = None
@@ -53,7 +62,9 @@ class WindowKV:
         return (sdpa_once if self.state is None else sdpa)(q, k, v, self.bias(q.dtype))
 
     def _concat_history(self, name: str, x: Tensor) -> Tensor:
-        return x if self.state is None else self.state.concat_history(name, x, self.past, dim=1)
+        if self.state is None:
+            return x
+        return self.state.concat_history(name, x, self.past, dim=1)
 
 
 def window_columns(
@@ -61,4 +72,6 @@ def window_columns(
 ) -> dict[str, Column]:
     """The columns that hold the state of a window-attention stack with `layers` layers, for one stream."""
     shape = (window - 1, heads, dim)
-    return {f"{key}.{layer}.{part}": Column(shape, dtype) for layer in range(layers) for part in "kv"}
+    return {
+        f"{key}.{layer}.{part}": Column(shape, dtype) for layer in range(layers) for part in "kv"
+    }

@@ -32,12 +32,16 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(c.head_dim, c.eps, c.qk_weight_after_cast) if c.qk_norm else None
         self.k_norm = RMSNorm(c.head_dim, c.eps, c.qk_weight_after_cast) if c.qk_norm else None
 
-    def forward(self, x: Tensor, layer: int, attend: Attend, positions: RopePositions | None) -> Tensor:
+    def forward(
+        self, x: Tensor, layer: int, attend: Attend, positions: RopePositions | None
+    ) -> Tensor:
         """x [..., hidden] -> [..., hidden]. `positions` None: no RoPE."""
         out: Tensor = self.o_proj(self.attend(self.qkv_proj(x), layer, attend, positions))
         return out
 
-    def attend(self, qkv: Tensor, layer: int, attend: Attend, positions: RopePositions | None) -> Tensor:
+    def attend(
+        self, qkv: Tensor, layer: int, attend: Attend, positions: RopePositions | None
+    ) -> Tensor:
         """From the output of `qkv_proj` to the input of `o_proj`."""
         return attend(layer, *self.heads(qkv), self.norm_rope(positions)).flatten(-2)
 
@@ -70,11 +74,17 @@ class SwiGLU(nn.Module):
 
     def fuses(self, x: Tensor) -> bool:
         """Whether gate and addition of x [..., hidden] are fused into the products."""
-        return x.dtype == activation_dtype(self.gate_up_proj) and fuses_layers(x, *self.linear_layers)
+        return x.dtype == activation_dtype(self.gate_up_proj) and fuses_layers(
+            x, *self.linear_layers
+        )
 
-    def fused(self, x: Tensor, residual: Tensor, norm: tuple[Tensor, float, bool] | None = None) -> Tensor:
+    def fused(
+        self, x: Tensor, residual: Tensor, norm: tuple[Tensor, float, bool] | None = None
+    ) -> Tensor:
         """residual + self(norm(x)) for x [..., hidden] that `fuses`."""
-        return fused_layer(fused_layer(x, self.gate_up_proj, norm, gate=True), self.down_proj, residual=residual)
+        return fused_layer(
+            fused_layer(x, self.gate_up_proj, norm, gate=True), self.down_proj, residual=residual
+        )
 
     def alone(self, x: Tensor) -> Tensor:
         """self(x) for x [..., hidden] to which no residual is added, by fused products where they take it."""
@@ -93,17 +103,29 @@ class Block(nn.Module):
         self.self_attn = Attention(c)
         self.post_attention_layernorm = RMSNorm(c.hidden, c.eps)
         e = c.experts
-        self.mlp = SwiGLU(c.hidden, c.ffn) if e is None else Experts(c.hidden, e, SwiGLU(c.hidden, e.shared))
+        self.mlp = (
+            SwiGLU(c.hidden, c.ffn)
+            if e is None
+            else Experts(c.hidden, e, SwiGLU(c.hidden, e.shared))
+        )
 
     def forward(
-        self, x: Tensor, delta: Tensor | None, layer: int, attend: Attend, positions: RopePositions | None
+        self,
+        x: Tensor,
+        delta: Tensor | None,
+        layer: int,
+        attend: Attend,
+        positions: RopePositions | None,
     ) -> tuple[Tensor, Tensor | None]:
         """(x, delta) stand for x + delta, or for x if delta is None. Returns the same for the output of this layer."""
         if delta is None and self.fuses(x):
             # Its last product adds the residual, so there is no delta for the next block.
-            return self.fused_after(x, self.self_attn.attend(self.fused_qkv(x), layer, attend, positions)), None
+            return self.fused_after(
+                x, self.self_attn.attend(self.fused_qkv(x), layer, attend, positions)
+            ), None
         x, h = self.input_layernorm.add_norm(x, delta)
-        attention, norm = self.self_attn, self.post_attention_layernorm
+        attention = self.self_attn
+        norm = self.post_attention_layernorm
         attended = attention.attend(attention.qkv_proj(h), layer, attend, positions)
         x, h = norm.add_norm(x, attention.o_proj(attended))
         return x, self.mlp(h)
@@ -140,7 +162,9 @@ def fused_layer(
     gate: bool = False,
 ) -> Tensor:
     """A product of x [..., K] for which `fuses_layers`."""
-    return linear(x, layer.weight, layer.bias, scale_of(layer), residual, norm, gate, must_fuse=True)
+    return linear(
+        x, layer.weight, layer.bias, scale_of(layer), residual, norm, gate, must_fuse=True
+    )
 
 
 class Stack(nn.Module):
@@ -152,7 +176,9 @@ class Stack(nn.Module):
         self.norm = RMSNorm(c.hidden, c.eps)
         self.first_layer = first_layer
 
-    def forward(self, x: Tensor, attend: Attend, rope: Rope | None = None, pos: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, attend: Attend, rope: Rope | None = None, pos: Tensor | None = None
+    ) -> Tensor:
         """x [..., hidden] -> [..., hidden] after the final norm.
 
         `pos` [...] are the tokens' positions for `rope`. None: 0, 1, 2, ... of each sequence. `rope` None: no RoPE.
@@ -169,7 +195,9 @@ class Stack(nn.Module):
 
     def fuses(self, x: Tensor, weight: Tensor) -> bool:
         """Whether the final norm of x [..., hidden] is fused into the product with `weight` [V, hidden] after it."""
-        return x.dtype == self.norm.weight.dtype and kernels.linear.fuses(x[:, -1], [(weight, None)])
+        return x.dtype == self.norm.weight.dtype and kernels.linear.fuses(
+            x[:, -1], [(weight, None)]
+        )
 
     def blocks(
         self, x: Tensor, attend: Attend, positions: RopePositions | None, count: int | None = None

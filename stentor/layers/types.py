@@ -75,7 +75,9 @@ class Launch(Protocol):
 
     @property
     def columns(self) -> int: ...
-    def __call__(self, fn: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]: ...
+    def __call__(
+        self, fn: Callable[..., tuple[Tensor, ...]], *inputs: Tensor
+    ) -> tuple[Tensor, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,9 @@ class Eager:
 
     columns: int = 256
 
-    def __call__(self, fn: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
+    def __call__(
+        self, fn: Callable[..., tuple[Tensor, ...]], *inputs: Tensor
+    ) -> tuple[Tensor, ...]:
         return fn(*inputs)
 
 

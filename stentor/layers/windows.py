@@ -35,11 +35,15 @@ class Windows:
     """
 
     def __init__(self, run: Run, hop: int, columns: Mapping[str, Column]) -> None:
-        self.run, self.hop, self.columns = run, hop, columns
+        self.run = run
+        self.hop = hop
+        self.columns = columns
 
     def __call__(self, x: Tensor, launch: Launch) -> Tensor:
         """x [B, C, n] -> [B, C', ceil(n / hop)]."""
-        count, at, parts = x.shape[-1], 0, []
+        count = x.shape[-1]
+        at = 0
+        parts = []
         sizes = window_sizes(count, self.hop, launch.columns)
         x = F.pad(x, (0, sum(sizes) - count))
         state = x.new_zeros(len(x), sum(math.prod(c.shape) for c in self.columns.values()))
@@ -48,17 +52,24 @@ class Windows:
             y, state = launch(self._window, x[..., at : at + size], state, given)
             parts.append(y.clone())
             at += size
-        return torch.cat(parts, dim=1)[:, : -(-count // self.hop)].transpose(1, 2)  # as the kernels read it
+        return torch.cat(parts, dim=1)[:, : -(-count // self.hop)].transpose(
+            1, 2
+        )  # as the kernels read it
 
     def _window(self, x: Tensor, state: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
         """One window. The state is one tensor, so that one copy carries it to the next."""
-        streaming, at = StreamingState({}), 0
+        streaming = StreamingState({})
+        at = 0
         for name, column in self.columns.items():
             size = math.prod(column.shape)
-            streaming.old[name] = state[:, at : at + size].reshape(len(x), *column.shape).contiguous()
+            streaming.old[name] = (
+                state[:, at : at + size].reshape(len(x), *column.shape).contiguous()
+            )
             at += size
         y = self.run(x, streaming, count).transpose(1, 2)
-        return y, torch.cat([state[:, :0], *(streaming.new[name].flatten(1) for name in self.columns)], dim=1)
+        return y, torch.cat(
+            [state[:, :0], *(streaming.new[name].flatten(1) for name in self.columns)], dim=1
+        )
 
 
 def window_sizes(count: int, hop: int, most: int) -> list[int]:
@@ -66,7 +77,10 @@ def window_sizes(count: int, hop: int, most: int) -> list[int]:
     of the largest."""
     allowed = [n for n in COLUMNS if n <= most]
     full, rest = divmod(-(-count // hop), allowed[0])
-    last = [min(n for n in allowed if n >= rest)] if rest else []
+    if rest:
+        last = [min(n for n in allowed if n >= rest)]
+    else:
+        last = []
     return [hop * n for n in [allowed[0]] * full + last]
 
 

@@ -66,20 +66,36 @@ class ModelSpec(ModelInfo):
     hidden: tuple[Column, ...]  # what the backbone gives for each token
     columns: Mapping[str, Column]  # the family's own per-row state
     prompt_rows: Mapping[str, Column]  # arrays a prompt carries per position
-    stop_keeps_frame: bool  # whether the frame that stops is audio (False: a marker, which is dropped)
+    stop_keeps_frame: (
+        bool  # whether the frame that stops is audio (False: a marker, which is dropped)
+    )
     reference_rate: int  # Hz that encode() wants
     voice_frames: bool = False  # prompts hold frames of a named voice
-    frame_kv: Mapping[str, FrameKVSpec] = field(default_factory=dict)  # page sets by frame, beside `kv`
-    given_frame: Column | None = None  # one given frame of a prompt. None: it is as those that are generated
+    frame_kv: Mapping[str, FrameKVSpec] = field(
+        default_factory=dict
+    )  # page sets by frame, beside `kv`
+    given_frame: Column | None = (
+        None  # one given frame of a prompt. None: it is as those that are generated
+    )
     codec_silent: int = 25  # frames that one call with `CodecCall.silent` takes at most
     codec_prefix: int = 0  # frames of a prompt's codec prefix at most. 0: no prompt has one
-    codec_skip: int = 0  # first samples of an utterance that the codec makes and nobody hears: less than a frame
+    codec_skip: int = (
+        0  # first samples of an utterance that the codec makes and nobody hears: less than a frame
+    )
     codec_timing: CodecTiming = CAUSAL  # its grid, look-ahead, delay and chunks
     hides_frames: bool = False  # emit says of each frame whether it is heard
-    num_evals: int = 0  # loop length that emit needs for a request with default options (see Prompt.num_evals)
-    captured_evals: tuple[int, ...] = ()  # other loop lengths that are captured. Rows take the next that is enough
-    batch_invariant: bool = False  # kernels.batch_invariant reaches all sums of a step, and see CodecTiming
-    threads: int | None = None  # torch threads on a CPU, where more are no faster. None: torch's own number
+    num_evals: int = (
+        0  # loop length that emit needs for a request with default options (see Prompt.num_evals)
+    )
+    captured_evals: tuple[
+        int, ...
+    ] = ()  # other loop lengths that are captured. Rows take the next that is enough
+    batch_invariant: bool = (
+        False  # kernels.batch_invariant reaches all sums of a step, and see CodecTiming
+    )
+    threads: int | None = (
+        None  # torch threads on a CPU, where more are no faster. None: torch's own number
+    )
 
     @property
     def info(self) -> ModelInfo:
@@ -148,7 +164,9 @@ def reference_of(
     request: SpeechRequest, hear: Callable[[Recording], Recording] = lambda recording: recording
 ) -> list[VoiceSource]:
     """The first reference of a request, where it has one, in the role `reference`."""
-    return [] if request.reference is None else [VoiceSource(request.reference.recording, "reference", hear)]
+    if request.reference is None:
+        return []
+    return [VoiceSource(request.reference.recording, "reference", hear)]
 
 
 @dataclass
@@ -177,7 +195,9 @@ class Prompt:
     """Names of the voices in `frames` and the first frame of each, where prompts share some of them. Else `voice`."""
     codec_conditions: dict[str, np.ndarray] = field(default_factory=dict)
     num_evals: int = 0  # loop length that emit needs for this row (flow steps). A step runs the largest of its batch
-    runaway_frames: int | None = None  # a result of so many frames is probably a run-on (see retry.py)
+    runaway_frames: int | None = (
+        None  # a result of so many frames is probably a run-on (see retry.py)
+    )
     trim_silent_frames: int = 0  # so many first frames are not delivered if they are silent
     continuation: Callable[[np.ndarray], Prompt | None] | None = None
     """Makes the request's next prompt from the frames [T, *frame] that are heard. It returns None when nothing
@@ -185,7 +205,9 @@ class Prompt:
     repeats: int = 0  # its first positions are the last prompt and all its frames, embedded as they were. 0: not so
     live: LiveText | None = None
     streamed_text_tokens: int = 0  # text tokens beyond the prompt: each later step takes one
-    codec_state: Tensor | None = None  # one row of the codec's state before frame 0, once it is made
+    codec_state: Tensor | None = (
+        None  # one row of the codec's state before frame 0, once it is made
+    )
     given: np.ndarray | None = None
     """Keys and values [layers, 2, length, heads, dim] float32 of its first positions, whose rows say nothing, as the
     backbone would compute them (keys after RoPE)."""
@@ -203,7 +225,9 @@ class Prompt:
     @property
     def num_given(self) -> int:
         """First positions whose keys and values it brings."""
-        return 0 if self.given is None else int(self.given.shape[2])
+        if self.given is None:
+            return 0
+        return int(self.given.shape[2])
 
     @property
     def has_voice(self) -> bool:
@@ -224,7 +248,9 @@ class Prompt:
 class FrameKV(Protocol):
     """Page sets of `spec.frame_kv` as the N tokens of one step that have a frame see them."""
 
-    def view(self, name: str, pos: Tensor, seen: Tensor | None = None, kept: Tensor | None = None) -> Attend:
+    def view(
+        self, name: str, pos: Tensor, seen: Tensor | None = None, kept: Tensor | None = None
+    ) -> Attend:
         """Attention of n rows for each token, in the order of the tokens: q, k and v [N * n, heads, D].
 
         All rows are stored at pos [N, n] of the set, where frame f has f * rows to (f + 1) * rows - 1. Then each sees

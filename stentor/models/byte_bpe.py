@@ -14,9 +14,7 @@ from stentor.errors import CheckpointError
 from stentor.models.weights import read_json
 from stentor.untrusted import JSON_BYTES, Unreadable, read_text
 
-QWEN2 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+QWEN2 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 class ByteBPE:
@@ -27,9 +25,15 @@ class ByteBPE:
         vocab = read_json(path / "vocab.json")
         merges = _read_merges(path / "merges.txt")
         try:
-            self._fast = FastTokenizer(BPE(vocab=vocab, merges=merges, fuse_unk=False, byte_fallback=False))
-        except Exception as e:  # tokenizers raises bare Exception for a vocabulary and merges that disagree
-            raise CheckpointError(f"{path}: vocab.json and merges.txt do not fit together: {e}") from e
+            self._fast = FastTokenizer(
+                BPE(vocab=vocab, merges=merges, fuse_unk=False, byte_fallback=False)
+            )
+        except (
+            Exception
+        ) as e:  # tokenizers raises bare Exception for a vocabulary and merges that disagree
+            raise CheckpointError(
+                f"{path}: vocab.json and merges.txt do not fit together: {e}"
+            ) from e
         self._fast.normalizer = normalizers.NFC()
         self._fast.pre_tokenizer = pre_tokenizers.Sequence(
             [
@@ -43,14 +47,23 @@ class ByteBPE:
     def _add(self, config: dict[str, Any], path: Path) -> None:
         added = config.get("added_tokens_decoder")
         if not isinstance(added, dict) or not added:
-            raise CheckpointError(f"{path / 'tokenizer_config.json'}: added_tokens_decoder is missing")
+            raise CheckpointError(
+                f"{path / 'tokenizer_config.json'}: added_tokens_decoder is missing"
+            )
         for index, entry in added.items():
-            if not (index.isdecimal() and isinstance(entry, dict) and isinstance(entry.get("content"), str)):
+            if not (
+                index.isdecimal()
+                and isinstance(entry, dict)
+                and isinstance(entry.get("content"), str)
+            ):
                 raise CheckpointError(
                     f"{path / 'tokenizer_config.json'}: added token {index!r} is not an id with a content"
                 )
         for index, entry in sorted(added.items(), key=lambda item: int(item[0])):
-            flags = {k: bool(entry.get(k, False)) for k in ("lstrip", "rstrip", "single_word", "normalized", "special")}
+            flags = {
+                k: bool(entry.get(k, False))
+                for k in ("lstrip", "rstrip", "single_word", "normalized", "special")
+            }
             self._fast.add_tokens([AddedToken(entry["content"], **flags)])
             if self._fast.token_to_id(entry["content"]) != int(index):
                 raise CheckpointError(
@@ -65,7 +78,9 @@ class ByteBPE:
 
     def add(self, names: list[str]) -> None:
         """More special tokens, whose ids go on from the last one. Text that contains one becomes its id."""
-        self._fast.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in names])
+        self._fast.add_special_tokens(
+            [AddedToken(name, normalized=False, special=True) for name in names]
+        )
 
     def id(self, name: str) -> int | None:
         """The id of a token, None where it has none."""
@@ -97,6 +112,10 @@ def settled(text: str) -> int:
     letters), and starts anew there. Signs that occur inside special tokens do not count.
     """
     for at in range(len(text) - 1, 0, -1):
-        if category(text[at - 1])[0] == "L" and category(text[at])[0] not in "LM" and text[at] not in "<|_>/":
+        if (
+            category(text[at - 1])[0] == "L"
+            and category(text[at])[0] not in "LM"
+            and text[at] not in "<|_>/"
+        ):
             return at
     return 0

@@ -43,13 +43,19 @@ class CodecTiming:
         # Otherwise a stream could end after its last chunk, and the audio that is owed would never come.
         assert self.delay == 0 or self.lookahead > 0, "a codec with a delay needs a look-ahead"
         assert self.chunks or self.whole, "a codec decodes chunks, or an utterance as a whole"
-        assert not self.late or not (self.delay or self.lookahead or self.whole), "late samples are of a causal codec"
+        assert not self.late or not (self.delay or self.lookahead or self.whole), (
+            "late samples are of a causal codec"
+        )
         assert self.chunk_pages <= 2, "a last chunk would have a length that is not captured"
-        assert self.batch_invariant or self.window or not self.chunks, "calls would have other lengths under load"
+        assert self.batch_invariant or self.window or not self.chunks, (
+            "calls would have other lengths under load"
+        )
 
     def for_engine(self, deterministic: bool) -> CodecTiming:
         """The timing of an engine. If it is `deterministic`, calls have one shape each where sums depend on that."""
-        return replace(self, chunk_pages=1, alone=True) if deterministic and not self.batch_invariant else self
+        if deterministic and not self.batch_invariant:
+            return replace(self, chunk_pages=1, alone=True)
+        return self
 
     @property
     def held(self) -> int:
@@ -62,7 +68,9 @@ class CodecTiming:
 
     def chunks_of(self, frames: int) -> int:
         """Frames of whole chunks that can be decoded of so many, while more follow."""
-        return max(0, frames - self.lookahead) // self.grid * self.grid if self.chunks else 0
+        if self.chunks:
+            return max(0, frames - self.lookahead) // self.grid * self.grid
+        return 0
 
     def num_chunks(self, frames: int) -> int:
         """How many chunks of the grid those are."""
@@ -79,7 +87,9 @@ class CodecTiming:
     def window_end(self, prefix: int) -> int:
         """The frame of a stream from which on its oldest pages are cut."""
         own = self.window - self.num_chunks(prefix)
-        return own * self.grid - self.offset(prefix) if self.window else sys.maxsize
+        if self.window:
+            return own * self.grid - self.offset(prefix)
+        return sys.maxsize
 
     def audio(self, start: int, count: int, last: bool) -> range:
         """The frames whose audio comes with a chunk. Those before 0 are the prompt's, and are not heard."""

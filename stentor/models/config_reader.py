@@ -10,7 +10,8 @@ from typing import Any
 from stentor.arguments import shown
 from stentor.errors import CheckpointError
 
-LARGEST, MOST = 2**20, 1024
+LARGEST = 2**20
+MOST = 1024
 """A size, and a number of modules. Released checkpoints have at most 262,144 (positions) and 64 (layers)."""
 
 
@@ -23,19 +24,31 @@ class ConfigReader:
 
     def __init__(self, data: object, file: str = "config.json", section: str = "") -> None:
         if not isinstance(data, Mapping):
-            raise CheckpointError(f"{file}: {section or 'it'} must be an object, got {type(data).__name__}")
-        self.data, self.file, self._section = data, file, section
+            raise CheckpointError(
+                f"{file}: {section or 'it'} must be an object, got {type(data).__name__}"
+            )
+        self.data = data
+        self.file = file
+        self._section = section
 
     def error(self, key: str, problem: str) -> CheckpointError:
         """An error about `key`, for a check that the caller makes."""
         return CheckpointError(f"{self.file}: {self._name(key)} {problem}")
 
-    def integer(self, key: str, default: int | None = None, *, low: int = 1, high: int = LARGEST) -> int:
+    def integer(
+        self, key: str, default: int | None = None, *, low: int = 1, high: int = LARGEST
+    ) -> int:
         """A whole number from `low` to `high`. Most are sizes of what is built next, which must fit a machine."""
         value = self._get(key, default)
         if not _is_integer(value) or not low <= value <= high:
-            wanted = "a positive integer" if low == 1 else f"an integer of at least {low}"
-            most = f", at most {high}" if _is_integer(value) and value > high else ""
+            if low == 1:
+                wanted = "a positive integer"
+            else:
+                wanted = f"an integer of at least {low}"
+            if _is_integer(value) and value > high:
+                most = f", at most {high}"
+            else:
+                most = ""
             raise self.error(key, f"must be {wanted}{most}, got {shown(value)}")
         return int(value)
 
@@ -47,7 +60,10 @@ class ConfigReader:
         """A number greater than `above`."""
         value = self._get(key, default)
         if not _is_number(value) or value <= above:
-            wanted = "a number" if above == -inf else f"a number above {above:g}"
+            if above == -inf:
+                wanted = "a number"
+            else:
+                wanted = f"a number above {above:g}"
             raise self.error(key, f"must be {wanted}, got {shown(value)}")
         return float(value)
 
@@ -84,12 +100,16 @@ class ConfigReader:
             raise self.error(key, f"must be strings by name, got {values!r}")
         return dict(values)
 
-    def integers(self, key: str, default: tuple[int, ...] | None = None, *, low: int = 1) -> tuple[int, ...]:
+    def integers(
+        self, key: str, default: tuple[int, ...] | None = None, *, low: int = 1
+    ) -> tuple[int, ...]:
         """A list of one to `MOST` whole numbers, each from `low` to `LARGEST`."""
         values = self._get(key, default)
         listed = isinstance(values, list | tuple) and 1 <= len(values) <= MOST
         if not listed or not all(_is_integer(v) and low <= v <= LARGEST for v in values):
-            raise self.error(key, f"must be a list of integers from {low} to {LARGEST}, got {shown(values)}")
+            raise self.error(
+                key, f"must be a list of integers from {low} to {LARGEST}, got {shown(values)}"
+            )
         return tuple(values)
 
     def numbers(self, key: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
@@ -107,13 +127,16 @@ class ConfigReader:
 
     def _get(self, key: str, default: object) -> Any:
         value = self.data.get(key)
-        value = default if value is None else value
+        if value is None:
+            value = default
         if value is None:
             raise self.error(key, "is missing")
         return value
 
     def _name(self, key: str) -> str:
-        return f"{self._section}.{key}" if self._section else key
+        if self._section:
+            return f"{self._section}.{key}"
+        return key
 
 
 def _is_integer(value: object) -> bool:
@@ -121,4 +144,8 @@ def _is_integer(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= float_info.max
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and abs(value) <= float_info.max
+    )

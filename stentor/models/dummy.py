@@ -40,7 +40,8 @@ class DummyTokenizer:
 
     def __init__(self, words: int, special: Mapping[str, int]) -> None:
         """words: ids that words may have (`dummy_tokens`). special: at least one."""
-        self._words, self._special = words, special
+        self._words = words
+        self._special = special
         self._marks = re.compile("(" + "|".join(re.escape(name) for name in special) + ")")
 
     def encode(self, text: str) -> list[int]:
@@ -52,7 +53,9 @@ class DummyTokenizer:
 
 
 @torch.no_grad()
-def random_init(module: nn.Module, seed: int, gain: float = 1.0, constants: Mapping[str, float] | None = None) -> None:
+def random_init(
+    module: nn.Module, seed: int, gain: float = 1.0, constants: Mapping[str, float] | None = None
+) -> None:
     """Fill every parameter in place on its own device, reproducibly from `seed`.
 
     Gains (of norms, Snake activations and rate scales) are ones and biases are zeros. Batch norms have a mean of zero
@@ -62,7 +65,9 @@ def random_init(module: nn.Module, seed: int, gain: float = 1.0, constants: Mapp
     generators: dict[torch.device, torch.Generator] = {}
     for layer in module.modules():
         if isinstance(layer, QuantizedLinear):
-            layer.weight_scale.fill_(gain / math.sqrt(layer.in_features) / LARGEST[layer.weight.dtype])
+            layer.weight_scale.fill_(
+                gain / math.sqrt(layer.in_features) / LARGEST[layer.weight.dtype]
+            )
         if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
             layer.reset_running_stats()
     for name, p in module.named_parameters():
@@ -75,7 +80,10 @@ def random_init(module: nn.Module, seed: int, gain: float = 1.0, constants: Mapp
             p.fill_(fixed)
         else:
             bound = LARGEST.get(p.dtype, gain / math.sqrt(p[0].numel()))
-            drawn = torch.empty_like(p, dtype=torch.float32) if p.dtype in LARGEST else p
+            if p.dtype in LARGEST:
+                drawn = torch.empty_like(p, dtype=torch.float32)
+            else:
+                drawn = p
             drawn.uniform_(-bound, bound, generator=generators[p.device])
             if drawn is not p:
                 p.copy_(drawn)
@@ -88,7 +96,9 @@ def _constant(name: str, ndim: int, constants: Mapping[str, float]) -> float | N
         return constants[leaf]
     if leaf == "alpha" or name.endswith("scale_embed.weight") or (ndim == 1 and leaf == "weight"):
         return 1.0
-    return 0.0 if ndim == 1 or name.endswith("bias_embed.weight") else None
+    if ndim == 1 or name.endswith("bias_embed.weight"):
+        return 0.0
+    return None
 
 
 def initialize_dummy_weights(

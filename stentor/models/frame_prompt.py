@@ -14,7 +14,8 @@ from stentor.models.info import SpeechRequest
 TEXT_CAPACITY = 4096
 """Text tokens that a request may still have to hear after its prompt."""
 
-RUN_ON_BASE, RUN_ON_PER_TOKEN = 192, 12
+RUN_ON_BASE = 192
+RUN_ON_PER_TOKEN = 12
 """A sampled result this much longer than its text has probably missed its end. Other engines use the same budget."""
 
 COLUMNS = (
@@ -32,9 +33,14 @@ COLUMNS = (
 class LiveColumn:
     """Live text of one prompt, in ids. What could still change with the next letter is held back."""
 
-    def __init__(self, encode: Callable[[str], list[int]], end: int, prompt: Prompt, held: str) -> None:
+    def __init__(
+        self, encode: Callable[[str], list[int]], end: int, prompt: Prompt, held: str
+    ) -> None:
         """`end` follows the last text. `held` is what the prompt has left."""
-        self._encode, self._end, self._prompt, self._held = encode, end, prompt, held
+        self._encode = encode
+        self._end = end
+        self._prompt = prompt
+        self._held = held
         self._free = TEXT_CAPACITY - len(prompt.columns["text"])
         self._ended = False
 
@@ -43,11 +49,16 @@ class LiveColumn:
         if self._ended:
             raise InvalidRequest("text", "nothing may follow the last text")
         held = self._held + text
-        cut = len(held) if last else settled(held)
+        if last:
+            cut = len(held)
+        else:
+            cut = settled(held)
         ids = self._encode(held[:cut]) + [self._end] * last
         if len(ids) > self._free:
             raise InvalidRequest("text", "is too long for one request; go on in another")
-        self._held, self._free, self._ended = held[cut:], self._free - len(ids), last
+        self._held = held[cut:]
+        self._free = self._free - len(ids)
+        self._ended = last
         self._prompt.streamed_text_tokens += len(ids)
         if self._prompt.runaway_frames is not None:
             self._prompt.runaway_frames += RUN_ON_PER_TOKEN * len(ids)
@@ -69,9 +80,13 @@ def frame_prompt(
     """
     if len(trailing) > TEXT_CAPACITY:
         raise too_long(len(trailing), TEXT_CAPACITY, request.text)
-    options, length = request.options, len(rows["text"])
+    options = request.options
+    length = len(rows["text"])
     max_frames = min(int(options["max_frames"]), max_model_len - length)
-    minimum = max_frames if options["ignore_eos"] else min(int(options["min_frames"]), max_frames)
+    if options["ignore_eos"]:
+        minimum = max_frames
+    else:
+        minimum = min(int(options["min_frames"]), max_frames)
     run_on = RUN_ON_BASE + RUN_ON_PER_TOKEN * text_tokens
     greedy = options["temperature"] == 0
     columns = {name: options[name] for name in COLUMNS}

@@ -21,7 +21,17 @@ from stentor.layers.linear import linear
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack
 from stentor.layers.types import Column
-from stentor.models.base import Emit, Hidden, KVSpec, KVView, ModelSpec, Prompted, PromptRows, Prompts, Rows
+from stentor.models.base import (
+    Emit,
+    Hidden,
+    KVSpec,
+    KVView,
+    ModelSpec,
+    Prompted,
+    PromptRows,
+    Prompts,
+    Rows,
+)
 from stentor.models.frame_prompt import TEXT_CAPACITY
 from stentor.models.info import Option
 from stentor.models.load_options import model_dtype
@@ -58,13 +68,19 @@ def talker_options(
     return {
         **{name: Option(defaults[name], *limits) for name, limits in shared.items()},
         **own,
-        "trim_leading_silence": Option(False, 0, 1, bool, "leave out the first frame if it is silent (-60 dBFS)"),
+        "trim_leading_silence": Option(
+            False, 0, 1, bool, "leave out the first frame if it is silent (-60 dBFS)"
+        ),
         "ignore_eos": Option(False, 0, 1, bool, "go on to max_frames whatever the model says"),
     }
 
 
 def talker_spec(
-    c: TalkerConfig, dtype: torch.dtype, adapters: Mapping[str, Column] | None, speaker: int = 0, **own: Any
+    c: TalkerConfig,
+    dtype: torch.dtype,
+    adapters: Mapping[str, Column] | None,
+    speaker: int = 0,
+    **own: Any,
 ) -> ModelSpec:
     """Facts of one checkpoint, of which `own` are the others. dtype: of the language models. adapters: columns of LoRA
     adapters. speaker: numbers of the speaker vector, 0 without one."""
@@ -116,7 +132,9 @@ class Talker(nn.Module):
             self.model.text_embedding = nn.Embedding(c.text_vocab, c.text_hidden)
         self.text_projection = TextProjection(c.text_hidden, inner, hidden)
         self.codec_head = nn.Linear(hidden, c.talker.vocab, bias=False)
-        self.code_predictor = CodePredictor(c.predictor.stack, c.codebooks, c.predictor.vocab, hidden)
+        self.code_predictor = CodePredictor(
+            c.predictor.stack, c.codebooks, c.predictor.vocab, hidden
+        )
 
 
 class TalkerWeights(Protocol):
@@ -135,7 +153,9 @@ def eight_bits(options: Mapping[str, object]) -> EightBits:
     return EightBits(quantization(options), ("talker.model",), ("talker.code_predictor.model",))
 
 
-def talker_dtype(tensors: Mapping[str, Tensor], dtype: torch.dtype | None, device: torch.device) -> torch.dtype:
+def talker_dtype(
+    tensors: Mapping[str, Tensor], dtype: torch.dtype | None, device: torch.device
+) -> torch.dtype:
     """The dtype of the language models where `dtype` is asked for, by the checkpoint's tensors."""
     norm = tensors.get("talker.model.norm.weight")  # never quantised
     return model_dtype(dtype, torch.bfloat16 if norm is None else norm.dtype, device)
@@ -144,7 +164,10 @@ def talker_dtype(tensors: Mapping[str, Tensor], dtype: torch.dtype | None, devic
 def codec_part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors below `prefix`, without the wrapper `.conv` of the reference's padded convolutions."""
     part = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-    return {k.replace(".conv.", ".") if not k.startswith("quantizer.") else k: v for k, v in part.items()}
+    return {
+        k.replace(".conv.", ".") if not k.startswith("quantizer.") else k: v
+        for k, v in part.items()
+    }
 
 
 class FrameTalker(Prompted):
@@ -160,30 +183,48 @@ class FrameTalker(Prompted):
         adapters: AdapterSlots,
     ) -> None:
         """`weights` are filled. Their embeddings are taken over and freed. `decoder` is ready."""
-        self.spec, self.prompts, self.adapters, self.codec = spec, prompts, adapters, FrameCodec(decoder)
+        self.spec = spec
+        self.prompts = prompts
+        self.adapters = adapters
+        self.codec = FrameCodec(decoder)
         parts = weights.talker
-        self._stack, self._head, loop = parts.model, parts.codec_head, parts.code_predictor
-        device, dtype = self._head.weight.device, self._head.weight.dtype
+        self._stack = parts.model
+        self._head = parts.codec_head
+        loop = parts.code_predictor
+        device = self._head.weight.device
+        dtype = self._head.weight.dtype
         self._rope = rope(c.talker, spec.max_model_len, device, dtype)
         depth_rope = rope(c.predictor, c.codebooks, device, dtype)
         heads = loop.take_heads()
         # The last to allocate: what lay in the memory of the embeddings that this frees would keep it from the driver.
         self._tables = tables = weights.process_weights_after_loading()
         projection = loop.small_to_mtp_projection
-        table, starts = tables.depth, tables.starts
-        self._predictor = DepthLoop(c.predictor.stack, loop.model, heads, projection, table, starts, depth_rope)
-        self._pad, self._eos = c.ids.tts_pad, c.ids.eos
+        table = tables.depth
+        starts = tables.starts
+        self._predictor = DepthLoop(
+            c.predictor.stack, loop.model, heads, projection, table, starts, depth_rope
+        )
+        self._pad = c.ids.tts_pad
+        self._eos = c.ids.eos
 
     def embed_prompt(self, p: PromptRows, rows: Rows) -> Hidden:
         """The sum of what each position has: a text row, a codec row, a frame, the speaker vector."""
-        tables, vectors = self._tables, rows.column("speaker") if self.spec.speaker_size else None
-        text, code = (p.rows["text"], tables.text), (p.rows["code"], tables.code.rows)
+        tables = self._tables
+        if self.spec.speaker_size:
+            vectors = rows.column("speaker")
+        else:
+            vectors = None
+        text = (p.rows["text"], tables.text)
+        code = (p.rows["code"], tables.code.rows)
         return (embed_prompt(text, code, vectors, (p.frames, p.frame_at), tables.code),)
 
     def embed_frame(self, rows: Rows) -> Hidden:
         """The last frame's codes and the text that stands beside it."""
-        tables, tokens = self._tables, rows.column("text")
-        x = embed_codes_and_text(rows["prev"], tables.code, rows["step"], tokens, tables.text, self._pad)
+        tables = self._tables
+        tokens = rows.column("text")
+        x = embed_codes_and_text(
+            rows["prev"], tables.code, rows["step"], tokens, tables.text, self._pad
+        )
         return (x,)
 
     def backbone(self, x: Hidden, kv: KVView) -> Hidden:
@@ -208,4 +249,6 @@ class FrameTalker(Prompted):
 
 def rope(c: TransformerConfig, positions: int, device: torch.device, dtype: torch.dtype) -> Rope:
     """cos and sin are rounded to the model's dtype and rotate in it, as in the reference."""
-    return Rope(angles(c.stack.head_dim, positions, c.theta), dtype, interleaved=False, in_float32=False).to(device)
+    return Rope(
+        angles(c.stack.head_dim, positions, c.theta), dtype, interleaved=False, in_float32=False
+    ).to(device)

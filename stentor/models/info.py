@@ -57,11 +57,17 @@ class ModelInfo:
     options: Mapping[str, Option]
     reference_seconds: tuple[float, float]  # shortest and longest reference accepted
     voices: tuple[str, ...] = ()
-    voice_descriptions: Mapping[str, str] = field(default_factory=dict)  # by voice, such as "British man"
-    default_voice: str | None = None  # speaks where a request names no voice and brings no recording
+    voice_descriptions: Mapping[str, str] = field(
+        default_factory=dict
+    )  # by voice, such as "British man"
+    default_voice: str | None = (
+        None  # speaks where a request names no voice and brings no recording
+    )
     languages: tuple[str, ...] = ()  # besides "auto"
     takes_instructions: bool = True
-    instructs_prompt: bool = True  # instructions may stand beside a prompt or a reference with its text
+    instructs_prompt: bool = (
+        True  # instructions may stand beside a prompt or a reference with its text
+    )
     takes_reference: bool = True
     max_references: int = 1
     takes_prompt: bool = False  # reference= and prompt= together
@@ -110,9 +116,13 @@ class SpeechRequest:
     language: str = "auto"
     instructions: str | None = None
     reference: ReferenceAudio | None = None
-    more_references: tuple[ReferenceAudio, ...] = ()  # beyond the first, where the family takes several
+    more_references: tuple[
+        ReferenceAudio, ...
+    ] = ()  # beyond the first, where the family takes several
     prompt: ReferenceAudio | None = None
-    speaker_embedding: np.ndarray | None = None  # float32 [spec.speaker_size], in place of a reference
+    speaker_embedding: np.ndarray | None = (
+        None  # float32 [spec.speaker_size], in place of a reference
+    )
     live: bool = False  # `text` is only the beginning of the text
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -23,15 +23,21 @@ def check_load_options(options: Iterable[str], known: Iterable[str]) -> None:
     for name in options:
         if name not in allowed:
             takes = ", ".join(allowed) or "none"
-            raise InvalidRequest(name, f"is no engine option and no load option of this model, which takes {takes}")
+            raise InvalidRequest(
+                name, f"is no engine option and no load option of this model, which takes {takes}"
+            )
 
 
-def model_dtype(requested: torch.dtype | None, own: torch.dtype, device: torch.device) -> torch.dtype:
+def model_dtype(
+    requested: torch.dtype | None, own: torch.dtype, device: torch.device
+) -> torch.dtype:
     """The dtype of the language models: the requested one, else float32 on a CPU and the checkpoint's own elsewhere."""
     return requested or (torch.float32 if device.type == "cpu" else own)
 
 
-def codec_dtype(options: Mapping[str, object], device: torch.device, dtype: torch.dtype | None) -> torch.dtype:
+def codec_dtype(
+    options: Mapping[str, object], device: torch.device, dtype: torch.dtype | None
+) -> torch.dtype:
     """The dtype of a codec's decoder. `dtype` was requested for the language model, None for the checkpoint's own.
 
     The default on CUDA is float16. It has eight times the resolution of bfloat16, sums are float32, and activations
@@ -41,11 +47,15 @@ def codec_dtype(options: Mapping[str, object], device: torch.device, dtype: torc
     name = options.get(CODEC_DTYPE, "auto")
     if name != "auto":
         if not isinstance(name, str) or name not in DTYPES:
-            raise InvalidRequest(CODEC_DTYPE, f"must be auto or one of {', '.join(DTYPES)}, got {name!r}")
+            raise InvalidRequest(
+                CODEC_DTYPE, f"must be auto or one of {', '.join(DTYPES)}, got {name!r}"
+            )
         return DTYPES[name]
     if dtype == torch.float64:
         return torch.float64
-    return torch.float16 if device.type == "cuda" and dtype != torch.float32 else torch.float32
+    if device.type == "cuda" and dtype != torch.float32:
+        return torch.float16
+    return torch.float32
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
@@ -59,4 +69,6 @@ def encoder_dtype(codec: torch.dtype, device: torch.device) -> torch.dtype:
     On CUDA it is float16 beside float16: tensor cores and fused kernels are several times as fast, and its eleven bits
     are those of TF32. Elsewhere it is float32 at least. The search for the nearest code is in float32 always.
     """
-    return codec if device.type == "cuda" and codec == torch.float16 else at_least_float32(codec)
+    if device.type == "cuda" and codec == torch.float16:
+        return codec
+    return at_least_float32(codec)

@@ -24,7 +24,9 @@ ADAPTER_OPTIONS = ("loras", "max_loras", "max_lora_rank", "lora_targets")
 """Load options of a family whose requests may name adapters."""
 USUAL_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
 """Layers that get slots for adapters where nothing else is asked for."""
-USUAL_RANK, MOST_RANK, MOST_SLOTS = 32, 256, 1024
+USUAL_RANK = 32
+MOST_RANK = 256
+MOST_SLOTS = 1024
 
 
 @dataclass(frozen=True)
@@ -59,16 +61,25 @@ class LoraWeights:
     def check_shape(self, name: str, shape: Sequence[int]) -> None:
         """CheckpointError if the pair of a layer does not make its weight [out, in]."""
         a, b = self.pairs[name]
-        if a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[1] or (b.shape[0], a.shape[1]) != tuple(shape):
+        if (
+            a.ndim != 2
+            or b.ndim != 2
+            or a.shape[0] != b.shape[1]
+            or (b.shape[0], a.shape[1]) != tuple(shape)
+        ):
             got = f"lora_A {list(a.shape)} and lora_B {list(b.shape)}"
             layer = self.in_file.get(name, name)
-            raise CheckpointError(f"{self.source}: {layer} has {got}, which do not make its weight {list(shape)}")
+            raise CheckpointError(
+                f"{self.source}: {layer} has {got}, which do not make its weight {list(shape)}"
+            )
 
     def check_finite(self, name: str, dtype: torch.dtype) -> None:
         """CheckpointError if the pair of a layer, with its scale, has values that are not finite in `dtype`."""
         for part, value in zip("AB", self.scaled(name), strict=True):
             if not value.to(dtype).isfinite().all():
-                raise CheckpointError(f"{self.source}: tensor {self.tensor(name, part)} has values that are not finite")
+                raise CheckpointError(
+                    f"{self.source}: tensor {self.tensor(name, part)} has values that are not finite"
+                )
 
     def identity(self) -> bytes:
         """Digest of the weights, which keys of cached pages contain."""
@@ -99,15 +110,25 @@ class AdapterSlots:
     """
 
     def __init__(
-        self, places: Mapping[str, _Place], count: int, rank: int, read: Callable[[Path], LoraWeights], rows: LoraRows
+        self,
+        places: Mapping[str, _Place],
+        count: int,
+        rank: int,
+        read: Callable[[Path], LoraWeights],
+        rows: LoraRows,
     ) -> None:
-        self.count, self.rank, self.read, self.rows = count, rank, read, rows
+        self.count = count
+        self.rank = rank
+        self.read = read
+        self.rows = rows
         self._places = places
 
     @property
     def columns(self) -> dict[str, Column]:
         """Columns that adapters add to the slot table."""
-        return {ADAPTER: Column(dtype=torch.int64)} if self.count else {}
+        if self.count:
+            return {ADAPTER: Column(dtype=torch.int64)}
+        return {}
 
     @property
     def shapes(self) -> dict[str, tuple[int, int]]:
@@ -134,11 +155,15 @@ class AdapterSlots:
             tensor = f"{weights.source}: tensor {weights.tensor(name)}"
             if name not in self._places:
                 kinds = ", ".join(sorted({n.rpartition(".")[2] for n in self._places}))
-                raise CheckpointError(f"{tensor} belongs to no layer that takes adapters here; those are {kinds}")
+                raise CheckpointError(
+                    f"{tensor} belongs to no layer that takes adapters here; those are {kinds}"
+                )
             place = self._places[name]
             weights.check_shape(name, place.shape)
             if len(a) > self.rank:
-                raise CheckpointError(f"{tensor} has rank {len(a)}, above max_lora_rank {self.rank}")
+                raise CheckpointError(
+                    f"{tensor} has rank {len(a)}, above max_lora_rank {self.rank}"
+                )
             weights.check_finite(name, place.layer.lora_a.dtype)
 
     def write(self, number: int, weights: LoraWeights) -> None:
@@ -176,10 +201,16 @@ class AdapterPlan:
 
     @classmethod
     def of(
-        cls, options: Mapping[str, Any], read: Callable[[Path], LoraWeights], usual_targets: Iterable[str]
+        cls,
+        options: Mapping[str, Any],
+        read: Callable[[Path], LoraWeights],
+        usual_targets: Iterable[str],
     ) -> AdapterPlan:
         """From load options. The defaults are made for the adapters in `loras`. InvalidRequest and CheckpointError."""
-        given = {name: read(path_of("loras", path)) for name, path in dict(options.get("loras") or {}).items()}
+        given = {
+            name: read(path_of("loras", path))
+            for name, path in dict(options.get("loras") or {}).items()
+        }
         slots = _whole(options, "max_loras", len(given), MOST_SLOTS, least=0)
         if slots < len(given):
             raise InvalidRequest("max_loras", f"is {slots}, and {len(given)} loras are given")
@@ -188,24 +219,37 @@ class AdapterPlan:
         targets = options.get("lora_targets")
         named = targets is not None
         if targets is None:
-            targets = {*usual_targets, *(n.rpartition(".")[2] for w in given.values() for n in w.pairs)}
+            targets = {
+                *usual_targets,
+                *(n.rpartition(".")[2] for w in given.values() for n in w.pairs),
+            }
         if isinstance(targets, str):  # as a flag gives them
             targets = targets.split(",")
         if not isinstance(targets, Collection) or not all(isinstance(t, str) for t in targets):
             raise InvalidRequest("lora_targets", f"must be names of layers, got {shown(targets)}")
-        return cls(slots, _whole(options, "max_lora_rank", usual_rank, MOST_RANK), frozenset(targets), named)
+        return cls(
+            slots,
+            _whole(options, "max_lora_rank", usual_rank, MOST_RANK),
+            frozenset(targets),
+            named,
+        )
 
 
 def _whole(options: Mapping[str, Any], name: str, usual: int, most: int, least: int = 1) -> int:
     value = options.get(name, usual)
     number = whole(value)
     if number is None or not least <= number <= most:
-        raise InvalidRequest(name, f"must be a whole number from {least} to {most}, got {shown(value)}")
+        raise InvalidRequest(
+            name, f"must be a whole number from {least} to {most}, got {shown(value)}"
+        )
     return number
 
 
 def install_adapters(
-    net: nn.Module, plan: AdapterPlan, serves: Callable[[str], bool], read: Callable[[Path], LoraWeights]
+    net: nn.Module,
+    plan: AdapterPlan,
+    serves: Callable[[str], bool],
+    read: Callable[[Path], LoraWeights],
 ) -> AdapterSlots:
     """Give linear layers of a loaded `net` slots for adapters: those that `serves` names and the plan wants.
 
@@ -213,11 +257,14 @@ def install_adapters(
     """
     if not plan.slots:
         return NO_ADAPTERS
-    rows, places = LoraRows(), dict[str, _Place]()
+    rows = LoraRows()
+    places = dict[str, _Place]()
     for name, module in list(net.named_modules()):
         parts = [n.removesuffix(".weight") for n in checkpoint_names(f"{name}.weight")]
         served = [p for p in parts if serves(p)]
-        if not isinstance(module, nn.Linear) or not any(p.rpartition(".")[2] in plan.targets for p in served):
+        if not isinstance(module, nn.Linear) or not any(
+            p.rpartition(".")[2] in plan.targets for p in served
+        ):
             continue
         parent = net.get_submodule(name.rpartition(".")[0])
         layer = LoraLinear(module, _widths(parent, module, len(parts)), plan.slots, plan.rank, rows)
@@ -225,7 +272,9 @@ def install_adapters(
         places |= {p: _Place(layer, i) for i, p in enumerate(parts)}
     unknown = plan.targets - {name.rpartition(".")[2] for name in places}
     if unknown and plan.named:
-        raise InvalidRequest("lora_targets", f"no layer that takes adapters is named {', '.join(sorted(unknown))}")
+        raise InvalidRequest(
+            "lora_targets", f"no layer that takes adapters is named {', '.join(sorted(unknown))}"
+        )
     return AdapterSlots(places, plan.slots, plan.rank, read, rows)
 
 

@@ -22,9 +22,30 @@ PEFT_NAMES = ("base_model.model.", ".weight")
 """Prefixes and suffixes that PEFT gives the names of a layer's `lora_A` and `lora_B`."""
 READ = frozenset({"peft_type", "r", "lora_alpha", "use_rslora", "bias", "init_lora_weights"})
 ONLY_TRAINING = frozenset(
-    {"auto_mapping", "base_model_name_or_path", "corda_config", "ensure_weight_tying", "eva_config", "exclude_modules"}
-    | {"inference_mode", "layers_pattern", "layers_to_transform", "loftq_config", "lora_dropout", "lora_ga_config"}
-    | {"megatron_config", "megatron_core", "peft_version", "qalora_group_size", "revision", "runtime_config"}
+    {
+        "auto_mapping",
+        "base_model_name_or_path",
+        "corda_config",
+        "ensure_weight_tying",
+        "eva_config",
+        "exclude_modules",
+    }
+    | {
+        "inference_mode",
+        "layers_pattern",
+        "layers_to_transform",
+        "loftq_config",
+        "lora_dropout",
+        "lora_ga_config",
+    }
+    | {
+        "megatron_config",
+        "megatron_core",
+        "peft_version",
+        "qalora_group_size",
+        "revision",
+        "runtime_config",
+    }
     | {"target_modules", "task_type"}
 )
 """Fields of adapter_config.json that say nothing about what the weights mean. The tensors name their layers."""
@@ -49,13 +70,19 @@ def read_peft(path: Path) -> LoraWeights:
     file = next((path / name for name in PEFT_FILES if (path / name).is_file()), None)
     if file is None:
         raise CheckpointError(f"lora {path}: neither {' nor '.join(PEFT_FILES)} is there")
-    tensors = read_safetensors(file) if file.suffix == ".safetensors" else read_pickle(file)
-    rank, alpha = c.integer("r", 8), c.number("lora_alpha", 8.0, above=0)
+    if file.suffix == ".safetensors":
+        tensors = read_safetensors(file)
+    else:
+        tensors = read_pickle(file)
+    rank = c.integer("r", 8)
+    alpha = c.number("lora_alpha", 8.0, above=0)
     pairs = read_pairs(tensors, str(file), *PEFT_NAMES)
     for name, (a, _) in pairs.items():
         if len(a) != rank:
             tensor = f"{PEFT_NAMES[0]}{name}.lora_A{PEFT_NAMES[1]}"
-            raise CheckpointError(f"{file}: tensor {tensor} has rank {len(a)}, {PEFT_CONFIG} says {rank}")
+            raise CheckpointError(
+                f"{file}: tensor {tensor} has rank {len(a)}, {PEFT_CONFIG} says {rank}"
+            )
     return LoraWeights(str(file), pairs, alpha, c.flag("use_rslora", False), PEFT_NAMES)
 
 
@@ -66,7 +93,8 @@ def _check_fields(c: ConfigReader) -> None:
         raise c.error("bias", f"must be 'none', got {c.data['bias']!r}")
     if c.data.get("init_lora_weights", True) not in INITIAL:
         raise c.error(
-            "init_lora_weights", f"is {c.data['init_lora_weights']!r}, which changes the base model's weights"
+            "init_lora_weights",
+            f"is {c.data['init_lora_weights']!r}, which changes the base model's weights",
         )
     for name, value in c.data.items():
         if name not in READ | ONLY_TRAINING and value:
@@ -83,9 +111,13 @@ def read_pairs(
     ends = (f".lora_A{after}", f".lora_B{after}")
     other = [k for k in tensors if not (k.startswith(before) and k.endswith(ends))]
     if other or not tensors:
-        raise CheckpointError(f"{source}: tensor {other[0]} is not a LoRA tensor" if other else f"{source} is empty")
+        raise CheckpointError(
+            f"{source}: tensor {other[0]} is not a LoRA tensor" if other else f"{source} is empty"
+        )
     layers = sorted({k.removeprefix(before)[: -len(ends[0])] for k in tensors})
-    return {name: _pair(tensors, [f"{before}{name}{end}" for end in ends], source) for name in layers}
+    return {
+        name: _pair(tensors, [f"{before}{name}{end}" for end in ends], source) for name in layers
+    }
 
 
 def _pair(tensors: Mapping[str, Tensor], names: list[str], source: str) -> tuple[Tensor, Tensor]:
@@ -93,9 +125,13 @@ def _pair(tensors: Mapping[str, Tensor], names: list[str], source: str) -> tuple
         if name not in tensors:
             raise CheckpointError(f"{source}: tensor {name} is missing")
         if tensors[name].ndim != 2 or not tensors[name].numel():
-            raise CheckpointError(f"{source}: tensor {name} has shape {list(tensors[name].shape)}, not two dimensions")
+            raise CheckpointError(
+                f"{source}: tensor {name} has shape {list(tensors[name].shape)}, not two dimensions"
+            )
         if not tensors[name].is_floating_point():
-            raise CheckpointError(f"{source}: tensor {name} has {tensors[name].dtype}, must be floating point")
+            raise CheckpointError(
+                f"{source}: tensor {name} has {tensors[name].dtype}, must be floating point"
+            )
     return tensors[names[0]], tensors[names[1]]
 
 
@@ -107,14 +143,20 @@ def merge(tensors: Mapping[str, Tensor], weights: LoraWeights) -> dict[str, Any]
     merged = dict(tensors)
     for name in weights.pairs:
         if f"{name}.weight" not in tensors:
-            raise CheckpointError(f"{weights.source}: tensor {weights.tensor(name)} belongs to no weight of this model")
+            raise CheckpointError(
+                f"{weights.source}: tensor {weights.tensor(name)} belongs to no weight of this model"
+            )
         if f"{name}.weight_scale" in tensors:
-            raise CheckpointError(f"{weights.source}: {name} is quantised: name the adapter in loras, not in lora")
+            raise CheckpointError(
+                f"{weights.source}: {name} is quantised: name the adapter in loras, not in lora"
+            )
         weight = tensors[f"{name}.weight"]
         weights.check_shape(name, weight.shape)
         weights.check_finite(name, torch.float32)
         a, b = weights.scaled(name)
-        merged[f"{name}.weight"] = weight.to(torch.promote_types(weight.dtype, torch.float32)) + b @ a
+        merged[f"{name}.weight"] = (
+            weight.to(torch.promote_types(weight.dtype, torch.float32)) + b @ a
+        )
     return merged
 
 
@@ -122,4 +164,6 @@ def merge_option(
     tensors: dict[str, Tensor], options: Mapping[str, Any], read: Callable[[Path], LoraWeights]
 ) -> dict[str, Tensor]:
     """Merge the weights that the load option `lora` names, if it is given."""
-    return merge(tensors, read(path_of("lora", options["lora"]))) if "lora" in options else tensors
+    if "lora" in options:
+        return merge(tensors, read(path_of("lora", options["lora"])))
+    return tensors

@@ -76,7 +76,8 @@ def place_quantized(
     are widened where the checkpoint has them in other 8 bits. InvalidRequest if the checkpoint is quantised to another
     dtype. CheckpointError names the tensor that does not fit.
     """
-    found, loops = dict(tensors), _linears(net, depth)
+    found = dict(tensors)
+    loops = _linears(net, depth)
     for name in (*_linears(net, stacks), *loops):
         parts = [part.removesuffix(".weight") for part in checkpoint_names(f"{name}.weight")]
         if not any(f"{part}.weight_scale" in found for part in parts):
@@ -86,8 +87,13 @@ def place_quantized(
                 continue
             for part in parts:
                 weight, scale = quantize(found[f"{part}.weight"].to(device), dtype)
-                home = found[f"{part}.weight"].device  # a device would hold parts beside the layer that stacks them
-                found[f"{part}.weight"], found[f"{part}.weight_scale"] = weight.to(home), scale.to(home)
+                home = found[
+                    f"{part}.weight"
+                ].device  # a device would hold parts beside the layer that stacks them
+                found[f"{part}.weight"], found[f"{part}.weight_scale"] = (
+                    weight.to(home),
+                    scale.to(home),
+                )
         stored = _stored(found, parts, dtype, source)
         if name not in loops or stored == DEPTH:
             _replace(net, name, *stored)
@@ -116,10 +122,15 @@ def pack_layers(
         layer = net.get_submodule(name)
         assert isinstance(layer, Linear)
         if _fit(layer, parts, rest):
-            own = [(rest.pop(f"{part}.weight"), rest.pop(f"{part}.weight_scale", None)) for part in parts]
+            own = [
+                (rest.pop(f"{part}.weight"), rest.pop(f"{part}.weight_scale", None))
+                for part in parts
+            ]
             waiting.append((name, pool.submit(_packed, own)))
     for name, packed in waiting:
-        net.get_submodule(name.rpartition(".")[0]).register_module(name.rpartition(".")[2], packed.result())
+        net.get_submodule(name.rpartition(".")[0]).register_module(
+            name.rpartition(".")[2], packed.result()
+        )
     return rest
 
 
@@ -146,7 +157,8 @@ def _stored(
     """(dtype, scales of each output) of the parts of a layer, which agree and are what was wanted."""
     kinds = set()
     for part in parts:
-        weight, scale = found.get(f"{part}.weight"), found.get(f"{part}.weight_scale")
+        weight = found.get(f"{part}.weight")
+        scale = found.get(f"{part}.weight_scale")
         if weight is None or scale is None:
             raise CheckpointError(
                 f"{source}: tensor {part}.weight{'_scale' if weight is not None else ''} is missing: "
@@ -154,7 +166,9 @@ def _stored(
             )
         kinds.add((weight.dtype, scale.shape[1]))
     if len(kinds) > 1:
-        raise CheckpointError(f"{source}: {' and '.join(parts)} are one layer here, and are quantised differently")
+        raise CheckpointError(
+            f"{source}: {' and '.join(parts)} are one layer here, and are quantised differently"
+        )
     dtype, groups = kinds.pop()
     if wanted not in (None, dtype):
         name = next(n for n, t in DTYPES.items() if t == dtype)
@@ -176,7 +190,8 @@ def _quantized(net: nn.Module) -> list[str]:
 
 
 def _replace(net: nn.Module, name: str, dtype: torch.dtype, groups: int) -> None:
-    parent, leaf = net.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
+    parent = net.get_submodule(name.rpartition(".")[0])
+    leaf = name.rpartition(".")[2]
     base = parent.get_submodule(leaf)
     assert isinstance(base, nn.Linear)
     setattr(parent, leaf, QuantizedLinear(base, dtype, groups))

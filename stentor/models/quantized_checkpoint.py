@@ -21,23 +21,36 @@ TORCHAO = ("Int8WeightOnlyConfig", "Float8WeightOnlyConfig")
 BYTES_OF_INT32 = 4
 
 
-def read_quantized(config: Mapping[str, Any], tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+def read_quantized(
+    config: Mapping[str, Any], tensors: Mapping[str, Tensor], source: str
+) -> dict[str, Tensor]:
     """A checkpoint's tensors, with `X.weight` in 8 bits and `X.weight_scale` [outputs, groups] for quantised layers.
 
     config: config.json. Without a `quantization_config` in it tensors have these names already. CheckpointError names
     the field or the tensor that stentor does not read, and what it does.
     """
     named = config.get("quantization_config") is not None
-    plain = _renamed(ConfigReader(config).section("quantization_config"), tensors, source) if named else tensors
+    plain = (
+        _renamed(ConfigReader(config).section("quantization_config"), tensors, source)
+        if named
+        else tensors
+    )
     for name, value in plain.items():
         # Where no scheme is named, float8 may be no more than a dtype. Integers never are weights by themselves.
         quantized = not value.is_floating_point() or (named and value.element_size() == 1)
         if name.endswith(".weight") and quantized and f"{name}_scale" not in plain:
-            raise CheckpointError(f"{source}: tensor {name}_scale is missing: {name} is stored in {value.dtype}")
-    return {k: _scales(v, plain, k, source) if k.endswith(".weight_scale") else v for k, v in plain.items()}
+            raise CheckpointError(
+                f"{source}: tensor {name}_scale is missing: {name} is stored in {value.dtype}"
+            )
+    return {
+        k: _scales(v, plain, k, source) if k.endswith(".weight_scale") else v
+        for k, v in plain.items()
+    }
 
 
-def _renamed(settings: ConfigReader, tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+def _renamed(
+    settings: ConfigReader, tensors: Mapping[str, Tensor], source: str
+) -> dict[str, Tensor]:
     """The tensors of a checked scheme, under the names of this module."""
     method = settings.text("quant_method", "")
     if method == "torchao":
@@ -52,10 +65,14 @@ def _renamed(settings: ConfigReader, tensors: Mapping[str, Tensor], source: str)
 def _check_torchao(settings: ConfigReader) -> None:
     kinds = settings.section("quant_type")
     if list(kinds.data) != ["default"]:
-        raise kinds.error("default", f"must be the only entry, got {', '.join(map(str, kinds.data))}")
+        raise kinds.error(
+            "default", f"must be the only entry, got {', '.join(map(str, kinds.data))}"
+        )
     default = kinds.section("default")
     if default.text("_type", "") not in TORCHAO:
-        raise default.error("_type", f"must be one of {', '.join(TORCHAO)}, got {default.data.get('_type')!r}")
+        raise default.error(
+            "_type", f"must be one of {', '.join(TORCHAO)}, got {default.data.get('_type')!r}"
+        )
     stored = default.section("_data", {}).section("weight_dtype", {"_data": "float8_e4m3fn"})
     if stored.text("_data") != "float8_e4m3fn":
         raise stored.error("_data", f"must be float8_e4m3fn, got {stored.data['_data']!r}")
@@ -63,7 +80,10 @@ def _check_torchao(settings: ConfigReader) -> None:
 
 def _torchao(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """`X._weight_qdata`, `X._weight_scale` and, of zeros, `X._weight_zero_point`."""
-    renamed = {k.replace("._weight_qdata", ".weight").replace("._weight_", ".weight_"): v for k, v in tensors.items()}
+    renamed = {
+        k.replace("._weight_qdata", ".weight").replace("._weight_", ".weight_"): v
+        for k, v in tensors.items()
+    }
     return _without_zero_points(renamed)
 
 
@@ -94,7 +114,9 @@ def _check_scheme(weights: ConfigReader) -> None:
         if weights.flag(name, wanted) is not wanted:
             raise weights.error(name, f"must be {str(wanted).lower()}")
     if weights.data.get("actorder") not in (None, False, "weight", "static"):
-        raise weights.error("actorder", f"must be null, weight or static, got {weights.data['actorder']!r}")
+        raise weights.error(
+            "actorder", f"must be null, weight or static, got {weights.data['actorder']!r}"
+        )
 
 
 def _compressed(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
@@ -102,9 +124,12 @@ def _compressed(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]
     found = _without_zero_points(tensors)
     for name in [k for k in found if k.endswith(".weight_packed")]:
         layer = name.removesuffix("_packed")
-        packed, shape = found.pop(name), found.pop(f"{layer}_shape", None)
+        packed = found.pop(name)
+        shape = found.pop(f"{layer}_shape", None)
         if packed.dtype != torch.int32 or packed.ndim != 2 or shape is None or shape.numel() != 2:
-            raise CheckpointError(f"{source}: tensor {name} must be int32 of two dimensions beside {layer}_shape")
+            raise CheckpointError(
+                f"{source}: tensor {name} must be int32 of two dimensions beside {layer}_shape"
+            )
         rows, columns = (int(n) for n in shape)
         if rows != len(packed) or -(-columns // BYTES_OF_INT32) != packed.shape[1]:
             raise CheckpointError(
@@ -123,18 +148,24 @@ def _unpacked(packed: Tensor, columns: int) -> Tensor:
 
 def _without_zero_points(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Zero points may be there, of zeros: the schemes that are read are symmetric. Others are left, to be refused."""
-    return {k: v for k, v in tensors.items() if not k.endswith(".weight_zero_point") or bool(v.any())}
+    return {
+        k: v for k, v in tensors.items() if not k.endswith(".weight_zero_point") or bool(v.any())
+    }
 
 
 def _scales(scale: Tensor, tensors: Mapping[str, Tensor], name: str, source: str) -> Tensor:
     """`scale` as [outputs, groups]. One number is for all outputs."""
     weight = tensors.get(name.removesuffix("_scale"))
     if weight is None or weight.dtype not in LARGEST or weight.ndim != 2:
-        raise CheckpointError(f"{source}: tensor {name} stands beside no weight [out, in] of int8 or float8 (e4m3)")
+        raise CheckpointError(
+            f"{source}: tensor {name} stands beside no weight [out, in] of int8 or float8 (e4m3)"
+        )
     outputs, inputs = weight.shape
     if scale.numel() == 1:
         return scale.reshape(1, 1).repeat(outputs, 1)
     fits = scale.shape[0] == outputs and scale.numel() and not scale.numel() % outputs
     if not fits or inputs % (scale.numel() // outputs):
-        raise CheckpointError(f"{source}: tensor {name} has shape {list(scale.shape)} for weights {[outputs, inputs]}")
+        raise CheckpointError(
+            f"{source}: tensor {name} has shape {list(scale.shape)} for weights {[outputs, inputs]}"
+        )
     return scale.reshape(outputs, -1)

@@ -40,7 +40,9 @@ def _fill(
 
     number: of the module. Random weights draw those of different numbers from different seeds.
     """
-    stacks, dtype, depth = eight_bits.stacks, eight_bits.dtype, eight_bits.depth
+    stacks = eight_bits.stacks
+    dtype = eight_bits.dtype
+    depth = eight_bits.depth
     if isinstance(self, RandomWeights):
         quantize_layers(module, stacks, dtype, depth)
         initialize_dummy_weights(module, device, self.seed + number, self.gain, self.constants)
@@ -61,14 +63,18 @@ class Checkpoint:
         """Name of the source in messages."""
         return str(self.path)
 
-    def check_options(self, options: Iterable[str], known: Iterable[str], of_files: Iterable[str] = ()) -> None:
+    def check_options(
+        self, options: Iterable[str], known: Iterable[str], of_files: Iterable[str] = ()
+    ) -> None:
         """InvalidRequest names a load option that is neither in `known` nor in `of_files`, which only files have."""
         check_load_options(options, (*of_files, *known))
 
     def json(self, name: str, default: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Read a configuration file. default: the content of one that is missing. Raises CheckpointError."""
         file = self.path / name
-        return read_json(file) if default is None or file.is_file() else default
+        if default is None or file.is_file():
+            return read_json(file)
+        return default
 
     def tensors(self, read: Callable[[Path], Mapping[str, Tensor]]) -> dict[str, Tensor]:
         """Read tensors from the directory."""
@@ -98,7 +104,9 @@ class RandomWeights:
         """The release's config.json, empty where it has none."""
         return self.files.get("config.json", {})
 
-    def check_options(self, options: Iterable[str], known: Iterable[str], of_files: Iterable[str] = ()) -> None:
+    def check_options(
+        self, options: Iterable[str], known: Iterable[str], of_files: Iterable[str] = ()
+    ) -> None:
         """InvalidRequest names a load option that is not in `known`."""
         check_load_options(options, known)
 
@@ -121,9 +129,11 @@ Source = Checkpoint | RandomWeights
 
 def random_weights(folder: Path, name: str) -> RandomWeights:
     """Read the release `name` from released.json in a family's folder. Raises CheckpointError."""
-    file, data = folder / RELEASED, read_release(folder, name)
+    file = folder / RELEASED
+    data = read_release(folder, name)
     reader = ConfigReader(data, str(file), name)
-    random, tokens = reader.section("random", {}), reader.section("tokens", {})
+    random = reader.section("random", {})
+    tokens = reader.section("tokens", {})
     return RandomWeights(
         f"dummy:{name}",
         reader.table("files"),

@@ -71,7 +71,10 @@ def read_ids(top: ConfigReader, talker: ConfigReader) -> Ids:
     return Ids(
         *(top.integer(f"tts_{name}_token_id", low=0) for name in ("pad", "bos", "eos")),
         *(talker.integer(f"codec_{name}", low=0) for name in ("pad_id", "bos_id", "eos_token_id")),
-        *(talker.integer(f"codec_{name}_id", low=0) for name in ("nothink", "think_bos", "think_eos")),
+        *(
+            talker.integer(f"codec_{name}_id", low=0)
+            for name in ("nothink", "think_bos", "think_eos")
+        ),
     )
 
 

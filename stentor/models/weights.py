@@ -47,7 +47,9 @@ class _NoInit(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_):
-            return args[0] if args else kwargs["tensor"]
+            if args:
+                return args[0]
+            return kwargs["tensor"]
         return func(*args, **kwargs)
 
 
@@ -78,12 +80,18 @@ def read_json(file: Path) -> dict[str, Any]:
 def read_release(folder: Path, name: str) -> dict[str, Any]:
     """Read what released.json in a family's folder says about a release, with the one that it is `like` under it."""
     data = ConfigReader(read_json(folder / RELEASED), str(folder / RELEASED)).table(name)
-    return _changed(read_release(folder, data["like"]), data) if "like" in data else data
+    if "like" in data:
+        return _changed(read_release(folder, data["like"]), data)
+    return data
 
 
 def _changed(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """`data` with these values in place of its own. Objects in both are changed key by key."""
-    both = {key for key, value in changes.items() if isinstance(value, dict) and isinstance(data.get(key), dict)}
+    both = {
+        key
+        for key, value in changes.items()
+        if isinstance(value, dict) and isinstance(data.get(key), dict)
+    }
     return {**data, **changes, **{key: _changed(data[key], changes[key]) for key in both}}
 
 
@@ -119,17 +127,21 @@ def _mapped(file: Path) -> dict[str, Tensor]:
     unknown = [f"{name} has dtype {kind}" for name, kind, _ in kinds if kind not in SAFETENSORS]
     if unknown:
         raise CheckpointError(f"{file}: tensor {unknown[0]}; known: {', '.join(SAFETENSORS)}")
-    size, tensors = file.stat().st_size, {}
+    size = file.stat().st_size
+    tensors = {}
     storage = torch.UntypedStorage.from_file(str(file), False, size)
     start = size - sum(math.prod(shape) * SAFETENSORS[kind].itemsize for _, kind, shape in kinds)
     for name, kind, shape in kinds:
         end = start + math.prod(shape) * SAFETENSORS[kind].itemsize
         flat = torch.asarray(storage[start:end], dtype=torch.uint8)
-        tensors[name], start = flat.view(SAFETENSORS[kind]).view(shape), end
+        tensors[name] = flat.view(SAFETENSORS[kind]).view(shape)
+        start = end
     return tensors
 
 
-def read_sharded(path: Path, stem: str = "model", prefixes: tuple[str, ...] = ("",)) -> dict[str, Tensor]:
+def read_sharded(
+    path: Path, stem: str = "model", prefixes: tuple[str, ...] = ("",)
+) -> dict[str, Tensor]:
     """`stem`.safetensors, or the shards named by `stem`.safetensors.index.json.
 
     prefixes: of the names of tensors. Shards without any such are not opened, and need not be there.
@@ -138,8 +150,12 @@ def read_sharded(path: Path, stem: str = "model", prefixes: tuple[str, ...] = ("
     if not index.is_file():
         return _beginning(prefixes, read_safetensors(path / f"{stem}.safetensors"))
     weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
-        raise CheckpointError(f"{index} is not a safetensors index: it has no weight_map of file names")
+    if not isinstance(weight_map, dict) or not all(
+        isinstance(shard, str) for shard in weight_map.values()
+    ):
+        raise CheckpointError(
+            f"{index} is not a safetensors index: it has no weight_map of file names"
+        )
     tensors: dict[str, Tensor] = {}
     for shard in sorted(set(_beginning(prefixes, weight_map).values())):
         if Path(shard).name != shard:
@@ -157,19 +173,29 @@ def read_pickle(file: Path, wrappers: Iterable[str] = ("state_dict",)) -> dict[s
     """Tensors of a torch pickle (weights only, never code), unwrapped from these keys in turn where it has them."""
     tensors = read_pickled_dict(file)
     for key in wrappers:
-        tensors = tensors[key] if isinstance(tensors.get(key), dict) else tensors
+        if isinstance(tensors.get(key), dict):
+            tensors = tensors[key]
     for name, value in tensors.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
             kind = type(value).__name__
-            raise CheckpointError(f"{file} must hold a dict of tensors, and {shown(name)} is of type {kind}")
+            raise CheckpointError(
+                f"{file} must hold a dict of tensors, and {shown(name)} is of type {kind}"
+            )
         if not is_plain(value):
-            raise CheckpointError(f"{file}: tensor {name} is not plain numbers in memory (dense, not quantised)")
+            raise CheckpointError(
+                f"{file}: tensor {name} is not plain numbers in memory (dense, not quantised)"
+            )
     return tensors
 
 
 def is_plain(tensor: Tensor) -> bool:
     """Whether every number of a tensor is in the file. A file of a few bytes may else stand for terabytes."""
-    if tensor.is_nested or tensor.is_quantized or tensor.layout != torch.strided or tensor.device.type != "cpu":
+    if (
+        tensor.is_nested
+        or tensor.is_quantized
+        or tensor.layout != torch.strided
+        or tensor.device.type != "cpu"
+    ):
         return False
     return tensor.nbytes <= tensor.untyped_storage().nbytes() and not tensor.is_complex()
 
@@ -180,8 +206,12 @@ def read_pickled_dict(file: Path) -> dict[Any, Any]:
         raise CheckpointError(f"{file} does not exist")
     try:
         data = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as e:  # torch.load raises many types for a corrupt file, and all mean the same to the user
-        raise CheckpointError(f"{file} is truncated, corrupt or not a plain tensor file: {e}") from e
+    except (
+        Exception
+    ) as e:  # torch.load raises many types for a corrupt file, and all mean the same to the user
+        raise CheckpointError(
+            f"{file} is truncated, corrupt or not a plain tensor file: {e}"
+        ) from e
     if not isinstance(data, dict):
         raise CheckpointError(f"{file} must hold a dict of tensors, got {type(data).__name__}")
     return data
@@ -196,7 +226,10 @@ def errors_name(source: object) -> Iterator[None]:
         raise CheckpointError(f"{source}: {e}") from e
 
 
-WEIGHT_NORM = {".parametrizations.weight.original0": ".weight_g", ".parametrizations.weight.original1": ".weight_v"}
+WEIGHT_NORM = {
+    ".parametrizations.weight.original0": ".weight_g",
+    ".parametrizations.weight.original1": ".weight_v",
+}
 """Names in torch's newer style of weight norm, and in the older."""
 
 
@@ -223,7 +256,9 @@ def fold_weight_norm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         g = tensors[f"{name}_g"]
         if v.ndim < 2 or g.shape != (len(v), *[1] * (v.ndim - 1)):
             shapes = f"tensors {name}_g {list(g.shape)} and {key} {list(v.shape)}"
-            raise CheckpointError(f"{shapes} are no weight norm: the first must have one value per row of the other")
+            raise CheckpointError(
+                f"{shapes} are no weight norm: the first must have one value per row of the other"
+            )
         wide = v.to(torch.promote_types(v.dtype, torch.float32), copy=True)
         norm = wide.flatten(1).norm(dim=1).view(g.shape)
         wide.mul_(g.to(wide.dtype)).div_(norm)
@@ -261,23 +296,34 @@ def load_weights(
         if missing:
             raise CheckpointError(f"{source}: tensor {file_name(missing[0])} is missing")
         used.update(parts)
-        value = tensors[parts[0]] if len(parts) == 1 else _stacked(tensors, parts, source, file_name)
+        if len(parts) == 1:
+            value = tensors[parts[0]]
+        else:
+            value = _stacked(tensors, parts, source, file_name)
         if value.shape != want.shape:
             got = f"tensor {' + '.join(map(file_name, parts))} has shape {list(value.shape)}"
             raise CheckpointError(f"{source}: {got}, config.json asks for {list(want.shape)}")
         state[name] = value.to(device=device, dtype=want.dtype)
     extra = sorted(k for k in tensors if k not in used and not k.startswith(tuple(ignore)))
     if extra:
-        raise CheckpointError(f"{source}: tensor {file_name(extra[0])} is not part of this model ({len(extra)} such)")
+        raise CheckpointError(
+            f"{source}: tensor {file_name(extra[0])} is not part of this model ({len(extra)} such)"
+        )
     module.load_state_dict(state, assign=True)
 
 
-def _stacked(tensors: Mapping[str, Tensor], parts: list[str], source: str, file_name: Callable[[str], str]) -> Tensor:
+def _stacked(
+    tensors: Mapping[str, Tensor], parts: list[str], source: str, file_name: Callable[[str], str]
+) -> Tensor:
     try:
         return torch.cat([tensors[p] for p in parts])
     except RuntimeError as e:  # shapes or dtypes that do not go together
-        kinds = ", ".join(f"{file_name(p)} {list(tensors[p].shape)} of {tensors[p].dtype}" for p in parts)
-        raise CheckpointError(f"{source}: tensors {kinds} are one layer here, and cannot be stacked") from e
+        kinds = ", ".join(
+            f"{file_name(p)} {list(tensors[p].shape)} of {tensors[p].dtype}" for p in parts
+        )
+        raise CheckpointError(
+            f"{source}: tensors {kinds} are one layer here, and cannot be stacked"
+        ) from e
 
 
 def checkpoint_names(name: str) -> list[str]:

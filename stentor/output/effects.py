@@ -40,7 +40,10 @@ class Stretch:
         silence = np.zeros(2 * self.hop, np.float32)
         while self.emitted < wanted:
             out.append(self._advance(silence))
-        joined = np.concatenate(out) if out else np.zeros(0, np.float32)
+        if out:
+            joined = np.concatenate(out)
+        else:
+            joined = np.zeros(0, np.float32)
         return joined[: len(joined) - (self.emitted - wanted)]
 
     def _advance(self, samples: np.ndarray) -> np.ndarray:
@@ -48,26 +51,38 @@ class Stretch:
         out = []
         while (block := self._step()) is not None:
             out.append(block)
-        return np.concatenate(out) if out else np.zeros(0, np.float32)
+        if out:
+            return np.concatenate(out)
+        return np.zeros(0, np.float32)
 
     def _step(self) -> np.ndarray | None:
         """Add one frame to the output. None: its input has not arrived."""
         size = 2 * self.hop
         nominal = round(self.frame * self.hop * self.speed)
-        low, high = max(0, nominal - self.tolerance), nominal + self.tolerance
+        low = max(0, nominal - self.tolerance)
+        high = nominal + self.tolerance
         follow = self.last + self.hop
         if self.start + len(self.buffer) < max(high, follow) + size:
             return None
-        position = 0 if self.frame == 0 else self._best(low, high, follow, size)
+        if self.frame == 0:
+            position = 0
+        else:
+            position = self._best(low, high, follow, size)
         frame = self._cut(position, size) * (
-            self.window if self.frame else np.r_[np.ones(self.hop, np.float32), self.window[self.hop :]]
+            self.window
+            if self.frame
+            else np.r_[np.ones(self.hop, np.float32), self.window[self.hop :]]
         )
         block: np.ndarray = self.tail + frame[: self.hop]
         self.tail = frame[self.hop :]
-        self.last, self.frame = position, self.frame + 1
+        self.last = position
+        self.frame = self.frame + 1
         self.emitted += self.hop
-        keep = min(max(0, round(self.frame * self.hop * self.speed) - self.tolerance), self.last + self.hop)
-        self.buffer, self.start = self.buffer[keep - self.start :], keep
+        keep = min(
+            max(0, round(self.frame * self.hop * self.speed) - self.tolerance), self.last + self.hop
+        )
+        self.buffer = self.buffer[keep - self.start :]
+        self.start = keep
         return block
 
     def _cut(self, position: int, size: int) -> np.ndarray:
@@ -86,26 +101,46 @@ class Stretch:
 class EffectChain:
     """Speed, then sample rate, then watermark: float32 [n] at `source` Hz in, float32 at `target` Hz out."""
 
-    def __init__(self, source: int, target: int, speed: float, watermark: Make | None = None) -> None:
-        self.stretch = None if speed == 1.0 else Stretch(speed, source)
-        self.resample = None if source == target else soxr.ResampleStream(source, target, 1, "float32", "HQ")
-        self.watermark = None if watermark is None else WatermarkStage(watermark, target)
+    def __init__(
+        self, source: int, target: int, speed: float, watermark: Make | None = None
+    ) -> None:
+        if speed == 1.0:
+            self.stretch = None
+        else:
+            self.stretch = Stretch(speed, source)
+        if source == target:
+            self.resample = None
+        else:
+            self.resample = soxr.ResampleStream(source, target, 1, "float32", "HQ")
+        if watermark is None:
+            self.watermark = None
+        else:
+            self.watermark = WatermarkStage(watermark, target)
 
     def feed(self, samples: np.ndarray) -> np.ndarray:
         if self.stretch is not None:
             samples = self.stretch.feed(samples)
         samples = self._resampled(samples, last=False)
-        return samples if self.watermark is None else self.watermark.feed(samples)
+        if self.watermark is None:
+            return samples
+        return self.watermark.feed(samples)
 
     def finish(self) -> np.ndarray:
-        rest = np.zeros(0, np.float32) if self.stretch is None else self.stretch.finish()
+        if self.stretch is None:
+            rest = np.zeros(0, np.float32)
+        else:
+            rest = self.stretch.finish()
         rest = self._resampled(rest, last=True)
-        return rest if self.watermark is None else self.watermark.finish(rest)
+        if self.watermark is None:
+            return rest
+        return self.watermark.finish(rest)
 
     def _resampled(self, samples: np.ndarray, last: bool) -> np.ndarray:
         if self.resample is None:
             return samples
-        out: np.ndarray = self.resample.resample_chunk(np.ascontiguousarray(samples, np.float32), last)
+        out: np.ndarray = self.resample.resample_chunk(
+            np.ascontiguousarray(samples, np.float32), last
+        )
         return out
 
 

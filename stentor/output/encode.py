@@ -80,7 +80,15 @@ CONTAINERS = {
         {"page_duration": "20000"},
         codec_options={"frame_duration": "20"},
     ),
-    "aac": Container("audio/aac", MPEG, "adts", "aac", 64_000, {"flush_packets": "1"}, commented={"write_id3v2": "1"}),
+    "aac": Container(
+        "audio/aac",
+        MPEG,
+        "adts",
+        "aac",
+        64_000,
+        {"flush_packets": "1"},
+        commented={"write_id3v2": "1"},
+    ),
     "ulaw": Container("audio/basic", TELEPHONE, bits=8, plain=True),
     "alaw": Container("audio/x-alaw-basic", TELEPHONE, bits=8, plain=True),
 }
@@ -110,7 +118,9 @@ class Encoder(Protocol):
     def finish(self) -> bytes: ...
 
 
-def encoder(format: str, rate: int, whole: bool, bit_rate: int | None = None, comment: str | None = None) -> Encoder:
+def encoder(
+    format: str, rate: int, whole: bool, bit_rate: int | None = None, comment: str | None = None
+) -> Encoder:
     """`whole`: nothing is returned before `finish`, which returns a file with a complete header. bit_rate: bits per
     second of a format that has one, in place of its usual one. comment: ASCII, for a format that has room for it."""
     if format == "pcm":
@@ -118,9 +128,13 @@ def encoder(format: str, rate: int, whole: bool, bit_rate: int | None = None, co
     if format in LAWS:
         return G711(format)
     if format == "wav":
-        return WholeWav(rate, comment) if whole else Wav(rate, comment)
+        if whole:
+            return WholeWav(rate, comment)
+        return Wav(rate, comment)
     container = CONTAINERS[format]
-    return Compressed(replace(container, bit_rate=bit_rate or container.bit_rate), rate, whole, comment=comment)
+    return Compressed(
+        replace(container, bit_rate=bit_rate or container.bit_rate), rate, whole, comment=comment
+    )
 
 
 def file_encoder(format: str, rate: int, file: IO[bytes], comment: str | None = None) -> Encoder:
@@ -141,10 +155,21 @@ def file_encoder(format: str, rate: int, file: IO[bytes], comment: str | None = 
 
 def wav_header(rate: int, data_bytes: int | None, comment: str | None = None) -> bytes:
     """The header of mono 16-bit audio. `data_bytes` None: a stream whose length is not known."""
-    info = b"" if comment is None else _info(comment)
-    riff = UNKNOWN if data_bytes is None else 36 + len(info) + data_bytes
-    data = UNKNOWN if data_bytes is None else data_bytes
-    head = struct.pack("<4sI4s4sIHHIIHH", b"RIFF", riff, b"WAVE", b"fmt ", 16, 1, 1, rate, 2 * rate, 2, 16)
+    if comment is None:
+        info = b""
+    else:
+        info = _info(comment)
+    if data_bytes is None:
+        riff = UNKNOWN
+    else:
+        riff = 36 + len(info) + data_bytes
+    if data_bytes is None:
+        data = UNKNOWN
+    else:
+        data = data_bytes
+    head = struct.pack(
+        "<4sI4s4sIHHIIHH", b"RIFF", riff, b"WAVE", b"fmt ", 16, 1, 1, rate, 2 * rate, 2, 16
+    )
     return head + info + struct.pack("<4sI", b"data", data)
 
 
@@ -200,7 +225,8 @@ class FilePlain:
     """Samples without header, in a file."""
 
     def __init__(self, encoder: Encoder, file: IO[bytes]) -> None:
-        self.encoder, self.file = encoder, file
+        self.encoder = encoder
+        self.file = file
 
     def feed(self, samples: np.ndarray) -> bytes:
         self.file.write(self.encoder.feed(samples))
@@ -213,8 +239,11 @@ class FilePlain:
 class WholeWav:
     """A wav with its length in the header. file: where it is written to, in place of what `finish` returns."""
 
-    def __init__(self, rate: int, comment: str | None = None, file: IO[bytes] | None = None) -> None:
-        self.rate, self.comment = rate, comment
+    def __init__(
+        self, rate: int, comment: str | None = None, file: IO[bytes] | None = None
+    ) -> None:
+        self.rate = rate
+        self.comment = comment
         self.file = io.BytesIO() if file is None else file
         self.header_bytes = self.file.write(wav_header(rate, None, comment))
 
@@ -226,14 +255,18 @@ class WholeWav:
         size = self.file.tell() - self.header_bytes
         self.file.seek(0)
         self.file.write(wav_header(self.rate, size, self.comment))
-        return self.file.getvalue() if isinstance(self.file, io.BytesIO) else b""
+        if isinstance(self.file, io.BytesIO):
+            return self.file.getvalue()
+        return b""
 
 
 class SndFile:
     """A file that libsndfile writes."""
 
     def __init__(self, format: str, rate: int, file: IO[bytes], comment: str | None = None) -> None:
-        self.file = soundfile.SoundFile(file, "w", samplerate=rate, channels=1, format=format.upper())
+        self.file = soundfile.SoundFile(
+            file, "w", samplerate=rate, channels=1, format=format.upper()
+        )
         if comment is not None:
             self.file.comment = comment
 
@@ -298,7 +331,8 @@ class Compressed:
         import av  # FFmpeg: large, and pcm and wav do not need it
         from av.audio.stream import AudioStream
 
-        self.rate, self.whole = rate, whole
+        self.rate = rate
+        self.whole = whole
         self.sink: _Sink | io.BytesIO | IO[bytes] = file or (io.BytesIO() if whole else _Sink())
         options = {
             "fflags": "bitexact",
@@ -308,7 +342,9 @@ class Compressed:
         self.out = av.open(self.sink, "w", format=container.muxer, options=options)
         if comment is not None:
             self.out.metadata["comment"] = comment
-        stream = self.out.add_stream(container.codec, rate=rate, options=dict(container.codec_options))
+        stream = self.out.add_stream(
+            container.codec, rate=rate, options=dict(container.codec_options)
+        )
         assert isinstance(stream, AudioStream)
         stream.layout = "mono"
         if container.bit_rate is not None:
@@ -335,7 +371,11 @@ class Compressed:
             self.feed(np.zeros(1, np.float32))  # a container without a frame is not a valid file
         self.out.mux(self.stream.encode(None))
         self.out.close()
-        return self.sink.getvalue() if isinstance(self.sink, io.BytesIO) else self._taken()
+        if isinstance(self.sink, io.BytesIO):
+            return self.sink.getvalue()
+        return self._taken()
 
     def _taken(self) -> bytes:
-        return self.sink.take() if isinstance(self.sink, _Sink) else b""
+        if isinstance(self.sink, _Sink):
+            return self.sink.take()
+        return b""

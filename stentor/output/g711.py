@@ -18,7 +18,9 @@ MU_LARGEST = 8158
 def codes(law: str) -> np.ndarray:
     """The code of every sample: uint8 [65536], by the sample as uint16. law: "ulaw" or "alaw"."""
     samples = np.arange(65536, dtype=np.uint16).view(np.int16).astype(np.int32)
-    return _mu_law(samples) if law == "ulaw" else _a_law(samples)
+    if law == "ulaw":
+        return _mu_law(samples)
+    return _a_law(samples)
 
 
 def _mu_law(samples: np.ndarray) -> np.ndarray:

@@ -24,12 +24,17 @@ class Marks:
     @classmethod
     def of(cls, provenance: bool, watermark: str | Make | None, model: str | Path | None) -> Marks:
         """Marks as flags ask for them. InvalidRequest says what is wrong with the watermark."""
-        line = comment(model) if provenance else None
+        if provenance:
+            line = comment(model)
+        else:
+            line = None
         return cls(line, None if watermark is None else load(watermark))
 
     def as_json(self) -> dict[str, str]:
         """The line, for events and answers."""
-        return {} if self.comment is None else {"provenance": self.comment}
+        if self.comment is None:
+            return {}
+        return {"provenance": self.comment}
 
 
 NO_MARKS = Marks()
@@ -38,7 +43,10 @@ NO_MARKS = Marks()
 def comment(model: str | Path | None) -> str:
     """The line that marks audio of a model, in ASCII. None: the built-in voice. Of a directory it has only the name:
     what stands before that may tell who owns it."""
-    name = "stentor" if model is None else str(model)
+    if model is None:
+        name = "stentor"
+    else:
+        name = str(model)
     if os.path.exists(os.path.expanduser(name)):
         name = Path(name).expanduser().resolve().name
     name = re.sub(r"[^\w./:@+-]+", "_", name, flags=re.ASCII)

@@ -21,9 +21,13 @@ def library() -> Any:
     try:
         sounddevice = importlib.import_module("sounddevice")
     except ImportError:
-        raise InvalidRequest("play", "needs the package sounddevice: pip install 'stentor[play]'") from None
+        raise InvalidRequest(
+            "play", "needs the package sounddevice: pip install 'stentor[play]'"
+        ) from None
     except OSError as e:
-        raise InvalidRequest("play", f"needs PortAudio (Debian, Ubuntu: apt install libportaudio2): {e}") from None
+        raise InvalidRequest(
+            "play", f"needs PortAudio (Debian, Ubuntu: apt install libportaudio2): {e}"
+        ) from None
     try:
         sounddevice.query_devices(kind="output")
     except (sounddevice.PortAudioError, ValueError) as e:
@@ -34,7 +38,9 @@ def library() -> Any:
 class Player:
     """Plays float32 samples at the model's rate. rate: Hz. `feed` waits where much is unplayed."""
 
-    def __init__(self, sounddevice: Any, rate: int, speed: float, watermark: Make | None = None) -> None:
+    def __init__(
+        self, sounddevice: Any, rate: int, speed: float, watermark: Make | None = None
+    ) -> None:
         self._error: BaseException | None = None
         self._failed = sounddevice.PortAudioError
         target = self._device_rate(sounddevice, rate)

@@ -12,7 +12,8 @@ from stentor.output.effects import EffectChain
 from stentor.output.encode import CONTAINERS, Encoder, encoder, legal_rate
 from stentor.output.marks import NO_MARKS, Marks
 
-SLOWEST, FASTEST = 0.25, 4.0
+SLOWEST = 0.25
+FASTEST = 4.0
 
 
 @dataclass(frozen=True)
@@ -26,14 +27,23 @@ class Output:
     @classmethod
     def checked(cls, speed: object, format: object, marks: Marks = NO_MARKS) -> Output:
         """Check what a caller asks for, None for the default. InvalidRequest says what is allowed."""
-        speed = 1.0 if speed is None else speed
-        if isinstance(speed, bool) or not isinstance(speed, int | float) or not SLOWEST <= speed <= FASTEST:
-            raise InvalidRequest("speed", f"must be a number from {SLOWEST:g} to {FASTEST:g}, got {speed!r:.80}")
+        if speed is None:
+            speed = 1.0
+        if (
+            isinstance(speed, bool)
+            or not isinstance(speed, int | float)
+            or not SLOWEST <= speed <= FASTEST
+        ):
+            raise InvalidRequest(
+                "speed", f"must be a number from {SLOWEST:g} to {FASTEST:g}, got {speed!r:.80}"
+            )
         if format is None:
             return cls(float(speed), None, marks)
         known = format.lower() if isinstance(format, str) else format
         if not isinstance(known, str) or known not in CONTAINERS:
-            raise InvalidRequest("format", f"must be one of {', '.join(CONTAINERS)}, got {format!r:.80}")
+            raise InvalidRequest(
+                "format", f"must be one of {', '.join(CONTAINERS)}, got {format!r:.80}"
+            )
         if CONTAINERS[known].codec and importlib.util.find_spec("av") is None:
             raise InvalidRequest("format", f"{known} needs PyAV: pip install 'stentor[audio]'")
         return cls(float(speed), known, marks)

@@ -65,7 +65,8 @@ class WatermarkStage:
 
     def __init__(self, make: Make, rate: int) -> None:
         """The watermark itself is made with the first samples: that may take time."""
-        self._make, self._rate = make, rate
+        self._make = make
+        self._rate = rate
         self._watermark: Watermark | None = None
         self._look_ahead = 0
         self._held = 0  # samples that it has taken and not returned
@@ -85,7 +86,9 @@ class WatermarkStage:
             self._held += len(samples) - len(out)
             if not 0 <= self._held <= self._look_ahead:
                 most = f"0 to look_ahead = {self._look_ahead}"
-                raise WatermarkError(f"process() must hold back {most} samples, and holds back {self._held}")
+                raise WatermarkError(
+                    f"process() must hold back {most} samples, and holds back {self._held}"
+                )
         return out
 
     def finish(self, samples: np.ndarray) -> np.ndarray:
@@ -98,7 +101,9 @@ class WatermarkStage:
         with self._failing():
             out = _samples("flush", self._watermark.flush())
             if len(out) != self._held:
-                raise WatermarkError(f"flush() must return the {self._held} samples that are left, got {len(out)}")
+                raise WatermarkError(
+                    f"flush() must return the {self._held} samples that are left, got {len(out)}"
+                )
         return np.concatenate((last, out))
 
     @contextmanager
@@ -115,13 +120,18 @@ class WatermarkStage:
 def _look_ahead(watermark: Watermark) -> int:
     samples = whole(watermark.look_ahead)
     if samples is None or samples < 0:
-        raise WatermarkError(f"look_ahead must be a number of samples, got {shown(watermark.look_ahead)}")
+        raise WatermarkError(
+            f"look_ahead must be a number of samples, got {shown(watermark.look_ahead)}"
+        )
     return samples
 
 
 def _samples(method: str, out: object) -> np.ndarray:
     if not isinstance(out, np.ndarray) or out.dtype != np.float32 or out.ndim != 1:
-        got = f"{out.dtype} {list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
+        if isinstance(out, np.ndarray):
+            got = f"{out.dtype} {list(out.shape)}"
+        else:
+            got = type(out).__name__
         raise WatermarkError(f"{method}() must return float32 [n], got {got}")
     if not np.isfinite(out).all():
         raise WatermarkError(f"{method}() returned samples that are NaN or infinite")

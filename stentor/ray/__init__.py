@@ -28,7 +28,9 @@ def app(args: Mapping[str, Any]) -> Application:
     WrongEnvironment: Ray was started without the variables that streams need.
     """
     config = configured(args)
-    from stentor.ray.replica import application  # imports Ray Serve, which reads the environment then
+    from stentor.ray.replica import (
+        application,
+    )  # imports Ray Serve, which reads the environment then
 
     return application(config)
 

@@ -13,13 +13,16 @@ from stentor.errors import InvalidRequest, StentorError
 from stentor.local_ray import VARIABLES
 from stentor.server.config import ServerConfig
 
-HARD_STOP_MARGIN_S = 30  # HAProxy ends what an old worker of it holds so long after a request may take
+HARD_STOP_MARGIN_S = (
+    30  # HAProxy ends what an old worker of it holds so long after a request may take
+)
 PROXY_START_S = 60  # in which a proxy has to start. Ray's 5 s are too few on a machine that is busy
 REQUIRED = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",  # bytes go to a replica's own port, not through an actor
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",  # else nothing stops a stream whose client does not read
 }
-HARD_STOP, HARD_STOP_DEFAULT = "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S", "120"
+HARD_STOP = "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"
+HARD_STOP_DEFAULT = "120"
 SILENT = "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S"  # how long HAProxy keeps a client that neither sends nor takes anything
 BALANCE = "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM"
 
@@ -68,7 +71,10 @@ def gpus_seen() -> bool:
 def check_gpus(config: ServerConfig, gpus_seen: bool) -> None:
     """InvalidRequest if replicas have no GPUs of Ray's, but see some: each would take the first one."""
     if gpus_seen and not config.gpus_per_replica and config.device != "cpu":
-        raise InvalidRequest("gpus_per_replica", "must be above 0 where there are GPUs. To use none, set device to cpu")
+        raise InvalidRequest(
+            "gpus_per_replica",
+            "must be above 0 where there are GPUs. To use none, set device to cpu",
+        )
 
 
 def _by_header(name: str) -> str:

@@ -26,7 +26,10 @@ WATCH_S = 0.5
 def serve(config: ServerConfig) -> int:
     """Serve until SIGTERM or SIGINT, then let running requests end. Returns the exit code of the process."""
     if "RAY_ADDRESS" in os.environ:
-        print("stentor serve: --replicas starts a Ray of its own; on a cluster use `serve run`", file=sys.stderr)
+        print(
+            "stentor serve: --replicas starts a Ray of its own; on a cluster use `serve run`",
+            file=sys.stderr,
+        )
         return 2
     environment.prepare(config)
     try:
@@ -43,11 +46,19 @@ def serve(config: ServerConfig) -> int:
     ray.init(**own_ray(config.most_replicas), configure_logging=False)
     try:
         if config.gpus_per_replica is None:
-            gpus = ray.cluster_resources().get("GPU", 0) if config.device != "cpu" else 0
+            if config.device != "cpu":
+                gpus = ray.cluster_resources().get("GPU", 0)
+            else:
+                gpus = 0
             config = replace(config, gpus_per_replica=1.0 if gpus else 0.0)
-        for number in (signal.SIGTERM, signal.SIGINT):  # after `ray.init`, which has handlers of its own
+        for number in (
+            signal.SIGTERM,
+            signal.SIGINT,
+        ):  # after `ray.init`, which has handlers of its own
             signal.signal(number, lambda *_: stop.set())
-        ray_serve.start(proxy_location="HeadOnly", http_options={"host": config.host, "port": config.port})
+        ray_serve.start(
+            proxy_location="HeadOnly", http_options={"host": config.host, "port": config.port}
+        )
         try:
             ray_serve.run(application(config), name="stentor", route_prefix="/")
         except RuntimeError as e:
@@ -66,7 +77,10 @@ def serve(config: ServerConfig) -> int:
 
 def _answers(config: ServerConfig) -> bool:
     """Whether the proxy passes requests on. It is started beside the replicas, and again if it was too slow."""
-    host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
+    if config.host in ("0.0.0.0", "::"):
+        host = "127.0.0.1"
+    else:
+        host = config.host
     try:
         with urllib.request.urlopen(f"http://{host}:{config.port}/ready", timeout=5) as answer:
             return bool(answer.status == 200)

@@ -29,7 +29,9 @@ def shared_stores(application: str, replicas: int) -> list[Any]:
     """The actors of an application, which the first replica starts. They outlive replicas, not the cluster."""
     actor = ray.remote(num_cpus=0, max_restarts=-1)(Outcomes)
     lasting = {"namespace": "stentor", "lifetime": "detached", "get_if_exists": True}
-    names = [f"stentor-outcomes-{application}-{i}" for i in range(-(-replicas // REPLICAS_OF_AN_ACTOR))]
+    names = [
+        f"stentor-outcomes-{application}-{i}" for i in range(-(-replicas // REPLICAS_OF_AN_ACTOR))
+    ]
     return [actor.options(name=name, **lasting).remote(KEPT) for name in names]
 
 
@@ -58,4 +60,6 @@ class SharedOutcomes(Outcomes):
         return found
 
     def _store(self, id: str) -> Any:
-        return self._stores[zlib.crc32(id.encode()) % len(self._stores)]  # the same in every process
+        return self._stores[
+            zlib.crc32(id.encode()) % len(self._stores)
+        ]  # the same in every process

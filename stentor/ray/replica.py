@@ -97,7 +97,8 @@ def slot_policy(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
     if not loads:
         return context.current_num_replicas, {}
     wanted = -int(-sum(loads) / TARGET_LOAD // 1)
-    low, high = context.capacity_adjusted_min_replicas, context.capacity_adjusted_max_replicas
+    low = context.capacity_adjusted_min_replicas
+    high = context.capacity_adjusted_max_replicas
     return min(max(wanted, low, 1), high), {}
 
 
@@ -109,7 +110,9 @@ def application(config: ServerConfig, replica: type[Any] = Replica) -> serve.App
     options: dict[str, Any] = {
         "name": "stentor",
         "user_config": {},  # so that Serve calls `reconfigure` before it sends requests
-        "max_ongoing_requests": config.max_active_requests + config.ws_max_sessions + OTHER_CONNECTIONS,
+        "max_ongoing_requests": config.max_active_requests
+        + config.ws_max_sessions
+        + OTHER_CONNECTIONS,
         "max_queued_requests": -1,
         "graceful_shutdown_timeout_s": config.drain_seconds,
         "health_check_period_s": HEALTH_CHECK_S,

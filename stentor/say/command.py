@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     Sink = target.Output | Player
 
-CUT, LEFT_OUT = 3, 5  # exit codes: the audio was written, but max_frames cut it, or a part of the text is not in it
+CUT = 3  # exit codes: the audio was written, but max_frames cut it, or a part of the text is not in it
+LEFT_OUT = 5
 MOST_SHOWN = 8  # pieces of text that cannot be spoken, which are named
 PLAYERS = ("ffplay", "mpv", "afplay", "pw-play")
 SUBTITLES = {".srt": srt, ".vtt": vtt}
@@ -46,7 +47,9 @@ class Spoken:
     finish: str = "cancelled"
     seed: int = 0
     segments: list[SegmentTiming] = field(default_factory=list)
-    ignored: list[str] = field(default_factory=list)  # pieces of the text that the model cannot speak
+    ignored: list[str] = field(
+        default_factory=list
+    )  # pieces of the text that the model cannot speak
 
 
 def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
@@ -57,13 +60,21 @@ def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
     text = source.read(args.text, args.file)
     out = target.check(args.output, args.format, args.play)
     _check_flags(args)
-    marks = target.marks(args.provenance, args.watermark, args.model, None if out is None else out.format)
-    play = _player(args.speed, marks.watermark) if args.play else None
-    options, started = _request_options(args), time.perf_counter()
+    marks = target.marks(
+        args.provenance, args.watermark, args.model, None if out is None else out.format
+    )
+    if args.play:
+        play = _player(args.speed, marks.watermark)
+    else:
+        play = None
+    options = _request_options(args)
+    started = time.perf_counter()
     with _loaded(load) as tts, _without_log():
         loaded = time.perf_counter()
         sinks: list[Sink] = (
-            [] if out is None else [target.Output(out.path, out.format, tts.sample_rate, args.speed, marks)]
+            []
+            if out is None
+            else [target.Output(out.path, out.format, tts.sample_rate, args.speed, marks)]
         )
         if play is not None:
             sinks.append(play(tts.sample_rate))
@@ -79,17 +90,26 @@ def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
     if args.verbose:
         _report_speed(spoken, loaded - started)
     if spoken.finish == "length":
-        print("stentor: warning: max_frames cut the speech before the end of its text", file=sys.stderr)
+        print(
+            "stentor: warning: max_frames cut the speech before the end of its text",
+            file=sys.stderr,
+        )
         return CUT
     if spoken.ignored:
-        print(f"stentor: warning: the voice cannot speak, and left out: {_shown(spoken.ignored)}", file=sys.stderr)
+        print(
+            f"stentor: warning: the voice cannot speak, and left out: {_shown(spoken.ignored)}",
+            file=sys.stderr,
+        )
         return LEFT_OUT
     return 0
 
 
 def _shown(pieces: Sequence[str]) -> str:
     """The first pieces of a text, each cut where it is long."""
-    more = f" and {len(pieces) - MOST_SHOWN} more" if len(pieces) > MOST_SHOWN else ""
+    if len(pieces) > MOST_SHOWN:
+        more = f" and {len(pieces) - MOST_SHOWN} more"
+    else:
+        more = ""
     return ", ".join(p if len(p) <= 40 else p[:39] + "…" for p in pieces[:MOST_SHOWN]) + more
 
 
@@ -136,7 +156,9 @@ def _request_options(args: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
-def _speak(tts: TTS, text: str, options: dict[str, Any], sinks: Sequence[Sink], spoken: Spoken) -> None:
+def _speak(
+    tts: TTS, text: str, options: dict[str, Any], sinks: Sequence[Sink], spoken: Spoken
+) -> None:
     """Speak into the sinks, which are completed also where the speech fails half-way or is interrupted."""
     started = time.perf_counter()
     stream = tts.stream(text, **options)
@@ -149,7 +171,8 @@ def _speak(tts: TTS, text: str, options: dict[str, Any], sinks: Sequence[Sink], 
             spoken.seconds += chunk.duration
             spoken.segments += chunk.segments
             spoken.ignored += chunk.ignored
-            spoken.finish, spoken.seed = chunk.finish_reason or spoken.finish, chunk.seed
+            spoken.finish = chunk.finish_reason or spoken.finish
+            spoken.seed = chunk.seed
             bar.at(spoken.segments[-1].end_char if spoken.segments else 0, spoken.seconds)
         spoken.took = time.perf_counter() - started
     finally:
@@ -161,8 +184,13 @@ def _speak(tts: TTS, text: str, options: dict[str, Any], sinks: Sequence[Sink], 
 def _report(out: Target | None, spoken: Spoken, speed: float) -> None:
     """Print where the audio is and how to play it. Nothing where it was played or piped."""
     if out is not None and out.path is not None:
-        player = next((name for name in PLAYERS if out.format not in HEADERLESS and shutil.which(name)), None)
-        play = "" if player is None else f" Play it with: {player} {shlex.quote(str(out.path))}"
+        player = next(
+            (name for name in PLAYERS if out.format not in HEADERLESS and shutil.which(name)), None
+        )
+        if player is None:
+            play = ""
+        else:
+            play = f" Play it with: {player} {shlex.quote(str(out.path))}"
         print(f"Saved {out.path} ({spoken.seconds / speed:.1f} s).{play}")
 
 
@@ -193,7 +221,10 @@ def _told_if_interrupted(out: Target | None, spoken: Spoken, speed: float) -> It
         yield
     except KeyboardInterrupt:
         kept = out is not None and out.path is not None and spoken.seconds
-        has = f"; {out.path} has the first {spoken.seconds / speed:.1f} s" if out is not None and kept else ""
+        if out is not None and kept:
+            has = f"; {out.path} has the first {spoken.seconds / speed:.1f} s"
+        else:
+            has = ""
         print(f"\nstentor: interrupted{has}", file=sys.stderr)
         raise
 
@@ -201,7 +232,8 @@ def _told_if_interrupted(out: Target | None, spoken: Spoken, speed: float) -> It
 @contextmanager
 def _without_log() -> Iterator[None]:
     """The command tells of cut speech itself."""
-    log, level = logging.getLogger("stentor.speech"), logging.getLogger("stentor.speech").level
+    log = logging.getLogger("stentor.speech")
+    level = logging.getLogger("stentor.speech").level
     log.setLevel(logging.ERROR)
     try:
         yield

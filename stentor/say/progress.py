@@ -17,11 +17,17 @@ def loading(what: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    started, done = time.monotonic(), threading.Event()
+    started = time.monotonic()
+    done = threading.Event()
 
     def show() -> None:
         while not done.wait(REDRAW_SECONDS):
-            print(f"\rloading {what}: {time.monotonic() - started:.0f} s ", end="", file=sys.stderr, flush=True)
+            print(
+                f"\rloading {what}: {time.monotonic() - started:.0f} s ",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
 
     thread = threading.Thread(target=show, daemon=True)
     thread.start()

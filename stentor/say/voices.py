@@ -24,11 +24,18 @@ def facts(spec: ModelInfo) -> dict[str, str]:
     shortest, longest = spec.reference_seconds
     said = {name: f" ({description})" for name, description in spec.voice_descriptions.items()}
     return {
-        "voices": ", ".join(name + said.get(name, "") for name in spec.voices) or "one, which needs no name",
+        "voices": ", ".join(name + said.get(name, "") for name in spec.voices)
+        or "one, which needs no name",
         "languages": ", ".join(spec.languages) or "chosen from the text",
-        "--reference": f"{shortest:g} to {longest:g} s of speech to clone" if spec.takes_reference else "not supported",
+        "--reference": f"{shortest:g} to {longest:g} s of speech to clone"
+        if spec.takes_reference
+        else "not supported",
         "--prompt": "speech to continue" if spec.takes_prompt else "not supported",
-        "--instructions": "how to speak, or which voice to design" if spec.takes_instructions else "not supported",
-        "--srt": "times of sentences, and of words with --words" if spec.alignment else "times of sentences",
+        "--instructions": "how to speak, or which voice to design"
+        if spec.takes_instructions
+        else "not supported",
+        "--srt": "times of sentences, and of words with --words"
+        if spec.alignment
+        else "times of sentences",
         "sample rate": f"{spec.sample_rate} Hz",
     }

@@ -36,7 +36,9 @@ from stentor.server.state import SHARED, Counts, Others, Server
 log = logging.getLogger("stentor.server")
 
 MESSAGE_BYTES = LIMITS.process_message_kib << 10
-ASK_SECONDS = 2 * LIMITS.process_seconds  # for the first process, which asks those that may not answer
+ASK_SECONDS = (
+    2 * LIMITS.process_seconds
+)  # for the first process, which asks those that may not answer
 
 
 class Start(msgspec.Struct):
@@ -94,7 +96,10 @@ class Control:
         note: Callable[[State | Attach, list[int]], None] = lambda message, descriptors: None,
         lost: Callable[[], None] = lambda: None,
     ) -> None:
-        self._socket, self._answer, self._note, self._lost = connection, answer, note, lost
+        self._socket = connection
+        self._answer = answer
+        self._note = note
+        self._lost = lost
         self._calls: dict[int, asyncio.Future[Answer]] = {}
         self._numbers = itertools.count()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -104,7 +109,9 @@ class Control:
     def send(self, message: State | Attach | Ask | Answer, descriptor: int | None = None) -> None:
         """Send a message. One that the other does not read is lost, as the other is."""
         with contextlib.suppress(OSError):
-            socket.send_fds(self._socket, [_encoder.encode(message)], [] if descriptor is None else [descriptor])
+            socket.send_fds(
+                self._socket, [_encoder.encode(message)], [] if descriptor is None else [descriptor]
+            )
 
     async def ask(self, id: str | None = None, seconds: float = LIMITS.process_seconds) -> Answer:
         """Ask the other process. It answers nothing where it takes too long."""
@@ -130,7 +137,8 @@ class Control:
         except BlockingIOError:
             return
         except OSError:
-            data, descriptors = b"", []
+            data = b""
+            descriptors = []
         if not data:
             self.close()
             self._lost()
@@ -159,7 +167,8 @@ class ApiProcesses(Others):
     """The other API processes, which the first one starts, feeds and replaces."""
 
     def __init__(self, config: ServerConfig, port: int) -> None:
-        self.config, self.port = config, port
+        self.config = config
+        self.port = port
         size = 8 * len(SHARED) * config.api_processes
         self._memory = os.memfd_create("stentor-counts")
         os.ftruncate(self._memory, size)
@@ -172,10 +181,13 @@ class ApiProcesses(Others):
 
     def start(self, server: Server) -> None:
         """Start them, and tell them of the models of `server` from now on."""
-        self.server, server.others = server, self
+        self.server = server
+        server.others = self
         for host in server.hosts.all:
             host.listeners.append(self._note)
-        self._tasks = [asyncio.create_task(self._keep(api)) for api in range(1, self.config.api_processes)]
+        self._tasks = [
+            asyncio.create_task(self._keep(api)) for api in range(1, self.config.api_processes)
+        ]
         self._tasks.append(asyncio.create_task(self._drain()))
 
     async def _keep(self, api: int) -> None:
@@ -194,7 +206,9 @@ class ApiProcesses(Others):
     def _begin(self, api: int) -> subprocess.Popen[bytes]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            process = self._processes[api] = start_module(theirs, self._memory, module="stentor.server.main")
+            process = self._processes[api] = start_module(
+                theirs, self._memory, module="stentor.server.main"
+            )
         ours.send(msgspec.json.encode(Start(self.config, api, self.port, self._memory)))
         self._controls[api] = Control(ours, self._answer)
         for host in self.server.hosts.all:
@@ -221,7 +235,9 @@ class ApiProcesses(Others):
     async def _answer(self, ask: Ask) -> Answer:
         if ask.id is None:
             return Answer(ask.call, text=await self.metrics())
-        return Answer(ask.call, outcome=await self.server.outcomes.find(ask.id) or await self.outcome(ask.id))
+        return Answer(
+            ask.call, outcome=await self.server.outcomes.find(ask.id) or await self.outcome(ask.id)
+        )
 
     async def metrics(self) -> str:
         """The metrics of all processes, in Prometheus's text format."""
@@ -248,7 +264,9 @@ class ApiProcesses(Others):
             process.send_signal(signal.SIGTERM)
         for process in self._processes.values():
             try:
-                await asyncio.to_thread(process.wait, self.config.drain_seconds + 2 * LIMITS.end_seconds)
+                await asyncio.to_thread(
+                    process.wait, self.config.drain_seconds + 2 * LIMITS.end_seconds
+                )
             except subprocess.TimeoutExpired:
                 process.kill()
         for task in (*self._tasks, *self._attaching):
@@ -274,7 +292,9 @@ def merged(own: str, others: Sequence[str]) -> str:
                 elif family.name not in OF_ENGINES:
                     lines[key] += sample.value
     for family in families.values():
-        family.samples = [s._replace(value=lines[s.name, tuple(sorted(s.labels.items()))]) for s in family.samples]
+        family.samples = [
+            s._replace(value=lines[s.name, tuple(sorted(s.labels.items()))]) for s in family.samples
+        ]
 
     class All:
         def collect(self) -> list[Metric]:
@@ -297,7 +317,9 @@ class AttachedHost(ModelHost):
 
     def note(self, state: State) -> None:
         """Take over what the first process knows."""
-        self.reason, self.created, self.restarts = state.reason, state.created, state.restarts
+        self.reason = state.reason
+        self.created = state.created
+        self.restarts = state.restarts
         self._told = state.phase
         self._settle()
 
@@ -326,7 +348,9 @@ class Owner(Others):
 
     def __init__(self, server: Server, api: int, lost: Callable[[], None]) -> None:
         super().__init__(server)
-        self._hosts = {host.name: host for host in server.hosts.all if isinstance(host, AttachedHost)}
+        self._hosts = {
+            host.name: host for host in server.hosts.all if isinstance(host, AttachedHost)
+        }
         for host in self._hosts.values():
             host.api = api
         connection = socket.socket(fileno=os.dup(0))

@@ -17,7 +17,14 @@ from stentor.server.config import ServerConfig
 from stentor.server.doors.elevenlabs import routes as elevenlabs
 from stentor.server.doors.elevenlabs import sockets as elevenlabs_sockets
 from stentor.server.doors.realtime import session as realtime
-from stentor.server.http import middleware, routes_info, routes_lora, routes_page, routes_speech, routes_voices
+from stentor.server.http import (
+    middleware,
+    routes_info,
+    routes_lora,
+    routes_page,
+    routes_speech,
+    routes_voices,
+)
 from stentor.server.http.bodies import RequestLimits
 from stentor.server.state import Server
 from stentor.server.ws import session
@@ -69,7 +76,11 @@ def create_app(config: ServerConfig, server: Server | None = None) -> FastAPI:
         summary="Speech in OpenAI's API and beyond",
         lifespan=lifespan,
         middleware=[
-            *([Middleware(middleware.Forwarded, proxies=proxies)] if (proxies := config.forwarded_allow_ips) else []),
+            *(
+                [Middleware(middleware.Forwarded, proxies=proxies)]
+                if (proxies := config.forwarded_allow_ips)
+                else []
+            ),
             Middleware(middleware.RootPath, root_path=config.root_path),
             Middleware(middleware.Preflight, allowed_origins=config.allowed_origins),
             *([cors] if config.allowed_origins else []),
@@ -81,7 +92,13 @@ def create_app(config: ServerConfig, server: Server | None = None) -> FastAPI:
                 else []
             ),
             Middleware(middleware.Authentication, config=config),
-            Middleware(RequestLimits, config=config, limits=server.limits, counts=server.counts, ended=server.ended),
+            Middleware(
+                RequestLimits,
+                config=config,
+                limits=server.limits,
+                counts=server.counts,
+                ended=server.ended,
+            ),
             Middleware(middleware.HeadAsGet),
         ],
         docs_url=None,  # routes_page.py has one that loads nothing from elsewhere
@@ -89,8 +106,20 @@ def create_app(config: ServerConfig, server: Server | None = None) -> FastAPI:
     )
     app.state.server = server
     errors.install(app)
-    doors = (elevenlabs, elevenlabs_sockets, realtime)  # before routes_info: ElevenLabs has a /v1/models too
-    for part in (routes_speech, *doors, routes_voices, routes_lora, routes_info, routes_page, session):
+    doors = (
+        elevenlabs,
+        elevenlabs_sockets,
+        realtime,
+    )  # before routes_info: ElevenLabs has a /v1/models too
+    for part in (
+        routes_speech,
+        *doors,
+        routes_voices,
+        routes_lora,
+        routes_info,
+        routes_page,
+        session,
+    ):
         app.include_router(part.router)
     app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
     return app
@@ -99,7 +128,9 @@ def create_app(config: ServerConfig, server: Server | None = None) -> FastAPI:
 def openapi(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI description: FastAPI's, with our errors (400 in OpenAI's envelope) in place of its 422."""
     if app.openapi_schema is None:
-        made = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
+        made = get_openapi(
+            title=app.title, version=app.version, summary=app.summary, routes=app.routes
+        )
         for operations in made["paths"].values():
             for operation in operations.values():
                 operation["responses"].pop("422", None)

@@ -128,7 +128,9 @@ class SocketOutbox(Outbox):
         self.put(json_bytes(value).decode(), audio)
 
 
-async def run_while_connected(work: Coroutine[Any, Any, T], receive: Receive, limit: float, ended: asyncio.Event) -> T:
+async def run_while_connected(
+    work: Coroutine[Any, Any, T], receive: Receive, limit: float, ended: asyncio.Event
+) -> T:
     """Await `work`, and cancel it when the client disconnects, after `limit` seconds, or when the server has `ended`.
 
     Raises Disconnected, TimeoutError, ApiError 503, or what the work raises.
@@ -136,10 +138,15 @@ async def run_while_connected(work: Coroutine[Any, Any, T], receive: Receive, li
     task = asyncio.create_task(work)
     tasks: list[asyncio.Future[Any]] = [task]
     try:
-        await asyncio.sleep(0)  # work that waits for nothing is done then: watching would cost more than it
+        await asyncio.sleep(
+            0
+        )  # work that waits for nothing is done then: watching would cost more than it
         if task.done():
             return task.result()
-        tasks += [watch := asyncio.ensure_future(_disconnected(receive)), end := asyncio.ensure_future(ended.wait())]
+        tasks += [
+            watch := asyncio.ensure_future(_disconnected(receive)),
+            end := asyncio.ensure_future(ended.wait()),
+        ]
         await asyncio.wait(tasks, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()

@@ -26,7 +26,11 @@ class _Extend(argparse.Action):
     """Collects the items of a repeatable flag. A JSON list counts as several."""
 
     def __call__(
-        self, parser: argparse.ArgumentParser, space: argparse.Namespace, value: Any, flag: str | None = None
+        self,
+        parser: argparse.ArgumentParser,
+        space: argparse.Namespace,
+        value: Any,
+        flag: str | None = None,
     ) -> None:
         del flag
         try:
@@ -39,10 +43,17 @@ class _Extend(argparse.Action):
 def add_parser(subparsers: Any) -> None:
     """Add `serve` and `compile`, which take the same flags, to a program's subcommands."""
     _add_command(subparsers, "serve", run, "speech over HTTP and WebSocket, with a web page")
-    _add_command(subparsers, "compile", compile, "fill the cache of GPU kernels for a server with these flags")
+    _add_command(
+        subparsers,
+        "compile",
+        compile,
+        "fill the cache of GPU kernels for a server with these flags",
+    )
 
 
-def _add_command(subparsers: Any, name: str, run: Callable[[argparse.Namespace], int], help: str) -> None:
+def _add_command(
+    subparsers: Any, name: str, run: Callable[[argparse.Namespace], int], help: str
+) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         name,
         help=help,
@@ -50,36 +61,58 @@ def _add_command(subparsers: Any, name: str, run: Callable[[argparse.Namespace],
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         argument_default=argparse.SUPPRESS,
     )
-    parser.add_argument("models", nargs="*", metavar="MODEL", help="local directory, Hub id or dummy:NAME")
+    parser.add_argument(
+        "models", nargs="*", metavar="MODEL", help="local directory, Hub id or dummy:NAME"
+    )
     parser.add_argument("--model", dest="model_flag", help="the same as MODEL")
     parser.add_argument("--config", help="YAML file with the same options; flags win")
     group = parser.add_argument_group(GROUPS["models"])
     for f in fields(ServerConfig):
         if f.name != "models":
-            group = parser.add_argument_group(GROUPS[f.name]) if f.name in GROUPS else group
+            if f.name in GROUPS:
+                group = parser.add_argument_group(GROUPS[f.name])
             _add(group, f)
-    parser.add_argument("--skip-server-warmup", action="store_false", dest="warmup", help="the same as --no-warmup")
-    parser.add_argument("--disable-log-requests", action="store_false", dest="log_requests", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--skip-server-warmup", action="store_false", dest="warmup", help="the same as --no-warmup"
+    )
+    parser.add_argument(
+        "--disable-log-requests", action="store_false", dest="log_requests", help=argparse.SUPPRESS
+    )
     for flag, effect in NO_OPS.items():
         parser.add_argument(
-            flag, action="append_const", dest="no_ops", const=(flag, effect), help=f"accepted, {effect}"
+            flag,
+            action="append_const",
+            dest="no_ops",
+            const=(flag, effect),
+            help=f"accepted, {effect}",
         )
-    parser.add_argument("--no-ignore-unknown-fields", action="store_true", dest="strict", help="the same as --strict")
+    parser.add_argument(
+        "--no-ignore-unknown-fields",
+        action="store_true",
+        dest="strict",
+        help="the same as --strict",
+    )
     parser.set_defaults(func=run)
 
 
 def _add(parser: argparse._ArgumentGroup, f: Any) -> None:
     flags = ("--" + f.name.replace("_", "-"), *f.metadata.get("names", ()))
     value = default(f)
-    help = f.metadata["help"].replace("%", "%%") + ("" if value in (None, ()) else f" (default: {value})")
+    help = f.metadata["help"].replace("%", "%%") + (
+        "" if value in (None, ()) else f" (default: {value})"
+    )
     if kind(f) == "bool":
         parser.add_argument(*flags, dest=f.name, action=argparse.BooleanOptionalAction, help=help)
     elif kind(f) == "list":
-        parser.add_argument(*flags, dest=f.name, action=_Extend, nargs=f.metadata.get("nargs"), help=help)
+        parser.add_argument(
+            *flags, dest=f.name, action=_Extend, nargs=f.metadata.get("nargs"), help=help
+        )
     else:
         kinds: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
         make = {**kinds, "numbers": numbers, "names": names}[kind(f)]
-        parser.add_argument(*flags, dest=f.name, type=make, choices=f.metadata.get("choices"), help=help)
+        parser.add_argument(
+            *flags, dest=f.name, type=make, choices=f.metadata.get("choices"), help=help
+        )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -90,7 +123,10 @@ def run(args: argparse.Namespace) -> int:
         return 2
     if (config := _config(args, "serve")) is None:
         return 2
-    extra = "ray" if config.scaled else "server"
+    if config.scaled:
+        extra = "ray"
+    else:
+        extra = "server"
     try:
         if config.scaled:
             local_ray.prepare()
@@ -98,7 +134,10 @@ def run(args: argparse.Namespace) -> int:
         else:
             from stentor.server.main import serve
     except ImportError as e:
-        print(f"stentor serve: {e}; install what it needs: pip install 'stentor[{extra}]'", file=sys.stderr)
+        print(
+            f"stentor serve: {e}; install what it needs: pip install 'stentor[{extra}]'",
+            file=sys.stderr,
+        )
         return 2
     return serve(config)
 
@@ -110,7 +149,10 @@ def compile(args: argparse.Namespace) -> int:
     try:
         from stentor.server.compile import compile_kernels
     except ImportError as e:
-        print(f"stentor compile: {e}; install what it needs: pip install 'stentor[server]'", file=sys.stderr)
+        print(
+            f"stentor compile: {e}; install what it needs: pip install 'stentor[server]'",
+            file=sys.stderr,
+        )
         return 2
     compile_kernels(config)
     return 0

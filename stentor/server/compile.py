@@ -18,7 +18,8 @@ def compile_kernels(config: ServerConfig) -> None:
     if pick_device(config.device) == "cpu":
         raise InvalidRequest("device", "must be a GPU: a CPU has no kernels to compile")
     for at, (name, model) in enumerate(names(config)):
-        started, factory = time.monotonic(), EngineFactory(name, model, config, at)
+        started = time.monotonic()
+        factory = EngineFactory(name, model, config, at)
         tts, _ = load_model(factory.load({}, None, warm_up=True))
         with tts:
             graphs = sum(len(runner.graphs) for runner in tts.engine.graph_runners)

@@ -61,41 +61,63 @@ GROUPS = {
 class ServerConfig:
     """How a server listens, what it serves, and its limits."""
 
-    models: tuple[str, ...] = option((), "local directory, Hub id or dummy:NAME; none: the built-in voice")
+    models: tuple[str, ...] = option(
+        (), "local directory, Hub id or dummy:NAME; none: the built-in voice"
+    )
     served_model_name: tuple[str, ...] = option(
-        (), "name of each model in requests and answers, the first if there is one model with several; default: its own"
+        (),
+        "name of each model in requests and answers, the first if there is one model with several; default: its own",
     )
     device: str = common(MODEL, "device")
     dtype: str = option("auto", "precision of the language model", choices=DTYPES)
     quantization: tuple[str, ...] = option(
-        (), "weights of the language model: auto, int8 or fp8; auto,int8 gives each model its own", commas=True
+        (),
+        "weights of the language model: auto, int8 or fp8; auto,int8 gives each model its own",
+        commas=True,
     )
     lora: str | None = common(LORA, "lora")
     lora_modules: tuple[str, ...] = option(
-        (), "name=path, adapters whose names requests may give as model, one or more; repeatable", nargs="+"
+        (),
+        "name=path, adapters whose names requests may give as model, one or more; repeatable",
+        nargs="+",
     )
-    max_loras: int | None = option(None, "adapters held at once; default: as many as --lora-modules has")
-    max_lora_rank: int | None = option(None, "largest rank of an adapter; default: that of --lora-modules, or 32")
-    allow_runtime_lora_updating: bool = option(False, "answer /v1/load_lora_adapter and /v1/unload_lora_adapter")
-    allowed_lora_path: str | None = option(None, "directory from which adapters may be loaded at run time")
+    max_loras: int | None = option(
+        None, "adapters held at once; default: as many as --lora-modules has"
+    )
+    max_lora_rank: int | None = option(
+        None, "largest rank of an adapter; default: that of --lora-modules, or 32"
+    )
+    allow_runtime_lora_updating: bool = option(
+        False, "answer /v1/load_lora_adapter and /v1/unload_lora_adapter"
+    )
+    allowed_lora_path: str | None = option(
+        None, "directory from which adapters may be loaded at run time"
+    )
     lexicon: str | None = common(LEXICON, "lexicon")
     aligner: str | None = common(ALIGNER, "aligner")
     load_options: tuple[str, ...] = option(
-        (), "name=value, options of the model's family, such as stream_window=20; one or more; repeatable", nargs="+"
+        (),
+        "name=value, options of the model's family, such as stream_window=20; one or more; repeatable",
+        nargs="+",
     )
-    max_num_seqs: int | None = option(None, "requests spoken at once per model; default 8 on a CPU, 64 on CUDA")
+    max_num_seqs: int | None = option(
+        None, "requests spoken at once per model; default 8 on a CPU, 64 on CUDA"
+    )
     memory_gb: float | None = option(None, "memory for key-value pages, in GB")
     gpu_memory_utilization: float = option(0.9, "share of the GPU's free memory that may be used")
     max_memory_gb: tuple[float, ...] = option(
         (),
         "GPU memory for all of a model: weights, rows, pages, graphs; 8,6,4 gives each model its own",
     )
-    deterministic: bool = option(False, "on CUDA, the same seed gives the same bytes whatever else is served; slower")
+    deterministic: bool = option(
+        False, "on CUDA, the same seed gives the same bytes whatever else is served; slower"
+    )
     require_graphs: bool = option(False, "do not start if a CUDA graph cannot be captured")
     threads: int | None = common(THREADS, "threads")
     warmup: bool = option(True, "speak a sentence before /ready says yes")
     idle_unload_seconds: float | None = option(
-        None, "unload a model that was idle for so long; the next request loads it again; default: it stays"
+        None,
+        "unload a model that was idle for so long; the next request loads it again; default: it stays",
     )
     on_crash: str = option(
         "auto",
@@ -106,7 +128,8 @@ class ServerConfig:
     port: int = option(8000, "port to listen on; 0 takes a free one")
     uds: str | None = option(None, "listen on this unix socket instead")
     wyoming_port: int | None = option(
-        None, "listen for Wyoming clients, such as Home Assistant, on this TCP port too; 0 takes a free one"
+        None,
+        "listen for Wyoming clients, such as Home Assistant, on this TCP port too; 0 takes a free one",
     )
     api_processes: int = option(
         0,
@@ -116,73 +139,124 @@ class ServerConfig:
     ssl_keyfile: str | None = option(None, "TLS key")
     ssl_certfile: str | None = option(None, "TLS certificate")
     ssl_ca_certs: str | None = option(None, "TLS: client certificates must be signed by these")
-    uvicorn_log_level: str = option("info", "log level", choices=("critical", "error", "warning", "info", "debug"))
-    log_format: str = option("text", "lines of text, or one JSON object per line", choices=("text", "json"))
-    log_requests: bool = option(True, "one log line per request, without /health, /ready and /metrics")
+    uvicorn_log_level: str = option(
+        "info", "log level", choices=("critical", "error", "warning", "info", "debug")
+    )
+    log_format: str = option(
+        "text", "lines of text, or one JSON object per line", choices=("text", "json")
+    )
+    log_requests: bool = option(
+        True, "one log line per request, without /health, /ready and /metrics"
+    )
     otlp_traces_endpoint: str | None = option(
-        None, "send OpenTelemetry spans to this URL, such as http://localhost:4318/v1/traces; needs stentor[traces]"
+        None,
+        "send OpenTelemetry spans to this URL, such as http://localhost:4318/v1/traces; needs stentor[traces]",
     )
-    drain_seconds: int = option(LIMITS.drain_seconds, "on SIGTERM, how long running requests may take to end")
-    api_key: tuple[str, ...] = option((), "bearer key asked for on /v1 paths (also STENTOR_API_KEY); repeatable")
+    drain_seconds: int = option(
+        LIMITS.drain_seconds, "on SIGTERM, how long running requests may take to end"
+    )
+    api_key: tuple[str, ...] = option(
+        (), "bearer key asked for on /v1 paths (also STENTOR_API_KEY); repeatable"
+    )
     open_lists: bool = option(
-        False, "with --api-key: answer /v1/audio/voices and /v1/audio/models without one, for Open WebUI"
+        False,
+        "with --api-key: answer /v1/audio/voices and /v1/audio/models without one, for Open WebUI",
     )
-    allowed_origins: tuple[str, ...] = option((), 'CORS and WebSocket origins besides our own; ["*"] for any')
+    allowed_origins: tuple[str, ...] = option(
+        (), 'CORS and WebSocket origins besides our own; ["*"] for any'
+    )
     allowed_hosts: tuple[str, ...] = option(
         (),
         "names under which it may be asked besides this machine's, such as tts.example or *.example; repeatable; "
         "default: none on a loopback address without a key, else any; * for any",
     )
     forwarded_allow_ips: tuple[str, ...] = option(
-        (), "addresses or networks of proxies whose X-Forwarded-For says who the client is; repeatable; default: none"
+        (),
+        "addresses or networks of proxies whose X-Forwarded-For says who the client is; repeatable; default: none",
     )
-    default_response_format: str = option("mp3", "when a request names none, as OpenAI's", choices=FORMATS)
+    default_response_format: str = option(
+        "mp3", "when a request names none, as OpenAI's", choices=FORMATS
+    )
     default_sample_rate: int | None = option(
-        None, "Hz when a request names none, e.g. 24000 for clients that take it for granted; default: the model's own"
+        None,
+        "Hz when a request names none, e.g. 24000 for clients that take it for granted; default: the model's own",
     )
     strict: bool = option(
-        False, "refuse (400) fields that a model cannot use or does not know; otherwise X-Ignored names them"
+        False,
+        "refuse (400) fields that a model cannot use or does not know; otherwise X-Ignored names them",
     )
     max_input_chars: int = option(LIMITS.max_input_chars, "characters of one request's input")
     max_instructions_chars: int = option(
-        LIMITS.max_instructions_chars, "characters of instructions", names=("--tts-max-instructions-length",)
+        LIMITS.max_instructions_chars,
+        "characters of instructions",
+        names=("--tts-max-instructions-length",),
     )
     max_body_mb: float = option(LIMITS.max_body_mb, "size of a request body, in MiB")
     split_chars: int = option(
-        MAX_CHARS, "longer input is spoken in pieces, cut at sentences, of at most so many characters"
+        MAX_CHARS,
+        "longer input is spoken in pieces, cut at sentences, of at most so many characters",
     )
     cleanup: str = option(ALL, HELP)
-    voice_alias: tuple[str, ...] = option((), "name=voice: another name for a voice, e.g. alloy=low; repeatable")
-    max_active_requests: int = option(LIMITS.max_active_requests, "requests in progress; more get 429")
-    max_queued_requests: int = option(LIMITS.max_queued_requests, "requests waiting for a slot per model; more get 503")
+    voice_alias: tuple[str, ...] = option(
+        (), "name=voice: another name for a voice, e.g. alloy=low; repeatable"
+    )
+    max_active_requests: int = option(
+        LIMITS.max_active_requests, "requests in progress; more get 429"
+    )
+    max_queued_requests: int = option(
+        LIMITS.max_queued_requests, "requests waiting for a slot per model; more get 503"
+    )
     request_timeout: float = option(LIMITS.request_timeout, "seconds that one request may take")
     max_buffered_mb: float = option(
-        LIMITS.max_buffered_mb, "audio that a slow client may leave unread before it is cut off, in MiB"
+        LIMITS.max_buffered_mb,
+        "audio that a slow client may leave unread before it is cut off, in MiB",
     )
     guard: bool = option(True, "end speech that runs on far beyond what its text needs")
-    guard_retries: int = option(2, "times that a run-on answer (not streamed, no seed given) is spoken again")
+    guard_retries: int = option(
+        2, "times that a run-on answer (not streamed, no seed given) is spoken again"
+    )
     provenance: bool = option(
-        False, "say in the metadata of audio, in X-Provenance and in events that a machine has made it"
+        False,
+        "say in the metadata of audio, in X-Provenance and in events that a machine has made it",
     )
     watermark: str | None = option(
-        None, "package:function, which marks the samples of all audio; the package must be installed here"
+        None,
+        "package:function, which marks the samples of all audio; the package must be installed here",
     )
-    replicas: int | None = option(None, "servers side by side, which Ray starts, balances and replaces")
-    min_replicas: int | None = option(None, "with --max-replicas: replicas that always run; default 1")
+    replicas: int | None = option(
+        None, "servers side by side, which Ray starts, balances and replaces"
+    )
+    min_replicas: int | None = option(
+        None, "with --max-replicas: replicas that always run; default 1"
+    )
     max_replicas: int | None = option(None, "replicas at most; their number then follows the load")
-    gpus_per_replica: float | None = option(None, "GPUs of each replica, such as 1 or 0.5; default 1 if there are any")
-    session_header: str | None = option(None, "requests with one value of this header go to one replica")
+    gpus_per_replica: float | None = option(
+        None, "GPUs of each replica, such as 1 or 0.5; default 1 if there are any"
+    )
+    session_header: str | None = option(
+        None, "requests with one value of this header go to one replica"
+    )
     voices_dir: str | None = option(None, "where uploaded voices live (also SPEAKER_SAMPLES_DIR)")
-    max_voices: int = option(LIMITS.max_voices, "uploaded voices at most (also SPEAKER_MAX_UPLOADED)")
+    max_voices: int = option(
+        LIMITS.max_voices, "uploaded voices at most (also SPEAKER_MAX_UPLOADED)"
+    )
     voice_policy: str = option(
-        "overwrite", "uploading a name again: replace the voice, or refuse", choices=("overwrite", "immutable")
+        "overwrite",
+        "uploading a name again: replace the voice, or refuse",
+        choices=("overwrite", "immutable"),
     )
     max_upload_mb: float = option(LIMITS.max_upload_mb, "size of reference audio, in MiB")
-    allowed_media_domains: tuple[str, ...] = option((), "only fetch reference audio from these hosts; repeatable")
+    allowed_media_domains: tuple[str, ...] = option(
+        (), "only fetch reference audio from these hosts; repeatable"
+    )
     allow_remote_references: bool = option(True, "fetch http(s) reference audio at all")
-    allowed_local_media_path: str | None = option(None, "directory from which file: references may be read")
+    allowed_local_media_path: str | None = option(
+        None, "directory from which file: references may be read"
+    )
     media_timeout: float = option(LIMITS.media_timeout, "seconds for fetching reference audio")
-    ws_idle_seconds: float = option(LIMITS.ws_idle_seconds, "a WebSocket that is silent for so long is closed")
+    ws_idle_seconds: float = option(
+        LIMITS.ws_idle_seconds, "a WebSocket that is silent for so long is closed"
+    )
     ws_max_sessions: int = option(LIMITS.ws_max_sessions, "WebSocket sessions at once")
 
     def __post_init__(self) -> None:
@@ -201,14 +275,18 @@ class ServerConfig:
         steps(self.cleanup)
         self._check_numbers()
         if self.default_sample_rate is not None and not 8000 <= self.default_sample_rate <= 48000:
-            raise InvalidRequest("default_sample_rate", f"must be from 8000 to 48000, got {self.default_sample_rate}")
+            raise InvalidRequest(
+                "default_sample_rate", f"must be from 8000 to 48000, got {self.default_sample_rate}"
+            )
         for name, port in (("port", self.port), ("wyoming_port", self.wyoming_port or 0)):
             if not 0 <= port <= 65535:
                 raise InvalidRequest(name, f"must be from 0 to 65535, got {port}")
         self._check_names()
         self._check_paths()
         if not all(key.strip() for key in self.api_key):
-            raise InvalidRequest("api_key", "must not be empty: an empty key would let everybody in")
+            raise InvalidRequest(
+                "api_key", "must not be empty: an empty key would let everybody in"
+            )
         self._check_proxies()
         self._check_adapters()
         load_options(self.load_options)
@@ -223,14 +301,20 @@ class ServerConfig:
                 raise InvalidRequest("voice_alias", f"must look like name=voice, got {alias!r}")
 
     def _check_names(self) -> None:
-        served, models = self.served_model_name or self.models, len(self.models)
+        served = self.served_model_name or self.models
+        models = len(self.models)
         if models > 1 and len(served) != models:
             raise InvalidRequest("served_model_name", f"give one per model ({models})")
         if "" in served or (models > 1 and len(set(served)) < models):
-            raise InvalidRequest("served_model_name", f"must be names that differ and are not empty, got {served}")
+            raise InvalidRequest(
+                "served_model_name", f"must be names that differ and are not empty, got {served}"
+            )
 
     def _check_paths(self) -> None:
-        given = {name: getattr(self, name) for name in ("allowed_local_media_path", "allowed_lora_path", "uds")}
+        given = {
+            name: getattr(self, name)
+            for name in ("allowed_local_media_path", "allowed_lora_path", "uds")
+        }
         given["voices_dir"] = self.voices_dir or None  # an empty one is the usual folder
         for name, path in given.items():
             if path is not None:
@@ -251,29 +335,44 @@ class ServerConfig:
     def loras_of(self, model: str) -> dict[str, str]:
         """Paths of the adapters that a model has from the start, by their names."""
         first = (*self.served_model_name, *self.models, "stentor")[0]
-        return {m.name: m.path for m in lora_modules(self.lora_modules) if (m.base_model_name or first) == model}
+        return {
+            m.name: m.path
+            for m in lora_modules(self.lora_modules)
+            if (m.base_model_name or first) == model
+        }
 
     def _check_adapters(self) -> None:
         served = self.served_model_name or self.models
         for module in lora_modules(self.lora_modules):
             if module.base_model_name not in (None, *served):
-                raise InvalidRequest("lora_modules", f"{module.base_model_name!r} is no model of this server")
+                raise InvalidRequest(
+                    "lora_modules", f"{module.base_model_name!r} is no model of this server"
+                )
             if (why := taken_by_model(module.name, served or ("stentor",))) is not None:
                 raise InvalidRequest("lora_modules", why)
         if self.allow_runtime_lora_updating and not self.api_key:
-            raise InvalidRequest("allow_runtime_lora_updating", "needs an api_key: who may load adapters must be known")
+            raise InvalidRequest(
+                "allow_runtime_lora_updating",
+                "needs an api_key: who may load adapters must be known",
+            )
         if self.allow_runtime_lora_updating and self.scaled:
-            raise InvalidRequest("allow_runtime_lora_updating", "does not go with replicas: each would have its own")
+            raise InvalidRequest(
+                "allow_runtime_lora_updating", "does not go with replicas: each would have its own"
+            )
 
     def _check_proxies(self) -> None:
         for name in self.allowed_hosts:
             if not HOST.fullmatch(name):
-                raise InvalidRequest("allowed_hosts", f"must be names without scheme and port, got {name!r}")
+                raise InvalidRequest(
+                    "allowed_hosts", f"must be names without scheme and port, got {name!r}"
+                )
         for network in self.forwarded_allow_ips:
             try:
                 ip_network(network)
             except ValueError:
-                raise InvalidRequest("forwarded_allow_ips", f"must be addresses or networks, got {network!r}") from None
+                raise InvalidRequest(
+                    "forwarded_allow_ips", f"must be addresses or networks, got {network!r}"
+                ) from None
 
     @property
     def scaled(self) -> bool:
@@ -286,24 +385,34 @@ class ServerConfig:
         return self.max_replicas or self.replicas or 1
 
     def _check_replicas(self) -> None:
-        low, high = self.min_replicas, self.max_replicas
+        low = self.min_replicas
+        high = self.max_replicas
         if low is not None and (high is None or low > high):
-            raise InvalidRequest("min_replicas", f"must be at most max_replicas, got {low} and {high}")
+            raise InvalidRequest(
+                "min_replicas", f"must be at most max_replicas, got {low} and {high}"
+            )
         if high is not None and self.replicas is not None:
             raise InvalidRequest("replicas", "is a fixed number: leave it out with max_replicas")
         if self.session_header is not None and not HEADER.fullmatch(self.session_header):
-            raise InvalidRequest("session_header", f"must be the name of a header, got {self.session_header!r}")
+            raise InvalidRequest(
+                "session_header", f"must be the name of a header, got {self.session_header!r}"
+            )
         if self.gpus_per_replica is not None and self.gpus_per_replica < 0:
-            raise InvalidRequest("gpus_per_replica", f"must be 0 or more, got {self.gpus_per_replica}")
+            raise InvalidRequest(
+                "gpus_per_replica", f"must be 0 or more, got {self.gpus_per_replica}"
+            )
         if 0 < (self.gpus_per_replica or 0) < 1 and not self.max_memory_gb:
             raise InvalidRequest(
-                "max_memory_gb", "is needed for a share of a GPU: Ray packs shares and limits no memory"
+                "max_memory_gb",
+                "is needed for a share of a GPU: Ray packs shares and limits no memory",
             )
         if not self.scaled:
             return
         for name in ("uds", "ssl_keyfile", "ssl_ca_certs"):
             if getattr(self, name) is not None:
-                raise InvalidRequest(name, "does not go with replicas: a proxy in front of them has TLS and sockets")
+                raise InvalidRequest(
+                    name, "does not go with replicas: a proxy in front of them has TLS and sockets"
+                )
         if self.port == 0:
             raise InvalidRequest("port", "must be a number of its own with replicas, not 0")
 
@@ -323,7 +432,9 @@ class ServerConfig:
         if self.api_processes <= 1 or name is None:
             return
         if name == "wyoming_port":
-            raise InvalidRequest(name, "must be a number of its own with several api_processes, not 0")
+            raise InvalidRequest(
+                name, "must be a number of its own with several api_processes, not 0"
+            )
         raise InvalidRequest(name, "does not go with more than one of api_processes")
 
     def _check_wyoming(self) -> None:
@@ -331,7 +442,8 @@ class ServerConfig:
             return
         if self.api_key:
             raise InvalidRequest(
-                "wyoming_port", "does not go with api_key: Wyoming has no keys, so anybody could speak"
+                "wyoming_port",
+                "does not go with api_key: Wyoming has no keys, so anybody could speak",
             )
         if self.scaled:
             raise InvalidRequest("wyoming_port", "does not go with replicas")
@@ -377,7 +489,9 @@ def kind(f: Field[Any]) -> str:
         return "numbers"
     if f.metadata.get("commas"):
         return "names"
-    return "list" if name.startswith("tuple") else name
+    if name.startswith("tuple"):
+        return "list"
+    return name
 
 
 def from_env(env: Mapping[str, str]) -> dict[str, Any]:
@@ -403,7 +517,9 @@ def from_file(path: str | Path) -> dict[str, Any]:
     except Unreadable as e:
         raise InvalidRequest("config", f"{str(path)!r} {e}") from None
     if not isinstance(read, dict):
-        raise InvalidRequest("config", f"{str(path)!r} must hold a mapping of option names to values")
+        raise InvalidRequest(
+            "config", f"{str(path)!r} must hold a mapping of option names to values"
+        )
     return typed(read)
 
 
@@ -418,7 +534,9 @@ def typed(read: Mapping[str, Any]) -> dict[str, Any]:
             values["strict"] = not _typed(known["strict"], value)
             continue
         if name not in known:
-            raise InvalidRequest(str(key), f"is not an option; options are {', '.join(sorted(known))}")
+            raise InvalidRequest(
+                str(key), f"is not an option; options are {', '.join(sorted(known))}"
+            )
         values[name] = _typed(known[name], value)
     return values
 
@@ -463,23 +581,32 @@ def default(f: Field[Any]) -> Any:
 def _typed(f: Field[Any], value: Any) -> Any:
     wanted = kind(f)
     if wanted == "numbers" and value is not None:
-        parts = value if isinstance(value, list) else str(value).split(",")
+        if isinstance(value, list):
+            parts = value
+        else:
+            parts = str(value).split(",")
         value = tuple(_number(f.name, part, float) for part in parts)
     if wanted in ("list", "names"):
         if isinstance(value, str):
-            return items(value) if wanted == "list" else names(value)
+            if wanted == "list":
+                return items(value)
+            return names(value)
         if isinstance(value, Sequence):
             return tuple(str(v) for v in value)
         raise InvalidRequest(f.name, f"must be a list, got {value!r}")
     if value is None:
         return default(f)
     if wanted == "bool":
-        value = {"true": True, "false": False}.get(str(value).lower(), value)  # `serve run` gives text
+        value = {"true": True, "false": False}.get(
+            str(value).lower(), value
+        )  # `serve run` gives text
         if not isinstance(value, bool):
             raise InvalidRequest(f.name, f"must be true or false, got {value!r}")
         return value
     if wanted in ("str", "numbers"):
-        return value if wanted == "numbers" else str(value)
+        if wanted == "numbers":
+            return value
+        return str(value)
     if isinstance(value, bool):
         raise InvalidRequest(f.name, f"must be a number, got {value!r}")
     return _number(f.name, value, int if wanted == "int" else float)

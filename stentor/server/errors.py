@@ -37,9 +37,17 @@ TYPES = {
     504: "timeout_error",
 }
 # what a value must be where pydantic speaks of dictionaries and attributes
-KINDS = {**dict.fromkeys(("model_attributes_type", "model_type", "dict_type"), "an object"), "list_type": "a list"}
+KINDS = {
+    **dict.fromkeys(("model_attributes_type", "model_type", "dict_type"), "an object"),
+    "list_type": "a list",
+}
 # fields of the Python API by their name in a request body
-PARAMS = {"text": "input", "reference": "ref_audio", "reference.text": "ref_text", "prompt": "prompt_audio"}
+PARAMS = {
+    "text": "input",
+    "reference": "ref_audio",
+    "reference.text": "ref_text",
+    "prompt": "prompt_audio",
+}
 
 
 class ApiError(Exception):
@@ -55,20 +63,35 @@ class ApiError(Exception):
         retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.code, self.retry_after = status, code, retry_after
+        self.status = status
+        self.code = code
+        self.retry_after = retry_after
         self.message = clipped(message, LIMITS.error_chars)
-        self.param = None if param is None else clipped(param, LIMITS.param_chars)
+        if param is None:
+            self.param = None
+        else:
+            self.param = clipped(param, LIMITS.param_chars)
 
     def renamed(self, param: str) -> ApiError:
         """The error of a field that has another name where it was given."""
         message = self.message.removeprefix(f"{self.param}: ")
-        return ApiError(self.status, f"{param}: {message}", param=param, code=self.code, retry_after=self.retry_after)
+        return ApiError(
+            self.status,
+            f"{param}: {message}",
+            param=param,
+            code=self.code,
+            retry_after=self.retry_after,
+        )
 
     @property
     def body(self) -> dict[str, Any]:
         """OpenAI's envelope."""
-        kind = TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+        kind = TYPES.get(
+            self.status, "server_error" if self.status >= 500 else "invalid_request_error"
+        )
+        return {
+            "error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        }
 
     @property
     def headers(self) -> dict[str, str]:
@@ -97,7 +120,8 @@ class BodyError(HTTPException):
 
 def clipped(text: str, most: int) -> str:
     """At most so many characters of a text that a client may have sent, as valid Unicode."""
-    text = text if len(text) <= most else text[: most - 1] + "…"
+    if not (len(text) <= most):
+        text = text[: most - 1] + "…"
     return text.encode("utf-8", "replace").decode()
 
 
@@ -145,9 +169,13 @@ def translate(error: BaseException, retry_after: float = 1.0) -> ApiError:
     if isinstance(error, InvalidRequest):
         return invalid(PARAMS.get(error.param, error.param), error.message)
     if isinstance(error, Overloaded):
-        return ApiError(503, "too many requests wait for this model", code="queue_full", retry_after=retry_after)
+        return ApiError(
+            503, "too many requests wait for this model", code="queue_full", retry_after=retry_after
+        )
     if isinstance(error, TimeoutError):
-        return ApiError(504, "the request took longer than this server allows", code="request_timeout")
+        return ApiError(
+            504, "the request took longer than this server allows", code="request_timeout"
+        )
     if isinstance(error, EngineError):
         return _not_served(error)
     log.error("unexpected error", exc_info=error)
@@ -165,7 +193,11 @@ def _not_served(error: EngineError) -> ApiError:
 def _from_validation(error: RequestValidationError) -> ApiError:
     """The first thing wrong with a body, query or form."""
     # that a list or an object is no string says nothing, where the field takes either
-    said = (e for e in error.errors() if e["type"] != "string_type" or not isinstance(e["input"], list | dict))
+    said = (
+        e
+        for e in error.errors()
+        if e["type"] != "string_type" or not isinstance(e["input"], list | dict)
+    )
     first = next(said, error.errors()[0])
     where: Sequence[Any] = [p for p in first["loc"][1:] if isinstance(p, str | int)]
     if first["type"] == "json_invalid":
@@ -175,13 +207,17 @@ def _from_validation(error: RequestValidationError) -> ApiError:
     # what follows the name of a plain field is the branch of a union ("str", "VoiceId") or an index
     if where[:1] == ["items"]:
         where = [*where[:2], *where[3:]]
-    depth = {"references": 3, "items": 3, "script": 3, "stage_params": 2}.get(str(where[0]) if where else "", 1)
+    depth = {"references": 3, "items": 3, "script": 3, "stage_params": 2}.get(
+        str(where[0]) if where else "", 1
+    )
     param = ".".join(str(p) for p in where[:depth]) or None
     if param is not None and where[0] == "script":
         param = re.sub(r"\.(\d+)", r"[\1]", param)  # as stentor.speech.script names turns
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] in KINDS:
-        or_text = any(e["type"] == "string_type" and e["loc"][:2] == first["loc"][:2] for e in error.errors())
+        or_text = any(
+            e["type"] == "string_type" and e["loc"][:2] == first["loc"][:2] for e in error.errors()
+        )
         message = f"must be {'a string or ' if or_text else ''}{KINDS[first['type']]}"
     elif first["type"] == "missing" and len(where) > depth:
         message = f"needs {where[-1]}"
@@ -216,16 +252,29 @@ def install(app: FastAPI) -> None:
     """Register handlers so that every error response has OpenAI's envelope."""
 
     async def any_error(request: Request, error: Exception) -> Response:
-        known = _from_validation(error) if isinstance(error, RequestValidationError) else translate(error)
+        if isinstance(error, RequestValidationError):
+            known = _from_validation(error)
+        else:
+            known = translate(error)
         return json_response(known.body, known.status, known.headers)
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        known = error.error if isinstance(error, BodyError) else ApiError(error.status_code, str(error.detail))
+        if isinstance(error, BodyError):
+            known = error.error
+        else:
+            known = ApiError(error.status_code, str(error.detail))
         response = await any_error(request, known)
         response.headers.update(error.headers or {})
         return response
 
     app.add_exception_handler(HTTPException, http)
-    for kind in (ApiError, RequestValidationError, InvalidRequest, EngineError, TimeoutError, Exception):
+    for kind in (
+        ApiError,
+        RequestValidationError,
+        InvalidRequest,
+        EngineError,
+        TimeoutError,
+        Exception,
+    ):
         app.add_exception_handler(kind, any_error)

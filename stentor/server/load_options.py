@@ -37,7 +37,9 @@ def load_options(values: Sequence[str]) -> dict[str, Any]:
         if not name or not text:
             raise InvalidRequest("load_options", f"must look like name=value, got {value!r}")
         if name in ELSEWHERE or name in {f.name for f in fields(EngineConfig)}:
-            raise InvalidRequest("load_options", f"{name!r} is no option of a family; see the flags of stentor serve")
+            raise InvalidRequest(
+                "load_options", f"{name!r} is no option of a family; see the flags of stentor serve"
+            )
         if name in found:
             raise InvalidRequest("load_options", f"{name!r} is given more than once")
         try:
@@ -45,5 +47,7 @@ def load_options(values: Sequence[str]) -> dict[str, Any]:
         except Unreadable as e:
             raise InvalidRequest("load_options", f"the value of {shown(value)} {e}") from None
         if not isinstance(found[name], str | int | float | bool):
-            raise InvalidRequest("load_options", f"a value is a number, true, false or a word, got {value!r}")
+            raise InvalidRequest(
+                "load_options", f"a value is a number, true, false or a word, got {value!r}"
+            )
     return found

@@ -30,7 +30,10 @@ def add_request_id(record: logging.LogRecord) -> bool:
     """A filter that leaves nothing out. It runs where the line is written, so that the request's context is there."""
     id = REQUEST_ID.get()
     record.request_id = id
-    record.request_suffix = "" if id is None else f" [{id}]"
+    if id is None:
+        record.request_suffix = ""
+    else:
+        record.request_suffix = f" [{id}]"
     return True
 
 

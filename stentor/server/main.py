@@ -34,8 +34,11 @@ from stentor.server.state import Server
 log = logging.getLogger("stentor.server")
 
 GPU = Path("/dev/nvidia0")  # this process imports no torch
-MANY, MANY_CPUS = 4, 16  # API processes, and the CPUs of a machine that has them
-END_SECONDS = LIMITS.end_seconds  # for the last words to clients whose requests have not ended in time
+MANY = 4  # API processes, and the CPUs of a machine that has them
+MANY_CPUS = 16
+END_SECONDS = (
+    LIMITS.end_seconds
+)  # for the last words to clients whose requests have not ended in time
 
 
 class _Uvicorn(uvicorn.Server):
@@ -91,11 +94,16 @@ class _Uvicorn(uvicorn.Server):
         for connection in list(self.server_state.connections):
             if isinstance(connection, Connection):
                 connection.shutdown()
-        return bool(self.server_state.connections or self.server_state.tasks or self.held.metrics.sessions)
+        return bool(
+            self.server_state.connections or self.server_state.tasks or self.held.metrics.sessions
+        )
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         again = self.should_exit and sig == signal.SIGINT
-        rest = "ending running requests" if again else "waiting for running requests (again to end them)"
+        if again:
+            rest = "ending running requests"
+        else:
+            rest = "waiting for running requests (again to end them)"
         log.info("%s: stopping; %s", signal.Signals(sig).name, rest)
         # uvicorn's handler raises the signal again at the end, which would change the exit code
         self.force_exit = again and self.hurried
@@ -114,17 +122,28 @@ def serve(config: ServerConfig) -> int:
         return 1
     try:
         port = config.wyoming_port or 0
-        for tried in _sockets(config, port) if port else ():  # each process takes it by itself, later
+        for tried in (
+            _sockets(config, port) if port else ()
+        ):  # each process takes it by itself, later
             tried.close()
         port = config.port
         sockets = _sockets(config, port)
     except OSError as e:
         log.error("cannot listen on %s port %d: %s", config.host, port, e.strerror)
         return 1
-    port = sockets[0].getsockname()[1] if sockets else config.port
-    processes = None if config.api_processes <= 1 else ApiProcesses(config, port)
+    if sockets:
+        port = sockets[0].getsockname()[1]
+    else:
+        port = config.port
+    if config.api_processes <= 1:
+        processes = None
+    else:
+        processes = ApiProcesses(config, port)
     limits = fitted(LIMITS)
-    counts = None if processes is None else processes.counts
+    if processes is None:
+        counts = None
+    else:
+        counts = processes.counts
 
     def give_up(code: int) -> None:
         server.give_up(code)
@@ -134,7 +153,10 @@ def serve(config: ServerConfig) -> int:
     if config.uds is not None:
         log.info("running on unix socket %s; loading models", config.uds)
     else:
-        host = f"[{config.host}]" if ":" in config.host else config.host
+        if ":" in config.host:
+            host = f"[{config.host}]"
+        else:
+            host = config.host
         url = f"{'http' if tls is None else 'https'}://{host}:{port}"
         log.info("running on %s; loading models", url)
         _say_when_ready(server.held.hosts.all, url)
@@ -144,7 +166,9 @@ def serve(config: ServerConfig) -> int:
 def usual_api_processes(config: ServerConfig) -> int:
     """API processes where none are asked for. A GPU makes more streams than one event loop sends (docs/scaling.md)."""
     gpu = config.device != "cpu" and GPU.exists()
-    return MANY if gpu and machine.cpus() >= MANY_CPUS and config.wants_one_process() is None else 1
+    if gpu and machine.cpus() >= MANY_CPUS and config.wants_one_process() is None:
+        return MANY
+    return 1
 
 
 def _say_when_ready(hosts: Sequence[ModelHost], url: str) -> None:
@@ -178,7 +202,8 @@ def _sockets(config: ServerConfig, port: int) -> list[socket.socket]:
     socket, which uvicorn makes. OSError if there is no address to be had, or one is in use."""
     if config.uds is not None:
         return []
-    made, why = list[socket.socket](), list[OSError]()
+    made = list[socket.socket]()
+    why = list[OSError]()
     for family, kind, protocol, _, address in socket.getaddrinfo(
         config.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     ):
@@ -211,14 +236,20 @@ def _configured(held: Server, tls: ssl.SSLContext | None) -> _Uvicorn:
 
 
 def uvicorn_config(
-    app: FastAPI, config: ServerConfig, limits: Limits = LIMITS, tls: ssl.SSLContext | None = None, **more: Any
+    app: FastAPI,
+    config: ServerConfig,
+    limits: Limits = LIMITS,
+    tls: ssl.SSLContext | None = None,
+    **more: Any,
 ) -> uvicorn.Config:
     """How uvicorn serves an app. more: other settings of its (tests)."""
     settings = {
         "http": limited(limits, tls),
         "uds": config.uds,
         "backlog": limits.accepted_at_once,
-        "log_level": "warning" if config.uvicorn_log_level == "info" else config.uvicorn_log_level,  # we tell of starts
+        "log_level": "warning"
+        if config.uvicorn_log_level == "info"
+        else config.uvicorn_log_level,  # we tell of starts
         "log_config": None,
         "loop": "asyncio",  # whatever is installed: uvloop is no faster here (docs/decisions.md)
         "access_log": False,  # logs.AccessLog writes it
@@ -241,11 +272,17 @@ def _run(server: _Uvicorn, sockets: list[socket.socket] | None = None) -> int:
     except KeyboardInterrupt:
         return 0
     except SystemExit as e:  # uvicorn's own: the address is in use, the certificate is bad
-        return 1 if e.code in (None, 0) else int(e.code) if isinstance(e.code, int) else 1
+        if e.code in (None, 0):
+            return 1
+        if isinstance(e.code, int):
+            return int(e.code)
+        return 1
     if server.lost is not None:
         log.error("a model could not be loaded, or did not stay up; exit code %d", server.lost)
         return server.lost
-    return 0 if server.started else 1
+    if server.started:
+        return 0
+    return 1
 
 
 def _serve_beside() -> int:

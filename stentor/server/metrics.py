@@ -6,7 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from stentor.health import Health
@@ -38,15 +43,27 @@ HOST_GAUGES: tuple[OfHost, ...] = (
 )
 HOST_COUNTERS: tuple[OfHost, ...] = (
     ("model_loads", "Times the model was loaded", lambda m: m.residency.loads),
-    ("model_unloads", "Times the model was unloaded because it was idle", lambda m: m.residency.unloads),
+    (
+        "model_unloads",
+        "Times the model was unloaded because it was idle",
+        lambda m: m.residency.unloads,
+    ),
     ("engine_restarts", "Engines restarted after a crash", lambda m: m.restarts),
 )
 ENGINE_GAUGES: tuple[OfEngine, ...] = (
     ("num_requests_running", "Requests in slots", lambda h: h.running),
     ("num_requests_waiting", "Requests that wait for a slot", lambda h: h.queued),
     ("batch_size", "Requests that share a step now", lambda h: h.running),
-    ("kv_usage_ratio", "Share of key-value pages in use", lambda h: 1 - h.free_pages / max(1, h.pages)),
-    ("slot_usage_ratio", "Share of slots in use", lambda h: h.running / max(1, h.running + h.free_slots)),
+    (
+        "kv_usage_ratio",
+        "Share of key-value pages in use",
+        lambda h: 1 - h.free_pages / max(1, h.pages),
+    ),
+    (
+        "slot_usage_ratio",
+        "Share of slots in use",
+        lambda h: h.running / max(1, h.running + h.free_slots),
+    ),
     (
         "engine_codec_state_bytes",
         "Codec states after voices that are kept on the host",
@@ -62,7 +79,11 @@ ENGINE_COUNTERS: tuple[OfEngine, ...] = (
         "Of those, tokens whose keys and values were in the prefix cache",
         lambda h: h.stats.cached_tokens,
     ),
-    ("engine_prefix_evictions", "Pages of the prefix cache that were given to requests", lambda h: h.evictions),
+    (
+        "engine_prefix_evictions",
+        "Pages of the prefix cache that were given to requests",
+        lambda h: h.evictions,
+    ),
     ("engine_preemptions", "Requests that lost their pages for a while", lambda h: h.preemptions),
     (
         "engine_eager_calls",
@@ -80,11 +101,17 @@ ENGINE_COUNTERS: tuple[OfEngine, ...] = (
         "Codec states after a voice that were there, or just then made for others",
         lambda h: h.codec_states.hits,
     ),
-    ("engine_codec_state_misses", "Codec states after a voice that were made", lambda h: h.codec_states.misses),
+    (
+        "engine_codec_state_misses",
+        "Codec states after a voice that were made",
+        lambda h: h.codec_states.misses,
+    ),
 )
 
 
-OF_ENGINES = {PREFIX + name for name, _, _ in (*HOST_GAUGES, *HOST_COUNTERS, *ENGINE_GAUGES, *ENGINE_COUNTERS)}
+OF_ENGINES = {
+    PREFIX + name for name, _, _ in (*HOST_GAUGES, *HOST_COUNTERS, *ENGINE_GAUGES, *ENGINE_COUNTERS)
+}
 OF_ENGINES |= {PREFIX + "step_time_s", PREFIX + "gpu_memory_bytes"}
 """Metrics that each API process of a server tells of the same engines."""
 SECONDS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300)
@@ -97,28 +124,43 @@ class EngineMetrics(Collector):
     """Models, engines, caches and open sessions as they are now. live: running streams and their models."""
 
     def __init__(
-        self, hosts: ModelHosts, recordings: Recordings, live: dict[ClientPlayback, str], sessions: set[object]
+        self,
+        hosts: ModelHosts,
+        recordings: Recordings,
+        live: dict[ClientPlayback, str],
+        sessions: set[object],
     ) -> None:
-        self.hosts, self.recordings, self.live, self.sessions = hosts, recordings, live, sessions
+        self.hosts = hosts
+        self.recordings = recordings
+        self.live = live
+        self.sessions = sessions
 
     def collect(self) -> Iterator[Metric]:
         models = [(host, host.name) for host in self.hosts.all]
-        engines = [(health, host.name) for host in self.hosts.all if (health := host.health) is not None]
+        engines = [
+            (health, host.name) for host in self.hosts.all if (health := host.health) is not None
+        ]
         yield from _families(GaugeMetricFamily, HOST_GAUGES, models)
         yield from _families(GaugeMetricFamily, ENGINE_GAUGES, engines)
         yield from _families(CounterMetricFamily, HOST_COUNTERS, models)
         yield from _families(CounterMetricFamily, ENGINE_COUNTERS, engines)
-        step_time = SummaryMetricFamily(PREFIX + "step_time_s", "Engine iterations that generated frames", labels=MODEL)
+        step_time = SummaryMetricFamily(
+            PREFIX + "step_time_s", "Engine iterations that generated frames", labels=MODEL
+        )
         for health, name in engines:
             step_time.add_metric([name], health.stats.steps, health.stats.step_seconds)
         yield step_time
         yield from self._caches()
         yield self._leads()
-        yield GaugeMetricFamily(PREFIX + "websocket_sessions", "Open WebSockets", value=len(self.sessions))
+        yield GaugeMetricFamily(
+            PREFIX + "websocket_sessions", "Open WebSockets", value=len(self.sessions)
+        )
 
     def _leads(self) -> Metric:
         lead = GaugeMetricFamily(
-            PREFIX + "playback_lead_s", "Audio that clients of running streams have buffered", labels=(*MODEL, "stat")
+            PREFIX + "playback_lead_s",
+            "Audio that clients of running streams have buffered",
+            labels=(*MODEL, "stat"),
         )
         for host in self.hosts.all:
             leads = [p.lead for p, name in self.live.items() if name == host.name]
@@ -129,11 +171,19 @@ class EngineMetrics(Collector):
 
     def _caches(self) -> Iterator[Metric]:
         found = self.recordings
-        yield CounterMetricFamily(PREFIX + "voice_cache_hits", "Reference audio found decoded", value=found.hits)
-        yield CounterMetricFamily(PREFIX + "voice_cache_misses", "Reference audio decoded", value=found.misses)
-        yield GaugeMetricFamily(PREFIX + "voice_cache_bytes", "Decoded reference audio kept", value=found.cache.held)
+        yield CounterMetricFamily(
+            PREFIX + "voice_cache_hits", "Reference audio found decoded", value=found.hits
+        )
+        yield CounterMetricFamily(
+            PREFIX + "voice_cache_misses", "Reference audio decoded", value=found.misses
+        )
+        yield GaugeMetricFamily(
+            PREFIX + "voice_cache_bytes", "Decoded reference audio kept", value=found.cache.held
+        )
         gpu = sum(host.health.gpu_bytes for host in self.hosts.all if host.health is not None)
-        yield GaugeMetricFamily(PREFIX + "gpu_memory_bytes", "GPU memory reserved by the engines", value=gpu)
+        yield GaugeMetricFamily(
+            PREFIX + "gpu_memory_bytes", "GPU memory reserved by the engines", value=gpu
+        )
 
 
 def _families(
@@ -153,22 +203,29 @@ class LabelledCollector(Collector):
     """The metrics of a registry with further labels, such as the replica that counts them."""
 
     def __init__(self, registry: CollectorRegistry, labels: Mapping[str, str]) -> None:
-        self.registry, self.labels = registry, labels
+        self.registry = registry
+        self.labels = labels
 
     def collect(self) -> Iterator[Metric]:
         for metric in self.registry.collect():
-            metric.samples = [s._replace(labels={**s.labels, **self.labels}) for s in metric.samples]
+            metric.samples = [
+                s._replace(labels={**s.labels, **self.labels}) for s in metric.samples
+            ]
             yield metric
 
 
 class Metrics:
     """All metrics of /metrics, in their own registry. `labels` are added to each when it is read."""
 
-    def __init__(self, hosts: ModelHosts, recordings: Recordings, labels: Mapping[str, str]) -> None:
+    def __init__(
+        self, hosts: ModelHosts, recordings: Recordings, labels: Mapping[str, str]
+    ) -> None:
         r = self.registry = CollectorRegistry()
         self.labelled = LabelledCollector(r, labels)
         self.http = self._count("http_requests", "HTTP responses", ("path", "status"))
-        self.success = self._count("requests_success", "Requests completed", (*MODEL, "finished_reason"))
+        self.success = self._count(
+            "requests_success", "Requests completed", (*MODEL, "finished_reason")
+        )
         self.failed = self._count("requests_failed", "Requests that failed in the engine")
         self.rejected = self._count("rejected", "Requests refused", ("reason",))
         self.prompt_tokens = self._count("prompt_tokens", "Prompt positions")
@@ -180,16 +237,26 @@ class Metrics:
             "Streams that did not (cancelled, closed, engine_dead, error, slow_client, timeout)",
             (*MODEL, "reason"),
         )
-        self.guard = self._count("runaway_guard", "Run-on speech: cut or spoken again", (*MODEL, "action"))
+        self.guard = self._count(
+            "runaway_guard", "Run-on speech: cut or spoken again", (*MODEL, "action")
+        )
         self.e2e = self._seconds("e2e_request_latency_s", "Request to last audio", SECONDS)
-        self.queue = self._seconds("request_queue_wait_s", "Request to accepted by the engine, prepared", FAST)
+        self.queue = self._seconds(
+            "request_queue_wait_s", "Request to accepted by the engine, prepared", FAST
+        )
         self.ttfp = self._seconds("audio_ttfp_s", "Request to first audio", FAST)
-        self.audible = self._seconds("audio_audible_ttfa_s", "Request to first sample above -45 dBFS, as played", FAST)
+        self.audible = self._seconds(
+            "audio_audible_ttfa_s", "Request to first sample above -45 dBFS, as played", FAST
+        )
         self.duration = self._seconds("audio_duration_s", "Length of the audio", SECONDS)
         self.rtf = self._seconds("audio_rtf", "e2e / duration", RTF)
-        self.underrun = self._seconds("audio_underrun_s", "Largest stall of a client that plays at once", FAST)
+        self.underrun = self._seconds(
+            "audio_underrun_s", "Largest stall of a client that plays at once", FAST
+        )
         self.continuous = self._count(
-            "audio_continuity_ok", "Streams without a stall above the threshold", (*MODEL, "threshold_ms")
+            "audio_continuity_ok",
+            "Streams without a stall above the threshold",
+            (*MODEL, "threshold_ms"),
         )
         self.live: dict[ClientPlayback, str] = {}  # running streams and their models
         self.sessions: set[object] = set()  # open WebSocket sessions
@@ -201,7 +268,10 @@ class Metrics:
 
     def count_refusal(self, error: ApiError) -> None:
         """Count a request or a message that was refused, by a reason of a fixed set: clients choose names of fields."""
-        wrong_field = f"invalid_{error.param}" if error.param in FIELDS else "invalid"
+        if error.param in FIELDS:
+            wrong_field = f"invalid_{error.param}"
+        else:
+            wrong_field = "invalid"
         self.rejected.labels(error.code or wrong_field).inc()
 
     def count_response(self, route: str, status: int) -> None:

@@ -31,7 +31,9 @@ GiveUp = Callable[[int], None]  # ends the process with an exit code
 Start = Callable[[Mapping[str, str], Ready | None, bool], ProcessEngine]
 """Start an engine with these adapters, by name. The last `Ready` says what slots for adapters it had. The flag is for
 whether the model is to speak before it is ready."""
-Phase = Literal["loading", "ready", "restarting", "unloading", "unloaded", "reloading", "failed", "closed"]
+Phase = Literal[
+    "loading", "ready", "restarting", "unloading", "unloaded", "reloading", "failed", "closed"
+]
 AWAY = ("unloading", "unloaded", "reloading")  # phases in which a request has the model loaded
 WATCH_SECONDS = 0.5
 WRONG = 2  # exit code when there is no such model or an option is wrong: another start would end the same way
@@ -115,12 +117,17 @@ class HostAdapters:
         ApiError 503: the engine was lost meanwhile."""
         async with self._lock:
             if name in self.paths:
-                raise ApiError(400, f"the lora adapter {name!r} has already been loaded", param="lora_name")
+                raise ApiError(
+                    400, f"the lora adapter {name!r} has already been loaded", param="lora_name"
+                )
             try:
                 await client.load_lora(name, path)
             except StentorError as e:
                 _check_alive(client)
-                param = "lora_name" if isinstance(e, InvalidRequest) else "lora_path"
+                if isinstance(e, InvalidRequest):
+                    param = "lora_name"
+                else:
+                    param = "lora_path"
                 raise ApiError(400, f"{param}: {e}", param=param) from e
             self.paths[name] = path
 
@@ -129,7 +136,12 @@ class HostAdapters:
         ApiError 503: the engine was lost meanwhile."""
         async with self._lock:
             if name not in self.paths:
-                raise ApiError(404, f"the lora adapter {name!r} cannot be found", param="lora_name", code="not_found")
+                raise ApiError(
+                    404,
+                    f"the lora adapter {name!r} cannot be found",
+                    param="lora_name",
+                    code="not_found",
+                )
             try:
                 await client.unload_lora(name)
             except StentorError:
@@ -141,7 +153,9 @@ class HostAdapters:
 def _check_alive(client: EngineClient) -> None:
     """ApiError 503 if the engine is gone. Another, which has the names of that moment, takes its place."""
     if client.lost is not None:
-        raise ApiError(503, "the model has been started again; try again", code="not_ready", retry_after=5)
+        raise ApiError(
+            503, "the model has been started again; try again", code="not_ready", retry_after=5
+        )
 
 
 class ModelHost:
@@ -158,7 +172,9 @@ class ModelHost:
         limits: Limits = LIMITS,
     ) -> None:
         """loading: held while a model is loaded, as each plans with the memory that those before have left."""
-        self.name, self.config, self.limits = name, config, limits
+        self.name = name
+        self.config = config
+        self.limits = limits
         self.lexicon = Lexicon.of(config.lexicon)
         self.aligners = Aligners(config.aligner)
         self.residency = Residency()
@@ -175,7 +191,9 @@ class ModelHost:
         self.clocks = ThreadPoolExecutor(1, thread_name_prefix=f"stentor-words-{name}"[:60])
         self.engine: ProcessEngine | None = None  # while this process has one
         self._client: EngineClient | None = None
-        self._start, self._give_up, self._loading = start, give_up, loading
+        self._start = start
+        self._give_up = give_up
+        self._loading = loading
         self._ready: Ready | None = None  # of the last load
         self._task: asyncio.Task[None] | None = None
         self._seconds_per_request = 1.0
@@ -208,19 +226,28 @@ class ModelHost:
     def client(self) -> EngineClient:
         """The engine of the loaded model. ApiError 503 while there is none. What may wait is inside `in_use`."""
         if self._client is None or self.phase != "ready":
-            reason = f": {self.reason}" if self.reason else ""
-            raise ApiError(503, f"model {self.name!r} is {self.phase}{reason}", code="not_ready", retry_after=5)
+            if self.reason:
+                reason = f": {self.reason}"
+            else:
+                reason = ""
+            raise ApiError(
+                503, f"model {self.name!r} is {self.phase}{reason}", code="not_ready", retry_after=5
+            )
         return self._client
 
     @property
     def spec(self) -> ModelInfo:
         """Facts about the model, known from the first load on. ApiError 503 before."""
-        return self.client.info if self._ready is None else self._ready.info
+        if self._ready is None:
+            return self.client.info
+        return self._ready.info
 
     @property
     def health(self) -> Health | None:
         """How the engine was half a second ago at most. None: there is none."""
-        return None if self._client is None else self._client.health
+        if self._client is None:
+            return None
+        return self._client.health
 
     async def refresh(self) -> None:
         """Have `health` say how the engine is now."""
@@ -248,7 +275,9 @@ class ModelHost:
         """Seconds after which a refused request has a chance, from 1 to 60."""
         health = self.health
         if health is None:
-            return self.residency.retry_after if self.phase in AWAY else 5.0
+            if self.phase in AWAY:
+                return self.residency.retry_after
+            return 5.0
         slots = max(1, health.free_slots + health.running)
         return min(60.0, max(1.0, health.queued * self._seconds_per_request / slots))
 
@@ -273,11 +302,18 @@ class ModelHost:
                 self.reason = _public(e)
                 log.error("model %s: %s", self.name, e)
                 failures += self.phase != "ready"
-                if not self.known or self.config.on_crash == "exit" or failures > self.limits.restarts:
+                if (
+                    not self.known
+                    or self.config.on_crash == "exit"
+                    or failures > self.limits.restarts
+                ):
                     wrong = not self.known and isinstance(e, InvalidRequest | ModelNotFound)
                     await self._fail(WRONG if wrong else CRASHED)
                     return
-            crashes = 1 if time.monotonic() - began > self.limits.settled_seconds else crashes + 1
+            if time.monotonic() - began > self.limits.settled_seconds:
+                crashes = 1
+            else:
+                crashes = crashes + 1
             self.restarts += 1
             self._become("restarting")
             await self._end_engine()
@@ -295,7 +331,9 @@ class ModelHost:
         """Start an engine, once the loads before it have ended, and wait until it has spoken."""
         async with self._loading:
             began = time.monotonic()
-            warm_up = self.config.warmup and self.phase != "reloading"  # then a request waits to do so
+            warm_up = (
+                self.config.warmup and self.phase != "reloading"
+            )  # then a request waits to do so
             self.engine = engine = self._start(self.adapters.paths, self._ready, warm_up)
             self._client = engine.client
             self._ready = await asyncio.shield(engine.client.ready)
@@ -310,7 +348,8 @@ class ModelHost:
         """Wait until the model has been idle for `idle_unload_seconds`. EngineError when its engine ends or is
         stuck."""
         assert self.engine is not None
-        engine, loop = self.engine, asyncio.get_running_loop()
+        engine = self.engine
+        loop = asyncio.get_running_loop()
         trimmed = loop.time()
         while not engine.ended.done():
             self._check(engine.client, loop.time())
@@ -325,7 +364,10 @@ class ModelHost:
 
     def _check(self, client: EngineClient, now: float) -> None:
         """EngineError if the engine's process, or a step in it, has not gone on for too long."""
-        working = 0.0 if client.health is None else client.health.working
+        if client.health is None:
+            working = 0.0
+        else:
+            working = client.health.working
         silent = now - client.beat_at
         if client.lost is not None:
             raise client.lost
@@ -357,7 +399,9 @@ def _public(error: Exception) -> str:
     """Say what everybody may read about a model's failure. The log has the rest."""
     if isinstance(error, EngineError):
         return "the engine has stopped"
-    return clipped(str(error), LIMITS.error_chars) if isinstance(error, StentorError) else "internal error"
+    if isinstance(error, StentorError):
+        return clipped(str(error), LIMITS.error_chars)
+    return "internal error"
 
 
 class ModelHosts:
@@ -365,7 +409,8 @@ class ModelHosts:
     first. Where there is one model, usual names such as tts-1 mean it."""
 
     def __init__(self, hosts: list[ModelHost], aliases: Sequence[str]) -> None:
-        self.all, self.aliases = hosts, aliases
+        self.all = hosts
+        self.aliases = aliases
         for host in hosts:
             host.others = [other for other in hosts if other is not host]
 
@@ -391,7 +436,10 @@ class ModelHosts:
 
     def voices(self, model: str | None = None) -> list[str]:
         """The voices of one model, or of all that are known by now."""
-        hosts = self.all if model is None else [self.named(model)]
+        if model is None:
+            hosts = self.all
+        else:
+            hosts = [self.named(model)]
         return [v for h in hosts if h.serves for v in h.spec.voices]
 
     def named(self, name: str | None) -> ModelHost:
@@ -407,7 +455,10 @@ class ModelHosts:
             return self.all[0]
         known = ", ".join(n for h in self.all for n in (h.name, *h.adapters.paths))
         raise ApiError(
-            404, f"model: {name!r} is not served here; served: {known}", param="model", code="model_not_found"
+            404,
+            f"model: {name!r} is not served here; served: {known}",
+            param="model",
+            code="model_not_found",
         )
 
 

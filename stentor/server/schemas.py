@@ -65,8 +65,12 @@ Format = Annotated[
     Literal["wav", "mp3", "flac", "opus", "aac", "pcm", "ulaw", "alaw"],
     one_of("wav", "mp3", "flac", "opus", "aac", "pcm", "ulaw", "alaw"),
 ]
-Task = Annotated[Literal["CustomVoice", "VoiceDesign", "Base"], one_of("CustomVoice", "VoiceDesign", "Base")]
-Granularity = Annotated[Literal["auto", "none", "sentence", "clause"], one_of("auto", "none", "sentence", "clause")]
+Task = Annotated[
+    Literal["CustomVoice", "VoiceDesign", "Base"], one_of("CustomVoice", "VoiceDesign", "Base")
+]
+Granularity = Annotated[
+    Literal["auto", "none", "sentence", "clause"], one_of("auto", "none", "sentence", "clause")
+]
 StreamFormat = Annotated[Literal["audio", "sse"], one_of("audio", "sse")]
 Times = Annotated[Literal["none", "json", "srt", "vtt"], one_of("none", "json", "srt", "vtt")]
 
@@ -79,7 +83,9 @@ class Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, value: Any) -> Any:
-        return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
+        if isinstance(value, dict):
+            return {k: v for k, v in value.items() if v is not None}
+        return value
 
 
 class VoiceId(Body):
@@ -107,9 +113,13 @@ class Shared(Body):
     """
 
     model: str | None = Field(None, max_length=LIMITS.name_chars)
-    voice: str | VoiceId | None = Field(None, description="A voice's name or {id}; 'default' for the model's own")
+    voice: str | VoiceId | None = Field(
+        None, description="A voice's name or {id}; 'default' for the model's own"
+    )
     speaker: str | None = Field(None, max_length=LIMITS.name_chars, description="The same as voice")
-    instructions: Text | None = Field(None, description="How to speak; with some models, what voice to design")
+    instructions: Text | None = Field(
+        None, description="How to speak; with some models, what voice to design"
+    )
     instruct: Text | None = Field(None, description="The same as instructions")
     response_format: Format | None = None
     sample_rate: int | None = Field(None, ge=8000, le=48000)
@@ -119,13 +129,21 @@ class Shared(Body):
     ref_audio: AudioSource | AudioSources | None = None
     ref_text: Text | Texts | None = Field(None, description="What is said in ref_audio")
     references: list[RefItem] | None = Field(None, max_length=LIMITS.references)
-    prompt_audio: AudioSource | None = Field(None, description="Speech to continue (models that take one)")
+    prompt_audio: AudioSource | None = Field(
+        None, description="Speech to continue (models that take one)"
+    )
     prompt_text: Text | None = Field(None, description="What is said in prompt_audio")
-    speaker_embedding: Annotated[list[float], Field(min_length=1, max_length=LIMITS.embedding_values)] | None = Field(
+    speaker_embedding: (
+        Annotated[list[float], Field(min_length=1, max_length=LIMITS.embedding_values)] | None
+    ) = Field(
         None, description="A voice as a vector, in place of ref_audio (models with a speaker_size)"
     )
-    x_vector_only_mode: bool | None = Field(None, description="Clone by the sound alone, without ref_text")
-    max_new_tokens: int | None = Field(None, ge=1, description="Frames at most; the same as max_frames")
+    x_vector_only_mode: bool | None = Field(
+        None, description="Clone by the sound alone, without ref_text"
+    )
+    max_new_tokens: int | None = Field(
+        None, ge=1, description="Frames at most; the same as max_frames"
+    )
     seed: Annotated[Seed | None, BeforeValidator(lambda v: None if v == -1 else v)] = Field(
         None, description="-1 is as if it were absent"
     )
@@ -136,23 +154,37 @@ class Shared(Body):
         "auto",
         description="Where input is cut into pieces; auto: as the model wants it, or only long input",
     )
-    cleanup: str | None = Field(None, max_length=LIMITS.name_chars, description=f"{HELP}. Default: the server's")
-    guard: bool | None = Field(None, description="End speech that runs on far beyond what the text needs")
+    cleanup: str | None = Field(
+        None, max_length=LIMITS.name_chars, description=f"{HELP}. Default: the server's"
+    )
+    guard: bool | None = Field(
+        None, description="End speech that runs on far beyond what the text needs"
+    )
     extra_params: dict[str, Any] | None = Field(None, description="More options of the model")
-    stage_params: dict[str, dict[str, Any]] | None = Field(None, description="The same by stage, as SGLang-Omni has it")
+    stage_params: dict[str, dict[str, Any]] | None = Field(
+        None, description="The same by stage, as SGLang-Omni has it"
+    )
 
 
 class ScriptTurn(Body):
     """A turn of a dialogue."""
 
-    voice: str | None = Field(None, max_length=LIMITS.name_chars, description="Default: the voice of the request")
+    voice: str | None = Field(
+        None, max_length=LIMITS.name_chars, description="Default: the voice of the request"
+    )
     text: Text
-    pause: float | None = Field(None, ge=0, le=LONGEST_PAUSE, description="Seconds of silence behind it")
+    pause: float | None = Field(
+        None, ge=0, le=LONGEST_PAUSE, description="Seconds of silence behind it"
+    )
 
 
 Script = Annotated[
     list[ScriptTurn],
-    Field(min_length=1, max_length=MOST_TURNS, description="A dialogue, in place of input: turns of several voices"),
+    Field(
+        min_length=1,
+        max_length=MOST_TURNS,
+        description="A dialogue, in place of input: turns of several voices",
+    ),
 ]
 
 
@@ -167,13 +199,16 @@ class SpeechBody(Shared):
         "whose header states the length, and for times in JSON, else true",
     )
     stream_format: StreamFormat | None = Field(
-        None, description="audio: a stream of the file's bytes; sse: of events. Accept: text/event-stream is as sse"
+        None,
+        description="audio: a stream of the file's bytes; sse: of events. Accept: text/event-stream is as sse",
     )
     timestamps: Times = Field(
-        "none", description="Times of each sentence: in sse events, else in a JSON answer that holds the audio too"
+        "none",
+        description="Times of each sentence: in sse events, else in a JSON answer that holds the audio too",
     )
     word_timestamps: bool = Field(
-        False, description="Times of each word, where they can be found; an answer with times is as with timestamps"
+        False,
+        description="Times of each word, where they can be found; an answer with times is as with timestamps",
     )
 
 
@@ -203,7 +238,9 @@ def _item(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
 class BatchBody(Shared):
     """POST /v1/audio/speech/batch: up to 32 texts, spoken together."""
 
-    items: list[Annotated[BatchItem | str, WrapValidator(_item)]] = Field(min_length=1, max_length=LIMITS.batch_items)
+    items: list[Annotated[BatchItem | str, WrapValidator(_item)]] = Field(
+        min_length=1, max_length=LIMITS.batch_items
+    )
 
 
 class Item(NamedTuple):
@@ -216,10 +253,14 @@ class Item(NamedTuple):
     def encoded(self) -> str:
         """Printable ASCII without commas: `name`, or `name="piece"`. Both are percent-encoded."""
         name = quote(self.param, safe="[]")
-        return name if self.text is None else f'{name}="{quote(self.text, safe="")}"'
+        if self.text is None:
+            return name
+        return f'{name}="{quote(self.text, safe="")}"'
 
     def as_dict(self) -> dict[str, str]:
-        return {"param": self.param} if self.text is None else {"param": self.param, "text": self.text}
+        if self.text is None:
+            return {"param": self.param}
+        return {"param": self.param, "text": self.text}
 
 
 class Ignored:
@@ -259,7 +300,8 @@ class Ignored:
     def copy(self) -> Ignored:
         """One that goes on by itself."""
         same = Ignored(self.strict)
-        same._items, same._more = dict(self._items), self._more
+        same._items = dict(self._items)
+        same._more = self._more
         return same
 
     def extend(self, others: Ignored) -> None:
@@ -271,7 +313,9 @@ class Ignored:
     def renamed(self, names: Mapping[str, str]) -> Ignored:
         """Return them with other names of fields."""
         same = Ignored(self.strict)
-        same._items = {item._replace(param=names.get(item.param, item.param)): None for item in self._items}
+        same._items = {
+            item._replace(param=names.get(item.param, item.param)): None for item in self._items
+        }
         same._more = self._more
         return same
 
@@ -286,8 +330,12 @@ class Ignored:
             named.append(item.encoded)
         more = len(self._items) - len(named) + self._more
         named += [f"+{more}"] if more else []
-        return {HEADER: ", ".join(named)} if named else {}
+        if named:
+            return {HEADER: ", ".join(named)}
+        return {}
 
     def as_json(self) -> dict[str, list[dict[str, Any]]]:
         """Member of an event or a JSON answer: `{"ignored": [{"param", "text"?}, ...]}`, or nothing."""
-        return {"ignored": [item.as_dict() for item in self._items]} if self._items else {}
+        if self._items:
+            return {"ignored": [item.as_dict() for item in self._items]}
+        return {}

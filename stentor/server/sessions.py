@@ -18,7 +18,13 @@ from fastapi import WebSocket
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
 from stentor.errors import InvalidRequest
-from stentor.server.backpressure import Disconnected, Outbox, SlowClient, SocketOutbox, run_while_connected
+from stentor.server.backpressure import (
+    Disconnected,
+    Outbox,
+    SlowClient,
+    SocketOutbox,
+    run_while_connected,
+)
 from stentor.server.errors import ApiError, invalid, shutting_down, translate
 from stentor.server.limits import LIMITS, MIB
 from stentor.server.schemas import Shared
@@ -28,7 +34,9 @@ from stentor.server.wire_json import json_response, loads
 
 MAX_ERRORS = LIMITS.ws_errors  # refused messages, after which the session is closed
 FLUSH_SECONDS = LIMITS.flush_seconds  # for the last events to a client that does not read
-MAX_CONFIG_BYTES = LIMITS.ws_config_mb << 20  # of any message. A replica's uvicorn, which Ray starts, takes more
+MAX_CONFIG_BYTES = (
+    LIMITS.ws_config_mb << 20
+)  # of any message. A replica's uvicorn, which Ray starts, takes more
 MAX_AHEAD_BYTES = LIMITS.ws_ahead_kib << 10  # of what is read during a session.config
 MAX_MESSAGE_BYTES = LIMITS.ws_message_kib << 10  # of a message other than session.config
 
@@ -38,7 +46,8 @@ class CloseSession(Exception):
 
     def __init__(self, code: int, error: ApiError | None = None, reason: str = "") -> None:
         super().__init__(reason)
-        self.code, self.error = code, error
+        self.code = code
+        self.error = error
         self.reason = reason or ("" if error is None else error.code or error.message)
 
 
@@ -69,7 +78,9 @@ class Session(ABC):
     out: Outbox
 
     def __init__(self, server: Server, id: str) -> None:
-        self.server, self.config, self.id = server, server.config, id
+        self.server = server
+        self.config = server.config
+        self.id = id
         self.errors = 0
         self.last_active = time.monotonic()
         self._jobs: set[asyncio.Task[None]] = set()
@@ -152,7 +163,9 @@ class Session(ABC):
         """Serve until the client leaves, breaks a limit, or the server shuts down."""
         await self.open()
         sender = asyncio.create_task(self.out.run())
-        tasks = [asyncio.create_task(part) for part in (self._read(), self._drained(), *self.parts())]
+        tasks = [
+            asyncio.create_task(part) for part in (self._read(), self._drained(), *self.parts())
+        ]
         watched: list[asyncio.Future[None]] = [sender, *tasks, self._broken]
         try:
             await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
@@ -173,11 +186,15 @@ class Session(ABC):
             return
         if isinstance(why, SlowClient):
             self.out.drop_audio()
-            why = CloseSession(1008, ApiError(408, "audio was not read fast enough", code="slow_client"))
+            why = CloseSession(
+                1008, ApiError(408, "audio was not read fast enough", code="slow_client")
+            )
         if not isinstance(why, CloseSession):
             why = CloseSession(1011, translate(why))
         try:
-            async with asyncio.timeout(self.config.request_timeout if why.error is None else FLUSH_SECONDS):
+            async with asyncio.timeout(
+                self.config.request_timeout if why.error is None else FLUSH_SECONDS
+            ):
                 if why.error is not None:
                     self.server.metrics.count_refusal(why.error)
                     self.report(why.error)
@@ -199,7 +216,9 @@ class Session(ABC):
         """Tell the client what is wrong with a message. CloseSession: there were too many."""
         self.errors += 1
         if self.errors > MAX_ERRORS:
-            raise CloseSession(1008, ApiError(400, "too many refused messages", code="too_many_errors"))
+            raise CloseSession(
+                1008, ApiError(400, "too many refused messages", code="too_many_errors")
+            )
         self.server.metrics.count_refusal(error)
         self.report(error)
 
@@ -223,7 +242,9 @@ class Session(ABC):
         await self.server.drain.wait()
         while self.busy and not self.server.ended.is_set():
             await asyncio.sleep(0.05)
-        raise CloseSession(1001, shutting_down() if self.busy else None, reason="the server is shutting down")
+        raise CloseSession(
+            1001, shutting_down() if self.busy else None, reason="the server is shutting down"
+        )
 
 
 async def serve(ws: WebSocket, make: Callable[[WebSocket, Server], SocketSession]) -> None:
@@ -244,7 +265,12 @@ def read_json(message: Mapping[str, Any]) -> Any:
         raise ApiError(400, "messages must be JSON in text frames", code="invalid_message")
     if len(text) > MAX_CONFIG_BYTES:
         raise CloseSession(
-            1009, ApiError(413, f"the message is larger than {LIMITS.ws_config_mb} MiB", code="message_too_large")
+            1009,
+            ApiError(
+                413,
+                f"the message is larger than {LIMITS.ws_config_mb} MiB",
+                code="message_too_large",
+            ),
         )
     try:
         return loads(text)
@@ -256,7 +282,12 @@ def check_size(message: Mapping[str, Any], what: str) -> None:
     """CloseSession 1009 for a message that is larger than those with text are."""
     if len(message["text"]) > MAX_MESSAGE_BYTES:
         raise CloseSession(
-            1009, ApiError(413, f"{what} is larger than {MAX_MESSAGE_BYTES >> 10} KiB", code="message_too_large")
+            1009,
+            ApiError(
+                413,
+                f"{what} is larger than {MAX_MESSAGE_BYTES >> 10} KiB",
+                code="message_too_large",
+            ),
         )
 
 
@@ -269,12 +300,17 @@ class MessageReader:
 
     async def next(self) -> MutableMapping[str, Any]:
         """The next message of ASGI."""
-        return self._ahead.popleft() if self._ahead else await self.ws.receive()
+        if self._ahead:
+            return self._ahead.popleft()
+        return await self.ws.receive()
 
     async def ahead(self) -> MutableMapping[str, Any]:
         """Read a message, such as that the client has left, and keep it for `next`. Waits for ever while
         `MAX_AHEAD_BYTES` are kept."""
-        if sum(max(1024, len(m.get("text") or m.get("bytes") or ())) for m in self._ahead) >= MAX_AHEAD_BYTES:
+        if (
+            sum(max(1024, len(m.get("text") or m.get("bytes") or ())) for m in self._ahead)
+            >= MAX_AHEAD_BYTES
+        ):
             await asyncio.Event().wait()
         message = await self.ws.receive()
         self._ahead.append(message)
@@ -306,7 +342,9 @@ class SocketSession(Session):
     async def planned(self, body: Shared, word_timestamps: bool) -> SpeechPlan:
         """The plan for text that arrives later. It may wait for a model. Messages are read ahead meanwhile."""
         planned = self.server.planner.live(body, self.id, word_timestamps)
-        return await run_while_connected(planned, self.incoming.ahead, self.config.request_timeout, self.server.ended)
+        return await run_while_connected(
+            planned, self.incoming.ahead, self.config.request_timeout, self.server.ended
+        )
 
     async def hang_up(self, code: int, reason: str) -> None:
         with suppress(WebSocketDisconnect):

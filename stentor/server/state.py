@@ -89,8 +89,12 @@ class Server:
         """give_up(code) is called with an exit code when a model is lost for good. `start(name, model)` replaces how
         engines are started (tests). outcomes: where outcomes are kept, default in this process. labels: of every
         metric. counts: of all API processes. models: how this process knows them."""
-        self.config, self.limits, self.counts = config, limits, counts or Counts()
-        self.most_sessions = min(config.ws_max_sessions, limits.max_connections // 2)  # the rest is for requests
+        self.config = config
+        self.limits = limits
+        self.counts = counts or Counts()
+        self.most_sessions = min(
+            config.ws_max_sessions, limits.max_connections // 2
+        )  # the rest is for requests
         loading = asyncio.Lock()
         hosts = [
             models(
@@ -105,22 +109,34 @@ class Server:
         ]
         self.hosts = ModelHosts(hosts, config.served_model_name[len(hosts) :])
         self.parsers = ThreadPoolExecutor(limits.parse_threads, thread_name_prefix="stentor-parse")
-        folder = Path(config.voices_dir) if config.voices_dir else DEFAULT_DIR
+        if config.voices_dir:
+            folder = Path(config.voices_dir)
+        else:
+            folder = DEFAULT_DIR
         self.voices = VoiceStore(folder, config.max_voices, config.voice_policy == "overwrite")
         self.known_voices = KnownVoices(self.voices)
-        max_bytes, domains = int(config.max_upload_mb * MIB), config.allowed_media_domains
+        max_bytes = int(config.max_upload_mb * MIB)
+        domains = config.allowed_media_domains
         fetcher = Fetcher(max_bytes, config.media_timeout, domains, Resolver(limits.dns_threads))
-        references = References(fetcher, config.allow_remote_references, config.allowed_local_media_path)
+        references = References(
+            fetcher, config.allow_remote_references, config.allowed_local_media_path
+        )
         self.recordings = Recordings(references, self.voices)
         self.metrics = Metrics(self.hosts, self.recordings, labels)
         self.others = Others(self)
         self.outcomes = outcomes or Outcomes()
-        self.planner = Planner(config, self.hosts, VoiceResolver(config.aliases, self.known_voices, self.recordings))
+        self.planner = Planner(
+            config, self.hosts, VoiceResolver(config.aliases, self.known_voices, self.recordings)
+        )
         self.traces = _traces(config.otlp_traces_endpoint)
         self.encoders = ThreadPoolExecutor(cpus(), thread_name_prefix="stentor-encode")
         self.wyoming_port: int | None = None  # where it listens for Wyoming clients
-        self.drain = asyncio.Event()  # set at shutdown: nothing new is accepted, running requests finish
-        self.ended = asyncio.Event()  # set when their time is over: what still runs ends with an error
+        self.drain = (
+            asyncio.Event()
+        )  # set at shutdown: nothing new is accepted, running requests finish
+        self.ended = (
+            asyncio.Event()
+        )  # set when their time is over: what still runs ends with an error
 
     async def close(self) -> None:
         """Wait for the other API processes, then stop every engine and the encoder and parser threads."""

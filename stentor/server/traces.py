@@ -22,7 +22,16 @@ import stentor
 if TYPE_CHECKING:
     from stentor.server.speech.outcomes import Outcome, Timing
 
-PARTS = ("admission", "preparation", "queue", "prefill", "first step", "codec", "encode", "first byte")
+PARTS = (
+    "admission",
+    "preparation",
+    "queue",
+    "prefill",
+    "first step",
+    "codec",
+    "encode",
+    "first byte",
+)
 """Spans up to the first byte, in order."""
 
 
@@ -41,7 +50,9 @@ class Traces:
     def __init__(self, endpoint: str) -> None:
         """endpoint: URL that takes OTLP over HTTP. Other settings are OpenTelemetry's variables (OTEL_SERVICE_NAME,
         OTEL_TRACES_SAMPLER, OTEL_EXPORTER_OTLP_HEADERS)."""
-        resource = Resource.create({"service.name": "stentor", "service.version": stentor.__version__})
+        resource = Resource.create(
+            {"service.name": "stentor", "service.version": stentor.__version__}
+        )
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint)))
         self._tracer = self._provider.get_tracer("stentor", stentor.__version__)
@@ -62,7 +73,9 @@ class Traces:
             "stentor.audio_seconds": outcome.duration,
             "stentor.frames": outcome.usage.get("output_tokens", 0),
         }
-        root = self._tracer.start_span("speech", context, trace.SpanKind.SERVER, known, start_time=at(timing.received))
+        root = self._tracer.start_span(
+            "speech", context, trace.SpanKind.SERVER, known, start_time=at(timing.received)
+        )
         if outcome.status == "failed":
             root.set_status(trace.StatusCode.ERROR, str((outcome.error or {}).get("message")))
         inside = trace.set_span_in_context(root)

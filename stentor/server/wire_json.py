@@ -20,7 +20,9 @@ def json_bytes(value: Any) -> bytes:
     return orjson.dumps(value)
 
 
-def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(
+    value: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
     return Response(json_bytes(value), status, headers, media_type="application/json")
 
 
@@ -47,7 +49,10 @@ def loads_with_halves(data: bytes | str) -> Any:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
-        raw = data.encode() if isinstance(data, str) else data
+        if isinstance(data, str):
+            raw = data.encode()
+        else:
+            raw = data
         if _HALF.search(raw) is None:
             raise
     try:
@@ -66,4 +71,6 @@ def mended(value: Any) -> Any:
         return mend_unicode(value)
     if isinstance(value, dict):
         return {mend_unicode(k): mended(v) for k, v in value.items()}
-    return [mended(v) for v in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [mended(v) for v in value]
+    return value

@@ -66,7 +66,10 @@ async def live(
             text.speaking.add(segment, live=tail is not None)
             current = await _start(text)
             assert current is not None
-            appending = None if tail is None else asyncio.create_task(_append(text.stream(current), current, tail))
+            if tail is None:
+                appending = None
+            else:
+                appending = asyncio.create_task(_append(text.stream(current), current, tail))
             try:
                 async for chunk in text.achunks(current):
                     if appending is not None and tail is not None and chunk.finish is not None:

@@ -44,7 +44,8 @@ class TextTail:
 
     def take(self) -> str:
         """Text that has been written and not yet taken."""
-        text, self._text = self._text, ""
+        text = self._text
+        self._text = ""
         return text
 
     async def give(self, append: Callable[[str, bool], None], current: SpokenSegment) -> None:
@@ -53,7 +54,8 @@ class TextTail:
         while not last:
             await self._changed.wait()
             self._changed.clear()
-            last, text = self.closed, self.take()
+            last = self.closed
+            text = self.take()
             append(text, last)
             current.segment = extended(current.segment, text)
 
@@ -74,11 +76,22 @@ class TextFeed:
     """
 
     def __init__(
-        self, granularity: str, max_chars: int, live: bool, reading: Reading = AS_IT_IS, usual: str = "auto"
+        self,
+        granularity: str,
+        max_chars: int,
+        live: bool,
+        reading: Reading = AS_IT_IS,
+        usual: str = "auto",
     ) -> None:
-        self.granularity, self.max_chars, self.live, self.reading = granularity, max_chars, live, reading
+        self.granularity = granularity
+        self.max_chars = max_chars
+        self.live = live
+        self.reading = reading
         self.marks = reading.marks
-        self._wanted = usual if granularity == "auto" else granularity
+        if granularity == "auto":
+            self._wanted = usual
+        else:
+            self._wanted = granularity
         self.text = ""
         self.count = 0  # segments cut
         self.ended = False
@@ -94,7 +107,10 @@ class TextFeed:
         """Add text, and cut off the segments that have become certain. Halves of surrogate pairs are joined, and those
         that are alone become U+FFFD."""
         text = self._half + text
-        self._half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+        if "\ud800" <= text[-1:] <= "\udbff":
+            self._half = text[-1:]
+        else:
+            self._half = ""
         self._take(mend_unicode(text[: len(text) - len(self._half)]))
 
     def _take(self, text: str) -> None:
@@ -135,10 +151,15 @@ class TextFeed:
             size = segments[-1].start
             segments = segments[:-1]
         self._cut += size
-        self._speaker = next(reversed(speakers(self.text[start : self._cut], self.marks)), self._speaker)
+        self._speaker = next(
+            reversed(speakers(self.text[start : self._cut], self.marks)), self._speaker
+        )
         for p in segments:
             if p.text:
-                gap = self._gap() if p is segments[-1] else p.gap
+                if p is segments[-1]:
+                    gap = self._gap()
+                else:
+                    gap = p.gap
                 self._segments.append((replace(p.moved(start), gap=gap), None))
                 self.count += 1
         self._changed.set()
@@ -146,15 +167,22 @@ class TextFeed:
     def _gap(self) -> int:
         """Line ends that are known behind what has been cut, where they end a paragraph."""
         ends = _SPACE.match(self.text, self._cut)
-        return ends[0].count("\n") if ends is not None and ends[0].count("\n") > 1 else 0
+        if ends is not None and ends[0].count("\n") > 1:
+            return ends[0].count("\n")
+        return 0
 
     def _extend(self, last: bool) -> None:
         """Give all text to the segment that is being written, or begin one. last: it ends there."""
-        if self._tail is not None and self._tail.closed:  # the model stopped before the end of its text
+        if (
+            self._tail is not None and self._tail.closed
+        ):  # the model stopped before the end of its text
             self._cut -= len(self._tail.take())
             self._tail = None
         while self._cut < len(self.text):
-            size = self._begin_segment(last) if self._tail is None else self._continue_segment(self._tail)
+            if self._tail is None:
+                size = self._begin_segment(last)
+            else:
+                size = self._continue_segment(self._tail)
             if not size:
                 break
             self._cut += size
@@ -170,12 +198,19 @@ class TextFeed:
         """Begin a segment with the first word. Returns how many characters it has taken."""
         rest = self.text[self._cut :]
         word = _WORD.search(rest)
-        size = word.end() if word is not None else len(rest) if last and rest.strip() else 0
+        if word is not None:
+            size = word.end()
+        elif last and rest.strip():
+            size = len(rest)
+        else:
+            size = 0
         if size:
             text = rest[:size].lstrip()
             self._began = self._cut + size - len(text)
             self._tail = TextTail()
-            self._segments.append((extended(Segment("", self._began, self._began), text), self._tail))
+            self._segments.append(
+                (extended(Segment("", self._began, self._began), text), self._tail)
+            )
             self.count += 1
         return size
 
@@ -186,7 +221,10 @@ class TextFeed:
         size = min(len(rest), self.max_chars - (self._cut - self._began))
         if size <= 0:
             found = sentences(rest)
-            size = found[0].end if len(found) > 1 else 0
+            if len(found) > 1:
+                size = found[0].end
+            else:
+                size = 0
             if len(rest) > self.max_chars and not 0 < size <= self.max_chars:
                 size = rest.rfind(" ", 0, self.max_chars) + 1 or self.max_chars
             if size:
@@ -214,7 +252,8 @@ class TextFeed:
 
 def extended(segment: Segment, text: str) -> Segment:
     """The segment with more text at its end, which is taken as it is."""
-    whole, at = segment.text + text, segment.start
+    whole = segment.text + text
+    at = segment.start
     words = tuple(Word(m[0], at + m.start(), at + m.end()) for m in WORD.finditer(whole))
     return replace(segment, text=whole, end=segment.end + len(text), words=words)
 
@@ -234,7 +273,10 @@ def played_characters(
     """
     characters = 0
     total = sum(t.end - t.start for t in timings)
-    pace = sum(t.end_char - t.start_char for t in timings) / total if total else 15.0
+    if total:
+        pace = sum(t.end_char - t.start_char for t in timings) / total
+    else:
+        pace = 15.0
     for t in timings:
         if played_seconds <= t.start:
             return characters
@@ -248,7 +290,9 @@ def played_characters(
         if words:
             return _begun(words, played_seconds, characters)
         segment, begin = current
-        characters = max(characters, min(segment.end, segment.start + int(pace * (played_seconds - begin))))
+        characters = max(
+            characters, min(segment.end, segment.start + int(pace * (played_seconds - begin)))
+        )
     return characters
 
 

@@ -16,7 +16,12 @@ from stentor.output.encode import wav_header
 from stentor.output.player import Player, library
 from stentor.speech.timing import SegmentTiming, WordTiming, words_of
 
-COMMENTED = (".wav", ".flac", ".mp3", ".ogg")  # suffixes of files that libsndfile writes a comment to
+COMMENTED = (
+    ".wav",
+    ".flac",
+    ".mp3",
+    ".ogg",
+)  # suffixes of files that libsndfile writes a comment to
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -44,7 +49,11 @@ class Speech:
     provenance: str | None = None
 
     def __repr__(self) -> str:
-        facts = [f"{self.duration:.2f} s", f"{self.sample_rate} Hz", f"finish_reason={self.finish_reason!r}"]
+        facts = [
+            f"{self.duration:.2f} s",
+            f"{self.sample_rate} Hz",
+            f"finish_reason={self.finish_reason!r}",
+        ]
         facts += [f"{len(self.segments)} segments"] if len(self.segments) > 1 else []
         facts += [f"{len(self.data)} bytes"] if self.data else []
         facts += [f"ignored={self.ignored!r}"] if self.ignored else []
@@ -81,14 +90,19 @@ class Speech:
         file = path_of("path", path)
         suffix = file.suffix.lower().lstrip(".")
         if suffix.upper() not in soundfile.available_formats():
-            raise InvalidRequest("path", f"cannot write {suffix or 'a file without suffix'!r}; use .wav, .flac or .mp3")
+            raise InvalidRequest(
+                "path",
+                f"cannot write {suffix or 'a file without suffix'!r}; use .wav, .flac or .mp3",
+            )
         return file
 
     def save(self, path: str | Path) -> None:
         """Write an audio file. The suffix chooses the format (wav, flac, ogg, mp3)."""
         file = self.check_path(path)
         if self.provenance is not None and file.suffix.lower() not in COMMENTED:
-            raise InvalidRequest("path", f"{file.suffix} has no room for provenance; use {', '.join(COMMENTED)}")
+            raise InvalidRequest(
+                "path", f"{file.suffix} has no room for provenance; use {', '.join(COMMENTED)}"
+            )
         with soundfile.SoundFile(file, "w", samplerate=self.sample_rate, channels=1) as out:
             if self.provenance is not None:
                 out.comment = self.provenance

@@ -39,7 +39,9 @@ class Turn:
 
     def named(self, name: str) -> str:
         """The name of one of its fields, for errors."""
-        return "text" if self.field is None else f"{self.field}.{name}"
+        if self.field is None:
+            return "text"
+        return f"{self.field}.{name}"
 
 
 def marked(text: str) -> list[Turn]:
@@ -76,10 +78,14 @@ def scripted(given: object) -> list[Turn]:
 
 def _turn(given: Any, where: str) -> Turn:
     if not isinstance(given, Mapping):
-        raise InvalidRequest(where, f"must be an object of {', '.join(FIELDS)}, got {type(given).__name__}")
+        raise InvalidRequest(
+            where, f"must be an object of {', '.join(FIELDS)}, got {type(given).__name__}"
+        )
     for name in given:
         if name not in FIELDS:
-            raise InvalidRequest(f"{where}.{str(name)[:80]}", f"is not known; a turn has {', '.join(FIELDS)}")
+            raise InvalidRequest(
+                f"{where}.{str(name)[:80]}", f"is not known; a turn has {', '.join(FIELDS)}"
+            )
     voice, text, pause = (given.get(name) for name in FIELDS)
     if not isinstance(text, str):
         raise InvalidRequest(f"{where}.text", f"must be a string, got {type(text).__name__}")
@@ -96,8 +102,14 @@ def _turn(given: Any, where: str) -> Turn:
 def _pause(given: object, where: str) -> float | None:
     if given is None:
         return None
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= LONGEST_PAUSE:
-        raise InvalidRequest(where, f"must be seconds from 0 to {LONGEST_PAUSE:g}, got {shown(given)}")
+    if (
+        isinstance(given, bool)
+        or not isinstance(given, int | float)
+        or not 0 <= given <= LONGEST_PAUSE
+    ):
+        raise InvalidRequest(
+            where, f"must be seconds from 0 to {LONGEST_PAUSE:g}, got {shown(given)}"
+        )
     return float(given)
 
 
@@ -107,15 +119,23 @@ def _checked(turns: list[Turn], param: str) -> list[Turn]:
         raise InvalidRequest(param, f"has {len(voices)} voices, at most {MOST_VOICES} are allowed")
     silence = sum(turn.pause or 0.0 for turn in turns)
     if silence > MOST_SILENCE:
-        raise InvalidRequest(param, f"has pauses of {silence:.0f} s together, at most {MOST_SILENCE:.0f} s are allowed")
+        raise InvalidRequest(
+            param,
+            f"has pauses of {silence:.0f} s together, at most {MOST_SILENCE:.0f} s are allowed",
+        )
     return turns
 
 
-def reading(spec: ModelInfo, lexicon: Lexicon | None, cleanup: str, language: str | None = None) -> Reading:
+def reading(
+    spec: ModelInfo, lexicon: Lexicon | None, cleanup: str, language: str | None = None
+) -> Reading:
     """How a family reads text. InvalidRequest("cleanup") for a step that is not known, or has no such language."""
     if not isinstance(cleanup, str):
         raise InvalidRequest("cleanup", f"must be a string, got {type(cleanup).__name__}")
-    named = None if language == "auto" else language
+    if language == "auto":
+        named = None
+    else:
+        named = language
     return Reading(spec.marks, spec.phonemes, lexicon, steps(cleanup, named), spec.unread)
 
 
@@ -136,8 +156,12 @@ def dialogue(
     InvalidRequest names the text of a turn with pauses and no words, or with pauses that are too long together, and
     "cleanup" for a step that is not known.
     """
-    read, most = reading(spec, lexicon, cleanup, language), min(max_chars, spec.max_text)
-    wanted = spec.split_granularity if granularity == "auto" else granularity
+    read = reading(spec, lexicon, cleanup, language)
+    most = min(max_chars, spec.max_text)
+    if granularity == "auto":
+        wanted = spec.split_granularity
+    else:
+        wanted = granularity
     found: list[Segment] = []
     for i, turn in enumerate(turns):
         try:

@@ -42,9 +42,17 @@ class SpokenSegment:
     """
 
     def __init__(
-        self, index: int, segment: Segment, request: SpeechRequest, tails: tuple[GeneratedSegment, ...], tries: int
+        self,
+        index: int,
+        segment: Segment,
+        request: SpeechRequest,
+        tails: tuple[GeneratedSegment, ...],
+        tries: int,
     ) -> None:
-        self.index, self.segment, self.request, self.tails = index, segment, request, tails
+        self.index = index
+        self.segment = segment
+        self.request = request
+        self.tails = tails
         self.tries = Tries(request.seed, tries)
         self.unspoken = False  # there is nothing in it to speak: its driver feeds a silence
         self.spans: Sequence[Span | None] = ()  # of its words
@@ -62,7 +70,8 @@ class SpokenSegment:
         """Its request in the voices of the segments before. It may read their audio: for a thread where there are
         `tails`."""
         if self.tails:
-            self.request, self.tails = with_tail_reference(self.request, spec, self.tails), ()
+            self.request = with_tail_reference(self.request, spec, self.tails)
+            self.tails = ()
         return self.request
 
     @property
@@ -92,13 +101,24 @@ class Speaking:
         growing: bool = False,
         fades: bool = True,
     ) -> None:
-        self.spec, self.segments, self.streaming, self.growing = spec, list(segments), streaming, growing
+        self.spec = spec
+        self.segments = list(segments)
+        self.streaming = streaming
+        self.growing = growing
         self.joined = JoinedAudio(spec.sample_rate, speed, alone=not fades)
-        self.seed = next(iter(requests.values())).seed  # repeats it: of the last try where there is one segment
+        self.seed = next(
+            iter(requests.values())
+        ).seed  # repeats it: of the last try where there is one segment
         self.unspoken: set[int] = set()  # indices of segments that were silences
         self._cast = Cast(spec, requests, growing or len(segments) > 1)
-        self.at_once = 1 if streaming or self._cast.carries else min(SIDE_BY_SIDE, len(segments))
-        self._tries = 1 if streaming else tries
+        if streaming or self._cast.carries:
+            self.at_once = 1
+        else:
+            self.at_once = min(SIDE_BY_SIDE, len(segments))
+        if streaming:
+            self._tries = 1
+        else:
+            self._tries = tries
         self._given = self._running = 0  # segments
         self._again: deque[SpokenSegment] = deque()  # have run on
         self._open: deque[SpokenSegment] = deque()  # given and not yet joined, in their order
@@ -124,7 +144,9 @@ class Speaking:
 
     def _begin(self, segment: Segment) -> SpokenSegment:
         request = replace(self._cast.request(segment), live=self._live)
-        current = SpokenSegment(self._given, segment, request, self._cast.tails(segment), self._tries)
+        current = SpokenSegment(
+            self._given, segment, request, self._cast.tails(segment), self._tries
+        )
         self._given += 1
         self._open.append(current)
         if self.streaming:
@@ -142,7 +164,12 @@ class Speaking:
     def place(self, current: SpokenSegment) -> Place:
         """Take a place in the engine's queue for a try that is submitted now."""
         current.placed = True
-        place = Place.NEXT if self._places else Place.ADMITTED if self._admitted else Place.NEW
+        if self._places:
+            place = Place.NEXT
+        elif self._admitted:
+            place = Place.ADMITTED
+        else:
+            place = Place.NEW
         self._places = max(0, self._places - 1)
         return place
 
@@ -155,7 +182,8 @@ class Speaking:
 
     def silence(self) -> np.ndarray:
         """Take the silence before the next audio of a stream, to send it early."""
-        before, self._before = self._before, NO_SAMPLES
+        before = self._before
+        self._before = NO_SAMPLES
         return before
 
     def feed(self, current: SpokenSegment, chunk: Chunk) -> np.ndarray:
@@ -165,7 +193,9 @@ class Speaking:
         current.finish = chunk.finish or current.finish
         if not self.streaming or self._cast.carries_on(current.segment):
             current.chunks.append(chunk)
-        return np.concatenate((self.silence(), self.joined.feed(chunk.samples))) if self.streaming else NO_SAMPLES
+        if self.streaming:
+            return np.concatenate((self.silence(), self.joined.feed(chunk.samples)))
+        return NO_SAMPLES
 
     def again(self, current: SpokenSegment, ran_on: bool) -> bool:
         """Note the end of a try, which leaves its place in the engine's queue to the next. True: it ran on, its audio
@@ -181,7 +211,8 @@ class Speaking:
     def ended(self, current: SpokenSegment, spans: Sequence[Span | None] = ()) -> np.ndarray:
         """Note the end of a segment, after `again` -> the samples that may go out now, float32 [n]. spans: of its
         words."""
-        current.spans, current.done = spans, True
+        current.spans = spans
+        current.done = True
         if current.unspoken:
             self.unspoken.add(current.index)
         elif current.chunks and self._cast.carries_on(current.segment):
@@ -198,13 +229,19 @@ class Speaking:
 
     def _join(self, current: SpokenSegment) -> np.ndarray:
         """The rest of a segment's audio, with the pause behind it."""
-        joined, segment = self.joined, current.segment
-        parts = [] if self.streaming else [joined.begin(segment), joined.feed(current.audio)]
+        joined = self.joined
+        segment = current.segment
+        if self.streaming:
+            parts = []
+        else:
+            parts = [joined.begin(segment), joined.feed(current.audio)]
         joined.note_end(segment, current.samples, current.finish, current.spans)
         if self.growing:
             return np.concatenate((*parts, joined.close_early()))
         last = self._closed or current.index + 1 == len(self.segments)
-        return np.concatenate((*parts, joined.close(segment, last, cut=current.finish.startswith("guard"))))
+        return np.concatenate(
+            (*parts, joined.close(segment, last, cut=current.finish.startswith("guard")))
+        )
 
     # -- its end --
 
@@ -212,7 +249,9 @@ class Speaking:
     def finish(self) -> str | None:
         """How it ended: "stop", or as the last segment that did not end by itself. None: more follows."""
         complete = not self.growing and self._given == len(self.segments) and not self._open
-        return self.joined.ending if self._closed or complete else None
+        if self._closed or complete:
+            return self.joined.ending
+        return None
 
     def end(self) -> None:
         """Nothing more is added to a text that grew."""
@@ -251,10 +290,17 @@ class Cast:
     one segment, or may be.
     """
 
-    def __init__(self, spec: ModelInfo, requests: Mapping[str | None, SpeechRequest], several: bool) -> None:
-        self._spec, self._requests = spec, requests
-        self._carried = {voice for voice, request in requests.items() if several and continues(spec, request)}
-        self._latest: dict[str | None, dict[str, GeneratedSegment]] = {voice: {} for voice in requests}  # by speaker
+    def __init__(
+        self, spec: ModelInfo, requests: Mapping[str | None, SpeechRequest], several: bool
+    ) -> None:
+        self._spec = spec
+        self._requests = requests
+        self._carried = {
+            voice for voice, request in requests.items() if several and continues(spec, request)
+        }
+        self._latest: dict[str | None, dict[str, GeneratedSegment]] = {
+            voice: {} for voice in requests
+        }  # by speaker
         self._begun: set[str | None] = set()
 
     @property
@@ -273,27 +319,37 @@ class Cast:
         if request.text.strip() != segment.spoken:
             request = replace(request, text=segment.spoken)
         continued = self.carries_on(segment) and segment.voice in self._begun
-        return replace(request, instructions=None) if continued else request  # the audio has the voice
+        if continued:
+            return replace(request, instructions=None)
+        return request  # the audio has the voice
 
     def tails(self, segment: Segment) -> tuple[GeneratedSegment, ...]:
         """The segments that it takes its voice from: the latest of each of its speakers, or of all. None at first."""
-        latest, named = self._latest[segment.voice], speakers(segment.spoken, self._spec.marks)
-        found = [latest[speaker] for speaker in latest if speaker in named] or list(latest.values())[-1:]
+        latest = self._latest[segment.voice]
+        named = speakers(segment.spoken, self._spec.marks)
+        found = [latest[speaker] for speaker in latest if speaker in named] or list(
+            latest.values()
+        )[-1:]
         return tuple({id(one): one for one in found}.values())[-self._spec.max_references :]
 
     def spoken(self, segment: Segment, samples: np.ndarray) -> None:
         """Note a segment that has been spoken and that `carries_on`: float32 samples [n] at the model's rate."""
         self._begun.add(segment.voice)
-        generated, latest = GeneratedSegment(samples, segment.spoken), self._latest[segment.voice]
+        generated = GeneratedSegment(samples, segment.spoken)
+        latest = self._latest[segment.voice]
         if generated.fits(self._spec):
             for speaker in speakers(segment.spoken, self._spec.marks) or [""]:
                 latest.pop(speaker, None)
                 latest[speaker] = generated
 
 
-def with_tail_reference(request: SpeechRequest, spec: ModelInfo, tails: tuple[GeneratedSegment, ...]) -> SpeechRequest:
+def with_tail_reference(
+    request: SpeechRequest, spec: ModelInfo, tails: tuple[GeneratedSegment, ...]
+) -> SpeechRequest:
     """The request with segments generated before as its prompt or its references."""
-    given = [ReferenceAudio(Recording(t.samples, spec.sample_rate, kept=False), t.text) for t in tails]
+    given = [
+        ReferenceAudio(Recording(t.samples, spec.sample_rate, kept=False), t.text) for t in tails
+    ]
     if spec.takes_prompt:
         return replace(request, prompt=given[-1])
     return replace(request, reference=given[0], more_references=tuple(given[1:]))
@@ -307,7 +363,8 @@ class JoinedAudio:
     """
 
     def __init__(self, rate: int, speed: float = 1.0, alone: bool = False) -> None:
-        self.rate, self.speed = rate, speed
+        self.rate = rate
+        self.speed = speed
         self.samples = 0  # given out so far, pauses included
         self.timings: list[SegmentTiming] = []
         self.ending = "stop"  # of the last segment that did not end by itself
@@ -329,23 +386,39 @@ class JoinedAudio:
         """float32 samples [n] of the segment -> what may go out now. The last 5 ms are kept."""
         return self._out(self._joiner.feed(samples))
 
-    def note_end(self, segment: Segment, samples: int, finish: str, spans: Sequence[Span | None] = ()) -> None:
+    def note_end(
+        self, segment: Segment, samples: int, finish: str, spans: Sequence[Span | None] = ()
+    ) -> None:
         """Note the times of the segment, which has had so many `samples`, and how it ended. spans: of its words."""
         if finish != "stop":
             self.ending = finish
         begin, end = (at / self.rate / self.speed for at in (self._start, self._start + samples))
-        s, words = segment, timed(segment.words, spans, begin, end, self.speed) if spans else ()
+        s = segment
+        if spans:
+            words = timed(segment.words, spans, begin, end, self.speed)
+        else:
+            words = ()
         at = len(self.timings)
-        self.timings.append(SegmentTiming(at, shown(s.text), begin, end, s.start, s.end, words, s.voice, s.turn))
+        self.timings.append(
+            SegmentTiming(at, shown(s.text), begin, end, s.start, s.end, words, s.voice, s.turn)
+        )
 
     def close(self, segment: Segment, last: bool, cut: bool = False) -> np.ndarray:
         """The end of the segment, and the pause behind it. The last has one if its text asks for it.
 
         cut: it broke off inside its sound.
         """
-        usual = 0.0 if last else PAUSES[segment.ending]
-        pause = usual if segment.after is None else segment.after * self.speed
-        return self._out(self._joiner.end_segment(pause, fade=not last or cut or segment.after is not None))
+        if last:
+            usual = 0.0
+        else:
+            usual = PAUSES[segment.ending]
+        if segment.after is None:
+            pause = usual
+        else:
+            pause = segment.after * self.speed
+        return self._out(
+            self._joiner.end_segment(pause, fade=not last or cut or segment.after is not None)
+        )
 
     def close_early(self) -> np.ndarray:
         """The faded end of a segment of which it is not known whether another follows. See `pause`."""
@@ -353,8 +426,14 @@ class JoinedAudio:
 
     def pause(self, before: Segment, following: Segment) -> np.ndarray:
         """The pause between two segments, besides what the second begins with."""
-        usual = 0.0 if following.before else PAUSES[before.ending]
-        pause = usual if before.after is None else before.after * self.speed
+        if following.before:
+            usual = 0.0
+        else:
+            usual = PAUSES[before.ending]
+        if before.after is None:
+            pause = usual
+        else:
+            pause = before.after * self.speed
         return self._out(np.zeros(round(pause * self.rate), np.float32))
 
     def _out(self, samples: np.ndarray) -> np.ndarray:

@@ -51,12 +51,20 @@ class SpokenText:
     ) -> None:
         self.spec = spec = engine.model.spec
         fades = growing or len(segments) > 1
-        self.speaking = Speaking(spec, requests, segments, streaming, tries, output.speed, growing, fades)
+        self.speaking = Speaking(
+            spec, requests, segments, streaming, tries, output.speed, growing, fades
+        )
         self.error: StentorError | None = None  # why it has no speech
-        self._engine, self._prompt, self._speakable, self._aligners = engine, prompt, speakable, aligners
+        self._engine = engine
+        self._prompt = prompt
+        self._speakable = speakable
+        self._aligners = aligners
         self._request = next(iter(requests.values()))
-        self._output, self._rendering = output, Rendering(output, spec.sample_rate, whole=not streaming)
-        self._ignored: list[str] = []  # pieces of its text that the model cannot speak, and nobody was told of
+        self._output = output
+        self._rendering = Rendering(output, spec.sample_rate, whole=not streaming)
+        self._ignored: list[
+            str
+        ] = []  # pieces of its text that the model cannot speak, and nobody was told of
         self._prepared: SpokenSegment | None = None  # its prompt is made, and it is not queued
         self._prompts: dict[SpokenSegment, Prompt] = {}  # of segments that have not ended
         self._streams: dict[SpokenSegment, AudioStream] = {}  # of tries that have not ended
@@ -94,12 +102,16 @@ class SpokenText:
     def start(self) -> SpokenSegment | None:
         """Queue the next segment. None: see `Speaking.next`. Overloaded if it is the first and the queue is full."""
         self.prepare()
-        current, speaking = self._prepared, self.speaking
+        current = self._prepared
+        speaking = self.speaking
         if current is None:
             return None
         if not current.unspoken:
-            prompt, place = self._prompts[current], speaking.place(current)
-            self._streams[current] = self._engine.submit(prompt, current.tries.seed, speaking.streaming, place)
+            prompt = self._prompts[current]
+            place = speaking.place(current)
+            self._streams[current] = self._engine.submit(
+                prompt, current.tries.seed, speaking.streaming, place
+            )
             speaking.admit()
         self._clocks[current] = self._word_clock(current)
         self._prepared = None
@@ -107,7 +119,9 @@ class SpokenText:
 
     def chunks(self, current: SpokenSegment) -> Iterator[Chunk]:
         """The audio of a segment that was started, as it comes."""
-        return iter([self._silence()]) if current.unspoken else iter(self._streams[current])
+        if current.unspoken:
+            return iter([self._silence()])
+        return iter(self._streams[current])
 
     async def achunks(self, current: SpokenSegment) -> AsyncIterator[Chunk]:
         """Its audio, for asyncio."""
@@ -137,7 +151,8 @@ class SpokenText:
         self._clocks[current].add(chunk)
         if chunk.finish is None:
             return samples
-        clock, limit = self._clocks.pop(current), None
+        clock = self._clocks.pop(current)
+        limit = None
         if not current.unspoken:
             self._streams.pop(current).cancel()
             limit = runaway_frames(self._prompts[current])
@@ -170,7 +185,10 @@ class SpokenText:
     def fail(self, error: Exception) -> StentorError:
         """End it with an error. What stentor did not raise on purpose, such as no memory to encode audio, is its
         cause."""
-        self.error = error if isinstance(error, StentorError) else request_failed(error)
+        if isinstance(error, StentorError):
+            self.error = error
+        else:
+            self.error = request_failed(error)
         self.cancel()
         return self.error
 
@@ -182,28 +200,44 @@ class SpokenText:
 
     def _silence(self) -> Chunk:
         """A silence in place of a segment that cannot be spoken."""
-        return Chunk(unspoken(self.spec.sample_rate), np.zeros((0, *self.spec.frame.shape), np.float32), "stop")
+        return Chunk(
+            unspoken(self.spec.sample_rate),
+            np.zeros((0, *self.spec.frame.shape), np.float32),
+            "stop",
+        )
 
     def _word_clock(self, current: SpokenSegment) -> WordClock:
-        words = self._prompts[current].words if current in self._prompts else ()
+        if current in self._prompts:
+            words = self._prompts[current].words
+        else:
+            words = ()
         if self._aligners is None:
             return WordClock(self.spec, words, wanted=False)
         alignment = self._aligners.segment(self.spec, self._request.language, current.segment.text)
         return WordClock(self.spec, words, wanted=True, alignment=alignment)
 
-    def _speech(self, samples: np.ndarray, frames: np.ndarray, timings: Sequence[SegmentTiming]) -> Speech:
-        finish, ignored, rate = self.speaking.finish, tuple(self._ignored), self.spec.sample_rate
+    def _speech(
+        self, samples: np.ndarray, frames: np.ndarray, timings: Sequence[SegmentTiming]
+    ) -> Speech:
+        finish = self.speaking.finish
+        ignored = tuple(self._ignored)
+        rate = self.spec.sample_rate
         self._ignored.clear()
         if finish is not None:
             self._warn_if_cut(finish)
         samples, data = self._rendering.feed(samples, last=finish is not None)
         line = self._output.marks.comment
-        return Speech(samples, rate, frames, finish, self.speaking.seed, tuple(timings), ignored, data, line)
+        return Speech(
+            samples, rate, frames, finish, self.speaking.seed, tuple(timings), ignored, data, line
+        )
 
     def _warn_if_cut(self, finish: str) -> None:
         """Log that a limit that nobody asked for has cut the speech."""
         option = self.spec.options.get("max_frames")
-        usual = None if option is None else option.default
+        if option is None:
+            usual = None
+        else:
+            usual = option.default
         if finish == "length" and self._request.options.get("max_frames") == usual:
             log.warning("max_frames cut the speech before the end of its text")
 
@@ -272,7 +306,8 @@ class SpeechStream(Iterator[Speech]):
     dropping it, which drops the engine's stream."""
 
     def __init__(self, text: SpokenText) -> None:
-        self._text, self._current = text, text.start()
+        self._text = text
+        self._current = text.start()
         self._chunks: Iterator[Chunk] | None = None  # of the present segment
 
     def __next__(self) -> Speech:

@@ -45,7 +45,10 @@ def words_of(segments: Iterable[SegmentTiming]) -> tuple[WordTiming, ...]:
 
 def faster(segments: Sequence[SegmentTiming], speed: float) -> list[SegmentTiming]:
     """The times in audio that is `speed` times as fast."""
-    return [_faster(replace(s, words=tuple(_faster(w, speed) for w in s.words)), speed) for s in segments]
+    return [
+        _faster(replace(s, words=tuple(_faster(w, speed) for w in s.words)), speed)
+        for s in segments
+    ]
 
 
 def _faster(timing: Timed, speed: float) -> Timed:
@@ -64,7 +67,10 @@ def srt(segments: Sequence[SegmentTiming]) -> str:
 
 def _cues(segment: SegmentTiming) -> list[tuple[str, SegmentTiming | WordTiming]]:
     """The speaker's name where it is to be shown, and what is shown at a time."""
-    name = "" if segment.voice is None else f"{_line(segment.voice)}: "
+    if segment.voice is None:
+        name = ""
+    else:
+        name = f"{_line(segment.voice)}: "
     if not segment.words:
         return [(name, segment)]
     return [(name if i == 0 else "", word) for i, word in enumerate(segment.words)]
@@ -78,10 +84,15 @@ def vtt(segments: Sequence[SegmentTiming]) -> str:
 
 
 def _vtt_text(segment: SegmentTiming) -> str:
-    speaker = "" if segment.voice is None else f"<v {_escaped(_line(segment.voice))}>"
+    if segment.voice is None:
+        speaker = ""
+    else:
+        speaker = f"<v {_escaped(_line(segment.voice))}>"
     if not segment.words:
         return speaker + _escaped(_line(segment.text))
-    return speaker + " ".join(f"<{_clock(w.start, '.')}>{_escaped(_line(w.text))}" for w in segment.words)
+    return speaker + " ".join(
+        f"<{_clock(w.start, '.')}>{_escaped(_line(w.text))}" for w in segment.words
+    )
 
 
 def _clock(seconds: float, mark: str) -> str:

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from stentor.models.info import ModelInfo
     from stentor.text.sentences import Segment, Word
 
-UNLIKELY = 1e-3  # attention of a position that a frame does not look at: a frame astray costs no more
+UNLIKELY = (
+    1e-3  # attention of a position that a frame does not look at: a frame astray costs no more
+)
 _UNLIKELY_SCORE = math.log(UNLIKELY)
 _AROUND = np.arange(-REACH, REACH + 1)
 _NO_MARKS = dict.fromkeys(map(ord, PLACEHOLDERS))
@@ -48,10 +50,21 @@ class WordClock:
     """
 
     def __init__(
-        self, spec: ModelInfo, words: Sequence[range], wanted: bool, alignment: Alignment | None = None
+        self,
+        spec: ModelInfo,
+        words: Sequence[range],
+        wanted: bool,
+        alignment: Alignment | None = None,
     ) -> None:
-        self._spec, self._words = spec, words if wanted else ()
-        self._alignment = alignment if wanted else None
+        self._spec = spec
+        if wanted:
+            self._words = words
+        else:
+            self._words = ()
+        if wanted:
+            self._alignment = alignment
+        else:
+            self._alignment = None
         self._attended: list[np.ndarray] = []
 
     def add(self, chunk: Chunk) -> None:
@@ -68,9 +81,14 @@ class WordClock:
         if self._alignment is not None:
             words = sounding_words(segment.text, self._spec.marks)
             with failing():
-                found = [None if s is None else Span(*map(float, s)) for s in self._alignment.spans(words)]
+                found = [
+                    None if s is None else Span(*map(float, s))
+                    for s in self._alignment.spans(words)
+                ]
                 if len(found) != len(words):
-                    raise ValueError(f"spans() must say {len(words)} of as many words, got {len(found)}")
+                    raise ValueError(
+                        f"spans() must say {len(words)} of as many words, got {len(found)}"
+                    )
             return found
         heads = self._spec.alignment
         if heads is None or not self._attended:
@@ -98,7 +116,9 @@ def timed(
             if not found:
                 marks.append(word)
             elif not same:
-                found[-1] = replace(found[-1], text=f"{found[-1].text} {word.text}", end_char=word.end)
+                found[-1] = replace(
+                    found[-1], text=f"{found[-1].text} {word.text}", end_char=word.end
+                )
             elif span is not None:
                 found[-1] = replace(found[-1], end=min(end, start + span.end / speed))
             continue
@@ -106,13 +126,18 @@ def timed(
         if begin >= end:
             break
         text = " ".join(w.text for w in [*marks, word])
-        first = marks[0].start if marks else word.start
+        if marks:
+            first = marks[0].start
+        else:
+            first = word.start
         found.append(WordTiming(text, begin, min(end, start + span.end / speed), first, word.end))
         marks = []
     return tuple(found)
 
 
-def word_spans(attended: np.ndarray, words: Sequence[range], frame_seconds: float, lag: float) -> list[Span | None]:
+def word_spans(
+    attended: np.ndarray, words: Sequence[range], frame_seconds: float, lag: float
+) -> list[Span | None]:
     """When each word is spoken. None for one that is not.
 
     attended: [frames, ATTENDED_WIDTH]. words: their positions (Prompt.words). lag: seconds by which attention is late.
@@ -127,7 +152,11 @@ def word_spans(attended: np.ndarray, words: Sequence[range], frame_seconds: floa
 
     # When the way passes the borders between two positions: the beginning and the end of each word.
     borders = np.array([(w.start, w.stop) for w in words]) - 0.5
-    crossed = np.interp(borders, way, times[known], left=times[known[0]], right=total).clip(0.0, total).tolist()
+    crossed = (
+        np.interp(borders, way, times[known], left=times[known[0]], right=total)
+        .clip(0.0, total)
+        .tolist()
+    )
     return [Span(*both) if w else None for w, both in zip(words, crossed, strict=True)]
 
 
@@ -141,7 +170,9 @@ def _way(attended: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
     mass = own.sum(1)
     sure = mass > 0.1
     middle = (own * around).sum(1) / np.maximum(mass, UNLIKELY)
-    return np.where(sure, middle, path), sure | ~sure.any()  # nothing is sure: each is where the path has it
+    return np.where(
+        sure, middle, path
+    ), sure | ~sure.any()  # nothing is sure: each is where the path has it
 
 
 def _likeliest(around: np.ndarray, weights: np.ndarray, length: int) -> np.ndarray:
@@ -161,7 +192,9 @@ def _forwards(scores: np.ndarray) -> np.ndarray:
     """The path [frames] with the largest sum of scores [frames, positions] that never goes back (Viterbi). scores is
     overwritten."""
     best = np.empty_like(scores[0])
-    for before, now in itertools.pairwise(scores):  # to the largest sum of a path that ends at each position
+    for before, now in itertools.pairwise(
+        scores
+    ):  # to the largest sum of a path that ends at each position
         np.maximum.accumulate(before, out=best)
         np.add(now, best, out=now)
     path = np.empty(len(scores), int)

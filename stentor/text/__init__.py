@@ -15,17 +15,23 @@ from stentor.text.marks import NEVER, has_words
 
 def languages(name: str | None) -> tuple[str, ...]:
     """The languages that the front end of this name reads. None are named for `plain`."""
-    return ("english",) if name == "english-phonemes" else ()
+    if name == "english-phonemes":
+        return ("english",)
+    return ()
 
 
 def unread(name: str | None) -> str:
     """Pattern of what the front end of this name leaves out of a text."""
-    return UNREAD if name == "english-phonemes" else NEVER
+    if name == "english-phonemes":
+        return UNREAD
+    return NEVER
 
 
 def reads(name: str | None) -> Callable[[str], bool]:
     """Whether the front end of this name has anything to read in a text."""
-    return has_english if name == "english-phonemes" else has_words
+    if name == "english-phonemes":
+        return has_english
+    return has_words
 
 
 def front_end(name: str | None) -> FrontEnd:

@@ -18,7 +18,9 @@ def decoded(data: bytes, name: str, param: str) -> str:
     except UnicodeDecodeError as e:
         if wide or b"\0" in data:
             raise InvalidRequest(param, f"{name} is not text") from None
-        raise InvalidRequest(param, f"{name} is not UTF-8 text: byte {e.start} is {data[e.start]:#04x}") from None
+        raise InvalidRequest(
+            param, f"{name} is not UTF-8 text: byte {e.start} is {data[e.start]:#04x}"
+        ) from None
     controls = sum(c < " " and not c.isspace() for c in text)
     if controls > _FEW * len(text) and "\0" in text:
         raise InvalidRequest(param, f"{name} is not text")
@@ -28,7 +30,10 @@ def decoded(data: bytes, name: str, param: str) -> str:
 def _unmarked(data: bytes) -> str | None:
     """UTF-16 without a mark at its beginning: every other byte of Latin text is 0."""
     head = data[:1000]
-    first, second = head[::2].count(0), head[1::2].count(0)
+    first = head[::2].count(0)
+    second = head[1::2].count(0)
     if len(head) < 4 or len(data) % 2 or max(first, second) < 0.4 * len(head):
         return None
-    return "utf-16-be" if first > second else "utf-16-le"
+    if first > second:
+        return "utf-16-be"
+    return "utf-16-le"

@@ -9,7 +9,10 @@ from pathlib import Path
 from stentor.errors import InvalidRequest
 from stentor.untrusted import Unreadable, parse_yaml, read_bytes
 
-MAX_ENTRIES, MAX_WORD, MAX_READING, MAX_BYTES = 10_000, 80, 200, 2**20
+MAX_ENTRIES = 10_000
+MAX_WORD = 80
+MAX_READING = 200
+MAX_BYTES = 2**20
 _TOKEN = re.compile(r"[^\s,;:!?()\"“”\[\]<>]+")
 _EDGES = ".'’*_"
 
@@ -22,7 +25,9 @@ class Lexicon:
 
     def __init__(self, entries: Mapping[object, object]) -> None:
         if len(entries) > MAX_ENTRIES:
-            raise InvalidRequest("lexicon", f"has {len(entries)} words, at most {MAX_ENTRIES} are allowed")
+            raise InvalidRequest(
+                "lexicon", f"has {len(entries)} words, at most {MAX_ENTRIES} are allowed"
+            )
         self._readings = dict(_checked(word, reading) for word, reading in entries.items())
 
     @classmethod
@@ -36,7 +41,9 @@ class Lexicon:
         except Unreadable as e:
             raise InvalidRequest("lexicon", f"{str(path)!r} {e}") from None
         if not isinstance(entries, dict):
-            raise InvalidRequest("lexicon", f"{str(path)!r} must hold a mapping of words to readings")
+            raise InvalidRequest(
+                "lexicon", f"{str(path)!r} must hold a mapping of words to readings"
+            )
         return cls(entries)
 
     @classmethod
@@ -44,7 +51,9 @@ class Lexicon:
         """A lexicon, from itself, a mapping or the path of a file."""
         if given is None or isinstance(given, Lexicon):
             return given
-        return cls(given) if isinstance(given, Mapping) else cls.read(given)
+        if isinstance(given, Mapping):
+            return cls(given)
+        return cls.read(given)
 
     def reading(self, word: str) -> str | None:
         """How a word is said: "/phonemes/" or words. None: as it is written."""
@@ -64,16 +73,29 @@ class Lexicon:
 
 def _within(m: re.Match[str]) -> list[tuple[int, int]]:
     """The token, without marks at its edges, and without the 's of an owner."""
-    token, start, end = m[0], m.start(), m.end()
+    token = m[0]
+    start = m.start()
+    end = m.end()
     left = start + len(token) - len(token.lstrip(_EDGES))
     right = max(left, start + len(token.rstrip(_EDGES)))
-    owner = right - 2 if m.string[left:right].endswith(("'s", "’s")) else right
+    if m.string[left:right].endswith(("'s", "’s")):
+        owner = right - 2
+    else:
+        owner = right
     return [(start, end), (left, right), (left, owner)]
 
 
 def _checked(word: object, reading: object) -> tuple[str, str]:
     if not isinstance(word, str) or not 1 <= len(word) <= MAX_WORD or not _TOKEN.fullmatch(word):
-        raise InvalidRequest("lexicon", f"{str(word)[:MAX_WORD]!r} must be one word of at most {MAX_WORD} characters")
-    if not isinstance(reading, str) or not 1 <= len(reading.strip()) <= MAX_READING or "\n" in reading.strip():
-        raise InvalidRequest("lexicon", f"the reading of {word!r} must be one line of 1 to {MAX_READING} characters")
+        raise InvalidRequest(
+            "lexicon", f"{str(word)[:MAX_WORD]!r} must be one word of at most {MAX_WORD} characters"
+        )
+    if (
+        not isinstance(reading, str)
+        or not 1 <= len(reading.strip()) <= MAX_READING
+        or "\n" in reading.strip()
+    ):
+        raise InvalidRequest(
+            "lexicon", f"the reading of {word!r} must be one line of 1 to {MAX_READING} characters"
+        )
     return word, reading.strip()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-OTHER, TURN = "\ue000", "\ue001"  # placeholders, which are neither words, white space nor punctuation
+OTHER = "\ue000"  # placeholders, which are neither words, white space nor punctuation
+TURN = "\ue001"
 PLACEHOLDERS = OTHER + TURN
 _SPACE = r"(?!\s*\n\s*\n)\s*"  # belongs to the mark before it, unless a paragraph ends there
 _WORD_CHAR = re.compile(r"[^\W_]")
@@ -24,7 +25,9 @@ class TextMarks:
 
     speaker: str = NEVER  # says who speaks up to the next such mark
     other: str = NEVER  # any other mark
-    unfinished: str = NEVER  # the beginning of a mark at the end of a text that is still being written
+    unfinished: str = (
+        NEVER  # the beginning of a mark at the end of a text that is still being written
+    )
 
 
 NO_MARKS = TextMarks()

@@ -31,7 +31,14 @@ _NAMES = (
     "speak break sub say-as phoneme p s voice prosody emphasis lang audio mark desc par seq media metadata meta w "
     "token lexicon lookup"
 ).split()
-_STRENGTHS = {"none": 0.0, "x-weak": 0.1, "weak": 0.2, "medium": 0.35, "strong": 0.7, "x-strong": 1.2}
+_STRENGTHS = {
+    "none": 0.0,
+    "x-weak": 0.1,
+    "weak": 0.2,
+    "medium": 0.35,
+    "strong": 0.7,
+    "x-strong": 1.2,
+}
 _LENGTHS = {"short": "250ms", "medium": "500ms", "long": "1s"}
 _TOKEN = re.compile(
     r"<!--[^<>]*-->|<[!?][^<>]*>"
@@ -75,18 +82,23 @@ class Part:
         """The border in the text that was given for one between two characters of this text. It never goes back as
         `place` goes on: what says something else than it stands for is passed in proportion."""
         chunk = self.places[at := self._chunk(place)]
-        return chunk.start + (place - chunk.here) * (chunk.end - chunk.start) // (self._until(at) - chunk.here)
+        return chunk.start + (place - chunk.here) * (chunk.end - chunk.start) // (
+            self._until(at) - chunk.here
+        )
 
     def extent(self, start: int, end: int) -> tuple[int, int]:
         """Where in the text that was given text[start:end] begins and ends. The extents of parts of a text that follow
         each other do so too."""
         last = self._chunk(end - 1)
-        return self.origin(start), self.places[last].end if end == self._until(last) else self.origin(end)
+        return self.origin(start), self.places[last].end if end == self._until(
+            last
+        ) else self.origin(end)
 
     def source(self, start: int, end: int) -> tuple[int, int]:
         """Where in the text that was given stands what text[start:end] says. Of a chunk that says something else it
         is all that the chunk stands for."""
-        first, last = self.places[self._chunk(start)], self.places[self._chunk(end - 1)]
+        first = self.places[self._chunk(start)]
+        last = self.places[self._chunk(end - 1)]
         begin, stop = self.extent(start, end)
         return begin if first.same else first.start, stop if last.same else last.end
 
@@ -100,7 +112,9 @@ class Part:
 
     def _until(self, at: int) -> int:
         """Where in this text a chunk ends."""
-        return self.places[at + 1].here if at + 1 < len(self.places) else len(self.text)
+        if at + 1 < len(self.places):
+            return self.places[at + 1].here
+        return len(self.text)
 
 
 def parts(text: str, phonemes: bool, lexicon: Lexicon | None = None) -> list[Part]:
@@ -112,7 +126,8 @@ def parts(text: str, phonemes: bool, lexicon: Lexicon | None = None) -> list[Par
     silence = sum(p.pause or 0.0 for p in found)
     if silence > MOST_SILENCE:
         raise InvalidRequest(
-            "text", f"has pauses of {silence:.0f} s together, at most {MOST_SILENCE:.0f} s are allowed"
+            "text",
+            f"has pauses of {silence:.0f} s together, at most {MOST_SILENCE:.0f} s are allowed",
         )
     return found
 
@@ -181,7 +196,9 @@ class _Reader:
         given = _ATTRIBUTE.finditer(m["attributes"] or "")
         attributes = {a[1].lower(): html.unescape(a[2] or a[3] or "") for a in given}
         if name == "break" and not m["close"]:
-            self._pause(attributes.get("time") or f"{_STRENGTHS.get(attributes.get('strength', ''), 0.35)}s")
+            self._pause(
+                attributes.get("time") or f"{_STRENGTHS.get(attributes.get('strength', ''), 0.35)}s"
+            )
         elif name == "p":
             self._add("\n\n" if self.last else "", *m.span())
         elif name == "s":
@@ -189,7 +206,12 @@ class _Reader:
             self._add(" " if ends else ". ", *m.span())
         elif name in _WITH_CONTENT and m["close"]:
             self._close(name)
-        elif name in _WITH_CONTENT and not m["empty"] and self.open is None and self._last_close[name] > m.end() - 1:
+        elif (
+            name in _WITH_CONTENT
+            and not m["empty"]
+            and self.open is None
+            and self._last_close[name] > m.end() - 1
+        ):
             self.open = _Open(name, attributes, len(self.chunks))
 
     def _close(self, name: str) -> None:
@@ -197,7 +219,8 @@ class _Reader:
         if opened is None or opened.name != name:
             return
         self.open = None
-        content, places = self.chunks[opened.start :], self.places[opened.start :]
+        content = self.chunks[opened.start :]
+        places = self.places[opened.start :]
         if content:
             del self.chunks[opened.start :], self.places[opened.start :]
             self.length = places[0].here
@@ -216,12 +239,18 @@ class _Reader:
     def _with_phonemes(self, word: str, phonemes: str) -> str:
         bare = re.sub(r"[\[\]\n]", "", shown(word)).strip()[:80]
         sounds = "_".join(phonemes.replace("/", "").split())[:200]
-        return f"[{'_'.join(bare.split())}](/{sounds}/)" if self.phonemes and sounds and bare else bare
+        if self.phonemes and sounds and bare:
+            return f"[{'_'.join(bare.split())}](/{sounds}/)"
+        return bare
 
     def _words(self, start: int, end: int) -> None:
         """Text without marks, with the words of the lexicon read as it says."""
-        text, at = self.given[start:end], 0
-        known = self.lexicon.words(text) if self.lexicon is not None and self.open is None else []
+        text = self.given[start:end]
+        at = 0
+        if self.lexicon is not None and self.open is None:
+            known = self.lexicon.words(text)
+        else:
+            known = []
         for left, right, said in known:
             self._add(text[at:left], start + at, start + left)
             at = right
@@ -229,7 +258,8 @@ class _Reader:
             if said[0] == said[-1] == "/" and len(said) > 2:
                 sounds = said[1:-1]
                 if text[right : right + 2] in ("'s", "’s"):
-                    at, sounds = right + 2, sounds + _owner(sounds)
+                    at = right + 2
+                    sounds = sounds + _owner(sounds)
                 reading = self._with_phonemes(text[left:at], sounds)
             self._add(reading, start + left, start + at)
         self._add(text[at:], start + at, end)
@@ -243,18 +273,28 @@ class _Reader:
 
     def _pause(self, written: str) -> None:
         m = _SECONDS.fullmatch(written)
-        seconds = min(LONGEST_PAUSE, float(m[1]) / (1000 if m[2] == "ms" else 1)) if m else _STRENGTHS["medium"]
+        if m:
+            seconds = min(LONGEST_PAUSE, float(m[1]) / (1000 if m[2] == "ms" else 1))
+        else:
+            seconds = _STRENGTHS["medium"]
         if self.open is None:
             self._end(seconds)
 
     def _end(self, pause: float | None) -> None:
         self.found.append(Part("".join(self.chunks), pause, tuple(self.places)))
-        self.chunks, self.places, self.length, self.last = [], [], 0, ""
+        self.chunks = []
+        self.places = []
+        self.length = 0
+        self.last = ""
 
 
 def _owner(sounds: str) -> str:
     """How 's sounds behind a word."""
-    return "ᵻz" if sounds[-1] in "szʃʒʧʤ" else "s" if sounds[-1] in "ptkfθ" else "z"
+    if sounds[-1] in "szʃʒʧʤ":
+        return "ᵻz"
+    if sounds[-1] in "ptkfθ":
+        return "s"
+    return "z"
 
 
 def _say_as(content: str, how: str, format: str) -> str:
@@ -268,7 +308,8 @@ def _say_as(content: str, how: str, format: str) -> str:
         return content.strip() + _suffix(content.strip())
     if how in ("cardinal", "number") and _NUMBER.fullmatch(content.strip()):
         return _with_commas(content.strip())
-    order, fields = _DATE_ORDER.get(format.lower()), re.findall(r"\d+", content)
+    order = _DATE_ORDER.get(format.lower())
+    fields = re.findall(r"\d+", content)
     if how == "date" and order and len(fields) == 3 and len(fields[order[0]]) == 4:
         year, month, day = (fields[i] for i in order)
         return f"{year}-{month:0>2}-{day:0>2}"
@@ -277,11 +318,16 @@ def _say_as(content: str, how: str, format: str) -> str:
 
 def _with_commas(number: str) -> str:
     whole, point, rest = number.replace(",", "").partition(".")
-    return f"{int(whole):,}{point}{rest}" if len(whole) <= 15 else number
+    if len(whole) <= 15:
+        return f"{int(whole):,}{point}{rest}"
+    return number
 
 
 def _suffix(digits: str) -> str:
-    last = 0 if digits[-2:-1] == "1" else int(digits[-1])
+    if digits[-2:-1] == "1":
+        last = 0
+    else:
+        last = int(digits[-1])
     return {1: "st", 2: "nd", 3: "rd"}.get(last, "th")
 
 
@@ -299,19 +345,27 @@ class Reading:
     cleanup: tuple[str, ...] = tuple(STEPS)
     unread: str = NEVER
 
-    def segments(self, text: str, max_chars: int, granularity: str, speaker: str = "") -> list[Segment]:
+    def segments(
+        self, text: str, max_chars: int, granularity: str, speaker: str = ""
+    ) -> list[Segment]:
         """Cut a text as `split` does, and at every pause that it asks for. Segments without text are left out.
 
         InvalidRequest("text") for pauses that are too long together.
         """
         draft = cleaned(text, self.cleanup)
-        found = [self._noted(s) for s in self._segments(draft.text, max_chars, granularity, speaker)]
-        return found if draft.text == text else [_given(s, draft, text) for s in found]
+        found = [
+            self._noted(s) for s in self._segments(draft.text, max_chars, granularity, speaker)
+        ]
+        if draft.text == text:
+            return found
+        return [_given(s, draft, text) for s in found]
 
     def _noted(self, segment: Segment) -> Segment:
         """A segment with what of it is not read."""
         left_out = tuple(m[0] for m in re.finditer(self.unread, segment.text))
-        return replace(segment, unread=left_out) if left_out else segment
+        if left_out:
+            return replace(segment, unread=left_out)
+        return segment
 
     def _segments(self, text: str, max_chars: int, granularity: str, speaker: str) -> list[Segment]:
         found: list[Segment] = []
@@ -324,7 +378,8 @@ class Reading:
                     cut[0] = replace(cut[0], before=before)
                 if part.pause is not None:
                     cut[-1] = replace(cut[-1], after=part.pause)
-                found, before = found + cut, 0.0
+                found = found + cut
+                before = 0.0
                 speaker = next(reversed(speakers(part.text, self.marks)), speaker)
             elif found and part.pause is not None:
                 found[-1] = replace(found[-1], after=(found[-1].after or 0.0) + part.pause)
@@ -351,13 +406,24 @@ def _given_word(word: Word, draft: Draft, text: str) -> Word:
 
 def _placed(segment: Segment, part: Part, text: str) -> Segment:
     """A segment of `part` with its places in the text that was given, and those of its words."""
-    if len(part.places) == 1 and part.text == text and "[" not in text:  # without marks: every place is the same
-        at, places = segment.start, WORD.finditer(segment.text)
-        return replace(segment, words=tuple(Word(m[0], at + m.start(), at + m.end()) for m in places))
+    if (
+        len(part.places) == 1 and part.text == text and "[" not in text
+    ):  # without marks: every place is the same
+        at = segment.start
+        places = WORD.finditer(segment.text)
+        return replace(
+            segment, words=tuple(Word(m[0], at + m.start(), at + m.end()) for m in places)
+        )
     words = []
     for m in WORD.finditer(segment.text):
         here = segment.start + m.start(), segment.start + m.end()
         start, end = part.source(*here)
-        words.append(Word(shown(m[0] if part.unchanged(*here) else _ANY_TAG.sub("", text[start:end])), start, end))
+        words.append(
+            Word(
+                shown(m[0] if part.unchanged(*here) else _ANY_TAG.sub("", text[start:end])),
+                start,
+                end,
+            )
+        )
     start, end = part.extent(segment.start, segment.end)
     return replace(segment, start=start, end=end, words=tuple(words))

@@ -17,11 +17,17 @@ CLOSERS = "\"'”’»」』】）)]›〉》"
 CLAUSE = ",;:，、；：،؛—–"
 _MARKS = {
     c: kind
-    for kind, marks in (("comma", ",،、，"), ("semicolon", ";:؛；："), ("dash", "—–-"), ("ellipsis", "…"))
+    for kind, marks in (
+        ("comma", ",،、，"),
+        ("semicolon", ";:؛；："),
+        ("dash", "—–-"),
+        ("ellipsis", "…"),
+    )
     for c in marks
 }
 _GAPS = {2: "paragraph", 3: "heading", 4: "scene"}
-_OPENS_TURN, _CLOSES_TURN = '"“«「『—–', '"”»」』'
+_OPENS_TURN = '"“«「『—–'
+_CLOSES_TURN = '"”»」』'
 MAX_CHARS = 400  # of a segment, by default
 GRANULARITIES = ("auto", "none", "sentence", "clause")
 NEAR = 60  # characters on either side that are looked at to decide whether a mark ends a sentence
@@ -75,9 +81,13 @@ class Segment:
         """Kind of end, one of the keys of `pauses.PAUSES`."""
         if self.gap:
             turn = self.gap == 2 and (self.text[0] in _OPENS_TURN or self.text[-1] in _CLOSES_TURN)
-            return "turn" if turn else _GAPS[min(self.gap, 4)]
+            if turn:
+                return "turn"
+            return _GAPS[min(self.gap, 4)]
         text = self.text.rstrip(CLOSERS)
-        return "ellipsis" if text.endswith("...") else _MARKS.get(text[-1:], "stop")
+        if text.endswith("..."):
+            return "ellipsis"
+        return _MARKS.get(text[-1:], "stop")
 
     @property
     def spoken(self) -> str:
@@ -102,7 +112,8 @@ def _spans(text: str) -> Iterator[tuple[int, int, int]]:
     start = seen = 0
     for cut, gap in itertools.chain(_cuts(text), [(len(text), 2)]):
         if start == seen and not text[seen:cut].strip():
-            last = (*last[:2], gap) if gap and last else last
+            if gap and last:
+                last = (*last[:2], gap)
         elif _WORD_CHAR.search(text, seen, cut) is None:
             first = _SIGN.search(text, start)
             if last is None or (first is not None and first[0] == TURN and cut < len(text)):
@@ -118,7 +129,9 @@ def _spans(text: str) -> Iterator[tuple[int, int, int]]:
         yield last
 
 
-def split(text: str, max_chars: int, granularity: str, marks: TextMarks = NO_MARKS, speaker: str = "") -> list[Segment]:
+def split(
+    text: str, max_chars: int, granularity: str, marks: TextMarks = NO_MARKS, speaker: str = ""
+) -> list[Segment]:
     """Segments to speak one after another, none longer than `max_chars` characters besides the mark of its speaker.
 
     granularity: "none" (one segment), "auto" (paragraphs, of which long ones are cut into sentences grouped up to
@@ -135,20 +148,28 @@ def split(text: str, max_chars: int, granularity: str, marks: TextMarks = NO_MAR
         segments = [c for p in segments for c in _clauses(plain, p, 20)]
     if granularity == "auto":
         segments = list(_grouped(plain, segments, max_chars))
-    return list(_with_speakers(text, _blank_turns_apart(text, segments or [whole], marks), marks, speaker))
+    return list(
+        _with_speakers(text, _blank_turns_apart(text, segments or [whole], marks), marks, speaker)
+    )
 
 
-def _blank_turns_apart(text: str, segments: Iterable[Segment], marks: TextMarks) -> Iterator[Segment]:
+def _blank_turns_apart(
+    text: str, segments: Iterable[Segment], marks: TextMarks
+) -> Iterator[Segment]:
     """The segments, cut around turns of speakers in which there is nothing to speak."""
     starts = [m.start() for m in re.finditer(marks.speaker, text)]
     for p in segments:
         turns = itertools.pairwise([p.start, *(s for s in starts if p.start < s < p.end), p.end])
-        for _, group in itertools.groupby(turns, lambda turn: is_blank(text[turn[0] : turn[1]], marks)):
+        for _, group in itertools.groupby(
+            turns, lambda turn: is_blank(text[turn[0] : turn[1]], marks)
+        ):
             same = list(group)
             yield _trimmed(text, same[0][0], same[-1][1], p.gap if same[-1][1] == p.end else 0)
 
 
-def _with_speakers(text: str, segments: Iterable[Segment], marks: TextMarks, speaker: str) -> Iterator[Segment]:
+def _with_speakers(
+    text: str, segments: Iterable[Segment], marks: TextMarks, speaker: str
+) -> Iterator[Segment]:
     """The segments with their real text, each with the mark of who speaks it if it begins without one."""
     for p in segments:
         own = _trimmed(text, p.start, p.end, p.gap)
@@ -163,13 +184,21 @@ def ready(text: str, clause: bool, marks: TextMarks = NO_MARKS) -> int:
     A full stop counts once it is known what follows it, because "3." may become "3.14" and "Dr." is followed by a name.
     """
     text = masked(text, marks)
-    cuts = [cut for cut, _ in _cuts(text) if cut < len(text.rstrip()) or text[cut - 1] in END_WIDE + CLOSERS]
+    cuts = [
+        cut
+        for cut, _ in _cuts(text)
+        if cut < len(text.rstrip()) or text[cut - 1] in END_WIDE + CLOSERS
+    ]
     last = max(cuts, default=0)
     if clause:
         tail = text[last:]
-        clauses = [m.end() for m in re.finditer(rf"[{CLAUSE}](?=\s\S)|[，、；：]", tail) if m.end() >= 20]
+        clauses = [
+            m.end() for m in re.finditer(rf"[{CLAUSE}](?=\s\S)|[，、；：]", tail) if m.end() >= 20
+        ]
         last += max(clauses, default=0)
-    return last if _WORD_CHAR.search(text[:last]) else 0
+    if _WORD_CHAR.search(text[:last]):
+        return last
+    return 0
 
 
 def _cuts(text: str) -> Iterator[tuple[int, int]]:
@@ -205,7 +234,9 @@ def _dot_ends(before: str, following: str) -> bool:
     if _NUMERAL_LINE.search(before):
         return False  # "II. The Journey Home"
     first = re.match(r"\w+", following)
-    starter = first is not None and first.group().lower() in STARTERS and not _INITIAL.match(following)
+    starter = (
+        first is not None and first.group().lower() in STARTERS and not _INITIAL.match(following)
+    )
     if _INITIALS.fullmatch(name) and name != "I":
         return starter  # "J. Smith", "J.R.R. Tolkien", "the U.S. economy"
     if name.lower() in BEFORE_NUMBER:
@@ -247,7 +278,9 @@ def _outside_marks(text: str, cut: int, max_chars: int) -> int:
     if before := len(text[:cut].rstrip(PLACEHOLDERS)):
         return before
     words = re.search(rf"[^{PLACEHOLDERS}]", text[cut:])  # the mark itself is too long
-    return min(len(text), cut + words.start() + max_chars) if words else len(text)
+    if words:
+        return min(len(text), cut + words.start() + max_chars)
+    return len(text)
 
 
 def _clauses(text: str, segment: Segment, least: int) -> Iterator[Segment]:

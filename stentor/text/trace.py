@@ -33,7 +33,8 @@ class Trace:
     @classmethod
     def joined(cls, parts: Iterable[Trace]) -> Trace:
         """Parts with a space between them."""
-        texts, words = [], []
+        texts = []
+        words = []
         for part in parts:
             texts.append(part.text)
             words += [*part.words, NO_WORD]
@@ -46,16 +47,24 @@ class Trace:
         """Rewrite as `pattern.sub`. What replaces several words is theirs in the same order."""
         texts: list[str] = []
         words: list[int] = []
-        at, fixed = 0, isinstance(action, str) and "\\" not in action
+        at = 0
+        fixed = isinstance(action, str) and "\\" not in action
         for m in pattern.finditer(self.text):
             start, end = m.span()
-            new = action(m) if callable(action) else action if fixed else m.expand(action)
+            if callable(action):
+                new = action(m)
+            elif fixed:
+                new = action
+            else:
+                new = m.expand(action)
             if new != m[0]:
                 texts += (self.text[at:start], new)
                 words += self.words[at:start]
                 words += self.sources(start, end, new)
                 at = end
-        return Trace("".join(texts) + self.text[at:], words + self.words[at:]) if texts else self
+        if texts:
+            return Trace("".join(texts) + self.text[at:], words + self.words[at:])
+        return self
 
     def each(self, rewrite: Callable[[str], str]) -> Trace:
         """Rewrite every word, and all between words, each by itself."""
@@ -111,8 +120,11 @@ def _spread(old: Trace, new: str) -> list[int]:
     named = [w for w in dict.fromkeys(old.words) if w != NO_WORD]
     if len(named) < 2 or not new:
         return [named[0] if named else NO_WORD] * len(new)
-    tokens = [(token, old.words[m.start()]) for m in _tokens(old) for token in _read_as(_plain(m[0]), new)]
-    before, sources = [token for token, _ in tokens], [source for _, source in tokens]
+    tokens = [
+        (token, old.words[m.start()]) for m in _tokens(old) for token in _read_as(_plain(m[0]), new)
+    ]
+    before = [token for token, _ in tokens]
+    sources = [source for _, source in tokens]
     found = list(WORD.finditer(new))
     if len(found) < len(named):  # letters by themselves are one word of the dictionary
         return [named[at * len(named) // len(new)] for at in range(len(new))]
@@ -133,7 +145,9 @@ def _plain(token: str) -> str:
 
 def _read_as(token: str, new: str) -> list[str]:
     """A token, or its letters where `new` has them one by one: "pm" where it has "P M"."""
-    return list(token) if token and " ".join(token.upper()) in new else [token]
+    if token and " ".join(token.upper()) in new:
+        return list(token)
+    return [token]
 
 
 def _owners(before: list[str], sources: list[int], after: list[str]) -> list[int]:

@@ -11,7 +11,13 @@ from stentor import TTS, EngineError, InvalidRequest
 from stentor.align.aligner import Aligners, looks_english
 from tests.helpers import aligners
 
-ASK: dict[str, Any] = {"max_frames": 24, "min_frames": 24, "retries": 1, "word_timestamps": True, "seed": 1}
+ASK: dict[str, Any] = {
+    "max_frames": 24,
+    "min_frames": 24,
+    "retries": 1,
+    "word_timestamps": True,
+    "seed": 1,
+}
 
 
 def german(**options: Any) -> TTS:
@@ -59,7 +65,9 @@ def test_a_language_that_the_request_names_counts_for_more_than_how_the_text_loo
         assert found.missing(speaks, "english", "Die Katze sitzt auf dem Tisch.") is None
         assert found.missing(speaks, "auto", "The cat sits on the table.") is None
         assert "'german'" in str(found.missing(speaks, "german", "The cat sits on the table."))
-        assert "does not look English" in str(found.missing(speaks, "auto", "Die Katze sitzt auf dem Tisch."))
+        assert "does not look English" in str(
+            found.missing(speaks, "auto", "Die Katze sitzt auf dem Tisch.")
+        )
         assert found.segment(speaks, "german", "The cat.") is None
 
 

@@ -37,7 +37,9 @@ def aligned(samples: np.ndarray, rate: int, text: str, step: int = 10**9) -> np.
     return np.array(alignment.spans(text.split()))
 
 
-def test_words_are_where_the_heads_of_the_embedded_voice_find_them(spoken: list[stentor.Speech]) -> None:
+def test_words_are_where_the_heads_of_the_embedded_voice_find_them(
+    spoken: list[stentor.Speech],
+) -> None:
     for text, speech in zip(TEXTS, spoken, strict=True):
         own = np.array([(w.start, w.end) for w in speech.words])
         for samples, rate in (
@@ -54,7 +56,9 @@ def test_chunks_of_any_size_give_the_same_times(spoken: list[stentor.Speech]) ->
     speech = spoken[0]
     whole = aligned(speech.samples, speech.sample_rate, TEXTS[0])
     for step in (speech.sample_rate, 1920, 333):
-        np.testing.assert_allclose(aligned(speech.samples, speech.sample_rate, TEXTS[0], step), whole, atol=0.021)
+        np.testing.assert_allclose(
+            aligned(speech.samples, speech.sample_rate, TEXTS[0], step), whole, atol=0.021
+        )
 
 
 def test_words_so_far_are_those_of_the_whole(spoken: list[stentor.Speech]) -> None:
@@ -64,7 +68,10 @@ def test_words_so_far_are_those_of_the_whole(spoken: list[stentor.Speech]) -> No
     known = whole[:, 1] < len(half) / speech.sample_rate - 0.3
     assert 3 < known.sum() < len(whole) - 3
     np.testing.assert_allclose(part[known], whole[known], atol=0.041)
-    assert (part[whole[:, 0] > len(half) / speech.sample_rate + 0.3, 0] >= len(half) / speech.sample_rate - 0.05).all()
+    assert (
+        part[whole[:, 0] > len(half) / speech.sample_rate + 0.3, 0]
+        >= len(half) / speech.sample_rate - 0.05
+    ).all()
 
 
 def test_the_network_is_the_one_that_was_trained() -> None:
@@ -100,7 +107,11 @@ def test_the_way_passes_over_gaps_and_ends_where_the_audio_does() -> None:
     scores = np.full((len(said), CLASSES), -8.0)
     scores[np.arange(len(said)), said] = 0.0
     assert word_frames(scores, [[a], [b, c]]) == [(1, 3), (3, 6)]
-    assert word_frames(scores, [[a, b], [c], [b, a]]) == [(1, 4), (4, 6), (np.inf, np.inf)]  # the last is not reached
+    assert word_frames(scores, [[a, b], [c], [b, a]]) == [
+        (1, 4),
+        (4, 6),
+        (np.inf, np.inf),
+    ]  # the last is not reached
 
 
 def likeliest(scores: np.ndarray, states: list[int]) -> float:
@@ -109,7 +120,11 @@ def likeliest(scores: np.ndarray, states: list[int]) -> float:
     for t, row in enumerate(np.maximum(scores, FLOOR)):
         before, best = best, np.full(len(states), -np.inf)
         for i, kind in enumerate(states):
-            came = [before[i], *before[max(i - 1, 0) : i], *(before[i - 2 : i - 1] if i % 2 and i > 1 else [])]
+            came = [
+                before[i],
+                *before[max(i - 1, 0) : i],
+                *(before[i - 2 : i - 1] if i % 2 and i > 1 else []),
+            ]
             best[i] = (0.0 if t == 0 and i < 2 else max(came)) + row[kind]
     return float(max(best[:-2].max(), best[-2:].max() + 12.0))
 
@@ -148,7 +163,14 @@ def test_words_have_the_phonemes_that_are_read_and_marks_none() -> None:
 
 def test_a_familys_marks_are_no_words() -> None:
     marks = TextMarks(speaker=r"<\d>", other=r"\[\w+\]")
-    assert sounding_words("<0> Well, [laughs] it—went [sighs]away.", marks) == ["", "Well,", "", "it—", "went", "away."]
+    assert sounding_words("<0> Well, [laughs] it—went [sighs]away.", marks) == [
+        "",
+        "Well,",
+        "",
+        "it—",
+        "went",
+        "away.",
+    ]
     assert sounding_words("[no] marks", TextMarks()) == ["[no]", "marks"]
 
 

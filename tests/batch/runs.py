@@ -22,7 +22,9 @@ def lines(*items: dict[str, Any]) -> str:
     return "".join(json.dumps(item) + "\n" for item in items)
 
 
-def command(folder: Path, items: str | Sequence[dict[str, Any]], *flags: str, toy: Sequence[str] = TOY) -> list[str]:
+def command(
+    folder: Path, items: str | Sequence[dict[str, Any]], *flags: str, toy: Sequence[str] = TOY
+) -> list[str]:
     """The command's words for items in folder/in.jsonl, which is written. Its output goes to folder/out."""
     text = items if isinstance(items, str) else lines(*items)
     source = folder / "in.jsonl"
@@ -30,13 +32,17 @@ def command(folder: Path, items: str | Sequence[dict[str, Any]], *flags: str, to
     return ["batch", str(source), str(folder / "out"), *toy, *flags]
 
 
-def speak(folder: Path, items: str | Sequence[dict[str, Any]], *flags: str, toy: Sequence[str] = TOY) -> int:
+def speak(
+    folder: Path, items: str | Sequence[dict[str, Any]], *flags: str, toy: Sequence[str] = TOY
+) -> int:
     """Run the command in this process. Its exit code."""
     return main(command(folder, items, *flags, toy=toy))
 
 
 def manifest(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "manifest.jsonl").read_text("utf-8").splitlines()]
+    return [
+        json.loads(line) for line in (folder / "manifest.jsonl").read_text("utf-8").splitlines()
+    ]
 
 
 def audio(folder: Path) -> dict[str, bytes]:
@@ -49,7 +55,8 @@ def audio(folder: Path) -> dict[str, bytes]:
                     found.append((member.name.split(".")[0], tar.extractfile(member).read()))
     for shard in sorted(folder.glob("shards/*.parquet")):
         found += [
-            (row["id"], row["audio"]["bytes"]) for row in pq.read_table(io.BytesIO(shard.read_bytes())).to_pylist()
+            (row["id"], row["audio"]["bytes"])
+            for row in pq.read_table(io.BytesIO(shard.read_bytes())).to_pylist()
         ]
     assert len(dict(found)) == len(found)
     return dict(found)

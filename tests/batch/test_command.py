@@ -38,8 +38,19 @@ def test_every_kind_of_line_is_spoken_and_listed_in_the_order_of_the_input(
     items = [
         {"text": "One is here. Two is here.", "split_granularity": "sentence", "speed": 0.5},
         {"id": "file", "text_file": "text.txt", "voice": "low", "language": "english"},
-        {"id": 17, "text": "cloned", "reference": "me.wav", "reference_text": "words", "seed": 5, "voice": None},
-        {"id": "long", "text": "a text that is longer than all others, so it is spoken first", "max_frames": 2},
+        {
+            "id": 17,
+            "text": "cloned",
+            "reference": "me.wav",
+            "reference_text": "words",
+            "seed": 5,
+            "voice": None,
+        },
+        {
+            "id": "long",
+            "text": "a text that is longer than all others, so it is spoken first",
+            "max_frames": 2,
+        },
     ]
     assert speak(tmp_path, items, "--speed", "2", toy=SEVERAL) == CUT
     rows = manifest(tmp_path / "out")
@@ -58,7 +69,9 @@ def test_every_kind_of_line_is_spoken_and_listed_in_the_order_of_the_input(
     assert "s of audio per second" in said
 
 
-def test_bad_items_are_recorded_and_counted_among_good_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_items_are_recorded_and_counted_among_good_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     bad = [
         '{"id": "a", "text": "good"}',
         '{"id": "b", "text": "x", "vioce": "low"}',
@@ -118,10 +131,15 @@ def test_words_are_timed_where_a_line_or_the_run_asks_for_it(
     found, none = [row["segments"][0]["words"] for row in manifest(tmp_path / "out")]
     assert none == []
     assert [word["text"] for word in found] == ["Die", "Katze", "sitzt", "dort."]
-    assert [word["end"] for word in found] == pytest.approx([18 / 600 * (n + 1) / 4 for n in range(4)])
+    assert [word["end"] for word in found] == pytest.approx(
+        [18 / 600 * (n + 1) / 4 for n in range(4)]
+    )
     assert "does not take" not in capsys.readouterr().err
     assert speak(tmp_path, items, "--words", "--resume") == 2
-    assert "aligner: was 'tests.helpers.aligners:every' when the run began, and is None" in capsys.readouterr().err
+    assert (
+        "aligner: was 'tests.helpers.aligners:every' when the run began, and is None"
+        in capsys.readouterr().err
+    )
 
 
 def test_products_of_numpy_take_one_thread_in_a_run(tmp_path: Path) -> None:
@@ -134,7 +152,11 @@ def test_products_of_numpy_take_one_thread_in_a_run(tmp_path: Path) -> None:
 def test_a_line_may_name_an_adapter(tmp_path: Path) -> None:
     made = adapters.make(tmp_path / "anna", 1, 4, ("q_proj", "v_proj"))
     said = {"text": "Hello there.", "seed": 5, "max_frames": 3, "flow_steps": 2}
-    items = [{"id": "plain", **said}, {"id": "anna", **said, "lora": "anna"}, {"id": "ben", **said, "lora": "ben"}]
+    items = [
+        {"id": "plain", **said},
+        {"id": "anna", **said, "lora": "anna"},
+        {"id": "ben", **said, "lora": "ben"},
+    ]
     tiny = ("--model", str(adapters.TINY), "--loras", f"anna={made}", "--max-num-seqs", "1")
     assert speak(tmp_path, items, toy=tiny) == SOME_FAILED
     found = audio(tmp_path / "out")
@@ -143,7 +165,9 @@ def test_a_line_may_name_an_adapter(tmp_path: Path) -> None:
     assert manifest(tmp_path / "out")[2]["error"]["field"] == "lora"
 
 
-def test_an_item_that_nobody_foresaw_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_item_that_nobody_foresaw_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     generate = stentor.TTS.generate
 
     def broken(self: stentor.TTS, text: str, **options: object) -> object:
@@ -152,7 +176,10 @@ def test_an_item_that_nobody_foresaw_fails_alone(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(stentor.TTS, "generate", broken)
     assert speak(tmp_path, GOOD[:3]) == SOME_FAILED
     assert check(tmp_path / "out") == ["a0", "a2"]
-    assert manifest(tmp_path / "out")[1]["error"] == {"field": None, "message": "KeyError: 'missing'"}
+    assert manifest(tmp_path / "out")[1]["error"] == {
+        "field": None,
+        "message": "KeyError: 'missing'",
+    }
 
 
 def test_audio_depends_on_the_seed_and_the_id_alone(tmp_path: Path) -> None:
@@ -170,14 +197,19 @@ def test_audio_depends_on_the_seed_and_the_id_alone(tmp_path: Path) -> None:
 CSV = 'id,text,seed,cfg,voice\na,"One, two.\nThree.",7,1.5,\nb,four,,,low\n\nc,five,x,,\nd,six,1\n'
 
 
-def test_csv_is_read_with_numbers_where_fields_want_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_csv_is_read_with_numbers_where_fields_want_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(CSV.encode("utf-8-sig"))))
     assert main(["batch", "-", str(tmp_path / "out"), "--input-format", "csv", *TOY]) == SOME_FAILED
     rows = {row["id"]: row for row in manifest(tmp_path / "out")}
     assert rows["a"]["seed"] == 7
     assert rows["b"]["line"] == 4
     assert rows["c"]["error"] == {"field": "seed", "message": "must be a whole number, got str"}
-    assert rows["00000007"]["error"] == {"field": None, "message": "has 3 cells, and the header has 5"}
+    assert rows["00000007"]["error"] == {
+        "field": None,
+        "message": "has 3 cells, and the header has 5",
+    }
 
 
 def test_a_plain_text_file_is_one_item_a_line(tmp_path: Path) -> None:
@@ -200,13 +232,19 @@ def test_a_column_of_a_table_that_has_no_name_is_told_before_anything_is_loaded(
     monkeypatch.setattr("stentor.api.TTS", None)
     (tmp_path / "in.csv").write_text(",text\n0,one\n1,two\n")  # as pandas writes it, with its index
     assert main(["batch", str(tmp_path / "in.csv"), str(tmp_path / "out"), *TOY]) == 2
-    assert "input: line 2: has '0' in column 1, which the header does not name" in capsys.readouterr().err
+    assert (
+        "input: line 2: has '0' in column 1, which the header does not name"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('{"id": "a", "text": "x"}\n{"id": "a", "text": "y"}\n', "input: line 2: id: 'a' is on line 1 already"),
+        (
+            '{"id": "a", "text": "x"}\n{"id": "a", "text": "y"}\n',
+            "input: line 2: id: 'a' is on line 1 already",
+        ),
         ('{"id": "a", "text": "x"}\n{"id": "A", "text": "y"}\n', "differs only in case"),
         ('{"id": "00000002", "text": "x"}\n{"text": "y"}\n', "line 2: id: '00000002' is on line 1"),
         ('{"txet": "x"}\n[]\n', "input: line 1: txet: is not a known field; known: id, text"),
@@ -214,7 +252,11 @@ def test_a_column_of_a_table_that_has_no_name_is_told_before_anything_is_loaded(
     ],
 )
 def test_an_input_that_is_wrong_as_a_whole_is_refused_before_anything_is_loaded_or_written(
-    text: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    text: str,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("stentor.api.TTS", None)
     assert speak(tmp_path, text) == 2
@@ -240,13 +282,19 @@ def test_flags_that_no_line_can_mend_are_refused(
     flags: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     items = [{"text": "x"}, {"text": ""}, {"id": "a.b", "text": "y"}]
-    expected = 2 if says.startswith(("shards:", "retry", "speed", "ref", "input", "voice", "repl")) else SOME_FAILED
+    expected = (
+        2
+        if says.startswith(("shards:", "retry", "speed", "ref", "input", "voice", "repl"))
+        else SOME_FAILED
+    )
     assert speak(tmp_path, items, *flags) == expected
     assert says in capsys.readouterr().err
     assert (tmp_path / "out" / "run.json").exists() == (expected != 2)
 
 
-@pytest.mark.parametrize("link", [".work", ".work/000000.tar", ".work/000000.parquet", ".work/audio-abcdefgh"])
+@pytest.mark.parametrize(
+    "link", [".work", ".work/000000.tar", ".work/000000.parquet", ".work/audio-abcdefgh"]
+)
 def test_a_link_where_a_run_deletes_is_refused_and_nothing_behind_it_is_touched(
     link: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -265,10 +313,14 @@ def test_a_link_where_a_run_deletes_is_refused_and_nothing_behind_it_is_touched(
 def test_only_what_a_run_makes_is_deleted(tmp_path: Path) -> None:
     work = tmp_path / "out" / ".work"
     for made in ("audio-0a_b1c2d", "000003.parquet", "000007.tar"):
-        (work / made).mkdir(parents=True) if made.startswith("audio") else (work / made).write_bytes(b"")
+        (work / made).mkdir(parents=True) if made.startswith("audio") else (
+            work / made
+        ).write_bytes(b"")
     mine = ("notes.txt", "audio-book", "mine.tar", "mine.parquet", "folder")
     for name in mine:
-        (work / name).mkdir() if name in ("audio-book", "folder") else (work / name).write_bytes(b"mine")
+        (work / name).mkdir() if name in ("audio-book", "folder") else (work / name).write_bytes(
+            b"mine"
+        )
     assert speak(tmp_path, GOOD, "--shards", "2") == CUT
     assert sorted(p.name for p in work.iterdir()) == sorted(mine)
 
@@ -301,10 +353,14 @@ def test_parquet_has_the_audio_its_text_and_its_times(tmp_path: Path) -> None:
     assert speak(tmp_path, GOOD, "--parquet", "--shards", "3") == CUT
     shards = sorted(p.name for p in (tmp_path / "out/shards").iterdir())
     assert shards == ["000000.parquet", "000001.parquet"]
-    rows = [row for name in shards for row in pq.read_table(tmp_path / "out/shards" / name).to_pylist()]
+    rows = [
+        row for name in shards for row in pq.read_table(tmp_path / "out/shards" / name).to_pylist()
+    ]
     assert {row["id"]: row["text"] for row in rows} == {item["id"]: item["text"] for item in GOOD}
     for row in rows:
-        assert soundfile.info(io.BytesIO(row["audio"]["bytes"])).frames == round(row["seconds"] * 600)
+        assert soundfile.info(io.BytesIO(row["audio"]["bytes"])).frames == round(
+            row["seconds"] * 600
+        )
         assert row["audio"]["path"] == f"{row['id']}.wav"
         assert row["segments"][0]["text"] == row["text"]
     check(tmp_path / "out")
@@ -344,7 +400,10 @@ def test_a_second_run_needs_resume_and_then_speaks_only_what_is_new(
     (tmp_path / "out/manifest.jsonl").write_bytes(whole[:-20])  # a torn last line
     mended = [{"id": "first", "text": "new"}, *GOOD, {**bad, "cfg": 1}]
     assert speak(tmp_path, mended, "--resume") == CUT
-    assert "6 items: 6 spoken (6 cut by max_frames), 0 failed, 4 of them by earlier runs" in capsys.readouterr().out
+    assert (
+        "6 items: 6 spoken (6 cut by max_frames), 0 failed, 4 of them by earlier runs"
+        in capsys.readouterr().out
+    )
     assert check(tmp_path / "out") == ["first", "a0", "a1", "a2", "a3", "bad"]
     assert audio(tmp_path / "out").items() > before.items()
     monkeypatch.setattr("stentor.api.TTS", None)  # nothing is left to speak
@@ -357,7 +416,10 @@ def test_many_wrong_lines_wait_for_the_disk_together(
 ) -> None:
     fsync, waits = os.fsync, []
     monkeypatch.setattr(os, "fsync", lambda handle: (waits.append(handle), fsync(handle)))
-    items = [{"text": "Hello."} if n in (7, 1500) else {"text": "Hello.", "speed": 99} for n in range(3000)]
+    items = [
+        {"text": "Hello."} if n in (7, 1500) else {"text": "Hello.", "speed": 99}
+        for n in range(3000)
+    ]
     assert speak(tmp_path, items, *kept) == SOME_FAILED
     assert len(waits) < 30
     rows = manifest(tmp_path / "out")
@@ -379,7 +441,11 @@ def test_failed_items_stay_failed_unless_they_are_to_be_tried_again(
 @pytest.mark.parametrize(
     ("items", "flags", "says"),
     [
-        (GOOD[1:], [], "resume: 'a0' has been spoken, and is not in the input any more; use another folder"),
+        (
+            GOOD[1:],
+            [],
+            "resume: 'a0' has been spoken, and is not in the input any more; use another folder",
+        ),
         (
             [{"id": "a0", "text": "other"}, *GOOD[1:]],
             [],
@@ -393,7 +459,11 @@ def test_failed_items_stay_failed_unless_they_are_to_be_tried_again(
     ],
 )
 def test_a_resumed_run_has_the_same_input_and_the_same_settings(
-    items: list[dict[str, str]], flags: list[str], says: str, finished: Path, capsys: pytest.CaptureFixture[str]
+    items: list[dict[str, str]],
+    flags: list[str],
+    says: str,
+    finished: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     before = {p: p.read_bytes() for p in (finished / "out").rglob("*") if p.is_file()}
     assert speak(finished, items, "--resume", *flags) == 2
@@ -436,7 +506,10 @@ def test_a_folder_that_cannot_be_written_to_is_one_line(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_ends_cleanly_and_can_be_resumed(
-    number: signal.Signals, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     keep, kept, before = run.Results.keep, [], signal.getsignal(number)
 
@@ -459,14 +532,19 @@ def test_an_interrupted_run_ends_cleanly_and_can_be_resumed(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_interrupted_while_its_model_loads_says_what_is_left(
-    number: signal.Signals, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupted(*arguments: object, **options: object) -> None:
         assert signal.getsignal(number) != signal.SIG_DFL  # which would end this process
         os.kill(os.getpid(), number)
 
     usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
-    before = signal.signal(number, usual)  # of a run in the foreground: in the background SIGINT is ignored
+    before = signal.signal(
+        number, usual
+    )  # of a run in the foreground: in the background SIGINT is ignored
     try:
         with monkeypatch.context() as patch:
             patch.setattr(stentor.batch.speaker, "TTS", interrupted)
@@ -474,7 +552,10 @@ def test_a_run_that_is_interrupted_while_its_model_loads_says_what_is_left(
         assert signal.getsignal(number) == usual
     finally:
         signal.signal(number, before)
-    assert capsys.readouterr().err == "stentor: interrupted, with 4 of 4 items left. --resume goes on\n"
+    assert (
+        capsys.readouterr().err
+        == "stentor: interrupted, with 4 of 4 items left. --resume goes on\n"
+    )
     assert speak(tmp_path, GOOD, "--resume") == CUT
     assert len(check(tmp_path / "out")) == 4
 
@@ -482,12 +563,19 @@ def test_a_run_that_is_interrupted_while_its_model_loads_says_what_is_left(
 @pytest.mark.parametrize(
     ("error", "says"),
     [
-        (OSError(28, "No space left on device"), "stentor: the run stopped, and --resume goes on: [Errno 28] No space"),
+        (
+            OSError(28, "No space left on device"),
+            "stentor: the run stopped, and --resume goes on: [Errno 28] No space",
+        ),
         (EngineError("the engine has stopped"), "stentor: the engine has stopped"),
     ],
 )
 def test_what_ends_the_run_is_no_failure_of_an_item(
-    error: Exception, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    error: Exception,
+    says: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A full disk, and an engine that has stopped."""
     original, calls = stentor.batch.speaker.Speaker.speak, []
@@ -574,7 +662,10 @@ ROW = {"id": "a0", "line": 1, "status": "ok", "finish_reason": "stop", "input": 
             for value in (None, [1], {"a": 1}, 2**70, "\ud800", True)
             if (name, value) != ("input", "\ud800")
         ),
-        ("manifest.jsonl", json.dumps({k: v for k, v in ROW.items() if k != "finish_reason"}).encode() + b"\n"),
+        (
+            "manifest.jsonl",
+            json.dumps({k: v for k, v in ROW.items() if k != "finish_reason"}).encode() + b"\n",
+        ),
     ],
 )
 def test_what_damages_the_files_of_a_run_is_one_line(
@@ -591,7 +682,9 @@ def test_what_damages_the_files_of_a_run_is_one_line(
     assert (out / name).read_bytes() == damage
 
 
-def test_a_folder_whose_name_is_too_long_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_whose_name_is_too_long_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "in.jsonl").write_text('{"text": "Hello."}\n')
     for name in ("x" * 300, "/".join("y" * 200 for _ in range(30))):
         words = ["batch", "--model", "dummy:toy", str(tmp_path / "in.jsonl"), str(tmp_path / name)]

@@ -43,7 +43,10 @@ LINE: dict[str, Any] = {
 
 def as_csv(line: dict[str, Any]) -> str:
     out = io.StringIO()
-    cells = {name: json.dumps(value) if isinstance(value, list) else value for name, value in line.items()}
+    cells = {
+        name: json.dumps(value) if isinstance(value, list) else value
+        for name, value in line.items()
+    }
     writer = csv.DictWriter(out, list(cells))
     writer.writeheader()
     writer.writerow(cells)
@@ -60,7 +63,9 @@ def test_lines_have_the_fields_of_a_request_and_the_page_names_them() -> None:
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv"])
-def test_every_option_of_a_line_reaches_the_request(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_option_of_a_line_reaches_the_request(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[dict[str, Any]] = []
     generate = stentor.TTS.generate
 
@@ -78,11 +83,20 @@ def test_every_option_of_a_line_reaches_the_request(form: str, tmp_path: Path, m
     assert got == {n: v for n, v in LINE.items() if n not in ("id", "reference", "reference_text")}
     (row,) = manifest(tmp_path / "out")
     assert [s["text"] for s in row["segments"]] == ["One is here.", "Two is here."]
-    assert row["segments"][0]["start"] == 0 < row["segments"][0]["end"] <= row["segments"][1]["start"]
+    assert (
+        row["segments"][0]["start"] == 0 < row["segments"][0]["end"] <= row["segments"][1]["start"]
+    )
 
 
 def test_cells_of_a_table_are_what_their_fields_want() -> None:
-    table = as_csv({"text": "12", "reference": ["Ä.wav", "B.wav"], "speaker_embedding": [0.5, -1], "trim": "TRUE"})
+    table = as_csv(
+        {
+            "text": "12",
+            "reference": ["Ä.wav", "B.wav"],
+            "speaker_embedding": [0.5, -1],
+            "trim": "TRUE",
+        }
+    )
     (record,) = records(io.BytesIO(table.encode()), "csv")
     assert record.fields == {"text": "12", "reference": ["Ä.wav", "B.wav"], "speaker_embedding": [0.5, -1], "trim": True}  # fmt: skip
     (record,) = records(io.BytesIO(b"text,reference\nx,[1] me.wav\n"), "csv")

@@ -46,7 +46,9 @@ class Gate:
         return self.given == ITEMS or self.given - engine.stats.finished >= SLOTS
 
 
-def test_steps_have_a_row_for_each_slot_until_the_last_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_have_a_row_for_each_slot_until_the_last_items(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate, rows, plan = Gate(monkeypatch), list[int](), Scheduler.plan
 
     def counted(self: Scheduler, now: float) -> Any:
@@ -56,7 +58,9 @@ def test_steps_have_a_row_for_each_slot_until_the_last_items(tmp_path: Path, mon
         return made
 
     monkeypatch.setattr(Scheduler, "plan", counted)
-    items = [{"text": "x" * (1 + n % 7), "max_frames": 3 + n % 5, "retries": 1} for n in range(ITEMS)]
+    items = [
+        {"text": "x" * (1 + n % 7), "max_frames": 3 + n % 5, "retries": 1} for n in range(ITEMS)
+    ]
     assert speak(tmp_path, items, toy=(*TOY[:2], "--max-num-seqs", str(SLOTS))) == CUT
     assert gate.given == ITEMS
     assert rows == [SLOTS] * len(rows)

@@ -31,9 +31,14 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, dic
         }
         for at, (name, flags) in enumerate(LAYOUTS.items())
     ]
-    done = python("-m", "tests.batch.killed", json.dumps(jobs), OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
+    done = python(
+        "-m", "tests.batch.killed", json.dumps(jobs), OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"
+    )
     assert done.returncode == 0, done.stderr
-    return {name: (top / name, seen) for name, seen in zip(LAYOUTS, json.loads(done.stdout), strict=True)}
+    return {
+        name: (top / name, seen)
+        for name, seen in zip(LAYOUTS, json.loads(done.stdout), strict=True)
+    }
 
 
 @pytest.fixture(scope="module")
@@ -56,4 +61,6 @@ def test_after_ten_kills_each_id_is_there_once_with_the_bytes_of_a_run_that_was_
     assert [row["id"] for row in manifest(folder)] == [item["id"] for item in ITEMS]
     assert list((folder / ".work").iterdir()) == []
     if layout == "files":
-        assert (folder / "manifest.jsonl").read_bytes() == (uninterrupted / "manifest.jsonl").read_bytes()
+        assert (folder / "manifest.jsonl").read_bytes() == (
+            uninterrupted / "manifest.jsonl"
+        ).read_bytes()

@@ -31,7 +31,11 @@ def test_a_file_of_openai_is_spoken(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return generate(self, text, **options)
 
     monkeypatch.setattr(stentor.TTS, "generate", heard)
-    made = [line(), line("r-2", voice={"id": "LOW"}, speed=2, response_format="pcm", seed=3), {"input": "One."}]
+    made = [
+        line(),
+        line("r-2", voice={"id": "LOW"}, speed=2, response_format="pcm", seed=3),
+        {"input": "One."},
+    ]
     assert speak(tmp_path, made, "--format", "raw") == CUT
     rows = {row["id"]: row for row in manifest(tmp_path / "out")}
     assert list(rows) == ["r-1", "r-2", "00000003"]
@@ -53,18 +57,30 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({**line(), "method": "GET"}, "method: must be POST, got 'GET'"),
     ({**line(), "url": "/v1/embeddings"}, "url: must be /v1/audio/speech, got '/v1/embeddings'"),
     ({**line(), "text": "Hello."}, "text: is not known with body"),
-    (line(model="kokoro-82m"), "body.model: is 'kokoro-82m', and this run speaks with dummy:toy (--model)"),
+    (
+        line(model="kokoro-82m"),
+        "body.model: is 'kokoro-82m', and this run speaks with dummy:toy (--model)",
+    ),
     (line(model=["tts-1"]), "body.model: is"),
-    (line(response_format="mp3"), "body.response_format: is 'mp3', and this run writes wav (--format)"),
+    (
+        line(response_format="mp3"),
+        "body.response_format: is 'mp3', and this run writes wav (--format)",
+    ),
     (line(text="Hello."), "body.input: is another name for text: give one of them"),
     (line(id="two words"), "custom_id: 'two words' is no file name"),
-    ({**line(), "body": {"id": "x", "input": "Hello."}}, "body.id: is not known: custom_id names the item"),
+    (
+        {**line(), "body": {"id": "x", "input": "Hello."}},
+        "body.id: is not known: custom_id names the item",
+    ),
     (line(input="  "), "body.input: must not be empty"),
     (line(input=5), "body.input: must be a string, got int"),
     (line(voice={"name": "x"}, speed="fast"), "body.speed: must be a number"),
     ({"custom_id": "a", "body": {}}, "text: give text or text_file"),
     ({"input": "One.", "text": "Two."}, "input: is another name for text: give one of them"),
-    ({"custom_id": {}, "body": {"input": "Hello."}}, "custom_id: must be a string or a whole number"),
+    (
+        {"custom_id": {}, "body": {"input": "Hello."}},
+        "custom_id: must be a string or a whole number",
+    ),
 ]
 
 

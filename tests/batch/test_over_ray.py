@@ -17,10 +17,14 @@ from tests.helpers.server_live import decoded
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
 
-ITEMS = [{"id": f"i{n}", "text": f"text {n}"} for n in range(12)] + [{"id": "bad", "text": "x", "cfg": 99}]
+ITEMS = [{"id": f"i{n}", "text": f"text {n}"} for n in range(12)] + [
+    {"id": "bad", "text": "x", "cfg": 99}
+]
 
 
-def test_two_replicas_speak_what_one_process_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_replicas_speak_what_one_process_speaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ray is started by processes of their own, as by a user. This one has an engine, and threads of torch."""
     one, two = tmp_path / "one", tmp_path / "two"
     one.mkdir()
@@ -37,7 +41,10 @@ def test_two_replicas_speak_what_one_process_speaks(tmp_path: Path, monkeypatch:
         over_ray(ITEMS, "--resume")
     assert speak(one, ITEMS) == SOME_FAILED
     assert check(two / "out") == check(one / "out") == [f"i{n}" for n in range(12)]
-    assert manifest(two / "out")[-1]["error"] == {"field": "cfg", "message": "must be from 0 to 10, got 99"}
+    assert manifest(two / "out")[-1]["error"] == {
+        "field": "cfg",
+        "message": "must be from 0 to 10, got 99",
+    }
     found, wanted = audio(two / "out"), audio(one / "out")
     for id, data in wanted.items():
         assert np.abs(decoded(data)[0] - decoded(found[id])[0]).max() <= 1.01 / 32768

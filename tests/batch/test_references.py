@@ -45,7 +45,9 @@ def test_each_file_is_read_once_for_all_lines_and_the_defaults_of_the_run(
     flags = ("--reference", str(tmp_path / "a.wav"), "--reference-text", "words")
     assert speak(tmp_path, [*items, *own], *flags, toy=(*TOY[:-1], "4")) == SOME_FAILED
     assert sorted(read) == ["a.wav", "b.wav", "none.wav"]
-    assert sorted(spoken) == sorted([(i["text"], i["reference_text"]) for i in items] + [("default", "words")])
+    assert sorted(spoken) == sorted(
+        [(i["text"], i["reference_text"]) for i in items] + [("default", "words")]
+    )
     assert manifest(tmp_path / "out")[-1]["error"]["field"] == "reference"
 
 
@@ -55,7 +57,10 @@ def test_a_model_that_takes_no_reference_says_so_and_reads_none(
     monkeypatch.setattr(stentor.TTS, "load_reference", None)
     (tmp_path / "a.wav").write_bytes(tone_wav(0.5))
     assert speak(tmp_path, [{"text": "x", "prompt": "a.wav"}, {"text": "y"}]) == SOME_FAILED
-    assert manifest(tmp_path / "out")[0]["error"] == {"field": "prompt", "message": "dummy:toy takes none"}
+    assert manifest(tmp_path / "out")[0]["error"] == {
+        "field": "prompt",
+        "message": "dummy:toy takes none",
+    }
     assert speak(tmp_path, [{"text": "x"}, {"text": "y"}], "--resume") == CUT
 
 
@@ -92,7 +97,9 @@ def test_a_file_that_cannot_be_read_is_named_by_its_field_and_tried_again(tmp_pa
         files = References(tts.load_reference)
         with pytest.raises(stentor.InvalidRequest, match=r"prompt: audio file .* does not exist"):
             files.load("prompt", tmp_path / "late.wav", None)
-        with pytest.raises(stentor.InvalidRequest, match=r"prompt: .* is a directory; name an audio file"):
+        with pytest.raises(
+            stentor.InvalidRequest, match=r"prompt: .* is a directory; name an audio file"
+        ):
             files.load("prompt", tmp_path, None)
         (tmp_path / "late.wav").write_bytes(tone_wav(0.5))
         assert len(files.load("prompt", tmp_path / "late.wav", None).samples) == 4000

@@ -56,7 +56,10 @@ def test_a_list_that_breaks_off_anywhere_goes_on_behind_its_last_whole_item(tmp_
     for cut in [*range(0, len(whole), 97), *ends, *(e - 1 for e in ends)]:
         filled(tmp_path).write_bytes(whole[:cut])
         output, complete = shards(tmp_path), sum(e <= cut for e in ends)
-        assert [[row["id"] for row in rows] for rows in output.recover()] == [[], [f"s{n}" for n in range(complete)]]
+        assert [[row["id"] for row in rows] for rows in output.recover()] == [
+            [],
+            [f"s{n}" for n in range(complete)],
+        ]
         place(output, spoken(tmp_path, "next", b"audio"))
         assert len(*output.finish()) == complete + 1
         assert names(tmp_path / "shards/000000.tar")[-3:] == ["next.wav", "next.txt", "next.json"]
@@ -66,7 +69,9 @@ def test_a_list_that_breaks_off_anywhere_goes_on_behind_its_last_whole_item(tmp_
 
 
 @pytest.mark.parametrize(("spoilt", "left"), [("s1.wav", ["s0", "s2"]), ("rows.jsonl", ["s0"])])
-def test_what_a_lost_block_has_spoilt_does_not_count(spoilt: str, left: list[str], tmp_path: Path) -> None:
+def test_what_a_lost_block_has_spoilt_does_not_count(
+    spoilt: str, left: list[str], tmp_path: Path
+) -> None:
     listed = filled(tmp_path)
     whole = bytearray((listed.parent / spoilt).read_bytes())
     start = whole.index(b"\n") + 1 if spoilt == "rows.jsonl" else 100
@@ -75,7 +80,9 @@ def test_what_a_lost_block_has_spoilt_does_not_count(spoilt: str, left: list[str
     assert [row["id"] for row in shards(tmp_path).recover()[1]] == left
 
 
-def test_a_shard_at_its_place_is_listed_once_more_after_a_crash_and_not_packed_again(tmp_path: Path) -> None:
+def test_a_shard_at_its_place_is_listed_once_more_after_a_crash_and_not_packed_again(
+    tmp_path: Path,
+) -> None:
     filled(tmp_path)
     output = shards(tmp_path, 3)
     output.recover()
@@ -115,7 +122,9 @@ def test_only_the_last_line_of_a_manifest_may_be_torn(tmp_path: Path) -> None:
         list(rows(path))
 
 
-def test_memory_does_not_grow_with_the_input_and_the_longest_of_a_window_is_first(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_input_and_the_longest_of_a_window_is_first(
+    tmp_path: Path,
+) -> None:
     count = 3 * WINDOW
     with (tmp_path / "in.jsonl").open("w") as file:
         for n in range(count):
@@ -140,8 +149,14 @@ def test_memory_does_not_grow_with_the_input_and_the_longest_of_a_window_is_firs
 def test_a_full_disk_of_temporary_files_is_named(tmp_path: Path) -> None:
     catalogue = Catalogue()
     catalogue._db.execute("PRAGMA max_page_count = 8")
-    items = (checked(record, Run(tmp_path)) for record in records(io.BytesIO(b'{"text": "x"}\n' * 999), "jsonl"))
-    with pytest.raises(EngineError, match=r"line \d+ of the input does not fit .*TMPDIR.*: database or disk is full"):
+    items = (
+        checked(record, Run(tmp_path))
+        for record in records(io.BytesIO(b'{"text": "x"}\n' * 999), "jsonl")
+    )
+    with pytest.raises(
+        EngineError,
+        match=r"line \d+ of the input does not fit .*TMPDIR.*: database or disk is full",
+    ):
         list(map(catalogue.add, items))
 
 
@@ -157,13 +172,20 @@ def test_a_full_disk_of_temporary_files_is_named_where_items_end_too(tmp_path: P
         catalogue.listed({"line": item.line, "status": "ok", "finish_reason": "stop"}, 2**40, 2**20)
 
     catalogue._db.execute(f"PRAGMA max_page_count = {catalogue._scalar('PRAGMA page_count')}")
-    with pytest.raises(EngineError, match=r"line \d+ of the input does not fit .*TMPDIR.*: database or disk is full"):
+    with pytest.raises(
+        EngineError,
+        match=r"line \d+ of the input does not fit .*TMPDIR.*: database or disk is full",
+    ):
         list(map(listed, items))
 
 
-def test_a_line_without_an_end_is_wrong_and_the_next_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_without_an_end_is_wrong_and_the_next_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(reader, "LINE_BYTES", 2**20)
-    data = b'{"text": "' + b"x" * 2**21 + b'"}\n{"text": "next"}\n' + b"[" * 50_000 + b'\n\xff\n"x"\n'
+    data = (
+        b'{"text": "' + b"x" * 2**21 + b'"}\n{"text": "next"}\n' + b"[" * 50_000 + b'\n\xff\n"x"\n'
+    )
     found = list(records(io.BytesIO(data), "jsonl"))
     assert [r.line for r in found] == [1, 2, 3, 4, 5]
     assert found[1].fields == {"text": "next"}
@@ -191,7 +213,9 @@ class Endless(io.RawIOBase):
 
 
 @pytest.mark.parametrize("start", [b"text\n", b'text\n"', b"te", b'text,id\n"a\nb\n'])
-def test_a_csv_record_without_an_end_is_refused_while_it_is_read(start: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_csv_record_without_an_end_is_refused_while_it_is_read(
+    start: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reader, "LINE_BYTES", 2**16)
     endless = Endless(start)
     with pytest.raises(InvalidRequest, match=r"input: line \d: its record has more than"):

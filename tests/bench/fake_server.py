@@ -32,7 +32,10 @@ class Wait:
 @dataclass(frozen=True)
 class Head:
     status: int = 200
-    headers: tuple[tuple[str, str], ...] = (("Content-Type", "audio/pcm"), ("X-Sample-Rate", "24000"))
+    headers: tuple[tuple[str, str], ...] = (
+        ("Content-Type", "audio/pcm"),
+        ("X-Sample-Rate", "24000"),
+    )
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,11 @@ class FakeServer:
                 case Wait(seconds):
                     await asyncio.sleep(seconds)
                 case Head(status, headers):
-                    lines = [f"HTTP/1.1 {status} X", *(f"{k}: {v}" for k, v in headers), "Transfer-Encoding: chunked"]
+                    lines = [
+                        f"HTTP/1.1 {status} X",
+                        *(f"{k}: {v}" for k, v in headers),
+                        "Transfer-Encoding: chunked",
+                    ]
                     log.head = clock()
                     writer.write("\r\n".join([*lines, "", ""]).encode())
                 case Send(data, samples):
@@ -118,7 +125,9 @@ class FakeServer:
                     writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
                 case Abort():
                     await writer.drain()
-                    await asyncio.sleep(0.02)  # let the client read what was sent before the reset discards it
+                    await asyncio.sleep(
+                        0.02
+                    )  # let the client read what was sent before the reset discards it
                     log.ended = clock()
                     writer.transport.abort()
                     return False
@@ -150,10 +159,18 @@ def pcm(samples: np.ndarray) -> Send:
     return Send(np.round(samples * 32767).astype("<i2").tobytes(), samples.size)
 
 
-def wav_header(rate: int, size: int = 0xFFFFFFFF, channels: int = 1, bits: int = 16, tag: int = 1) -> Send:
+def wav_header(
+    rate: int, size: int = 0xFFFFFFFF, channels: int = 1, bits: int = 16, tag: int = 1
+) -> Send:
     step = channels * bits // 8
     fmt = struct.pack("<HHIIHH", tag, channels, rate, rate * step, step, bits)
-    return Send(b"RIFF\xff\xff\xff\xffWAVEfmt " + struct.pack("<I", 16) + fmt + b"data" + struct.pack("<I", size))
+    return Send(
+        b"RIFF\xff\xff\xff\xffWAVEfmt "
+        + struct.pack("<I", 16)
+        + fmt
+        + b"data"
+        + struct.pack("<I", size)
+    )
 
 
 def chunks(audio: np.ndarray, seconds: float, rate: int = 24000) -> list[Send]:

@@ -65,7 +65,9 @@ class SpeechServer:
                 await asyncio.sleep(self.behaviour.pace_s)
             yield audio[start : start + step].tobytes()
 
-    async def stream(self, request, body, text, headers, wrap=lambda data: data, tail=b"", head=b""):
+    async def stream(
+        self, request, body, text, headers, wrap=lambda data: data, tail=b"", head=b""
+    ):
         self.bodies.append(body)
         if self.behaviour.capacity is not None and self.running >= self.behaviour.capacity:
             return web.json_response({"error": {"message": "too many requests"}}, status=429)
@@ -85,9 +87,13 @@ class SpeechServer:
     async def speech(self, request):
         body = await request.json()
         if not isinstance(body.get("input"), str):
-            return web.json_response({"error": {"message": "input is required", "param": "input"}}, status=400)
+            return web.json_response(
+                {"error": {"message": "input is required", "param": "input"}}, status=400
+            )
         if body.get("voice") == "nobody":
-            return web.json_response({"error": {"message": "voice 'nobody' is unknown"}}, status=400)
+            return web.json_response(
+                {"error": {"message": "voice 'nobody' is unknown"}}, status=400
+            )
         rate = str(self.behaviour.rate)
         if body.get("stream_format") != "sse":
             headers = {"Content-Type": "audio/pcm", "X-Sample-Rate": rate}
@@ -105,7 +111,10 @@ class SpeechServer:
     async def generate(self, request):
         body = await request.json()
         rate = self.behaviour.rate
-        headers = {"Content-Type": f"audio/L16;rate={rate};channels=1", "X-Audio-Sample-Rate": str(rate)}
+        headers = {
+            "Content-Type": f"audio/L16;rate={rate};channels=1",
+            "X-Audio-Sample-Rate": str(rate),
+        }
         return await self.stream(request, body, body["target_text"], headers)
 
     async def tts(self, request):
@@ -113,7 +122,9 @@ class SpeechServer:
 
         body = await request.json()
         head = wav_header(self.behaviour.rate).data
-        return await self.stream(request, body, body["text"], {"Content-Type": "audio/wav"}, head=head)
+        return await self.stream(
+            request, body, body["text"], {"Content-Type": "audio/wav"}, head=head
+        )
 
     async def socket(self, request):
         socket = web.WebSocketResponse()
@@ -176,7 +187,9 @@ def serving(behaviour: Behaviour | None = None):
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         stop = asyncio.Event()
-        address.extend([f"http://127.0.0.1:{runner.addresses[0][1]}", asyncio.get_running_loop(), stop])
+        address.extend(
+            [f"http://127.0.0.1:{runner.addresses[0][1]}", asyncio.get_running_loop(), stop]
+        )
         ready.set()
         await stop.wait()
         await runner.cleanup()

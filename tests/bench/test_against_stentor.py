@@ -23,12 +23,23 @@ def url(tmp_path_factory):
 
 
 @pytest.mark.parametrize("backend", ["stentor", "openai-audio-speech-sse", "websocket"])
-def test_stentor_serve_is_measured_and_answers_alike_alone_and_under_load(url, backend, tmp_path, capsys):
+def test_stentor_serve_is_measured_and_answers_alike_alone_and_under_load(
+    url, backend, tmp_path, capsys
+):
     parser = argparse.ArgumentParser()
     add_parser(parser.add_subparsers(required=True))
     words = ["bench", "serve", "--base-url", url, "--backend", backend, "--max-concurrency", "2"]
     words += ["--num-prompts", str(PROMPTS)]
-    words += ["--dataset-name", "short", "--num-warmups", "1", "--request-seed", "1", "--determinism-check", "2"]
+    words += [
+        "--dataset-name",
+        "short",
+        "--num-warmups",
+        "1",
+        "--request-seed",
+        "1",
+        "--determinism-check",
+        "2",
+    ]
     words += ["--save-result", "--result-dir", str(tmp_path), "--result-filename", "run.json"]
     words += ["--extra-body", '{"max_frames": 60}']
     args = parser.parse_args(words)

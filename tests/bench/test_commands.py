@@ -47,7 +47,9 @@ def virtually(monkeypatch):
         def run(command):
             async def main(loop):
                 async with on_socket(server.app()) as path:
-                    monkeypatch.setattr(serve, "Client", lambda target, spool: UnixClient(target, spool, path))
+                    monkeypatch.setattr(
+                        serve, "Client", lambda target, spool: UnixClient(target, spool, path)
+                    )
                     return await command
 
             return virtual_time.run(main)
@@ -62,7 +64,8 @@ SOME = ("--dataset-name", "short", "--num-prompts", 8, "--max-concurrency", 4)
 
 
 @pytest.mark.parametrize(
-    "backend", ["stentor", "openai-audio-speech", "openai-audio-speech-sse", "websocket", "nanovllm", "fish"]
+    "backend",
+    ["stentor", "openai-audio-speech", "openai-audio-speech-sse", "websocket", "nanovllm", "fish"],
 )
 def test_every_kind_of_server_gives_the_same_table(backend, capsys):
     # The first chunk lasts 5 s and the second one is sent 20 ms later: no busy machine makes such a stream stall.
@@ -84,16 +87,41 @@ def test_every_kind_of_server_gives_the_same_table(backend, capsys):
 
 
 def test_the_first_listed_model_is_asked_for_and_named_in_the_files(tmp_path, capsys):
-    words = ("--save-result", "--save-detailed", "--result-dir", tmp_path, "--metadata", "note=x", "--seed", 3)
+    words = (
+        "--save-result",
+        "--save-detailed",
+        "--result-dir",
+        tmp_path,
+        "--metadata",
+        "note=x",
+        "--seed",
+        3,
+    )
     with serving() as (url, server):
         assert bench("serve", "--base-url", url, *SOME, *words) == 0
     assert {body["model"] for body in server.bodies} == {"fake/tone-1"}
-    paths = {path.suffix: path for path in tmp_path.iterdir() if not path.name.endswith(".requests.jsonl")}
+    paths = {
+        path.suffix: path
+        for path in tmp_path.iterdir()
+        if not path.name.endswith(".requests.jsonl")
+    }
     assert paths[".json"].name.startswith("serve-infqps-concurrency4-tone-1-")
     row = json.loads(paths[".json"].read_text())
-    expected = {"backend": "stentor", "model_id": "fake/tone-1", "request_rate": "inf", "completed": 8, "note": "x"}
+    expected = {
+        "backend": "stentor",
+        "model_id": "fake/tone-1",
+        "request_rate": "inf",
+        "completed": 8,
+        "note": "x",
+    }
     assert expected.items() <= row.items()
-    for key in ("mean_e2el_ms", "p99_audio_ttfp_ms", "median_audio_rtf", "p95_audible_ttfa_ms", "std_chunk_gap_ms"):
+    for key in (
+        "mean_e2el_ms",
+        "p99_audio_ttfp_ms",
+        "median_audio_rtf",
+        "p95_audible_ttfa_ms",
+        "std_chunk_gap_ms",
+    ):
         assert row[key] > 0, key
     assert row["facts"]["server"]["/version"] == {"version": "1.2.3"}
     assert row["facts"]["client"]["cores"] >= 1
@@ -108,7 +136,16 @@ def test_the_first_listed_model_is_asked_for_and_named_in_the_files(tmp_path, ca
 
 
 def test_open_loop_load_follows_the_rate_and_refusals_are_counted(virtually, capsys):
-    words = ("--dataset-name", "short", "--num-prompts", 30, "--request-rate", 60, "--goodput", "audio_ttfp:1000")
+    words = (
+        "--dataset-name",
+        "short",
+        "--num-prompts",
+        30,
+        "--request-rate",
+        60,
+        "--goodput",
+        "audio_ttfp:1000",
+    )
     slow = Behaviour(capacity=3, pace_s=0.06, seconds_per_letter=0.02)
     virtually(slow)
     assert bench("serve", "--base-url", URL, *words) == 0
@@ -125,7 +162,16 @@ def test_open_loop_load_follows_the_rate_and_refusals_are_counted(virtually, cap
 
 
 def test_a_ramp_sends_faster_and_faster(virtually, tmp_path, capsys):
-    words = ("--ramp-up-strategy", "linear", "--ramp-up-start-rps", 5, "--ramp-up-end-rps", 100, "--num-prompts", 30)
+    words = (
+        "--ramp-up-strategy",
+        "linear",
+        "--ramp-up-start-rps",
+        5,
+        "--ramp-up-end-rps",
+        100,
+        "--num-prompts",
+        30,
+    )
     virtually()
     assert bench("serve", "--base-url", URL, *words, "--save-result", "--result-dir", tmp_path) == 0
     rows = [json.loads(line) for line in next(tmp_path.glob("*.jsonl")).read_text().splitlines()]
@@ -134,7 +180,16 @@ def test_a_ramp_sends_faster_and_faster(virtually, tmp_path, capsys):
 
 
 def test_a_steady_window_counts_only_its_own_requests(virtually, tmp_path, capsys):
-    words = ("--request-rate", 40, "--warmup-seconds", 0.5, "--duration", 1.0, "--dataset-name", "short")
+    words = (
+        "--request-rate",
+        40,
+        "--warmup-seconds",
+        0.5,
+        "--duration",
+        1.0,
+        "--dataset-name",
+        "short",
+    )
     server = virtually()
     assert bench("serve", "--base-url", URL, *words, "--save-result", "--result-dir", tmp_path) == 0
     out = capsys.readouterr().out
@@ -147,11 +202,36 @@ def test_a_steady_window_counts_only_its_own_requests(virtually, tmp_path, capsy
 
 
 def test_a_sweep_with_repeats_gives_a_row_each_and_their_spread(tmp_path, capsys):
-    words = ("--dataset-name", "short", "--num-prompts", 4, "--sweep-concurrency", "1,2", "--repeats", 2)
+    words = (
+        "--dataset-name",
+        "short",
+        "--num-prompts",
+        4,
+        "--sweep-concurrency",
+        "1,2",
+        "--repeats",
+        2,
+    )
     with serving() as (url, _):
-        assert bench("serve", "--base-url", url, *words, "--save-result", "--result-filename", tmp_path / "s.json") == 0
+        assert (
+            bench(
+                "serve",
+                "--base-url",
+                url,
+                *words,
+                "--save-result",
+                "--result-filename",
+                tmp_path / "s.json",
+            )
+            == 0
+        )
     out = capsys.readouterr().out
-    assert [line.split()[1] for line in out.splitlines() if line.startswith("| c=")][:4] == ["c=1", "c=1", "c=2", "c=2"]
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("| c=")][:4] == [
+        "c=1",
+        "c=1",
+        "c=2",
+        "c=2",
+    ]
     assert "audible_ttfa p95 (ms)" in out
     saved = json.loads((tmp_path / "s.json").read_text())
     assert saved["kind"] == "sweep"
@@ -160,10 +240,32 @@ def test_a_sweep_with_repeats_gives_a_row_each_and_their_spread(tmp_path, capsys
     assert bench("compare", tmp_path / "s.json", tmp_path / "s.json", "--fail-on-regression") == 0
 
 
-def test_all_at_once_beside_rates_in_a_sweep_leaves_out_only_its_point_in_the_charts(virtually, tmp_path):
-    words = ("--dataset-name", "short", "--num-prompts", 3, "--sweep-rps", "inf,20", "--save-result")
+def test_all_at_once_beside_rates_in_a_sweep_leaves_out_only_its_point_in_the_charts(
+    virtually, tmp_path
+):
+    words = (
+        "--dataset-name",
+        "short",
+        "--num-prompts",
+        3,
+        "--sweep-rps",
+        "inf,20",
+        "--save-result",
+    )
     virtually()
-    assert bench("serve", "--base-url", URL, *words, "--result-dir", tmp_path, "--result-filename", "sub/s.json") == 0
+    assert (
+        bench(
+            "serve",
+            "--base-url",
+            URL,
+            *words,
+            "--result-dir",
+            tmp_path,
+            "--result-filename",
+            "sub/s.json",
+        )
+        == 0
+    )
     saved = json.loads((tmp_path / "sub/s.json").read_text())
     assert [run["request_rate"] for run in saved["runs"]] == ["inf", 20.0]
     page = (tmp_path / "sub/s.html").read_text()
@@ -174,14 +276,36 @@ def test_all_at_once_beside_rates_in_a_sweep_leaves_out_only_its_point_in_the_ch
 def test_the_capacity_of_a_server_is_found(virtually, capsys, tmp_path):
     # Every answer is one chunk after 0.25 s, and the ninth at once is refused: at 32 requests a second on average.
     behaviour = Behaviour(capacity=8, piece_s=5.0, seconds_per_letter=0.015, first_s=0.25)
-    words = ("--find-capacity", "--slo-ttfa-ms", 2000, "--capacity-min-rps", 6, "--capacity-max-rps", 200)
+    words = (
+        "--find-capacity",
+        "--slo-ttfa-ms",
+        2000,
+        "--capacity-min-rps",
+        6,
+        "--capacity-max-rps",
+        200,
+    )
     words += ("--capacity-tolerance", 0.5, "--num-prompts", 24, "--dataset-name", "short")
     virtually(behaviour)
-    assert bench("serve", "--base-url", URL, *words, "--save-result", "--result-filename", tmp_path / "c.json") == 0
+    assert (
+        bench(
+            "serve",
+            "--base-url",
+            URL,
+            *words,
+            "--save-result",
+            "--result-filename",
+            tmp_path / "c.json",
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     saved = json.loads((tmp_path / "c.json").read_text())
     assert 12 <= saved["capacity_rps"] < 60
-    assert f"Capacity: {saved['capacity_rps']:.2f} req/s, real time maintained with p95 audible TTFA <= 2000 ms" in out
+    assert (
+        f"Capacity: {saved['capacity_rps']:.2f} req/s, real time maintained with p95 audible TTFA <= 2000 ms"
+        in out
+    )
     assert "fails: " in out
 
 
@@ -212,7 +336,16 @@ def test_answers_alone_are_compared_with_those_under_load(noisy, equal, capsys):
 def test_saved_audio_and_extra_fields_and_headers(tmp_path, capsys):
     extra = json.dumps({"temperature": 0, "voice": "bob"})
     with serving(Behaviour(rate=22050)) as (url, server):
-        words = ("--save-audio", tmp_path / "out", "--extra-body", extra, "--voice", "amy", "--header", "X-A=b=c")
+        words = (
+            "--save-audio",
+            tmp_path / "out",
+            "--extra-body",
+            extra,
+            "--voice",
+            "amy",
+            "--header",
+            "X-A=b=c",
+        )
         assert bench("serve", "--base-url", url, *SOME, *words) == 0
     assert server.bodies[0]["temperature"] == 0
     assert server.bodies[0]["voice"] == "bob"
@@ -224,10 +357,20 @@ def test_saved_audio_and_extra_fields_and_headers(tmp_path, capsys):
 def test_every_answer_of_every_run_is_saved(virtually, tmp_path):
     virtually()
     words = ("--dataset-name", "short", "--save-audio", tmp_path / "out")
-    assert bench("serve", "--base-url", URL, *words, "--num-prompts", 2, "--sweep-concurrency", "1,2") == 0
+    assert (
+        bench("serve", "--base-url", URL, *words, "--num-prompts", 2, "--sweep-concurrency", "1,2")
+        == 0
+    )
     saved = sorted(str(path.relative_to(tmp_path / "out")) for path in tmp_path.glob("out/*/*"))
     assert saved == [f"run-0{run}/0000{answer}.wav" for run in (1, 2) for answer in (0, 1)]
-    repeated = ("--num-prompts", 1, "--max-concurrency", 1, "--duration", 1.0)  # one text, again and again
+    repeated = (
+        "--num-prompts",
+        1,
+        "--max-concurrency",
+        1,
+        "--duration",
+        1.0,
+    )  # one text, again and again
     server = virtually()
     words = ("--dataset-name", "short", "--save-audio", tmp_path / "again")
     assert bench("serve", "--base-url", URL, *words, *repeated) == 0
@@ -251,7 +394,10 @@ def test_a_repeated_request_that_fails_is_no_other_audio(virtually, monkeypatch,
         return web.json_response({"error": {"message": "engine died"}}, status=503)
 
     monkeypatch.setattr(server, "speech", speech)
-    assert bench("serve", "--base-url", URL, *SOME, "--determinism-check", 3, "--request-seed", 11) == 0
+    assert (
+        bench("serve", "--base-url", URL, *SOME, "--determinism-check", 3, "--request-seed", 11)
+        == 0
+    )
     out = capsys.readouterr().out
     assert value(out, "Alone = under load, equal audio:") == "1 of 1"
     assert value(out, "  failed alone:") == "2"
@@ -295,8 +441,14 @@ def test_a_server_that_is_not_there_is_waited_for_and_then_named(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--dataset-name", "sharegpt"), "--dataset-name: 'sharegpt' is unknown; choose one of short"),
-        (("--percentile-metrics", "e2el,wrong"), "--percentile-metrics: 'wrong' is unknown; choose from e2el"),
+        (
+            ("--dataset-name", "sharegpt"),
+            "--dataset-name: 'sharegpt' is unknown; choose one of short",
+        ),
+        (
+            ("--percentile-metrics", "e2el,wrong"),
+            "--percentile-metrics: 'wrong' is unknown; choose from e2el",
+        ),
         (("--goodput", "wrong:1"), "--goodput: 'wrong' is unknown"),
         (("--goodput", "e2el:fast"), "--goodput: expected METRIC:LIMIT"),
         (("--duration", 3), "--duration: needs --request-rate or --max-concurrency"),
@@ -306,22 +458,48 @@ def test_a_server_that_is_not_there_is_waited_for_and_then_named(capsys):
         (("--determinism-check", 2), "--determinism-check: needs --request-seed"),
         (("--ramp-up-strategy", "linear"), "--ramp-up-strategy: needs --ramp-up-start-rps"),
         (
-            ("--ramp-up-strategy", "linear", "--ramp-up-start-rps", 1, "--ramp-up-end-rps", 2, "--find-capacity"),
+            (
+                "--ramp-up-strategy",
+                "linear",
+                "--ramp-up-start-rps",
+                1,
+                "--ramp-up-end-rps",
+                2,
+                "--find-capacity",
+            ),
             "--ramp-up-strategy: cannot be combined",
         ),
         (("--ramp-up-start-rps", 1, "--ramp-up-end-rps", 9), "need --ramp-up-strategy"),
-        (("--request-rate", 4, "--sweep-concurrency", "1,2"), "--request-rate: cannot be combined with --sweep-conc"),
-        (("--request-rate", 4, "--find-capacity"), "--request-rate: cannot be combined with --find-capacity"),
-        (("--max-concurrency", 4, "--sweep-concurrency", "1,2"), "--max-concurrency: cannot be combined"),
+        (
+            ("--request-rate", 4, "--sweep-concurrency", "1,2"),
+            "--request-rate: cannot be combined with --sweep-conc",
+        ),
+        (
+            ("--request-rate", 4, "--find-capacity"),
+            "--request-rate: cannot be combined with --find-capacity",
+        ),
+        (
+            ("--max-concurrency", 4, "--sweep-concurrency", "1,2"),
+            "--max-concurrency: cannot be combined",
+        ),
         (("--dataset-path", "mine.jsonl"), "--dataset-path: medium is a built-in set"),
-        (("--save-result", "--result-dir", __file__), f"--result-dir: cannot make the folder {__file__}: "),
-        (("--save-result", "--result-filename", f"{__file__}/r"), "--result-filename: cannot make the folder"),
+        (
+            ("--save-result", "--result-dir", __file__),
+            f"--result-dir: cannot make the folder {__file__}: ",
+        ),
+        (
+            ("--save-result", "--result-filename", f"{__file__}/r"),
+            "--result-filename: cannot make the folder",
+        ),
         (("--save-audio", __file__), f"--save-audio: cannot make the folder {__file__}: "),
         (("--header", "nonsense"), "--header: expected KEY=VALUE"),
         (("--metadata", "nonsense"), "--metadata: expected KEY=VALUE"),
         (("--text-rate", 5), "--text-rate: only --backend websocket"),
         (("--base-url", "localhost:8000"), "--base-url: expected http:// or https://"),
-        (("--find-capacity", "--capacity-min-rps", 9, "--capacity-max-rps", 3), "must not exceed --capacity-max-rps"),
+        (
+            ("--find-capacity", "--capacity-min-rps", 9, "--capacity-max-rps", 3),
+            "must not exceed --capacity-max-rps",
+        ),
     ],
 )
 def test_flags_that_make_no_sense_are_explained_before_any_load(words, message, capsys):
@@ -336,7 +514,10 @@ def test_flags_that_make_no_sense_are_explained_before_any_load(words, message, 
     ("words", "message"),
     [
         (("--num-prompts", 0), "expected an integer of at least 1, got '0'"),
-        (("--burstiness", "inf"), "argument --burstiness: expected a finite number above 0, got 'inf'"),
+        (
+            ("--burstiness", "inf"),
+            "argument --burstiness: expected a finite number above 0, got 'inf'",
+        ),
         (("--duration", "inf"), "argument --duration: expected a finite number above 0, got 'inf'"),
         (("--request-rate", -1), "expected a number above 0, got '-1'"),
         (("--request-rate", "nan"), "expected a number above 0, got 'nan'"),
@@ -370,7 +551,9 @@ def test_the_api_key_of_the_environment_is_sent_and_a_header_flag_overrides_it(m
     parser = argparse.ArgumentParser()
     add_parser(parser.add_subparsers(required=True))
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
-    assert server_target(parser.parse_args(["bench", "serve"])).headers == {"Authorization": "Bearer sk-1"}
+    assert server_target(parser.parse_args(["bench", "serve"])).headers == {
+        "Authorization": "Bearer sk-1"
+    }
     args = parser.parse_args(["bench", "serve", "--header", "Authorization=Bearer other"])
     assert server_target(args).headers == {"Authorization": "Bearer other"}
 
@@ -383,9 +566,7 @@ def test_the_command_line_is_offered_without_importing_anything_heavy():
     )
     root = Path(__file__).parents[2]
     # A bare package stands in for stentor's own __init__, which is not this test's subject.
-    stub = (
-        "import sys, types; p = types.ModuleType('stentor'); p.__path__ = [sys.argv[1]]; sys.modules['stentor'] = p\n"
-    )
+    stub = "import sys, types; p = types.ModuleType('stentor'); p.__path__ = [sys.argv[1]]; sys.modules['stentor'] = p\n"
     done = subprocess.run(
         [sys.executable, "-c", stub + code, str(root / "stentor")],
         capture_output=True,

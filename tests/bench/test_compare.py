@@ -78,7 +78,9 @@ def test_differing_settings_are_pointed_out(tmp_path):
 
 
 def test_sweeps_are_compared_level_by_level(tmp_path):
-    a, b = files(tmp_path, [run(), run(request_rate=8.0)], [run(request_rate=8.0), run(request_rate=16.0)])
+    a, b = files(
+        tmp_path, [run(), run(request_rate=8.0)], [run(request_rate=8.0), run(request_rate=16.0)]
+    )
     text = compare(a, b, 0.03).text
     assert "## 8 req/s" in text
     assert "## 4 req" not in text
@@ -86,8 +88,17 @@ def test_sweeps_are_compared_level_by_level(tmp_path):
 
 
 def test_ramps_are_levels_of_their_own(tmp_path):
-    ramp = {"request_rate": "inf", "ramp_up_strategy": "linear", "ramp_up_start_rps": 1.0, "ramp_up_end_rps": 8.0}
-    a, b = files(tmp_path, [run(**ramp)], [run(request_rate="inf"), run(**ramp | {"ramp_up_strategy": "exponential"})])
+    ramp = {
+        "request_rate": "inf",
+        "ramp_up_strategy": "linear",
+        "ramp_up_start_rps": 1.0,
+        "ramp_up_end_rps": 8.0,
+    }
+    a, b = files(
+        tmp_path,
+        [run(**ramp)],
+        [run(request_rate="inf"), run(**ramp | {"ramp_up_strategy": "exponential"})],
+    )
     text = compare(a, b, 0.03).text
     assert "## 1 to 8 req/s" in text
     assert "all at once" not in text
@@ -95,7 +106,9 @@ def test_ramps_are_levels_of_their_own(tmp_path):
 
 
 def test_settings_of_the_engine_are_settings(tmp_path):
-    a, b = files(tmp_path, [run(quantization="auto", voice="amy")], [run(quantization="int8", voice="bob")])
+    a, b = files(
+        tmp_path, [run(quantization="auto", voice="amy")], [run(quantization="int8", voice="bob")]
+    )
     text = compare(a, b, 0.03).text
     assert "! quantization differs: 'auto' against 'int8'" in text
     assert "! voice differs: 'amy' against 'bob'" in text
@@ -104,7 +117,10 @@ def test_settings_of_the_engine_are_settings(tmp_path):
 def test_runs_are_read_however_their_file_is_broken_into_lines(tmp_path):
     path = tmp_path / "a.json"
     rows = [run(), run(quality={"hashes": {"One.\u2028Two.": 1}})]
-    path.write_text(json.dumps(rows[0], indent=1) + "\n" + json.dumps(rows[1], ensure_ascii=False) + "\n", "utf-8")
+    path.write_text(
+        json.dumps(rows[0], indent=1) + "\n" + json.dumps(rows[1], ensure_ascii=False) + "\n",
+        "utf-8",
+    )
     assert load(path) == rows
 
 

@@ -83,7 +83,9 @@ class FakeTTS:
 
 
 def job(texts, **changes):
-    settings = Settings(num_prompts=len(texts), framing="float32", watch_client=False, progress=False)
+    settings = Settings(
+        num_prompts=len(texts), framing="float32", watch_client=False, progress=False
+    )
     base = {
         "texts": [TextItem(i, text) for i, text in enumerate(texts)],
         "settings": settings,
@@ -102,7 +104,9 @@ def test_chunks_of_the_engine_are_timed_like_those_of_a_server(capsys):
     assert "Successful requests:                     4" in out
     values = {line[:26].strip(): line[26:].strip() for line in out.splitlines()}
     assert values["First PCM sample (ms)"] == "50.0"
-    assert float(values["Leading silence (ms)"]) == pytest.approx(50, abs=1)  # the detector's own grain
+    assert float(values["Leading silence (ms)"]) == pytest.approx(
+        50, abs=1
+    )  # the detector's own grain
     assert float(values["Audible TTFA (ms)"]) == pytest.approx(100, abs=1)
     # Chunk 3 comes 0.32 s after chunk 1, with 0.2 s played: 0.12 s late.
     assert values["Largest stall (ms)"] == "120.0"
@@ -110,7 +114,9 @@ def test_chunks_of_the_engine_are_timed_like_those_of_a_server(capsys):
 
 
 def test_as_many_requests_run_at_once_as_the_concurrency_says(capsys):
-    engine = FakeTTS(together=threading.Barrier(2, timeout=STUCK_S))  # a request that ran alone would break it
+    engine = FakeTTS(
+        together=threading.Barrier(2, timeout=STUCK_S)
+    )  # a request that ran alone would break it
     assert offline(engine, CallOptions(), job(["one", "two", "three", "four"]), threads=4) == 0
     assert "Successful requests:                     4" in capsys.readouterr().out
     assert engine.most == 2
@@ -138,7 +144,9 @@ def test_all_failing_is_a_failed_run():
     assert offline(FakeTTS(), CallOptions(), job(["fail", "fail"]), threads=2) == 1
 
 
-def test_a_result_file_that_finds_the_disk_full_is_named_and_the_others_are_written(capsys, tmp_path):
+def test_a_result_file_that_finds_the_disk_full_is_named_and_the_others_are_written(
+    capsys, tmp_path
+):
     lost = [full(tmp_path / name) for name in ("r.json", "r.md")]
     saved = job(["one", "two"], files=Files(tmp_path, "r"))
     assert offline(FakeTTS(), CallOptions(), saved, threads=2) == 1
@@ -150,7 +158,9 @@ def test_a_result_file_that_finds_the_disk_full_is_named_and_the_others_are_writ
 
 def test_audio_that_finds_the_disk_full_is_named_once_and_everything_is_measured(capsys, tmp_path):
     lost = full(tmp_path / "run-01" / "00001.wav")
-    sweep = job(["one", "two", "three"], levels=[Level(float("inf"), 1, 0)] * 2, files=Files(tmp_path, "r"))
+    sweep = job(
+        ["one", "two", "three"], levels=[Level(float("inf"), 1, 0)] * 2, files=Files(tmp_path, "r")
+    )
     sweep = replace(sweep, settings=replace(sweep.settings, save_audio=tmp_path))
     assert offline(FakeTTS(), CallOptions(), sweep, threads=1) == 1
     told = capsys.readouterr()
@@ -160,8 +170,12 @@ def test_audio_that_finds_the_disk_full_is_named_once_and_everything_is_measured
     assert [path.name for path in tmp_path.glob("run-*/*")] == ["00000.wav"]
 
 
-@pytest.mark.parametrize("capacity", [None, Capacity(None, 1.0, 64.0, 0.01)], ids=["sweep", "search"])
-def test_a_full_disk_of_temporary_files_ends_the_load_and_reports_earlier_runs(capacity, capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "capacity", [None, Capacity(None, 1.0, 64.0, 0.01)], ids=["sweep", "search"]
+)
+def test_a_full_disk_of_temporary_files_ends_the_load_and_reports_earlier_runs(
+    capacity, capsys, tmp_path, monkeypatch
+):
     write, calls = Spool._write, []
 
     def until_full(self, *arguments):
@@ -172,26 +186,38 @@ def test_a_full_disk_of_temporary_files_ends_the_load_and_reports_earlier_runs(c
 
     monkeypatch.setattr(Spool, "_write", until_full)
     levels = [Level(float("inf"), 1, 0)] * 2
-    sweep = job(["one", "two", "three"], levels=levels, capacity=capacity, files=Files(tmp_path, "r"))
+    sweep = job(
+        ["one", "two", "three"], levels=levels, capacity=capacity, files=Files(tmp_path, "r")
+    )
     assert offline(FakeTTS(), CallOptions(), sweep, threads=1) == 1
     told = capsys.readouterr()
-    assert told.err == f"error: cannot keep answers in {tempfile.gettempdir()}, which TMPDIR may change: {FULL}\n"
+    assert (
+        told.err
+        == f"error: cannot keep answers in {tempfile.gettempdir()}, which TMPDIR may change: {FULL}\n"
+    )
     assert told.out.count("3 of 3 done") == 1
     assert "Capacity" not in told.out
     assert json.loads((tmp_path / "r.json").read_text())["completed"] == 3
 
 
 def test_a_full_disk_of_temporary_files_in_the_first_run_is_an_error():
-    with files_of_at_most(99), pytest.raises(SpoolError, match=r"cannot keep answers in .*: File too large"):
+    with (
+        files_of_at_most(99),
+        pytest.raises(SpoolError, match=r"cannot keep answers in .*: File too large"),
+    ):
         offline(FakeTTS(), CallOptions(), job(["one"]), threads=1)
 
 
 def test_the_prompts_own_options_go_over_the_shared_ones():
     engine = FakeTTS(pauses=(0,))
-    reference = CallOptions(shared={"voice": "amy", "seed": 3}, reference=lambda path, text: (path, text))
+    reference = CallOptions(
+        shared={"voice": "amy", "seed": 3}, reference=lambda path, text: (path, text)
+    )
     spool = Spool()
     sender = InProcess(engine, reference, spool, 1)
-    prompt = TextItem(0, "x", voice="bob", language="en", ref_audio="r.wav", ref_text="t", extra_body={"cfg": 2})
+    prompt = TextItem(
+        0, "x", voice="bob", language="en", ref_audio="r.wav", ref_text="t", extra_body={"cfg": 2}
+    )
     sender._speak(prompt)
     spool.close()
     assert engine.calls == [
@@ -207,14 +233,14 @@ def test_the_command_makes_the_engine_from_its_flags_and_closes_it(monkeypatch, 
         return made[0]
 
     monkeypatch.setitem(
-        sys.modules, "stentor", SimpleNamespace(TTS=make, Reference=None, bench=sys.modules["stentor.bench"])
+        sys.modules,
+        "stentor",
+        SimpleNamespace(TTS=make, Reference=None, bench=sys.modules["stentor.bench"]),
     )
     parser = argparse.ArgumentParser()
     add_parser(parser.add_subparsers(required=True))
     words = "bench offline --model dummy:toy --device cpu --dtype float32 --quantization int8 --num-prompts 3 --max-concurrency 3 --voice amy"
-    words += (
-        " --max-frames 40 --ignore-eos --request-seed 5 --save-result --result-filename off --metric-percentiles 50,99"
-    )
+    words += " --max-frames 40 --ignore-eos --request-seed 5 --save-result --result-filename off --metric-percentiles 50,99"
     args = parser.parse_args([*words.split(), "--result-dir", str(tmp_path)])
     assert args.func(args) == 0
     given = {"device": "cpu", "dtype": "float32", "quantization": "int8"}
@@ -222,5 +248,10 @@ def test_the_command_makes_the_engine_from_its_flags_and_closes_it(monkeypatch, 
     assert made[0].closed
     options = made[0].calls[0][1]
     assert options == {"voice": "amy", "seed": 5, "max_frames": 40, "ignore_eos": True}
-    assert {path.name for path in tmp_path.iterdir()} == {"off.json", "off.requests.jsonl", "off.md", "off.html"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "off.json",
+        "off.requests.jsonl",
+        "off.md",
+        "off.html",
+    }
     assert "Successful requests:                     3" in capsys.readouterr().out

@@ -23,7 +23,9 @@ class UnixClient(Client):
         return aiohttp.UnixConnector(self._path, limit=0)
 
 
-def result_of(prompt, reply, spool, framing, assumed_rate=24000, silence_is_audio=False) -> RequestResult:
+def result_of(
+    prompt, reply, spool, framing, assumed_rate=24000, silence_is_audio=False
+) -> RequestResult:
     """The figures of one reply that was sent when it was due."""
     return measure(
         Exchange(prompt, reply.sent, reply.sent, reply),

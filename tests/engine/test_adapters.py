@@ -25,13 +25,17 @@ def adapters() -> Adapters:
     return Adapters(model.adapters, Device("cpu"))
 
 
-def test_the_slot_of_an_unloaded_adapter_is_free_when_its_last_holder_lets_go(adapters: Adapters, folder: Path) -> None:
+def test_the_slot_of_an_unloaded_adapter_is_free_when_its_last_holder_lets_go(
+    adapters: Adapters, folder: Path
+) -> None:
     adapters.load("a", folder)
     adapters.load("b", folder)
     held = adapters.named("a")
     assert held.number != adapters.named("b").number
     adapters.unload("a")
-    with pytest.raises(InvalidRequest, match="all 2 slots are taken, 1 of them by requests that run with unloaded"):
+    with pytest.raises(
+        InvalidRequest, match="all 2 slots are taken, 1 of them by requests that run with unloaded"
+    ):
         adapters.load("c", folder)
     number = held.number
     del held
@@ -40,8 +44,12 @@ def test_the_slot_of_an_unloaded_adapter_is_free_when_its_last_holder_lets_go(ad
     assert list(adapters.loaded) == ["b", "c"]
 
 
-def test_an_adapter_of_a_model_that_was_unloaded_is_ours_of_that_name(adapters: Adapters, folder: Path) -> None:
-    others = Adapters(registry.load(TINY, torch.device("cpu"), None, {"max_loras": 2}).adapters, Device("cpu"))
+def test_an_adapter_of_a_model_that_was_unloaded_is_ours_of_that_name(
+    adapters: Adapters, folder: Path
+) -> None:
+    others = Adapters(
+        registry.load(TINY, torch.device("cpu"), None, {"max_loras": 2}).adapters, Device("cpu")
+    )
     for name in ("a", "b"):
         others.load(name, folder)
     adapters.load("b", folder)
@@ -52,11 +60,17 @@ def test_an_adapter_of_a_model_that_was_unloaded_is_ours_of_that_name(adapters: 
         adapters.current(others.named("a"))
 
 
-def test_names_are_unique_and_unknown_ones_are_told_what_is_loaded(adapters: Adapters, folder: Path) -> None:
+def test_names_are_unique_and_unknown_ones_are_told_what_is_loaded(
+    adapters: Adapters, folder: Path
+) -> None:
     adapters.load("a", folder)
     with pytest.raises(InvalidRequest, match="'a' is loaded already"):
         adapters.load("a", folder)
-    for name, says in (("b", "is not loaded; loaded: a"), ("", "is not loaded"), (3, "must be the name of a loaded")):
+    for name, says in (
+        ("b", "is not loaded; loaded: a"),
+        ("", "is not loaded"),
+        (3, "must be the name of a loaded"),
+    ):
         with pytest.raises(InvalidRequest, match=says):
             adapters.named(name)
     with pytest.raises(InvalidRequest, match="'b' is not loaded"):
@@ -88,6 +102,10 @@ def test_a_load_that_fails_takes_no_slot_and_no_name(
 
 
 def test_a_model_without_slots_says_which_option_makes_them(folder: Path) -> None:
-    plain = Adapters(registry.load("dummy:toy", torch.device("cpu"), None, {}).adapters, Device("cpu"))
-    with pytest.raises(InvalidRequest, match="loaded without slots for adapters: give loras or max_loras"):
+    plain = Adapters(
+        registry.load("dummy:toy", torch.device("cpu"), None, {}).adapters, Device("cpu")
+    )
+    with pytest.raises(
+        InvalidRequest, match="loaded without slots for adapters: give loras or max_loras"
+    ):
         plain.load("a", folder)

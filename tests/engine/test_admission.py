@@ -41,8 +41,12 @@ class Launches(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
         given = [x.is_meta for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        there = any(given) or any(isinstance(x, torch.Tensor) and x.is_meta for x in tree_leaves(out))
-        view = all(given) and any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+        there = any(given) or any(
+            isinstance(x, torch.Tensor) and x.is_meta for x in tree_leaves(out)
+        )
+        view = all(given) and any(
+            r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns
+        )
         self.count += there and not view and "empty" not in func.overloadpacket.__name__
         return out
 
@@ -59,7 +63,16 @@ def asked(bench: Bench, family: str, count: int) -> list[tuple[Sequence, Prompt,
         req = request.build(bench.model.spec, TEXT, options={}, seed=slot, **VOICE[family])
         prompt = bench.prompt(req)
         seq = Sequence(
-            slot, prompt.length, 40, prompt.num_evals, 0, 0.1, True, slot=slot, num_scheduled=1, pages=[slot, 9]
+            slot,
+            prompt.length,
+            40,
+            prompt.num_evals,
+            0,
+            0.1,
+            True,
+            slot=slot,
+            num_scheduled=1,
+            pages=[slot, 9],
         )
         made.append((seq, prompt, slot))
     return made
@@ -86,7 +99,9 @@ def test_letting_requests_in_takes_a_handful_of_launches_however_many_they_are(f
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_admitted_row_holds_fills_and_what_the_request_says_and_nothing_of_the_last(family, tmp_path):
+def test_an_admitted_row_holds_fills_and_what_the_request_says_and_nothing_of_the_last(
+    family, tmp_path
+):
     bench = Bench(checkpoint(family, tmp_path), "cpu", torch.float32)
     runner, slots = bench.runner, bench.runner.slots
     for column in (*slots.table.values(), *bench.codec.states.columns.values(), runner.kv.table):

@@ -24,11 +24,17 @@ from tests.helpers.stepped_engine import hold
 TEXTS = ["one two three", "four, five and six.", "seven", "eight nine ten eleven twelve"]
 ASK = {"max_frames": 24, "min_frames": 24, "retries": 1, "word_timestamps": True}
 VOICE = Reference((np.sin(np.arange(1200) / 30).astype(np.float32), 6000))
-PREEMPTED = {"page_size": 4, "memory_gb": 24 * 4 * 2 * 2 * 2 * 8 * 8 / 2**30, "policy": Policy(reserve_tokens=4)}
+PREEMPTED = {
+    "page_size": 4,
+    "memory_gb": 24 * 4 * 2 * 2 * 2 * 8 * 8 / 2**30,
+    "policy": Policy(reserve_tokens=4),
+}
 
 
 def toy(kind: str = "words", **engine: object) -> TTS:
-    return TTS(f"dummy:toy-{kind}", dtype="float64", **{"max_num_seqs": 4, "memory_gb": 0.002, **engine})
+    return TTS(
+        f"dummy:toy-{kind}", dtype="float64", **{"max_num_seqs": 4, "memory_gb": 0.002, **engine}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +122,9 @@ def test_words_have_the_same_times_in_any_company(solo: list[Speech], engine: di
         assert_same_words(alone, speech)
 
 
-@pytest.mark.parametrize("engine", [{"overlap_steps": 2}, PREEMPTED], ids=["overlapped", "preempted"])
+@pytest.mark.parametrize(
+    "engine", [{"overlap_steps": 2}, PREEMPTED], ids=["overlapped", "preempted"]
+)
 def test_a_row_that_sees_a_part_of_its_text_is_the_same_in_any_company(
     solo: list[Speech], alone_in_window: list[Speech], engine: dict
 ):
@@ -143,7 +151,9 @@ def together(kind: str, engine: dict) -> list[Speech]:
 
 
 @pytest.mark.parametrize(("kind", "given"), [("words", "solo"), ("window", "alone_in_window")])
-def test_a_row_that_was_parked_keeps_where_it_looked(kind: str, given: str, request: pytest.FixtureRequest):
+def test_a_row_that_was_parked_keeps_where_it_looked(
+    kind: str, given: str, request: pytest.FixtureRequest
+):
     """Its reader leaves audio lying, so that the only slot goes to another request and its row to the host."""
     solo: list[Speech] = request.getfixturevalue(given)
     ask = {k: v for k, v in ASK.items() if k != "retries"}
@@ -153,8 +163,12 @@ def test_a_row_that_was_parked_keeps_where_it_looked(kind: str, given: str, requ
         other = tts.generate(TEXTS[0], seed=7, **ASK)
         chunks += stream
     words = [word for chunk in chunks for word in chunk.words]
-    assert [(w.text, pytest.approx(w.end, abs=1e-6)) for w in solo[3].words] == [(w.text, w.end) for w in words]
-    np.testing.assert_allclose(np.concatenate([c.samples for c in chunks]), solo[3].samples, atol=1e-6)
+    assert [(w.text, pytest.approx(w.end, abs=1e-6)) for w in solo[3].words] == [
+        (w.text, w.end) for w in words
+    ]
+    np.testing.assert_allclose(
+        np.concatenate([c.samples for c in chunks]), solo[3].samples, atol=1e-6
+    )
     assert_same_words(solo[0], other)
 
 
@@ -169,7 +183,9 @@ def test_an_utterance_that_ran_on_has_the_words_of_its_last_try():
 def test_each_sentence_of_a_text_has_the_words_of_the_sentence_alone_where_it_is_spoken():
     with toy() as tts:
         ask = {**ASK, "seed": 7, "voice": "low"}
-        cut = tts.generate("one two three. Four, five [pause 200ms] and six.", split_granularity="sentence", **ask)
+        cut = tts.generate(
+            "one two three. Four, five [pause 200ms] and six.", split_granularity="sentence", **ask
+        )
         alone = [tts.generate(part, **ask) for part in ("one two three.", "Four, five", "and six.")]
     assert [s.text for s in cut.segments] == ["one two three.", "Four, five", "and six."]
     for segment, speech in zip(cut.segments, alone, strict=True):
@@ -187,8 +203,12 @@ def test_a_language_that_no_aligner_knows_is_refused_before_anything_is_queued()
     with TTS("dummy:toy", max_num_seqs=1, memory_gb=0.002) as tts:
         tts.engine.model.spec = replace(tts.spec, languages=("german",))
         for call in (tts.generate, tts.stream):
-            with pytest.raises(InvalidRequest, match="word_timestamps: no aligner knows the words of 'german'"):
+            with pytest.raises(
+                InvalidRequest, match="word_timestamps: no aligner knows the words of 'german'"
+            ):
                 call("hello", word_timestamps=True)
-        with pytest.raises(InvalidRequest, match="word_timestamps: must be true or false, got 'yes'"):
+        with pytest.raises(
+            InvalidRequest, match="word_timestamps: must be true or false, got 'yes'"
+        ):
             tts.generate("hello", word_timestamps="yes")
         assert tts.generate("hello", max_frames=4, word_timestamps=False).words == ()

@@ -13,7 +13,9 @@ from stentor.models.codec_timing import CAUSAL, CodecTiming
 from tests.helpers.fake_device import FakeDevice, SlowCodec, all_free, scheduler
 
 
-@pytest.mark.parametrize(("ramp", "factor", "stalls"), [(RAMP, 0.5, 0), (RAMP, 0.6, 5), (GENTLE_RAMP, 0.75, 0)])
+@pytest.mark.parametrize(
+    ("ramp", "factor", "stalls"), [(RAMP, 0.5, 0), (RAMP, 0.6, 5), (GENTLE_RAMP, 0.75, 0)]
+)
 def test_the_ramp_of_a_slow_device_leaves_no_gap(ramp: tuple[int, ...], factor: float, stalls: int):
     """Frames take `factor` of their duration; a client plays as soon as there is something."""
     made = np.cumsum(ramp)
@@ -50,14 +52,20 @@ def test_a_plan_looks_at_no_request_whose_next_chunk_cannot_be_due(monkeypatch: 
     s = scheduler(slots=8, pages=256, ramp=(1, 2, 4), chunk=4)
     d, looked = FakeDevice(s), []
     plain = s.audio._next_chunk
-    monkeypatch.setattr("tests.helpers.fake_device.check", lambda scheduler: None)  # which looks at all of them
-    monkeypatch.setattr(s.audio, "_next_chunk", lambda seq, lead: (looked.append(seq.id), plain(seq, lead))[1])
+    monkeypatch.setattr(
+        "tests.helpers.fake_device.check", lambda scheduler: None
+    )  # which looks at all of them
+    monkeypatch.setattr(
+        s.audio, "_next_chunk", lambda seq, lead: (looked.append(seq.id), plain(seq, lead))[1]
+    )
     for i in range(8):
         d.add(i, 4, 60)
     d.run()
     chunks = sum(map(len, d.chunks.values()))
     assert chunks == 8 * (2 + 57 // 4 + 1)
-    assert len(looked) <= chunks + 8  # one look for each chunk, and one at each request that has ended
+    assert (
+        len(looked) <= chunks + 8
+    )  # one look for each chunk, and one at each request that has ended
 
 
 def test_the_codec_is_given_no_more_than_it_can_be_asked_to_take():
@@ -137,7 +145,9 @@ def test_a_preempted_stream_gives_the_page_it_has_when_its_client_has_played_wha
 
 
 @pytest.mark.parametrize(("streaming", "chunks"), [(True, [(0, 1), (1, 2)]), (False, [])])
-def test_a_preempted_stream_gives_what_it_has_since_nothing_follows_for_now(streaming: bool, chunks: list):
+def test_a_preempted_stream_gives_what_it_has_since_nothing_follows_for_now(
+    streaming: bool, chunks: list
+):
     s = scheduler(slots=1, pages=256, ramp=(1, 2, 8))
     d = SlowCodec(s)
     seq = d.add(0, 4, 60, streaming=streaming)
@@ -217,12 +227,16 @@ def test_chunks_that_can_wait_are_batched_while_the_codec_is_busy():
     for i in (0, 1, 3):
         s.live[i].num_generated += 25
         s.audio.look_at(s.live[i])
-    assert [job.seq.id for job in s.plan(d.now).audio] == [0]  # it has, and one stream has little buffered
+    assert [job.seq.id for job in s.plan(d.now).audio] == [
+        0
+    ]  # it has, and one stream has little buffered
     s.audio.in_codec = 10
     assert [job.seq.id for job in s.plan(d.now).audio] == [1, 3]
 
 
-def test_while_the_codec_is_busy_a_plan_looks_at_no_stream_whose_client_has_enough(monkeypatch: pytest.MonkeyPatch):
+def test_while_the_codec_is_busy_a_plan_looks_at_no_stream_whose_client_has_enough(
+    monkeypatch: pytest.MonkeyPatch,
+):
     s = scheduler(slots=8, pages=512, max_frames_in_codec=80)
     d = SlowCodec(s)
     for i in range(8):
@@ -233,7 +247,9 @@ def test_while_the_codec_is_busy_a_plan_looks_at_no_stream_whose_client_has_enou
         seq.num_generated, seq.audio_scheduled, seq.audio_chunks, seq.first_audio = 65, 40, 6, d.now
         s.audio.look_at(seq)
     looked, plain = [], s.audio._next_chunk
-    monkeypatch.setattr(s.audio, "_next_chunk", lambda seq, lead: (looked.append(seq.id), plain(seq, lead))[1])
+    monkeypatch.setattr(
+        s.audio, "_next_chunk", lambda seq, lead: (looked.append(seq.id), plain(seq, lead))[1]
+    )
     s.audio.in_codec = 20
     assert s.plan_audio(d.now) == []
     assert looked == []
@@ -280,7 +296,11 @@ def test_frames_of_a_failed_codec_call_make_room_again():
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 90), st.booleans()), min_size=1, max_size=6), st.integers(1, 60), st.randoms())
+@given(
+    st.lists(st.tuples(st.integers(1, 90), st.booleans()), min_size=1, max_size=6),
+    st.integers(1, 60),
+    st.randoms(),
+)
 def test_however_slow_the_codec_every_frame_is_decoded_once_and_in_order(requests, room, rng):
     s = scheduler(slots=3, pages=256, max_frames_in_codec=room)
     d = SlowCodec(s)

@@ -35,7 +35,20 @@ REQUESTS, KINDS, SLOTS, FRAMES = (500, 40, 16, 12) if FULL else (16, 8, 4, 6)
 ROUNDS = 20  # at most
 EDGE = 1e-5  # of the largest logit or level, or of u: what is so near to another code is decided by rounding
 JUDGED = 24  # distinct differences: more are no accident
-WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+WORDS = [
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+]
 
 
 @dataclass(frozen=True)
@@ -74,7 +87,9 @@ class Crowd:
         self.alone = [tts.generate(k.text, retries=1, **k.options) for k in asked]
         self.lock = threading.Lock()
         self.done = self.cancelled = 0
-        self.different: list[tuple[int, bool, np.ndarray, np.ndarray]] = []  # which, whole or not, frames, samples
+        self.different: list[
+            tuple[int, bool, np.ndarray, np.ndarray]
+        ] = []  # which, whole or not, frames, samples
 
     def call(self, seed: int) -> None:
         rng = random.Random(seed)
@@ -110,21 +125,41 @@ class Crowd:
             by, same, where = apart(path, family, kind.text, kind.options, expected, frames)
             if not close(samples[: same * self.tts.spec.hop], want.samples, 2e-3):
                 by, where = float("inf"), f"audio of the first {same} frames"
-            found.append((by, f"{counts[key]} times {where}, by a nudge of {by}: {kind.text!r} {kind.options}"))
+            found.append(
+                (
+                    by,
+                    f"{counts[key]} times {where}, by a nudge of {by}: {kind.text!r} {kind.options}",
+                )
+            )
         return sorted(found)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_request_says_what_belongs_to_another(family, tmp_path):
     path, few = checkpoint(family, tmp_path), Policy(reserve_tokens=1)
-    with TTS(path, device=DEVICE, dtype="float32", max_num_seqs=SLOTS, memory_gb=0.02, page_size=4, policy=few) as tts:
+    with TTS(
+        path,
+        device=DEVICE,
+        dtype="float32",
+        max_num_seqs=SLOTS,
+        memory_gb=0.02,
+        page_size=4,
+        policy=few,
+    ) as tts:
         crowd = Crowd(tts, kinds(tts, family))
         pool = tts.engine.scheduler.pages
-        most = max(tts.prompt(tts.request(k.text, **k.options)).length + k.options["max_frames"] for k in crowd.asked)
+        most = max(
+            tts.prompt(tts.request(k.text, **k.options)).length + k.options["max_frames"]
+            for k in crowd.asked
+        )
         pages = pool.pages_for(most) + 2 * SLOTS
-        pool.allocate(pool.available - pages)  # from now on there are too few for all, so some are preempted
+        pool.allocate(
+            pool.available - pages
+        )  # from now on there are too few for all, so some are preempted
         with ThreadPoolExecutor(2 * SLOTS) as callers:
-            for first in range(0, ROUNDS * REQUESTS, REQUESTS):  # one, but where every cancel came too late
+            for first in range(
+                0, ROUNDS * REQUESTS, REQUESTS
+            ):  # one, but where every cancel came too late
                 list(callers.map(crowd.call, range(first, first + REQUESTS)))
                 if crowd.cancelled:
                     break
@@ -136,7 +171,14 @@ def test_no_request_says_what_belongs_to_another(family, tmp_path):
     for _, what in judged:
         print(family, "differs", what)
     print(
-        family, crowd.done, "done", crowd.cancelled, "cancelled", len(crowd.different), "different", health.preemptions
+        family,
+        crowd.done,
+        "done",
+        crowd.cancelled,
+        "cancelled",
+        len(crowd.different),
+        "different",
+        health.preemptions,
     )
     assert crowd.done == first + REQUESTS
     assert crowd.cancelled
@@ -161,12 +203,16 @@ def test_a_row_in_bfloat16_depends_on_its_company_only_by_rounding(family, tmp_p
         pieces = pieces_of([group[i] for i in rows])
         p = build_eager_batch(pieces, spec, bench.sizes.page_size, bench.where)
         view = w.kv.prefill_view(p.pieces, p.row, p.slot, p.pos, p.max_pages, p.max_seqlen)
-        h = bench.model.backbone(bench.model.embed_prompt(p.prompt, w.slots.rows(p.slot, 0)), view)[0]
+        h = bench.model.backbone(bench.model.embed_prompt(p.prompt, w.slots.rows(p.slot, 0)), view)[
+            0
+        ]
         first = h[p.last[rows.index(3)]]
         pos = torch.tensor([group[i][1].length for i in rows], device=bench.where.torch)
         w.slots.table["step"][p.idx] = 1
         x = bench.model.embed_frame(w.slots.rows(p.idx, spec.num_evals))
-        then = bench.model.backbone(x, w.kv.decode_view(p.idx, pos, bench.sizes.max_pages))[0][rows.index(3)]
+        then = bench.model.backbone(x, w.kv.decode_view(p.idx, pos, bench.sizes.max_pages))[0][
+            rows.index(3)
+        ]
         return torch.cat((first, then)).float()
 
     with torch.inference_mode():

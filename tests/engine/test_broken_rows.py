@@ -22,7 +22,9 @@ FINE = torch.tensor([[-INF, 0.0, -INF]]).expand(3, -1)
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("top_k", [0, 2])
 @pytest.mark.parametrize("top_p", [0.8, 1.0])
-def test_no_id_is_drawn_from_logits_that_are_not_numbers(temperature: float, top_k: int, top_p: float):
+def test_no_id_is_drawn_from_logits_that_are_not_numbers(
+    temperature: float, top_k: int, top_p: float
+):
     params = SamplingParams(*(torch.full((3,), v) for v in (0.5, temperature, top_k, top_p)))
     for draw in (sample, lambda logits, *p: sample_ranked(rank(logits), *p)):
         assert draw(BAD, *params).tolist() == [NO_ID] * 3
@@ -64,7 +66,9 @@ def poisoned(tts: TTS, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tts.engine.model, "embed_prompt", embed)
 
 
-def test_keys_and_values_that_are_not_numbers_do_not_reach_the_next_owner_of_their_pages(monkeypatch):
+def test_keys_and_values_that_are_not_numbers_do_not_reach_the_next_owner_of_their_pages(
+    monkeypatch,
+):
     with toy(max_num_seqs=1, page_size=16, memory_gb=0.0001) as tts:
         want = tts.generate("hello", seed=1, **LONG)
         poisoned(tts, monkeypatch)

@@ -37,7 +37,9 @@ class Recorded:
 def runner() -> Iterator[ModelRunner]:
     """A runner that is to capture all loop lengths of VoxCPM2, as on a GPU."""
     with torch.inference_mode():
-        runner = Bench(FIXTURES / "voxcpm2", "cpu", torch.float32, slots=SLOTS, batch_sizes=BATCH_SIZES).runner
+        runner = Bench(
+            FIXTURES / "voxcpm2", "cpu", torch.float32, slots=SLOTS, batch_sizes=BATCH_SIZES
+        ).runner
         runner.evals = {*runner.model.spec.captured_evals, runner.model.spec.num_evals}
         yield runner
 
@@ -57,7 +59,10 @@ def test_every_number_of_rows_takes_a_graph_of_its_own_loop_length(runner: Model
     main = runner.model.spec.num_evals
     for evals in sorted(runner.evals):
         for count in range(1, SLOTS + 1):
-            rows = [Sequence(i, 4, 4, evals, 0, 0.1, True, slot=i, num_scheduled=1) for i in range(count)]
+            rows = [
+                Sequence(i, 4, 4, evals, 0, 0.1, True, slot=i, num_scheduled=1)
+                for i in range(count)
+            ]
             runner.decode(rows)
             runner._launch_first_frame(rows)
             batch = min(b for b in BATCH_SIZES if b >= count)
@@ -71,10 +76,15 @@ def test_every_number_of_rows_takes_a_graph_of_its_own_loop_length(runner: Model
 def test_steps_and_frames_0_fit_into_what_is_captured(slots: int) -> None:
     with torch.inference_mode():
         sizes = default_batch_sizes(slots)
-        runner = Bench(FIXTURES / "voxcpm2", "cpu", torch.float32, slots=slots, batch_sizes=sizes).runner
+        runner = Bench(
+            FIXTURES / "voxcpm2", "cpu", torch.float32, slots=slots, batch_sizes=sizes
+        ).runner
     spec = runner.model.spec
     runner.evals = {*spec.captured_evals, spec.num_evals}
-    for graphs, keys in ((runner.decode_graphs, runner.decode_keys()), (runner.first_graphs, runner.first_keys())):
+    for graphs, keys in (
+        (runner.decode_graphs, runner.decode_keys()),
+        (runner.first_graphs, runner.first_keys()),
+    ):
         record(graphs, keys)
         for evals in runner.evals:
             for rows in range(1, slots + 1):
@@ -104,14 +114,21 @@ def test_prefills_of_any_tokens_fit_into_what_is_captured(family: str, most: int
     graphs = runner.prefill_graphs
     record(graphs, runner.prefill_keys())
     for tokens in range(1, most + 1):
-        for need in ((tokens, 0, 0), (tokens, tokens // 3, 0), (tokens, tokens, 0), (tokens, 0, tokens)):
+        for need in (
+            (tokens, 0, 0),
+            (tokens, tokens // 3, 0),
+            (tokens, tokens, 0),
+            (tokens, 0, tokens),
+        ):
             if need[1] == 0 or runner.model.spec.gives_frames:
                 key = graphs.covering_key(need, least=1)
                 assert key in graphs.graphs, need
                 assert bool(key[2]) == bool(need[2])
 
 
-def test_a_prompt_takes_no_graph_that_replays_frames_where_its_own_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_takes_no_graph_that_replays_frames_where_its_own_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Such a graph reads other inputs."""
     small_shapes(monkeypatch)
     with TTS("dummy:toy", dtype="float64", max_num_seqs=1, memory_gb=0.002) as tts:
@@ -121,7 +138,9 @@ def test_a_prompt_takes_no_graph_that_replays_frames_where_its_own_failed(monkey
         for key in [k for k in graphs.graphs if k[0] < TOKENS and not k[2]]:
             del graphs.graphs[key]
         assert (4, 0, 4) in graphs.graphs
-        np.testing.assert_allclose(tts.generate("abc", seed=1, max_frames=5).samples, want, atol=1e-6)
+        np.testing.assert_allclose(
+            tts.generate("abc", seed=1, max_frames=5).samples, want, atol=1e-6
+        )
         assert graphs.eager_calls == 0
 
 
@@ -136,7 +155,9 @@ def test_codec_calls_fit_into_what_is_captured(model: str, slots: int) -> None:
         record(codec.whole_graphs, codec.whole_keys(slots))
         for count in range(1, max(codec.counts) + 1):
             for waiting in range(1, slots + 1):
-                jobs = [AudioJob(seq, 0, count, count not in codec.counts) for seq in rows[:waiting]]
+                jobs = [
+                    AudioJob(seq, 0, count, count not in codec.counts) for seq in rows[:waiting]
+                ]
                 parts = codec.parts(jobs)
                 assert sum(map(len, parts)) == waiting
                 assert all(codec._graph_key(part) in codec.graphs.graphs for part in parts)
@@ -149,6 +170,8 @@ def test_codec_calls_fit_into_what_is_captured(model: str, slots: int) -> None:
 def test_fewer_steps_are_captured_of_other_loop_lengths(runner: ModelRunner) -> None:
     """Each holds the whole flow, and all would lengthen a start."""
     keys, main = list(runner.decode_keys()), runner.model.spec.num_evals
-    captured = {evals: sorted({rows for rows, _, n in keys if n == evals}) for evals in runner.evals}
+    captured = {
+        evals: sorted({rows for rows, _, n in keys if n == evals}) for evals in runner.evals
+    }
     assert captured.pop(main) == [*BATCH_SIZES]
     assert set(map(tuple, captured.values())) == {(1, 4, 16, 32)}

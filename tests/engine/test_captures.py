@@ -33,7 +33,9 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
 
 
 @pytest.mark.parametrize("model", ["dummy:toy", "dummy:toy-lookahead"])
-def test_all_graphs_are_captured_once_before_the_engine_is_ready_and_serve(captured: list[Event], model: str) -> None:
+def test_all_graphs_are_captured_once_before_the_engine_is_ready_and_serve(
+    captured: list[Event], model: str
+) -> None:
     with TTS(model, dtype="float64", **SMALL) as tts:
         ready = list(captured)
         assert len(ready) == len(set(ready))
@@ -42,7 +44,12 @@ def test_all_graphs_are_captured_once_before_the_engine_is_ready_and_serve(captu
         assert set(codec.graphs.graphs) == set(codec.graph_keys(6))
         assert set(codec.whole_graphs.graphs) == set(codec.whole_keys(6))
         got = tts.generate("what a graph makes", seed=1, max_frames=20).samples
-        assert runner.decode_graphs.eager_calls == codec.graphs.eager_calls == codec.whole_graphs.eager_calls == 0
+        assert (
+            runner.decode_graphs.eager_calls
+            == codec.graphs.eager_calls
+            == codec.whole_graphs.eager_calls
+            == 0
+        )
     assert captured == ready
     np.testing.assert_allclose(got, eager(model), atol=1e-6)
 

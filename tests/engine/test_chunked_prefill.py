@@ -25,7 +25,11 @@ from tests.helpers.tiny import FAMILIES, checkpoint
 from tests.helpers.tiny import VOICE as VOICES
 
 PAGE = 4
-TEXTS = ("a long text that goes in pieces " * 3, "a long text that goes in pieces and ends soon", "short")
+TEXTS = (
+    "a long text that goes in pieces " * 3,
+    "a long text that goes in pieces and ends soon",
+    "short",
+)
 OPTIONS: dict[str, Any] = {"reference": VOICE, "max_frames": 10, "min_frames": 10, "seed": 7}
 BUDGETS = (7, 16, TOKENS)
 
@@ -93,7 +97,9 @@ def test_preempted_requests_go_on_in_pieces_of_captured_shapes(
         assert_all_free(tts)
 
 
-def test_prompts_with_other_loop_lengths_take_captured_shapes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_with_other_loop_lengths_take_captured_shapes_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Their last tokens are computed again, behind a prefill that makes no frame."""
     small_shapes(monkeypatch)
     with toy(page_size=PAGE, policy=Policy(prefix_cache=False)) as tts:
@@ -104,7 +110,9 @@ def test_prompts_with_other_loop_lengths_take_captured_shapes_too(monkeypatch: p
         assert eager_prefills(tts) == 0
 
 
-def test_prompts_with_a_named_voice_take_captured_shapes_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_prompts_with_a_named_voice_take_captured_shapes_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Its frames are those of a reference, in a model that takes none."""
     small_shapes(monkeypatch)
     path = checkpoint("voxcpm2", tmp_path)
@@ -124,7 +132,9 @@ def test_prompts_with_a_named_voice_take_captured_shapes_too(monkeypatch: pytest
         want = tts.generate("short", **options)
     with TTS(copied, **load) as tts:
         capture_prefills(tts)
-        np.testing.assert_allclose(tts.generate("short", **options).samples, want.samples, atol=1e-4)
+        np.testing.assert_allclose(
+            tts.generate("short", **options).samples, want.samples, atol=1e-4
+        )
         assert eager_prefills(tts) == 0
 
 
@@ -146,7 +156,9 @@ def test_a_piece_that_fails_is_computed_again_and_says_the_same(
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
-def test_who_shares_pages_of_a_prefill_that_is_cancelled_halfway_says_the_same(whole: list[Speech], after: int) -> None:
+def test_who_shares_pages_of_a_prefill_that_is_cancelled_halfway_says_the_same(
+    whole: list[Speech], after: int
+) -> None:
     """Pages whose tokens were launched are found. Those of pieces that were never planned are not."""
     with stepped_engines(), toy(page_size=PAGE, policy=policy(7)) as tts:
         engine: SteppedEngine = tts.engine  # type: ignore[assignment]
@@ -185,7 +197,9 @@ def asked(family: str, pitch: int = 220) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_says_the_same_in_pieces(monkeypatch: pytest.MonkeyPatch, family: str, tmp_path: Path) -> None:
+def test_every_family_says_the_same_in_pieces(
+    monkeypatch: pytest.MonkeyPatch, family: str, tmp_path: Path
+) -> None:
     """An odd budget, captured shapes, a cache that is cold, warm, shared by 16, preemptions, and another voice that
     evicts pages while they run."""
     small_shapes(monkeypatch)
@@ -201,8 +215,12 @@ def test_every_family_says_the_same_in_pieces(monkeypatch: pytest.MonkeyPatch, f
     with TTS(path, memory_gb=few, policy=policy(13), **sizes) as tts:
         capture_prefills(tts)
         for count in (1, 8):
-            streams = [tts.submit(tts.request(t, **options), streaming=False) for t in texts * count]
-            other = tts.submit(tts.request(texts[0], **{**options, **asked(family, 330)}), streaming=False)
+            streams = [
+                tts.submit(tts.request(t, **options), streaming=False) for t in texts * count
+            ]
+            other = tts.submit(
+                tts.request(texts[0], **{**options, **asked(family, 330)}), streaming=False
+            )
             for i, stream in enumerate(streams):
                 assert_close(want[i % 2], tts.speech(list(stream), stream.seed))
             list(other)

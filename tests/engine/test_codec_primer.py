@@ -43,7 +43,9 @@ def checkpoint(family: str, folder: Path) -> str | Path:
 
 
 def prompt(frames: np.ndarray) -> Prompt:
-    return Prompt({}, frames, np.zeros(0), {}, 1, 0, codec_prefix=frames, voice=audio.digest(frames))
+    return Prompt(
+        {}, frames, np.zeros(0), {}, 1, 0, codec_prefix=frames, voice=audio.digest(frames)
+    )
 
 
 def test_pieces_are_of_few_lengths_and_give_all_frames() -> None:
@@ -56,11 +58,15 @@ def test_pieces_are_of_few_lengths_and_give_all_frames() -> None:
 
 
 @pytest.mark.parametrize("family", ["toy", "voxcpm2", "qwen3_tts"])
-def test_a_voice_sounds_alike_with_its_codec_state_new_kept_or_gone(family: str, tmp_path: Path) -> None:
+def test_a_voice_sounds_alike_with_its_codec_state_new_kept_or_gone(
+    family: str, tmp_path: Path
+) -> None:
     """And alike in pieces: the audio of the frames is what the codec makes of prefix and frames in one call."""
 
     def speak(tts: TTS, hz: float) -> Speech:
-        return tts.generate("One two three.", reference=voice(hz), seed=3, max_frames=6, min_frames=6, retries=1)
+        return tts.generate(
+            "One two three.", reference=voice(hz), seed=3, max_frames=6, min_frames=6, retries=1
+        )
 
     path = checkpoint(family, tmp_path)
     with TTS(path, **TOY, codec_states_mb=64) as keeping:
@@ -102,7 +108,9 @@ def test_every_piece_is_served_by_a_captured_call() -> None:
     eager = primer.claim(prompt(frames)).result()
     assert primer.graphs.eager_calls == 4
     captured, _ = toy_primer()
-    captured.graphs.graphs = {(n,): SimpleNamespace(replay=partial(captured.graphs.fn, n)) for n in captured.sizes}
+    captured.graphs.graphs = {
+        (n,): SimpleNamespace(replay=partial(captured.graphs.fn, n)) for n in captured.sizes
+    }
     assert torch.equal(captured.claim(prompt(frames)).result(), eager)
     assert captured.graphs.eager_calls == 0
 
@@ -125,7 +133,9 @@ def test_requests_of_one_voice_get_its_state_in_one_copy(monkeypatch: pytest.Mon
     copies: list[int] = []
     fill = CodecStateTable.fill
     monkeypatch.setattr(
-        CodecStateTable, "fill", lambda self, rows, state: (copies.append(len(rows)), fill(self, rows, state))
+        CodecStateTable,
+        "fill",
+        lambda self, rows, state: (copies.append(len(rows)), fill(self, rows, state)),
     )
     with TTS("dummy:toy", **TOY) as tts:
         made = [tts.prompt(tts.request(f"Number {i}.", reference=voice(200))) for i in range(2)]
@@ -154,7 +164,9 @@ def test_the_engine_thread_neither_encodes_nor_primes(monkeypatch: pytest.Monkey
     with TTS("dummy:toy", **TOY) as tts:
         graphs = tts.engine.primer.graphs
         monkeypatch.setattr(graphs, "fn", noting(threads, "prime", graphs.fn))
-        monkeypatch.setattr(tts.engine.model, "encode", noting(threads, "encode", tts.engine.model.encode))
+        monkeypatch.setattr(
+            tts.engine.model, "encode", noting(threads, "encode", tts.engine.model.encode)
+        )
         tts.generate("One. Two.", reference=voice(200), split_granularity="sentence", max_frames=4)
     assert threads == {"prime": {"stentor-prime"}, "encode": {"stentor-encode"}}
 
@@ -173,7 +185,10 @@ def test_a_reference_is_resampled_hashed_encoded_and_primed_once_for_all_texts_p
     with TTS("dummy:toy", **TOY) as tts:
         counted(tts.engine.model, "encode")
         calls.clear()  # those of the start
-        texts, options = ["One two. Three four.", "Five. Six."], {"split_granularity": "sentence", "max_frames": 4}
+        texts, options = (
+            ["One two. Three four.", "Five. Six."],
+            {"split_granularity": "sentence", "max_frames": 4},
+        )
         tts.generate(texts, reference=voice(200), seed=1, **options)
         assert sorted(calls) == ["digest", "encode", "resample"]
         calls.clear()
@@ -184,7 +199,9 @@ def test_a_reference_is_resampled_hashed_encoded_and_primed_once_for_all_texts_p
         assert tts.engine.primer.counts().misses == 2
 
 
-def test_every_thread_and_every_piece_has_run_before_the_engine_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_thread_and_every_piece_has_run_before_the_engine_is_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     encoded: list[str] = []
     primed: list[int] = []
     encode, plain = Toy.encode, CudaGraphRunner.__call__

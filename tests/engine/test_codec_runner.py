@@ -97,7 +97,11 @@ def test_calls_with_padding_may_go_on_for_days(family, tmp_path):
     """The padding row's counters begin anew with each call: RoPE's table ends after 43 minutes of audio."""
     with TTS(checkpoint(family, tmp_path), device="cpu", max_num_seqs=4, memory_gb=0.1) as tts:
         calls, states = captured(tts), tts.engine.codec.states.columns
-        counters = [column for column in states.values() if column.ndim == 1 and not column.is_floating_point()]
+        counters = [
+            column
+            for column in states.values()
+            if column.ndim == 1 and not column.is_floating_point()
+        ]
         for counter in counters:
             counter[-1] = 1 << 20
         streams = [tts.stream(TEXT, seed=i, max_frames=6, **VOICE[family]) for i in range(3)]

@@ -61,15 +61,28 @@ class Launches(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.overloadpacket.__name__
-        if name not in {"view", "slice", "expand", "reshape", "_unsafe_view", "split", "detach", "alias"}:
+        if name not in {
+            "view",
+            "slice",
+            "expand",
+            "reshape",
+            "_unsafe_view",
+            "split",
+            "detach",
+            "alias",
+        }:
             self.names.append(name)
         return func(*args, **(kwargs or {}))
 
 
 def test_a_row_of_many_columns_is_gathered_by_one_launch_and_stored_by_two():
-    columns = {f"tail{i}": Column((6, 32), torch.float16) for i in range(40)} | {"count": Column(dtype=torch.int64)}
+    columns = {f"tail{i}": Column((6, 32), torch.float16) for i in range(40)} | {
+        "count": Column(dtype=torch.int64)
+    }
     block, rows = CodecStateTable(columns, 4, torch.device("cpu")), torch.tensor([2, 0])
-    new = {n: torch.randn(2, 20, 32).half()[:, -6:] for n in columns if n != "count"} | {"count": torch.tensor([3, 4])}
+    new = {n: torch.randn(2, 20, 32).half()[:, -6:] for n in columns if n != "count"} | {
+        "count": torch.tensor([3, 4])
+    }
     with Launches() as gathered:
         block.gather(rows)
     with Launches() as stored:

@@ -32,7 +32,9 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Any:
     EVENTS.clear()
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: pytest.fail("waited for the whole device"))
+    monkeypatch.setattr(
+        torch.cuda, "synchronize", lambda *_: pytest.fail("waited for the whole device")
+    )
     return SimpleNamespace(cuda=True, release_cached=lambda: EVENTS.append("release"))
 
 
@@ -42,7 +44,19 @@ STREAM: Any = SimpleNamespace(synchronize=lambda: EVENTS.append("stream"))
 def test_a_capture_waits_for_its_own_stream_only(device: Any) -> None:
     runner = CudaGraphRunner("decode", EVENTS.append, device, STREAM)
     runner.capture([(2,), (1,)])
-    assert EVENTS == [2, "stream", "thread_local", 2, "end", 1, "stream", "thread_local", 1, "end", "release"]
+    assert EVENTS == [
+        2,
+        "stream",
+        "thread_local",
+        2,
+        "end",
+        1,
+        "stream",
+        "thread_local",
+        1,
+        "end",
+        "release",
+    ]
     assert set(runner.graphs) == {(2,), (1,)}
 
 
@@ -71,12 +85,22 @@ def test_a_closed_engine_lets_go_of_its_graphs_without_a_garbage_collection() ->
 
 
 def test_nothing_in_the_package_waits_for_a_whole_device_or_sets_what_other_engines_share() -> None:
-    everywhere = ("torch.cuda.synchronize", "torch.cuda.graph(", "cudnn.flags", "set_float32_matmul_precision")
+    everywhere = (
+        "torch.cuda.synchronize",
+        "torch.cuda.graph(",
+        "cudnn.flags",
+        "set_float32_matmul_precision",
+    )
     # an engine's process freezes what it has loaded
     once = {"cudnn.allow_tf32": 1, "enable_cudnn_sdp": 1, "gc.freeze": 1, "setswitchinterval": 0}
     texts = [p.read_text() for p in Path(stentor.__file__).parent.rglob("*.py")]
-    assert {word: sum(text.count(word) for text in texts) for word in everywhere} == dict.fromkeys(everywhere, 0)
-    assert {word: sum(text.count(f"{word}(") + text.count(f"{word} =") for text in texts) for word in once} == once
+    assert {word: sum(text.count(word) for text in texts) for word in everywhere} == dict.fromkeys(
+        everywhere, 0
+    )
+    assert {
+        word: sum(text.count(f"{word}(") + text.count(f"{word} =") for text in texts)
+        for word in once
+    } == once
 
 
 def test_a_device_on_cuda_sets_what_all_models_agree_on(monkeypatch: pytest.MonkeyPatch) -> None:

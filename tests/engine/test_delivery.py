@@ -102,7 +102,9 @@ def test_a_request_is_admitted_while_all_others_wait_for_the_codec(monkeypatch: 
         assert [sum(len(c.frames) for c in stream) for stream in (first, second)] == [1, 1]
 
 
-def test_the_codec_has_a_first_frame_before_the_host_has_read_of_it(monkeypatch: pytest.MonkeyPatch):
+def test_the_codec_has_a_first_frame_before_the_host_has_read_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
     decoding = threading.Event()
     plain_prefill = ModelRunner.prefill
 
@@ -119,7 +121,9 @@ def test_the_codec_has_a_first_frame_before_the_host_has_read_of_it(monkeypatch:
         streamed = list(tts.submit(tts.request("hello", seed=1, max_frames=8, min_frames=8)))
         monkeypatch.undo()
         whole = tts.generate("hello", seed=1, max_frames=8, min_frames=8, retries=1)
-    np.testing.assert_allclose(np.concatenate([c.samples for c in streamed]), whole.samples, atol=1e-6)
+    np.testing.assert_allclose(
+        np.concatenate([c.samples for c in streamed]), whole.samples, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("frames", [1, 2, 8])
@@ -139,7 +143,9 @@ def test_streams_that_begin_while_none_runs_equal_those_in_a_batch(frames: int):
         assert not tts.engine.codec._first_frames
 
 
-def test_a_first_chunk_is_delivered_while_the_next_prefill_still_runs(monkeypatch: pytest.MonkeyPatch):
+def test_a_first_chunk_is_delivered_while_the_next_prefill_still_runs(
+    monkeypatch: pytest.MonkeyPatch,
+):
     """The first prefill ends when the second has been launched, the second when the first chunk was delivered."""
     delivered, second = threading.Event(), threading.Event()
     launched: list[InFlightStep] = []
@@ -163,7 +169,9 @@ def test_a_first_chunk_is_delivered_while_the_next_prefill_still_runs(monkeypatc
         monkeypatch.setattr(ModelRunner, "prefill", prefill)
         both = threading.Event()
         hold(tts)(both)  # neither is seen before the other
-        streams = [tts.submit(tts.request("hello", seed=i, max_frames=8, min_frames=8)) for i in range(2)]
+        streams = [
+            tts.submit(tts.request("hello", seed=i, max_frames=8, min_frames=8)) for i in range(2)
+        ]
         both.set()
         first: list[Chunk] = []
         reader = threading.Thread(target=lambda: first.append(next(iter(streams[0]))))
@@ -196,7 +204,9 @@ def test_requests_that_arrive_while_one_runs_equal_those_alone_whichever_is_canc
             got = [[next(iter(streams[0]))]]
             all_there = threading.Event()
             holding(all_there)
-            streams += [tts.submit(tts.request("hello", seed=seed, **options)) for seed in range(1, 7)]
+            streams += [
+                tts.submit(tts.request("hello", seed=seed, **options)) for seed in range(1, 7)
+            ]
             all_there.set()
             streams[1].cancel()
             got += [[next(iter(stream))] for stream in streams[1:]]
@@ -236,10 +246,14 @@ def test_a_failed_prefill_of_several_leaves_the_first_chunks_of_others_right(
             with pytest.raises(Exception, match="no room for this"):
                 list(stream)
         for stream, want in list(zip(streams, whole, strict=True))[ended:]:
-            np.testing.assert_allclose(np.concatenate([c.samples for c in stream]), want.samples, atol=1e-6)
+            np.testing.assert_allclose(
+                np.concatenate([c.samples for c in stream]), want.samples, atol=1e-6
+            )
 
 
-def test_samples_that_are_not_finite_fail_their_request_and_no_other(monkeypatch: pytest.MonkeyPatch):
+def test_samples_that_are_not_finite_fail_their_request_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+):
     with TTS("dummy:toy", dtype="float64", max_num_seqs=2, memory_gb=0.002) as tts:
         codec = tts.engine.model.codec
         plain = codec.decode
@@ -249,7 +263,9 @@ def test_samples_that_are_not_finite_fail_their_request_and_no_other(monkeypatch
             return torch.where(frames[:, :1, 0] > 1e6, float("nan"), samples), new
 
         monkeypatch.setattr(codec, "decode", decode)
-        wrong, right = (tts.prompt(tts.request("hello", seed=1, max_frames=9, min_frames=9)) for _ in range(2))
+        wrong, right = (
+            tts.prompt(tts.request("hello", seed=1, max_frames=9, min_frames=9)) for _ in range(2)
+        )
         wrong.columns["temperature"] = 1e9
         streams = [tts.engine.submit(p, 1, streaming=True) for p in (wrong, right)]
         with pytest.raises(EngineError, match="not finite"):
@@ -266,7 +282,9 @@ def test_a_chunk_holds_its_own_memory():
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-def test_a_request_is_counted_before_its_last_chunk_is_out(monkeypatch: pytest.MonkeyPatch, streaming: bool):
+def test_a_request_is_counted_before_its_last_chunk_is_out(
+    monkeypatch: pytest.MonkeyPatch, streaming: bool
+):
     counted = []
     plain = Outbox.put
 
@@ -278,24 +296,36 @@ def test_a_request_is_counted_before_its_last_chunk_is_out(monkeypatch: pytest.M
     monkeypatch.setattr(Outbox, "put", put)
     with TTS("dummy:toy", max_num_seqs=1, memory_gb=0.001) as tts:
         for _ in range(2):
-            list(tts.submit(tts.request("hello", seed=1, max_frames=5, min_frames=5), streaming=streaming))
+            list(
+                tts.submit(
+                    tts.request("hello", seed=1, max_frames=5, min_frames=5), streaming=streaming
+                )
+            )
     assert counted == [1, 2]
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_audio_for_which_the_host_has_no_memory_ends_its_request_alone(monkeypatch: pytest.MonkeyPatch, last: bool):
+def test_audio_for_which_the_host_has_no_memory_ends_its_request_alone(
+    monkeypatch: pytest.MonkeyPatch, last: bool
+):
     failed: list[Chunk] = []
 
-    def chunk(samples: np.ndarray, frames: np.ndarray, finish: str | None, attended: np.ndarray) -> Chunk:
+    def chunk(
+        samples: np.ndarray, frames: np.ndarray, finish: str | None, attended: np.ndarray
+    ) -> Chunk:
         made = Chunk(samples, frames, finish, attended)
-        if samples.base is None and not failed and (finish is not None) == last:  # a copy, for a reader
+        if (
+            samples.base is None and not failed and (finish is not None) == last
+        ):  # a copy, for a reader
             failed.append(made)
             raise MemoryError
         return made
 
     with TTS("dummy:toy", max_num_seqs=2, memory_gb=0.002) as tts:
         monkeypatch.setattr("stentor.engine.delivery.Chunk", chunk)
-        streams = [tts.submit(tts.request("hello", seed=i, max_frames=8, min_frames=8)) for i in range(2)]
+        streams = [
+            tts.submit(tts.request("hello", seed=i, max_frames=8, min_frames=8)) for i in range(2)
+        ]
         ended = []
         for stream in streams:
             try:
@@ -307,7 +337,9 @@ def test_audio_for_which_the_host_has_no_memory_ends_its_request_alone(monkeypat
         assert tts.engine.health().alive
 
 
-def test_audio_is_handed_out_between_writing_rows_and_launching_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audio_is_handed_out_between_writing_rows_and_launching_the_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with TTS("dummy:toy", memory_gb=0.01, max_num_seqs=4) as tts:
         order: list[str] = []
 

@@ -52,7 +52,9 @@ def test_a_cpu_refuses_it_and_says_what_holds_there():
 @pytest.mark.usefixtures("with_kernels")
 def test_what_is_missing_is_named():
     check_deterministic(model(), CPU)
-    alone = CodecTiming(chunks=False, whole=True, batch_invariant=False)  # its calls have one shape, in any dtype
+    alone = CodecTiming(
+        chunks=False, whole=True, batch_invariant=False
+    )  # its calls have one shape, in any dtype
     check_deterministic(model(codec=torch.float32, timing=alone), CPU)
     for given, words in (
         (model(invariant=False), "is not available for a family"),
@@ -86,11 +88,19 @@ def test_captures_and_launches_of_an_engine_are_inside(wanted, monkeypatch):
 
         monkeypatch.setattr(owner, name, spy)
     monkeypatch.setattr("stentor.engine.engine.check_deterministic", lambda model, device: None)
-    with TTS("dummy:toy", device="cpu", max_num_seqs=2, memory_gb=0.01, deterministic=wanted) as tts:
+    with TTS(
+        "dummy:toy", device="cpu", max_num_seqs=2, memory_gb=0.01, deterministic=wanted
+    ) as tts:
         tts.generate("Hello.", seed=1, max_frames=3)
         assert isinstance(tts.engine, Engine)
-        assert tts.engine.config == EngineConfig(max_num_seqs=2, memory_gb=0.01, deterministic=wanted)
-    assert seen == {"ModelRunner.capture": wanted, "ModelRunner._decode": wanted, "CodecPrimer.capture": wanted}
+        assert tts.engine.config == EngineConfig(
+            max_num_seqs=2, memory_gb=0.01, deterministic=wanted
+        )
+    assert seen == {
+        "ModelRunner.capture": wanted,
+        "ModelRunner._decode": wanted,
+        "CodecPrimer.capture": wanted,
+    }
     assert not kernels.is_batch_invariant()
 
 
@@ -119,5 +129,8 @@ def test_a_codec_of_the_libraries_sums_has_calls_of_one_shape(wanted, monkeypatc
             alone = [audio(tts.submit(request, streaming)) for request in requests]
             beside = [audio(s) for s in [tts.submit(request, streaming) for request in requests]]
             assert not wanted or beside == alone
-    chunks, wholes = ({(rows, frames) for rows, frames, whole in shapes if whole is kind} for kind in (False, True))
+    chunks, wholes = (
+        {(rows, frames) for rows, frames, whole in shapes if whole is kind}
+        for kind in (False, True)
+    )
     assert (chunks == {(1, 28)} and {rows for rows, _ in wholes} == {1}) is wanted

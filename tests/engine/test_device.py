@@ -16,7 +16,13 @@ import torch
 
 from stentor import TTS, InvalidRequest, registry
 from stentor.engine.running import device as device_module
-from stentor.engine.running.device import CudaStream, Device, StagingBuffer, host_values, pick_device
+from stentor.engine.running.device import (
+    CudaStream,
+    Device,
+    StagingBuffer,
+    host_values,
+    pick_device,
+)
 from tests.helpers.random_callers import VOICE
 
 
@@ -31,7 +37,13 @@ def two(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("two")
 @pytest.mark.parametrize(
     ("name", "device"),
-    [("auto", "cuda:1"), ("cuda", "cuda:1"), ("cuda:0", "cuda:0"), ("cuda:01", "cuda:1"), ("cpu", "cpu")],
+    [
+        ("auto", "cuda:1"),
+        ("cuda", "cuda:1"),
+        ("cuda:0", "cuda:0"),
+        ("cuda:01", "cuda:1"),
+        ("cpu", "cpu"),
+    ],
 )
 def test_a_name_becomes_a_device_with_an_index(name: str, device: str):
     assert pick_device(name) == device
@@ -39,7 +51,9 @@ def test_a_name_becomes_a_device_with_an_index(name: str, device: str):
 
 @pytest.mark.usefixtures("two")
 def test_an_index_that_does_not_exist_is_refused_with_those_that_do():
-    with pytest.raises(InvalidRequest, match=r"device: 'cuda:2' asked for, but torch sees only cuda:0, cuda:1$"):
+    with pytest.raises(
+        InvalidRequest, match=r"device: 'cuda:2' asked for, but torch sees only cuda:0, cuda:1$"
+    ):
         TTS("dummy:toy", device="cuda:2")
 
 
@@ -47,7 +61,9 @@ def test_an_index_that_does_not_exist_is_refused_with_those_that_do():
 def test_cuda_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch, name: str):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert pick_device("auto") == "cpu"
-    with pytest.raises(InvalidRequest, match=r"device: 'cuda.*torch sees no CUDA device; use cpu or auto"):
+    with pytest.raises(
+        InvalidRequest, match=r"device: 'cuda.*torch sees no CUDA device; use cpu or auto"
+    ):
         pick_device(name)
 
 
@@ -85,9 +101,13 @@ def test_models_are_loaded_and_references_encoded_with_their_device_as_the_curre
     plain = registry.load
     monkeypatch.setattr(registry, "load", lambda *a: seen.append(("load", inside())) or plain(*a))
     plain_sizes = Device.free_bytes
-    monkeypatch.setattr(Device, "free_bytes", lambda d: seen.append(("sizes", inside())) or plain_sizes(d))
+    monkeypatch.setattr(
+        Device, "free_bytes", lambda d: seen.append(("sizes", inside())) or plain_sizes(d)
+    )
     plain_read = Device.read
-    monkeypatch.setattr(Device, "read", lambda d, t: seen.append(("encode", inside())) or plain_read(d, t))
+    monkeypatch.setattr(
+        Device, "read", lambda d, t: seen.append(("encode", inside())) or plain_read(d, t)
+    )
     with TTS("dummy:toy", max_num_seqs=1, memory_gb=0.001) as tts:
         assert not inside()
         tts.prompt(tts.request("hello", reference=VOICE))
@@ -98,7 +118,9 @@ def test_models_are_loaded_and_references_encoded_with_their_device_as_the_curre
 def test_a_stream_that_nobody_has_any_more_serves_the_next(monkeypatch):
     made = []
     monkeypatch.setattr(device_module, "_IDLE", defaultdict(deque))
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device, priority: made.append(priority) or object())
+    monkeypatch.setattr(
+        torch.cuda, "Stream", lambda device, priority: made.append(priority) or object()
+    )
     gpu = torch.device("cuda:0")
     first, other = CudaStream(gpu, -2), CudaStream(gpu, -1)
     kept = first.cuda
@@ -121,7 +143,9 @@ def test_zeros_are_zeros_of_their_dtype():
     assert device_module.zeros((2, 0), torch.float32, torch.device("meta")).device.type == "meta"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of the process as Linux says it")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="reads the memory of the process as Linux says it"
+)
 def test_zeros_of_a_cpu_take_memory_where_they_are_written_and_not_2_mb_around_it():
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * PAGESIZE
@@ -136,13 +160,22 @@ def test_zeros_of_a_cpu_take_memory_where_they_are_written_and_not_2_mb_around_i
 
 @pytest.mark.parametrize(
     "dtype",
-    [torch.int64, torch.int32, torch.bool, torch.float64, torch.float32, torch.float16, torch.bfloat16],
+    [
+        torch.int64,
+        torch.int32,
+        torch.bool,
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+    ],
     ids=str,
 )
 def test_arrays_of_any_dtype_reach_the_device_together(dtype: torch.dtype):
     numbers = [[1, 0, 3], [0, 1, 2.5]]
     buffer = StagingBuffer(
-        {"byte": ((3,), torch.bool), "these": ((2, 3), dtype), "one": ((), torch.int64)}, Device("cpu")
+        {"byte": ((3,), torch.bool), "these": ((2, 3), dtype), "one": ((), torch.int64)},
+        Device("cpu"),
     )
     buffer.host["byte"][:] = [True, False, True]
     buffer.host["these"][:] = host_values(numbers, dtype)

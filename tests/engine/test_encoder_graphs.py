@@ -46,21 +46,28 @@ def launch(monkeypatch: pytest.MonkeyPatch) -> EncoderGraphs:
         return Graph(made, *key)
 
     monkeypatch.setattr(cuda_graphs, "record_graph", record)
-    made.device = made.graphs.device = cast(Device, SimpleNamespace(cuda=True, release_cached=lambda: None))
+    made.device = made.graphs.device = cast(
+        Device, SimpleNamespace(cuda=True, release_cached=lambda: None)
+    )
     return made
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("family", FAMILIES)
 def test_recordings_of_any_length_are_encoded_by_the_graphs_of_the_start(family, tmp_path, launch):
-    model = registry.load(reference_checkpoint(family, tmp_path), torch.device("cpu"), torch.float32, {})
+    model = registry.load(
+        reference_checkpoint(family, tmp_path), torch.device("cpu"), torch.float32, {}
+    )
     wav = torch.randn(LONGEST, generator=torch.Generator().manual_seed(1)) * 0.1
     with launch.capturing():
         for count in warm_lengths(SHORTEST, LONGEST):
             model.encode(wav[:count], "reference", launch)
     graphs = len(launch.graphs.graphs)
     for count in (SHORTEST, 3_999, 4_000, 15_361, 16_001, 31_007, 48_001, LONGEST - 1, LONGEST):
-        got = {name: value.clone() for name, value in model.encode(wav[-count:], "reference", launch).items()}
+        got = {
+            name: value.clone()
+            for name, value in model.encode(wav[-count:], "reference", launch).items()
+        }
         want = model.encode(wav[-count:], "reference", Eager(16))
         assert got.keys() == want.keys()
         assert all(got[name].equal(want[name]) for name in want), count

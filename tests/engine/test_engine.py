@@ -22,7 +22,9 @@ from tests.helpers.patience import STUCK_S
 from tests.helpers.stepped_engine import hold, stepped_engines
 
 LONG = {"max_frames": 40, "min_frames": 40, "retries": 1}
-READ = Policy(max_unread=0.5)  # a stream is generated as it is read, so it is under way until its reader is done
+READ = Policy(
+    max_unread=0.5
+)  # a stream is generated as it is read, so it is under way until its reader is done
 COUNT = 16  # more than twice the slots
 VOICE = Reference((np.sin(np.arange(1200) / 30).astype(np.float32), 6000))
 
@@ -97,7 +99,9 @@ def solo() -> list[Speech]:
         return [tts.generate(text, **options) for text, options in requests(COUNT)]
 
 
-def in_threads(tts: TTS, work: list[tuple[str, dict[str, object]]], streamed: bool = False) -> list[Speech]:
+def in_threads(
+    tts: TTS, work: list[tuple[str, dict[str, object]]], streamed: bool = False
+) -> list[Speech]:
     """All requests at once, each from its own thread. The engine sees none before all are there."""
     results: list[Speech | None] = [None] * len(work)
     all_there = threading.Event()
@@ -110,8 +114,12 @@ def in_threads(tts: TTS, work: list[tuple[str, dict[str, object]]], streamed: bo
             return
         plain = {k: v for k, v in options.items() if k != "retries"}
         chunks = list(tts.stream(text, **plain))
-        samples, frames = (np.concatenate([getattr(c, n) for c in chunks]) for n in ("samples", "frames"))
-        results[i] = Speech(samples, tts.sample_rate, frames, chunks[-1].finish_reason, chunks[0].seed)
+        samples, frames = (
+            np.concatenate([getattr(c, n) for c in chunks]) for n in ("samples", "frames")
+        )
+        results[i] = Speech(
+            samples, tts.sample_rate, frames, chunks[-1].finish_reason, chunks[0].seed
+        )
 
     threads = [threading.Thread(target=speak, args=(i,)) for i in range(len(work))]
     for t in threads:
@@ -124,7 +132,9 @@ def in_threads(tts: TTS, work: list[tuple[str, dict[str, object]]], streamed: bo
 
 
 @pytest.mark.parametrize("overlap_steps", [0, 1, 2])
-def test_a_request_sounds_the_same_alone_and_in_any_batch_with_any_overlap(solo: list[Speech], overlap_steps: int):
+def test_a_request_sounds_the_same_alone_and_in_any_batch_with_any_overlap(
+    solo: list[Speech], overlap_steps: int
+):
     with toy(overlap_steps=overlap_steps) as tts:
         for alone, together in zip(solo, in_threads(tts, requests(COUNT)), strict=True):
             assert_equal(alone, together)
@@ -139,7 +149,9 @@ def test_padding_rows_change_nothing(solo: list[Speech]):
 
 def test_streamed_chunks_joined_equal_the_whole(solo: list[Speech]):
     with toy() as tts:
-        for whole, streamed in zip(solo, in_threads(tts, requests(COUNT), streamed=True), strict=True):
+        for whole, streamed in zip(
+            solo, in_threads(tts, requests(COUNT), streamed=True), strict=True
+        ):
             assert_equal(whole, streamed)
 
 
@@ -327,7 +339,10 @@ def test_forty_random_requests_are_all_served_and_all_is_free_after():
     ) as tts:
         r = random.Random(1)
         streams = [
-            tts.submit(tts.request(text, **{k: v for k, v in o.items() if k != "retries"}), r.random() < 0.5)
+            tts.submit(
+                tts.request(text, **{k: v for k, v in o.items() if k != "retries"}),
+                r.random() < 0.5,
+            )
             for text, o in requests(40, seed=2)
         ]
         victims = set(r.sample(range(40), 10))
@@ -335,7 +350,9 @@ def test_forty_random_requests_are_all_served_and_all_is_free_after():
             streams[i].cancel()
         for i, stream in enumerate(streams):
             last = list(stream)[-1]
-            assert last.finish in ({"cancelled", "stop", "length"} if i in victims else {"stop", "length"})
+            assert last.finish in (
+                {"cancelled", "stop", "length"} if i in victims else {"stop", "length"}
+            )
         assert_all_free(tts)
 
 
@@ -355,7 +372,9 @@ def test_the_next_prompt_of_a_request_goes_before_the_whole_queue(monkeypatch: p
         first.continuation = then
         streams["turns"] = tts.engine.submit(first, 5, streaming=True)
         end = OpenRequests.end
-        monkeypatch.setattr(OpenRequests, "end", lambda self, r: (ended.append(r.outbox), end(self, r)))
+        monkeypatch.setattr(
+            OpenRequests, "end", lambda self, r: (ended.append(r.outbox), end(self, r))
+        )
         chunks = list(streams["turns"])
         assert sum(len(c.frames) for c in chunks) == 18
         for stream in list(streams.values())[1:]:
@@ -367,7 +386,10 @@ def test_the_next_prompt_of_a_request_goes_before_the_whole_queue(monkeypatch: p
 def test_a_request_may_go_on_with_further_prompts_in_one_stream():
     with toy(max_num_seqs=1) as tts:
         seen: list[int] = []
-        prompts = [tts.prompt(tts.request(t, max_frames=9, min_frames=9, seed=0)) for t in ("one", "two", "three")]
+        prompts = [
+            tts.prompt(tts.request(t, max_frames=9, min_frames=9, seed=0))
+            for t in ("one", "two", "three")
+        ]
 
         def then(i: int):
             def make(frames: np.ndarray):
@@ -383,7 +405,9 @@ def test_a_request_may_go_on_with_further_prompts_in_one_stream():
             tts.generate(t, seed=5 + i, max_frames=9, min_frames=9, retries=1)
             for i, t in enumerate(["one", "two", "three"])
         ]
-        np.testing.assert_allclose(joined.samples, np.concatenate([p.samples for p in parts]), atol=1e-6)
+        np.testing.assert_allclose(
+            joined.samples, np.concatenate([p.samples for p in parts]), atol=1e-6
+        )
         assert seen == [9, 9, 9]
         assert joined.finish_reason == "length"
         assert_all_free(tts)
@@ -399,10 +423,14 @@ def test_a_further_prompt_that_cannot_be_made_fails_its_request_only():
         assert_all_free(tts)
 
 
-def test_a_further_prompt_without_a_sequence_fails_its_request_only(monkeypatch: pytest.MonkeyPatch):
+def test_a_further_prompt_without_a_sequence_fails_its_request_only(
+    monkeypatch: pytest.MonkeyPatch,
+):
     """The engine's thread computes the keys of its pages, so what goes wrong there must not end the thread."""
 
-    def full(prompt: Prompt, streaming: bool, place: Place, last: Sequence | None = None) -> Sequence:
+    def full(
+        prompt: Prompt, streaming: bool, place: Place, last: Sequence | None = None
+    ) -> Sequence:
         if last is not None:
             raise MemoryError("no room for keys")
         return plain(prompt, streaming, place)
@@ -420,9 +448,13 @@ def test_a_further_prompt_without_a_sequence_fails_its_request_only(monkeypatch:
 
 def test_a_list_longer_than_the_queue_is_served_whole():
     with toy(max_num_seqs=2, policy=Policy(max_queue=3)) as tts:
-        speeches = tts.generate([f"text {i}" for i in range(20)], seed=1, max_frames=5, min_frames=5, retries=1)
+        speeches = tts.generate(
+            [f"text {i}" for i in range(20)], seed=1, max_frames=5, min_frames=5, retries=1
+        )
         assert len(speeches) == 20
-        assert_equal(speeches[19], tts.generate("text 19", seed=1, max_frames=5, min_frames=5, retries=1))
+        assert_equal(
+            speeches[19], tts.generate("text 19", seed=1, max_frames=5, min_frames=5, retries=1)
+        )
         assert_all_free(tts)
 
 
@@ -435,7 +467,9 @@ def test_one_bad_text_in_a_list_is_named_before_any_is_queued():
 
 def test_when_one_of_a_list_fails_the_others_have_their_results():
     with toy() as tts:
-        with pytest.raises(BatchError, match="1 of 3 texts failed, the first with: the request failed") as failed:
+        with pytest.raises(
+            BatchError, match="1 of 3 texts failed, the first with: the request failed"
+        ) as failed:
             tts.generate(["one", BROKEN, "two"], seed=1, **LONG)
         first, broken, last = failed.value.results
         assert isinstance(broken, EngineError)
@@ -445,7 +479,9 @@ def test_when_one_of_a_list_fails_the_others_have_their_results():
         assert_all_free(tts)
 
 
-def test_an_engine_whose_every_decode_fails_is_not_ready_until_a_request_finishes(monkeypatch: pytest.MonkeyPatch):
+def test_an_engine_whose_every_decode_fails_is_not_ready_until_a_request_finishes(
+    monkeypatch: pytest.MonkeyPatch,
+):
     with toy() as tts:
         plain = tts.engine.runner.decode
 
@@ -498,7 +534,9 @@ def test_a_stream_that_is_dropped_before_its_first_chunk_is_cancelled():
         assert tts.engine.health().stats.cancelled == 1
 
 
-def test_another_try_of_a_run_on_keeps_its_place_and_is_not_refused(monkeypatch: pytest.MonkeyPatch):
+def test_another_try_of_a_run_on_keeps_its_place_and_is_not_refused(
+    monkeypatch: pytest.MonkeyPatch,
+):
     with toy() as tts:
         plain, places = tts.engine.submit, []
 

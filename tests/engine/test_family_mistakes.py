@@ -29,9 +29,17 @@ def _voice(prompt: Prompt) -> Prompt:
 
 
 MISTAKES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
-    "a column of a prompt": ("prompt", _column, "the prompt gives the column 'mod', which is not in spec.columns"),
+    "a column of a prompt": (
+        "prompt",
+        _column,
+        "the prompt gives the column 'mod', which is not in spec.columns",
+    ),
     "rows of a prompt": ("prompt", _rows, r"the prompt has \d+ positions, and \d+ rows of '\w+'"),
-    "a voice without a name": ("prompt", _voice, "the prompt holds a voice, and `voice` does not name it"),
+    "a voice without a name": (
+        "prompt",
+        _voice,
+        "the prompt holds a voice, and `voice` does not name it",
+    ),
     "a frame": (
         "emit",
         lambda out: out._replace(frame=out.frame[:, 1:]),

@@ -29,12 +29,24 @@ def alone() -> Iterator[dict[int, np.ndarray]]:
 
 def request(i: int) -> dict[str, object]:
     voice = {"reference": VOICE} if i % 2 else {}
-    return {"text": TEXTS[i % 3], "seed": i, "max_frames": 30, "min_frames": 30, "retries": 1, **voice}
+    return {
+        "text": TEXTS[i % 3],
+        "seed": i,
+        "max_frames": 30,
+        "min_frames": 30,
+        "retries": 1,
+        **voice,
+    }
 
 
 def compare(tts: TTS, alone: dict[int, np.ndarray], streaming: bool = True) -> None:
     streams = [
-        (i, tts.submit(tts.request(**{k: v for k, v in request(i).items() if k != "retries"}), streaming))
+        (
+            i,
+            tts.submit(
+                tts.request(**{k: v for k, v in request(i).items() if k != "retries"}), streaming
+            ),
+        )
         for i in alone
     ]
     for i, stream in streams:
@@ -75,12 +87,16 @@ def test_a_voice_is_found_in_pages_of_both_kinds(alone: dict[int, np.ndarray]):
 
 def test_the_audio_of_a_first_chunk_is_late_and_the_last_brings_the_rest():
     with TTS("dummy:toy-frames", max_num_seqs=1, policy=Policy(ramp=(1,), chunk=1), **SMALL) as tts:
-        lengths = [len(c.samples) for c in tts.submit(tts.request("hello", max_frames=5, min_frames=5))]
+        lengths = [
+            len(c.samples) for c in tts.submit(tts.request("hello", max_frames=5, min_frames=5))
+        ]
     assert lengths == [4, 6, 6, 6, 8]
 
 
 def test_a_request_with_more_frames_than_there_are_pages_is_bounded_or_refused():
-    with TTS("dummy:toy-frames", max_num_seqs=1, page_size=4, memory_gb=20 * 1792 / 2**30, **SMALL) as tts:
+    with TTS(
+        "dummy:toy-frames", max_num_seqs=1, page_size=4, memory_gb=20 * 1792 / 2**30, **SMALL
+    ) as tts:
         assert tts.engine.sizes.frame_pages == 2 * tts.engine.sizes.pages
         assert len(tts.generate("hi", max_frames=60, min_frames=60, retries=1).frames) < 60
         long = Reference((np.sin(np.arange(60 * 60, dtype=np.float32)), 6000))
@@ -102,7 +118,11 @@ def test_memory_counts_the_rows_of_each_set():
 
 
 def tables(pages: int = 10, frames: int = 10) -> PageTables:
-    return PageTables(PageAllocator(pages, 4), Policy(min_cached_tokens=4, reserve_tokens=0), PageAllocator(frames, 1))
+    return PageTables(
+        PageAllocator(pages, 4),
+        Policy(min_cached_tokens=4, reserve_tokens=0),
+        PageAllocator(frames, 1),
+    )
 
 
 def sequence(id: int, length: int, frame_at: tuple[int, ...]) -> Sequence:
@@ -165,5 +185,6 @@ def test_no_other_family_has_pages_by_frame():
         assert not tts.engine.runner.kv.frames
         assert tts.engine.sizes.frame_pages == 0
         assert torch.equal(
-            tts.engine.runner.kv.table, torch.full_like(tts.engine.runner.kv.table, tts.engine.sizes.pages)
+            tts.engine.runner.kv.table,
+            torch.full_like(tts.engine.runner.kv.table, tts.engine.sizes.pages),
         )

@@ -58,7 +58,10 @@ def test_what_is_given_is_not_computed_and_costs_no_budget(planner: PrefillPlann
     assert seq.piece == range(6, 13)
     assert (seq.num_cached, len(seq.pages)) == (0, 4)
     left = planner.policy.max_prefill_tokens - 7
-    assert [planner.fits(sequence(2, prompt(None, tokens)), Shared([], [])) for tokens in (left, left + 1)] == [
+    assert [
+        planner.fits(sequence(2, prompt(None, tokens)), Shared([], []))
+        for tokens in (left, left + 1)
+    ] == [
         True,
         False,
     ]
@@ -92,7 +95,9 @@ def test_a_prompt_without_it_has_other_keys():
 
 
 def test_keys_and_values_lie_in_the_pages_of_their_request(tmp_path: Path):
-    with TTS(tiny.write(tmp_path / "lsd", "lsd"), device="cpu", max_num_seqs=2, page_size=PAGE) as tts:
+    with TTS(
+        tiny.write(tmp_path / "lsd", "lsd"), device="cpu", max_num_seqs=2, page_size=PAGE
+    ) as tts:
         voice = tts.engine.model.prompts.voices["mono24"].features["given"]
         seq = sequence(1, prompt(voice, voice.shape[2] + 2))
         seq.pages = [5, 2, 9, 3][: -(-seq.length // PAGE)]
@@ -107,7 +112,9 @@ def test_keys_and_values_lie_in_the_pages_of_their_request(tmp_path: Path):
         assert not held[:, :, voice.shape[2] :].any()
 
 
-def test_a_voice_that_cannot_be_written_ends_its_own_request_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_voice_that_cannot_be_written_ends_its_own_request_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     with TTS(tiny.write(tmp_path / "lsd", "lsd"), device="cpu", max_num_seqs=4) as tts:
         alone = tts.generate("Spoken well.", voice="mono24", seed=1, retries=1, max_frames=8)
         fill = tts.engine.runner.fill_pages
@@ -119,7 +126,8 @@ def test_a_voice_that_cannot_be_written_ends_its_own_request_only(tmp_path: Path
 
         monkeypatch.setattr(tts.engine.runner, "fill_pages", fails)
         prompts = [
-            tts.prompt(tts.request("Spoken well.", voice=voice, max_frames=8)) for voice in ("stereo16", "mono24")
+            tts.prompt(tts.request("Spoken well.", voice=voice, max_frames=8))
+            for voice in ("stereo16", "mono24")
         ]
         broken, well = (tts.engine.submit(p, 1, True) for p in prompts)
         with pytest.raises(EngineError):

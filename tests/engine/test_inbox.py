@@ -68,7 +68,9 @@ def test_every_message_is_either_found_or_refused_while_another_thread_closes():
 
 
 @pytest.mark.parametrize("at", [1, 2])
-def test_a_close_between_the_inboxs_check_and_its_queue_loses_no_message(monkeypatch: pytest.MonkeyPatch, at: int):
+def test_a_close_between_the_inboxs_check_and_its_queue_loses_no_message(
+    monkeypatch: pytest.MonkeyPatch, at: int
+):
     inbox, found, checks = Inbox(), list[object](), 0
     message, plain = Cancel(outbox(inbox)), inbox.check
 
@@ -96,7 +98,9 @@ def test_a_close_between_the_inboxs_check_and_its_queue_loses_no_message(monkeyp
     assert refused or found == [message]
 
 
-def test_a_close_between_a_callers_check_and_its_message_refuses_the_request(monkeypatch: pytest.MonkeyPatch):
+def test_a_close_between_a_callers_check_and_its_message_refuses_the_request(
+    monkeypatch: pytest.MonkeyPatch,
+):
     tts = toy()
     plain = tts.engine.sequences.new
 
@@ -157,8 +161,12 @@ def test_a_dead_device_ends_every_stream_whatever_is_in_the_inbox(monkeypatch: p
     tts.close()
 
 
-def test_text_that_cannot_be_written_fails_its_request_and_no_other(monkeypatch: pytest.MonkeyPatch):
-    with toy(policy=Policy(max_unread=0.5)) as tts:  # the victim is under way until its reader is done
+def test_text_that_cannot_be_written_fails_its_request_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    with toy(
+        policy=Policy(max_unread=0.5)
+    ) as tts:  # the victim is under way until its reader is done
         req = tts.request("hello", seed=1, max_frames=200, min_frames=200)
         victim, other = tts.submit(req), tts.submit(req)
         next(iter(victim))
@@ -181,7 +189,11 @@ def test_a_forked_child_is_told_at_once():
         if child == 0:
             told = []
             try:
-                for run in (lambda: tts.generate("hello"), lambda: list(handed_out), handed_out.cancel):
+                for run in (
+                    lambda: tts.generate("hello"),
+                    lambda: list(handed_out),
+                    handed_out.cancel,
+                ):
                     try:
                         run()
                         told.append("nothing")
@@ -210,7 +222,9 @@ def test_a_process_may_end_while_its_engine_speaks():
     assert (ended.returncode, ended.stderr) == (3, "")
 
 
-def test_nobody_waits_any_more_when_the_device_is_lost_between_admission_and_launch(monkeypatch: pytest.MonkeyPatch):
+def test_nobody_waits_any_more_when_the_device_is_lost_between_admission_and_launch(
+    monkeypatch: pytest.MonkeyPatch,
+):
     with stepped_engines(), toy() as tts:
         engine = tts.engine
 

@@ -26,7 +26,9 @@ def test_paged_prefill_and_decode_equal_dense_attention():
     view = kv.prefill_view(slots, row, slots[row], pos, max_pages=3, max_seqlen=max(lengths))
     n = sum(lengths)
     got = view.attend(0, q[:n], k[:n], v[:n], PLAIN)
-    step = kv.decode_view(slots, torch.tensor(lengths), max_pages=3).attend(0, q[n:], k[n:], v[n:], PLAIN)
+    step = kv.decode_view(slots, torch.tensor(lengths), max_pages=3).attend(
+        0, q[n:], k[n:], v[n:], PLAIN
+    )
     start = 0
     for i, length in enumerate(lengths):
         part = list(range(start, start + length))
@@ -41,5 +43,7 @@ def test_padding_rows_write_only_into_the_padding_page():
     kv.table[0] = torch.tensor([1, 2])
     before = kv.pool[:, :, :3].clone()
     idx, pos = torch.tensor([2, 2]), torch.tensor([0, 1])
-    kv.decode_view(idx, pos, 1).attend(0, *(torch.randn(2, 1, 2, dtype=F64) for _ in range(3)), PLAIN)
+    kv.decode_view(idx, pos, 1).attend(
+        0, *(torch.randn(2, 1, 2, dtype=F64) for _ in range(3)), PLAIN
+    )
     assert torch.equal(kv.pool[:, :, :3], before)

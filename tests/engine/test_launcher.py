@@ -47,7 +47,9 @@ def honest(tts: TTS) -> list[Speech | EngineError]:
     return spoken(tts)
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, when: Callable[[int], bool], after: bool) -> None:
+def failing(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, when: Callable[[int], bool], after: bool
+) -> None:
     """Out of memory at each call that `when` names by its number, before or after the call has done its work."""
     plain, calls = getattr(owner, name), iter(range(10**9))
 
@@ -65,7 +67,12 @@ def failing(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, when: Callab
 @pytest.mark.parametrize("every", [3, 7])
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys())
 def test_out_of_memory_now_and_then_changes_nobodys_audio(
-    monkeypatch: pytest.MonkeyPatch, tts: TTS, honest: list[Speech | EngineError], place: Place, every: int, after: bool
+    monkeypatch: pytest.MonkeyPatch,
+    tts: TTS,
+    honest: list[Speech | EngineError],
+    place: Place,
+    every: int,
+    after: bool,
 ):
     failing(monkeypatch, *place(tts), lambda n: n % every == 1, after)
     results = spoken(tts)
@@ -90,7 +97,10 @@ def test_memory_that_runs_out_once_before_a_launch_fails_nobody(
 
 @pytest.mark.parametrize("error", [RuntimeError, torch.OutOfMemoryError])
 def test_a_launch_that_fails_ends_its_rows_and_no_others(
-    monkeypatch: pytest.MonkeyPatch, tts: TTS, honest: list[Speech | EngineError], error: type[Exception]
+    monkeypatch: pytest.MonkeyPatch,
+    tts: TTS,
+    honest: list[Speech | EngineError],
+    error: type[Exception],
 ):
     plain, victim = tts.engine.runner.decode, next(tts.engine.sequences.ids) + 5
     with_it: set[int] = set()  # of the last try
@@ -113,7 +123,9 @@ def test_a_launch_that_fails_ends_its_rows_and_no_others(
     assert_all_free(tts)
 
 
-def test_memory_that_has_run_out_is_given_back_before_the_next_try(monkeypatch: pytest.MonkeyPatch, tts: TTS):
+def test_memory_that_has_run_out_is_given_back_before_the_next_try(
+    monkeypatch: pytest.MonkeyPatch, tts: TTS
+):
     released: list[int] = []
     monkeypatch.setattr(tts.engine.device, "release_cached", lambda: released.append(1))
     failing(monkeypatch, tts.engine.runner, "decode", lambda n: n == 2, after=False)

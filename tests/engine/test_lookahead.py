@@ -37,7 +37,9 @@ def voice(frames: int, hz: float = 90.0) -> Reference:
     return Reference(((0.5 * np.sin(2 * np.pi * hz * at)).astype(np.float32), 6000), "la")
 
 
-def whole(codec: LookaheadCodec, prefix: np.ndarray, frames: np.ndarray, grid: int = GRID) -> np.ndarray:
+def whole(
+    codec: LookaheadCodec, prefix: np.ndarray, frames: np.ndarray, grid: int = GRID
+) -> np.ndarray:
     """The samples of a stream, by what the codec is and without state: float64 [n * hop]."""
     given = torch.from_numpy(np.concatenate((prefix, frames))).double()
     x = F.pad(codec.inp(given), (0, 0, 0, LOOKAHEAD))
@@ -48,7 +50,9 @@ def whole(codec: LookaheadCodec, prefix: np.ndarray, frames: np.ndarray, grid: i
     if len(prefix):
         y = y + F.pad(codec.tone(torch.from_numpy(about["tone"]).double()), (0, 0, 0, len(frames)))
     y = y.tanh()
-    z = F.pad(codec.out(torch.cat((y, seen(y, len(prefix), grid)), -1))[len(prefix) :], (0, 0, 0, DELAY))
+    z = F.pad(
+        codec.out(torch.cat((y, seen(y, len(prefix), grid)), -1))[len(prefix) :], (0, 0, 0, DELAY)
+    )
     out = torch.stack([z[i : i + len(frames)] * codec.late[i] for i in range(DELAY + 1)]).sum(0)
     return out.tanh().flatten().numpy()
 
@@ -73,7 +77,9 @@ def tts() -> Iterator[TTS]:
 
 def ask(tts: TTS, i: int, prefix: int, frames: int, hide: int = 0) -> Any:
     options: dict[str, Any] = {"seed": i, "max_frames": frames, "min_frames": frames, "hide": hide}
-    return tts.request(f"number {i}", reference=voice(prefix, 90.0 + i % 3) if prefix else None, **options)
+    return tts.request(
+        f"number {i}", reference=voice(prefix, 90.0 + i % 3) if prefix else None, **options
+    )
 
 
 def want(tts: TTS, request: Any, frames: np.ndarray, grid: int = GRID) -> np.ndarray:
@@ -86,13 +92,21 @@ def heard(stream: Any) -> tuple[np.ndarray, np.ndarray, list[int]]:
     chunks = list(stream)
     counts = [len(c.frames) for c in chunks]
     assert [len(c.samples) for c in chunks] == [HOP * n for n in counts]
-    return np.concatenate([c.samples for c in chunks]), np.concatenate([c.frames for c in chunks]), counts
+    return (
+        np.concatenate([c.samples for c in chunks]),
+        np.concatenate([c.frames for c in chunks]),
+        counts,
+    )
 
 
 @pytest.mark.parametrize("prefix", [0, 5, 6, 7, 8, LONG_PREFIX + 2])
-def test_a_stream_joined_equals_the_whole_for_every_prefix_and_length(tts: TTS, prefix: int) -> None:
+def test_a_stream_joined_equals_the_whole_for_every_prefix_and_length(
+    tts: TTS, prefix: int
+) -> None:
     """Together: rows of a call are in their first, middle and last chunks."""
-    requests = [ask(tts, i, prefix, frames) for i, frames in enumerate((1, 2, 3, 4, 7, 8, 9, 12, 43))]
+    requests = [
+        ask(tts, i, prefix, frames) for i, frames in enumerate((1, 2, 3, 4, 7, 8, 9, 12, 43))
+    ]
     streams = [tts.submit(request) for request in requests]
     for request, stream in zip(requests, streams, strict=True):
         samples, frames, counts = heard(stream)
@@ -117,7 +131,9 @@ def test_chunks_of_two_pages_give_the_same_audio(monkeypatch: pytest.MonkeyPatch
 
         monkeypatch.setattr(audio, "plan", planned)
         for prefix in (0, 6, LONG_PREFIX):
-            requests = [ask(tts, i, prefix, frames) for i, frames in enumerate((3, 6, 9, 11, 16, 43))]
+            requests = [
+                ask(tts, i, prefix, frames) for i, frames in enumerate((3, 6, 9, 11, 16, 43))
+            ]
             for request, stream in zip(requests, [tts.submit(r) for r in requests], strict=True):
                 samples, frames, _ = heard(stream)
                 np.testing.assert_allclose(samples, want(tts, request, frames), atol=1e-6)
@@ -137,7 +153,10 @@ def test_first_audio_needs_one_chunk_and_its_look_ahead_whatever_the_ramp(tts: T
 
 def test_requests_that_are_not_streamed_are_one_chunk_each_alone_and_together(tts: TTS) -> None:
     """Streams that end together and are about as long share a call."""
-    requests = [ask(tts, i, prefix, n) for i, (prefix, n) in enumerate([(0, 1), (7, 5), (7, 5), (9, 6), (13, 30)])]
+    requests = [
+        ask(tts, i, prefix, n)
+        for i, (prefix, n) in enumerate([(0, 1), (7, 5), (7, 5), (9, 6), (13, 30)])
+    ]
     streams = [tts.submit(request, streaming=False) for request in requests]
     beside = tts.submit(ask(tts, 9, 7, 20))
     for request, stream in zip(requests, streams, strict=True):
@@ -148,7 +167,9 @@ def test_requests_that_are_not_streamed_are_one_chunk_each_alone_and_together(tt
     np.testing.assert_allclose(samples, want(tts, ask(tts, 9, 7, 20), frames), atol=1e-6)
 
 
-def test_whole_utterances_from_captured_calls_are_padded_to_their_lengths_and_are_the_same() -> None:
+def test_whole_utterances_from_captured_calls_are_padded_to_their_lengths_and_are_the_same() -> (
+    None
+):
     """One is longer than any captured call. Some rows of the others' calls are padding."""
     with TTS("dummy:toy-lookahead", max_num_seqs=6, **SMALL) as tts:
         codec, calls = tts.engine.codec, list[tuple[int, int]]()
@@ -159,7 +180,10 @@ def test_whole_utterances_from_captured_calls_are_padded_to_their_lengths_and_ar
 
         assert codec.whole_keys(6) == [(1, 48), (2, 16), (1, 16)]
         codec.whole_graphs.graphs = {key: Replay(run, key) for key in ((4, 16), (1, 48))}
-        requests = [ask(tts, i, prefix, n) for i, (prefix, n) in enumerate([(0, 1), (7, 5), (7, 6), (9, 6), (13, 42)])]
+        requests = [
+            ask(tts, i, prefix, n)
+            for i, (prefix, n) in enumerate([(0, 1), (7, 5), (7, 6), (9, 6), (13, 42)])
+        ]
         streams = [tts.submit(request, streaming=False) for request in requests]
         for request, stream in zip(requests, streams, strict=True):
             samples, frames, _ = heard(stream)
@@ -171,7 +195,9 @@ def test_whole_utterances_from_captured_calls_are_padded_to_their_lengths_and_ar
 def test_a_codec_without_chunks_gives_a_stream_when_it_has_ended() -> None:
     """And nothing is decoded before, for no voice."""
     with TTS("dummy:toy-whole", max_num_seqs=3, **SMALL) as tts:
-        requests = [ask(tts, i, prefix, n) for i, (prefix, n) in enumerate([(0, 1), (7, 12), (13, 30)])]
+        requests = [
+            ask(tts, i, prefix, n) for i, (prefix, n) in enumerate([(0, 1), (7, 12), (13, 30)])
+        ]
         streams = [tts.submit(request) for request in requests]
         for request, stream in zip(requests, streams, strict=True):
             samples, frames, counts = heard(stream)
@@ -194,7 +220,9 @@ def test_hidden_frames_are_generated_and_counted_but_given_to_nobody(tts: TTS, p
         assert len(all_frames) == 18
         np.testing.assert_allclose(frames, all_frames[all_frames[:, LATENT + 1] >= hide], atol=1e-9)
         if len(frames):
-            np.testing.assert_allclose(samples, want(tts, ask(tts, i, prefix, 18, hide), frames), atol=1e-6)
+            np.testing.assert_allclose(
+                samples, want(tts, ask(tts, i, prefix, 18, hide), frames), atol=1e-6
+            )
         counts.append(len(frames))
     assert 0 in counts
     assert len(set(counts)) > 3
@@ -202,7 +230,9 @@ def test_hidden_frames_are_generated_and_counted_but_given_to_nobody(tts: TTS, p
 
 
 def test_a_preempted_stream_goes_on_with_its_codec_state() -> None:
-    with TTS("dummy:toy-lookahead", max_num_seqs=3, page_size=4, policy=Policy(reserve_tokens=1), **SMALL) as tts:
+    with TTS(
+        "dummy:toy-lookahead", max_num_seqs=3, page_size=4, policy=Policy(reserve_tokens=1), **SMALL
+    ) as tts:
         requests = [ask(tts, i, 7, 40, 4 * i) for i in range(3)]
         need = tts.engine.scheduler.pages.pages_for(tts.prompt(requests[0]).length + 40)
         tts.engine.scheduler.pages.allocate(tts.engine.scheduler.pages.available - need - 4)
@@ -221,7 +251,9 @@ def test_a_parked_stream_gets_its_codec_state_and_pages_back() -> None:
         codec.save = lambda seq: saved.append(codec.pages.held(seq.slot)) or save(seq)
         requests = [ask(tts, i, 11, 40) for i in range(2)]
         streams = [tts.submit(request) for request in requests]
-        for request, stream in reversed([*zip(requests, streams, strict=True)]):  # nobody reads the first until then
+        for request, stream in reversed(
+            [*zip(requests, streams, strict=True)]
+        ):  # nobody reads the first until then
             samples, frames, _ = heard(stream)
             np.testing.assert_allclose(samples, want(tts, request, frames), atol=1e-6)
         assert len(saved) == 1
@@ -237,7 +269,9 @@ def test_captured_calls_of_fixed_sizes_give_the_same_audio() -> None:
         with torch.inference_mode():
             for key in keys:  # as a capture does, before there is a request
                 codec.graphs.fn(*key)
-        codec.graphs.graphs = {key: SimpleNamespace(replay=lambda key=key: codec.graphs.fn(*key)) for key in keys}
+        codec.graphs.graphs = {
+            key: SimpleNamespace(replay=lambda key=key: codec.graphs.fn(*key)) for key in keys
+        }
         requests = [ask(tts, i, 5 + i, 21 + i, i) for i in range(6)]
         for request, stream in zip(requests, [tts.submit(r) for r in requests], strict=True):
             samples, frames, _ = heard(stream)
@@ -251,7 +285,10 @@ def test_a_voice_is_primed_once_by_its_conditions_and_prefix(tts: TTS) -> None:
     assert made[0].codec_state is made[1].codec_state
     assert tts.engine.primer.counts().misses - before <= 1
     other = tts.prompt(ask(tts, 3, 9, 4))
-    other.voice, other.codec_conditions = "other", {**other.codec_conditions, "speaker": np.ones(3, np.float32)}
+    other.voice, other.codec_conditions = (
+        "other",
+        {**other.codec_conditions, "speaker": np.ones(3, np.float32)},
+    )
     assert not torch.equal(tts.engine.primer.claim(other).result(), made[0].codec_state)
 
 
@@ -293,7 +330,9 @@ def test_prefix_pages_that_were_taken_are_loaded_again() -> None:
 
 def test_pages_whose_copy_fails_are_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are as many as all slots need, so one that is lost would be missed by another stream."""
-    pages = CodecPages({"kv": Column((1,), torch.int64)}, CodecTiming(4, 3, window=3), 1, Device("cpu"))
+    pages = CodecPages(
+        {"kv": Column((1,), torch.int64)}, CodecTiming(4, 3, window=3), 1, Device("cpu")
+    )
     words = torch.tensor([5, 6])
     plain = pages.device.upload
 
@@ -313,7 +352,9 @@ def test_pages_whose_copy_fails_are_free_again(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_chunk_finds_its_page_however_often_it_is_asked_for() -> None:
-    pages = CodecPages({"kv": Column((1,), torch.int64)}, CodecTiming(4, 3, window=3), 1, Device("cpu"))
+    pages = CodecPages(
+        {"kv": Column((1,), torch.int64)}, CodecTiming(4, 3, window=3), 1, Device("cpu")
+    )
     pages.enter(0, 5, "voice", torch.zeros(0, dtype=torch.int64))
     tables = [pages.row(0, start, 4) for start in (-5, -1, 3, 7, 7, 3)]
     a, b, c = pages.held(0).own
@@ -325,7 +366,10 @@ def test_a_chunk_finds_its_page_however_often_it_is_asked_for() -> None:
 def test_the_memory_plan_counts_pages_and_says_what_is_cut(tts: TTS) -> None:
     sizes, page = tts.engine.sizes, 2 * GRID * 8 * 4
     assert sizes.codec_page_bytes == (6 * PAGES + 2) * page
-    assert "the codec's pages, for the last 0.2 s of each stream and its voice (1 MiB)" in sizes.describe()
+    assert (
+        "the codec's pages, for the last 0.2 s of each stream and its voice (1 MiB)"
+        in sizes.describe()
+    )
     plain = make_spec(torch.float64)
     assert plain.codec_timing.window == 0
 
@@ -345,7 +389,10 @@ def test_a_delay_without_look_ahead_is_refused() -> None:
 
 
 def test_chunks_lie_on_the_grid_behind_the_prefix_and_wait_for_their_look_ahead() -> None:
-    assert chunk_sizes(Policy(ramp=(1, 2, 5), chunk=9), CodecTiming(GRID, LOOKAHEAD)) == (8, (4, 4, 8))
+    assert chunk_sizes(Policy(ramp=(1, 2, 5), chunk=9), CodecTiming(GRID, LOOKAHEAD)) == (
+        8,
+        (4, 4, 8),
+    )
     s = scheduler(timing=TIMING, ramp=(1, 2, 4), chunk=9)
     assert (s.audio.chunk, s.audio.ramp) == (4, (4, 4, 4))
     d = FakeDevice(s)
@@ -399,7 +446,9 @@ def test_buffered_seconds_are_those_of_decoded_chunks() -> None:
     assert list(TIMING.audio(job.start, job.count, job.last)) == [2, 3, 4, 5]
 
 
-def test_a_prefill_waits_for_clients_that_play_and_not_for_first_chunks_that_have_just_begun() -> None:
+def test_a_prefill_waits_for_clients_that_play_and_not_for_first_chunks_that_have_just_begun() -> (
+    None
+):
     d = FakeDevice(scheduler(slots=5, pages=256, timing=CodecTiming(25, 3, 3)))
     first = d.add(0, 4, 80)
     for _ in range(6):
@@ -452,7 +501,9 @@ def test_a_full_call_goes_behind_the_one_that_a_codec_with_a_grid_works_on() -> 
 
 
 def test_utterances_do_not_go_behind_a_call_of_streams() -> None:
-    s = scheduler(slots=8, pages=512, timing=replace(TIMING, whole=True), max_frames_in_codec=2 * GRID)
+    s = scheduler(
+        slots=8, pages=512, timing=replace(TIMING, whole=True), max_frames_in_codec=2 * GRID
+    )
     d = SlowCodec(s)
     d.add(0, 4, 2 * GRID)
     while not d.given:
@@ -481,10 +532,14 @@ def calls_of_two(last: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(("gap", "first"), [(1, 5), (2, 3), (6, 1)])
-def test_streams_that_begin_few_frames_apart_share_their_first_call_and_all_after_it(gap: int, first: int) -> None:
+def test_streams_that_begin_few_frames_apart_share_their_first_call_and_all_after_it(
+    gap: int, first: int
+) -> None:
     """No chunk waits for longer than five frames."""
     grid = 12
-    s = scheduler(slots=8, pages=512, timing=replace(TIMING, grid=grid), max_frames_in_codec=16 * grid)
+    s = scheduler(
+        slots=8, pages=512, timing=replace(TIMING, grid=grid), max_frames_in_codec=16 * grid
+    )
     d, calls = SlowCodec(s), []
     for step in range(grid + LOOKAHEAD + 5 + 2 * grid):
         if step % gap == 0 and step // gap < first:
@@ -493,7 +548,10 @@ def test_streams_that_begin_few_frames_apart_share_their_first_call_and_all_afte
             assert job.seq.num_generated - (job.start + job.count + LOOKAHEAD) <= 5
             calls.append((step, job.seq.id))
         d.answer(len(d.given))
-    together = [sorted(id for at, id in calls if at == step) for step in dict.fromkeys(at for at, _ in calls)]
+    together = [
+        sorted(id for at, id in calls if at == step)
+        for step in dict.fromkeys(at for at, _ in calls)
+    ]
     assert together == [[*range(first)]] * 3
 
 

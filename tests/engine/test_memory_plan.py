@@ -35,13 +35,25 @@ class Model:
     def needs(self, usable: int) -> Needs:
         """With a fifth of what is beside the weights for encoding references, which is the most."""
         encoder = int(0.2 * usable)
-        return Needs(int(self.slot * 1e6), 16 * self.token, CODEC_FRAME, encoder, 16, self.tokens // 16, 25, 25)
+        return Needs(
+            int(self.slot * 1e6),
+            16 * self.token,
+            CODEC_FRAME,
+            encoder,
+            16,
+            self.tokens // 16,
+            25,
+            25,
+        )
 
 
 RELEASED = {
     "qwen3-tts 0.6B in 4": (Model(1.9, 114_688, 2.9, 8192), 4),
     "qwen3-tts 1.7B in 8": (Model(4.1, 114_688, 2.9, 8192), 8),
-    "qwen3-tts 1.7B int8 in 6": (Model(4.1 - 1.31, 114_688, 2.9, 8192), 6),  # what int8 saves: test_quantization.py
+    "qwen3-tts 1.7B int8 in 6": (
+        Model(4.1 - 1.31, 114_688, 2.9, 8192),
+        6,
+    ),  # what int8 saves: test_quantization.py
     "voxcpm2 in 8": (Model(4.5, 36_864, 4.5, 8192), 8),
     "fish s2 pro int8 in 10": (Model(9.7 - 3.38, 147_456, 4.8, 32_768), 10),
     "fish s2 pro in 16": (Model(9.7, 147_456, 4.8, 32_768), 16),
@@ -50,7 +62,13 @@ RELEASED = {
 
 def taken(needs: Needs, found: Shares) -> int:
     """All that the shares are, beside the weights."""
-    return found.graph_bytes + found.codec_bytes + needs.encoder + found.slots * needs.slot + found.pages * needs.page
+    return (
+        found.graph_bytes
+        + found.codec_bytes
+        + needs.encoder
+        + found.slots * needs.slot
+        + found.pages * needs.page
+    )
 
 
 @pytest.mark.parametrize("name", RELEASED)
@@ -74,7 +92,10 @@ def test_with_more_memory_nothing_gets_smaller(name: str) -> None:
         usable = total - int(model.weights * GIB)
         found = divide(replace(model.needs(0), encoder=0), 8, usable, total)
         assert found is not None
-        assert held is None or (found.prefill_tokens, found.codec_frames) >= (held.prefill_tokens, held.codec_frames)
+        assert held is None or (found.prefill_tokens, found.codec_frames) >= (
+            held.prefill_tokens,
+            held.codec_frames,
+        )
         held = found
     assert (held.prefill_tokens, held.codec_frames) == (LEVELS[0][0], min(CODEC_FRAMES, 8 * 25))
 
@@ -117,8 +138,17 @@ def test_what_would_fit_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("grid", "level", "slots", "frames"),
-    [(1, 512, 64, 512), (25, 512, 64, 1600), (25, 256, 64, 800), (25, 512, 8, 200), (4, 512, 64, 512), (25, 0, 64, 25)],
+    [
+        (1, 512, 64, 512),
+        (25, 512, 64, 1600),
+        (25, 256, 64, 800),
+        (25, 512, 8, 200),
+        (4, 512, 64, 512),
+        (25, 0, 64, 25),
+    ],
 )
-def test_a_call_of_a_codec_with_a_grid_holds_more_frames(grid: int, level: int, slots: int, frames: int) -> None:
+def test_a_call_of_a_codec_with_a_grid_holds_more_frames(
+    grid: int, level: int, slots: int, frames: int
+) -> None:
     """64 cells, since products of fewer rows leave a part of a GPU idle."""
     assert replace(Needs(0, 1, 1, 0, 16, 1, 25, 25), grid=grid).codec_frames(level, slots) == frames

@@ -119,7 +119,9 @@ class Requests(RuleBasedStateMachine):
         if new is None:
             self.pool.free(shared)
             return
-        assert not {page for pages in self.open for page in pages} & set(new)  # nobody's page is written
+        assert not {page for pages in self.open for page in pages} & set(
+            new
+        )  # nobody's page is written
         assert not set(shared) & set(new)
         self.content.update(zip(new, [*keys[len(shared) :], *[None] * more], strict=True))
         self.pool.publish(shared + new, keys)

@@ -11,7 +11,9 @@ from tests.helpers.tiny import DEVICE, EVERY, Bench, checkpoint
 
 
 @pytest.mark.parametrize("family", EVERY)
-def test_no_two_tokens_of_a_batch_claim_a_place_in_the_cache_unless_they_are_alike(family, tmp_path):
+def test_no_two_tokens_of_a_batch_claim_a_place_in_the_cache_unless_they_are_alike(
+    family, tmp_path
+):
     bench = Bench(checkpoint(family, tmp_path), DEVICE, torch.float32)
     spec, slots = bench.model.spec, bench.sizes.slots
     group = [bench.admit(family, i, seed=i) for i in range(slots)]

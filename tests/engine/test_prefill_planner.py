@@ -60,7 +60,10 @@ def test_short_prompts_take_what_a_long_one_leaves_of_the_budget(overlap_steps: 
     d.add(0, 20, 4)
     d.add(1, 12, 4)
     d.add(2, 4, 4)
-    assert [pieces(d.step()) for _ in range(2)] == [[(0, range(16))], [(0, range(16, 20)), (1, range(12))]]
+    assert [pieces(d.step()) for _ in range(2)] == [
+        [(0, range(16))],
+        [(0, range(16, 20)), (1, range(12))],
+    ]
     assert pieces(d.step()) == [(2, range(4))]
     d.run()
     assert all_free(s, 4)
@@ -173,7 +176,12 @@ class Waits:
 
 
 @settings(max_examples=60, deadline=None)
-@given(data=st.data(), overlap_steps=st.integers(0, 2), budget=st.integers(1, 20), pages=st.integers(12, 40))
+@given(
+    data=st.data(),
+    overlap_steps=st.integers(0, 2),
+    budget=st.integers(1, 20),
+    pages=st.integers(12, 40),
+)
 def test_no_row_that_can_be_decoded_waits_for_more_than_one_budget(
     data: st.DataObject, overlap_steps: int, budget: int, pages: int
 ):

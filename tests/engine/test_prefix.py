@@ -12,7 +12,10 @@ from stentor.models.info import Adapter
 
 
 def prompt(
-    tokens: list[int], frame_at: list[int] | None = None, frames: list[int] | None = None, voice: str = ""
+    tokens: list[int],
+    frame_at: list[int] | None = None,
+    frames: list[int] | None = None,
+    voice: str = "",
 ) -> Prompt:
     at = np.array(frame_at or [], np.int64)
     given = np.array(frames or [], np.int64)[:, None]
@@ -37,7 +40,9 @@ def test_a_page_is_known_by_all_that_stands_before_it():
     [([2, 3], "a", 2), ([2, 3], "b", 0), ([2], "a", 1), ([1, 3], "a", 0)],
     ids=["equal", "another voice", "one less", "another place"],
 )
-def test_the_voice_and_the_places_of_its_frames_are_part_of_the_content(frame_at: list[int], voice: str, same: int):
+def test_the_voice_and_the_places_of_its_frames_are_part_of_the_content(
+    frame_at: list[int], voice: str, same: int
+):
     want = prefix_keys(prompt([0] * 5, [2, 3], [7, 8], "a"), 2)
     got = prefix_keys(prompt([0] * 5, frame_at, [7, 8][: len(frame_at)], voice), 2)
     assert [a == b for a, b in zip(want, got, strict=True)] == [i < same for i in range(2)]
@@ -86,6 +91,16 @@ def test_pages_that_are_known_keep_their_keys_and_those_behind_them_tell_voices_
 def test_rows_of_zeros_are_told_from_each_other():
     def keys(a: list[float], b: list[float]) -> tuple[bytes, ...]:
         rows = {"a": np.array(a), "b": np.array(b)}
-        return prefix_keys(Prompt(rows, np.zeros((0, 1)), np.zeros(0, np.int64), {}, 8, 0, np.zeros((0, 1))), 2)
+        return prefix_keys(
+            Prompt(rows, np.zeros((0, 1)), np.zeros(0, np.int64), {}, 8, 0, np.zeros((0, 1))), 2
+        )
 
-    assert len({keys(*rows) for rows in (([0, 0], [0, 0]), ([1, 0], [0, 0]), ([0, 0], [1, 0]), ([0, 1], [0, 0]))}) == 4
+    assert (
+        len(
+            {
+                keys(*rows)
+                for rows in (([0, 0], [0, 0]), ([1, 0], [0, 0]), ([0, 0], [1, 0]), ([0, 1], [0, 0]))
+            }
+        )
+        == 4
+    )

@@ -47,7 +47,9 @@ def alone() -> Iterator[Callable[..., Speech]]:
         assert tts.engine.stats.cached_tokens == 0
 
 
-def test_a_prompt_that_was_spoken_before_is_computed_from_its_last_page_on(alone: Callable[..., Speech]) -> None:
+def test_a_prompt_that_was_spoken_before_is_computed_from_its_last_page_on(
+    alone: Callable[..., Speech],
+) -> None:
     with toy(page_size=PAGE, policy=ON) as tts:
         for time in range(3):
             assert_equal(tts.generate(BEGINNING + ENDS[0], **OPTIONS), alone(ENDS[0]))
@@ -64,14 +66,18 @@ def test_what_is_short_is_computed_again(alone: Callable[..., Speech]) -> None:
             length = length or tts.prompt(tts.request(BEGINNING + ENDS[0], **asked())).length
         shared = (length - 1) // PAGE * PAGE
         least = shared + most
-        with toy(page_size=PAGE, policy=Policy(min_cached_tokens=least, min_cached_voice_tokens=least)) as tts:
+        with toy(
+            page_size=PAGE, policy=Policy(min_cached_tokens=least, min_cached_voice_tokens=least)
+        ) as tts:
             for _ in range(2):
                 assert_equal(tts.generate(BEGINNING + ENDS[0], **OPTIONS), alone(ENDS[0]))
             assert tts.engine.stats.cached_tokens == (0 if most else shared)
 
 
 def test_a_voice_is_shared_from_fewer_tokens_on_than_a_text(alone: Callable[..., Speech]) -> None:
-    with toy(page_size=PAGE, policy=Policy(min_cached_tokens=10_000, min_cached_voice_tokens=PAGE)) as tts:
+    with toy(
+        page_size=PAGE, policy=Policy(min_cached_tokens=10_000, min_cached_voice_tokens=PAGE)
+    ) as tts:
         for _ in range(2):
             assert_equal(tts.generate(BEGINNING + ENDS[0], **OPTIONS), alone(ENDS[0]))
         length = tts.prompt(tts.request(BEGINNING + ENDS[0], **asked())).length
@@ -81,7 +87,9 @@ def test_a_voice_is_shared_from_fewer_tokens_on_than_a_text(alone: Callable[...,
         assert tts.engine.stats.cached_tokens == (length - 1) // PAGE * PAGE
 
 
-def test_requests_of_one_batch_share_what_the_first_of_them_computes(alone: Callable[..., Speech]) -> None:
+def test_requests_of_one_batch_share_what_the_first_of_them_computes(
+    alone: Callable[..., Speech],
+) -> None:
     with toy(page_size=PAGE, policy=ON) as tts:
         for want, got in zip(ENDS, together(tts, *ENDS), strict=True):
             assert_equal(got, alone(want))
@@ -90,11 +98,16 @@ def test_requests_of_one_batch_share_what_the_first_of_them_computes(alone: Call
         assert_all_free(tts)
 
 
-def test_rows_of_other_launches_do_not_read_what_is_not_written_yet(alone: Callable[..., Speech]) -> None:
+def test_rows_of_other_launches_do_not_read_what_is_not_written_yet(
+    alone: Callable[..., Speech],
+) -> None:
     """Rows with other `flow_steps` are prefilled in another launch of the same step."""
     with toy(page_size=PAGE, policy=ON) as tts:
         steps = (3, 1, 3, 1)
-        streams = [tts.submit(tts.request(BEGINNING + ENDS[0], **{**asked(), "flow_steps": n})) for n in steps]
+        streams = [
+            tts.submit(tts.request(BEGINNING + ENDS[0], **{**asked(), "flow_steps": n}))
+            for n in steps
+        ]
         for stream, n in zip(streams, steps, strict=True):
             assert_equal(tts.speech(list(stream), stream.seed), alone(ENDS[0], flow_steps=n))
 
@@ -104,13 +117,18 @@ def test_another_voice_or_beginning_shares_nothing_of_it(alone: Callable[..., Sp
         tts.generate(BEGINNING + ENDS[0], **OPTIONS)
         before = tts.engine.stats.cached_tokens
         assert_equal(
-            tts.generate(BEGINNING + ENDS[0], **{**OPTIONS, "reference": None}), alone(ENDS[0], reference=None)
+            tts.generate(BEGINNING + ENDS[0], **{**OPTIONS, "reference": None}),
+            alone(ENDS[0], reference=None),
         )
         assert tts.engine.stats.cached_tokens == before
 
 
-def test_a_pool_that_is_too_small_for_all_gives_up_what_nobody_holds(alone: Callable[..., Speech]) -> None:
-    with toy(page_size=PAGE, memory_gb=0.00005, policy=Policy(reserve_tokens=1, min_cached_tokens=PAGE)) as tts:
+def test_a_pool_that_is_too_small_for_all_gives_up_what_nobody_holds(
+    alone: Callable[..., Speech],
+) -> None:
+    with toy(
+        page_size=PAGE, memory_gb=0.00005, policy=Policy(reserve_tokens=1, min_cached_tokens=PAGE)
+    ) as tts:
         for seed in range(4):
             got = together(tts, *ENDS, seed=seed)
             for end, speech in zip(ENDS, got, strict=True):
@@ -148,7 +166,9 @@ def test_what_a_broken_request_has_left_is_not_found_again(monkeypatch: pytest.M
         model = tts.engine.model
         plain = model.emit
         monkeypatch.setattr(
-            model, "emit", lambda h, rows, u: (out := plain(h, rows, u))._replace(frame=out.frame * float("nan"))
+            model,
+            "emit",
+            lambda h, rows, u: (out := plain(h, rows, u))._replace(frame=out.frame * float("nan")),
         )
         with pytest.raises(Exception, match=r"not finite|not a number|NaN"):
             tts.generate(BEGINNING, **OPTIONS)
@@ -162,7 +182,13 @@ def test_every_family_says_the_same_from_shared_pages(family: str, tmp_path: Any
     options = {**VOICES[family], "max_frames": 5, "seed": 3, "retries": 1}
     texts = ["Hello there, one two three.", "Hello there, one two four."]
     path = checkpoint(family, tmp_path)
-    sizes: dict[str, Any] = {"device": "cpu", "dtype": "float32", "max_num_seqs": 16, "page_size": 4, "memory_gb": 0.02}
+    sizes: dict[str, Any] = {
+        "device": "cpu",
+        "dtype": "float32",
+        "max_num_seqs": 16,
+        "page_size": 4,
+        "memory_gb": 0.02,
+    }
     with TTS(path, policy=OFF, **sizes) as tts:
         want = [tts.generate(t, **options) for t in texts]
     with TTS(path, policy=ON, **sizes) as tts:

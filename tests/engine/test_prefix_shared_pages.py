@@ -35,9 +35,18 @@ class SharedPages(RuleBasedStateMachine):
         stop=st.integers(1, 14),
     )
     def join(
-        self, voice: int, shared: int, own: int, turns: list[int], frames: int, stop: int, adapter: int = 0
+        self,
+        voice: int,
+        shared: int,
+        own: int,
+        turns: list[int],
+        frames: int,
+        stop: int,
+        adapter: int = 0,
     ) -> None:
-        tokens = [("voice", voice, i) for i in range(shared)] + [("own", len(self.open), i) for i in range(own)]
+        tokens = [("voice", voice, i) for i in range(shared)] + [
+            ("own", len(self.open), i) for i in range(own)
+        ]
         assert len(tokens) + sum(turns) + frames * (1 + len(turns)) <= PAGES * SIZE
         self.open.append(self.device.join(Talk(list(tokens), turns, adapter), frames, stop))
 
@@ -92,7 +101,11 @@ def test_a_turn_finds_all_but_the_last_page_of_what_it_repeats() -> None:
     device.join(Talk([("own", i) for i in range(10)], [5, 6]), 9, 100)
     device.run()
     assert [seq.length for seq in device.done] == [10, 24, 39]
-    assert [seq.num_cached for seq in device.done] == [0, (10 + 8) // SIZE * SIZE, (24 + 8) // SIZE * SIZE]
+    assert [seq.num_cached for seq in device.done] == [
+        0,
+        (10 + 8) // SIZE * SIZE,
+        (24 + 8) // SIZE * SIZE,
+    ]
     assert device.repeated == 16 + 32
     assert all_free(s, 2)
 

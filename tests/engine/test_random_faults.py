@@ -14,7 +14,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from stentor import TTS, EngineError, Overloaded
 from stentor.config import Policy
@@ -25,7 +31,9 @@ from tests.helpers.stepped_engine import SteppedEngine, stepped_engines
 
 FULL = os.environ.get("FULL_SIZE") == "1"
 PAGE_BYTES = 4 * 2 * 2 * 2 * 8 * 8  # tokens, layers, keys and values, heads, numbers, bytes
-FRAMES_BYTES = 2 * (2 + 1) * 2 * 2 * 4 * 8  # frames, rows of both page sets, keys and values, heads, numbers, bytes
+FRAMES_BYTES = (
+    2 * (2 + 1) * 2 * 2 * 4 * 8
+)  # frames, rows of both page sets, keys and values, heads, numbers, bytes
 MODELS = {
     "dummy:toy": PAGE_BYTES,
     "dummy:toy-lookahead": PAGE_BYTES,
@@ -65,7 +73,9 @@ class RandomFaults(RuleBasedStateMachine):
         rows=st.sampled_from((0, 1, 1000)),
         cache=st.booleans(),
     )
-    def start(self, slots: int, pages: int, overlap: int, budget: int, model: str, rows: int, cache: bool) -> None:
+    def start(
+        self, slots: int, pages: int, overlap: int, budget: int, model: str, rows: int, cache: bool
+    ) -> None:
         """rows: that may be parked."""
         policy = Policy(
             reserve_tokens=4, max_queue=4, max_ahead=0.3, max_unread=0.06, max_frames_in_codec=30,
@@ -79,10 +89,14 @@ class RandomFaults(RuleBasedStateMachine):
 
     def _load(self) -> None:
         self.faults, others = Faults(), threading.enumerate()
-        self.tts = TTS(self.model, dtype="float64", page_size=4, threads=1, max_frames=128, **self.how)
+        self.tts = TTS(
+            self.model, dtype="float64", page_size=4, threads=1, max_frames=128, **self.how
+        )
         self.engine: SteppedEngine = self.tts.engine  # type: ignore[assignment]
         self.engines.append(self.engine)
-        (self.thread,) = [t for t in threading.enumerate() if t.name == "stentor-engine" and t not in others]
+        (self.thread,) = [
+            t for t in threading.enumerate() if t.name == "stentor-engine" and t not in others
+        ]
         self.faults.plant(self.engine)
 
     # -- callers --
@@ -91,7 +105,9 @@ class RandomFaults(RuleBasedStateMachine):
         text, options = KINDS[kind]
         return self.tts.prompt(self.tts.request(text, **options))
 
-    def _submit(self, kinds: list[int], steps: int, streaming: bool, live: int = 0, nan: bool = False) -> None:
+    def _submit(
+        self, kinds: list[int], steps: int, streaming: bool, live: int = 0, nan: bool = False
+    ) -> None:
         self._hand_over(kinds, streaming, live, nan)
         self.engine.step(steps)
 
@@ -103,7 +119,9 @@ class RandomFaults(RuleBasedStateMachine):
                 raise
             return
         for prompt, then in zip(prompts, [*prompts[1:], None], strict=True):
-            prompt.continuation = None if then is None and len(kinds) == 1 else lambda _, then=then: then
+            prompt.continuation = (
+                None if then is None and len(kinds) == 1 else lambda _, then=then: then
+            )
         talk = Talk(self.model, streaming, kinds, None)
         if live:
             talk.unsent = cut_text(prompts[0], live)
@@ -199,7 +217,9 @@ class RandomFaults(RuleBasedStateMachine):
         """Nobody does anything. What waits then waits for text or a reader, or for the slots of those that do."""
         self.engine.step(QUIET_STEPS)
         scheduler = self.engine.scheduler
-        assert not [s for s in (*scheduler.live, *scheduler.parked) if s.may_go_on], "a request does not go on"
+        assert not [s for s in (*scheduler.live, *scheduler.parked) if s.may_go_on], (
+            "a request does not go on"
+        )
         assert not scheduler.queue or not scheduler.free_slots, "a request does not begin"
 
     @rule(site=st.sampled_from(SITES), after=st.integers(0, 40))
@@ -239,7 +259,9 @@ class RandomFaults(RuleBasedStateMachine):
         self.tts.close()
         self._read_all()
         assert not self.thread.is_alive()
-        assert not [t for t in self.talks if t.stream is not None and not t.ended], "a stream has not ended"
+        assert not [t for t in self.talks if t.stream is not None and not t.ended], (
+            "a stream has not ended"
+        )
         assert self.engine.health().queued == 0
         error = self.engine.health().error
         assert error is None or (self.faults.dead and "planted" in error), error
@@ -257,9 +279,14 @@ class RandomFaults(RuleBasedStateMachine):
 
     def _check(self, talk: Talk) -> None:
         if talk.error is not None:
-            hit = "planted: out of memory" in str(talk.error) and not REPEATED.issuperset(self.faults.fired)
+            hit = "planted: out of memory" in str(talk.error) and not REPEATED.issuperset(
+                self.faults.fired
+            )
             hit = hit or "samples that are not finite" in str(talk.error)
-            hit = hit or ("full for one request" in str(talk.error) and not LAUNCHES.isdisjoint(self.faults.fired))
+            hit = hit or (
+                "full for one request" in str(talk.error)
+                and not LAUNCHES.isdisjoint(self.faults.fired)
+            )
             own = any(words in str(talk.error) for words in talk.may_fail)
             assert hit or own or "stopped" in str(talk.error), (talk.error, self.faults.fired)
         talk.check()

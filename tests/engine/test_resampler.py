@@ -22,7 +22,9 @@ def noise(count: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
-def test_the_product_has_the_samples_of_soxr_from_the_first_to_the_last(source: int, target: int) -> None:
+def test_the_product_has_the_samples_of_soxr_from_the_first_to_the_last(
+    source: int, target: int
+) -> None:
     made = filters(source, target, QUALITY)
     assert made is not None
     for count in (1, 2, 1000, 1001, 1080, 1111, source // 2, source + 3):

@@ -51,7 +51,12 @@ def test_a_live_request_waits_for_text_and_its_audio_comes_as_far_as_its_text(ov
     for _ in range(40):
         d.step()
     assert (live.num_generated, live.phase, other.phase) == (6, Phase.RUNNING, Phase.DONE)
-    assert d.chunks[0] == [(0, 1), (1, 2), (3, 2), (5, 1)]  # the last two are less than the ramp asks for
+    assert d.chunks[0] == [
+        (0, 1),
+        (1, 2),
+        (3, 2),
+        (5, 1),
+    ]  # the last two are less than the ramp asks for
     assert s.inert
     live.max_schedulable = 20
     assert not s.inert
@@ -256,8 +261,15 @@ def test_requests_whose_prefill_is_put_back_are_resumed_together():
 
 
 @settings(max_examples=60, deadline=None)
-@given(data=st.data(), overlap_steps=st.integers(0, 2), slots=st.integers(1, 4), pages=st.integers(8, 40))
-def test_invariants_hold_under_any_schedule(data: st.DataObject, overlap_steps: int, slots: int, pages: int):
+@given(
+    data=st.data(),
+    overlap_steps=st.integers(0, 2),
+    slots=st.integers(1, 4),
+    pages=st.integers(8, 40),
+)
+def test_invariants_hold_under_any_schedule(
+    data: st.DataObject, overlap_steps: int, slots: int, pages: int
+):
     """Up to 200 requests over the examples: joins, cancels and failures at random steps; `check` runs every step."""
     s = scheduler(slots=slots, pages=pages, reserve_tokens=data.draw(st.integers(0, 16)))
     d = FakeDevice(s, overlap_steps)
@@ -265,7 +277,11 @@ def test_invariants_hold_under_any_schedule(data: st.DataObject, overlap_steps: 
     for id in range(data.draw(st.integers(1, 12))):
         length = data.draw(st.integers(1, 12))
         limit = data.draw(st.integers(1, pages * 4 - length))
-        alive.append(d.add(id, length, min(limit, 40), data.draw(st.integers(1, 40)), data.draw(st.booleans())))
+        alive.append(
+            d.add(
+                id, length, min(limit, 40), data.draw(st.integers(1, 40)), data.draw(st.booleans())
+            )
+        )
         for _ in range(data.draw(st.integers(0, 4))):
             d.step()
         if data.draw(st.integers(0, 4)) == 0:

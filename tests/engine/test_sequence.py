@@ -22,7 +22,9 @@ def of_sequence(target: ast.Attribute, owner: str) -> bool:
         return False
     of = target.value
     name = of.id if isinstance(of, ast.Name) else of.attr if isinstance(of, ast.Attribute) else "?"
-    return owner == "Sequence" if name == "self" else name not in ("request", "prompt", "job", "stats")
+    return (
+        owner == "Sequence" if name == "self" else name not in ("request", "prompt", "job", "stats")
+    )
 
 
 def stores(tree: ast.AST) -> Iterator[ast.expr]:

@@ -75,9 +75,14 @@ def test_memory_for_encoding_references_is_left_free():
     assert found.encoder_bytes == ENCODER_COPIES * 40 << 20
     assert "encoding of references (80 MiB)" in found.describe()
     share = pytest.approx(0.2 * GIB / 2, abs=2)
-    assert plan_memory(model, EngineConfig(max_num_seqs=4), Gpu(HALF, 0, 60 << 20)).encoder_bytes == share
+    assert (
+        plan_memory(model, EngineConfig(max_num_seqs=4), Gpu(HALF, 0, 60 << 20)).encoder_bytes
+        == share
+    )
     budget = EngineConfig(max_num_seqs=4, max_memory_gb=1 + CONTEXT / GIB)
-    all_of_it = plan_memory(model, budget, Gpu(HALF, 0, 150 << 20)).encoder_bytes  # it must not be exceeded
+    all_of_it = plan_memory(
+        model, budget, Gpu(HALF, 0, 150 << 20)
+    ).encoder_bytes  # it must not be exceeded
     assert all_of_it == ENCODER_COPIES * 150 << 20
     with pytest.raises(EngineError, match=r"0.59 are for encoding references; .* GiB hold 4 slots"):
         plan_memory(model, budget, Gpu(HALF, 0, 300 << 20))
@@ -96,7 +101,9 @@ def test_memory_for_encoding_references_is_left_free():
 
 
 @pytest.mark.parametrize(("mib", "columns"), [((50, 10), 1024), ((60, 10), 256), ((90, 80), 256)])
-def test_references_are_encoded_in_large_windows_where_there_is_memory(mib: tuple[int, int], columns: int) -> None:
+def test_references_are_encoded_in_large_windows_where_there_is_memory(
+    mib: tuple[int, int], columns: int
+) -> None:
     """mib: what an encoding takes in large and in small windows. 51 may be taken, twice."""
     model, gpu = Toy(0, torch.float32, torch.device("cpu")), Gpu(HALF, 0)
     peaks = dict(zip(ENCODER_COLUMNS, mib, strict=True))
@@ -106,7 +113,10 @@ def test_references_are_encoded_in_large_windows_where_there_is_memory(mib: tupl
 
     model.encode = encode
     found = plan_memory(model, EngineConfig(max_num_seqs=4, max_memory_gb=1), gpu)
-    assert (found.encoder_columns, found.encoder_bytes) == (columns, ENCODER_COPIES * peaks[columns] << 20)
+    assert (found.encoder_columns, found.encoder_bytes) == (
+        columns,
+        ENCODER_COPIES * peaks[columns] << 20,
+    )
 
 
 def test_codec_calls_are_as_long_as_a_share_of_memory_holds_and_it_is_left_for_them():
@@ -125,7 +135,9 @@ def test_codec_calls_are_as_long_as_a_share_of_memory_holds_and_it_is_left_for_t
 
 def test_a_limit_for_everything_counts_the_weights():
     free = sizes(free=0.1)
-    limited = sizes(free=0.1, taken=0.02, max_memory_gb=0.029 + CONTEXT / GIB)  # and what CUDA takes for the process
+    limited = sizes(
+        free=0.1, taken=0.02, max_memory_gb=0.029 + CONTEXT / GIB
+    )  # and what CUDA takes for the process
     assert 0 < pages_bytes(limited) < pages_bytes(free)
     assert pages_bytes(limited) + limited.slots * limited.slot_bytes + 0.02 * GIB <= 0.029 * GIB
 
@@ -148,20 +160,28 @@ def test_slots_beside_pages_that_were_asked_for_are_as_many_as_fit() -> None:
     plenty = plan_memory(model, EngineConfig(memory_gb=pages), Gpu(40 * GIB, 0))
     assert plenty.slots == 64
     beside = pages * GIB + WORKSPACE + GRAPHS
-    some = plan_memory(model, EngineConfig(memory_gb=pages), Gpu((beside + 20 * plenty.slot_bytes) / 0.9, 0))
+    some = plan_memory(
+        model, EngineConfig(memory_gb=pages), Gpu((beside + 20 * plenty.slot_bytes) / 0.9, 0)
+    )
     assert some.slots == 16
     assert pages_bytes(some) <= pages * GIB
 
 
 def test_slots_and_pages_that_cannot_be_are_named_before_they_are_made() -> None:
     model = Toy(0, torch.float32, torch.device("cpu"))
-    with pytest.raises(EngineError, match=r"64 slots with memory_gb 0\.01 take .* max_num_seqs or memory_gb"):
+    with pytest.raises(
+        EngineError, match=r"64 slots with memory_gb 0\.01 take .* max_num_seqs or memory_gb"
+    ):
         plan_memory(model, EngineConfig(memory_gb=0.01, max_num_seqs=64), Gpu(0.005 * GIB, 0))
 
 
 def test_rows_that_the_host_may_hold_fit_into_their_budget():
     found = sizes(free=1.0)
-    assert found.parked(64.0) * found.slot_bytes <= 64 * 2**20 < (found.parked(64.0) + 1) * found.slot_bytes
+    assert (
+        found.parked(64.0) * found.slot_bytes
+        <= 64 * 2**20
+        < (found.parked(64.0) + 1) * found.slot_bytes
+    )
     assert found.parked(0.0) == 0
 
 
@@ -177,7 +197,10 @@ def test_a_limit_below_zero_is_named(name: str):
 
 
 def test_what_fits_is_said_at_start(caplog: pytest.LogCaptureFixture):
-    with caplog.at_level(logging.INFO, "stentor.engine"), TTS("dummy:toy", max_num_seqs=3, memory_gb=0.001) as tts:
+    with (
+        caplog.at_level(logging.INFO, "stentor.engine"),
+        TTS("dummy:toy", max_num_seqs=3, memory_gb=0.001) as tts,
+    ):
         assert (
             f"3 slots (1 MiB), {tts.engine.sizes.pages} KV pages of 16 tokens (1 MiB), at most 1024 tokens"
             in caplog.text

@@ -60,7 +60,9 @@ def test_no_step_reads_a_value_or_has_a_shape_that_depends_on_one(family, tmp_pa
     spec = model.spec
     slots, kv = SlotTable(spec, 4, 64, device), cache(spec, 4, 16, device)
     with torch.inference_mode():
-        step.decode(model, slots, kv, torch.zeros(3, dtype=torch.int64, device=device), 4, spec.num_evals)
+        step.decode(
+            model, slots, kv, torch.zeros(3, dtype=torch.int64, device=device), 4, spec.num_evals
+        )
         batch = prefill_batch(model, "meta")
         none = batch.idx[:0]
         partial = replace(batch, idx=none, last=none, length=none)
@@ -91,10 +93,15 @@ def test_a_step_launches_no_more_than_it_did(family, tmp_path):
 
 
 def test_a_step_with_adapters_reads_no_value_and_any_mix_launches_the_same():
-    model = registry.load(FIXTURES / "voxcpm2", torch.device("cpu"), torch.float32, {"max_loras": 2})
+    model = registry.load(
+        FIXTURES / "voxcpm2", torch.device("cpu"), torch.float32, {"max_loras": 2}
+    )
     layers = {id(m) for m in model.net.modules() if isinstance(m, LoraLinear)}
     spec, counts = model.spec, []
-    slots, kv = SlotTable(spec, 4, 64, torch.device("cpu")), PagedKV(spec.kv, 4, 16, 16, 8, torch.device("cpu"))
+    slots, kv = (
+        SlotTable(spec, 4, 64, torch.device("cpu")),
+        PagedKV(spec.kv, 4, 16, 16, 8, torch.device("cpu")),
+    )
     for mix in ([0, 0, 0], [1, 0, 2], [2, 2, 2]):
         slots.table[ADAPTER][:3] = torch.tensor(mix)
         with torch.inference_mode(), Operations() as operations:
@@ -107,7 +114,9 @@ def test_a_step_with_adapters_reads_no_value_and_any_mix_launches_the_same():
     device = torch.device("meta")
     slots, kv = SlotTable(spec, 4, 64, device), PagedKV(spec.kv, 4, 16, 16, 8, device)
     with torch.inference_mode():
-        step.decode(model, slots, kv, torch.zeros(3, dtype=torch.int64, device=device), 4, spec.num_evals)
+        step.decode(
+            model, slots, kv, torch.zeros(3, dtype=torch.int64, device=device), 4, spec.num_evals
+        )
         prefill(model, slots, kv, prefill_batch(model, "meta"))
 
 
@@ -123,11 +132,15 @@ def test_a_step_with_kernels_launches_no_more_than_is_stored():
     assert found.keys() == stored.keys()
     for family, cases in stored.items():
         of_library = found[family]["library"]
-        assert not any(of_library.values()), f"{family}: {of_library} do not go by layers that batch_invariant reaches"
+        assert not any(of_library.values()), (
+            f"{family}: {of_library} do not go by layers that batch_invariant reaches"
+        )
         for case, want in cases.items():
             got = found[family][case]
             assert sum(got.values()) <= sum(want.values()), f"{family} {case}: {got}, stored {want}"
-            assert sum(got.values()) >= 0.9 * sum(want.values()), f"{family} {case}: fewer by far; store them"
+            assert sum(got.values()) >= 0.9 * sum(want.values()), (
+                f"{family} {case}: fewer by far; store them"
+            )
             assert sum(v for k, v in got.items() if k != "torch") > 0
 
 
@@ -136,15 +149,21 @@ def test_the_host_does_next_to_nothing_for_a_steady_step(family, tmp_path, monke
     """One launch, one small copy back, one event; nothing is uploaded while the same rows run again."""
     bench = Bench(checkpoint(family, tmp_path), "cpu", torch.float32)
     rows = [
-        bench.admit("qwen3_tts" if family == "custom_voice" else "", i)[0] for i in range(0 if family == "base" else 3)
+        bench.admit("qwen3_tts" if family == "custom_voice" else "", i)[0]
+        for i in range(0 if family == "base" else 3)
     ]
     if family == "base":  # speaks only with a reference; any row will do for the host's part
-        rows = [Sequence(i, 8, 40, bench.model.spec.num_evals, 0, 0.1, True, slot=i, num_scheduled=1) for i in range(3)]
+        rows = [
+            Sequence(i, 8, 40, bench.model.spec.num_evals, 0, 0.1, True, slot=i, num_scheduled=1)
+            for i in range(3)
+        ]
     calls: Counter[str] = Counter()
     runner = bench.runner
     for name in ("upload", "fill", "download", "event", "synchronize"):
         plain = getattr(runner.device, name)
-        monkeypatch.setattr(runner.device, name, lambda *a, n=name, f=plain: (calls.update([n]), f(*a))[1])
+        monkeypatch.setattr(
+            runner.device, name, lambda *a, n=name, f=plain: (calls.update([n]), f(*a))[1]
+        )
     runner.decode_graphs.fn = lambda *key: calls.update(["launch"])  # type: ignore[assignment]
     with torch.inference_mode():
         runner.decode(rows)  # these rows are new

@@ -87,14 +87,18 @@ def test_a_dialogue_of_twelve_turns_computes_the_tokens_of_each_turn_once(
     assert len(want.frames) > 2 * TURNS
 
 
-def test_dialogues_side_by_side_on_few_pages_say_the_same(monkeypatch: pytest.MonkeyPatch, fish: Path) -> None:
+def test_dialogues_side_by_side_on_few_pages_say_the_same(
+    monkeypatch: pytest.MonkeyPatch, fish: Path
+) -> None:
     """Turns lose their pages to others, are preempted, and go on."""
     short_turns(monkeypatch)
     texts = ["\n".join(DIALOGUE.split("\n")[: 3 + i]) for i in range(3)]
     with TTS(fish, memory_gb=0.02, policy=OFF, **FISH) as tts:
         want = [tts.generate(t, retries=1, **OPTIONS) for t in texts]
         few = 18 * tts.engine.sizes.page_bytes / 2**30
-    with TTS(fish, memory_gb=few, policy=Policy(reserve_tokens=1, max_prefill_tokens=20), **FISH) as tts:
+    with TTS(
+        fish, memory_gb=few, policy=Policy(reserve_tokens=1, max_prefill_tokens=20), **FISH
+    ) as tts:
         for got, expected in zip(tts.generate(texts, retries=1, **OPTIONS), want, strict=True):
             np.testing.assert_array_equal(got.frames, expected.frames)
         assert_all_free(tts)
@@ -104,7 +108,9 @@ def test_pieces_of_a_long_text_compute_the_tokens_of_their_voice_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     rate = 16000
-    sound = (0.3 * np.sin(np.arange(3 * rate) / 12) * np.sin(np.arange(3 * rate) / 900)).astype(np.float32)
+    sound = (0.3 * np.sin(np.arange(3 * rate) / 12) * np.sin(np.arange(3 * rate) / 900)).astype(
+        np.float32
+    )
     voice = Reference((sound, rate), "these are the words of the recording " * 3)
     text = " ".join(f"Sentence number {i} of the text says a little." for i in range(8))
     with TTS(checkpoint("fish_s2", tmp_path), memory_gb=0.02, policy=Policy(), **FISH) as tts:
@@ -128,7 +134,9 @@ def followed_by(tts: TTS, prompt: Prompt, text: str, options: dict[str, Any]) ->
         new = tts.prompt(tts.request(text, **options))
         n = len(spoken)
         rows = {
-            "token": np.concatenate((prompt.rows["token"], np.zeros(n, np.int64), new.rows["token"])),
+            "token": np.concatenate(
+                (prompt.rows["token"], np.zeros(n, np.int64), new.rows["token"])
+            ),
             "given": np.concatenate((prompt.rows["given"], np.ones(n, bool), new.rows["given"])),
         }
         frames = np.concatenate((prompt.frames, spoken)).astype(prompt.frames.dtype)
@@ -149,11 +157,15 @@ def test_a_turn_of_any_length_goes_on_in_its_pages(frames: int, overlap_steps: i
 
     def said(policy: Policy) -> Speech:
         with toy(page_size=4, overlap_steps=overlap_steps, policy=policy) as tts:
-            prompt = followed_by(tts, tts.prompt(tts.request("hello", **options)), "and on", options)
+            prompt = followed_by(
+                tts, tts.prompt(tts.request("hello", **options)), "and on", options
+            )
             speech = tts.speech(list(tts.engine.submit(prompt, 1, True)), 1)
             assert_all_free(tts)
             stats = tts.engine.stats
-            assert stats.cached_tokens == ((len("hello") + frames - 1) // 4 * 4 if policy.prefix_cache else 0)
+            assert stats.cached_tokens == (
+                (len("hello") + frames - 1) // 4 * 4 if policy.prefix_cache else 0
+            )
             return speech
 
     assert_equal(said(OFF), said(Policy()))

@@ -42,7 +42,9 @@ def encoder(encode: Callable[[float], None]) -> VoiceEncoder:
         encode(float(wav[0]))
         return {"frames": 2 * wav}
 
-    return VoiceEncoder(cast(SpeechModel, SimpleNamespace(encode=model_encode, spec=SPEC)), Device("cpu"), KEPT)
+    return VoiceEncoder(
+        cast(SpeechModel, SimpleNamespace(encode=model_encode, spec=SPEC)), Device("cpu"), KEPT
+    )
 
 
 def encoded(made: VoiceEncoder, *args: Any, **more: Any) -> np.ndarray:
@@ -154,7 +156,9 @@ def test_roles_have_their_own_features() -> None:
     assert (made.counts().hits, made.counts().misses, made.counts().kept) == (2, 2, 2)
 
 
-def test_the_least_recently_used_features_go_and_audio_that_will_not_come_again_is_not_kept() -> None:
+def test_the_least_recently_used_features_go_and_audio_that_will_not_come_again_is_not_kept() -> (
+    None
+):
     gate = Gate()
     made = encoder(gate)
     for value in (0, 1, 2, 0, 3, 0, 1):
@@ -211,7 +215,13 @@ def test_what_a_family_hears_of_a_recording_is_made_once_beside_the_caller() -> 
 
 def test_what_a_voice_makes_once_is_made_again_for_another_key_only() -> None:
     voice, made = Voice("a", {}), iter(range(9))
-    assert [voice.once(key, lambda: next(made)) for key in ("x", "x", "y", "y", "x")] == [0, 0, 1, 1, 2]
+    assert [voice.once(key, lambda: next(made)) for key in ("x", "x", "y", "y", "x")] == [
+        0,
+        0,
+        1,
+        1,
+        2,
+    ]
 
 
 def test_an_encoding_that_has_not_begun_ends_with_the_last_who_wants_it() -> None:
@@ -260,12 +270,16 @@ def test_closing_waits_for_what_runs_and_fails_what_has_not_begun() -> None:
             waiting.result()
         gate.going.set()
         closing.result(STUCK_S)
-    assert [claim.result().features["frames"][0] for claim in running] == [2.0 * i for i in range(ENCODINGS)]
+    assert [claim.result().features["frames"][0] for claim in running] == [
+        2.0 * i for i in range(ENCODINGS)
+    ]
     with pytest.raises(EngineError):
         encoded(made, 7)
 
 
-def test_a_start_with_too_little_memory_for_the_longest_reference_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_start_with_too_little_memory_for_the_longest_reference_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def fail(value: float) -> None:
         raise torch.OutOfMemoryError("no room")
 

@@ -16,21 +16,44 @@ from stentor.layers.types import ADAPTER, NO_END, Eager
 from stentor.layers.windows import COLUMNS
 from stentor.models.base import Prompt
 from tests.helpers.prefill import write
-from tests.helpers.tiny import EVERY, FAMILIES, FIXTURES, LOAD, TEXT, VOICE, Bench, checkpoint, reference_checkpoint
+from tests.helpers.tiny import (
+    EVERY,
+    FAMILIES,
+    FIXTURES,
+    LOAD,
+    TEXT,
+    VOICE,
+    Bench,
+    checkpoint,
+    reference_checkpoint,
+)
 
 pytestmark = pytest.mark.gpu
 STREAMS, FRAMES = 4, 40
 
 
 def options(tts: TTS, family: str) -> dict:
-    return {**VOICE[family], "max_frames": FRAMES} | ({"ignore_eos": True} if "ignore_eos" in tts.spec.options else {})
+    return {**VOICE[family], "max_frames": FRAMES} | (
+        {"ignore_eos": True} if "ignore_eos" in tts.spec.options else {}
+    )
 
 
-CASES = [(family, dtype, LOAD.get(family, {})) for family in EVERY for dtype in (torch.float32, torch.bfloat16)]
-CASES += [(family, torch.bfloat16, {"quantization": bits}) for family in FAMILIES for bits in ("int8", "fp8")]
+CASES = [
+    (family, dtype, LOAD.get(family, {}))
+    for family in EVERY
+    for dtype in (torch.float32, torch.bfloat16)
+]
+CASES += [
+    (family, torch.bfloat16, {"quantization": bits})
+    for family in FAMILIES
+    for bits in ("int8", "fp8")
+]
 CASES += [(family, torch.bfloat16, {"max_loras": 2, "max_lora_rank": 8}) for family in FAMILIES]
 CASES += [("voxcpm2_window", dtype, {}) for dtype in (torch.float32, torch.bfloat16)]
-CASES += [(family, torch.bfloat16, {"max_loras": 2, "max_lora_rank": 8, "quantization": "int8"}) for family in FAMILIES]
+CASES += [
+    (family, torch.bfloat16, {"max_loras": 2, "max_lora_rank": 8, "quantization": "int8"})
+    for family in FAMILIES
+]
 
 
 def fill_adapters(bench: Bench) -> None:
@@ -44,7 +67,9 @@ def fill_adapters(bench: Bench) -> None:
 
 @pytest.mark.parametrize(("family", "dtype", "load"), CASES)
 def test_every_captured_graph_does_what_its_function_does(family, dtype, load, tmp_path):
-    bench = Bench(checkpoint(family, tmp_path), "cuda", dtype, slots=4, load=load, require_graphs=True)
+    bench = Bench(
+        checkpoint(family, tmp_path), "cuda", dtype, slots=4, load=load, require_graphs=True
+    )
     w = bench.runner
     bench.where.synchronize()
     with torch.inference_mode():
@@ -91,7 +116,9 @@ def test_every_captured_graph_does_what_its_function_does(family, dtype, load, t
                     torch.cuda.synchronize()
                     after.append([t.clone() for t in held])
                 for captured, eager in zip(*after, strict=True):
-                    assert torch.equal(captured.nan_to_num(), eager.nan_to_num()), f"{graphs.name}{key}"
+                    assert torch.equal(captured.nan_to_num(), eager.nan_to_num()), (
+                        f"{graphs.name}{key}"
+                    )
 
 
 def write_chunks(bench: Bench, rows: int) -> None:
@@ -126,14 +153,20 @@ def test_references_are_encoded_by_graphs_as_they_are_eagerly(family, tmp_path):
     stream = where.stream(BACKGROUND)
     plain = Eager(COLUMNS[0])
     launch = EncoderGraphs(where, stream, required=True, columns=plain.columns)
-    wav, counts = torch.randn(200_000, device="cuda") * 0.1, (200_000, 190_001)  # whose last windows differ in size
+    wav, counts = (
+        torch.randn(200_000, device="cuda") * 0.1,
+        (200_000, 190_001),
+    )  # whose last windows differ in size
     where.synchronize()
     with torch.inference_mode(), stream.active():
         with launch.capturing():
             for count in counts:
                 model.encode(wav[:count], "reference", launch)
         for count in counts:
-            got = {name: value.clone() for name, value in model.encode(wav[:count], "reference", launch).items()}
+            got = {
+                name: value.clone()
+                for name, value in model.encode(wav[:count], "reference", launch).items()
+            }
             want = model.encode(wav[:count], "reference", plain)
             assert all(torch.equal(got[name], want[name]) for name in want)
     assert launch.graphs.graphs
@@ -144,7 +177,13 @@ def test_references_are_encoded_by_graphs_as_they_are_eagerly(family, tmp_path):
 @pytest.mark.parametrize("family", EVERY)
 def test_every_graph_is_captured_before_the_engine_is_ready_and_serves(family, tmp_path):
     """None fails, and no call runs eagerly."""
-    with TTS(checkpoint(family, tmp_path), device="cuda", max_num_seqs=4, memory_gb=0.1, **LOAD.get(family, {})) as tts:
+    with TTS(
+        checkpoint(family, tmp_path),
+        device="cuda",
+        max_num_seqs=4,
+        memory_gb=0.1,
+        **LOAD.get(family, {}),
+    ) as tts:
         runner = tts.engine.runner
         assert not any(graphs.failed for graphs in tts.engine.graph_runners)
         assert set(runner.decode_graphs.graphs) == set(runner.decode_keys())
@@ -153,7 +192,9 @@ def test_every_graph_is_captured_before_the_engine_is_ready_and_serves(family, t
         assert tts.engine.health().eager_calls == 0
 
 
-@pytest.mark.filterwarnings("default:Synchronization debug mode:UserWarning")  # torch says that it misses some waits
+@pytest.mark.filterwarnings(
+    "default:Synchronization debug mode:UserWarning"
+)  # torch says that it misses some waits
 @pytest.mark.parametrize("family", EVERY)
 def test_serving_does_not_wait_for_the_device(family, tmp_path):
     """Admission, prefill, steps and audio, with an utterance that is not streamed; a hidden wait would raise."""
@@ -167,7 +208,9 @@ def test_serving_does_not_wait_for_the_device(family, tmp_path):
         started = threading.Barrier(STREAMS)
 
         def speak(seed: int) -> int:
-            stream = tts.submit(tts.request(TEXT, seed=seed, **options(tts, family)), streaming=seed > 0)
+            stream = tts.submit(
+                tts.request(TEXT, seed=seed, **options(tts, family)), streaming=seed > 0
+            )
             started.wait(60)
             return sum(len(c.frames) for c in stream)
 

@@ -20,6 +20,8 @@ def test_cells_attend_as_the_module_does(name: str, dtype: torch.dtype) -> None:
     call, again = Call(name, dtype, "cuda"), Call(name, dtype, "cuda")
     for c in (call, again):
         assert hopper_attention.fits(c.qkv, c.pages, HEADS, c.cells)
-        hopper_attention.cell_attention(c.qkv, c.turns, c.count, c.out, c.pages, HEADS, c.cells, c.first, SCALE)
+        hopper_attention.cell_attention(
+            c.qkv, c.turns, c.count, c.out, c.pages, HEADS, c.cells, c.first, SCALE
+        )
     call.check()
     assert torch.equal(call.out, again.out)

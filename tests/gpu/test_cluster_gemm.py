@@ -60,8 +60,12 @@ def test_products_by_clusters_equal_their_formula(k, n, dtype, rows, weights):
         for t in cluster_candidates(p, rows)[:3]:
             outs = [torch.full((rows, n), float("nan"), **made) for _ in range(2)]
             for out, count in zip(outs, (rows, rows - 3), strict=True):
-                hopper_gemm.launch(p, t, Operands(x[:count], weight, (norm, 1e-6), bias, residual, scale), out)
-            assert float((outs[0].double() - y).norm() / y.norm()) < (8e-3 if dtype == "bf16" else 1e-3)
+                hopper_gemm.launch(
+                    p, t, Operands(x[:count], weight, (norm, 1e-6), bias, residual, scale), out
+                )
+            assert float((outs[0].double() - y).norm() / y.norm()) < (
+                8e-3 if dtype == "bf16" else 1e-3
+            )
             assert torch.equal(outs[1][: rows - 3], outs[0][: rows - 3])
             assert outs[1][rows - 3 :].isnan().all()
 
@@ -75,7 +79,9 @@ def test_a_block_with_few_rows_leaves_no_reads_behind(rows):
     x, weight = (torch.randn(count, k, device="cuda", dtype=torch.bfloat16) for count in (rows, n))
     out = torch.empty(rows, n, device="cuda", dtype=torch.bfloat16)
     for _ in range(200):
-        hopper_gemm.launch(Product(k, n, "bf16"), ClusterTile(256, 2, 4, 4, False), Operands(x, weight), out)
+        hopper_gemm.launch(
+            Product(k, n, "bf16"), ClusterTile(256, 2, 4, 4, False), Operands(x, weight), out
+        )
     wanted = x.double() @ weight.double().T
     assert float((out.double() - wanted).norm() / wanted.norm()) < 8e-3
 
@@ -109,13 +115,19 @@ def begin_compiling_all() -> None:
 @pytest.mark.parametrize("weights", ["same", "int8"])
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("k", "n", "fused"), LAYERS)
-def test_a_row_that_must_not_depend_on_others_has_the_same_bits_among_any(k, n, fused, dtype, weights):
+def test_a_row_that_must_not_depend_on_others_has_the_same_bits_among_any(
+    k, n, fused, dtype, weights
+):
     if not available_on(0):
         pytest.skip("GEMMs by clusters need a Hopper GPU and cuda-bindings")
     begin_compiling_all()
     made, most = {"device": "cuda", "dtype": TYPES[dtype]}, 600
     p = Product(k, n, dtype, **fused)
-    x, weight, scale = torch.randn(most, k, **made), torch.randn(p.weight_rows, k, **made) / k**0.5, None
+    x, weight, scale = (
+        torch.randn(most, k, **made),
+        torch.randn(p.weight_rows, k, **made) / k**0.5,
+        None,
+    )
     if weights == "int8":
         weight, scale = quantize(weight, torch.int8)
     norm = (torch.rand(k, **made) + 0.5, 1e-6, True) if p.norm else None
@@ -135,4 +147,6 @@ def test_a_row_that_must_not_depend_on_others_has_the_same_bits_among_any(k, n, 
     with torch.inference_mode():
         usual = linear(x, weight, bias, scale, residual, norm, p.gate).double()
     # By default many rows of int8 layers are made int8 too.
-    assert float((alone.double() - usual).norm() / usual.norm()) < (0.05 if weights == "int8" else 0.02)
+    assert float((alone.double() - usual).norm() / usual.norm()) < (
+        0.05 if weights == "int8" else 0.02
+    )

@@ -15,7 +15,20 @@ from tests.helpers.tiny import FAMILIES, LOAD, VOICE, checkpoint
 
 pytestmark = pytest.mark.gpu
 REQUESTS, FRAMES = 12, 30
-WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+WORDS = [
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+]
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "cosyvoice3", "voxcpm2_window"])
@@ -51,7 +64,9 @@ def compare(model: str | Path, voice: dict[str, str] | None, memory_gb: float, *
 
         def stream(i: int) -> bytes:
             given = {"seed": i, "max_frames": FRAMES, **said}
-            return np.concatenate([part.samples for part in tts.stream(texts[i], **given)]).tobytes()
+            return np.concatenate(
+                [part.samples for part in tts.stream(texts[i], **given)]
+            ).tobytes()
 
         alone = [speak(i) for i in range(REQUESTS)]
         streamed = [samples for _, samples in alone]

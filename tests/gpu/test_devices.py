@@ -12,7 +12,9 @@ from stentor import TTS, Reference, Speech
 
 pytestmark = pytest.mark.gpu
 SETTINGS = {"max_num_seqs": 4, "memory_gb": 1.0, "max_frames": 64, "require_graphs": True}
-TONE = Reference((0.3 * np.sin(np.arange(32_000) / 12).astype(np.float32), 16_000), "What is said in it.")
+TONE = Reference(
+    (0.3 * np.sin(np.arange(32_000) / 12).astype(np.float32), 16_000), "What is said in it."
+)
 MODELS = {
     "dummy:voxcpm2": {"reference": Reference(TONE.audio), "ignore_eos": True},
     "dummy:qwen3-tts-0.6b-base": {"reference": TONE},
@@ -32,11 +34,15 @@ def spoken(model: str, device: str) -> list[Speech]:
     """A text alone, and one as a stream, both in the voice of a reference."""
     options = {"seed": 7, "max_frames": 24, "min_frames": 24, **MODELS[model]}
     with TTS(model, device=device, **SETTINGS) as tts:
-        known = {k: v for k, v in options.items() if k in tts.spec.options or k in ("seed", "reference")}
+        known = {
+            k: v for k, v in options.items() if k in tts.spec.options or k in ("seed", "reference")
+        }
         whole = tts.generate("Hello there, one two three.", retries=1, **known)
         chunks = list(tts.stream("And this is heard while it is made.", **known))
         assert torch.cuda.current_device() == 0
-        samples, frames = (np.concatenate([getattr(c, n) for c in chunks]) for n in ("samples", "frames"))
+        samples, frames = (
+            np.concatenate([getattr(c, n) for c in chunks]) for n in ("samples", "frames")
+        )
         streamed = Speech(samples, tts.sample_rate, frames, chunks[-1].finish_reason, 7)
     return [whole, streamed]
 

@@ -42,12 +42,18 @@ def test_a_linear_layer_of_few_rows_takes_them():
         for rows, backend in ((1, "few rows"), (32, "few rows"), (56, "cluster"), (300, "library")):
             (choice,) = select(problem(random(rows, 1024, dtype=torch.bfloat16), weight))
             assert choice.backend == backend
-        (choice,) = select(problem(random(32, 1024, dtype=torch.bfloat16), random(4097, 1024, dtype=torch.bfloat16)))
+        (choice,) = select(
+            problem(
+                random(32, 1024, dtype=torch.bfloat16), random(4097, 1024, dtype=torch.bfloat16)
+            )
+        )
         assert choice.backend == "library"
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(("k", "n"), [(1024, 4096), (3072, 1024), (6144, 2048), (9728, 2560), (64, 16)])
+@pytest.mark.parametrize(
+    ("k", "n"), [(1024, 4096), (3072, 1024), (6144, 2048), (9728, 2560), (64, 16)]
+)
 def test_products_of_few_rows_equal_their_formula(k, n, dtype):
     weight, gates = random(n, k, dtype=dtype) / k**0.5, random(2 * n, k, dtype=dtype) / k**0.5
     bias, norm = random(n, dtype=dtype), RMSNorm(k, 1e-6).to("cuda", dtype)
@@ -73,15 +79,21 @@ def test_products_of_few_rows_equal_their_formula(k, n, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(("k", "n"), [(2048, 4096), (6144, 2048), (2560, 6144), (9728, 2560), (64, 16)])
-def test_products_with_weights_in_int8_equal_those_with_the_weights_that_they_stand_for(k, n, dtype):
+@pytest.mark.parametrize(
+    ("k", "n"), [(2048, 4096), (6144, 2048), (2560, 6144), (9728, 2560), (64, 16)]
+)
+def test_products_with_weights_in_int8_equal_those_with_the_weights_that_they_stand_for(
+    k, n, dtype
+):
     weight, scale = quantize(random(n, k, dtype=torch.float32) / k**0.5, torch.int8)
     gates, gates_scale = quantize(random(2 * n, k, dtype=torch.float32) / k**0.5, torch.int8)
     bias, norm = random(n, dtype=dtype), RMSNorm(k, 1e-6).to("cuda", dtype)
     x, residual = random(max(ROWS), k, dtype=dtype), random(max(ROWS), n, dtype=dtype)
     if not available_on(0):
         pytest.skip("GEMMs of few rows need a Hopper GPU and cuda-bindings")
-    wide, wide_gates = (dequantize(w, s, torch.float64) for w, s in ((weight, scale), (gates, gates_scale)))
+    wide, wide_gates = (
+        dequantize(w, s, torch.float64) for w, s in ((weight, scale), (gates, gates_scale))
+    )
     first = []
     with torch.inference_mode():
         for rows in (1, *ROWS):

@@ -20,13 +20,19 @@ CASES = {
     "qwen3_tts sampled": {"voice": "serena", "top_k": 20},
     "qwen3_tts greedy": {"voice": "serena", "temperature": 0.0, "subtalker_temperature": 0.0},
     "qwen3_omni_talker sampled": {"voice": "ethan", "top_k": 20},
-    "qwen3_omni_talker greedy": {"voice": "ethan", "temperature": 0.0, "subtalker_temperature": 0.0},
+    "qwen3_omni_talker greedy": {
+        "voice": "ethan",
+        "temperature": 0.0,
+        "subtalker_temperature": 0.0,
+    },
     "voxcpm2": {"ignore_eos": True},
 }
 
 
 def speak(path: Path, device: str, options: dict, **environment: str) -> dict:
-    done = python("-m", "tests.helpers.spoken", str(path), device, json.dumps(options), **environment)
+    done = python(
+        "-m", "tests.helpers.spoken", str(path), device, json.dumps(options), **environment
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -34,7 +40,12 @@ def speak(path: Path, device: str, options: dict, **environment: str) -> dict:
 @pytest.mark.parametrize("case", CASES)
 def test_a_checkpoint_speaks_the_same_with_kernels_and_without(case, tmp_path):
     path = checkpoint(case.split()[0], tmp_path)
-    options = {"texts": ["Hello there.", "One two three."], "max_frames": 20, "seed": 3, **CASES[case]}
+    options = {
+        "texts": ["Hello there.", "One two three."],
+        "max_frames": 20,
+        "seed": 3,
+        **CASES[case],
+    }
     plain = speak(path, "cpu", options, STENTOR_KERNELS_OFF="all")
     fast = speak(path, "cuda", options)
     assert fast["fused"]

@@ -19,12 +19,16 @@ ALL = (*ATTENTION, "gate_proj", "up_proj", "down_proj", *PROJECTIONS)
 
 def layers(targets: Iterable[str] = (*ATTENTION, *PROJECTIONS)) -> dict[str, torch.Size]:
     """The weights of the tiny checkpoint's layers that training gives low-rank weights, by name."""
-    weights = {n.removesuffix(".weight"): t.shape for n, t in load_file(TINY / "model.safetensors").items()}
+    weights = {
+        n.removesuffix(".weight"): t.shape for n, t in load_file(TINY / "model.safetensors").items()
+    }
     wanted = [n for n in weights if n in PROJECTIONS or n.startswith(STACKS)]
     return {n: weights[n] for n in wanted if n.rpartition(".")[2] in set(targets)}
 
 
-def weights(seed: int, rank: int, targets: Iterable[str] = (*ATTENTION, *PROJECTIONS)) -> dict[str, Tensor]:
+def weights(
+    seed: int, rank: int, targets: Iterable[str] = (*ATTENTION, *PROJECTIONS)
+) -> dict[str, Tensor]:
     """A and B of every layer, large enough to be heard."""
     random = torch.Generator().manual_seed(seed)
     tensors = {}
@@ -34,7 +38,9 @@ def weights(seed: int, rank: int, targets: Iterable[str] = (*ATTENTION, *PROJECT
     return tensors
 
 
-def store(folder: Path, tensors: dict[str, Tensor], alpha: float | None = None, rank: int | None = None) -> Path:
+def store(
+    folder: Path, tensors: dict[str, Tensor], alpha: float | None = None, rank: int | None = None
+) -> Path:
     """A folder as training writes it: lora_weights.safetensors, and lora_config.json if `alpha` is given."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "lora_weights.safetensors")
@@ -44,6 +50,8 @@ def store(folder: Path, tensors: dict[str, Tensor], alpha: float | None = None, 
     return folder
 
 
-def make(folder: Path, seed: int, rank: int = 4, targets: Iterable[str] = (*ATTENTION, *PROJECTIONS)) -> Path:
+def make(
+    folder: Path, seed: int, rank: int = 4, targets: Iterable[str] = (*ATTENTION, *PROJECTIONS)
+) -> Path:
     """An adapter of alpha 2 * rank."""
     return store(folder, weights(seed, rank, targets), 2.0 * rank, rank)

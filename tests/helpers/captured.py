@@ -102,7 +102,9 @@ def read_rows_from_tokens(kv: PagedKV, max_pages: int) -> None:
         assert not len(idx)
         assert not len(row)
         found, of = slot.unique(return_inverse=True)
-        return PagedView(kv, found, of, pos, max_pages, max(2, int(torch.bincount(of).max())), window, no_frames)
+        return PagedView(
+            kv, found, of, pos, max_pages, max(2, int(torch.bincount(of).max())), window, no_frames
+        )
 
     kv.prefill_view = prefill_view  # type: ignore[method-assign]
 

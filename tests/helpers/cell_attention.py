@@ -55,7 +55,9 @@ class Call:
             stored = self._table[row, kept : kept + self.cells]
             _close(pool[stored, STEP, BLOCK], self._stored[stored, STEP, BLOCK])
             assert pool[stored, STEP, BLOCK - 1].isnan().all(), "another layer's place was written"
-            assert pool[self._table[row, kept + self.cells :]].isnan().all(), "a page of nobody was written"
+            assert pool[self._table[row, kept + self.cells :]].isnan().all(), (
+                "a page of nobody was written"
+            )
         assert pool[-1].isnan().all()
 
 

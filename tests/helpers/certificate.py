@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 NEEDS_OPENSSL = pytest.mark.skipif(
-    shutil.which("openssl") is None, reason="openssl, which makes the test's certificate, is not here"
+    shutil.which("openssl") is None,
+    reason="openssl, which makes the test's certificate, is not here",
 )
 
 
@@ -30,7 +31,25 @@ class Certificate:
 def make(folder: Path) -> Certificate:
     """Make a certificate that signs itself."""
     made = Certificate(folder / "key.pem", folder / "cert.pem")
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    command += ["-keyout", str(made.key), "-out", str(made.certificate), "-addext", "subjectAltName=IP:127.0.0.1"]
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+    ]
+    command += [
+        "-keyout",
+        str(made.key),
+        "-out",
+        str(made.certificate),
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
+    ]
     subprocess.run(command, check=True, capture_output=True)
     return made

@@ -16,7 +16,10 @@ from websockets.sync.client import ClientConnection, connect
 
 from tests.helpers.patience import STUCK_S
 
-BINARY = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+BINARY = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))),
+    None,
+)
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-proxy-server",
@@ -47,21 +50,34 @@ class Page:
         params = event["params"]
         if event["method"] == "Runtime.exceptionThrown":
             self.problems.append(params["exceptionDetails"]["exception"]["description"])
-        elif event["method"] == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
+        elif event["method"] == "Runtime.consoleAPICalled" and params["type"] in (
+            "error",
+            "warning",
+            "assert",
+        ):
             self.problems.append(str([a.get("value") for a in params["args"]]))
-        elif event["method"] == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+        elif event["method"] == "Log.entryAdded" and params["entry"]["level"] in (
+            "error",
+            "warning",
+        ):
             self.problems.append(params["entry"]["text"] + " " + params["entry"].get("url", ""))
 
     def eval(self, expression: str) -> Any:
         """The value of a JavaScript expression, awaited if it is a promise. No user's gesture stands behind it."""
-        answer = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        answer = self.call(
+            "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
+        )
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def open(self, url: str, ready: str) -> None:
         """Load `url`; wait until the expression `ready` is true."""
-        self.call("Page.navigate", url="about:blank")  # the last page may ask a server that is gone until it is left
-        self.until("location.href == 'about:blank'")  # what an injected script says of this one comes before the answer
+        self.call(
+            "Page.navigate", url="about:blank"
+        )  # the last page may ask a server that is gone until it is left
+        self.until(
+            "location.href == 'about:blank'"
+        )  # what an injected script says of this one comes before the answer
         self.problems.clear()
         self.call("Page.navigate", url=url)
         self.until(ready)
@@ -69,7 +85,11 @@ class Page:
     def until(self, expression: str, seconds: float = STUCK_S) -> None:
         end = time.monotonic() + seconds
         while not self.eval(expression):
-            assert time.monotonic() < end, (expression, self.problems, self.eval("document.body.innerText"))
+            assert time.monotonic() < end, (
+                expression,
+                self.problems,
+                self.eval("document.body.innerText"),
+            )
             time.sleep(0.05)
 
     @contextmanager
@@ -118,7 +138,11 @@ class Page:
 
     def press(self, key: str, ctrl: bool = False) -> None:
         code = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowLeft": 37, "ArrowRight": 39}[key]
-        down = {"type": "keyDown", "text": "\r"} if key == "Enter" and not ctrl else {"type": "rawKeyDown"}
+        down = (
+            {"type": "keyDown", "text": "\r"}
+            if key == "Enter" and not ctrl
+            else {"type": "rawKeyDown"}
+        )
         for event in (down, {"type": "keyUp"}):
             self.call(
                 "Input.dispatchKeyEvent",
@@ -135,11 +159,19 @@ def opened(folder: Path, width: int = 1280, height: int = 800) -> Iterator[Page]
     """A browser with its profile in `folder`."""
     assert BINARY is not None
     flags = (*FLAGS, f"--user-data-dir={folder}", f"--window-size={width},{height}", "about:blank")
-    process = subprocess.Popen((BINARY, *flags), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        (BINARY, *flags), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         port = _port(folder / "DevToolsActivePort", process)
         # Events that nobody reads any more stand before its answer to our goodbye.
-        how = {"max_size": None, "proxy": None, "open_timeout": STUCK_S, "ping_interval": None, "close_timeout": 0.1}
+        how = {
+            "max_size": None,
+            "proxy": None,
+            "open_timeout": STUCK_S,
+            "ping_interval": None,
+            "close_timeout": 0.1,
+        }
         with connect(_tab(port), **how) as socket:
             page = Page(socket, folder)
             page.resize(width, height)

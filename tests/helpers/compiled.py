@@ -86,9 +86,14 @@ def _source(launch: Launch, arch: int, ones: bool) -> tuple[ASTSource, Any, Any]
     given, specialization, options = bind(*launch.args, **{**launch.kwargs, **pdl})
     if ones:
         free = {p.name for p in kernel.params if not (p.is_constexpr or p.do_not_specialize)}
-        given = {name: 1 if name in free and type(value) is int else value for name, value in given.items()}
+        given = {
+            name: 1 if name in free and type(value) is int else value
+            for name, value in given.items()
+        }
         given, specialization, options = bind(**given, **options)
-    settings, signature, constants, attributes = kernel._pack_args(backend, options, given, specialization, options)
+    settings, signature, constants, attributes = kernel._pack_args(
+        backend, options, given, specialization, options
+    )
     return ASTSource(kernel, signature, constants, attributes), settings, backend
 
 
@@ -106,7 +111,14 @@ def waits_for_each_wgmma(kernel: Any) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "kernel.ptx"
         source.write_text(kernel.asm["ptx"])
-        command = [knobs.nvidia.ptxas.path, f"-arch=sm_{HOPPER}a", "-v", source, "-o", source.with_suffix(".cubin")]
+        command = [
+            knobs.nvidia.ptxas.path,
+            f"-arch=sm_{HOPPER}a",
+            "-v",
+            source,
+            "-o",
+            source.with_suffix(".cubin"),
+        ]
         said = subprocess.run(command, capture_output=True, text=True, check=True)
     return "are serialized" in said.stdout + said.stderr
 
@@ -118,7 +130,13 @@ def check_types(launch: Launch, ones: bool) -> None:
     triton._C.libtriton.ir.load_dialects(context)
     backend.load_dialects(context)
     target = GPUTarget("cuda", HOPPER, 32)
-    source.make_ir(target, settings, backend.get_codegen_implementation(settings), backend.get_module_map(), context)
+    source.make_ir(
+        target,
+        settings,
+        backend.get_codegen_implementation(settings),
+        backend.get_module_map(),
+        context,
+    )
 
 
 def in_turns() -> Callable[[Launch], Iterable[int]]:
@@ -156,7 +174,9 @@ def compiled_cases(
                     waits = arch == HOPPER and waits_for_each_wgmma(kernel)
                     assert not waits, f"{what}: each wgmma waits for the one before"
                     shared, most = kernel.metadata.shared, COMPILED[arch].shared_kib * 1024
-                    assert shared <= most, f"{what}: {shared} bytes are shared, sm_{arch} has {most}"
+                    assert shared <= most, (
+                        f"{what}: {shared} bytes are shared, sm_{arch} has {most}"
+                    )
                     yield what, launch.name, arch, shared
                 if i == 0:
                     check_types(launch, ones=True)

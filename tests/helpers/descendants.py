@@ -18,7 +18,11 @@ def children(pid: int, module: str = "") -> list[int]:
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
             state, parent, began = _stat(int(entry.name))
-            if parent == pid and state not in "ZX" and module.encode() in (entry / "cmdline").read_bytes():
+            if (
+                parent == pid
+                and state not in "ZX"
+                and module.encode() in (entry / "cmdline").read_bytes()
+            ):
                 found.append((began, int(entry.name)))
     return [child for _, child in sorted(found)]
 
@@ -49,7 +53,12 @@ def kill(pid: int, signal: int = signal.SIGKILL) -> None:
 
 def _stat(pid: int) -> tuple[str, int, int]:
     """State, parent and time of start."""
-    words = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    words = (
+        Path(f"/proc/{pid}/stat")
+        .read_text(encoding="ascii", errors="replace")
+        .rpartition(")")[2]
+        .split()
+    )
     return words[0], int(words[1]), int(words[19])
 
 

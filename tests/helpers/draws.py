@@ -38,7 +38,10 @@ class Draw:
     def reached(self, by: float) -> set[int]:
         """Tokens that one row may draw when its logits are off by up to `by` of the largest, u and top_p by up to `by`."""
         noise = torch.Generator().manual_seed(0)
-        off = [by * (2 * torch.rand(n, generator=noise) - 1) for n in ((TRIALS, self.logits.shape[-1]), TRIALS, TRIALS)]
+        off = [
+            by * (2 * torch.rand(n, generator=noise) - 1)
+            for n in ((TRIALS, self.logits.shape[-1]), TRIALS, TRIALS)
+        ]
         scale = self.logits[self.logits.isfinite()].abs().max()
         top_p = torch.where(self.top_p < 1, self.top_p + off[2], self.top_p)
         return set(self.sample(self.logits + scale * off[0], self.u + off[1], top_p).tolist())
@@ -47,17 +50,27 @@ class Draw:
 @contextmanager
 def drawing(take: Callable[[Draw], Tensor]) -> Iterator[None]:
     """Samplers of all families hand what they are asked to `take`, whose answer goes on."""
-    sample, rank, sample_ranked = sampling.sample, ranked_sampling.rank, ranked_sampling.sample_ranked
+    sample, rank, sample_ranked = (
+        sampling.sample,
+        ranked_sampling.rank,
+        ranked_sampling.sample_ranked,
+    )
 
-    def unranked(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    def unranked(
+        logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor
+    ) -> Tensor:
         def again(x: Tensor, u: Tensor, top_p: Tensor) -> Tensor:
             return sample(x, u, temperature.expand(len(x)), top_k.expand(len(x)), top_p)
 
         return take(Draw(logits, u, top_p, again))
 
-    def ranked(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    def ranked(
+        logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor
+    ) -> Tensor:
         def again(x: Tensor, u: Tensor, top_p: Tensor) -> Tensor:
-            return sample_ranked(rank(x), u, temperature.expand(len(x)), top_k.expand(len(x)), top_p)
+            return sample_ranked(
+                rank(x), u, temperature.expand(len(x)), top_k.expand(len(x)), top_p
+            )
 
         return take(Draw(logits, u, top_p, again))
 
@@ -74,7 +87,9 @@ def drawing(take: Callable[[Draw], Tensor]) -> Iterator[None]:
 class Led:
     """A request by the plain formulas on a CPU, led along frames [n, books] that were spoken; keeps the last draws."""
 
-    def __init__(self, bench: Bench, family: str, text: str, options: dict[str, Any], frames: np.ndarray) -> None:
+    def __init__(
+        self, bench: Bench, family: str, text: str, options: dict[str, Any], frames: np.ndarray
+    ) -> None:
         self.bench, self.frames = bench, torch.as_tensor(frames).long()
         self.group = [bench.admit(family, 0, text=text, **options)]
         self.extra = bench.model.spec.draws - self.frames.shape[1]  # code 0 may take several
@@ -102,7 +117,11 @@ class Led:
         """The least nudge by which code `code` of frame `at` becomes `other` (None: the end instead of a code)."""
         draws = self.frame(at)
         mine = int(self.frames[at, code]) if at < len(self.frames) else None
-        recent = set(self.frames[max(1, at - ranked_sampling.RAS_WINDOW) : at, 0].tolist()) if self.extra else set()
+        recent = (
+            set(self.frames[max(1, at - ranked_sampling.RAS_WINDOW) : at, 0].tolist())
+            if self.extra
+            else set()
+        )
         for by in NUDGES:
             found = draws[code + self.extra if code else 0].reached(by)
             if code == 0 and self.extra:

@@ -29,7 +29,11 @@ def grouped(weight: Tensor, dtype: torch.dtype, groups: int) -> tuple[Tensor, Te
 def packed(bits: Tensor, scale: Tensor) -> Layer:
     """compressed-tensors' pack-quantized: four bytes to an int32, the first in the lowest bits."""
     stored = (bits.to(torch.int16) + 128).to(torch.uint8).contiguous().view(torch.int32)
-    return {"weight_packed": stored, "weight_scale": scale, "weight_shape": torch.tensor(bits.shape)}
+    return {
+        "weight_packed": stored,
+        "weight_scale": scale,
+        "weight_shape": torch.tensor(bits.shape),
+    }
 
 
 def plain(bits: Tensor, scale: Tensor) -> Layer:
@@ -53,11 +57,18 @@ def compressed_config(**weights: Any) -> dict[str, Any]:
         "actorder": None,
     }
     group = {"targets": ["Linear"], "weights": {**scheme, **weights}, "input_activations": None}
-    return {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": group}}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "config_groups": {"group_0": group},
+    }
 
 
 def torchao_config(kind: str = "Int8WeightOnlyConfig", **data: Any) -> dict[str, Any]:
-    return {"quant_method": "torchao", "quant_type": {"default": {"_type": kind, "_version": 2, "_data": data}}}
+    return {
+        "quant_method": "torchao",
+        "quant_type": {"default": {"_type": kind, "_version": 2, "_data": data}},
+    }
 
 
 def write(

@@ -23,7 +23,13 @@ class FakeDevice:
         self.chunks: dict[int, list[tuple[int, int]]] = {}
 
     def add(
-        self, id: int, length: int, limit: int, stop: int | None = None, streaming: bool = True, trim_frames: int = 0
+        self,
+        id: int,
+        length: int,
+        limit: int,
+        stop: int | None = None,
+        streaming: bool = True,
+        trim_frames: int = 0,
     ) -> Sequence:
         seq = Sequence(id, length, limit, 0, trim_frames, 0.08, streaming)
         self.stops[id] = limit + 1 if stop is None else stop
@@ -36,7 +42,9 @@ class FakeDevice:
         check(self.scheduler)
         for group in (plan.prefill, plan.decode):
             if group:
-                self.in_flight.append([(s, *self._step(s, group is plan.decode or s.emits)) for s in group])
+                self.in_flight.append(
+                    [(s, *self._step(s, group is plan.decode or s.emits)) for s in group]
+                )
         while self.in_flight and (len(self.in_flight) > self.overlap_steps or plan.empty):
             for seq, made, status in self.in_flight.popleft():
                 self.scheduler.observe(seq, made, status)
@@ -51,7 +59,13 @@ class FakeDevice:
         made, status = self.rows.get(seq.id, (0, RUNNING))
         if status == RUNNING and emits:
             made += 1
-            status = STOPPED if made >= self.stops[seq.id] else LENGTH if made >= seq.max_frames else RUNNING
+            status = (
+                STOPPED
+                if made >= self.stops[seq.id]
+                else LENGTH
+                if made >= seq.max_frames
+                else RUNNING
+            )
         self.rows[seq.id] = (made, status)
         return made, status
 

@@ -13,7 +13,18 @@ from stentor.engine.engine import Engine
 from stentor.engine.scheduling.sequence import Sequence
 from stentor.layers.types import CodecCall, State
 
-SITES = ("admit", "set_pages", "extend", "prefill", "decode", "codec", "download", "encode", "save", "restore")
+SITES = (
+    "admit",
+    "set_pages",
+    "extend",
+    "prefill",
+    "decode",
+    "codec",
+    "download",
+    "encode",
+    "save",
+    "restore",
+)
 """Calls that the engine makes on the device. `save` and `restore` are of parked rows."""
 
 
@@ -21,9 +32,13 @@ class Faults:
     """Make the device of an engine fail, from now on or at its next allocations."""
 
     def __init__(self) -> None:
-        self.armed: tuple[str, int] | None = None  # the site, and how many allocations there still succeed
+        self.armed: tuple[str, int] | None = (
+            None  # the site, and how many allocations there still succeed
+        )
         self.full_for: set[int] = set()  # ids of sequences for which there never is memory
-        self.bad_samples = 0  # so many next codec calls give their first row samples that are not finite
+        self.bad_samples = (
+            0  # so many next codec calls give their first row samples that are not finite
+        )
         self.dead = False
         self.fired: list[str] = []  # sites of the faults that have happened
 
@@ -56,7 +71,9 @@ class Faults:
 
         engine.model.codec.decode = decoded  # type: ignore[method-assign]
 
-    def _wrap(self, owner: object, name: str, site: str, named: Callable[..., Iterable[Sequence]]) -> None:
+    def _wrap(
+        self, owner: object, name: str, site: str, named: Callable[..., Iterable[Sequence]]
+    ) -> None:
         plain = getattr(owner, name)
 
         def call(*args: Any) -> Any:

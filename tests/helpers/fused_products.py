@@ -19,7 +19,9 @@ FEW_ROWS = Choice(Backend.FEW_ROWS, Tile(1, 1, False, 1, 1, 1, 1))
 CLUSTER = Choice(Backend.CLUSTER, ClusterTile(8, 1, 1, 3))
 
 
-def fuse_products(monkeypatch: pytest.MonkeyPatch, rows: int, cluster_rows: int = 0) -> Counter[str]:
+def fuse_products(
+    monkeypatch: pytest.MonkeyPatch, rows: int, cluster_rows: int = 0
+) -> Counter[str]:
     """Products of up to so many rows are fused, those of more, up to `cluster_rows`, by clusters.
 
     Returns the number of products, and of what was fused into them.
@@ -29,12 +31,22 @@ def fuse_products(monkeypatch: pytest.MonkeyPatch, rows: int, cluster_rows: int 
     def fused(
         x: Tensor, weight: Tensor, tile, norm=None, residual=None, gate=False, bias=None, scale=None
     ) -> Tensor:  # fmt: skip
-        found.update(n for n, on in (("norm", norm), ("residual", residual), ("bias", bias)) if on is not None)
-        found.update(n for n, on in (("product", True), ("cluster", tile is CLUSTER.tile), ("gate", gate)) if on)
+        found.update(
+            n
+            for n, on in (("norm", norm), ("residual", residual), ("bias", bias))
+            if on is not None
+        )
+        found.update(
+            n
+            for n, on in (("product", True), ("cluster", tile is CLUSTER.tile), ("gate", gate))
+            if on
+        )
         if scale is not None:
             found["scale"] += 1
             weight = dequantize(weight, scale, x.dtype)
-        y = F.linear(x if norm is None else F.rms_norm(x, x.shape[-1:], norm[0], norm[1]), weight, bias)
+        y = F.linear(
+            x if norm is None else F.rms_norm(x, x.shape[-1:], norm[0], norm[1]), weight, bias
+        )
         if gate:
             y, up = y.chunk(2, -1)
             y = F.silu(y) * up

@@ -17,14 +17,27 @@ import torch
 from torch import Tensor
 
 BYTES = 4096  # on either side
-MAKERS = ("empty", "empty_like", "zeros", "zeros_like", "ones", "full", "full_like", "rand", "randn", "arange")
+MAKERS = (
+    "empty",
+    "empty_like",
+    "zeros",
+    "zeros_like",
+    "ones",
+    "full",
+    "full_like",
+    "rand",
+    "randn",
+    "arange",
+)
 
 
 class Guard:
     """Makes guarded tensors and remembers what surrounds them."""
 
     def __init__(self) -> None:
-        self.held: list[tuple[Tensor, int]] = []  # bytes with their canaries, and how many are inside
+        self.held: list[
+            tuple[Tensor, int]
+        ] = []  # bytes with their canaries, and how many are inside
 
     def around(self, value: Tensor) -> Tensor:
         """A copy of `value`, contiguous if it was, between canaries."""
@@ -32,7 +45,9 @@ class Guard:
         if not plain or value.dtype == torch.bool or value.layout != torch.strided:
             return value
         size = value.numel() * value.element_size()
-        whole = torch.Tensor.new_full(value.new_zeros(0, dtype=torch.uint8), (size + 2 * BYTES,), 255)
+        whole = torch.Tensor.new_full(
+            value.new_zeros(0, dtype=torch.uint8), (size + 2 * BYTES,), 255
+        )
         inside = whole[BYTES : BYTES + size].view(value.dtype).view(value.shape)
         inside.copy_(value)
         self.held.append((whole, size))
@@ -42,7 +57,9 @@ class Guard:
         """How many there were. AssertionError if one is surrounded by anything but what was put there."""
         for whole, size in self.held:
             assert bool((whole[:BYTES] == 255).all()), f"written before a tensor of {size} bytes"
-            assert bool((whole[BYTES + size :] == 255).all()), f"written behind a tensor of {size} bytes"
+            assert bool((whole[BYTES + size :] == 255).all()), (
+                f"written behind a tensor of {size} bytes"
+            )
         return len(self.held)
 
 
@@ -57,7 +74,9 @@ def guarded(make: Callable[..., Tensor], guard: Guard) -> Callable[..., Tensor]:
 @pytest.fixture(autouse=True)
 def _guarded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     guard = Guard()
-    with torch.device("cpu"):  # on first use torch lists the makers that such a block concerns: as they are now
+    with torch.device(
+        "cpu"
+    ):  # on first use torch lists the makers that such a block concerns: as they are now
         torch.empty(0)
     for name in MAKERS:
         monkeypatch.setattr(torch, name, guarded(getattr(torch, name), guard))

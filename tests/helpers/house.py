@@ -31,7 +31,11 @@ def spread(values: Iterable[int]) -> str:
 
 def arguments(function: Function) -> int:
     a = function.args
-    return len([*a.posonlyargs, *a.args, *a.kwonlyargs]) + (a.vararg is not None) + (a.kwarg is not None)
+    return (
+        len([*a.posonlyargs, *a.args, *a.kwonlyargs])
+        + (a.vararg is not None)
+        + (a.kwarg is not None)
+    )
 
 
 def comments(module: Module, word: str = "") -> int:
@@ -93,14 +97,19 @@ class Figures:
     def isinstances_and_raises(self) -> str:
         nodes = list(self.walk())
         checks = sum(
-            isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "isinstance" for n in nodes
+            isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "isinstance"
+            for n in nodes
         )
         raises = sum(isinstance(n, ast.Raise) for n in nodes)
         return f"{1000 * checks / self.lines:.1f} / {1000 * raises / self.lines:.1f} ({raises})"
 
     def circles(self) -> str:
         names = {m.name for m in self.modules}
-        found = [str(len(c)) for c in circles(self.graph.edges()) if names.issuperset(c) or len(names) == len(c)]
+        found = [
+            str(len(c))
+            for c in circles(self.graph.edges())
+            if names.issuperset(c) or len(names) == len(c)
+        ]
         return ", ".join(found) or "0"
 
     def table(self) -> dict[str, str]:
@@ -115,7 +124,9 @@ class Figures:
             "arguments p95 / max": spread(map(arguments, functions)).split(" / ", 1)[-1],
             "circles, files in each": self.circles(),
             "comment lines %": percent(sum(map(comments, self.modules)), self.lines),
-            "docstrings on public names %": percent(sum(bool(ast.get_docstring(n)) for n in named), len(named)),
+            "docstrings on public names %": percent(
+                sum(bool(ast.get_docstring(n)) for n in named), len(named)
+            ),
             "return annotations %": percent(sum(f.returns is not None for f in typed), len(typed)),
             "type: ignore / noqa": " / ".join(
                 str(sum(comments(m, w) for m in self.modules)) for w in ("type: ignore", "noqa")
@@ -175,7 +186,10 @@ def report(root: Path) -> str:
     at_load = graph.edges(lambda i: not i.lazy and not i.typing)
     at_load_chain, chain = longest_chain(at_load), longest_chain(graph.edges())
     out = ["| | " + " | ".join(tables) + " |", "|---" * (len(tables) + 1) + "|"]
-    out += ["| " + " | ".join([row, *(t[row] for t in tables.values())]) + " |" for row in tables["stentor"]]
+    out += [
+        "| " + " | ".join([row, *(t[row] for t in tables.values())]) + " |"
+        for row in tables["stentor"]
+    ]
     out += [
         "",
         f"import depth: {len(at_load_chain)} at load, {len(chain)} with lazy and type-only imports",
@@ -191,7 +205,11 @@ def report(root: Path) -> str:
     docs = documents(root)
     log = {n: t for n, t in docs.items() if n.startswith("docs/log/")}
     rest = "\n\n".join(t for n, t in docs.items() if n not in log)
-    out += ["", "| prose | words | words a sentence, mean / p90 | semicolons per 1,000 words |", "|---|---|---|---|"]
+    out += [
+        "",
+        "| prose | words | words a sentence, mean / p90 | semicolons per 1,000 words |",
+        "|---|---|---|---|",
+    ]
     out += [prose_row("all but the log", rest), *(prose_row(n, t) for n, t in docs.items())]
     return "\n".join(out)
 

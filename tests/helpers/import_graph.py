@@ -98,7 +98,9 @@ class _Collector(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         for argument in node.args:
             if isinstance(argument, ast.Constant) and argument.value in self.names:
-                self._add(argument.value, node.lineno)  # import_module("stentor.x"), monkeypatches and the like
+                self._add(
+                    argument.value, node.lineno
+                )  # import_module("stentor.x"), monkeypatches and the like
         self.generic_visit(node)
 
     def visit_If(self, node: ast.If) -> None:
@@ -180,7 +182,11 @@ class ImportGraph:
                     yield node.module or "", alias.name
                     packages[alias.asname or alias.name] = f"{node.module}.{alias.name}"
         for node in ast.walk(module.tree):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in packages:
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and node.value.id in packages
+            ):
                 yield packages[node.value.id], node.attr
 
 
@@ -219,7 +225,9 @@ def longest_chain(edges: Edges) -> list[str]:
         home.update(dict.fromkeys(circle, circle[0]))
     collapsed: Edges = {}
     for name, targets in edges.items():
-        collapsed.setdefault(home[name], set()).update(home[t] for t in targets if home[t] != home[name])
+        collapsed.setdefault(home[name], set()).update(
+            home[t] for t in targets if home[t] != home[name]
+        )
     known: dict[str, list[str]] = {}
 
     def below(name: str) -> list[str]:

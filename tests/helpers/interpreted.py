@@ -62,7 +62,9 @@ def main() -> None:
     found = {}
     for family in OPTIONS:
         with tempfile.TemporaryDirectory() as folder:
-            found[family] = [frames(family, Path(folder), wanted, count) for wanted in (True, False)]
+            found[family] = [
+                frames(family, Path(folder), wanted, count) for wanted in (True, False)
+            ]
     print(json.dumps(found))
 
 

@@ -22,7 +22,9 @@ def check(scheduler: Scheduler) -> None:
     slots = sorted([s.slot for s in live] + scheduler.free_slots)
     assert slots == list(range(len(slots))), "a slot was lost"
     assert len(scheduler.parked) <= scheduler.max_parked
-    assert [s for s in live if s.phase is Phase.DRAINING] == sorted(scheduler.draining, key=live.index)
+    assert [s for s in live if s.phase is Phase.DRAINING] == sorted(
+        scheduler.draining, key=live.index
+    )
     for s in live:
         assert s.in_flight >= 0
         by_frame = [len(s.frame_pages) - len(s.frame_at) - 1] if frames.count else []
@@ -48,6 +50,8 @@ def check_pages(pages: PageAllocator, held: list[int]) -> None:
     """`held` has each page once for each request that holds it."""
     assert Counter(held) == pages._holders, "holders were miscounted"
     free = [*pages._free, *pages._kept]
-    assert sorted([*free, *pages._holders]) == list(range(pages.count)), "a page was lost or is free twice"
+    assert sorted([*free, *pages._holders]) == list(range(pages.count)), (
+        "a page was lost or is free twice"
+    )
     assert {p: k for k, p in pages._page_of.items()} == pages._key_of
     assert set(pages._kept) <= set(pages._key_of)

@@ -15,7 +15,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from stentor import kernels  # reads TRITON_INTERPRET before it is set here: kernels serve no other test
+from stentor import (
+    kernels,
+)  # reads TRITON_INTERPRET before it is set here: kernels serve no other test
 
 if find_spec("triton") is None:
     pytest.skip("Triton is not installed (pip install stentor[cuda])", allow_module_level=True)
@@ -23,10 +25,16 @@ if find_spec("triton") is None:
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = [torch.float32, torch.bfloat16]
 DOTS = DTYPES if DEVICE == "cuda" else [torch.float32]  # interpreted, tl.dot has no bfloat16
-TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1.2e-2 if DEVICE == "cuda" else 3e-2}  # the interpreter truncates
+TOLERANCE = {
+    torch.float32: 2e-5,
+    torch.bfloat16: 1.2e-2 if DEVICE == "cuda" else 3e-2,
+}  # the interpreter truncates
 FAMILIES = ("cosyvoice3", "fish_s2", "voxcpm2")
 COSYVOICE = ("attention_kernels", "live_text_kernels")
-MORE = ("stentor.models.dots_tts.codec_kernels", *(f"stentor.models.cosyvoice3.{m}" for m in COSYVOICE))
+MORE = (
+    "stentor.models.dots_tts.codec_kernels",
+    *(f"stentor.models.cosyvoice3.{m}" for m in COSYVOICE),
+)
 
 
 def _interpret() -> None:

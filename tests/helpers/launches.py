@@ -105,7 +105,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             found[family] = count(family, Path(folder))
     if "--write" in sys.argv:
-        stored = {family: {k: v for k, v in cases.items() if k != "library"} for family, cases in found.items()}
+        stored = {
+            family: {k: v for k, v in cases.items() if k != "library"}
+            for family, cases in found.items()
+        }
         STORED.write_text(json.dumps(stored, indent=1) + "\n")
     print(json.dumps(found))
 

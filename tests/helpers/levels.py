@@ -43,7 +43,9 @@ def rounding(take: Round) -> Iterator[None]:
     """Levels are what `take` makes of values."""
 
     def forward(self: FSQ, x: Tensor) -> Tensor:
-        levels: Tensor = self.out_proj(take(torch.tanh(self.in_proj(x)) * self.scale, self.scale) / self.scale)
+        levels: Tensor = self.out_proj(
+            take(torch.tanh(self.in_proj(x)) * self.scale, self.scale) / self.scale
+        )
         return levels
 
     with pytest.MonkeyPatch.context() as patch:
@@ -54,7 +56,9 @@ def rounding(take: Round) -> Iterator[None]:
 class Followed:
     """A request on a CPU, told before each step which frames [n, *frame] were spoken; behind them it speaks on."""
 
-    def __init__(self, path: Path, family: str, text: str, options: dict[str, Any], frames: np.ndarray) -> None:
+    def __init__(
+        self, path: Path, family: str, text: str, options: dict[str, Any], frames: np.ndarray
+    ) -> None:
         self.bench = Bench(path, "cpu", torch.float32, slots=1)
         self.frames = torch.as_tensor(frames)
         self.group = [self.bench.admit(family, 0, text=text, **options)]
@@ -65,7 +69,9 @@ class Followed:
         level = value.round()
         self.distance = ((value - value.floor() - 0.5).abs() / scale)[-1]
         for channel in self.flips.get(self.at, []):
-            level[-1, channel] = value[-1, channel].floor() + value[-1, channel].ceil() - level[-1, channel]
+            level[-1, channel] = (
+                value[-1, channel].floor() + value[-1, channel].ceil() - level[-1, channel]
+            )
         return level
 
     def steps(self, count: int | None = None) -> list[Step]:
@@ -142,5 +148,11 @@ def unlike(
     late = len(got) > len(want) and same == both
     if early or late or any(s.last for s in steps[:-1]):
         return float("inf"), same, "an end where there is none, or none where there is one"
-    flips = "".join(f", level {c} of frame {at}" for at, found in followed.flips.items() for c in found)
-    return by, same, f"from frame {same} on, each following from the last to {max(errors):.0e}{flips}"
+    flips = "".join(
+        f", level {c} of frame {at}" for at, found in followed.flips.items() for c in found
+    )
+    return (
+        by,
+        same,
+        f"from frame {same} on, each following from the last to {max(errors):.0e}{flips}",
+    )

@@ -34,7 +34,11 @@ def local(load: Load, warm_up: bool = True) -> Starting:
         make = load(name, model)
 
         def begin(adapters: Mapping[str, str], last: m.Ready | None, warm: bool) -> LocalEngine:
-            again = {} if last is None or not last.lora_options else {"loras": None, **last.lora_options}
+            again = (
+                {}
+                if last is None or not last.lora_options
+                else {"loras": None, **last.lora_options}
+            )
             return LocalEngine(name, lambda: make(**again), adapters, warm)
 
         return begin
@@ -65,14 +69,22 @@ def factory_of(config: ServerConfig, name: str | None = None) -> EngineFactory:
 
 def loaded(factory: EngineFactory, last: m.Ready | None = None) -> stentor.TTS:
     """The model of an engine, as its process loads it."""
-    return stentor.TTS(**factory.options(last), **factory.if_taken(last), policy=Policy(**factory.policy()))
+    return stentor.TTS(
+        **factory.options(last), **factory.if_taken(last), policy=Policy(**factory.policy())
+    )
 
 
 class LocalEngine:
     """An engine in this process, around a model that `make` gives. Messages are encoded and decoded as on their way
     between processes."""
 
-    def __init__(self, name: str, make: Callable[..., stentor.TTS], adapters: Mapping[str, str], warm_up: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        make: Callable[..., stentor.TTS],
+        adapters: Mapping[str, str],
+        warm_up: bool,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, "stentor-commands")
         self.client = EngineClient(name, 0, self._send)

@@ -6,8 +6,16 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-CODE = ("bash", "python", "yaml", "json")  # blocks of other languages, or of none, show output or layout
-BLOCK = re.compile(r"(?:<!-- not run: (?P<why>[^>]+?) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
+CODE = (
+    "bash",
+    "python",
+    "yaml",
+    "json",
+)  # blocks of other languages, or of none, show output or layout
+BLOCK = re.compile(
+    r"(?:<!-- not run: (?P<why>[^>]+?) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$",
+    re.M | re.S,
+)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,15 @@ from tests.helpers.tiny import LOAD
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
-FAMILIES = ("fish_s2", "voxcpm2", "custom_voice", "base", "cosyvoice3", "pocket_tts", "qwen3_omni_talker")
+FAMILIES = (
+    "fish_s2",
+    "voxcpm2",
+    "custom_voice",
+    "base",
+    "cosyvoice3",
+    "pocket_tts",
+    "qwen3_omni_talker",
+)
 HOST_READS = (
     "_local_scalar_dense",
     "item",
@@ -54,10 +62,14 @@ def checkpoint(family: str, folder: Path) -> Path:
 
 
 def load(family: str, folder: Path) -> SpeechModel:
-    return registry.load(checkpoint(family, folder), torch.device("cpu"), torch.float32, LOAD.get(family, {}))
+    return registry.load(
+        checkpoint(family, folder), torch.device("cpu"), torch.float32, LOAD.get(family, {})
+    )
 
 
-def codec_inputs(model: SpeechModel, rows: int, device: torch.device) -> tuple[Tensor, State, CodecCall]:
+def codec_inputs(
+    model: SpeechModel, rows: int, device: torch.device
+) -> tuple[Tensor, State, CodecCall]:
     """Inputs for three frames, or for one chunk on the codec's grid."""
     spec, codec = model.spec, model.codec
     timing = spec.codec_timing
@@ -67,7 +79,11 @@ def codec_inputs(model: SpeechModel, rows: int, device: torch.device) -> tuple[T
     at = torch.zeros(rows, dtype=torch.int64, device=device)
     pool = {n: c.rows(2, device) for n, c in codec.pages.items()}
     table = torch.zeros(rows, timing.window, dtype=torch.int64, device=device)
-    return frames, state, CodecCall(at, torch.full_like(at, NO_END), CodecPageTable(pool, table, at))
+    return (
+        frames,
+        state,
+        CodecCall(at, torch.full_like(at, NO_END), CodecPageTable(pool, table, at)),
+    )
 
 
 def to_meta(thing: Any, seen: dict[int, Tensor]) -> None:
@@ -85,13 +101,18 @@ def to_meta(thing: Any, seen: dict[int, Tensor]) -> None:
                 group[name] = nn.Parameter(value.detach().to("meta"), requires_grad=False)
             elif isinstance(value, Tensor):
                 group[name] = value.detach().to("meta")
-            elif hasattr(value, "__dict__") and type(value).__module__.startswith(("stentor", "torch.nn")):
+            elif hasattr(value, "__dict__") and type(value).__module__.startswith(
+                ("stentor", "torch.nn")
+            ):
                 to_meta(value, seen)
 
 
 def cache(spec: ModelSpec, slots: int, pages: int, device: torch.device) -> PagedKV:
     """Pages of 16 tokens, 8 for each request, and as many frames in each page set by frame."""
-    frames = {name: PagedKV(kv, slots, 16 * pages, kv.rows, 129, device) for name, kv in spec.frame_kv.items()}
+    frames = {
+        name: PagedKV(kv, slots, 16 * pages, kv.rows, 129, device)
+        for name, kv in spec.frame_kv.items()
+    }
     return PagedKV(spec.kv, slots, pages, 16, 8, device, frames)
 
 
@@ -103,11 +124,16 @@ def prefill_batch(model: SpeechModel, device: str) -> PrefillBatch:
         return torch.zeros(n, dtype=torch.int64, device=device)
 
     given = spec.prompt_frame.rows(frames, torch.device(device))
-    columns = {n: torch.zeros(tokens, *c.shape, dtype=c.dtype, device=device) for n, c in spec.prompt_rows.items()}
+    columns = {
+        n: torch.zeros(tokens, *c.shape, dtype=c.dtype, device=device)
+        for n, c in spec.prompt_rows.items()
+    }
     packed = {name: index(tokens) for name in ("row", "slot", "pos")}
     per_row = {name: index(rows) for name in ("idx", "last", "length", "pieces")}
     prompt = PromptRows(columns, given, index(frames))
-    return PrefillBatch(**packed, **per_row, step=index(0), prompt=prompt, max_pages=2, max_seqlen=8)
+    return PrefillBatch(
+        **packed, **per_row, step=index(0), prompt=prompt, max_pages=2, max_seqlen=8
+    )
 
 
 def prefill(model: SpeechModel, slots: SlotTable, kv: PagedKV, batch: PrefillBatch) -> None:
@@ -131,7 +157,9 @@ class Operations(TorchDispatchMode):
             assert not masks, "an index by mask has a shape that depends on values"
             scalar = name != "index" and args[2].ndim == 0 and args[1][0].numel() > 1
             assert not scalar, "a number assigned through an index is copied from the host"
-        returns_view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+        returns_view = any(
+            r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns
+        )
         self.count += not returns_view and name not in (
             "empty",
             "empty_like",

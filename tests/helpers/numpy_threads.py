@@ -11,7 +11,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 def counts() -> list[int]:
     """Threads of each library with numpy's products."""
-    return [library["num_threads"] for library in threadpool_info() if "numpy" in library["filepath"]]
+    return [
+        library["num_threads"] for library in threadpool_info() if "numpy" in library["filepath"]
+    ]
 
 
 @contextmanager

@@ -13,7 +13,9 @@ import pytest
 
 from tests.helpers.patience import STUCK_S
 
-PLUGINS = os.pathsep.join(map(str, (Path(__file__).parents[2] / "integrations").iterdir()))  # as if they were installed
+PLUGINS = os.pathsep.join(
+    map(str, (Path(__file__).parents[2] / "integrations").iterdir())
+)  # as if they were installed
 NODE_PACKAGES = ("openai", "ai", "@ai-sdk/openai")
 
 
@@ -26,7 +28,9 @@ def run_node(program: Path, *words: str, cwd: Path) -> str:
     """Output of a program, run in a folder by Node with the packages in NODE_CLIENTS. The test is skipped without them."""
     node, folder = shutil.which("node"), os.environ.get("NODE_CLIENTS", "")
     if node is None or not all((Path(folder) / "node_modules" / p).is_dir() for p in NODE_PACKAGES):
-        pytest.skip(f"Node or its packages {', '.join(NODE_PACKAGES)} are not here: name their folder in NODE_CLIENTS")
+        pytest.skip(
+            f"Node or its packages {', '.join(NODE_PACKAGES)} are not here: name their folder in NODE_CLIENTS"
+        )
     here = cwd / program.name
     if program != here:
         shutil.copy(program, here)
@@ -42,7 +46,9 @@ def python_with(module: str) -> str:
     for other in filter(None, os.environ.get("CLIENTS_PYTHON", "").split(os.pathsep)):
         if subprocess.run([other, "-c", check], check=False).returncode == 0:
             return other
-    pytest.skip(f"{module} is not installed: pip install 'stentor[clients]', or name a Python in CLIENTS_PYTHON")
+    pytest.skip(
+        f"{module} is not installed: pip install 'stentor[clients]', or name a Python in CLIENTS_PYTHON"
+    )
 
 
 def has(module: str) -> bool:
@@ -55,8 +61,19 @@ def has(module: str) -> bool:
 
 def run(words: list[str], cwd: Path | None = None) -> str:
     """Output of a program. Its errors are shown if it fails."""
-    plain = {k: v for k, v in os.environ.items() if k.lower() not in ("http_proxy", "https_proxy", "all_proxy")}
-    env = {**plain, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "AI_SDK_LOG_WARNINGS": "false", "PYTHONPATH": PLUGINS}
-    done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=STUCK_S, check=False)
+    plain = {
+        k: v
+        for k, v in os.environ.items()
+        if k.lower() not in ("http_proxy", "https_proxy", "all_proxy")
+    }
+    env = {
+        **plain,
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "AI_SDK_LOG_WARNINGS": "false",
+        "PYTHONPATH": PLUGINS,
+    }
+    done = subprocess.run(
+        words, cwd=cwd, env=env, capture_output=True, text=True, timeout=STUCK_S, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

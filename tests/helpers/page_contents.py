@@ -45,7 +45,9 @@ class PageContents(FakeDevice):
         self.scheduler.add(seq, self.now)
         return seq
 
-    def _sequence(self, talk: Talk, limit: int, stop: int, last: Sequence | None = None) -> Sequence:
+    def _sequence(
+        self, talk: Talk, limit: int, stop: int, last: Sequence | None = None
+    ) -> Sequence:
         """The present prompt of a request. last: what it continues, which has its pages still."""
         place = Place.NEXT if last else Place.NEW
         seq = Sequence(next(self._ids), len(talk.tokens), limit, 0, 0, 0.08, True, place)
@@ -78,7 +80,9 @@ class PageContents(FakeDevice):
             self._launch([(seq, seq.piece) for seq in group])
             self.in_flight.append([(seq, *self._step(seq, seq.emits)) for seq in group])
             for seq in group:
-                self.repeated += seq.num_cached * (seq.continues and seq.piece.start == seq.num_cached)
+                self.repeated += seq.num_cached * (
+                    seq.continues and seq.piece.start == seq.num_cached
+                )
         if plan.decode:
             self._launch([(seq, self._decoded(seq)) for seq in plan.decode])
             self.in_flight.append([(seq, *self._step(seq, True)) for seq in plan.decode])
@@ -102,14 +106,20 @@ class PageContents(FakeDevice):
     def _token(self, seq: Sequence, at: int) -> Token:
         """Content at a position of `seq`, as its adapter computes it."""
         talk = self.talks[seq.id]
-        return talk.adapter, *(talk.tokens[at] if at < seq.length else ("frame", seq.id, at - seq.length))
+        return talk.adapter, *(
+            talk.tokens[at] if at < seq.length else ("frame", seq.id, at - seq.length)
+        )
 
     def _launch(self, group: list[tuple[Sequence, range]]) -> None:
         size = self.scheduler.pages.page_size
         for seq, positions in group:
             for at in positions:
                 if at < len(seq.pages) * size:  # beyond is padding
-                    self._write((seq.pages[at // size], at % size), self._token(seq, at), [s for s, _ in group])
+                    self._write(
+                        (seq.pages[at // size], at % size),
+                        self._token(seq, at),
+                        [s for s, _ in group],
+                    )
         for seq, positions in group:
             if self.rows.get(seq.id, (0, RUNNING))[1] != RUNNING:
                 continue  # what a row reads that has stopped does not matter
@@ -120,7 +130,9 @@ class PageContents(FakeDevice):
     def _write(self, place: tuple[int, int], token: Token, group: list[Sequence]) -> None:
         """Rows of one launch read what it has written."""
         readers = [s for s in self.scheduler.live if s not in group and place[0] in s.pages]
-        assert not readers or self.held.get(place) == token or not self._shared(place[0]), "written while it is shared"
+        assert not readers or self.held.get(place) == token or not self._shared(place[0]), (
+            "written while it is shared"
+        )
         self.held[place] = token
 
     def _shared(self, page: int) -> bool:
@@ -135,4 +147,6 @@ class PageContents(FakeDevice):
             return None
         frames = [self._token(seq, seq.length + i)[1:] for i in range(seq.num_generated)]
         tokens = [*talk.tokens, *frames, *[("turn", seq.id, i) for i in range(talk.turns[0])]]
-        return self._sequence(Talk(tokens, talk.turns[1:], talk.adapter), seq.max_frames, self.stops[seq.id], seq)
+        return self._sequence(
+            Talk(tokens, talk.turns[1:], talk.adapter), seq.max_frames, self.stops[seq.id], seq
+        )

@@ -29,7 +29,9 @@ CONFIG: dict[str, Any] = {
 """Write an adapter like PEFT, without `r`, `lora_alpha` and `target_modules`."""
 
 
-def weights(checkpoint: Path, targets: Iterable[str], before: str, rank: int, seed: int) -> dict[str, Tensor]:
+def weights(
+    checkpoint: Path, targets: Iterable[str], before: str, rank: int, seed: int
+) -> dict[str, Tensor]:
     """A and B, large enough to be heard, of the layers in a directory whose names begin with `before` and end with a
     target."""
     random, tensors = torch.Generator().manual_seed(seed), dict[str, Tensor]()
@@ -40,7 +42,10 @@ def weights(checkpoint: Path, targets: Iterable[str], before: str, rank: int, se
             out, inputs = weight.shape
             a = torch.randn(rank, inputs, generator=random) / inputs**0.5
             b = 0.3 * torch.randn(out, rank, generator=random) / rank**0.5
-            tensors |= {f"base_model.model.{layer}.lora_A.weight": a, f"base_model.model.{layer}.lora_B.weight": b}
+            tensors |= {
+                f"base_model.model.{layer}.lora_A.weight": a,
+                f"base_model.model.{layer}.lora_B.weight": b,
+            }
     return tensors
 
 

@@ -22,11 +22,19 @@ def cut(bench: Bench, group: Group, size: BatchShape) -> list[Piece]:
         length = min(prompt.length, size.tokens // count)
         given = min(length // 2, size.frames // count)
         shape = (given, *frame.shape)
-        frames = torch.randn(shape) if frame.dtype.is_floating_point else torch.randint(GIVEN, shape, dtype=frame.dtype)
+        frames = (
+            torch.randn(shape)
+            if frame.dtype.is_floating_point
+            else torch.randint(GIVEN, shape, dtype=frame.dtype)
+        )
         rows = {name: values[:length] for name, values in prompt.rows.items()}
         at = torch.arange(given).numpy() * 2
         short = replace(prompt, rows=rows, frames=frames.numpy(), frame_at=at)
-        positions = range(length, min(2 * length, length + size.tokens // count)) if size.steps else range(length)
+        positions = (
+            range(length, min(2 * length, length + size.tokens // count))
+            if size.steps
+            else range(length)
+        )
         out.append(Piece(seq.slot, short, positions, size.rows > 0))
     return out
 

@@ -21,7 +21,9 @@ NORM_ROPES = [
 """(interleaved, in_float32, normed, cast_first)"""
 
 
-def projected(*rows: int, heads: int, group: int, dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def projected(
+    *rows: int, heads: int, group: int, dim: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
     """Random q [*rows, heads * group, dim], k and v [*rows, heads, dim]: slices of one projection."""
     whole = random(*rows, (group + 2) * heads * dim, dtype=dtype)
     q, k, v = whole.split((group * heads * dim, heads * dim, heads * dim), -1)
@@ -32,7 +34,13 @@ class RandomNormRope:
     """Norms with random weights and RoPE: what a kernel is given, and the same by PyTorch."""
 
     def __init__(
-        self, dim: int, dtype: torch.dtype, interleaved: bool, in_float32: bool, normed: bool, cast_first: bool
+        self,
+        dim: int,
+        dtype: torch.dtype,
+        interleaved: bool,
+        in_float32: bool,
+        normed: bool,
+        cast_first: bool,
     ) -> None:
         self.rope = Rope(angles(dim, 60, 1e4), torch.bfloat16, interleaved, in_float32).to(DEVICE)
         norms = [RMSNorm(dim, 1e-6, cast_first).to(DEVICE, dtype) for _ in range(2)]
@@ -45,4 +53,6 @@ class RandomNormRope:
     def apply(self, q: Tensor, k: Tensor, pos: Tensor) -> tuple[Tensor, Tensor]:
         """q and k after norms and RoPE at pos."""
         norm_q, norm_k = self.norms
-        return self.rope.rotate(norm_q(q), self.rope.at(pos)), self.rope.rotate(norm_k(k), self.rope.at(pos))
+        return self.rope.rotate(norm_q(q), self.rope.at(pos)), self.rope.rotate(
+            norm_k(k), self.rope.at(pos)
+        )

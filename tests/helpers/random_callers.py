@@ -22,7 +22,10 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
     ("one two three", {"seed": 1, "max_frames": 16, "voice": "low", "flow_steps": 5}),
     ("from a reference", {"seed": 1, "max_frames": 9, "reference": VOICE}),
     ("greedy and long " * 3, {"seed": 1, "min_frames": 24, "max_frames": 24, "temperature": 0.0}),
-    ("few codes", {"seed": 1, "min_frames": 5, "max_frames": 14, "top_k": 3, "cfg": 1.0, "flow_steps": 1}),
+    (
+        "few codes",
+        {"seed": 1, "min_frames": 5, "max_frames": 14, "top_k": 3, "cfg": 1.0, "flow_steps": 1},
+    ),
 ]
 
 
@@ -34,7 +37,9 @@ def all_alone(model: str, streaming: bool) -> dict[tuple[int, int], Speech]:
         said = {}
         for kind, (text, options) in enumerate(KINDS):
             for seed in (1, 2, 3):
-                request = tts.request(text, **{**options, "seed": seed})  # the text as it is, not in pieces
+                request = tts.request(
+                    text, **{**options, "seed": seed}
+                )  # the text as it is, not in pieces
                 said[kind, seed] = tts.speech(list(tts.submit(request, streaming)), seed)
         return said
 
@@ -60,7 +65,11 @@ class Talk:
     @property
     def complete(self) -> bool:
         """Whether the model or a limit ended it."""
-        return self.error is None and bool(self.chunks) and self.chunks[-1].finish in ("stop", "length")
+        return (
+            self.error is None
+            and bool(self.chunks)
+            and self.chunks[-1].finish in ("stop", "length")
+        )
 
     def read(self) -> None:
         """Take what has come."""

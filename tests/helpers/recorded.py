@@ -26,8 +26,20 @@ from tests.helpers.server_live import Live, count, held, raw, until
 
 FOLDER = Path(__file__).parents[1] / "server" / "clients"
 DOES = {"list", "speak", "stream", "cancel", "upload", "state"}
-CONTAINERS = {"mp3": "mp3", "wav": "wav", "flac": "flac", "opus": "ogg", "aac": "aac"}  # FFmpeg's names
-MEDIA = {"mp3": "audio/mpeg", "wav": "audio/wav", "flac": "audio/flac", "opus": "audio/ogg", "aac": "audio/aac"}
+CONTAINERS = {
+    "mp3": "mp3",
+    "wav": "wav",
+    "flac": "flac",
+    "opus": "ogg",
+    "aac": "aac",
+}  # FFmpeg's names
+MEDIA = {
+    "mp3": "audio/mpeg",
+    "wav": "audio/wav",
+    "flac": "audio/flac",
+    "opus": "audio/ogg",
+    "aac": "audio/aac",
+}
 
 
 @dataclass(frozen=True)
@@ -59,7 +71,10 @@ class Replay:
     def run(self, step: dict[str, Any]) -> None:
         """Send one step and check the answer. A step that needs what the model lacks is left out."""
         assert step["does"] in DOES, step
-        if any(bool(getattr(self.spec, name)) != wanted for name, wanted in step.get("where", {}).items()):
+        if any(
+            bool(getattr(self.spec, name)) != wanted
+            for name, wanted in step.get("where", {}).items()
+        ):
             return
         if "socket" in step:
             self._talk(step)
@@ -72,7 +87,10 @@ class Replay:
 
     def _request(self, step: dict[str, Any]) -> dict[str, Any]:
         method, path = self.filled(step["send"]).split(" ")
-        files = {k: (v["name"], v["data"], v["type"]) for k, v in self.filled(step.get("files", {})).items()}
+        files = {
+            k: (v["name"], v["data"], v["type"])
+            for k, v in self.filled(step.get("files", {})).items()
+        }
         return {
             "method": method,
             "url": path,
@@ -87,7 +105,10 @@ class Replay:
 
     def _cancel(self, step: dict[str, Any]) -> None:
         """Drop the connection: of a stream after its first bytes, else before anything has come."""
-        stopped, aborted = self.live.tts.engine.stats.cancelled, count(self.live, "speech_stream_aborted_total")
+        stopped, aborted = (
+            self.live.tts.engine.stats.cancelled,
+            count(self.live, "speech_stream_aborted_total"),
+        )
 
         def noticed() -> bool:
             return count(self.live, "speech_stream_aborted_total") == aborted + 1
@@ -117,14 +138,20 @@ class Replay:
         assert holds.get("sent", sent) == sent
         for name, wanted in holds.get("headers", {}).items():
             assert matches(answer.headers.get(name), wanted), (name, answer.headers)
-        ignored = {part.split("=")[0].strip() for part in answer.headers.get("x-ignored", "").split(",")}
+        ignored = {
+            part.split("=")[0].strip() for part in answer.headers.get("x-ignored", "").split(",")
+        }
         assert set(holds.get("ignored", [])) <= ignored, answer.headers
         if "audio" in holds:
             check_audio(answer.content, holds["audio"], answer.headers["content-type"])
         if "json" in holds:
             check_json(answer.json(), holds["json"])
         if "events" in holds:
-            events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+            events = [
+                json.loads(line[6:])
+                for line in answer.text.splitlines()
+                if line.startswith("data: ")
+            ]
             assert [kind for kind, _ in groupby(e["type"] for e in events)] == holds["events"]
         for name, path in step.get("keep", {}).items():
             self.names[name] = next(iter(found(answer.json(), path)))
@@ -134,7 +161,9 @@ class Replay:
     def _talk(self, step: dict[str, Any]) -> None:
         """Send all messages, then read until an event of the type `until`."""
         url = self.live.url.replace("http", "ws") + self.filled(step["send"]).split(" ")[1]
-        with connect(url, proxy=None, max_size=None, open_timeout=STUCK_S, ping_interval=None) as socket:
+        with connect(
+            url, proxy=None, max_size=None, open_timeout=STUCK_S, ping_interval=None
+        ) as socket:
             for message in self.filled(step["socket"]):
                 socket.send(json.dumps(message))
             heard: list[dict[str, Any] | bytes] = []
@@ -143,13 +172,18 @@ class Replay:
                 heard.append(json.loads(message) if isinstance(message, str) else message)
                 assert isinstance(heard[-1], bytes) or heard[-1]["type"] != "error", heard[-1]
         holds = self.filled(step.get("holds", {}))
-        kinds = [kind for kind, _ in groupby("audio" if isinstance(m, bytes) else m["type"] for m in heard)]
+        kinds = [
+            kind
+            for kind, _ in groupby("audio" if isinstance(m, bytes) else m["type"] for m in heard)
+        ]
         assert kinds == holds.get("events", kinds)
         assert set(holds.get("some", [])) <= set(kinds), kinds
         if "audio" in holds:
             check_audio(b"".join(m for m in heard if isinstance(m, bytes)), holds["audio"])
         for kind, wanted in holds.get("fields", {}).items():
-            check_json(next(m for m in heard if not isinstance(m, bytes) and m["type"] == kind), wanted)
+            check_json(
+                next(m for m in heard if not isinstance(m, bytes) and m["type"] == kind), wanted
+            )
 
     # -- values --
 

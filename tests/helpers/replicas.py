@@ -22,7 +22,8 @@ from tests.helpers.server_live import until
 from tests.helpers.server_remote import at_own_ports
 
 NEEDS_RAY = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="ray is not installed: pip install 'stentor[ray]'"
+    importlib.util.find_spec("ray") is None,
+    reason="ray is not installed: pip install 'stentor[ray]'",
 )
 ROOT = Path(__file__).resolve().parents[2]
 PATIENT = {  # what Ray and HAProxy take for lost after seconds, on a machine that other work may keep busy
@@ -50,7 +51,11 @@ class Replicas:
 
     def processes(self) -> list[int]:
         """Pids of the replicas."""
-        return [pid for pid in marked(self.place.mark, self.pid) if _command(pid).startswith(b"ray::ServeReplica")]
+        return [
+            pid
+            for pid in marked(self.place.mark, self.pid)
+            if _command(pid).startswith(b"ray::ServeReplica")
+        ]
 
     def told(self) -> str:
         """Last lines that it has printed, and the ends of Ray's logs."""
@@ -76,7 +81,17 @@ def replicas(
     flag = "--max-replicas" if follows_load else "--replicas"
     with apart() as place:
         made = Replicas(f"http://127.0.0.1:{place.proxy}", place)
-        command = [sys.executable, "-m", "stentor", "serve", *models, flag, str(count), "--port", str(place.proxy)]
+        command = [
+            sys.executable,
+            "-m",
+            "stentor",
+            "serve",
+            *models,
+            flag,
+            str(count),
+            "--port",
+            str(place.proxy),
+        ]
         paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
         with subprocess.Popen(
             [*command, *words],
@@ -87,7 +102,9 @@ def replicas(
             start_new_session=True,
         ) as process:
             made.pid = process.pid
-            reader = threading.Thread(target=lambda: made.lines.extend(process.stdout or ()), daemon=True)
+            reader = threading.Thread(
+                target=lambda: made.lines.extend(process.stdout or ()), daemon=True
+            )
             reader.start()
             try:
                 _until_served(process, f"{count} replicas on", made)
@@ -103,6 +120,8 @@ def replicas(
 
 def _until_served(process: subprocess.Popen[str], said: str, made: Replicas) -> None:
     """Wait until it has said so."""
-    there = until(lambda: process.poll() is not None or any(said in line for line in list(made.lines)))
+    there = until(
+        lambda: process.poll() is not None or any(said in line for line in list(made.lines))
+    )
     assert there, f"not there after {STUCK_S:g} s: {made.told()}"
     assert process.poll() is None, made.told()

@@ -33,14 +33,23 @@ def check_sample(out: SampleOut, want: Tensor, most_differ: float = 0.0) -> None
             assert torch.equal(out.x[:, 0], out.prefix)
 
 
-def sample_outs(batch: int, size: int, dtype: torch.dtype, codes: torch.dtype) -> Iterator[SampleOut]:
+def sample_outs(
+    batch: int, size: int, dtype: torch.dtype, codes: torch.dtype
+) -> Iterator[SampleOut]:
     """Where draws may go: codes alone, one token, two tokens."""
     table = random(2 * size, HIDDEN, dtype=dtype)[size:]
     code = empty_aligned(3, batch, codes, torch.device(DEVICE))
     yield SampleOut(code[0])
-    yield SampleOut(code[1], table, torch.full((batch, 1, HIDDEN), float("nan"), device=DEVICE, dtype=dtype))
+    yield SampleOut(
+        code[1], table, torch.full((batch, 1, HIDDEN), float("nan"), device=DEVICE, dtype=dtype)
+    )
     front = random(batch, 3, HIDDEN, dtype=dtype)[:, 2]
-    yield SampleOut(code[2], table, torch.full((batch, 2, HIDDEN), float("nan"), device=DEVICE, dtype=dtype), front)
+    yield SampleOut(
+        code[2],
+        table,
+        torch.full((batch, 2, HIDDEN), float("nan"), device=DEVICE, dtype=dtype),
+        front,
+    )
 
 
 def sampling_cases(batch: int, size: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

@@ -101,9 +101,15 @@ def imports(folder: Path) -> set[str]:
             if isinstance(node, ast.Import):
                 found |= {a.name for a in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
-                found |= {f"{node.module}.{a.name}" for a in node.names} if node.module == "stentor" else {node.module}
+                found |= (
+                    {f"{node.module}.{a.name}" for a in node.names}
+                    if node.module == "stentor"
+                    else {node.module}
+                )
     return {name for name in found if name.startswith("stentor.")}
 
 
 if __name__ == "__main__":
-    STORED.write_text(json.dumps({"version": SEAM, "modules": interface()}, indent=1) + "\n", encoding="utf-8")
+    STORED.write_text(
+        json.dumps({"version": SEAM, "modules": interface()}, indent=1) + "\n", encoding="utf-8"
+    )

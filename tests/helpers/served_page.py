@@ -106,7 +106,9 @@ def axe_violations(page: Page) -> list[str]:
     return found
 
 
-def rendered(page: Page, samples: np.ndarray, rate: int, out: int, sizes: str = "() => 1e9") -> np.ndarray:
+def rendered(
+    page: Page, samples: np.ndarray, rate: int, out: int, sizes: str = "() => 1e9"
+) -> np.ndarray:
     """Output of a Ring for samples pushed in parts of sizes() while it is read."""
     data = base64.b64encode(samples.astype("<i2").tobytes()).decode()
     made = page.eval(f"""(async () => {{

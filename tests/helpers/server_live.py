@@ -64,13 +64,19 @@ class Live:
         return self.http.post("/v1/audio/speech", json=body)
 
     def voice_names(self) -> list[str]:
-        names: list[str] = self.http.get("/v1/audio/voices", params={"format": "names"}).json()["voices"]
+        names: list[str] = self.http.get("/v1/audio/voices", params={"format": "names"}).json()[
+            "voices"
+        ]
         return names
 
     def sum_of(self, start: str, label: str = "") -> float:
         """The sum of the metrics whose names begin so, of those that have this label."""
         lines = "\n".join(self.metrics_pages()).splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith("stentor:" + start) and label in line)
+        return sum(
+            float(line.split()[-1])
+            for line in lines
+            if line.startswith("stentor:" + start) and label in line
+        )
 
     def metrics_pages(self) -> list[str]:
         """Samples of /metrics, of each process of the server."""
@@ -93,7 +99,11 @@ class Live:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             h = self.tts.engine.health()
-            if (h.running, h.queued, h.free_pages) == (0, 0, h.pages) and not self.server.metrics.live:
+            if (h.running, h.queued, h.free_pages) == (
+                0,
+                0,
+                h.pages,
+            ) and not self.server.metrics.live:
                 return True
             time.sleep(0.02)
         return False
@@ -133,10 +143,17 @@ class Held:
 
 @contextmanager
 def held(
-    live: Live, *, steps: Sequence[int] = (), frames: Sequence[int] = (), finished: Sequence[int] = ()
+    live: Live,
+    *,
+    steps: Sequence[int] = (),
+    frames: Sequence[int] = (),
+    finished: Sequence[int] = (),
 ) -> Iterator[Held]:
     """Stop the engine after so many steps, or once so many frames have been delivered or requests have finished."""
-    scheduler, counter = live.tts.engine.scheduler, "steps" if steps else "frames" if frames else "finished"
+    scheduler, counter = (
+        live.tts.engine.scheduler,
+        "steps" if steps else "frames" if frames else "finished",
+    )
     hold, plan = Held(live, counter, steps or frames or finished), scheduler.plan
 
     def held_plan(*given: Any) -> Any:
@@ -171,7 +188,9 @@ def toy(
         tts = stentor.TTS(kind, memory_gb=0.01, max_num_seqs=slots, threads=1, policy=policy)
         options = tts.spec.options
         short = replace(options["max_frames"], default=max_frames)
-        tts._model.spec = replace(tts.spec, options={**options, "max_frames": short}, languages=languages)
+        tts._model.spec = replace(
+            tts.spec, options={**options, "max_frames": short}, languages=languages
+        )
         return tts
 
     return lambda name, model: load
@@ -215,7 +234,10 @@ def serving(
         port = listening.getsockname()[1]
         url = f"http://127.0.0.1:{port}"
         headers = {"Authorization": f"Bearer {config.api_key[0]}"} if config.api_key else {}
-        quick = {"trust_env": False, "verify": False}  # what a client would verify with takes 25 ms to read
+        quick = {
+            "trust_env": False,
+            "verify": False,
+        }  # what a client would verify with takes 25 ms to read
         with httpx.Client(base_url=url, timeout=STUCK_S, headers=headers, **quick) as http:
             live = Live(url, app.state.server, http, loops[0])
             assert until(lambda: http.get("/ready").status_code == 200)
@@ -256,9 +278,7 @@ def raw(live: Live, body: dict, buffer: int | None = None) -> socket.socket:
     s.settimeout(STUCK_S)
     s.connect((host, int(port)))
     data = json.dumps(body).encode()
-    head = (
-        "POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
-    )
+    head = "POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
     s.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
     return s
 
@@ -316,10 +336,25 @@ def process(
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`stentor serve` in a process of its own; the process and its address once it is ready. `log` gets its
     lines, all of them when it has ended."""
-    words = [*command, "serve", *model, "--port", "0", "--memory-gb", "0.01", "--threads", "1", *flags]
+    words = [
+        *command,
+        "serve",
+        *model,
+        "--port",
+        "0",
+        "--memory-gb",
+        "0.01",
+        "--threads",
+        "1",
+        *flags,
+    ]
     log = [] if log is None else log
     with subprocess.Popen(
-        words, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}
+        words,
+        stderr=subprocess.STDOUT,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(env or {})},
     ) as running:
         assert running.stdout is not None
         lines = iter(running.stdout.readline, "")
@@ -333,7 +368,9 @@ def process(
                     break
             assert url, "".join(log)
             reader.start()
-            assert until(lambda: running.poll() is not None or any("is ready" in line for line in log))
+            assert until(
+                lambda: running.poll() is not None or any("is ready" in line for line in log)
+            )
             assert running.poll() is None, "".join(log)
             yield running, url
         finally:

@@ -20,7 +20,12 @@ import pytest
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, until
 
-URL, PORT, VOICES, VOICE = "STENTOR_TEST_URL", "STENTOR_TEST_PORT", "STENTOR_TEST_VOICES", "STENTOR_TEST_VOICE"
+URL, PORT, VOICES, VOICE = (
+    "STENTOR_TEST_URL",
+    "STENTOR_TEST_PORT",
+    "STENTOR_TEST_VOICES",
+    "STENTOR_TEST_VOICE",
+)
 PORTS = 16  # from the first replica's, counted up by Ray
 INSIDE = "looks into the server's process"
 PATCHES = ("monkeypatch", "caplog")  # fixtures that change or read the process of the tests
@@ -62,10 +67,18 @@ class Remote(Live):
 
     def idle(self, seconds: float = STUCK_S) -> bool:
         """Whether no replica has a request, within some time."""
-        return until(lambda: not (self.sum_of("num_requests_running") or self.sum_of("num_requests_waiting")), seconds)
+        return until(
+            lambda: (
+                not (self.sum_of("num_requests_running") or self.sum_of("num_requests_waiting"))
+            ),
+            seconds,
+        )
 
     def metrics_pages(self) -> list[str]:
-        return [httpx.get(f"{url}/metrics", timeout=STUCK_S, trust_env=False).text for url in each_process(self.url)]
+        return [
+            httpx.get(f"{url}/metrics", timeout=STUCK_S, trust_env=False).text
+            for url in each_process(self.url)
+        ]
 
 
 def each_process(url: str) -> list[str]:

@@ -20,7 +20,9 @@ def main() -> None:
     with TTS(checkpoint, device=device, dtype="float32", max_num_seqs=3, memory_gb=0.2) as tts:
         spoken = tts.generate(texts, **options)
         eager = tts.engine.health().eager_calls
-    print(json.dumps({"fused": fused, "eager": eager, "frames": [s.frames.tolist() for s in spoken]}))
+    print(
+        json.dumps({"fused": fused, "eager": eager, "frames": [s.frames.tolist() for s in spoken]})
+    )
 
 
 if __name__ == "__main__":

@@ -58,7 +58,9 @@ class Gate:
         with self._changed:
             self._permits += count
             self._changed.notify_all()
-            assert self._changed.wait_for(lambda: self.ended or (self._standing and not self._permits), STUCK_S)
+            assert self._changed.wait_for(
+                lambda: self.ended or (self._standing and not self._permits), STUCK_S
+            )
 
     def open(self) -> None:
         """From now on the thread need not wait."""
@@ -102,7 +104,9 @@ def stepped_engines() -> Iterator[Clock]:
     """Inside, every `TTS` has a SteppedEngine, and the engine's modules have this clock."""
     clock = Clock()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(api, "Engine", functools.partial(SteppedEngine, clock)))
+        stack.enter_context(
+            mock.patch.object(api, "Engine", functools.partial(SteppedEngine, clock))
+        )
         for name, module in list(sys.modules.items()):
             if name.startswith("stentor.engine") and getattr(module, "time", None) is time:
                 stack.enter_context(mock.patch.object(module, "time", clock))

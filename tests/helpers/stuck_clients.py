@@ -22,7 +22,9 @@ STUCK = {
     "a websocket that says nothing": GET_WS + b"\r\n",
     "a websocket by POST": GET_WS.replace(b"GET", b"POST") + b"\r\n",
     "a websocket with a body": GET_WS + b"Content-Length: 9\r\n\r\n{",
-    "a websocket with many headers": GET_WS + b"".join(b"X-%d: y\r\n" % i for i in range(200)) + b"\r\n",
+    "a websocket with many headers": GET_WS
+    + b"".join(b"X-%d: y\r\n" % i for i in range(200))
+    + b"\r\n",
     "a websocket with a large header": GET_WS + b"X: " + b"y" * 20_000 + b"\r\n\r\n",
 }
 

@@ -33,14 +33,19 @@ def test_a_boundary_a_nucleus_and_an_argmax_are_within_rounding_only_where_they_
     masses = torch.tensor([0.0, -0.5, -1.0]).softmax(-1).cumsum(-1).tolist()
     assert draw_from([0.0, -0.5, -1.0], masses[0]).reached(EDGE) == {0, 1}
     assert draw_from([0.0, -0.5, -1.0], masses[0] - 1e-3).reached(EDGE) == {0}
-    assert draw_from([0.0, -0.5, -1.0], 0.9, top_p=masses[1]).reached(EDGE) == {0, 1}  # whether the second token stays
+    assert draw_from([0.0, -0.5, -1.0], 0.9, top_p=masses[1]).reached(EDGE) == {
+        0,
+        1,
+    }  # whether the second token stays
     assert draw_from([0.0, -0.5, -1.0], 0.9, top_p=masses[1] + 1e-3).reached(EDGE) == {1}
     assert draw_from([2.0, 2.0 + 4e-7], 0.3, temperature=0.0).reached(EDGE) == {0, 1}
     assert draw_from([2.0, 2.001], 0.3, temperature=0.0).reached(EDGE) == {1}
 
 
 def spoken(family: str, path, **options):
-    with TTS(path, device="cpu", dtype="float32", max_num_seqs=1, memory_gb=0.02, page_size=4) as tts:
+    with TTS(
+        path, device="cpu", dtype="float32", max_num_seqs=1, memory_gb=0.02, page_size=4
+    ) as tts:
         return tts.generate("One two three.", retries=1, **options).frames
 
 
@@ -54,7 +59,9 @@ def test_led_along_what_was_spoken_samplers_draw_the_same(tmp_path):
             drawn = [int(d.answer()) for d in led.frame(at)]
             assert drawn[1 + led.extra :] == frames[at, 1:].tolist()
             assert frames[at, 0] in drawn[: 1 + led.extra]
-            led = Led(Bench(path, "cpu", torch.float32, slots=1), family, "One two three.", own, frames)
+            led = Led(
+                Bench(path, "cpu", torch.float32, slots=1), family, "One two three.", own, frames
+            )
 
 
 def test_codes_of_another_request_are_infinitely_far(tmp_path):
@@ -67,15 +74,26 @@ def test_codes_of_another_request_are_infinitely_far(tmp_path):
         by, same, where = apart(path, family, "One two three.", {**own, **options}, want, got)
         assert by > 1e-4, (by, where)
         assert same == 2
-        assert apart(path, family, "One two three.", {**own, **options}, want, want)[0] == float("inf")
+        assert apart(path, family, "One two three.", {**own, **options}, want, want)[0] == float(
+            "inf"
+        )
 
 
 def test_a_near_tie_that_an_h200_decided_otherwise_is_within_rounding():
     """Frame 1, code 2 of this request: 4.2e-7 between two neighbours in rank."""
     path = checkpoint("fish_s2", None)
     text = "four eleven two twelve six seven five ten three eight seven one four"
-    own = {"seed": 18, "max_frames": 2, "temperature": 1.2, "top_k": 0, "top_p": 1.0, "ignore_eos": True}
-    with TTS(path, device="cpu", dtype="float32", max_num_seqs=1, memory_gb=0.02, page_size=4) as tts:
+    own = {
+        "seed": 18,
+        "max_frames": 2,
+        "temperature": 1.2,
+        "top_k": 0,
+        "top_p": 1.0,
+        "ignore_eos": True,
+    }
+    with TTS(
+        path, device="cpu", dtype="float32", max_num_seqs=1, memory_gb=0.02, page_size=4
+    ) as tts:
         want = tts.generate(text, retries=1, **own).frames
     led = Led(Bench(path, "cpu", torch.float32, slots=1), "fish_s2", text, own, want)
     draw = led.frame(1)[2 + led.extra]

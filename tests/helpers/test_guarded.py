@@ -33,13 +33,26 @@ def test_device():
 
 
 @pytest.mark.slow
-def test_kernels_write_only_where_they_should_and_a_block_that_names_a_device_still_makes_tensors_there(tmp_path):
+def test_kernels_write_only_where_they_should_and_a_block_that_names_a_device_still_makes_tensors_there(
+    tmp_path,
+):
     """Some of the kernels' tests, between canaries, in a process of its own; tools/gpu_check.py runs all of them on a
     GPU. Modules made in such a block stayed on the CPU, and kernels refused their weights."""
     file = tmp_path / "test_device.py"
     file.write_text(DEVICE)
     files = (str(file), "tests/kernels/test_short_attention.py", "tests/kernels/test_norm_rope.py")
     chosen = "test_device or head_norms and 24-True or depth or local or gate"
-    done = python("-m", "pytest", "-q", "-p", "tests.helpers.guarded", "-p", "no:cacheprovider", *files, "-k", chosen)
+    done = python(
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "tests.helpers.guarded",
+        "-p",
+        "no:cacheprovider",
+        *files,
+        "-k",
+        chosen,
+    )
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout

@@ -19,14 +19,30 @@ PATH = checkpoint("voxcpm2", None)
 NONE = np.zeros((0, 4, 8), np.float32)
 GROWING = "two one five five four four"
 """Text of the request in company in which rounding grows most: 80 times in 12 frames."""
-GROWS = {"seed": 20, "temperature": 0.0, "cfg": 3.5, "flow_steps": 10, "ignore_eos": True, "max_frames": 12}
+GROWS = {
+    "seed": 20,
+    "temperature": 0.0,
+    "cfg": 3.5,
+    "flow_steps": 10,
+    "ignore_eos": True,
+    "max_frames": 12,
+}
 NEAR = "eleven eleven eleven twelve two three"
 """A value of its frame 9 lies 8.4e-5 from a half, which is 9.3e-6 of the largest."""
-IS_NEAR = {"seed": 16, "temperature": 1.2, "cfg": 3.5, "flow_steps": 7, "ignore_eos": True, "max_frames": 12}
+IS_NEAR = {
+    "seed": 16,
+    "temperature": 1.2,
+    "cfg": 3.5,
+    "flow_steps": 7,
+    "ignore_eos": True,
+    "max_frames": 12,
+}
 NOISE = 2e-6  # of every product: several times what float32 rounds off
 
 
-def spoken(text: str, options: dict[str, Any], flips: dict[int, list[int]] | None = None) -> np.ndarray:
+def spoken(
+    text: str, options: dict[str, Any], flips: dict[int, list[int]] | None = None
+) -> np.ndarray:
     """Frames [12, ...] of a request; flips: channels, by frame, whose level falls on the other side."""
     alone = Followed(PATH, "voxcpm2", text, options, NONE)
     alone.flips = flips or {}
@@ -44,7 +60,9 @@ def other() -> np.ndarray:
     return spoken(NEAR, GROWS)
 
 
-def judged(text: str, options: dict[str, Any], want: np.ndarray, got: np.ndarray) -> tuple[float, int, str]:
+def judged(
+    text: str, options: dict[str, Any], want: np.ndarray, got: np.ndarray
+) -> tuple[float, int, str]:
     return apart(PATH, "voxcpm2", text, options, want, got)
 
 

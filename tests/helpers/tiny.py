@@ -70,7 +70,11 @@ def _in_window(folder: Path) -> Path:
     shutil.copytree(FIXTURES / "voxcpm2", folder, dirs_exist_ok=True)
     config = json.loads((folder / "config.json").read_text())
     heads = {"layers": [0, 2], "heads": 3, "behind": 0, "ahead": 2}
-    config["stentor"] = {"alignment": heads, "text_frontend": "english-phonemes", "takes_instructions": False}
+    config["stentor"] = {
+        "alignment": heads,
+        "text_frontend": "english-phonemes",
+        "takes_instructions": False,
+    }
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 
@@ -103,7 +107,9 @@ class Bench:
         settings = EngineConfig(max_num_seqs=slots, memory_gb=0.1, max_frames=64, **config)
         self.sizes = plan_memory(self.model, settings, self.where)
         self.runner = ModelRunner(self.model, self.sizes, settings, self.where)
-        self.codec = CodecRunner(self.model, self.sizes, settings, self.where, self.runner.slots, self.runner.stream)
+        self.codec = CodecRunner(
+            self.model, self.sizes, settings, self.where, self.runner.slots, self.runner.stream
+        )
         self.encoder = VoiceEncoder(self.model, self.where, 64)
         self.primer = CodecPrimer(self.model, settings, self.where)
         self.pages = iter(range(self.sizes.pages))
@@ -118,11 +124,17 @@ class Bench:
         """The prompt of a request, with the codec's state."""
         return Preparation(self.model, self.encoder, self.primer, req).wait()
 
-    def admit(self, family: str, slot: int, seed: int = 5, text: str = TEXT, **options: Any) -> tuple[Sequence, Prompt]:
+    def admit(
+        self, family: str, slot: int, seed: int = 5, text: str = TEXT, **options: Any
+    ) -> tuple[Sequence, Prompt]:
         """A request's row is written; its prefill has been launched by nobody."""
-        req = request.build(self.model.spec, text, options=options, seed=seed, **VOICE.get(family, {}))
+        req = request.build(
+            self.model.spec, text, options=options, seed=seed, **VOICE.get(family, {})
+        )
         prompt = self.prompt(req)
-        seq = Sequence(slot, prompt.length, 40, prompt.num_evals, 0, 0.1, True, slot=slot, num_scheduled=1)
+        seq = Sequence(
+            slot, prompt.length, 40, prompt.num_evals, 0, 0.1, True, slot=slot, num_scheduled=1
+        )
         count = -(-(prompt.length + 40) // self.sizes.page_size)
         seq.pages = [next(self.pages) for _ in range(count)]
         self.write([(seq, prompt, seed)])

@@ -89,13 +89,20 @@ def connected(
 
 @contextmanager
 def talk(
-    live: Live, configure: bool = True, headers: dict | None = None, receive_buffer: int | None = None, **settings: Any
+    live: Live,
+    configure: bool = True,
+    headers: dict | None = None,
+    receive_buffer: int | None = None,
+    **settings: Any,
 ) -> Iterator[Talk]:
     """A session. `receive_buffer`: bytes that the system takes while the client does not read."""
     with connected(live, PATH, headers, receive_buffer) as connection:
         talking = Talk(connection)
         if configure:
-            talking.send("session.config", **{"response_format": "pcm", "seed": 5, "guard": False, **settings})
+            talking.send(
+                "session.config",
+                **{"response_format": "pcm", "seed": 5, "guard": False, **settings},
+            )
             events, _ = talking.until("session.configured", "error")
             assert events[-1]["type"] == "session.configured", events
         yield talking

@@ -11,7 +11,11 @@ from livekit.agents.voice import io
 from livekit.agents.voice.transcription.synchronizer import TranscriptSynchronizer
 from livekit.plugins import stentor
 
-ADDRESS, DEAF, LONG = sys.argv[1] + "/v1", sys.argv[2] + "/v1", {"seed": 8, "min_frames": 24, "max_frames": 24}
+ADDRESS, DEAF, LONG = (
+    sys.argv[1] + "/v1",
+    sys.argv[2] + "/v1",
+    {"seed": 8, "min_frames": 24, "max_frames": 24},
+)
 TEXT = "One is here. Two, is here!"
 ONCE = APIConnectOptions(max_retry=0)
 
@@ -27,7 +31,10 @@ async def spoken(tts: stentor.TTS, parts: list[str]) -> dict:
         async for event in stream:
             samples += event.frame.samples_per_channel
             final += event.is_final
-            words += [[str(w), w.start_time] for w in event.frame.userdata.get(USERDATA_TIMED_TRANSCRIPT) or []]
+            words += [
+                [str(w), w.start_time]
+                for w in event.frame.userdata.get(USERDATA_TIMED_TRANSCRIPT) or []
+            ]
     ordered = [start for _, start in words] == sorted(start for _, start in words)
     return {"samples": samples, "words": [w for w, _ in words], "ordered": ordered, "final": final}
 
@@ -55,12 +62,20 @@ class Loudspeaker(io.AudioOutput):
     """Plays what it is given by the clock."""
 
     def __init__(self) -> None:
-        super().__init__(label="Loudspeaker", capabilities=io.AudioOutputCapabilities(pause=False), sample_rate=24000)
+        super().__init__(
+            label="Loudspeaker",
+            capabilities=io.AudioOutputCapabilities(pause=False),
+            sample_rate=24000,
+        )
         self.seconds, self.began, self.ending = 0.0, None, None
 
     @property
     def played(self) -> float:
-        return 0.0 if self.began is None else min(self.seconds, asyncio.get_running_loop().time() - self.began)
+        return (
+            0.0
+            if self.began is None
+            else min(self.seconds, asyncio.get_running_loop().time() - self.began)
+        )
 
     async def capture_frame(self, frame: object) -> None:
         await super().capture_frame(frame)
@@ -102,9 +117,14 @@ async def in_a_session() -> dict:
     """History of a conversation: of speech that was heard to its end, and of speech that was not."""
     tts = stentor.TTS(base_url=ADDRESS, options=LONG)
     screen = Screen()
-    synchronizer = TranscriptSynchronizer(next_in_chain_audio=Loudspeaker(), next_in_chain_text=screen)
+    synchronizer = TranscriptSynchronizer(
+        next_in_chain_audio=Loudspeaker(), next_in_chain_text=screen
+    )
     async with AgentSession(tts=tts, use_tts_aligned_transcript=True) as session:
-        session.output.audio, session.output.transcription = synchronizer.audio_output, synchronizer.text_output
+        session.output.audio, session.output.transcription = (
+            synchronizer.audio_output,
+            synchronizer.text_output,
+        )
         await session.start(Agent(instructions=""), record=False)
         await session.say(TEXT)
         text = "One is here. Two, is here! " * 50
@@ -116,7 +136,12 @@ async def in_a_session() -> dict:
         await handle
         heard, cut = [item.text_content for item in session.history.items if item.type == "message"]
     await tts.aclose()
-    return {"heard": heard, "cut": len(cut), "prefix": text.startswith(cut.strip()), "whole": len(text)}
+    return {
+        "heard": heard,
+        "cut": len(cut),
+        "prefix": text.startswith(cut.strip()),
+        "whole": len(text),
+    }
 
 
 async def main() -> dict:

@@ -25,7 +25,11 @@ from pipecat.tests.utils import SleepFrame, run_test
 from pipecat_stentor import StentorTTSService
 
 logger.remove()
-ADDRESS, DEAF, LONG = sys.argv[1] + "/v1", sys.argv[2] + "/v1", {"seed": 8, "min_frames": 24, "max_frames": 24}
+ADDRESS, DEAF, LONG = (
+    sys.argv[1] + "/v1",
+    sys.argv[2] + "/v1",
+    {"seed": 8, "min_frames": 24, "max_frames": 24},
+)
 RATE = PipelineParams(audio_out_sample_rate=24000)
 PLAIN = {TTSStartedFrame: "started", TTSStoppedFrame: "stopped"}
 
@@ -50,7 +54,9 @@ class Ear(BaseObserver):
             yield SleepFrame(0.05)
 
 
-async def run(frames: Iterable, address: str = ADDRESS, ear: Ear | None = None, **settings: object) -> dict:
+async def run(
+    frames: Iterable, address: str = ADDRESS, ear: Ear | None = None, **settings: object
+) -> dict:
     """Output of a pipeline: audio, words with their times, and the frames between them in their order."""
     options = {"options": LONG} | settings
     tts = StentorTTSService(base_url=address, **options)

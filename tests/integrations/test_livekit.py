@@ -18,7 +18,9 @@ DRIVE = Path(__file__).parent / "drive_livekit.py"
 def found(words: Live, deaf: Live) -> dict[str, Any]:
     """Output of the program. It is run once for all tests."""
     cancelled = words.tts.engine.stats.cancelled
-    said: dict[str, Any] = json.loads(run_python("livekit", DRIVE, words.url, deaf.url).splitlines()[-1])
+    said: dict[str, Any] = json.loads(
+        run_python("livekit", DRIVE, words.url, deaf.url).splitlines()[-1]
+    )
     return {**said, "cancelled": words.tts.engine.stats.cancelled - cancelled}
 
 
@@ -28,7 +30,10 @@ def test_text_is_spoken_as_it_comes_and_its_words_have_their_times(found: dict[s
     assert streamed["ordered"]
     assert streamed["final"] == 1
     assert found["the same"]
-    assert found["whole"] - streamed["samples"] in (0, 240)  # LiveKit may end a whole with 10 ms of silence
+    assert found["whole"] - streamed["samples"] in (
+        0,
+        240,
+    )  # LiveKit may end a whole with 10 ms of silence
     assert streamed["samples"] > 24000 * 0.4
 
 

@@ -22,7 +22,9 @@ PACKAGES = {
 @pytest.mark.parametrize("name", PACKAGES)
 def test_a_wheel_holds_the_package_and_nothing_else(name: str, tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(build, cwd=ROOT / "integrations" / name, check=True, capture_output=True, timeout=STUCK_S)
+    subprocess.run(
+        build, cwd=ROOT / "integrations" / name, check=True, capture_output=True, timeout=STUCK_S
+    )
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         held = {n for n in wheel.namelist() if ".dist-info/" not in n}
     assert held == {f"{PACKAGES[name]}/{file}" for file in ("__init__.py", "tts.py", "py.typed")}

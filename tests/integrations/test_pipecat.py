@@ -19,7 +19,9 @@ WORDS = ["One", "is", "here.", "Two,", "is", "here!"]
 def found(words: Live, deaf: Live) -> dict[str, Any]:
     """Output of the program. It is run once for all tests."""
     cancelled = words.tts.engine.stats.cancelled
-    said: dict[str, Any] = json.loads(run_python("pipecat", DRIVE, words.url, deaf.url).splitlines()[-1])
+    said: dict[str, Any] = json.loads(
+        run_python("pipecat", DRIVE, words.url, deaf.url).splitlines()[-1]
+    )
     return {**said, "cancelled": words.tts.engine.stats.cancelled - cancelled}
 
 
@@ -43,9 +45,15 @@ def test_settings_change_between_turns(found: dict[str, Any]) -> None:
     assert 1.4 < found["fast"]["samples"] / found["spoken"]["samples"] < 1.6
 
 
-def test_what_is_said_inside_a_turn_leaves_the_times_of_the_turn_right(found: dict[str, Any]) -> None:
+def test_what_is_said_inside_a_turn_leaves_the_times_of_the_turn_right(
+    found: dict[str, Any],
+) -> None:
     aside = found["aside"]
-    assert (sorted(aside["words"]), aside["contexts"], aside["errors"]) == (sorted([*WORDS[:3] * 2, "Two!"]), 2, [])
+    assert (sorted(aside["words"]), aside["contexts"], aside["errors"]) == (
+        sorted([*WORDS[:3] * 2, "Two!"]),
+        2,
+        [],
+    )
     assert aside["seconds"] == sorted(aside["seconds"])
 
 
@@ -53,7 +61,9 @@ def test_a_model_that_does_not_know_its_words_gives_sentences(found: dict[str, A
     assert found["sentences"]["words"] == ["One is here.", "Two, is here!"]
 
 
-def test_an_interruption_cancels_the_work_and_the_next_turn_is_spoken(found: dict[str, Any], words: Live) -> None:
+def test_an_interruption_cancels_the_work_and_the_next_turn_is_spoken(
+    found: dict[str, Any], words: Live
+) -> None:
     cut = found["interrupted"]
     assert 6 < len(cut["words"]) < 1000
     assert cut["words"][-1] == "Two!"
@@ -63,7 +73,9 @@ def test_an_interruption_cancels_the_work_and_the_next_turn_is_spoken(found: dic
     assert until(words.idle)
 
 
-@pytest.mark.parametrize(("case", "error"), [("refused", "nobody"), ("nobody", "nobody"), ("unreachable", "connect")])
+@pytest.mark.parametrize(
+    ("case", "error"), [("refused", "nobody"), ("nobody", "nobody"), ("unreachable", "connect")]
+)
 def test_every_turn_ends_also_where_the_server_refuses_or_is_not_there(
     found: dict[str, Any], case: str, error: str
 ) -> None:

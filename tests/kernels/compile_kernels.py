@@ -42,7 +42,15 @@ from stentor.kernels.types import (
     SnakeParams,
     TextWindow,
 )
-from tests.helpers.compiled import HOPPER, Case, compile_cases, compiled_cases, floats, integers, meta
+from tests.helpers.compiled import (
+    HOPPER,
+    Case,
+    compile_cases,
+    compiled_cases,
+    floats,
+    integers,
+    meta,
+)
 
 STATUS = RowStatus(0, 1, 2, 3)
 
@@ -51,12 +59,16 @@ def rope(rows: int, dim: int, interleaved: bool, in_float32: bool) -> RopeArgs:
     return RopeArgs(floats(rows, 1, dim // 2), floats(rows, 1, dim // 2), interleaved, in_float32)
 
 
-def norm_rope_args(dtype: torch.dtype, interleaved: bool = False, normed: bool = True) -> QKNormRope:
+def norm_rope_args(
+    dtype: torch.dtype, interleaved: bool = False, normed: bool = True
+) -> QKNormRope:
     norms = (meta(128, dtype=dtype), meta(128, dtype=dtype), 1e-6, True) if normed else None
     return QKNormRope(floats(4096, 64), floats(4096, 64), interleaved, interleaved, norms)
 
 
-def qkv(dtype: torch.dtype, *rows: int, heads: int = 8, group: int = 2) -> tuple[Tensor, Tensor, Tensor]:
+def qkv(
+    dtype: torch.dtype, *rows: int, heads: int = 8, group: int = 2
+) -> tuple[Tensor, Tensor, Tensor]:
     """Slices of one projection."""
     both = meta(*rows, (group + 2) * heads * 128, dtype=dtype).split(
         (group * heads * 128, heads * 128, heads * 128), -1
@@ -79,7 +91,9 @@ def paged(
 ) -> None:
     pool, table = meta(2, 40, 16, 8, 128, dtype=dtype), integers(rows, 40)
     given = qkv(dtype, rows, group=group)
-    paged_attention.paged_attention(pool, table, integers(rows), integers(rows), *given, args, config, window)
+    paged_attention.paged_attention(
+        pool, table, integers(rows), integers(rows), *given, args, config, window
+    )
 
 
 def replay_in_window(dtype: torch.dtype) -> None:
@@ -97,12 +111,17 @@ def paged_prefill(dtype: torch.dtype) -> None:
 def paged_decode(dtype: torch.dtype) -> None:
     """Attention of a step where no row may depend on the others."""
     pool, (q, _, _) = meta(2, 40, 16, 8, 128, dtype=dtype), qkv(dtype, 64)
-    prefill_attention.prefill_attention(pool, integers(64, 40), integers(64), integers(64), q, alone=True)
+    prefill_attention.prefill_attention(
+        pool, integers(64, 40), integers(64), integers(64), q, alone=True
+    )
 
 
 def frames(dtype: torch.dtype, rows: int, norms: bool, kept: bool) -> None:
     """Rows of 64 requests, whose heads are of a diffusion transformer."""
-    pool, (q, k, v) = meta(2, 400, 5, 16, 64, dtype=dtype), meta(64 * rows, 3, 16, 64, dtype=dtype).unbind(1)
+    pool, (q, k, v) = (
+        meta(2, 400, 5, 16, 64, dtype=dtype),
+        meta(64 * rows, 3, 16, 64, dtype=dtype).unbind(1),
+    )
     weights = (meta(64, dtype=dtype), meta(64, dtype=dtype), 1e-7, False)
     args = QKNormRope(floats(4096, 32), floats(4096, 32), False, True, weights) if norms else None
     given = (integers(65, 400), integers(64), integers(64 * rows), integers(64 * rows))
@@ -113,7 +132,9 @@ def frames(dtype: torch.dtype, rows: int, norms: bool, kept: bool) -> None:
 def modulated(dtype: torch.dtype, adds: bool, constant: bool) -> None:
     x, table = meta(64, 10, 1024, dtype=dtype), meta(64, 6, 1024, dtype=dtype)
     row = meta(1024, dtype=dtype) if constant else table[:, 2]
-    norm_rope.add_modulated_norm(x[:, -4:], x[:, -4:] if adds else None, row, row, row, 1e-6, constant)
+    norm_rope.add_modulated_norm(
+        x[:, -4:], x[:, -4:] if adds else None, row, row, row, 1e-6, constant
+    )
 
 
 def windowed(dtype: torch.dtype) -> None:
@@ -126,7 +147,9 @@ def products(dtype: torch.dtype, rows: int, n: int, k: int) -> None:
 
 
 def depth(dtype: torch.dtype, batch: int, new: int, args: QKNormRope | None) -> None:
-    short_attention.depth_attention(meta(2, batch, 16, 8, 128, dtype=dtype), 5, *qkv(dtype, batch, new), args)
+    short_attention.depth_attention(
+        meta(2, batch, 16, 8, 128, dtype=dtype), 5, *qkv(dtype, batch, new), args
+    )
 
 
 def local(dtype: torch.dtype, batch: int, group: int, args: QKNormRope | None) -> None:
@@ -134,25 +157,41 @@ def local(dtype: torch.dtype, batch: int, group: int, args: QKNormRope | None) -
     short_attention.local_attention(q[:, 7:], k, v, args, 7)
 
 
-def linear(dtype: torch.dtype, rows: int, n: int, k: int, norm: bool, gate: bool, more: bool) -> None:
+def linear(
+    dtype: torch.dtype, rows: int, n: int, k: int, norm: bool, gate: bool, more: bool
+) -> None:
     x, weight = meta(rows, k, dtype=dtype), meta(2 * n if gate else n, k, dtype=dtype)
     residual, bias = (meta(rows, n, dtype=dtype), meta(n, dtype=dtype)) if more else (None, None)
-    gemv.fused_linear(x, weight, (meta(k, dtype=dtype), 1e-6, True) if norm else None, residual, gate, bias)
+    gemv.fused_linear(
+        x, weight, (meta(k, dtype=dtype), 1e-6, True) if norm else None, residual, gate, bias
+    )
 
 
-def eight_bits(dtype: torch.dtype, rows: int, stored: torch.dtype, groups: int, gate: bool = False) -> None:
-    x, weight, scale = meta(rows, 2048, dtype=dtype), meta(4096, 2048, dtype=stored), floats(4096, groups)
+def eight_bits(
+    dtype: torch.dtype, rows: int, stored: torch.dtype, groups: int, gate: bool = False
+) -> None:
+    x, weight, scale = (
+        meta(rows, 2048, dtype=dtype),
+        meta(4096, 2048, dtype=stored),
+        floats(4096, groups),
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quantized, "CONVERTS_FLOAT8", True)
         if rows > 2:
             quantized_gemm.linear(x, weight, scale, meta(4096, dtype=dtype))
         else:
-            gemv.fused_linear(x, weight, (meta(2048, dtype=dtype), 1e-6, True), gate=gate, scale=scale)
+            gemv.fused_linear(
+                x, weight, (meta(2048, dtype=dtype), 1e-6, True), gate=gate, scale=scale
+            )
 
 
 def int8(dtype: torch.dtype, rows: int, size: int, width: int, gate: bool = False) -> None:
     """Products with int8 on both sides: with norm and gate, or with bias and residual addition."""
-    x, weight, scale = meta(rows, size, dtype=dtype), meta(width, size, dtype=torch.int8), floats(width, 1)
+    x, weight, scale = (
+        meta(rows, size, dtype=dtype),
+        meta(width, size, dtype=torch.int8),
+        floats(width, 1),
+    )
     if gate:
         w8a8_gemm.fused_linear(x, weight, scale, (meta(size, dtype=dtype), 1e-6, True), gate=True)
     else:
@@ -160,7 +199,9 @@ def int8(dtype: torch.dtype, rows: int, size: int, width: int, gate: bool = Fals
         w8a8_gemm.fused_linear(x, weight, scale, None, residual, bias=meta(width, dtype=dtype))
 
 
-def low_rank(dtype: torch.dtype, shape: tuple[int, ...], widths: tuple[int, ...], rank: int) -> None:
+def low_rank(
+    dtype: torch.dtype, shape: tuple[int, ...], widths: tuple[int, ...], rank: int
+) -> None:
     a, b = meta(len(widths), 32, rank, 2048, dtype=dtype), meta(32, rank, sum(widths), dtype=dtype)
     x, y = meta(*shape, 2048, dtype=dtype), meta(*shape, sum(widths), dtype=dtype)
     index = integers(shape[0])
@@ -179,13 +220,21 @@ def sample(dtype: torch.dtype, with_token: bool) -> None:
     sampling.sample_into(meta(16, 2048, dtype=dtype), params(16), out)
 
 
-def commit(dtype: torch.dtype, frame: Tensor, stored: torch.dtype, counted: bool, hides: bool = False) -> None:
+def commit(
+    dtype: torch.dtype, frame: Tensor, stored: torch.dtype, counted: bool, hides: bool = False
+) -> None:
     rows = tuple(integers(16) for _ in range(6))
     shape = frame.shape[1:]
     hidden = (meta(16, dtype=torch.bool), integers(16), integers(65, 100)) if hides else None
-    table = integers(4 if hides else 3, 65), meta(65, 100, *shape, dtype=stored), meta(65, *shape, dtype=stored)
+    table = (
+        integers(4 if hides else 3, 65),
+        meta(65, 100, *shape, dtype=stored),
+        meta(65, *shape, dtype=stored),
+    )
     length = integers(16) if counted else None
-    slot_table.commit(rows, length, meta(16, dtype=torch.bool), frame, table, STATUS, counted, hidden)
+    slot_table.commit(
+        rows, length, meta(16, dtype=torch.bool), frame, table, STATUS, counted, hidden
+    )
 
 
 GEMMS = ((1, 2048, 6144), (9, 9728, 2560), (30, 1024, 2048), (64, 300, 1000), (2048, 4608, 1024))
@@ -259,8 +308,13 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 
-def convolution(dtype: torch.dtype, rows: int, outputs: int, channels: int, residual: bool = False) -> None:
-    x, weight = meta(1, rows + 6, channels, dtype=dtype), meta(7, outputs, channels, dtype=dtype).permute(1, 2, 0)
+def convolution(
+    dtype: torch.dtype, rows: int, outputs: int, channels: int, residual: bool = False
+) -> None:
+    x, weight = (
+        meta(1, rows + 6, channels, dtype=dtype),
+        meta(7, outputs, channels, dtype=dtype).permute(1, 2, 0),
+    )
     snake = None if residual else SnakeParams(floats(outputs), floats(outputs))
     added = meta(1, rows, outputs, dtype=dtype) if residual else None
     conv1d.conv1d(x, weight, meta(outputs, dtype=dtype), 1, snake, added)
@@ -275,17 +329,26 @@ def strided(dtype: torch.dtype, channels: int, taps: int, stride: int) -> None:
 def depthwise(dtype: torch.dtype, steps: int) -> None:
     weight = meta(7, 1, 256, dtype=dtype).permute(2, 1, 0)
     snake = SnakeParams(floats(256), floats(256))
-    conv1d.conv1d(meta(1, steps + 6, 256, dtype=dtype), weight, meta(256, dtype=dtype), 1, snake, None)
+    conv1d.conv1d(
+        meta(1, steps + 6, 256, dtype=dtype), weight, meta(256, dtype=dtype), 1, snake, None
+    )
 
 
 def history(dtype: torch.dtype) -> None:
-    snake, affine = SnakeParams(floats(256), floats(256)), Affine(meta(256, dtype=dtype), meta(256, dtype=dtype))
-    conv1d.concat_history(meta(2, 9, 256, dtype=dtype), meta(2, 6, 256, dtype=dtype), 6, snake, affine, True)
+    snake, affine = (
+        SnakeParams(floats(256), floats(256)),
+        Affine(meta(256, dtype=dtype), meta(256, dtype=dtype)),
+    )
+    conv1d.concat_history(
+        meta(2, 9, 256, dtype=dtype), meta(2, 6, 256, dtype=dtype), 6, snake, affine, True
+    )
 
 
 def transposed(dtype: torch.dtype) -> None:
     weight = meta(10, 96, 192, dtype=dtype).permute(2, 1, 0)
-    conv1d.conv_transpose1d(meta(2, 200, 192, dtype=dtype), weight, meta(96, dtype=dtype), 5, None, None)
+    conv1d.conv_transpose1d(
+        meta(2, 200, 192, dtype=dtype), weight, meta(96, dtype=dtype), 5, None, None
+    )
 
 
 SHAPES = ((1, 32, 64), (32, 768, 768), (70, 96, 192), (2000, 96, 192), (5000, 64, 64), (400_000, 32, 32), (400_000, 64, 64),
@@ -295,9 +358,18 @@ CONFIGS = {conv_config(*shape): shape for shape in SHAPES}
 CODEC_CASES: dict[str, Case] = {
     "history": history,
     "transposed": transposed,
-    **{f"depthwise, {steps} steps": lambda t, steps=steps: depthwise(t, steps) for steps in (20, 5000)},
-    **{f"convolution {math.prod(s[:2])}": lambda t, s=s: convolution(t, *s) for s in CONFIGS.values()},
-    **{f"{c} channels, {k} taps, stride {s}": lambda t, c=c, k=k, s=s: strided(t, c, k, s) for c, k, s in STRIDED},
+    **{
+        f"depthwise, {steps} steps": lambda t, steps=steps: depthwise(t, steps)
+        for steps in (20, 5000)
+    },
+    **{
+        f"convolution {math.prod(s[:2])}": lambda t, s=s: convolution(t, *s)
+        for s in CONFIGS.values()
+    },
+    **{
+        f"{c} channels, {k} taps, stride {s}": lambda t, c=c, k=k, s=s: strided(t, c, k, s)
+        for c, k, s in STRIDED
+    },
     "convolution with residual": lambda t: convolution(t, 400_000, 768, 768, residual=True),
 }
 
@@ -309,7 +381,9 @@ def int32(*shape: int) -> Tensor:
 def embedded_frame(dtype: torch.dtype) -> None:
     table, texts = meta(3072 * 16, 2048, dtype=dtype), meta(9000, 2048, dtype=dtype)
     text_ids = RowRef(int32(65, 2048), integers(16))
-    frame_codes.embed_codes_and_text(int32(16, 16), integers(16), table, integers(16), text_ids, texts, 777)
+    frame_codes.embed_codes_and_text(
+        int32(16, 16), integers(16), table, integers(16), text_ids, texts, 777
+    )
 
 
 def embedded_prompt(dtype: torch.dtype, speaker: bool) -> None:
@@ -323,15 +397,22 @@ def first_codebook(dtype: torch.dtype) -> None:
     table, x = meta(3072, 1024, dtype=dtype), meta(16, 2, 1024, dtype=dtype)
     out = SampleOut(int32(16), table, x, meta(16, 1024, dtype=dtype))
     params = SamplingParams(floats(16, 16)[:, 0], floats(16), integers(16), floats(16))
-    seen, rows = RowRef(meta(65, 3072, dtype=torch.bool), integers(16)), MinFrames(integers(16), integers(16))
+    seen, rows = (
+        RowRef(meta(65, 3072, dtype=torch.bool), integers(16)),
+        MinFrames(integers(16), integers(16)),
+    )
     logits = meta(16, 3072, dtype=dtype)
     frame_codes.sample_first_codebook(logits, params, out, seen, floats(16), rows, 1024, 2150)
 
 
-def mixture(dtype: torch.dtype, rows: int, weights: torch.dtype | None = None, groups: int = 1) -> None:
+def mixture(
+    dtype: torch.dtype, rows: int, weights: torch.dtype | None = None, groups: int = 1
+) -> None:
     """128 experts of 384 features, of which a row takes 6."""
     x, norm = meta(rows, 1024, dtype=dtype), (meta(1024, dtype=dtype), 1e-6)
-    found = experts.route(x, norm, meta(128, 1024, dtype=dtype), meta(1, 1024, dtype=dtype), 6, True)
+    found = experts.route(
+        x, norm, meta(128, 1024, dtype=dtype), meta(1, 1024, dtype=dtype), 6, True
+    )
     both = []
     for shape in ((2 * 128 * 384, 1024), (128 * 1024, 384)):
         scale = None if weights is None else floats(shape[0], groups)
@@ -367,5 +448,7 @@ ALL = (
 if __name__ == "__main__":
     for cases, dtypes in ALL:
         compile_cases(cases, dtypes)
-    for what, _, arch, shared in compiled_cases(FLOAT8_CASES, (torch.bfloat16,), lambda _: (HOPPER,)):
+    for what, _, arch, shared in compiled_cases(
+        FLOAT8_CASES, (torch.bfloat16,), lambda _: (HOPPER,)
+    ):
         print(f"{what}, sm_{arch}: {shared} bytes shared")

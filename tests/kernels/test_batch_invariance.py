@@ -14,8 +14,23 @@ from torch import Tensor
 
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
 from stentor import kernels
-from stentor.kernels import conv1d, gemm, prefill_attention, quantized_gemm, short_attention, switches, window_attention
-from stentor.kernels.configs import FIXED_ROWS, GemmConfig, PrefillConfig, WindowConfig, depth_config, local_config
+from stentor.kernels import (
+    conv1d,
+    gemm,
+    prefill_attention,
+    quantized_gemm,
+    short_attention,
+    switches,
+    window_attention,
+)
+from stentor.kernels.configs import (
+    FIXED_ROWS,
+    GemmConfig,
+    PrefillConfig,
+    WindowConfig,
+    depth_config,
+    local_config,
+)
 from stentor.kernels.types import SnakeParams
 from stentor.layers.attention import sdpa
 from stentor.layers.linear import Linear
@@ -29,7 +44,9 @@ pytestmark = pytest.mark.usefixtures("kernel_test", "rowwise")
 
 @pytest.fixture
 def rowwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", rowwise_dot)  # a GPU has its own
+    monkeypatch.setattr(
+        interpreter.InterpreterBuilder, "create_dot", rowwise_dot
+    )  # a GPU has its own
     monkeypatch.setattr(switches, "INTERPRETED", DEVICE == "cpu")  # kernels serve tensors of a CPU
 
 
@@ -51,7 +68,10 @@ def test_products_are_ours_inside_only():
     with kernels.batch_invariant(True):
         inside = layer(x)
         assert torch.equal(layer(x[1:2]), inside[1:2])
-        assert kernels.linear.select(kernels.linear.problem(x[:1], layer.weight))[0].backend == "one order"
+        assert (
+            kernels.linear.select(kernels.linear.problem(x[:1], layer.weight))[0].backend
+            == "one order"
+        )
     assert torch.equal(inside, gemm.linear(x, layer.weight, layer.bias))
     assert torch.equal(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
 
@@ -72,22 +92,33 @@ def test_it_holds_for_its_own_thread_and_ends():
 def test_a_token_attends_alike_in_a_prompt_and_in_a_piece_and_in_a_decode_step(dtype):
     """So a request that is preempted goes on as it would have."""
     config, length = PrefillConfig(16, 16, 4, 2), 39
-    pool, table = random(2, 61, 4, 2, 64, dtype=dtype), torch.randperm(60, device=DEVICE).view(6, 10)
+    pool, table = (
+        random(2, 61, 4, 2, 64, dtype=dtype),
+        torch.randperm(60, device=DEVICE).view(6, 10),
+    )
     pos, slot = torch.arange(length, device=DEVICE), torch.full((length,), 2, device=DEVICE)
     q = random(length, 4, 64, dtype=dtype)
     whole = prefill_attention.prefill_attention(pool, table, slot, pos, q, config)
     for first in (5, 38):
         piece = slice(first, length)
-        out = prefill_attention.prefill_attention(pool, table, slot[piece], pos[piece], q[piece], config)
+        out = prefill_attention.prefill_attention(
+            pool, table, slot[piece], pos[piece], q[piece], config
+        )
         assert torch.equal(out, whole[piece])
     step, rows = integers(38, 3, 17), integers(0, 2, 1)  # among tokens of other requests
-    decoded = prefill_attention.prefill_attention(pool, table, rows, step, q[step], config, alone=True)
+    decoded = prefill_attention.prefill_attention(
+        pool, table, rows, step, q[step], config, alone=True
+    )
     assert torch.equal(decoded[1], whole[3])
-    alone = prefill_attention.prefill_attention(pool, table, slot[38:], pos[38:], q[38:], config, alone=True)
+    alone = prefill_attention.prefill_attention(
+        pool, table, slot[38:], pos[38:], q[38:], config, alone=True
+    )
     assert torch.equal(alone, whole[38:])
 
 
-def _recorded(asked: set[tuple[str, int]], name: str, choose: Callable[..., Any], rows: int, group: int) -> Any:
+def _recorded(
+    asked: set[tuple[str, int]], name: str, choose: Callable[..., Any], rows: int, group: int
+) -> Any:
     asked.add((name, rows))
     return choose(rows, group)
 
@@ -109,7 +140,9 @@ def test_a_stream_gets_the_same_window_attention_however_it_is_cut(dtype, heads,
     assert all(torch.equal(found[0], other) for other in found[1:])
     assert torch.equal(_chunks(q[1:], keys[1:], values[1:], CUTS[0], window), found[0][1:])
     start = torch.zeros(2, dtype=torch.int64, device=DEVICE)
-    assert torch.equal(window_attention.window_attention(q, k, v, start, window, WindowConfig(16, 16, 4)), found[0])
+    assert torch.equal(
+        window_attention.window_attention(q, k, v, start, window, WindowConfig(16, 16, 4)), found[0]
+    )
 
 
 def _chunks(q: Tensor, k: Tensor, v: Tensor, cut: tuple[int, ...], window: int) -> Tensor:
@@ -133,7 +166,9 @@ def test_a_stream_that_is_older_than_its_window_goes_on_alike():
     key_at = torch.arange(-window + 1, count, device=DEVICE)
     seen = (key_at[None] <= at[:, None]) & (key_at[None] > at[:, None] - window)
     close(whole, sdpa(q, keys, values, seen))
-    tail = window_attention.window_attention(q[:, 13:], keys[:, 13:], values[:, 13:], start + 13, window)
+    tail = window_attention.window_attention(
+        q[:, 13:], keys[:, 13:], values[:, 13:], start + 13, window
+    )
     assert torch.equal(tail, whole[:, 13:])
 
 
@@ -149,7 +184,9 @@ def test_short_attention_takes_one_config_for_any_number_of_rows(dtype, monkeypa
         part = slice(3, 4)
         assert torch.equal(short_attention.local_attention(q[part], k[part], v[part]), local[part])
         own = (t[part, :1] for t in (q, k, v))
-        assert torch.equal(short_attention.depth_attention(cache[:, part].clone(), 3, *own), depth[part])
+        assert torch.equal(
+            short_attention.depth_attention(cache[:, part].clone(), 3, *own), depth[part]
+        )
     assert asked == {("depth_config", FIXED_ROWS), ("local_config", FIXED_ROWS)}
 
 
@@ -157,7 +194,9 @@ def test_products_in_8_bits_are_the_same_for_any_number_of_rows():
     weight, scale = quantize(random(24, 64), torch.int8)
     x = random(70, 64)
     with kernels.batch_invariant(True):
-        assert kernels.linear.select(kernels.linear.problem(x, weight, scale))[0].backend == "8 bits"
+        assert (
+            kernels.linear.select(kernels.linear.problem(x, weight, scale))[0].backend == "8 bits"
+        )
         together = quantized_gemm.linear(x, weight, scale, None)
         assert torch.equal(quantized_gemm.linear(x[66:67], weight, scale, None), together[66:67])
 

@@ -64,7 +64,9 @@ def test_candidates_fit_and_differ() -> None:
 
 
 @pytest.mark.parametrize("weight", ["same", "int8"])
-def test_a_row_has_the_same_bits_in_every_tile_that_splits_k_alike(weight: WeightType, tmp_path: Path) -> None:
+def test_a_row_has_the_same_bits_in_every_tile_that_splits_k_alike(
+    weight: WeightType, tmp_path: Path
+) -> None:
     p = Product(1024, 64, "f16", norm=True, gate=True, weight=weight)
     tiles = (
         ClusterTile(8, 1, 2, 8),
@@ -82,7 +84,9 @@ def test_a_row_has_the_same_bits_in_every_tile_that_splits_k_alike(weight: Weigh
 
 
 @pytest.mark.skipif(not launch.available(), reason="cuda-bindings and NVRTC are not installed")
-def test_the_kernel_compiles_for_a_hopper_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_compiles_for_a_hopper_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(launch, "CACHE", tmp_path)
     p = Product(1024, 4096, "bf16", norm=True, gate=True)
     macros = {**cluster_candidates(p, 88)[0].macros(p), "PDL": 1}

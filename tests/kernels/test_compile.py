@@ -26,7 +26,10 @@ def test_every_shared_kernel_compiles_for_gpus():
 
 def test_every_family_is_compiled_for_every_gpu_by_the_benchmark():
     program = (ROOT / "benchmarks" / "kernels" / "compile_targets.py").read_text()
-    modules = [p.relative_to(ROOT).with_suffix("").parts for p in (ROOT / "tests").rglob("compile_kernels.py")]
+    modules = [
+        p.relative_to(ROOT).with_suffix("").parts
+        for p in (ROOT / "tests").rglob("compile_kernels.py")
+    ]
     assert len(modules) > 3
     assert [".".join(m) for m in modules if f"from {'.'.join(m)} import ALL" not in program] == []
 
@@ -38,6 +41,8 @@ def test_pdl_is_used_only_where_it_exists():
 def test_what_is_known_of_a_gpu():
     assert known("NVIDIA H200", 90) == "NVIDIA H200 was measured"
     assert known("NVIDIA H100 80GB HBM3", 90) == "NVIDIA H100 80GB HBM3 was measured"
-    assert "sm_86: kernels are compiled for it in tests, speed was not measured" in known("NVIDIA A10", 86)
+    assert "sm_86: kernels are compiled for it in tests, speed was not measured" in known(
+        "NVIDIA A10", 86
+    )
     assert "kernels are not compiled for it" in known("Tesla T4", 75)
     assert "sm_80, sm_86, sm_89, sm_90, sm_100, sm_120" in known("", None)

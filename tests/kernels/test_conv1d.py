@@ -107,18 +107,24 @@ def test_a_convolution_with_all_that_goes_with_it_equals_its_parts(name, chunks)
         residual = None
     want = convolve(conv, x, None, before, after, residual)
     cast_codec(conv, torch.float16)
-    state = {n: torch.zeros(2, *c.shape, dtype=torch.float16, device=DEVICE) for n, c in columns.items()}
+    state = {
+        n: torch.zeros(2, *c.shape, dtype=torch.float16, device=DEVICE) for n, c in columns.items()
+    }
     parts, at = [], 0
     for n in chunks:
         streaming = StreamingState(state)
         part = None if residual is None else residual[..., at * rate : (at + n) * rate].half()
         parts.append(convolve(conv, x[..., at : at + n].half(), streaming, before, after, part))
         state, at = streaming.new, at + n
-        assert {k: v.shape[1:] for k, v in state.items()} == {k: torch.Size(c.shape) for k, c in columns.items()}
+        assert {k: v.shape[1:] for k, v in state.items()} == {
+            k: torch.Size(c.shape) for k, c in columns.items()
+        }
     got = torch.cat(parts, -1)
     assert got.dtype == torch.float16
     assert error(got, want) < 3e-3
-    whole = convolve(conv, x.half(), None, before, after, None if residual is None else residual.half())
+    whole = convolve(
+        conv, x.half(), None, before, after, None if residual is None else residual.half()
+    )
     assert error(whole, want) < 3e-3
 
 
@@ -139,7 +145,8 @@ def test_blocks_fit_the_output(rows, outputs):
 
 
 @pytest.mark.parametrize(
-    "config", [ConvConfig(32, 16, 16, 16, 4), ConvConfig(16, 32, 16, 32, 4), ConvConfig(16, 16, 0, 64, 4)]
+    "config",
+    [ConvConfig(32, 16, 16, 16, 4), ConvConfig(16, 32, 16, 32, 4), ConvConfig(16, 16, 0, 64, 4)],
 )
 def test_a_product_does_not_depend_on_its_config(config, monkeypatch):
     conv = filled(CausalConv1d(48, 90, 7, dilation=3))
@@ -149,7 +156,9 @@ def test_a_product_does_not_depend_on_its_config(config, monkeypatch):
     cast_codec(filled(conv), torch.float16)
     monkeypatch.setattr(conv1d, "conv_config", lambda *shape: config)
     x, residual = random(2, 48, 20), random(2, 90, 20)
-    assert error(convolve(conv, x.half(), None, None, wave("alpha", 90), residual.half()), want) < 3e-3
+    assert (
+        error(convolve(conv, x.half(), None, None, wave("alpha", 90), residual.half()), want) < 3e-3
+    )
 
 
 def test_a_depthwise_convolution_does_not_depend_on_how_many_rows_a_program_has(monkeypatch):

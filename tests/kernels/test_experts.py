@@ -59,14 +59,18 @@ def test_rows_choose_the_experts_of_the_formula(dtype, normalised, normed):
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_a_row_that_is_not_finite_chooses_experts_in_range():
     x = torch.full((2, HIDDEN), float("nan"), device=DEVICE)
-    found = kernels.route(x, None, random(CONFIG.count, HIDDEN), random(1, HIDDEN), CONFIG.chosen, True)
+    found = kernels.route(
+        x, None, random(CONFIG.count, HIDDEN), random(1, HIDDEN), CONFIG.chosen, True
+    )
     assert found.ids.tolist() == [[0, 1, 2]] * 2
     assert found.weights.isnan().all()
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 50])
 def test_pairs_stand_in_order_of_their_experts(rows):
-    ids = torch.stack([torch.randperm(CONFIG.count)[: CONFIG.chosen].sort().values for _ in range(rows)])
+    ids = torch.stack(
+        [torch.randperm(CONFIG.count)[: CONFIG.chosen].sort().values for _ in range(rows)]
+    )
     if rows == 5:
         ids[:] = ids[0]  # all rows choose the same
     order, groups = kernels.group(ids.int().to(DEVICE), CONFIG.count)
@@ -85,7 +89,11 @@ def test_pairs_stand_in_order_of_their_experts(rows):
 @pytest.mark.parametrize("fused", [True, False])
 @torch.inference_mode()
 def test_a_layer_by_kernels_is_the_layer_without(dtype, rows, fused, by_layer):
-    made, x, residual = layer(dtype), random(rows, HIDDEN, dtype=dtype), random(rows, HIDDEN, dtype=dtype)
+    made, x, residual = (
+        layer(dtype),
+        random(rows, HIDDEN, dtype=dtype),
+        random(rows, HIDDEN, dtype=dtype),
+    )
     norm = (random(HIDDEN, dtype=dtype), 1e-6, True)
 
     def run() -> torch.Tensor:
@@ -117,9 +125,16 @@ def test_weights_in_8_bits_are_multiplied_as_what_they_stand_for(dtype, groups, 
 def test_a_row_is_the_same_whoever_is_beside_it(by_layer):
     made, x = layer(torch.float32), random(40, HIDDEN)
     with switches.batch_invariant(True):
-        routed = kernels.route(x, None, made.gate.weight, made.shared_expert_gate.weight, CONFIG.chosen, True)
-        weights = [kernels.ExpertWeight(made.experts.get_submodule(n).weight) for n in ("gate_up_proj", "down_proj")]  # type: ignore[arg-type]
-        every = kernels.grouped_swiglu(routed, *weights, CONFIG.count).view(40, CONFIG.chosen, HIDDEN)
+        routed = kernels.route(
+            x, None, made.gate.weight, made.shared_expert_gate.weight, CONFIG.chosen, True
+        )
+        weights = [
+            kernels.ExpertWeight(made.experts.get_submodule(n).weight)
+            for n in ("gate_up_proj", "down_proj")
+        ]  # type: ignore[arg-type]
+        every = kernels.grouped_swiglu(routed, *weights, CONFIG.count).view(
+            40, CONFIG.chosen, HIDDEN
+        )
         one = kernels.Routing(*(part[17:18] for part in routed))
         alone = kernels.grouped_swiglu(one, *weights, CONFIG.count)
     torch.testing.assert_close(every[17], alone, rtol=0, atol=0 if DEVICE == "cuda" else 1e-6)

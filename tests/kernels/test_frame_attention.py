@@ -26,10 +26,20 @@ class Step:
     """Two units of each request, as the flow head has them: the one before, which each row sees up to itself, and the
     one that is made. Places that nobody has stored are NaN."""
 
-    def __init__(self, numbers: list[int], kept: list[bool], heads: int, group: int, dim: int, dtype: torch.dtype):
+    def __init__(
+        self,
+        numbers: list[int],
+        kept: list[bool],
+        heads: int,
+        group: int,
+        dim: int,
+        dtype: torch.dtype,
+    ):
         """numbers: of the unit that is made. kept: whether the one before is stored, or is in the pages already."""
         count = len(numbers)
-        self.pool = torch.full((2, count * PAGES + 1, UNIT, heads, dim), float("nan"), device=DEVICE, dtype=dtype)
+        self.pool = torch.full(
+            (2, count * PAGES + 1, UNIT, heads, dim), float("nan"), device=DEVICE, dtype=dtype
+        )
         self.table = torch.randperm(count * PAGES, device=DEVICE).view(count, PAGES)
         at = torch.arange(2 * UNIT, device=DEVICE)
         pos = (integers(*numbers)[:, None] - 1) * UNIT + at
@@ -60,7 +70,9 @@ class Step:
             pool[0, page[i], offset[i]], pool[1, page[i], offset[i]] = k[i], self.v[i]
         rows = []
         for i in range(len(q)):
-            keys, values = (part[self.table[slot[i]]].flatten(0, 1)[None, : self.seen[i] + 1] for part in pool)
+            keys, values = (
+                part[self.table[slot[i]]].flatten(0, 1)[None, : self.seen[i] + 1] for part in pool
+            )
             rows.append(sdpa(q[i][None, None], keys, values)[0, 0])
         return torch.stack(rows)
 
@@ -69,7 +81,9 @@ def norm_rope(dim: int, pos: Tensor, dtype: torch.dtype) -> NormRope:
     norms = [RMSNorm(dim, 1e-6, False).to(DEVICE, dtype) for _ in range(2)]
     for norm in norms:
         norm.weight.data = random(dim, dtype=dtype)
-    rope = Rope(angles(dim, 2 * UNIT * PAGES, 1e4), torch.float32, interleaved=False, in_float32=True).to(DEVICE)
+    rope = Rope(
+        angles(dim, 2 * UNIT * PAGES, 1e4), torch.float32, interleaved=False, in_float32=True
+    ).to(DEVICE)
     return NormRope(*norms, RopePositions(rope, pos))
 
 
@@ -78,7 +92,9 @@ def check(step: Step, positions: NormRope) -> None:
     want, got = step.expected(stored, positions), step.run(pool, positions)
     close(got[step.kept], want[step.kept])
     is_free = stored.isnan()
-    assert torch.equal(pool.isnan(), is_free), "a place is written that is not kept, or one is not written"
+    assert torch.equal(pool.isnan(), is_free), (
+        "a place is written that is not kept, or one is not written"
+    )
     close(pool[~is_free], stored[~is_free])
 
 
@@ -95,7 +111,12 @@ def test_a_request_gets_the_same_bits_in_any_batch(count):
     numbers = [3 + i % 5 for i in range(count)]
     step = Step(numbers, [True] * count, 1, 1, 16, torch.float32)
     whole, last = step.run(step.pool, NormRope()), slice(-2 * UNIT, None)
-    step.slot, step.pos, step.seen, step.kept = step.slot[-1:], step.pos[last], step.seen[last], step.kept[last]
+    step.slot, step.pos, step.seen, step.kept = (
+        step.slot[-1:],
+        step.pos[last],
+        step.seen[last],
+        step.kept[last],
+    )
     step.q, step.k, step.v = step.q[last], step.k[last], step.v[last]
     assert torch.equal(step.run(step.pool, NormRope()), whole[last])
 

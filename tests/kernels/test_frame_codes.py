@@ -26,11 +26,18 @@ def test_a_frame_is_the_sum_of_its_codes_and_its_text(dtype, hidden, codes):
     table, texts = (torch.randn(n, hidden, device=DEVICE).to(dtype) for n in (books * size, 20))
     offset = torch.arange(books, device=DEVICE) * size
     frames = torch.randint(0, size, (4, books), device=DEVICE).to(codes)
-    text_ids = RowRef(torch.randint(0, 20, (slots, capacity), device=DEVICE).int(), integers(4, 0, 2, 1))
+    text_ids = RowRef(
+        torch.randint(0, 20, (slots, capacity), device=DEVICE).int(), integers(4, 0, 2, 1)
+    )
     step = integers(1, capacity, capacity + 1, 0)
     got = embed_codes_and_text(frames, offset, table, step, text_ids, texts, pad)
     text = torch.stack(
-        (text_ids.table[4, 0], text_ids.table[0, -1], torch.tensor(pad, device=DEVICE), text_ids.table[1, 0])
+        (
+            text_ids.table[4, 0],
+            text_ids.table[0, -1],
+            torch.tensor(pad, device=DEVICE),
+            text_ids.table[1, 0],
+        )
     )
     want = F.embedding(frames + offset, table).sum(1) + F.embedding(text.long(), texts)
     torch.testing.assert_close(got, want, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
@@ -43,9 +50,19 @@ def test_a_prompt_is_the_sum_of_what_its_positions_have(dtype, frames, spoken):
     books, size, hidden, count = 4, 9, 300, 6
     texts, table = (torch.randn(n, hidden, device=DEVICE).to(dtype) for n in (20, books * size))
     offset = torch.arange(books, device=DEVICE) * size
-    text, code = integers(-1, 3, 19, 0, -1, 5).int(), integers(7, VECTOR_ID, 2, 0, -1, VECTOR_ID).int()
-    codes, places = torch.randint(0, size, (frames, books), device=DEVICE).int(), integers(4, count, 2)[:frames]
-    vectors = RowRef(torch.randn(3, hidden, device=DEVICE), integers(0, 2, 0, 1, 1, 0)) if spoken else None
+    text, code = (
+        integers(-1, 3, 19, 0, -1, 5).int(),
+        integers(7, VECTOR_ID, 2, 0, -1, VECTOR_ID).int(),
+    )
+    codes, places = (
+        torch.randint(0, size, (frames, books), device=DEVICE).int(),
+        integers(4, count, 2)[:frames],
+    )
+    vectors = (
+        RowRef(torch.randn(3, hidden, device=DEVICE), integers(0, 2, 0, 1, 1, 0))
+        if spoken
+        else None
+    )
     got = embed_prompt((text, texts), (code, table), vectors, (codes, offset, table, places))
     want = sum(
         F.embedding(i.long().clamp_min(0), t).masked_fill((i < 0)[:, None], 0)
@@ -64,16 +81,27 @@ def test_a_prompt_is_the_sum_of_what_its_positions_have(dtype, frames, spoken):
 def test_the_first_pick_is_behind_the_penalty_and_the_ids_that_cannot_be_drawn(dtype, batch):
     size, marks, end, slots = 70, 20, 61, 30
     logits, how = random(batch, size, dtype=dtype) * 3, sampling_params(batch, size)
-    logits[:, end] += 4 + 12.0 * (torch.arange(batch, device=DEVICE) % 3 == 1)  # some rows surely end
-    seen = RowRef(torch.rand(slots, size, device=DEVICE) < 0.3, torch.randperm(slots, device=DEVICE)[:batch])
+    logits[:, end] += 4 + 12.0 * (
+        torch.arange(batch, device=DEVICE) % 3 == 1
+    )  # some rows surely end
+    seen = RowRef(
+        torch.rand(slots, size, device=DEVICE) < 0.3, torch.randperm(slots, device=DEVICE)[:batch]
+    )
     penalty = torch.tensor([1.05, 1.0, 2.0], device=DEVICE).repeat(batch)[:batch]
-    step, least = torch.arange(batch, device=DEVICE), torch.full((batch,), batch // 2, device=DEVICE)
+    step, least = (
+        torch.arange(batch, device=DEVICE),
+        torch.full((batch,), batch // 2, device=DEVICE),
+    )
     at, had = torch.arange(size, device=DEVICE), seen.table[seen.idx]
     barred = (at >= size - marks) & (at != end) | ((step < least)[:, None] & (at == end))
-    want = sample(penalize_seen(logits.float(), had, penalty).masked_fill(barred, float("-inf")), *how)
+    want = sample(
+        penalize_seen(logits.float(), had, penalty).masked_fill(barred, float("-inf")), *how
+    )
     before = seen.table.clone()
     for out in sample_outs(batch, size, dtype, torch.int32):
-        ended, now = sample_first_codebook(logits, how, out, seen, penalty, MinFrames(step, least), marks, end)
+        ended, now = sample_first_codebook(
+            logits, how, out, seen, penalty, MinFrames(step, least), marks, end
+        )
         check_sample(out, want, 0.05)
         got = out.code.long()
         assert ended.dtype == now.dtype == torch.bool

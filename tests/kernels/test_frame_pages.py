@@ -26,14 +26,21 @@ def history(fused: bool) -> Tensor:
     pages = torch.randperm(20, generator=torch.Generator().manual_seed(1))[:18]
     frames.table[:3, :6] = pages.view(3, 6).to(WHERE)
     kv.fused = frames.fused = fused
-    generator, idx, out = torch.Generator().manual_seed(2), torch.tensor([2, 0, 1], device=WHERE), []
+    generator, idx, out = (
+        torch.Generator().manual_seed(2),
+        torch.tensor([2, 0, 1], device=WHERE),
+        [],
+    )
     at = torch.arange(2 * ROWS, device=WHERE)
     for step in range(4):
         number = torch.tensor([step, max(0, step - 1), step], device=WHERE)
         pos = (number[:, None] - 1) * ROWS + at
         seen = torch.where(at < ROWS, pos, pos[:, -1:])
         kept = (at >= ROWS) | (number > 0)[:, None]
-        q, k, v = (torch.randn(len(idx) * 2 * ROWS, HEADS, DIM, generator=generator).to(WHERE) for _ in range(3))
+        q, k, v = (
+            torch.randn(len(idx) * 2 * ROWS, HEADS, DIM, generator=generator).to(WHERE)
+            for _ in range(3)
+        )
         attended = kv.frames_of(idx, 4).view("made", pos, seen, kept)(0, q, k, v, NormRope())
         out.append(attended[kept.flatten()])
     return torch.cat(out)

@@ -19,7 +19,10 @@ pytestmark = pytest.mark.usefixtures("kernel_test")
 def test_narrow_products_equal_norm_linear_gate_bias_and_addition(dtype, rows, size, width):
     product = gemv.fused_linear
     x, residual = random(rows, size, dtype=dtype), random(rows, width, dtype=dtype)
-    weight, gates = random(width, size, dtype=dtype) / size**0.5, random(2 * width, size, dtype=dtype) / size**0.5
+    weight, gates = (
+        random(width, size, dtype=dtype) / size**0.5,
+        random(2 * width, size, dtype=dtype) / size**0.5,
+    )
     bias, norm = random(width, dtype=dtype), RMSNorm(size, 1e-6).to(DEVICE, dtype)
     norm.weight.data = random(size, dtype=dtype)
     linear = torch.nn.functional.linear

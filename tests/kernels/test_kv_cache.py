@@ -20,7 +20,9 @@ def test_tokens_go_into_the_pages_of_their_slots(dtype, heads, dim):
     table = torch.randperm(pages, device=DEVICE)[: slots * 6].view(slots, 6)
     slot, pos = integers(0, 0, 2, 2, 1), integers(0, 5, 3, 23, 12)
     both = torch.randn(5, 3 * heads * dim, device=DEVICE).to(dtype)
-    k, v = (both[:, i * heads * dim : (i + 1) * heads * dim].unflatten(1, (heads, dim)) for i in (0, 2))
+    k, v = (
+        both[:, i * heads * dim : (i + 1) * heads * dim].unflatten(1, (heads, dim)) for i in (0, 2)
+    )
     want = pool.clone()
     want[0, table[slot, pos // page], pos % page] = k
     want[1, table[slot, pos // page], pos % page] = v

@@ -8,7 +8,14 @@ from itertools import pairwise
 import pytest
 import torch
 
-from benchmarks.kernels.tile_search import ARCH, ONE_ORDER_ROWS, candidates, fits, text, with_estimates
+from benchmarks.kernels.tile_search import (
+    ARCH,
+    ONE_ORDER_ROWS,
+    candidates,
+    fits,
+    text,
+    with_estimates,
+)
 from stentor.kernels.cuda_cpp import tables
 from stentor.kernels.cuda_cpp.product import SHARED_BYTES, Product
 from stentor.kernels.linear import Backend, Problem, select
@@ -21,7 +28,13 @@ LARGE = ((2560, 6144), (4096, 2560), (2560, 19456), (9728, 2560))
 
 
 def problem(rows: int, k: int = 2048, n: int = 4096, **other) -> Problem:
-    made = {"dtype": torch.bfloat16, "weight": torch.bfloat16, "groups": 0, "norm": False, "gate": False}
+    made = {
+        "dtype": torch.bfloat16,
+        "weight": torch.bfloat16,
+        "groups": 0,
+        "norm": False,
+        "gate": False,
+    }
     return Problem(rows, k, n, **{**made, "device": "cuda", "kernels": HOPPER, **other})
 
 
@@ -46,7 +59,12 @@ def test_a_block_is_fused_as_a_whole_or_not_at_all():
 
 def test_the_library_keeps_the_products_that_it_does_faster():
     """Measured on an H200: a block of a depth loop wins up to 32 rows at least, one of the largest model up to 22."""
-    assert [rows for rows in (8, 22, 32, 48) if "library" not in backends(rows, DEPTH)] == [8, 22, 32, 48]
+    assert [rows for rows in (8, 22, 32, 48) if "library" not in backends(rows, DEPTH)] == [
+        8,
+        22,
+        32,
+        48,
+    ]
     assert [rows for rows in (8, 22, 32, 48) if "library" not in backends(rows, LARGE)] == [8, 22]
 
 
@@ -57,15 +75,28 @@ def test_many_rows_of_int8_layers_make_activations_int8_where_no_cluster_is_fast
     assert backends(64, DEPTH, **int8) == ["w8a8", "cluster", "w8a8", "cluster"]
     assert {b for rows in (40, 256, 5000) for b in backends(rows, LARGE, **int8)} == {"w8a8"}
     assert backends(40, (*LARGE, (100, 30)), **int8, kernels=TRITON) == ["w8a8"] * 5
-    assert [c.fused for c in select(problem(17, **int8), problem(17, 2048, 1024, **int8))] == [True, True]
+    assert [c.fused for c in select(problem(17, **int8), problem(17, 2048, 1024, **int8))] == [
+        True,
+        True,
+    ]
 
 
 def test_activations_stay_wide_where_int8_is_off_or_weights_are_otherwise():
     int8 = {"weight": torch.int8, "groups": 1}
     without = HOPPER - {Kernel.W8A8}
-    assert [backends(rows, LARGE, **int8, kernels=without)[0] for rows in (40, 300)] == ["8 bits", "library"]
-    others = ({"weight": torch.float8_e4m3fn}, {"groups": 2}, {"dtype": torch.float32}, {"invariant": True})
-    assert [backends(300, LARGE, **int8 | other)[0] for other in others] == ["library"] * 3 + ["cluster"]
+    assert [backends(rows, LARGE, **int8, kernels=without)[0] for rows in (40, 300)] == [
+        "8 bits",
+        "library",
+    ]
+    others = (
+        {"weight": torch.float8_e4m3fn},
+        {"groups": 2},
+        {"dtype": torch.float32},
+        {"invariant": True},
+    )
+    assert [backends(300, LARGE, **int8 | other)[0] for other in others] == ["library"] * 3 + [
+        "cluster"
+    ]
 
 
 def test_a_layer_that_has_fused_its_block_gets_fused_products():
@@ -90,7 +121,12 @@ def test_rows_that_must_not_depend_on_their_number_go_by_clusters_that_split_k_a
 
 def test_rows_that_must_not_depend_on_their_number_are_summed_in_one_order_by_triton_elsewhere():
     """No cluster divides the product, one product of a block has none, or this GPU has none."""
-    for other in ({"n": 4100}, {"kernels": TRITON}, {"kernels": HOPPER - {Kernel.CLUSTER_GEMM}}, {"rows": 0}):
+    for other in (
+        {"n": 4100},
+        {"kernels": TRITON},
+        {"kernels": HOPPER - {Kernel.CLUSTER_GEMM}},
+        {"rows": 0},
+    ):
         assert select(problem(**{"rows": 1, "invariant": True, **other}))[0].backend == "one order"
     assert backends(4, (*DEPTH, (100, 30)), invariant=True) == ["one order"] * 5
     int8 = {"invariant": True, "weight": torch.int8, "groups": 1}
@@ -104,12 +140,23 @@ def test_rows_that_must_not_depend_on_their_number_are_summed_in_one_order_by_tr
     ({"weight": torch.float8_e4m3fn}, "library"), ({"dtype": torch.float64}, "library"),
 ])  # fmt: skip
 def test_a_cpu_has_a_product_of_few_rows_with_weights_in_int8(other, backend):
-    cpu = {"weight": torch.int8, "groups": 1, "kernels": NO_KERNELS, "device": "cpu", "rows": 8, **other}
+    cpu = {
+        "weight": torch.int8,
+        "groups": 1,
+        "kernels": NO_KERNELS,
+        "device": "cpu",
+        "rows": 8,
+        **other,
+    }
     assert select(problem(**cpu))[0].backend == backend
 
 
 def test_weights_and_activations_of_other_types_have_no_tiles():
-    for other in ({"dtype": torch.float32}, {"weight": torch.float8_e4m3fn, "groups": 1}, {"groups": 4}):
+    for other in (
+        {"dtype": torch.float32},
+        {"weight": torch.float8_e4m3fn, "groups": 1},
+        {"groups": 4},
+    ):
         assert select(problem(1, **other)) == select(problem(1, **other, kernels=TRITON))
         assert select(problem(1, **other))[0].backend is Backend.GEMV
 
@@ -133,7 +180,11 @@ def test_every_tile_of_the_tables_fits_its_product_and_the_chip():
         assert all(a[1] + 1 == b[0] for a, b in pairwise(ranges))
         assert len({t.splits for _, _, t in ranges}) == 1, "a row's sums have one order"
         assert all(fits(t, p) and t.shared_bytes(p) <= SHARED_BYTES for _, _, t in ranges)
-        assert all(table.one_order_tile(p, rows) == t for least, most, t in ranges for rows in (least, most))
+        assert all(
+            table.one_order_tile(p, rows) == t
+            for least, most, t in ranges
+            for rows in (least, most)
+        )
         assert table.one_order_tile(p, 0) is None
     for (k, n, gate, weight), found in table.few_rows.items():
         for norm in (False, True):

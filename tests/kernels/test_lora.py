@@ -89,7 +89,9 @@ def test_splits_hold_every_input_once(k):
 
 def test_tiles_hold_the_rows_of_one_adapter_where_they_can():
     assert lora_tile(64, 1, 64) == LoraTile(1, 16, 64, 1, one_adapter=True)  # a step
-    assert lora_tile(128, 1, 64) == LoraTile(2, 16, 64, 1, one_adapter=True)  # with rows for guidance
+    assert lora_tile(128, 1, 64) == LoraTile(
+        2, 16, 64, 1, one_adapter=True
+    )  # with rows for guidance
     assert lora_tile(128 * 11, 11, 64) == LoraTile(22, 32, 64, 1, one_adapter=True)  # a flow
     assert lora_tile(128 * 40, 40, 64) == LoraTile(32, 32, 192, 3, one_adapter=True)
     assert lora_tile(2048, 1, 2048) == LoraTile(32, 32, 64, 1, one_adapter=False)  # prompts
@@ -98,7 +100,9 @@ def test_tiles_hold_the_rows_of_one_adapter_where_they_can():
     assert not lora_tile(128 * 11, 11, 64, True).by_adapter
 
 
-@pytest.mark.parametrize("numbers", [[0, 0, 0], [2], [1, 3, 1, 0, 3, 1], [2] * 40, [0, 1] * 20 + [1] * 3 + [2] * 17])
+@pytest.mark.parametrize(
+    "numbers", [[0, 0, 0], [2], [1, 3, 1, 0, 3, 1], [2] * 40, [0, 1] * 20 + [1] * 3 + [2] * 17]
+)
 def test_a_table_of_tiles_holds_every_row_with_an_adapter_once(numbers):
     tiles = lora.tiles_of(integers(*numbers)).tolist()
     assert len(tiles) == len(numbers)
@@ -107,13 +111,17 @@ def test_a_table_of_tiles_holds_every_row_with_an_adapter_once(numbers):
     found = [(row, adapter) for adapter, *rows in used for row in rows if row >= 0]
     assert sorted(found) == [(i, n) for i, n in enumerate(numbers) if n]
     for adapter in set(numbers) - {0}:
-        assert sum(tile[0] == adapter for tile in used) == -(-numbers.count(adapter) // LORA_TILE_ROWS)
+        assert sum(tile[0] == adapter for tile in used) == -(
+            -numbers.count(adapter) // LORA_TILE_ROWS
+        )
     assert all(row == -1 for tile in tiles[len(used) :] for row in tile[1:])
 
 
 @pytest.mark.parametrize("dtype", DOTS)
 def test_rows_in_tiles_by_adapter_have_the_bits_that_they_have_alone(dtype, monkeypatch):
-    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", rowwise_dot)  # a GPU has its own
+    monkeypatch.setattr(
+        interpreter.InterpreterBuilder, "create_dot", rowwise_dot
+    )  # a GPU has its own
     numbers = [3, 0, 1, *[2] * 20, 1, 0, 3]
     widths, inputs = (40, 24, 24), 1160
     a, b = weights(widths, inputs, 3, 20, dtype)
@@ -123,5 +131,7 @@ def test_rows_in_tiles_by_adapter_have_the_bits_that_they_have_alone(dtype, monk
     close(got, add_lora(y.clone(), x, index, a, b, widths))
     for row in range(count):
         one = slice(row, row + 1)
-        alone = lora.add_lora(y[one].clone(), x[one], index[one], a, b, widths, lora.tiles_of(index[one]))
+        alone = lora.add_lora(
+            y[one].clone(), x[one], index[one], a, b, widths, lora.tiles_of(index[one])
+        )
         assert torch.equal(alone, got[one])

@@ -16,7 +16,9 @@ pytestmark = pytest.mark.usefixtures("kernel_test")
 TOKENS, EPS = 3, 1e-5
 
 
-def formula(x: Tensor, delta: Tensor | None, gate: Tensor, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+def formula(
+    x: Tensor, delta: Tensor | None, gate: Tensor, scale: Tensor, shift: Tensor
+) -> tuple[Tensor, Tensor]:
     """Numbers [S or 1, C] of each sequence of x [S, T, C]."""
     total = x if delta is None else (x.float() + gate[:, None].float() * delta.float()).to(x.dtype)
     normed = F.layer_norm(total.float(), total.shape[-1:], eps=EPS)
@@ -24,7 +26,9 @@ def formula(x: Tensor, delta: Tensor | None, gate: Tensor, scale: Tensor, shift:
 
 
 def check(x: Tensor, delta: Tensor | None, *numbers: Tensor) -> None:
-    for got, want in zip(add_modulated_norm(x, delta, *numbers, EPS), formula(x, delta, *numbers), strict=True):
+    for got, want in zip(
+        add_modulated_norm(x, delta, *numbers, EPS), formula(x, delta, *numbers), strict=True
+    ):
         close(got, want)
 
 

@@ -60,12 +60,18 @@ def test_gate_is_silu_of_the_first_half_times_the_second(dtype, size):
 def test_head_norms_and_rotation_equal_norm_then_rope(dtype, interleaved, in_float32, dim, norm):
     heads, kv_heads, batch, tokens = 4, 2, 3, 2
     qkv = random(batch, tokens, (heads + 2 * kv_heads) * dim, dtype=dtype)
-    q, k, _ = (t.unflatten(-1, (-1, dim)) for t in qkv.split((heads * dim, kv_heads * dim, kv_heads * dim), -1))
+    q, k, _ = (
+        t.unflatten(-1, (-1, dim))
+        for t in qkv.split((heads * dim, kv_heads * dim, kv_heads * dim), -1)
+    )
     rope = Rope(angles(dim, 40, 1e4), torch.bfloat16, interleaved, in_float32).to(DEVICE)
     norms = [RMSNorm(dim, 1e-6).to(DEVICE, dtype) for _ in range(2)]
     for n in norms:
         n.weight.data = random(dim, dtype=dtype)
-    for pos in (torch.tensor([5, 6], device=DEVICE), torch.arange(batch * tokens, device=DEVICE).view(batch, tokens)):
+    for pos in (
+        torch.tensor([5, 6], device=DEVICE),
+        torch.arange(batch * tokens, device=DEVICE).view(batch, tokens),
+    ):
         cos_sin = rope.at(pos)
         rotation = RopeArgs(*cos_sin, interleaved, in_float32)
         weights = [n.weight if norm else None for n in norms]

@@ -31,7 +31,9 @@ def test_paged_attention_reads_lengths_and_tables_and_stores_the_token(dtype, he
     want_pool[1, table[slot, pos // page], pos % page] = v
     rows = []
     for i in range(4):
-        keys, values = (part[table[slot[i]]].flatten(0, 1)[None, : pos[i] + 1] for part in want_pool)
+        keys, values = (
+            part[table[slot[i]]].flatten(0, 1)[None, : pos[i] + 1] for part in want_pool
+        )
         rows.append(sdpa(q[i][None, None], keys, values)[0, 0])
     out = paged_attention.paged_attention(pool, table, slot, pos, q, k, v)
     assert torch.equal(pool, want_pool)
@@ -39,10 +41,15 @@ def test_paged_attention_reads_lengths_and_tables_and_stores_the_token(dtype, he
 
 
 @pytest.mark.parametrize("dtype", DOTS)
-@pytest.mark.parametrize("config", [PagedConfig(16, 1, 3, num_splits=4), PagedConfig(32, 2, 2), PagedConfig(16, 4, 4)])
+@pytest.mark.parametrize(
+    "config", [PagedConfig(16, 1, 3, num_splits=4), PagedConfig(32, 2, 2), PagedConfig(16, 4, 4)]
+)
 def test_however_a_history_is_split_a_row_gives_the_same_and_minds_no_other_row(dtype, config):
     heads, group, dim, page = 2, 4, 64, 16
-    pool, table = random(2, 25, page, heads, dim, dtype=dtype), torch.randperm(24, device=DEVICE).view(3, 8)
+    pool, table = (
+        random(2, 25, page, heads, dim, dtype=dtype),
+        torch.randperm(24, device=DEVICE).view(3, 8),
+    )
     slot = torch.tensor([2, 0, 1, 1], device=DEVICE)
     pos = torch.tensor([127, 0, 15, 16], device=DEVICE)
     q, k, v = (random(4, n, dim, dtype=dtype) for n in (heads * group, heads, heads))
@@ -59,7 +66,10 @@ def test_paged_attention_applies_norms_and_rope_as_the_layers_do(dtype, options)
     heads, group, dim = 1, 2, 24
     norm_rope = RandomNormRope(dim, dtype, *options)
     q, k, v = projected(2, heads=heads, group=group, dim=dim, dtype=dtype)
-    pool, table = random(2, 10, 4, heads, dim, dtype=dtype), torch.randperm(9, device=DEVICE).view(3, 3)
+    pool, table = (
+        random(2, 10, 4, heads, dim, dtype=dtype),
+        torch.randperm(9, device=DEVICE).view(3, 3),
+    )
     pos, slot = torch.tensor([0, 11], device=DEVICE), torch.tensor([2, 1], device=DEVICE)
     applied = norm_rope.apply(q, k, pos)
     pools = pool.clone(), pool.clone()
@@ -69,17 +79,34 @@ def test_paged_attention_applies_norms_and_rope_as_the_layers_do(dtype, options)
 
 
 @pytest.mark.parametrize("dtype", DOTS)
-@pytest.mark.parametrize("config", [None, PagedConfig(16, 1, 3, num_splits=4)], ids=["whole", "in splits"])
-def test_of_its_text_a_row_sees_the_part_around_its_place_and_all_that_is_around_the_text(dtype, config):
+@pytest.mark.parametrize(
+    "config", [None, PagedConfig(16, 1, 3, num_splits=4)], ids=["whole", "in splits"]
+)
+def test_of_its_text_a_row_sees_the_part_around_its_place_and_all_that_is_around_the_text(
+    dtype, config
+):
     heads, group, dim, page = 2, 2, 64, 4
-    pool, table = random(2, 61, page, heads, dim, dtype=dtype), torch.randperm(60, device=DEVICE).view(3, 20)
+    pool, table = (
+        random(2, 61, page, heads, dim, dtype=dtype),
+        torch.randperm(60, device=DEVICE).view(3, 20),
+    )
     slot, pos = torch.tensor([2, 0, 1], device=DEVICE), torch.tensor([79, 41, 70], device=DEVICE)
-    start, end, place = [3, 40, 0], [66, 41, 70], [31, 0, 68]  # the last one's splits see nothing but what is late
+    start, end, place = (
+        [3, 40, 0],
+        [66, 41, 70],
+        [31, 0, 68],
+    )  # the last one's splits see nothing but what is late
     window = TextWindow(
-        (0,), *(torch.tensor(t, device=DEVICE) for t in (start, end)), torch.tensor(place, device=DEVICE).float(), 1, 4
+        (0,),
+        *(torch.tensor(t, device=DEVICE) for t in (start, end)),
+        torch.tensor(place, device=DEVICE).float(),
+        1,
+        4,
     )
     q, k, v = (random(3, n, dim, dtype=dtype) for n in (heads * group, heads, heads))
-    got = paged_attention.paged_attention(pool, table, slot, pos, q, k, v, config=config, window=window)
+    got = paged_attention.paged_attention(
+        pool, table, slot, pos, q, k, v, config=config, window=window
+    )
     rows = []
     for i in range(3):
         first, last = max(start[i], start[i] + place[i] - 1), min(end[i], start[i] + place[i] + 5)

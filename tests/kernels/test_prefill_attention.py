@@ -22,7 +22,9 @@ PROMPTS = ((3, 0, 21), (0, 30, 9), (4, 0, 1), (1, 15, 2), (5, 0, 0), (5, 0, 0))
 
 def packed(prompts: tuple[tuple[int, int, int], ...]) -> tuple[Tensor, Tensor]:
     """Slot and position of each token."""
-    tokens = [(slot, pos) for slot, first, more in prompts for pos in range(first, first + more + 1)]
+    tokens = [
+        (slot, pos) for slot, first, more in prompts for pos in range(first, first + more + 1)
+    ]
     return integers(*(s for s, _ in tokens)), integers(*(p for _, p in tokens))
 
 
@@ -36,7 +38,9 @@ class Pages:
     def reference(self, slot: Tensor, pos: Tensor, q: Tensor) -> Tensor:
         rows = []
         for i in range(len(q)):
-            keys, values = (part[self.table[slot[i]]].flatten(0, 1)[None, : pos[i] + 1] for part in self.pool)
+            keys, values = (
+                part[self.table[slot[i]]].flatten(0, 1)[None, : pos[i] + 1] for part in self.pool
+            )
             rows.append(sdpa(q[i][None, None], keys, values)[0, 0])
         return torch.stack(rows)
 
@@ -46,7 +50,10 @@ class Pages:
 def test_every_token_sees_its_own_history_up_to_its_own_position(dtype, heads, group, dim):
     slot, pos = packed(PROMPTS)
     pages, q = Pages(heads, dim, dtype), random(len(slot), heads * group, dim, dtype=dtype)
-    close(prefill_attention(pages.pool, pages.table, slot, pos, q, CONFIG), pages.reference(slot, pos, q))
+    close(
+        prefill_attention(pages.pool, pages.table, slot, pos, q, CONFIG),
+        pages.reference(slot, pos, q),
+    )
     close(prefill_attention(pages.pool, pages.table, slot, pos, q), pages.reference(slot, pos, q))
 
 
@@ -86,5 +93,7 @@ def test_a_frame_sees_of_its_text_what_is_around_its_own_place(dtype, alone):
         at = torch.arange(int(pos[i]) + 1, device=DEVICE)
         near = (at >= start[i] + place[i] - 1) & (at <= start[i] + place[i] + 4)
         visible = at[near | (at < start[i]) | (at >= end[i])]
-        keys, values = (part[pages.table[slot[i]]].flatten(0, 1)[None, visible] for part in pages.pool)
+        keys, values = (
+            part[pages.table[slot[i]]].flatten(0, 1)[None, visible] for part in pages.pool
+        )
         close(got[i], sdpa(q[i][None, None], keys, values)[0, 0])

@@ -26,16 +26,23 @@ def weights(width: int, size: int, bits: torch.dtype, groups: int) -> tuple[Tens
 CASES = [(bits, groups) for bits in LARGEST for groups in (1, 3)]
 
 
-@pytest.mark.parametrize(("dtype", "rows", "size", "width"), [(DTYPES[0], 1, 48, 30), (DTYPES[1], 2, 1536, 40)])
+@pytest.mark.parametrize(
+    ("dtype", "rows", "size", "width"), [(DTYPES[0], 1, 48, 30), (DTYPES[1], 2, 1536, 40)]
+)
 @pytest.mark.parametrize(("bits", "groups"), CASES)
-def test_narrow_products_equal_norm_linear_gate_and_addition(dtype, rows, size, width, bits, groups):
+def test_narrow_products_equal_norm_linear_gate_and_addition(
+    dtype, rows, size, width, bits, groups
+):
     x, residual, bias = (random(rows, n, dtype=dtype) for n in (size, width, width))
     bias, norm = bias[0], RMSNorm(size, 1e-6).to(DEVICE, dtype)
     norm.weight.data = random(size, dtype=dtype)
     weight, scale, wide = weights(width, size, bits, groups)
     want = linear(x.float(), wide).to(dtype)
     close(gemv.fused_linear(x, weight, residual=residual, scale=scale), residual + want)
-    close(gemv.fused_linear(x, weight, bias=bias, scale=scale), linear(x.float(), wide, bias.float()).to(dtype))
+    close(
+        gemv.fused_linear(x, weight, bias=bias, scale=scale),
+        linear(x.float(), wide, bias.float()).to(dtype),
+    )
     weight, scale, wide = weights(2 * width, size, bits, groups)
     gate, up = linear(norm(x).float(), wide).to(dtype).chunk(2, -1)
     got = gemv.fused_linear(x, weight, norm.kernel_args, gate=True, scale=scale)
@@ -49,4 +56,7 @@ def test_products_of_few_rows_equal_those_of_the_weight(dtype, bits, groups, row
     x, bias = random(rows, 2, size, dtype=dtype)[:, 1], random(width, dtype=dtype)
     weight, scale, wide = weights(width, size, bits, groups)
     close(quantized_gemm.linear(x, weight, scale, None), linear(x.float(), wide).to(dtype))
-    close(quantized_gemm.linear(x, weight, scale, bias), linear(x.float(), wide, bias.float()).to(dtype))
+    close(
+        quantized_gemm.linear(x, weight, scale, bias),
+        linear(x.float(), wide, bias.float()).to(dtype),
+    )

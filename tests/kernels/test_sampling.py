@@ -35,7 +35,10 @@ def test_what_is_drawn_is_the_next_token(dtype, batch):
         check_sample(out, sample(logits, *how), 0.05)
 
 
-@pytest.mark.skipif(DEVICE == "cuda", reason="the compiler takes minutes over a block of 131,072; arithmetic is shown")
+@pytest.mark.skipif(
+    DEVICE == "cuda",
+    reason="the compiler takes minutes over a block of 131,072; arithmetic is shown",
+)
 def test_a_wide_vocabulary_is_counted_whole():
     size, k = 70_000, 66_000  # more than 16 bits count
     logits = torch.linspace(1, 0, size, device=DEVICE)[None]

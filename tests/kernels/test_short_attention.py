@@ -44,7 +44,9 @@ def test_depth_attention_equals_the_scratch_cache_step_by_step(dtype, heads, gro
 
 
 @pytest.mark.parametrize("dtype", DOTS)
-@pytest.mark.parametrize(("queries", "keys", "heads", "group", "dim"), [(11, 11, 2, 8, 128), (1, 5, 1, 2, 24)])
+@pytest.mark.parametrize(
+    ("queries", "keys", "heads", "group", "dim"), [(11, 11, 2, 8, 128), (1, 5, 1, 2, 24)]
+)
 def test_local_attention_sees_every_token_and_nothing_else(dtype, queries, keys, heads, group, dim):
     q = random(3, queries, heads * group, dim, dtype=dtype)
     kv = random(3, keys, 2 * heads * dim, dtype=dtype)
@@ -58,7 +60,10 @@ def test_short_sequences_get_norms_and_rope_as_the_layers_apply_them(dtype, opti
     norm_rope = RandomNormRope(24, dtype, *options)
     q, k, v = projected(2, 5, heads=1, group=2, dim=24, dtype=dtype)
     applied_q, applied_k = norm_rope.apply(q, k, torch.arange(5, device=DEVICE))
-    close(short_attention.local_attention(q[:, 3:], k, v, norm_rope.args, 3), sdpa(applied_q[:, 3:], applied_k, v))
+    close(
+        short_attention.local_attention(q[:, 3:], k, v, norm_rope.args, 3),
+        sdpa(applied_q[:, 3:], applied_k, v),
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -70,7 +75,9 @@ def test_the_tokens_of_a_loop_get_norms_and_rope_as_the_layers_apply_them(dtype,
     plain = DepthKV(1, 2, 6, 1, 24, q)
     cache = torch.full_like(plain.cache[0], float("nan"))
     for part in (slice(0, 2), slice(2, 3), slice(3, 5)):
-        out = short_attention.depth_attention(cache, part.start, q[:, part], k[:, part], v[:, part], norm_rope.args)
+        out = short_attention.depth_attention(
+            cache, part.start, q[:, part], k[:, part], v[:, part], norm_rope.args
+        )
         close(out, plain.attend(0, applied_q[:, part], applied_k[:, part], v[:, part], NormRope()))
         plain.advance(part.stop - part.start)
     close(cache[:, :, :5], plain.cache[0][:, :, :5])

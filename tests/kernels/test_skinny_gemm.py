@@ -114,7 +114,9 @@ def test_every_weight_in_int8_is_exact(dtype: ElementType, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_an_element_in_int8_products_that_is_not_finite_reaches_its_own_row_alone(value: float, tmp_path: Path) -> None:
+def test_an_element_in_int8_products_that_is_not_finite_reaches_its_own_row_alone(
+    value: float, tmp_path: Path
+) -> None:
     p = Product(1024, 32, "bf16", add=True, weight="int8")
     o = operands(p, 6)
     (tmp_path / "fine").mkdir()
@@ -128,19 +130,25 @@ def test_an_element_in_int8_products_that_is_not_finite_reaches_its_own_row_alon
 
 
 @pytest.mark.parametrize("weight", ["same", "int8"])
-def test_a_row_is_the_same_in_any_company_and_with_any_tile(weight: WeightType, tmp_path: Path) -> None:
+def test_a_row_is_the_same_in_any_company_and_with_any_tile(
+    weight: WeightType, tmp_path: Path
+) -> None:
     p = Product(2048, 32, "bf16", norm=True, gate=True, weight=weight)
     alone = skinny(p, tile(p, 1), operands(p, 1), tmp_path)
     for row_tiles, rows, first_or_last in ((1, 8, (-1,)), (2, 25, (0, -1)), (3, 22, (0,))):
         for i in first_or_last:
             folder = tmp_path / f"{row_tiles} {rows} {i}"
             folder.mkdir()
-            assert torch.equal(skinny(p, candidates(p, row_tiles)[i], operands(p, rows), folder)[0], alone[0])
+            assert torch.equal(
+                skinny(p, candidates(p, row_tiles)[i], operands(p, rows), folder)[0], alone[0]
+            )
 
 
 @pytest.mark.skipif(not launch.available(), reason="cuda-bindings and NVRTC are not installed")
 @pytest.mark.parametrize("weight", ["same", "int8"])
-def test_kernels_compile_for_a_hopper_gpu(weight: WeightType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_compile_for_a_hopper_gpu(
+    weight: WeightType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(launch, "CACHE", tmp_path)
     p = Product(2048, 6144, "bf16", norm=True, gate=True, weight=weight)
     for rows in (1, 16):

@@ -18,7 +18,11 @@ from tests.helpers.kernel_tests import DEVICE, integers
 
 pytestmark = pytest.mark.usefixtures("kernel_test")
 
-OWN = {"seen": Column((37,), torch.bool), "level": Column(fill=0.5), "told": Column((5,), torch.int32)}
+OWN = {
+    "seen": Column((37,), torch.bool),
+    "level": Column(fill=0.5),
+    "told": Column((5,), torch.int32),
+}
 
 HEADS = AlignmentHeads((0,), 1, 1, 1.0)
 FRAMES = [Column((4, 6)), Column((16,), torch.int32), Column((11,), torch.int64)]
@@ -37,7 +41,9 @@ def filled(made: ModelSpec) -> SlotTable:
     for name, column in table.table.items():
         if name not in ("stop", "step"):
             column.copy_(torch.randint(0, 2 if column.dtype == torch.bool else 99, column.shape))
-    table.table["stop"].copy_(integers(RUNNING, RUNNING, STOPPED, RUNNING, LENGTH, RUNNING, STOPPED))
+    table.table["stop"].copy_(
+        integers(RUNNING, RUNNING, STOPPED, RUNNING, LENGTH, RUNNING, STOPPED)
+    )
     table.table["step"].copy_(integers(0, 3, 7, 7, 8, 5, 0))
     if made.hides_frames:
         table.table["heard"].copy_(integers(0, 2, 7, 1, 8, 0, 0))
@@ -47,28 +53,45 @@ def filled(made: ModelSpec) -> SlotTable:
     return table
 
 
-def committed(table: SlotTable, out: Emit, idx: torch.Tensor, length: torch.Tensor | None) -> dict[str, torch.Tensor]:
+def committed(
+    table: SlotTable, out: Emit, idx: torch.Tensor, length: torch.Tensor | None
+) -> dict[str, torch.Tensor]:
     rows = table.rows(idx, 0)
     step_before = rows["step"].clone()
-    attended = idx[:, None] + torch.arange(ATTENDED_WIDTH, device=DEVICE) / 16 if table.attended.numel() else None
+    attended = (
+        idx[:, None] + torch.arange(ATTENDED_WIDTH, device=DEVICE) / 16
+        if table.attended.numel()
+        else None
+    )
     table.commit(rows, out, length, attended)
     assert torch.equal(rows["step"], step_before), "gathered rows are a copy"
-    return {**table.table, "frames": table.frames, "heard_at": table.heard_at, "attended": table.attended}
+    return {
+        **table.table,
+        "frames": table.frames,
+        "heard_at": table.heard_at,
+        "attended": table.attended,
+    }
 
 
 @pytest.mark.parametrize("frame", FRAMES)
 @pytest.mark.parametrize("stop_keeps", [True, False])
 @pytest.mark.parametrize(("counted", "hides"), [(True, False), (False, False), (False, True)])
 @pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4, 5, 6, 6], [5], [3, 6, 6], [6]])
-def test_a_step_writes_what_the_formulas_write(frame, stop_keeps, counted, hides, rows, monkeypatch):
-    made = replace(spec(frame, stop_keeps, OWN), hides_frames=hides, alignment=HEADS if counted else None)
+def test_a_step_writes_what_the_formulas_write(
+    frame, stop_keeps, counted, hides, rows, monkeypatch
+):
+    made = replace(
+        spec(frame, stop_keeps, OWN), hides_frames=hides, alignment=HEADS if counted else None
+    )
     tables = [filled(made)]
     tables.append(SlotTable(made, 6, 8, torch.device(DEVICE)))
     for name, column in tables[0].table.items():
         tables[1].table[name].copy_(column)
     tables[1].frames.copy_(tables[0].frames)
     idx, batch = torch.tensor(rows, device=DEVICE), len(rows)
-    value = torch.randint(0, 99, (*frame.shape, batch), device=DEVICE).movedim(-1, 0)  # rows lie apart
+    value = torch.randint(0, 99, (*frame.shape, batch), device=DEVICE).movedim(
+        -1, 0
+    )  # rows lie apart
     if frame.dtype == torch.float32:
         value = value.to(torch.bfloat16)
         value[idx == 3, 1, 2] = float("nan")

@@ -44,7 +44,9 @@ def test_kernels_serve_their_dtypes_in_inference_mode_only(monkeypatch):
 
 
 def test_the_package_imports_triton_only_when_a_kernel_is_used():
-    done = python("-c", "import sys, stentor.api, stentor.kernels; sys.exit('triton' in sys.modules)")
+    done = python(
+        "-c", "import sys, stentor.api, stentor.kernels; sys.exit('triton' in sys.modules)"
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     with pytest.raises(AttributeError, match="no_kernel"):
         _ = kernels.no_kernel

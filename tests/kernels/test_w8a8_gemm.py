@@ -62,7 +62,11 @@ def test_rows_are_quantised_as_weights_are_with_a_norm_before_or_none(poisoned, 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("rows", "size", "width"), SHAPES)
 def test_products_equal_the_sums_of_their_integers(poisoned, dtype, rows, size, width):
-    x, residual, bias = inside(rows, size, dtype), inside(rows, width, dtype), random(2 * width, dtype=dtype)
+    x, residual, bias = (
+        inside(rows, size, dtype),
+        inside(rows, width, dtype),
+        random(2 * width, dtype=dtype),
+    )
     norm = RMSNorm(size, 1e-6).to(DEVICE, dtype)
     weight, scale = quantize(random(2 * width, size) / size**0.5, torch.int8)
 
@@ -71,7 +75,9 @@ def test_products_equal_the_sums_of_their_integers(poisoned, dtype, rows, size, 
         exact = bits.double() @ weight[:outputs].double().T
         return exact * row.double() * scale[:outputs, 0].double()
 
-    one = w8a8_gemm.fused_linear(x, weight[:width], scale[:width], None, residual, False, bias[:width])
+    one = w8a8_gemm.fused_linear(
+        x, weight[:width], scale[:width], None, residual, False, bias[:width]
+    )
     close(one, residual + (sums(None, width) + bias[:width]).to(dtype))
     gate, up = (sums(norm.kernel_args, 2 * width) + bias).to(dtype).chunk(2, -1)
     got = w8a8_gemm.fused_linear(x, weight, scale, norm.kernel_args, residual, True, bias)

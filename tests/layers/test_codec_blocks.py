@@ -10,7 +10,9 @@ def test_up_sampling_in_chunks_equals_the_whole():
     block = Upsample(4, 3).double()
     columns = state_columns(block)
     for p in block.parameters():
-        p.data = torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel()), dtype=torch.float64)
+        p.data = torch.randn(
+            p.shape, generator=torch.Generator().manual_seed(p.numel()), dtype=torch.float64
+        )
     x = torch.randn(2, 4, 9, dtype=torch.float64)
     whole = block(x)
     assert whole.shape == (2, 4, 27)

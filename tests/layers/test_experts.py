@@ -40,7 +40,9 @@ def of_one_row(x: Tensor, made: Experts, gates: Tensor, downs: Tensor) -> Tensor
         out += likely[e] / likely[chosen].sum() * swiglu(x, gates[0, e], gates[1, e], downs[e])
     shared = made.shared_expert.linear_layers
     gate, up = shared[0].weight.chunk(2)
-    return out + torch.sigmoid(made.shared_expert_gate.weight @ x) * swiglu(x, gate, up, shared[1].weight)
+    return out + torch.sigmoid(made.shared_expert_gate.weight @ x) * swiglu(
+        x, gate, up, shared[1].weight
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 5, ROWS + 3])
@@ -88,7 +90,12 @@ def test_experts_have_8_bits_as_other_layers_and_gates_do_not(dtype: torch.dtype
     made = net.get_submodule("stack.layers.1.mlp")
     assert isinstance(made, Experts)
     eight = {n for n, p in made.named_parameters() if p.dtype == dtype}
-    layers = ("experts.gate_up_proj", "experts.down_proj", "shared_expert.gate_up_proj", "shared_expert.down_proj")
+    layers = (
+        "experts.gate_up_proj",
+        "experts.down_proj",
+        "shared_expert.gate_up_proj",
+        "shared_expert.down_proj",
+    )
     assert eight == {f"{layer}.weight" for layer in layers}
     x = torch.randn(3, 8, dtype=torch.float64)
     got = made(x)
@@ -97,5 +104,7 @@ def test_experts_have_8_bits_as_other_layers_and_gates_do_not(dtype: torch.dtype
         if name.endswith("_scale"):
             continue
         scale = dict(made.named_parameters()).get(f"{name}_scale")
-        wide.get_parameter(name).data = value.data if scale is None else dequantize(value, scale, torch.float64)
+        wide.get_parameter(name).data = (
+            value.data if scale is None else dequantize(value, scale, torch.float64)
+        )
     torch.testing.assert_close(got, wide(x), atol=1e-6, rtol=1e-5)

@@ -16,7 +16,9 @@ from stentor.models.dummy import random_init
 from stentor.models.quantization import quantize_layers
 from tests.helpers.fused_products import fuse_products
 
-CONFIG = StackConfig(hidden=64, ffn=96, layers=3, heads=4, kv_heads=2, head_dim=16, eps=1e-6, qkv_bias=True)
+CONFIG = StackConfig(
+    hidden=64, ffn=96, layers=3, heads=4, kv_heads=2, head_dim=16, eps=1e-6, qkv_bias=True
+)
 
 
 @pytest.fixture
@@ -34,7 +36,10 @@ def test_a_stack_with_fused_products_equals_one_without(products):
         assert products == {"product": 25, "norm": 13, "gate": 6, "residual": 12, "bias": 6}
         plain, plain_head = (
             torch.cat([each(part) for part in x.repeat(2, 1, 1).split(8)])
-            for each in (lambda t: stack(t, causal, rope, pos), lambda t: stack.head(t, causal, rope, pos, head))
+            for each in (
+                lambda t: stack(t, causal, rope, pos),
+                lambda t: stack.head(t, causal, rope, pos, head),
+            )
         )
     assert products["product"] == 25
     torch.testing.assert_close(fused, plain[:4], rtol=1e-5, atol=1e-5)
@@ -49,7 +54,12 @@ def test_a_linear_layer_of_few_rows_is_such_a_product(products):
 
 
 def test_a_product_that_no_kernel_fuses_has_norm_gate_and_addition_around_it():
-    x, weight, residual, norm = torch.randn(5, 64), torch.randn(20, 64), torch.randn(5, 10), torch.rand(64)
+    x, weight, residual, norm = (
+        torch.randn(5, 64),
+        torch.randn(20, 64),
+        torch.randn(5, 10),
+        torch.rand(64),
+    )
     gate, up = F.linear(F.rms_norm(x, (64,), norm, 1e-6), weight).chunk(2, -1)
     got = linear(x, weight, residual=residual, norm=(norm, 1e-6, True), gate=True, must_fuse=True)
     torch.testing.assert_close(got, residual + F.silu(gate) * up)
@@ -62,7 +72,14 @@ def test_a_stack_of_more_rows_is_fused_by_clusters(monkeypatch):
     rope = Rope(angles(16, 16, 1e4), torch.float32, interleaved=False, in_float32=False)
     with torch.inference_mode():
         fused = stack(x, causal, rope, torch.arange(2))
-        assert products == {"product": 12, "cluster": 12, "norm": 6, "gate": 3, "residual": 6, "bias": 3}
+        assert products == {
+            "product": 12,
+            "cluster": 12,
+            "norm": 6,
+            "gate": 3,
+            "residual": 6,
+            "bias": 3,
+        }
         few = stack(x[:1], causal, rope, torch.arange(2))
         assert products["product"] == 24
         assert products["cluster"] == 12
@@ -84,7 +101,14 @@ def test_a_stack_with_weights_in_int8_is_fused_alike(products):
     random_init(stack, seed=1)
     with torch.inference_mode():
         fused = stack(x, causal)
-        assert products == {"product": 12, "norm": 6, "gate": 3, "residual": 6, "bias": 3, "scale": 12}
+        assert products == {
+            "product": 12,
+            "norm": 6,
+            "gate": 3,
+            "residual": 6,
+            "bias": 3,
+            "scale": 12,
+        }
         plain = torch.cat([stack(part, causal) for part in x.repeat(2, 1, 1).split(8)])
         quantized = stack.layers[0].self_attn.o_proj
         linear(x, quantized.weight, None, quantized.weight_scale)

@@ -58,7 +58,9 @@ def test_a_slot_that_is_written_again_keeps_nothing_of_what_it_held(layer: LoraL
     assert not layer.lora_a[:, 0, 1:].any()
 
 
-def test_rows_that_are_picked_take_their_adapters_with_them_and_padding_takes_none(layer: LoraLinear) -> None:
+def test_rows_that_are_picked_take_their_adapters_with_them_and_padding_takes_none(
+    layer: LoraLinear,
+) -> None:
     rows = layer.rows
     with rows.of(torch.tensor([3, 0, 1])):
         with rows.at(torch.tensor([2, 0, 3])):

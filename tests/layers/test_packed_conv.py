@@ -23,7 +23,9 @@ from stentor.layers.packed import (
 from stentor.models.dummy import random_init
 
 CPU = torch.device("cpu")
-pytestmark = pytest.mark.skipif(not packs(CPU, torch.float32), reason="this CPU or torch has no such product")
+pytestmark = pytest.mark.skipif(
+    not packs(CPU, torch.float32), reason="this CPU or torch has no such product"
+)
 
 
 class Codec(nn.Module):
@@ -32,7 +34,9 @@ class Codec(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         dense = UpsampleBlock(12, 8, 3), UpsampleBlock(8, 6, 2, depthwise=True)
-        self.layers = nn.ModuleList([CausalConv1d(5, 12, 3), *dense, CausalConv1d(6, 2, 7, bias=False)])
+        self.layers = nn.ModuleList(
+            [CausalConv1d(5, 12, 3), *dense, CausalConv1d(6, 2, 7, bias=False)]
+        )
 
     def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         for layer in self.layers:
@@ -82,8 +86,14 @@ def test_every_convolution_is_replaced_under_its_name_and_keeps_its_state(codec:
     assert state_columns(packed) == before
     found = {name: type(m) for name, m in packed.named_modules() if not isinstance(m, PackedLinear)}
     assert set(found) == names
-    kinds = [kind for kind in found.values() if issubclass(kind, CausalConv1d | PackedConvTranspose1d)]
-    assert (kinds.count(PackedConv1d), kinds.count(PackedConvTranspose1d), kinds.count(RowsConv1d)) == (6, 2, 8)
+    kinds = [
+        kind for kind in found.values() if issubclass(kind, CausalConv1d | PackedConvTranspose1d)
+    ]
+    assert (
+        kinds.count(PackedConv1d),
+        kinds.count(PackedConvTranspose1d),
+        kinds.count(RowsConv1d),
+    ) == (6, 2, 8)
 
 
 def test_activations_lie_as_rows_of_channels(codec: Codec) -> None:
@@ -91,7 +101,10 @@ def test_activations_lie_as_rows_of_channels(codec: Codec) -> None:
     x = torch.randn(1, 9, 5).transpose(1, 2)
     with torch.inference_mode():
         for layer in packed.get_submodule("layers").children():
-            x = layer(x, StreamingState({name: c.rows(1, CPU) for name, c in state_columns(packed).items()}))
+            x = layer(
+                x,
+                StreamingState({name: c.rows(1, CPU) for name, c in state_columns(packed).items()}),
+            )
             assert x.transpose(1, 2).is_contiguous()
 
 
@@ -109,7 +122,9 @@ def test_convolutions_of_longer_kernels_are_products_where_that_is_asked_for(cod
 
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (8, 4), (12, 6)])
 def test_a_strided_convolution_is_a_product_too(kernel: int, stride: int) -> None:
-    net = nn.ModuleList([CausalConv1d(6, 10, kernel, stride=stride, left=kernel - stride)]).requires_grad_(False)
+    net = nn.ModuleList(
+        [CausalConv1d(6, 10, kernel, stride=stride, left=kernel - stride)]
+    ).requires_grad_(False)
     random_init(net, 1)
     for p in net.parameters():
         p.copy_(torch.randn_like(p).half())

@@ -10,7 +10,9 @@ from stentor.layers.linear import Linear
 from stentor.layers.packed import PackedLinear, pack_linears, packs
 
 CPU = torch.device("cpu")
-pytestmark = pytest.mark.skipif(not packs(CPU, torch.float32), reason="this CPU or torch has no such product")
+pytestmark = pytest.mark.skipif(
+    not packs(CPU, torch.float32), reason="this CPU or torch has no such product"
+)
 
 
 @pytest.fixture
@@ -47,7 +49,9 @@ def test_a_cpu_without_the_product_keeps_its_layers(monkeypatch: pytest.MonkeyPa
 
 def test_layers_of_a_module_are_packed_with_their_biases_and_others_are_left() -> None:
     torch.manual_seed(2)
-    net = nn.Sequential(Linear(8, 6), nn.Linear(6, 4), Linear(4, 3, bias=False)).requires_grad_(False)
+    net = nn.Sequential(Linear(8, 6), nn.Linear(6, 4), Linear(4, 3, bias=False)).requires_grad_(
+        False
+    )
     for p in net.parameters():
         p.copy_(p.half())
     x = torch.randn(5, 8)

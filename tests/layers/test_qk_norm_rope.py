@@ -11,7 +11,9 @@ ROPE = Rope(angles(4, 20, 1e2), torch.float32, interleaved=True, in_float32=True
 
 def projected() -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(2, 6, 4, 4, generator=generator), torch.randn(2, 6, 2, 4, generator=generator)
+    return torch.randn(2, 6, 4, 4, generator=generator), torch.randn(
+        2, 6, 2, 4, generator=generator
+    )
 
 
 def test_norms_come_before_rope_and_each_may_be_absent():
@@ -22,7 +24,9 @@ def test_norms_come_before_rope_and_each_may_be_absent():
     got = NormRope(a, b, RopePositions(ROPE, pos)).apply(q, k)
     assert torch.equal(got[0], ROPE.rotate(a(q), ROPE.at(pos)))
     assert torch.equal(got[1], ROPE.rotate(b(k), ROPE.at(pos)))
-    assert torch.equal(NormRope(None, None, RopePositions(ROPE, pos)).apply(q, k)[1], ROPE.rotate(k, ROPE.at(pos)))
+    assert torch.equal(
+        NormRope(None, None, RopePositions(ROPE, pos)).apply(q, k)[1], ROPE.rotate(k, ROPE.at(pos))
+    )
     assert torch.equal(NormRope(a, b).apply(q, k)[0], a(q))
     assert all(x is y for x, y in zip(NormRope().apply(q, k), (q, k), strict=True))
 

@@ -20,7 +20,9 @@ def error(got: Tensor, want: Tensor) -> float:
     return float((got.double() - want.double()).norm() / want.double().norm())
 
 
-def layer(inputs: int, outputs: int, dtype: torch.dtype, groups: int = 1, bias: bool = False) -> QuantizedLinear:
+def layer(
+    inputs: int, outputs: int, dtype: torch.dtype, groups: int = 1, bias: bool = False
+) -> QuantizedLinear:
     """A quantised layer. Its groups have scales of their own."""
     torch.manual_seed(0)
     made = QuantizedLinear(nn.Linear(inputs, outputs, bias=bias), dtype, groups)
@@ -36,7 +38,9 @@ def exact(made: QuantizedLinear) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", EIGHT_BITS)
-def test_the_largest_weight_of_each_output_is_exact_and_the_rest_is_near(dtype: torch.dtype) -> None:
+def test_the_largest_weight_of_each_output_is_exact_and_the_rest_is_near(
+    dtype: torch.dtype,
+) -> None:
     torch.manual_seed(0)
     weight = torch.randn(40, 96) * torch.logspace(-6, 3, 40)[:, None]
     bits, scale = quantize(weight, dtype)
@@ -74,7 +78,9 @@ def test_products_of_few_and_many_rows_equal_the_product_of_the_weight(
         y = made(x)
         rounded = rows <= CPU_ROWS and bits == torch.int8 and groups == 1 and dtype != torch.float64
         assert (y.dtype, y.shape) == (dtype, (rows, 1, len(made.weight)))
-        assert error(y, x.double() @ exact(made).T + made.bias.double()) < (6e-3 if rounded else tolerance)
+        assert error(y, x.double() @ exact(made).T + made.bias.double()) < (
+            6e-3 if rounded else tolerance
+        )
 
 
 def test_no_rows_give_no_rows() -> None:
@@ -91,7 +97,9 @@ def test_a_quantised_layer_says_its_scales_and_the_dtype_of_its_activations() ->
 
 @pytest.mark.parametrize("bits", EIGHT_BITS)
 @pytest.mark.parametrize("groups", [1, 4])
-def test_adapters_stand_on_a_quantised_layer_whose_parts_can_be_asked_for(bits: torch.dtype, groups: int) -> None:
+def test_adapters_stand_on_a_quantised_layer_whose_parts_can_be_asked_for(
+    bits: torch.dtype, groups: int
+) -> None:
     base, widths = layer(64, 24, bits, groups), (10, 7, 7)
     made = LoraLinear(base, widths, slots=2, rank=3, rows=LoraRows())
     assert made.lora_a.dtype == torch.float32

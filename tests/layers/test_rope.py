@@ -14,5 +14,9 @@ def test_rope_rotates_pairs_by_their_angle_in_both_layouts():
         y = rope.rotate(x, rope.at(pos))
         for j, (a, b) in enumerate(pairs):
             angle = table[pos, j].double()[:, None]
-            rotated = torch.complex(x[..., a], x[..., b]) * torch.polar(torch.ones_like(angle), angle)
-            torch.testing.assert_close(torch.complex(y[..., a], y[..., b]), rotated, rtol=1e-6, atol=1e-6)
+            rotated = torch.complex(x[..., a], x[..., b]) * torch.polar(
+                torch.ones_like(angle), angle
+            )
+            torch.testing.assert_close(
+                torch.complex(y[..., a], y[..., b]), rotated, rtol=1e-6, atol=1e-6
+            )

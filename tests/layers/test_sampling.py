@@ -44,7 +44,9 @@ def test_samples_follow_the_filtered_distribution_with_mixed_parameters_in_one_b
         assert stats.chisquare(counts[keep], expected[keep] * n).pvalue > 1e-3
 
 
-def reference_probabilities(logits: np.ndarray, temperature: float, top_k: int, top_p: float) -> np.ndarray:
+def reference_probabilities(
+    logits: np.ndarray, temperature: float, top_k: int, top_p: float
+) -> np.ndarray:
     x = logits / temperature
     order = np.argsort(-x)
     kept = order[: top_k or len(x)]

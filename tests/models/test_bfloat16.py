@@ -35,7 +35,11 @@ class Draws:
     drawn: list[Tensor] = field(default_factory=list)
 
     def __call__(self, draw: Draw) -> Tensor:
-        out = draw.answer() if self.forced is None else self.forced[len(self.logits)].to(draw.logits.device)
+        out = (
+            draw.answer()
+            if self.forced is None
+            else self.forced[len(self.logits)].to(draw.logits.device)
+        )
         self.logits.append(draw.logits.float().cpu())
         self.drawn.append(out.cpu())
         return out
@@ -93,11 +97,15 @@ class Pair:
         self.ref = Bench(path, "cpu", torch.float32)
         self.dut = Bench(path, DEVICE, torch.bfloat16)
         self.found: dict[str, list[float]] = {}
-        options = {"temperature": 1.0} | ({"ignore_eos": True} if "ignore_eos" in self.ref.model.spec.options else {})
+        options = {"temperature": 1.0} | (
+            {"ignore_eos": True} if "ignore_eos" in self.ref.model.spec.options else {}
+        )
         self.groups = [[b.admit(family, 0, **options)] for b in (self.ref, self.dut)]
         self.levels: Levels | None = None
         if family == "voxcpm2":
-            self.levels = Levels(self.ref.model.net.fsq_layer, self.dut.model.net.fsq_layer, self.note)
+            self.levels = Levels(
+                self.ref.model.net.fsq_layer, self.dut.model.net.fsq_layer, self.note
+            )
 
     def note(self, name: str, a: Tensor, b: Tensor) -> None:
         if a.is_floating_point() and a.numel() > 1:
@@ -106,7 +114,10 @@ class Pair:
     def emit(self, h: tuple[Tensor, ...], idx: list[Tensor]) -> None:
         """Both from the reference's hidden states; draws are forced, and so is what a flow is asked."""
         num_evals = self.groups[0][0][1].num_evals
-        rows = [b.runner.slots.rows(i, num_evals) for b, i in zip((self.ref, self.dut), idx, strict=True)]
+        rows = [
+            b.runner.slots.rows(i, num_evals)
+            for b, i in zip((self.ref, self.dut), idx, strict=True)
+        ]
         draws, asked = Draws(), []
         u = [uniform(r["seed"], r["step"], self.ref.model.spec.draws) for r in rows]
         hooks = []
@@ -121,22 +132,34 @@ class Pair:
         for hook in hooks:
             hook.remove()
         again = Draws(forced=draws.drawn)
-        h_there = tuple(t.to(DEVICE, torch.bfloat16) if t.is_floating_point() else t.to(DEVICE) for t in h)
+        h_there = tuple(
+            t.to(DEVICE, torch.bfloat16) if t.is_floating_point() else t.to(DEVICE) for t in h
+        )
         with drawing(again):
             made = self.dut.model.emit(h_there, rows[1], u[1])
         for a, b in zip(draws.logits, again.logits, strict=True):
             self.note("logits of each draw", a, b)
         if self.family == "voxcpm2":
             net = [b.model.net for b in (self.ref, self.dut)]
-            self.note("flow condition", torch.stack(net[0].conditions(*h)), torch.stack(net[1].conditions(*h_there)))
-            logits = [n.stop_head(silu(n.stop_proj(x[0]))) for n, x in zip(net, (h, h_there), strict=True)]
+            self.note(
+                "flow condition",
+                torch.stack(net[0].conditions(*h)),
+                torch.stack(net[1].conditions(*h_there)),
+            )
+            logits = [
+                n.stop_head(silu(n.stop_proj(x[0]))) for n, x in zip(net, (h, h_there), strict=True)
+            ]
             self.note("stop logits", *logits)
             for tokens, patch, want in asked:
                 there = tokens.to(DEVICE, torch.bfloat16)
-                self.note("flow network", want, self.dut.model.dit(there, patch, self.dut.model.net.rope))
+                self.note(
+                    "flow network", want, self.dut.model.dit(there, patch, self.dut.model.net.rope)
+                )
         else:
             assert torch.equal(out.frame.cpu(), made.frame.cpu())
-        self.ref.runner.slots.commit(rows[0], out, rows[0]["pos"] + 1 if self.started else self.length)
+        self.ref.runner.slots.commit(
+            rows[0], out, rows[0]["pos"] + 1 if self.started else self.length
+        )
         self.started = True
         self.follow()
 
@@ -178,7 +201,9 @@ class Pair:
         return h
 
     def decode(self) -> None:
-        idx = [torch.zeros(1, dtype=torch.int64, device=b.where.torch) for b in (self.ref, self.dut)]
+        idx = [
+            torch.zeros(1, dtype=torch.int64, device=b.where.torch) for b in (self.ref, self.dut)
+        ]
         num_evals = self.groups[0][0][1].num_evals
         x, views = [], []
         for b, i in zip((self.ref, self.dut), idx, strict=True):
@@ -193,9 +218,13 @@ class Pair:
         state, at = CodecStateTable(columns, 1, torch.device("cpu")).columns, 0
         for count in (1, 2, 3):
             frames = self.ref.runner.slots.frames[:1, at : at + count]
-            there = {n: v.to(DEVICE, self.dut.model.codec.columns[n].dtype) for n, v in state.items()}
+            there = {
+                n: v.to(DEVICE, self.dut.model.codec.columns[n].dtype) for n, v in state.items()
+            }
             want, state = self.ref.model.codec.decode(frames, state)
-            got, _ = self.dut.model.codec.decode(frames.to(DEVICE, self.dut.model.spec.frame.dtype), there)
+            got, _ = self.dut.model.codec.decode(
+                frames.to(DEVICE, self.dut.model.spec.frame.dtype), there
+            )
             self.note("codec", want, got)
             at += count
 

@@ -13,7 +13,9 @@ from stentor.models.byte_bpe import ByteBPE
 FILES = {
     "vocab.json": json.dumps({"a": 0, "b": 1, "ab": 2}).encode(),
     "merges.txt": b"a b\n",
-    "tokenizer_config.json": json.dumps({"added_tokens_decoder": {"3": {"content": "<x>"}}}).encode(),
+    "tokenizer_config.json": json.dumps(
+        {"added_tokens_decoder": {"3": {"content": "<x>"}}}
+    ).encode(),
 }
 
 
@@ -32,12 +34,23 @@ def test_text_and_added_tokens_become_ids(tmp_path: Path) -> None:
     [
         ({"merges": b"a \xad\n"}, r"merges\.txt is not UTF-8: byte 2 is 0xad"),
         ({"merges": b"a\n"}, "every line must hold two tokens"),
-        ({"tokenizer_config": b'{"added_tokens_decoder": {"3": 7}}'}, "added token '3' is not an id with a content"),
-        ({"tokenizer_config": b'{"added_tokens_decoder": {"3": {"content": 7}}}'}, "added token '3' is not"),
-        ({"tokenizer_config": b'{"added_tokens_decoder": {"x": {"content": "<x>"}}}'}, "added token 'x' is not"),
+        (
+            {"tokenizer_config": b'{"added_tokens_decoder": {"3": 7}}'},
+            "added token '3' is not an id with a content",
+        ),
+        (
+            {"tokenizer_config": b'{"added_tokens_decoder": {"3": {"content": 7}}}'},
+            "added token '3' is not",
+        ),
+        (
+            {"tokenizer_config": b'{"added_tokens_decoder": {"x": {"content": "<x>"}}}'},
+            "added token 'x' is not",
+        ),
     ],
 )
-def test_a_file_that_is_wrong_is_named(tmp_path: Path, changed: dict[str, bytes], says: str) -> None:
+def test_a_file_that_is_wrong_is_named(
+    tmp_path: Path, changed: dict[str, bytes], says: str
+) -> None:
     with pytest.raises(CheckpointError, match=says):
         ByteBPE(written(tmp_path, **changed))
 

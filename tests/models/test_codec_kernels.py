@@ -79,7 +79,13 @@ def qwen3_tts(dtype: torch.dtype) -> Codec:
 
 def fish_s2(dtype: torch.dtype) -> Codec:
     stack = stack_config(64, 48, 1)
-    small = {"decoder_dim": 32, "encoder_dim": 32, "latent": 64, "residual_codes": 64, "residual_books": 2}
+    small = {
+        "decoder_dim": 32,
+        "encoder_dim": 32,
+        "latent": 64,
+        "residual_codes": 64,
+        "residual_books": 2,
+    }
     rates = {"encoder_strides": (2,), "decoder_strides": (3, 2), "downsample": (2,)}
     c = replace(RELEASED, **rates, encoder_stack=stack, post_stack=stack, pre_stack=stack, **small)
     drawn, codec = FishCodec(c, 64, torch.float32, torch.float32), FishCodec(c, 64, dtype, dtype)

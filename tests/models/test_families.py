@@ -44,7 +44,12 @@ def test_a_family_has_the_files_that_every_family_has(family: Family):
 @families
 def test_a_family_is_built_by_a_function_of_one_signature(family: Family):
     builder = importlib.import_module(f"{family.package}.builder")
-    assert list(inspect.signature(builder.build).parameters) == ["source", "device", "dtype", "options"]
+    assert list(inspect.signature(builder.build).parameters) == [
+        "source",
+        "device",
+        "dtype",
+        "options",
+    ]
 
 
 @families
@@ -57,7 +62,9 @@ def test_every_model_without_files_is_a_release_with_configuration_files(family:
 
 def test_finding_the_families_imports_none_of_their_modules():
     code = "import sys; from stentor.families import families; families(); print(*sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
+    )
     loaded = [m for m in run.stdout.split() if m.startswith("stentor.models.") and m.count(".") > 2]
     assert loaded == []
 

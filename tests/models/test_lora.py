@@ -37,7 +37,9 @@ def lora_layers(model: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("options", [{}, {"loras": {}}, {"max_loras": 0}])
-def test_without_adapters_nothing_is_allocated_and_every_layer_is_as_it_was(options: dict[str, Any]) -> None:
+def test_without_adapters_nothing_is_allocated_and_every_layer_is_as_it_was(
+    options: dict[str, Any],
+) -> None:
     model = load(**options)
     assert model.adapters is NO_ADAPTERS
     assert model.adapters.bytes == 0
@@ -50,13 +52,20 @@ def test_the_usual_layers_get_slots_of_the_usual_rank(model: SpeechModel) -> Non
     found = lora_layers(model)
     assert {n.rpartition(".")[2] for n in found} == {"qkv_proj", "o_proj", *adapters.PROJECTIONS}
     assert not any(n.startswith("feat_encoder") for n in found)
-    elements = sum(p.lora_a.numel() + p.lora_b.numel() for p in model.net.modules() if isinstance(p, LoraLinear))
+    elements = sum(
+        p.lora_a.numel() + p.lora_b.numel()
+        for p in model.net.modules()
+        if isinstance(p, LoraLinear)
+    )
     assert model.adapters.bytes == 4 * elements
     assert load(max_loras=1).adapters.rank == 32
 
 
 def test_sizes_come_from_the_adapters_that_are_given(tmp_path: Path) -> None:
-    given = {"a": adapters.make(tmp_path / "a", 1, rank=3), "b": adapters.make(tmp_path / "b", 2, 5, ("up_proj",))}
+    given = {
+        "a": adapters.make(tmp_path / "a", 1, rank=3),
+        "b": adapters.make(tmp_path / "b", 2, 5, ("up_proj",)),
+    }
     model = load(loras=given)
     assert (model.adapters.count, model.adapters.rank) == (2, 5)
     assert {n.rpartition(".")[2] for n in lora_layers(model)} >= {"qkv_proj", "gate_up_proj"}
@@ -73,7 +82,10 @@ def test_sizes_come_from_the_adapters_that_are_given(tmp_path: Path) -> None:
         ({"max_loras": True}, "max_loras: must be a whole number"),
         ({"max_loras": 1, "lora_targets": 3}, "lora_targets: must be names of layers, got 3"),
         ({"loras": {"a": None}}, "loras: must be a path, got NoneType"),
-        ({"max_loras": 1, "max_lora_rank": 0}, "max_lora_rank: must be a whole number from 1 to 256"),
+        (
+            {"max_loras": 1, "max_lora_rank": 0},
+            "max_lora_rank: must be a whole number from 1 to 256",
+        ),
         ({"max_loras": 1, "lora_targets": ("q_proj", "in_proj")}, "lora_targets: .* named in_proj"),
     ],
 )
@@ -108,7 +120,9 @@ def test_an_adapter_that_no_slots_can_hold_is_named_at_the_start(
 
 def test_more_adapters_than_a_model_ever_holds_are_refused(tmp_path: Path) -> None:
     folder = adapters.make(tmp_path, 1, 1, ("down_proj",))
-    with pytest.raises(InvalidRequest, match="max_loras: must be a whole number from 0 to 1024, got 1025"):
+    with pytest.raises(
+        InvalidRequest, match="max_loras: must be a whole number from 0 to 1024, got 1025"
+    ):
         load(loras={str(i): folder for i in range(1025)})
 
 
@@ -122,7 +136,9 @@ def replaced(name: str, value: Tensor) -> Edit:
 
 
 def renamed(name: str) -> Edit:
-    return lambda t: t.update({f"{name}.lora_A": t.pop(f"{Q}.lora_A"), f"{name}.lora_B": t.pop(f"{Q}.lora_B")})
+    return lambda t: t.update(
+        {f"{name}.lora_A": t.pop(f"{Q}.lora_A"), f"{name}.lora_B": t.pop(f"{Q}.lora_B")}
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,7 +154,9 @@ def renamed(name: str) -> Edit:
         (replaced("stop_head.scale", torch.zeros(1)), "stop_head.scale is not a LoRA tensor"),
     ],
 )  # fmt: skip
-def test_a_wrong_tensor_is_named(model: SpeechModel, tmp_path: Path, edit: Edit, message: str) -> None:
+def test_a_wrong_tensor_is_named(
+    model: SpeechModel, tmp_path: Path, edit: Edit, message: str
+) -> None:
     tensors = adapters.weights(1, 4)
     edit(tensors)
     folder = adapters.store(tmp_path, tensors)
@@ -146,14 +164,18 @@ def test_a_wrong_tensor_is_named(model: SpeechModel, tmp_path: Path, edit: Edit,
         model.adapters.check(model.adapters.read(folder))
 
 
-def test_a_rank_above_the_most_is_refused_and_a_smaller_one_fits(model: SpeechModel, tmp_path: Path) -> None:
+def test_a_rank_above_the_most_is_refused_and_a_smaller_one_fits(
+    model: SpeechModel, tmp_path: Path
+) -> None:
     slots = model.adapters
     slots.check(slots.read(adapters.make(tmp_path / "small", 1, rank=2)))
     with pytest.raises(CheckpointError, match=r"lora_A has rank 5, above max_lora_rank 4"):
         slots.check(slots.read(adapters.make(tmp_path / "large", 1, rank=5)))
 
 
-def test_the_identity_of_weights_is_that_of_their_values_and_their_scale(model: SpeechModel, tmp_path: Path) -> None:
+def test_the_identity_of_weights_is_that_of_their_values_and_their_scale(
+    model: SpeechModel, tmp_path: Path
+) -> None:
     read, tensors = model.adapters.read, adapters.weights(1, 4)
     same = [read(adapters.store(tmp_path / name, tensors, 8.0)).identity() for name in "ab"]
     scaled = read(adapters.store(tmp_path / "c", tensors, 4.0)).identity()

@@ -28,7 +28,14 @@ from stentor.models.voxcpm2 import spec as vox_spec
 from tests.helpers.released import released
 
 PAGES = Path(__file__).parents[2] / "docs" / "models"
-TEMPLATE = ["Hardware and speed", "Memory", "Use", "Options", "Differences", "Facts of the architecture"]
+TEMPLATE = [
+    "Hardware and speed",
+    "Memory",
+    "Use",
+    "Options",
+    "Differences",
+    "Facts of the architecture",
+]
 LAST = "How it was checked"
 
 
@@ -45,7 +52,9 @@ def qwen3_tts() -> Mapping[str, Option]:
 
 def qwen3_omni() -> Mapping[str, Option]:
     source = released("qwen3_omni_talker", "qwen3-omni-talker")
-    return omni_spec.make_spec(omni_config.parse(source.config, source.name), {}, torch.float32).options
+    return omni_spec.make_spec(
+        omni_config.parse(source.config, source.name), {}, torch.float32
+    ).options
 
 
 def voxcpm2() -> Mapping[str, Option]:
@@ -55,7 +64,9 @@ def voxcpm2() -> Mapping[str, Option]:
 
 def cosyvoice3() -> Mapping[str, Option]:
     text_model = released("cosyvoice3", "cosyvoice3").json("CosyVoice-BlankEN/config.json")
-    return cosy_spec.make_spec(cosy_config.parse({}, text_model), (), torch.float32, True, CAUSAL).options
+    return cosy_spec.make_spec(
+        cosy_config.parse({}, text_model), (), torch.float32, True, CAUSAL
+    ).options
 
 
 FAMILIES = {
@@ -80,7 +91,9 @@ def numbers(cell: str) -> list[float]:
 @pytest.mark.parametrize("name", [*FAMILIES, "voice"])
 def test_a_page_has_the_sections_of_the_template_in_their_order(name: str):
     found = list(sections(PAGES / f"{name}.md"))
-    wanted = TEMPLATE[:-1] if name == "voice" else TEMPLATE  # the voice is a small model of another page's shape
+    wanted = (
+        TEMPLATE[:-1] if name == "voice" else TEMPLATE
+    )  # the voice is a small model of another page's shape
     assert found == [*wanted, LAST]
 
 
@@ -89,7 +102,9 @@ def test_a_page_has_a_row_for_every_request_option_with_its_default_and_range(na
     lines = re.findall(r"^\|.*\|$", sections(PAGES / f"{name}.md")["Options"], re.MULTILINE)
     cells = [line.split("|")[1:4] for line in lines]
     rows = {
-        option: (default, low_high) for first, default, low_high in cells for option in re.findall(r"`(\w+)`", first)
+        option: (default, low_high)
+        for first, default, low_high in cells
+        for option in re.findall(r"`(\w+)`", first)
     }
     for option, facts in FAMILIES[name][0]().items():
         assert option in rows

@@ -34,7 +34,14 @@ from stentor.models.voxcpm2.config import parse as parse_vox
 from stentor.models.voxcpm2.modules import VoxCPM2Net
 from stentor.models.weights import meta_init
 from tests.helpers import adapters
-from tests.helpers.eight_bits import compressed_config, packed, plain, torchao, torchao_config, write
+from tests.helpers.eight_bits import (
+    compressed_config,
+    packed,
+    plain,
+    torchao,
+    torchao_config,
+    write,
+)
 from tests.helpers.released import released
 from tests.helpers.tiny import FAMILIES, FIXTURES, checkpoint
 
@@ -58,14 +65,20 @@ def quantized_in(model: Any) -> dict[str, QuantizedLinear]:
 
 
 @pytest.mark.parametrize(
-    ("family", "name", "dtype"), [*((f, "int8", torch.int8) for f in FAMILIES), ("fish_s2", "fp8", FP8)]
+    ("family", "name", "dtype"),
+    [*((f, "int8", torch.int8) for f in FAMILIES), ("fish_s2", "fp8", FP8)],
 )
 def test_only_the_layers_of_language_models_and_depth_loops_have_eight_bits(
     family: str, name: str, dtype: torch.dtype, tmp_path: Path
 ) -> None:
     path = checkpoint(family, tmp_path / "tiny")
     found = quantized_in(load(path, quantization=name))
-    assert {n.rpartition(".")[2] for n in found} == {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}
+    assert {n.rpartition(".")[2] for n in found} == {
+        "qkv_proj",
+        "o_proj",
+        "gate_up_proj",
+        "down_proj",
+    }
     assert {m.weight.dtype for m in found.values()} == {dtype}
     assert {m.weight_scale.dtype for m in found.values()} == {torch.float32}
     inside = {
@@ -83,7 +96,9 @@ def test_speech_of_a_quantised_model_is_near_that_of_the_model() -> None:
     spoken = []
     for name in ("auto", "int8"):
         with TTS(VOX, quantization=name, memory_gb=0.01, max_num_seqs=1, threads=1) as tts:
-            spoken.append(torch.from_numpy(tts.generate("Hello.", seed=3, min_frames=4, max_frames=4).samples))
+            spoken.append(
+                torch.from_numpy(tts.generate("Hello.", seed=3, min_frames=4, max_frames=4).samples)
+            )
     assert len(spoken[0]) == len(spoken[1])
     assert torch.nn.functional.cosine_similarity(*spoken, dim=0) > 0.9
     assert not torch.equal(*spoken)
@@ -91,8 +106,12 @@ def test_speech_of_a_quantised_model_is_near_that_of_the_model() -> None:
 
 def test_adapters_serve_a_quantised_model(tmp_path: Path) -> None:
     given = {"a": adapters.make(tmp_path / "a", 1, rank=3)}
-    with TTS(VOX, quantization="int8", loras=given, memory_gb=0.01, max_num_seqs=1, threads=1) as tts:
-        plain_speech, own = (tts.generate("Hello.", seed=3, min_frames=2, max_frames=2, lora=n) for n in (None, "a"))
+    with TTS(
+        VOX, quantization="int8", loras=given, memory_gb=0.01, max_num_seqs=1, threads=1
+    ) as tts:
+        plain_speech, own = (
+            tts.generate("Hello.", seed=3, min_frames=2, max_frames=2, lora=n) for n in (None, "a")
+        )
     assert not (plain_speech.samples == own.samples).all()
 
 
@@ -104,13 +123,25 @@ def every_layer(name: str) -> bool:
     return name.endswith(("_proj", "wqkv", "wo", "w1", "w2", "w3")) and "layers" in name
 
 
-WAYS: dict[str, tuple[dict[str, Any], Callable[[Tensor, Tensor], dict[str, Tensor]], torch.dtype, int]] = {
+WAYS: dict[
+    str, tuple[dict[str, Any], Callable[[Tensor, Tensor], dict[str, Tensor]], torch.dtype, int]
+] = {
     "torchao int8": (torchao_config(), torchao, torch.int8, 1),
     "torchao fp8": (torchao_config("Float8WeightOnlyConfig"), torchao, FP8, 1),
     "torchao int8 in groups": (torchao_config(group_size=16), torchao, torch.int8, 2),
     "compressed int8": (compressed_config(), packed, torch.int8, 1),
-    "compressed int8 in groups": (compressed_config(strategy="group", group_size=16), packed, torch.int8, 2),
-    "compressed fp8": ({**compressed_config(type="float"), "format": "naive-quantized"}, plain, FP8, 1),
+    "compressed int8 in groups": (
+        compressed_config(strategy="group", group_size=16),
+        packed,
+        torch.int8,
+        2,
+    ),
+    "compressed fp8": (
+        {**compressed_config(type="float"), "format": "naive-quantized"},
+        plain,
+        FP8,
+        1,
+    ),
 }
 
 
@@ -128,7 +159,9 @@ def floats(source: Path) -> dict[str, nn.Linear]:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("source", [VOX, FISH_PATH])
-def test_a_checkpoint_that_comes_quantised_keeps_its_bits(way: str, source: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_that_comes_quantised_keeps_its_bits(
+    way: str, source: Path, tmp_path: Path
+) -> None:
     config, form, dtype, groups = WAYS[way]
     found = load(write(source, tmp_path / "c", config, every_layer, form, dtype, groups))
     layers, exact = quantized_in(found), floats(source)
@@ -138,11 +171,17 @@ def test_a_checkpoint_that_comes_quantised_keeps_its_bits(way: str, source: Path
         assert (layer.weight.dtype, layer.weight_scale.shape[1]) == (dtype, groups)
         back = dequantize(layer.weight, layer.weight_scale, torch.float32)
         assert _error(back, exact[name].weight) < 0.04
-    others = [(n, m) for n, m in _modules(found) if isinstance(m, nn.Linear) and n not in layers and n in exact]
+    others = [
+        (n, m)
+        for n, m in _modules(found)
+        if isinstance(m, nn.Linear) and n not in layers and n in exact
+    ]
     assert others
     assert all(_error(m.weight, exact[n].weight) < 0.04 for n, m in others)
     widened = [n for n, m in others if not torch.equal(m.weight, exact[n].weight)]
-    assert bool(widened) == (not loops)  # the layers of its flow or depth loop had 8 bits in the file
+    assert bool(widened) == (
+        not loops
+    )  # the layers of its flow or depth loop had 8 bits in the file
 
 
 def _modules(model: Any) -> list[tuple[str, nn.Module]]:
@@ -158,11 +197,22 @@ def language_models(name: str) -> bool:
     return name.startswith(("base_lm.layers", "residual_lm.layers")) and name.endswith("_proj")
 
 
-def test_layers_that_a_checkpoint_leaves_float_stay_so_or_are_quantised_on_demand(tmp_path: Path) -> None:
-    path = write(VOX, tmp_path / "c", compressed_config(), lambda n: language_models(n) and "down" not in n, packed)
+def test_layers_that_a_checkpoint_leaves_float_stay_so_or_are_quantised_on_demand(
+    tmp_path: Path,
+) -> None:
+    path = write(
+        VOX,
+        tmp_path / "c",
+        compressed_config(),
+        lambda n: language_models(n) and "down" not in n,
+        packed,
+    )
     names = {n.rpartition(".")[2] for n in quantized_in(load(path))}
     assert names == {"qkv_proj", "o_proj", "gate_up_proj"}
-    assert {n.rpartition(".")[2] for n in quantized_in(load(path, quantization="int8"))} == {*names, "down_proj"}
+    assert {n.rpartition(".")[2] for n in quantized_in(load(path, quantization="int8"))} == {
+        *names,
+        "down_proj",
+    }
     with pytest.raises(InvalidRequest, match="quantization: this checkpoint comes in int8"):
         load(path, quantization="fp8")
 
@@ -176,7 +226,9 @@ def small(tmp_path: Path) -> Path:
     return path
 
 
-def test_eight_bits_that_only_make_a_checkpoint_small_are_widened_unless_asked_for(small: Path) -> None:
+def test_eight_bits_that_only_make_a_checkpoint_small_are_widened_unless_asked_for(
+    small: Path,
+) -> None:
     kept = load(small, quantization="int8").net.base_lm.layers[0].mlp.down_proj
     found = load(small)
     assert not quantized_in(found)
@@ -191,10 +243,15 @@ def sixteen(path: Path, **options: Any) -> list[str]:
 
 
 @pytest.mark.skipif(not packs(CPU, torch.float32), reason="this CPU or torch has no such product")
-def test_what_was_widened_on_a_cpu_is_held_in_sixteen_bits_unless_a_dtype_is_named(small: Path) -> None:
+def test_what_was_widened_on_a_cpu_is_held_in_sixteen_bits_unless_a_dtype_is_named(
+    small: Path,
+) -> None:
     parts = {"base_lm", "residual_lm", "feat_encoder.encoder", "feat_decoder.estimator.decoder"}
     assert {n.rpartition(".layers.")[0] for n in sixteen(small)} == parts
-    assert {n.partition(".")[0] for n in sixteen(small, quantization="int8")} == {"feat_encoder", "feat_decoder"}
+    assert {n.partition(".")[0] for n in sixteen(small, quantization="int8")} == {
+        "feat_encoder",
+        "feat_decoder",
+    }
     assert not any(isinstance(m, PackedLinear) for _, m in _modules(load(small)))
     assert not sixteen(small, max_loras=1)
 
@@ -203,19 +260,31 @@ def test_speech_of_weights_in_sixteen_bits_is_that_of_float32(small: Path) -> No
     spoken = []
     for dtype in ("auto", "float32"):
         with TTS(small, dtype=dtype, memory_gb=0.01, max_num_seqs=1, threads=1) as tts:
-            spoken.append(torch.from_numpy(tts.generate("Hello.", seed=3, min_frames=4, max_frames=4).samples))
+            spoken.append(
+                torch.from_numpy(tts.generate("Hello.", seed=3, min_frames=4, max_frames=4).samples)
+            )
     assert _error(*spoken) < 0.01
 
 
 def test_what_is_one_layer_here_must_be_quantised_alike(tmp_path: Path) -> None:
-    path = write(VOX, tmp_path / "c", compressed_config(), lambda n: language_models(n) and "k_proj" not in n, packed)
-    with pytest.raises(CheckpointError, match=r"k_proj.weight_scale is missing: .* are one layer here"):
+    path = write(
+        VOX,
+        tmp_path / "c",
+        compressed_config(),
+        lambda n: language_models(n) and "k_proj" not in n,
+        packed,
+    )
+    with pytest.raises(
+        CheckpointError, match=r"k_proj.weight_scale is missing: .* are one layer here"
+    ):
         load(path)
 
 
 def test_weights_to_merge_into_quantised_ones_are_refused(tmp_path: Path) -> None:
     path = write(VOX, tmp_path / "c", compressed_config(), language_models, packed)
-    with pytest.raises(CheckpointError, match="is quantised: name the adapter in loras, not in lora"):
+    with pytest.raises(
+        CheckpointError, match="is quantised: name the adapter in loras, not in lora"
+    ):
         load(path, lora=str(adapters.make(tmp_path / "a", 1, rank=2)))
 
 
@@ -227,12 +296,19 @@ REFUSED: dict[str, Any] = {
     "group_0.weights.num_bits must be 8, got 4": compressed_config(num_bits=4),
     "group_0.weights.symmetric must be true": compressed_config(symmetric=False),
     "group_0.weights.dynamic must be false": compressed_config(dynamic=True),
-    "group_0.weights.strategy must be one of channel, group, tensor": compressed_config(strategy="block"),
+    "group_0.weights.strategy must be one of channel, group, tensor": compressed_config(
+        strategy="block"
+    ),
     "group_0.weights.actorder must be null, weight or static": compressed_config(actorder="group"),
     "group_0.input_activations must be null: only weights": ACTIVATIONS,
-    "quantization_config.format must be one of pack-quantized": {**compressed_config(), "format": "marlin-24"},
+    "quantization_config.format must be one of pack-quantized": {
+        **compressed_config(),
+        "format": "marlin-24",
+    },
     "kv_cache_scheme is not supported": {**compressed_config(), "kv_cache_scheme": {"num_bits": 8}},
-    "default._type must be one of Int8WeightOnlyConfig, Float8WeightOnlyConfig": torchao_config("Int4WeightOnlyConfig"),
+    "default._type must be one of Int8WeightOnlyConfig, Float8WeightOnlyConfig": torchao_config(
+        "Int4WeightOnlyConfig"
+    ),
     "weight_dtype._data must be float8_e4m3fn": torchao_config(
         "Float8WeightOnlyConfig", weight_dtype={"_type": "torch.dtype", "_data": "float8_e5m2"}
     ),
@@ -241,22 +317,35 @@ REFUSED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("why", REFUSED)
-def test_other_schemes_are_refused_with_the_field_and_what_is_allowed(why: str, tmp_path: Path) -> None:
+def test_other_schemes_are_refused_with_the_field_and_what_is_allowed(
+    why: str, tmp_path: Path
+) -> None:
     path = write(VOX, tmp_path / "c", REFUSED[why], lambda n: False, plain)
     with pytest.raises(CheckpointError, match=f"config.json: .*{why}"):
         load(path)
 
 
 EDITS: dict[str, Callable[[Tensor, Tensor], dict[str, Tensor]]] = {
-    "weight_packed must be int32 of two dimensions": lambda b, s: {**packed(b, s), "weight_packed": b},
+    "weight_packed must be int32 of two dimensions": lambda b, s: {
+        **packed(b, s),
+        "weight_packed": b,
+    },
     "weight_packed has shape": lambda b, s: {**packed(b, s), "weight_shape": torch.tensor([9, 9])},
     "weight_scale has shape": lambda b, s: {**plain(b, s), "weight_scale": torch.ones(5, 1)},
     r"weight_scale has shape \[\d+, 0\]": lambda b, s: {**plain(b, s), "weight_scale": s[:, :0]},
     r"weight_scale is missing: .*weight is stored in torch\.int8": lambda b, s: {"weight": b},
-    r"weight_scale is missing: .*weight is stored in torch\.float8": lambda b, s: {"weight": b.float().to(FP8)},
+    r"weight_scale is missing: .*weight is stored in torch\.float8": lambda b, s: {
+        "weight": b.float().to(FP8)
+    },
     "weight_scale stands beside no weight": lambda b, s: {"weight": b.float(), "weight_scale": s},
-    "weight_zero_point is not part of this model": lambda b, s: {**plain(b, s), "weight_zero_point": torch.ones(1)},
-    "weight_g_idx is not part of this model": lambda b, s: {**plain(b, s), "weight_g_idx": torch.ones(1)},
+    "weight_zero_point is not part of this model": lambda b, s: {
+        **plain(b, s),
+        "weight_zero_point": torch.ones(1),
+    },
+    "weight_g_idx is not part of this model": lambda b, s: {
+        **plain(b, s),
+        "weight_g_idx": torch.ones(1),
+    },
 }
 
 
@@ -282,14 +371,20 @@ UNNAMED: dict[str, Callable[[Tensor, Tensor], dict[str, Tensor]]] = {
 
 
 @pytest.mark.parametrize("why", UNNAMED)
-def test_tensors_that_do_not_fit_are_named_also_where_no_scheme_is(why: str, tmp_path: Path) -> None:
-    path = without_scheme(write(VOX, tmp_path / "c", compressed_config(), language_models, UNNAMED[why]))
+def test_tensors_that_do_not_fit_are_named_also_where_no_scheme_is(
+    why: str, tmp_path: Path
+) -> None:
+    path = without_scheme(
+        write(VOX, tmp_path / "c", compressed_config(), language_models, UNNAMED[why])
+    )
     with pytest.raises(CheckpointError, match=why):
         load(path, quantization="int8")
 
 
 @pytest.mark.parametrize("source", [VOX, FISH_PATH])
-def test_one_scale_of_all_outputs_is_read_also_where_no_scheme_is(source: Path, tmp_path: Path) -> None:
+def test_one_scale_of_all_outputs_is_read_also_where_no_scheme_is(
+    source: Path, tmp_path: Path
+) -> None:
     config = {**compressed_config(), "format": "naive-quantized"}
     path = write(source, tmp_path / "c", config, every_layer, lambda b, s: plain(b, s.max()))
     kept = {n: m.weight_scale for n, m in quantized_in(load(path)).items()}
@@ -299,7 +394,13 @@ def test_one_scale_of_all_outputs_is_read_also_where_no_scheme_is(source: Path, 
 
 
 def test_float8_without_scales_is_only_a_dtype_where_no_scheme_is(tmp_path: Path) -> None:
-    path = write(VOX, tmp_path / "c", compressed_config(), language_models, lambda b, s: {"weight": (b * s).to(FP8)})
+    path = write(
+        VOX,
+        tmp_path / "c",
+        compressed_config(),
+        language_models,
+        lambda b, s: {"weight": (b * s).to(FP8)},
+    )
     found = load(without_scheme(path)).net.base_lm.layers[0].mlp.down_proj.weight
     assert found.dtype == torch.float32
     assert torch.equal(found, found.to(FP8).float())
@@ -321,8 +422,16 @@ def networks() -> dict[str, tuple[Callable[[], nn.Module], tuple[str, ...], floa
 
     talkers = eight_bits({})
     return {
-        "qwen3-tts 0.6B": (lambda: qwen("qwen3-tts-0.6b-base"), (*talkers.stacks, *talkers.depth), 0.48),
-        "qwen3-tts 1.7B": (lambda: qwen("qwen3-tts-1.7b-base"), (*talkers.stacks, *talkers.depth), 1.39),
+        "qwen3-tts 0.6B": (
+            lambda: qwen("qwen3-tts-0.6b-base"),
+            (*talkers.stacks, *talkers.depth),
+            0.48,
+        ),
+        "qwen3-tts 1.7B": (
+            lambda: qwen("qwen3-tts-1.7b-base"),
+            (*talkers.stacks, *talkers.depth),
+            1.39,
+        ),
         "voxcpm2": (voxcpm2, VOXCPM2, 1.58),
         "fish s2 pro": (lambda: Language(c, 0, 0, bf16), (*FISH, *FISH_DEPTH), 3.76),
     }
@@ -354,5 +463,7 @@ def test_random_weights_in_eight_bits_are_as_large_as_others(dtype: torch.dtype)
 
 
 def test_a_quantisation_that_there_is_not_is_named() -> None:
-    with pytest.raises(InvalidRequest, match="quantization: must be one of auto, int8, fp8, got 'int4'"):
+    with pytest.raises(
+        InvalidRequest, match="quantization: must be one of auto, int8, fp8, got 'int4'"
+    ):
         TTS("dummy:toy", quantization="int4")

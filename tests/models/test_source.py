@@ -36,7 +36,12 @@ def folder(tmp_path: Path) -> Path:
 def test_a_release_is_the_one_that_it_is_like_with_its_own_values(folder: Path):
     small, other = random_weights(folder, "small"), random_weights(folder, "other")
     assert small.config == {"sizes": {"hidden": 4, "layers": 2}, "rates": [2]}
-    assert (small.name, small.seed, small.constants, small.words) == ("dummy:small", 3, {"alpha": 0.5}, 100)
+    assert (small.name, small.seed, small.constants, small.words) == (
+        "dummy:small",
+        3,
+        {"alpha": 0.5},
+        100,
+    )
     assert (other.config, other.seed, other.special) == (small.config, 4, {"<a>": 101})
 
 
@@ -77,10 +82,16 @@ def test_a_module_is_filled_with_the_tensors_of_a_directory(tmp_path: Path):
 
 def test_models_without_files_have_the_weights_that_they_always_had():
     """Figures of 2026-11-28. Parameters of both, in float32 on a CPU."""
-    toy, pocket = (registry.load(f"dummy:{name}", CPU, torch.float32, {}) for name in ("toy", "pocket-tts-2m"))
+    toy, pocket = (
+        registry.load(f"dummy:{name}", CPU, torch.float32, {}) for name in ("toy", "pocket-tts-2m")
+    )
     values = {
         toy.text.weight: (-0.19902224838733673, -0.2037104368209839, -0.04429645463824272),
-        pocket.net.input_linear.weight: (0.08535200357437134, -0.1410299688577652, 0.1751421093940735),
+        pocket.net.input_linear.weight: (
+            0.08535200357437134,
+            -0.1410299688577652,
+            0.1751421093940735,
+        ),
         pocket.codec.output_proj: (-0.0013234952930361032, 0.094830721616745, -0.1454951912164688),
     }
     for parameter, first in values.items():

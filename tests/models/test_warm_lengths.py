@@ -34,14 +34,18 @@ def shapes(count: int, hop: int, multiple: int, most: int) -> set[tuple[str, int
 
 @pytest.mark.parametrize("most", ENCODER_COLUMNS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_length_of_a_reference_needs_a_shape_that_the_start_did_not_capture(family: str, most: int) -> None:
+def test_no_length_of_a_reference_needs_a_shape_that_the_start_did_not_capture(
+    family: str, most: int
+) -> None:
     rate, hop, multiple, (shortest, longest) = FAMILIES[family]
     ends = int(shortest * rate), int(longest * rate)
     lengths = warm_lengths(*ends)
     captured = set().union(*(shapes(n, hop, multiple, most) for n in lengths))
     assert (lengths[0], lengths[-1]) == (ends[1], ends[0])
     assert len(lengths) <= 32  # each takes a few milliseconds of the start
-    for count in {int(n) for n in np.geomspace(*ends, 2000)} | {n + d for n in lengths[:-1] for d in (-1, 0)}:
+    for count in {int(n) for n in np.geomspace(*ends, 2000)} | {
+        n + d for n in lengths[:-1] for d in (-1, 0)
+    }:
         assert shapes(count, hop, multiple, most) <= captured, count
 
 

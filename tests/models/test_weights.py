@@ -65,12 +65,16 @@ def test_an_extra_tensor_is_named_unless_it_is_expected():
 
 def test_a_wrong_shape_is_named_with_both_shapes():
     tensors = {**parts(), "norm.bias": torch.zeros(3)}
-    with pytest.raises(CheckpointError, match=r"norm\.bias has shape \[3\], config\.json asks for \[2\]"):
+    with pytest.raises(
+        CheckpointError, match=r"norm\.bias has shape \[3\], config\.json asks for \[2\]"
+    ):
         weights.load_weights(Small(), tensors, "model", CPU)
 
 
 @pytest.mark.parametrize(
-    "wrong", [torch.zeros(2, 5), torch.zeros(()), torch.zeros(2, 4).to(torch.float8_e4m3fn)], ids=lambda t: str(t.dtype)
+    "wrong",
+    [torch.zeros(2, 5), torch.zeros(()), torch.zeros(2, 4).to(torch.float8_e4m3fn)],
+    ids=lambda t: str(t.dtype),
 )
 def test_parts_that_cannot_be_stacked_are_named(wrong: torch.Tensor) -> None:
     kind = re.escape(f"attn.k_proj.weight {list(wrong.shape)} of {wrong.dtype}")
@@ -93,7 +97,9 @@ def test_tensors_are_read_as_they_were_written(tmp_path: Path) -> None:
     written = {
         "scalar": torch.tensor(3.0),
         "empty": torch.zeros(0, 3),
-        "odd": torch.tensor([True, False, True]),  # what follows does not begin at a multiple of its size
+        "odd": torch.tensor(
+            [True, False, True]
+        ),  # what follows does not begin at a multiple of its size
         "half": torch.randn(2, 3).bfloat16(),
         "eight": torch.randn(3).to(torch.float8_e4m3fn),
         "wide": torch.randn(2, 2, dtype=torch.float64),
@@ -126,7 +132,12 @@ def test_reading_a_file_again_and_again_leaves_nothing_behind(tmp_path: Path) ->
 
 
 def test_a_missing_shard_is_named(tmp_path: Path):
-    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    index = {
+        "weight_map": {
+            "a": "model-00001-of-00002.safetensors",
+            "b": "model-00002-of-00002.safetensors",
+        }
+    }
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     save_file({"a": torch.zeros(1)}, tmp_path / "model-00001-of-00002.safetensors")
     with pytest.raises(CheckpointError, match=r"model-00002-of-00002\.safetensors does not exist"):
@@ -134,13 +145,17 @@ def test_a_missing_shard_is_named(tmp_path: Path):
 
 
 def test_an_index_that_names_no_files_is_refused(tmp_path: Path):
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "x", "b": 0}}))
+    (tmp_path / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"a": "x", "b": 0}})
+    )
     with pytest.raises(CheckpointError, match="has no weight_map of file names"):
         weights.read_sharded(tmp_path)
 
 
 def test_a_shard_outside_the_directory_is_refused(tmp_path: Path):
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../secret.safetensors"}}))
+    (tmp_path / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"a": "../secret.safetensors"}})
+    )
     with pytest.raises(CheckpointError, match="outside the model directory"):
         weights.read_sharded(tmp_path)
 
@@ -164,7 +179,9 @@ def test_a_pickle_with_code_in_it_is_refused(tmp_path: Path):
         ({"model": {"a": torch.zeros(1)}}, "'model' is of type dict"),
     ],
 )
-def test_a_pickle_of_something_else_than_tensors_is_refused(data: object, message: str, tmp_path: Path) -> None:
+def test_a_pickle_of_something_else_than_tensors_is_refused(
+    data: object, message: str, tmp_path: Path
+) -> None:
     torch.save(data, tmp_path / "x.pth")
     with pytest.raises(CheckpointError, match=rf"x\.pth must hold a dict of tensors.* {message}"):
         weights.read_pickle(tmp_path / "x.pth")
@@ -173,18 +190,24 @@ def test_a_pickle_of_something_else_than_tensors_is_refused(data: object, messag
 def test_weight_norm_folds_to_what_torch_computes():
     conv = torch.nn.utils.parametrizations.weight_norm(nn.Conv1d(3, 5, 4))
     g, v = conv.parametrizations.weight.original0, conv.parametrizations.weight.original1
-    folded = weights.fold_weight_norm({"c.weight_g": g.data, "c.weight_v": v.data, "c.bias": conv.bias.data})
+    folded = weights.fold_weight_norm(
+        {"c.weight_g": g.data, "c.weight_v": v.data, "c.bias": conv.bias.data}
+    )
     torch.testing.assert_close(folded["c.weight"], conv.weight.data)
     assert set(folded) == {"c.weight", "c.bias"}
 
 
 def test_a_weight_norm_of_integers_needs_no_scale():
-    v = torch.randint(-127, 128, (5, 3, 4), dtype=torch.int8, generator=torch.Generator().manual_seed(0))
+    v = torch.randint(
+        -127, 128, (5, 3, 4), dtype=torch.int8, generator=torch.Generator().manual_seed(0)
+    )
     g = torch.rand(5, 1, 1).half()
     folded = weights.fold_weight_norm({"c.weight_g": g, "c.weight_v": v})["c.weight"]
     assert folded.dtype == torch.float16
     wide = v.float()
-    torch.testing.assert_close(folded, (g * wide / wide.flatten(1).norm(dim=1).view(-1, 1, 1)).half())
+    torch.testing.assert_close(
+        folded, (g * wide / wide.flatten(1).norm(dim=1).view(-1, 1, 1)).half()
+    )
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (1, 1, 1), (5, 1), (3, 1, 1)])

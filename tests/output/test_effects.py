@@ -27,7 +27,9 @@ def test_stretching_keeps_pitch_and_loudness_and_hits_the_duration(speed: float)
     assert np.sqrt((middle**2).mean()) == pytest.approx(np.sqrt((TONE**2).mean()), rel=0.02)
 
 
-@pytest.mark.parametrize(("target", "speed"), [(8000, 1.0), (48_000, 1.0), (24_000, 1.7), (16_000, 0.6)])
+@pytest.mark.parametrize(
+    ("target", "speed"), [(8000, 1.0), (48_000, 1.0), (24_000, 1.7), (16_000, 0.6)]
+)
 def test_effects_do_not_depend_on_how_the_audio_was_cut(target: int, speed: float) -> None:
     def through(steps: list[int]) -> np.ndarray:
         chain, at, out = EffectChain(RATE, target, speed), 0, []

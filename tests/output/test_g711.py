@@ -26,7 +26,9 @@ SAMPLES = np.arange(65536, dtype=np.uint16).view(np.int16)
 
 def decisions(law: str) -> np.ndarray:
     """The lower end of each of the 128 intervals."""
-    return np.array([start + step * i for start, step, steps in SEGMENTS[law] for i in range(steps)])
+    return np.array(
+        [start + step * i for start, step, steps in SEGMENTS[law] for i in range(steps)]
+    )
 
 
 def values(law: str) -> np.ndarray:
@@ -50,7 +52,9 @@ def by_ffmpeg(codec: str, samples: np.ndarray) -> np.ndarray:
     context.sample_rate, context.layout, context.format = 8000, "mono", "s16"
     frame = av.AudioFrame.from_ndarray(samples[None], format="s16", layout="mono")
     frame.sample_rate = 8000
-    return np.frombuffer(b"".join(bytes(p) for p in [*context.encode(frame), *context.encode(None)]), np.uint8)
+    return np.frombuffer(
+        b"".join(bytes(p) for p in [*context.encode(frame), *context.encode(None)]), np.uint8
+    )
 
 
 def heard(law: str, data: np.ndarray) -> np.ndarray:
@@ -73,7 +77,9 @@ def test_ffmpeg_decodes_every_code_to_the_value_of_the_tables(law: str) -> None:
 
 
 @pytest.mark.parametrize(("law", "others"), [("ulaw", 512), ("alaw", 964)])
-def test_ffmpegs_encoder_differs_by_one_code_at_the_edges_of_segments_only(law: str, others: int) -> None:
+def test_ffmpegs_encoder_differs_by_one_code_at_the_edges_of_segments_only(
+    law: str, others: int
+) -> None:
     ours, theirs = codes(law), by_ffmpeg(f"pcm_{LAWS[law]}", SAMPLES)
     steps = np.abs(ours.astype(int) ^ 0x55 if law == "alaw" else ours.astype(int))
     their_steps = np.abs(theirs.astype(int) ^ 0x55 if law == "alaw" else theirs.astype(int))
@@ -83,20 +89,29 @@ def test_ffmpegs_encoder_differs_by_one_code_at_the_edges_of_segments_only(law: 
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize(
-    ("hertz", "level"), [(300, 1.0), (1000, 1.0), (3300, 1.0), (4300, 0.0), (5000, 0.0), (9000, 0.0)]
+    ("hertz", "level"),
+    [(300, 1.0), (1000, 1.0), (3300, 1.0), (4300, 0.0), (5000, 0.0), (9000, 0.0)],
 )
-def test_what_8_khz_cannot_carry_is_taken_out_and_not_folded_back(law: str, hertz: int, level: float) -> None:
+def test_what_8_khz_cannot_carry_is_taken_out_and_not_folded_back(
+    law: str, hertz: int, level: float
+) -> None:
     rate = 24_000
     tone = (0.5 * np.sin(2 * np.pi * hertz * np.arange(rate) / rate)).astype(np.float32)
     chain, made = EffectChain(rate, 8000, 1.0), encoder(law, 8000, whole=False)
-    data = b"".join(made.feed(chain.feed(tone[i : i + 480])) for i in range(0, rate, 480)) + made.feed(chain.finish())
+    data = b"".join(
+        made.feed(chain.feed(tone[i : i + 480])) for i in range(0, rate, 480)
+    ) + made.feed(chain.finish())
     assert len(data) == 8000
     samples = decoded(data, law)[0][500:-500]
     assert np.sqrt(np.mean(samples**2)) == pytest.approx(level * 0.5 / np.sqrt(2), abs=0.01)
 
 
-@pytest.mark.parametrize(("law", "silence", "loudest"), [("ulaw", 0xFF, (0x80, 0x00)), ("alaw", 0xD5, (0xAA, 0x2A))])
-def test_silence_and_samples_beyond_full_scale(law: str, silence: int, loudest: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("law", "silence", "loudest"), [("ulaw", 0xFF, (0x80, 0x00)), ("alaw", 0xD5, (0xAA, 0x2A))]
+)
+def test_silence_and_samples_beyond_full_scale(
+    law: str, silence: int, loudest: tuple[int, int]
+) -> None:
     made = encoder(law, 8000, whole=True)
     assert made.feed(np.array([0, 7, -7], np.float32)) == bytes([silence, *loudest])
     assert made.feed(np.zeros(0, np.float32)) + made.finish() == b""

@@ -34,7 +34,9 @@ STREAMED = [name for name in CONTAINERS if not CONTAINERS[name].plain]
 def by_ffmpeg(data: bytes) -> str | None:
     """The comment of a file, where FFmpeg finds it."""
     with av.open(io.BytesIO(data)) as f:
-        return {**f.streams[0].metadata, **f.metadata}.get("comment") or f.streams[0].metadata.get("COMMENT")
+        return {**f.streams[0].metadata, **f.metadata}.get("comment") or f.streams[0].metadata.get(
+            "COMMENT"
+        )
 
 
 def by_others(format: str, data: bytes) -> list[str]:
@@ -76,9 +78,12 @@ def test_the_mark_is_read_back_and_the_audio_is_the_same(format: str, whole: boo
 
 
 @pytest.mark.parametrize(
-    ("format", "pyav"), [*((name, True) for name in MARKED), *((name, False) for name in encode.LIBSNDFILE)]
+    ("format", "pyav"),
+    [*((name, True) for name in MARKED), *((name, False) for name in encode.LIBSNDFILE)],
 )
-def test_the_mark_of_a_file_is_read_back(format: str, pyav: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mark_of_a_file_is_read_back(
+    format: str, pyav: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not pyav:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     marked, plain = filed(format, LINE), filed(format, None)
@@ -96,7 +101,10 @@ def test_samples_without_a_container_stay_as_they_are(format: str) -> None:
 def test_a_marked_wav_has_its_length_and_a_streamed_one_is_read_to_its_end() -> None:
     for data in (streamed("wav", LINE, True), streamed("wav", LINE, False), filed("wav", LINE)):
         assert soundfile.info(io.BytesIO(data)).frames == len(NOISE)
-    assert int.from_bytes(streamed("wav", LINE, True)[4:8], "little") == len(streamed("wav", LINE, True)) - 8
+    assert (
+        int.from_bytes(streamed("wav", LINE, True)[4:8], "little")
+        == len(streamed("wav", LINE, True)) - 8
+    )
 
 
 def test_the_line_names_the_kind_the_software_and_the_model(tmp_path: Path) -> None:
@@ -153,7 +161,9 @@ def test_audio_of_no_samples_has_no_mark() -> None:
         ("tone", "does not work at 8000 Hz: AttributeError"),
     ],
 )
-def test_one_that_does_not_do_what_it_declares_is_refused_at_the_start(name: str, says: str) -> None:
+def test_one_that_does_not_do_what_it_declares_is_refused_at_the_start(
+    name: str, says: str
+) -> None:
     with pytest.raises(InvalidRequest, match=says) as e:
         load(f"tests.helpers.watermarks:{name}")
     assert e.value.param == "watermark"

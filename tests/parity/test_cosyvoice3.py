@@ -94,7 +94,10 @@ def test_a_request_alone_gives_the_official_codes(tts: TTS, name: str):
 
 
 def test_requests_together_with_others_give_the_official_codes(tts: TTS):
-    others = [{"text": "AbAcAd", "voice": "flow", "max_frames": 30, "seed": 5}, {**CASES["greedy"], "max_frames": 11}]
+    others = [
+        {"text": "AbAcAd", "voice": "flow", "max_frames": 30, "seed": 5},
+        {**CASES["greedy"], "max_frames": 11},
+    ]
     alone = [tts.generate(**o, retries=1) for o in others]
     streams = [tts.submit(tts.request(**r)) for r in (*others, *CASES.values())]
     together = [tts.speech(list(s), s.seed) for s in streams]
@@ -117,7 +120,12 @@ def say_official_codes(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
     def emit(h: Any, rows: Rows, u: Tensor) -> Emit:
         at = rows["step"]
         frame = codes[at.clamp_max(len(codes) - 1)][:, None]
-        return Emit(frame, at >= len(codes), {"silent": torch.zeros_like(at)}, torch.ones_like(at, dtype=torch.bool))
+        return Emit(
+            frame,
+            at >= len(codes),
+            {"silent": torch.zeros_like(at)},
+            torch.ones_like(at, dtype=torch.bool),
+        )
 
     monkeypatch.setattr(tts._model, "emit", emit)
 
@@ -179,13 +187,17 @@ def test_a_stream_in_cells_is_the_official_one_up_to_its_last_chunk(
     assert error(spoken(alone), of_mel) < CHAIN
 
 
-def test_what_is_not_streamed_is_whole_beside_streams_in_cells(in_cells: TTS, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_not_streamed_is_whole_beside_streams_in_cells(
+    in_cells: TTS, monkeypatch: pytest.MonkeyPatch
+):
     say_official_codes(in_cells, monkeypatch)
     tail = E["official_whole_tail"]
     assert error(in_cells.generate(**VOICE, retries=1).samples[-len(tail) :], tail) < CHAIN
 
 
-def test_silent_codes_from_the_sixth_in_a_row_on_are_not_heard(tts: TTS, monkeypatch: pytest.MonkeyPatch):
+def test_silent_codes_from_the_sixth_in_a_row_on_are_not_heard(
+    tts: TTS, monkeypatch: pytest.MonkeyPatch
+):
     """They count for the limit, and the language model goes on from them."""
     said = [5, 1, 2, 1, 2, 28, 1, 1, 9, 1, 7]
     steps: list[int] = []
@@ -211,11 +223,18 @@ def test_silent_codes_from_the_sixth_in_a_row_on_are_not_heard(tts: TTS, monkeyp
     ],
 )
 def test_any_special_code_ends_and_below_the_official_least_only_the_start_is_masked(
-    tts: TTS, monkeypatch: pytest.MonkeyPatch, likeliest: str, options: dict[str, int], count: int | None
+    tts: TTS,
+    monkeypatch: pytest.MonkeyPatch,
+    likeliest: str,
+    options: dict[str, int],
+    count: int | None,
 ) -> None:
     """The original masks the start where it means the end. `min_frames` masks all."""
     c = tts._model.config.language
-    special, plain = {"start": c.start, "end": c.end, "unused": c.fill + 5}[likeliest], tts._model.language.logits
+    special, plain = (
+        {"start": c.start, "end": c.end, "unused": c.fill + 5}[likeliest],
+        tts._model.language.logits,
+    )
 
     def steered(h: Tensor) -> Tensor:
         z = torch.full_like(plain(h), -1e9)
@@ -224,13 +243,20 @@ def test_any_special_code_ends_and_below_the_official_least_only_the_start_is_ma
 
     monkeypatch.setattr(tts._model.language, "logits", steered)
     asked = {**VOICE, "temperature": 0.0, **options}
-    least = int(tts.prompt(tts.request(**asked)).columns["start_from"])  # twice the tokens of the text
+    least = int(
+        tts.prompt(tts.request(**asked)).columns["start_from"]
+    )  # twice the tokens of the text
     speech = tts.generate(**asked, retries=1)
-    assert (speech.frames[:, 0].tolist(), speech.finish_reason) == ([7] * (least if count is None else count), "stop")
+    assert (speech.frames[:, 0].tolist(), speech.finish_reason) == (
+        [7] * (least if count is None else count),
+        "stop",
+    )
 
 
 def test_preempted_requests_give_the_official_codes(folder):
-    kv = 2 * 2 * 2 * 12 * 16 * 4  # layers, keys and values, heads, dimensions, tokens, bytes: one page
+    kv = (
+        2 * 2 * 2 * 12 * 16 * 4
+    )  # layers, keys and values, heads, dimensions, tokens, bytes: one page
     with TTS(folder, device="cpu", max_num_seqs=4, threads=1, memory_gb=30 * kv / 2**30) as poor:
         streams = [poor.submit(poor.request(**r)) for r in CASES.values()]
         for name, stream in zip(CASES, streams, strict=True):
@@ -281,7 +307,9 @@ def test_text_that_comes_while_the_model_speaks_gives_the_official_codes(
     voice, count, last, asks_at = LIVE[name]
     tokens = [tiny.spelled(E["text"][i : i + 1]) for i in range(count)]
     steer(in_cells._model, monkeypatch, last, asks_at)
-    monkeypatch.setattr("stentor.models.cosyvoice3.live_text.settled", len)  # no two of these tokens merge
+    monkeypatch.setattr(
+        "stentor.models.cosyvoice3.live_text.settled", len
+    )  # no two of these tokens merge
     first = "".join(tokens[:-1]) if at_once else tokens[0]
     stream = in_cells.submit(in_cells.request(first, voice=voice, seed=1, live=True))
     for token in tokens[count - 1 if at_once else 1 :]:
@@ -323,7 +351,9 @@ def test_a_voice_without_words_takes_no_text_that_goes_on(in_cells: TTS, tts: TT
         tts.request("Ab", voice="words", live=True)
 
 
-def test_a_text_that_goes_on_is_the_same_beside_others_and_preempted(folder, monkeypatch: pytest.MonkeyPatch):
+def test_a_text_that_goes_on_is_the_same_beside_others_and_preempted(
+    folder, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("stentor.models.cosyvoice3.live_text.settled", len)
     kv, sizes = 2 * 2 * 2 * 12 * 16 * 4, {"device": "cpu", "threads": 1, "stream_window": 8}
     live = {"voice": "words", "seed": 4, "max_frames": 70, "live": True}
@@ -332,7 +362,9 @@ def test_a_text_that_goes_on_is_the_same_beside_others_and_preempted(folder, mon
         with TTS(folder, max_num_seqs=3, memory_gb=pages * kv / 2**30, **sizes) as tts:
             texts = [] if pages == 64 else ["Ab", "Ac"]
             others = [
-                tts.submit(tts.request(**VOICE | {"text": t, "max_frames": 90, "ignore_eos": True}), False)
+                tts.submit(
+                    tts.request(**VOICE | {"text": t, "max_frames": 90, "ignore_eos": True}), False
+                )
                 for t in texts
             ]
             stream = tts.submit(tts.request(tiny.spelled(E["text"]), **live))

@@ -34,8 +34,14 @@ from tests.helpers import peft
 E = tiny.expected()
 LATENTS, AUDIO, PROBABILITY = 2e-5, 1e-3, 1e-4
 HOP = 7680
-SERVED = [label for label, case in tiny.CASES.items() if case["kind"] == "plain" and "schedule" not in case]
-LIVE = [label for label, case in tiny.CASES.items() if case["kind"] == "live" and not case["dropped"]]
+SERVED = [
+    label
+    for label, case in tiny.CASES.items()
+    if case["kind"] == "plain" and "schedule" not in case
+]
+LIVE = [
+    label for label, case in tiny.CASES.items() if case["kind"] == "live" and not case["dropped"]
+]
 CLONES = [label for label in SERVED if "prompt_audio_path" in tiny.CASES[label]["args"]]
 LANGUAGES = {"chinese": "chinese", "EN": "english"}
 SHARED = Policy(min_cached_tokens=4, min_cached_voice_tokens=4)
@@ -46,7 +52,9 @@ Make = Callable[..., TTS]
 def load_options(label: str) -> dict[str, Any]:
     """Load options that the case asks for."""
     case = tiny.CASES[label]
-    options: dict[str, Any] = {"flow_steps": case["num_steps"]} if case["variant"] in ("soar", "mf") else {}
+    options: dict[str, Any] = (
+        {"flow_steps": case["num_steps"]} if case["variant"] in ("soar", "mf") else {}
+    )
     if case["variant"] == "soar":
         options |= {"cfg": case["guidance_scale"], "ode_method": case["ode_method"]}
     return options
@@ -70,7 +78,13 @@ def make(checkpoints: Callable[[str], Path]) -> Iterator[Make]:
     made: list[TTS] = []
 
     def get(label: str, **options: Any) -> TTS:
-        usual = {"dtype": "float32", "max_num_seqs": 4, "threads": 1, "memory_gb": 0.2, **load_options(label)}
+        usual = {
+            "dtype": "float32",
+            "max_num_seqs": 4,
+            "threads": 1,
+            "memory_gb": 0.2,
+            **load_options(label),
+        }
         tts = TTS(checkpoints(tiny.CASES[label]["variant"]), device="cpu", **{**usual, **options})
         tiny.give_official_noise(tts, label)
         made.append(tts)
@@ -90,7 +104,9 @@ def request(label: str, tts: TTS, **more: Any) -> Any:
         tag, text = text.split("]", 1)
         given["instructions"] = tag[1:]
     if "prompt_audio_path" in args:
-        given["reference"] = Reference(tiny.FIXTURE / args["prompt_audio_path"], args.get("prompt_text"))
+        given["reference"] = Reference(
+            tiny.FIXTURE / args["prompt_audio_path"], args.get("prompt_text")
+        )
     if "language" in args:
         given["language"] = LANGUAGES[args["language"]]
     if "speaker_scale" in args:
@@ -126,7 +142,9 @@ def test_a_request_alone_equals_the_package(label: str, make: Make):
     stops, fed = [], []
     net = tts._model.net
     hooks = [
-        net.eos_proj.register_forward_hook(lambda m, i, out: stops.append(float(out.softmax(-1)[0, 1]))),
+        net.eos_proj.register_forward_hook(
+            lambda m, i, out: stops.append(float(out.softmax(-1)[0, 1]))
+        ),
         net.patch_encoder.register_forward_hook(lambda m, i, out: fed.append(out[-1].clone())),
     ]
     prompt = tts.prompt(request(label, tts))
@@ -141,13 +159,20 @@ def test_a_request_alone_equals_the_package(label: str, make: Make):
     np.testing.assert_allclose(asked, E[f"{label}/eos"], atol=PROBABILITY)
     given = 1 if case["dropped"] else 0  # the encoding of a prompt's patches is one call
     want = E[f"{label}/fed"]
-    np.testing.assert_allclose(torch.stack(fed[given:]).numpy(), want[: len(fed) - given], atol=PROBABILITY)
+    np.testing.assert_allclose(
+        torch.stack(fed[given:]).numpy(), want[: len(fed) - given], atol=PROBABILITY
+    )
 
 
-@pytest.mark.parametrize("label", ["plain", "clone_text", "mf4", "mf4_clone_text", "onestep_clone", "scm_clone_text"])
+@pytest.mark.parametrize(
+    "label", ["plain", "clone_text", "mf4", "mf4_clone_text", "onestep_clone", "scm_clone_text"]
+)
 def test_requests_beside_strangers_equal_the_package(label: str, make: Make):
     tts = make(label)
-    strangers = [tts.submit(tts.request(f"A stranger, number {i}.", seed=i, max_frames=3 + i), True) for i in range(3)]
+    strangers = [
+        tts.submit(tts.request(f"A stranger, number {i}.", seed=i, max_frames=3 + i), True)
+        for i in range(3)
+    ]
     mine = [tts.submit(request(label, tts), streaming) for streaming in (True, False)]
     for stream in mine:
         check(label, tts, tts.speech(list(stream), stream.seed))
@@ -169,15 +194,27 @@ def test_streamed_chunks_have_the_package_s_lengths(label: str, make: Make):
 
 @pytest.mark.parametrize(
     ("label", "budget"),
-    [("clone_text", 7), ("scm_clone_text", 7), ("clone_text", 2048), ("mf4", 2048), ("mf4_clone_text", 2048)],
+    [
+        ("clone_text", 7),
+        ("scm_clone_text", 7),
+        ("clone_text", 2048),
+        ("mf4", 2048),
+        ("mf4_clone_text", 2048),
+    ],
 )
 def test_requests_that_lose_their_pages_equal_the_package(label: str, budget: int, make: Make):
-    tts = make(label, page_size=4, policy=Policy(reserve_tokens=1, prefix_cache=False, max_prefill_tokens=budget))
+    tts = make(
+        label,
+        page_size=4,
+        policy=Policy(reserve_tokens=1, prefix_cache=False, max_prefill_tokens=budget),
+    )
     frames = tts.engine.scheduler.tables.frames
     most = len(tts.prompt(request(label, tts)).frames) + len(E[f"{label}/patches"]) + 1
     frames.allocate(frames.available - most - 2)
     for _ in range(10):
-        streams = [tts.submit(request(label, tts), streaming) for streaming in (True, False, True, False)]
+        streams = [
+            tts.submit(request(label, tts), streaming) for streaming in (True, False, True, False)
+        ]
         for stream in streams:
             check(label, tts, tts.speech(list(stream), stream.seed))
         if tts.engine.health().preemptions:
@@ -193,7 +230,9 @@ def test_a_prompt_that_is_found_in_pages_equals_the_package(label: str, make: Ma
     stats, prompt = tts.engine.health().stats, tts.prompt(request(label, tts))
     found = (prompt.length - 1) // 4 * 4
     assert stats.cached_tokens == found
-    assert tts.engine.scheduler.tables.frames.kept >= len([at for at in prompt.frame_at if at < found])
+    assert tts.engine.scheduler.tables.frames.kept >= len(
+        [at for at in prompt.frame_at if at < found]
+    )
 
 
 @pytest.mark.parametrize("label", ["clone_text", "mf4"])
@@ -212,7 +251,10 @@ def test_two_runs_give_the_same_bytes(make: Make):
 
 def test_int8_equals_weights_that_are_rounded(tmp_path: Path, checkpoints: Callable[[str], Path]):
     """In float64, where a CPU does not round activations."""
-    rounded, options = shutil.copytree(checkpoints("mf"), tmp_path / "rounded"), {"dtype": "float64", "threads": 1}
+    rounded, options = (
+        shutil.copytree(checkpoints("mf"), tmp_path / "rounded"),
+        {"dtype": "float64", "threads": 1},
+    )
     tensors = load_file(rounded / "model.safetensors")
     for name, weight in tensors.items():
         if name.startswith("llm.model.layers.") and weight.ndim == 2:
@@ -220,14 +262,20 @@ def test_int8_equals_weights_that_are_rounded(tmp_path: Path, checkpoints: Calla
     save_file(tensors, rounded / "model.safetensors")
     asked: dict[str, Any] = {"seed": 1, "max_frames": 4, "ignore_eos": True, "retries": 1}
     heard = []
-    for folder, more in ((rounded, {}), (checkpoints("mf"), {"quantization": "int8"}), (checkpoints("mf"), {})):
+    for folder, more in (
+        (rounded, {}),
+        (checkpoints("mf"), {"quantization": "int8"}),
+        (checkpoints("mf"), {}),
+    ):
         with TTS(folder, device="cpu", max_num_seqs=1, **options, **more) as tts:
             heard.append(tts.generate("hello this world", **asked).frames)
     np.testing.assert_allclose(heard[1], heard[0], atol=1e-6)
     assert np.abs(heard[2] - heard[0]).max() > 1e-4, "rounding is heard"
 
 
-def test_an_adapter_that_a_request_names_equals_one_that_is_merged(tmp_path: Path, checkpoints: Callable[[str], Path]):
+def test_an_adapter_that_a_request_names_equals_one_that_is_merged(
+    tmp_path: Path, checkpoints: Callable[[str], Path]
+):
     path, targets = checkpoints("mf"), ("q_proj", "v_proj")
     tensors = peft.weights(path, targets, "llm.model.layers.", 2, 0)
     folder = peft.store(tmp_path / "one", tensors, r=2, lora_alpha=4, target_modules=list(targets))
@@ -236,7 +284,10 @@ def test_an_adapter_that_a_request_names_equals_one_that_is_merged(tmp_path: Pat
     with TTS(path, lora=str(folder), **options) as tts:
         merged = tts.generate("hello this world", retries=1, **asked).frames
     with TTS(path, loras={"one": str(folder)}, **options) as tts:
-        streams = [tts.submit(tts.request("hello this world", lora=name, **asked)) for name in ("one", None, "one")]
+        streams = [
+            tts.submit(tts.request("hello this world", lora=name, **asked))
+            for name in ("one", None, "one")
+        ]
         named, plain, again = (tts.speech(list(stream), stream.seed).frames for stream in streams)
     np.testing.assert_allclose(named, merged, atol=1e-4)
     np.testing.assert_allclose(again, merged, atol=1e-4)
@@ -278,13 +329,19 @@ def check_live(label: str, got: Speech) -> None:
 
 @pytest.mark.parametrize("label", LIVE)
 @pytest.mark.parametrize("cuts", [[1], [5, 9], [99]])
-def test_text_that_arrives_equals_the_package_however_it_comes(label: str, cuts: list[int], make: Make):
+def test_text_that_arrives_equals_the_package_however_it_comes(
+    label: str, cuts: list[int], make: Make
+):
     check_live(label, live_speech(label, make(label), cuts))
 
 
 @pytest.mark.parametrize("label", ["live", "live_clone"])
 def test_live_requests_that_lose_their_pages_equal_the_package(label: str, make: Make):
-    tts = make(label, page_size=4, policy=Policy(reserve_tokens=1, prefix_cache=False, max_prefill_tokens=5))
+    tts = make(
+        label,
+        page_size=4,
+        policy=Policy(reserve_tokens=1, prefix_cache=False, max_prefill_tokens=5),
+    )
     frames, text = tts.engine.scheduler.tables.frames, tiny.CASES[label]["args"]["text"]
     frames.allocate(frames.available - 25)
     for _ in range(10):
@@ -349,7 +406,9 @@ def test_the_patch_behind_a_recording_is_made_and_not_heard(make: Make):
     tts, label = make("clone_text"), "clone_text"
     made, total = len(E[f"{label}/patches"]), tiny.CASES[label]["prompt_patches_total"]
     prompt = tts.prompt(request(label, tts))
-    assert len(prompt.frame_at) == total, "the last patch is not given, and a place before the first makes it"
+    assert len(prompt.frame_at) == total, (
+        "the last patch is not given, and a place before the first makes it"
+    )
     assert prompt.max_frames == tiny.CASES[label]["max_patches"] + 1 == made
     long = tts.prompt(request(label, tts, max_frames=500, ignore_eos=True))
     assert long.max_frames == 500 - total + 1
@@ -358,19 +417,32 @@ def test_the_patch_behind_a_recording_is_made_and_not_heard(make: Make):
 def test_a_recording_is_trimmed_before_it_is_resampled(make: Make):
     tts = make("clone")
     for label in CLONES:
-        recording = load(Reference(tiny.FIXTURE / tiny.CASES[label]["args"]["prompt_audio_path"]), "reference", (0, 60))
+        recording = load(
+            Reference(tiny.FIXTURE / tiny.CASES[label]["args"]["prompt_audio_path"]),
+            "reference",
+            (0, 60),
+        )
         heard = as_heard(recording, 48_000, HOP)
-        assert len(heard.samples) == -(-tiny.CASES[label]["samples_after_trim_and_resampling"] // HOP) * HOP
+        assert (
+            len(heard.samples)
+            == -(-tiny.CASES[label]["samples_after_trim_and_resampling"] // HOP) * HOP
+        )
         features = tts._model.encode(torch.from_numpy(heard.samples), "reference")
         want = E[f"{label}/xvector"]
         np.testing.assert_allclose(features["speaker"], want, atol=2e-5 * np.abs(want).max())
         if f"{label}/fbank" in E:
             low = tts._model.speaker.lowered(torch.from_numpy(heard.samples))
             bank = E[f"{label}/fbank"]
-            np.testing.assert_allclose(speaker_fbank(low), bank, rtol=0, atol=2e-5 * np.abs(bank).max())
-            np.testing.assert_allclose(heard.samples[:: tiny.RESAMPLED_EVERY], E[f"{label}/resampled"], atol=2e-6)
+            np.testing.assert_allclose(
+                speaker_fbank(low), bank, rtol=0, atol=2e-5 * np.abs(bank).max()
+            )
+            np.testing.assert_allclose(
+                heard.samples[:: tiny.RESAMPLED_EVERY], E[f"{label}/resampled"], atol=2e-6
+            )
             both = torch.cat((features["mean"], features["spread"]), dim=1).T
-            np.testing.assert_allclose(both, E[f"{label}/vae"], atol=1e-5 * np.abs(E[f"{label}/vae"]).max())
+            np.testing.assert_allclose(
+                both, E[f"{label}/vae"], atol=1e-5 * np.abs(E[f"{label}/vae"]).max()
+            )
 
 
 def test_the_speaker_window_of_a_long_recording_is_its_middle():
@@ -465,7 +537,11 @@ def test_the_codec_s_chunks_joined_equal_the_whole(sizes: list[int], make: Make)
         for size in sizes:
             ends = at + size == 5
             start = torch.full((2,), at)
-            call = CodecCall(start, torch.full((2,), 5 if ends else NO_END), CodecPageTable({}, start[:, None], start))
+            call = CodecCall(
+                start,
+                torch.full((2,), 5 if ends else NO_END),
+                CodecPageTable({}, start[:, None], start),
+            )
             samples, state = codec.decode(patches[:, at : at + size], state, call)
             first, last = codec.late * (at == 0), samples.shape[1] - codec.late * (not ends)
             parts.append(samples[:, first:last])
@@ -481,7 +557,9 @@ def test_rows_that_begin_go_on_and_end_share_a_call(make: Make):
     codec = make("mf4")._model.codec
     patches = torch.randn(1, 3, 4, 8, generator=torch.Generator().manual_seed(1))
     fresh = {name: c.rows(1) for name, c in codec.columns.items()}
-    none = CodecPageTable({}, torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
+    none = CodecPageTable(
+        {}, torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    )
 
     def call(starts: list[int], ends: list[int]) -> CodecCall:
         return CodecCall(torch.tensor(starts), torch.tensor(ends), none)
@@ -492,15 +570,21 @@ def test_rows_that_begin_go_on_and_end_share_a_call(make: Make):
         codec.decode(patches[:, 1:2], begun, call([1], [2]))[0],
     ]
     both = {name: torch.cat((fresh[name], begun[name])) for name in fresh}
-    together, _ = codec.decode(torch.cat((patches[:, :1], patches[:, 1:2])), both, call([0, 1], [NO_END, 2]))
-    torch.testing.assert_close(together[0, codec.late : -codec.late], alone[0][0, codec.late : -codec.late])
+    together, _ = codec.decode(
+        torch.cat((patches[:, :1], patches[:, 1:2])), both, call([0, 1], [NO_END, 2])
+    )
+    torch.testing.assert_close(
+        together[0, codec.late : -codec.late], alone[0][0, codec.late : -codec.late]
+    )
     torch.testing.assert_close(together[1], alone[1][0])
 
 
 # -- loading --
 
 
-def test_latent_stats_are_read_without_running_code(tmp_path: Path, checkpoints: Callable[[str], Path]):
+def test_latent_stats_are_read_without_running_code(
+    tmp_path: Path, checkpoints: Callable[[str], Path]
+):
     good = checkpoints("soar") / "latent_stats.pt"
     mean, std = read_stats(good, 8)
     assert mean.shape == std.shape == (8,)
@@ -553,13 +637,22 @@ def test_the_tied_head_may_be_there_and_nothing_else(
     if extra == "llm.lm_head.weight":
         TTS(folder, device="cpu", threads=1, max_num_seqs=1).close()
         return
-    with pytest.raises(CheckpointError, match="hidden_proj.bias is missing" if extra is None else "llm.other.weight"):
+    with pytest.raises(
+        CheckpointError,
+        match="hidden_proj.bias is missing" if extra is None else "llm.other.weight",
+    ):
         TTS(folder, device="cpu", threads=1, max_num_seqs=1)
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("fm_sigma", 0.1), ("patch_size", 3), ("latent_dim", 9), ("DiT.qk_norm", False), ("vocoder.resblock", "2")],
+    [
+        ("fm_sigma", 0.1),
+        ("patch_size", 3),
+        ("latent_dim", 9),
+        ("DiT.qk_norm", False),
+        ("vocoder.resblock", "2"),
+    ],
 )
 def test_a_config_that_is_not_supported_names_the_key(
     key: str, value: object, tmp_path: Path, checkpoints: Callable[[str], Path]

@@ -25,7 +25,9 @@ Expected = Callable[[Speech], bool]
 def fish() -> tuple[dict[str, Any], Expected]:
     case = json.loads((FIXTURES / "fish_s2" / "cases.json").read_text(encoding="utf-8"))[0]
     frames = np.load(FIXTURES / "fish_s2" / "expected.npz")[f"{case['name']}_frames"]
-    return {"text": case["text"], "temperature": 0, **case["arguments"]}, lambda s: np.array_equal(s.frames, frames)
+    return {"text": case["text"], "temperature": 0, **case["arguments"]}, lambda s: np.array_equal(
+        s.frames, frames
+    )
 
 
 def qwen() -> tuple[dict[str, Any], Expected]:
@@ -42,18 +44,35 @@ def qwen() -> tuple[dict[str, Any], Expected]:
 
 
 def voxcpm() -> tuple[dict[str, Any], Expected]:
-    case = json.loads((FIXTURES / "voxcpm2" / "cases.json").read_text(encoding="utf-8"))["zero shot"]
+    case = json.loads((FIXTURES / "voxcpm2" / "cases.json").read_text(encoding="utf-8"))[
+        "zero shot"
+    ]
     patches = np.load(FIXTURES / "voxcpm2" / "expected.npz")["zero shot/patches"]
-    arguments = {"text": case["text"], "seed": case["seed"], "max_frames": case["frames"], "ignore_eos": True}
-    return arguments, lambda s: s.frames.shape == patches.shape and bool(np.abs(s.frames - patches).max() < 1e-4)
+    arguments = {
+        "text": case["text"],
+        "seed": case["seed"],
+        "max_frames": case["frames"],
+        "ignore_eos": True,
+    }
+    return (
+        arguments,
+        lambda s: s.frames.shape == patches.shape and bool(np.abs(s.frames - patches).max() < 1e-4),
+    )
 
 
 @pytest.fixture
 def engines(tmp_path: Path) -> Iterator[dict[str, TTS]]:
     tiny.write(tiny.KINDS[0], tmp_path / "qwen")
-    paths = {"fish": FIXTURES / "fish_s2" / "checkpoint", "qwen": tmp_path / "qwen", "voxcpm": FIXTURES / "voxcpm2"}
+    paths = {
+        "fish": FIXTURES / "fish_s2" / "checkpoint",
+        "qwen": tmp_path / "qwen",
+        "voxcpm": FIXTURES / "voxcpm2",
+    }
     with ExitStack() as stack:
-        yield {name: stack.enter_context(TTS(path, device="cpu", max_num_seqs=2)) for name, path in paths.items()}
+        yield {
+            name: stack.enter_context(TTS(path, device="cpu", max_num_seqs=2))
+            for name, path in paths.items()
+        }
 
 
 def test_the_three_families_speak_at_once_each_in_its_engine(engines: dict[str, TTS]) -> None:

@@ -11,7 +11,9 @@ import pytest
 from stentor import TTS, Reference
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "fish_s2"
-CASES = {case["name"]: case for case in json.loads((FIXTURES / "cases.json").read_text(encoding="utf-8"))}
+CASES = {
+    case["name"]: case for case in json.loads((FIXTURES / "cases.json").read_text(encoding="utf-8"))
+}
 EXPECTED = np.load(FIXTURES / "expected.npz")
 
 
@@ -45,8 +47,21 @@ def test_a_request_alone_gives_the_expected_codes_and_audio(tts, name):
 
 def test_requests_together_with_sampled_ones_give_what_they_give_alone(tts):
     others = [
-        {"text": "[whisper] Quite another one.", "temperature": 1.1, "top_p": 0.95, "top_k": 0, "max_frames": 30},
-        {"text": "短い。", "temperature": 0.5, "top_p": 0.6, "top_k": 5, "max_frames": 7, "seed": 3},
+        {
+            "text": "[whisper] Quite another one.",
+            "temperature": 1.1,
+            "top_p": 0.95,
+            "top_k": 0,
+            "max_frames": 30,
+        },
+        {
+            "text": "短い。",
+            "temperature": 0.5,
+            "top_p": 0.6,
+            "top_k": 5,
+            "max_frames": 7,
+            "seed": 3,
+        },
         {**arguments("g2_0"), "temperature": 0.8, "max_frames": 25, "seed": 4, "ignore_eos": True},
     ]
     others = [{"seed": 9, **o} for o in others]

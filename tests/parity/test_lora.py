@@ -24,7 +24,14 @@ VOICE = Reference(TINY / "reference.wav")
 SAID = Reference(TINY / "prompt.wav", "What is said.")
 REQUESTS: dict[str, dict[str, Any]] = {
     "plain": {"max_frames": 5, "seed": 1},
-    "clone": {"max_frames": 4, "seed": 4, "reference": VOICE, "prompt": SAID, "cfg": 3.5, "flow_steps": 4},
+    "clone": {
+        "max_frames": 4,
+        "seed": 4,
+        "reference": VOICE,
+        "prompt": SAID,
+        "cfg": 3.5,
+        "flow_steps": 4,
+    },
 }
 TEXT = "Hello there, one two three."
 
@@ -32,7 +39,10 @@ TEXT = "Hello there, one two three."
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("adapters")
-    return {name: adapters.make(root / name, i, RANKS[name], TARGETS[name]) for i, name in enumerate(RANKS)}
+    return {
+        name: adapters.make(root / name, i, RANKS[name], TARGETS[name])
+        for i, name in enumerate(RANKS)
+    }
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +86,9 @@ def test_a_request_alone_equals_the_merged_checkpoint(
     same(speech, merged[name, request_name])
 
 
-def test_the_adapters_of_these_tests_change_the_speech(merged: dict[tuple[str | None, str], Speech]) -> None:
+def test_the_adapters_of_these_tests_change_the_speech(
+    merged: dict[tuple[str | None, str], Speech],
+) -> None:
     for request in REQUESTS:
         speeches = [merged[name, request] for name in (None, *RANKS)]
         assert all(differ(a, b) for i, a in enumerate(speeches) for b in speeches[:i])
@@ -122,7 +134,9 @@ def test_prompts_that_are_prefilled_in_pieces_equal_the_merged_checkpoint(
     folders: dict[str, Path], merged: dict[tuple[str | None, str], Speech]
 ) -> None:
     names = (None, *RANKS)
-    with TTS(TINY, device="cpu", loras=folders, max_num_seqs=3, policy=Policy(max_prefill_tokens=8)) as engine:
+    with TTS(
+        TINY, device="cpu", loras=folders, max_num_seqs=3, policy=Policy(max_prefill_tokens=8)
+    ) as engine:
         streams = [engine.submit(engine.request(TEXT, lora=n, **options("clone"))) for n in names]
         for name, stream in zip(names, streams, strict=True):
             same(engine.speech(list(stream), stream.seed), merged[name, "clone"])
@@ -134,7 +148,9 @@ def test_pages_of_a_prompt_are_shared_by_requests_of_one_adapter_only(tts: TTS) 
     wanted: dict[str | None, Speech] = {}
     for _ in range(2):
         for name in (None, "one", "two"):
-            speech = tts.generate(text, lora=name, split_granularity="none", retries=1, **CALM, max_frames=2, seed=9)
+            speech = tts.generate(
+                text, lora=name, split_granularity="none", retries=1, **CALM, max_frames=2, seed=9
+            )
             same(speech, wanted.setdefault(name, speech))
     assert differ(wanted["one"], wanted["two"])
     assert differ(wanted[None], wanted["one"])

@@ -51,7 +51,10 @@ FAMILIES = {
         "talker.model.layers.0.mlp.experts.0.up_proj",
     ),
     "fish_s2": Family(
-        "text_model.model.layers.", ("wqkv",), ("wqkv", "wo", "w1", "w2", "w3"), "audio_decoder.layers.0.attention.wo"
+        "text_model.model.layers.",
+        ("wqkv",),
+        ("wqkv", "wo", "w1", "w2", "w3"),
+        "audio_decoder.layers.0.attention.wo",
     ),
 }
 
@@ -83,10 +86,14 @@ def options(family: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def merged(path: Path, folders: dict[str, Path], options: dict[str, Any]) -> dict[str | None, Speech]:
+def merged(
+    path: Path, folders: dict[str, Path], options: dict[str, Any]
+) -> dict[str | None, Speech]:
     found: dict[str | None, Speech] = {}
     for name in NAMES:
-        with TTS(path, device="cpu", max_num_seqs=1, **({} if name is None else {"lora": folders[name]})) as engine:
+        with TTS(
+            path, device="cpu", max_num_seqs=1, **({} if name is None else {"lora": folders[name]})
+        ) as engine:
             found[name] = engine.generate(TEXT, retries=1, **options)
     return found
 
@@ -117,7 +124,9 @@ def test_a_request_alone_equals_the_merged_checkpoint(
 def test_requests_of_all_adapters_and_none_share_a_batch_while_one_comes_and_goes(
     tts: TTS, folders: dict[str, Path], merged: dict[str | None, Speech], options: dict[str, Any]
 ) -> None:
-    streams = [tts.submit(tts.request(TEXT, lora=n, **options), streaming=n is not None) for n in NAMES]
+    streams = [
+        tts.submit(tts.request(TEXT, lora=n, **options), streaming=n is not None) for n in NAMES
+    ]
     tts.load_lora("guest", folders["two"])
     guest = tts.submit(tts.request(TEXT, lora="guest", **options))
     tts.unload_lora("guest")
@@ -126,13 +135,19 @@ def test_requests_of_all_adapters_and_none_share_a_batch_while_one_comes_and_goe
 
 
 def test_a_layer_without_slots_is_refused_as_the_file_names_it_and_may_be_merged(
-    family: str, path: Path, tts: TTS, merged: dict[str | None, Speech], options: dict[str, Any], tmp_path: Path
+    family: str,
+    path: Path,
+    tts: TTS,
+    merged: dict[str | None, Speech],
+    options: dict[str, Any],
+    tmp_path: Path,
 ) -> None:
     layer = FAMILIES[family].other
     before, _, last = layer.rpartition(".")
     folder = peft.store(tmp_path, peft.weights(path, (last,), before, 4, seed=5), r=4, lora_alpha=8)
     with pytest.raises(
-        CheckpointError, match=rf"base_model.model.{layer}.lora_A.weight belongs to no layer that takes"
+        CheckpointError,
+        match=rf"base_model.model.{layer}.lora_A.weight belongs to no layer that takes",
     ):
         tts.load_lora("other", folder)
     with TTS(path, device="cpu", max_num_seqs=1, lora=folder) as engine:

@@ -48,7 +48,11 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
         key = f"{model} {options}"
         if key not in made:
             folder = tiny.write(tmp_path_factory.mktemp("pocket") / model, model)
-            made[key] = TTS(folder, device="cpu", **{"dtype": "float32", "max_num_seqs": 4, "threads": 1, **options})
+            made[key] = TTS(
+                folder,
+                device="cpu",
+                **{"dtype": "float32", "max_num_seqs": 4, "threads": 1, **options},
+            )
             tiny.give_official_noise(made[key])
         return made[key]
 
@@ -60,20 +64,31 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
 def arguments(label: str, tts: TTS) -> dict[str, Any]:
     """The public API's arguments for a case of the fixture."""
     case = tiny.CASES[label]
-    same = {name: case[name] for name in ("temperature", "eos_threshold", "max_tokens", "frames_after_eos")}
+    same = {
+        name: case[name]
+        for name in ("temperature", "eos_threshold", "max_tokens", "frames_after_eos")
+    }
     steps = {"flow_steps": case["steps"]} if "flow_steps" in tts.spec.options else {}
     return {"seed": tiny.SEEDS[label], "voice": case["audio"], **same, **steps}
 
 
 def generate(tts: TTS, label: str, **more: Any) -> Speech:
     """The case as one utterance: the official package takes a text as it is, and cuts it itself."""
-    given = {"cleanup": "none", "split_granularity": "none", "retries": 1, **arguments(label, tts), **more}
+    given = {
+        "cleanup": "none",
+        "split_granularity": "none",
+        "retries": 1,
+        **arguments(label, tts),
+        **more,
+    }
     return tts.generate(tiny.CASES[label]["text"], **given)
 
 
 def check(label: str, speech: Speech, latents: float = LATENTS, audio: float = AUDIO) -> None:
     parts = tiny.CASES[label]["chunks"]
-    want = np.concatenate([E[f"{label}/{i}/latents"][: part["frames"]] for i, part in enumerate(parts)])
+    want = np.concatenate(
+        [E[f"{label}/{i}/latents"][: part["frames"]] for i, part in enumerate(parts)]
+    )
     assert speech.frames.shape == want.shape
     assert np.abs(speech.frames - want).max() <= latents * np.abs(want).max()
     assert len(speech.samples) == 1920 * len(want)
@@ -113,7 +128,9 @@ def test_a_request_alone_equals_the_package(label: str, make: Make):
 @pytest.mark.parametrize("model", tiny.MODELS)
 def test_requests_batched_with_strangers_equal_the_package(model: str, make: Make):
     tts = make(model)
-    strangers = [tts.request(f"A stranger speaks, number {i}.", voice="mono24", seed=i) for i in range(3)]
+    strangers = [
+        tts.request(f"A stranger speaks, number {i}.", voice="mono24", seed=i) for i in range(3)
+    ]
     others = [tts.submit(r) for r in strangers]
     given = {label: arguments(label, tts) for label in of(model)}
     streams = {
@@ -143,18 +160,29 @@ def positions(label: str) -> tuple[int, int]:
     return prompt, prompt + part["frames"]
 
 
-@pytest.mark.parametrize(("model", "labels"), [("lsd", ["plain", "hot", "no_end", "clone"]), ("small", ["small"] * 4)])
+@pytest.mark.parametrize(
+    ("model", "labels"), [("lsd", ["plain", "hot", "no_end", "clone"]), ("small", ["small"] * 4)]
+)
 def test_preempted_requests_equal_the_package(model: str, labels: list[str], make: Make):
     kv = make(model).spec.kv
     page = 4 * 2 * kv.layers * kv.heads * kv.dim * 4  # tokens, keys and values, bytes
     shortest, whole = zip(*map(positions, labels), strict=True)
-    pages = max(2 * max(shortest), *whole) // 4 + 2  # for the longest alone, or for two prompts and few frames
+    pages = (
+        max(2 * max(shortest), *whole) // 4 + 2
+    )  # for the longest alone, or for two prompts and few frames
     poor = make(
-        model, page_size=4, memory_gb=(pages + 0.5) * page / 2**30, policy=Policy(reserve_tokens=0, prefix_cache=False)
+        model,
+        page_size=4,
+        memory_gb=(pages + 0.5) * page / 2**30,
+        policy=Policy(reserve_tokens=0, prefix_cache=False),
     )
     before = poor.engine.health().preemptions
-    prompts = [poor.prompt(poor.request(tiny.CASES[n]["text"], **arguments(n, poor))) for n in labels]
-    streams = [poor.engine.submit(p, tiny.SEEDS[n], True) for n, p in zip(labels, prompts, strict=True)]
+    prompts = [
+        poor.prompt(poor.request(tiny.CASES[n]["text"], **arguments(n, poor))) for n in labels
+    ]
+    streams = [
+        poor.engine.submit(p, tiny.SEEDS[n], True) for n, p in zip(labels, prompts, strict=True)
+    ]
     for label, stream in zip(labels, streams, strict=True):
         check(label, poor.speech(list(stream), stream.seed))
     assert poor.engine.health().preemptions > before
@@ -166,7 +194,10 @@ def test_a_voice_in_pages_of_another_request_equals_the_package(make: Make):
     filled = tts.engine.health().stats.cached_tokens
     copied: list[int] = []
     fill = tts.engine.runner.fill_pages
-    tts.engine.runner.fill_pages = lambda seq, given: (copied.append(seq.num_cached), fill(seq, given))[1]  # type: ignore[method-assign]
+    tts.engine.runner.fill_pages = lambda seq, given: (
+        copied.append(seq.num_cached),
+        fill(seq, given),
+    )[1]  # type: ignore[method-assign]
     try:
         check("plain", generate(tts, "plain"))  # its text is in pages too
         tts.generate("It begins in another way.", voice="mono24", max_frames=2)
@@ -179,18 +210,25 @@ def test_a_voice_in_pages_of_another_request_equals_the_package(make: Make):
 
 def test_two_voices_do_not_share_pages(make: Make):
     tts = make("lsd", page_size=4, policy=SHARED)
-    both = [tts.submit(tts.request("The same words.", voice=v, seed=9)) for v in ("mono24", "stereo16")]
+    both = [
+        tts.submit(tts.request("The same words.", voice=v, seed=9)) for v in ("mono24", "stereo16")
+    ]
     one, other = (np.concatenate([c.frames for c in s])[:6] for s in both)
     assert np.abs(one - other).max() > 1e-3
     alone = make("lsd").generate("The same words.", voice="stereo16", seed=9, retries=1).frames[:6]
     np.testing.assert_allclose(other, alone, atol=LATENTS)
 
 
-@pytest.mark.skipif(not packs(torch.device("cpu"), torch.float32), reason="this CPU or torch packs no weights")
+@pytest.mark.skipif(
+    not packs(torch.device("cpu"), torch.float32), reason="this CPU or torch packs no weights"
+)
 @pytest.mark.parametrize("label", ["plain", "steps4", "old", "drift", "small"])
 def test_weights_in_16_bits_which_a_cpu_holds_by_default_equal_the_package(label: str, make: Make):
     tts = make(tiny.CASES[label]["model"], dtype="auto")
-    wide = tiny.FIXTURE != tiny.OWN and tiny.CASES[label]["model"] in ("drift", "small")  # files in float32
+    wide = tiny.FIXTURE != tiny.OWN and tiny.CASES[label]["model"] in (
+        "drift",
+        "small",
+    )  # files in float32
     assert isinstance(tts._model.net.input_linear, PackedLinear) != wide
     check(label, generate(tts, label))
 
@@ -210,9 +248,13 @@ def test_weights_in_8_bits_are_near_the_package(label: str, make: Make):
 def test_a_recording_becomes_the_latents_of_the_package(model: str, make: Make):
     tts = make(model)
     recording = ending_on_pause(load(RECORDING, "reference", (0.1, 60)))
-    np.testing.assert_allclose(recording.samples[:: tiny.EVERY], E["audio/mono24/paused"], atol=1e-6)
+    np.testing.assert_allclose(
+        recording.samples[:: tiny.EVERY], E["audio/mono24/paused"], atol=1e-6
+    )
     with torch.inference_mode():
-        latents = tts._model.encode(torch.from_numpy(recording.samples), "reference")["voice"].numpy()
+        latents = tts._model.encode(torch.from_numpy(recording.samples), "reference")[
+            "voice"
+        ].numpy()
     want = E[f"{model}/mono24/latents"]
     assert latents.shape == want.shape
     assert np.abs(latents - want).max() < 1e-5 * np.abs(want).max()
@@ -220,11 +262,16 @@ def test_a_recording_becomes_the_latents_of_the_package(model: str, make: Make):
 
 def test_a_recording_longer_than_a_window_is_encoded_as_a_whole(make: Make):
     encoder = make("lsd")._model.encoder
-    wav = torch.from_numpy(np.random.default_rng(3).standard_normal(40 * 1920).astype(np.float32)) * 0.1
+    wav = (
+        torch.from_numpy(np.random.default_rng(3).standard_normal(40 * 1920).astype(np.float32))
+        * 0.1
+    )
     with torch.inference_mode():
         pieces = encoder(wav)  # 256 columns and 384 more
         state = StreamingState({name: c.rows(1) for name, c in encoder.windows.columns.items()})
-        whole = encoder.downsample.whole(encoder._window(wav[None, None], state, torch.tensor(0)))[0].T
+        whole = encoder.downsample.whole(encoder._window(wav[None, None], state, torch.tensor(0)))[
+            0
+        ].T
     assert len(pieces) == 40
     np.testing.assert_allclose(pieces.numpy(), whole.numpy(), atol=1e-5)
 
@@ -238,27 +285,38 @@ def test_a_cloned_voice_equals_the_package(label: str, make: Make):
 @pytest.mark.parametrize("model", tiny.MODELS)
 def test_a_cloned_voice_has_the_keys_and_values_of_the_voice_file(model: str, make: Make):
     model_of = make(model)._model
-    stored = read_voice(tiny.FIXTURE / model / "mono24.safetensors", model_of.prompts.config.backbone).features["given"]
+    stored = read_voice(
+        tiny.FIXTURE / model / "mono24.safetensors", model_of.prompts.config.backbone
+    ).features["given"]
     prompt = make(model).prompt(make(model).request("Hello there.", reference=RECORDING))
     length = stored.shape[2]
     rows = {name: torch.from_numpy(values[:length]) for name, values in prompt.rows.items()}
     kept: list[torch.Tensor] = []
 
-    def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, norm_rope: NormRope) -> torch.Tensor:
+    def attend(
+        layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, norm_rope: NormRope
+    ) -> torch.Tensor:
         kept.append(torch.stack((norm_rope.apply(q, k)[1], v)))
         return causal(layer, q[None], k[None], v[None], norm_rope)[0]
 
     with torch.inference_mode():
         given = PromptRows(rows, torch.from_numpy(prompt.frames), torch.from_numpy(prompt.frame_at))
-        model_of.net.run(model_of.embed_prompt(given, None)[0], attend, model_of.rope, torch.arange(length))
+        model_of.net.run(
+            model_of.embed_prompt(given, None)[0], attend, model_of.rope, torch.arange(length)
+        )
     np.testing.assert_allclose(torch.stack(kept).numpy(), stored, atol=KV * np.abs(stored).max())
     for layer, name in ((0, "kv_first"), (-1, "kv_last")):
-        np.testing.assert_allclose(stored[layer], E[f"{model}/mono24/{name}"], atol=KV * np.abs(stored).max())
+        np.testing.assert_allclose(
+            stored[layer], E[f"{model}/mono24/{name}"], atol=KV * np.abs(stored).max()
+        )
 
 
 def test_a_voice_file_of_the_older_format_is_the_same_voice(make: Make):
     config = make("lsd")._model.prompts.config.backbone
-    new, old = (read_voice(tiny.FIXTURE / "lsd" / f"{n}.safetensors", config) for n in ("mono24", "older_voice"))
+    new, old = (
+        read_voice(tiny.FIXTURE / "lsd" / f"{n}.safetensors", config)
+        for n in ("mono24", "older_voice")
+    )
     assert np.array_equal(new.features["given"], old.features["given"])
 
 
@@ -266,7 +324,9 @@ def test_slots_of_a_voice_file_that_are_not_filled_may_hold_nan(tmp_path: Path, 
     file, config = tmp_path / "padded.safetensors", make("lsd")._model.prompts.config.backbone
     tensors = load_file(tiny.FIXTURE / "lsd" / "mono24.safetensors")
     padded = {
-        name: torch.cat((t, torch.full_like(t[:, :, :3], float("nan"))), 2) if name.endswith("cache") else t
+        name: torch.cat((t, torch.full_like(t[:, :, :3], float("nan"))), 2)
+        if name.endswith("cache")
+        else t
         for name, t in tensors.items()
     }
     save_file(padded, file)
@@ -282,7 +342,9 @@ def test_a_voice_of_another_checkpoint_is_refused(make: Make):
         read_voice(tiny.FIXTURE / "small" / "mono24.safetensors", config)
 
 
-def test_a_request_without_a_voice_has_the_usual_one_and_two_voices_are_refused(tmp_path: Path, make: Make):
+def test_a_request_without_a_voice_has_the_usual_one_and_two_voices_are_refused(
+    tmp_path: Path, make: Make
+):
     tts = make("lsd")
     assert tts.spec.default_voice == "mono24"
     assert tts.request("Hello.").voice == "mono24"
@@ -291,7 +353,10 @@ def test_a_request_without_a_voice_has_the_usual_one_and_two_voices_are_refused(
         tts.generate("Hello.", voice="stereo16", reference=RECORDING)
     folder = tiny.write(tmp_path / "lsd", "lsd")
     shutil.rmtree(folder / "embeddings")
-    with TTS(folder, device="cpu", max_num_seqs=1) as mute, pytest.raises(InvalidRequest, match="reference: is needed"):
+    with (
+        TTS(folder, device="cpu", max_num_seqs=1) as mute,
+        pytest.raises(InvalidRequest, match="reference: is needed"),
+    ):
         mute.generate("Hello.")
 
 
@@ -332,7 +397,9 @@ def test_prompts_have_the_ids_and_positions_of_the_package(label: str, make: Mak
     assert prompt is None
 
 
-def test_a_comma_at_the_end_of_a_chunk_becomes_a_full_stop_and_a_new_chunk_has_a_capital(make: Make):
+def test_a_comma_at_the_end_of_a_chunk_becomes_a_full_stop_and_a_new_chunk_has_a_capital(
+    make: Make,
+):
     prompts = make("lsd")._model.prompts
     c, tokens = prompts.config.text, prompts.tokens
     parts = chunks("one two, three four, five six", c, tokens, 8)
@@ -350,7 +417,9 @@ def test_words_are_counted_before_the_end_of_a_text_is_mended(make: Make):
 def test_spaces_before_a_short_text_reach_the_model_of_2026_01(make: Make):
     tts = make("old")
     short = tts.prompt(tts.request("hello; you", voice="mono24")).rows["token"]
-    assert [token for token in short.tolist() if token].count(tiny.CASES["old_short"]["chunks"][0]["ids"][0]) >= 8
+    assert [token for token in short.tolist() if token].count(
+        tiny.CASES["old_short"]["chunks"][0]["ids"][0]
+    ) >= 8
 
 
 # -- frames --
@@ -374,8 +443,12 @@ def test_the_noise_has_the_variance_of_the_temperature_and_is_cut_off_not_clippe
     model = make("lsd")._model
     u = torch.rand(1, 200_000, generator=torch.Generator().manual_seed(1))
     for clamp in (None, 0.3):
-        prompt = make("lsd").prompt(make("lsd").request("Hello.", voice="mono24", temperature=0.49, noise_clamp=clamp))
-        rows = {name: torch.tensor([prompt.columns[name]]) for name in ("noise_scale", "noise_below")}
+        prompt = make("lsd").prompt(
+            make("lsd").request("Hello.", voice="mono24", temperature=0.49, noise_clamp=clamp)
+        )
+        rows = {
+            name: torch.tensor([prompt.columns[name]]) for name in ("noise_scale", "noise_below")
+        }
         rows |= {"seed": torch.zeros(1), "step": torch.zeros(1)}
         noise = model.normals(rows, u) * rows["noise_scale"]
         if clamp is None:
@@ -383,7 +456,9 @@ def test_the_noise_has_the_variance_of_the_temperature_and_is_cut_off_not_clippe
         else:
             assert float(noise.abs().max()) <= clamp + 1e-5
             assert float((noise.abs() > clamp - 1e-3).float().mean()) < 0.01
-            assert float(noise.std()) == pytest.approx(0.169, abs=0.003)  # of a normal of 0.7 between -0.3 and 0.3
+            assert float(noise.std()) == pytest.approx(
+                0.169, abs=0.003
+            )  # of a normal of 0.7 between -0.3 and 0.3
 
 
 def test_the_norm_of_a_time_embedding_does_not_centre(make: Make):
@@ -442,5 +517,7 @@ def test_a_folder_without_a_description_needs_a_released_name(tmp_path: Path):
     with pytest.raises(CheckpointError, match="its name is none of dutch, dutch_24l, english"):
         TTS(folder, device="cpu")
     shutil.move(folder, tmp_path / "french")
-    with pytest.raises(CheckpointError, match="tensor"):  # of other sizes than the released French has
+    with pytest.raises(
+        CheckpointError, match="tensor"
+    ):  # of other sizes than the released French has
         TTS(tmp_path / "french", device="cpu")

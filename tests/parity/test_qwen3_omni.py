@@ -39,7 +39,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(folder: Path, **options: Any) -> TTS:
-    tts = TTS(folder, device="cpu", **{"dtype": "float32", "max_num_seqs": 8, "threads": 1, **options})
+    tts = TTS(
+        folder, device="cpu", **{"dtype": "float32", "max_num_seqs": 8, "threads": 1, **options}
+    )
     tiny.give_official_uniforms(tts)
     return tts
 
@@ -67,11 +69,15 @@ def samples_of(frames: int, spec: Any) -> int:
 def check(name: str, speech: Speech, tts: TTS) -> None:
     codes = E[f"{name}.codes"]
     assert speech.frames.tolist() == codes.tolist(), name
-    assert speech.finish_reason == ("stop" if len(codes) < tiny.CASES[name]["kw"]["max_new_tokens"] - 1 else "length")
+    assert speech.finish_reason == (
+        "stop" if len(codes) < tiny.CASES[name]["kw"]["max_new_tokens"] - 1 else "length"
+    )
     assert len(speech.samples) == samples_of(len(codes), tts.spec)
     if f"{name}.audio" in E:
         want = E[f"{name}.audio"]
-        assert np.abs(speech.samples[:: tiny.EVERY] - want).max() <= AUDIO * np.abs(want).max(), name
+        assert np.abs(speech.samples[:: tiny.EVERY] - want).max() <= AUDIO * np.abs(want).max(), (
+            name
+        )
 
 
 def submit(tts: TTS, name: str, streaming: bool = False) -> Any:
@@ -93,7 +99,10 @@ def test_a_request_alone_equals_the_official_modules(name: str, tts: TTS) -> Non
 
 
 def test_requests_batched_with_strangers_equal_the_official_modules(tts: TTS) -> None:
-    strangers = [tts.request(f"Stranger {i} speaks.", voice="aiden", seed=90 + i, max_frames=4 + i) for i in range(4)]
+    strangers = [
+        tts.request(f"Stranger {i} speaks.", voice="aiden", seed=90 + i, max_frames=4 + i)
+        for i in range(4)
+    ]
     others = [tts.submit(request, i % 2 == 0) for i, request in enumerate(strangers)]
     streams = {name: submit(tts, name, streaming=i % 3 == 0) for i, name in enumerate(CASES)}
     for name, stream in streams.items():
@@ -116,7 +125,10 @@ def test_preempted_requests_equal_the_official_modules(folder: Path) -> None:
     policy = Policy(reserve_tokens=1, prefix_cache=False)
     with opened(folder, page_size=4, memory_gb=0.05, policy=policy) as poor:
         pool = poor.engine.scheduler.pages
-        lengths = [poor.prompt(poor.request("Hello", **tiny.arguments(tiny.CASES[n]))).length for n in names]
+        lengths = [
+            poor.prompt(poor.request("Hello", **tiny.arguments(tiny.CASES[n]))).length
+            for n in names
+        ]
         most = max(length + len(E[f"{n}.codes"]) for length, n in zip(lengths, names, strict=True))
         pool.allocate(pool.available - pool.pages_for(most) - 8)  # nobody frees these
         for _ in range(10):
@@ -136,15 +148,25 @@ def test_a_prompt_in_pages_of_another_request_equals_the_official_modules(folder
         assert shared.engine.health().stats.cached_tokens >= 2 * (turn // 4 * 4)
 
 
-def test_weights_in_8_bits_speak_as_the_weights_that_they_stand_for(own: Path, folder: Path) -> None:
+def test_weights_in_8_bits_speak_as_the_weights_that_they_stand_for(
+    own: Path, folder: Path
+) -> None:
     tensors = read_sharded(folder)
-    ends = (".gate_proj.weight", ".up_proj.weight", ".down_proj.weight", *(f"{p}_proj.weight" for p in "qkvo"))
+    ends = (
+        ".gate_proj.weight",
+        ".up_proj.weight",
+        ".down_proj.weight",
+        *(f"{p}_proj.weight" for p in "qkvo"),
+    )
     for name, value in tensors.items():
         if name.startswith("talker.") and ".layers." in name and name.endswith(ends):
             tensors[name] = dequantize(*quantize(value, torch.int8), torch.float64)
     tiny.save(tensors, own)
     names = ["greedy_penalty", "sampled_defaults"]
-    with opened(folder, dtype="float64", quantization="int8") as eight, opened(own, dtype="float64") as wide:
+    with (
+        opened(folder, dtype="float64", quantization="int8") as eight,
+        opened(own, dtype="float64") as wide,
+    ):
         for name in names:
             one, other = spoken(eight, name), spoken(wide, name)
             assert one.frames.tolist() == other.frames.tolist()
@@ -174,7 +196,8 @@ def test_adapters_of_a_request_change_what_every_token_takes_and_merged_ones_the
         assert tts.generate("Hello world!", lora="a", **arguments).frames.tolist() == want.tolist()
         plain = tts.generate("Hello world!", **arguments).frames.tolist()
         with pytest.raises(
-            CheckpointError, match=r"mlp\.experts\.\d+\.\w+_proj.* belongs to no layer that takes adapters"
+            CheckpointError,
+            match=r"mlp\.experts\.\d+\.\w+_proj.* belongs to no layer that takes adapters",
         ):
             tts.load_lora("b", all_of_them)
     assert plain != want.tolist() != other.tolist() != plain
@@ -187,7 +210,10 @@ def prompt_rows(tts: TTS, name: str) -> tuple[torch.Tensor, Any]:
     case = tiny.CASES[name]
     prompt = tts.prompt(tts.request(case["text"], **tiny.arguments(case)))
     rows = {n: torch.as_tensor(np.asarray(v)) for n, v in prompt.rows.items()}
-    none = torch.zeros(0, len(E[f"{name}.codes"][0]), dtype=torch.int32), torch.zeros(0, dtype=torch.int64)
+    none = (
+        torch.zeros(0, len(E[f"{name}.codes"][0]), dtype=torch.int32),
+        torch.zeros(0, dtype=torch.int64),
+    )
     return tts._model.embed_prompt(PromptRows(rows, *none), None)[0], prompt
 
 
@@ -197,7 +223,9 @@ def test_prompt_and_trailing_rows_equal_the_official_ones(name: str, tts: TTS) -
     rows, prompt = prompt_rows(tts, name)
     np.testing.assert_allclose(rows.numpy(), E[f"{name}.prompt"], atol=1e-5)
     texts = tts._model._tables.text  # type: ignore[attr-defined]
-    np.testing.assert_allclose(texts[prompt.columns["text"]].numpy(), E[f"{name}.trailing"], atol=1e-5)
+    np.testing.assert_allclose(
+        texts[prompt.columns["text"]].numpy(), E[f"{name}.trailing"], atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -213,7 +241,9 @@ def test_states_of_prompt_and_frames_equal_the_official_ones(name: str, tts: TTS
         model.emit = emit
     length = len(E[f"{name}.prompt"])
     want = E[f"{name}.hidden"][length - 1 :]
-    np.testing.assert_allclose(torch.stack(states[: len(want)]).numpy(), want[: len(states)], atol=2e-4)
+    np.testing.assert_allclose(
+        torch.stack(states[: len(want)]).numpy(), want[: len(states)], atol=2e-4
+    )
     assert len(states) >= len(E[f"{name}.codes"])
 
 
@@ -248,12 +278,16 @@ def end_of_text(tts: TTS) -> int:
 
 
 @pytest.mark.parametrize("row", [0, 1, 2])
-def test_a_row_of_a_batch_is_what_it_is_alone_and_not_what_the_official_batch_gives(row: int, tts: TTS) -> None:
+def test_a_row_of_a_batch_is_what_it_is_alone_and_not_what_the_official_batch_gives(
+    row: int, tts: TTS
+) -> None:
     streams = [submit(tts, f"batch.{i}") for i in range(3)]
     made = [tts.speech(list(stream), 0).frames for stream in streams]
     assert made[row].tolist() == E[f"batch.{row}.codes"].tolist()
     official = [E[f"batch.{i}.official_batch_codes"].tolist() for i in range(3)]
-    assert official != [frames.tolist() for frames in made]  # padding before the end, and draws without a penalty
+    assert official != [
+        frames.tolist() for frames in made
+    ]  # padding before the end, and draws without a penalty
 
 
 def test_an_end_drawn_first_gives_a_frame(folder: Path) -> None:
@@ -291,12 +325,17 @@ def test_after_the_text_all_rows_are_padding(tts: TTS, folder: Path) -> None:
 
 def test_a_leading_newline_is_the_texts_own(tts: TTS) -> None:
     """Read with the role, it would join the role's newline."""
-    rows = [tts.prompt(tts.request(text, voice="Ethan", temperature=0.0)).rows["text"] for text in ("a", "\n\na")]
+    rows = [
+        tts.prompt(tts.request(text, voice="Ethan", temperature=0.0)).rows["text"]
+        for text in ("a", "\n\na")
+    ]
     assert rows[1][:-1].tolist() == rows[0][:-1].tolist()
 
 
 @pytest.mark.parametrize("name", ["greedy_penalty", "system_and_history", "empty_user_turn"])
-def test_the_talker_hears_the_users_turns_and_neither_the_system_nor_earlier_answers(name: str, tts: TTS) -> None:
+def test_the_talker_hears_the_users_turns_and_neither_the_system_nor_earlier_answers(
+    name: str, tts: TTS
+) -> None:
     case = tiny.CASES[name]
     ids: list[int] = case["prompt_ids"]
     starts = [i for i, token in enumerate(ids) if token == ids[-3]] + [len(ids)]
@@ -308,16 +347,29 @@ def test_the_talker_hears_the_users_turns_and_neither_the_system_nor_earlier_ans
     assert prompt.length == len(heard) + 6
 
 
-def test_sampling_of_the_predictor_is_that_of_the_code_and_not_of_config_json(own: Path, folder: Path) -> None:
+def test_sampling_of_the_predictor_is_that_of_the_code_and_not_of_config_json(
+    own: Path, folder: Path
+) -> None:
     config = json.loads((own / "config.json").read_text())
-    config["talker_config"]["code_predictor_config"] |= {"top_k": 10, "temperature": 0.3, "top_p": 0.5}
+    config["talker_config"]["code_predictor_config"] |= {
+        "top_k": 10,
+        "temperature": 0.3,
+        "top_p": 0.5,
+    }
     (own / "config.json").write_text(json.dumps(config))
     tiny.save(read_sharded(folder), own)
     with opened(own) as tts:
         options = tts.spec.options
-        assert [options[f"subtalker_{n}"].default for n in ("temperature", "top_k", "top_p")] == [1.0, 50, 0.8]
+        assert [options[f"subtalker_{n}"].default for n in ("temperature", "top_k", "top_p")] == [
+            1.0,
+            50,
+            0.8,
+        ]
         assert [options[n].default for n in ("temperature", "top_k", "top_p")] == [0.9, 50, 1.0]
-        assert (options["repetition_penalty"].default, options["max_frames"].default) == (1.05, 4095)
+        assert (options["repetition_penalty"].default, options["max_frames"].default) == (
+            1.05,
+            4095,
+        )
         assert options["min_frames"].default == 1
 
 
@@ -383,7 +435,9 @@ def test_a_checkpoint_without_a_talker_is_refused_with_that_reason(folder: Path)
     [({"voice": "vivian"}, "voice"), ({"language": "english"}, "language"),
      ({"instructions": "Read.", "empty_user_turn": True}, "empty_user_turn")],
 )  # fmt: skip
-def test_what_the_model_cannot_do_is_refused(arguments: dict[str, Any], field: str, tts: TTS) -> None:
+def test_what_the_model_cannot_do_is_refused(
+    arguments: dict[str, Any], field: str, tts: TTS
+) -> None:
     with pytest.raises(InvalidRequest, match=field):
         tts.prompt(tts.request("Hello", **arguments))
 
@@ -391,7 +445,8 @@ def test_what_the_model_cannot_do_is_refused(arguments: dict[str, Any], field: s
 def test_voices_are_the_three_names_in_any_case_and_ethan_by_default(tts: TTS) -> None:
     assert tts.spec.voices == ("chelsie", "ethan", "aiden")
     code = [
-        tts.prompt(tts.request("a", **v)).rows["code"].tolist() for v in ({}, {"voice": "Ethan"}, {"voice": "AIDEN"})
+        tts.prompt(tts.request("a", **v)).rows["code"].tolist()
+        for v in ({}, {"voice": "Ethan"}, {"voice": "AIDEN"})
     ]
     assert code[0] == code[1] != code[2]
 
@@ -407,11 +462,15 @@ def test_only_shards_with_tensors_that_speech_needs_are_opened(own: Path, folder
         check("greedy_penalty", spoken(tts, "greedy_penalty"), tts)
 
 
-def test_of_a_hub_id_only_those_shards_are_downloaded(own: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_hub_id_only_those_shards_are_downloaded(
+    own: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tiny.save(read_sharded(folder), own)
     ignored: list[str] = []
 
-    def download(name: str, allow_patterns: list[str] | None, ignore_patterns: tuple[str, ...] = ()) -> str:
+    def download(
+        name: str, allow_patterns: list[str] | None, ignore_patterns: tuple[str, ...] = ()
+    ) -> str:
         assert bool(allow_patterns) != bool(ignore_patterns)
         ignored.extend(ignore_patterns)
         return str(own)
@@ -419,13 +478,19 @@ def test_of_a_hub_id_only_those_shards_are_downloaded(own: Path, folder: Path, m
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     assert model_names.directory("Qwen/Qwen3-Omni-30B-A3B-Instruct") == own
     assert "model-00002-of-00003.safetensors" in ignored
-    assert not {"model-00001-of-00003.safetensors", "model-00003-of-00003.safetensors"} & set(ignored)
+    assert not {"model-00001-of-00003.safetensors", "model-00003-of-00003.safetensors"} & set(
+        ignored
+    )
 
 
-def test_nothing_else_of_the_thinker_and_no_hidden_projection_is_used(own: Path, folder: Path) -> None:
+def test_nothing_else_of_the_thinker_and_no_hidden_projection_is_used(
+    own: Path, folder: Path
+) -> None:
     tensors = read_sharded(folder)
     for name, value in tensors.items():
-        if (name.startswith("thinker.") and "embed_tokens" not in name) or "hidden_projection" in name:
+        if (
+            name.startswith("thinker.") and "embed_tokens" not in name
+        ) or "hidden_projection" in name:
             tensors[name] = torch.randn_like(value)
     tiny.save(tensors, own)
     with opened(own) as tts:
@@ -440,7 +505,9 @@ def test_nothing_else_of_the_thinker_and_no_hidden_projection_is_used(own: Path,
      ("talker.model.extra", "talker.model.extra is not part of this model"),
      ("code2wav.decoder.0.conv.bias", "decoder.0.bias is missing")],
 )  # fmt: skip
-def test_a_tensor_too_few_or_too_many_is_named(name: str, message: str, own: Path, folder: Path) -> None:
+def test_a_tensor_too_few_or_too_many_is_named(
+    name: str, message: str, own: Path, folder: Path
+) -> None:
     tensors = read_sharded(folder)
     if name in tensors:
         del tensors[name]
@@ -473,7 +540,9 @@ def test_codec_in_chunks_equals_the_official_whole(tts: TTS) -> None:
     got = in_pieces(tts, codes, [1, 1, 2, 3, 5, 8, 13, 25])
     assert len(got) == E["codec.lengths"][0] == samples_of(len(codes), tts.spec)
     assert np.abs(got[::97] - want).max() <= AUDIO * np.abs(want).max()
-    np.testing.assert_allclose(in_pieces(tts, codes[:60], [60]), got[: samples_of(60, tts.spec)], atol=1e-5)
+    np.testing.assert_allclose(
+        in_pieces(tts, codes[:60], [60]), got[: samples_of(60, tts.spec)], atol=1e-5
+    )
 
 
 @torch.inference_mode()
@@ -484,11 +553,15 @@ def test_the_official_chunked_decode_loses_samples_at_the_join_and_stentor_none(
     same = samples_of(300, tts.spec) // 97
     want = E["codec.chunked_97"]
     assert np.abs(got[::97][:same] - want[:same]).max() <= AUDIO * np.abs(want).max()
-    assert np.abs(got[::97][same + 1 : len(want)] - want[same + 1 :]).max() > 0.1 * np.abs(want).max()
+    assert (
+        np.abs(got[::97][same + 1 : len(want)] - want[same + 1 :]).max() > 0.1 * np.abs(want).max()
+    )
 
 
 @torch.inference_mode()
-def test_a_frame_is_first_heard_the_lag_before_its_end_and_changes_nothing_earlier(tts: TTS) -> None:
+def test_a_frame_is_first_heard_the_lag_before_its_end_and_changes_nothing_earlier(
+    tts: TTS,
+) -> None:
     codes = E["codec.codes"][:12].copy()
     before = in_pieces(tts, codes, [1])
     codes[8] = (codes[8] + 1) % (codes.max() + 1)
@@ -507,7 +580,10 @@ def test_parameters_of_the_released_sizes_are_those_of_the_official_classes() ->
     c = parse(released("qwen3_omni_talker", "qwen3-omni-talker").config, "config.json")
     weights = on_meta(lambda: Weights(c), torch.bfloat16)
     decoder = on_meta(lambda: Decoder(c.decoder), torch.float32)
-    counts = {n: sum(p.numel() for p in m.parameters()) for n, m in (("talker", weights.talker), ("code2wav", decoder))}
+    counts = {
+        n: sum(p.numel() for p in m.parameters())
+        for n, m in (("talker", weights.talker), ("code2wav", decoder))
+    }
     hidden_projection = 6_294_528  # which is not loaded
     assert counts["talker"] + hidden_projection == 3_324_596_480
     assert counts["code2wav"] == 216_016_577
@@ -517,7 +593,9 @@ def test_parameters_of_the_released_sizes_are_those_of_the_official_classes() ->
     served = 2 * (counts["talker"] - hidden_projection + text_rows + counts["code2wav"])
     assert served == pytest.approx(7.4e9, rel=0.01)  # bytes in 16 bits, text rows projected
     stack = c.talker.stack
-    assert 2 * stack.layers * stack.kv_heads * stack.head_dim * 2 == 20_480  # bytes of keys and values of a position
+    assert (
+        2 * stack.layers * stack.kv_heads * stack.head_dim * 2 == 20_480
+    )  # bytes of keys and values of a position
 
 
 def test_the_fixture_of_this_repository_is_the_seeds(folder: Path) -> None:

@@ -48,7 +48,9 @@ def arguments(case: dict[str, Any]) -> dict[str, Any]:
     out["non_streaming_mode"] = case["non_streaming_mode"]
     if "speaker" in r:
         out["voice"] = r["speaker"]
-    if r.get("instruct") and case["kind"] != "small":  # the package drops instructions for 0.6B, stentor refuses them
+    if (
+        r.get("instruct") and case["kind"] != "small"
+    ):  # the package drops instructions for 0.6B, stentor refuses them
         out["instructions"] = r["instruct"]
     if case["kind"] == "base":
         out["reference"] = Reference(VOICE.audio, r["ref_text"])
@@ -84,7 +86,9 @@ def spoken(model: tuple[str, TTS]) -> tuple[dict[str, Speech], list[tuple[Speech
             sampled = {**options, **SAMPLED, "seed": i, "max_frames": 3 + 3 * i}
             others.append((tts.submit(tts.request(text, **sampled)), 3 + 3 * i))
         cases[case["name"]] = tts.submit(tts.request(text, **options), False)
-    return {n: tts.speech(list(s), 0) for n, s in cases.items()}, [(tts.speech(list(s), 0), n) for s, n in others]
+    return {n: tts.speech(list(s), 0) for n, s in cases.items()}, [
+        (tts.speech(list(s), 0), n) for s, n in others
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +120,9 @@ def test_frames_are_integers_of_sixteen_codes(speeches: dict[str, Speech]) -> No
         assert len(speech.samples) == 1920 * len(speech.frames)
 
 
-def test_audio_equals_the_official_packages_to_a_thousandth_of_its_peak(speeches: dict[str, Speech]) -> None:
+def test_audio_equals_the_official_packages_to_a_thousandth_of_its_peak(
+    speeches: dict[str, Speech],
+) -> None:
     with np.load(FIXTURES / "audio.npz") as audio:
         names = speeches.keys() & set(audio.files)
         assert names
@@ -148,14 +154,20 @@ def test_a_sampled_request_is_the_same_alone_batched_and_streamed(model: tuple[s
     alone = tts.generate(text, **options)
     first, *_ = tts.generate([text, "something else", "and a third"], **options)
     assert first.frames.tolist() == alone.frames.tolist()
-    assert np.concatenate([c.frames for c in tts.stream(text, **options)]).tolist() == alone.frames.tolist()
+    assert (
+        np.concatenate([c.frames for c in tts.stream(text, **options)]).tolist()
+        == alone.frames.tolist()
+    )
     assert tts.generate(text, **{**options, "seed": 6}).frames.tolist() != alone.frames.tolist()
 
 
 def test_a_sharded_checkpoint_speaks_the_same(tmp_path: Path) -> None:
     case = of("custom_voice")[0]
     with TTS(tiny.write("custom_voice", tmp_path / "sharded", shards=3), device="cpu") as tts:
-        assert tts.generate(case["request"]["text"], **arguments(case)).frames.tolist() == case["codes"]
+        assert (
+            tts.generate(case["request"]["text"], **arguments(case)).frames.tolist()
+            == case["codes"]
+        )
 
 
 # -- codec ----------------------------------------------------------------------------------------------------------
@@ -170,7 +182,9 @@ def decoder(path: Path, dtype: torch.dtype) -> Decoder:
 
 def in_chunks(codec: FrameCodec, codes: torch.Tensor, sizes: list[int]) -> torch.Tensor:
     """Decode with the state handed on as the engine does, in the decoder's own dtype."""
-    state: State = {name: torch.zeros(len(codes), *c.shape, dtype=c.dtype) for name, c in codec.columns.items()}
+    state: State = {
+        name: torch.zeros(len(codes), *c.shape, dtype=c.dtype) for name, c in codec.columns.items()
+    }
     out, at = [], 0
     for n in sizes:
         streaming = StreamingState(state)
@@ -186,7 +200,9 @@ SIZES = [1, 1, 2, 4, 8, 12, 25, 40, 80, 100, 57]
 
 
 @torch.inference_mode()
-def test_codec_in_chunks_equals_one_forward_and_the_official_one_in_float64(checkpoints: Path) -> None:
+def test_codec_in_chunks_equals_one_forward_and_the_official_one_in_float64(
+    checkpoints: Path,
+) -> None:
     codec = FrameCodec(decoder(checkpoints / "base", torch.float64))
     codes = torch.from_numpy(np.stack([tiny.codes(5, 330), tiny.codes(6, 330)]))
     whole = codec.decoder(codes, torch.arange(330).expand(2, -1))
@@ -215,7 +231,9 @@ def test_codec_in_float32_is_within_a_thousandth_of_the_peak(checkpoints: Path) 
 
 def test_codec_state_of_the_released_size_is_what_the_spec_counts() -> None:
     with torch.device("meta"):
-        columns = FrameCodec(Decoder(read_codec(released("qwen3_tts", "qwen3-tts-1.7b-base")).decoder)).columns
+        columns = FrameCodec(
+            Decoder(read_codec(released("qwen3_tts", "qwen3-tts-1.7b-base")).decoder)
+        ).columns
     sizes = {name: int(np.prod(c.shape)) for name, c in columns.items() if name != CLOCK}
     window = sum(n for name, n in sizes.items() if name.startswith("window"))
     assert window == 1_163_264
@@ -231,7 +249,10 @@ def test_codec_state_of_the_released_size_is_what_the_spec_counts() -> None:
 def test_encoder_codes_and_speaker_vectors_equal_the_official_ones(checkpoints: Path) -> None:
     model = registry.load(checkpoints / "base", CPU, torch.float32, {})
     with np.load(FIXTURES / "codec.npz") as want:
-        for name, seconds in (("short", 2.03), ("long", 13.0)):  # long: past the encoder's window of ten seconds
+        for name, seconds in (
+            ("short", 2.03),
+            ("long", 13.0),
+        ):  # long: past the encoder's window of ten seconds
             got = model.encode(torch.from_numpy(tiny.reference_audio(seconds)), "reference", eager)
             np.testing.assert_array_equal(got["codes"].numpy(), want[f"codes_{name}"])
             vector = want[f"speaker_{name}"]
@@ -247,14 +268,20 @@ def test_mel_filters_equal_librosas() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["plain", "mistral"])
-def test_tokens_of_2000_mixed_script_strings_equal_the_official_ones(pattern: str, tmp_path: Path) -> None:
+def test_tokens_of_2000_mixed_script_strings_equal_the_official_ones(
+    pattern: str, tmp_path: Path
+) -> None:
     with np.load(FIXTURES / "tokens.npz") as want:
-        added = {token: (i, special) for token, (i, special) in json.loads(str(want["added"])).items()}
+        added = {
+            token: (i, special) for token, (i, special) in json.loads(str(want["added"])).items()
+        }
         ends = np.cumsum(want[f"{pattern}_lengths"].astype(np.int64))
         expected = np.split(want[f"{pattern}_ids"], ends[:-1])
     tiny.write_tokenizer(tmp_path, True, added)
     tokenizer = QwenTokenizer(tmp_path, mistral=pattern == "mistral")
     strings = tiny.strings()
     assert len(strings) == len(expected) == 2000
-    wrong = [s for s, ids in zip(strings, expected, strict=True) if tokenizer.encode(s) != ids.tolist()]
+    wrong = [
+        s for s, ids in zip(strings, expected, strict=True) if tokenizer.encode(s) != ids.tolist()
+    ]
     assert wrong == []

@@ -46,12 +46,18 @@ def tts() -> Iterator[TTS]:
 
 def arguments(case: dict[str, Any]) -> dict[str, Any]:
     """The public API's arguments for a case of the fixture."""
-    out = {k: case[k] for k in ("seed", "cfg", "flow_steps", "temperature", "min_frames", "instructions") if k in case}
+    out = {
+        k: case[k]
+        for k in ("seed", "cfg", "flow_steps", "temperature", "min_frames", "instructions")
+        if k in case
+    }
     if "frames" in case:
         out["max_frames"] = case["frames"]
     if "frames" in case or "never_stop" in case:
         out["ignore_eos"] = True
-    prompt = Reference(HERE / FILES[case["prompt"]], case["prompt_text"]) if "prompt" in case else None
+    prompt = (
+        Reference(HERE / FILES[case["prompt"]], case["prompt_text"]) if "prompt" in case else None
+    )
     if "reference" in case:
         out["reference"] = Reference(HERE / FILES[case["reference"]])
         out["prompt"] = prompt
@@ -77,12 +83,17 @@ def joined(stream: AudioStream, tts: TTS) -> Speech:
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_a_request_alone_equals_the_reference(name: str, tts: TTS, expected: dict[str, np.ndarray]) -> None:
+def test_a_request_alone_equals_the_reference(
+    name: str, tts: TTS, expected: dict[str, np.ndarray]
+) -> None:
     logits: list[torch.Tensor] = []
     head = tts._model.net.stop_head
     hook = head.register_forward_hook(lambda module, args, out: logits.append(out[0].clone()))
     try:
-        given = {"cleanup": "none", "split_granularity": "none"}  # the official package takes a text as it is
+        given = {
+            "cleanup": "none",
+            "split_granularity": "none",
+        }  # the official package takes a text as it is
         speech = tts.generate(CASES[name]["text"], retries=1, **given, **arguments(CASES[name]))
     finally:
         hook.remove()
@@ -95,27 +106,49 @@ def test_requests_that_differ_in_everything_and_join_and_leave_midway_equal_the_
     tts: TTS, expected: dict[str, np.ndarray]
 ) -> None:
     streams = {
-        name: tts.submit(tts.request(CASES[name]["text"], **arguments(CASES[name])), streaming=i % 2 == 0)
+        name: tts.submit(
+            tts.request(CASES[name]["text"], **arguments(CASES[name])), streaming=i % 2 == 0
+        )
         for i, name in enumerate(PLAIN)
     }
     for name, stream in streams.items():
         check(name, joined(stream, tts), expected)
 
 
-def test_requests_preempted_for_want_of_pages_equal_the_reference(expected: dict[str, np.ndarray]) -> None:
-    names = ["length cap", "stop after nine frames", "ultimate cloning", "guidance 3.5 in 7 steps", "no noise"]
+def test_requests_preempted_for_want_of_pages_equal_the_reference(
+    expected: dict[str, np.ndarray],
+) -> None:
+    names = [
+        "length cap",
+        "stop after nine frames",
+        "ultimate cloning",
+        "guidance 3.5 in 7 steps",
+        "no noise",
+    ]
     page_bytes = 5 * 2 * 4 * 2 * 16 * 4  # layers, keys and values, tokens, heads, dimensions, bytes
-    with TTS(HERE, device="cpu", max_num_seqs=5, page_size=4, memory_gb=14 * page_bytes / 2**30) as poor:
-        streams = [poor.submit(poor.request(CASES[n]["text"], **arguments(CASES[n]))) for n in names]
+    with TTS(
+        HERE, device="cpu", max_num_seqs=5, page_size=4, memory_gb=14 * page_bytes / 2**30
+    ) as poor:
+        streams = [
+            poor.submit(poor.request(CASES[n]["text"], **arguments(CASES[n]))) for n in names
+        ]
         for name, stream in zip(names, streams, strict=True):
             check(name, joined(stream, poor), expected)
         assert poor.engine.health().preemptions > 0
 
 
 @pytest.mark.parametrize(
-    "name", ["zero shot", "controllable cloning", "continuation", "ultimate cloning with a prompt of two patches"]
+    "name",
+    [
+        "zero shot",
+        "controllable cloning",
+        "continuation",
+        "ultimate cloning with a prompt of two patches",
+    ],
 )
-def test_streamed_chunks_joined_equal_the_whole(name: str, tts: TTS, expected: dict[str, np.ndarray]) -> None:
+def test_streamed_chunks_joined_equal_the_whole(
+    name: str, tts: TTS, expected: dict[str, np.ndarray]
+) -> None:
     chunks = list(tts.stream(CASES[name]["text"], **arguments(CASES[name])))
     whole = tts.generate(CASES[name]["text"], retries=1, **arguments(CASES[name]))
     assert len(chunks) > 1
@@ -125,24 +158,32 @@ def test_streamed_chunks_joined_equal_the_whole(name: str, tts: TTS, expected: d
     assert np.array_equal(np.concatenate([c.frames for c in chunks]), whole.frames)
 
 
-def test_merged_lora_weights_equal_the_reference_that_applies_them(expected: dict[str, np.ndarray]) -> None:
+def test_merged_lora_weights_equal_the_reference_that_applies_them(
+    expected: dict[str, np.ndarray],
+) -> None:
     with TTS(HERE, device="cpu", max_num_seqs=2, lora=HERE / "lora") as tuned:
         speech = tuned.generate(CASES["lora"]["text"], retries=1, **arguments(CASES["lora"]))
     check("lora", speech, expected)
 
 
-def test_the_lora_of_the_fixture_changes_the_speech(tts: TTS, expected: dict[str, np.ndarray]) -> None:
+def test_the_lora_of_the_fixture_changes_the_speech(
+    tts: TTS, expected: dict[str, np.ndarray]
+) -> None:
     speech = tts.generate(CASES["lora"]["text"], retries=1, **arguments(CASES["lora"]))
     assert np.abs(speech.frames - expected["lora/patches"]).max() > 0.05
 
 
-@pytest.mark.parametrize(("role", "file"), [("reference", "reference.wav"), ("prompt", "prompt.wav")])
+@pytest.mark.parametrize(
+    ("role", "file"), [("reference", "reference.wav"), ("prompt", "prompt.wav")]
+)
 def test_recordings_become_the_latents_of_the_reference(
     role: str, file: str, tts: TTS, expected: dict[str, np.ndarray]
 ) -> None:
     audio = load(Reference(HERE / file), role, tts.spec.reference_seconds)
     with torch.inference_mode():
-        patches = tts._model.encode(torch.from_numpy(audio.at(tts.spec.reference_rate)), role)["patches"].numpy()
+        patches = tts._model.encode(torch.from_numpy(audio.at(tts.spec.reference_rate)), role)[
+            "patches"
+        ].numpy()
     want = expected[f"ultimate cloning/{role}"]
     assert patches.shape == want.shape
     assert np.abs(patches - want).max() < 1e-5

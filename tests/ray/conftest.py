@@ -14,7 +14,9 @@ LOGS: dict[str, Callable[[Any], str]] = {  # by the fixture that has started Ray
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Function,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
         made = {name: value for name, value in item.funcargs.items() if name in LOGS}

@@ -28,7 +28,9 @@ def test_requests_that_are_too_many_reach_the_server_which_refuses_them() -> Non
     assert made.max_ongoing_requests > config.max_active_requests + config.ws_max_sessions
     assert made.max_queued_requests == -1
     assert made.num_replicas == 2
-    assert made.user_config == {}  # without one, Serve does not wait in `reconfigure` until a replica is ready
+    assert (
+        made.user_config == {}
+    )  # without one, Serve does not wait in `reconfigure` until a replica is ready
 
 
 @pytest.mark.parametrize(("share", "budget"), [(None, ()), (1.0, ()), (0.5, (30.0,))])
@@ -89,14 +91,18 @@ def test_outcomes_are_divided_among_actors_by_their_id() -> None:
 
 
 @pytest.mark.parametrize(("replicas", "actors"), [(1, 1), (8, 1), (9, 2), (1000, 125)])
-def test_eight_replicas_share_an_actor_of_outcomes(replicas: int, actors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eight_replicas_share_an_actor_of_outcomes(
+    replicas: int, actors: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import ray
 
     from stentor.ray.outcomes import shared_stores
 
     named: list[str] = []
     made = SimpleNamespace(
-        options=lambda name, **lasting: named.append(name) or SimpleNamespace(remote=lambda most: most)
+        options=lambda name, **lasting: (
+            named.append(name) or SimpleNamespace(remote=lambda most: most)
+        )
     )
     monkeypatch.setattr(ray, "remote", lambda **resources: lambda kind: made)
     assert len(shared_stores("app", replicas)) == len(set(named)) == actors

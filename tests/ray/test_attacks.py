@@ -42,7 +42,10 @@ class Attacked:
     def honest(self, requests: int = 12) -> list[int]:
         """The answers to clients who do nothing wrong, so many that each replica has some."""
         with ThreadPoolExecutor(4) as pool:
-            asked = pool.map(lambda _: self.ask("POST", "/v1/audio/speech", json=ASKED).status_code, range(requests))
+            asked = pool.map(
+                lambda _: self.ask("POST", "/v1/audio/speech", json=ASKED).status_code,
+                range(requests),
+            )
             return list(asked)
 
 
@@ -79,10 +82,19 @@ def test_connections_that_are_reset_in_a_flood_keep_nobody_out(attacked: Attacke
     def flood() -> int:
         made = 0
         while made < FLOOD and not over.is_set():
-            with contextlib.suppress(OSError), socket.create_connection(address(attacked.running.url), STUCK_S) as s:
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(address(attacked.running.url), STUCK_S) as s,
+            ):
                 s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
                 s.sendall(
-                    (b"", POST, POST + b"Content-Length: 99\r\n\r\n{", GET_WS + b"\r\n", b"\x16\x03\x01")[made % 5]
+                    (
+                        b"",
+                        POST,
+                        POST + b"Content-Length: 99\r\n\r\n{",
+                        GET_WS + b"\r\n",
+                        b"\x16\x03\x01",
+                    )[made % 5]
                 )
                 made += 1
         return made
@@ -99,7 +111,8 @@ def test_bodies_that_drip_take_no_places(attacked: Attacked) -> None:
     """All have the proxy's address, for which there is a limit."""
     with contextlib.ExitStack() as stack:
         dripping = [
-            stack.enter_context(socket.create_connection(address(attacked.running.url), STUCK_S)) for _ in range(200)
+            stack.enter_context(socket.create_connection(address(attacked.running.url), STUCK_S))
+            for _ in range(200)
         ]
         for part in (POST + b"Content-Length: 99\r\n\r\n", b"{", b" "):
             for s in dripping:
@@ -121,9 +134,14 @@ def test_files_that_are_no_voices_are_left_out(attacked: Attacked) -> None:
         assert listed.status_code == 200
         assert listed.json()["uploaded_voices"] == []
         for name in ("fifo", "noise", "%FF%FE"):
-            assert attacked.ask("POST", "/v1/audio/speech", json={**ASKED, "voice": name}).status_code == 400
+            assert (
+                attacked.ask("POST", "/v1/audio/speech", json={**ASKED, "voice": name}).status_code
+                == 400
+            )
     files = {"audio_sample": ("v.wav", tone_wav(), "audio/wav")}
-    added = attacked.ask("POST", "/v1/audio/voices", data={"name": "anna", "consent": "yes"}, files=files)
+    added = attacked.ask(
+        "POST", "/v1/audio/voices", data={"name": "anna", "consent": "yes"}, files=files
+    )
     assert added.status_code == 200, added.text
 
 

@@ -41,13 +41,24 @@ def test_requests_of_a_session_go_to_one_replica(tmp_path: Path) -> None:
         def settled() -> bool:
             """The proxy may still learn of a replica when the first is ready, which changes whose a session is."""
             seen.append({name: replica_of(url, name) for name in sessions})
-            return seen[-1] == seen[-2] and len(set(seen[-1].values())) == 2  # some sessions have other replicas
+            return (
+                seen[-1] == seen[-2] and len(set(seen[-1].values())) == 2
+            )  # some sessions have other replicas
 
         assert until(settled)
         first = seen[-1]
         with ThreadPoolExecutor(4) as pool:  # at once: the load divides nothing
             for _ in range(4):
-                assert dict(zip(sessions, pool.map(lambda name: replica_of(url, name), sessions), strict=True)) == first
+                assert (
+                    dict(
+                        zip(
+                            sessions,
+                            pool.map(lambda name: replica_of(url, name), sessions),
+                            strict=True,
+                        )
+                    )
+                    == first
+                )
         spoken = [
             httpx.post(
                 url + "/v1/audio/speech",
@@ -60,7 +71,9 @@ def test_requests_of_a_session_go_to_one_replica(tmp_path: Path) -> None:
         ]
         assert spoken == [200] * 6
         page = metrics(url, **{HEADER: "voice-0"})
-        counted = [line for line in page.splitlines() if line.startswith("stentor:requests_success_total")]
+        counted = [
+            line for line in page.splitlines() if line.startswith("stentor:requests_success_total")
+        ]
         assert sum(float(line.split()[-1]) for line in counted) >= 6
 
 
@@ -77,8 +90,12 @@ def test_the_number_of_replicas_follows_the_load(tmp_path: Path) -> None:
         assert len(names()) == 1
         many, over = threading.Event(), threading.Event()
         with ThreadPoolExecutor(2) as pool:
-            heavy = pool.submit(lambda: asyncio.run(streams.load(url, 24, 100, lambda n: not many.is_set())))
-            light = pool.submit(lambda: asyncio.run(streams.load(url, 1, 20, lambda n: not over.is_set())))
+            heavy = pool.submit(
+                lambda: asyncio.run(streams.load(url, 24, 100, lambda n: not many.is_set()))
+            )
+            light = pool.submit(
+                lambda: asyncio.run(streams.load(url, 1, 20, lambda n: not over.is_set()))
+            )
             try:
                 assert until(lambda: len(names()) == 2)
                 many.set()

@@ -37,14 +37,29 @@ def test_serve_run_names_a_wrong_argument_and_a_missing_variable(node: Cluster) 
     finally:
         node.env["RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD"] = "0"
     assert wrong.returncode != 0
-    assert "start Ray on every node with RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD=0" in wrong.stdout + wrong.stderr
+    assert (
+        "start Ray on every node with RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD=0"
+        in wrong.stdout + wrong.stderr
+    )
 
 
 def test_serve_run_serves_until_it_is_told_to_end(node: Cluster) -> None:
-    words = ["run", "--name", "run", "stentor.ray:app", "model=dummy:toy", "max-num-seqs=4", "guard=false"]
-    with subprocess.Popen([*program("serve"), *words], env=node.env, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+    words = [
+        "run",
+        "--name",
+        "run",
+        "stentor.ray:app",
+        "model=dummy:toy",
+        "max-num-seqs=4",
+        "guard=false",
+    ]
+    with subprocess.Popen(
+        [*program("serve"), *words], env=node.env, cwd=ROOT, stdout=subprocess.DEVNULL
+    ) as process:
         try:
-            wait(lambda: "RUNNING" in node.replicas("run").values(), lambda: str(node.applications()))
+            wait(
+                lambda: "RUNNING" in node.replicas("run").values(), lambda: str(node.applications())
+            )
         finally:
             process.send_signal(signal.SIGINT)
         process.wait(120)
@@ -59,7 +74,9 @@ def test_a_deployment_that_cannot_be_says_why(node: Cluster) -> None:
 
 def test_the_file_for_kuberay_is_deployed(node: Cluster) -> None:
     """With the toy model, on the CPU, on this machine's ports."""
-    spec = yaml.safe_load((ROOT / "deploy" / "kuberay" / "rayservice.yaml").read_text(encoding="utf-8"))["spec"]
+    spec = yaml.safe_load(
+        (ROOT / "deploy" / "kuberay" / "rayservice.yaml").read_text(encoding="utf-8")
+    )["spec"]
     config = yaml.safe_load(spec["serveConfigV2"])
     (served,) = config["applications"]
     served["args"] |= {**TOY, "device": "cpu", "gpus-per-replica": 0, "require-graphs": False}

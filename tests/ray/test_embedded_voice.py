@@ -45,7 +45,14 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
         url = os.environ[server_remote.URL]
         yield Addresses(url, server_remote.each_process(url))
         return
-    flags = ("--voices-dir", str(tmp_path_factory.mktemp("voices")), "--memory-gb", "0.1", "--threads", "1")
+    flags = (
+        "--voices-dir",
+        str(tmp_path_factory.mktemp("voices")),
+        "--memory-gb",
+        "0.1",
+        "--threads",
+        "1",
+    )
     with replicas(2, *flags, models=()) as running:
         yield Addresses(running.url, running.each)
 
@@ -55,7 +62,9 @@ def get(url: str, path: str) -> httpx.Response:
 
 
 def speech(url: str, **body: Any) -> httpx.Response:
-    answer = httpx.post(f"{url}/v1/audio/speech", json={**ASK, **body}, timeout=STUCK_S, trust_env=False)
+    answer = httpx.post(
+        f"{url}/v1/audio/speech", json={**ASK, **body}, timeout=STUCK_S, trust_env=False
+    )
     answer.raise_for_status()
     return answer
 
@@ -68,7 +77,9 @@ def test_audio_of_a_seed_is_that_of_the_plain_server(there: Addresses, tmp_path:
         assert [speech(url, seed=seed).content for seed in SEEDS] == wanted
 
 
-def test_a_seed_gives_the_same_bytes_at_each_replica_once_its_prompt_is_cached(there: Addresses) -> None:
+def test_a_seed_gives_the_same_bytes_at_each_replica_once_its_prompt_is_cached(
+    there: Addresses,
+) -> None:
     """The first answer of a replica may differ by rounding: it computes the prompt that later ones find."""
     longer = {"input": "Good morning. How are you?", "split_granularity": "none", "seed": 5}
     answers = [[speech(url, **longer).content for _ in range(3)] for url in there.each]

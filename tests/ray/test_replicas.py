@@ -23,7 +23,13 @@ from tests.helpers.server_live import tone_wav, until
 
 pytestmark = NEEDS_RAY
 
-LONG = {"input": "x" * 60, "stream_format": "audio", "response_format": "pcm", "max_new_tokens": 900, "min_frames": 900}
+LONG = {
+    "input": "x" * 60,
+    "stream_format": "audio",
+    "response_format": "pcm",
+    "max_new_tokens": 900,
+    "min_frames": 900,
+}
 
 
 @dataclass
@@ -64,7 +70,15 @@ class Cluster:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     voices = str(tmp_path_factory.mktemp("voices"))
-    flags = ("--max-num-seqs", "4", "--voices-dir", voices, "--no-guard", "--max-buffered-mb", "0.25")
+    flags = (
+        "--max-num-seqs",
+        "4",
+        "--voices-dir",
+        voices,
+        "--no-guard",
+        "--max-buffered-mb",
+        "0.25",
+    )
     with replicas(2, *flags) as running:
         yield Cluster(running)
 
@@ -74,8 +88,12 @@ def test_errors_ids_and_limits_are_the_servers_own(cluster: Cluster) -> None:
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
     assert cluster.ask("GET", "/nowhere").status_code == 404
     large = {"content": b"x" * (40 << 20), "headers": {"Content-Type": "application/json"}}
-    with httpx.stream("POST", cluster.url + "/v1/audio/speech", **large, timeout=STUCK_S, trust_env=False) as big:
-        assert big.status_code == 413  # a proxy that is just reloaded closes early, and the answer's body may be lost
+    with httpx.stream(
+        "POST", cluster.url + "/v1/audio/speech", **large, timeout=STUCK_S, trust_env=False
+    ) as big:
+        assert (
+            big.status_code == 413
+        )  # a proxy that is just reloaded closes early, and the answer's body may be lost
     named = cluster.ask("GET", "/v1/models", headers={"X-Request-Id": "mine-1"})
     assert named.headers.get_list("x-request-id") == ["mine-1"]
     assert len(cluster.speech(input="Hello.").headers.get_list("x-request-id")) == 1
@@ -83,12 +101,17 @@ def test_errors_ids_and_limits_are_the_servers_own(cluster: Cluster) -> None:
 
 
 def test_audio_of_a_seed_is_the_same_from_any_replica(cluster: Cluster) -> None:
-    answers = [cluster.speech(input="Hello there.", seed=7, response_format="wav").content for _ in range(6)]
+    answers = [
+        cluster.speech(input="Hello there.", seed=7, response_format="wav").content
+        for _ in range(6)
+    ]
     assert len({len(a) for a in answers}) == 1
 
 
 def test_parts_come_as_they_are_made(cluster: Cluster) -> None:
-    with httpx.stream("POST", cluster.url + "/v1/audio/speech", json=LONG, timeout=STUCK_S, trust_env=False) as answer:
+    with httpx.stream(
+        "POST", cluster.url + "/v1/audio/speech", json=LONG, timeout=STUCK_S, trust_env=False
+    ) as answer:
         parts = [len(part) for part in answer.iter_raw()]
     assert len(parts) > 5
     with httpx.stream(
@@ -104,12 +127,17 @@ def test_parts_come_as_they_are_made(cluster: Cluster) -> None:
 
 def test_a_session_over_websocket(cluster: Cluster) -> None:
     with connect(cluster.url.replace("http", "ws") + "/v1/audio/speech/stream", proxy=None) as ws:
-        ws.send(json.dumps({"type": "session.config", "response_format": "pcm", "max_new_tokens": 60}))
+        ws.send(
+            json.dumps({"type": "session.config", "response_format": "pcm", "max_new_tokens": 60})
+        )
         assert json.loads(ws.recv())["type"] == "session.configured"
         ws.send(json.dumps({"type": "input.text", "text": "Hello there. How are you? "}))
         ws.send(json.dumps({"type": "input.done"}))
         received = [ws.recv()]
-        while not isinstance(received[-1], str) or json.loads(received[-1])["type"] not in ("session.done", "error"):
+        while not isinstance(received[-1], str) or json.loads(received[-1])["type"] not in (
+            "session.done",
+            "error",
+        ):
             received.append(ws.recv())
     assert json.loads(received[-1])["type"] == "session.done"
     assert any(isinstance(m, bytes) for m in received)
@@ -129,26 +157,37 @@ def test_any_replica_tells_the_outcome_of_a_request(cluster: Cluster) -> None:
 
 def test_a_voice_uploaded_once_is_known_to_both(cluster: Cluster) -> None:
     files = {"audio_sample": ("a.wav", tone_wav(), "audio/wav")}
-    added = cluster.ask("POST", "/v1/audio/voices", data={"name": "anna", "consent": "yes"}, files=files)
+    added = cluster.ask(
+        "POST", "/v1/audio/voices", data={"name": "anna", "consent": "yes"}, files=files
+    )
     assert added.status_code in (200, 201), added.text
-    lists = [cluster.ask("GET", "/v1/audio/voices", params={"format": "names"}).json()["voices"] for _ in range(8)]
+    lists = [
+        cluster.ask("GET", "/v1/audio/voices", params={"format": "names"}).json()["voices"]
+        for _ in range(8)
+    ]
     assert all("anna" in names for names in lists)
 
 
 def test_a_client_that_leaves_frees_its_slot(cluster: Cluster) -> None:
-    with httpx.stream("POST", cluster.url + "/v1/audio/speech", json=LONG, timeout=STUCK_S, trust_env=False) as answer:
+    with httpx.stream(
+        "POST", cluster.url + "/v1/audio/speech", json=LONG, timeout=STUCK_S, trust_env=False
+    ) as answer:
         next(answer.iter_raw())
     assert until(lambda: cluster.speaking() == 0)
 
 
 def test_a_client_that_stops_reading_is_cut_off(cluster: Cluster) -> None:
-    text = " ".join(f"This is sentence number {i} of a long text that nobody reads." for i in range(60))
+    text = " ".join(
+        f"This is sentence number {i} of a long text that nobody reads." for i in range(60)
+    )
     body = {**LONG, "input": text, "response_format": "wav", "sample_rate": 48000, "speed": 0.25}
     data = json.dumps(body).encode()
     with socket.socket() as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
         s.connect(("127.0.0.1", int(cluster.url.rsplit(":", 1)[1])))
-        s.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
+        s.sendall(
+            b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        )
         s.sendall(b"Content-Length: %d\r\n\r\n" % len(data) + data)
         assert s.recv(100).startswith(b"HTTP/1.1 200")
         assert until(lambda: cluster.speaking() == 0 and cluster.cut_off)

@@ -17,7 +17,9 @@ pytestmark = [
 
 def test_only_the_streams_of_a_lost_device_break() -> None:
     row = rolling.measure(
-        argparse.Namespace(streams=100, clients=8, replicas=2, longest=900.0, slots=4, frames=50, step_ms=10.0)
+        argparse.Namespace(
+            streams=100, clients=8, replicas=2, longest=900.0, slots=4, frames=50, step_ms=10.0
+        )
     )
     lost, updates = row["lost"], row["updates"]
     assert lost["streams"] - lost["complete"] <= lost["streams of the lost device"]

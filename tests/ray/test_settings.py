@@ -34,7 +34,9 @@ from stentor.server.config import ServerConfig, build, typed
         ({"replicas": 2, "gpus_per_replica": 0.5}, "max_memory_gb"),
     ],
 )
-def test_flags_that_do_not_go_together_are_refused_by_name(given: dict[str, Any], field: str) -> None:
+def test_flags_that_do_not_go_together_are_refused_by_name(
+    given: dict[str, Any], field: str
+) -> None:
     with pytest.raises(InvalidRequest) as e:
         ServerConfig(**given)
     assert e.value.param == field
@@ -44,11 +46,15 @@ def test_a_plain_server_is_not_scaled() -> None:
     assert not ServerConfig().scaled
     assert ServerConfig(replicas=1).scaled
     assert ServerConfig(max_replicas=3).scaled
-    assert [ServerConfig(**given).most_replicas for given in ({}, {"replicas": 2}, {"max_replicas": 3})] == [1, 2, 3]
+    assert [
+        ServerConfig(**given).most_replicas for given in ({}, {"replicas": 2}, {"max_replicas": 3})
+    ] == [1, 2, 3]
 
 
 def test_yaml_arguments_are_the_flags() -> None:
-    config = build(typed({"models": ["dummy:toy"], "max-num-seqs": "8", "api_key": "secret"}), env={})
+    config = build(
+        typed({"models": ["dummy:toy"], "max-num-seqs": "8", "api_key": "secret"}), env={}
+    )
     assert (config.models, config.max_num_seqs, config.api_key) == (("dummy:toy",), 8, ("secret",))
     with pytest.raises(InvalidRequest, match="is not an option"):
         typed({"max-seqs": 8})
@@ -98,7 +104,9 @@ def test_words_of_serve_run_are_the_flags(monkeypatch: pytest.MonkeyPatch) -> No
     """`serve run stentor.ray:app model=dummy:toy guard=false max-num-seqs=8` gives text for everything."""
     needed(monkeypatch, ServerConfig())
     two = '["dummy:toy", "voice"]'
-    config = configured({"models": two, "guard": "false", "max-num-seqs": "8", "max_memory_gb": "6,4"})
+    config = configured(
+        {"models": two, "guard": "false", "max-num-seqs": "8", "max_memory_gb": "6,4"}
+    )
     assert (config.guard, config.max_num_seqs, config.max_memory_gb) == (False, 8, (6.0, 4.0))
     assert config.models == ("dummy:toy", "voice")
     assert config.scaled
@@ -142,15 +150,21 @@ def test_without_ray_the_flag_names_the_extra() -> None:
 def test_ray_is_imported_after_its_variables_are_set() -> None:
     for name in ("cli.py", "ray/__init__.py", "server/cli.py", "batch/command.py"):
         body = ast.parse((Path(stentor.__file__).parent / name).read_text(encoding="utf-8")).body
-        early = [alias.name for node in body if isinstance(node, ast.Import) for alias in node.names]
+        early = [
+            alias.name for node in body if isinstance(node, ast.Import) for alias in node.names
+        ]
         early += [node.module for node in body if isinstance(node, ast.ImportFrom)]
         assert not [
-            module for module in early if module.split(".")[0] == "ray" or module.endswith(("over_ray", "ray.local"))
+            module
+            for module in early
+            if module.split(".")[0] == "ray" or module.endswith(("over_ray", "ray.local"))
         ]
     assert environment.wanted(ServerConfig()).items() >= VARIABLES.items()
 
 
-def test_replicas_start_where_cores_and_shared_memory_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_start_where_cores_and_shared_memory_are_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Ray would wait for a core for each, and refuse to start where /dev/shm has less than 30 % of much memory."""
     monkeypatch.setattr("stentor.local_ray.cpus", lambda: 2)
     assert own_ray(4)["num_cpus"] == 4

@@ -17,7 +17,18 @@ from tests.helpers.fake_loudspeaker import FakeDevice
 from tests.helpers.server_live import decoded
 
 STORY = "One is here. Two is here.\n\nThree is here."
-SHORT = ["--model", "dummy:toy", "--max-frames", "8", "--min-frames", "8", "--seed", "3", "--voice", "low"]
+SHORT = [
+    "--model",
+    "dummy:toy",
+    "--max-frames",
+    "8",
+    "--min-frames",
+    "8",
+    "--seed",
+    "3",
+    "--voice",
+    "low",
+]
 CUT, LEFT_OUT = 3, 5
 FRAMES = 8 * 6  # samples of a sentence at 600 Hz
 
@@ -57,7 +68,8 @@ def test_what_the_voice_cannot_speak_is_named_and_has_a_code(
 
 
 @pytest.mark.parametrize(
-    "name", ["a.wav", "a.flac", "a.mp3", "a.opus", "a.ogg", "a.m4a", "a.aac", "a.raw", "a.ulaw", "a.alaw"]
+    "name",
+    ["a.wav", "a.flac", "a.mp3", "a.opus", "a.ogg", "a.m4a", "a.aac", "a.raw", "a.ulaw", "a.alaw"],
 )
 def test_a_book_is_spoken_into_every_kind_of_file(book: Path, name: str) -> None:
     assert main(["say", "--file", str(book), "--split", "sentence", "-o", name, *SHORT]) == CUT
@@ -72,7 +84,9 @@ def test_a_book_is_spoken_into_every_kind_of_file(book: Path, name: str) -> None
         assert soundfile.info(book.parent / name).frames == len(samples) == round(600 * wanted)
 
 
-@pytest.mark.parametrize(("format", "head"), [("wav", b"RIFF"), ("raw", b""), ("flac", b"fLaC"), ("opus", b"OggS")])
+@pytest.mark.parametrize(
+    ("format", "head"), [("wav", b"RIFF"), ("raw", b""), ("flac", b"fLaC"), ("opus", b"OggS")]
+)
 def test_audio_goes_to_a_pipe_and_words_to_standard_error(
     format: str, head: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,7 +120,10 @@ def test_words_have_subtitles_where_their_times_can_be_found(book: Path) -> None
     ask = ["say", "--file", str(book), "--words", "-o", "a.wav", *SHORT]
     words = [*ask, "--srt", "a.srt", "--model", "dummy:toy-words"]
     assert main(words) == CUT
-    assert [cue.split("\n")[2] for cue in Path("a.srt").read_text().split("\n\n")[:2]] == ["One", "is"]
+    assert [cue.split("\n")[2] for cue in Path("a.srt").read_text().split("\n\n")[:2]] == [
+        "One",
+        "is",
+    ]
     assert main([*ask, "--srt", "b.srt"]) == CUT  # by the aligner for English
     assert Path("b.srt").read_text().startswith("1\n00:00:00,000 -->")
 
@@ -131,11 +148,18 @@ def test_an_aligner_of_another_package_times_the_words(book: Path) -> None:
         (["hello", "--words"], "words: needs --srt"),
         (["hello", "-o", "-", "--format", "m4a"], "format: m4a cannot be written to a pipe"),
         (["hello", "-o", ""], "output: '' is no path: it is empty"),
-        (["hello", "-o", "~nobody-of-this-name/a.wav"], "output: '~nobody-of-this-name/a.wav' is no path"),
+        (
+            ["hello", "-o", "~nobody-of-this-name/a.wav"],
+            "output: '~nobody-of-this-name/a.wav' is no path",
+        ),
     ],
 )
 def test_wrong_flags_are_told_before_anything_is_loaded(
-    flags: list[str], says: str, book: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    flags: list[str],
+    says: str,
+    book: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("stentor.api.TTS", None)
     monkeypatch.setattr("sys.stdin", Terminal())
@@ -147,7 +171,10 @@ def test_wrong_flags_are_told_before_anything_is_loaded(
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["say", "--file", "~nobody-of-this-name/a"], "--file: invalid path value: '~nobody-of-this-name/a'"),
+        (
+            ["say", "--file", "~nobody-of-this-name/a"],
+            "--file: invalid path value: '~nobody-of-this-name/a'",
+        ),
         (["say", "hello", "--srt="], "--srt: invalid path value: ''"),
         (["batch", "in.jsonl", ""], "argument OUTPUT: invalid path value: ''"),
         (["say", "hello", "--temperature", "hot"], "--temperature: invalid number value: 'hot'"),
@@ -162,7 +189,9 @@ def test_a_flag_that_is_no_path_or_no_number_is_told_with_the_usage(
 
 
 @pytest.mark.parametrize("flag", ["-o", "--srt"])
-def test_what_cannot_be_written_is_told_in_one_line(flag: str, book: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_written_is_told_in_one_line(
+    flag: str, book: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     name = {"-o": "taken.wav", "--srt": "taken.srt"}[flag]
     Path(name).mkdir()
     assert main(["say", "hello", flag, name, *SHORT]) == 1
@@ -181,7 +210,9 @@ def test_without_pyav_the_formats_that_need_it_are_named(
     book: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "av" else find(name, *rest))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "av" else find(name, *rest)
+    )
     assert main(["say", "hello", "-o", "a.m4a", *SHORT]) == 2
     assert "m4a needs PyAV: pip install 'stentor[audio]'" in capsys.readouterr().err
     for name in ("a.flac", "a.mp3", "a.ogg"):
@@ -189,7 +220,9 @@ def test_without_pyav_the_formats_that_need_it_are_named(
         assert len(decoded(Path(name).read_bytes())[0]) >= FRAMES
 
 
-@pytest.mark.parametrize(("answer", "spoken"), [("\n", STORY), ("yes\n", STORY), ("n\n", "book.txt"), ("", STORY)])
+@pytest.mark.parametrize(
+    ("answer", "spoken"), [("\n", STORY), ("yes\n", STORY), ("n\n", "book.txt"), ("", STORY)]
+)
 def test_the_name_of_a_file_as_text_is_asked_about_on_a_terminal(
     answer: str, spoken: str, book: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,14 +246,18 @@ def test_what_was_spoken_before_a_failure_is_in_the_file(book: Path) -> None:
     assert soundfile.info("a.wav").frames == FRAMES + 90
 
 
-def test_speech_that_ends_by_itself_is_a_success(book: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_speech_that_ends_by_itself_is_a_success(
+    book: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["say", "Yes. No.", "-o", "a.wav", "--seed", "1", "--verbose"]) == 0
     said = capsys.readouterr()
     assert said.out.startswith("Saved a.wav (")
     assert "(stop, seed 1)" in said.err
 
 
-def test_text_from_a_pipe_needs_no_dash(book: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_text_from_a_pipe_needs_no_dash(
+    book: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"from a pipe")))
     assert main(["say", *SHORT]) == CUT
     assert capsys.readouterr().out.startswith("Saved out.wav (0.1 s).")
@@ -235,7 +272,9 @@ def test_the_way_to_play_is_that_of_a_program_that_is_there(
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name == "mpv" else None)
     assert main(["say", "hello", "-o", "a b.wav", *SHORT]) == CUT
     assert capsys.readouterr().out == "Saved a b.wav (0.1 s). Play it with: mpv 'a b.wav'\n"
-    assert main(["say", "hello", "-o", "a.ulaw", *SHORT]) == CUT  # which no player knows by its name
+    assert (
+        main(["say", "hello", "-o", "a.ulaw", *SHORT]) == CUT
+    )  # which no player knows by its name
     assert capsys.readouterr().out == "Saved a.ulaw (0.1 s).\n"
 
 
@@ -253,7 +292,9 @@ def test_ctrl_c_tells_what_was_kept(
     assert f"stentor: interrupted; a.wav has the first {kept:.1f} s\n" in capsys.readouterr().err
 
 
-def test_a_terminal_shows_how_far_a_long_text_is(book: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_how_far_a_long_text_is(
+    book: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stderr", Terminal())
     main(["say", "--file", str(book), "--split", "sentence", "-o", "a.wav", *SHORT])
     assert "speaking" in sys.stderr.getvalue()
@@ -282,10 +323,16 @@ def test_it_is_played_at_a_rate_that_the_device_takes_and_no_file_is_written(
 
 @pytest.mark.parametrize(
     ("device", "says"),
-    [(None, "pip install 'stentor[play]'"), (FakeDevice(device=False), "play: this machine has no device to play on")],
+    [
+        (None, "pip install 'stentor[play]'"),
+        (FakeDevice(device=False), "play: this machine has no device to play on"),
+    ],
 )
 def test_what_playing_needs_is_told_before_anything_is_loaded(
-    device: FakeDevice | None, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    device: FakeDevice | None,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("stentor.api.TTS", None)
     monkeypatch.setitem(sys.modules, "sounddevice", device)

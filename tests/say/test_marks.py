@@ -37,7 +37,9 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def samples(data: bytes | str) -> np.ndarray:
-    read: np.ndarray = soundfile.read(io.BytesIO(data) if isinstance(data, bytes) else data, dtype="float32")[0]
+    read: np.ndarray = soundfile.read(
+        io.BytesIO(data) if isinstance(data, bytes) else data, dtype="float32"
+    )[0]
     return read
 
 
@@ -78,7 +80,10 @@ def test_what_is_piped_and_played_has_it_too(monkeypatch: pytest.MonkeyPatch) ->
         (["--provenance", "--format", "raw"], "provenance: raw holds samples only"),
         (["--provenance", "-o", "a.ulaw"], "provenance: ulaw holds samples only"),
         (["--watermark", "none"], "watermark: must be package:function"),
-        (["--watermark", PACKAGE + "Short"], "watermark: does not work at 8000 Hz: flush() must return"),
+        (
+            ["--watermark", PACKAGE + "Short"],
+            "watermark: does not work at 8000 Hz: flush() must return",
+        ),
     ],
 )
 def test_what_cannot_be_marked_is_told_before_anything_is_loaded(
@@ -115,7 +120,9 @@ def test_every_item_of_a_batch_is_marked(tmp_path: Path) -> None:
         assert_marked(samples(data), samples(plain[id]))
 
 
-def test_a_run_goes_on_with_the_marks_that_it_began_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_goes_on_with_the_marks_that_it_began_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert speak(tmp_path, ITEMS, *MARKS) == CUT
     assert speak(tmp_path, ITEMS, "--resume") == 2
     assert "provenance: was True when the run began" in capsys.readouterr().err
@@ -129,8 +136,12 @@ def test_an_item_whose_watermark_fails_is_no_file_and_the_others_are_spoken(tmp_
     assert list(audio(tmp_path / "out")) == ["c"]
 
 
-@pytest.mark.parametrize("flags", [("--provenance", "--format", "raw"), ("--watermark", PACKAGE + "Doubles")])
-def test_wrong_marks_of_a_batch_are_told_and_nothing_is_written(flags: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "flags", [("--provenance", "--format", "raw"), ("--watermark", PACKAGE + "Doubles")]
+)
+def test_wrong_marks_of_a_batch_are_told_and_nothing_is_written(
+    flags: tuple[str, ...], tmp_path: Path
+) -> None:
     assert speak(tmp_path, ITEMS, *flags) == 2
     assert not (tmp_path / "out").exists()
 
@@ -149,7 +160,9 @@ def test_samples_and_files_of_the_python_api_are_marked(watermark: object) -> No
         several = tts.generate(["Hello.", "Hello."], **OPTIONS)
     assert plain.provenance is None
     assert np.array_equal(marked.samples, plain.samples * QUIET + tone(len(plain.samples)))
-    assert np.array_equal(np.concatenate([p.samples for p in parts]), streamed * QUIET + tone(len(streamed)))
+    assert np.array_equal(
+        np.concatenate([p.samples for p in parts]), streamed * QUIET + tone(len(streamed))
+    )
     assert [np.allclose(s.samples, marked.samples, atol=1e-6) for s in several] == [True, True]
     assert {marked.provenance, *(p.provenance for p in parts), line(marked.data)} == {LINE}
     assert line(b"".join(p.data for p in parts)) == LINE
@@ -157,7 +170,9 @@ def test_samples_and_files_of_the_python_api_are_marked(watermark: object) -> No
         replace(marked, sample_rate=24_000).save("a" + suffix)  # mp3 takes no 600 Hz
         with soundfile.SoundFile("a" + suffix) as f:
             assert f.comment == LINE
-    with pytest.raises(InvalidRequest, match=r"path: \.au has no room for provenance; use \.wav, \.flac"):
+    with pytest.raises(
+        InvalidRequest, match=r"path: \.au has no room for provenance; use \.wav, \.flac"
+    ):
         marked.save("a.au")
     plain.save("a.au")
     assert "AI-generated" in str(base64.b64decode(marked._repr_html_().split("base64,")[1][:300]))
@@ -170,7 +185,9 @@ def test_a_failure_of_a_watermark_is_of_its_text_alone() -> None:
         with pytest.raises(WatermarkError, match="no more marks"):
             parts.extend(tts.stream("Hello.", **long))
         with pytest.raises(BatchError) as e:
-            tts.generate(["One is here. Two is here.", "Hi."], split_granularity="sentence", **OPTIONS)
+            tts.generate(
+                ["One is here. Two is here.", "Hi."], split_granularity="sentence", **OPTIONS
+            )
         assert [type(r).__name__ for r in e.value.results] == ["WatermarkError", "Speech"]
 
         async def again() -> None:
@@ -189,6 +206,8 @@ def test_a_failure_of_a_watermark_is_of_its_text_alone() -> None:
         ({"watermark": 7}, "watermark: must be package:function, or a function, got 7"),
     ],
 )
-def test_wrong_marks_are_told_before_a_model_is_loaded(options: dict[str, object], says: str) -> None:
+def test_wrong_marks_are_told_before_a_model_is_loaded(
+    options: dict[str, object], says: str
+) -> None:
     with pytest.raises(InvalidRequest, match=says):
         TTS("dummy:toy", **options)

@@ -49,7 +49,9 @@ def tree(tmp_path: Path) -> Path:
 def made(tree: Path, *extras: str, index: str = "") -> tuple[list[str], list[str]]:
     """Arguments that pip got, and the lines of progress."""
     env = {**os.environ, "PYTHON": str(tree / "python"), "INDEX": index}
-    done = subprocess.run([tree / "scripts/environment", *extras], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [tree / "scripts/environment", *extras], env=env, capture_output=True, text=True, check=True
+    )
     asked = tree / "log"
     lines = asked.read_text().splitlines() if asked.exists() else []
     asked.unlink(missing_ok=True)
@@ -58,14 +60,23 @@ def made(tree: Path, *extras: str, index: str = "") -> tuple[list[str], list[str
 
 def test_torch_comes_from_the_index_that_was_chosen_and_every_step_has_a_line(tree: Path):
     asked, told = made(tree, "server", index="https://index/cpu")
-    assert asked == ["--retries 0 --timeout 15 --index-url https://index/cpu torch==2.13.0", "-e .[server]"]
-    for line, words in zip(told, ("1 of 3", "2 of 3: torch 2.13.0 from the stand-in", "3 of 3", "ready"), strict=True):
+    assert asked == [
+        "--retries 0 --timeout 15 --index-url https://index/cpu torch==2.13.0",
+        "-e .[server]",
+    ]
+    for line, words in zip(
+        told, ("1 of 3", "2 of 3: torch 2.13.0 from the stand-in", "3 of 3", "ready"), strict=True
+    ):
         assert words in line
 
 
 def test_an_index_that_fails_leaves_the_plain_pin(tree: Path):
     asked, _ = made(tree, index="broken")
-    assert asked == ["--retries 0 --timeout 15 --index-url broken torch==2.13.0", "torch==2.13.0", "-e ."]
+    assert asked == [
+        "--retries 0 --timeout 15 --index-url broken torch==2.13.0",
+        "torch==2.13.0",
+        "-e .",
+    ]
 
 
 def test_what_is_installed_is_not_installed_again(tree: Path):
@@ -112,7 +123,9 @@ def test_ci_calls_the_scripts_and_installs_no_package_itself():
         ("install.no-index='true'", True),
     ],
 )
-def test_an_environment_that_names_its_own_index_wins(torch_index: ModuleType, configuration: str, own: bool):
+def test_an_environment_that_names_its_own_index_wins(
+    torch_index: ModuleType, configuration: str, own: bool
+):
     assert torch_index.own_index(configuration) is own
 
 
@@ -120,7 +133,10 @@ def test_the_build_is_that_of_the_newest_cuda_that_the_driver_runs(torch_index: 
     table = "| NVIDIA-SMI 570.1  Driver Version: 570.1  CUDA Version: 12.8 |"
     assert torch_index.driver_cuda(table) == 128
     assert torch_index.driver_cuda("NVIDIA-SMI has failed") is None
-    assert torch_index.choose("2.13.0", 128, lambda at: at.endswith(("cu126", "cu130")), "x")[0] == "x/cu126"
+    assert (
+        torch_index.choose("2.13.0", 128, lambda at: at.endswith(("cu126", "cu130")), "x")[0]
+        == "x/cu126"
+    )
     assert torch_index.choose("2.13.0", None, lambda at: True, "x")[0] == "x/cpu"
     assert torch_index.choose("2.13.0", 110, lambda at: True, "x")[0] == ""
 
@@ -147,9 +163,13 @@ def test_an_index_is_taken_if_it_answers_and_has_the_version(
     torch_index: ModuleType, index: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    assert torch_index.choose("2.13.0", None, torch_index.listed("2.13.0"), index)[0] == f"{index}/cpu"
+    assert (
+        torch_index.choose("2.13.0", None, torch_index.listed("2.13.0"), index)[0] == f"{index}/cpu"
+    )
     assert torch_index.choose("2.14.0", None, torch_index.listed("2.14.0"), index)[0] == ""
     assert torch_index.choose("2.13.0", 130, torch_index.listed("2.13.0"), index)[0] == ""
-    address, why = torch_index.choose("2.13.0", None, torch_index.listed("2.13.0"), "http://127.0.0.1:1")
+    address, why = torch_index.choose(
+        "2.13.0", None, torch_index.listed("2.13.0"), "http://127.0.0.1:1"
+    )
     assert address == ""
     assert "does not answer" in why

@@ -39,8 +39,14 @@ def test_pip_in_the_image_looks_where_that_of_this_machine_does(check: ModuleTyp
 
 
 def test_what_runs_in_the_image_is_shell_whatever_its_words_hold(check: ModuleType):
-    health = ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/ready')"]
-    script = check._script("/root", "10001:10001", ["PATH=/bin", "A=b c"], ["stentor", "serve"], health)
+    health = [
+        "python",
+        "-c",
+        "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/ready')",
+    ]
+    script = check._script(
+        "/root", "10001:10001", ["PATH=/bin", "A=b c"], ["stentor", "serve"], health
+    )
     subprocess.run(["bash", "-n", "-c", script], check=True)
     assert "remount,bind,ro /root" in script
     assert "--userspec=10001:10001" in script
@@ -48,7 +54,11 @@ def test_what_runs_in_the_image_is_shell_whatever_its_words_hold(check: ModuleTy
 
 def test_a_machine_that_cannot_build_says_why_and_finds_nothing_wrong(tmp_path: Path):
     done = subprocess.run(
-        [sys.executable, str(SCRIPT)], env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False
+        [sys.executable, str(SCRIPT)],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0
     assert "image: skipped after 0 s: " in done.stdout

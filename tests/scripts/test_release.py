@@ -20,14 +20,18 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def release_notes() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("release_notes", ROOT / "scripts" / "release_notes.py")
+    spec = importlib.util.spec_from_file_location(
+        "release_notes", ROOT / "scripts" / "release_notes.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 def test_notes_are_the_section_of_the_version(release_notes: ModuleType):
-    changelog = "# Changelog\n\n## [Unreleased]\n\n- new\n\n## [0.1.0] - 2026-01-01\n\n### Added\n- old\n"
+    changelog = (
+        "# Changelog\n\n## [Unreleased]\n\n- new\n\n## [0.1.0] - 2026-01-01\n\n### Added\n- old\n"
+    )
     assert release_notes.notes(changelog, "0.1.0") == "### Added\n- old\n"
     assert release_notes.notes(changelog, "0.2.0") == "- new\n"
     with pytest.raises(SystemExit, match=r"nothing about 0\.2\.0"):
@@ -36,38 +40,73 @@ def test_notes_are_the_section_of_the_version(release_notes: ModuleType):
 
 def test_this_tree_has_notes_for_its_version(release_notes: ModuleType):
     assert release_notes.tree_version() == stentor.__version__
-    assert release_notes.notes((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), stentor.__version__)
+    assert release_notes.notes(
+        (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), stentor.__version__
+    )
 
 
 def test_the_wheel_holds_the_voice_and_the_page_and_runs_without_the_tree(tmp_path: Path):
     pytest.importorskip("hatchling")
     make = f"from hatchling.build import build_wheel; print(build_wheel({str(tmp_path)!r}))"
-    done = subprocess.run([sys.executable, "-c", make], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", make], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     wheel = tmp_path / done.stdout.split()[-1]
     assert wheel.name == f"stentor-{stentor.__version__}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as held:
         names = set(held.namelist())
         held.extractall(tmp_path / "site")
     tree = {
-        str(p.relative_to(ROOT)) for p in (ROOT / "stentor").rglob("*") if p.is_file() and "__pycache__" not in p.parts
+        str(p.relative_to(ROOT))
+        for p in (ROOT / "stentor").rglob("*")
+        if p.is_file() and "__pycache__" not in p.parts
     }
     assert tree <= names
-    assert {p.split("/")[0] for p in names} == {"stentor", wheel.name.removesuffix("-py3-none-any.whl") + ".dist-info"}
-    run = "from stentor.cli import main; import stentor; print(stentor.__file__); main(['--version'])"
+    assert {p.split("/")[0] for p in names} == {
+        "stentor",
+        wheel.name.removesuffix("-py3-none-any.whl") + ".dist-info",
+    }
+    run = (
+        "from stentor.cli import main; import stentor; print(stentor.__file__); main(['--version'])"
+    )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     said = subprocess.run(
-        [sys.executable, "-c", run], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", run],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert said.stdout.split() == [str(tmp_path / "site/stentor/__init__.py"), "stentor", stentor.__version__]
+    assert said.stdout.split() == [
+        str(tmp_path / "site/stentor/__init__.py"),
+        "stentor",
+        stentor.__version__,
+    ]
 
 
 def test_the_sdist_holds_the_sources_and_no_checkpoint_but_what_ships(tmp_path: Path):
     pytest.importorskip("hatchling")
     make = f"from hatchling.build import build_sdist; print(build_sdist({str(tmp_path)!r}))"
-    done = subprocess.run([sys.executable, "-c", make], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", make], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     with tarfile.open(tmp_path / done.stdout.split()[-1]) as held:
         names = {name.partition("/")[2] for name in held.getnames()}
-    assert {"README.md", "pyproject.toml", "docs/serving.md", "tests/conftest.py", "scripts/test"} <= names
-    weights = {name for name in names if Path(name).suffix in (".safetensors", ".npz", ".npy", ".bin", ".pt")}
-    assert {str(Path(name).parent) for name in weights} == {"stentor/assets/aligner", "stentor/assets/voice"}
+    assert {
+        "README.md",
+        "pyproject.toml",
+        "docs/serving.md",
+        "tests/conftest.py",
+        "scripts/test",
+    } <= names
+    weights = {
+        name
+        for name in names
+        if Path(name).suffix in (".safetensors", ".npz", ".npy", ".bin", ".pt")
+    }
+    assert {str(Path(name).parent) for name in weights} == {
+        "stentor/assets/aligner",
+        "stentor/assets/voice",
+    }
     assert [name for name in names if name.startswith("benchmarks/results/")] == []

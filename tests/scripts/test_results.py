@@ -25,7 +25,10 @@ def level(rate: float, stalled: int = 0) -> dict[str, Any]:
 
 
 def served(*runs: tuple[str, dict[str, Any]]) -> dict[str, Any]:
-    made = [{"benchmark": "serve", "date": date, "result": {"ready_seconds": 1.0} | result} for date, result in runs]
+    made = [
+        {"benchmark": "serve", "date": date, "result": {"ready_seconds": 1.0} | result}
+        for date, result in runs
+    ]
     return {"model": "M", "card": "H200", "runs": made}
 
 
@@ -61,7 +64,11 @@ def test_every_run_names_its_day_its_commit_its_raw_file_and_a_script_that_exist
 
 def test_every_figure_of_another_engine_has_its_version_its_card_its_weights_and_a_source():
     peers = load(PUBLISHED, "peers")
-    assert all(p[key] for p in peers["published"] for key in ("version", "card", "weights", "figures", "source", "url"))
+    assert all(
+        p[key]
+        for p in peers["published"]
+        for key in ("version", "card", "weights", "figures", "source", "url")
+    )
     assert all(p["version"] and p["levels"] for p in peers["measured"])
     assert peers["card"] in peers["conditions"]
 
@@ -75,7 +82,9 @@ def test_the_newest_run_gives_a_figure_and_an_older_one_what_it_lacks():
 
 
 def test_streams_in_real_time_are_the_most_at_which_no_request_stalled():
-    best = parsed(served(("2026-11-01", {"c16": level(300.0), "c64": level(700.0, stalled=1)}))).best()
+    best = parsed(
+        served(("2026-11-01", {"c16": level(300.0), "c64": level(700.0, stalled=1)}))
+    ).best()
     assert best is not None
     assert best.streams == 16
     assert parsed(served(("2026-11-01", {"c64": level(700.0, stalled=1)}))).best() is None
@@ -85,18 +94,29 @@ def test_the_tree_keeps_published_runs_and_the_benchmarks_behind_them_only():
     """Older raw output is in the history, a one-off investigation at its log entry. What docs
     name since lies in raw/."""
     results = ROOT / "benchmarks" / "results"
-    files = [path for path in results.rglob("*") if path.is_file() and (results / "raw") not in path.parents]
+    files = [
+        path
+        for path in results.rglob("*")
+        if path.is_file() and (results / "raw") not in path.parents
+    ]
     assert {path.parent for path in files} == {PUBLISHED}
     docs = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))
     raw = [path for path in (results / "raw").rglob("*") if path.is_file()]
     assert [path.name for path in raw if path.parent.name not in docs] == []
-    scripts = [path for path in (ROOT / "benchmarks").rglob("*.py") if "__main__" in path.read_text(encoding="utf-8")]
+    scripts = [
+        path
+        for path in (ROOT / "benchmarks").rglob("*.py")
+        if "__main__" in path.read_text(encoding="utf-8")
+    ]
     assert len(scripts) <= 40
 
 
 def test_a_million_characters_cost_what_the_hours_for_them_cost():
     """100 seconds of audio per second and 10 characters a second are 3.6 million characters an hour."""
-    assert cost(100.0, "H200", {"characters_per_second": 10, "dollars_per_hour": {"H200": 7.2}}) == "$2.00"
+    assert (
+        cost(100.0, "H200", {"characters_per_second": 10, "dollars_per_hour": {"H200": 7.2}})
+        == "$2.00"
+    )
 
 
 def test_a_run_is_added_to_a_published_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -105,8 +125,21 @@ def test_a_run_is_added_to_a_published_file(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(command, "PUBLISHED", folder)
     raw = tmp_path / "2099-01-01-h200" / "serve.json"
     raw.parent.mkdir()
-    raw.write_text(json.dumps([{"model": "dummy:voxcpm2", "ready_seconds": 5.0, "c64": level(9999.0)}, {"model": "x"}]))
-    words = ["add", str(raw), "--into", "voxcpm2_h200", "--benchmark", "serve", "--select", "dummy:voxcpm2"]
+    raw.write_text(
+        json.dumps(
+            [{"model": "dummy:voxcpm2", "ready_seconds": 5.0, "c64": level(9999.0)}, {"model": "x"}]
+        )
+    )
+    words = [
+        "add",
+        str(raw),
+        "--into",
+        "voxcpm2_h200",
+        "--benchmark",
+        "serve",
+        "--select",
+        "dummy:voxcpm2",
+    ]
     words += ["--date", "2099-01-01", "--commit", "abcdef0", "--command", "python x"]
     command.add(command.arguments().parse_args(words))
     assert load(folder, "voxcpm2_h200")["runs"][-1]["raw"] == "2099-01-01-h200/serve.json"

@@ -30,7 +30,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _of_live(item: pytest.Item) -> bool:
     """Whether a test asks the server of this file, wherever its engine is."""
     made = item.session._fixturemanager.getfixturedefs("live", item)
-    ours = "live" in getattr(item, "fixturenames", ()) and made is not None and made[-1].func is live.__wrapped__
+    ours = (
+        "live" in getattr(item, "fixturenames", ())
+        and made is not None
+        and made[-1].func is live.__wrapped__
+    )
     where = getattr(item, "callspec", None)
     return ours and (where is None or where.params.get("live") != PROCESS)
 
@@ -42,7 +46,9 @@ def _of_embedded_voice(item: pytest.Item) -> bool:
 @pytest.fixture(scope="session")
 def live(request: pytest.FixtureRequest) -> Live:
     """Its engine is in this process, unless the test is marked `either_engine`."""
-    found: Live = request.getfixturevalue("live_apart" if getattr(request, "param", LOCAL) == PROCESS else "live_here")
+    found: Live = request.getfixturevalue(
+        "live_apart" if getattr(request, "param", LOCAL) == PROCESS else "live_here"
+    )
     return found
 
 
@@ -60,7 +66,9 @@ def live_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 def live_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A server as `stentor serve` runs it: its engine is in a process of its own."""
     settings = {"memory_gb": 0.01, "max_num_seqs": 8, "threads": 1, "request_timeout": STUCK_S}
-    with serving(tmp_path_factory.mktemp("apart") / "voices", start=processes, **settings) as running:
+    with serving(
+        tmp_path_factory.mktemp("apart") / "voices", start=processes, **settings
+    ) as running:
         yield running
 
 

@@ -83,13 +83,22 @@ class Processes:
         assert until(taken)
         return found[0]
 
-    def send(self, pid: int, method: str, path: str, body: object = None, **headers: str) -> http.client.HTTPResponse:
+    def send(
+        self, pid: int, method: str, path: str, body: object = None, **headers: str
+    ) -> http.client.HTTPResponse:
         """The answer of this process, which the caller reads."""
         host, port = self.url.removeprefix("http://").split(":")
         client = http.client.HTTPConnection(host, int(port), timeout=STUCK_S)
         client.sock = self.connect(pid)
-        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        client.request(method, path, data, {"Content-Type": "application/json", "Connection": "close", **headers})
+        data = (
+            body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        )
+        client.request(
+            method,
+            path,
+            data,
+            {"Content-Type": "application/json", "Connection": "close", **headers},
+        )
         return client.getresponse()
 
     def get(self, pid: int, path: str) -> Any:
@@ -121,12 +130,22 @@ class Processes:
     def ready(self, count: int) -> bool:
         """Whether so many processes say that all models are ready."""
         pids = self.pids
-        return len(pids) == count and all(self.send(pid, "GET", "/ready").status == 200 for pid in pids)
+        return len(pids) == count and all(
+            self.send(pid, "GET", "/ready").status == 200 for pid in pids
+        )
 
 
 @contextmanager
 def several(folder: Path, count: int, *flags: str) -> Iterator[Processes]:
-    flags = ("--voices-dir", str(folder), "--max-num-seqs", "1", "--api-processes", str(count), *flags)
+    flags = (
+        "--voices-dir",
+        str(folder),
+        "--max-num-seqs",
+        "1",
+        "--api-processes",
+        str(count),
+        *flags,
+    )
     with process(*flags, command=(sys.executable, "-c", RESTARTED_SOON)) as (running, url):
         found = Processes(running, url)
         assert until(lambda: len(found.pids) == count)
@@ -138,7 +157,9 @@ def several(folder: Path, count: int, *flags: str) -> Iterator[Processes]:
 def listens(server: Processes, pid: int) -> bool:
     """Whether a process has a socket that listens at the server's port."""
     port = f":{int(server.url.rpartition(':')[2]):04X}"
-    lines = [line.split() for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]]
+    lines = [
+        line.split() for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+    ]
     inodes = {words[9] for words in lines if words[1].endswith(port) and words[3] == "0A"}
     found = []
     for entry in Path(f"/proc/{pid}/fd").iterdir():
@@ -170,7 +191,10 @@ def engine_stopped(server: Processes) -> Iterator[None]:
 
 def test_fresh_connections_reach_every_process_and_metrics_are_of_all(two: Processes) -> None:
     first, other = two.pids
-    done, prefills = two.metric(first, "requests_success_total"), two.metric(first, "engine_prefills_total")
+    done, prefills = (
+        two.metric(first, "requests_success_total"),
+        two.metric(first, "engine_prefills_total"),
+    )
     made = [two.speech(pid, frames(5)) for pid in (first, other, other, other)]
     assert len(set(made)) == 1
     for pid in (first, other):
@@ -196,7 +220,9 @@ def test_requests_of_all_processes_are_limited_together(two: Processes) -> None:
         for pid in (first, other, other):
             waits = http.client.HTTPConnection("localhost", timeout=STUCK_S)
             waits.sock = two.connect(pid)
-            waits.request("POST", SPEECH, json.dumps(frames(30)), {"Content-Type": "application/json"})
+            waits.request(
+                "POST", SPEECH, json.dumps(frames(30)), {"Content-Type": "application/json"}
+            )
             held.append(waits)
         for pid in (first, other):
             refused = []
@@ -216,7 +242,10 @@ def test_requests_of_all_processes_are_limited_together(two: Processes) -> None:
 
 def test_sessions_of_all_processes_are_limited_together(two: Processes) -> None:
     first, other = two.pids
-    path, how = two.url.replace("http", "ws") + "/v1/audio/speech/stream", {"proxy": None, "open_timeout": STUCK_S}
+    path, how = (
+        two.url.replace("http", "ws") + "/v1/audio/speech/stream",
+        {"proxy": None, "open_timeout": STUCK_S},
+    )
     for held, asked in ((first, other), (other, first)):
         with connect(path, sock=two.connect(held), **how):
             for pid in (asked, held):
@@ -240,11 +269,15 @@ def test_a_voice_that_one_process_has_taken_is_spoken_by_all(two: Processes) -> 
         assert two.speech(spoken, {**frames(5), "voice": name}) == want
         assert two.send(spoken, "DELETE", f"/v1/audio/voices/{name}").status == 200
         assert until(
-            lambda name=name, pid=taken: two.send(pid, "POST", SPEECH, {**frames(5), "voice": name}).status == 400
+            lambda name=name, pid=taken: (
+                two.send(pid, "POST", SPEECH, {**frames(5), "voice": name}).status == 400
+            )
         )
 
 
-def test_a_process_that_is_killed_is_replaced_its_requests_end_and_the_others_do_not_notice(two: Processes) -> None:
+def test_a_process_that_is_killed_is_replaced_its_requests_end_and_the_others_do_not_notice(
+    two: Processes,
+) -> None:
     first, other = two.pids
     want = two.speech(first, {**frames(100), **STREAMED})
     steps = two.metric(first, "engine_steps_total")
@@ -252,7 +285,12 @@ def test_a_process_that_is_killed_is_replaced_its_requests_end_and_the_others_do
     with engine_stopped(two):
         waits = http.client.HTTPConnection("localhost", timeout=STUCK_S)
         waits.sock = two.connect(first)
-        waits.request("POST", SPEECH, json.dumps({**frames(100), **STREAMED}), {"Content-Type": "application/json"})
+        waits.request(
+            "POST",
+            SPEECH,
+            json.dumps({**frames(100), **STREAMED}),
+            {"Content-Type": "application/json"},
+        )
         kill(other)
         with pytest.raises((http.client.HTTPException, ConnectionError)):
             broken.read()
@@ -278,7 +316,9 @@ def test_a_process_that_is_killed_is_replaced_its_requests_end_and_the_others_do
         held[0].close()
 
 
-def test_a_process_is_replaced_while_the_engine_has_not_read_what_the_first_one_has_sent(two: Processes) -> None:
+def test_a_process_is_replaced_while_the_engine_has_not_read_what_the_first_one_has_sent(
+    two: Processes,
+) -> None:
     """It then reads of the end of the one and of the start of the other at once, behind a recording."""
     first, other = two.pids
     want = two.speech(first, frames(30))
@@ -290,10 +330,15 @@ def test_a_process_is_replaced_while_the_engine_has_not_read_what_the_first_one_
         waits = http.client.HTTPConnection("localhost", timeout=STUCK_S)
         waits.sock = two.connect(first)
         waits.request(
-            "POST", SPEECH, json.dumps({**frames(30), "voice": "carla"}), {"Content-Type": "application/json"}
+            "POST",
+            SPEECH,
+            json.dumps({**frames(30), "voice": "carla"}),
+            {"Content-Type": "application/json"},
         )
         kill(other)
-        assert until(lambda: other not in two.pids and len(two.pids) == 2 and listens(two, two.pids[1]))
+        assert until(
+            lambda: other not in two.pids and len(two.pids) == 2 and listens(two, two.pids[1])
+        )
     answer = waits.getresponse()
     audio = answer.read()
     assert (answer.status, len(audio)) == (200, len(want)), audio
@@ -400,7 +445,12 @@ def test_what_does_not_go_with_several_processes_is_named(name: str, given: dict
     ],
 )
 def test_a_gpu_has_as_many_processes_as_pay_where_the_flags_allow_it(
-    given: dict[str, Any], gpu: bool, cpus: int, count: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    given: dict[str, Any],
+    gpu: bool,
+    cpus: int,
+    count: int,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(main, "GPU", tmp_path if gpu else tmp_path / "none")
     monkeypatch.setattr(machine, "cpus", lambda: cpus)
@@ -410,8 +460,12 @@ def test_a_gpu_has_as_many_processes_as_pay_where_the_flags_allow_it(
 def page(requests: int, steps: int, leads: Sequence[float], sessions: int) -> str:
     """The metrics of a process."""
     registry = CollectorRegistry()
-    Counter("stentor:requests_success", "x", ("model_name",), registry=registry).labels("toy").inc(requests)
-    Counter("stentor:engine_steps", "x", ("model_name",), registry=registry).labels("toy").inc(steps)
+    Counter("stentor:requests_success", "x", ("model_name",), registry=registry).labels("toy").inc(
+        requests
+    )
+    Counter("stentor:engine_steps", "x", ("model_name",), registry=registry).labels("toy").inc(
+        steps
+    )
     lead = Gauge("stentor:playback_lead_s", "x", ("model_name", "stat"), registry=registry)
     for seconds in leads:
         lead.labels("toy", "min").set(seconds)
@@ -438,12 +492,16 @@ def test_metrics_of_several_processes_are_sums_but_those_of_engines_and_moments(
 
 def test_a_metric_that_only_another_process_has_is_kept() -> None:
     registry = CollectorRegistry()
-    found = values(merged(page(1, 1, [], 0), [page(0, 0, [0.3], 0), generate_latest(registry).decode()]))
+    found = values(
+        merged(page(1, 1, [], 0), [page(0, 0, [0.3], 0), generate_latest(registry).decode()])
+    )
     assert found['stentor:playback_lead_s{model_name="toy",stat="min"}'] == 0.3
 
 
 def test_every_process_marks_audio(tmp_path: Path) -> None:
-    with several(tmp_path, 2, "--provenance", "--watermark", "tests.helpers.watermarks:Tone") as found:
+    with several(
+        tmp_path, 2, "--provenance", "--watermark", "tests.helpers.watermarks:Tone"
+    ) as found:
         for pid in found.pids:
             answer = found.send(pid, "POST", SPEECH, {**frames(20), "response_format": "pcm"})
             assert answer.getheader("X-Provenance") == comment("dummy:toy")

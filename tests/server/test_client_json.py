@@ -41,7 +41,8 @@ def test_halves_are_joined_or_replaced(text: str, want: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b'"\\\\ud800"', b'{"a": NaN, "b": "\\ud800"}', b'["\\ud800"', b'"\\ud800\xff"', b"\\ud800"]
+    "body",
+    [b'"\\\\ud800"', b'{"a": NaN, "b": "\\ud800"}', b'["\\ud800"', b'"\\ud800\xff"', b"\\ud800"],
 )
 def test_what_else_is_wrong_stays_wrong(body: bytes) -> None:
     try:
@@ -59,17 +60,28 @@ def test_half_a_pair_opens_no_way_around_limits() -> None:
             loads(body)
 
 
-@given(st.recursive(st.text(st.characters(exclude_categories=())) | st.integers(-(2**40), 2**40) | st.none(), st.lists))
+@given(
+    st.recursive(
+        st.text(st.characters(exclude_categories=())) | st.integers(-(2**40), 2**40) | st.none(),
+        st.lists,
+    )
+)
 def test_any_text_of_json_is_read_as_valid_unicode(value: object) -> None:
     found = loads(json.dumps(value).encode())
     assert loads(orjson.dumps(found)) == found
-    text = json.dumps(value, ensure_ascii=False).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    text = (
+        json.dumps(value, ensure_ascii=False)
+        .encode("utf-16-le", "surrogatepass")
+        .decode("utf-16-le", "replace")
+    )
     assert found == json.loads(text)
 
 
 def test_a_request_with_half_a_pair_is_spoken(live: Live) -> None:
     ask = {"input": f"Hello there {HIGH}.", "seed": 1, "response_format": "pcm", f"x{LOW}": 1}
-    answer = live.http.post("/v1/audio/speech", content=json.dumps(ask), headers={"Content-Type": "application/json"})
+    answer = live.http.post(
+        "/v1/audio/speech", content=json.dumps(ask), headers={"Content-Type": "application/json"}
+    )
     assert answer.status_code == 200
     plain = live.speech(input="Hello there \ufffd.", seed=1, response_format="pcm")
     assert answer.content == plain.content
@@ -102,7 +114,8 @@ def test_a_path_parameter_is_not_empty(live: Live) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/models", "/v1/audio/models", "/v1/audio/voices", "/health", "/ready", "/metrics", "/"]
+    "path",
+    ["/v1/models", "/v1/audio/models", "/v1/audio/voices", "/health", "/ready", "/metrics", "/"],
 )
 def test_head_has_the_headers_of_get_and_no_body(path: str, live: Live) -> None:
     got, head = live.http.get(path), live.http.head(path)

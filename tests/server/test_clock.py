@@ -12,7 +12,12 @@ from tests.helpers.server_live import assert_same_speech, serving, tone_wav
 from tests.helpers.ws_talk import talk
 
 MONTHS = 1e7  # seconds
-ASKED = {"input": "Hello there, you. And one more sentence.", "seed": 5, "response_format": "pcm", "guard": False}
+ASKED = {
+    "input": "Hello there, you. And one more sentence.",
+    "seed": 5,
+    "response_format": "pcm",
+    "guard": False,
+}
 
 
 def test_a_clock_that_jumps_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +33,9 @@ def test_a_clock_that_jumps_ends_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         with talk(live) as session:
             for _ in range(3):
                 files = {"audio_sample": ("v.wav", tone_wav(), "audio/wav")}
-                stored = live.http.post("/v1/audio/voices", data={"name": "anna", "consent": "yes"}, files=files)
+                stored = live.http.post(
+                    "/v1/audio/voices", data={"name": "anna", "consent": "yes"}, files=files
+                )
                 assert stored.status_code == 200, stored.text
                 assert_same_speech(live.speech(**ASKED).content, before.content)
                 assert live.speech(**ASKED, voice="anna").status_code == 200

@@ -80,7 +80,11 @@ def seconds(text: str) -> int:
 
 def instructions(name: str) -> list[tuple[str, str]]:
     """The instructions of a Dockerfile, without comments."""
-    lines = [line for line in (DEPLOY / name).read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    lines = [
+        line
+        for line in (DEPLOY / name).read_text(encoding="utf-8").splitlines()
+        if not line.startswith("#")
+    ]
     joined = "\n".join(lines).replace("\\\n", " ")
     return [tuple(line.split(maxsplit=1)) for line in joined.splitlines() if line.strip()]
 
@@ -114,8 +118,17 @@ def test_an_image_does_not_run_as_root_and_says_how_it_is(name: str):
 
 @every_image
 def test_an_image_copies_what_the_tree_and_the_context_have_and_pins_the_scripts_torch(name: str):
-    allowed = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"}
-    copied = [word for value in values(name, "COPY") if "--from" not in value for word in value.split()[:-1]]
+    allowed = {
+        line.removeprefix("!")
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line[:1] == "!"
+    }
+    copied = [
+        word
+        for value in values(name, "COPY")
+        if "--from" not in value
+        for word in value.split()[:-1]
+    ]
     assert set(copied) == allowed
     assert all((ROOT / word).exists() for word in copied)
     pin = re.search(r"^torch=(\S+)$", (ROOT / "scripts" / "environment").read_text(), re.MULTILINE)
@@ -131,7 +144,9 @@ def test_compose_services_build_what_is_there_and_wait_for_the_drain():
         assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
         assert {volume.split(":")[0] for volume in service["volumes"]} == set(compose["volumes"])
         assert {volume.split(":")[1] for volume in service["volumes"]} == {"/cache", "/voices"}
-        assert seconds(service["stop_grace_period"]) > config(service.get("command", [])).drain_seconds
+        assert (
+            seconds(service["stop_grace_period"]) > config(service.get("command", [])).drain_seconds
+        )
         assert service["ports"] == [f"127.0.0.1:8000:{config([]).port}"]
 
 
@@ -150,7 +165,9 @@ def test_the_unit_starts_the_server_and_waits_for_the_drain():
     assert settings["RestartPreventExitStatus"] == "2"
     assert settings["Restart"] == "on-failure"
     variables = dict(word.split("=", 1) for word in shlex.split(settings["Environment"]))
-    assert variables["HOME"] == "%S/stentor"  # where no package gives a dynamic user a home, Path.home() raises
+    assert (
+        variables["HOME"] == "%S/stentor"
+    )  # where no package gives a dynamic user a home, Path.home() raises
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
@@ -158,7 +175,10 @@ def test_systemd_accepts_the_unit(tmp_path: Path):
     text = (DEPLOY / "stentor.service").read_text(encoding="utf-8")
     (tmp_path / "stentor.service").write_text(text.replace("/opt/stentor/bin/stentor", "/bin/true"))
     done = subprocess.run(
-        ["systemd-analyze", "verify", tmp_path / "stentor.service"], capture_output=True, text=True, check=False
+        ["systemd-analyze", "verify", tmp_path / "stentor.service"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, [x for x in done.stderr.splitlines() if "stentor" in x]) == (0, [])
 
@@ -172,8 +192,12 @@ def test_a_manifest_fits_the_schema_of_kubernetes(document: dict[str, Any]):
 
 
 def test_kustomize_names_every_manifest():
-    named = yaml.safe_load((DEPLOY / "kubernetes" / "kustomization.yaml").read_text(encoding="utf-8"))["resources"]
-    assert sorted([*named, "kustomization.yaml"]) == sorted(p.name for p in (DEPLOY / "kubernetes").iterdir())
+    named = yaml.safe_load(
+        (DEPLOY / "kubernetes" / "kustomization.yaml").read_text(encoding="utf-8")
+    )["resources"]
+    assert sorted([*named, "kustomization.yaml"]) == sorted(
+        p.name for p in (DEPLOY / "kubernetes").iterdir()
+    )
 
 
 def test_a_pod_is_asked_where_the_server_answers_and_has_time_to_drain(live: Live):
@@ -181,13 +205,19 @@ def test_a_pod_is_asked_where_the_server_answers_and_has_time_to_drain(live: Liv
     (container,) = pod["containers"]
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert live.http.get(container[probe]["httpGet"]["path"]).status_code == 200
-    assert {container[p]["httpGet"]["path"] for p in ("startupProbe", "readinessProbe")} == {"/ready"}
+    assert {container[p]["httpGet"]["path"] for p in ("startupProbe", "readinessProbe")} == {
+        "/ready"
+    }
     pause = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
     assert pod["terminationGracePeriodSeconds"] > pause + config(container["args"]).drain_seconds
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     assert {"/cache", "/voices", "/tmp"} == mounts
-    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
-    assert f"USER {pod['securityContext']['runAsUser']}:" in (DEPLOY / "Dockerfile.cuda").read_text(encoding="utf-8")
+    assert {mount["name"] for mount in container["volumeMounts"]} == {
+        volume["name"] for volume in pod["volumes"]
+    }
+    assert f"USER {pod['securityContext']['runAsUser']}:" in (DEPLOY / "Dockerfile.cuda").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_what_selects_pods_selects_these():
@@ -205,7 +235,9 @@ def test_what_selects_pods_selects_these():
 
 
 def test_the_autoscaler_reads_a_metric_that_the_server_has(live: Live):
-    (rule,) = yaml.safe_load((DEPLOY / "prometheus-adapter.yaml").read_text(encoding="utf-8"))["rules"]["custom"]
+    (rule,) = yaml.safe_load((DEPLOY / "prometheus-adapter.yaml").read_text(encoding="utf-8"))[
+        "rules"
+    ]["custom"]
     (metric,) = manifest("HorizontalPodAutoscaler")["spec"]["metrics"]
     assert rule["name"]["as"] == metric["pods"]["metric"]["name"]
     (series,) = set(re.findall(r'__name__="([^"]+)"', rule["seriesQuery"] + rule["metricsQuery"]))
@@ -216,13 +248,18 @@ def test_the_autoscaler_reads_a_metric_that_the_server_has(live: Live):
 
 
 def service() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((DEPLOY / "kuberay" / "rayservice.yaml").read_text(encoding="utf-8"))
+    found: dict[str, Any] = yaml.safe_load(
+        (DEPLOY / "kuberay" / "rayservice.yaml").read_text(encoding="utf-8")
+    )
     return found["spec"]
 
 
 def ray_pods() -> list[dict[str, Any]]:
     """The pods of head and workers."""
-    groups = [service()["rayClusterConfig"]["headGroupSpec"], *service()["rayClusterConfig"]["workerGroupSpecs"]]
+    groups = [
+        service()["rayClusterConfig"]["headGroupSpec"],
+        *service()["rayClusterConfig"]["workerGroupSpecs"],
+    ]
     return [group["template"] for group in groups]
 
 
@@ -243,8 +280,12 @@ def test_the_pods_of_ray_fit_the_schema_and_have_what_streams_need(
     (application,) = yaml.safe_load(service()["serveConfigV2"])["applications"]
     served = ray.configured(application["args"])
     assert served.models == ("openbmb/VoxCPM2",)
-    assert pod["spec"]["terminationGracePeriodSeconds"] > served.drain_seconds + 30  # and HAProxy's time
-    assert {"/cache", "/voices"} == {mount["mountPath"] for mount in pod["spec"]["containers"][0]["volumeMounts"]}
+    assert (
+        pod["spec"]["terminationGracePeriodSeconds"] > served.drain_seconds + 30
+    )  # and HAProxy's time
+    assert {"/cache", "/voices"} == {
+        mount["mountPath"] for mount in pod["spec"]["containers"][0]["volumeMounts"]
+    }
     for name in ("RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"):
         with monkeypatch.context() as without:
             without.delenv(name)
@@ -259,8 +300,14 @@ def test_what_serve_deploys_is_the_app_and_fits_the_nodes():
     (deployment,) = application["deployments"]
     (group,) = service()["rayClusterConfig"]["workerGroupSpecs"]
     assert deployment["num_replicas"] * application["args"]["gpus-per-replica"] <= group["replicas"]
-    ports = {p["name"]: p["containerPort"] for pod in ray_pods() for p in pod["spec"]["containers"][0]["ports"]}
+    ports = {
+        p["name"]: p["containerPort"]
+        for pod in ray_pods()
+        for p in pod["spec"]["containers"][0]["ports"]
+    }
     assert ports["serve"] == config["http_options"]["port"]
-    version = re.search(r"ray\[serve,data\]>=([\d.]+)", (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    version = re.search(
+        r"ray\[serve,data\]>=([\d.]+)", (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    )
     assert version is not None
     assert service()["rayClusterConfig"]["rayVersion"].startswith(version[1])

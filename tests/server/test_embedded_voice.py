@@ -21,7 +21,8 @@ from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import samples_of, until
 
 pytestmark = pytest.mark.skipif(
-    not (DEFAULT_VOICE / "config.json").is_file(), reason="the built-in voice is not in this build: docs/training.md"
+    not (DEFAULT_VOICE / "config.json").is_file(),
+    reason="the built-in voice is not in this build: docs/training.md",
 )
 FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm", "ulaw", "alaw")
 SHORT, LONGER = "Good morning.", "Every boat in the harbour waited for the wind that day."
@@ -46,12 +47,16 @@ def test_a_script_that_the_voice_does_not_read_is_named_and_left_out(client: ope
     assert "x-ignored" not in plain.headers
     assert answer.content == plain.content
     ask["extra_body"] = {"seed": 5, "split_granularity": "sentence", "stream": False}
-    several = client.audio.speech.with_raw_response.create(**ask, input="Hello 你好 world. Yes.")  # side by side
+    several = client.audio.speech.with_raw_response.create(
+        **ask, input="Hello 你好 world. Yes."
+    )  # side by side
     assert several.headers["x-ignored"] == answer.headers["x-ignored"]
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_whole_and_streamed_answers_hold_the_same_speech(client: openai.OpenAI, format: str) -> None:
+def test_whole_and_streamed_answers_hold_the_same_speech(
+    client: openai.OpenAI, format: str
+) -> None:
     ask = {**ASK, "input": SHORT, "response_format": format}
     whole = client.audio.speech.create(**ask, extra_body={"seed": 5, "stream": False})
     with client.audio.speech.with_streaming_response.create(
@@ -61,14 +66,18 @@ def test_whole_and_streamed_answers_hold_the_same_speech(client: openai.OpenAI, 
         parts = list(answer.iter_bytes())
     a, b = samples_of(format, whole.content), samples_of(format, b"".join(parts))
     if format == "mp3":
-        b = b[1105 : 1105 + len(a)]  # a whole file says how much of its beginning is the encoder's delay
+        b = b[
+            1105 : 1105 + len(a)
+        ]  # a whole file says how much of its beginning is the encoder's delay
     assert 0.4 < len(a) / rate < 4
     assert np.abs(a).max() > 0.02
     assert len(a) == len(b)
     assert np.corrcoef(a, b)[0, 1] > 0.99
 
 
-def test_a_seed_gives_the_same_bytes_in_one_piece_and_nearly_in_several_or_streamed(client: openai.OpenAI) -> None:
+def test_a_seed_gives_the_same_bytes_in_one_piece_and_nearly_in_several_or_streamed(
+    client: openai.OpenAI,
+) -> None:
     """Pieces share batches and a stream has chunks, whose make-up depends on timing: docs/serving/requests.md, Seeds.
 
     The first request computes the pages of its prompt, and those behind it find them in the prefix cache.
@@ -76,7 +85,12 @@ def test_a_seed_gives_the_same_bytes_in_one_piece_and_nearly_in_several_or_strea
 
     def spoken(granularity: str, stream: bool = False) -> bytes:
         more = {"seed": 5, "split_granularity": granularity, "stream": stream}
-        ask = {**ASK, "input": "Good morning. How are you?", "response_format": "pcm", "extra_body": more}
+        ask = {
+            **ASK,
+            "input": "Good morning. How are you?",
+            "response_format": "pcm",
+            "extra_body": more,
+        }
         return client.audio.speech.create(**ask).content
 
     spoken("none")
@@ -89,16 +103,18 @@ def test_a_seed_gives_the_same_bytes_in_one_piece_and_nearly_in_several_or_strea
             assert np.abs(other - first).max() <= 65
 
 
-def test_first_bytes_come_before_the_speech_is_finished(client: openai.OpenAI, embedded_voice: str) -> None:
+def test_first_bytes_come_before_the_speech_is_finished(
+    client: openai.OpenAI, embedded_voice: str
+) -> None:
     with client.audio.speech.with_streaming_response.create(
         **ASK, input=f"{LONGER} " * 10, response_format="pcm", extra_body={"seed": 5}
     ) as answer:
         parts = answer.iter_bytes()
         assert next(parts)
         assert (
-            httpx.get(f"{embedded_voice}/health", timeout=STUCK_S, trust_env=False).json()["models"]["stentor"][
-                "running"
-            ]
+            httpx.get(f"{embedded_voice}/health", timeout=STUCK_S, trust_env=False).json()[
+                "models"
+            ]["stentor"]["running"]
             == 1
         )
         assert next(parts)
@@ -116,7 +132,9 @@ def test_errors_name_the_field(client: openai.OpenAI) -> None:
         client.audio.speech.create(model="whisper-1", voice="alloy", input=SHORT)
 
 
-def test_what_openais_clients_send_is_spoken_and_what_is_in_vain_is_named(client: openai.OpenAI) -> None:
+def test_what_openais_clients_send_is_spoken_and_what_is_in_vain_is_named(
+    client: openai.OpenAI,
+) -> None:
     ask = {"model": "tts-1", "voice": "alloy", "input": SHORT}
     assert client.audio.speech.with_raw_response.create(**ask).headers.get("x-ignored") is None
     answer = client.audio.speech.with_raw_response.create(**ask, instructions="Whisper.")
@@ -125,9 +143,13 @@ def test_what_openais_clients_send_is_spoken_and_what_is_in_vain_is_named(client
 
 def test_its_voices_differ_and_one_that_it_lacks_is_refused(client: openai.OpenAI) -> None:
     ask = {"model": "stentor", "input": SHORT, "response_format": "pcm", "extra_body": {"seed": 5}}
-    spoken = [client.audio.speech.create(**ask, voice=v).content for v in ("heart", "george", "bm_george")]
+    spoken = [
+        client.audio.speech.create(**ask, voice=v).content for v in ("heart", "george", "bm_george")
+    ]
     assert spoken[0] != spoken[1] == spoken[2]
-    with pytest.raises(openai.BadRequestError, match="known: default, heart, emma, eric, fenrir, george, kore"):
+    with pytest.raises(
+        openai.BadRequestError, match="known: default, heart, emma, eric, fenrir, george, kore"
+    ):
         client.audio.speech.create(**ask, voice="nobody")
 
 
@@ -148,11 +170,19 @@ def test_the_page_speaks_without_underrun_shows_its_figures_and_can_be_stopped(
 ) -> None:
     state = "document.body.dataset.state"
     with opened(tmp_path) as page:
-        page.open(embedded_voice, "document.readyState == 'complete' && !document.getElementById('speak').disabled")
-        assert page.eval("[...document.querySelectorAll('#modes label')].some(e => e.offsetParent)") is False
+        page.open(
+            embedded_voice,
+            "document.readyState == 'complete' && !document.getElementById('speak').disabled",
+        )
+        assert (
+            page.eval("[...document.querySelectorAll('#modes label')].some(e => e.offsetParent)")
+            is False
+        )
         voices = page.eval("[...document.getElementById('voice').options].map(o => o.text)")
         assert voices[:3] == ["Default", "Heart, American woman", "Emma, British woman"]
-        page.fill(input=LONGER, seed=5, wait=30)  # heard once all of it has come: on a busy machine it may come slowly
+        page.fill(
+            input=LONGER, seed=5, wait=30
+        )  # heard once all of it has come: on a busy machine it may come slowly
         page.eval(LIT)
         page.click("#speak")
         page.until(f"!['idle', 'waiting', 'speaking'].includes({state})")
@@ -160,7 +190,9 @@ def test_the_page_speaks_without_underrun_shows_its_figures_and_can_be_stopped(
         assert (page.eval(state), page.text("underruns")) == ("done", "0")
         lit = page.eval("[...window.lit]")
         assert len(lit) > 3
-        assert lit == [word for word in dict.fromkeys(LONGER.split()) if word in lit]  # one after another
+        assert lit == [
+            word for word in dict.fromkeys(LONGER.split()) if word in lit
+        ]  # one after another
         assert re.fullmatch(r"\d+ ms|\d+\.\d s", page.text("ttfp"))
         assert re.fullmatch(r"\d+\.\d+×", page.text("rtf"))
         page.fill(input=f"{LONGER} " * 5, wait=0)

@@ -62,12 +62,16 @@ def test_names_that_clients_choose_never_become_metrics(strict: Live) -> None:
     assert strict.speech(input=TEXT, speed=9).status_code == 400
     metrics = strict.http.get("/metrics")
     assert metrics.status_code == 200
-    reasons = [line for line in metrics.text.splitlines() if line.startswith("stentor:rejected_total")]
+    reasons = [
+        line for line in metrics.text.splitlines() if line.startswith("stentor:rejected_total")
+    ]
     assert any('reason="invalid"' in line for line in reasons)
     assert not [line for line in reasons if "surrogate" in line or "name" in line or "xxx" in line]
 
 
-@pytest.mark.parametrize("error", [EngineError("CUDA error in /root/x.py"), Overloaded("/root"), KeyError("/root")])
+@pytest.mark.parametrize(
+    "error", [EngineError("CUDA error in /root/x.py"), Overloaded("/root"), KeyError("/root")]
+)
 def test_texts_of_exceptions_stay_inside(error: Exception) -> None:
     assert "root" not in json.dumps(translate(error).body)
 
@@ -97,7 +101,9 @@ def test_a_wrong_field_in_a_batch_is_said_by_name(live: Live, field: str, value:
     shared = live.http.post("/v1/audio/speech/batch", json={"items": [TEXT], field: value})
     assert shared.status_code == 400
     assert shared.json()["error"]["param"].startswith(field)
-    own = live.http.post("/v1/audio/speech/batch", json={"items": [TEXT, {"input": TEXT, field: value}]})
+    own = live.http.post(
+        "/v1/audio/speech/batch", json={"items": [TEXT, {"input": TEXT, field: value}]}
+    )
     first, second = own.json()["results"]
     assert first["status"] == "success"
     assert (second["status"], second["error"]["param"]) == ("error", f"items.1.{field}")

@@ -33,7 +33,15 @@ from tests.helpers.ws_talk import talk
 EXAMPLES = int(os.environ.get("STENTOR_FUZZ_EXAMPLES", "400"))
 
 
-OPTIONS = ("cfg", "flow_steps", "max_frames", "min_frames", "temperature", "top_k", "top_p")  # of the toy
+OPTIONS = (
+    "cfg",
+    "flow_steps",
+    "max_frames",
+    "min_frames",
+    "temperature",
+    "top_k",
+    "top_p",
+)  # of the toy
 
 
 def share(part: float) -> settings:
@@ -81,7 +89,9 @@ NUMBERS = st.one_of(
 )
 SCALARS = st.one_of(st.none(), st.booleans(), NUMBERS, ANY_TEXT)
 ANY = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(ANY_TEXT, inner, max_size=4), max_leaves=12
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(ANY_TEXT, inner, max_size=4),
+    max_leaves=12,
 )
 
 
@@ -106,7 +116,9 @@ FILES = [
 def changed(draw: st.DrawFn, files: Sequence[bytes]) -> bytes:
     """A file in which some bytes are others."""
     data = bytearray(draw(st.sampled_from(files)))
-    for at, value in draw(st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=6)):
+    for at, value in draw(
+        st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=6)
+    ):
         data[min(at, len(data) - 1)] = value
     cut = draw(st.sampled_from([None, None, 0, 3, 44, 100, -1]))
     return bytes(data if cut is None else data[:cut])
@@ -115,7 +127,9 @@ def changed(draw: st.DrawFn, files: Sequence[bytes]) -> bytes:
 SOURCES = st.one_of(
     st.sampled_from([base64.b64encode(data).decode() for data in FILES[:4]]),
     changed(FILES).map(lambda data: base64.b64encode(data).decode()),
-    changed(FILES).map(lambda data: "data:audio/wav;base64," + base64.urlsafe_b64encode(data).decode().rstrip("=")),
+    changed(FILES).map(
+        lambda data: "data:audio/wav;base64," + base64.urlsafe_b64encode(data).decode().rstrip("=")
+    ),
     st.sampled_from(
         [
             "http://127.0.0.1:1/",
@@ -136,7 +150,9 @@ RIGHT: dict[str, st.SearchStrategy[Any]] = {
     "voice": st.sampled_from(["low", "default", "alloy", {"id": "low"}, ""]),
     "ref_audio": st.one_of(SOURCES, st.lists(SOURCES, max_size=2)),
     "ref_text": SPOKEN,
-    "references": st.lists(st.fixed_dictionaries({"audio": SOURCES}, optional={"text": SPOKEN}), max_size=1),
+    "references": st.lists(
+        st.fixed_dictionaries({"audio": SOURCES}, optional={"text": SPOKEN}), max_size=1
+    ),
     "prompt_audio": SOURCES,
     "response_format": st.sampled_from(FORMATS),
     "speed": st.floats(0.25, 4.0),
@@ -164,7 +180,9 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
     if "ref_text" in body and draw(st.booleans()):
         body["ref_audio"], body["ref_text"] = GOOD, "la la la"
     if body.get("cleanup") == "none" and isinstance(body["input"], str):
-        body["input"] = body["input"].replace("\0", "-")  # the toy's prompts refuse it, also of a piece amid a stream
+        body["input"] = body["input"].replace(
+            "\0", "-"
+        )  # the toy's prompts refuse it, also of a piece amid a stream
     return body
 
 
@@ -190,7 +208,13 @@ def ended(live: Live, errors: Errors, method: str, path: str, **how: Any) -> htt
     """The answer to a request, which is read to its end."""
     answer = live.http.request(method, path, timeout=STUCK_S, **how)
     tells = answer.status_code == 503 and "retry-after" in answer.headers
-    assert answer.status_code < 500 or tells, (method, path, how, answer.status_code, answer.text[:500])
+    assert answer.status_code < 500 or tells, (
+        method,
+        path,
+        how,
+        answer.status_code,
+        answer.text[:500],
+    )
     assert not errors.found, (method, path, how)
     if answer.status_code >= 400 and method != "HEAD":
         told = answer.json()["error"]
@@ -204,7 +228,9 @@ def sent(body: Any) -> dict[str, Any]:
 
 @share(0.4)
 @given(bodies())
-def test_any_body_of_a_speech_request_is_answered(fuzzed: tuple[Live, Errors], body: dict[str, Any]) -> None:
+def test_any_body_of_a_speech_request_is_answered(
+    fuzzed: tuple[Live, Errors], body: dict[str, Any]
+) -> None:
     answer = ended(*fuzzed, "POST", "/v1/audio/speech", **sent(body))
     if answer.headers["content-type"].startswith("text/event-stream"):
         last = answer.text.strip().rpartition("event: ")[2].partition("\n")[0]
@@ -214,7 +240,9 @@ def test_any_body_of_a_speech_request_is_answered(fuzzed: tuple[Live, Errors], b
 
 @share(0.1)
 @given(BATCHES)
-def test_any_batch_is_answered_item_by_item(fuzzed: tuple[Live, Errors], body: dict[str, Any]) -> None:
+def test_any_batch_is_answered_item_by_item(
+    fuzzed: tuple[Live, Errors], body: dict[str, Any]
+) -> None:
     answer = ended(*fuzzed, "POST", "/v1/audio/speech/batch", **sent(body))
     if answer.status_code == 200:
         results = answer.json()["results"]
@@ -224,7 +252,9 @@ def test_any_batch_is_answered_item_by_item(fuzzed: tuple[Live, Errors], body: d
 
 
 @share(0.1)
-@given(st.sampled_from(["/v1/audio/speech", "/v1/audio/speech/batch", "/v1/load_lora_adapter"]), RAW)
+@given(
+    st.sampled_from(["/v1/audio/speech", "/v1/audio/speech/batch", "/v1/load_lora_adapter"]), RAW
+)
 def test_any_bytes_are_answered(fuzzed: tuple[Live, Errors], path: str, data: bytes) -> None:
     ended(*fuzzed, "POST", path, content=data, headers={"Content-Type": "application/json"})
 
@@ -234,7 +264,9 @@ PATHS = (
     "/v1/audio/voices", "/v1/audio/voices/", "/v1/audio/speech", "/v1/audio/speech/", "/v1/audio/speech/batch",
     "/v1/audio/speech/stream", "/v1/load_lora_adapter", "/app.js", "/static/", "/v1/",
 )  # fmt: skip
-HEADER_VALUES = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=30).map(str.strip)
+HEADER_VALUES = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=30).map(
+    str.strip
+)
 
 
 @share(0.15)
@@ -246,10 +278,20 @@ HEADER_VALUES = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_
         ANY_TEXT.map(lambda t: quote(t.encode("utf-8", "surrogatepass"))),
         st.sampled_from(["%FF", "%00", "..", "../.."]),
     ),
-    st.dictionaries(st.sampled_from(["format", "details", "model", "limit", "x"]), HEADER_VALUES, max_size=2),
+    st.dictionaries(
+        st.sampled_from(["format", "details", "model", "limit", "x"]), HEADER_VALUES, max_size=2
+    ),
     st.dictionaries(
         st.sampled_from(
-            ["Accept", "Content-Type", "Origin", "Range", "X-Request-Id", "Authorization", "Accept-Encoding"]
+            [
+                "Accept",
+                "Content-Type",
+                "Origin",
+                "Range",
+                "X-Request-Id",
+                "Authorization",
+                "Accept-Encoding",
+            ]
         ),
         HEADER_VALUES,
         max_size=2,
@@ -266,7 +308,9 @@ def test_any_path_is_answered(
     data: bytes | None,
 ) -> None:
     live, errors = fuzzed
-    answer = live.http.request(method, path + more, params=query, headers=headers, content=data, timeout=STUCK_S)
+    answer = live.http.request(
+        method, path + more, params=query, headers=headers, content=data, timeout=STUCK_S
+    )
     assert answer.status_code < 500, (method, path, more, answer.text[:500])
     assert not errors.found
 
@@ -275,7 +319,9 @@ def test_any_path_is_answered(
 @given(
     st.one_of(st.sampled_from(["fuzz", "Fuzz 1", "low", "default"]), ANY_TEXT),
     st.one_of(changed(FILES), st.binary(max_size=50), st.none()),
-    st.one_of(st.none(), ANY.map(json.dumps), st.lists(st.floats(width=32), max_size=5).map(json.dumps)),
+    st.one_of(
+        st.none(), ANY.map(json.dumps), st.lists(st.floats(width=32), max_size=5).map(json.dumps)
+    ),
     st.dictionaries(st.sampled_from(["ref_text", "speaker_description", "x"]), SPOKEN, max_size=2),
     st.sampled_from(["yes", "", "x" * 3000]),
 )
@@ -288,7 +334,11 @@ def test_any_voice_is_taken_or_refused(
     consent: str,
 ) -> None:
     clean = {k: v.encode("utf-8", "replace").decode() for k, v in {"name": name, **more}.items()}
-    data = {**clean, "consent": consent, **({} if embedding is None else {"speaker_embedding": embedding})}
+    data = {
+        **clean,
+        "consent": consent,
+        **({} if embedding is None else {"speaker_embedding": embedding}),
+    }
     files = None if audio is None else {"audio_sample": ("a.wav", audio, "audio/wav")}
     stored = ended(*fuzzed, "POST", "/v1/audio/voices", data=data, files=files)
     if stored.status_code == 200:
@@ -300,7 +350,12 @@ def test_any_voice_is_taken_or_refused(
             **sent({"input": "Hello.", "voice": stored.json()["name"], "max_frames": 3}),
         )
     path = "/v1/audio/voices/" + quote(clean["name"].strip() or "x", safe="")
-    assert ended(*fuzzed, "DELETE", path).status_code in (200, 307, 400, 404)  # 307: a slash at the end is left out
+    assert ended(*fuzzed, "DELETE", path).status_code in (
+        200,
+        307,
+        400,
+        404,
+    )  # 307: a slash at the end is left out
 
 
 FRAMES = st.one_of(
@@ -318,11 +373,20 @@ FRAMES = st.one_of(
 
 
 @share(0.15)
-@given(st.one_of(st.none(), bodies()), st.lists(st.one_of(FRAMES, st.binary(max_size=20)), max_size=8))
-def test_any_session_ends(fuzzed: tuple[Live, Errors], config: dict[str, Any] | None, frames: list[Any]) -> None:
+@given(
+    st.one_of(st.none(), bodies()), st.lists(st.one_of(FRAMES, st.binary(max_size=20)), max_size=8)
+)
+def test_any_session_ends(
+    fuzzed: tuple[Live, Errors], config: dict[str, Any] | None, frames: list[Any]
+) -> None:
     live, errors = fuzzed
     with talk(live, configure=False) as session:
-        first = {"type": "session.config", "response_format": "pcm", "max_frames": 5, **(config or {})}
+        first = {
+            "type": "session.config",
+            "response_format": "pcm",
+            "max_frames": 5,
+            **(config or {}),
+        }
         try:
             for frame in (first, *frames, {"type": "input.done"}, {"type": "session.close"}):
                 session.socket.send(frame if isinstance(frame, bytes) else json.dumps(frame))
@@ -330,7 +394,11 @@ def test_any_session_ends(fuzzed: tuple[Live, Errors], config: dict[str, Any] | 
             pass  # it was refused meanwhile
         code, events = session.close_code()
     assert code in (1000, 1008, 1009), (first, frames, code, events)
-    assert not [e for e in events if e["type"] == "error" and e["status"] in (500, 504)], (first, frames, events)
+    assert not [e for e in events if e["type"] == "error" and e["status"] in (500, 504)], (
+        first,
+        frames,
+        events,
+    )
     assert not errors.found
 
 

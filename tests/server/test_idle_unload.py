@@ -31,7 +31,13 @@ from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, count, pcm, raw, serving, toy, until
 from tests.helpers.ws_talk import talk
 
-BODY = {"input": "Hello there, you.", "seed": 7, "response_format": "pcm", "max_frames": 8, "guard": False}
+BODY = {
+    "input": "Hello there, you.",
+    "seed": 7,
+    "response_format": "pcm",
+    "max_frames": 8,
+    "guard": False,
+}
 TALK = {"response_format": "pcm", "max_frames": 8, "guard": False}
 SOON = 0.05  # seconds of --idle-unload-seconds, so that a test unloads as often as it likes
 
@@ -74,12 +80,18 @@ def objects() -> Counter[str]:
     """Objects of stentor and torch that are reachable, by type, but for outcomes of requests."""
     gc.collect()
     kinds = (f"{type(o).__module__}.{type(o).__qualname__}" for o in gc.get_objects())
-    return Counter(kind for kind in kinds if kind.startswith(("stentor.", "torch.")) and kind not in OUTCOMES)
+    return Counter(
+        kind for kind in kinds if kind.startswith(("stentor.", "torch.")) and kind not in OUTCOMES
+    )
 
 
 def taken() -> dict[str, int]:
     """Resources of the process: threads, descriptors, pages of anonymous memory, and what Python holds."""
-    anonymous = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
+    anonymous = next(
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("RssAnon")
+    )
     return {
         "threads": threading.active_count(),
         "descriptors": len(os.listdir("/proc/self/fd")),
@@ -109,10 +121,14 @@ def cycle(live: Live, gate: Gate, pool: ThreadPoolExecutor, expected: bytes, tim
         gate.open.set()
         for answer in answers:
             assert answer.result().status_code == 200
-            assert np.abs(pcm(answer.result().content) - pcm(expected)).max() < 1e-3  # a batch rounds differently
+            assert (
+                np.abs(pcm(answer.result().content) - pcm(expected)).max() < 1e-3
+            )  # a batch rounds differently
 
 
-def again_and_again(folder: Path, times: int, load: Load | None = None, model: str | None = "dummy:toy") -> Grown:
+def again_and_again(
+    folder: Path, times: int, load: Load | None = None, model: str | None = "dummy:toy"
+) -> Grown:
     gate = Gate(load)
     with (
         serving(folder, load=gate.load, model=model, idle_unload_seconds=SOON) as live,
@@ -124,7 +140,9 @@ def again_and_again(folder: Path, times: int, load: Load | None = None, model: s
         before, held = taken(), objects()
         cycle(live, gate, pool, expected, times)
         assert unloaded(live)
-        settled = until(lambda: not objects() - held)  # the server may be about to let go of the last answers
+        settled = until(
+            lambda: not objects() - held
+        )  # the server may be about to let go of the last answers
         more = Counter() if settled else objects() - held
         after, unloads = taken(), count(live, "model_unloads_total")
         still = sum(engine() is not None for engine in gate.made)
@@ -154,9 +172,14 @@ def test_what_is_said_of_a_model_that_is_not_in_memory(tmp_path: Path) -> None:
         assert count(live, "model_loads_total") >= 2
 
 
-def test_a_request_that_waits_for_its_model_ends_with_its_client_or_its_server(tmp_path: Path) -> None:
+def test_a_request_that_waits_for_its_model_ends_with_its_client_or_its_server(
+    tmp_path: Path,
+) -> None:
     gate = Gate()
-    with serving(tmp_path, load=gate.load, idle_unload_seconds=SOON) as live, ThreadPoolExecutor(1) as pool:
+    with (
+        serving(tmp_path, load=gate.load, idle_unload_seconds=SOON) as live,
+        ThreadPoolExecutor(1) as pool,
+    ):
         assert unloaded(live)
         gate.open.clear()
         waits = live.server.hosts.all[0].residency
@@ -166,11 +189,16 @@ def test_a_request_that_waits_for_its_model_ends_with_its_client_or_its_server(t
         answer = pool.submit(live.speech, **BODY)
         assert until(lambda: waits.waiting == 1)
         live.end()
-        assert (answer.result().status_code, answer.result().json()["error"]["code"]) == (503, "shutting_down")
+        assert (answer.result().status_code, answer.result().json()["error"]["code"]) == (
+            503,
+            "shutting_down",
+        )
         gate.open.set()
 
 
-def test_a_session_whose_client_leaves_while_it_waits_for_its_model_frees_its_place(tmp_path: Path) -> None:
+def test_a_session_whose_client_leaves_while_it_waits_for_its_model_frees_its_place(
+    tmp_path: Path,
+) -> None:
     gate = Gate()
     with serving(tmp_path, load=gate.load, idle_unload_seconds=SOON, ws_max_sessions=1) as live:
         assert unloaded(live)
@@ -195,7 +223,10 @@ def test_a_session_whose_client_leaves_while_it_waits_for_its_model_frees_its_pl
 
 def test_a_session_that_is_open_counts_as_use_only_while_it_speaks(tmp_path: Path) -> None:
     gate = Gate()
-    with serving(tmp_path, load=gate.load, idle_unload_seconds=SOON) as live, talk(live, **TALK) as ws:
+    with (
+        serving(tmp_path, load=gate.load, idle_unload_seconds=SOON) as live,
+        talk(live, **TALK) as ws,
+    ):
         _, first = ws.say("Hello there. ")
         assert unloaded(live)
         gc.collect()
@@ -251,7 +282,9 @@ def test_requests_beyond_the_limits_of_a_load_get_503_with_retry_after() -> None
 
     virtual_time.run(main)
     assert [seconds for seconds, _ in refused] == [0.0, 10.0, 10.0]
-    assert {(e.status, e.code, e.headers["Retry-After"]) for _, e in refused} == {(503, "model_loading", "4")}
+    assert {(e.status, e.code, e.headers["Retry-After"]) for _, e in refused} == {
+        (503, "model_loading", "4")
+    }
 
 
 def test_a_request_waits_while_a_load_that_failed_is_tried_again(tmp_path: Path) -> None:
@@ -301,4 +334,8 @@ def test_idle_seconds_must_be_above_zero(seconds: float) -> None:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as made:
         found: Any = again_and_again(Path(made), int(sys.argv[1]))
-    print("before {}\nafter  {}\nunloads {:g}, engines still in memory {}, more objects {}".format(*found))
+    print(
+        "before {}\nafter  {}\nunloads {:g}, engines still in memory {}, more objects {}".format(
+            *found
+        )
+    )

@@ -17,11 +17,15 @@ def test_everything_is_named_once_and_in_order():
     ignored.piece("…")
     ignored.field("instructions", "not taken")
     assert ignored.header() == {HEADER: 'instructions, input="%E2%80%A6"'}
-    assert ignored.as_json() == {"ignored": [{"param": "instructions"}, {"param": "input", "text": "…"}]}
+    assert ignored.as_json() == {
+        "ignored": [{"param": "instructions"}, {"param": "input", "text": "…"}]
+    }
     assert Ignored().header() == Ignored().as_json() == {}
 
 
-@pytest.mark.parametrize("name", ["a,b", "x\r\nSet-Cookie: y", '"', "\ud800", "字", "references[0]", "n" * 10_000, ""])
+@pytest.mark.parametrize(
+    "name", ["a,b", "x\r\nSet-Cookie: y", '"', "\ud800", "字", "references[0]", "n" * 10_000, ""]
+)
 def test_a_name_or_a_piece_of_any_characters_is_safe_in_a_header(name):
     ignored = Ignored()
     ignored.field(name, "unknown")

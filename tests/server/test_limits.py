@@ -65,7 +65,9 @@ def test_flags_of_limits_have_their_defaults_from_the_table() -> None:
     options = {f.name: default(f) for f in fields(ServerConfig)}
     flags = [f.name for f in fields(LIMITS) if f.metadata["flag"]]
     assert flags
-    assert {name: options[name] for name in flags} == {name: getattr(LIMITS, name) for name in flags}
+    assert {name: options[name] for name in flags} == {
+        name: getattr(LIMITS, name) for name in flags
+    }
     assert not {f.name for f in fields(LIMITS) if not f.metadata["flag"]} & set(options)
 
 
@@ -75,7 +77,8 @@ def _holds_number(node: ast.AST) -> bool:
     if any(isinstance(part, ast.Name) and part.id == "LIMITS" for part in parts):
         return False
     return any(
-        isinstance(part, ast.Constant) and type(part.value) in (int, float) and part.value != 0 for part in parts
+        isinstance(part, ast.Constant) and type(part.value) in (int, float) and part.value != 0
+        for part in parts
     )
 
 
@@ -84,13 +87,30 @@ def _numbers(source: str) -> Iterator[str]:
     tree = ast.parse(source)
     bodies = [tree.body, *(n.body for n in tree.body if isinstance(n, ast.ClassDef))]
     for line in (line for body in bodies for line in body):
-        if isinstance(line, ast.Assign | ast.AnnAssign) and line.value is not None and _holds_number(line.value):
+        if (
+            isinstance(line, ast.Assign | ast.AnnAssign)
+            and line.value is not None
+            and _holds_number(line.value)
+        ):
             targets = line.targets if isinstance(line, ast.Assign) else [line.target]
-            yield from (n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name) and n.id.isupper())
+            yield from (
+                n.id
+                for t in targets
+                for n in ast.walk(t)
+                if isinstance(n, ast.Name) and n.id.isupper()
+            )
     for call in (n for n in ast.walk(tree) if isinstance(n, ast.Call)):
-        yield from (str(k.arg) for k in call.keywords if k.arg in LIMITING and _holds_number(k.value))
-        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-        if name in ("timeout", "Semaphore", "ThreadPoolExecutor") and call.args and _holds_number(call.args[0]):
+        yield from (
+            str(k.arg) for k in call.keywords if k.arg in LIMITING and _holds_number(k.value)
+        )
+        name = (
+            call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        )
+        if (
+            name in ("timeout", "Semaphore", "ThreadPoolExecutor")
+            and call.args
+            and _holds_number(call.args[0])
+        ):
             yield name
 
 
@@ -112,7 +132,15 @@ f = ThreadPoolExecutor(4)
 async with asyncio.timeout(5): pass
 ONE, NAME = LIMITS.most << 20, "text"
 """
-    assert list(_numbers(hidden)) == ["MOST", "A", "B", "D", "max_length", "ThreadPoolExecutor", "timeout"]
+    assert list(_numbers(hidden)) == [
+        "MOST",
+        "A",
+        "B",
+        "D",
+        "max_length",
+        "ThreadPoolExecutor",
+        "timeout",
+    ]
 
 
 def test_limits_that_other_rooms_hold_are_those_of_the_table() -> None:
@@ -122,10 +150,25 @@ def test_limits_that_other_rooms_hold_are_those_of_the_table() -> None:
 def test_no_deadline_is_by_a_clock_that_may_be_set() -> None:
     """The system's time is for what people and collectors of traces read, and for the age of files."""
     files = sorted(SERVER.parent.rglob("*.py"))
-    calls = ("time.time(", "datetime.now(", "utcnow(", "time.time_ns(", "st_mtime", "st_ctime", "getmtime(")
-    found = {path.relative_to(SERVER.parent).as_posix() for path in files if any(c in path.read_text() for c in calls)}
+    calls = (
+        "time.time(",
+        "datetime.now(",
+        "utcnow(",
+        "time.time_ns(",
+        "st_mtime",
+        "st_ctime",
+        "getmtime(",
+    )
+    found = {
+        path.relative_to(SERVER.parent).as_posix()
+        for path in files
+        if any(c in path.read_text() for c in calls)
+    }
     named_by_date = {"bench/campaign.py", "bench/report/output.py"}
-    assert found == {"server/model_hosts.py", "server/traces.py", "server/voices/store.py"} | named_by_date
+    assert (
+        found
+        == {"server/model_hosts.py", "server/traces.py", "server/voices/store.py"} | named_by_date
+    )
 
 
 if __name__ == "__main__":

@@ -35,7 +35,11 @@ class Log(io.StringIO):
     def objects(self, *loggers: str) -> list[dict[str, Any]]:
         """The lines of a JSON log from these loggers, in their order. Of the access log those of CLIENT."""
         all_lines = map(json.loads, self.getvalue().splitlines())
-        return [one for one in all_lines if one["logger"] in loggers and one.get("client", CLIENT) == CLIENT]
+        return [
+            one
+            for one in all_lines
+            if one["logger"] in loggers and one.get("client", CLIENT) == CLIENT
+        ]
 
 
 @pytest.fixture
@@ -79,24 +83,43 @@ def handle(scope: dict[str, Any], *answers: dict[str, Any], fails: bool = False)
         pass
 
     both = RequestIds(AccessLog(app), lambda route, status: None)
-    full = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("1.2.3.4", 5), **scope}
+    full = {
+        "type": "http",
+        "method": "GET",
+        "path": "/",
+        "headers": [],
+        "client": ("1.2.3.4", 5),
+        **scope,
+    }
     asyncio.run(both(full, receive, send))
 
 
 def test_each_line_of_a_json_log_is_an_object_with_the_id_of_its_request(log: Log) -> None:
     logs.configure("info", "json", log)
     headers = [(b"x-request-id", b"mine-1")]
-    handle({"path": "/v1/models", "headers": headers}, {"type": "http.response.start", "status": 200, "headers": []})
+    handle(
+        {"path": "/v1/models", "headers": headers},
+        {"type": "http.response.start", "status": 200, "headers": []},
+    )
     try:
         raise ValueError("two\nlines")
     except ValueError:
         HERE.exception("outside %s", "of requests")
     warnings.warn("old", stacklevel=1)
     inside, asked, outside, warned = log.objects(HERE.name, "stentor.access", "py.warnings")
-    assert (inside["level"], inside["logger"], inside["message"]) == ("warning", HERE.name, "inside")
+    assert (inside["level"], inside["logger"], inside["message"]) == (
+        "warning",
+        HERE.name,
+        "inside",
+    )
     assert inside["request_id"] == asked["request_id"] == "mine-1"
     assert inside["time"].endswith("+00:00")
-    assert (asked["method"], asked["path"], asked["status"], asked["client"]) == ("GET", "/v1/models", 200, CLIENT)
+    assert (asked["method"], asked["path"], asked["status"], asked["client"]) == (
+        "GET",
+        "/v1/models",
+        200,
+        CLIENT,
+    )
     assert "request_id" not in outside
     assert outside["error"].endswith("ValueError: two\nlines")
     assert "UserWarning: old" in warned["message"]
@@ -104,7 +127,10 @@ def test_each_line_of_a_json_log_is_an_object_with_the_id_of_its_request(log: Lo
 
 def test_a_text_log_ends_a_line_with_the_id_of_its_request(log: Log) -> None:
     logs.configure("warning", "text", log)
-    handle({"headers": [(b"x-request-id", b"mine-2")]}, {"type": "http.response.start", "status": 200, "headers": []})
+    handle(
+        {"headers": [(b"x-request-id", b"mine-2")]},
+        {"type": "http.response.start", "status": 200, "headers": []},
+    )
     HERE.warning("outside")
     inside, outside = log.lines()
     assert inside.endswith("WARNING tests.server.test_logs: inside [mine-2]")
@@ -126,9 +152,17 @@ def test_probes_are_not_in_the_access_log(caplog: pytest.LogCaptureFixture, path
     [
         ("http", [], None),  # the client has left
         ("http", [{"type": "http.response.start", "status": 503, "headers": []}], 503),
-        ("websocket", [{"type": "websocket.accept"}, {"type": "websocket.close", "code": 1000}], 101),
+        (
+            "websocket",
+            [{"type": "websocket.accept"}, {"type": "websocket.close", "code": 1000}],
+            101,
+        ),
         ("websocket", [{"type": "websocket.close", "code": 1008}], 403),
-        ("websocket", [{"type": "websocket.http.response.start", "status": 401, "headers": []}], 401),
+        (
+            "websocket",
+            [{"type": "websocket.http.response.start", "status": 401, "headers": []}],
+            401,
+        ),
     ],
 )
 def test_the_access_log_has_what_the_client_saw(

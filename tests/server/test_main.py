@@ -59,7 +59,9 @@ def ending() -> _Uvicorn:
 def test_products_of_numpy_take_one_thread_in_a_server() -> None:
     """Each API process has an aligner."""
     seen: list[int] = []
-    server = SimpleNamespace(run=lambda sockets: seen.extend(numpy_threads.counts()), lost=None, started=True)
+    server = SimpleNamespace(
+        run=lambda sockets: seen.extend(numpy_threads.counts()), lost=None, started=True
+    )
     with numpy_threads.two_before():
         assert _run(server) == 0  # type: ignore[arg-type]
     assert set(seen) == {1}
@@ -140,7 +142,17 @@ registry.load = load
 
 
 def test_sigterm_does_not_wait_for_a_load(tmp_path: Path) -> None:
-    words = (sys.executable, "-m", "stentor", "serve", "dummy:toy", "--port", "0", "--voices-dir", str(tmp_path / "v"))
+    words = (
+        sys.executable,
+        "-m",
+        "stentor",
+        "serve",
+        "dummy:toy",
+        "--port",
+        "0",
+        "--voices-dir",
+        str(tmp_path / "v"),
+    )
     env = planted(tmp_path, LOADS_FOR_EVER)
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=env) as running:
         try:
@@ -177,11 +189,20 @@ def test_a_config_file_and_a_unix_socket_do(tmp_path: Path) -> None:
         "default-response-format: wav\nvoice-alias: [alloy=low]\ndefault-sample-rate: 24000\nmax_input_chars: 50\n"
     )
     sock = tmp_path / "s"
-    flags = ("--config", str(tmp_path / "server.yaml"), "--uds", str(sock), "--voices-dir", str(tmp_path / "v"))
+    flags = (
+        "--config",
+        str(tmp_path / "server.yaml"),
+        "--uds",
+        str(sock),
+        "--voices-dir",
+        str(tmp_path / "v"),
+    )
     log: list[str] = []
     with (
         process(*flags, "--log-format", "json", log=log) as (running, _),
-        httpx.Client(transport=httpx.HTTPTransport(uds=str(sock)), base_url="http://x", timeout=STUCK_S) as http,
+        httpx.Client(
+            transport=httpx.HTTPTransport(uds=str(sock)), base_url="http://x", timeout=STUCK_S
+        ) as http,
     ):
         answer = http.post("/v1/audio/speech", json={"input": TEXT, "voice": "alloy"})
         assert answer.headers["content-type"] == "audio/wav"
@@ -190,7 +211,11 @@ def test_a_config_file_and_a_unix_socket_do(tmp_path: Path) -> None:
         running.send_signal(signal.SIGTERM)
         assert running.wait(STUCK_S) == 0
     lines = [json.loads(line) for line in log]
-    assert {line["logger"] for line in lines} == {"stentor.server", "stentor.engine", "stentor.access"}
+    assert {line["logger"] for line in lines} == {
+        "stentor.server",
+        "stentor.engine",
+        "stentor.access",
+    }
     access = sorted(line["status"] for line in lines if line["logger"] == "stentor.access")
     assert access == [200, 400]  # a line is written after its client has read the answer
 
@@ -199,16 +224,24 @@ def test_an_address_in_use_is_told_before_a_model_is_loaded() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         flags = ("serve", "dummy:toy", "--port", str(other.getsockname()[1]))
         run = subprocess.run(
-            [sys.executable, "-m", "stentor", *flags], capture_output=True, text=True, timeout=STUCK_S, check=False
+            [sys.executable, "-m", "stentor", *flags],
+            capture_output=True,
+            text=True,
+            timeout=STUCK_S,
+            check=False,
         )
     assert run.returncode == 1
     assert len(run.stderr.splitlines()) == 1
     assert "Address already in use" in run.stderr
 
 
-def test_a_name_with_an_address_that_this_machine_lacks_is_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_with_an_address_that_this_machine_lacks_is_listened_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """`localhost` is ::1 too, which a container may not have."""
-    addresses = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, 0)) for ip in ("203.0.113.9", "127.0.0.1")]
+    addresses = [
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, 0)) for ip in ("203.0.113.9", "127.0.0.1")
+    ]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **how: addresses)
     [found] = _sockets(ServerConfig(), 0)
     with found:
@@ -221,7 +254,10 @@ def test_a_name_with_an_address_that_this_machine_lacks_is_listened_to(monkeypat
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"voices_dir": "~nobody-of-this-name/voices"}, "voices_dir: '~nobody-of-this-name/voices' is no path"),
+        (
+            {"voices_dir": "~nobody-of-this-name/voices"},
+            "voices_dir: '~nobody-of-this-name/voices' is no path",
+        ),
         ({"allowed_local_media_path": ""}, "allowed_local_media_path: '' is no path"),
         ({"allowed_lora_path": ""}, "allowed_lora_path: '' is no path"),
         ({"uds": "/nowhere/at/all/a.sock"}, "uds: folder '/nowhere/at/all' does not exist"),
@@ -229,7 +265,9 @@ def test_a_name_with_an_address_that_this_machine_lacks_is_listened_to(monkeypat
         ({"models": ("dummy:toy", "dummy:toy")}, "served_model_name: must be names that differ"),
     ],
 )
-def test_paths_and_names_that_cannot_be_are_refused_before_a_model_is_loaded(settings: dict, says: str) -> None:
+def test_paths_and_names_that_cannot_be_are_refused_before_a_model_is_loaded(
+    settings: dict, says: str
+) -> None:
     with pytest.raises(InvalidRequest, match=says):
         ServerConfig(**settings)
 

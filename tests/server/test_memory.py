@@ -26,7 +26,9 @@ def resident_mb() -> float:
     return int(found[1]) / 1024
 
 
-@pytest.mark.skipif(getattr(ctypes.CDLL(None), "malloc_trim", None) is None, reason="this C library is not glibc")
+@pytest.mark.skipif(
+    getattr(ctypes.CDLL(None), "malloc_trim", None) is None, reason="this C library is not glibc"
+)
 def test_memory_that_is_free_between_blocks_in_use_goes_back() -> None:
     blocks = [np.ones(8192) for _ in range(3200)]  # 64 KiB each, below what is mapped by itself
     before = resident_mb()
@@ -39,13 +41,23 @@ async def at_once(work: Callable[[], object]) -> object:
     return work()
 
 
-def test_a_model_that_runs_has_free_memory_given_back_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_runs_has_free_memory_given_back_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     trims: list[float] = []
 
     async def main(loop: virtual_time.VirtualTimeLoop) -> None:
-        monkeypatch.setattr(asyncio, "to_thread", at_once)  # a thread takes real time, which the clock does not see
+        monkeypatch.setattr(
+            asyncio, "to_thread", at_once
+        )  # a thread takes real time, which the clock does not see
         monkeypatch.setattr(memory, "trim", lambda: trims.append(loop.time()))
-        host = ModelHost("toy", lambda *_: pytest.fail("loaded"), ServerConfig(), lambda code: None, asyncio.Lock())
+        host = ModelHost(
+            "toy",
+            lambda *_: pytest.fail("loaded"),
+            ServerConfig(),
+            lambda code: None,
+            asyncio.Lock(),
+        )
         client = EngineClient("toy", 0, lambda *_: None)
         host.engine = SimpleNamespace(client=client, ended=loop.create_future())  # type: ignore[assignment]
         watch = asyncio.create_task(host._watch())

@@ -122,7 +122,9 @@ def test_a_model_that_cannot_be_loaded_gives_up_and_says_why(
     async def check() -> None:
         async with (
             app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http,
+            httpx.AsyncClient(
+                transport=httpx.ASGITransport(app), base_url="http://localhost"
+            ) as http,
         ):
             while not given_up:
                 await asyncio.sleep(0.01)
@@ -150,7 +152,9 @@ def test_readiness_names_the_phase_until_the_model_has_spoken(tmp_path: Path) ->
     async def check() -> None:
         async with (
             app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http,
+            httpx.AsyncClient(
+                transport=httpx.ASGITransport(app), base_url="http://localhost"
+            ) as http,
         ):
             early = await http.get("/ready")
             assert early.status_code == 503
@@ -169,7 +173,11 @@ def test_readiness_names_the_phase_until_the_model_has_spoken(tmp_path: Path) ->
 def test_what_a_first_voice_needs_has_run_before_a_model_is_ready(tmp_path: Path) -> None:
     with serving(tmp_path) as live:
         health = live.tts.engine.health()
-        assert (health.references.misses, health.codec_states.misses, health.stats.finished) == (1, 1, 2)
+        assert (health.references.misses, health.codec_states.misses, health.stats.finished) == (
+            1,
+            1,
+            2,
+        )
         assert health.references.kept == 0
 
 
@@ -207,10 +215,16 @@ async def at_once(work: Callable[[], object]) -> object:
 class Stubs:
     """A host in virtual time, and the engines that it has started."""
 
-    def __init__(self, loop: virtual_time.VirtualTimeLoop, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
-        monkeypatch.setattr(model_hosts, "time", SimpleNamespace(monotonic=loop.time, time=loop.time))
+    def __init__(
+        self, loop: virtual_time.VirtualTimeLoop, monkeypatch: pytest.MonkeyPatch, **settings: Any
+    ) -> None:
+        monkeypatch.setattr(
+            model_hosts, "time", SimpleNamespace(monotonic=loop.time, time=loop.time)
+        )
         monkeypatch.setattr(memory, "trim", lambda: None)
-        monkeypatch.setattr(asyncio, "to_thread", at_once)  # a thread takes real time, which the clock does not see
+        monkeypatch.setattr(
+            asyncio, "to_thread", at_once
+        )  # a thread takes real time, which the clock does not see
         self.engines: list[Stub] = []
         self.given_up: list[int] = []
         self._loop, self._begun = loop, asyncio.Event()
@@ -283,7 +297,11 @@ def test_a_model_that_cannot_be_loaded_again_is_given_up_after_so_many_loads(
         for _ in range(LIMITS.restarts + 1):
             (await stubs.next()).crash()
         await asyncio.sleep(2 * LIMITS.restart_seconds)
-        assert (len(stubs.engines), stubs.host.phase, stubs.given_up) == (LIMITS.restarts + 2, "failed", [70])
+        assert (len(stubs.engines), stubs.host.phase, stubs.given_up) == (
+            LIMITS.restarts + 2,
+            "failed",
+            [70],
+        )
         await stubs.host.close()
 
     virtual_time.run(main)

@@ -25,7 +25,9 @@ RULES: list[dict[str, Any]] = [
     for rule in group["rules"]
 ]
 QUERIES = [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]
-QUERIES += [variable["query"] for variable in BOARD["templating"]["list"] if variable["type"] == "query"]
+QUERIES += [
+    variable["query"] for variable in BOARD["templating"]["list"] if variable["type"] == "query"
+]
 QUERIES += [rule["expr"] for rule in RULES]
 HISTOGRAM = ("_bucket", "_sum", "_count")
 SUFFIXES = {"counter": ("_total",), "histogram": HISTOGRAM, "summary": ("_sum", "_count")}
@@ -56,7 +58,9 @@ def own_labels(metrics: Metrics) -> dict[str, set[str]]:
     """Labels of the metrics that requests count."""
     counted = [m for m in vars(metrics).values() if isinstance(m, Counter | Histogram)]
     return {
-        name: set(m._labelnames) for m in counted for name in (f"{m._name}_total", *map(m._name.__add__, HISTOGRAM))
+        name: set(m._labelnames)
+        for m in counted
+        for name in (f"{m._name}_total", *map(m._name.__add__, HISTOGRAM))
     }
 
 
@@ -101,7 +105,10 @@ ALERTED = {
         ('stentor:audio_continuity_ok_total{%s,threshold_ms="100"}', "0+8x30"),
         ("stentor:speech_stream_completed_total{%s}", "0+10x30"),
     ],
-    "StentorSlotsFull": [("stentor:slot_usage_ratio{%s}", "1x30"), ("stentor:num_requests_waiting{%s}", "3x30")],
+    "StentorSlotsFull": [
+        ("stentor:slot_usage_ratio{%s}", "1x30"),
+        ("stentor:num_requests_waiting{%s}", "3x30"),
+    ],
     "StentorRefusals": [('stentor:rejected_total{%s,reason="queue_full"}', "0+60x30")],
     "StentorFailures": [
         ("stentor:requests_failed_total{%s}", "0+1x30"),
@@ -116,7 +123,8 @@ LABELS = 'job="stentor",instance="a:8000",model_name="toy"'
 
 
 @pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="Prometheus's promtool is not installed (apt install prometheus)"
+    shutil.which("promtool") is None,
+    reason="Prometheus's promtool is not installed (apt install prometheus)",
 )
 def test_each_alert_fires_when_it_should_and_none_on_a_quiet_server(tmp_path: Path):
     """By Prometheus itself."""
@@ -124,7 +132,10 @@ def test_each_alert_fires_when_it_should_and_none_on_a_quiet_server(tmp_path: Pa
     tests = []
     for rule in RULES:
         series = [{"series": s % LABELS, "values": v} for s, v in ALERTED[rule["alert"]]]
-        fires = {"expr": f'count(ALERTS{{alertname="{rule["alert"]}",alertstate="firing"}})', "eval_time": "25m"}
+        fires = {
+            "expr": f'count(ALERTS{{alertname="{rule["alert"]}",alertstate="firing"}})',
+            "eval_time": "25m",
+        }
         tests.append(
             {
                 "interval": "1m",
@@ -135,7 +146,10 @@ def test_each_alert_fires_when_it_should_and_none_on_a_quiet_server(tmp_path: Pa
     quiet = [
         {"series": f"stentor:engine_up{{{LABELS}}}", "values": "1x30"},
         {"series": f"stentor:slot_usage_ratio{{{LABELS}}}", "values": "0.5x30"},
-        {"series": f'stentor:requests_success_total{{{LABELS},finished_reason="stop"}}', "values": "0+10x30"},
+        {
+            "series": f'stentor:requests_success_total{{{LABELS},finished_reason="stop"}}',
+            "values": "0+10x30",
+        },
         {"series": f"stentor:gpu_memory_bytes{{{LABELS}}}", "values": "9x30"},
         {"series": f"stentor:engine_eager_calls_total{{{LABELS}}}", "values": "5x30"},
     ]
@@ -143,7 +157,15 @@ def test_each_alert_fires_when_it_should_and_none_on_a_quiet_server(tmp_path: Pa
     tests.append({"interval": "1m", "input_series": quiet, "promql_expr_test": [none]})
     file = tmp_path / "tests.yaml"
     file.write_text(
-        yaml.safe_dump({"rule_files": [str(MONITORING / "rules.yaml")], "evaluation_interval": "1m", "tests": tests})
+        yaml.safe_dump(
+            {
+                "rule_files": [str(MONITORING / "rules.yaml")],
+                "evaluation_interval": "1m",
+                "tests": tests,
+            }
+        )
     )
-    done = subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["promtool", "test", "rules", str(file)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -12,7 +12,9 @@ from tests.helpers.server_live import Live, serving
 ASK = {"input": "Hello there, you.", "seed": 5, "response_format": "pcm", "guard": False}
 
 
-@pytest.mark.parametrize("name", ["tts-1", "tts-1-hd", "TTS-1", "tts-1-1106", "gpt-4o-mini-tts-2025-12-15", "kokoro"])
+@pytest.mark.parametrize(
+    "name", ["tts-1", "tts-1-hd", "TTS-1", "tts-1-1106", "gpt-4o-mini-tts-2025-12-15", "kokoro"]
+)
 def test_a_model_of_openai_is_the_one_that_is_served(live: Live, name: str) -> None:
     assert live.speech(**ASK, model=name).content == live.speech(**ASK).content
     found = live.http.get(f"/v1/models/{name}").json()
@@ -26,7 +28,11 @@ def test_other_models_are_not() -> None:
 
 def test_every_voice_of_openai_is_one_of_the_models_own(live: Live) -> None:
     low, high = (live.speech(**ASK, voice=v).content for v in ("low", "high"))
-    assert live.speech(**ASK, voice="alloy").content == live.speech(**ASK, voice={"id": "Ballad"}).content == low
+    assert (
+        live.speech(**ASK, voice="alloy").content
+        == live.speech(**ASK, voice={"id": "Ballad"}).content
+        == low
+    )
     assert live.speech(**ASK, voice="ash").content == high
     assert len(OPENAI_VOICES) == 13
     assert [openai_voice(v, ("a", "b", "c")) for v in OPENAI_VOICES] == ["a", "b", "c"] * 4 + ["a"]
@@ -37,7 +43,13 @@ def test_a_voice_of_kokoro_is_the_models_own_of_that_name(live: Live) -> None:
     assert live.speech(**ASK, voice="af_low").content == live.speech(**ASK, voice="low").content
     assert live.speech(**ASK, voice="af_sky").json()["error"]["code"] == "voice_not_found"
     names = ("heart", "af_heart", "BM_George", "x_heart", "heart2")
-    assert [own_voice(n, ("heart", "george")) for n in names] == ["heart", "heart", "george", None, None]
+    assert [own_voice(n, ("heart", "george")) for n in names] == [
+        "heart",
+        "heart",
+        "george",
+        None,
+        None,
+    ]
 
 
 def test_names_of_the_server_come_first(tmp_path: Path) -> None:

@@ -33,7 +33,14 @@ def test_the_description_in_the_docs_is_current() -> None:
 def test_every_route_is_described(live: Live) -> None:
     served = live.http.get("/openapi.json").json()
     assert set(served["paths"]) == set(described()["paths"])
-    for path in ("/v1/audio/speech", "/v1/audio/speech/batch", "/v1/audio/voices", "/v1/models", "/health", "/metrics"):
+    for path in (
+        "/v1/audio/speech",
+        "/v1/audio/speech/batch",
+        "/v1/audio/voices",
+        "/v1/models",
+        "/health",
+        "/metrics",
+    ):
         assert path in served["paths"]
     for path, operations in served["paths"].items():
         for method, operation in operations.items():
@@ -42,9 +49,15 @@ def test_every_route_is_described(live: Live) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("schemathesis") is None, reason="schemathesis is not installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("schemathesis") is None, reason="schemathesis is not installed"
+)
 def test_no_request_made_from_the_description_is_a_5xx(live: Live, tmp_path: Path) -> None:
-    words = [sys.executable, "-c", "import sys; from schemathesis.cli import schemathesis; sys.exit(schemathesis())"]
+    words = [
+        sys.executable,
+        "-c",
+        "import sys; from schemathesis.cli import schemathesis; sys.exit(schemathesis())",
+    ]
     words += [
         "run",
         f"{live.url}/openapi.json",
@@ -55,8 +68,18 @@ def test_no_request_made_from_the_description_is_a_5xx(live: Live, tmp_path: Pat
         "--max-time",
         "8",
     ]
-    words += ["--seed", "1", "--request-timeout", str(STUCK_S), "--phases", "examples,coverage,fuzzing", "--no-color"]
-    run = subprocess.run(words, capture_output=True, text=True, timeout=2 * STUCK_S, check=False, cwd=tmp_path)
+    words += [
+        "--seed",
+        "1",
+        "--request-timeout",
+        str(STUCK_S),
+        "--phases",
+        "examples,coverage,fuzzing",
+        "--no-color",
+    ]
+    run = subprocess.run(
+        words, capture_output=True, text=True, timeout=2 * STUCK_S, check=False, cwd=tmp_path
+    )
     assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:]
     assert live.idle()
 

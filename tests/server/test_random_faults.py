@@ -26,7 +26,13 @@ from tests.helpers.ws_talk import talk
 
 ACTIONS = 30
 POOLS = 12  # threads of pools, which have a bound and fill with time
-HONEST = {"input": "One is here. Two is here.", "seed": 3, "response_format": "pcm", "guard": False, "max_frames": 20}
+HONEST = {
+    "input": "One is here. Two is here.",
+    "seed": 3,
+    "response_format": "pcm",
+    "guard": False,
+    "max_frames": 20,
+}
 
 
 class Rogues:
@@ -70,17 +76,31 @@ class Rogues:
         self._post("/v1/audio/speech/batch", json={"items": [HONEST] * 3})
 
     def malformed(self) -> None:
-        data = self.random.choice((b"", b"{", b'{"input": 5}', self.random.randbytes(50), b"[" * 5000))
-        assert self._post(content=data, headers={"Content-Type": "application/json"}).status_code == 400
+        data = self.random.choice(
+            (b"", b"{", b'{"input": 5}', self.random.randbytes(50), b"[" * 5000)
+        )
+        assert (
+            self._post(content=data, headers={"Content-Type": "application/json"}).status_code
+            == 400
+        )
 
     def upload(self) -> None:
         self.voices += 1
-        wav = tone_wav(hz=100.0 + self.voices) if self.random.random() < 0.7 else self.random.randbytes(2000)
-        data, files = {"name": f"v{self.voices}", "consent": "yes"}, {"audio_sample": ("v.wav", wav, "audio/wav")}
+        wav = (
+            tone_wav(hz=100.0 + self.voices)
+            if self.random.random() < 0.7
+            else self.random.randbytes(2000)
+        )
+        data, files = (
+            {"name": f"v{self.voices}", "consent": "yes"},
+            {"audio_sample": ("v.wav", wav, "audio/wav")},
+        )
         self._post("/v1/audio/voices", data=data, files=files)
 
     def delete(self) -> None:
-        status = self.live.http.delete(f"/v1/audio/voices/v{self.random.randint(0, self.voices)}").status_code
+        status = self.live.http.delete(
+            f"/v1/audio/voices/v{self.random.randint(0, self.voices)}"
+        ).status_code
         assert status in (200, 404)
 
     def session(self) -> None:
@@ -89,9 +109,14 @@ class Rogues:
 
     def rude_session(self) -> None:
         """Says anything, and leaves in the middle."""
-        with contextlib.suppress(ConnectionClosed), talk(self.live, min_frames=60, max_frames=60) as client:
+        with (
+            contextlib.suppress(ConnectionClosed),
+            talk(self.live, min_frames=60, max_frames=60) as client,
+        ):
             for _ in range(self.random.randint(1, 5)):
-                kind = self.random.choice(("input.text", "input.text", "input.done", "response.cancel", "nonsense"))
+                kind = self.random.choice(
+                    ("input.text", "input.text", "input.done", "response.cancel", "nonsense")
+                )
                 client.send(kind, **({"text": "One. Two, "} if kind == "input.text" else {}))
 
     def run_out_of_memory(self) -> None:
@@ -122,14 +147,18 @@ def descriptors() -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
-def test_the_server_answers_and_holds_nothing_after_random_clients_and_faults(tmp_path: Path, seed: int) -> None:
+def test_the_server_answers_and_holds_nothing_after_random_clients_and_faults(
+    tmp_path: Path, seed: int
+) -> None:
     with serving(tmp_path, toy(slots=3, max_queue=8), max_active_requests=16) as live:
         before = live.speech(**HONEST)
         assert before.status_code == 200
         files, threads = descriptors(), threading.active_count()
         rogues = Rogues(live, seed)
         for i in range(ACTIONS):
-            rogues.lose_the_device() if i == ACTIONS // 2 else rogues.random.choice(rogues.actions)()
+            rogues.lose_the_device() if i == ACTIONS // 2 else rogues.random.choice(
+                rogues.actions
+            )()
         rogues.go_home()
         assert live.idle()
         check(live.tts.engine.scheduler)

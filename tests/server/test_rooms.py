@@ -28,7 +28,11 @@ def graph() -> ImportGraph:
 
 def room(module: str) -> str | None:
     parts = module.split(".")
-    return parts[2] if parts[:2] == ["stentor", "server"] and len(parts) > 2 and parts[2] in ROOMS else None
+    return (
+        parts[2]
+        if parts[:2] == ["stentor", "server"] and len(parts) > 2 and parts[2] in ROOMS
+        else None
+    )
 
 
 @pytest.mark.parametrize("name", ROOMS)
@@ -44,7 +48,11 @@ def test_no_door_imports_another(graph: ImportGraph) -> None:
         parts = module.split(".")
         return parts[3] if parts[:3] == ["stentor", "server", "doors"] and len(parts) > 3 else None
 
-    found = [str(i) for i in graph.imports if door(i.source) and door(i.target) not in (None, door(i.source))]
+    found = [
+        str(i)
+        for i in graph.imports
+        if door(i.source) and door(i.target) not in (None, door(i.source))
+    ]
     assert not found, "\n".join(found)
 
 

@@ -27,7 +27,9 @@ TEXTS = ("Hello there.", "One two three.")
 
 
 def load(name: str, model: str | None) -> Callable[[], stentor.TTS]:
-    return lambda: stentor.TTS(model, name=name, memory_gb=0.02, max_num_seqs=4, threads=1, dtype="float32")
+    return lambda: stentor.TTS(
+        model, name=name, memory_gb=0.02, max_num_seqs=4, threads=1, dtype="float32"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -43,17 +45,25 @@ def alone(model: str) -> list[np.ndarray]:
 
 
 def test_three_models_answer_mixed_requests_as_each_does_alone(three: Live) -> None:
-    expected = {(n, t): s for n, m in zip(NAMES, MODELS, strict=True) for t, s in zip(TEXTS, alone(m), strict=True)}
+    expected = {
+        (n, t): s
+        for n, m in zip(NAMES, MODELS, strict=True)
+        for t, s in zip(TEXTS, alone(m), strict=True)
+    }
     asked = [(NAMES[i % 3], TEXTS[(i // 3) % 2]) for i in range(30)]
     with ThreadPoolExecutor(6) as pool:
         answers = list(pool.map(lambda a: three.speech(model=a[0], input=a[1], **BODY), asked))
     for key, answer in zip(asked, answers, strict=True):
         assert answer.status_code == 200, answer.text
         assert np.abs(pcm(answer.content) - np.clip(expected[key], -1, 1)).max() < 2e-3, key
-    assert {m["id"]: m["resident"] for m in three.http.get("/v1/models").json()["data"]} == dict.fromkeys(NAMES, True)
+    assert {
+        m["id"]: m["resident"] for m in three.http.get("/v1/models").json()["data"]
+    } == dict.fromkeys(NAMES, True)
 
 
-def test_an_engine_whose_device_raises_leaves_the_others_serving(three: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_whose_device_raises_leaves_the_others_serving(
+    three: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The last test of this server."""
     hosts = {h.name: h for h in three.server.hosts.all}
     given_up: list[int] = []
@@ -72,7 +82,9 @@ def test_an_engine_whose_device_raises_leaves_the_others_serving(three: Live, mo
     monkeypatch.setattr(hosts["fish"], "_start", broken)
     monkeypatch.setattr(engine.tts.engine.scheduler, "plan", fault)
     assert three.speech(model="fish", input=TEXTS[0], **BODY).status_code in (500, 503)
-    assert until(lambda: hosts["fish"].phase == "failed" and hosts["fish"].restarts == LIMITS.restarts + 1)
+    assert until(
+        lambda: hosts["fish"].phase == "failed" and hosts["fish"].restarts == LIMITS.restarts + 1
+    )
     for name in ("toy", "vox"):
         assert three.speech(model=name, input=TEXTS[0], **BODY).status_code == 200
     refused = three.speech(model="fish", input=TEXTS[0], **BODY)
@@ -141,5 +153,7 @@ def test_quantisations_that_fit_no_model_are_named(given: tuple[str, ...], why: 
 @pytest.mark.parametrize(
     ("value", "want"), [("int8", ("int8",)), ("auto, fp8", ("auto", "fp8")), (["int8"], ("int8",))]
 )
-def test_quantisations_of_a_file_stand_in_a_list_or_between_commas(value: Any, want: tuple[str, ...]) -> None:
+def test_quantisations_of_a_file_stand_in_a_list_or_between_commas(
+    value: Any, want: tuple[str, ...]
+) -> None:
     assert typed({"quantization": value}) == {"quantization": want}

@@ -20,7 +20,13 @@ from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import process
 from tests.helpers.stuck_clients import POST, address, stuck
 
-LONG = {"input": "A long text.", "min_frames": 4000, "max_frames": 4000, "guard": False, "stream_format": "audio"}
+LONG = {
+    "input": "A long text.",
+    "min_frames": 4000,
+    "max_frames": 4000,
+    "guard": False,
+    "stream_format": "audio",
+}
 BODY = json.dumps(LONG).encode()
 UNREAD = POST + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
 """A request whose answer is not read."""
@@ -64,14 +70,19 @@ def test_stuck_clients_keep_nobody_out_where_descriptors_are_few(tmp_path: Path)
 def speaks(url: str) -> bool:
     """Whether a request is answered, whatever others have begun."""
     ask = {"input": "Hello there, you.", "response_format": "pcm"}
-    return httpx.post(f"{url}/v1/audio/speech", json=ask, timeout=STUCK_S, trust_env=False).status_code == 200
+    return (
+        httpx.post(f"{url}/v1/audio/speech", json=ask, timeout=STUCK_S, trust_env=False).status_code
+        == 200
+    )
 
 
 def hello() -> bytes:
     """First bytes of a TLS client."""
     out = ssl.MemoryBIO()
     with contextlib.suppress(ssl.SSLWantReadError):
-        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), out, server_hostname="localhost").do_handshake()
+        ssl.create_default_context().wrap_bio(
+            ssl.MemoryBIO(), out, server_hostname="localhost"
+        ).do_handshake()
     return out.read()
 
 
@@ -80,10 +91,19 @@ def test_handshakes_of_tls_that_do_not_end_keep_nobody_out(tmp_path: Path) -> No
     made = certificate.make(tmp_path)
     trust = ssl.create_default_context(cafile=str(made.certificate))
     log: list[str] = []
-    with process(*FLAGS, *made.flags, "--voices-dir", str(tmp_path / "v"), command=FEW, log=log) as (running, url):
+    with process(
+        *FLAGS, *made.flags, "--voices-dir", str(tmp_path / "v"), command=FEW, log=log
+    ) as (running, url):
         begun = hello()
         with contextlib.ExitStack() as stack:
-            for sent in [b"", begun[:7], begun, begun[:-1], b"GET / HTTP/1.1\r\n\r\n", bytes(range(99))] * 60:
+            for sent in [
+                b"",
+                begun[:7],
+                begun,
+                begun[:-1],
+                b"GET / HTTP/1.1\r\n\r\n",
+                bytes(range(99)),
+            ] * 60:
                 s = stack.enter_context(socket.create_connection(address(url), STUCK_S))
                 with contextlib.suppress(ConnectionError):
                     s.sendall(sent)

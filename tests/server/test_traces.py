@@ -33,7 +33,12 @@ from stentor.server.traces import PARTS, parts
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 HEADERS = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
-SPEECH = {"input": "Hello there, you.", "response_format": "pcm", "max_frames": 30, "min_frames": 30}
+SPEECH = {
+    "input": "Hello there, you.",
+    "response_format": "pcm",
+    "max_frames": 30,
+    "min_frames": 30,
+}
 
 
 class Collector:
@@ -49,7 +54,10 @@ class Collector:
 
         def come() -> bool:
             roots = [s for s in self.spans if attribute(s, "stentor.request_id") == id]
-            found[:] = [*roots, *(s for s in self.spans if roots and s.parent_span_id == roots[0].span_id)]
+            found[:] = [
+                *roots,
+                *(s for s in self.spans if roots and s.parent_span_id == roots[0].span_id),
+            ]
             return bool(roots)
 
         assert until(come)
@@ -71,7 +79,9 @@ def collecting() -> Iterator[Collector]:
 
                 body = gzip.decompress(body)
             sent = ExportTraceServiceRequest.FromString(body)
-            collector.spans += [s for r in sent.resource_spans for scope in r.scope_spans for s in scope.spans]
+            collector.spans += [
+                s for r in sent.resource_spans for scope in r.scope_spans for s in scope.spans
+            ]
             self.send_response(200)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -95,7 +105,13 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace
     flags = ("--voices-dir", str(tmp_path_factory.mktemp("voices")), "--log-format", "json")
     with (
         collecting() as collector,
-        process("--otlp-traces-endpoint", collector.url, *flags, log=log, env={"OTEL_BSP_SCHEDULE_DELAY": "100"}) as (
+        process(
+            "--otlp-traces-endpoint",
+            collector.url,
+            *flags,
+            log=log,
+            env={"OTEL_BSP_SCHEDULE_DELAY": "100"},
+        ) as (
             _,
             url,
         ),
@@ -105,7 +121,9 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace
 
 
 def speak(traced: SimpleNamespace, id: str, **body: Any) -> list[Any]:
-    answer = traced.http.post("/v1/audio/speech", json={**SPEECH, **body}, headers={**HEADERS, "X-Request-Id": id})
+    answer = traced.http.post(
+        "/v1/audio/speech", json={**SPEECH, **body}, headers={**HEADERS, "X-Request-Id": id}
+    )
     assert answer.status_code == 200, answer.text
     return traced.collector.named(id)
 
@@ -119,12 +137,18 @@ def assert_sums(spans: list[Any]) -> None:
     for span, edge in zip(ordered, edges, strict=False):
         assert abs(span.start_time_unix_nano - edge) < 1e3
     first_byte = ordered[-1].end_time_unix_nano - whole.start_time_unix_nano
-    assert abs(sum(s.end_time_unix_nano - s.start_time_unix_nano for s in ordered) - first_byte) < 1e6
+    assert (
+        abs(sum(s.end_time_unix_nano - s.start_time_unix_nano for s in ordered) - first_byte) < 1e6
+    )
     assert ordered[-1].end_time_unix_nano <= whole.end_time_unix_nano + 1000
 
 
-@pytest.mark.parametrize("body", [{"stream": True}, {"stream": False}, {"stream_format": "sse"}], ids=str)
-def test_parts_of_a_request_sum_to_its_first_byte_and_belong_to_the_callers_trace(traced: SimpleNamespace, body: dict):
+@pytest.mark.parametrize(
+    "body", [{"stream": True}, {"stream": False}, {"stream_format": "sse"}], ids=str
+)
+def test_parts_of_a_request_sum_to_its_first_byte_and_belong_to_the_callers_trace(
+    traced: SimpleNamespace, body: dict
+):
     spans = speak(traced, f"req-{len(traced.collector.spans)}-{next(iter(body.values()))}", **body)
     assert_sums(spans)
     assert {s.trace_id.hex() for s in spans} == {TRACE}
@@ -135,11 +159,16 @@ def test_parts_of_a_request_sum_to_its_first_byte_and_belong_to_the_callers_trac
 
 def test_items_of_a_batch_and_utterances_of_a_session_have_spans(traced: SimpleNamespace):
     body = {"items": ["One.", "Two."], "response_format": "pcm", "max_frames": 4}
-    answer = traced.http.post("/v1/audio/speech/batch", json=body, headers={**HEADERS, "X-Request-Id": "both"})
+    answer = traced.http.post(
+        "/v1/audio/speech/batch", json=body, headers={**HEADERS, "X-Request-Id": "both"}
+    )
     assert [base64.b64decode(r["audio"]) != b"" for r in answer.json()["results"]] == [True, True]
     for id in ("both-0", "both-1"):
         assert_sums(traced.collector.named(id))
-    with connect(traced.url.replace("http", "ws") + PATH, additional_headers={**HEADERS, "X-Request-Id": "talk"}) as ws:
+    with connect(
+        traced.url.replace("http", "ws") + PATH,
+        additional_headers={**HEADERS, "X-Request-Id": "talk"},
+    ) as ws:
         talk = Talk(ws)
         talk.send("session.config", response_format="pcm", max_frames=4)
         talk.say("One.")
@@ -150,18 +179,32 @@ def test_items_of_a_batch_and_utterances_of_a_session_have_spans(traced: SimpleN
 
 def test_requests_of_other_protocols_have_spans(traced: SimpleNamespace):
     answer = traced.http.post(
-        "/v1/text-to-speech/default/stream", json={"text": "One."}, headers={**HEADERS, "X-Request-Id": "eleven"}
+        "/v1/text-to-speech/default/stream",
+        json={"text": "One."},
+        headers={**HEADERS, "X-Request-Id": "eleven"},
     )
     assert answer.status_code == 200, answer.text
     headers, socket = {**HEADERS, "X-Request-Id": "written"}, traced.url.replace("http", "ws")
-    with connect(f"{socket}/v1/text-to-speech/default/stream-input", additional_headers=headers) as ws:
+    with connect(
+        f"{socket}/v1/text-to-speech/default/stream-input", additional_headers=headers
+    ) as ws:
         for text in (" ", "One. ", ""):
             ws.send(json.dumps({"text": text}))
         assert [m for m in ws if json.loads(m).get("audio")]
-    with connect(f"{socket}/v1/realtime", additional_headers={**headers, "X-Request-Id": "real"}) as ws:
-        said = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "One."}]}
+    with connect(
+        f"{socket}/v1/realtime", additional_headers={**headers, "X-Request-Id": "real"}
+    ) as ws:
+        said = {
+            "type": "message",
+            "role": "user",
+            "content": [{"type": "input_text", "text": "One."}],
+        }
         ws.send(json.dumps({"type": "response.create", "response": {"input": [said]}}))
-        id = next(e["response"]["request_id"] for m in ws if (e := json.loads(m))["type"] == "response.done")
+        id = next(
+            e["response"]["request_id"]
+            for m in ws
+            if (e := json.loads(m))["type"] == "response.done"
+        )
     for request in ("eleven", "written-0", id):
         spans = traced.collector.named(request)
         assert_sums(spans)
@@ -176,9 +219,13 @@ def test_a_request_without_a_trace_begins_one(traced: SimpleNamespace):
     assert spans[0].trace_id.hex() != TRACE
 
 
-def test_a_failure_is_an_error_in_the_trace_and_has_its_id_in_the_logs_of_both_processes(traced: SimpleNamespace):
+def test_a_failure_is_an_error_in_the_trace_and_has_its_id_in_the_logs_of_both_processes(
+    traced: SimpleNamespace,
+):
     headers = {**HEADERS, "X-Request-Id": "fails"}
-    answer = traced.http.post("/v1/audio/speech", json={**SPEECH, "input": BROKEN, "stream": True}, headers=headers)
+    answer = traced.http.post(
+        "/v1/audio/speech", json={**SPEECH, "input": BROKEN, "stream": True}, headers=headers
+    )
     assert answer.status_code == 500
     whole, *rest = traced.collector.named("fails")
     assert whole.status.code == 2
@@ -198,7 +245,10 @@ def test_parts_that_were_not_reached_are_left_out():
 
 def test_moments_of_an_engine_are_in_order_whichever_it_saw_first():
     request = _Open(None, SimpleNamespace(id=1, traced=True))  # type: ignore[arg-type]
-    request.prepared, request.marks = 2.0, Marks(admitted=3.0)  # its audio came before the report of its first frame
+    request.prepared, request.marks = (
+        2.0,
+        Marks(admitted=3.0),
+    )  # its audio came before the report of its first frame
     assert request.moments(5.0) == [2.0, 3.0, 3.0, 3.0, 5.0]
     assert request.moments(6.0) == []
 

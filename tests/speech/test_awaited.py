@@ -58,16 +58,23 @@ def test_it_gives_what_the_other_gives(tts: TTS, granularity: str) -> None:
     options = {"split_granularity": granularity, "retries": 1, **SHORT}
     speech, other = asyncio.run(tts.agenerate(TEXT, **options)), tts.generate(TEXT, **options)
     np.testing.assert_allclose(speech.samples, other.samples, atol=1e-5)
-    assert (speech.segments, speech.seed, speech.finish_reason) == (other.segments, other.seed, other.finish_reason)
+    assert (speech.segments, speech.seed, speech.finish_reason) == (
+        other.segments,
+        other.seed,
+        other.finish_reason,
+    )
     several = asyncio.run(tts.agenerate([TEXT, "One."], **options))
-    assert [s.segments for s in several] == [s.segments for s in tts.generate([TEXT, "One."], **options)]
+    assert [s.segments for s in several] == [
+        s.segments for s in tts.generate([TEXT, "One."], **options)
+    ]
     assert asyncio.run(tts.agenerate([])) == []
 
 
 def test_a_run_on_is_tried_again_with_the_next_seed(tts: TTS) -> None:
     options = {"min_frames": 60, "max_frames": 60, "seed": 5}
     assert (
-        asyncio.run(tts.agenerate("Hi!", retries=3, **options)).seed == tts.generate("Hi!", retries=3, **options).seed
+        asyncio.run(tts.agenerate("Hi!", retries=3, **options)).seed
+        == tts.generate("Hi!", retries=3, **options).seed
     )
     assert tts.generate("Hi!", retries=3, **options).seed == 7
 
@@ -161,7 +168,11 @@ def test_audio_comes_while_the_text_is_written(tts: TTS) -> None:
         async for chunk in tts.astream(text(), split_granularity="sentence", **SHORT):
             found.append(chunk)
             heard.set()
-        assert [s.text for c in found for s in c.segments] == ["Hello there.", "How are you today?", "I am fine."]
+        assert [s.text for c in found for s in c.segments] == [
+            "Hello there.",
+            "How are you today?",
+            "I am fine.",
+        ]
         assert [c.finish_reason for c in found] == [None] * (len(found) - 1) + ["length"]
         whole = tts.generate(TEXT, split_granularity="sentence", retries=1, **SHORT)
         assert [s for c in found for s in c.segments] == list(whole.segments)
@@ -259,9 +270,13 @@ WRONG: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("parts", "options", "says"), WRONG, ids=[says[:40] for *_, says in WRONG])
-def test_what_is_wrong_with_live_text_is_named(tts: TTS, parts: Any, options: Any, says: str) -> None:
+def test_what_is_wrong_with_live_text_is_named(
+    tts: TTS, parts: Any, options: Any, says: str
+) -> None:
     with pytest.raises(InvalidRequest) as e:
-        asyncio.run(asyncio.wait_for(chunks(tts.astream(written(*parts), **{**SHORT, **options})), 60))
+        asyncio.run(
+            asyncio.wait_for(chunks(tts.astream(written(*parts), **{**SHORT, **options})), 60)
+        )
     assert str(e.value).startswith(says)
 
 

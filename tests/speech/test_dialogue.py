@@ -46,7 +46,9 @@ SCRIPT = [
 ]
 
 
-def test_each_turn_is_spoken_in_its_voice_with_the_pauses_of_the_script(tts: TTS, asked: list[SpeechRequest]) -> None:
+def test_each_turn_is_spoken_in_its_voice_with_the_pauses_of_the_script(
+    tts: TTS, asked: list[SpeechRequest]
+) -> None:
     speech = tts.generate(script=SCRIPT, **SHORT, retries=1, voice="high")
     assert [(r.voice, r.text) for r in asked] == [
         ("low", "Did you hear that?"), ("high", "Hear what? Oh."), ("high", "They went on.")
@@ -69,7 +71,9 @@ def test_marks_in_a_text_are_the_same_dialogue(tts: TTS) -> None:
     script = [*SCRIPT[:2], {"voice": "low", "text": "They went on."}]
     by_script = tts.generate(script=script, retries=1, **SHORT)
     np.testing.assert_allclose(by_marks.samples, by_script.samples, atol=1e-5)
-    assert [text[s.start_char : s.end_char] for s in by_marks.segments] == [s.text for s in by_marks.segments]
+    assert [text[s.start_char : s.end_char] for s in by_marks.segments] == [
+        s.text for s in by_marks.segments
+    ]
     streamed = list(tts.stream(text, **SHORT))
     assert sum(len(c.samples) for c in streamed) == len(by_marks.samples)
     assert [s for c in streamed for s in c.segments] == list(by_marks.segments)
@@ -84,16 +88,28 @@ def test_a_list_and_asyncio_take_dialogues_too(tts: TTS) -> None:
     np.testing.assert_allclose(awaited.samples, whole.samples, atol=1e-5)
 
 
-def test_names_stand_for_references_in_every_family_that_takes_them(tts: TTS, asked: list[SpeechRequest]) -> None:
+def test_names_stand_for_references_in_every_family_that_takes_them(
+    tts: TTS, asked: list[SpeechRequest]
+) -> None:
     voices = {"Anna": Reference((TONE, 6000)), "ben": "low"}
-    script = [{"voice": "anna", "text": "One."}, {"voice": "Ben", "text": "Two."}, {"voice": "ANNA", "text": "Three."}]
+    script = [
+        {"voice": "anna", "text": "One."},
+        {"voice": "Ben", "text": "Two."},
+        {"voice": "ANNA", "text": "Three."},
+    ]
     speech = tts.generate(script=script, voices=voices, retries=1, **SHORT)
-    assert [(r.voice, r.reference is not None) for r in asked] == [(None, True), ("low", False), (None, True)]
+    assert [(r.voice, r.reference is not None) for r in asked] == [
+        (None, True),
+        ("low", False),
+        (None, True),
+    ]
     assert [s.voice for s in speech.segments] == ["anna", "Ben", "ANNA"]
 
 
 def test_subtitles_say_who_speaks(tts: TTS) -> None:
-    segments = tts.generate(script=SCRIPT[:2], retries=1, split_granularity="sentence", **SHORT).segments
+    segments = tts.generate(
+        script=SCRIPT[:2], retries=1, split_granularity="sentence", **SHORT
+    ).segments
     assert [line for line in srt(segments).splitlines() if line and "-->" not in line and not line.isdigit()] == [
         "low: Did you hear that?", "HIGH: Hear what?", "HIGH: Oh."
     ]  # fmt: skip
@@ -103,7 +119,9 @@ def test_subtitles_say_who_speaks(tts: TTS) -> None:
 
 def test_names_are_safe_in_subtitles(tts: TTS) -> None:
     voices = {"<i>a&b": "low"}
-    (segment,) = tts.generate(script=[{"voice": "<i>a&b", "text": "Hi."}], voices=voices, retries=1, **SHORT).segments
+    (segment,) = tts.generate(
+        script=[{"voice": "<i>a&b", "text": "Hi."}], voices=voices, retries=1, **SHORT
+    ).segments
     assert "<v &lt;i&gt;a&amp;b>Hi." in vtt([segment])
 
 
@@ -122,12 +140,18 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     ("Hi.", {"voices": {"a": 3}}, "voices[a]: must be a Reference or the name of a voice, got int"),
     ("Hi.", {"voices": {"a": Reference("none.wav")}}, "voices[a]: "),
     ("[voice: a] Hi.", {"voices": {"a": "nobody"}}, "text: 'nobody' is not known"),
-    (None, {"script": [{"voice": "low", "text": "x" * 600}], "split_granularity": "none"}, "text: has 600 characters"),
+    (
+        None,
+        {"script": [{"voice": "low", "text": "x" * 600}], "split_granularity": "none"},
+        "text: has 600 characters",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("text", "options", "says"), WRONG, ids=[says[:50] for *_, says in WRONG])
-def test_what_is_wrong_is_named_before_anything_is_queued(tts: TTS, text: Any, options: Any, says: str) -> None:
+def test_what_is_wrong_is_named_before_anything_is_queued(
+    tts: TTS, text: Any, options: Any, says: str
+) -> None:
     before = tts.engine.health().stats.submitted
     for call in (
         tts.generate,
@@ -150,7 +174,9 @@ def test_dropping_a_stream_between_two_voices_ends_it(tts: TTS) -> None:
     assert tts.engine.health().stats.cancelled == before + 1
 
 
-def test_a_voice_of_the_call_that_no_turn_has_is_told(tts: TTS, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_voice_of_the_call_that_no_turn_has_is_told(
+    tts: TTS, caplog: pytest.LogCaptureFixture
+) -> None:
     tts.generate("[voice: low] One.", voice="high", retries=1, **SHORT)
     assert "voice is not used: every turn has its own voice" in caplog.text
     caplog.clear()
@@ -161,7 +187,9 @@ def test_a_voice_of_the_call_that_no_turn_has_is_told(tts: TTS, caplog: pytest.L
 def test_words_of_a_dialogue_have_their_places_in_the_text() -> None:
     text = "[voice: low] Did you hear that? [voice: high] Hear what?"
     with TTS("dummy:toy-words", memory_gb=0.01) as words:
-        speech = words.generate(text, word_timestamps=True, retries=1, max_frames=40, min_frames=40, seed=1)
+        speech = words.generate(
+            text, word_timestamps=True, retries=1, max_frames=40, min_frames=40, seed=1
+        )
     assert speech.words
     for word in speech.words:
         assert text[word.start_char : word.end_char] == word.text

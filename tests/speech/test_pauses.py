@@ -15,7 +15,9 @@ ASK = {"seed": 5, "voice": "low", "max_frames": 4, "min_frames": 4}
 
 @pytest.fixture(scope="module")
 def tts() -> Iterator[TTS]:
-    with TTS("dummy:toy", dtype="float64", max_num_seqs=2, memory_gb=0.002, lexicon={"SQL": "sequel"}) as running:
+    with TTS(
+        "dummy:toy", dtype="float64", max_num_seqs=2, memory_gb=0.002, lexicon={"SQL": "sequel"}
+    ) as running:
         yield running
 
 
@@ -30,9 +32,13 @@ def test_a_pause_is_silence_in_its_place(tts: TTS) -> None:
     assert gaps(speech) == [0.3, 0.6, PAUSES["stop"], 1.0]
     assert [s.text for s in speech.segments] == ["One.", "Two.", "Three."]
     assert [text[s.start_char : s.end_char] for s in speech.segments] == ["One.", "Two.", "Three."]
-    end, begin = (round(t * speech.sample_rate) for t in (speech.segments[0].end, speech.segments[1].start))
+    end, begin = (
+        round(t * speech.sample_rate) for t in (speech.segments[0].end, speech.segments[1].start)
+    )
     assert not speech.samples[end:begin].any()
-    streamed = np.concatenate([c.samples for c in tts.stream(text, split_granularity="sentence", **ASK)])
+    streamed = np.concatenate(
+        [c.samples for c in tts.stream(text, split_granularity="sentence", **ASK)]
+    )
     assert len(streamed) == len(speech.samples)
     assert not streamed[end:begin].any()
 
@@ -77,7 +83,9 @@ def test_pauses_grow_with_what_they_end() -> None:
 def test_the_model_gets_words_without_marks(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, seen = tts._model.prompt, []
     monkeypatch.setattr(tts._model, "prompt", lambda r, e: (seen.append(r.text), plain(r, e))[1])
-    tts.generate('<speak>Use <prosody rate="slow">SQL</prosody> in [Worcester](/wˈʊstəɹ/).</speak>', **ASK)
+    tts.generate(
+        '<speak>Use <prosody rate="slow">SQL</prosody> in [Worcester](/wˈʊstəɹ/).</speak>', **ASK
+    )
     assert seen == ["Use sequel in Worcester."]
 
 
@@ -88,7 +96,9 @@ def test_what_cannot_be_spoken_is_named(tts: TTS, caplog: pytest.LogCaptureFixtu
     speech = tts.generate("[pause 100ms]🙂[pause 100ms] Two.", **ask)
     assert speech.ignored == ("🙂",)
     assert "cannot speak '🙂'" in caplog.text
-    assert [p for c in tts.stream("🙂[pause 100ms] Two. [pause 100ms]🙂", **ask) for p in c.ignored] == ["🙂"] * 2
+    assert [
+        p for c in tts.stream("🙂[pause 100ms] Two. [pause 100ms]🙂", **ask) for p in c.ignored
+    ] == ["🙂"] * 2
 
 
 def test_pauses_alone_are_refused(tts: TTS) -> None:

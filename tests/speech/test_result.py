@@ -19,7 +19,13 @@ from tests.helpers.fake_loudspeaker import FakeDevice
 from tests.helpers.server_live import decoded, samples_of
 
 TEXT = "One is here. Two is here."
-ASK: dict[str, Any] = {"seed": 3, "min_frames": 40, "max_frames": 40, "retries": 1, "split_granularity": "sentence"}
+ASK: dict[str, Any] = {
+    "seed": 3,
+    "min_frames": 40,
+    "max_frames": 40,
+    "retries": 1,
+    "split_granularity": "sentence",
+}
 STREAM = {name: value for name, value in ASK.items() if name != "retries"}
 
 
@@ -30,15 +36,21 @@ def tts() -> Iterator[TTS]:
 
 
 def test_its_repr_is_short_and_says_what_it_is(tts: TTS) -> None:
-    assert repr(tts.generate(TEXT, **ASK)) == "Speech(0.95 s, 600 Hz, finish_reason='length', 2 segments, seed=3)"
+    assert (
+        repr(tts.generate(TEXT, **ASK))
+        == "Speech(0.95 s, 600 Hz, finish_reason='length', 2 segments, seed=3)"
+    )
     found = repr(tts.generate("…", **ASK, format="wav"))
-    assert found == "Speech(0.30 s, 600 Hz, finish_reason='stop', 404 bytes, ignored=('…',), seed=3)"
+    assert (
+        found == "Speech(0.30 s, 600 Hz, finish_reason='stop', 404 bytes, ignored=('…',), seed=3)"
+    )
 
 
 def test_a_notebook_shows_a_player_of_its_samples(tts: TTS) -> None:
     speech = tts.generate(TEXT, **ASK)
     shown = re.fullmatch(
-        r'<audio controls src="data:audio/wav;base64,([A-Za-z0-9+/=]+)"></audio>', speech._repr_html_()
+        r'<audio controls src="data:audio/wav;base64,([A-Za-z0-9+/=]+)"></audio>',
+        speech._repr_html_(),
     )
     assert shown is not None
     samples, rate = decoded(base64.b64decode(shown[1]))
@@ -57,9 +69,14 @@ def test_it_plays_to_its_end(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("device", "says"),
-    [(None, "pip install 'stentor[play]'"), (FakeDevice(device=False), "this machine has no device to play on")],
+    [
+        (None, "pip install 'stentor[play]'"),
+        (FakeDevice(device=False), "this machine has no device to play on"),
+    ],
 )
-def test_playing_says_what_it_needs(tts: TTS, device: Any, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_playing_says_what_it_needs(
+    tts: TTS, device: Any, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "sounddevice", device)
     with pytest.raises(InvalidRequest, match=re.escape(says)):
         tts.generate("Hi.", **ASK).play()
@@ -70,7 +87,9 @@ def test_playing_says_what_it_needs(tts: TTS, device: Any, says: str, monkeypatc
 def test_a_format_is_a_file_whole_and_in_parts(tts: TTS, format: str, speed: float) -> None:
     speech = tts.generate(TEXT, **ASK, format=format.upper(), speed=speed)
     chunks = list(tts.stream(TEXT, **STREAM, format=format, speed=speed))
-    whole, parts = (samples_of(format, data) for data in (speech.data, b"".join(c.data for c in chunks)))
+    whole, parts = (
+        samples_of(format, data) for data in (speech.data, b"".join(c.data for c in chunks))
+    )
     if format == "mp3":
         parts = parts[1105 : 1105 + len(whole)]
     assert len(whole) == len(parts)
@@ -111,7 +130,10 @@ WRONG = [
     ({"speed": float("nan")}, "speed: must be a number"),
     ({"speed": "fast"}, "speed: must be a number"),
     ({"speed": True}, "speed: must be a number"),
-    ({"format": "ogg"}, "format: must be one of wav, pcm, mp3, flac, opus, aac, ulaw, alaw, got 'ogg'"),
+    (
+        {"format": "ogg"},
+        "format: must be one of wav, pcm, mp3, flac, opus, aac, ulaw, alaw, got 'ogg'",
+    ),
     ({"format": 3}, "format: must be one of"),
     ({"format": ["wav"]}, "format: must be one of"),
 ]
@@ -125,9 +147,13 @@ def test_what_is_wrong_is_named(tts: TTS, options: Any, says: str) -> None:
         assert str(e.value).startswith(says)
 
 
-def test_without_pyav_formats_that_need_it_say_so(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyav_formats_that_need_it_say_so(
+    tts: TTS, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InvalidRequest, match=re.escape("format: mp3 needs PyAV: pip install 'stentor[audio]'")):
+    with pytest.raises(
+        InvalidRequest, match=re.escape("format: mp3 needs PyAV: pip install 'stentor[audio]'")
+    ):
         tts.generate("Hi.", format="mp3")
     assert tts.generate("Hi.", format="ulaw", **ASK).data
 

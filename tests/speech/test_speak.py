@@ -76,13 +76,21 @@ def texts(engine: FakeEngine, names: str, tries: int = 3, unprepared: str = "") 
     def prompt(request: SpeechRequest) -> Prompt:
         if request.text in unprepared:
             raise torch.OutOfMemoryError("no room")
-        return Prompt({"text": NONE}, NONE, NONE, {"name": request.text}, 1, 0, NONE, runaway_frames=9)
+        return Prompt(
+            {"text": NONE}, NONE, NONE, {"name": request.text}, 1, 0, NONE, runaway_frames=9
+        )
 
     def spoken(text: str) -> SpokenText:
         segments = [Segment(one, i, i + 1) for i, one in enumerate(text)]
         request = SpeechRequest(text[0], seed=1, voice="low", options={})
         return SpokenText(
-            cast(Engine, engine), prompt, lambda text: True, {None: request}, segments, tries, streaming=False
+            cast(Engine, engine),
+            prompt,
+            lambda text: True,
+            {None: request},
+            segments,
+            tries,
+            streaming=False,
         )
 
     return [spoken(text) for text in names.split()]
@@ -116,7 +124,9 @@ def test_what_the_queue_does_not_hold_waits_for_others_to_end():
     assert not any(place is Place.ADMITTED for *_, place in engine.done("submit"))
 
 
-def test_a_list_that_has_begun_is_not_refused_when_others_fill_the_queue(monkeypatch: pytest.MonkeyPatch):
+def test_a_list_that_has_begun_is_not_refused_when_others_fill_the_queue(
+    monkeypatch: pytest.MonkeyPatch,
+):
     engine = FakeEngine(room=1)
     begun = FakeStream.__iter__
 
@@ -126,7 +136,11 @@ def test_a_list_that_has_begun_is_not_refused_when_others_fill_the_queue(monkeyp
 
     monkeypatch.setattr(FakeStream, "__iter__", read)
     assert frames(speak(texts(engine, "a b c"))) == [4, 4, 4]
-    assert [place for *_, place in engine.done("submit")] == [Place.NEW, Place.ADMITTED, Place.ADMITTED]
+    assert [place for *_, place in engine.done("submit")] == [
+        Place.NEW,
+        Place.ADMITTED,
+        Place.ADMITTED,
+    ]
 
 
 def test_the_first_text_is_refused_by_a_full_queue():

@@ -35,7 +35,9 @@ class Script:
     tries: int
 
     def speaking(self, streaming: bool, growing: bool = False) -> Speaking:
-        request = SpeechRequest("Hello.", seed=SEED, voice=None if self.carried else "low", options={})
+        request = SpeechRequest(
+            "Hello.", seed=SEED, voice=None if self.carried else "low", options={}
+        )
         given = [] if growing else self.segments
         return Speaking(SPEC, {None: request}, given, streaming, self.tries, growing=growing)
 
@@ -43,7 +45,10 @@ class Script:
     def segments(self) -> list[Segment]:
         ends = [(".", 0, None), ("...", 2, 0.3), (",", 0, None)]
         kinds = [ends[i % 3] for i in range(len(self.hops))]
-        return [Segment(f"a{end}", 9 * i, 9 * i + 2, gap, after=after) for i, (end, gap, after) in enumerate(kinds)]
+        return [
+            Segment(f"a{end}", 9 * i, 9 * i + 2, gap, after=after)
+            for i, (end, gap, after) in enumerate(kinds)
+        ]
 
     def audio(self, index: int, seed: int) -> np.ndarray:
         """float32 [n] of a try of a segment."""
@@ -51,7 +56,11 @@ class Script:
         return of_try.uniform(-0.5, 0.5, SPEC.hop * self.hops[index]).astype(np.float32)
 
     def last_seed(self, index: int, streaming: bool) -> int:
-        return SEED if streaming or self.silent[index] else SEED + min(self.run_ons[index], self.tries - 1)
+        return (
+            SEED
+            if streaming or self.silent[index]
+            else SEED + min(self.run_ons[index], self.tries - 1)
+        )
 
     def joined(self, streaming: bool) -> tuple[np.ndarray, JoinedAudio]:
         """The audio of all segments, joined one after another."""
@@ -74,7 +83,9 @@ class Drive:
     out: list[np.ndarray] = field(default_factory=lambda: [np.zeros(0, np.float32)])
     given: list[tuple[int, int]] = field(default_factory=list)  # index and seed of each try
     places: list[Place] = field(default_factory=list)
-    ended: list[int] = field(default_factory=list)  # tries with a place that had ended when each was taken
+    ended: list[int] = field(
+        default_factory=list
+    )  # tries with a place that had ended when each was taken
     most: int = 0  # segments that ran together
 
     def __post_init__(self) -> None:
@@ -111,7 +122,9 @@ class Drive:
     def _end(self, current: SpokenSegment) -> None:
         del self._left[current]
         self._freed += not current.unspoken
-        ran_on = not current.unspoken and current.tries.seed < SEED + self.script.run_ons[current.index]
+        ran_on = (
+            not current.unspoken and current.tries.seed < SEED + self.script.run_ons[current.index]
+        )
         if not self.speaking.again(current, ran_on):
             self.out.append(self.speaking.ended(current))
 
@@ -139,7 +152,9 @@ any_script = given(script=scripts(), streaming=st.booleans(), chance=chances)
 
 
 @any_script
-def test_the_audio_and_its_times_do_not_depend_on_how_it_came(script: Script, streaming: bool, chance: random.Random):
+def test_the_audio_and_its_times_do_not_depend_on_how_it_came(
+    script: Script, streaming: bool, chance: random.Random
+):
     speaking = script.speaking(streaming)
     samples = Drive(script, speaking, chance).run()
     expected, joined = script.joined(streaming)
@@ -178,7 +193,9 @@ def test_a_try_takes_the_place_of_one_that_has_ended_and_only_the_first_can_be_r
 
 
 @any_script
-def test_nothing_is_given_after_it_was_closed(script: Script, streaming: bool, chance: random.Random):
+def test_nothing_is_given_after_it_was_closed(
+    script: Script, streaming: bool, chance: random.Random
+):
     speaking = script.speaking(streaming)
     drive = Drive(script, speaking, chance)
     drive.start()
@@ -202,7 +219,9 @@ def test_a_text_that_grows_sounds_as_one_that_was_there(script: Script, chance: 
     speaking.end()
     expected, joined = script.joined(streaming=True)
     fade = round(0.005 * SPEC.sample_rate)
-    last = len(expected) - round((script.segments[-1].after or 0.0) * SPEC.sample_rate)  # nobody knew that it is last
+    last = len(expected) - round(
+        (script.segments[-1].after or 0.0) * SPEC.sample_rate
+    )  # nobody knew that it is last
     np.testing.assert_array_equal(np.concatenate(drive.out)[: last - fade], expected[: last - fade])
     assert speaking.joined.timings == joined.timings
     assert speaking.finish == joined.ending

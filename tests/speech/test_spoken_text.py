@@ -24,7 +24,9 @@ STREAM = {k: v for k, v in ASK.items() if k != "retries"}
 @pytest.fixture(scope="module")
 def tts() -> Iterator[TTS]:
     policy = Policy(max_queue=2)
-    with TTS("dummy:toy", dtype="float64", max_num_seqs=2, memory_gb=0.002, policy=policy) as running:
+    with TTS(
+        "dummy:toy", dtype="float64", max_num_seqs=2, memory_gb=0.002, policy=policy
+    ) as running:
         yield running
 
 
@@ -54,7 +56,9 @@ def places(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> list[Place]:
     return seen
 
 
-def test_long_text_is_spoken_in_sentences_with_pauses_and_times(tts: TTS, asked: list[SpeechRequest]) -> None:
+def test_long_text_is_spoken_in_sentences_with_pauses_and_times(
+    tts: TTS, asked: list[SpeechRequest]
+) -> None:
     speech = tts.generate(TEXT, voice="low", **ASK)
     assert [r.text for r in asked] == SENTENCES
     assert [TEXT[s.start_char : s.end_char] for s in speech.segments] == SENTENCES
@@ -69,14 +73,21 @@ def test_long_text_is_spoken_in_sentences_with_pauses_and_times(tts: TTS, asked:
 def test_a_stream_of_long_text_gives_the_same_audio_and_times(tts: TTS, voice: str | None) -> None:
     whole = tts.generate(TEXT, voice=voice, **ASK)
     chunks = list(tts.stream(TEXT, voice=voice, **STREAM))
-    np.testing.assert_allclose(np.concatenate([c.samples for c in chunks]), whole.samples, atol=1e-6)
+    np.testing.assert_allclose(
+        np.concatenate([c.samples for c in chunks]), whole.samples, atol=1e-6
+    )
     assert [c.finish_reason for c in chunks] == [None] * (len(chunks) - 1) + ["length"]
     assert tuple(s for c in chunks for s in c.segments) == whole.segments
 
 
-def test_each_sentence_takes_the_voice_of_the_one_before(tts: TTS, asked: list[SpeechRequest]) -> None:
+def test_each_sentence_takes_the_voice_of_the_one_before(
+    tts: TTS, asked: list[SpeechRequest]
+) -> None:
     tts.generate(TEXT, **ASK)
-    assert [None if r.reference is None else r.reference.text for r in asked] == [None, *SENTENCES[:-1]]
+    assert [None if r.reference is None else r.reference.text for r in asked] == [
+        None,
+        *SENTENCES[:-1],
+    ]
 
 
 def test_all_segments_keep_the_place_of_the_first(tts: TTS, places: list[Place]) -> None:
@@ -93,7 +104,9 @@ def test_texts_of_a_list_wait_for_each_other_where_the_queue_is_full(tts: TTS) -
         np.testing.assert_allclose(speech.samples, alone.samples, atol=1e-6)
 
 
-def test_text_beyond_what_one_request_takes_is_cut_by_itself(tts: TTS, asked: list[SpeechRequest]) -> None:
+def test_text_beyond_what_one_request_takes_is_cut_by_itself(
+    tts: TTS, asked: list[SpeechRequest]
+) -> None:
     text = "This is one of many sentences. " * 40
     assert len(text) > tts.spec.max_text
     speech = tts.generate(text, seed=1, voice="low", max_frames=2, retries=1)
@@ -103,7 +116,11 @@ def test_text_beyond_what_one_request_takes_is_cut_by_itself(tts: TTS, asked: li
 
 def test_a_wrong_option_or_text_is_refused_before_anything_is_queued(tts: TTS) -> None:
     before = tts.engine.health().stats.submitted
-    for text, options in ((TEXT, {"voice": "nobody"}), ("\ud800" + TEXT, {}), (TEXT, {"live": True})):
+    for text, options in (
+        (TEXT, {"voice": "nobody"}),
+        ("\ud800" + TEXT, {}),
+        (TEXT, {"live": True}),
+    ):
         with pytest.raises(InvalidRequest):
             tts.stream(text, **options)
     assert tts.engine.health().stats.submitted == before
@@ -134,14 +151,18 @@ def test_a_segment_that_cannot_be_spoken_is_a_silence(
     monkeypatch.setattr(tts._model, "speakable", lambda text, check: "Two" not in text)
     speech = tts.generate(TEXT, **ASK)
     chunks = list(tts.stream(TEXT, **STREAM))
-    np.testing.assert_allclose(np.concatenate([c.samples for c in chunks]), speech.samples, atol=1e-6)
+    np.testing.assert_allclose(
+        np.concatenate([c.samples for c in chunks]), speech.samples, atol=1e-6
+    )
     assert [r.text for r in asked] == [SENTENCES[0], *SENTENCES[2:]] * 2
     silent = speech.segments[1]
     assert (silent.text, silent.end - silent.start) == (SENTENCES[1], pytest.approx(0.3))
     assert not speech.samples[round(silent.start * 600) : round(silent.end * 600)].any()
 
 
-def test_a_text_that_cannot_be_spoken_is_a_silence(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_cannot_be_spoken_is_a_silence(
+    tts: TTS, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tts._model, "speakable", lambda text, check: False)
     speech = tts.generate("One.", **ASK)
     assert speech.duration == pytest.approx(0.3)

@@ -81,18 +81,25 @@ def test_no_way_forwards_is_likelier(seed: int):
     path = _likeliest(around, weights, length)
     ways = itertools.combinations_with_replacement(range(length), frames)  # none of them goes back
     assert (np.diff(path) >= 0).all()
-    assert scores[range(frames), path].sum() == pytest.approx(max(scores[range(frames), way].sum() for way in ways))
+    assert scores[range(frames), path].sum() == pytest.approx(
+        max(scores[range(frames), way].sum() for way in ways)
+    )
 
 
 def test_a_mark_belongs_to_the_word_before_it_or_to_the_first():
     text = "— well — yes ..."
     found = timed(words(text), [None, Span(0.0, 0.5), None, Span(0.6, 1.0)], 2.0, 3.0, 1.0)
-    assert [(w.text, text[w.start_char : w.end_char]) for w in found] == [("— well —",) * 2, ("yes ...",) * 2]
+    assert [(w.text, text[w.start_char : w.end_char]) for w in found] == [
+        ("— well —",) * 2,
+        ("yes ...",) * 2,
+    ]
     assert [(w.start, w.end) for w in found] == [(2.0, 2.5), (2.6, 3.0)]
 
 
 def test_what_was_cut_off_has_no_time():
-    found = timed(words("one two three"), [Span(0, 0.5), Span(0.6, 1.0), Span(1.2, 1.5)], 0.0, 0.8, 1.0)
+    found = timed(
+        words("one two three"), [Span(0, 0.5), Span(0.6, 1.0), Span(1.2, 1.5)], 0.0, 0.8, 1.0
+    )
     assert [(w.text, w.end) for w in found] == [("one", 0.5), ("two", 0.8)]
 
 
@@ -110,7 +117,9 @@ def test_words_count_from_the_beginning_of_the_whole_audio_and_follow_its_speed(
         segment = Reading().segments(text, 400, "none")[0]
         joined.begin(segment)
         joined.feed(np.zeros(1000, np.float32))
-        joined.note_end(segment, 1000, "stop", [Span(0.1, 0.3), Span(0.4, 0.9)][: len(segment.words)])
+        joined.note_end(
+            segment, 1000, "stop", [Span(0.1, 0.3), Span(0.4, 0.9)][: len(segment.words)]
+        )
         joined.close(segment, last=False)
     first, second = joined.timings
     assert [(w.start, w.end) for w in first.words] == [(0.05, 0.15), (0.2, 0.45)]
@@ -119,7 +128,9 @@ def test_words_count_from_the_beginning_of_the_whole_audio_and_follow_its_speed(
 
 def timings() -> JoinedAudio:
     joined = JoinedAudio(1000)
-    segment = Segment("A <b> c.", 0, 8, words=(Word("A", 0, 1), Word("<b>", 2, 5), Word("c.", 6, 8)))
+    segment = Segment(
+        "A <b> c.", 0, 8, words=(Word("A", 0, 1), Word("<b>", 2, 5), Word("c.", 6, 8))
+    )
     joined.begin(segment)
     joined.feed(np.zeros(2000, np.float32))
     joined.note_end(segment, 2000, "stop", [Span(0.0, 0.5), Span(0.5, 1.0), Span(1.25, 2.0)])

@@ -62,7 +62,12 @@ def test_any_text_keeps_the_places_of_its_characters(parts: list[str], between: 
     assert all(0 <= a <= b <= len(text) for a, b in zip(draft.starts, draft.ends, strict=True))
     ends = [
         0,
-        *(e for s in Reading().segments(text + " word", 40, "sentence") for w in s.words for e in (w.start, w.end)),
+        *(
+            e
+            for s in Reading().segments(text + " word", 40, "sentence")
+            for w in s.words
+            for e in (w.start, w.end)
+        ),
     ]
     assert all(0 <= e <= len(text) + 5 for e in ends)
 

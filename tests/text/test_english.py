@@ -52,7 +52,11 @@ def test_notations_are_read_as_words(written: str, read: str):
 def test_number_words():
     assert cardinal("305") == "three hundred five"
     assert ordinal("12") == "twelfth"
-    assert [year(y) for y in ("1807", "2005", "1900")] == ["eighteen oh seven", "two thousand five", "nineteen hundred"]
+    assert [year(y) for y in ("1807", "2005", "1900")] == [
+        "eighteen oh seven",
+        "two thousand five",
+        "nineteen hundred",
+    ]
 
 
 def test_plain_words_stay_as_they_are():
@@ -106,11 +110,36 @@ def test_what_is_no_english_word_is_spelled(text: str):
     [
         *(
             (sign, False)
-            for sign in ("…", "...", "😀 🎉", "—", "_", "***", "```", "你好。", "\u200b", "\x07", "، ؟", "===")
+            for sign in (
+                "…",
+                "...",
+                "😀 🎉",
+                "—",
+                "_",
+                "***",
+                "```",
+                "你好。",
+                "\u200b",
+                "\x07",
+                "، ؟",
+                "===",
+            )
         ),
         *(
             (text, True)
-            for text in ("Hello.", "é", "1", "½", "&", "50%", "$", "Привет!", "안녕", "北京 is big", "😀 x")
+            for text in (
+                "Hello.",
+                "é",
+                "1",
+                "½",
+                "&",
+                "50%",
+                "$",
+                "Привет!",
+                "안녕",
+                "北京 is big",
+                "😀 x",
+            )
         ),
     ],
 )
@@ -159,7 +188,9 @@ HOSTILE = [
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=3000), st.text("ab1.-, ", max_size=3000)))
+@given(
+    st.one_of(st.sampled_from(HOSTILE), st.text(max_size=3000), st.text("ab1.-, ", max_size=3000))
+)
 def test_rules_and_dictionary_see_bounded_parts_of_any_text(text: str):
     parts = [part.text for part in windows(Trace.of(text))]
     assert all(0 < len(part) <= WINDOW for part in parts)
@@ -202,7 +233,9 @@ def test_reading_stops_where_the_check_says_so():
         ("room १२", "room twelve", []),
     ],
 )
-def test_scripts_that_english_has_no_sounds_for_are_left_out(text: str, read: str, left_out: list[str]):
+def test_scripts_that_english_has_no_sounds_for_are_left_out(
+    text: str, read: str, left_out: list[str]
+):
     assert PHONEMES(text) == PHONEMES(read)
     assert re.findall(unread("english-phonemes"), text) == left_out
     assert unread(None) == unread("other")

@@ -72,7 +72,9 @@ def test_notations_run_where_they_are_asked_for_and_know_the_language() -> None:
     assert "notations" not in " ".join(steps("all"))
     assert steps("all,notations", "german")[-1] == steps("notations", "de")[0] == "notations:de"
     for wanted, language in (("notations:xx", None), ("notations", "dutch")):
-        with pytest.raises(InvalidRequest, match="notations has de, es, fr, it, ja, ko, pt, ru, zh") as e:
+        with pytest.raises(
+            InvalidRequest, match="notations has de, es, fr, it, ja, ko, pt, ru, zh"
+        ) as e:
             steps(wanted, language)
         assert e.value.param == "cleanup"
 
@@ -80,7 +82,9 @@ def test_notations_run_where_they_are_asked_for_and_know_the_language() -> None:
 def test_a_request_may_ask_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     with TTS("dummy:toy", dtype="float64", max_num_seqs=1, memory_gb=0.002) as tts:
         plain, seen = tts._model.prompt, []
-        monkeypatch.setattr(tts._model, "prompt", lambda r, e: (seen.append(r.text), plain(r, e))[1])
+        monkeypatch.setattr(
+            tts._model, "prompt", lambda r, e: (seen.append(r.text), plain(r, e))[1]
+        )
         ask = {"voice": "low", "max_frames": 2, "min_frames": 2, "seed": 1}
         tts.generate("**5 km**", cleanup="all,notations:de", **ask)
         tts.generate("**5 km**", **ask)

@@ -20,7 +20,10 @@ from tests.models.fish_s2.oracle import CHECKPOINT
 
 MARKS = TextMarks(SPEAKER.pattern, TAG.pattern, UNFINISHED)
 LINES = [
-    (i % 3, f"[tone {i}, quiet. and low] Sentence number {i} of the play is here. Its second half, number {i}, ends.")
+    (
+        i % 3,
+        f"[tone {i}, quiet. and low] Sentence number {i} of the play is here. Its second half, number {i}, ends.",
+    )
     for i in range(6)
 ]
 DIALOGUE = "\n".join(f"<|speaker:{s}|>{line}" for s, line in LINES)
@@ -35,7 +38,11 @@ def heard(texts: list[str]) -> list[tuple[int, str]]:
             mark = SPEAKER.match(turn)
             assert mark is not None, turn
             speaker = int(re.sub(r"\D", "", mark[0]))
-            found += [(speaker, part) for part in re.split(r"(?<=here\.) ", turn[mark.end() :].strip()) if part]
+            found += [
+                (speaker, part)
+                for part in re.split(r"(?<=here\.) ", turn[mark.end() :].strip())
+                if part
+            ]
     return found
 
 
@@ -51,7 +58,9 @@ def test_every_sentence_of_a_long_dialogue_is_spoken_by_its_speaker(granularity:
 
 @pytest.mark.parametrize("granularity", ["auto", "sentence", "clause"])
 @pytest.mark.parametrize("step", [1, 7, 10_000])
-def test_a_dialogue_that_is_still_being_written_keeps_its_speakers(granularity: str, step: int) -> None:
+def test_a_dialogue_that_is_still_being_written_keeps_its_speakers(
+    granularity: str, step: int
+) -> None:
     feed = TextFeed(granularity, 120, live=False, reading=Reading(MARKS))
     for i in range(0, len(DIALOGUE), step):
         feed.write(DIALOGUE[i : i + step])
@@ -95,7 +104,9 @@ def spoken_by(text: str) -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("text", ["Hello. <", "Hello. <|spea", "Hello. [low. and", "Hello. <|speaker:1|> ..."])
+@pytest.mark.parametrize(
+    "text", ["Hello. <", "Hello. <|spea", "Hello. [low. and", "Hello. <|speaker:1|> ..."]
+)
 def test_a_mark_that_is_still_being_written_is_not_cut(text: str) -> None:
     assert ready(text, False, MARKS) in (6, 7) or text.endswith("...")
     assert ready(text + "|", True, MARKS) <= len(text)
@@ -103,10 +114,16 @@ def test_a_mark_that_is_still_being_written_is_not_cut(text: str) -> None:
 
 def test_text_without_marks_is_cut_as_before() -> None:
     text = "One [is here. Two is] here. <|speaker:1|> Three."
-    assert [s.text for s in split(text, 400, "sentence")] == ["One [is here.", "Two is] here.", "<|speaker:1|> Three."]
+    assert [s.text for s in split(text, 400, "sentence")] == [
+        "One [is here.",
+        "Two is] here.",
+        "<|speaker:1|> Three.",
+    ]
 
 
-def test_a_long_dialogue_over_http_loses_nothing_and_speakers_keep_their_voices(tmp_path: Path) -> None:
+def test_a_long_dialogue_over_http_loses_nothing_and_speakers_keep_their_voices(
+    tmp_path: Path,
+) -> None:
     def load(name: str, model: str | None) -> Callable[[], TTS]:
         return lambda: TTS(CHECKPOINT, device="cpu", max_num_seqs=2, threads=1)
 

@@ -11,13 +11,17 @@ from stentor.text.pauses import LONGEST_PAUSE
 from stentor.text.segments import Reading, parts, shown
 from tests.helpers.english import PHONEMES
 
-LEXICON = Lexicon({"SQL": "sequel", "siobhan": "/ʃəvˈɔn/", "Rex": "/ɹˈɛks/", "C++": "see plus plus"})
+LEXICON = Lexicon(
+    {"SQL": "sequel", "siobhan": "/ʃəvˈɔn/", "Rex": "/ɹˈɛks/", "C++": "see plus plus"}
+)
 
 
 def read(text: str, phonemes: bool = True, lexicon: Lexicon | None = None) -> str:
     """Spoken text, with pauses in milliseconds."""
     found = parts(text, phonemes, lexicon)
-    return "".join(p.text + ("" if p.pause is None else f"|{round(p.pause * 1000)}|") for p in found)
+    return "".join(
+        p.text + ("" if p.pause is None else f"|{round(p.pause * 1000)}|") for p in found
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,7 +109,9 @@ def test_other_families_get_the_word_for_its_phonemes() -> None:
 
 
 def test_a_lexicon_replaces_whole_words() -> None:
-    assert read("SQL, NoSQL and sql. C++!", lexicon=LEXICON) == "sequel, NoSQL and sql. see plus plus!"
+    assert (
+        read("SQL, NoSQL and sql. C++!", lexicon=LEXICON) == "sequel, NoSQL and sql. see plus plus!"
+    )
     assert read("Siobhan's SIOBHAN rex Rex's", lexicon=LEXICON) == (
         "[Siobhan's](/ʃəvˈɔnz/) [SIOBHAN](/ʃəvˈɔn/) rex [Rex's](/ɹˈɛksᵻz/)"
     )
@@ -163,20 +169,31 @@ def test_segments_keep_their_places_in_the_given_text() -> None:
 
 def test_phonemes_are_not_cut_and_reach_the_voice() -> None:
     long = "word " * 20 + "[New York](/nˌu jˈɔɹk/) " + "word " * 20
-    assert "[New_York](/nˌu_jˈɔɹk/)" in " ".join(s.text for s in Reading(phonemes=True).segments(long, 110, "auto"))
+    assert "[New_York](/nˌu_jˈɔɹk/)" in " ".join(
+        s.text for s in Reading(phonemes=True).segments(long, 110, "auto")
+    )
     assert PHONEMES("Go to [New_York](/nˌu_jˈɔɹk/), now.") == "ɡˌO tu nˌu jˈɔɹk, nˈW."
     assert PHONEMES("[tomato](/təˈmeɪtoʊ/)") == "təmˈAtO."
     assert PHONEMES("[hello](/42/)") == PHONEMES("hello")
 
 
 @pytest.mark.parametrize(
-    ("ipa", "own"), [("təˈmeɪtoʊ", "təmˈAtO"), ("ˈwʊstɚ", "wˈʊstəɹ"), ("həlˈO", "həlˈO"), ("dʒoʊ", "ʤO"), ("!?", "")]
+    ("ipa", "own"),
+    [
+        ("təˈmeɪtoʊ", "təmˈAtO"),
+        ("ˈwʊstɚ", "wˈʊstəɹ"),
+        ("həlˈO", "həlˈO"),
+        ("dʒoʊ", "ʤO"),
+        ("!?", ""),
+    ],
 )
 def test_ipa_becomes_the_alphabet_of_the_voice(ipa: str, own: str) -> None:
     assert from_ipa(ipa) == own
 
 
-@pytest.mark.parametrize("unit", ["<", "<a ", "<sub>", "<!--", "&#", "[a](/", "</sub>", "<sub alias='a'>x</sub>", "[["])
+@pytest.mark.parametrize(
+    "unit", ["<", "<a ", "<sub>", "<!--", "&#", "[a](/", "</sub>", "<sub alias='a'>x</sub>", "[["]
+)
 def test_hostile_markup_is_read_in_one_pass(unit: str) -> None:
     found = parts((unit * 20_000)[:20_000], True)
     assert len(found) == 1

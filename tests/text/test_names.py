@@ -21,7 +21,11 @@ def test_names_have_their_syllables_and_a_stress() -> None:
     wrong = []
     for count, name in names():
         phonemes = PHONEMES(f"We met {name}.").split(" ", 2)[2]
-        if len(VOWELS.findall(phonemes)) != count or "ˈ" not in phonemes or SPELLED.search(phonemes):
+        if (
+            len(VOWELS.findall(phonemes)) != count
+            or "ˈ" not in phonemes
+            or SPELLED.search(phonemes)
+        ):
             wrong.append(f"{name} {phonemes}")
     assert len(wrong) <= 0.02 * len(names()), wrong
 

@@ -10,7 +10,17 @@ import pytest
 from stentor.text.segments import Reading
 from tests.helpers.english import PHONEMES
 
-KINDS = ["characters", "html", "markdown", "tables", "formulas", "notes", "cut words", "lines", "pause marks"]
+KINDS = [
+    "characters",
+    "html",
+    "markdown",
+    "tables",
+    "formulas",
+    "notes",
+    "cut words",
+    "lines",
+    "pause marks",
+]
 Pair = tuple[str, str, str | None]
 
 
@@ -21,7 +31,11 @@ def pairs() -> dict[str, list[Pair]]:
             found[line.strip("[]")] = own = []
         elif " => " in line and not line.startswith("# "):
             given, spoken, *plain = line.split(" => ")
-            given = re.sub(r"\\(u[0-9a-f]{4}|r)", lambda m: "\r" if m[1] == "r" else chr(int(m[1][1:], 16)), given)
+            given = re.sub(
+                r"\\(u[0-9a-f]{4}|r)",
+                lambda m: "\r" if m[1] == "r" else chr(int(m[1][1:], 16)),
+                given,
+            )
             own.append((given.replace("⏎", "\n"), spoken, plain[0] if plain else None))
     return found
 

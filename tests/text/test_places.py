@@ -43,7 +43,9 @@ def check(text: str, reading: Reading, granularity: str, most: int = 60) -> None
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 @pytest.mark.parametrize("phonemes", [False, True])
 @pytest.mark.parametrize("text", MARKED)
-def test_segments_follow_each_other_inside_the_text(text: str, phonemes: bool, granularity: str) -> None:
+def test_segments_follow_each_other_inside_the_text(
+    text: str, phonemes: bool, granularity: str
+) -> None:
     for lexicon in (None, LEXICON):
         check(text, Reading(phonemes=phonemes, lexicon=lexicon), granularity)
 
@@ -64,7 +66,10 @@ PIECES = st.sampled_from(
 
 
 @given(
-    st.lists(PIECES, max_size=25).map("".join), st.booleans(), st.sampled_from(GRANULARITIES), st.sampled_from([8, 60])
+    st.lists(PIECES, max_size=25).map("".join),
+    st.booleans(),
+    st.sampled_from(GRANULARITIES),
+    st.sampled_from([8, 60]),
 )
 def test_segments_of_any_text_follow_each_other_inside_it(
     text: str, phonemes: bool, granularity: str, most: int

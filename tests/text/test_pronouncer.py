@@ -39,7 +39,9 @@ def whole(text: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("part", range(4))
 def test_texts_sound_as_the_library_reads_them_whole(part: int) -> None:
-    assert [in_chunks(text) for text in SPOKEN[part::4]] == [whole(text) for text in SPOKEN[part::4]]
+    assert [in_chunks(text) for text in SPOKEN[part::4]] == [
+        whole(text) for text in SPOKEN[part::4]
+    ]
 
 
 @settings(max_examples=300, deadline=None)

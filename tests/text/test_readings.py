@@ -61,7 +61,9 @@ def test_plain_sentences_keep_the_phonemes_that_the_voice_was_trained_on():
 
 
 def test_capitals_of_a_whole_text_are_words():
-    assert without_pauses(PHONEMES("TELL US WHO IT IS")) == without_pauses(PHONEMES("tell us who it is"))
+    assert without_pauses(PHONEMES("TELL US WHO IT IS")) == without_pauses(
+        PHONEMES("tell us who it is")
+    )
 
 
 def test_a_full_stop_of_an_abbreviation_ends_its_sentence():
@@ -89,7 +91,10 @@ def test_a_mark_without_a_space_is_a_pause_too(written: str, spoken: str):
         ("I want:\n- a pear\n- two plums\n", "I want: a pear. two plums"),
         ("* a pear\n* two plums", "a pear. two plums"),
         ("1. a pear\n2. two plums", "one. a pear. two. two plums"),
-        ("# A heading\nSome text.\n\n## Another\nMore text", "A heading. Some text. Another. More text"),
+        (
+            "# A heading\nSome text.\n\n## Another\nMore text",
+            "A heading. Some text. Another. More text",
+        ),
         ("(a) Buy milk\n(b) Buy eggs", "(A) Buy milk. (B) Buy eggs"),
         ("a) first b) second", "(A) first, B, second"),
         ("Either a) go or b) stay.", "Either A, go or B, stay."),

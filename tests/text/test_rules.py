@@ -34,7 +34,9 @@ def test_a_rule_needs_only_what_all_that_it_matches_has(number: int) -> None:
     rule = RULES[number]
     for text in TEXTS:
         for window in windows(Trace.of(text)):
-            assert rule.may_match(features(window.text)) or not rule.pattern.search(window.text), window.text
+            assert rule.may_match(features(window.text)) or not rule.pattern.search(window.text), (
+                window.text
+            )
 
 
 @settings(max_examples=500, deadline=None)
@@ -52,9 +54,12 @@ def test_prose_is_looked_at_by_few_rules() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["The old house stood, at 5:30 p.m., on a hill. ", "- **Ann** paid $5 for 3 km. \n", "a-b/"]
+    "text",
+    ["The old house stood, at 5:30 p.m., on a hill. ", "- **Ann** paid $5 for 3 km. \n", "a-b/"],
 )
-def test_steps_of_the_front_end_grow_with_the_text(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_of_the_front_end_grow_with_the_text(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Characters that patterns look at, of the front end and of the clean-up: four times a text takes four times as many."""
     looked = []
     real = Trace.sub
@@ -79,6 +84,8 @@ def test_a_window_is_read_by_every_rule_once(monkeypatch: pytest.MonkeyPatch) ->
     calls = []
     real = Trace.sub
     monkeypatch.setattr(Trace, "sub", lambda t, p, a: (calls.append(p), real(t, p, a))[1])
-    spoken_window(Trace.of("At 5:30 p.m. on Jan. 3, 2024, Dr. Smith paid $5 for 3/4 lb of tea & 10% off."))
+    spoken_window(
+        Trace.of("At 5:30 p.m. on Jan. 3, 2024, Dr. Smith paid $5 for 3/4 lb of tea & 10% off.")
+    )
     patterns = [rule.pattern for rule in RULES]
     assert max(calls.count(p) for p in patterns) == 1

@@ -11,7 +11,13 @@ from stentor.speech.script import MOST_TURNS, MOST_VOICES, Turn, marked, scripte
 
 
 def test_a_text_without_marks_is_one_turn_as_it_is() -> None:
-    for text in ("Hello. ", "", "[voice] [voice:] [voice : x] [pause 1s] [a](/b/)", "[voice: a\nb]", "[voice: [x]]"):
+    for text in (
+        "Hello. ",
+        "",
+        "[voice] [voice:] [voice : x] [pause 1s] [a](/b/)",
+        "[voice: a\nb]",
+        "[voice: [x]]",
+    ):
         assert marked(text) == [Turn(text)]
 
 
@@ -59,9 +65,15 @@ WRONG: list[tuple[Any, str]] = [
     ([{"text": "x", "pause": float("nan")}], "script[0].pause: must be seconds from 0 to 10"),
     ([{"text": "x", "pause": True}], "script[0].pause: must be seconds from 0 to 10"),
     ([{"text": "x", "pause": "1s"}], "script[0].pause: must be seconds from 0 to 10"),
-    ([{"text": "x", "speaker": "a"}], "script[0].speaker: is not known; a turn has voice, text, pause"),
+    (
+        [{"text": "x", "speaker": "a"}],
+        "script[0].speaker: is not known; a turn has voice, text, pause",
+    ),
     ([{"text": "x"}] * (MOST_TURNS + 1), f"script: has {MOST_TURNS + 1} turns"),
-    ([{"text": "x", "voice": str(i)} for i in range(MOST_VOICES + 1)], f"script: has {MOST_VOICES + 1} voices"),
+    (
+        [{"text": "x", "voice": str(i)} for i in range(MOST_VOICES + 1)],
+        f"script: has {MOST_VOICES + 1} voices",
+    ),
     ([{"text": "x", "pause": 10}] * 13, "script: has pauses of 130 s together"),
 ]
 

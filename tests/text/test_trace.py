@@ -17,12 +17,18 @@ def read(text: str) -> list[tuple[str, str]]:
     """Each word that is spoken, and what is read for it."""
     found = FRONT_END(text)
     words = text.split()
-    return [(words[i], found.text[at.start : at.stop]) for i, at in enumerate(found.places(is_sound)) if at]
+    return [
+        (words[i], found.text[at.start : at.stop])
+        for i, at in enumerate(found.places(is_sound))
+        if at
+    ]
 
 
 def words_of(trace: Trace) -> list[str]:
     """The characters of each word, in order."""
-    return ["".join(c for c, w in zip(trace.text, trace.words, strict=True) if w == i) for i in range(9)]
+    return [
+        "".join(c for c, w in zip(trace.text, trace.words, strict=True) if w == i) for i in range(9)
+    ]
 
 
 def test_words_are_cut_at_white_space():
@@ -64,7 +70,10 @@ def test_every_sign_has_a_word_or_none_and_words_stay_in_order(text: str):
     [
         ("Call 555-0132 now.", ["call", "five five five, zero one three two", "now"]),
         ("It costs $3.50 — really!", ["it", "costs", "three dollars and fifty cents", "really"]),
-        ("At 10:30 on 5/12/2024, okay?", ["at", "ten thirty", "on", "May twelfth twenty twenty-four", "okay"]),
+        (
+            "At 10:30 on 5/12/2024, okay?",
+            ["at", "ten thirty", "on", "May twelfth twenty twenty-four", "okay"],
+        ),
         ("An FBI and NASA", ["an", "FBI", "and", "NASA"]),
         ("naïve “café”\n— Привет", ["naive", "cafe", "Privet"]),
     ],
@@ -86,7 +95,19 @@ def test_letters_that_end_a_sentence_have_a_place_for_each_word(text: str):
 
 def test_a_dash_splits_words_and_a_hyphen_does_not():
     text = "She—of all people—knew the well-known--man's -- name. London–Paris"
-    want = ["She—", "of", "all", "people—", "knew", "the", "well-known--", "man's", "--", "name.", "London–Paris"]
+    want = [
+        "She—",
+        "of",
+        "all",
+        "people—",
+        "knew",
+        "the",
+        "well-known--",
+        "man's",
+        "--",
+        "name.",
+        "London–Paris",
+    ]
     segments = Reading(phonemes=True).segments(text, 400, "none")
     assert [w.text for s in segments for w in s.words] == want
     places = FRONT_END(text).places(is_sound)
@@ -94,4 +115,7 @@ def test_a_dash_splits_words_and_a_hyphen_does_not():
 
 
 def test_phonemes_in_a_text_are_those_of_their_word():
-    assert read("Go to [New_York](/nˌu_jˈɔɹk/), now.")[2] == ("[New_York](/nˌu_jˈɔɹk/),", "nˌu jˈɔɹk")
+    assert read("Go to [New_York](/nˌu_jˈɔɹk/), now.")[2] == (
+        "[New_York](/nˌu_jˈɔɹk/),",
+        "nˌu jˈɔɹk",
+    )

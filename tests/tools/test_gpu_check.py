@@ -58,7 +58,10 @@ def test_facts_are_read_behind_failures_and_backtraces_of_libraries_are_left_out
     text = "..Ffish_s2 500 done 79 cancelled\n.\n1 failed, 2 passed in 3.1s\n"
     assert check.judged("company", 1, text, 3.1)["facts"] == ["fish_s2 500 done 79 cancelled"]
     frame = "=========         Host Frame: {}"
-    for left_out in ("cudnnBackendExecute [0x178365] in libcudnn_graph.so.9", "_multicall in _callers.py:121"):
+    for left_out in (
+        "cudnnBackendExecute [0x178365] in libcudnn_graph.so.9",
+        "_multicall in _callers.py:121",
+    ):
         assert check.LIBRARY_FRAME.search(frame.format(left_out))
     assert not check.LIBRARY_FRAME.search(frame.format("sdpa in attention.py:19"))
 
@@ -79,7 +82,9 @@ RACES = """========= COMPUTE-SANITIZER
 """
 
 
-@pytest.mark.parametrize(("name", "verdict"), [("cudnn_sdpa_kernel0_0", "passed"), ("_paged", "FAILED (9)")])
+@pytest.mark.parametrize(
+    ("name", "verdict"), [("cudnn_sdpa_kernel0_0", "passed"), ("_paged", "FAILED (9)")]
+)
 def test_races_count_in_our_kernels_and_not_in_the_libraries(check, name, verdict):
     found = check.judged("racecheck", 9, RACES.format(name, name), 52.0)
     assert found["verdict"] == verdict

@@ -23,14 +23,18 @@ def job(name: str, command: str, **more: object) -> str:
     )
 
 
-def run(folder: Path, *jobs: str, imports: tuple[str, ...] = (), more: tuple[str, ...] = ()) -> tuple[int, dict, str]:
+def run(
+    folder: Path, *jobs: str, imports: tuple[str, ...] = (), more: tuple[str, ...] = ()
+) -> tuple[int, dict, str]:
     """Exit status, verdicts by name, and the output of a run whose results lie in folder/out."""
     file = folder / "jobs.toml"
     file.write_text(f"imports = {json.dumps(list(imports))}\n" + "".join(jobs))
     command = [sys.executable, str(SCRIPT), str(file), "--out", str(folder / "out"), *more]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     kept = folder / "out" / "jobs.json"
-    verdicts = {o["name"]: o["verdict"] for o in json.loads(kept.read_text())} if kept.exists() else {}
+    verdicts = (
+        {o["name"]: o["verdict"] for o in json.loads(kept.read_text())} if kept.exists() else {}
+    )
     return done.returncode, verdicts, done.stdout + done.stderr
 
 
@@ -42,7 +46,11 @@ def test_a_job_whose_need_failed_is_not_run_and_others_are(tmp_path: Path) -> No
     ]
     code, verdicts, output = run(tmp_path, *jobs, more=("--gpus", "2"))
     assert code == 0
-    assert verdicts == {"first": "FAILED (1)", "second": "not run: first has not passed", "third": "passed"}
+    assert verdicts == {
+        "first": "FAILED (1)",
+        "second": "not run: first has not passed",
+        "third": "passed",
+    }
     assert not (tmp_path / "out" / "second").exists()
     assert "first: broken" in output
 
@@ -68,7 +76,9 @@ def test_what_a_job_leaves_running_is_killed_when_its_time_is_over(tmp_path: Pat
     assert run(tmp_path, job("stuck", command, seconds=0.5))[1] == {"stuck": "out of time"}
     pid = int((tmp_path / "out" / "stuck" / "pid").read_text())
     state = Path(f"/proc/{pid}/stat")
-    assert not state.exists() or state.read_text().split()[2] == "Z"  # nobody has read its status yet
+    assert (
+        not state.exists() or state.read_text().split()[2] == "Z"
+    )  # nobody has read its status yet
 
 
 def test_a_job_that_would_not_end_in_time_is_not_begun(tmp_path: Path) -> None:
@@ -79,7 +89,10 @@ def test_a_job_that_would_not_end_in_time_is_not_begun(tmp_path: Path) -> None:
 
 
 def test_a_second_call_goes_on_and_packs_the_results_of_both(tmp_path: Path) -> None:
-    jobs = [job("one", "echo run >> {out}/times"), job("two", "echo run >> {out}/times", seconds=50.0)]
+    jobs = [
+        job("one", "echo run >> {out}/times"),
+        job("two", "echo run >> {out}/times", seconds=50.0),
+    ]
     run(tmp_path, *jobs, more=("--seconds", "55", "--only", "one"))
     pack = tmp_path / "all.tar.gz"
     assert run(tmp_path, *jobs, more=("--pack", str(pack)))[1] == {"one": "passed", "two": "passed"}
@@ -113,6 +126,9 @@ def test_the_jobs_of_the_project_name_programs_that_exist(file: str) -> None:
     _, jobs = module.read(ROOT / file)
     for each in jobs:
         programs = re.findall(r"(?:benchmarks|tests|tools)/[\w/]+\.py", each.command)
-        programs += [f"{name.replace('.', '/')}.py" for name in re.findall(r"-m (training\.\w+)", each.command)]
+        programs += [
+            f"{name.replace('.', '/')}.py"
+            for name in re.findall(r"-m (training\.\w+)", each.command)
+        ]
         assert programs, each.name
         assert all((ROOT / program).exists() for program in programs), each.name

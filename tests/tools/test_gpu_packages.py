@@ -15,7 +15,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def packages() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gpu_packages", ROOT / "tools" / "gpu_packages.py")
+    spec = importlib.util.spec_from_file_location(
+        "gpu_packages", ROOT / "tools" / "gpu_packages.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -32,7 +34,9 @@ class Pip:
     def __call__(self, *arguments: str) -> None:
         self.calls.append(arguments)
         if "--dry-run" in arguments:
-            report = {"install": [{"metadata": {"name": name, "version": "1.0"}} for name in self.found]}
+            report = {
+                "install": [{"metadata": {"name": name, "version": "1.0"}} for name in self.found]
+            }
             Path(arguments[arguments.index("--report") + 1]).write_text(json.dumps(report))
             return
         site = Path(arguments[arguments.index("--target") + 1])
@@ -49,19 +53,27 @@ def test_extras_that_name_extras_are_followed(packages: ModuleType) -> None:
 
 
 def test_what_is_there_is_neither_asked_for_nor_carried(
-    packages: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    packages: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     pip = Pip("soundfile", "cffi", "Typing_Extensions")
     out = tmp_path / "site.tar.xz"
     monkeypatch.setattr(packages, "pip", pip)
-    monkeypatch.setattr("sys.argv", ["x", str(out), "--extra", "--there", "torch", "typing-extensions"])
+    monkeypatch.setattr(
+        "sys.argv", ["x", str(out), "--extra", "--there", "torch", "typing-extensions"]
+    )
     packages.main()
     resolved, installed = pip.calls
     assert not [a for a in resolved if a.startswith("torch")]
     assert [a for a in resolved if a.startswith("soundfile")]
     assert [a for a in installed if "==" in a] == ["soundfile==1.0", "cffi==1.0"]
     with tarfile.open(out) as tar:
-        assert {n for n in tar.getnames() if n.endswith((".py", ".h"))} == {"./pkg/__init__.py", "./single.py"}
+        assert {n for n in tar.getnames() if n.endswith((".py", ".h"))} == {
+            "./pkg/__init__.py",
+            "./single.py",
+        }
     assert capsys.readouterr().out.splitlines()[-1] == 'python -c "import pkg, single"'
 
 
@@ -76,5 +88,7 @@ def test_what_is_there_is_neither_asked_for_nor_carried(
         ("pkg/native.cpython-312-x86_64-linux-gnu.so", False),
     ],
 )
-def test_tests_headers_and_sources_of_extensions_stay_behind(packages: ModuleType, path: str, left_out: bool) -> None:
+def test_tests_headers_and_sources_of_extensions_stay_behind(
+    packages: ModuleType, path: str, left_out: bool
+) -> None:
     assert packages.unused(Path(path)) is left_out

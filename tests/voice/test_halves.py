@@ -17,7 +17,11 @@ def test_the_list_has_fifty_sentences_of_each_of_six_kinds_and_none_twice() -> N
     assert list(found) == ["plain", "questions", "dialogue", "names", "numbers", "clusters"]
     assert [len(lines) for lines in found.values()] == [50] * 6
     assert len({line.lower() for lines in found.values() for line in lines}) == 300
-    assert all(line.isascii() and not any(c.isdigit() for c in line) for lines in found.values() for line in lines)
+    assert all(
+        line.isascii() and not any(c.isdigit() for c in line)
+        for lines in found.values()
+        for line in lines
+    )
     assert {line for lines in found.values() for line in lines} <= set(evaluation_texts())
 
 
@@ -41,4 +45,8 @@ def test_spreads_are_of_seeds_and_of_all_kinds_together() -> None:
     }
     made = spreads({**found, "digits, seed 1": {"faults": 3}})
     assert made["a, choosing"] == {"wer": pytest.approx(0.02), "least": 0.01, "most": 0.03}
-    assert made["mean"] == {"wer": pytest.approx(0.03), "least": pytest.approx(0.02), "most": pytest.approx(0.04)}
+    assert made["mean"] == {
+        "wer": pytest.approx(0.03),
+        "least": pytest.approx(0.02),
+        "most": pytest.approx(0.04),
+    }

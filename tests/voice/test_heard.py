@@ -13,7 +13,17 @@ from stentor.bench.metrics.score import AnswerAudio
 from stentor.text.english.notations import spoken
 from training.evaluate import Case, Results, cases, doubt, judged, read_list, recorded
 from training.halves import HALVES
-from training.heard import GAP, around, by_time, clips, faults, first_word_lost, heard_faults, sign_faults, signs
+from training.heard import (
+    GAP,
+    around,
+    by_time,
+    clips,
+    faults,
+    first_word_lost,
+    heard_faults,
+    sign_faults,
+    signs,
+)
 
 FOLDER = Path(__file__).parents[2] / "training" / "evaluation"
 
@@ -78,7 +88,11 @@ def test_a_list_of_digits_tells_repeats_and_losses_from_swaps():
     result = sign_faults(texts, ["123", "FBI", "70", "44"], heard)
     assert (result["wrong"], result["swapped"]) == (0.5, 0.25)
     assert (result["with_repeats"], result["with_additions"], result["with_losses"]) == (1, 0, 1)
-    assert [(row["sentence"], row["wrong"]) for row in result["edited"]] == [(1, True), (2, False), (3, True)]
+    assert [(row["sentence"], row["wrong"]) for row in result["edited"]] == [
+        (1, True),
+        (2, False),
+        (3, True),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +135,10 @@ def test_clips_hold_what_fits_and_a_long_utterance_stands_alone():
 
 def test_words_of_a_clip_go_to_the_utterance_in_which_they_end():
     ends = [1.0, 2.8]
-    assert by_time([(0.5, " Stop"), (1.1, " now."), (2.0, " Why?"), (3.9, " Oh.")], ends) == ["Stop now.", "Why? Oh."]
+    assert by_time([(0.5, " Stop"), (1.1, " now."), (2.0, " Why?"), (3.9, " Oh.")], ends) == [
+        "Stop now.",
+        "Why? Oh.",
+    ]
     assert by_time([(2.0, " Why?")], ends) == ["", "Why?"]
 
 
@@ -138,27 +155,39 @@ def test_what_a_clip_lost_is_heard_again_alone_and_the_hearing_with_fewest_fault
 
         return listen
 
-    result = judged(case, spoken, lambda items: ["one", "", "6 6"], [single("two"), single("6 6 6")], mos=False)
+    result = judged(
+        case, spoken, lambda items: ["one", "", "6 6"], [single("two"), single("6 6 6")], mos=False
+    )
     assert asked == [["Two.", "Six."]], "the second listener is not asked where no fault is left"
     assert [(row["sentence"], row["wrong"]) for row in result["edited"]] == [(2, False)]
     asked.clear()
-    result = judged(case, spoken, lambda items: ["one", "", "6 6"], [single("2 2"), single("6")], mos=False)
+    result = judged(
+        case, spoken, lambda items: ["one", "", "6 6"], [single("2 2"), single("6")], mos=False
+    )
     assert asked == [["Two.", "Six."], ["Two.", "Six."]]
     assert result["edited"][0]["heard"] == "6"
     assert result["wrong"] == 0
 
 
-@pytest.mark.parametrize(("heard", "again"), [("", True), ("Six of", True), ("Six old boats", False)])
+@pytest.mark.parametrize(
+    ("heard", "again"), [("", True), ("Six of", True), ("Six old boats", False)]
+)
 def test_sentences_that_lost_half_their_text_are_heard_again(heard, again):
-    assert (doubt(Case("sentences", "x", ("Six old boats.",), ("",), None, 1), 0, heard) > 0) is again
+    assert (
+        doubt(Case("sentences", "x", ("Six old boats.",), ("",), None, 1), 0, heard) > 0
+    ) is again
 
 
 def test_lists_voices_and_seeds_make_cases_with_names_of_their_own(tmp_path):
-    (tmp_path / "a.txt").write_text("# note\nOne 1/2.\tOne and a half.\n\nTwo.\nThree.\nFour.\n", encoding="utf-8")
+    (tmp_path / "a.txt").write_text(
+        "# note\nOne 1/2.\tOne and a half.\n\nTwo.\nThree.\nFour.\n", encoding="utf-8"
+    )
     (tmp_path / "words.txt").write_text("Yes.\n", encoding="utf-8")
     paths = [tmp_path / "a.txt", tmp_path / "words.txt"]
     found = cases(
-        argparse.Namespace(sentences=paths, voice=["x", "y"], seeds=[1], most=2, options=["cfg=2"], half=None)
+        argparse.Namespace(
+            sentences=paths, voice=["x", "y"], seeds=[1], most=2, options=["cfg=2"], half=None
+        )
     )
     assert [case.label for case in found] == [
         f"{name}, voice {v}, seed 1, cfg=2" for name in ("a", "words") for v in "xy"
@@ -169,12 +198,25 @@ def test_lists_voices_and_seeds_make_cases_with_names_of_their_own(tmp_path):
 
 
 def test_each_kind_of_a_half_is_a_case(tmp_path):
-    (tmp_path / "k.txt").write_text("# note\n## one\nA b.\tA bee.\nC d.\n\n## two\nE f.\nG h.\n", encoding="utf-8")
+    (tmp_path / "k.txt").write_text(
+        "# note\n## one\nA b.\tA bee.\nC d.\n\n## two\nE f.\nG h.\n", encoding="utf-8"
+    )
     (tmp_path / "plain.txt").write_text("A b.\n", encoding="utf-8")
     given = {"voice": [None], "seeds": [1], "most": None, "options": []}
-    both = [cases(argparse.Namespace(sentences=[tmp_path / "k.txt"], half=name, **given)) for name in HALVES]
-    assert [case.label for case in both[0]] == ["k, one, choosing, seed 1", "k, two, choosing, seed 1"]
-    assert sorted(text for half in both for case in half for text in case.texts) == ["A b.", "C d.", "E f.", "G h."]
+    both = [
+        cases(argparse.Namespace(sentences=[tmp_path / "k.txt"], half=name, **given))
+        for name in HALVES
+    ]
+    assert [case.label for case in both[0]] == [
+        "k, one, choosing, seed 1",
+        "k, two, choosing, seed 1",
+    ]
+    assert sorted(text for half in both for case in half for text in case.texts) == [
+        "A b.",
+        "C d.",
+        "E f.",
+        "G h.",
+    ]
     with pytest.raises(SystemExit, match="has no kinds to halve"):
         cases(argparse.Namespace(sentences=[tmp_path / "plain.txt"], half="release", **given))
 
@@ -198,7 +240,10 @@ def test_recordings_of_a_folder_go_to_the_lines_of_a_list(tmp_path):
     for i, value in enumerate((0.25, 0.5)):
         soundfile.write(tmp_path / f"{i:03d}.wav", np.full(4, value, np.float32), 24_000)
     found = recorded(tmp_path, ["One.", "Two."])
-    assert [(item.index, item.text, item.rate) for item in found] == [(0, "One.", 24_000), (1, "Two.", 24_000)]
+    assert [(item.index, item.text, item.rate) for item in found] == [
+        (0, "One.", 24_000),
+        (1, "Two.", 24_000),
+    ]
     assert [float(item.samples[0]) for item in found] == [0.25, 0.5]
 
 
@@ -215,6 +260,8 @@ def test_recordings_of_a_folder_go_to_the_lines_of_a_list(tmp_path):
         ("", True),
     ],
 )
-def test_a_first_word_is_lost_where_fewer_are_heard_before_the_first_right_one(heard: str, lost: bool) -> None:
+def test_a_first_word_is_lost_where_fewer_are_heard_before_the_first_right_one(
+    heard: str, lost: bool
+) -> None:
     assert first_word_lost("the stray cat slept", heard) == lost
     assert not first_word_lost("", heard)

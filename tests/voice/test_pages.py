@@ -37,7 +37,9 @@ def clips(speech: stentor.Speech) -> Iterator[np.ndarray]:
     for here, following in zip(speech.segments, [*speech.segments[1:], None], strict=True):
         if following is None or following.end - start > CLIP_SECONDS:
             end = speech.duration if following is None else (here.end + following.start) / 2
-            yield speech.samples[round(start * speech.sample_rate) : round(end * speech.sample_rate)]
+            yield speech.samples[
+                round(start * speech.sample_rate) : round(end * speech.sample_rate)
+            ]
             start = end
 
 
@@ -47,7 +49,9 @@ def test_the_voice_gets_the_words_of_a_page(name: str) -> None:
 
     def sounds(text: str) -> str:
         pieces = Reading(phonemes=True).segments(text, 400, "sentence")
-        return " ".join(re.sub(r"[.,;:!?ˈˌ]", " ", " ".join(PHONEMES(p.spoken) for p in pieces)).split())
+        return " ".join(
+            re.sub(r"[.,;:!?ˈˌ]", " ", " ".join(PHONEMES(p.spoken) for p in pieces)).split()
+        )
 
     assert sounds(given) == sounds(words)
 
@@ -74,12 +78,17 @@ def test_pages_are_understood_and_times_stay_inside_them(
 def errors(voice: stentor.TTS, transcribe: Transcriber, given: str, words: str, seed: int) -> float:  # noqa: F811
     """The share of words that are not understood. Times of words are checked beside it."""
     speech = voice.generate(given, seed=seed, word_timestamps=True)
-    heard = " ".join(transcribe(at_16k(AnswerAudio(0, "", c, speech.sample_rate)), "en") for c in clips(speech))
+    heard = " ".join(
+        transcribe(at_16k(AnswerAudio(0, "", c, speech.sample_rate)), "en") for c in clips(speech)
+    )
     print(heard)
     assert speech.ignored == ()
     starts = [w.start_char for w in speech.words]
     assert starts == sorted(starts)
     assert all(
-        0 <= w.start_char < w.end_char <= len(given) and 0 <= w.start <= w.end <= speech.duration for w in speech.words
+        0 <= w.start_char < w.end_char <= len(given) and 0 <= w.start <= w.end <= speech.duration
+        for w in speech.words
     )
-    return errors_of([AnswerAudio(0, words, speech.samples, speech.sample_rate)], [heard]).error_rate
+    return errors_of(
+        [AnswerAudio(0, words, speech.samples, speech.sample_rate)], [heard]
+    ).error_rate

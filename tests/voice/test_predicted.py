@@ -43,7 +43,9 @@ def speech_of(folder: Path, waves: list[np.ndarray]) -> Speech:
 @pytest.fixture
 def numbered(tmp_path: Path) -> PredictedCrops:
     """Every sample says how many latents came before it, every latent its own number (10 more for each utterance)."""
-    speech = speech_of(tmp_path, [np.repeat(np.arange(n + 1), HOP)[:-7] + 100 * k for k, n in enumerate(LATENTS)])
+    speech = speech_of(
+        tmp_path, [np.repeat(np.arange(n + 1), HOP)[:-7] + 100 * k for k, n in enumerate(LATENTS)]
+    )
     index, pieces, at = [], [], 0
     for k in (2, 0, 1):  # latents lie in another order than the speech
         row = torch.arange(LATENTS[k], dtype=torch.int8) + 10 * k
@@ -71,7 +73,9 @@ def test_stretches_within_utterances_are_aligned_to_the_sample(numbered: Predict
     assert torch.equal(said, latent[:, LEAD:, None].expand_as(said))
     assert torch.equal(latent, latent[:, :1] + torch.arange(LEAD + FRAMES))
     first = latent[:, 0]
-    assert set(first.tolist()) == set(range(LATENTS[0] - FRAMES - LEAD + 1))  # every place of the longest
+    assert set(first.tolist()) == set(
+        range(LATENTS[0] - FRAMES - LEAD + 1)
+    )  # every place of the longest
     in_third = (x[:, 0, 0] * 32768 >= 200).float().mean()
     assert 0.03 < float(in_third) < 0.2  # it has 4 of 37 places
 
@@ -94,7 +98,13 @@ def test_a_batch_has_its_share_of_predicted_examples(numbered: PredictedCrops) -
 def test_encoded_latents_in_their_place_give_the_same_batch(tmp_path: Path) -> None:
     """The store's rounding is all that differs."""
     config = load_config()
-    trainer = Trainer(config["model"], {**config["vae"], **config["polish"], "noise": 0.0}, CPU, PACKAGED, polish=True)
+    trainer = Trainer(
+        config["model"],
+        {**config["vae"], **config["polish"], "noise": 0.0},
+        CPU,
+        PACKAGED,
+        polish=True,
+    )
     random = np.random.default_rng(0)
     tone = 6000 * np.sin(np.arange(40 * HOP) * 0.05) * random.random(40 * HOP)
     speech = speech_of(tmp_path, [tone[: 30 * HOP], tone[5 * HOP : 35 * HOP]])
@@ -129,11 +139,18 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
     generator = torch.Generator().manual_seed(0)
     flat = torch.randint(-30, 30, (sum(frames), DIM), dtype=torch.int8, generator=generator)
     starts = [0, 26, 39]
-    index = [{"id": i, "voice": str(i), "start": starts[i], "frames": n, "ends": []} for i, n in enumerate(frames)]
+    index = [
+        {"id": i, "voice": str(i), "start": starts[i], "frames": n, "ends": []}
+        for i, n in enumerate(frames)
+    ]
     write(folder, "train", flat, index)
     texts = [{"id": i, "phonemes": t} for i, t in enumerate(("hˈɛlO ðˈɛɹ.", "jˈɛs.", "nˈO."))]
-    (folder / "sentences.jsonl").write_text("".join(json.dumps(r) + "\n" for r in texts), encoding="utf-8")
-    return Examples(folder / "sentences.jsonl", folder, "train", 4, {**config["lm"], "reference": 2}, CPU)
+    (folder / "sentences.jsonl").write_text(
+        "".join(json.dumps(r) + "\n" for r in texts), encoding="utf-8"
+    )
+    return Examples(
+        folder / "sentences.jsonl", folder, "train", 4, {**config["lm"], "reference": 2}, CPU
+    )
 
 
 def test_every_whole_patch_is_predicted_from_its_own_text_and_history(examples: Examples) -> None:
@@ -142,18 +159,26 @@ def test_every_whole_patch_is_predicted_from_its_own_text_and_history(examples: 
     examples.random = np.random.default_rng(0)  # it places the references
     flat, index = predict(net, examples, options)
     examples.random = np.random.default_rng(0)
-    assert [(r["id"], r["start"], r["frames"]) for r in index] == [(1, 0, 12), (2, 12, 16), (0, 28, 24)]
+    assert [(r["id"], r["start"], r["frames"]) for r in index] == [
+        (1, 0, 12),
+        (2, 12, 16),
+        (0, 28, 24),
+    ]
     assert flat.shape == (52, DIM)
     for row in index:
         lone = examples.collate([examples.example([row["id"]], False)])
         with torch.no_grad():
             alone = sample(net, net.feat_decoder.estimator.schedule(), lone, options).flatten(0, 1)
         found = flat[row["start"] : row["start"] + row["frames"]].float() * STEP
-        assert torch.allclose(found, alone[: row["frames"]].clamp(-127 * STEP, 127 * STEP), atol=0.6 * STEP)
+        assert torch.allclose(
+            found, alone[: row["frames"]].clamp(-127 * STEP, 127 * STEP), atol=0.6 * STEP
+        )
 
 
 @pytest.mark.parametrize(("left_out", "time"), [(0, 1.0), (1, 0.8333), (3, 0.5327)])
-def test_a_flow_begins_with_the_truth_at_its_time(examples: Examples, left_out: int, time: float) -> None:
+def test_a_flow_begins_with_the_truth_at_its_time(
+    examples: Examples, left_out: int, time: float
+) -> None:
     """A constant velocity b leads from there to begin - b * time."""
     net = build_net(load_config()["model"]).eval()
     dit = net.feat_decoder.estimator

@@ -17,7 +17,14 @@ import pytest
 
 import stentor
 from stentor.api import DEFAULT_VOICE
-from stentor.bench.metrics.score import AnswerAudio, Transcriber, error_rate, opinion_scores, require, whisper
+from stentor.bench.metrics.score import (
+    AnswerAudio,
+    Transcriber,
+    error_rate,
+    opinion_scores,
+    require,
+    whisper,
+)
 
 SENTENCES = Path(__file__).parents[2] / "training" / "test_sentences.txt"
 WHISPER_SHA256 = "d01c3014881c9c6f3133c182f3d2887eb6ca1c789a7538c5c007196857a0a6a9"
@@ -42,7 +49,9 @@ def join_whisper(folders: list[Path], out: Path, sha256: str) -> Path:
     data = b"".join((f / f"model.bin.part{i + 1}").read_bytes() for i, f in enumerate(folders))
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
-        raise ValueError(f"whisper-base has sha256 {found}, the gate's figures were made with {sha256}")
+        raise ValueError(
+            f"whisper-base has sha256 {found}, the gate's figures were made with {sha256}"
+        )
     (out / "model.bin").write_bytes(data)
     for name in ("config.json", "tokenizer.json", "vocabulary.txt"):
         (out / name).write_bytes((folders[0] / name).read_bytes())
@@ -58,7 +67,9 @@ def together(tts: stentor.TTS, texts: list[str], seed: int) -> list[np.ndarray]:
 
 
 def streamed(tts: stentor.TTS, texts: list[str], seed: int) -> list[np.ndarray]:
-    return [np.concatenate([chunk.samples for chunk in tts.stream(text, seed=seed)]) for text in texts]
+    return [
+        np.concatenate([chunk.samples for chunk in tts.stream(text, seed=seed)]) for text in texts
+    ]
 
 
 def out_of_time(texts: list[str], audio: list[np.ndarray], rate: int) -> list[str]:
@@ -73,7 +84,9 @@ def out_of_time(texts: list[str], audio: list[np.ndarray], rate: int) -> list[st
 
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
-    return [line.strip() for line in SENTENCES.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [
+        line.strip() for line in SENTENCES.read_text(encoding="utf-8").splitlines() if line.strip()
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +104,9 @@ def transcribe(voice: stentor.TTS, tmp_path_factory: pytest.TempPathFactory) -> 
     except ValueError as missing:
         pytest.skip(str(missing))
     folders = [_folder(package) for package in PARTS]
-    return whisper(str(join_whisper(folders, tmp_path_factory.mktemp("whisper"), WHISPER_SHA256)), threads=1)
+    return whisper(
+        str(join_whisper(folders, tmp_path_factory.mktemp("whisper"), WHISPER_SHA256)), threads=1
+    )
 
 
 @pytest.mark.slow
@@ -103,7 +118,10 @@ def test_words_are_understood_and_the_voice_is_pleasant(
     for seed, speak in enumerate((alone, together, streamed)):
         third = texts[seed::3]
         audio = speak(voice, third, seed)
-        made = [AnswerAudio(i, t, a, voice.sample_rate) for i, (t, a) in enumerate(zip(third, audio, strict=True))]
+        made = [
+            AnswerAudio(i, t, a, voice.sample_rate)
+            for i, (t, a) in enumerate(zip(third, audio, strict=True))
+        ]
         words = error_rate(made, transcribe)
         print(f"{speak.__name__}, seed {seed}: WER {words.error_rate:.1%}, worst {words.worst}")
         assert words.error_rate <= LARGEST_WER_OF_WAY
@@ -115,7 +133,9 @@ def test_words_are_understood_and_the_voice_is_pleasant(
     try:
         require(wer=False, mos=True)
     except ValueError as missing:
-        pytest.skip(f"the words passed (WER {np.mean(rates):.1%}), how pleasant it is was not measured: {missing}")
+        pytest.skip(
+            f"the words passed (WER {np.mean(rates):.1%}), how pleasant it is was not measured: {missing}"
+        )
     opinion = float(opinion_scores(spoken).mean())
     print(f"DistillMOS {opinion:.2f}")
     assert opinion >= SMALLEST_MOS
@@ -139,6 +159,8 @@ def test_another_whisper_than_the_pinned_one_is_refused(tmp_path: Path) -> None:
     whole = hashlib.sha256(b"halfother").hexdigest()
     out = tmp_path / "out"
     out.mkdir()
-    assert (join_whisper([tmp_path, tmp_path], out, whole) / "model.bin").read_bytes() == b"halfother"
+    assert (
+        join_whisper([tmp_path, tmp_path], out, whole) / "model.bin"
+    ).read_bytes() == b"halfother"
     with pytest.raises(ValueError, match="sha256"):
         join_whisper([tmp_path, tmp_path], out, WHISPER_SHA256)

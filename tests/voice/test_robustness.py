@@ -22,7 +22,10 @@ SAID = SENTENCES if os.environ.get("FULL_SIZE") == "1" else SENTENCES[::3]
 PATCHES_PER_SIGN, PATCHES_AROUND, PATCH_SECONDS = 0.344, 1.25, 0.16
 SHORTEST, LONGEST = 0.5, 2.0
 END_SECONDS, LOUDEST_END = 0.02, 0.1  # of the peak
-START_SECONDS, LOUDEST_START = 0.001, 0.25  # of the peak: no click, though many utterances begin within 10 ms
+START_SECONDS, LOUDEST_START = (
+    0.001,
+    0.25,
+)  # of the peak: no click, though many utterances begin within 10 ms
 PEAK, LEVEL = (0.15, 1.0), (0.02, 0.25)
 
 

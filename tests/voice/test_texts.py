@@ -30,11 +30,27 @@ BASE = [
     {"id": 1, "text": "The river froze before the first snow.", "src": "wn"},
     {"id": 2, "text": "He leaned his rifle against the wall of the barn.", "src": "wn"},
     {"id": 3, "text": "She said it was late.", "src": "web"},
-    {"id": 4, "text": "They walked home along the quiet canal, and the lamps were lit.", "src": "web"},
+    {
+        "id": 4,
+        "text": "They walked home along the quiet canal, and the lamps were lit.",
+        "src": "web",
+    },
     {"id": 5, "text": "My uncle collects old maps of the northern islands.", "src": "wn"},
     {"id": 15_300, "text": "This one is kept for validation.", "src": "wn"},
 ]
-WORDS = ["river", "snow", "wall", "late", "canal", "lamp", "uncle", "island", "x-ray", "Paris", "of"]
+WORDS = [
+    "river",
+    "snow",
+    "wall",
+    "late",
+    "canal",
+    "lamp",
+    "uncle",
+    "island",
+    "x-ray",
+    "Paris",
+    "of",
+]
 COUNTS = dict.fromkeys(CLASSES, 3)
 FOLDER = Path(__file__).parents[2] / "training" / "evaluation"
 
@@ -55,7 +71,9 @@ def test_every_class_has_as_many_sentences_as_wanted_and_ids_go_on(rows):
 
 def test_phonemes_are_those_that_serving_makes_and_fit_the_tokenizer(rows):
     assert all(r["phonemes"] == PHONEMES(r["text"]) for r in rows)
-    assert all(set(r["phonemes"]) <= set(SYMBOLS) and len(r["phonemes"]) <= MOST_SYMBOLS for r in rows)
+    assert all(
+        set(r["phonemes"]) <= set(SYMBOLS) and len(r["phonemes"]) <= MOST_SYMBOLS for r in rows
+    )
 
 
 def test_a_seed_gives_the_same_sentences_again(rows):
@@ -64,7 +82,9 @@ def test_a_seed_gives_the_same_sentences_again(rows):
 
 
 def test_a_class_without_enough_different_sentences_is_refused():
-    mute = Checker(lambda text, check=proceed: Trace.of(""), Overlap([]))  # nothing can be trained on
+    mute = Checker(
+        lambda text, check=proceed: Trace.of(""), Overlap([])
+    )  # nothing can be trained on
     with pytest.raises(ValueError, match="'names' has 0 sentences, 2 are wanted"):
         new_sentences(BASE, WORDS, {"names": 2}, mute, 1)
 
@@ -82,13 +102,22 @@ def test_a_class_without_enough_different_sentences_is_refused():
     ],
 )
 def test_texts_are_compared_with_the_evaluation_as_they_are_spoken(text, shared):
-    assert Overlap(["Call 911.", "A small brown dog sat on my hat.", "Ring 555-0132."])(text) is shared
+    assert (
+        Overlap(["Call 911.", "A small brown dog sat on my hat.", "Ring 555-0132."])(text) is shared
+    )
 
 
 def test_validation_sentences_of_the_base_stand_in_no_new_sentence():
     assert "This one is kept for validation" not in joinable(BASE)
     assert "The river froze before the first snow" in joinable(BASE)
-    assert [held_out(i) for i in (15_299, 15_300, 16_809, 20_000, 20_001, 20_050)] == [0, 1, 1, 1, 0, 1]
+    assert [held_out(i) for i in (15_299, 15_300, 16_809, 20_000, 20_001, 20_050)] == [
+        0,
+        1,
+        1,
+        1,
+        0,
+        1,
+    ]
 
 
 def test_single_words_are_plain_words_of_the_dictionary():
@@ -106,10 +135,18 @@ def test_every_slot_of_the_grammars_can_be_filled():
 def test_articles_and_ordinals():
     grammar = Grammar({"S": ["a {w} and an NBA game"], "w": ["apple"]}, [], [], random.Random(1))
     assert grammar.sentence("S") == "An apple and an NBA game"
-    assert Grammar({"S": ["it is an CEO, a unit, a FAQ"]}, [], [], random.Random(1)).sentence("S") == (
-        "It is a CEO, a unit, an FAQ"
-    )
-    assert [ordinal(n) for n in (1, 2, 3, 11, 12, 21, 113)] == ["1st", "2nd", "3rd", "11th", "12th", "21st", "113th"]
+    assert Grammar({"S": ["it is an CEO, a unit, a FAQ"]}, [], [], random.Random(1)).sentence(
+        "S"
+    ) == ("It is a CEO, a unit, an FAQ")
+    assert [ordinal(n) for n in (1, 2, 3, 11, 12, 21, 113)] == [
+        "1st",
+        "2nd",
+        "3rd",
+        "11th",
+        "12th",
+        "21st",
+        "113th",
+    ]
 
 
 def test_patterns_repeat_digits_more_often_than_chance():
@@ -122,8 +159,16 @@ def test_patterns_repeat_digits_more_often_than_chance():
 
 def test_the_lists_for_evaluation_share_nothing_with_each_other():
     for path in sorted(FOLDER.glob("*.txt")):
-        own = [line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+        own = [
+            line
+            for line in path.read_text(encoding="utf-8").splitlines()
+            if line and not line.startswith("#")
+        ]
         texts = [line.partition("\t")[0] for line in own]
         rest = [text for text in evaluation_texts() if text not in texts]
-        assert len(texts) == len(set(texts)) == {"hard": 100, "digits": 300, "words": 60, "kinds": 300}[path.stem]
+        assert (
+            len(texts)
+            == len(set(texts))
+            == {"hard": 100, "digits": 300, "words": 60, "kinds": 300}[path.stem]
+        )
         assert not any(map(Overlap(rest), texts))

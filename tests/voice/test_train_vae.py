@@ -40,7 +40,9 @@ def test_the_rounding_of_pauses_costs_almost_nothing() -> None:
     silent = torch.cat((x[..., : SAMPLES // 2], torch.zeros(2, 1, SAMPLES // 2)), dim=-1)
     wrong = torch.cat((0.8 * x[..., : SAMPLES // 2], x[..., SAMPLES // 2 :]), dim=-1)
     loss = SpectralLoss(24_000)
-    assert float(loss(x, silent)[0]) < 0.3 * float(loss(x, wrong)[0])  # 6.6 of it with a floor of 1e-5
+    assert float(loss(x, silent)[0]) < 0.3 * float(
+        loss(x, wrong)[0]
+    )  # 6.6 of it with a floor of 1e-5
 
 
 def test_features_of_recordings_are_only_aims() -> None:
@@ -54,7 +56,11 @@ def test_features_of_recordings_are_only_aims() -> None:
 
 def moved(trainer: Trainer, before: dict[str, Tensor], part: str) -> bool:
     now = trainer.vae.state_dict()
-    return any(not torch.equal(now[name], weight) for name, weight in before.items() if name.startswith(part))
+    return any(
+        not torch.equal(now[name], weight)
+        for name, weight in before.items()
+        if name.startswith(part)
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,7 +72,9 @@ def moved(trainer: Trainer, before: dict[str, Tensor], part: str) -> bool:
         (False, False, False, True, True),
     ],
 )
-def test_which_weights_move(start: bool, polish: bool, adversary: bool, encoder: bool, decoder: bool) -> None:
+def test_which_weights_move(
+    start: bool, polish: bool, adversary: bool, encoder: bool, decoder: bool
+) -> None:
     config = load_config()
     c: dict[str, Any] = {**config["vae"], "warmup": 1, "judged": 0.2}
     trainer = Trainer(config["model"], c, CPU, PACKAGED if start else None, polish)

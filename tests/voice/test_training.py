@@ -19,7 +19,16 @@ from training import export
 from training.alignment import Pointer, Speller
 from training.common import averaged, load_config
 from training.data import Speech, trim
-from training.examples import AUDIO_START, HOP_MS, REFERENCE_END, REFERENCE_START, TAIL, Batch, Examples, Shape
+from training.examples import (
+    AUDIO_START,
+    HOP_MS,
+    REFERENCE_END,
+    REFERENCE_START,
+    TAIL,
+    Batch,
+    Examples,
+    Shape,
+)
 from training.losses import latent_loss
 from training.modules import build_net, build_vae, hidden_states, load_packaged
 from training.sentences import held_out
@@ -49,7 +58,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     index[0]["ends"] = [80 * (k + 1) for k in range(len(TEXTS[0]))]
     write(path, "train", flat, index)
     rows = [{"id": i, "phonemes": t} for i, t in enumerate(TEXTS)]
-    (path / "sentences.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
+    (path / "sentences.jsonl").write_text(
+        "".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8"
+    )
     return path
 
 
@@ -57,7 +68,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def examples(folder: Path) -> Examples:
     config = load_config()
     settings = {**config["lm"], "reference": REFERENCE}
-    return Examples(folder / "sentences.jsonl", folder, "train", config["model"]["patch_size"], settings, DEVICE)
+    return Examples(
+        folder / "sentences.jsonl", folder, "train", config["model"]["patch_size"], settings, DEVICE
+    )
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +134,9 @@ def test_attention_on_the_right_phonemes_costs_less_than_elsewhere(batch: Batch)
         q = torch.zeros_like(k)
         at = batch.text_len[batch.row] - 1 + batch.patch
         known = (batch.sounding >= 0).all(1)
-        q[batch.row[known], at[known]] = k[batch.row[known], (batch.sounding[known, 0] + shift) % positions]
+        q[batch.row[known], at[known]] = k[
+            batch.row[known], (batch.sounding[known, 0] + shift) % positions
+        ]
         pointer.attend(0, q, k, k, NormRope())
         return float(pointer.loss(batch))
 
@@ -131,7 +146,10 @@ def test_attention_on_the_right_phonemes_costs_less_than_elsewhere(batch: Batch)
 def test_the_heads_that_are_taught_are_those_that_the_checkpoint_names() -> None:
     config = load_config()
     named = config["model"]["stentor"]["alignment"]
-    assert (named["layers"], named["heads"]) == (config["lm"]["pointer_layers"], config["lm"]["pointer_heads"])
+    assert (named["layers"], named["heads"]) == (
+        config["lm"]["pointer_layers"],
+        config["lm"]["pointer_heads"],
+    )
 
 
 def test_company_and_padding_do_not_change_an_example(examples: Examples, batch: Batch) -> None:
@@ -177,7 +195,9 @@ def test_latents_of_unit_deviation_cost_nothing() -> None:
 
 
 def test_trimming_keeps_the_configured_silence() -> None:
-    wave = np.concatenate([np.zeros(12_000), np.full(24_000, 9000), np.zeros(12_000)]).astype(np.int16)
+    wave = np.concatenate([np.zeros(12_000), np.full(24_000, 9000), np.zeros(12_000)]).astype(
+        np.int16
+    )
     cut, start = trim(wave, {"lead": 0.1, "trail": 0.2, "threshold_db": 40.0})
     assert len(cut) == 2400 + 24_000 + 4800
     assert start == 12_000 - 2400
@@ -192,7 +212,11 @@ def test_durations_become_the_ends_of_all_symbols() -> None:
 
 
 def test_held_out_sentences_stand_first_and_a_voice_speaks_its_share(tmp_path: Path) -> None:
-    config = {**load_config()["teacher"], "held_out": 2, "shares": {"af_heart": 1.0, "am_eric": 0.25}}
+    config = {
+        **load_config()["teacher"],
+        "held_out": 2,
+        "shares": {"af_heart": 1.0, "am_eric": 0.25},
+    }
     ids = [*range(800), *range(15300, 15310), *range(20001, 20099)]
     path = tmp_path / "sentences.jsonl"
     path.write_text("".join(json.dumps({"id": i, "phonemes": "a"}) + "\n" for i in ids))
@@ -203,7 +227,11 @@ def test_held_out_sentences_stand_first_and_a_voice_speaks_its_share(tmp_path: P
     spoken = {i for i in ids if not held_out(i)}
     assert sorted(by_voice["af_heart"]) == sorted(spoken)
     assert 0.15 < len(by_voice["am_eric"]) / len(spoken) < 0.35  # drawn with a fixed seed
-    assert sum(map(len, by_voice.values())) == len(rest) == len(by_voice["af_heart"]) + len(by_voice["am_eric"])
+    assert (
+        sum(map(len, by_voice.values()))
+        == len(rest)
+        == len(by_voice["af_heart"]) + len(by_voice["am_eric"])
+    )
     assert load_config()["teacher"]["shares"].keys() == config["voices"].keys()
 
 
@@ -212,7 +240,10 @@ def test_some_crops_begin_where_utterances_do(tmp_path: Path) -> None:
     wave = np.concatenate([np.arange(1, n + 1) for n in lengths]).astype("<i2")
     wave.tofile(tmp_path / "w00.pcm")
     offsets = [0, 100, 4100]
-    rows = [{"id": k, "voice": "v", "offset": at, "samples": lengths[k], "ends": []} for k, at in enumerate(offsets)]
+    rows = [
+        {"id": k, "voice": "v", "offset": at, "samples": lengths[k], "ends": []}
+        for k, at in enumerate(offsets)
+    ]
     (tmp_path / "w00.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     speech = Speech(tmp_path, lambda _: True, torch.device("cpu"))
     speech.refresh()
@@ -224,14 +255,19 @@ def test_some_crops_begin_where_utterances_do(tmp_path: Path) -> None:
     assert (first[32:] != 1).sum() > 16
 
 
-def test_training_goes_on_from_the_weights_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_goes_on_from_the_weights_of_a_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = load_config()["model"]
     torch.save({"average": build_vae(model).state_dict()}, tmp_path / "vae.pt")
     trained = build_net(model, seed=3)
     torch.save({"average": trained.state_dict()}, tmp_path / "lm.pt")
     save_file({"any": torch.zeros(1)}, tmp_path / "voices.safetensors")
     files = {f"--{name}": tmp_path / f"{name}.pt" for name in ("vae", "lm")}
-    exported(monkeypatch, files | {"--voices": tmp_path / "voices.safetensors", "--out": tmp_path / "voice"})
+    exported(
+        monkeypatch,
+        files | {"--voices": tmp_path / "voices.safetensors", "--out": tmp_path / "voice"},
+    )
     net = build_net(model)
     load_packaged(net, tmp_path / "voice")
     for (name, weight), wanted in zip(net.named_parameters(), trained.parameters(), strict=True):
@@ -289,10 +325,18 @@ def test_a_polished_decoder_takes_its_share_of_the_packages(
         torch.save({"average": build_vae(model).state_dict()}, tmp_path / f"{name}.pt")
     package, out = tmp_path / "package", tmp_path / "out"
     exported(monkeypatch, {"--vae": tmp_path / "vae.pt", "--out": package})
-    given = {"--vae": package / "audiovae.safetensors", "--polish": tmp_path / "polish.pt", "--share": str(share)}
+    given = {
+        "--vae": package / "audiovae.safetensors",
+        "--polish": tmp_path / "polish.pt",
+        "--share": str(share),
+    }
     exported(monkeypatch, {**given, "--out": out})
     before, after = (load_file(folder / "audiovae.safetensors") for folder in (package, out))
-    assert all(torch.equal(after[k], v) for k, v in before.items() if k.startswith("encoder.") and k.endswith("_v"))
+    assert all(
+        torch.equal(after[k], v)
+        for k, v in before.items()
+        if k.startswith("encoder.") and k.endswith("_v")
+    )
     plain, polished = averaged(package / "audiovae.safetensors"), averaged(tmp_path / "polish.pt")
     for name, weight in averaged(out / "audiovae.safetensors").items():
         if name.startswith("decoder."):
@@ -307,7 +351,12 @@ def test_an_exported_checkpoint_speaks(tmp_path: Path, monkeypatch: pytest.Monke
     shape = (REFERENCE, model["patch_size"], model["feat_dim"])
     save_file({name: torch.randn(shape) for name in model["stentor"]["voices"]}, given)
     out = tmp_path / "voice"
-    files = {"--vae": tmp_path / "vae.pt", "--lm": tmp_path / "lm.pt", "--voices": given, "--out": out}
+    files = {
+        "--vae": tmp_path / "vae.pt",
+        "--lm": tmp_path / "lm.pt",
+        "--voices": given,
+        "--out": out,
+    }
     exported(monkeypatch, files)
     assert sum(f.stat().st_size for f in out.iterdir()) <= 46e6
     with stentor.TTS(out, device="cpu") as tts:

@@ -53,7 +53,11 @@ def attention(voice: stentor.TTS, frames: np.ndarray, places: np.ndarray) -> np.
         q, k = norm_rope.apply(q, k)
         if layer in heads.layers:
             for head in range(heads.heads):
-                scores = q[0, length - 1 : -1, head] @ k[0, start:end, head // heads.group].T * heads.scale
+                scores = (
+                    q[0, length - 1 : -1, head]
+                    @ k[0, start:end, head // heads.group].T
+                    * heads.scale
+                )
                 found.append(scores.masked_fill(~near, float("-inf")).softmax(-1))
             return sdpa(q, k, v, seen)
         return causal(layer, q, k, v, NormRope())
@@ -66,13 +70,19 @@ def attention(voice: stentor.TTS, frames: np.ndarray, places: np.ndarray) -> np.
         x = torch.cat((tokens, tokens.new_zeros(len(frames), tokens.shape[1]))).index_copy(
             0, torch.from_numpy(given_at), feat
         )
-        audio = torch.zeros(len(x), dtype=torch.bool).index_fill(0, torch.from_numpy(given_at), True)
+        audio = torch.zeros(len(x), dtype=torch.bool).index_fill(
+            0, torch.from_numpy(given_at), True
+        )
         feat = x * audio[:, None]
-        model.net.run_language_models(x[None], feat[None], audio[None], attend, torch.arange(len(x))[None])
+        model.net.run_language_models(
+            x[None], feat[None], audio[None], attend, torch.arange(len(x))[None]
+        )
     return torch.stack(found).mean(0).numpy()
 
 
-def test_the_steps_keep_what_the_heads_look_at_in_a_pass_over_the_whole(voice: stentor.TTS, speech: stentor.Speech):
+def test_the_steps_keep_what_the_heads_look_at_in_a_pass_over_the_whole(
+    voice: stentor.TTS, speech: stentor.Speech
+):
     prompt = voice.prompt(voice.request(TEXT, seed=2))
     chunks = list(voice.engine.submit(prompt, 2, streaming=True))
     kept = np.concatenate([c.attended for c in chunks if len(c.frames)])
@@ -114,7 +124,9 @@ def test_speech_that_is_forced_has_the_words_where_they_were_spoken(
     sentences.write_text(json.dumps({"id": 1, "phonemes": read}) + "\n", encoding="utf-8")
     found = measure(Forced(voice), list(utterances(tmp_path, sentences, {}, 4)))
     assert found["utterances"] == 1
-    assert found["starts"]["borders"] == len(places) - 1  # the silence before the first word has no end
+    assert (
+        found["starts"]["borders"] == len(places) - 1
+    )  # the silence before the first word has no end
     assert found["ends"]["borders"] == len(places)
     assert found["starts_and_ends"]["median"] <= 60
     assert found["lag"] == pytest.approx(voice.spec.alignment.lag, abs=0.06)

@@ -23,10 +23,15 @@ from stentor_csm.weights import Weights
 
 QUANTIZED, QUANTIZED_DEPTH = ("backbone_model",), ("depth_decoder.model",)
 CODEC = "codec_model."
-TIED = "backbone_model.embed_tokens.embed_audio_tokens.weight", "depth_decoder.model.embed_tokens.weight"
+TIED = (
+    "backbone_model.embed_tokens.embed_audio_tokens.weight",
+    "depth_decoder.model.embed_tokens.weight",
+)
 
 
-def build(source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> Csm:
+def build(
+    source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]
+) -> Csm:
     """`dtype` None: the checkpoint's own on a GPU, float32 on a CPU. Load options: `codec_dtype` and `quantization`.
     CheckpointError, InvalidRequest."""
     source.check_options(options, (CODEC_DTYPE, QUANTIZATION))
@@ -44,17 +49,32 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     if isinstance(source, Checkpoint):
         tokens = read_tokens(source.path, c.text_vocab)
     else:
-        tokens = Tokens(partial(dummy_tokens, vocab=source.words), source.special[BEGIN], source.special[END])
-    return Csm(c, weights, decoder, encoder, tokens, dict(source.json("generation_config.json", {})))
+        tokens = Tokens(
+            partial(dummy_tokens, vocab=source.words), source.special[BEGIN], source.special[END]
+        )
+    return Csm(
+        c, weights, decoder, encoder, tokens, dict(source.json("generation_config.json", {}))
+    )
 
 
 def fill_codec(
-    source: Source, c: Config, tensors: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype
+    source: Source,
+    c: Config,
+    tensors: Mapping[str, Tensor],
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> tuple[Decoder, Encoder]:
     """Both halves of the codec, which share the codebooks. `dtype` is that of the decoder."""
     precise, where = at_least_float32(dtype), f"{source.name}: codec"
-    codec = {name.removeprefix(CODEC): tensor for name, tensor in tensors.items() if name.startswith(CODEC)}
-    decoder, encoder = on_meta(lambda: Decoder(c.codec), precise), on_meta(lambda: Encoder(c.codec), precise)
+    codec = {
+        name.removeprefix(CODEC): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(CODEC)
+    }
+    decoder, encoder = (
+        on_meta(lambda: Decoder(c.codec), precise),
+        on_meta(lambda: Encoder(c.codec), precise),
+    )
     source.fill(decoder, _named(decoder, codec), where, device, 0, ("encoder", "downsample"))
     source.fill(encoder, _named(encoder, codec), where, device, 1, ("decoder", "upsample"))
     decoder.process_weights_after_loading(c.codebooks, dtype)

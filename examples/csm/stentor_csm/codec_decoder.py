@@ -13,7 +13,13 @@ from stentor.layers.rope import Rope
 from stentor.layers.sliding_window import WindowKV, window_columns
 from stentor.layers.types import NO_PAGES, CodecCall, Column, State
 from stentor_csm.config import MimiConfig
-from stentor_csm.mimi import DepthwiseUpsample, SplitQuantizer, Transformer, decoder_layers, run_layers
+from stentor_csm.mimi import (
+    DepthwiseUpsample,
+    SplitQuantizer,
+    Transformer,
+    decoder_layers,
+    run_layers,
+)
 
 WINDOW, CLOCK = "window", "clock"
 POSITIONS = 1 << 15  # frames of the transformer, 20 minutes of the released codec
@@ -71,9 +77,15 @@ class Codec:
         c, s = decoder.config, decoder.config.stack
         self.decoder = decoder
         window = window_columns(WINDOW, s.layers, s.kv_heads, s.head_dim, c.window, decoder.dtype)
-        self.columns: Mapping[str, Column] = {**state_columns(decoder), **window, CLOCK: Column(dtype=torch.int64)}
+        self.columns: Mapping[str, Column] = {
+            **state_columns(decoder),
+            **window,
+            CLOCK: Column(dtype=torch.int64),
+        }
 
-    def decode(self, frames: Tensor, state: State, call: CodecCall | None = None) -> tuple[Tensor, State]:
+    def decode(
+        self, frames: Tensor, state: State, call: CodecCall | None = None
+    ) -> tuple[Tensor, State]:
         """frames [B, n, codebooks] -> samples [B, n * hop] float32, and the streams' next state."""
         streaming, count = StreamingState(state), frames.shape[1] * self.decoder.config.stride
         pos = state[CLOCK][:, None] + torch.arange(count, device=frames.device)

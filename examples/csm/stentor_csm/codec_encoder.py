@@ -19,13 +19,17 @@ class Encoder(nn.Module):
         self.encoder = nn.ModuleDict({"layers": encoder_layers(c)})
         self.encoder_transformer = Transformer(c)
         hidden = c.stack.hidden
-        self.downsample = nn.ModuleDict({"conv": StridedConv1d(hidden, hidden, c.stride, bias=False, mode="replicate")})
+        self.downsample = nn.ModuleDict(
+            {"conv": StridedConv1d(hidden, hidden, c.stride, bias=False, mode="replicate")}
+        )
         self.quantizer = SplitQuantizer(c)
 
     def forward(self, samples: Tensor, codebooks: int) -> Tensor:
         """samples [n] -> codes [ceil(n / hop), codebooks] int64."""
         weight = self.downsample["conv"].weight
-        x = run_layers(self.encoder["layers"], samples[None, None].to(weight.dtype), None).transpose(1, 2)
+        x = run_layers(
+            self.encoder["layers"], samples[None, None].to(weight.dtype), None
+        ).transpose(1, 2)
         c, pos = self.config, torch.arange(x.shape[1], device=x.device)[None]
         rope = c.rope.rope(c.stack.head_dim, x.shape[1], weight.dtype).to(x.device)
         x = self.encoder_transformer(x, WindowKV("", c.window, pos, None).attend, rope, pos)

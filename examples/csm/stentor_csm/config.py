@@ -124,7 +124,11 @@ def _stack(r: ConfigReader, eps: str = "rms_norm_eps") -> StackConfig:
 def _codec(r: ConfigReader) -> MimiConfig:
     ratios = r.integers("upsampling_ratios", (8, 6, 5, 4))
     rate = r.integer("sampling_rate", 24000)
-    for key, usual in (("num_residual_layers", 1), ("num_semantic_quantizers", 1), ("audio_channels", 1)):
+    for key, usual in (
+        ("num_residual_layers", 1),
+        ("num_semantic_quantizers", 1),
+        ("audio_channels", 1),
+    ):
         if (found := r.integer(key, usual)) != usual:
             raise r.error(key, f"must be {usual}, got {found}")
     if not r.flag("use_causal_conv", True) or r.flag("use_conv_shortcut", False):

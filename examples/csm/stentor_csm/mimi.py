@@ -7,7 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.layers.attention import Attend
-from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, CausalModule, StreamingState, convolve
+from stentor.layers.conv import (
+    CausalConv1d,
+    CausalConvTranspose1d,
+    CausalModule,
+    StreamingState,
+    convolve,
+)
 from stentor.layers.linear import Linear
 from stentor.layers.qk_norm_rope import RopePositions
 from stentor.layers.rope import Rope
@@ -23,7 +29,10 @@ class ResnetBlock(nn.Module):
     def __init__(self, channels: int, c: MimiConfig) -> None:
         super().__init__()
         inner = channels // c.compress
-        wide, narrow = CausalConv1d(channels, inner, c.residual_kernel), CausalConv1d(inner, channels, 1)
+        wide, narrow = (
+            CausalConv1d(channels, inner, c.residual_kernel),
+            CausalConv1d(inner, channels, 1),
+        )
         self.block = nn.ModuleList([nn.ELU(), wide, nn.ELU(), narrow])
 
     def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
@@ -83,7 +92,9 @@ class Layer(nn.Module):
         self.mlp_layer_scale = Scale(s.hidden)
 
     def forward(self, x: Tensor, layer: int, attend: Attend, positions: RopePositions) -> Tensor:
-        x = x + self.self_attn_layer_scale(self.self_attn(self.input_layernorm(x), layer, attend, positions))
+        x = x + self.self_attn_layer_scale(
+            self.self_attn(self.input_layernorm(x), layer, attend, positions)
+        )
         out: Tensor = x + self.mlp_layer_scale(self.mlp(self.post_attention_layernorm(x)))
         return out
 
@@ -122,12 +133,16 @@ class Quantizer(nn.Module):
             self.input_proj = nn.Conv1d(c.stack.hidden, c.quantizer_dim, 1, bias=False)
             self.output_proj = nn.Conv1d(c.quantizer_dim, c.stack.hidden, 1, bias=False)
         self.projects = c.quantizer_dim != c.stack.hidden
-        self.layers = nn.ModuleList(nn.ModuleDict({"codebook": Codebook(c)}) for _ in range(codebooks))
+        self.layers = nn.ModuleList(
+            nn.ModuleDict({"codebook": Codebook(c)}) for _ in range(codebooks)
+        )
 
     def tables(self) -> list[Tensor]:
         """Latent that each code adds: a table [codebook_size, hidden] for each codebook."""
         found = [layer["codebook"].centroids for layer in self.layers]
-        return [F.linear(t, self.output_proj.weight[:, :, 0]) if self.projects else t for t in found]
+        return [
+            F.linear(t, self.output_proj.weight[:, :, 0]) if self.projects else t for t in found
+        ]
 
     def encode(self, x: Tensor, codebooks: int) -> list[Tensor]:
         """Latents [n, hidden] -> the nearest centroid [n] of what the codebooks before have left, for each."""
@@ -150,12 +165,17 @@ class SplitQuantizer(nn.Module):
         self.acoustic_residual_vector_quantizer = Quantizer(c, c.quantizers - 1)
 
     def tables(self) -> list[Tensor]:
-        return self.semantic_residual_vector_quantizer.tables() + self.acoustic_residual_vector_quantizer.tables()
+        return (
+            self.semantic_residual_vector_quantizer.tables()
+            + self.acoustic_residual_vector_quantizer.tables()
+        )
 
     def encode(self, x: Tensor, codebooks: int) -> Tensor:
         """Latents [n, hidden] -> codes [n, codebooks]."""
         first = self.semantic_residual_vector_quantizer.encode(x, 1)
-        return torch.stack([*first, *self.acoustic_residual_vector_quantizer.encode(x, codebooks - 1)], dim=-1)
+        return torch.stack(
+            [*first, *self.acoustic_residual_vector_quantizer.encode(x, codebooks - 1)], dim=-1
+        )
 
 
 def decoder_layers(c: MimiConfig) -> nn.ModuleList:
@@ -171,7 +191,9 @@ def decoder_layers(c: MimiConfig) -> nn.ModuleList:
 class StridedConv1d(CausalConv1d):
     """One output for each `stride` inputs, of whole recordings: what is missing at the end is padded."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int, bias: bool = True, mode: str = "constant") -> None:
+    def __init__(
+        self, inputs: int, outputs: int, stride: int, bias: bool = True, mode: str = "constant"
+    ) -> None:
         super().__init__(inputs, outputs, 2 * stride, stride=stride, bias=bias, left=stride)
         self.mode = mode
 

@@ -76,7 +76,9 @@ class Csm:
     def embed_prompt(self, p: PromptRows, rows: Rows) -> Hidden:
         token = p.rows["token"].long()
         x = F.embedding(token.clamp_min(0), self._text)
-        given = x.new_zeros(len(x) + 1, x.shape[1]).index_copy(0, p.frame_at, self._embed_frames(p.frames))
+        given = x.new_zeros(len(x) + 1, x.shape[1]).index_copy(
+            0, p.frame_at, self._embed_frames(p.frames)
+        )
         return (torch.where((token < 0)[:, None], given[:-1], x),)
 
     def embed_frame(self, rows: Rows) -> Hidden:
@@ -89,9 +91,15 @@ class Csm:
         hidden, c = h[0], self._c
         first = sample(linear(hidden, self._head), u[:, 0], *(rows[name] for name in SAMPLING))
         codes, params = [first], [rows[name] for name in DEPTH_SAMPLING]
-        kv = DepthKV(c.depth.layers, len(hidden), c.codebooks + 1, c.depth.kv_heads, c.depth.head_dim, hidden)
+        kv = DepthKV(
+            c.depth.layers, len(hidden), c.codebooks + 1, c.depth.kv_heads, c.depth.head_dim, hidden
+        )
         x = torch.stack(
-            (linear(hidden, self._depth.inputs_embeds_projector.weight), self._depth_input(first, 0)), dim=1
+            (
+                linear(hidden, self._depth.inputs_embeds_projector.weight),
+                self._depth_input(first, 0),
+            ),
+            dim=1,
         )
         for book in range(1, c.codebooks):
             pos = self._pos[kv.length : kv.length + x.shape[1]]

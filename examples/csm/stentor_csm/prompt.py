@@ -20,7 +20,9 @@ RUN_ON_BASE, RUN_ON_PER_TOKEN = 60, 12  # frames
 def references(request: SpeechRequest) -> list[VoiceSource]:
     """The recording that is continued in its voice. InvalidRequest if it is without its text."""
     if request.reference is not None and not request.reference.text:
-        raise InvalidRequest("reference", "needs its text (prompt_text, ref_text): the model reads both")
+        raise InvalidRequest(
+            "reference", "needs its text (prompt_text, ref_text): the model reads both"
+        )
     return reference_of(request)
 
 
@@ -31,7 +33,9 @@ def build(c: Config, tokens: Tokens, request: SpeechRequest, voices: Sequence[Vo
     frames = np.zeros((0, c.codebooks), np.int32)
     if request.reference is not None:
         codes = voices[0].features["codes"]
-        frames = np.concatenate((codes, np.full((1, c.codebooks), c.eos, codes.dtype)))  # the end of its audio
+        frames = np.concatenate(
+            (codes, np.full((1, c.codebooks), c.eos, codes.dtype))
+        )  # the end of its audio
         said = tokens.turn(speaker, request.reference.text or "")
     turn = tokens.turn(speaker, request.text)
     row = np.array([*said, *[FRAME] * len(frames), *turn], np.int32)

@@ -26,8 +26,12 @@ def _sampling(g: ConfigReader, file: str, name: str, vocab: int, what: str) -> d
     heat = g.number(f"{file}temperature", 0.9, above=0) if drawn else 0.0
     return {
         f"{name}temperature": Option(heat, 0, 2, float, f"randomness of {what}; 0 is greedy"),
-        f"{name}top_k": Option(g.integer(f"{file}top_k", 50, low=0), 0, vocab, int, f"{what}: codes kept; 0 keeps all"),
-        f"{name}top_p": Option(g.number(f"{file}top_p", 1.0), 0, 1, float, f"{what}: probability mass kept"),
+        f"{name}top_k": Option(
+            g.integer(f"{file}top_k", 50, low=0), 0, vocab, int, f"{what}: codes kept; 0 keeps all"
+        ),
+        f"{name}top_p": Option(
+            g.number(f"{file}top_p", 1.0), 0, 1, float, f"{what}: probability mass kept"
+        ),
     }
 
 

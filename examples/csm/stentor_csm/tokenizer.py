@@ -34,7 +34,9 @@ def read_tokens(path: Path, vocab: int) -> Tokens:
     data = read_json(file)
     try:
         ids = {token["content"]: int(token["id"]) for token in data["added_tokens"]}
-        tokenizer = Tokenizer.from_str(json.dumps({**data, "added_tokens": [], "post_processor": None}))
+        tokenizer = Tokenizer.from_str(
+            json.dumps({**data, "added_tokens": [], "post_processor": None})
+        )
         begin, end = ids[BEGIN], ids[END]
     except Exception as e:  # tokenizers raises bare Exception for a file that it cannot read
         raise CheckpointError(f"{file} is no tokenizer of this model: {e}") from e

@@ -24,7 +24,12 @@ REFERENCE_TEXT = "This was said before."
 CASES: dict[str, dict[str, Any]] = {
     "plain": {"text": "Hello there, how are you today?", "voice": "0", "max_frames": 40},
     "other speaker": {"text": "One, two, three.", "voice": "3", "max_frames": 24},
-    "reference": {"text": "And this comes after it.", "voice": "1", "max_frames": 24, "reference": True},
+    "reference": {
+        "text": "And this comes after it.",
+        "voice": "1",
+        "max_frames": 24,
+        "reference": True,
+    },
     "ends": {"text": "", "voice": "0", "max_frames": 60},
 }
 SIZES = {
@@ -57,7 +62,10 @@ STACKS = "backbone_model.layers.", "depth_decoder.model.layers."
 def tokenizer() -> Tokenizer:
     """One token for each byte, and the special tokens of the released file."""
     made = Tokenizer(
-        models.BPE(vocab={c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, merges=[])
+        models.BPE(
+            vocab={c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))},
+            merges=[],
+        )
     )
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     names = ("<|begin_of_text|>", "<|end_of_text|>", "<|AUDIO|>", "<|audio_eos|>")
@@ -68,14 +76,18 @@ def tokenizer() -> Tokenizer:
 def recording() -> np.ndarray:
     """Reference audio, float32 [n] at 2,400 Hz."""
     t = np.arange(1511) / 2400
-    return (0.4 * np.sin(2 * np.pi * 170 * t * (1 + 0.2 * t)) + 0.1 * np.sin(2 * np.pi * 600 * t)).astype(np.float32)
+    return (
+        0.4 * np.sin(2 * np.pi * 170 * t * (1 + 0.2 * t)) + 0.1 * np.sin(2 * np.pi * 600 * t)
+    ).astype(np.float32)
 
 
 def randomise(model: torch.nn.Module, seed: int) -> None:
     """Weights that make codes vary: the library's own are so small that all frames are alike."""
     generator = torch.Generator().manual_seed(seed)
     for name, p in model.state_dict().items():
-        if name.endswith(("stride", "kernel_size", "padding_total", "audio_tokens_offsets", "initialized")):
+        if name.endswith(
+            ("stride", "kernel_size", "padding_total", "audio_tokens_offsets", "initialized")
+        ):
             continue
         if name.endswith("cluster_usage"):
             p.uniform_(0.5, 2.0, generator=generator)
@@ -86,8 +98,12 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
             wide = name.endswith(("embed_sum", "embed_tokens.weight", "embed_text_tokens.weight"))
             fan_in = p.shape[1] if "codebooks_head" in name else p[0].numel()
             gain = 1.0 if name.startswith("codec_model") else 2.0
-            p.copy_(torch.randn(p.shape, generator=generator) * (1.0 if wide else gain / fan_in**0.5))
-    model.state_dict()["codec_model.decoder.decoder_seanet.layers.8.conv.weight"].mul_(0.3)  # below full scale
+            p.copy_(
+                torch.randn(p.shape, generator=generator) * (1.0 if wide else gain / fan_in**0.5)
+            )
+    model.state_dict()["codec_model.decoder.decoder_seanet.layers.8.conv.weight"].mul_(
+        0.3
+    )  # below full scale
 
 
 def speak(model: Any, tokens: Tokenizer, case: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -101,10 +117,16 @@ def speak(model: Any, tokens: Tokenizer, case: dict[str, Any]) -> tuple[np.ndarr
         turn = f"{said}{'<|AUDIO|>' * frames}<|audio_eos|>{turn}"
         values = {"input_values": wav, "input_values_cutoffs": torch.tensor([[wav.shape[-1]]])}
     ids = torch.tensor([tokens.encode(turn, add_special_tokens=False).ids])
-    greedy = {"do_sample": False, "depth_decoder_do_sample": False, "max_new_tokens": case["max_frames"]}
+    greedy = {
+        "do_sample": False,
+        "depth_decoder_do_sample": False,
+        "max_new_tokens": case["max_frames"],
+    }
     with torch.no_grad():
         # given as the processor gives it: the library would take audio for padding, which has the same id
-        codes = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **values, **greedy)[0]
+        codes = model.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), **values, **greedy
+        )[0]
         ended = (codes[:, :-1] == model.config.codebook_eos_token_id).all(-1).nonzero()
         codes = codes[: int(ended[0, 0])] if len(ended) else codes
         audio = model.codec_model.decode(
@@ -136,8 +158,14 @@ def write(folder: Path, seed: int = 3) -> None:
         if kind == "int8":
             round_weights(model)
         for name, case in cases.items():
-            expected[f"{kind}/{name}/frames"], expected[f"{kind}/{name}/samples"] = speak(model, tokens, case)
-    expected["codes"] = model.codec_model.encode(torch.from_numpy(recording())[None, None]).audio_codes[0, :3].T.numpy()
+            expected[f"{kind}/{name}/frames"], expected[f"{kind}/{name}/samples"] = speak(
+                model, tokens, case
+            )
+    expected["codes"] = (
+        model.codec_model.encode(torch.from_numpy(recording())[None, None])
+        .audio_codes[0, :3]
+        .T.numpy()
+    )
     np.savez_compressed(folder / "expected.npz", **expected)
     made = {"transformers": __version__, "torch": torch.__version__, "seed": seed, "cases": cases}
     (folder / "cases.json").write_text(json.dumps(made, indent=1) + "\n")
@@ -146,10 +174,18 @@ def write(folder: Path, seed: int = 3) -> None:
 def ending(model: Any, tokens: Tokenizer, case: dict[str, Any]) -> None:
     """Choose the text of a case and the code that ends audio, so that the case ends before `max_frames`."""
     for text in (f"So it goes on {n}." for n in range(100)):
-        case["text"], model.config.codebook_eos_token_id = text, SIZES["vocab_size"] - 1  # which nothing ends with
+        case["text"], model.config.codebook_eos_token_id = (
+            text,
+            SIZES["vocab_size"] - 1,
+        )  # which nothing ends with
         codes, _ = speak(model, tokens, case)
         for t, (first, *others, _) in enumerate(codes):
-            if t > 4 and first < 16 and {first} == set(others) and not (codes[:t, :-1] == first).all(-1).any():
+            if (
+                t > 4
+                and first < 16
+                and {first} == set(others)
+                and not (codes[:t, :-1] == first).all(-1).any()
+            ):
                 model.config.codebook_eos_token_id = int(first)
                 return
     raise SystemExit("no text ends: try another seed")

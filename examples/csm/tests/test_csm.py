@@ -24,7 +24,9 @@ from stentor.testing import MODES, Given, Parity
 
 FIXTURE = Path(__file__).parent / "fixture"
 CHECKPOINT = FIXTURE / "checkpoint"
-CASES: dict[str, dict[str, Any]] = json.loads((FIXTURE / "cases.json").read_text(encoding="utf-8"))["cases"]
+CASES: dict[str, dict[str, Any]] = json.loads((FIXTURE / "cases.json").read_text(encoding="utf-8"))[
+    "cases"
+]
 GREEDY = {"temperature": 0.0, "depth_temperature": 0.0}
 
 
@@ -32,13 +34,19 @@ def given(folder: Path, kind: str) -> list[Given]:
     """Output of the reference, with float weights or with those in int8."""
     expected = np.load(folder / "expected.npz")
     return [
-        Given(c["text"], expected[f"{kind}/{n}/frames"], expected[f"{kind}/{n}/samples"], options(c))
+        Given(
+            c["text"], expected[f"{kind}/{n}/frames"], expected[f"{kind}/{n}/samples"], options(c)
+        )
         for n, c in CASES.items()
     ]
 
 
 def options(case: dict[str, Any]) -> dict[str, Any]:
-    reference = {"reference": Reference((recording(), 2400), REFERENCE_TEXT)} if case.get("reference") else {}
+    reference = (
+        {"reference": Reference((recording(), 2400), REFERENCE_TEXT)}
+        if case.get("reference")
+        else {}
+    )
     return {"voice": case["voice"], "max_frames": case["max_frames"], **GREEDY, **reference}
 
 
@@ -58,7 +66,10 @@ def test_codes_of_a_recording_are_the_references() -> None:
 
 def test_one_case_ends_by_itself_and_the_others_do_not() -> None:
     with TTS(CHECKPOINT, device="cpu", memory_gb=0.05, max_num_seqs=1) as tts:
-        ends = {n: tts.generate(c["text"], retries=1, **options(c)).finish_reason for n, c in CASES.items()}
+        ends = {
+            n: tts.generate(c["text"], retries=1, **options(c)).finish_reason
+            for n, c in CASES.items()
+        }
     assert ends == {name: "stop" if name == "ends" else "length" for name in CASES}
 
 
@@ -84,7 +95,9 @@ def test_the_dummy_has_the_sizes_of_the_released_model() -> None:
 
 
 def test_the_fixture_is_what_the_installed_reference_gives(tmp_path: Path) -> None:
-    pytest.importorskip("transformers", reason="transformers is not installed: the stored values were compared")
+    pytest.importorskip(
+        "transformers", reason="transformers is not installed: the stored values were compared"
+    )
     from make_fixture import write
 
     write(tmp_path)

@@ -19,7 +19,9 @@ from pipecat.services.settings import NOT_GIVEN, NotGiven, TTSSettings
 from pipecat.services.tts_service import TextAggregationMode, WebsocketTTSService
 from websockets.protocol import State
 
-QUIET_SECONDS = 30.0  # without audio, until a turn is given up: the server ends each with audio or an error
+QUIET_SECONDS = (
+    30.0  # without audio, until a turn is given up: the server ends each with audio or an error
+)
 KEEPALIVE_SECONDS = 20.0  # the server closes a session that says nothing for 30 (--ws-idle-seconds)
 
 
@@ -89,7 +91,11 @@ class StentorTTSService(WebsocketTTSService):
         )
         self._url = "ws" + base_url.rstrip("/").removeprefix("http") + "/audio/speech/stream"
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._fixed = {"response_format": "pcm", "encoding": "base64", "word_timestamps": word_timestamps}
+        self._fixed = {
+            "response_format": "pcm",
+            "encoding": "base64",
+            "word_timestamps": word_timestamps,
+        }
         self._options = dict(options or {})
         self._receive_task: Any = None
         self._forget()
@@ -99,7 +105,9 @@ class StentorTTSService(WebsocketTTSService):
         self._configured: dict[str, Any] | None = None  # as it was sent
         self._turns: dict[str, _Turn] = {}
         self._writing: _Utterance | None = None
-        self._sent: dict[int, _Utterance] = {}  # by the number of their first text, until it is acknowledged
+        self._sent: dict[
+            int, _Utterance
+        ] = {}  # by the number of their first text, until it is acknowledged
         self._utterances: dict[int, _Utterance] = {}  # by the server's index
         self._number = 0
 
@@ -131,7 +139,9 @@ class StentorTTSService(WebsocketTTSService):
         if self._websocket and self._websocket.state is State.OPEN:
             return
         try:
-            self._websocket = await self._websocket_connect(self._url, additional_headers=self._headers, max_size=None)
+            self._websocket = await self._websocket_connect(
+                self._url, additional_headers=self._headers, max_size=None
+            )
         except Exception as e:
             self._websocket = None
             await self._report_error(ErrorFrame(f"cannot connect to {self._url}: {e}", exception=e))
@@ -181,7 +191,10 @@ class StentorTTSService(WebsocketTTSService):
     async def _begin_utterance(self, context_id: str) -> int:
         """Returns the number that its first text is sent with."""
         given = self._settings.given_fields()
-        chosen = {name: given.get(name) for name in ("model", "voice", "language", "instructions", "speed")}
+        chosen = {
+            name: given.get(name)
+            for name in ("model", "voice", "language", "instructions", "speed")
+        }
         config = {**self._fixed, "sample_rate": self.sample_rate, **self._options}
         config |= {name: value for name, value in chosen.items() if value is not None}
         if config != self._configured:
@@ -223,7 +236,9 @@ class StentorTTSService(WebsocketTTSService):
         if self._writing is not None and self._writing.context_id == context_id:
             self._writing = None
         for known in (self._sent, self._utterances):
-            for key in [key for key, utterance in known.items() if utterance.context_id == context_id]:
+            for key in [
+                key for key, utterance in known.items() if utterance.context_id == context_id
+            ]:
                 del known[key]
 
     # -- audio --
@@ -256,9 +271,14 @@ class StentorTTSService(WebsocketTTSService):
             frame = TTSAudioRawFrame(audio, self.sample_rate, 1, context_id=context_id)
             await self.append_to_audio_context(context_id, frame)
         elif kind == "audio.done":
-            words = event.get("words") or [event]  # the piece itself where the times of its words are not known
+            words = event.get("words") or [
+                event
+            ]  # the piece itself where the times of its words are not known
             begins = utterance.begins or 0.0
-            times = [(utterance.text[w["start_char"] : w["end_char"]], begins + w["start"]) for w in words]
+            times = [
+                (utterance.text[w["start_char"] : w["end_char"]], begins + w["start"])
+                for w in words
+            ]
             await self.add_word_timestamps(times, context_id)
         elif kind == "input.ignored":
             logger.warning(f"{self}: left out, as the voice cannot speak it: {event['text']!r}")

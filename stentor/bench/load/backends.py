@@ -73,8 +73,14 @@ def _session(prompt: TextItem, defaults: RequestDefaults) -> Body:
 
 
 def _generate(prompt: TextItem, defaults: RequestDefaults) -> Body:
-    data = base64.b64encode(prompt.ref_audio.read_bytes()).decode() if prompt.ref_audio else None
-    suffix = prompt.ref_audio.suffix.lstrip(".") if prompt.ref_audio else None
+    if prompt.ref_audio:
+        data = base64.b64encode(prompt.ref_audio.read_bytes()).decode()
+    else:
+        data = None
+    if prompt.ref_audio:
+        suffix = prompt.ref_audio.suffix.lstrip(".")
+    else:
+        suffix = None
     continued = prompt.ref_text is not None
     return {
         "target_text": prompt.text,
@@ -115,10 +121,26 @@ def _reference(prompt: TextItem, defaults: RequestDefaults) -> str | None:
 BACKENDS = {
     backend.name: backend
     for backend in (
-        Backend("stentor", "/v1/audio/speech", "raw", _speech, {"stream": True, "stream_format": "audio"}),
-        Backend("openai-audio-speech", "/v1/audio/speech", "raw", _speech, {"stream": True, "stream_format": "audio"}),
         Backend(
-            "openai-audio-speech-sse", "/v1/audio/speech", "sse", _speech, {"stream": True, "stream_format": "sse"}
+            "stentor",
+            "/v1/audio/speech",
+            "raw",
+            _speech,
+            {"stream": True, "stream_format": "audio"},
+        ),
+        Backend(
+            "openai-audio-speech",
+            "/v1/audio/speech",
+            "raw",
+            _speech,
+            {"stream": True, "stream_format": "audio"},
+        ),
+        Backend(
+            "openai-audio-speech-sse",
+            "/v1/audio/speech",
+            "sse",
+            _speech,
+            {"stream": True, "stream_format": "sse"},
         ),
         Backend("websocket", "/v1/audio/speech/stream", "websocket", _session),
         Backend("nanovllm", "/generate", "raw", _generate),

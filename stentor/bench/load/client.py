@@ -45,7 +45,9 @@ class Client:
     It is an async context manager.
     """
 
-    def __init__(self, target: ServerTarget, spool: Spool, clock: Clock = time.perf_counter) -> None:
+    def __init__(
+        self, target: ServerTarget, spool: Spool, clock: Clock = time.perf_counter
+    ) -> None:
         self.target = target
         self.clock = clock
         self._spool = spool
@@ -68,7 +70,10 @@ class Client:
         return aiohttp.TCPConnector(limit=0, ssl=not self.target.insecure)
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
     ) -> None:
         await self._session.close()
 
@@ -79,8 +84,11 @@ class Client:
 
     def prepare(self, prompts: Sequence[TextItem]) -> None:
         """Build the bodies of all prompts that will be sent (reference audio is read here, not under load)."""
-        defaults, backend = self.target.defaults, self.target.backend
-        self._bodies = {p.index: json.dumps(request_body(backend, p, defaults)).encode() for p in prompts}
+        defaults = self.target.defaults
+        backend = self.target.backend
+        self._bodies = {
+            p.index: json.dumps(request_body(backend, p, defaults)).encode() for p in prompts
+        }
 
     async def send(self, prompt: TextItem) -> Reply:
         """Send one prepared request and wait for its end. A failure is part of the reply, never an exception."""
@@ -94,7 +102,9 @@ class Client:
                 else:
                     await self._post(body, reply, chunks)
         except TimeoutError:
-            reply.failure = Failure("timeout", f"no complete answer within {self.target.timeout_s:g} s")
+            reply.failure = Failure(
+                "timeout", f"no complete answer within {self.target.timeout_s:g} s"
+            )
         except aiohttp.WSServerHandshakeError as error:
             reply.status = error.status
         except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
@@ -109,7 +119,9 @@ class Client:
         headers = {"Content-Type": "application/json"}
         seen = SimpleNamespace(requested=None)
         reply.sent = self.clock()
-        async with self._session.post(self.target.url, data=body, headers=headers, trace_request_ctx=seen) as response:
+        async with self._session.post(
+            self.target.url, data=body, headers=headers, trace_request_ctx=seen
+        ) as response:
             reply.headers_at = self.clock()
             reply.requested = seen.requested
             reply.status = response.status
@@ -135,7 +147,9 @@ class Client:
             if not socket.closed:
                 await socket.send_str('{"type": "session.close"}')
 
-    async def _speak(self, socket: aiohttp.ClientWebSocketResponse, text: str, reply: Reply) -> None:
+    async def _speak(
+        self, socket: aiohttp.ClientWebSocketResponse, text: str, reply: Reply
+    ) -> None:
         rate = self.target.text_rate
         sent = 0
         for piece in [text] if rate is None else _words(text):
@@ -146,13 +160,20 @@ class Client:
         await socket.send_str('{"type": "input.done"}')
         reply.text_done = self.clock()
 
-    async def _listen(self, socket: aiohttp.ClientWebSocketResponse, reply: Reply, chunks: list[bytes]) -> None:
+    async def _listen(
+        self, socket: aiohttp.ClientWebSocketResponse, reply: Reply, chunks: list[bytes]
+    ) -> None:
         async for message in socket:
             if message.type not in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT):
                 break
             binary = message.type is aiohttp.WSMsgType.BINARY
-            data = message.data if binary else message.data.encode()
-            reply.arrivals.append(Arrival(self.clock(), ArrivalKind.BINARY if binary else ArrivalKind.TEXT, len(data)))
+            if binary:
+                data = message.data
+            else:
+                data = message.data.encode()
+            reply.arrivals.append(
+                Arrival(self.clock(), ArrivalKind.BINARY if binary else ArrivalKind.TEXT, len(data))
+            )
             if reply.headers_at is None:
                 reply.headers_at = reply.arrivals[0].time
             chunks.append(data)

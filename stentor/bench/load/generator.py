@@ -63,7 +63,9 @@ class Trace:
     cpu_s: float = 0.0
 
 
-async def run(plan: LoadPlan, sender: Sender, progress: Callable[[int], None] = lambda done: None) -> Trace:
+async def run(
+    plan: LoadPlan, sender: Sender, progress: Callable[[int], None] = lambda done: None
+) -> Trace:
     """Run the plan to the end of its last answer."""
     trace = Trace(started=sender.clock())
     watch = asyncio.create_task(_watch_loop(sender.clock, trace.loop_delays))
@@ -97,7 +99,10 @@ def garbage_collection_off() -> Iterator[None]:
 async def _open_loop(
     plan: LoadPlan, offsets: Floats, sender: Sender, trace: Trace, progress: Callable[[int], None]
 ) -> None:
-    places = asyncio.Semaphore(plan.max_concurrency) if plan.max_concurrency else None
+    if plan.max_concurrency:
+        places = asyncio.Semaphore(plan.max_concurrency)
+    else:
+        places = None
     running: set[asyncio.Task[None]] = set()
 
     async def one(exchange: Exchange) -> None:
@@ -123,9 +128,14 @@ async def _open_loop(
     await _all(running)
 
 
-async def _closed_loop(plan: LoadPlan, sender: Sender, trace: Trace, progress: Callable[[int], None]) -> None:
+async def _closed_loop(
+    plan: LoadPlan, sender: Sender, trace: Trace, progress: Callable[[int], None]
+) -> None:
     prompts = cycle(plan.prompts) if plan.duration else iter(plan.prompts)
-    end = trace.started + plan.duration if plan.duration else np.inf
+    if plan.duration:
+        end = trace.started + plan.duration
+    else:
+        end = np.inf
 
     async def worker() -> None:
         for prompt in prompts:
@@ -195,8 +205,13 @@ def fixed_duration(duration: float, rate: float, burstiness: float, seed: int) -
     times = np.zeros(0)
     while times.size == 0 or times[-1] < duration:
         block = max(16, int(rate * duration))
-        last = times[-1] if times.size else 0.0
-        times = np.concatenate([times, last + np.cumsum(_gaps(rng, np.full(block, rate), burstiness))])
+        if times.size:
+            last = times[-1]
+        else:
+            last = 0.0
+        times = np.concatenate(
+            [times, last + np.cumsum(_gaps(rng, np.full(block, rate), burstiness))]
+        )
     return times[times < duration]
 
 

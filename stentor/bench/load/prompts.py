@@ -15,7 +15,16 @@ BUILTIN_SETS = ("short", "medium", "long", "questions")
 LANGUAGES = ("en", "zh", "mixed")
 DATASETS = (*BUILTIN_SETS, "seed-tts", "seed-tts-text", "custom")
 _TEXT_KEYS = ("text", "input", "prompt")
-_CUSTOM_KEYS = (*_TEXT_KEYS, "id", "language", "voice", "instructions", "ref_audio", "ref_text", "extra_body")
+_CUSTOM_KEYS = (
+    *_TEXT_KEYS,
+    "id",
+    "language",
+    "voice",
+    "instructions",
+    "ref_audio",
+    "ref_text",
+    "extra_body",
+)
 
 
 @dataclass(frozen=True)
@@ -44,14 +53,21 @@ def load(name: str, language: str = "en", path: Path | None = None) -> list[Text
         ValueError: unknown set, missing path, or a line that cannot be used. It names the flag or line.
     """
     if name not in DATASETS:
-        raise ValueError(f"--dataset-name: {name!r} is unknown; choose one of {', '.join(DATASETS)}")
+        raise ValueError(
+            f"--dataset-name: {name!r} is unknown; choose one of {', '.join(DATASETS)}"
+        )
     if name in BUILTIN_SETS:
         if path is not None:
-            raise ValueError(f"--dataset-path: {name} is a built-in set; it needs --dataset-name custom or seed-tts")
+            raise ValueError(
+                f"--dataset-path: {name} is a built-in set; it needs --dataset-name custom or seed-tts"
+            )
         return _builtin(name, language)
     if path is None:
         raise ValueError(f"--dataset-path is required with --dataset-name {name}")
-    prompts = _custom(path) if name == "custom" else _seed_tts(path, language, with_audio=name == "seed-tts")
+    if name == "custom":
+        prompts = _custom(path)
+    else:
+        prompts = _seed_tts(path, language, with_audio=name == "seed-tts")
     if not prompts:
         raise ValueError(f"--dataset-path: {path} holds no prompts")
     return prompts
@@ -92,11 +108,19 @@ def _seed_tts(root: Path, locale: str, *, with_audio: bool) -> list[TextItem]:
             continue
         parts = line.split("|")
         if len(parts) not in (4, 5):
-            raise ValueError(f"{meta}:{number}: expected 4 or 5 fields separated by '|', got {len(parts)}")
-        audio = meta.parent / parts[2] if with_audio else None
+            raise ValueError(
+                f"{meta}:{number}: expected 4 or 5 fields separated by '|', got {len(parts)}"
+            )
+        if with_audio:
+            audio = meta.parent / parts[2]
+        else:
+            audio = None
         if audio and not audio.is_file():
             raise ValueError(f"{meta}:{number}: reference audio {audio} does not exist")
-        ref_text = parts[1] if with_audio else None
+        if with_audio:
+            ref_text = parts[1]
+        else:
+            ref_text = None
         prompts.append(TextItem(len(prompts), parts[3].strip(), ref_audio=audio, ref_text=ref_text))
     return prompts
 
@@ -129,7 +153,10 @@ def _custom_line(path: Path, number: int, line: str, index: int) -> TextItem:
     for key, value in strings.items():
         if value is not None and not isinstance(value, str):
             raise ValueError(f"{where}: {key} must be a string")
-    audio = path.parent / str(row["ref_audio"]) if row.get("ref_audio") else None
+    if row.get("ref_audio"):
+        audio = path.parent / str(row["ref_audio"])
+    else:
+        audio = None
     if audio and not audio.is_file():
         raise ValueError(f"{where}: ref_audio {audio} does not exist")
     return TextItem(index, text, ref_audio=audio, extra_body=extra, **strings)

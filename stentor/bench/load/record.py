@@ -126,7 +126,9 @@ class Spool:
                 self._writes.pop(0).result()
             except OSError as e:
                 folder = tempfile.gettempdir()
-                raise SpoolError(f"cannot keep answers in {folder}, which TMPDIR may change: {e.strerror}") from e
+                raise SpoolError(
+                    f"cannot keep answers in {folder}, which TMPDIR may change: {e.strerror}"
+                ) from e
 
     def get(self, span: Span) -> bytes:
         """The bytes put at `span`. SpoolError if any could not be kept."""

@@ -14,11 +14,28 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stentor.bench.load.record import Arrival, ArrivalKind, Failure, Floats, Framing, Ints, Reply, Samples
+from stentor.bench.load.record import (
+    Arrival,
+    ArrivalKind,
+    Failure,
+    Floats,
+    Framing,
+    Ints,
+    Reply,
+    Samples,
+)
 
 _RATE_HEADERS = ("x-sample-rate", "x-audio-sample-rate")
 _CHANNEL_HEADERS = ("x-channels", "x-audio-channels")
-_PCM_TYPES = ("audio/pcm", "audio/l16", "audio/wav", "audio/x-wav", "audio/wave", "application/octet-stream", "")
+_PCM_TYPES = (
+    "audio/pcm",
+    "audio/l16",
+    "audio/wav",
+    "audio/x-wav",
+    "audio/wave",
+    "application/octet-stream",
+    "",
+)
 _OPEN_SIZES = (0, 0x7FFFFFFF, 0xFFFFFFFF)
 
 
@@ -72,7 +89,9 @@ def decode(reply: Reply, body: bytes, framing: Framing, assumed_rate: int) -> De
     usage = payload.usage or _header_usage(reply.headers)
     data = b"".join(piece for _, piece in payload.pieces)
     try:
-        start, size, fmt, source, notes = _container(data, reply.headers, payload.rate, framing, assumed_rate)
+        start, size, fmt, source, notes = _container(
+            data, reply.headers, payload.rate, framing, assumed_rate
+        )
     except ValueError as error:
         return _nothing(assumed_rate, failure or Failure("format", str(error)), payload)
     times, counts = _chunks(payload.pieces, start, size, fmt.frame_bytes)
@@ -103,14 +122,22 @@ def refusal_text(body: bytes) -> str:
         envelope = None
     if isinstance(envelope, dict):
         error = envelope.get("error", envelope)
-        text = str(error.get("message") or error.get("detail") or text) if isinstance(error, dict) else str(error)
+        if isinstance(error, dict):
+            text = str(error.get("message") or error.get("detail") or text)
+        else:
+            text = str(error)
     return text[:300]
 
 
 def _nothing(rate: int, failure: Failure, payload: _Payload | None = None) -> DecodedAudio:
-    first = payload.pieces[0][0] if payload and payload.pieces else None
+    if payload and payload.pieces:
+        first = payload.pieces[0][0]
+    else:
+        first = None
     empty = np.zeros(0, np.float32)
-    return DecodedAudio(empty, rate, "none", np.zeros(0), np.zeros(0, np.int64), b"", first, failure)
+    return DecodedAudio(
+        empty, rate, "none", np.zeros(0), np.zeros(0, np.int64), b"", first, failure
+    )
 
 
 def _integer(value: object) -> int | None:
@@ -122,7 +149,9 @@ def _integer(value: object) -> int | None:
 def _header_usage(headers: Mapping[str, str]) -> dict[str, str]:
     """Token counts from headers such as `x-usage-input-tokens` or `x-vllm-omni-output-tokens`."""
     ends = {"input-tokens": "input_tokens", "output-tokens": "output_tokens"}
-    return {key: headers[name] for name in headers for end, key in ends.items() if name.endswith(end)}
+    return {
+        key: headers[name] for name in headers for end, key in ends.items() if name.endswith(end)
+    }
 
 
 # ---- framing
@@ -147,7 +176,9 @@ def _split(arrivals: list[Arrival], body: bytes) -> Iterator[tuple[Arrival, byte
 
 def _unframe_sse(arrivals: list[Arrival], body: bytes) -> _Payload:
     """OpenAI `speech.audio.*` events. An event exists when the blank line that ends it has arrived."""
-    payload, pending, done = _Payload(), b"", False
+    payload = _Payload()
+    pending = b""
+    done = False
     for arrival, data in _split(arrivals, body):
         pending = (pending + data).replace(b"\r\n", b"\n")
         *events, pending = pending.split(b"\n\n")
@@ -183,7 +214,9 @@ def _take_event(payload: _Payload, time: float, text: str) -> bool:
         try:
             payload.pieces.append((time, base64.b64decode(encoded, validate=True)))
         except ValueError as error:
-            payload.failure = payload.failure or Failure("protocol", f"{name}: audio is not base64: {error}")
+            payload.failure = payload.failure or Failure(
+                "protocol", f"{name}: audio is not base64: {error}"
+            )
     if isinstance(event.get("usage"), dict):
         payload.usage = event["usage"]
     return name in ("speech.audio.done", "session.done", "response.done")
@@ -191,12 +224,16 @@ def _take_event(payload: _Payload, time: float, text: str) -> bool:
 
 def _error_text(event: Mapping[str, Any]) -> str:
     error = event.get("error")
-    message = error.get("message") if isinstance(error, dict) else event.get("message", error)
+    if isinstance(error, dict):
+        message = error.get("message")
+    else:
+        message = event.get("message", error)
     return str(message or event)[:300]
 
 
 def _unframe_websocket(arrivals: list[Arrival], body: bytes) -> _Payload:
-    payload, done = _Payload(), False
+    payload = _Payload()
+    done = False
     for arrival, data in _split(arrivals, body):
         if arrival.kind is ArrivalKind.BINARY:
             payload.pieces.append((arrival.time, data))
@@ -211,7 +248,11 @@ def _unframe_websocket(arrivals: list[Arrival], body: bytes) -> _Payload:
 
 
 def _container(
-    data: bytes, headers: Mapping[str, str], event_rate: int | None, framing: Framing, assumed_rate: int
+    data: bytes,
+    headers: Mapping[str, str],
+    event_rate: int | None,
+    framing: Framing,
+    assumed_rate: int,
 ) -> tuple[int, int | None, Format, str, tuple[str, ...]]:
     """Where samples start, how many bytes of them there are (None: all), their format, the source of the rate, notes.
 
@@ -221,7 +262,11 @@ def _container(
     stated, source = _stated_rate(headers, event_rate)
     if data[:4] == b"RIFF":
         start, size, fmt = _wav_header(data)
-        notes = (f"{source} says {stated} Hz, the WAV header {fmt.rate} Hz",) if stated not in (None, fmt.rate) else ()
+        notes = (
+            (f"{source} says {stated} Hz, the WAV header {fmt.rate} Hz",)
+            if stated not in (None, fmt.rate)
+            else ()
+        )
         return start, size, fmt, "wav header", notes
     content = headers.get("content-type", "").split(";")[0].strip().lower()
     if framing == "raw" and data and content not in _PCM_TYPES:
@@ -251,7 +296,8 @@ _DTYPES: dict[tuple[int, int], Literal["<i2", "<i4", "<f4", "|u1"]] = {
 
 def _wav_header(data: bytes) -> tuple[int, int | None, Format]:
     """Offset and size of the samples (None where the header leaves it open) and their format."""
-    offset, fmt = 12, None
+    offset = 12
+    fmt = None
     while offset + 8 <= len(data):
         name, size = struct.unpack_from("<4sI", data, offset)
         if name == b"data":
@@ -269,14 +315,21 @@ def _wav_format(chunk: bytes) -> Format:
     if tag == 0xFFFE and len(chunk) >= 26:  # extensible: the true tag opens the sub-format
         (tag,) = struct.unpack_from("<H", chunk, 24)
     if (tag, bits) not in _DTYPES or not channels or not rate:
-        raise ValueError(f"WAV format tag {tag} with {bits} bits, {channels} channels at {rate} Hz is not supported")
+        raise ValueError(
+            f"WAV format tag {tag} with {bits} bits, {channels} channels at {rate} Hz is not supported"
+        )
     return Format(rate, channels, _DTYPES[tag, bits])
 
 
-def _chunks(pieces: list[tuple[float, bytes]], start: int, size: int | None, frame_bytes: int) -> tuple[Floats, Ints]:
+def _chunks(
+    pieces: list[tuple[float, bytes]], start: int, size: int | None, frame_bytes: int
+) -> tuple[Floats, Ints]:
     """Arrival times and whole sample counts of the pieces that completed at least one sample."""
     ends = np.cumsum([len(piece) for _, piece in pieces], dtype=np.int64)
-    limit = max(int(ends[-1]) - start, 0) if ends.size else 0
+    if ends.size:
+        limit = max(int(ends[-1]) - start, 0)
+    else:
+        limit = 0
     inside = np.clip(ends - start, 0, limit if size is None else min(size, limit))
     counts: Ints = np.diff(inside // frame_bytes, prepend=0).astype(np.int64)
     times = np.array([time for time, _ in pieces], dtype=np.float64)
@@ -286,10 +339,15 @@ def _chunks(pieces: list[tuple[float, bytes]], start: int, size: int | None, fra
 def _mono(audio: bytes, fmt: Format) -> Samples:
     """Samples in [-1, 1], channels averaged."""
     raw: NDArray[Any] = np.frombuffer(audio, dtype=fmt.dtype)
-    scale, offset = {"<i2": (32768.0, 0.0), "<i4": (2147483648.0, 0.0), "<f4": (1.0, 0.0), "|u1": (128.0, 128.0)}[
-        fmt.dtype
-    ]
-    with np.errstate(invalid="ignore"):  # a server may send any floats, and quality.py counts those that are not finite
+    scale, offset = {
+        "<i2": (32768.0, 0.0),
+        "<i4": (2147483648.0, 0.0),
+        "<f4": (1.0, 0.0),
+        "|u1": (128.0, 128.0),
+    }[fmt.dtype]
+    with np.errstate(
+        invalid="ignore"
+    ):  # a server may send any floats, and quality.py counts those that are not finite
         samples = (raw.astype(np.float32) - np.float32(offset)) / np.float32(scale)
     if fmt.channels > 1:
         samples = samples.reshape(-1, fmt.channels).mean(axis=1, dtype=np.float32)

@@ -24,7 +24,9 @@ class Metric:
 
     @property
     def scale(self) -> float:
-        return 1000.0 if self.unit == "ms" else 1.0
+        if self.unit == "ms":
+            return 1000.0
+        return 1.0
 
     @property
     def digits(self) -> int:
@@ -34,7 +36,9 @@ class Metric:
     @property
     def key(self) -> str:
         """Its name in JSON keys: `mean_<key>`."""
-        return f"{self.name}_{self.unit}" if self.unit else self.name
+        if self.unit:
+            return f"{self.name}_{self.unit}"
+        return self.name
 
 
 # Blocks of the table that `vllm bench serve --omni` prints, in its order.
@@ -100,21 +104,34 @@ class RequestResult:
         return self.failure is None
 
 
-def measure(exchange: Exchange, audio: DecodedAudio | None, silence_is_audio: bool = False) -> RequestResult:
+def measure(
+    exchange: Exchange, audio: DecodedAudio | None, silence_is_audio: bool = False
+) -> RequestResult:
     """Figures of one exchange. `audio` is its decoded reply, None if the request was dropped. silence_is_audio: its
     first sample counts as audible."""
     result = RequestResult(exchange.prompt.index, exchange.prompt.text, exchange.planned)
     result.metrics["send_lag"] = exchange.released - exchange.planned
     reply = exchange.reply
     if reply is None or audio is None:
-        result.failure = Failure("dropped", "the limit of requests in flight was reached; it was never sent")
+        result.failure = Failure(
+            "dropped", "the limit of requests in flight was reached; it was never sent"
+        )
         return result
-    result.sent, result.ended, result.failure = reply.sent, reply.ended, audio.failure
-    result.sample_rate, result.sample_rate_source, result.notes = audio.rate, audio.rate_source, audio.notes
-    result.input_tokens, result.output_tokens = audio.input_tokens, audio.output_tokens
+    result.sent = reply.sent
+    result.ended = reply.ended
+    result.failure = audio.failure
+    result.sample_rate = audio.rate
+    result.sample_rate_source = audio.rate_source
+    result.notes = audio.notes
+    result.input_tokens = audio.input_tokens
+    result.output_tokens = audio.output_tokens
     result.samples = audio.samples.size
-    result.chunk_times, result.chunk_samples = audio.times, audio.counts
-    result.audio_sha256 = hashlib.sha256(audio.audio).hexdigest()[:16] if audio.audio else ""
+    result.chunk_times = audio.times
+    result.chunk_samples = audio.counts
+    if audio.audio:
+        result.audio_sha256 = hashlib.sha256(audio.audio).hexdigest()[:16]
+    else:
+        result.audio_sha256 = ""
     times = {
         "ttfb": reply.headers_at,
         "audio_ttfp": audio.first_payload,
@@ -134,8 +151,11 @@ def measure(exchange: Exchange, audio: DecodedAudio | None, silence_is_audio: bo
     return result
 
 
-def _measure_audio(result: RequestResult, audio: DecodedAudio, sent: float, silence_is_audio: bool) -> None:
-    rate, metrics = audio.rate, result.metrics
+def _measure_audio(
+    result: RequestResult, audio: DecodedAudio, sent: float, silence_is_audio: bool
+) -> None:
+    rate = audio.rate
+    metrics = result.metrics
     played = play(audio.times, audio.counts, rate)
     duration = audio.samples.size / rate
     first = float(audio.counts[0]) / rate
@@ -210,8 +230,11 @@ def onset(samples: Samples, rate: int) -> int | None:
     """
     cell = max(1, round(rate * _CELL_S))
     cells = samples.size // cell
-    power = np.mean(np.square(samples[: cells * cell].reshape(cells, cell), dtype=np.float64), axis=1)
-    frame, hop = round(FRAME_S / _CELL_S), round(HOP_S / _CELL_S)
+    power = np.mean(
+        np.square(samples[: cells * cell].reshape(cells, cell), dtype=np.float64), axis=1
+    )
+    frame = round(FRAME_S / _CELL_S)
+    hop = round(HOP_S / _CELL_S)
     if cells < frame + hop * (FRAMES_IN_A_ROW - 1):
         return None
     total = np.concatenate([[0.0], np.cumsum(power)])

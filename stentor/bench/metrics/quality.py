@@ -17,7 +17,9 @@ from stentor.bench.metrics.measure import RequestResult
 from stentor.silence import ANSWER_DBFS
 
 LONG_PAUSE_S = 2.0
-RUN_ON, CUT_SHORT, LEAST_OFF_S = 2.0, 0.5, 1.0
+RUN_ON = 2.0
+CUT_SHORT = 0.5
+LEAST_OFF_S = 1.0
 _IDEOGRAPH = re.compile(r"[\u3400-\u9fff\uac00-\ud7af\u3040-\u30ff]")
 _LETTERS_PER_IDEOGRAPH = 3
 
@@ -79,8 +81,12 @@ def summarise(results: Iterable[RequestResult]) -> Quality:
     """Collect the run's quality and mark the outliers in duration (also in each result's `quality`)."""
     rows = [result for result in results if result.completed and result.quality]
     pace = np.array([row.quality["seconds_per_unit"] for row in rows])
-    median = float(np.median(pace)) if rows else 0.0
-    run_on, cut_short = [], []
+    if rows:
+        median = float(np.median(pace))
+    else:
+        median = 0.0
+    run_on = []
+    cut_short = []
     for row in rows:
         expected = median * speech_units(row.text)
         duration = row.samples / row.sample_rate

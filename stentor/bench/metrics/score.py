@@ -39,7 +39,9 @@ def require(wer: bool, mos: bool) -> None:
     Raises:
         ValueError: names the first package that is missing and how to get it.
     """
-    needed: dict[str, tuple[str, ...]] = {"--wer": ("jiwer", "whisper_normalizer", "faster_whisper") if wer else ()}
+    needed: dict[str, tuple[str, ...]] = {
+        "--wer": ("jiwer", "whisper_normalizer", "faster_whisper") if wer else ()
+    }
     needed["--mos"] = ("distillmos",) if mos else ()
     for flag, modules in needed.items():
         for module in modules:
@@ -67,7 +69,9 @@ def error_rate(answers: Sequence[AnswerAudio], transcribe: Transcriber) -> Score
     Raises:
         ValueError: a needed package is missing. It names the package.
     """
-    spoken = [transcribe(at_16k(item), "zh" if _IDEOGRAPH.search(item.text) else "en") for item in answers]
+    spoken = [
+        transcribe(at_16k(item), "zh" if _IDEOGRAPH.search(item.text) else "en") for item in answers
+    ]
     return errors_of(answers, spoken)
 
 
@@ -83,12 +87,17 @@ def errors_of(answers: Sequence[AnswerAudio], transcripts: Sequence[str]) -> Sco
     errors = words = 0
     rows = []
     for item, transcript in zip(answers, transcripts, strict=True):
-        clean = basic if _IDEOGRAPH.search(item.text) else normal
-        truth, guess = clean(item.text), clean(transcript)
+        if _IDEOGRAPH.search(item.text):
+            clean = basic
+        else:
+            clean = normal
+        truth = clean(item.text)
+        guess = clean(transcript)
         counts = jiwer.process_words(truth or "-", guess)
         wrong = counts.substitutions + counts.deletions + counts.insertions
         length = counts.hits + counts.substitutions + counts.deletions
-        errors, words = errors + wrong, words + length
+        errors = errors + wrong
+        words = words + length
         rows.append((item.index, wrong / max(length, 1), transcript))
     worst = tuple(sorted(rows, key=lambda row: -row[1])[:5])
     return Score(errors / max(words, 1), len(rows), worst)
@@ -100,7 +109,10 @@ def whisper(model: str, threads: int = 2) -> Transcriber:
 
     def transcribe(samples: Samples, language: str) -> str:
         # Whisper writes Chinese in either script. A prompt in Simplified makes it write Simplified.
-        hint = "以下是普通话的句子。" if language == "zh" else None
+        if language == "zh":
+            hint = "以下是普通话的句子。"
+        else:
+            hint = None
         segments, _ = made.transcribe(samples, language=language, beam_size=1, initial_prompt=hint)
         return " ".join(segment.text.strip() for segment in segments)
 
@@ -113,7 +125,9 @@ def recogniser(model: str, threads: int = 2) -> Any:
     Raises:
         ValueError: the package is missing.
     """
-    return _need("faster_whisper", "--wer").WhisperModel(model, device="cpu", compute_type="int8", cpu_threads=threads)
+    return _need("faster_whisper", "--wer").WhisperModel(
+        model, device="cpu", compute_type="int8", cpu_threads=threads
+    )
 
 
 def opinion_scores(answers: Sequence[AnswerAudio]) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -140,7 +154,9 @@ def opinion_scores(answers: Sequence[AnswerAudio]) -> np.ndarray[Any, np.dtype[n
 def at_16k(item: AnswerAudio) -> Samples:
     """Its samples at the rate that recognisers and DistillMOS take."""
     soxr = _need("soxr", "--wer and --mos")
-    resampled: Samples = soxr.resample(np.nan_to_num(item.samples), item.rate, _RATE).astype(np.float32)
+    resampled: Samples = soxr.resample(np.nan_to_num(item.samples), item.rate, _RATE).astype(
+        np.float32
+    )
     return resampled
 
 
@@ -154,5 +170,8 @@ def _need(module: str, flag: str) -> ModuleType:
 def _missing(module: str, flag: str) -> ValueError:
     package = module.split(".", maxsplit=1)[0].replace("_", "-")
     # distillmos asks for torchaudio, which it does not need and which not every build of torch has.
-    get = "pip install --no-deps distillmos xls-r-sqa" if package == "distillmos" else "pip install 'stentor[quality]'"
+    if package == "distillmos":
+        get = "pip install --no-deps distillmos xls-r-sqa"
+    else:
+        get = "pip install 'stentor[quality]'"
     return ValueError(f"{flag} needs the package {package}; install it with: {get}")

@@ -132,13 +132,19 @@ def summarise(
     good = [row for row in rows if row.completed]
     found = {name: [row.metrics[name] for row in good if name in row.metrics] for name in METRICS}
     measured = {name: stats(values, percentiles) for name, values in found.items()}
-    ended = sum(1 for row in results if row.completed and row.ended and window.start <= row.ended <= window.end)
+    ended = sum(
+        1
+        for row in results
+        if row.completed and row.ended and window.start <= row.ended <= window.end
+    )
     return Summary(
         scheduled=len(rows),
         completed=len(good),
         failed=len(rows) - len(good),
         failures=dict(Counter(row.failure.kind for row in rows if row.failure)),
-        failure_examples={row.failure.kind: row.failure.message for row in reversed(rows) if row.failure},
+        failure_examples={
+            row.failure.kind: row.failure.message for row in reversed(rows) if row.failure
+        },
         duration=window.length,
         max_concurrent_requests=_peak([row for row in results if row.sent and row.ended]),
         metrics={name: value for name, value in measured.items() if value},
@@ -183,13 +189,19 @@ def _received_audio(results: Sequence[RequestResult], window: Window) -> float:
 
 
 def _goodput(good: Sequence[RequestResult], limits: dict[str, float], window: Window) -> float:
-    kept = [row for row in good if all(row.metrics.get(name, np.inf) <= limit for name, limit in limits.items())]
+    kept = [
+        row
+        for row in good
+        if all(row.metrics.get(name, np.inf) <= limit for name, limit in limits.items())
+    ]
     return len(kept) / window.length
 
 
 def _total(counts: Sequence[int | None]) -> int | None:
     known = [count for count in counts if count is not None]
-    return sum(known) if known else None
+    if known:
+        return sum(known)
+    return None
 
 
 def _verdict(rows: Sequence[RequestResult], good: Sequence[RequestResult]) -> Verdict:

@@ -57,7 +57,8 @@ def _processor() -> str:
     except OSError:
         return platform.processor()
     return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
+        platform.processor(),
     )
 
 
@@ -68,8 +69,14 @@ def is_local(base_url: str) -> bool:
 
 async def server_facts(session: aiohttp.ClientSession, base_url: str) -> dict[str, Any]:
     """The server's own pages (version, model, engine), by path. A page that does not answer is left out."""
-    answers = await asyncio.gather(*(_ask(session, base_url.rstrip("/") + path) for path in _SERVER_PATHS))
-    return {path: answer for path, answer in zip(_SERVER_PATHS, answers, strict=True) if answer is not None}
+    answers = await asyncio.gather(
+        *(_ask(session, base_url.rstrip("/") + path) for path in _SERVER_PATHS)
+    )
+    return {
+        path: answer
+        for path, answer in zip(_SERVER_PATHS, answers, strict=True)
+        if answer is not None
+    }
 
 
 async def _ask(session: aiohttp.ClientSession, url: str) -> Any:
@@ -85,7 +92,9 @@ async def _ask(session: aiohttp.ClientSession, url: str) -> Any:
 
 
 @contextmanager
-def gpu_watch(wanted: bool = True, program: str = "nvidia-smi") -> Iterator[Callable[[], dict[str, Any]]]:
+def gpu_watch(
+    wanted: bool = True, program: str = "nvidia-smi"
+) -> Iterator[Callable[[], dict[str, Any]]]:
     """Sample this machine's GPUs while the block runs. The yielded function gives `{"gpus": [...]}` so far.
 
     Per GPU: name, driver, and the range of memory, clocks, power and temperature seen. One `nvidia-smi` process
@@ -96,7 +105,13 @@ def gpu_watch(wanted: bool = True, program: str = "nvidia-smi") -> Iterator[Call
     if path is None or not wanted:
         yield dict
         return
-    query = [path, f"--query-gpu=index,{','.join(_ASKED)}", "--format=csv,noheader,nounits", "-l", "1"]
+    query = [
+        path,
+        f"--query-gpu=index,{','.join(_ASKED)}",
+        "--format=csv,noheader,nounits",
+        "-l",
+        "1",
+    ]
     with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
         watcher = Popen(query, stdout=file, stderr=DEVNULL)
         try:
@@ -112,14 +127,22 @@ def _gpus(text: str) -> dict[str, Any]:
         cells = [cell.strip() for cell in row.split(",")]
         if len(cells) == len(_ASKED) + 1 and cells[0].isdigit():
             samples.setdefault(cells[0], []).append(cells[1:])
-    return {"gpus": [_gpu(index, rows) for index, rows in sorted(samples.items())]} if samples else {}
+    if samples:
+        return {"gpus": [_gpu(index, rows) for index, rows in sorted(samples.items())]}
+    return {}
 
 
 def _gpu(index: str, rows: list[list[str]]) -> dict[str, Any]:
     columns = dict(zip(_ASKED, zip(*rows, strict=True), strict=True))
-    gpu: dict[str, Any] = {"index": int(index), "name": columns["name"][0], "driver": columns["driver_version"][0]}
+    gpu: dict[str, Any] = {
+        "index": int(index),
+        "name": columns["name"][0],
+        "driver": columns["driver_version"][0],
+    }
     for field, key in _GPU_FIELDS.items():
         values = [float(cell) for cell in columns[field] if cell.replace(".", "", 1).isdigit()]
         if values:
-            gpu[key] = max(values) if field == "memory.total" else {"min": min(values), "max": max(values)}
+            gpu[key] = (
+                max(values) if field == "memory.total" else {"min": min(values), "max": max(values)}
+            )
     return gpu

@@ -19,8 +19,24 @@ from stentor.output.encode import wav_header
 
 SCHEMA = "stentor-bench/1"
 DESCRIBED = (
-    *("backend", "model_id", "tokenizer_id", "dataset_name", "dataset_language", "burstiness", "duration_s"),
-    *("warmup_s", "num_warmups", "response_format", "voice", "language", "request_seed", "extra_body"),
+    *(
+        "backend",
+        "model_id",
+        "tokenizer_id",
+        "dataset_name",
+        "dataset_language",
+        "burstiness",
+        "duration_s",
+    ),
+    *(
+        "warmup_s",
+        "num_warmups",
+        "response_format",
+        "voice",
+        "language",
+        "request_seed",
+        "extra_body",
+    ),
 )
 """Settings in a result, beside the load."""
 OF_ENGINE = ("device", "dtype", "quantization", "mode")
@@ -39,7 +55,9 @@ def flat(summary: Summary, settings: Mapping[str, Any]) -> dict[str, Any]:
         **{name: value for name, value in vars(summary).items() if name not in apart},
         "real_time_maintained": summary.verdict.maintained,
         "real_time_reasons": list(summary.verdict.reasons),
-        "sample_rates": [{"hz": hz, "told_by": by, "answers": n} for (hz, by), n in summary.sample_rates.items()],
+        "sample_rates": [
+            {"hz": hz, "told_by": by, "answers": n} for (hz, by), n in summary.sample_rates.items()
+        ],
         "client_was_late": summary.client_was_late,
         "quality": asdict(summary.quality),
         **summary.extra,
@@ -54,7 +72,13 @@ def flat(summary: Summary, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _keys(key: str, stats: MetricStats, scale: float) -> dict[str, float]:
-    marks = {"mean": stats.mean, "median": stats.median, "std": stats.std, "min": stats.low, "max": stats.high}
+    marks = {
+        "mean": stats.mean,
+        "median": stats.median,
+        "std": stats.std,
+        "min": stats.low,
+        "max": stats.high,
+    }
     marks |= {f"p{p:g}": value for p, value in stats.percentiles.items()}
     return {f"{mark}_{key}": value * scale for mark, value in marks.items()}
 
@@ -69,7 +93,9 @@ def request_row(result: RequestResult, origin: float) -> dict[str, Any]:
         "in_window": result.in_window,
         "failure": result.failure.kind if result.failure else None,
         "failure_message": result.failure.message if result.failure else None,
-        **{METRICS[name].key: value * METRICS[name].scale for name, value in result.metrics.items()},
+        **{
+            METRICS[name].key: value * METRICS[name].scale for name, value in result.metrics.items()
+        },
         **{name: vars(result)[name] for name in _AS_IT_IS},
         "chunk_times_s": [round(float(t) - origin, 6) for t in result.chunk_times],
         "chunk_samples": [int(n) for n in result.chunk_samples],
@@ -89,7 +115,11 @@ def clean(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [clean(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
+        if math.isnan(value):
+            return None
+        if value > 0:
+            return "inf"
+        return "-inf"
     return value
 
 
@@ -106,12 +136,16 @@ class Files:
 
     def write_json(self, value: Mapping[str, Any], append: bool = False) -> Path:
         """Write the result. `append` adds it as one line, so that many runs share a file."""
-        text = json.dumps(clean(dict(value)), ensure_ascii=False, indent=None if append else 1, allow_nan=False)
+        text = json.dumps(
+            clean(dict(value)), ensure_ascii=False, indent=None if append else 1, allow_nan=False
+        )
         return self.write_text(".json", text + "\n", append)
 
     def write_lines(self, rows: Iterable[Mapping[str, Any]], append: bool = False) -> Path:
         """Write one line per request. `append` keeps those of the runs that `write_json` has added before."""
-        lines = [json.dumps(clean(dict(row)), ensure_ascii=False, allow_nan=False) + "\n" for row in rows]
+        lines = [
+            json.dumps(clean(dict(row)), ensure_ascii=False, allow_nan=False) + "\n" for row in rows
+        ]
         return self.write_text(".requests.jsonl", "".join(lines), append)
 
     def write_text(self, suffix: str, text: str, append: bool = False) -> Path:
@@ -123,7 +157,10 @@ class Files:
 def default_stem(label: str, rate: float, concurrency: int | None, model: str) -> str:
     """vLLM's file name: `<label>-<rate>qps[-concurrency<n>]-<model>-<time>`."""
     name = re.sub(r"[^\w.-]+", "-", model.rstrip("/").split("/")[-1]).strip("-") or "model"
-    parallel = f"-concurrency{concurrency}" if concurrency else ""
+    if concurrency:
+        parallel = f"-concurrency{concurrency}"
+    else:
+        parallel = ""
     return f"{label}-{rate:g}qps{parallel}-{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 _COLOURS = ("#3567b0", "#d2691e", "#2e8b57", "#b03060", "#7a5195", "#6b6b6b")
 _Scale = Callable[[float], float]
-_W, _H, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 340, 64, 150, 34, 48
+_W = 720
+_H = 340
+_LEFT = 64
+_RIGHT = 150
+_TOP = 34
+_BOTTOM = 48
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,8 @@ def svg(chart: Chart) -> str:
     series = [line for line in chart.series if line.x]
     xs = [x for line in series for x in line.x]
     ys = [y for line in series for y in line.y] + ([chart.limit] if chart.limit is not None else [])
-    x_ticks, y_ticks = _ticks(min(xs), max(xs)), _ticks(0.0, max(ys))
+    x_ticks = _ticks(min(xs), max(xs))
+    y_ticks = _ticks(0.0, max(ys))
     across = _scale(x_ticks[0], x_ticks[-1], _LEFT, _W - _RIGHT)
     up = _scale(y_ticks[0], y_ticks[-1], _H - _BOTTOM, _TOP)
     parts = [
@@ -55,12 +61,19 @@ def svg(chart: Chart) -> str:
     ]
     for tick in y_ticks:
         y = up(tick)
-        parts.append(f'<line x1="{_LEFT}" x2="{_W - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e2e2e2"/>')
+        parts.append(
+            f'<line x1="{_LEFT}" x2="{_W - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e2e2e2"/>'
+        )
         parts.append(f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
     for tick in x_ticks:
-        parts.append(f'<text x="{across(tick):.1f}" y="{_H - _BOTTOM + 18}" text-anchor="middle">{tick:g}</text>')
-    middle, low = (_LEFT + _W - _RIGHT) / 2, (_TOP + _H - _BOTTOM) / 2
-    parts.append(f'<text x="{middle}" y="{_H - 10}" text-anchor="middle">{html.escape(chart.x_label)}</text>')
+        parts.append(
+            f'<text x="{across(tick):.1f}" y="{_H - _BOTTOM + 18}" text-anchor="middle">{tick:g}</text>'
+        )
+    middle = (_LEFT + _W - _RIGHT) / 2
+    low = (_TOP + _H - _BOTTOM) / 2
+    parts.append(
+        f'<text x="{middle}" y="{_H - 10}" text-anchor="middle">{html.escape(chart.x_label)}</text>'
+    )
     parts.append(
         f'<text transform="translate(16 {low}) rotate(-90)" text-anchor="middle">{html.escape(chart.y_label)}</text>'
     )
@@ -87,7 +100,9 @@ def _line(line: Series, colour: str, index: int, across: _Scale, up: _Scale) -> 
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points]
     y = _TOP + 8 + 18 * index
     x = _W - _RIGHT + 14
-    parts.append(f'<line x1="{x}" x2="{x + 18}" y1="{y}" y2="{y}" stroke="{colour}" stroke-width="3"/>')
+    parts.append(
+        f'<line x1="{x}" x2="{x + 18}" y1="{y}" y2="{y}" stroke="{colour}" stroke-width="3"/>'
+    )
     parts.append(f'<text x="{x + 24}" y="{y + 4}">{html.escape(line.name)}</text>')
     return parts
 

@@ -14,7 +14,10 @@ _ROW = 26
 
 def banner(title: str, fill: str = "=") -> str:
     """A heading over the table's 50 columns."""
-    text = f" {title} " if fill == "=" else title
+    if fill == "=":
+        text = f" {title} "
+    else:
+        text = title
     return f"{text:{fill}^{WIDTH}}"
 
 
@@ -51,7 +54,10 @@ def summary_table(summary: Summary, load: Mapping[str, object], shown: TableOpti
 
 def _serving_block(summary: Summary, load: Mapping[str, object], shown: TableOptions) -> list[str]:
     chosen = [metric for metric in VLLM_METRICS if metric.name in shown.metrics]
-    blocks = {metric.name: _metric_block(metric, summary.metrics.get(metric.name), shown) for metric in chosen}
+    blocks = {
+        metric.name: _metric_block(metric, summary.metrics.get(metric.name), shown)
+        for metric in chosen
+    }
     lines = [
         banner("Serving Benchmark Result"),
         line("Successful requests:", summary.completed),
@@ -75,7 +81,10 @@ def _serving_block(summary: Summary, load: Mapping[str, object], shown: TableOpt
         banner("Text Result"),
         line("Total input tokens:", summary.total_input_tokens),
         line("Total generated tokens:", tokens),
-        line("Output token throughput (tok/s):", None if tokens is None else tokens / summary.duration),
+        line(
+            "Output token throughput (tok/s):",
+            None if tokens is None else tokens / summary.duration,
+        ),
         banner("Audio Result"),
         line("Total audio duration generated(s):", summary.total_audio_duration_s),
         line("Total audio frames generated:", summary.total_audio_frames),
@@ -90,13 +99,22 @@ def _serving_block(summary: Summary, load: Mapping[str, object], shown: TableOpt
 
 
 def _metric_block(metric: Metric, stats: MetricStats | None, shown: TableOptions) -> list[str]:
-    name, unit = metric.name.upper(), f" ({metric.unit})" if metric.unit else ""
+    name = metric.name.upper()
+    if metric.unit:
+        unit = f" ({metric.unit})"
+    else:
+        unit = ""
     lines = [banner(metric.title, "-")]
     if stats is None:
         return [*lines, line(f"Mean {name}{unit}:", None)]
     marks = {"Mean": stats.mean, "Median": stats.median}
-    marks |= {f"P{p:g}": stats.percentiles[p] for p in shown.percentiles if p != 50}  # the median is there already
-    return lines + [line(f"{mark} {name}{unit}:", value * metric.scale, metric.digits) for mark, value in marks.items()]
+    marks |= {
+        f"P{p:g}": stats.percentiles[p] for p in shown.percentiles if p != 50
+    }  # the median is there already
+    return lines + [
+        line(f"{mark} {name}{unit}:", value * metric.scale, metric.digits)
+        for mark, value in marks.items()
+    ]
 
 
 def _playback_block(summary: Summary, marks: Sequence[float]) -> list[str]:
@@ -111,7 +129,10 @@ def _playback_block(summary: Summary, marks: Sequence[float]) -> list[str]:
     lines += [
         "-" * WIDTH,
         line("Underrun requests, zero buffer:", _share(summary.underrun_requests, done)),
-        line(f"Underrun requests, > {CONTINUITY_S:g} s (vLLM rule):", _share(summary.discontinuous_requests, done)),
+        line(
+            f"Underrun requests, > {CONTINUITY_S:g} s (vLLM rule):",
+            _share(summary.discontinuous_requests, done),
+        ),
         line("Stalls, zero buffer:", summary.stalls),
         line("Start buffer, all gapless (ms):", buffer.high * 1000 if buffer else None),
         line("Real time, all streams together (x):", summary.audio_throughput),
@@ -120,10 +141,17 @@ def _playback_block(summary: Summary, marks: Sequence[float]) -> list[str]:
     return lines + [f"  - {reason}" for reason in summary.verdict.reasons]
 
 
-def _percentile_row(title: str, unit: str, scale: float, stats: MetricStats, marks: Sequence[float]) -> str:
-    label = f"{title} ({unit})" if unit else title
+def _percentile_row(
+    title: str, unit: str, scale: float, stats: MetricStats, marks: Sequence[float]
+) -> str:
+    if unit:
+        label = f"{title} ({unit})"
+    else:
+        label = title
     digits = 1 if unit == "ms" else 3
-    return f"{label:<{_ROW}}" + "".join(f"{stats.percentiles[p] * scale:>8.{digits}f}" for p in marks)
+    return f"{label:<{_ROW}}" + "".join(
+        f"{stats.percentiles[p] * scale:>8.{digits}f}" for p in marks
+    )
 
 
 def _share(count: int, total: int) -> str:
@@ -134,12 +162,15 @@ def _load_block(summary: Summary) -> list[str]:
     failures = summary.failures
     named = ("dropped", "http_429", "http_503", "timeout")
     others = {kind: count for kind, count in failures.items() if kind not in named}
-    lag, queue = summary.metrics.get("send_lag"), summary.metrics.get("client_queue")
+    lag = summary.metrics.get("send_lag")
+    queue = summary.metrics.get("client_queue")
     lines = [
         banner("Load Result"),
         line("Scheduled requests:", summary.scheduled),
         line("Dropped, never sent:", failures.get("dropped", 0)),
-        line("Refused (429 / 503):", f"{failures.get('http_429', 0)} / {failures.get('http_503', 0)}"),
+        line(
+            "Refused (429 / 503):", f"{failures.get('http_429', 0)} / {failures.get('http_503', 0)}"
+        ),
         line("Timed out:", failures.get("timeout", 0)),
         line("Other failures:", ", ".join(f"{k} {n}" for k, n in others.items()) or 0),
         line("Mean / max send lag (ms):", _mean_max(lag)),
@@ -147,24 +178,38 @@ def _load_block(summary: Summary) -> list[str]:
     ]
     if delay := summary.loop_delay:
         lines.append(
-            line("P99 / max client loop delay (ms):", f"{delay.percentiles[99] * 1000:.2f} / {delay.high * 1000:.2f}")
+            line(
+                "P99 / max client loop delay (ms):",
+                f"{delay.percentiles[99] * 1000:.2f} / {delay.high * 1000:.2f}",
+            )
         )
         lines.append(line("Client CPU (% of one core):", 100 * summary.client_cpu))
     for (rate, source), count in summary.sample_rates.items():
         lines.append(
-            line(f"Sample rate by {source} (Hz):", rate if count == summary.completed else f"{rate} x {count}")
+            line(
+                f"Sample rate by {source} (Hz):",
+                rate if count == summary.completed else f"{rate} x {count}",
+            )
         )
-    lines += [f"  ! {kind}: {text}" for kind, text in summary.failure_examples.items() if kind != "dropped"]
+    lines += [
+        f"  ! {kind}: {text}"
+        for kind, text in summary.failure_examples.items()
+        if kind != "dropped"
+    ]
     lines += [f"  ! {note}" for note in summary.notes]
     if any(source == "assumed" for _, source in summary.sample_rates):
         lines.append("  ! the server did not state a sample rate; --sample-rate was assumed")
     if summary.client_was_late:
-        lines.append("  ! the load generator itself was late: figures may be worse than the server's true ones")
+        lines.append(
+            "  ! the load generator itself was late: figures may be worse than the server's true ones"
+        )
     return lines
 
 
 def _mean_max(stats: MetricStats | None) -> str | None:
-    return f"{stats.mean * 1000:.2f} / {stats.high * 1000:.2f}" if stats else None
+    if stats:
+        return f"{stats.mean * 1000:.2f} / {stats.high * 1000:.2f}"
+    return None
 
 
 def _quality_block(quality: Quality, summary: Summary) -> list[str]:
@@ -172,17 +217,25 @@ def _quality_block(quality: Quality, summary: Summary) -> list[str]:
     changed = sum(count > 1 for count in quality.hashes.values())
     lines = [
         banner("Quality Result"),
-        line("Silent / non-finite / clipped answers:", f"{quality.silent} / {quality.nonfinite} / {quality.clipped}"),
+        line(
+            "Silent / non-finite / clipped answers:",
+            f"{quality.silent} / {quality.nonfinite} / {quality.clipped}",
+        ),
         line("Run-on / cut short / pause over 2 s:", outliers),
         line("Median seconds of audio per letter:", f"{quality.seconds_per_unit:.3f}"),
     ]
     if quality.hashes:
         lines.append(
-            line("Repeated texts with equal audio:", f"{len(quality.hashes) - changed} of {len(quality.hashes)}")
+            line(
+                "Repeated texts with equal audio:",
+                f"{len(quality.hashes) - changed} of {len(quality.hashes)}",
+            )
         )
     extra = summary.extra
     if found := extra.get("determinism"):
-        lines.append(line("Alone = under load, equal audio:", f"{found['equal']} of {found['checked']}"))
+        lines.append(
+            line("Alone = under load, equal audio:", f"{found['equal']} of {found['checked']}")
+        )
         if found["failed"]:
             lines.append(line("  failed alone:", found["failed"]))
         if found["differing"]:
@@ -193,7 +246,8 @@ def _quality_block(quality: Quality, summary: Summary) -> list[str]:
     if "mos" in extra:
         lines.append(
             line(
-                f"MOS over {extra['mos_answers']} answers, mean / min:", f"{extra['mos']:.2f} / {extra['mos_min']:.2f}"
+                f"MOS over {extra['mos_answers']} answers, mean / min:",
+                f"{extra['mos']:.2f} / {extra['mos_min']:.2f}",
             )
         )
     return lines
@@ -208,7 +262,9 @@ def levels_table(rows: Sequence[tuple[str, Summary]]) -> str:
 def _level_cells(summary: Summary) -> dict[str, str]:
     def mark(name: str, percentile: float, scale: float, digits: int) -> str:
         found = summary.metrics.get(name)
-        return f"{found.percentiles[percentile] * scale:.{digits}f}" if found else "-"
+        if found:
+            return f"{found.percentiles[percentile] * scale:.{digits}f}"
+        return "-"
 
     return {
         "done": str(summary.completed),

@@ -73,7 +73,11 @@ class CodecRunner:
         slots: SlotTable,
         lm_stream: CudaStream,
     ) -> None:
-        self.model, self.sizes, self.device, self.slots, self.lm_stream = model, sizes, device, slots, lm_stream
+        self.model = model
+        self.sizes = sizes
+        self.device = device
+        self.slots = slots
+        self.lm_stream = lm_stream
         where = device.torch
         self.states = CodecStateTable(model.codec.columns, sizes.slots + 1, where)
         self._padding = torch.tensor([sizes.slots], device=where)
@@ -82,20 +86,41 @@ class CodecRunner:
         self.stream = device.stream(CODEC)
         self.copies = device.stream(CODEC)  # copies audio to the host beside the codec's next call
         self._beside = [device.stream(CODEC) for _ in range(BESIDE if self.timing.alone else 0)]
-        of_stream, whole = (device, self.stream, config.require_graphs), partial(self._decode_call, whole=True)
+        of_stream = (device, self.stream, config.require_graphs)
+        whole = partial(self._decode_call, whole=True)
         self.graphs = CudaGraphRunner("codec", self._decode_call, *of_stream)
-        self.whole_graphs = CudaGraphRunner("whole codec", whole, *of_stream, shares_pool_of=self.graphs)
+        self.whole_graphs = CudaGraphRunner(
+            "whole codec", whole, *of_stream, shares_pool_of=self.graphs
+        )
         self._whole_frames = min(sizes.codec_frames, WHOLE_FRAMES)
         chunk, ramp = chunk_sizes(config.policy, self.timing)
-        self.counts = sorted({*ramp, chunk}) if self.timing.chunks else []
-        self.numbers = 4 + self.pages.width if self.pages.width else 3
-        idle = 0 if self.pages.width else sizes.slots  # while calls are captured, slot 0 and page 0 are free
-        self.inputs = torch.full((self.numbers * sizes.slots,), idle, dtype=torch.int64, device=where)
+        if self.timing.chunks:
+            self.counts = sorted({*ramp, chunk})
+        else:
+            self.counts = []
+        if self.pages.width:
+            self.numbers = 4 + self.pages.width
+        else:
+            self.numbers = 3
+        # while calls are captured, slot 0 and page 0 are free
+        if self.pages.width:
+            idle = 0
+        else:
+            idle = sizes.slots
+        self.inputs = torch.full(
+            (self.numbers * sizes.slots,), idle, dtype=torch.int64, device=where
+        )
         """Numbers of a call with B rows: B slots, B first frames and B ends of streams, one after the other. With pages
         also B numbers of filled pages and B rows of the page table."""
-        self.outputs: dict[tuple[int, int, bool], CodecOutput] = {}  # of the last run, by rows, frames, whether whole
-        self.moved_on = False  # whether a call has written the codec's state, so that it cannot be tried again
-        self._first_frames: dict[int, tuple[InFlightAudio, int]] = {}  # by request: its row of a call
+        self.outputs: dict[
+            tuple[int, int, bool], CodecOutput
+        ] = {}  # of the last run, by rows, frames, whether whole
+        self.moved_on = (
+            False  # whether a call has written the codec's state, so that it cannot be tried again
+        )
+        self._first_frames: dict[
+            int, tuple[InFlightAudio, int]
+        ] = {}  # by request: its row of a call
 
     @property
     def graph_runners(self) -> tuple[CudaGraphRunner, ...]:
@@ -111,7 +136,11 @@ class CodecRunner:
 
     def graph_keys(self, slots: int) -> list[tuple[int, int]]:
         """(rows, frames), largest first: rows by powers of two, up to as many as one call holds."""
-        most, keys = min(slots, BESIDE) if self.timing.alone else slots, set()
+        if self.timing.alone:
+            most = min(slots, BESIDE)
+        else:
+            most = slots
+        keys = set()
         for frames in self.counts:
             max_rows = max(1, min(most, self.sizes.codec_frames // frames))
             keys |= {(min(1 << i, max_rows), frames) for i in range(max_rows.bit_length() + 1)}
@@ -119,9 +148,17 @@ class CodecRunner:
 
     def whole_keys(self, slots: int) -> list[tuple[int, int]]:
         """(rows, frames) of calls that hold whole utterances, padded to a few lengths."""
-        most = 1 if self.timing.alone else slots
+        if self.timing.alone:
+            most = 1
+        else:
+            most = slots
         rows = [1 << i for i in range(most.bit_length()) if 1 << i <= most]
-        keys = [(b, n) for n in self.timing.wholes for b in rows if b == 1 or b * n <= self._whole_frames]
+        keys = [
+            (b, n)
+            for n in self.timing.wholes
+            for b in rows
+            if b == 1 or b * n <= self._whole_frames
+        ]
         return sorted(keys, key=lambda k: k[0] * k[1], reverse=True)
 
     # -- state --
@@ -131,15 +168,25 @@ class CodecRunner:
         with self.stream.active():
             self.states.reset(self.device.upload([seq.slot for seq, _ in new]))
             words = self.states.data.shape[1]
-            primed: dict[int, tuple[Tensor, list[int]]] = {}  # states by identity, each with the slots that get it
+            primed: dict[
+                int, tuple[Tensor, list[int]]
+            ] = {}  # states by identity, each with the slots that get it
             for seq, prompt in new:
                 if (state := prompt.codec_state) is not None:
                     primed.setdefault(id(state), (state, []))[1].append(seq.slot)
             for state, slots in primed.values():
                 self.states.fill(self.device.upload(slots), state[:words])
-            for seq, prompt in new if self.pages.width else []:  # a view of each state would take time for nothing
-                state = self.states.fresh[0] if prompt.codec_state is None else prompt.codec_state
-                prefix = 0 if self.timing.whole and not seq.streaming else len(prompt.codec_prefix)
+            for seq, prompt in (
+                new if self.pages.width else []
+            ):  # a view of each state would take time for nothing
+                if prompt.codec_state is None:
+                    state = self.states.fresh[0]
+                else:
+                    state = prompt.codec_state
+                if self.timing.whole and not seq.streaming:
+                    prefix = 0
+                else:
+                    prefix = len(prompt.codec_prefix)
                 self.pages.enter(seq.slot, prefix, prompt.voice, state[words:])
 
     def save(self, seq: Sequence) -> SavedCodec:
@@ -178,7 +225,8 @@ class CodecRunner:
         take longer than the step is delayed. `launched_first` is called for the chunk once the host has read the frame.
         If there is no such frame, the request has ended and its codec state does not matter any more.
         """
-        prefilled, decoded = self.device.event(), self.device.event()
+        prefilled = self.device.event()
+        decoded = self.device.event()
         with self.lm_stream.active():
             prefilled.record()
         with self.stream.active():
@@ -221,10 +269,14 @@ class CodecRunner:
         """Jobs of equal length in parts, chosen so that the captured calls hold few rows of padding."""
         count = self._size(jobs[0])
         if jobs[0].whole:
-            most = max((b for b, n in self.whole_graphs.graphs if n == count), default=self._whole_frames // count)
+            most = max(
+                (b for b, n in self.whole_graphs.graphs if n == count),
+                default=self._whole_frames // count,
+            )
             return [jobs[at : at + max(1, most)] for at in range(0, len(jobs), max(1, most))]
         sizes = {b for b, n in self.graphs.graphs if n >= count}
-        parts, at = [], 0
+        parts = []
+        at = 0
         while at < len(jobs):
             rows = rows_of_call(len(jobs) - at, count, sizes)
             parts.append(jobs[at : at + rows])
@@ -233,20 +285,31 @@ class CodecRunner:
 
     def launch(self, jobs: list[AudioJob]) -> InFlightAudio:
         """One codec call for chunks of equal length, and the copy of their audio to the host."""
-        self.moved_on, whole = False, jobs[0].whole
-        delay, rows = 0 if whole else self.timing.delay, len(jobs)
+        self.moved_on = False
+        whole = jobs[0].whole
+        if whole:
+            delay = 0
+        else:
+            delay = self.timing.delay
+        rows = len(jobs)
         used = max(j.count for j in jobs) + delay
         samples = used * self.model.spec.hop + self.timing.late
         with self.stream.active():
             out = self._decode(jobs, whole)
-            parts = out.samples[:rows, :samples], out.frames[:rows, :used], out.attended[:rows, :used]
+            parts = (
+                out.samples[:rows, :samples],
+                out.frames[:rows, :used],
+                out.attended[:rows, :used],
+            )
             staged = tuple(self.device.stage(part) for part in parts)
             decoded = self.device.event()
             decoded.record()
             with self.copies.active():
                 decoded.wait_stream()
                 on_host = [self.device.download(t) for t in staged]
-                call = InFlightAudio(jobs, range(rows), CodecOutput(*on_host), self.device.event(), staged, delay)
+                call = InFlightAudio(
+                    jobs, range(rows), CodecOutput(*on_host), self.device.event(), staged, delay
+                )
                 call.done.record()
         return call
 
@@ -255,7 +318,9 @@ class CodecRunner:
         with chunks only."""
         batch, count = self._graph_key(jobs)
         self._fill_inputs(jobs, batch)
-        if batch > len(jobs):  # its counters move on with every call, and would pass the end of RoPE's table
+        if batch > len(
+            jobs
+        ):  # its counters move on with every call, and would pass the end of RoPE's table
             self.states.reset(self._padding)
         (self.whole_graphs if whole else self.graphs)(batch, count)
         self.moved_on = not whole  # also where a graph has run
@@ -266,13 +331,19 @@ class CodecRunner:
         slots = [j.seq.slot for j in jobs] + [self.sizes.slots] * padding
         ends = [j.seq.num_heard if j.seq.status != RUNNING else NO_END for j in jobs]
         inputs = slots + [j.start for j in jobs] + [0] * padding + ends + [NO_END] * padding
-        if self.pages.width:  # how many pages each row's chunk reads, and the rows of the page table
+        if (
+            self.pages.width
+        ):  # how many pages each row's chunk reads, and the rows of the page table
             none = [self.pages.padding] * self.pages.width, 0
-            rows = [none if j.whole else self.pages.row(j.seq.slot, j.start, j.count) for j in jobs] + [none] * padding
+            rows = [
+                none if j.whole else self.pages.row(j.seq.slot, j.start, j.count) for j in jobs
+            ] + [none] * padding
             inputs += [filled for _, filled in rows] + [page for table, _ in rows for page in table]
         self.device.fill(self.inputs, inputs)
 
-    def _given(self, batch: int, before: int, count: int) -> tuple[Tensor, CodecCall, Tensor, Tensor]:
+    def _given(
+        self, batch: int, before: int, count: int
+    ) -> tuple[Tensor, CodecCall, Tensor, Tensor]:
         """Slots and call of `inputs`, `count` frames of each row with so many before them, and where in the text they
         are."""
         inputs = self.inputs[: self.numbers * batch]
@@ -285,13 +356,20 @@ class CodecRunner:
     def _graph_key(self, jobs: list[AudioJob]) -> tuple[int, int]:
         """Rows and frames to decode. A stream's last chunk may be padded, as its state does not matter any more, unless
         it would need pages for that."""
-        need, least = self._size(max(jobs, key=lambda j: j.count)), len(jobs)
+        need = self._size(max(jobs, key=lambda j: j.count))
+        least = len(jobs)
         if jobs[0].whole:
-            return min((b for b, n in self.whole_graphs.graphs if b >= least and n == need), default=least), need
+            return min(
+                (b for b, n in self.whole_graphs.graphs if b >= least and n == need), default=least
+            ), need
         last = all(j.last for j in jobs) and not self.pages.width
         if (least, need) in self.graphs.graphs:
             return least, need
-        fits = [k for k in self.graphs.graphs if k[0] >= least and (k[1] == need or (last and k[1] > need))]
+        fits = [
+            k
+            for k in self.graphs.graphs
+            if k[0] >= least and (k[1] == need or (last and k[1] > need))
+        ]
         batch, count = min(fits, key=lambda k: (k[1], k[0]), default=(least, need))
         return batch, count
 
@@ -300,10 +378,18 @@ class CodecRunner:
         before, after = (0, 0) if whole else (self.timing.delay, self.timing.lookahead)
         idx, call, frames, where = self._given(batch, before, count + after)
         decode = self._decode_alone if self.timing.alone else self.model.codec.decode
-        samples, new = decode(frames[:, before:], self.states.gather(idx), call._replace(whole=whole))
-        hop, late = self.model.spec.hop, 0 if whole else self.timing.late
+        samples, new = decode(
+            frames[:, before:], self.states.gather(idx), call._replace(whole=whole)
+        )
+        hop = self.model.spec.hop
+        if whole:
+            late = 0
+        else:
+            late = self.timing.late
         if samples.shape != (wanted := (batch, (before + count) * hop + late)):
-            raise EngineError(f"codec.decode gives samples {tuple(samples.shape)}, and by spec.hop they are {wanted}")
+            raise EngineError(
+                f"codec.decode gives samples {tuple(samples.shape)}, and by spec.hop they are {wanted}"
+            )
         if not whole:
             self.moved_on = True
             self.states.store(idx, new)
@@ -311,7 +397,8 @@ class CodecRunner:
 
     def _decode_alone(self, frames: Tensor, state: State, call: CodecCall) -> tuple[Tensor, State]:
         """Decode each row in a call of its own, beside the others."""
-        streams, given = self._beside[: len(frames)], self.device.event()
+        streams = self._beside[: len(frames)]
+        given = self.device.event()
         given.record()
         for stream in streams:
             with stream.active():
@@ -322,14 +409,18 @@ class CodecRunner:
             pages = CodecPageTable(pool, table[row], filled[row])
             own = call._replace(start=call.start[row], end=call.end[row], pages=pages)
             with streams[i % len(streams)].active():
-                decoded.append(self.model.codec.decode(frames[row], {n: t[row] for n, t in state.items()}, own))
+                decoded.append(
+                    self.model.codec.decode(frames[row], {n: t[row] for n, t in state.items()}, own)
+                )
         for stream in streams:
             done = self.device.event()
             with stream.active():
                 done.record()
             done.wait_stream()
         samples, states = zip(*decoded, strict=True)
-        return torch.cat(samples), {name: torch.cat([s[name] for s in states]) for name in states[0]}
+        return torch.cat(samples), {
+            name: torch.cat([s[name] for s in states]) for name in states[0]
+        }
 
 
 def rows_of_call(waiting: int, frames: int, sizes: set[int]) -> int:

@@ -21,7 +21,8 @@ from stentor.errors import EngineError
 from stentor.layers.types import NO_END, CodecCall, CodecPageTable, Column, State
 from stentor.models.codec_timing import CodecTiming
 
-WORD, ROW_ALIGN = 8, 128  # bytes
+WORD = 8  # bytes
+ROW_ALIGN = 128
 
 
 class CodecStateTable:
@@ -31,7 +32,8 @@ class CodecStateTable:
     """
 
     def __init__(self, columns: Mapping[str, Column], rows: int, device: torch.device) -> None:
-        self._specs, self._slices = columns, {}
+        self._specs = columns
+        self._slices = {}
         end = 0
         for name, c in columns.items():
             words = -(-math.prod(c.shape) * c.dtype.itemsize // ROW_ALIGN) * ROW_ALIGN // WORD
@@ -69,15 +71,20 @@ class CodecStateTable:
 
     def _words(self, name: str, state: State) -> list[Tensor]:
         """A column [k, *shape] as words, then its padding. No copy is made if the values already lie as words."""
-        c, words_slice = self._specs[name], self._slices[name]
+        c = self._specs[name]
+        words_slice = self._slices[name]
         values = state[name].to(c.dtype).reshape(len(state[name]), -1)
         per_word = WORD // c.dtype.itemsize
         layout = (values.shape[1], values.stride(0), values.storage_offset())
         if values.stride(1) != 1 or any(n % per_word for n in layout):
-            values = F.pad(values, (0, (words_slice.stop - words_slice.start) * per_word - values.shape[1]))
+            values = F.pad(
+                values, (0, (words_slice.stop - words_slice.start) * per_word - values.shape[1])
+            )
         words = values.view(torch.int64)
         rest = words_slice.stop - words_slice.start - words.shape[1]
-        return [words, self.fresh[:, :1].expand(len(words), rest)] if rest else [words]
+        if rest:
+            return [words, self.fresh[:, :1].expand(len(words), rest)]
+        return [words]
 
     def reset(self, rows: Tensor) -> None:
         """Set every column of `rows` [k] to its fill."""
@@ -116,14 +123,25 @@ class SavedCodec:
 class CodecPages:
     """Owns the pool. `pool[name]` is [pages + 1, *shape]. Padding writes into the last page."""
 
-    def __init__(self, columns: Mapping[str, Column], timing: CodecTiming, slots: int, device: Device) -> None:
-        columns = columns if timing.window else {}
-        self.columns, self.timing, self.device = columns, timing, device
-        self.width = timing.window if columns else 0  # pages that a call is told of each row
+    def __init__(
+        self, columns: Mapping[str, Column], timing: CodecTiming, slots: int, device: Device
+    ) -> None:
+        if not timing.window:
+            columns = {}
+        self.columns = columns
+        self.timing = timing
+        self.device = device
+        # pages that a call is told of each row
+        if columns:
+            self.width = timing.window
+        else:
+            self.width = 0
         self.padding = slots * self.width
         self.pages = PageAllocator(self.padding, timing.grid)
         self.pool = make_pool(columns, self.padding, device.torch)
-        self.words = {name: math.prod(c.shape) * c.dtype.itemsize // WORD for name, c in columns.items()}
+        self.words = {
+            name: math.prod(c.shape) * c.dtype.itemsize // WORD for name, c in columns.items()
+        }
         self._held: dict[int, SlotPages] = {}
 
     def enter(self, slot: int, prefix: int, key: str, saved: Tensor) -> None:
@@ -151,8 +169,10 @@ class CodecPages:
         which it writes. A chunk of several pages ends before the window does: the first would read what the last
         replaces.
         """
-        held, grid = self._held[slot], self.timing.grid
-        room, own = self.timing.window - len(held.prefix), -(-count // grid)
+        held = self._held[slot]
+        grid = self.timing.grid
+        room = self.timing.window - len(held.prefix)
+        own = -(-count // grid)
         end = (start + held.offset) // grid + own
         assert own == 1 or end <= room, "pages of a chunk would be cut"
         held.own += self._allocate(max(0, min(end, room) - len(held.own)))
@@ -178,12 +198,15 @@ class CodecPages:
 
     def _load(self, count: int, saved: Tensor) -> list[int]:
         """New pages with these words, which may be on the host. Nothing waits for the copy."""
-        pages, at = self._allocate(count), 0
+        pages = self._allocate(count)
+        at = 0
         try:
             where = self.device.upload(np.array(pages, np.int64))
             for name, c in self.columns.items():
                 size = count * self.words[name]
-                values = saved[at : at + size].to(self.device.torch, non_blocking=True).view(c.dtype)
+                values = (
+                    saved[at : at + size].to(self.device.torch, non_blocking=True).view(c.dtype)
+                )
                 self.pool[name].index_copy_(0, where, values.view(count, *c.shape))
                 at += size
         except BaseException:
@@ -199,7 +222,10 @@ class CodecPages:
 
 def make_pool(columns: Mapping[str, Column], pages: int, device: torch.device) -> dict[str, Tensor]:
     """Pages, and one more for padding."""
-    return {name: torch.zeros(pages + 1, *c.shape, dtype=c.dtype, device=device) for name, c in columns.items()}
+    return {
+        name: torch.zeros(pages + 1, *c.shape, dtype=c.dtype, device=device)
+        for name, c in columns.items()
+    }
 
 
 def one_row(pool: Mapping[str, Tensor], width: int, device: torch.device) -> CodecCall:

@@ -36,13 +36,20 @@ class CudaGraphRunner:
         required: bool = False,
         shares_pool_of: CudaGraphRunner | None = None,
     ) -> None:
-        self.name, self.fn, self.device, self.stream, self.required = name, fn, device, stream, required
+        self.name = name
+        self.fn = fn
+        self.device = device
+        self.stream = stream
+        self.required = required
         self.graphs: dict[Key, torch.cuda.CUDAGraph] = {}
         self.failed: dict[Key, str] = {}
         self.eager_calls = 0
         self.pool: Any = None
         if device.cuda:
-            self.pool = shares_pool_of.pool if shares_pool_of is not None else torch.cuda.graph_pool_handle()
+            if shares_pool_of is not None:
+                self.pool = shares_pool_of.pool
+            else:
+                self.pool = torch.cuda.graph_pool_handle()
 
     def capture(self, keys: Iterable[Key]) -> None:
         """Capture these keys, with `stream` active. A key that fails is logged and runs eagerly. EngineError if graphs
@@ -56,7 +63,12 @@ class CudaGraphRunner:
                 self.failed[key] = str(e)
                 if self.required:
                     raise EngineError(f"graph capture of {self.name}{key} failed: {e}") from e
-                log.warning("graph capture of %s%s failed, it runs eagerly or in a larger graph: %s", self.name, key, e)
+                log.warning(
+                    "graph capture of %s%s failed, it runs eagerly or in a larger graph: %s",
+                    self.name,
+                    key,
+                    e,
+                )
         self.device.release_cached()  # what the calls before each capture took: graphs have memory of their own
 
     def close(self) -> None:
@@ -72,7 +84,11 @@ class CudaGraphRunner:
         if key in self.graphs:
             return key
         first = len(key) - least
-        covering = (k for k in self.graphs if all(large >= small for large, small in zip(k, key, strict=True)))
+        covering = (
+            k
+            for k in self.graphs
+            if all(large >= small for large, small in zip(k, key, strict=True))
+        )
         return min(covering, key=lambda k: (k[first:], k[:first]), default=key)
 
     def __call__(self, *key: int) -> None:

@@ -79,7 +79,9 @@ class CudaStream:
             self.cuda.synchronize()
 
 
-LANGUAGE_MODEL, CODEC, BACKGROUND = -2, -1, 0
+LANGUAGE_MODEL = -2
+CODEC = -1
+BACKGROUND = 0
 """Priorities of streams: steps before audio, and audio before encoding references and priming the codec with them."""
 
 Shape = tuple[tuple[int, ...], torch.dtype]
@@ -94,10 +96,16 @@ class StagingBuffer:
     """
 
     def __init__(self, parts: Mapping[str, Shape], device: Device) -> None:
-        self._device, self._parts = device, parts
-        sizes = [-(-math.prod(shape) * dtype.itemsize // ALIGN) * ALIGN for shape, dtype in parts.values()]
+        self._device = device
+        self._parts = parts
+        sizes = [
+            -(-math.prod(shape) * dtype.itemsize // ALIGN) * ALIGN
+            for shape, dtype in parts.values()
+        ]
         self._bytes = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=device.cuda)
-        self._starts = [end - size for size, end in zip(sizes, itertools.accumulate(sizes), strict=True)]
+        self._starts = [
+            end - size for size, end in zip(sizes, itertools.accumulate(sizes), strict=True)
+        ]
         memory = self._bytes.numpy()
         self.host = {
             name: np.ndarray(shape, host_dtype(dtype), memory, start)
@@ -170,7 +178,10 @@ class Device:
 
     def upload(self, value: np.ndarray | list[int]) -> Tensor:
         """A host array on the device, without waiting for work that is under way."""
-        host = torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else torch.tensor(value)
+        if isinstance(value, np.ndarray):
+            host = torch.from_numpy(np.ascontiguousarray(value))
+        else:
+            host = torch.tensor(value)
         return (host.pin_memory() if self.cuda else host).to(self.torch, non_blocking=True)
 
     def fill(self, target: Tensor, value: np.ndarray | list[int]) -> None:
@@ -215,7 +226,9 @@ class Device:
         """A pinned host copy that is complete once an event recorded after this call is ready."""
         if not self.cuda:
             return value.clone()
-        return torch.empty(value.shape, dtype=value.dtype, pin_memory=True).copy_(value, non_blocking=True)
+        return torch.empty(value.shape, dtype=value.dtype, pin_memory=True).copy_(
+            value, non_blocking=True
+        )
 
     def read(self, value: Tensor) -> np.ndarray:
         """A host copy. Waits for the device."""
@@ -262,7 +275,9 @@ def _configure_process() -> None:
     """
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.enable_cudnn_sdp(False)
-    os.environ.setdefault("CUBLASLT_WORKSPACE_SIZE", "0")  # torch reads it with its first such product
+    os.environ.setdefault(
+        "CUBLASLT_WORKSPACE_SIZE", "0"
+    )  # torch reads it with its first such product
 
 
 def pick_device(name: str) -> str:
@@ -271,11 +286,15 @@ def pick_device(name: str) -> str:
     if check_device(name) == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return "cpu"
     if not torch.cuda.is_available():
-        raise InvalidRequest("device", f"{name!r} asked for, but torch sees no CUDA device; use cpu or auto")
+        raise InvalidRequest(
+            "device", f"{name!r} asked for, but torch sees no CUDA device; use cpu or auto"
+        )
     if name in ("auto", "cuda"):
         return f"cuda:{torch.cuda.current_device()}"
     there = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
     index = int(name.removeprefix("cuda:"))
     if index >= len(there):
-        raise InvalidRequest("device", f"{name!r} asked for, but torch sees only {', '.join(there)}")
+        raise InvalidRequest(
+            "device", f"{name!r} asked for, but torch sees only {', '.join(there)}"
+        )
     return there[index]

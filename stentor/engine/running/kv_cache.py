@@ -42,7 +42,10 @@ class PagedKV:
         shape = (spec.layers, 2, pages + 1, page, spec.heads, spec.dim)
         self.pool = zeros(shape, spec.dtype, device)
         self.table = torch.full((slots + 1, max_pages), pages, dtype=torch.int64, device=device)
-        self.page, self.slots, self.pages, self.frames = page, slots, pages, frames
+        self.page = page
+        self.slots = slots
+        self.pages = pages
+        self.frames = frames
         self._gathered = self.pool.new_empty(0)
         self.fused = kernels.paged_attention_supported(device, spec.dtype)
         """Attention reads lengths on the device. Otherwise its shapes follow from `max_pages` and `max_seqlen`."""
@@ -65,10 +68,15 @@ class PagedKV:
 
     def frames_of(self, idx: Tensor, max_pages: int) -> FrameKV:
         """The page sets by frame as slots idx [B] see them, with one token each. `max_pages`: of positions."""
-        row = torch.arange(len(idx), device=idx.device) if self.frames and not self.fused else idx
+        if self.frames and not self.fused:
+            row = torch.arange(len(idx), device=idx.device)
+        else:
+            row = idx
         return FramePages(self, idx, row, idx, max_pages, 1, alone=True)
 
-    def decode_view(self, idx: Tensor, pos: Tensor, max_pages: int, window: TextWindow | None = None) -> KVView:
+    def decode_view(
+        self, idx: Tensor, pos: Tensor, max_pages: int, window: TextWindow | None = None
+    ) -> KVView:
         """One new token per slot `idx` [B] at `pos` [B]. `max_pages` pages (a shape) cover the longest of them."""
         frames = self.frames_of(idx, max_pages)
         if self.fused and kernels.is_batch_invariant():
@@ -94,10 +102,16 @@ class PagedKV:
         Each row's tokens are consecutive positions. `max_seqlen` is the largest number of them (a shape). Only where
         attention is not fused are `idx` and `row` read. The tokens frame_at [M] have a frame, or all where None.
         """
-        frame_slot, frame_row = slot, row
-        if frame_at is not None and self.frames:  # padding of frame_at names one token more than there are
+        frame_slot = slot
+        frame_row = row
+        if (
+            frame_at is not None and self.frames
+        ):  # padding of frame_at names one token more than there are
             frame_slot = torch.cat((slot, slot.new_full((1,), self.slots)))[frame_at]
-            frame_row = row if self.fused else row[frame_at]
+            if self.fused:
+                frame_row = row
+            else:
+                frame_row = row[frame_at]
         frames = FramePages(self, idx, frame_row, frame_slot, max_pages, max_seqlen)
         if self.fused:
             return FusedPrefill(self, slot, pos, window, frames)
@@ -112,29 +126,56 @@ class FramePages:
     """
 
     def __init__(
-        self, kv: PagedKV, idx: Tensor, row: Tensor, slot: Tensor, max_pages: int, most: int, alone: bool = False
+        self,
+        kv: PagedKV,
+        idx: Tensor,
+        row: Tensor,
+        slot: Tensor,
+        max_pages: int,
+        most: int,
+        alone: bool = False,
     ) -> None:
-        self._sets, self._most, self._alone = kv.frames, most, alone
-        self._idx, self._row, self._slot = idx, row, slot
-        self._max_frames = max_pages * kv.page + 1  # each has a position, but for the one that is made
+        self._sets = kv.frames
+        self._most = most
+        self._alone = alone
+        self._idx = idx
+        self._row = row
+        self._slot = slot
+        self._max_frames = (
+            max_pages * kv.page + 1
+        )  # each has a position, but for the one that is made
 
-    def view(self, name: str, pos: Tensor, seen: Tensor | None = None, kept: Tensor | None = None) -> Attend:
-        kv, rows = self._sets[name], pos.shape[1]
+    def view(
+        self, name: str, pos: Tensor, seen: Tensor | None = None, kept: Tensor | None = None
+    ) -> Attend:
+        kv = self._sets[name]
+        rows = pos.shape[1]
         at = pos.flatten().clamp_min(0)
-        seen = at if seen is None else seen.flatten().clamp_min(0)
-        kept = None if kept is None else kept.flatten()
+        if seen is None:
+            seen = at
+        else:
+            seen = seen.flatten().clamp_min(0)
+        if kept is None:
+            kept = None
+        else:
+            kept = kept.flatten()
         if kv.fused and self._alone and not kernels.is_batch_invariant():
 
             def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
                 """A frame or two of each slot: one kernel applies norms and RoPE, stores and attends."""
                 q, k, left = norm_rope.for_kernel(q, k)
                 frame_attention = kernels.frame_attention.frame_attention
-                return frame_attention(kv.pool[layer], kv.table, self._slot, at, seen, kept, q, k, v, left)
+                return frame_attention(
+                    kv.pool[layer], kv.table, self._slot, at, seen, kept, q, k, v, left
+                )
 
             return attend
         if kv.fused:
-            return FusedPrefill(kv, self._slot.repeat_interleave(rows), at, None, self, seen, kept).attend
-        row, most = self._row.repeat_interleave(rows), self._most * rows
+            return FusedPrefill(
+                kv, self._slot.repeat_interleave(rows), at, None, self, seen, kept
+            ).attend
+        row = self._row.repeat_interleave(rows)
+        most = self._most * rows
         max_pages = min(self._max_frames, kv.table.shape[1])
         return PagedView(kv, self._idx, row, at, max_pages, most, None, self, seen, kept).attend
 
@@ -142,13 +183,19 @@ class FramePages:
 class FusedDecode:
     """One token per row: one kernel applies norms and RoPE, stores the token and attends (implements KVView)."""
 
-    def __init__(self, kv: PagedKV, slot: Tensor, pos: Tensor, window: TextWindow | None, frames: FrameKV) -> None:
-        self.pos, self.frame_kv = pos, frames
-        self._kv, self._slot, self._window = kv, slot, window
+    def __init__(
+        self, kv: PagedKV, slot: Tensor, pos: Tensor, window: TextWindow | None, frames: FrameKV
+    ) -> None:
+        self.pos = pos
+        self.frame_kv = frames
+        self._kv = kv
+        self._slot = slot
+        self._window = window
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
         q, k, left = norm_rope.for_kernel(q, k)
-        kv, window = self._kv, in_layer(self._window, layer)
+        kv = self._kv
+        window = in_layer(self._window, layer)
         paged = kernels.paged_attention.paged_attention
         return paged(kv.pool[layer], kv.table, self._slot, self.pos, q, k, v, left, window=window)
 
@@ -171,14 +218,26 @@ class FusedPrefill:
         kept: Tensor | None = None,
         alone: bool = False,
     ) -> None:
-        self.pos, self.frame_kv = pos, frames
-        self._kv, self._slot, self._window, self._alone = kv, slot, window, alone
-        self._seen_to = pos if seen_to is None else seen_to
-        self._stored_in = slot if kept is None else torch.where(kept, slot, kv.slots)
+        self.pos = pos
+        self.frame_kv = frames
+        self._kv = kv
+        self._slot = slot
+        self._window = window
+        self._alone = alone
+        if seen_to is None:
+            self._seen_to = pos
+        else:
+            self._seen_to = seen_to
+        if kept is None:
+            self._stored_in = slot
+        else:
+            self._stored_in = torch.where(kept, slot, kv.slots)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
         q, k = norm_rope.apply(q, k)
-        pool, table, window = self._kv.pool[layer], self._kv.table, in_layer(self._window, layer)
+        pool = self._kv.pool[layer]
+        table = self._kv.table
+        window = in_layer(self._window, layer)
         kernels.kv_cache.store_kv(pool, table, self._stored_in, self.pos, k, v)
         prefill = kernels.prefill_attention.prefill_attention
         return prefill(pool, table, self._slot, self._seen_to, q, alone=self._alone, window=window)
@@ -203,9 +262,15 @@ class PagedView:
         seen_to: Tensor | None = None,
         kept: Tensor | None = None,
     ) -> None:
-        self.pos, self.frame_kv = pos, frames
-        limit = pos if seen_to is None else seen_to
-        self._kv, self._rows, self._max_seqlen = kv, len(idx), max_seqlen
+        self.pos = pos
+        self.frame_kv = frames
+        if seen_to is None:
+            limit = pos
+        else:
+            limit = seen_to
+        self._kv = kv
+        self._rows = len(idx)
+        self._max_seqlen = max_seqlen
         pages = kv.table[idx, :max_pages]
         self._pages = pages.flatten()
         self._at = pages[row, (pos // kv.page).clamp_max(max_pages - 1)] * kv.page + pos % kv.page
@@ -215,17 +280,28 @@ class PagedView:
         self._window = window
         if max_seqlen == 1:
             seen_by_all = (key_pos <= limit[:, None])[:, None, None]
-            near = seen_by_all if window is None else seen_by_all & seen(window, key_pos)[:, None, None]
+            if window is None:
+                near = seen_by_all
+            else:
+                near = seen_by_all & seen(window, key_pos)[:, None, None]
         else:
             # Rows are laid out [rows, max_seqlen] for attention: `_flat` says where each packed token goes.
             token = torch.arange(len(pos), device=pos.device)
-            first = torch.full_like(idx, torch.iinfo(torch.int64).max).scatter_reduce(0, row, token, "amin")
+            first = torch.full_like(idx, torch.iinfo(torch.int64).max).scatter_reduce(
+                0, row, token, "amin"
+            )
             self._flat = row * max_seqlen + (token - first[row])
             query_pos = pos.new_zeros(self._rows * max_seqlen).index_put((self._flat,), limit)
             seen_by_all = (key_pos <= query_pos.view(self._rows, max_seqlen, 1))[:, None]
-            near = seen_by_all if window is None else seen_by_all & self._laid_out(seen(window, key_pos))
+            if window is None:
+                near = seen_by_all
+            else:
+                near = seen_by_all & self._laid_out(seen(window, key_pos))
         self._mask = self._added(seen_by_all)
-        self._near = self._mask if window is None else self._added(near)
+        if window is None:
+            self._near = self._mask
+        else:
+            self._near = self._added(near)
 
     def _added(self, seen_keys: Tensor) -> Tensor:
         """Additive attention mask (0 or -inf), built once for all layers."""
@@ -241,26 +317,38 @@ class PagedView:
         q, k = norm_rope.apply(q, k)
         pool = self._kv.pool[layer]
         # The next owner of a page masks what it did not write, but NaN times 0 is NaN.
-        pool.flatten(1, 2).index_copy_(1, self._at, torch.stack((k, v)).to(pool.dtype).nan_to_num_())
+        pool.flatten(1, 2).index_copy_(
+            1, self._at, torch.stack((k, v)).to(pool.dtype).nan_to_num_()
+        )
         keys, values = self._kv.gather(layer, self._pages).view(2, self._rows, -1, *k.shape[1:])
-        mask = self._mask if in_layer(self._window, layer) is None else self._near
+        if in_layer(self._window, layer) is None:
+            mask = self._mask
+        else:
+            mask = self._near
         if self._max_seqlen == 1:
             # Heads that share keys go in as queries of one head, for which attention needs no copies of the keys.
             grouped = q.view(self._rows, k.shape[1], -1, k.shape[2]).transpose(1, 2)
             return sdpa(grouped, keys, values, mask).transpose(1, 2).flatten(1, 2)
-        padded = q.new_zeros(self._rows * self._max_seqlen, *q.shape[1:]).index_put((self._flat,), q)
+        padded = q.new_zeros(self._rows * self._max_seqlen, *q.shape[1:]).index_put(
+            (self._flat,), q
+        )
         out = sdpa(padded.view(self._rows, self._max_seqlen, *q.shape[1:]), keys, values, mask)
         return out.flatten(0, 1)[self._flat]
 
 
 def in_layer(window: TextWindow | None, layer: int) -> TextWindow | None:
     """The window if it holds in this layer. Others see all of the text."""
-    return window if window is not None and layer in window.layers else None
+    if window is not None and layer in window.layers:
+        return window
+    return None
 
 
 def seen(window: TextWindow, at: Tensor, inside: bool = False) -> Tensor:
     """Whether keys at positions `at` [T] are seen: [N, T] bool. inside: of the text only, and not what is around it."""
-    start, end = window.start[:, None], window.end[:, None]
+    start = window.start[:, None]
+    end = window.end[:, None]
     place = start + window.place[:, None].long()
     near = (at >= place - window.behind) & (at <= place + window.ahead)
-    return near & (at >= start) & (at < end) if inside else near | (at < start) | (at >= end)
+    if inside:
+        return near & (at >= start) & (at < end)
+    return near | (at < start) | (at >= end)

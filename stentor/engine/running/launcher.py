@@ -26,14 +26,23 @@ R = TypeVar("R")
 class Launcher:
     """Used from the engine's thread only."""
 
-    def __init__(self, runner: ModelRunner, codec: CodecRunner, scheduler: Scheduler, requests: OpenRequests) -> None:
-        self.runner, self.codec, self.scheduler, self.requests = runner, codec, scheduler, requests
+    def __init__(
+        self, runner: ModelRunner, codec: CodecRunner, scheduler: Scheduler, requests: OpenRequests
+    ) -> None:
+        self.runner = runner
+        self.codec = codec
+        self.scheduler = scheduler
+        self.requests = requests
 
     def write(self, plan: StepPlan) -> None:
         """Copy what the steps of `plan` read to the device: rows and page tables."""
         self._park(plan.parked)
         resumed = [s for s in plan.resumed if s not in plan.unparked]
-        ready = self._each(plan.admitted, self._write_rows) + self._each(plan.unparked, self._restore_rows) + resumed
+        ready = (
+            self._each(plan.admitted, self._write_rows)
+            + self._each(plan.unparked, self._restore_rows)
+            + resumed
+        )
         for seq in plan.unparked:
             self.requests.of(seq).saved = None
         self._each(self._each(ready, self.runner.set_pages), self._write_given)
@@ -74,7 +83,9 @@ class Launcher:
             self._fail(job.seq, error, job.count)
 
         for job in [j for j in jobs if j.seq.cancelled]:  # its chunk before this one failed
-            self._fail(job.seq, self.requests.of(job.seq).error or EngineError("cancelled"), job.count)
+            self._fail(
+                job.seq, self.requests.of(job.seq).error or EngineError("cancelled"), job.count
+            )
         jobs = [j for j in jobs if not j.seq.cancelled]
         if not jobs:
             return []
@@ -123,11 +134,16 @@ class Launcher:
         """Count tokens of prompts: those of each piece, and with the first one those that are in pages already."""
         stats = self.requests.stats
         for seq in [s for s in group if not s.replays]:
-            cached = seq.first_computed if seq.piece.start == seq.first_computed else 0
+            if seq.piece.start == seq.first_computed:
+                cached = seq.first_computed
+            else:
+                cached = 0
             stats.cached_tokens += cached
             stats.prompt_tokens += cached + len(seq.piece)
 
-    def _each(self, sequences: list[Sequence], write: Callable[[list[Sequence]], None]) -> list[Sequence]:
+    def _each(
+        self, sequences: list[Sequence], write: Callable[[list[Sequence]], None]
+    ) -> list[Sequence]:
         """Write something of all at once. If that fails, one by one, so that a prompt that cannot be written ends only
         its own request. Returns those that were written."""
         if not sequences:
@@ -150,15 +166,22 @@ class Launcher:
 
         Otherwise the codec's next chunks for older requests would wait for this prefill.
         """
-        audio, live = self.scheduler.audio, self.scheduler.live
-        first = [s for s in admitted if s.phase is Phase.RUNNING and s.streaming and not s.trim_frames]
+        audio = self.scheduler.audio
+        live = self.scheduler.live
+        first = [
+            s for s in admitted if s.phase is Phase.RUNNING and s.streaming and not s.trim_frames
+        ]
         at_once = audio.starts_at_once and not self.runner.model.spec.hides_frames
         if first and at_once and 2 * len(first) >= len(live) and not audio.busy:
             try:
                 self.codec.decode_first_frames(first)
             except Exception as e:
-                self.survive(e)  # chunks whose state has not moved on are tried again when they are due
-                for seq in [s for s in first if self.codec.moved_on and not self.codec.has_first_frame(s)]:
+                self.survive(
+                    e
+                )  # chunks whose state has not moved on are tried again when they are due
+                for seq in [
+                    s for s in first if self.codec.moved_on and not self.codec.has_first_frame(s)
+                ]:
                     self.requests.cancel(self.requests.of(seq), e)
 
     def _prefill(self, sequences: list[Sequence], dependent: list[Sequence]) -> list[InFlightStep]:
@@ -167,7 +190,9 @@ class Launcher:
         def launch(rows: list[Sequence]) -> InFlightStep:
             return self.runner.prefill([(seq, self.requests.of(seq).prompt) for seq in rows])
 
-        return self._launch(self.runner, sequences, launch, self._fail, lambda rows: self._put_back(rows, dependent))
+        return self._launch(
+            self.runner, sequences, launch, self._fail, lambda rows: self._put_back(rows, dependent)
+        )
 
     def _launch(
         self,
@@ -188,7 +213,8 @@ class Launcher:
             for row in rows:
                 fail(row, error)
             return []
-        launched, rows = [], before_halves(rows)
+        launched = []
+        rows = before_halves(rows)
         half = len(rows) // 2
         for part in [p for p in (rows[:half], rows[half:]) if p]:
             try:
@@ -214,4 +240,6 @@ class Launcher:
 
 
 def _out_of_memory(error: Exception) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)  # the latter: pinned memory
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(
+        error
+    )  # the latter: pinned memory

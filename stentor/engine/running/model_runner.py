@@ -70,8 +70,12 @@ class InFlightStep:
 class ModelRunner:
     """Owns the language model's buffers and stream. Every method is called from the engine's thread."""
 
-    def __init__(self, model: SpeechModel, sizes: BufferSizes, config: EngineConfig, device: Device) -> None:
-        self.model, self.sizes, self.device = model, sizes, device
+    def __init__(
+        self, model: SpeechModel, sizes: BufferSizes, config: EngineConfig, device: Device
+    ) -> None:
+        self.model = model
+        self.sizes = sizes
+        self.device = device
         where = device.torch
         self.slots = SlotTable(model.spec, sizes.slots, sizes.max_frames, where)
         most = min(sizes.frame_pages, sizes.max_model_len + 1)
@@ -79,20 +83,47 @@ class ModelRunner:
             name: PagedKV(kv, sizes.slots, sizes.frame_pages, kv.rows, most, where)
             for name, kv in model.spec.frame_kv.items()
         }
-        self.kv = PagedKV(model.spec.kv, sizes.slots, sizes.pages, sizes.page_size, sizes.max_pages, where, by_frame)
-        self.batch_sizes = config.batch_sizes or (default_batch_sizes(sizes.slots) if device.cuda else ())
-        self.idx = torch.full((max((sizes.slots, *self.batch_sizes)),), sizes.slots, dtype=torch.int64, device=where)
+        self.kv = PagedKV(
+            model.spec.kv,
+            sizes.slots,
+            sizes.pages,
+            sizes.page_size,
+            sizes.max_pages,
+            where,
+            by_frame,
+        )
+        self.batch_sizes = config.batch_sizes or (
+            default_batch_sizes(sizes.slots) if device.cuda else ()
+        )
+        self.idx = torch.full(
+            (max((sizes.slots, *self.batch_sizes)),), sizes.slots, dtype=torch.int64, device=where
+        )
         self._idx_host: list[int] = []
-        self.moved_on = False  # whether a launch has made its frames, so that it cannot be tried again
+        self.moved_on = (
+            False  # whether a launch has made its frames, so that it cannot be tried again
+        )
         self.first_idx = torch.full((sizes.slots,), sizes.slots, dtype=torch.int64, device=where)
-        self.evals = {model.spec.num_evals, *model.spec.captured_evals} if device.cuda else set()
+        if device.cuda:
+            self.evals = {model.spec.num_evals, *model.spec.captured_evals}
+        else:
+            self.evals = set()
         self.stream = device.stream(LANGUAGE_MODEL)
         of_stream = (device, self.stream, config.require_graphs)
         self.decode_graphs = CudaGraphRunner("decode", self._decode, *of_stream)
-        self.prefill_graphs = CudaGraphRunner("prefill", self._prefill, *of_stream, self.decode_graphs)
-        self.first_graphs = CudaGraphRunner("frame 0", self._first_frame, *of_stream, self.decode_graphs)
-        longest = min(MAX_PREFILL_TOKENS, sizes.prefill_tokens) if device.cuda else 0
-        frames = longest if model.spec.gives_frames else 0
+        self.prefill_graphs = CudaGraphRunner(
+            "prefill", self._prefill, *of_stream, self.decode_graphs
+        )
+        self.first_graphs = CudaGraphRunner(
+            "frame 0", self._first_frame, *of_stream, self.decode_graphs
+        )
+        if device.cuda:
+            longest = min(MAX_PREFILL_TOKENS, sizes.prefill_tokens)
+        else:
+            longest = 0
+        if model.spec.gives_frames:
+            frames = longest
+        else:
+            frames = 0
         largest = BatchShape(longest, sizes.slots, frames, longest)
         self.prefill_buffers = PrefillBuffers(model.spec, largest, sizes.slots, device)
 
@@ -110,8 +141,12 @@ class ModelRunner:
 
     def decode_keys(self) -> Iterator[tuple[int, int, int]]:
         """(rows, pages, num_evals)."""
-        most, main = self.sizes.max_pages, self.model.spec.num_evals
-        pages = {most} if self.kv.fused else {min(most, n) for n in (*DECODE_PAGES, most)}
+        most = self.sizes.max_pages
+        main = self.model.spec.num_evals
+        if self.kv.fused:
+            pages = {most}
+        else:
+            pages = {min(most, n) for n in (*DECODE_PAGES, most)}
         for rows in sorted(self.batch_sizes, reverse=True):
             for count in sorted(pages, reverse=True):
                 for evals in sorted(self.evals, reverse=True):
@@ -141,7 +176,9 @@ class ModelRunner:
     def admit(self, new: list[tuple[Sequence, Prompt, int]]) -> None:
         """Write the rows of requests, with their seeds. Many rows take as many kernel launches as one."""
         with self.stream.active():
-            self.slots.admit([(seq.slot, _columns(prompt, seed)) for seq, prompt, seed in new], self.device)
+            self.slots.admit(
+                [(seq.slot, _columns(prompt, seed)) for seq, prompt, seed in new], self.device
+            )
 
     def covering_evals(self, num_evals: int) -> int:
         """The loop length with which a row is launched: the smallest captured one that is enough.
@@ -151,14 +188,18 @@ class ModelRunner:
         """
         most = max(self.evals, default=num_evals)
         if num_evals > most:
-            raise InvalidRequest("flow_steps", f"takes {num_evals} evaluations per frame, here at most {most}")
+            raise InvalidRequest(
+                "flow_steps", f"takes {num_evals} evaluations per frame, here at most {most}"
+            )
         return min((n for n in self.evals if n >= num_evals), default=num_evals)
 
     def extend(self, seq: Sequence, name: str, start: int, values: np.ndarray) -> None:
         """Write values of a column from index `start` on, for a request that has a slot."""
         with self.stream.active():
             row = self.slots.table[name][seq.slot]
-            row[start : start + len(values)].copy_(self.device.upload(values).to(row.dtype), non_blocking=True)
+            row[start : start + len(values)].copy_(
+                self.device.upload(values).to(row.dtype), non_blocking=True
+            )
 
     def save(self, seq: Sequence) -> list[Tensor]:
         """A host copy of the row of a request that gives up its slot."""
@@ -172,16 +213,21 @@ class ModelRunner:
 
     def set_pages(self, sequences: list[Sequence]) -> None:
         """Write the page table rows of requests."""
-        slots, by_frame = [seq.slot for seq in sequences], self.kv.frames.values()
+        slots = [seq.slot for seq in sequences]
+        by_frame = self.kv.frames.values()
         self._set_table([self.kv], slots, [seq.pages for seq in sequences])
         if by_frame:
             self._set_table(by_frame, slots, [seq.frame_pages for seq in sequences])
 
-    def _set_table(self, sets: Collection[PagedKV], slots: list[int], pages: list[list[int]]) -> None:
+    def _set_table(
+        self, sets: Collection[PagedKV], slots: list[int], pages: list[list[int]]
+    ) -> None:
         """Write page table rows of slots, which these page sets have in common."""
         first = next(iter(sets))
         shape = (len(slots), first.table.shape[1])
-        buffer = StagingBuffer({"slot": (shape[:1], torch.int64), "pages": (shape, torch.int64)}, self.device)
+        buffer = StagingBuffer(
+            {"slot": (shape[:1], torch.int64), "pages": (shape, torch.int64)}, self.device
+        )
         buffer.host["slot"][:] = slots
         buffer.host["pages"][:] = first.pages
         for row, own in zip(buffer.host["pages"], pages, strict=True):
@@ -193,7 +239,8 @@ class ModelRunner:
 
     def fill_pages(self, seq: Sequence, given: np.ndarray) -> None:
         """Write the keys and values that a prompt brings into its pages, behind those that it shares."""
-        start, up = seq.num_cached, self.device.upload
+        start = seq.num_cached
+        up = self.device.upload
         page, offset = np.divmod(np.arange(start, given.shape[2]), self.sizes.page_size)
         with self.stream.active():
             self.kv.fill(up(np.array(seq.pages)[page]), up(offset), up(given[:, :, start:]))
@@ -202,7 +249,8 @@ class ModelRunner:
 
     def prefill(self, group: Group) -> InFlightStep:
         """Pieces of several requests, all of prompts or all of replayed frames. Frame 0 of those whose prompts end."""
-        launched_at, pieces = time.monotonic(), pieces_of(group)
+        launched_at = time.monotonic()
+        pieces = pieces_of(group)
         ends = [seq for seq, _ in group if seq.emits]
         with self.stream.active():
             self._launch_prefill(pieces)
@@ -217,7 +265,9 @@ class ModelRunner:
     def _launch_prefill(self, pieces: list[Piece]) -> None:
         """Replay a graph for these pieces. Without one they run as they are."""
         need = batch_shape(pieces)
-        key = self.prefill_graphs.covering_key((need.tokens, need.frames, need.steps), least=1)  # no replay for prompts
+        key = self.prefill_graphs.covering_key(
+            (need.tokens, need.frames, need.steps), least=1
+        )  # no replay for prompts
         if key in self.prefill_graphs.graphs:
             self.prefill_buffers.write(pieces, self.prefill_shape(*key))
             self.prefill_graphs(*key)
@@ -243,7 +293,9 @@ class ModelRunner:
         self.first_graphs(*key)
 
     def _first_frame(self, rows: int, max_pages: int, num_evals: int) -> None:
-        step.first_frame(self.model, self.slots, self.kv, self.first_idx[:rows], max_pages, num_evals)
+        step.first_frame(
+            self.model, self.slots, self.kv, self.first_idx[:rows], max_pages, num_evals
+        )
 
     def decode(self, sequences: list[Sequence]) -> InFlightStep:
         """One frame for each request. All take the same `num_evals`."""
@@ -271,7 +323,9 @@ class ModelRunner:
     def _decode(self, batch: int, max_pages: int, num_evals: int) -> None:
         step.decode(self.model, self.slots, self.kv, self.idx[:batch], max_pages, num_evals)
 
-    def _in_flight(self, sequences: list[Sequence], launched_at: float, prefill: bool) -> InFlightStep:
+    def _in_flight(
+        self, sequences: list[Sequence], launched_at: float, prefill: bool
+    ) -> InFlightStep:
         report = self.device.download(self.slots.reported)
         launched = InFlightStep(sequences, report, self.device.event(), prefill, launched_at)
         launched.done.record()
@@ -280,7 +334,12 @@ class ModelRunner:
 
 def _columns(prompt: Prompt, seed: int) -> dict[str, Any]:
     """Column values of a request's row."""
-    given = {"seed": seed, "max_frames": prompt.max_frames, "min_frames": prompt.min_frames, "stop": RUNNING}
+    given = {
+        "seed": seed,
+        "max_frames": prompt.max_frames,
+        "min_frames": prompt.min_frames,
+        "stop": RUNNING,
+    }
     if prompt.lora is not None:
         given[ADAPTER] = prompt.lora.number
     return {**given, **prompt.columns}

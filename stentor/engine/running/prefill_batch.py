@@ -33,7 +33,9 @@ class Piece:
     @cached_property
     def _given(self) -> slice:
         """The frames of the prompt that stand at these positions."""
-        return slice(*np.searchsorted(self.prompt.frame_at, (self.positions.start, self.positions.stop)))
+        return slice(
+            *np.searchsorted(self.prompt.frame_at, (self.positions.start, self.positions.stop))
+        )
 
     @property
     def frames(self) -> np.ndarray:
@@ -93,10 +95,19 @@ class BatchShape:
     @property
     def parts(self) -> dict[str, slice]:
         """The offset of each index array in the packed integers."""
-        sizes = {"slot": self.tokens, "pos": self.tokens, "idx": self.rows, "last": self.rows, "length": self.rows}
+        sizes = {
+            "slot": self.tokens,
+            "pos": self.tokens,
+            "idx": self.rows,
+            "last": self.rows,
+            "length": self.rows,
+        }
         sizes |= {"frame_at": self.frames, "step": self.steps}
         ends = list(itertools.accumulate(sizes.values()))
-        return {name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}
+        return {
+            name: slice(end - size, end)
+            for (name, size), end in zip(sizes.items(), ends, strict=True)
+        }
 
     @property
     def size(self) -> int:
@@ -107,14 +118,17 @@ def batch_shape(pieces: Seq[Piece]) -> BatchShape:
     """The sizes that `pieces` need without padding."""
     tokens = sum(len(p.positions) for p in pieces)
     frames = sum(len(p.frame_at) for p in pieces)
-    return BatchShape(tokens, sum(p.ends for p in pieces), frames, tokens if pieces[0].replays else 0)
+    return BatchShape(
+        tokens, sum(p.ends for p in pieces), frames, tokens if pieces[0].replays else 0
+    )
 
 
 def batch_indices(pieces: Seq[Piece], size: BatchShape, padding: int) -> np.ndarray:
     """The packed integers [size.size] of pieces, padded up to `size` with slot `padding`."""
     counts = np.array([len(p.positions) for p in pieces])
     starts = np.cumsum(counts) - counts
-    tokens, ends = int(counts.sum()), [i for i, p in enumerate(pieces) if p.ends]
+    tokens = int(counts.sum())
+    ends = [i for i, p in enumerate(pieces) if p.ends]
     out = np.zeros(size.size, np.int64)
     part = {name: out[where] for name, where in size.parts.items()}
     part["idx"][:] = padding
@@ -141,7 +155,8 @@ class PrefillBuffers:
     """
 
     def __init__(self, spec: ModelSpec, largest: BatchShape, padding: int, device: Device) -> None:
-        self.device, self.padding = device, padding
+        self.device = device
+        self.padding = padding
         where = device.torch
         self.ints = torch.zeros(largest.size, dtype=torch.int64, device=where)
         self.rows = {n: c.rows(largest.tokens, where) for n, c in spec.prompt_rows.items()}
@@ -163,14 +178,19 @@ class PrefillBuffers:
         part = {name: self.ints[where] for name, where in size.parts.items()}
         none = self.ints[:0]
         prompt = PromptRows(
-            {n: t[: size.tokens] for n, t in self.rows.items()}, self.frames[: size.frames], part.pop("frame_at")
+            {n: t[: size.tokens] for n, t in self.rows.items()},
+            self.frames[: size.frames],
+            part.pop("frame_at"),
         )
         return PrefillBatch(**part, pieces=none, row=none, prompt=prompt, max_pages=0, max_seqlen=0)
 
 
-def build_eager_batch(pieces: Seq[Piece], spec: ModelSpec, page_size: int, device: Device) -> PrefillBatch:
+def build_eager_batch(
+    pieces: Seq[Piece], spec: ModelSpec, page_size: int, device: Device
+) -> PrefillBatch:
     """A batch of just these pieces, without padding."""
-    size, up = batch_shape(pieces), device.upload
+    size = batch_shape(pieces)
+    up = device.upload
     buffers = PrefillBuffers(spec, size, 0, device)
     buffers.write(pieces, size)
     counts = [len(p.positions) for p in pieces]

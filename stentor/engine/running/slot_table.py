@@ -38,7 +38,11 @@ def engine_columns(spec: ModelSpec) -> dict[str, Column]:
         "stop": Column(dtype=i64, fill=STOPPED),
         "pos": Column(dtype=i64),
         **({"heard": Column(dtype=i64)} if spec.hides_frames else {}),
-        **({"text_start": Column(dtype=i64), "text_end": Column(dtype=i64)} if spec.alignment else {}),
+        **(
+            {"text_start": Column(dtype=i64), "text_end": Column(dtype=i64)}
+            if spec.alignment
+            else {}
+        ),
         "seed": Column(dtype=i64),
         "max_frames": Column(dtype=i64),
         "min_frames": Column(dtype=i64),
@@ -63,7 +67,9 @@ class SlotTable:
     """
 
     def __init__(self, spec: ModelSpec, slots: int, max_frames: int, device: torch.device) -> None:
-        self.slots, self.max_frames, self.keeps_frame = slots, max_frames, spec.stop_keeps_frame
+        self.slots = slots
+        self.max_frames = max_frames
+        self.keeps_frame = spec.stop_keeps_frame
         self.columns: Mapping[str, Column] = {**engine_columns(spec), **spec.columns}
         self.own = tuple(spec.columns)
         self.names: dict[torch.dtype, list[str]] = {}  # of the numbers, in their order
@@ -71,18 +77,35 @@ class SlotTable:
             if not c.shape:
                 self.names.setdefault(c.dtype, []).append(name)
         self.numbers = {dtype: self._numbers(names, device) for dtype, names in self.names.items()}
-        self.table = {name: self.numbers[d][i] for d, names in self.names.items() for i, name in enumerate(names)}
+        self.table = {
+            name: self.numbers[d][i]
+            for d, names in self.names.items()
+            for i, name in enumerate(names)
+        }
         self.arrays = [name for name, c in self.columns.items() if c.shape]
         self.table |= {name: self.columns[name].rows(slots + 1, device) for name in self.arrays}
         self.frames = zeros((slots + 1, max_frames, *spec.frame.shape), spec.frame.dtype, device)
         shape = (slots + 1, max_frames) if spec.hides_frames else (0,)
-        self.heard_at = torch.zeros(shape, dtype=torch.int64, device=device)  # the steps of a row's heard frames
+        self.heard_at = torch.zeros(
+            shape, dtype=torch.int64, device=device
+        )  # the steps of a row's heard frames
         self.hides_frames = spec.hides_frames
-        width = ATTENDED_WIDTH if spec.alignment else 0
-        self.attended = torch.zeros(slots + 1, max_frames, width, device=device)  # where in the text each frame is
-        self.hidden = tuple(c.rows(slots + 1, device) for c in spec.hidden)  # of a prompt's last token, until frame 0
+        if spec.alignment:
+            width = ATTENDED_WIDTH
+        else:
+            width = 0
+        self.attended = torch.zeros(
+            slots + 1, max_frames, width, device=device
+        )  # where in the text each frame is
+        self.hidden = tuple(
+            c.rows(slots + 1, device) for c in spec.hidden
+        )  # of a prompt's last token, until frame 0
         self.progress = self.numbers[torch.int64][: sum(name in self.columns for name in PROGRESS)]
-        self.reported = self.progress if spec.hides_frames else self.progress[:2]  # what the host reads after a step
+        # what the host reads after a step
+        if spec.hides_frames:
+            self.reported = self.progress
+        else:
+            self.reported = self.progress[:2]
         self.fused_gather = bool(spec.frame.shape)
         """Whether one kernel gathers last frames and numbers: frames must lie in a tensor of their own."""
         self.report = self.progress[:2].T  # (step, stop) per slot
@@ -90,14 +113,19 @@ class SlotTable:
     def _numbers(self, names: list[str], device: torch.device) -> Tensor:
         fills = [self.columns[name].fill for name in names]
         first = self.columns[names[0]]
-        return torch.tensor(fills, dtype=first.dtype, device=device)[:, None].repeat(1, self.slots + 1)
+        return torch.tensor(fills, dtype=first.dtype, device=device)[:, None].repeat(
+            1, self.slots + 1
+        )
 
     def admit(self, rows: Seq[Row], device: Device) -> None:
         """Write fresh rows: the values given, and the fill of every other column."""
         count = len(rows)
         parts: dict[str, Shape] = {"": ((count,), torch.int64)}  # the slots
         parts |= {str(dtype): ((len(names), count), dtype) for dtype, names in self.names.items()}
-        parts |= {name: ((count, *self.columns[name].shape), self.columns[name].dtype) for name in self.arrays}
+        parts |= {
+            name: ((count, *self.columns[name].shape), self.columns[name].dtype)
+            for name in self.arrays
+        }
         buffer = StagingBuffer(parts, device)
         self._fill(buffer.host, rows)
         new = buffer.send()
@@ -109,7 +137,9 @@ class SlotTable:
     def _fill(self, host: Mapping[str, np.ndarray], rows: Seq[Row]) -> None:
         host[""][:] = [slot for slot, _ in rows]
         for dtype, names in self.names.items():
-            values = [[given.get(name, self.columns[name].fill) for _, given in rows] for name in names]
+            values = [
+                [given.get(name, self.columns[name].fill) for _, given in rows] for name in names
+            ]
             host[str(dtype)][:] = host_values(values, dtype)
         for name in self.arrays:
             column = self.columns[name]
@@ -131,24 +161,33 @@ class SlotTable:
     def _parts(self, slot: int, frames: int) -> list[Tensor]:
         """Views of everything that the table has of a slot."""
         numbers = [numbers[:, slot] for numbers in self.numbers.values()]
-        heard = [self.heard_at[slot, :frames]] if self.hides_frames else []
+        if self.hides_frames:
+            heard = [self.heard_at[slot, :frames]]
+        else:
+            heard = []
         history = [self.attended[slot, :frames], self.frames[slot, :frames]]
         return [*numbers, *(self.table[name][slot] for name in self.arrays), *heard, *history]
 
     def heard(self, idx: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
         """The frames [B, n, *frame] of slots idx [B] that are heard as numbers at [B, n], and where in the text they
         are [B, n, ATTENDED_WIDTH or 0]. What is not there is any."""
-        rows, at = idx[:, None], at.clamp(0, self.max_frames - 1)
-        at = self.heard_at[rows, at] if self.hides_frames else at
+        rows = idx[:, None]
+        at = at.clamp(0, self.max_frames - 1)
+        if self.hides_frames:
+            at = self.heard_at[rows, at]
         return self.frames[rows, at], self.attended[rows, at]
 
-    def rows(self, idx: Tensor, num_evals: int, frame_kv: FrameKV | None = None, first: bool = False) -> SlotRows:
+    def rows(
+        self, idx: Tensor, num_evals: int, frame_kv: FrameKV | None = None, first: bool = False
+    ) -> SlotRows:
         """The rows `idx` [B]. A column is gathered when it is first read. frame_kv: page sets by frame, for `emit`."""
         return SlotRows(self, idx, num_evals, {}, frame_kv, first)
 
     def past(self, idx: Tensor, step: Tensor) -> SlotRows:
         """Rows as they were when frame `step - 1` was the last frame of `idx` (both [N]), to replay frames."""
-        return SlotRows(self, idx, 0, {"step": step, "prev": self.frames[idx, step - 1]}, replays=True)
+        return SlotRows(
+            self, idx, 0, {"step": step, "prev": self.frames[idx, step - 1]}, replays=True
+        )
 
     def keep_hidden(self, idx: Tensor, hidden: tuple[Tensor, ...], length: Tensor) -> None:
         """Keep what the backbone gave for the last tokens of prompts of `length` [B] tokens, each [B, ...]."""
@@ -160,7 +199,9 @@ class SlotTable:
         """Hidden states that `keep_hidden` has kept for slots idx [B]."""
         return tuple(kept.index_select(0, idx) for kept in self.hidden)
 
-    def commit(self, rows: SlotRows, out: Emit, length: Tensor | None, attended: Tensor | None = None) -> None:
+    def commit(
+        self, rows: SlotRows, out: Emit, length: Tensor | None, attended: Tensor | None = None
+    ) -> None:
         """Record one frame per running row, and that its key-value cache holds `length` [B] tokens (None: one more).
 
         A stopped row does not change. attended: where in the text each frame is [B, ATTENDED_WIDTH]. EngineError names
@@ -170,15 +211,23 @@ class SlotTable:
         if kernels.slot_kernels_enabled(rows.idx.device):
             self._commit_fused(rows, out, length, attended)
             return
-        pos = rows["pos"] + 1 if length is None else length
+        if length is None:
+            pos = rows["pos"] + 1
+        else:
+            pos = length
         running = rows["stop"] == RUNNING
         step = rows["step"]
-        valid = out.frame.isfinite() if out.frame.is_floating_point() else out.frame >= 0
+        if out.frame.is_floating_point():
+            valid = out.frame.isfinite()
+        else:
+            valid = out.frame >= 0
         finite = valid.flatten(1).all(1)
         stop = out.stop & (step >= rows["min_frames"])
         keep = running & finite & (~stop | self.keeps_frame)
         num_frames = step + keep
-        ended = torch.where(stop, STOPPED, torch.where(num_frames >= rows["max_frames"], LENGTH, RUNNING))
+        ended = torch.where(
+            stop, STOPPED, torch.where(num_frames >= rows["max_frames"], LENGTH, RUNNING)
+        )
         ended = torch.where(finite, ended, BROKEN)
         at = step.clamp_max(self.max_frames - 1)
         frames = _choose(keep, out.frame, self.frames[rows.idx, at])
@@ -202,20 +251,30 @@ class SlotTable:
         self.progress.index_copy_(1, rows.idx, progress)
 
     def _check(self, out: Emit) -> None:
-        frame, names = tuple(out.frame.shape[1:]), out.columns.keys() - set(self.own)
+        frame = tuple(out.frame.shape[1:])
+        names = out.columns.keys() - set(self.own)
         if frame != self.columns["prev"].shape:
-            raise EngineError(f"emit gives frames of shape {frame}, and spec.frame says {self.columns['prev'].shape}")
+            raise EngineError(
+                f"emit gives frames of shape {frame}, and spec.frame says {self.columns['prev'].shape}"
+            )
         if names:
             raise EngineError(f"emit gives the column {min(names)!r}, which is not in spec.columns")
 
-    def _commit_fused(self, rows: SlotRows, out: Emit, length: Tensor | None, attended: Tensor | None) -> None:
+    def _commit_fused(
+        self, rows: SlotRows, out: Emit, length: Tensor | None, attended: Tensor | None
+    ) -> None:
         """`commit` in one kernel launch, and one more for each of the family's columns and for `attended`."""
         names = ("step", "stop", "pos", "max_frames", "min_frames")
         given = (rows.idx, *(rows[name] for name in names))
         table = (self.progress, self.frames, self.table["prev"])
         new = {name: value.to(self.table[name].dtype) for name, value in out.columns.items()}
-        hidden = None if out.heard is None else (out.heard, rows["heard"], self.heard_at)
-        kept = kernels.slot_table.commit(given, length, out.stop, out.frame, table, STATES, self.keeps_frame, hidden)
+        if out.heard is None:
+            hidden = None
+        else:
+            hidden = (out.heard, rows["heard"], self.heard_at)
+        kept = kernels.slot_table.commit(
+            given, length, out.stop, out.frame, table, STATES, self.keeps_frame, hidden
+        )
         for name, value in new.items():
             kernels.slot_table.masked_write(rows.idx, kept, value, self.table[name])
         if attended is not None:
@@ -237,8 +296,12 @@ class SlotRows:
         replays: bool = False,
     ) -> None:
         """seen: columns that are already known."""
-        self.idx, self.num_evals, self.first, self.replays = idx, num_evals, first, replays
-        self._slots, self._frame_kv = slots, frame_kv
+        self.idx = idx
+        self.num_evals = num_evals
+        self.first = first
+        self.replays = replays
+        self._slots = slots
+        self._frame_kv = frame_kv
         self._seen = seen
 
     @property
@@ -248,7 +311,11 @@ class SlotRows:
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._seen:
-            if kernels.slot_kernels_enabled(self.idx.device) and self._slots.fused_gather and not self._seen:
+            if (
+                kernels.slot_kernels_enabled(self.idx.device)
+                and self._slots.fused_gather
+                and not self._seen
+            ):
                 self._gather_fused()
             if name not in self._seen:
                 self._gather(name)
@@ -269,7 +336,8 @@ class SlotRows:
         if column.shape:
             self._seen[name] = self._slots.table[name][self.idx]
             return
-        numbers, count = self._slots.numbers[column.dtype], len(self.idx)
+        numbers = self._slots.numbers[column.dtype]
+        count = len(self.idx)
         gathered = empty_aligned(len(numbers), count, numbers.dtype, numbers.device)
         torch.index_select(numbers, 1, self.idx, out=gathered)
         for other, values in zip(self._slots.names[column.dtype], gathered, strict=True):

@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from stentor.models.base import Emit, Rows, SpeechModel
 
 
-def decode(model: SpeechModel, slots: SlotTable, kv: PagedKV, idx: Tensor, max_pages: int, num_evals: int) -> None:
+def decode(
+    model: SpeechModel, slots: SlotTable, kv: PagedKV, idx: Tensor, max_pages: int, num_evals: int
+) -> None:
     """Generate one frame for each slot in `idx` [B]. Padding entries name the padding row."""
     rows = slots.rows(idx, num_evals, kv.frames_of(idx, max_pages))
     with _adapters_of(model, slots, idx):
-        x, window = model.embed_frame(rows), _window(model, rows)
+        x = model.embed_frame(rows)
+        window = _window(model, rows)
         h = model.backbone(x, kv.decode_view(idx, rows["pos"], max_pages, window))
         out = model.emit(h, rows, uniform(rows["seed"], rows["step"], model.spec.draws))
     slots.commit(rows, out, None, _attended(model, kv, out, rows, idx, max_pages, window))
@@ -36,25 +39,34 @@ def decode(model: SpeechModel, slots: SlotTable, kv: PagedKV, idx: Tensor, max_p
 def prefill(model: SpeechModel, slots: SlotTable, kv: PagedKV, batch: PrefillBatch) -> None:
     """Run pieces of prompts, or of generated frames. Where a prompt ends, the hidden state of its last token is kept in
     the slot table, for `first_frame`."""
-    window, frame_at = None, None  # a prompt sees all of its text
+    window = None  # a prompt sees all of its text
+    frame_at = None
     with _adapters_of(model, slots, batch.slot):
         if len(batch.step):
             past = slots.past(batch.slot, batch.step)
-            x, window = model.embed_frame(past), _window(model, past)
+            x = model.embed_frame(past)
+            window = _window(model, past)
         else:
             rows = slots.rows(batch.slot, 0)
-            x, frame_at = model.embed_prompt(batch.prompt, rows), batch.prompt.frame_at
+            x = model.embed_prompt(batch.prompt, rows)
+            frame_at = batch.prompt.frame_at
         tokens = (batch.pieces, batch.row, batch.slot, batch.pos)
-        h = model.backbone(x, kv.prefill_view(*tokens, batch.max_pages, batch.max_seqlen, window, frame_at))
+        h = model.backbone(
+            x, kv.prefill_view(*tokens, batch.max_pages, batch.max_seqlen, window, frame_at)
+        )
     if len(batch.idx):
         slots.keep_hidden(batch.idx, tuple(t[batch.last] for t in h), batch.length)
 
 
-def first_frame(model: SpeechModel, slots: SlotTable, kv: PagedKV, idx: Tensor, max_pages: int, num_evals: int) -> None:
+def first_frame(
+    model: SpeechModel, slots: SlotTable, kv: PagedKV, idx: Tensor, max_pages: int, num_evals: int
+) -> None:
     """Make frame 0 of the requests in slots `idx` [B], whose prompts a `prefill` has computed."""
     rows = slots.rows(idx, num_evals, kv.frames_of(idx, max_pages), first=True)
     with _adapters_of(model, slots, idx):
-        out = model.emit(slots.hidden_of(idx), rows, uniform(rows["seed"], rows["step"], model.spec.draws))
+        out = model.emit(
+            slots.hidden_of(idx), rows, uniform(rows["seed"], rows["step"], model.spec.draws)
+        )
     attended = _attended(model, kv, out, rows, idx, max_pages, _window(model, rows))
     slots.commit(rows, out, rows["pos"], attended)
 
@@ -64,7 +76,9 @@ def _window(model: SpeechModel, rows: SlotRows) -> TextWindow | None:
     heads = model.spec.alignment
     if heads is None or heads.window is None:
         return None
-    return TextWindow(heads.layers, rows["text_start"], rows["text_end"], rows.place(), *heads.window)
+    return TextWindow(
+        heads.layers, rows["text_start"], rows["text_end"], rows.place(), *heads.window
+    )
 
 
 def _attended(
@@ -86,7 +100,9 @@ def _attended(
 def _adapters_of(model: SpeechModel, slots: SlotTable, idx: Tensor) -> AbstractContextManager[None]:
     """Inside, row n of what the model is given uses the adapter of slot idx[n]."""
     adapters = model.adapters
-    return adapters.rows.of(slots.table[ADAPTER][idx]) if adapters.count else nullcontext()
+    if adapters.count:
+        return adapters.rows.of(slots.table[ADAPTER][idx])
+    return nullcontext()
 
 
 def attended(
@@ -108,18 +124,33 @@ def attended(
     stands in the prompt. Positions count from there. The attention on the text sums to 1. window: all that they see of
     it. The position that is said is then never before the window's place.
     """
-    pages = kv.table[idx] if kv.fused else kv.table[idx, :max_pages]
+    if kv.fused:
+        pages = kv.table[idx]
+    else:
+        pages = kv.table[idx, :max_pages]
     at = torch.arange(pages.shape[1] * kv.page, device=idx.device)
-    start, end = rows["text_start"][:, None], rows["text_end"][:, None]
-    outside = ((at < start) | (at >= end) if window is None else ~seen(window, at, inside=True))[:, None]
+    start = rows["text_start"][:, None]
+    end = rows["text_end"][:, None]
+    outside = ((at < start) | (at >= end) if window is None else ~seen(window, at, inside=True))[
+        :, None
+    ]
     used = -(-heads.heads // heads.group)  # key heads
     total = torch.zeros_like(at, dtype=torch.float32)
     for i, layer in enumerate(heads.layers):
-        keys = kv.pool[layer, 0].index_select(0, pages.flatten()).view(len(idx), len(at), *kv.pool.shape[4:])
+        keys = (
+            kv.pool[layer, 0]
+            .index_select(0, pages.flatten())
+            .view(len(idx), len(at), *kv.pool.shape[4:])
+        )
         for head in range(used):
             q = queries[:, i, head * heads.group : (head + 1) * heads.group]
-            scores = torch.matmul(q.to(keys.dtype), keys[:, :, head].transpose(1, 2)).float() * heads.scale
-            total = total + scores.masked_fill(outside, torch.finfo(torch.float32).min).softmax(-1).sum(1)
+            scores = (
+                torch.matmul(q.to(keys.dtype), keys[:, :, head].transpose(1, 2)).float()
+                * heads.scale
+            )
+            total = total + scores.masked_fill(outside, torch.finfo(torch.float32).min).softmax(
+                -1
+            ).sum(1)
     mean = total / (len(heads.layers) * heads.heads)
     peak = mean.argmax(-1, keepdim=True)
     if window is not None:

@@ -20,11 +20,13 @@ RAMP = (1, 2, 4, 8, 16, 25)
 GENTLE_RAMP = (1, 1, 1, 2, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25)
 """For a device that needs more than half of real time. Up to a real-time factor of 0.75 no chunk takes longer to
 generate than the client has buffered."""
-FRAMES_IN_CODEC, CELLS_IN_CODEC = 256, 128
+FRAMES_IN_CODEC = 256
+CELLS_IN_CODEC = 128
 """Default limit of what the codec holds. A codec with a grid holds two calls of 64 rows."""
 BATCH_LEAD_S = 1.0
 """Seconds. While the codec is busy, chunks of streams with more audio buffered wait and are batched."""
-SOON_FRAMES, SOON_LEAD_S = 8, 0.5
+SOON_FRAMES = 8
+SOON_LEAD_S = 0.5
 """A codec with a grid waits for streams that lack so few frames for their first chunk, or a grid of them for a later
 one: while each client has `BATCH_LEAD_S` of audio buffered, or has had none or so many seconds, for the time of so many
 frames. Streams whose chunks went together once do so from then on."""
@@ -68,7 +70,9 @@ class ByUrgency:
 
     def add(self, seq: Sequence, urgency: tuple[float, float]) -> None:
         """Add a request, or move it to another place. urgency: as at time 0."""
-        plays = seq.streaming and seq.audio_chunks > 0 and seq.first_audio is not None  # time makes it more urgent
+        plays = (
+            seq.streaming and seq.audio_chunks > 0 and seq.first_audio is not None
+        )  # time makes it more urgent
         entry = (*urgency, seq.id, seq, plays)
         if self._entries.get(seq.id) != entry:
             self._entries[seq.id] = entry
@@ -79,7 +83,8 @@ class ByUrgency:
 
     def first(self, now: float) -> tuple[float, Sequence] | None:
         """Return the most urgent request and the seconds that its client will have buffered. None if there is none."""
-        playing, still = self._head(self._playing), self._head(self._still)
+        playing = self._head(self._playing)
+        still = self._head(self._still)
         if playing is None and still is None:
             return None
         if still is None or (playing is not None and (playing[0] - now, *playing[1:3]) < still[:3]):
@@ -103,13 +108,16 @@ class AudioScheduler:
     """
 
     def __init__(self, policy: Policy, timing: CodecTiming = CAUSAL) -> None:
-        self.policy, self.timing = policy, timing
+        self.policy = policy
+        self.timing = timing
         self.chunk, self.ramp = chunk_sizes(policy, timing)
         self._longest = [self._longest_chunk(ready) for ready in range(self.chunk + 1)]
         self.in_codec = 0  # frames given to the codec whose audio has not come
         self.most_in_codec = most_in_codec(policy, timing)
         self._waiting = ByUrgency()  # all whose next chunk may be due
-        self._changed: dict[int, Sequence] = {}  # the same for a codec with a grid, by id: a plan looks at each of them
+        self._changed: dict[
+            int, Sequence
+        ] = {}  # the same for a codec with a grid, by id: a plan looks at each of them
         self._now = 0.0  # of the last plan
 
     @property
@@ -153,7 +161,8 @@ class AudioScheduler:
             return self._plan_call(now, live)
         jobs: list[AudioJob] = []
         again: list[Sequence] = []  # each request has a chunk before any has its second
-        busy, waiting = self.busy, self._waiting
+        busy = self.busy
+        waiting = self._waiting
         while True:
             if (found := waiting.first(now)) is None and again:
                 for seq in again:
@@ -187,10 +196,14 @@ class AudioScheduler:
         together. Only a full call of streams goes behind another: the device need not wait for the host then.
         """
         jobs: list[AudioJob] = []
-        behind, full, given = self.in_codec > 0, self.most_in_codec // 2, 0
+        behind = self.in_codec > 0
+        full = self.most_in_codec // 2
+        given = 0
         if self.in_codec > full or (behind and len(self._changed) * self.chunk < full):
             return jobs
-        while due := [(lead, job) for (lead, _), job in self._due(now) if not (behind and job.whole)]:
+        while due := [
+            (lead, job) for (lead, _), job in self._due(now) if not (behind and job.whole)
+        ]:
             few = sum(job.count for _, job in due) < full
             if few and (behind or (not jobs and _worth_waiting(due, live, self.timing.grid))):
                 return jobs
@@ -226,7 +239,11 @@ class AudioScheduler:
         seq.audio_chunks += 1
         seq.launch()
         seq.audio_due = self._due_at(seq, self._urgency(seq, now)[0])
-        return seq.num_generated >= seq.audio_due or seq.status != RUNNING or self._waits_for_pages(seq)
+        return (
+            seq.num_generated >= seq.audio_due
+            or seq.status != RUNNING
+            or self._waits_for_pages(seq)
+        )
 
     def _waits_for_pages(self, seq: Sequence) -> bool:
         """Whether its next chunk waits for a further page. Each plan looks at it, as its client plays meanwhile."""
@@ -236,7 +253,11 @@ class AudioScheduler:
 
     def _runs_low(self, seq: Sequence) -> bool:
         """Whether a stream waits for a further page while its client has little buffered: then it waits no more."""
-        return seq.audio_chunks > 0 and self._waits_for_pages(seq) and self._urgency(seq, self._now)[0] < SOON_LEAD_S
+        return (
+            seq.audio_chunks > 0
+            and self._waits_for_pages(seq)
+            and self._urgency(seq, self._now)[0] < SOON_LEAD_S
+        )
 
     def _is_held_up(self, seq: Sequence) -> bool:
         """Whether it is a stream without pages for its next frame. It gives what it has, since its client plays on."""
@@ -253,13 +274,19 @@ class AudioScheduler:
 
     def on_audio(self, job: AudioJob, now: float) -> range:
         """The audio of a chunk has arrived on the host. The frames whose audio it is."""
-        seq, audio = job.seq, self.timing.audio(job.start, job.count, job.last)
+        seq = job.seq
+        audio = self.timing.audio(job.start, job.count, job.last)
         seq.landed()
         self.in_codec -= job.count
         if audio:
             seq.last_audio = now
-            if seq.first_audio is None or seq.lead(now) < 0:  # a client that ran dry plays on from now
-                late = seq.late_seconds if seq.first_audio is None else 0.0
+            if (
+                seq.first_audio is None or seq.lead(now) < 0
+            ):  # a client that ran dry plays on from now
+                if seq.first_audio is None:
+                    late = seq.late_seconds
+                else:
+                    late = 0.0
                 seq.first_audio = now - seq.audio_delivered * seq.hop_seconds - late
                 if seq.id in self._waiting:
                     self.look_at(seq)  # at another place
@@ -280,25 +307,41 @@ class AudioScheduler:
         A first chunk with a look-ahead takes a whole grid of frames. Until a third of them is made, other requests
         join, so that their chunks share calls.
         """
-        joins = self.timing.lookahead and seq.first_audio is None and seq.num_generated <= self.timing.grid // 3
+        joins = (
+            self.timing.lookahead
+            and seq.first_audio is None
+            and seq.num_generated <= self.timing.grid // 3
+        )
         return seq.streaming and not joins
 
     def _next_chunk(self, seq: Sequence, lead: float) -> tuple[int, bool]:
         """Frames of the next chunk (0: it is not due), and whether it is the last. lead: seconds that the client has
         buffered."""
         ended = seq.status != RUNNING
-        ready = 0 if seq.decoded else seq.num_heard - seq.audio_scheduled - (0 if ended else self.timing.lookahead)
+        if seq.decoded:
+            ready = 0
+        else:
+            ready = seq.num_heard - seq.audio_scheduled - (0 if ended else self.timing.lookahead)
         if self._is_whole(seq):
-            return (ready, True) if ended else (0, False)
+            if ended:
+                return (ready, True)
+            return (0, False)
         size = self._wanted(seq, lead)
-        most = size if self.timing.window else self.chunk
+        if self.timing.window:
+            most = size
+        else:
+            most = self.chunk
         if ready < size and not ended:
             if ready <= 0 or (seq.may_go_on and not self._is_held_up(seq)):
                 return 0, False
-            size = self._longest[min(ready, most)]  # nothing follows for now: these can be played meanwhile
+            size = self._longest[
+                min(ready, most)
+            ]  # nothing follows for now: these can be played meanwhile
         elif seq.audio_chunks and seq.streaming:
             longest = self._longest[min(ready, most)]
-            size = max(size, longest)  # more frames wait than were due: longer chunks cost the codec less
+            size = max(
+                size, longest
+            )  # more frames wait than were due: longer chunks cost the codec less
         count = min(ready, size)
         return count, ended and count == ready
 
@@ -318,12 +361,18 @@ class AudioScheduler:
         codec prefix.
         """
         if self.timing.window:
-            at, grid = seq.audio_scheduled, self.timing.grid
+            at = seq.audio_scheduled
+            grid = self.timing.grid
             several = lead >= SOON_LEAD_S or not self.timing.audio(at, grid, last=False)
-            return self.chunk if several and at + self.chunk <= seq.window_end else grid
+            if several and at + self.chunk <= seq.window_end:
+                return self.chunk
+            return grid
         if not seq.streaming:
             return self.chunk
-        extra = 0 if seq.audio_chunks else seq.trim_frames
+        if seq.audio_chunks:
+            extra = 0
+        else:
+            extra = seq.trim_frames
         wanted = self.ramp[min(seq.audio_chunks, len(self.ramp) - 1)] + extra
         return min(self.timing.on_grid(wanted), self.chunk)
 
@@ -334,12 +383,17 @@ class AudioScheduler:
             return NON_STREAMING_LEAD_S, seq.arrival
         if not seq.audio_chunks:
             return float("-inf"), seq.arrival
-        return max(0, seq.audio_scheduled - self.timing.delay) * seq.hop_seconds - seq.played(now), seq.arrival
+        return max(0, seq.audio_scheduled - self.timing.delay) * seq.hop_seconds - seq.played(
+            now
+        ), seq.arrival
 
 
 def _is_due_soon(seq: Sequence, grid: int) -> bool:
     """Whether few steps make the next chunk due. `audio_due` is never beyond what text and reader allow."""
-    soon = grid if seq.audio_chunks else SOON_FRAMES
+    if seq.audio_chunks:
+        soon = grid
+    else:
+        soon = SOON_FRAMES
     return seq.phase is Phase.RUNNING and 0 < seq.audio_due - seq.num_generated <= soon
 
 
@@ -360,12 +414,20 @@ def most_in_codec(policy: Policy, timing: CodecTiming) -> int:
     """Frames that the codec holds: few, or enough cells of a codec with a grid that it need not wait for the next."""
     if policy.max_frames_in_codec is not None:
         return policy.max_frames_in_codec
-    return FRAMES_IN_CODEC if timing.grid == 1 else max(FRAMES_IN_CODEC, CELLS_IN_CODEC * timing.grid)
+    if timing.grid == 1:
+        return FRAMES_IN_CODEC
+    return max(FRAMES_IN_CODEC, CELLS_IN_CODEC * timing.grid)
 
 
 def chunk_sizes(policy: Policy, timing: CodecTiming) -> tuple[int, tuple[int, ...]]:
     """The longest chunk and the ramp, on the codec's grid."""
-    most = timing.chunk if policy.chunk is None else policy.chunk
-    several = timing.chunk_pages if timing.window else max(1, most // timing.grid)
+    if policy.chunk is None:
+        most = timing.chunk
+    else:
+        most = policy.chunk
+    if timing.window:
+        several = timing.chunk_pages
+    else:
+        several = max(1, most // timing.grid)
     chunk = several * timing.grid
     return chunk, tuple(min(timing.on_grid(n), chunk) for n in policy.ramp or RAMP)

@@ -26,9 +26,14 @@ class PageAllocator:
     """
 
     def __init__(self, count: int, page_size: int) -> None:
-        self.count, self.page_size = count, page_size
-        self._free = list(range(count - 1, -1, -1))  # without a key. The page freed last is allocated first
-        self._kept: OrderedDict[int, None] = OrderedDict()  # free, with a key, the one freed longest ago first
+        self.count = count
+        self.page_size = page_size
+        self._free = list(
+            range(count - 1, -1, -1)
+        )  # without a key. The page freed last is allocated first
+        self._kept: OrderedDict[int, None] = (
+            OrderedDict()
+        )  # free, with a key, the one freed longest ago first
         self._holders: dict[int, int] = {}
         self._key_of: dict[int, bytes] = {}
         self._page_of: dict[bytes, int] = {}
@@ -89,7 +94,8 @@ class PageAllocator:
         new = []
         for page, key in zip(pages, keys, strict=False):
             if key not in self._page_of and page not in self._key_of:
-                self._page_of[key], self._key_of[page] = page, key
+                self._page_of[key] = page
+                self._key_of[page] = key
                 new.append(page)
         return new
 
@@ -103,7 +109,9 @@ class PageAllocator:
 
     def free(self, pages: list[int]) -> None:
         """A request holds these pages no more."""
-        for page in reversed(pages):  # the beginning of a prompt is of use to most others, so it is kept longest
+        for page in reversed(
+            pages
+        ):  # the beginning of a prompt is of use to most others, so it is kept longest
             self._holders[page] -= 1
             if self._holders[page]:
                 continue
@@ -132,10 +140,18 @@ class PageTables:
     frames: pages of one frame each. There are none where the family has no page sets by frame.
     """
 
-    def __init__(self, pages: PageAllocator, policy: Policy, frames: PageAllocator | None = None) -> None:
-        self.pages, self.policy = pages, policy
-        self.frames = PageAllocator(0, 1) if frames is None else frames
-        self._unwritten: dict[int, int] = {}  # pages that this plan's prefills are to write: num_evals of the launch
+    def __init__(
+        self, pages: PageAllocator, policy: Policy, frames: PageAllocator | None = None
+    ) -> None:
+        self.pages = pages
+        self.policy = policy
+        if frames is None:
+            self.frames = PageAllocator(0, 1)
+        else:
+            self.frames = frames
+        self._unwritten: dict[
+            int, int
+        ] = {}  # pages that this plan's prefills are to write: num_evals of the launch
         self._unwritten_frames: dict[int, int] = {}
 
     @property
@@ -164,7 +180,9 @@ class PageTables:
         pages = _in_time(found, self._unwritten, seq)
         found = self.frames.find(seq.frame_keys[: seq.frames_before(len(pages) * size)])
         frames = _in_time(found, self._unwritten_frames, seq)
-        while seq.frames_before(len(pages) * size) > len(frames):  # those that are found may be fewer
+        while seq.frames_before(len(pages) * size) > len(
+            frames
+        ):  # those that are found may be fewer
             pages.pop()
         if not seq.continues and len(pages) * size < self.policy.min_cached(seq.has_voice):
             return Shared([], [])  # so few tokens are computed
@@ -198,7 +216,10 @@ class PageTables:
         """Let others find the pages of its prompt that its present piece fills, and before the first one those of what
         it brings."""
         size = self.pages.page_size
-        start = seq.num_cached if seq.piece.start == seq.first_computed else seq.piece.start
+        if seq.piece.start == seq.first_computed:
+            start = seq.num_cached
+        else:
+            start = seq.piece.start
         new = slice(start // size, seq.piece.stop // size)
         for page in self.pages.publish(seq.pages[new], seq.prefix[new]):
             self._unwritten[page] = seq.num_evals
@@ -217,7 +238,8 @@ class PageTables:
     def grow(self, seq: Sequence) -> bool:
         """Give `seq` more pages, so that it can hold its next frame: with a reserve if there are enough, else just
         those. False: there are too few."""
-        tokens, frames = seq.length + seq.num_scheduled, self._frames(seq)
+        tokens = seq.length + seq.num_scheduled
+        frames = self._frames(seq)
         reserve = max(0, min(self.policy.reserve_tokens, seq.max_frames - seq.num_scheduled))
         for more in (reserve, 0):
             pages = self.pages.allocate(self.pages.pages_for(tokens + more) - len(seq.pages))
@@ -242,10 +264,16 @@ class PageTables:
 
     def _frames(self, seq: Sequence) -> int:
         """Frames that need a page each: none where the family has no page sets by frame."""
-        return seq.num_frames if self.frames.count else 0
+        if self.frames.count:
+            return seq.num_frames
+        return 0
 
     def _give(self, seq: Sequence, pages: list[int], frames: list[int]) -> None:
-        seq.pages, seq.frame_pages, seq.room = pages, frames, len(pages) * self.pages.page_size - seq.length
+        seq.pages, seq.frame_pages, seq.room = (
+            pages,
+            frames,
+            len(pages) * self.pages.page_size - seq.length,
+        )
         if self.frames.count:
             seq.room = min(seq.room, len(frames) - len(seq.frame_at) - 1)
 

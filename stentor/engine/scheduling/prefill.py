@@ -23,13 +23,18 @@ BATCHING = "many rows run, and another request may come"
 
 def by_num_evals(sequences: list[Sequence]) -> list[list[Sequence]]:
     """Rows whose `emit` loops equally often together, in their order, so that no row pays for another's choice."""
-    return [[s for s in sequences if s.num_evals == n] for n in dict.fromkeys([s.num_evals for s in sequences])]
+    return [
+        [s for s in sequences if s.num_evals == n]
+        for n in dict.fromkeys([s.num_evals for s in sequences])
+    ]
 
 
 def by_prefill(sequences: list[Sequence]) -> list[list[Sequence]]:
     """Rows that are prefilled by one launch: pieces of prompts, as above, and last those that replay frames."""
     replays = [seq for seq in sequences if seq.replays]
-    return by_num_evals([seq for seq in sequences if not seq.replays]) + ([replays] if replays else [])
+    return by_num_evals([seq for seq in sequences if not seq.replays]) + (
+        [replays] if replays else []
+    )
 
 
 @dataclass
@@ -38,13 +43,17 @@ class StepPlan:
 
     admitted: list[Sequence] = field(default_factory=list)
     resumed: list[Sequence] = field(default_factory=list)
-    prefill: list[Sequence] = field(default_factory=list)  # those and others go on with a piece of their prefill
+    prefill: list[Sequence] = field(
+        default_factory=list
+    )  # those and others go on with a piece of their prefill
     decode: list[Sequence] = field(default_factory=list)
     regrown: list[Sequence] = field(default_factory=list)
     audio: list[AudioJob] = field(default_factory=list)
     parked: list[Sequence] = field(default_factory=list)
     unparked: list[Sequence] = field(default_factory=list)
-    dependent: list[Sequence] = field(default_factory=list)  # share pages that others of this plan are to write
+    dependent: list[Sequence] = field(
+        default_factory=list
+    )  # share pages that others of this plan are to write
 
     @property
     def launches(self) -> bool:
@@ -65,7 +74,8 @@ class PrefillPlanner:
     """
 
     def __init__(self, tables: PageTables, policy: Policy) -> None:
-        self.tables, self.policy = tables, policy
+        self.tables = tables
+        self.policy = policy
         self._spent = 0  # tokens of the present plan, and those below
         self._waited = 0  # tokens computed since the rows that can be decoded had their last frame
         self._kept_waiting = False  # whether there are such rows
@@ -97,14 +107,23 @@ class PrefillPlanner:
         waited = now - first.arrival
         if not running or waited >= self.policy.max_prefill_delay:
             return None
-        in_flight = any(s.phase is Phase.RUNNING and s.in_flight and not s.num_generated for s in live)
+        in_flight = any(
+            s.phase is Phase.RUNNING and s.in_flight and not s.num_generated for s in live
+        )
         for seq in [s for s in running if audio.plays(s)]:
             # Seconds of audio that the client has left if no further frame is made.
             lead = audio.seconds(seq, seq.num_scheduled - seq.num_unheard) - seq.played(now)
-            prefills = 2.5 if in_flight and seq.num_generated else 1.5
+            if in_flight and seq.num_generated:
+                prefills = 2.5
+            else:
+                prefills = 1.5
             if lead < MIN_LEAD_S + prefills * self.seconds:
                 return UNDERRUN
-        if first.phase is not Phase.PREFILLING and 2 * len(running) >= slots and waited < self.policy.batching_window:
+        if (
+            first.phase is not Phase.PREFILLING
+            and 2 * len(running) >= slots
+            and waited < self.policy.batching_window
+        ):
             return BATCHING
         return None
 
@@ -112,11 +131,17 @@ class PrefillPlanner:
         """A step is planned. running: whether there are rows that could be decoded."""
         self.tables.begin_plan()
         self._kept_waiting = running
-        self._spent = self._waited if self._kept_waiting else 0
+        if self._kept_waiting:
+            self._spent = self._waited
+        else:
+            self._spent = 0
 
     def end_plan(self, decoded: bool) -> None:
         """decoded: the step has a frame for every row that can be decoded."""
-        self._waited = self._spent if self._kept_waiting and not decoded else 0
+        if self._kept_waiting and not decoded:
+            self._waited = self._spent
+        else:
+            self._waited = 0
 
     def fits(self, seq: Sequence, shared: Shared) -> bool:
         """Whether the step has budget left for a piece of `seq` that begins behind its `shared` pages."""
@@ -154,4 +179,8 @@ class PrefillPlanner:
         """
         left = max(0, self._budget - self._spent)
         rest = (seq.length if start < seq.length else seq.prefill_length) - start
-        return rest if rest <= left else left if rest > self._budget else 0
+        if rest <= left:
+            return rest
+        if rest > self._budget:
+            return left
+        return 0

@@ -32,7 +32,10 @@ class Scheduler:
     ) -> None:
         """max_parked: requests whose rows the host may hold. timing: how the codec takes a stream. frame_pages: those
         of page sets by frame."""
-        self.slots, self.pages, self.policy, self.max_parked = slots, pages, policy, max_parked
+        self.slots = slots
+        self.pages = pages
+        self.policy = policy
+        self.max_parked = max_parked
         self.tables = PageTables(pages, policy, frame_pages)
         self.prefills = PrefillPlanner(self.tables, policy)
         self.audio = AudioScheduler(policy, timing)
@@ -48,7 +51,9 @@ class Scheduler:
     def add(self, seq: Sequence, now: float) -> None:
         seq.arrival = now
         first = seq.place is Place.NEXT
-        self.queue.insert(sum(s.place is Place.NEXT for s in self.queue) if first else len(self.queue), seq)
+        self.queue.insert(
+            sum(s.place is Place.NEXT for s in self.queue) if first else len(self.queue), seq
+        )
 
     def cancel(self, seq: Sequence) -> bool:
         """Stop a request wherever it is. True when it holds nothing any more."""
@@ -62,7 +67,10 @@ class Scheduler:
 
     def add_text(self, seq: Sequence, frames: int, last: bool) -> None:
         """Live text for so many more frames has come. `last`: none follows, and the model itself says when it ends."""
-        seq.max_schedulable = sys.maxsize if last else seq.max_schedulable + frames
+        if last:
+            seq.max_schedulable = sys.maxsize
+        else:
+            seq.max_schedulable = seq.max_schedulable + frames
 
     def fail(self, seq: Sequence, codec_frames: int = 0) -> None:
         """A launch that named `seq`, with `codec_frames` for the codec, has failed. The request is to be cancelled."""
@@ -79,10 +87,13 @@ class Scheduler:
             for seq in self.live:
                 seq.unread = False
         going = Phase.RUNNING
-        running, behind = self.can_step(now), [s for s in self.live if s.phase is not going]
+        running = self.can_step(now)
+        behind = [s for s in self.live if s.phase is not going]
         self.prefills.begin_plan(bool(running))
         first = self._first_to_prefill(behind)
-        if first is None or not self.prefills.delay_reason(first, running, self.live, now, self.audio, self.slots):
+        if first is None or not self.prefills.delay_reason(
+            first, running, self.live, now, self.audio, self.slots
+        ):
             self._plan_prefill(plan, behind)
         decode = first is None or not plan.prefill
         if decode:
@@ -97,7 +108,8 @@ class Scheduler:
 
     def can_step(self, now: float) -> list[Sequence]:
         """The running requests that are to generate their next frame now."""
-        going, latest = Phase.RUNNING, now + self.policy.max_ahead
+        going = Phase.RUNNING
+        latest = now + self.policy.max_ahead
         return [
             s
             for s in self.live
@@ -118,14 +130,18 @@ class Scheduler:
         first = next((s for s in behind if s.phase is Phase.PREFILLING), None)
         if first is None and self.queue and (self.free_slots or any(s.idle for s in self.live)):
             first = self.queue[0]
-        return None if first is None or first.continues else first
+        if first is None or first.continues:
+            return None
+        return first
 
     def _plan_prefill(self, plan: StepPlan, behind: list[Sequence]) -> None:
         for seq in [s for s in behind if s.phase is Phase.PREFILLING]:
             self.prefills.go_on(seq, plan)
         while self.queue and self.queue[0].continues and self._enter(self.queue[0], plan):
             plan.admitted.append(self.queue.popleft())
-        for seq in [s for s in behind if s.phase is Phase.PREEMPTED and s.may_go_on and not s.in_flight]:
+        for seq in [
+            s for s in behind if s.phase is Phase.PREEMPTED and s.may_go_on and not s.in_flight
+        ]:
             seq.rewind()
             if not self._start(seq, plan):
                 return  # older work first: nothing is admitted while a preempted request waits for pages
@@ -156,7 +172,10 @@ class Scheduler:
         if not self.prefills.fits(seq, shared):
             return False
         takes_slot = seq.phase is not Phase.PREEMPTED and not self.free_slots
-        idle = _longest_idle(self.live) if takes_slot and len(self.parked) < self.max_parked else None
+        if takes_slot and len(self.parked) < self.max_parked:
+            idle = _longest_idle(self.live)
+        else:
+            idle = None
         if takes_slot and idle is None:
             return False
         while not self.tables.has_room(seq, shared):
@@ -215,7 +234,9 @@ class Scheduler:
             return
         if seq.heard_is_free:
             seq.max_schedulable += generated - unheard - seq.num_heard
-        seq.num_generated, seq.num_unheard, seq.status = generated, unheard, status
+        seq.num_generated = generated
+        seq.num_unheard = unheard
+        seq.status = status
         self.audio.has_frames(seq)
         if status != RUNNING:
             self.audio.look_at(seq)
@@ -227,7 +248,9 @@ class Scheduler:
     def note_unread(self, seq: Sequence, frames: int) -> None:
         """A reader has left so many frames. A stream stops beyond `Policy.max_unread` and goes on at half of it."""
         limit = self.policy.max_unread
-        seq.unread = seq.streaming and frames * seq.hop_seconds > (limit / 2 if seq.unread else limit)
+        seq.unread = seq.streaming and frames * seq.hop_seconds > (
+            limit / 2 if seq.unread else limit
+        )
         if seq.unread:
             self.audio.release(seq)
 
@@ -280,7 +303,9 @@ def _victim(live: list[Sequence], plan: StepPlan, now: float) -> Sequence:
     finishes, nor one that this very plan prefills. live: oldest first.
     """
     named = {id(s) for s in plan.prefill}
-    holders = [s for s in live if s.phase in (Phase.RUNNING, Phase.PREFILLING) and id(s) not in named]
+    holders = [
+        s for s in live if s.phase in (Phase.RUNNING, Phase.PREFILLING) and id(s) not in named
+    ]
     if len(holders) == 1:
         return holders[0]
     if waiting := [s for s in holders if s.unread or s.num_scheduled >= s.max_schedulable]:
@@ -295,4 +320,8 @@ def _longest_idle(live: list[Sequence]) -> Sequence | None:
 
 def _stuck(live: list[Sequence], parked: list[Sequence], max_parked: int) -> bool:
     """Whether no row can go on or give way. Readers may wait for one that has not begun, so unread rows must go on."""
-    return len(parked) >= max_parked and all(s.idle for s in live) and not any(s.may_go_on for s in parked)
+    return (
+        len(parked) >= max_parked
+        and all(s.idle for s in live)
+        and not any(s.may_go_on for s in parked)
+    )

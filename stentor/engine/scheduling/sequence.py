@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 
-RUNNING, STOPPED, LENGTH, BROKEN = 0, 1, 2, 3
+RUNNING = 0
+STOPPED = 1
+LENGTH = 2
+BROKEN = 3
 """A row's `stop` value: running, stopped by the model, ended at `max_frames`, or a frame was not finite."""
 
 
@@ -19,7 +22,9 @@ class Phase(Enum):
     PREFILLING = "prefilling"  # has a slot and pages. Its prompt, or what it had generated, is computed piece by piece
     RUNNING = "running"  # has a slot and pages, generates frames
     PREEMPTED = "preempted"  # has a slot but no pages. Its frames will be replayed
-    PARKED = "parked"  # waits for text or its reader without slot and pages; its row is kept on the host
+    PARKED = (
+        "parked"  # waits for text or its reader without slot and pages; its row is kept on the host
+    )
     DRAINING = "draining"  # generates no more frames. Audio or steps are in flight
     DONE = "done"  # holds nothing
 
@@ -60,21 +65,37 @@ class Sequence:
     length: int  # prompt tokens
     max_frames: int
     num_evals: int  # loop length that emit needs
-    trim_frames: int  # first frames that may be trimmed as silent. The first chunk is longer by as many
+    trim_frames: (
+        int  # first frames that may be trimmed as silent. The first chunk is longer by as many
+    )
     hop_seconds: float  # audio per frame
     streaming: bool
     place: Place = Place.NEW
     late_seconds: float = 0.0  # of the delivered frames' audio that comes with the next chunk
-    held_frames: int = 0  # so many last frames, at most, wait for those that follow before they are decoded
+    held_frames: int = (
+        0  # so many last frames, at most, wait for those that follow before they are decoded
+    )
     window_end: int = sys.maxsize  # from this frame on, pages of the codec are cut
     heard_is_free: bool = False  # live text: frames that are heard need none (models.base.LiveText)
     prefix: tuple[bytes, ...] = ()  # a key for what each full page of the prompt holds
-    continues: bool = False  # repeats its request's last prompt and frames, which are in pages that it can find
-    keeps_pages: bool = False  # holds its pages until it is complete: the request's next prompt may repeat them
-    has_voice: bool = False  # its prompt has frames of reference audio, or keys and values of a voice
-    frame_at: tuple[int, ...] = ()  # positions of its prompt's frames, in a family with page sets by frame
-    frame_keys: tuple[bytes, ...] = ()  # a key for what the page of each such frame holds, in full pages of the prompt
-    given: int = 0  # so many first positions are not computed: its prompt brings their keys and values
+    continues: bool = (
+        False  # repeats its request's last prompt and frames, which are in pages that it can find
+    )
+    keeps_pages: bool = (
+        False  # holds its pages until it is complete: the request's next prompt may repeat them
+    )
+    has_voice: bool = (
+        False  # its prompt has frames of reference audio, or keys and values of a voice
+    )
+    frame_at: tuple[
+        int, ...
+    ] = ()  # positions of its prompt's frames, in a family with page sets by frame
+    frame_keys: tuple[
+        bytes, ...
+    ] = ()  # a key for what the page of each such frame holds, in full pages of the prompt
+    given: int = (
+        0  # so many first positions are not computed: its prompt brings their keys and values
+    )
 
     phase: Phase = Phase.QUEUED
     in_flight: int = 0  # launches that name this sequence and whose result the host has not read
@@ -84,21 +105,31 @@ class Sequence:
     num_generated: int = 0
     num_unheard: int = 0  # of those, given neither to the codec nor to the caller
     status: int = 0  # the row's `stop` value as last reported
-    max_schedulable: int = sys.maxsize  # frames for which there is text. Below max_frames only for live text
+    max_schedulable: int = (
+        sys.maxsize
+    )  # frames for which there is text. Below max_frames only for live text
     unread: bool = False  # its reader has left too much audio
     cancelled: bool = False
     pages: list[int] = field(default_factory=list)
-    frame_pages: list[int] = field(default_factory=list)  # of page sets by frame: one for each frame
+    frame_pages: list[int] = field(
+        default_factory=list
+    )  # of page sets by frame: one for each frame
     room: int = 0  # frames for which its pages have room behind its prompt
     num_cached: int = 0  # prompt tokens that its first pages held when it was last started
-    piece: range = range(0)  # positions that its last prefill computes. All before them are in its pages
+    piece: range = range(
+        0
+    )  # positions that its last prefill computes. All before them are in its pages
     audio_scheduled: int = 0  # frames handed to the codec. Below 0: some of the codec prefix are decoded with the first
     audio_chunks: int = 0
     audio_due: int = 0  # its next chunk is not due before so many frames have been generated
     audio_delivered: int = 0  # frames whose audio has arrived
     last_audio: float = 0.0  # when audio last arrived
-    first_audio: float | None = None  # when the first audio arrived, moved on by as long as the client ran dry
-    plays_until: float = -inf  # when the client of a stream has played what has come. -inf: nothing has
+    first_audio: float | None = (
+        None  # when the first audio arrived, moved on by as long as the client ran dry
+    )
+    plays_until: float = (
+        -inf
+    )  # when the client of a stream has played what has come. -inf: nothing has
 
     def __post_init__(self) -> None:
         self.piece = range(self.length)
@@ -167,8 +198,16 @@ class Sequence:
     @property
     def idle(self) -> bool:
         """Whether it has a slot, and all that its text and its reader allow has been generated and delivered."""
-        open = self.phase in (Phase.RUNNING, Phase.PREEMPTED) and self.status == RUNNING and not self.in_flight
-        return open and not self.may_go_on and self.num_heard - self.audio_scheduled <= self.held_frames
+        open = (
+            self.phase in (Phase.RUNNING, Phase.PREEMPTED)
+            and self.status == RUNNING
+            and not self.in_flight
+        )
+        return (
+            open
+            and not self.may_go_on
+            and self.num_heard - self.audio_scheduled <= self.held_frames
+        )
 
     @property
     def decoded(self) -> bool:
@@ -181,4 +220,6 @@ class Sequence:
 
     def played(self, now: float) -> float:
         """Seconds that a client has played by now, if its buffer never ran dry."""
-        return 0.0 if self.first_audio is None else now - self.first_audio
+        if self.first_audio is None:
+            return 0.0
+        return now - self.first_audio

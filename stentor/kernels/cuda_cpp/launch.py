@@ -91,9 +91,14 @@ def _compile(text: str, headers: Mapping[str, str], arch: str) -> bytes:
 
     contents = [h.encode() for h in headers.values()]
     names = [name.encode() for name in headers]
-    program = _checked(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", len(names), contents, names))
+    program = _checked(
+        nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", len(names), contents, names)
+    )
     options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17"]
-    if nvrtc.nvrtcCompileProgram(program, len(options), options)[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+    if (
+        nvrtc.nvrtcCompileProgram(program, len(options), options)[0]
+        != nvrtc.nvrtcResult.NVRTC_SUCCESS
+    ):
         log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
         _checked(nvrtc.nvrtcGetProgramLog(program, log))
         raise RuntimeError(f"NVRTC: {log.decode(errors='replace')[:LOG_CHARACTERS]}")
@@ -145,11 +150,16 @@ class LoadedKernel:
         config.hStream = torch.cuda.current_stream().cuda_stream
         if pdl_enabled():
             overlap = driver.CUlaunchAttribute()
-            overlap.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            overlap.id = (
+                driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            )
             overlap.value.programmaticStreamSerializationAllowed = 1
             config.attrs, config.numAttrs = [overlap], 1
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
-        _checked(driver.cuLaunchKernelEx(config, self.function, ctypes.addressof(pointers), 0), "CUDA driver")
+        _checked(
+            driver.cuLaunchKernelEx(config, self.function, ctypes.addressof(pointers), 0),
+            "CUDA driver",
+        )
 
 
 def load(
@@ -166,7 +176,11 @@ def begin_compiling(file: Path, macros: Mapping[str, int | str], device: int) ->
 
 @cache
 def _load(
-    file: Path, macros: tuple[tuple[str, int | str], ...], threads: int, shared_bytes: int, device: int
+    file: Path,
+    macros: tuple[tuple[str, int | str], ...],
+    threads: int,
+    shared_bytes: int,
+    device: int,
 ) -> LoadedKernel:
     from cuda.bindings import driver
 
@@ -194,7 +208,9 @@ def available_on(device: int) -> bool:
 @cache
 def architecture(device: int) -> str:
     capability = _capability(device)
-    return f"sm_{capability}" + ("a" if capability == HOPPER else "")  # 9.0a: instructions that only Hopper has
+    return f"sm_{capability}" + (
+        "a" if capability == HOPPER else ""
+    )  # 9.0a: instructions that only Hopper has
 
 
 def _capability(device: int) -> int:

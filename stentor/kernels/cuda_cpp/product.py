@@ -54,7 +54,12 @@ class Product:
     def macros(self) -> dict[str, int | str]:
         """Macros of the source that describe the product."""
         flags = {"GATE": self.gate, "BIAS": self.bias, "ADD": self.add}
-        return {"K": self.k, "N": self.n, "DTYPE": f'"{self.dtype}"', **{name: int(on) for name, on in flags.items()}}
+        return {
+            "K": self.k,
+            "N": self.n,
+            "DTYPE": f'"{self.dtype}"',
+            **{name: int(on) for name, on in flags.items()},
+        }
 
 
 def splits(weight_rows: int) -> int:
@@ -96,7 +101,11 @@ class Tile:
         sums = p.splits * self.tiles * self.row_tiles * 32 * (16 if p.weight == "same" else 8)
         squares = p.splits * rows * 4 if p.norm else 0
         scales = 0 if p.weight == "same" else self.tiles * tile_rows * 4
-        integers = 0 if p.weight == "same" else p.splits * self.batch * rows * (2 * GROUP + (8 if p.norm else 4))
+        integers = (
+            0
+            if p.weight == "same"
+            else p.splits * self.batch * rows * (2 * GROUP + (8 if p.norm else 4))
+        )
         return self.stages * p.splits * unit + sums + squares + scales + integers
 
     def macros(self, p: Product) -> dict[str, int | str]:
@@ -149,7 +158,9 @@ class ClusterTile:
     @property
     def registers(self) -> int:
         """Registers per thread: accumulators plus about 80 for addressing."""
-        return min(8 * -(-(self.columns // 2 + 80) // 8), 248, REGISTERS // (self.warp_groups * 128))
+        return min(
+            8 * -(-(self.columns // 2 + 80) // 8), 248, REGISTERS // (self.warp_groups * 128)
+        )
 
     @property
     def rows(self) -> int:

@@ -95,15 +95,20 @@ def of(arch: int) -> Tables | None:
     found = json.loads(file(arch).read_text(encoding="utf-8"))
     clusters, one_order = (
         {
-            (r["k"], r["weight_rows"], r["weight"]): tuple((a, b, ClusterTile(*t)) for a, b, t in r["tiles"])
+            (r["k"], r["weight_rows"], r["weight"]): tuple(
+                (a, b, ClusterTile(*t)) for a, b, t in r["tiles"]
+            )
             for r in found[name]
         }
         for name in ("clusters", "one_order")
     )
     few_rows = {
         (f["k"], f["n"], f["gate"], f["weight"]): FewRows(
-            tuple(f["microseconds"]), *(tuple(Tile(*t) for t in f.get(kind, f["plain"])) for kind in ("plain", "norm"))
+            tuple(f["microseconds"]),
+            *(tuple(Tile(*t) for t in f.get(kind, f["plain"])) for kind in ("plain", "norm")),
         )
         for f in found["few_rows"]
     }
-    return Tables(clusters, few_rows, one_order, found["library"]["launch"], found["library"]["bandwidth"])
+    return Tables(
+        clusters, few_rows, one_order, found["library"]["launch"], found["library"]["bandwidth"]
+    )

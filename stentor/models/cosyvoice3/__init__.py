@@ -5,4 +5,9 @@ DUMMIES = ("cosyvoice3",)
 FILES = ("cosyvoice3.yaml",)
 TENSORS = ()
 FOLDERS: dict[str, str] = {}
-UNUSED_FILES = ("llm.rl.pt", "flow.decoder.estimator.*", "*.batch.onnx", "CosyVoice-BlankEN/model.safetensors")
+UNUSED_FILES = (
+    "llm.rl.pt",
+    "flow.decoder.estimator.*",
+    "*.batch.onnx",
+    "CosyVoice-BlankEN/model.safetensors",
+)

@@ -30,7 +30,9 @@ LOG2_E = 1.4426950408889634
 def turned(x, cos, sin):
     """RoPE of neighbours of x [N, D], by cos and sin [N, D / 2]."""
     a, b = tl.split(tl.reshape(x.to(tl.float32), (cos.shape[0], cos.shape[1], 2)))
-    return tl.reshape(tl.join(a * cos - b * sin, b * cos + a * sin), (x.shape[0], x.shape[1])).to(x.dtype)
+    return tl.reshape(tl.join(a * cos - b * sin, b * cos + a * sin), (x.shape[0], x.shape[1])).to(
+        x.dtype
+    )
 
 
 @triton.jit
@@ -41,7 +43,9 @@ def queries(ptrs, out, cos_ptrs, sin_ptrs, exist, head):
     registers again for each product. So turned ones go by way of `out`, where the CTA leaves its result later.
     """
     if head == 0:
-        q = turned(tl.load(ptrs, exist, 0.0), tl.load(cos_ptrs, exist, 1.0), tl.load(sin_ptrs, exist, 0.0))
+        q = turned(
+            tl.load(ptrs, exist, 0.0), tl.load(cos_ptrs, exist, 1.0), tl.load(sin_ptrs, exist, 0.0)
+        )
         tl.store(out, q, exist)
         tl.debug_barrier()
     return tl.load(tl.where(head == 0, out, ptrs), exist, 0.0)
@@ -116,7 +120,12 @@ def _cell_attention_kernel(
     half: tl.constexpr = HEAD_DIM // 2
     pdl_wait(USE_PDL)
     branch, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
-    row, split, offs_d, offs = branch // 2, tl.program_id(1), tl.arange(0, HEAD_DIM)[None, :], tl.arange(0, BLOCK)
+    row, split, offs_d, offs = (
+        branch // 2,
+        tl.program_id(1),
+        tl.arange(0, HEAD_DIM)[None, :],
+        tl.arange(0, BLOCK),
+    )
     exist_n, exist = (offs < FRAMES)[None, :], (offs < FRAMES)[:, None]
     offs_m = tl.arange(0, CELLS * BLOCK)  # queries: each cell begins a block
     cell_m, frame_m = offs_m // BLOCK, offs_m // BLOCK * FRAMES + offs_m % BLOCK
@@ -127,19 +136,29 @@ def _cell_attention_kernel(
     row_table = table_ptr + row * width
     page = tl.load(row_table + tl.minimum(first, filled))
     first_q = qkv_ptr + branch.to(tl.int64) * (CELLS * FRAMES * 3 * dim) + head * HEAD_DIM + offs_d
-    out = (branch.to(tl.int64) * (CELLS * FRAMES) + frame_m[:, None]) * dim + head * HEAD_DIM + offs_d
+    out = (
+        (branch.to(tl.int64) * (CELLS * FRAMES) + frame_m[:, None]) * dim + head * HEAD_DIM + offs_d
+    )
     offs_h = tl.arange(0, half)[None, :]
     at = (row * (CELLS * FRAMES) + frame_m[:, None]) * half + offs_h
     q_ptrs = first_q + frame_m[:, None] * (3 * dim)
     q = queries(q_ptrs, out_ptr + out, cos_ptr + at, sin_ptr + at, exist_m[:, None], head)
-    in_pages = pool_ptr + layer + ((branch % 2) * HEADS + head) * FRAMES * HEAD_DIM + offs[:, None] * HEAD_DIM + offs_d
+    in_pages = (
+        pool_ptr
+        + layer
+        + ((branch % 2) * HEADS + head) * FRAMES * HEAD_DIM
+        + offs[:, None] * HEAD_DIM
+        + offs_d
+    )
     # Every split computes these products, and the first one keeps them: with a branch around them, the assembler would
     # let each wgmma of the kernel wait for the one before.
     own = split == 0
     for cell in tl.static_range(CELLS):
         frames = cell * FRAMES + offs[:, None]
         k = tl.load(first_q + frames * (3 * dim) + dim, exist, 0.0)
-        v = tl.load(first_q + frames * (3 * dim) + 2 * dim, exist, 0.0).to(pool_ptr.dtype.element_ty)
+        v = tl.load(first_q + frames * (3 * dim) + 2 * dim, exist, 0.0).to(
+            pool_ptr.dtype.element_ty
+        )
         if head == 0:
             at_n = (row * (CELLS * FRAMES) + frames) * half + offs_h
             k = turned(k, tl.load(cos_ptr + at_n, exist, 1.0), tl.load(sin_ptr + at_n, exist, 0.0))
@@ -147,7 +166,12 @@ def _cell_attention_kernel(
         ptrs = in_pages + tl.load(row_table + filled + cell) * stride_page
         tl.store(ptrs, k, exist & own)
         tl.store(ptrs + 2 * FRAMES * dim, v, exist & own)
-        seen = (cell * FRAMES + offs < tl.load(count_ptr + row))[None, :] & exist_n & (cell_m >= cell)[:, None] & own
+        seen = (
+            (cell * FRAMES + offs < tl.load(count_ptr + row))[None, :]
+            & exist_n
+            & (cell_m >= cell)[:, None]
+            & own
+        )
         if cell == 0:
             m_i, l_i, acc = attend_first(q, k.to(q.dtype), v.to(q.dtype), seen, scale)
         else:
@@ -158,8 +182,26 @@ def _cell_attention_kernel(
         v = tl.load(ptrs + 2 * FRAMES * dim, exist, 0.0).to(q.dtype)
         page = tl.load(row_table + tl.minimum(i + 1, filled))  # while this one computes
         m_i, l_i, acc = attend(q, k, v, exist_n, m_i, l_i, acc, scale)
-    rows, stat = tl.num_programs(0).to(tl.int64) * (CELLS * FRAMES), tl.program_id(0) * (CELLS * FRAMES) + frame_m
-    store(out_ptr, part_ptr, stat_ptr, m_i, l_i, acc, scale, out, stat, exist_m, rows, split, HEAD_DIM, SPLITS)
+    rows, stat = (
+        tl.num_programs(0).to(tl.int64) * (CELLS * FRAMES),
+        tl.program_id(0) * (CELLS * FRAMES) + frame_m,
+    )
+    store(
+        out_ptr,
+        part_ptr,
+        stat_ptr,
+        m_i,
+        l_i,
+        acc,
+        scale,
+        out,
+        stat,
+        exist_m,
+        rows,
+        split,
+        HEAD_DIM,
+        SPLITS,
+    )
 
 
 @triton.jit(do_not_specialize=["num_frames"])
@@ -181,7 +223,11 @@ def _combine_kernel(
     exist = offs_m < num_frames
     rows = tl.num_programs(1).to(tl.int64) * num_frames
     stats = stat_ptr + tl.program_id(1) * num_frames + offs_m
-    out = (branch.to(tl.int64) * num_frames + offs_m[:, None]) * (HEADS * HEAD_DIM) + head * HEAD_DIM + offs_d[None, :]
+    out = (
+        (branch.to(tl.int64) * num_frames + offs_m[:, None]) * (HEADS * HEAD_DIM)
+        + head * HEAD_DIM
+        + offs_d[None, :]
+    )
     largest = tl.full([BLOCK_M], MASKED, tl.float32)
     for s in tl.static_range(SPLITS):
         largest = tl.maximum(largest, tl.load(stats + 2 * s * rows, exist, MASKED))
@@ -217,24 +263,40 @@ class Splits:
         parts = stats = out
         if count > 1:
             parts = torch.empty(count, *out.shape, dtype=torch.float32, device=qkv.device)
-            stats = torch.empty(count, 2, self.rows, self.frames, dtype=torch.float32, device=qkv.device)
+            stats = torch.empty(
+                count, 2, self.rows, self.frames, dtype=torch.float32, device=qkv.device
+            )
         self.results, self.scale = (out, parts, stats), LOG2_E * head_dim**-0.5
         self._shape = {"SPLITS": count, "HEADS": heads, "HEAD_DIM": head_dim, **PDL_LAUNCH}
         # Of loads that run ahead: shared memory holds no more. With so many registers an SM holds four CTAs.
         stages, registers = (3, 128) if qkv.dtype.itemsize == 2 else (1, None)
-        self.launch = {**self._shape, "num_warps": warps, "num_stages": stages, "maxnreg": registers}
+        self.launch = {
+            **self._shape,
+            "num_warps": warps,
+            "num_stages": stages,
+            "maxnreg": registers,
+        }
 
     def combined(self) -> Tensor:
         """[B, 2, T, C]."""
         out, parts, stats = self.results
         if self.count > 1:
             grid = triton.cdiv(self.frames, COMBINED), self.rows
-            _combine_kernel[grid](parts, stats, out, self.frames, BLOCK_M=COMBINED, num_warps=4, **self._shape)
+            _combine_kernel[grid](
+                parts, stats, out, self.frames, BLOCK_M=COMBINED, num_warps=4, **self._shape
+            )
         return out
 
 
 def cell_attention(
-    qkv: Tensor, cos: Tensor, sin: Tensor, count: Tensor, heads: int, pages: Pages, cells: int = 1, at: int = 0
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    count: Tensor,
+    heads: int,
+    pages: Pages,
+    cells: int = 1,
+    at: int = 0,
 ) -> Tensor:
     """Attention of the frames of some cells, each to its own and those before in the same row and branch.
 
@@ -247,10 +309,30 @@ def cell_attention(
     splits, layer = Splits(qkv, heads, 1, width, 4 * cells), at * 4 * frames * (qkv.shape[3] // 3)
     if splits.count == 1 and hopper_attention.fits(qkv, pages, heads, cells):
         out = splits.results[0]
-        hopper_attention.cell_attention(qkv, (cos, sin), count, out, pages, heads, cells, layer, splits.scale)
+        hopper_attention.cell_attention(
+            qkv, (cos, sin), count, out, pages, heads, cells, layer, splits.scale
+        )
         return out
-    given = (qkv, cos, sin, count, *splits.results, pool, table, filled, width, pool.stride(0), layer, splits.scale)
-    shape = {"FRAMES": frames, "CELLS": cells, "BLOCK": max(SMALLEST, triton.next_power_of_2(frames)), **splits.launch}
+    given = (
+        qkv,
+        cos,
+        sin,
+        count,
+        *splits.results,
+        pool,
+        table,
+        filled,
+        width,
+        pool.stride(0),
+        layer,
+        splits.scale,
+    )
+    shape = {
+        "FRAMES": frames,
+        "CELLS": cells,
+        "BLOCK": max(SMALLEST, triton.next_power_of_2(frames)),
+        **splits.launch,
+    }
     _cell_attention_kernel[(splits.rows, splits.count)](*given, **shape)
     return splits.combined()
 
@@ -307,7 +389,9 @@ def _whole_attention_kernel(
     each = tl.cdiv(total, SPLITS)
     first = split * each
     end = tl.minimum(first + each, total)
-    q_ptrs = qkv_ptr + (branch * num_frames + offs_m[:, None]) * (3 * dim) + head * HEAD_DIM + offs_d
+    q_ptrs = (
+        qkv_ptr + (branch * num_frames + offs_m[:, None]) * (3 * dim) + head * HEAD_DIM + offs_d
+    )
     out = (branch * num_frames + offs_m[:, None]) * dim + head * HEAD_DIM + offs_d
     at = (row * num_frames + offs_m[:, None]) * half + tl.arange(0, half)[None, :]
     q = queries(q_ptrs, out_ptr + out, cos_ptr + at, sin_ptr + at, exist_m[:, None], head)
@@ -321,11 +405,31 @@ def _whole_attention_kernel(
         k = tl.load(keys + at_n[:, None] * dim, exist[:, None], 0.0)
         v = tl.load(keys + (num_frames + at_n)[:, None] * dim, exist[:, None], 0.0)
         m_i, l_i, acc = attend(q, k, v, exist[None, :], m_i, l_i, acc, scale)
-    rows, stat = tl.num_programs(1).to(tl.int64) * num_frames, tl.program_id(1) * num_frames + offs_m
-    store(out_ptr, part_ptr, stat_ptr, m_i, l_i, acc, scale, out, stat, exist_m, rows, split, HEAD_DIM, SPLITS)
+    rows, stat = (
+        tl.num_programs(1).to(tl.int64) * num_frames,
+        tl.program_id(1) * num_frames + offs_m,
+    )
+    store(
+        out_ptr,
+        part_ptr,
+        stat_ptr,
+        m_i,
+        l_i,
+        acc,
+        scale,
+        out,
+        stat,
+        exist_m,
+        rows,
+        split,
+        HEAD_DIM,
+        SPLITS,
+    )
 
 
-def whole_attention(qkv: Tensor, cos: Tensor, sin: Tensor, count: Tensor, heads: int, kept: Tensor) -> Tensor:
+def whole_attention(
+    qkv: Tensor, cos: Tensor, sin: Tensor, count: Tensor, heads: int, kept: Tensor
+) -> Tensor:
     """Attention of frames to all of the same row and branch, of which the first `count` [B] exist.
 
     qkv [B, 2, T, 3 C] -> [B, 2, T, C]. cos, sin [B, T, D / 2] float32 turn the first head. kept [B, 2, 2, T, C]: room

@@ -30,7 +30,9 @@ FIRST_SPECIAL = 151646  # id of the released tokenizer
 DUMMY_PROMPT = 100  # codes of the voice beside random weights: 4 seconds
 
 
-def build(source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> CosyVoice3:
+def build(
+    source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]
+) -> CosyVoice3:
     """`dtype` None: bfloat16 on a GPU, float32 on a CPU. Beside random weights there is one voice, `dummy`.
 
     Load options: `stream_window`, seconds of a stream that its flow attends to (0: a stream gets its audio when it has
@@ -40,14 +42,15 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     stages = codec_dtype(options, device, dtype)
     text_model = source.json(f"{config.TEXT_MODEL}/config.json")
     if isinstance(source, Checkpoint):
-        c, encoder = (
-            config.parse(checkpoint.read_hyper_yaml(source.path / config.YAML), text_model),
-            VoiceEncoder(source.path),
-        )
-        tokens, voices = read_tokens(source.path, c.language.text_vocab), load_voices(source.path, c.language.codes)
+        c = config.parse(checkpoint.read_hyper_yaml(source.path / config.YAML), text_model)
+        encoder = VoiceEncoder(source.path)
+        tokens = read_tokens(source.path, c.language.text_vocab)
+        voices = load_voices(source.path, c.language.codes)
     else:
-        c, encoder = config.parse(source.json(config.YAML), text_model), VoiceEncoder(None)
-        tokens, voices = dummy_ids(source.words), {"dummy": _noise(c.language.codes)}
+        c = config.parse(source.json(config.YAML), text_model)
+        encoder = VoiceEncoder(None)
+        tokens = dummy_ids(source.words)
+        voices = {"dummy": _noise(c.language.codes)}
     language = Language(c.language, model_dtype(dtype, torch.bfloat16, device))
     codec = CosyVoice3Codec(c, stream_window(options))
     _fill(source, language, codec, device)
@@ -66,7 +69,9 @@ def stream_window(options: Mapping[str, Any]) -> int:
     value, (low, high) = options.get(STREAM_WINDOW, 0), WINDOWS
     seconds = whole(value)
     if seconds is None or not (seconds == 0 or low <= seconds <= high):
-        raise InvalidRequest(STREAM_WINDOW, f"must be 0, or seconds from {low} to {high}, got {shown(value)}")
+        raise InvalidRequest(
+            STREAM_WINDOW, f"must be 0, or seconds from {low} to {high}, got {shown(value)}"
+        )
     return seconds
 
 
@@ -83,7 +88,9 @@ def _fill(source: Source, language: Language, codec: CosyVoice3Codec, device: to
         return
     for module, read, name, rules in parts:
         file_name = checkpoint.released_name(rules)
-        source.fill(module, source.tensors(read), f"{source.name}/{name}", device, file_name=file_name)
+        source.fill(
+            module, source.tensors(read), f"{source.name}/{name}", device, file_name=file_name
+        )
 
 
 def dummy_ids(words: int) -> Tokens:
@@ -97,4 +104,6 @@ def _noise(codes: int) -> StoredVoice:
     g = np.random.default_rng(0)
     mel = g.standard_normal((2 * DUMMY_PROMPT, config.MELS)).astype(np.float32)
     speaker = g.standard_normal(config.SPEAKER).astype(np.float32)
-    return StoredVoice(g.integers(0, codes, DUMMY_PROMPT), mel, speaker, "what the dummy said", "dummy")
+    return StoredVoice(
+        g.integers(0, codes, DUMMY_PROMPT), mel, speaker, "what the dummy said", "dummy"
+    )

@@ -37,7 +37,9 @@ def _plain(loader: _Loader, suffix: str, node: yaml.Node) -> Any:
         return loader.construct_sequence(node, deep=True)
     assert isinstance(node, yaml.ScalarNode)
     value = loader.construct_scalar(node)
-    return _Reference(value) if suffix == "ref" else value
+    if suffix == "ref":
+        return _Reference(value)
+    return value
 
 
 _Loader.add_multi_constructor("!", _plain)
@@ -60,7 +62,9 @@ def _resolved(value: Any, top: dict[str, Any]) -> Any:
         return _referred(value, top)
     if isinstance(value, dict):
         return {k: _resolved(v, top) for k, v in value.items()}
-    return [_resolved(v, top) for v in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_resolved(v, top) for v in value]
+    return value
 
 
 def _referred(reference: _Reference, top: dict[str, Any]) -> Any:
@@ -68,7 +72,9 @@ def _referred(reference: _Reference, top: dict[str, Any]) -> Any:
     factors = [part.strip() for part in reference.split("*")]
     values = [top.get(m.group(1)) if (m := _NAME.fullmatch(f)) else None for f in factors]
     if len(values) == 1:
-        return None if isinstance(values[0], _Reference) else values[0]
+        if isinstance(values[0], _Reference):
+            return None
+        return values[0]
     if all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
         return math.prod(v for v in values if isinstance(v, int | float))
     return str(reference)
@@ -122,9 +128,14 @@ def read_flow(path: Path) -> dict[str, Tensor]:
 
 def read_vocoder(path: Path) -> dict[str, Tensor]:
     """hift.pt under stentor's names, weight norms folded: those of the pitch predictor in float64."""
-    tensors = {name.removeprefix("generator."): value for name, value in read_pickle(path / "hift.pt").items()}
+    tensors = {
+        name.removeprefix("generator."): value
+        for name, value in read_pickle(path / "hift.pt").items()
+    }
     one_style = {renamed(name, WEIGHT_NORM): value for name, value in tensors.items()}
-    precise = {name: v.double() if name.startswith("f0_predictor.") else v for name, v in one_style.items()}
+    precise = {
+        name: v.double() if name.startswith("f0_predictor.") else v for name, v in one_style.items()
+    }
     with errors_name(path / "hift.pt"):
         weights = fold_weight_norm(precise)
     folded = {_numbered(renamed(name, VOCODER)): value for name, value in weights.items()}
@@ -133,7 +144,11 @@ def read_vocoder(path: Path) -> dict[str, Tensor]:
 
 def _read(file: Path, rules: Rules, unused: tuple[str, ...]) -> dict[str, Tensor]:
     tensors = read_pickle(file)
-    return {renamed(name, rules): value for name, value in tensors.items() if not name.startswith(unused)}
+    return {
+        renamed(name, rules): value
+        for name, value in tensors.items()
+        if not name.startswith(unused)
+    }
 
 
 def _is_rate(name: str, value: Tensor) -> bool:

@@ -31,14 +31,23 @@ class CosyVoice3Codec(nn.Module):
         """window: cells of a stream that are kept, the prompt's included. 0: streams are whole utterances."""
         super().__init__()
         self.config = flow = c.flow
-        self.timing = CodecTiming(flow.cell, whole=True, wholes=WHOLES, chunks=False, batch_invariant=False)
+        self.timing = CodecTiming(
+            flow.cell, whole=True, wholes=WHOLES, chunks=False, batch_invariant=False
+        )
         if window:
             ahead = (flow.look, DELAY_FRAMES)
             self.timing = CodecTiming(
-                flow.cell, *ahead, True, WHOLES, window=window, chunk_pages=MOST_CELLS, batch_invariant=False
+                flow.cell,
+                *ahead,
+                True,
+                WHOLES,
+                window=window,
+                chunk_pages=MOST_CELLS,
+                batch_invariant=False,
             )
         with meta_init():
-            self.flow, self.vocoder = Flow(c.flow), Vocoder(c.vocoder)
+            self.flow = Flow(c.flow)
+            self.vocoder = Vocoder(c.vocoder)
         self.columns: dict[str, Column] = {}
         self.pages: Mapping[str, Column] = NO_PAGES
 
@@ -62,7 +71,11 @@ class CosyVoice3Codec(nn.Module):
                 **{f"flow.{name}": column for name, column in self.flow.columns().items()},
                 **{f"vocoder.{name}": column for name, column in self.vocoder.columns.items()},
             }
-            self.pages = {"keys": Column((STEPS, c.depth, 2, 2, c.heads, c.ratio * c.cell, c.head_dim), flow_dtype)}
+            self.pages = {
+                "keys": Column(
+                    (STEPS, c.depth, 2, 2, c.heads, c.ratio * c.cell, c.head_dim), flow_dtype
+                )
+            }
 
     def decode(self, frames: Tensor, state: State, call: CodecCall) -> tuple[Tensor, State]:
         """n cells: frames [B, 25 n + 3, 1] -> samples [B, (25 n + 3) * 960], 3 codes late, and next state.
@@ -71,16 +84,25 @@ class CosyVoice3Codec(nn.Module):
         """
         if call.whole:
             return self._whole(frames, state, call), state
-        c, prompt = self.config, state["prompt_count"]
-        first, end = call.start + prompt, call.end + prompt
+        c = self.config
+        prompt = state["prompt_count"]
+        first = call.start + prompt
+        end = call.end + prompt
         codes = self._codes(frames, first, state)
         mu = self.flow.means(torch.cat((state["past"], codes), dim=1), first, end)
         given = frames.shape[1] - c.look
-        count, where = (c.ratio * (end - first)).clamp(0, c.ratio * given), c.ratio * first
-        keys = KeptKeys(call.pages.pool["keys"], call.pages.table, call.pages.filled, count, given // c.cell)
+        count = (c.ratio * (end - first)).clamp(0, c.ratio * given)
+        where = c.ratio * first
+        keys = KeptKeys(
+            call.pages.pool["keys"], call.pages.table, call.pages.filled, count, given // c.cell
+        )
         cond = self._prompt_mel(where, mu.shape[1], state)
-        mel, flow = self.flow.solve(mu, cond, self._speaker(state), where, keys, _part(state, "flow."))
-        new = {**state, "past": codes[:, given - PAST : given]} | {f"flow.{name}": v for name, v in flow.items()}
+        mel, flow = self.flow.solve(
+            mu, cond, self._speaker(state), where, keys, _part(state, "flow.")
+        )
+        new = {**state, "past": codes[:, given - PAST : given]} | {
+            f"flow.{name}": v for name, v in flow.items()
+        }
         return self._heard(mel, new, call)
 
     def _heard(self, mel: Tensor, state: State, call: CodecCall) -> tuple[Tensor, State]:
@@ -88,9 +110,11 @@ class CosyVoice3Codec(nn.Module):
 
         What a last cell owes comes out of frames of silence behind it. Other cells are given it for nothing.
         """
-        ratio, end = self.config.ratio, FRAME * mel.shape[1]
+        ratio = self.config.ratio
+        end = FRAME * mel.shape[1]
         drained = F.pad(mel, (0, 0, 0, DRAIN))
-        ends, own = ratio * call.end, _part(state, "vocoder.")
+        ends = ratio * call.end
+        own = _part(state, "vocoder.")
         samples, new = self.vocoder(drained, ratio * call.start, ends, own, ahead=DRAIN)
         joined = torch.cat((state["late"], samples[:, : end + DELAY]), dim=1)
         late = {"late": samples[:, end - LATE : end]}
@@ -102,8 +126,10 @@ class CosyVoice3Codec(nn.Module):
         frames [B, T, 1] from the prompt's first code on (call.start = -P) -> samples [B, T * 960]. The state has only
         what the prompt put there.
         """
-        c, prompt = self.config, state["prompt_count"]
-        zero, end = torch.zeros_like(prompt), call.end + prompt
+        c = self.config
+        prompt = state["prompt_count"]
+        zero = torch.zeros_like(prompt)
+        end = call.end + prompt
         codes = F.pad(self._codes(frames, zero, state), (PAST, c.look))
         mu = self.flow.means(codes, zero, end)
         cond = self._prompt_mel(zero, mu.shape[1], state)
@@ -132,4 +158,6 @@ class CosyVoice3Codec(nn.Module):
 
 
 def _part(state: State, prefix: str) -> State:
-    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
+    }

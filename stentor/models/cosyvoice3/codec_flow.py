@@ -35,8 +35,10 @@ class Turns(NamedTuple):
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [B, 2, T, H, D], of which pairs of neighbours of head 0 are turned."""
-        a, b = x[..., 0, 0::2], x[..., 0, 1::2]
-        cos, sin = self.cos[:, None], self.sin[:, None]
+        a = x[..., 0, 0::2]
+        b = x[..., 0, 1::2]
+        cos = self.cos[:, None]
+        sin = self.sin[:, None]
         first = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
         return torch.cat((first[..., None, :].to(x.dtype), x[..., 1:, :]), dim=-2)
 
@@ -68,7 +70,8 @@ class CallKeys:
 
     def __init__(self, count: Tensor, frames: int) -> None:
         exist = torch.arange(frames, device=count.device) < count[:, None]
-        self._count, self._mask = count, exist.repeat_interleave(2, 0)[:, None, None]
+        self._count = count
+        self._mask = exist.repeat_interleave(2, 0)[:, None, None]
         self._kept: Tensor | None = None  # keys and values of one block at a time
 
     def attend(self, step: int, block: int, qkv: Tensor, rope: Turns) -> Tensor:
@@ -91,10 +94,18 @@ class KeptKeys:
     call. Of its frames the first `count` [B] exist.
     """
 
-    def __init__(self, pool: Tensor, table: Tensor, filled: Tensor, count: Tensor, cells: int = 1) -> None:
-        self._pool, self._table, self._filled, self._count, self._cells = pool, table, filled, count, cells
-        device, size = table.device, pool.shape[6]
-        own, page = torch.arange(cells, device=device), torch.arange(table.shape[1], device=device)
+    def __init__(
+        self, pool: Tensor, table: Tensor, filled: Tensor, count: Tensor, cells: int = 1
+    ) -> None:
+        self._pool = pool
+        self._table = table
+        self._filled = filled
+        self._count = count
+        self._cells = cells
+        device = table.device
+        size = pool.shape[6]
+        own = torch.arange(cells, device=device)
+        page = torch.arange(table.shape[1], device=device)
         last = filled[:, None] + own  # page of each cell
         self._page = table.gather(1, last)
         frames = torch.where(page < filled[:, None], size, 0)
@@ -108,19 +119,31 @@ class KeptKeys:
             from stentor.models.cosyvoice3.attention_kernels import cell_attention
             from stentor.models.cosyvoice3.hopper_attention import Pages
 
-            pages, at = Pages(self._pool, self._table, self._filled), step * self._pool.shape[2] + block
+            pages = Pages(self._pool, self._table, self._filled)
+            at = step * self._pool.shape[2] + block
             heads = qkv.shape[-1] // 3 // rope.head_dim
             return cell_attention(qkv, *rope, self._count, heads, pages, self._cells, at)
         q, k, v = rope.heads(qkv)
-        shape = (len(q), 2, 2, self._cells, -1, *q.shape[3:])  # [B, keys or values, branch, cells, cell, H, D]
+        shape = (
+            len(q),
+            2,
+            2,
+            self._cells,
+            -1,
+            *q.shape[3:],
+        )  # [B, keys or values, branch, cells, cell, H, D]
         new = torch.stack((k, v), 1).view(shape)
         self._pool[self._page, step, block] = new.permute(0, 3, 1, 2, 5, 4, 6).to(self._pool.dtype)
         kept = self._pool[self._table, step, block]  # [B, n, 2, 2, H, cell, D]
-        both = kept.permute(2, 0, 3, 1, 5, 4, 6).reshape(2, 2 * len(q), -1, *q.shape[3:]).to(q.dtype)
+        both = (
+            kept.permute(2, 0, 3, 1, 5, 4, 6).reshape(2, 2 * len(q), -1, *q.shape[3:]).to(q.dtype)
+        )
         return sdpa(q.flatten(0, 1), both[0], both[1], self._mask).reshape(*qkv.shape[:3], -1)
 
 
-STEPS, GROUPS, SINUSOIDS = 10, 16, 256
+STEPS = 10
+GROUPS = 16
+SINUSOIDS = 256
 
 Left = tuple[Tensor | None, Tensor]
 """Residual that a block leaves to be added, and its gate."""
@@ -137,7 +160,8 @@ class StepTimes(NamedTuple):
 def step_times() -> StepTimes:
     """A cosine schedule. Times accumulate in float32, and each length is measured from the accumulated time."""
     span = 1 - torch.cos(torch.linspace(0, 1, STEPS + 1) * 0.5 * torch.pi)
-    time, length = [span[0]], [span[1] - span[0]]
+    time = [span[0]]
+    length = [span[1] - span[0]]
     for n in range(2, STEPS + 1):
         time.append(time[-1] + length[-1])
         length.append(span[n] - time[-1])
@@ -158,11 +182,21 @@ class Block(nn.Module):
         self.up = nn.Linear(c.dim, c.ff)
         self.down = nn.Linear(c.ff, c.dim)
 
-    def forward(self, x: Tensor, left: Left, modulation: Tensor, at: tuple[int, int], keys: Keys, rope: Turns) -> Added:
+    def forward(
+        self,
+        x: Tensor,
+        left: Left,
+        modulation: Tensor,
+        at: tuple[int, int],
+        keys: Keys,
+        rope: Turns,
+    ) -> Added:
         """modulation [6, C]: shift, scale and gate of each branch, the scales with 1 added. at: step and block."""
         shift, scale, gate, shift2, scale2, gate2 = modulation
         x, y = add_norm(x, *left, scale, shift)
-        x, y = add_norm(x, self.o_proj(keys.attend(*at, self.qkv_proj(y), rope)), gate, scale2, shift2)
+        x, y = add_norm(
+            x, self.o_proj(keys.attend(*at, self.qkv_proj(y), rope)), gate, scale2, shift2
+        )
         return x, (self.down(linear_gelu(self.up, y)), gate2)
 
 
@@ -175,9 +209,12 @@ class DiT(nn.Module):
     def __init__(self, c: FlowConfig) -> None:
         super().__init__()
         self.config = c
-        self.time_in, self.time_out = nn.Linear(SINUSOIDS, c.dim), nn.Linear(c.dim, c.dim)
+        self.time_in = nn.Linear(SINUSOIDS, c.dim)
+        self.time_out = nn.Linear(c.dim, c.dim)
         self.input = nn.Linear(4 * MELS, c.dim)
-        self.positions = nn.ModuleList(nn.Conv1d(c.dim, c.dim, TAIL + 1, groups=GROUPS) for _ in range(2))
+        self.positions = nn.ModuleList(
+            nn.Conv1d(c.dim, c.dim, TAIL + 1, groups=GROUPS) for _ in range(2)
+        )
         self.blocks = nn.ModuleList(Block(c) for _ in range(c.depth))
         self.last_modulation = nn.Linear(c.dim, 2 * c.dim)
         self.output = nn.Linear(c.dim, MELS)
@@ -193,22 +230,34 @@ class DiT(nn.Module):
         """Nothing but the time enters the modulations: they become a table of the ten steps, and their weights go."""
         time = 1000 * step_times().time.to(self.time_in.weight.device)
         half = SINUSOIDS // 2
-        rates = torch.exp(torch.arange(half, device=time.device).float() * -(math.log(10000) / (half - 1)))
+        rates = torch.exp(
+            torch.arange(half, device=time.device).float() * -(math.log(10000) / (half - 1))
+        )
         phase = time[:, None] * rates
-        h = F.silu(self.time_out(F.silu(self.time_in(torch.cat((phase.sin(), phase.cos()), dim=1)))))
-        table = torch.stack([self._modulation(i)(h).view(STEPS, 6, -1) for i in range(self.config.depth)], dim=1)
+        h = F.silu(
+            self.time_out(F.silu(self.time_in(torch.cat((phase.sin(), phase.cos()), dim=1))))
+        )
+        table = torch.stack(
+            [self._modulation(i)(h).view(STEPS, 6, -1) for i in range(self.config.depth)], dim=1
+        )
         table[:, :, [1, 4]] += 1
         scale, shift = self.last_modulation(h).chunk(2, dim=-1)
         for block in self.blocks:
             del block.modulation
         del self.time_in, self.time_out, self.last_modulation
         self.to(dtype)
-        for conv in self._convolutions():  # inputs and outputs of a tap lie side by side, as the kernel reads them
+        for conv in (
+            self._convolutions()
+        ):  # inputs and outputs of a tap lie side by side, as the kernel reads them
             conv.weight.data = conv.weight.data.permute(2, 1, 0).contiguous().permute(2, 1, 0)
         self.register_buffer("modulations", table.to(dtype), persistent=False)
-        self.register_buffer("last", torch.stack((scale + 1, shift), dim=1).to(dtype), persistent=False)
+        self.register_buffer(
+            "last", torch.stack((scale + 1, shift), dim=1).to(dtype), persistent=False
+        )
         rotations = angles(self.config.head_dim, FLOW_FRAMES, 1e4)
-        self.rope = Rope(rotations, torch.float32, interleaved=True, in_float32=True).to(table.device)
+        self.rope = Rope(rotations, torch.float32, interleaved=True, in_float32=True).to(
+            table.device
+        )
 
     def _convolutions(self) -> list[nn.Conv1d]:
         return [conv for conv in self.positions if isinstance(conv, nn.Conv1d)]
@@ -226,7 +275,8 @@ class DiT(nn.Module):
 
         [B, 2, T, C]. The second branch is unconditional: it has zeros in their place.
         """
-        weight, bias = self.input.weight, self.input.bias
+        weight = self.input.weight
+        bias = self.input.bias
         given = torch.cat((cond, mu, speaker[:, None].expand_as(mu)), dim=-1).to(weight.dtype)
         first = F.linear(given, weight[:, MELS:], bias)
         return torch.stack((first, bias.expand_as(first)), dim=1)
@@ -262,8 +312,14 @@ class LookAhead(nn.Module):
 
     def forward(self, x: Tensor, begun: Tensor) -> Tensor:
         """begun [B, 2 + n]: whether a code is one of the stream's. What is before the stream is zero in both layers."""
-        y = F.leaky_relu(taps_product(self.conv1.weight, self.conv1.bias, x), 0.01) * begun[..., None]
-        return taps_product(self.conv2.weight, self.conv2.bias, y) + x[:, PAST : x.shape[1] - self.ahead]
+        y = (
+            F.leaky_relu(taps_product(self.conv1.weight, self.conv1.bias, x), 0.01)
+            * begun[..., None]
+        )
+        return (
+            taps_product(self.conv2.weight, self.conv2.bias, y)
+            + x[:, PAST : x.shape[1] - self.ahead]
+        )
 
 
 class Flow(nn.Module):
@@ -311,9 +367,13 @@ class Flow(nn.Module):
         self, mu: Tensor, cond: Tensor, speaker: Tensor, at: Tensor, keys: Keys, state: State
     ) -> tuple[Tensor, State]:
         """Ten Euler steps with guidance on frames at [B] .. of mu, cond [B, T, 80] -> mel [B, T, 80] and next state."""
-        where = (at[:, None] + torch.arange(mu.shape[1], device=mu.device)).clamp_max(len(self.noise) - 1)
-        x, rope = self.noise[where], self.dit.rope_at(where)
-        fixed, tails = self.dit.conditions(cond, mu, speaker), []
+        where = (at[:, None] + torch.arange(mu.shape[1], device=mu.device)).clamp_max(
+            len(self.noise) - 1
+        )
+        x = self.noise[where]
+        rope = self.dit.rope_at(where)
+        fixed = self.dit.conditions(cond, mu, speaker)
+        tails = []
         guidance = self.config.guidance
         for step in range(STEPS):
             v, tail = self.dit(x, fixed, step, keys, rope, state)
@@ -325,4 +385,6 @@ class Flow(nn.Module):
     def whole(self, mu: Tensor, cond: Tensor, speaker: Tensor, count: Tensor) -> Tensor:
         """Run the flow on whole rows, of which the first `count` [B] frames exist and all see each other."""
         fresh = {n: c.rows(len(mu), mu.device) for n, c in self.columns().items()}
-        return self.solve(mu, cond, speaker, torch.zeros_like(count), CallKeys(count, mu.shape[1]), fresh)[0]
+        return self.solve(
+            mu, cond, speaker, torch.zeros_like(count), CallKeys(count, mu.shape[1]), fresh
+        )[0]

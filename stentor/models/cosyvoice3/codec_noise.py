@@ -30,7 +30,11 @@ def source_noise(c: Config, samples: int) -> Tensor:
     _flow_noise(g)
     torch.randn(c.flow.codes, MELS, generator=g)
     widths = [(MELS, 4), *[(c.vocoder.pitch, 3)] * 4]
-    fans = [(MELS, SPEAKER), *((c.vocoder.pitch, inputs * taps) for inputs, taps in widths), (1, c.vocoder.pitch)]
+    fans = [
+        (MELS, SPEAKER),
+        *((c.vocoder.pitch, inputs * taps) for inputs, taps in widths),
+        (1, c.vocoder.pitch),
+    ]
     for outputs, fan_in in fans:  # a weight, then a bias
         torch.rand(outputs * fan_in, generator=g)
         torch.rand(outputs, generator=g)

@@ -16,8 +16,11 @@ from stentor.models.cosyvoice3.ops import taps_product
 
 FRAME = 480  # samples of a mel frame
 PITCH_AHEAD = 3  # mel frames
-AMPLITUDE, NOISE, VOICED_HZ = 0.1, 0.003, 10.0
-WINDOW, HOP = 16, 4
+AMPLITUDE = 0.1
+NOISE = 0.003
+VOICED_HZ = 10.0
+WINDOW = 16
+HOP = 4
 BINS = WINDOW // 2 + 1
 COLUMNS = FRAME // HOP  # of the source's transform, per mel frame
 KEPT = FRAME + WINDOW // 2  # source samples that the next call's columns see again

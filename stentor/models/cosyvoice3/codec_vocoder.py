@@ -30,11 +30,16 @@ from stentor.models.cosyvoice3.config import MELS, VocoderConfig
 AHEAD = 4  # mel frames that a frame's audio depends on
 DELAY = AHEAD * FRAME + WINDOW // 2  # samples
 DRAIN = -(-DELAY // FRAME)  # frames past the end that bring the last samples out
-RATES, KERNELS, TAPS, SOURCE_TAPS, DILATIONS = (8, 5, 3), (16, 11, 7), (3, 7, 11), (7, 7, 11), (1, 3, 5)
+RATES = (8, 5, 3)
+KERNELS = (16, 11, 7)
+TAPS = (3, 7, 11)
+SOURCE_TAPS = (7, 7, 11)
+DILATIONS = (1, 3, 5)
 STRIDES = (15, 3, 1)  # columns of the source's transform per position of a stage
 WIDE = STRIDES[0] - 1  # columns that the next call sees again
 OVERLAP = WINDOW - HOP
-MOST_MAGNITUDE, LIMIT = 100.0, 0.99
+MOST_MAGNITUDE = 100.0
+LIMIT = 0.99
 
 
 class ResidualBlock(nn.Module):
@@ -66,8 +71,13 @@ class Vocoder(nn.Module):
         widths = [c.base >> (i + 1) for i in range(len(RATES))]
         inputs = [c.base, *widths[:-1]]
         self.conv_pre = nn.Conv1d(MELS, c.base, AHEAD + 1)
-        self.ups = nn.ModuleList(CausalConv1d(*s) for s in zip(inputs, widths, KERNELS, strict=True))
-        downs = (nn.Conv1d(2 * BINS, w, 2 * s if s > 1 else 1, stride=s) for w, s in zip(widths, STRIDES, strict=True))
+        self.ups = nn.ModuleList(
+            CausalConv1d(*s) for s in zip(inputs, widths, KERNELS, strict=True)
+        )
+        downs = (
+            nn.Conv1d(2 * BINS, w, 2 * s if s > 1 else 1, stride=s)
+            for w, s in zip(widths, STRIDES, strict=True)
+        )
         self.source_downs = nn.ModuleList(downs)
         blocks = (ResidualBlock(*s) for s in zip(widths, SOURCE_TAPS, strict=True))
         self.source_resblocks = nn.ModuleList(blocks)
@@ -80,7 +90,14 @@ class Vocoder(nn.Module):
     def process_weights_after_loading(self, noise: Tensor, dtype: torch.dtype) -> None:
         """noise: `codec_noise.source_noise`. dtype: of the stages. Pitch, source and spectra stay as they are."""
         device = self.conv_pre.weight.device
-        for part in (self.conv_pre, self.ups, self.source_downs, self.source_resblocks, self.resblocks, self.conv_post):
+        for part in (
+            self.conv_pre,
+            self.ups,
+            self.source_downs,
+            self.source_resblocks,
+            self.resblocks,
+            self.conv_post,
+        ):
             cast_codec(part, dtype)
         self.source.register_buffer("noise", noise.to(device), persistent=False)
         self.register_buffer("window", hann(device), persistent=False)
@@ -93,7 +110,9 @@ class Vocoder(nn.Module):
             "overlap": Column((2, OVERLAP)),
         }
 
-    def forward(self, mel: Tensor, at: Tensor, end: Tensor, state: State, ahead: int = 0) -> tuple[Tensor, State]:
+    def forward(
+        self, mel: Tensor, at: Tensor, end: Tensor, state: State, ahead: int = 0
+    ) -> tuple[Tensor, State]:
         """mel [B, n, 80] of frames at [B] .., n >= 5, of streams of `end` [B] frames -> samples [B, 480 n], next state.
 
         Sample j stands at 480 at - 1928 + j of the stream. What stands outside 0 .. 480 end is to be dropped, and so
@@ -121,7 +140,9 @@ class Vocoder(nn.Module):
         count = new.shape[1] + WINDOW
         start = FRAME * (at - AHEAD) - WINDOW // 2
         bins = transform(source[:, :count], start, FRAME * end, self.window)
-        begun = COLUMNS * (at - AHEAD)[:, None] + torch.arange(bins.shape[2], device=mel.device) >= 0
+        begun = (
+            COLUMNS * (at - AHEAD)[:, None] + torch.arange(bins.shape[2], device=mel.device) >= 0
+        )
         bins = torch.cat((state.old["bins"], bins * begun[:, None]), dim=2)
         state.new["bins"] = bins[:, :, COLUMNS * stays : COLUMNS * stays + WIDE]
         return bins
@@ -129,14 +150,18 @@ class Vocoder(nn.Module):
     def _stages(self, mel: Tensor, bins: Tensor, at: Tensor, state: StreamingState) -> Tensor:
         """Frames from at - 4 on -> [B, 18, 120 n]: logarithms of magnitudes and phases of each column."""
         dtype = self.conv_pre.weight.dtype
-        first, bins = (AHEAD - at).clamp_min(0), bins.to(dtype)
+        first = (AHEAD - at).clamp_min(0)
+        bins = bins.to(dtype)
         x = self.conv_pre(mel.to(dtype))
         for i, (up, rate, stride) in enumerate(zip(self.ups, RATES, STRIDES, strict=True)):
             first = rate * first
             x = convolve(up, _repeated(F.leaky_relu(x, 0.1), rate), state, first=first)
             if stride == 1:
                 x = self._shifted(x, at, state)
-            given = bins[:, :, WIDE - (stride - 1) :] if stride > 1 else bins[:, :, WIDE:-1]
+            if stride > 1:
+                given = bins[:, :, WIDE - (stride - 1) :]
+            else:
+                given = bins[:, :, WIDE:-1]
             x = x + self.source_resblocks[i](self.source_downs[i](given), first, state)
             branches = self.resblocks[len(TAPS) * i : len(TAPS) * (i + 1)]
             a, b, c = (block(x, first, state) for block in branches)
@@ -158,7 +183,8 @@ class Vocoder(nn.Module):
         y = y.float()
         column = COLUMNS * (at - AHEAD)[:, None] + torch.arange(y.shape[2], device=y.device)
         heard = ((column >= 0) & (column <= COLUMNS * end[:, None])).float()[..., None]
-        magnitude, phase = y[:, :BINS].exp().clamp(max=MOST_MAGNITUDE), torch.sin(y[:, BINS:])
+        magnitude = y[:, :BINS].exp().clamp(max=MOST_MAGNITUDE)
+        phase = torch.sin(y[:, BINS:])
         spectrum = torch.complex(magnitude * phase.cos(), magnitude * phase.sin()).transpose(1, 2)
         wave = torch.fft.irfft(spectrum, n=WINDOW) * self.window * heard
         parts = torch.stack((wave, self.window.square() * heard), dim=1)  # [B, 2, columns, 16]

@@ -13,8 +13,13 @@ from stentor.text.marks import TextMarks
 
 YAML = "cosyvoice3.yaml"
 TEXT_MODEL = "CosyVoice-BlankEN"
-SAMPLE_RATE, CODE_RATE, MELS, SPEAKER = 24_000, 25, 80, 192
-SPECIAL_CODES = 200  # rows of the code tables past the codes: start, end, task, fill, and unused ones
+SAMPLE_RATE = 24_000
+CODE_RATE = 25
+MELS = 80
+SPEAKER = 192
+SPECIAL_CODES = (
+    200  # rows of the code tables past the codes: start, end, task, fill, and unused ones
+)
 RELEASED_CODES = 6561
 REFERENCE_SECONDS = (0.5, 30.0)
 MARK = 1 << 16  # frames from here on are no codes
@@ -24,7 +29,9 @@ MIX = (5, 15)  # tokens of text, and codes, of a block where text comes while th
 TAIL = 30  # mel frames that the position convolutions of the flow's transformer see again
 DIT_EPS = 1e-6
 MAX_PROMPT = 750  # codes of the longest reference
-MAX_MODEL_LEN = 4096  # positions of a sequence: 20 codes per token of text, beside prompts of 30 seconds
+MAX_MODEL_LEN = (
+    4096  # positions of a sequence: 20 codes per token of text, beside prompts of 30 seconds
+)
 
 MARKS = TextMarks(
     other=r"<\|[a-z]+\|>|</?(?:strong|laughter)>|\[[^\[\]\s]{1,20}\]",
@@ -102,9 +109,19 @@ class Config:
 
 
 FIXED: Mapping[tuple[str, ...], Mapping[str, object]] = {
-    (): {"sample_rate": SAMPLE_RATE, "token_frame_rate": CODE_RATE, "token_mel_ratio": 2, "chunk_size": 25},
+    (): {
+        "sample_rate": SAMPLE_RATE,
+        "token_frame_rate": CODE_RATE,
+        "token_mel_ratio": 2,
+        "chunk_size": 25,
+    },
     ("llm",): {"mix_ratio": list(MIX)},
-    ("flow",): {"input_size": MELS, "output_size": MELS, "spk_embed_dim": SPEAKER, "pre_lookahead_len": 3},
+    ("flow",): {
+        "input_size": MELS,
+        "output_size": MELS,
+        "spk_embed_dim": SPEAKER,
+        "pre_lookahead_len": 3,
+    },
     ("flow", "decoder", "cfm_params", "content"): {"solver": "euler", "t_scheduler": "cosine"},
     ("flow", "decoder", "estimator"): {"static_chunk_size": 50, "num_decoding_left_chunks": -1},
     ("hift",): {
@@ -150,10 +167,15 @@ def _section(reader: ConfigReader, *path: str) -> ConfigReader:
 def _language(llm: ConfigReader, codes: int, text: ConfigReader) -> LanguageConfig:
     hidden = text.integer("hidden_size")
     if llm.integer("llm_input_size", hidden) != hidden:
-        raise llm.error("llm_input_size", f"differs from hidden_size {hidden} of {TEXT_MODEL}/config.json")
-    sampling, released = _section(llm, "sampling"), RasConfig()
+        raise llm.error(
+            "llm_input_size", f"differs from hidden_size {hidden} of {TEXT_MODEL}/config.json"
+        )
+    sampling = _section(llm, "sampling")
+    released = RasConfig()
     return LanguageConfig(
-        stack=read_stack(text, text.number("rms_norm_eps", above=0), even_heads(text), qkv_bias=True),
+        stack=read_stack(
+            text, text.number("rms_norm_eps", above=0), even_heads(text), qkv_bias=True
+        ),
         theta=text.number("rope_theta", 1e6, above=0),
         text_vocab=text.integer("vocab_size"),
         codes=codes,
@@ -167,8 +189,11 @@ def _language(llm: ConfigReader, codes: int, text: ConfigReader) -> LanguageConf
 
 
 def _flow(flow: ConfigReader, codes: int) -> FlowConfig:
-    dit, look = _section(flow, "decoder", "estimator"), _section(flow, "pre_lookahead_layer")
-    dim, heads, head_dim = dit.integer("dim", 1024), dit.count("heads", 16), dit.integer("dim_head", 64)
+    dit = _section(flow, "decoder", "estimator")
+    look = _section(flow, "pre_lookahead_layer")
+    dim = dit.integer("dim", 1024)
+    heads = dit.count("heads", 16)
+    head_dim = dit.integer("dim_head", 64)
     if heads * head_dim != dim:
         raise dit.error("heads", f"{heads} times dim_head {head_dim} is not dim {dim}")
     return FlowConfig(
@@ -179,7 +204,9 @@ def _flow(flow: ConfigReader, codes: int) -> FlowConfig:
         heads=heads,
         head_dim=head_dim,
         ff=dim * dit.integer("ff_mult", 2),
-        guidance=_section(flow, "decoder", "cfm_params", "content").number("inference_cfg_rate", 0.7),
+        guidance=_section(flow, "decoder", "cfm_params", "content").number(
+            "inference_cfg_rate", 0.7
+        ),
     )
 
 

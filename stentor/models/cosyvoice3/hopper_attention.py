@@ -15,7 +15,8 @@ from stentor.kernels.hopper_gemm import DTYPES
 
 SOURCE = Path(__file__).with_name("cell_attention.cu")
 HEAD_DIM = 64
-QUERIES, THREADS = 64, 128  # of a cell. Queries: at most
+QUERIES = 64  # of a cell. Queries: at most
+THREADS = 128
 
 
 class Pages(NamedTuple):
@@ -51,7 +52,10 @@ class Arguments(ctypes.Structure):
     """`Arguments` of cell_attention.cu."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("qkv", "cos", "sin", "count", "out", "pool", "table", "filled")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("qkv", "cos", "sin", "count", "out", "pool", "table", "filled")
+        ),
         ("stride_page", ctypes.c_longlong),
         ("scale", ctypes.c_float),
     ]
@@ -59,14 +63,23 @@ class Arguments(ctypes.Structure):
 
 def fits(qkv: Tensor, pages: Pages, heads: int, cells: int) -> bool:
     """Whether the kernel attends for qkv [B, 2, T, 3 C]."""
-    if qkv.device.type != "cuda" or qkv.dtype not in DTYPES or pages.pool.dtype != qkv.dtype or cells not in TILES:
+    if (
+        qkv.device.type != "cuda"
+        or qkv.dtype not in DTYPES
+        or pages.pool.dtype != qkv.dtype
+        or cells not in TILES
+    ):
         return False
-    shape = qkv.shape[3] == 3 * heads * HEAD_DIM and qkv.shape[2] <= min(TILES[cells].keys, cells * QUERIES)
+    shape = qkv.shape[3] == 3 * heads * HEAD_DIM and qkv.shape[2] <= min(
+        TILES[cells].keys, cells * QUERIES
+    )
     shape = shape and pages.table.shape[1] <= THREADS * cells
     return shape and available_on(qkv.device.index)
 
 
-def macros(frames: int, cells: int, heads: int, pages: int, dtype: str, tile: Tile) -> dict[str, int | str]:
+def macros(
+    frames: int, cells: int, heads: int, pages: int, dtype: str, tile: Tile
+) -> dict[str, int | str]:
     """Macros of the source. frames: of a cell. pages: of a row of the table."""
     sizes: dict[str, int | str] = {"FRAMES": frames, "CELLS": cells, "HEADS": heads, "PAGES": pages}
     cut = {"COLUMNS": tile.keys, "STAGES": tile.stages, "MIN_CTAS": tile.ctas}
@@ -74,7 +87,13 @@ def macros(frames: int, cells: int, heads: int, pages: int, dtype: str, tile: Ti
 
 
 def arguments(
-    qkv: Tensor, turns: tuple[Tensor, Tensor], count: Tensor, out: Tensor, pages: Pages, first: int, scale: float
+    qkv: Tensor,
+    turns: tuple[Tensor, Tensor],
+    count: Tensor,
+    out: Tensor,
+    pages: Pages,
+    first: int,
+    scale: float,
 ) -> Arguments:
     """first: element of a page at which the layer begins. scale: of scores, times log2(e)."""
     pool, table, filled = pages
@@ -96,7 +115,10 @@ def cell_attention(
     scale: float,
 ) -> None:
     """Compute `attention_kernels.cell_attention` into out [B, 2, T, C], for what `fits`."""
-    tile, width = TILES[cells], pages.table.shape[1]
+    tile = TILES[cells]
+    width = pages.table.shape[1]
     wanted = macros(qkv.shape[2] // cells, cells, heads, width, DTYPES[qkv.dtype], tile)
-    kernel = load(SOURCE, wanted, cells * THREADS, tile.shared_bytes(cells, width), qkv.device.index)
+    kernel = load(
+        SOURCE, wanted, cells * THREADS, tile.shared_bytes(cells, width), qkv.device.index
+    )
     kernel((2 * len(qkv) * heads, 1), arguments(qkv, turns, count, out, pages, first, scale))

@@ -12,7 +12,14 @@ from torch import Tensor
 
 from stentor.kernels.constants import MIN_TEMPERATURE
 from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
-from stentor.kernels.sampling import checked, kth_largest, load_logits, load_params, mass_threshold, ordered_key
+from stentor.kernels.sampling import (
+    checked,
+    kth_largest,
+    load_logits,
+    load_params,
+    mass_threshold,
+    ordered_key,
+)
 
 CONV_M = 64  # frames of a branch of a CTA that convolves
 CONV_CTAS = 256  # enough to fill a GPU
@@ -60,7 +67,11 @@ def _position_conv_kernel(
     channel = tl.program_id(1) * WIDTH + offs_c
     exist = ((at < num_frames) & (branch < num_branches))[:, None]
     rows = (branch * num_frames * dim)[:, None] + channel[None, :]
-    past_ptrs = past_ptr + ((branch // 2) * stride_row + (branch % 2) * stride_branch)[:, None] + channel[None, :]
+    past_ptrs = (
+        past_ptr
+        + ((branch // 2) * stride_row + (branch % 2) * stride_branch)[:, None]
+        + channel[None, :]
+    )
     w_ptrs = weight_ptr + channel[None, :] * stride_out + offs_c[:, None] * stride_in
     acc = tl.zeros([BRANCHES * BLOCK_M, WIDTH], tl.float32)
     x = _inputs(x_ptr + rows, past_ptrs, at, exist, dim, 0, TAPS)
@@ -76,7 +87,9 @@ def _position_conv_kernel(
     tl.store(out_ptr + out, y, exist)
 
 
-def position_conv(x: Tensor, past: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None) -> Tensor:
+def position_conv(
+    x: Tensor, past: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None
+) -> Tensor:
     """mish(convolution) of x [B, 2, T, C] behind past [B, 2, taps - 1, C], weight [C, C / groups, taps]; + residual."""
     batch, _, frames, dim = x.shape
     _, width, taps = weight.shape
@@ -113,7 +126,11 @@ def _sample_ras_kernel(
         key = ordered_key(x)
         kept = p
         if top_p < 1:
-            kept = tl.where((key >= mass_threshold(key, p, top_p * tl.sum(p, 0), 32)) | (x == largest), kept, 0.0)
+            kept = tl.where(
+                (key >= mass_threshold(key, p, top_p * tl.sum(p, 0), 32)) | (x == largest),
+                kept,
+                0.0,
+            )
         if (top_k > 0) & (top_k < size):
             kept = tl.where(key >= kth_largest(key, mask, top_k, 32), kept, 0.0)
         token = _drawn(kept, mask, tl.load(u_ptr + row * stride_u))
@@ -121,7 +138,9 @@ def _sample_ras_kernel(
         codes = tl.load(codes_ptr + row * stride_codes + at, at < WINDOW, -1)
         exist = tl.load(exist_ptr + row * stride_exist + at, at < WINDOW, 0) != 0
         if tl.sum(((codes == token) & exist).to(tl.int32), 0) >= most:
-            token = _drawn(tl.where(offs == token, 0.0, p), mask, tl.load(u_ptr + row * stride_u + 1))
+            token = _drawn(
+                tl.where(offs == token, 0.0, p), mask, tl.load(u_ptr + row * stride_u + 1)
+            )
     tl.store(out_ptr + row, checked(token, logits))
 
 

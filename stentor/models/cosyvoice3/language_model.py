@@ -27,14 +27,21 @@ Recent = tuple[Tensor, Tensor]
 def mask_early(logits: Tensor, rows: Rows, asks: Tensor, c: LanguageConfig) -> Tensor:
     """Logits [B, V] in which special codes are -inf before `min_frames`, where a row does not ask [B] for text, and so
     is the code that starts before `start_from`, or where it asks."""
-    step, ids = rows["step"][:, None], torch.arange(logits.shape[1], device=logits.device)
+    step = rows["step"][:, None]
+    ids = torch.arange(logits.shape[1], device=logits.device)
     early = (ids >= c.codes) & (step < rows["min_frames"][:, None]) & ~asks[:, None]
     early = early | ((ids == c.start) & ((step < rows["start_from"][:, None]) | asks[:, None]))
     return logits.masked_fill(early, float("-inf"))
 
 
 def sample_ras(
-    logits: Tensor, u: Tensor, temperature: Tensor, top_p: Tensor, top_k: Tensor, recent: Recent, most: float
+    logits: Tensor,
+    u: Tensor,
+    temperature: Tensor,
+    top_p: Tensor,
+    top_k: Tensor,
+    recent: Recent,
+    most: float,
 ) -> Tensor:
     """One id per row [B] of float32 logits [B, V], with uniforms u [B, 2].
 
@@ -68,7 +75,9 @@ def _drawn(weights: Tensor, u: Tensor) -> Tensor:
     """The first index [B, 1] whose cumulated weight, of weights [B, V], is above u [B] of the sum. In float64."""
     cdf = weights.double().cumsum(-1)
     at = (cdf <= u.double()[:, None] * cdf[:, -1:]).sum(-1, keepdim=True)
-    last = (weights > 0).long().mul(torch.arange(1, weights.shape[-1] + 1, device=u.device)).amax(-1, keepdim=True) - 1
+    last = (weights > 0).long().mul(torch.arange(1, weights.shape[-1] + 1, device=u.device)).amax(
+        -1, keepdim=True
+    ) - 1
     return at.minimum(last.clamp_min(0))
 
 

@@ -47,7 +47,9 @@ class Mixing:
     """From tokens, one by one, to what is fed: (row, kind) of each. Both lists are rows of the table."""
 
     def __init__(self, buffer: list[int], codes: list[int]) -> None:
-        self._buffer, self._codes, self._begun = buffer, codes, False
+        self._buffer = buffer
+        self._codes = codes
+        self._begun = False
 
     def before(self) -> list[int]:
         """Rows that are fed whatever text comes."""
@@ -71,15 +73,20 @@ class Mixing:
         return [*fed[:-1], (fed[-1][0], DRAW)]
 
     def end(self, task: int) -> list[Value]:
-        again = [AGAIN] if self._begun else []
+        if self._begun:
+            again = [AGAIN]
+        else:
+            again = []
         return [*((row, NEXT) for row in again + self._buffer), (task, LAST)]
 
     def _block_and_codes(self) -> list[int]:
-        codes, self._codes = self._codes[:CODES], self._codes[CODES:]
+        codes = self._codes[:CODES]
+        self._codes = self._codes[CODES:]
         return self._block() + codes
 
     def _block(self) -> list[int]:
-        block, self._buffer = self._buffer[:TEXT], self._buffer[TEXT:]
+        block = self._buffer[:TEXT]
+        self._buffer = self._buffer[TEXT:]
         return block
 
 
@@ -87,8 +94,12 @@ class Arrivals:
     """Live text of one prompt, as values of `feed` (models.base.LiveText.more)."""
 
     def __init__(self, encode: Callable[[str], list[int]], mixing: Mixing, task: int) -> None:
-        self._encode, self._mixing, self._task = encode, mixing, task
-        self._held, self._free, self._ended = "", FEED, False
+        self._encode = encode
+        self._mixing = mixing
+        self._task = task
+        self._held = ""
+        self._free = FEED
+        self._ended = False
         self.tokens = 0
 
     def __call__(self, text: str, last: bool) -> np.ndarray:
@@ -103,13 +114,20 @@ class Arrivals:
         if self._ended:
             raise InvalidRequest("text", "nothing may follow the last text")
         held = self._held + text
-        cut = len(held) if last else settled(held)
+        if last:
+            cut = len(held)
+        else:
+            cut = settled(held)
         if not last and (open := re.search(MARKS.unfinished, held[:cut])):
             cut = open.start()
         ids = self._encode(held[:cut])
-        self._held, self._ended, self.tokens = held[cut:], last, self.tokens + len(ids)
+        self._held = held[cut:]
+        self._ended = last
+        self.tokens = self.tokens + len(ids)
         fed = [value for token in ids for value in self._mixing.add(token)]
-        return fed + self._mixing.end(self._task) if last else fed
+        if last:
+            return fed + self._mixing.end(self._task)
+        return fed
 
 
 class Turn(NamedTuple):
@@ -122,11 +140,14 @@ class Turn(NamedTuple):
 
 
 def turn_of(rows: Rows) -> Turn:
-    step, before = rows["step"], rows["prev"][:, 0]
+    step = rows["step"]
+    before = rows["prev"][:, 0]
     marked = (before >= MARK) & (step > 0)
     kind = torch.where(marked, rows.lookup("feed", (before - MARK).clamp(0, FEED - 1)) & 3, DRAW)
     live = rows["asks"] == 1
-    draws = (kind != NEXT) & ~(live & (step == 0))  # the first step of a text that goes on is fed value 0 next
+    draws = (kind != NEXT) & ~(
+        live & (step == 0)
+    )  # the first step of a text that goes on is fed value 0 next
     asks = live & ~(marked & (kind == LAST))
     forced = asks & draws & (rows["made_count"] == rows["next_fill"])
     return Turn(draws, asks, forced, torch.where(marked, before - MARK + 1, rows["taken"]))
@@ -138,7 +159,8 @@ def fed_rows(rows: Rows, c: LanguageConfig) -> Tensor:
         from stentor.models.cosyvoice3.live_text_kernels import fed_rows as fused
 
         return fused(rows["prev"], rows["step"], rows.column("feed"), rows.history(), c.text_vocab)
-    before, prev = rows.recent(2)[0][:, 1, 0], _row_of(rows, rows["prev"][:, 0], c)
+    before = rows.recent(2)[0][:, 1, 0]
+    prev = _row_of(rows, rows["prev"][:, 0], c)
     return torch.where(prev < 0, _row_of(rows, before, c), prev)
 
 
@@ -156,7 +178,10 @@ class LiveStep:
     """Actions of a step on its codes. Of most rows all text is there, and each of their turns draws."""
 
     def __init__(self, rows: Rows, silence: Tensor, c: LanguageConfig) -> None:
-        self._rows, self._silence, self._config, self._turn = rows, silence, c, turn_of(rows)
+        self._rows = rows
+        self._silence = silence
+        self._config = c
+        self._turn = turn_of(rows)
 
     def masked(self, logits: Tensor) -> Tensor:
         """Logits [B, V] float32, in which what must not be drawn is -inf."""
@@ -164,18 +189,26 @@ class LiveStep:
 
     def emitted(self, code: Tensor) -> Emit:
         """Return what each row makes of a sampled code [B]."""
-        rows, turn, fill, made = self._rows, self._turn, self._config.fill, self._rows["made"]
+        rows = self._rows
+        turn = self._turn
+        fill = self._config.fill
+        made = self._rows["made"]
         code = torch.where(turn.forced, fill, code)
         special = (code >= self._config.codes) & turn.draws
-        asked, stop = special & turn.asks, special & ~turn.asks
+        asked = special & turn.asks
+        stop = special & ~turn.asks
         speaks = turn.draws & ~special
-        silent = torch.where(speaks, silent_run(code, rows["silent"], self._silence), rows["silent"])
+        silent = torch.where(
+            speaks, silent_run(code, rows["silent"], self._silence), rows["silent"]
+        )
         latest = torch.where(asked, fill, code)[:, None]
         columns = {
             "silent": silent,
             "taken": turn.taken,
             "asks": turn.asks.long(),
-            "made": torch.where(turn.draws[:, None], torch.cat((latest, made[:, :-1]), dim=1), made),
+            "made": torch.where(
+                turn.draws[:, None], torch.cat((latest, made[:, :-1]), dim=1), made
+            ),
             "made_count": rows["made_count"] + turn.draws,
             "next_fill": torch.where(asked, rows["made_count"] + CODES + 1, rows["next_fill"]),
         }

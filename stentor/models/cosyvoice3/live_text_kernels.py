@@ -36,7 +36,9 @@ def _turn(feed_ptr, slot, prev, step, live, MARK: tl.constexpr, FEED: tl.constex
 
 @triton.jit
 def _table_row(feed_ptr, slot, frame, text_vocab, MARK: tl.constexpr, FEED: tl.constexpr):
-    return tl.where(frame >= MARK, _value(feed_ptr, slot, frame, MARK, FEED) >> 2, frame + text_vocab)
+    return tl.where(
+        frame >= MARK, _value(feed_ptr, slot, frame, MARK, FEED) >> 2, frame + text_vocab
+    )
 
 
 @triton.jit(do_not_specialize=["stride_frames", "text_vocab"])
@@ -58,7 +60,10 @@ def _fed_kernel(
     slot = tl.load(idx_ptr + row).to(tl.int64)
     before = tl.load(frames_ptr + slot * stride_frames + tl.maximum(tl.load(step_ptr + row) - 2, 0))
     fed = _table_row(feed_ptr, slot, tl.load(prev_ptr + row), text_vocab, MARK, FEED)
-    tl.store(out_ptr + row, tl.where(fed < 0, _table_row(feed_ptr, slot, before, text_vocab, MARK, FEED), fed))
+    tl.store(
+        out_ptr + row,
+        tl.where(fed < 0, _table_row(feed_ptr, slot, before, text_vocab, MARK, FEED), fed),
+    )
 
 
 def fed_rows(prev: Tensor, step: Tensor, feed: RowRef, history: RowRef, text_vocab: int) -> Tensor:
@@ -103,7 +108,9 @@ def _mask_kernel(
     pdl_wait(USE_PDL)
     row = tl.program_id(0).to(tl.int64)
     slot, step = tl.load(idx_ptr + row).to(tl.int64), tl.load(step_ptr + row)
-    _, asks, _ = _turn(feed_ptr, slot, tl.load(prev_ptr + row), step, tl.load(asks_ptr + row) == 1, MARK, FEED)
+    _, asks, _ = _turn(
+        feed_ptr, slot, tl.load(prev_ptr + row), step, tl.load(asks_ptr + row) == 1, MARK, FEED
+    )
     ids = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     early = (ids >= codes) & (step < tl.load(min_frames_ptr + row)) & ~asks
     early = early | ((ids == codes) & ((step < tl.load(start_from_ptr + row)) | asks))
@@ -186,7 +193,9 @@ class FusedStep:
         size = logits.shape[1]
         ends = rows["min_frames"], rows["start_from"], self._feed.table, size, self._config.codes
         grid = len(logits), triton.cdiv(size, BLOCK_IDS)
-        _mask_kernel[grid](logits, out, *self._turn, *ends, BLOCK=BLOCK_IDS, num_warps=4, **self._limits)
+        _mask_kernel[grid](
+            logits, out, *self._turn, *ends, BLOCK=BLOCK_IDS, num_warps=4, **self._limits
+        )
         return out
 
     def emitted(self, code: Tensor) -> Emit:
@@ -218,4 +227,6 @@ class FusedStep:
         )
         (frame, *columns), (stop, heard) = numbers, flags.view(torch.bool)
         names = ("silent", "taken", "asks", "made_count", "next_fill")
-        return Emit(frame[:, None], stop, {**dict(zip(names, columns, strict=True)), "made": latest}, heard)
+        return Emit(
+            frame[:, None], stop, {**dict(zip(names, columns, strict=True)), "made": latest}, heard
+        )

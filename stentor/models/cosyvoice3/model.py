@@ -43,8 +43,13 @@ class CosyVoice3(Prompted):
         voices: Mapping[str, StoredVoice],
         encoder: VoiceEncoder,
     ) -> None:
-        self.config, self.language, self.codec, self.encoder = c, language, codec, encoder
-        self.spec = make_spec(c, tuple(voices), language.table.dtype, encoder.available, codec.timing)
+        self.config = c
+        self.language = language
+        self.codec = codec
+        self.encoder = encoder
+        self.spec = make_spec(
+            c, tuple(voices), language.table.dtype, encoder.available, codec.timing
+        )
         self._silence = torch.tensor(SILENT, device=language.table.device)
         room = Room(self.spec.max_model_len, MOST_FRAMES, self.spec.codec_prefix)
         self.prompts = PromptBuilder(c.language, tokens, voices, room)
@@ -65,15 +70,20 @@ class CosyVoice3(Prompted):
         return (self.language.hidden(x[0], kv),)
 
     def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
-        c, logits = self.config.language, self.language.logits(h[0])
+        c = self.config.language
+        logits = self.language.logits(h[0])
         if self.spec.live_text:
-            step, made = self._live_step(rows), rows["made"]
+            step = self._live_step(rows)
+            made = rows["made"]
             return step.emitted(self._sample(step.masked(logits), rows, u, (made, made >= 0)))
         frames, exist = rows.recent(c.ras.window)
         logits = mask_early(logits, rows, torch.zeros_like(rows["step"], dtype=torch.bool), c)
         code = self._sample(logits, rows, u, (frames[..., 0], exist))
-        stop, silent = code >= c.codes, silent_run(code, rows["silent"], self._silence)
-        return Emit(torch.where(stop, 0, code)[:, None], stop, {"silent": silent}, silent <= MOST_SILENT)
+        stop = code >= c.codes
+        silent = silent_run(code, rows["silent"], self._silence)
+        return Emit(
+            torch.where(stop, 0, code)[:, None], stop, {"silent": silent}, silent <= MOST_SILENT
+        )
 
     def _live_step(self, rows: Rows) -> LiveStep | FusedStep:
         if not kernels.slot_kernels_enabled(self._silence.device):
@@ -82,7 +92,17 @@ class CosyVoice3(Prompted):
 
         return FusedStep(rows, self._silence, self.config.language)
 
-    def _sample(self, logits: Tensor, rows: Rows, u: Tensor, recent: tuple[Tensor, Tensor]) -> Tensor:
+    def _sample(
+        self, logits: Tensor, rows: Rows, u: Tensor, recent: tuple[Tensor, Tensor]
+    ) -> Tensor:
         """A code [B]."""
         ras = self.config.language.ras
-        return sample_ras(logits, u, rows["temperature"], rows["top_p"], rows["top_k"], recent, ras.window * ras.share)
+        return sample_ras(
+            logits,
+            u,
+            rows["temperature"],
+            rows["top_p"],
+            rows["top_k"],
+            recent,
+            ras.window * ras.share,
+        )

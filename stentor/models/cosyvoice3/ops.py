@@ -11,15 +11,24 @@ from stentor.kernels import Kernel
 from stentor.models.cosyvoice3.config import DIT_EPS, TAIL
 
 
-def add_norm(x: Tensor, delta: Tensor | None, gate: Tensor, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+def add_norm(
+    x: Tensor, delta: Tensor | None, gate: Tensor, scale: Tensor, shift: Tensor
+) -> tuple[Tensor, Tensor]:
     """(s, LayerNorm(s) * scale + shift) for s = x + gate * delta, or s = x without delta. x, delta [..., C]."""
     if kernels.enabled(Kernel.NORM, x):
-        return kernels.norm_rope.add_modulated_norm(x, delta, gate, scale, shift, DIT_EPS, constant=True)
-    total = x if delta is None else torch.addcmul(x, gate, delta)
+        return kernels.norm_rope.add_modulated_norm(
+            x, delta, gate, scale, shift, DIT_EPS, constant=True
+        )
+    if delta is None:
+        total = x
+    else:
+        total = torch.addcmul(x, gate, delta)
     return total, F.layer_norm(total, total.shape[-1:], scale, shift, DIT_EPS)
 
 
-def position_conv(conv: nn.Conv1d, x: Tensor, past: Tensor, residual: Tensor | None = None) -> Tensor:
+def position_conv(
+    conv: nn.Conv1d, x: Tensor, past: Tensor, residual: Tensor | None = None
+) -> Tensor:
     """Mish of a grouped causal convolution of x [B, 2, T, C] behind past [B, 2, TAIL, C], plus the residual."""
     if kernels.enabled(Kernel.CONV1D, x):
         from stentor.models.cosyvoice3.kernels import position_conv as fused
@@ -30,7 +39,9 @@ def position_conv(conv: nn.Conv1d, x: Tensor, past: Tensor, residual: Tensor | N
             return fused(x, past, conv.weight, conv.bias, residual)
     y = torch.cat((past.to(x.dtype), x), dim=2).flatten(0, 1).transpose(1, 2)
     y = F.mish(conv(y)).transpose(1, 2).reshape(x.shape)
-    return y if residual is None else residual + y
+    if residual is None:
+        return y
+    return residual + y
 
 
 def taps_product(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:

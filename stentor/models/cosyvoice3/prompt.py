@@ -19,7 +19,9 @@ from stentor.models.info import SpeechRequest
 _CHINESE = re.compile("[\u4e00-\u9fff]")
 _REPLACED = (("²", "平方"), ("³", "立方"), (" - ", "\uff0c"), ("——", " "))
 _DROPPED = re.compile("[\uff08\uff09【】`\n]")
-_STOP = re.compile(r"(?<!\d)\.|\.(?!\d)")  # the original has spelled decimals before, by another package
+_STOP = re.compile(
+    r"(?<!\d)\.|\.(?!\d)"
+)  # the original has spelled decimals before, by another package
 _SPACE = re.compile(r"(?<![!-~]) | (?![!-~])")
 _OPEN_END = re.compile("[\uff0c,、]+$")
 
@@ -53,7 +55,9 @@ def layout(text: str, instructions: str | None, transcript: str | None) -> Layou
     """The texts of a request. A part that has `<|endofprompt|>` itself is taken as it is."""
     if instructions:
         whole = END_OF_PROMPT in instructions
-        return Layout(instructions if whole else f"{SYSTEM} {instructions}{END_OF_PROMPT}", text, False)
+        return Layout(
+            instructions if whole else f"{SYSTEM} {instructions}{END_OF_PROMPT}", text, False
+        )
     if transcript:
         whole = END_OF_PROMPT in transcript
         return Layout(transcript if whole else f"{SYSTEM}{END_OF_PROMPT}{transcript}", text, True)
@@ -72,8 +76,13 @@ class Room:
 class PromptBuilder:
     """Requests to prompts for one checkpoint. Host only, any thread."""
 
-    def __init__(self, c: LanguageConfig, tokens: Tokens, voices: Mapping[str, StoredVoice], room: Room) -> None:
-        self._c, self._tokens, self._voices, self._room = c, tokens, voices, room
+    def __init__(
+        self, c: LanguageConfig, tokens: Tokens, voices: Mapping[str, StoredVoice], room: Room
+    ) -> None:
+        self._c = c
+        self._tokens = tokens
+        self._voices = voices
+        self._room = room
 
     def references(self, request: SpeechRequest) -> list[VoiceSource]:
         """The recording whose voice speaks, if there is one."""
@@ -84,32 +93,54 @@ class PromptBuilder:
         voice = self._voice(request, voices)
         if len(voice.codes) > self._room.voice:
             fits = f"{self._room.voice / CODE_RATE:g} seconds of a voice fit into stream_window"
-            raise InvalidRequest("reference", f"has {len(voice.codes) / CODE_RATE:g} seconds, and only {fits}")
-        transcript = voice.text if voice.text and voice.text.strip() and len(voice.codes) else None
+            raise InvalidRequest(
+                "reference", f"has {len(voice.codes) / CODE_RATE:g} seconds, and only {fits}"
+            )
+        if voice.text and voice.text.strip() and len(voice.codes):
+            transcript = voice.text
+        else:
+            transcript = None
         parts = layout(request.text, request.instructions, transcript)
         if request.live:
             return self._live(request, parts, voice)
-        spoken = normalized(parts.text) if parts.before else parts.text  # as the original, which sees the mark in it
-        before, text = self._tokens.encode(parts.before), self._tokens.encode(spoken)
+        # as the original, which sees the mark in it
+        if parts.before:
+            spoken = normalized(parts.text)
+        else:
+            spoken = parts.text
+        before = self._tokens.encode(parts.before)
+        text = self._tokens.encode(spoken)
         if not text:
             raise InvalidRequest("text", "must not be empty")
-        heard = voice.codes if parts.hears_codes else voice.codes[:0]
+        if parts.hears_codes:
+            heard = voice.codes
+        else:
+            heard = voice.codes[:0]
         rows = [self._start, *before, *text, self._task, *(self._c.text_vocab + heard)]
         free = self._room.positions - len(rows)
         if free < LEAST_PER_TOKEN * len(text):
             most_rows = self._room.positions - LEAST_PER_TOKEN * len(text)
             raise too_long(len(rows), most_rows, request.text, len(heard))
-        o, most = request.options, MOST_PER_TOKEN * len(text)
-        prompt = self._assemble(request, rows, min(o["max_frames"] or most, free, self._room.frames), voice)
+        o = request.options
+        most = MOST_PER_TOKEN * len(text)
+        prompt = self._assemble(
+            request, rows, min(o["max_frames"] or most, free, self._room.frames), voice
+        )
         prompt.columns["start_from"] = LEAST_PER_TOKEN * len(text)
         fixed = o["ignore_eos"] or o["temperature"] == 0  # another try would end no sooner
-        prompt.runaway_frames = None if fixed else most
+        if fixed:
+            prompt.runaway_frames = None
+        else:
+            prompt.runaway_frames = most
         return prompt
 
     def _live(self, request: SpeechRequest, parts: Layout, voice: StoredVoice) -> Prompt:
         """A prompt whose text goes on (live_text.py). Steps take all of it, so none depends on when it comes."""
         if not parts.hears_codes:
-            raise InvalidRequest("live", "a voice whose words are known speaks text that goes on, without instructions")
+            raise InvalidRequest(
+                "live",
+                "a voice whose words are known speaks text that goes on, without instructions",
+            )
         before = self._tokens.encode(parts.before)
         system = before.index(self._tokens.end_of_prompt) + 1
         codes = [self._c.text_vocab + int(code) for code in voice.codes]
@@ -120,7 +151,10 @@ class PromptBuilder:
         if free < 1:
             raise too_long(len(rows), self._room.positions - 1, request.text, len(codes))
         prompt = self._assemble(
-            request, rows, min(request.options["max_frames"] or free, free, self._room.frames), voice
+            request,
+            rows,
+            min(request.options["max_frames"] or free, free, self._room.frames),
+            voice,
         )
         prompt.columns |= {
             "asks": 1,
@@ -136,9 +170,7 @@ class PromptBuilder:
         if request.reference is not None:
             return StoredVoice.of(voices[0], request.reference.text)
         if not self._voices:
-            wanted = (
-                "this model speaks with the voice of a reference: give one, or a speaker_embedding, or store a voice"
-            )
+            wanted = "this model speaks with the voice of a reference: give one, or a speaker_embedding, or store a voice"
             raise InvalidRequest("reference", wanted)
         return self._voices[request.voice or next(iter(self._voices))]
 
@@ -151,7 +183,9 @@ class PromptBuilder:
         return self._c.text_vocab + self._c.task
 
     @staticmethod
-    def _assemble(request: SpeechRequest, rows: list[int], max_frames: int, voice: StoredVoice) -> Prompt:
+    def _assemble(
+        request: SpeechRequest, rows: list[int], max_frames: int, voice: StoredVoice
+    ) -> Prompt:
         o = request.options
         return Prompt(
             rows={"token": np.array(rows, np.int64)},

@@ -24,12 +24,15 @@ from stentor.models.base import Voice
 from stentor.models.cosyvoice3.config import MELS, REFERENCE_SECONDS, SAMPLE_RATE
 from stentor.models.cosyvoice3.voice import FOLDER, SUFFIX, StoredVoice
 
-_KNEE_HZ, _KNEE_MEL, _LOG_STEP = 1000.0, 15.0, math.log(6.4) / 27  # Slaney's scale: linear, then logarithmic
+_KNEE_HZ = 1000.0  # Slaney's scale: linear, then logarithmic
+_KNEE_MEL = 15.0
+_LOG_STEP = math.log(6.4) / 27
 
 
 def prompt_mel(wav: Tensor) -> Tensor:
     """24 kHz [n] -> natural logarithms of 80 mels [n // 480, 80]."""
-    fft, hop = 1920, 480
+    fft = 1920
+    hop = 480
     pad = (fft - hop) // 2
     wav = F.pad(wav[None], (pad, pad), mode="reflect")[0]
     spectrum = torch.fft.rfft(wav.unfold(0, fft, hop) * torch.hann_window(fft, device=wav.device))
@@ -40,9 +43,14 @@ def prompt_mel(wav: Tensor) -> Tensor:
 
 def tokenizer_mel(wav: Tensor) -> Tensor:
     """16 kHz [n] -> Whisper's log-mel features [128, n // 160]."""
-    fft, hop = 400, 160
+    fft = 400
+    hop = 160
     wav = F.pad(wav[None], (fft // 2, fft // 2), mode="reflect")[0]
-    power = torch.fft.rfft(wav.unfold(0, fft, hop) * torch.hann_window(fft, device=wav.device)).abs().square()[:-1]
+    power = (
+        torch.fft.rfft(wav.unfold(0, fft, hop) * torch.hann_window(fft, device=wav.device))
+        .abs()
+        .square()[:-1]
+    )
     mel = (power @ slaney(FBANK_RATE, fft, 128).to(wav.device)).clamp_min(1e-10).log10()
     return (torch.maximum(mel, mel.max() - 8).T + 4) / 4
 
@@ -53,15 +61,21 @@ def slaney(rate: int, fft: int, mels: int) -> Tensor:
     top = _KNEE_MEL + math.log(rate / 2 / _KNEE_HZ) / _LOG_STEP
     mel = torch.linspace(0, top, mels + 2).double()
     linear = mel * _KNEE_HZ / _KNEE_MEL
-    edges = torch.where(mel < _KNEE_MEL, linear, _KNEE_HZ * torch.exp((mel - _KNEE_MEL) * _LOG_STEP))
-    left, centre, right = edges[:-2], edges[1:-1], edges[2:]
-    rising, falling = (hz[:, None] - left) / (centre - left), (right - hz[:, None]) / (right - centre)
+    edges = torch.where(
+        mel < _KNEE_MEL, linear, _KNEE_HZ * torch.exp((mel - _KNEE_MEL) * _LOG_STEP)
+    )
+    left = edges[:-2]
+    centre = edges[1:-1]
+    right = edges[2:]
+    rising = (hz[:, None] - left) / (centre - left)
+    falling = (right - hz[:, None]) / (right - centre)
     return (torch.minimum(rising, falling).clamp_min(0) * 2 / (right - left)).float()
 
 
 log = logging.getLogger("stentor.models")
 
-TOKENIZER, SPEAKER_MODEL = "speech_tokenizer_v3.onnx", "campplus.onnx"
+TOKENIZER = "speech_tokenizer_v3.onnx"
+SPEAKER_MODEL = "campplus.onnx"
 
 
 def store_voice(path: Path, name: str, reference: Reference) -> Path:
@@ -73,7 +87,9 @@ def store_voice(path: Path, name: str, reference: Reference) -> Path:
     features = VoiceEncoder(path)(torch.from_numpy(recording.at(SAMPLE_RATE)))
     file = path / FOLDER / f"{name}{SUFFIX}"
     file.parent.mkdir(exist_ok=True)
-    StoredVoice.of(Voice(name, {key: value.numpy() for key, value in features.items()}), reference.text).save(file)
+    StoredVoice.of(
+        Voice(name, {key: value.numpy() for key, value in features.items()}), reference.text
+    ).save(file)
     return file
 
 
@@ -83,7 +99,9 @@ class VoiceEncoder:
     def __init__(self, path: Path | None) -> None:
         """path: the model directory. None: there are no such models."""
         self._path = path
-        files = path is not None and all((path / name).is_file() for name in (TOKENIZER, SPEAKER_MODEL))
+        files = path is not None and all(
+            (path / name).is_file() for name in (TOKENIZER, SPEAKER_MODEL)
+        )
         self.available = files and find_spec("onnxruntime") is not None
         """Whether references can be encoded."""
         if files and not self.available:
@@ -120,7 +138,9 @@ class VoiceEncoder:
     def _open(self, name: str) -> Any:
         if self._path is None or not (self._path / name).is_file():
             wanted = "take a stored voice or a speaker_embedding"
-            raise InvalidRequest("reference", f"cannot be encoded: this model has no {name}; {wanted}")
+            raise InvalidRequest(
+                "reference", f"cannot be encoded: this model has no {name}; {wanted}"
+            )
         try:
             import onnxruntime
         except ImportError as e:
@@ -128,6 +148,8 @@ class VoiceEncoder:
                 "reference", "cannot be encoded without onnxruntime: install stentor[cosyvoice]"
             ) from e
         try:
-            return onnxruntime.InferenceSession(str(self._path / name), providers=["CPUExecutionProvider"])
+            return onnxruntime.InferenceSession(
+                str(self._path / name), providers=["CPUExecutionProvider"]
+            )
         except Exception as e:  # onnxruntime raises types of its own, which are not public
             raise CheckpointError(f"{self._path / name} is truncated or corrupt: {e}") from e

@@ -27,19 +27,34 @@ OWN_CELLS = 2  # of a window, at least, are not the prompt's
 
 def _options(c: Config) -> dict[str, Option]:
     """Request parameters, with the defaults of the checkpoint."""
-    ras, codes = c.language.ras, c.language.codes
+    ras = c.language.ras
+    codes = c.language.codes
     return {
         "temperature": Option(1.0, 0.0, 2.0, float, "randomness of codes; 0 takes the likeliest"),
-        "top_p": Option(ras.top_p, 0.0, 1.0, float, "codes are drawn as long as likelier ones have less probability"),
-        "top_k": Option(ras.top_k, 0, codes, int, "likeliest codes that are drawn from; 0 means all"),
+        "top_p": Option(
+            ras.top_p,
+            0.0,
+            1.0,
+            float,
+            "codes are drawn as long as likelier ones have less probability",
+        ),
+        "top_k": Option(
+            ras.top_k, 0, codes, int, "likeliest codes that are drawn from; 0 means all"
+        ),
         "min_frames": Option(0, 0, MAX_MODEL_LEN, int, "codes made before the model may end"),
-        "max_frames": Option(None, 1, MAX_MODEL_LEN, int, "codes at most; by default 20 per token of text"),
+        "max_frames": Option(
+            None, 1, MAX_MODEL_LEN, int, "codes at most; by default 20 per token of text"
+        ),
         "ignore_eos": Option(False, 0, 1, bool, "speak until max_frames"),
     }
 
 
 def make_spec(
-    c: Config, voices: tuple[str, ...], dtype: torch.dtype, takes_reference: bool, timing: CodecTiming
+    c: Config,
+    voices: tuple[str, ...],
+    dtype: torch.dtype,
+    takes_reference: bool,
+    timing: CodecTiming,
 ) -> ModelSpec:
     """Facts of one checkpoint. `dtype` is that of the language model, `timing` the codec's."""
     stack = c.language.stack
@@ -65,7 +80,9 @@ def make_spec(
         live_text=timing.chunks,
         speaker_size=SPEAKER,
         marks=MARKS,
-        codec_prefix=min(MAX_PROMPT, (timing.window - OWN_CELLS) * timing.grid) if timing.window else MAX_PROMPT,
+        codec_prefix=min(MAX_PROMPT, (timing.window - OWN_CELLS) * timing.grid)
+        if timing.window
+        else MAX_PROMPT,
         codec_timing=timing,
         hides_frames=True,
         batch_invariant=True,

@@ -28,7 +28,11 @@ uǎn uǎng uǐ uǒ vè w x y z zh à ài àn àng ào á ái án áng áo è èi
 
 def special_tokens() -> list[str]:
     """In the order of their ids, from `<|endofprompt|>` on: sounds, 84 phones (CMU's), 176 parts of pinyin."""
-    phones = [p + stress for p in _PHONES.split(" ") for stress in (("", "0", "1", "2") if p in _VOWELS else ("",))]
+    phones = [
+        p + stress
+        for p in _PHONES.split(" ")
+        for stress in (("", "0", "1", "2") if p in _VOWELS else ("",))
+    ]
     return [END_OF_PROMPT, *_SOUNDS.split(), *(f"[{p}]" for p in (*phones, *_PINYIN.split()))]
 
 
@@ -50,5 +54,7 @@ def read_tokens(path: Path, vocab: int) -> Tokens:
     bpe.add(special_tokens()[: max(0, vocab - bpe.size)])
     end = bpe.id(END_OF_PROMPT)
     if end is None or bpe.size > vocab:
-        raise CheckpointError(f"{folder}: the tokenizer has {bpe.size} ids, the model {vocab}, one more is needed")
+        raise CheckpointError(
+            f"{folder}: the tokenizer has {bpe.size} ids, the model {vocab}, one more is needed"
+        )
     return Tokens(bpe.encode, end)

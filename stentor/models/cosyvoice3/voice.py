@@ -22,8 +22,11 @@ from stentor.models.base import Voice
 from stentor.models.cosyvoice3.config import MAX_PROMPT, MELS, SPEAKER
 from stentor.models.weights import is_plain, read_pickled_dict
 
-INTEGERS, FLOATS = ("I32", "I64"), ("F16", "F32", "F64")  # as safetensors names them
-FOLDER, SUFFIX, SPEAKERS = "voices", ".safetensors", "spk2info.pt"
+INTEGERS = ("I32", "I64")  # as safetensors names them
+FLOATS = ("F16", "F32", "F64")
+FOLDER = "voices"
+SUFFIX = ".safetensors"
+SPEAKERS = "spk2info.pt"
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,17 @@ class StoredVoice:
     def of_speaker(embedding: np.ndarray) -> StoredVoice:
         """A speaker embedding alone."""
         none = np.zeros((0, MELS), np.float32)
-        return StoredVoice(np.zeros(0, np.int64), none, embedding.astype(np.float32), None, digest(embedding))
+        return StoredVoice(
+            np.zeros(0, np.int64), none, embedding.astype(np.float32), None, digest(embedding)
+        )
 
     def save(self, file: Path) -> None:
         """Write a voice file."""
         arrays = {"codes": self.codes.astype(np.int32), "mel": self.mel, "speaker": self.speaker}
-        metadata = {} if self.text is None else {"text": self.text}
+        if self.text is None:
+            metadata = {}
+        else:
+            metadata = {"text": self.text}
         save_file({name: np.ascontiguousarray(a) for name, a in arrays.items()}, file, metadata)
 
 
@@ -85,9 +93,14 @@ def _check_tensors(file: Path, parts: Mapping[str, Any]) -> None:
     count = next(iter(parts["codes"].get_shape()), 0)
     if count > MAX_PROMPT:
         raise CheckpointError(f"{file}: codes must be at most {MAX_PROMPT}, there are {count}")
-    wanted = {"codes": ([count], INTEGERS), "mel": ([2 * count, MELS], FLOATS), "speaker": ([SPEAKER], FLOATS)}
+    wanted = {
+        "codes": ([count], INTEGERS),
+        "mel": ([2 * count, MELS], FLOATS),
+        "speaker": ([SPEAKER], FLOATS),
+    }
     for name, (shape, dtypes) in wanted.items():
-        found, dtype = parts[name].get_shape(), parts[name].get_dtype()
+        found = parts[name].get_shape()
+        dtype = parts[name].get_dtype()
         if found != shape or dtype not in dtypes:
             what = f"has shape {found} of {dtype}, wanted {shape} of {', '.join(dtypes)}"
             raise CheckpointError(f"{file}: tensor {name} {what}")
@@ -99,7 +112,8 @@ def load_voices(path: Path, codes: int) -> dict[str, StoredVoice]:
     if (path / SPEAKERS).is_file():
         known: Mapping[str, Any] = read_pickled_dict(path / SPEAKERS)
         voices = {
-            str(name).lower(): StoredVoice.of_speaker(_embedding(path / SPEAKERS, name, v)) for name, v in known.items()
+            str(name).lower(): StoredVoice.of_speaker(_embedding(path / SPEAKERS, name, v))
+            for name, v in known.items()
         }
     for file in sorted((path / FOLDER).glob(f"*{SUFFIX}")):
         voices[file.name.removesuffix(SUFFIX).lower()] = load_voice(file, codes)
@@ -107,7 +121,12 @@ def load_voices(path: Path, codes: int) -> dict[str, StoredVoice]:
 
 
 def _embedding(file: Path, name: str, entry: Any) -> np.ndarray:
-    value = entry.get("embedding") if isinstance(entry, dict) else None
+    if isinstance(entry, dict):
+        value = entry.get("embedding")
+    else:
+        value = None
     if not isinstance(value, torch.Tensor) or not is_plain(value) or value.numel() != SPEAKER:
-        raise CheckpointError(f"{file}: speaker {shown(name)} has no embedding of {SPEAKER} numbers")
+        raise CheckpointError(
+            f"{file}: speaker {shown(name)} has no embedding of {SPEAKER} numbers"
+        )
     return value.float().flatten().numpy()

@@ -38,7 +38,9 @@ LOUD = 700.0  # random up-sampling loses so much, and silence is no audio to mea
 
 
 @torch.no_grad()
-def build(source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> DotsTTS:
+def build(
+    source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]
+) -> DotsTTS:
     """`dtype` None: bfloat16 on a GPU, float32 on a CPU. Without files words take the place of tokens.
 
     Load options: `flow_steps`, `ode_method` and `cfg`, of which the size of the flow's history depends, `codec_dtype`,
@@ -46,18 +48,23 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     PEFT folder to merge). Raises CheckpointError and InvalidRequest.
     """
     source.check_options(options, LOAD_OPTIONS, FILE_OPTIONS)
-    plan, eight_bits = AdapterPlan.of(options, read_peft, USUAL_TARGETS), EightBits(quantization(options), QUANTIZED)
+    plan = AdapterPlan.of(options, read_peft, USUAL_TARGETS)
+    eight_bits = EightBits(quantization(options), QUANTIZED)
     sizes = dict(source.json("llm_config.json"))
     if isinstance(source, Checkpoint):
         tokenizer = Tokenizer(source.path / "tokenizer.json")
-        encode, special = tokenizer.encode, tokenizer.special
+        encode = tokenizer.encode
+        special = tokenizer.special
         sizes["vocab_size"] = tokenizer.size  # as the package does
     else:
-        encode, special = partial(dummy_tokens, vocab=source.words), dict(source.special)
+        encode = partial(dummy_tokens, vocab=source.words)
+        special = dict(source.special)
     c = with_solver(parse(source.config, sizes), options)
     with meta_init():  # all but the network are loaded in float32
         net = DotsNet(c).to(model_dtype(dtype, torch.bfloat16, device))
-        decoder, encoder, speaker = Decoder(c.vocoder, c.patch), Encoder(c.vocoder), SpeakerEncoder(c.speaker)
+        decoder = Decoder(c.vocoder, c.patch)
+        encoder = Encoder(c.vocoder)
+        speaker = SpeakerEncoder(c.speaker)
     tensors = source.tensors(read_sharded)
     tensors.pop(TIED, None)
     tensors = merge_option(tensors, options, read_peft)
@@ -73,17 +80,23 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     for module in (net, decoder, encoder, speaker):
         module.eval().requires_grad_(False)
     decoder.mean, decoder.std = (torch.from_numpy(part).to(device) for part in stats)
-    adapters = install_adapters(net, plan, lambda name: name.startswith("llm.model.layers."), read_peft)
+    adapters = install_adapters(
+        net, plan, lambda name: name.startswith("llm.model.layers."), read_peft
+    )
     audio_dtype = codec_dtype(options, device, dtype)
     cast_vocoder(decoder, audio_dtype)
     cast_vocoder(encoder, at_least_float32(audio_dtype))
-    return DotsTTS(c, net, decoder, (encoder, speaker), PromptBuilder(c, encode, special, stats), adapters)
+    return DotsTTS(
+        c, net, decoder, (encoder, speaker), PromptBuilder(c, encode, special, stats), adapters
+    )
 
 
 def _fill_codec(source: Source, decoder: Decoder, encoder: Encoder, device: torch.device) -> None:
     """Fill both halves of the codec from vocoder.safetensors."""
     where = f"{source.name}: vocoder"
-    tensors = fold_weight_norm(source.tensors(lambda path: read_safetensors(path / "vocoder.safetensors")))
+    tensors = fold_weight_norm(
+        source.tensors(lambda path: read_safetensors(path / "vocoder.safetensors"))
+    )
     own = {name: name.startswith(ENCODER) for name in tensors}
     source.fill(decoder, {name: t for name, t in tensors.items() if not own[name]}, where, device)
     source.fill(encoder, {name: t for name, t in tensors.items() if own[name]}, where, device)
@@ -97,13 +110,17 @@ def read_stats(file: Path, latent: int) -> tuple[np.ndarray, np.ndarray]:
     if not file.is_file():
         raise CheckpointError(f"{file} does not exist")
     make = np.zeros(0, np.float32).__reduce__()[0]
-    allowed: list[Any] = [(make, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
+    allowed: list[Any] = [
+        (make, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")
+    ]
     allowed += [np.ndarray, np.dtype, type(np.dtype(np.float32)), codecs.encode]
     try:
         with torch.serialization.safe_globals(allowed):
             data = torch.load(file, map_location="cpu", weights_only=True)
         mean, variance = (np.asarray(data[name], np.float32) for name in ("mean", "var"))
-    except Exception as e:  # torch.load raises many types for a corrupt file, and all mean the same to the user
+    except (
+        Exception
+    ) as e:  # torch.load raises many types for a corrupt file, and all mean the same to the user
         raise CheckpointError(f"{file} is not a pickle of the arrays mean and var: {e}") from e
     if mean.shape != (latent,) or variance.shape != (latent,) or not (variance > 0).all():
         raise CheckpointError(f"{file}: mean and var must have {latent} numbers each, var above 0")

@@ -16,14 +16,22 @@ from torch import Tensor, nn
 
 from stentor import kernels
 from stentor.layers.codec_blocks import SnakeBeta
-from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, CausalModule, StreamingState, cast_codec, upcast
+from stentor.layers.conv import (
+    CausalConv1d,
+    CausalConvTranspose1d,
+    CausalModule,
+    StreamingState,
+    cast_codec,
+    upcast,
+)
 from stentor.layers.types import NO_PAGES, CodecCall, Column, State
 from stentor.models.dots_tts.config import LOOKAHEAD, VocoderConfig
 
 TAPS = 12  # of the filters of a resampling by two
 LSTM_WIDTH = 4
 """Width of the LSTM, in latents."""
-SLOPE, INNER_SLOPE = 0.2, 0.01
+SLOPE = 0.2
+INNER_SLOPE = 0.01
 ENCODER_PAIRS = 6
 
 
@@ -35,7 +43,8 @@ class ChunkState(StreamingState):
 
     def __init__(self, old: State, first: Tensor, latents: int) -> None:
         super().__init__(old)
-        self.first, self._latents = first, latents
+        self.first = first
+        self._latents = latents
 
     def ahead(self, steps: int) -> int:
         """How many of a convolution's `steps` are ahead of a stream that has begun before this call."""
@@ -80,16 +89,20 @@ class Activation(nn.Module):
 
     def __init__(self, channels: int, own: bool = False) -> None:
         super().__init__()
-        self.channels, self.key = channels, ""
+        self.channels = channels
+        self.key = ""
         self.act = SnakeBeta(channels)
-        self.upsample, self.downsample = Filter(channels, own), LowPass(channels, own)
+        self.upsample = Filter(channels, own)
+        self.downsample = LowPass(channels, own)
 
     def forward(self, x: Tensor, state: ChunkState) -> Tensor:
         count = 2 * x.shape[2]
         x = state.concat_history(self.key, x, self.tail, dim=2)
         y = F.conv_transpose1d(x, self.upsample.taps(x), stride=2, groups=self.channels)
         y = self.act(2 * y[..., self.tail : 2 * self.tail + count])
-        before = torch.where(state.first[:, None, None], y[..., self.tail : self.tail + 1], y[..., : self.tail])
+        before = torch.where(
+            state.first[:, None, None], y[..., self.tail : self.tail + 1], y[..., : self.tail]
+        )
         y = torch.cat((before, y[..., self.tail :]), 2)
         return F.conv1d(y, self.downsample.lowpass.taps(y), stride=2, groups=self.channels)
 
@@ -102,7 +115,9 @@ def convolve_activated(
     assert isinstance(conv, CausalConv1d)
     if not kernels.conv_kernels_enabled(x):
         y: Tensor = conv(act(x, state), state)
-        return y if residual is None else residual + y
+        if residual is None:
+            return y
+        return residual + y
     from stentor.models.dots_tts import codec_kernels
 
     y, state.new[act.key], state.new[conv.key] = codec_kernels.activation(
@@ -115,8 +130,13 @@ def convolve_activated(
         state.old[conv.key],
         state.ahead(x.shape[2]),
     )
-    residual = None if residual is None else residual.transpose(1, 2)
-    return kernels.conv1d.conv1d(y, conv.weight, conv.bias, conv.dilation, None, residual).transpose(1, 2)
+    if residual is None:
+        residual = None
+    else:
+        residual = residual.transpose(1, 2)
+    return kernels.conv1d.conv1d(
+        y, conv.weight, conv.bias, conv.dilation, None, residual
+    ).transpose(1, 2)
 
 
 class ResidualBlock(nn.Module):
@@ -129,9 +149,13 @@ class ResidualBlock(nn.Module):
         self.activations = nn.ModuleList(Activation(channels) for _ in range(2 * len(dilations)))
 
     def forward(self, x: Tensor, state: ChunkState) -> Tensor:
-        pairs = zip(self.convs1, self.convs2, self.activations[::2], self.activations[1::2], strict=True)
+        pairs = zip(
+            self.convs1, self.convs2, self.activations[::2], self.activations[1::2], strict=True
+        )
         for dilated, conv, before, between in pairs:
-            x = convolve_activated(between, conv, convolve_activated(before, dilated, x, state), state, residual=x)
+            x = convolve_activated(
+                between, conv, convolve_activated(before, dilated, x, state), state, residual=x
+            )
         return x
 
 
@@ -146,7 +170,9 @@ class Up(nn.ModuleList):
         assert isinstance(conv, CausalConvTranspose1d)
         if kernels.conv_kernels_enabled(x):
             x = state.concat_history(conv.key, x.transpose(1, 2), conv.tail, dim=1)
-            return kernels.conv1d.conv_transpose1d(x, conv.weight, conv.bias, conv.stride, None, None).transpose(1, 2)
+            return kernels.conv1d.conv_transpose1d(
+                x, conv.weight, conv.bias, conv.stride, None, None
+            ).transpose(1, 2)
         return conv.forward(x, state)
 
 
@@ -163,7 +189,8 @@ class Generator(nn.Module):
         self.resblocks = nn.ModuleList(ResidualBlock(w, k, d) for w in widths[1:] for k, d in kinds)
         self.activation_post = Activation(widths[-1], own=True)
         self.conv_post = CausalConv1d(widths[-1], 1, 7, bias=c.last_bias)
-        self.kinds, self.tanh = len(kinds), c.tanh
+        self.kinds = len(kinds)
+        self.tanh = c.tanh
 
     def body(self, x: Tensor, state: ChunkState) -> Tensor:
         """From what `conv_pre` gave [B, C, n] to samples [B, n * hop] float32."""
@@ -172,7 +199,9 @@ class Generator(nn.Module):
             own = self.resblocks[i * self.kinds : (i + 1) * self.kinds]
             x = functools.reduce(torch.add, [block(x, state) for block in own]) / self.kinds
         y: Tensor = upcast(convolve_activated(self.activation_post, self.conv_post, x, state))[:, 0]
-        return y.tanh() if self.tanh else y.clamp(-1, 1)
+        if self.tanh:
+            return y.tanh()
+        return y.clamp(-1, 1)
 
 
 class SkipLSTM(nn.Module):
@@ -182,7 +211,9 @@ class SkipLSTM(nn.Module):
         super().__init__()
         self.lstm = nn.LSTM(width, width, layers, batch_first=True)
 
-    def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward(
+        self, x: Tensor, state: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         y, new = self.lstm(x, state)
         return x + y, new
 
@@ -192,9 +223,13 @@ class MILayer(nn.ModuleList):
 
     def __init__(self, latent: int, layers: int) -> None:
         width = LSTM_WIDTH * latent
-        super().__init__([nn.Linear(latent, width), SkipLSTM(width, layers), nn.Linear(width, latent)])
+        super().__init__(
+            [nn.Linear(latent, width), SkipLSTM(width, layers), nn.Linear(width, latent)]
+        )
 
-    def run(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def run(
+        self, x: Tensor, state: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """x [B, n, latent] and the state [layers, B, width] of each before it."""
         wide, lstm, narrow = self
         y, new = lstm(wide(x), state)
@@ -208,7 +243,8 @@ class Decoder(nn.Module):
 
     def __init__(self, c: VocoderConfig, patch: int) -> None:
         super().__init__()
-        self.config, self.patch = c, patch
+        self.config = c
+        self.patch = patch
         self.post_proj = nn.Conv1d(c.latent, c.latent, 1)
         self.dec_mi_layer = MILayer(c.latent, c.lstm_layers)
         self.decoder = Generator(c)
@@ -226,10 +262,18 @@ class Decoder(nn.Module):
     @property
     def columns(self) -> dict[str, Column]:
         """State of one stream."""
-        c, dtype = self.config, self.post_proj.weight.dtype
-        columns = {key: Column((module.tail, module.channels), dtype) for key, module in self._causal()}
+        c = self.config
+        dtype = self.post_proj.weight.dtype
+        columns = {
+            key: Column((module.tail, module.channels), dtype) for key, module in self._causal()
+        }
         lstm = Column((c.lstm_layers, LSTM_WIDTH * c.latent), dtype)
-        return {**columns, "h": lstm, "c": lstm, "latents": Column((2 * LOOKAHEAD, c.latent), dtype)}
+        return {
+            **columns,
+            "h": lstm,
+            "c": lstm,
+            "latents": Column((2 * LOOKAHEAD, c.latent), dtype),
+        }
 
     def _causal(self) -> Iterator[tuple[str, CausalModule | Activation]]:
         for name, module in self.named_modules():
@@ -239,11 +283,17 @@ class Decoder(nn.Module):
 
     def decode(self, frames: Tensor, state: State, call: CodecCall) -> tuple[Tensor, State]:
         """frames [B, n, patch, D] -> samples [B, late + n * hop of a patch], next state."""
-        dtype, first = self.post_proj.weight.dtype, call.start == 0
+        dtype = self.post_proj.weight.dtype
+        first = call.start == 0
         raw = (frames.float() * self.std + self.mean).flatten(1, 2).to(dtype)
         lstm = tuple(state[name].transpose(0, 1).contiguous() for name in ("h", "c"))
-        x, new = self.dec_mi_layer.run(self.post_proj(raw.transpose(1, 2)).transpose(1, 2), (lstm[0], lstm[1]))
-        exists = torch.arange(x.shape[1], device=x.device) < (call.end - call.start)[:, None] * self.patch
+        x, new = self.dec_mi_layer.run(
+            self.post_proj(raw.transpose(1, 2)).transpose(1, 2), (lstm[0], lstm[1])
+        )
+        exists = (
+            torch.arange(x.shape[1], device=x.device)
+            < (call.end - call.start)[:, None] * self.patch
+        )
         x = torch.cat((state["latents"], torch.where(exists[..., None], x, 0.0)), 1)
         latents = x.shape[1] - LOOKAHEAD
         streaming = ChunkState(state, first, latents)
@@ -258,7 +308,9 @@ class Decoder(nn.Module):
 class EncoderConv(nn.Module):
     """A convolution over a whole recording, with zeros on both sides. Named as a layer of the checkpoint's."""
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, right: int = 0) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int, stride: int = 1, right: int = 0
+    ) -> None:
         super().__init__()
         self.layer = nn.Conv1d(inputs, outputs, kernel, stride)
         self.padding = (kernel - 1 - right, right)
@@ -298,12 +350,15 @@ class EncoderPairs(nn.Module):
 class GeneratorOfLatents(nn.Module):
     def __init__(self, c: VocoderConfig) -> None:
         super().__init__()
-        widths, self.generator = c.down_channels, nn.ModuleDict()
+        widths = c.down_channels
+        self.generator = nn.ModuleDict()
         self.generator["0"] = EncoderConv(1, widths[0], 3)
         for i, rate in enumerate(c.down_rates):
             self.generator[str(3 * i + 2)] = EncoderConv(widths[i], widths[i + 1], 2 * rate, rate)
             self.generator[str(3 * i + 3)] = EncoderPairs(widths[i + 1])
-        self.generator[str(3 * len(c.down_rates) + 2)] = EncoderConv(widths[-1], c.latent, 5, right=LOOKAHEAD)
+        self.generator[str(3 * len(c.down_rates) + 2)] = EncoderConv(
+            widths[-1], c.latent, 5, right=LOOKAHEAD
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         first, *body, last = self.generator.values()

@@ -24,7 +24,9 @@ MANY_ELEMENTS = 2**22  # fill a GPU with lanes that walk far
 @triton.jit
 def _double(x0, x1, x2, x3, x4, x5, w0, w1, w2, w3, w4, w5, alpha, gain, ROUND: tl.constexpr):
     """SnakeBeta of one value at twice the rate: six inputs, the oldest first, by every second tap."""
-    return apply_snake(2.0 * (x0 * w0 + x1 * w1 + x2 * w2 + x3 * w3 + x4 * w4 + x5 * w5), alpha, gain, ROUND)
+    return apply_snake(
+        2.0 * (x0 * w0 + x1 * w1 + x2 * w2 + x3 * w3 + x4 * w4 + x5 * w5), alpha, gain, ROUND
+    )
 
 
 @triton.jit
@@ -53,7 +55,9 @@ def _taps(ptr, offs_c, in_range, OWN: tl.constexpr):
 def _input(x_ptr, past_ptr, time, live, stride_xt, stride_pt, PAST: tl.constexpr):
     """x at `time`, or what came before the call. x_ptr and past_ptr are those of a row and a channel."""
     now = tl.load(x_ptr + time * stride_xt, live & (time >= 0), 0.0).to(tl.float32)
-    return now + tl.load(past_ptr + (time + PAST) * stride_pt, live & (time < 0), 0.0).to(tl.float32)
+    return now + tl.load(past_ptr + (time + PAST) * stride_pt, live & (time < 0), 0.0).to(
+        tl.float32
+    )
 
 
 @triton.jit
@@ -92,12 +96,18 @@ def _walk(
     x3 = _input(x_ptr, past_ptr, start - 8, live, stride_xt, stride_pt, PAST)
     x4 = _input(x_ptr, past_ptr, start - 7, live, stride_xt, stride_pt, PAST)
     x5 = _input(x_ptr, past_ptr, start - 6, live, stride_xt, stride_pt, PAST)
-    y0 = tl.zeros((BLOCK_W, BLOCK_C), tl.float32)  # the sums of the next column and of five behind it
+    y0 = tl.zeros(
+        (BLOCK_W, BLOCK_C), tl.float32
+    )  # the sums of the next column and of five behind it
     y1, y2, y3, y4, y5 = y0, y0, y0, y0, y0
     for i in range(-6, 0):
         even = _double(x0, x1, x2, x3, x4, x5, u10, u8, u6, u4, u2, u0, alpha, gain, ROUND)
         odd = _double(x0, x1, x2, x3, x4, x5, u11, u9, u7, u5, u3, u1, alpha, gain, ROUND)
-        y0, y1, y2 = y1 + d9 * even + d10 * odd, y2 + d7 * even + d8 * odd, y3 + d5 * even + d6 * odd
+        y0, y1, y2 = (
+            y1 + d9 * even + d10 * odd,
+            y2 + d7 * even + d8 * odd,
+            y3 + d5 * even + d6 * odd,
+        )
         y3, y4, y5 = y4 + d3 * even + d4 * odd, y5 + d1 * even + d2 * odd, d0 * odd
         x0, x1, x2, x3, x4 = x1, x2, x3, x4, x5
         time = start + i + 1
@@ -119,13 +129,21 @@ def _walk(
         tl.store(out_ptr + (tail + time) * num_channels, y, live & (time < num_steps))
         place = time + tail - end
         tl.store(new_history_ptr + place * num_channels, y, live & (time < end) & (place >= 0))
-        y0, y1, y2 = y1 + d9 * even + d10 * odd, y2 + d7 * even + d8 * odd, y3 + d5 * even + d6 * odd
+        y0, y1, y2 = (
+            y1 + d9 * even + d10 * odd,
+            y2 + d7 * even + d8 * odd,
+            y3 + d5 * even + d6 * odd,
+        )
         y3, y4, y5 = y4 + d3 * even + d4 * odd, y5 + d1 * even + d2 * odd, d0 * odd
         x0, x1, x2, x3, x4 = x1, x2, x3, x4, x5
-        x5 = tl.load(x_ptr + (time + 1) * stride_xt, live & (time + 1 < num_steps), 0.0).to(tl.float32)
+        x5 = tl.load(x_ptr + (time + 1) * stride_xt, live & (time + 1 < num_steps), 0.0).to(
+            tl.float32
+        )
 
 
-@triton.jit(do_not_specialize=["num_steps", "tail", "ahead", "walks", "walks_per_row", "walk_programs"])
+@triton.jit(
+    do_not_specialize=["num_steps", "tail", "ahead", "walks", "walks_per_row", "walk_programs"]
+)
 def _activation_kernel(
     x_ptr, past_ptr, first_ptr, alpha_ptr, gain_ptr, up_ptr, down_ptr, history_ptr, out_ptr, new_past_ptr,
     new_history_ptr, num_steps, tail, ahead, num_channels, walks, walks_per_row, walk_programs, stride_xb, stride_xt,
@@ -179,7 +197,10 @@ def activation(
     # A kernel reads the channels of a column side by side.
     x, past, history = (t if t.stride(2) == 1 else t.contiguous() for t in (x, past, history))
     out = torch.empty(batch, tail + steps, channels, dtype=x.dtype, device=x.device)
-    new_past, new_history = torch.empty_like(past[..., :channels]), x.new_empty(batch, tail, channels)
+    new_past, new_history = (
+        torch.empty_like(past[..., :channels]),
+        x.new_empty(batch, tail, channels),
+    )
     walk = LONG_WALK if x.numel() >= MANY_ELEMENTS else SHORT_WALK
     per_row = triton.cdiv(steps, walk)
     block_c = 64 if channels % 64 == 0 else 32

@@ -15,11 +15,15 @@ from stentor.models.stack_config import read_stack
 
 EPS32 = 1.1920928955078125e-07
 """Resolution of float32: the epsilon of an nn.RMSNorm that was given none."""
-EULER, MIDPOINT, MEANFLOW, SCM = "euler", "midpoint", "meanflow", "scm"
+EULER = "euler"
+MIDPOINT = "midpoint"
+MEANFLOW = "meanflow"
+SCM = "scm"
 STEPS = {EULER: 10, MIDPOINT: 10, MEANFLOW: 4}
 """Default steps of solvers that the checkpoint does not lock. The package takes 10 for MeanFlow too, which was not
 trained for it."""
-GUIDANCE, MAX_STEPS = 1.2, 32
+GUIDANCE = 1.2
+MAX_STEPS = 32
 LOOKAHEAD = 2
 """Latents behind one that its audio depends on, and that an encoded one depends on."""
 
@@ -73,11 +77,15 @@ class Solver:
 
     @property
     def branches(self) -> int:
-        return 2 if self.guidance else 1
+        if self.guidance:
+            return 2
+        return 1
 
     @property
     def evaluations(self) -> int:
-        return 2 * self.steps if self.method == MIDPOINT else self.steps
+        if self.method == MIDPOINT:
+            return 2 * self.steps
+        return self.steps
 
     @property
     def times(self) -> list[tuple[float, float]]:
@@ -92,7 +100,9 @@ class Solver:
     @property
     def noises(self) -> int:
         """Patches of noise that one patch takes."""
-        return 2 if self.method == SCM else 1
+        if self.method == SCM:
+            return 2
+        return 1
 
 
 @dataclass(frozen=True)
@@ -108,7 +118,9 @@ class Quotas:
         if patch == 0:
             return self.first
         at = patch - 1 - self.warm_up
-        return 2 if self.singles and at >= 0 and at % (self.singles + 1) == self.singles else 1
+        if self.singles and at >= 0 and at % (self.singles + 1) == self.singles:
+            return 2
+        return 1
 
 
 @dataclass(frozen=True)
@@ -142,7 +154,8 @@ def parse(raw: Mapping[str, Any], language: Mapping[str, Any]) -> DotsConfig:
     stack, vocab, theta, positions = _language(ConfigReader(language, "llm_config.json"))
     flow = top.section("DiT")
     _same(flow, {"qk_norm": True, "norm_layer": "RMSNorm", "qkv_bias": False, "rotary_bias": True})
-    latent, patch = top.integer("latent_dim"), top.integer("patch_size", low=4)
+    latent = top.integer("latent_dim")
+    patch = top.integer("patch_size", low=4)
     if patch % 2:
         raise top.error("patch_size", f"must be even, got {patch}")
     if top.number("fm_sigma", 0.0):
@@ -174,11 +187,16 @@ def with_solver(c: DotsConfig, options: Mapping[str, object]) -> DotsConfig:
     given = {name: options[name] for name in ("flow_steps", "ode_method", "cfg") if name in options}
     if given and solver.locked:
         name = next(iter(given))
-        raise InvalidRequest(name, "is fixed by this checkpoint, which was distilled for its own solver")
+        raise InvalidRequest(
+            name, "is fixed by this checkpoint, which was distilled for its own solver"
+        )
     if "ode_method" in given:
         method = given["ode_method"]
         if solver.method == MEANFLOW or method not in (EULER, MIDPOINT):
-            allowed = MEANFLOW if solver.method == MEANFLOW else f"{EULER} or {MIDPOINT}"
+            if solver.method == MEANFLOW:
+                allowed = MEANFLOW
+            else:
+                allowed = f"{EULER} or {MIDPOINT}"
             raise InvalidRequest("ode_method", f"must be {allowed}, got {shown(method)}")
         solver = replace(solver, method=str(method))
     if "flow_steps" in given:
@@ -188,7 +206,12 @@ def with_solver(c: DotsConfig, options: Mapping[str, object]) -> DotsConfig:
         solver = replace(solver, steps=steps)
     if "cfg" in given:
         cfg = given["cfg"]
-        if solver.method == MEANFLOW or isinstance(cfg, bool) or not isinstance(cfg, int | float) or not 0 <= cfg <= 10:
+        if (
+            solver.method == MEANFLOW
+            or isinstance(cfg, bool)
+            or not isinstance(cfg, int | float)
+            or not 0 <= cfg <= 10
+        ):
             raise InvalidRequest("cfg", "must be a number from 0 to 10, and MeanFlow has none")
         solver = replace(solver, guidance=float(cfg))
     return replace(c, solver=solver)
@@ -201,19 +224,30 @@ def _same(reader: ConfigReader, wanted: Mapping[str, object]) -> None:
 
 
 def _language(s: ConfigReader) -> tuple[StackConfig, int, float, int]:
-    hidden, heads = s.integer("hidden_size"), s.count("num_attention_heads")
+    hidden = s.integer("hidden_size")
+    heads = s.count("num_attention_heads")
     kv_heads = s.count("num_key_value_heads")
     if hidden % heads or heads % kv_heads:
-        raise s.error("num_attention_heads", f"must divide {hidden} and be a multiple of {kv_heads}, got {heads}")
+        raise s.error(
+            "num_attention_heads",
+            f"must divide {hidden} and be a multiple of {kv_heads}, got {heads}",
+        )
     if s.flag("use_sliding_window", False) or s.data.get("rope_scaling") is not None:
         raise s.error("rope_scaling", "and a sliding window are not supported")
-    eps, head_dim = s.number("rms_norm_eps", above=0), s.integer("head_dim", hidden // heads)
+    eps = s.number("rms_norm_eps", above=0)
+    head_dim = s.integer("head_dim", hidden // heads)
     stack = read_stack(s, eps, head_dim, qkv_bias=True)
-    return stack, s.integer("vocab_size"), s.number("rope_theta", above=0), s.integer("max_position_embeddings")
+    return (
+        stack,
+        s.integer("vocab_size"),
+        s.number("rope_theta", above=0),
+        s.integer("max_position_embeddings"),
+    )
 
 
 def _layers(s: ConfigReader) -> LayersConfig:
-    hidden, heads = s.integer("hidden_size"), s.count("num_heads")
+    hidden = s.integer("hidden_size")
+    heads = s.count("num_heads")
     if hidden % heads:
         raise s.error("num_heads", f"must divide hidden_size ({hidden}), got {heads}")
     theta = s.number("rotary_theta", 10000.0, above=0)
@@ -234,16 +268,25 @@ def _vocoder(s: ConfigReader, latent: int) -> VocoderConfig:
     for name in ("num_encoder_lookahead", "num_decoder_lookahead"):
         if s.integer(name, LOOKAHEAD, low=0) != LOOKAHEAD:
             raise s.error(name, f"must be {LOOKAHEAD}, got {s.data[name]!r}")
-    up, down = s.integers("upsample_rates"), s.integers("downsample_rates")
+    up = s.integers("upsample_rates")
+    down = s.integers("downsample_rates")
     if s.integers("upsample_kernel_sizes") != tuple(2 * r for r in up):
         raise s.error("upsample_kernel_sizes", "must be twice upsample_rates")
     channels = s.integers("downsample_channels")
     if prod(up) != prod(down) or len(channels) != len(down) + 1:
-        raise s.error("downsample_rates", f"must have the product {prod(up)} and {len(channels) - 1} numbers")
-    kernels, listed = s.integers("resblock_kernel_sizes"), s.data.get("resblock_dilation_sizes")
+        raise s.error(
+            "downsample_rates", f"must have the product {prod(up)} and {len(channels) - 1} numbers"
+        )
+    kernels = s.integers("resblock_kernel_sizes")
+    listed = s.data.get("resblock_dilation_sizes")
     if not isinstance(listed, list) or len(listed) != len(kernels):
-        raise s.error("resblock_dilation_sizes", f"must be {len(kernels)} lists, got {shown(listed)}")
-    dilations = tuple(ConfigReader({"resblock_dilation_sizes": d}).integers("resblock_dilation_sizes") for d in listed)
+        raise s.error(
+            "resblock_dilation_sizes", f"must be {len(kernels)} lists, got {shown(listed)}"
+        )
+    dilations = tuple(
+        ConfigReader({"resblock_dilation_sizes": d}).integers("resblock_dilation_sizes")
+        for d in listed
+    )
     return VocoderConfig(
         sample_rate=s.integer("sample_rate"),
         latent=latent,
@@ -261,10 +304,14 @@ def _vocoder(s: ConfigReader, latent: int) -> VocoderConfig:
 
 def _solver(top: ConfigReader, meanflow: bool) -> Solver:
     if top.data.get("sampling") is None:
-        method = MEANFLOW if meanflow else EULER
+        if meanflow:
+            method = MEANFLOW
+        else:
+            method = EULER
         return Solver(method, STEPS[method], 0.0 if meanflow else GUIDANCE)
     s = top.section("sampling")
-    kind, steps = s.text("solver"), s.count("num_steps")
+    kind = s.text("solver")
+    steps = s.count("num_steps")
     guidance = s.number("guidance_scale", 0.0)
     if kind == SCM:
         tau = s.number("tau_mid", 1.3, above=0)
@@ -273,7 +320,10 @@ def _solver(top: ConfigReader, meanflow: bool) -> Solver:
         return Solver(SCM, 2, 0.0, 1 / (1 + tan(tau)), True)
     method = s.text("ode_method", EULER)
     if kind != "flow_matching" or method not in (EULER, MIDPOINT):
-        raise s.error("solver", f"must be {SCM} or flow_matching by {EULER} or {MIDPOINT}, got {kind!r}, {method!r}")
+        raise s.error(
+            "solver",
+            f"must be {SCM} or flow_matching by {EULER} or {MIDPOINT}, got {kind!r}, {method!r}",
+        )
     return Solver(method, steps, guidance, locked=True)
 
 
@@ -286,4 +336,8 @@ def _quotas(top: ConfigReader) -> Quotas | None:
         return Quotas()
     if mode != "buffered_ratio":
         raise s.error("interleave_mode", f"must be one_to_one or buffered_ratio, got {mode!r}")
-    return Quotas(s.integer("initial_lookahead", 3), s.integer("warmup_ta", 1, low=0), s.integer("ta_per_tta", 2))
+    return Quotas(
+        s.integer("initial_lookahead", 3),
+        s.integer("warmup_ta", 1, low=0),
+        s.integer("ta_per_tta", 2),
+    )

@@ -26,11 +26,20 @@ from stentor.layers.norm import RMSNorm
 from stentor.layers.qk_norm_rope import NormRope, RopePositions
 from stentor.layers.rope import Rope, angles
 from stentor.models.base import FrameKV
-from stentor.models.dots_tts.config import EPS32, MEANFLOW, MIDPOINT, SCM, DotsConfig, LayersConfig, Solver
+from stentor.models.dots_tts.config import (
+    EPS32,
+    MEANFLOW,
+    MIDPOINT,
+    SCM,
+    DotsConfig,
+    LayersConfig,
+    Solver,
+)
 
 FLOW = "flow"
 """The page set of the flow head."""
-LAYER_NORM_EPS, FREQUENCIES = 1e-5, 128
+LAYER_NORM_EPS = 1e-5
+FREQUENCIES = 128
 PARTS = 6
 """Shift, scale and gate of the attention, then of the feed-forward."""
 
@@ -79,7 +88,8 @@ class FlowAttention(Attention):
 
     def __init__(self, c: LayersConfig) -> None:
         super().__init__(c)
-        self.q_norm, self.k_norm = RMSNorm(c.head_dim, EPS32, False), RMSNorm(c.head_dim, EPS32, False)
+        self.q_norm = RMSNorm(c.head_dim, EPS32, False)
+        self.k_norm = RMSNorm(c.head_dim, EPS32, False)
 
 
 class FeedForward(nn.Module):
@@ -87,7 +97,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, c: LayersConfig) -> None:
         super().__init__()
-        self.fc1, self.fc2 = Linear(c.hidden, c.ffn), Linear(c.ffn, c.hidden)
+        self.fc1 = Linear(c.hidden, c.ffn)
+        self.fc2 = Linear(c.ffn, c.hidden)
 
 
 class FlowBlock(nn.Module):
@@ -95,7 +106,8 @@ class FlowBlock(nn.Module):
 
     def __init__(self, c: LayersConfig) -> None:
         super().__init__()
-        self.attn, self.ffn = FlowAttention(c), FeedForward(c)
+        self.attn = FlowAttention(c)
+        self.ffn = FeedForward(c)
         self.adaLN_modulation = Modulation(c.hidden, PARTS)
 
 
@@ -130,7 +142,12 @@ class FlowHead(nn.Module):
     def __init__(self, c: DotsConfig) -> None:
         super().__init__()
         f = c.flow
-        self.width, self.patch, self.unit, self.duration = f.hidden, c.patch, c.patch + 1, c.duration
+        self.width, self.patch, self.unit, self.duration = (
+            f.hidden,
+            c.patch,
+            c.patch + 1,
+            c.duration,
+        )
         self.input_layer = Linear(f.hidden, f.hidden)
         self.time_embedder = Embedder(f.hidden)
         if c.duration:
@@ -167,7 +184,9 @@ class FlowHead(nn.Module):
 
     def table(self, condition: Tensor) -> Tensor:
         """The modulations of all layers and of the output, one below the other [..., sum of parts, width]."""
-        return torch.cat([self.modulation(i, condition) for i in range(len(self.blocks) + 1)], dim=-2)
+        return torch.cat(
+            [self.modulation(i, condition) for i in range(len(self.blocks) + 1)], dim=-2
+        )
 
     def of_table(self, table: Tensor) -> Tables:
         """Tables that read what `table` gave [rows, evaluations, sum of parts, width]."""
@@ -178,23 +197,34 @@ class FlowHead(nn.Module):
         """Tables that are computed when they are read, of rows with these voices [rows, width]."""
         return lambda evaluation, layer: self.modulation(layer, times[evaluation] + voice)
 
-    def remember(self, rows: list[Tensor], tables: list[Tables], evaluations: int, place: Place) -> None:
+    def remember(
+        self, rows: list[Tensor], tables: list[Tables], evaluations: int, place: Place
+    ) -> None:
         """Store keys and values of finished units: rows [M, n, width] and tables of each branch."""
         for evaluation in range(evaluations):
             for branch, (own, table) in enumerate(zip(rows, tables, strict=True)):
-                x, added = self.input_layer(own), None
+                x = self.input_layer(own)
+                added = None
                 for i, block in enumerate(self.layers):
-                    numbers, layer = table(evaluation, i), self._layer(evaluation, len(rows), branch, i)
+                    numbers = table(evaluation, i)
+                    layer = self._layer(evaluation, len(rows), branch, i)
                     x, h = add_norm(x, added, numbers[:, 0], numbers[:, 1])
                     seen = place.attend(
-                        layer, *block.attn.heads_of(project(block.attn.qkv_proj, h)), self._norm_rope(block, place)
+                        layer,
+                        *block.attn.heads_of(project(block.attn.qkv_proj, h)),
+                        self._norm_rope(block, place),
                     )
-                    if i + 1 < len(self.blocks):  # of the last layer only keys and values are of use
+                    if i + 1 < len(
+                        self.blocks
+                    ):  # of the last layer only keys and values are of use
                         x, added = self._after(block, x, seen.view(*x.shape), numbers)
 
-    def velocity(self, rows: Tensor, branches: int, evaluation: int, tables: list[Tables], place: Place) -> Tensor:
+    def velocity(
+        self, rows: Tensor, branches: int, evaluation: int, tables: list[Tables], place: Place
+    ) -> Tensor:
         """Velocities [branches * B, patch, D] of rows [branches * B, n, width], of which the last are noisy."""
-        x, added = self.input_layer(rows), None
+        x = self.input_layer(rows)
+        added = None
         for i, block in enumerate(self.layers):
             whole = self._joined([table(evaluation, i) for table in tables], len(rows) // branches)
             x, h = add_norm(x, added, whole[:, 0], whole[:, 1])
@@ -202,13 +232,18 @@ class FlowHead(nn.Module):
             q, k, v = block.attn.heads_of(project(block.attn.qkv_proj, h))
             parts = [
                 place.attend(self._layer(evaluation, branches, branch, i), *own, norm_rope)
-                for branch, own in enumerate(zip(q.chunk(branches), k.chunk(branches), v.chunk(branches), strict=True))
+                for branch, own in enumerate(
+                    zip(q.chunk(branches), k.chunk(branches), v.chunk(branches), strict=True)
+                )
             ]
             seen = (torch.cat(parts) if branches > 1 else parts[0]).view(*x.shape)
             if i + 1 == len(self.blocks):  # what follows reads the noisy rows only
-                x, seen = x[:, -self.patch :], seen[:, -self.patch :]
+                x = x[:, -self.patch :]
+                seen = seen[:, -self.patch :]
             x, added = self._after(block, x, seen, whole)
-        shift, scale = self._joined([t(evaluation, len(self.blocks)) for t in tables], len(rows) // branches).unbind(1)
+        shift, scale = self._joined(
+            [t(evaluation, len(self.blocks)) for t in tables], len(rows) // branches
+        ).unbind(1)
         out: Tensor = self.output_layer.linear(add_norm(x, added, shift, scale)[1])
         return out
 
@@ -216,19 +251,25 @@ class FlowHead(nn.Module):
         return (evaluation * branches + branch) * len(self.blocks) + layer
 
     def _joined(self, numbers: list[Tensor], rows: int) -> Tensor:
-        return torch.cat([t.expand(rows, -1, -1) for t in numbers]) if len(numbers) > 1 else numbers[0]
+        if len(numbers) > 1:
+            return torch.cat([t.expand(rows, -1, -1) for t in numbers])
+        return numbers[0]
 
     def _norm_rope(self, block: FlowBlock, place: Place) -> NormRope:
         return NormRope(block.attn.q_norm, block.attn.k_norm, place.positions)
 
-    def _after(self, block: FlowBlock, x: Tensor, seen: Tensor, numbers: Tensor) -> tuple[Tensor, Branch]:
+    def _after(
+        self, block: FlowBlock, x: Tensor, seen: Tensor, numbers: Tensor
+    ) -> tuple[Tensor, Branch]:
         """The layer from what its attention saw on: x after the attention, and the feed-forward to be added."""
         attended = project(block.attn.o_proj, seen), numbers[:, 2]
         x, h = add_norm(x, attended, numbers[:, 3], numbers[:, 4])
         return x, (project(block.ffn.fc2, _gelu(block.ffn.fc1, h)), numbers[:, 5])
 
 
-def add_norm(x: Tensor, branch: Branch | None, shift: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+def add_norm(
+    x: Tensor, branch: Branch | None, shift: Tensor, scale: Tensor
+) -> tuple[Tensor, Tensor]:
     """x [rows, n, width] with the gated branch added, and its layer norm without weights, scaled and shifted by
     [rows or 1, width] each in float32."""
     if kernels.enabled(Kernel.NORM, x):
@@ -236,13 +277,18 @@ def add_norm(x: Tensor, branch: Branch | None, shift: Tensor, scale: Tensor) -> 
         return kernels.norm_rope.add_modulated_norm(x, delta, gate, scale, shift, LAYER_NORM_EPS)
     if branch is not None:
         x = x + branch[1][:, None] * branch[0]
-    y = F.layer_norm(x.to(torch.promote_types(x.dtype, torch.float32)), x.shape[-1:], eps=LAYER_NORM_EPS)
+    y = F.layer_norm(
+        x.to(torch.promote_types(x.dtype, torch.float32)), x.shape[-1:], eps=LAYER_NORM_EPS
+    )
     return x, (y * scale[:, None] + shift[:, None]).to(x.dtype)
 
 
 def _gelu(layer: nn.Linear, x: Tensor) -> Tensor:
     """GELU of a layer's output, by the library in one kernel where that is to compute the product."""
-    if not isinstance(layer, LoraLinear) and select(problem(x, layer.weight))[0].backend is Backend.LIBRARY:
+    if (
+        not isinstance(layer, LoraLinear)
+        and select(problem(x, layer.weight))[0].backend is Backend.LIBRARY
+    ):
         return linear_gelu(layer, x)
     return F.gelu(project(layer, x), approximate="tanh")
 
@@ -252,14 +298,19 @@ def flow_rope(c: DotsConfig, patches: int) -> Rope:
     return Rope(table, torch.float32, interleaved=False, in_float32=True)
 
 
-def flow_place(frames: FrameKV, rope: Rope, pos: Tensor, seen: Tensor | None, kept: Tensor | None) -> Place:
+def flow_place(
+    frames: FrameKV, rope: Rope, pos: Tensor, seen: Tensor | None, kept: Tensor | None
+) -> Place:
     """The place of rows at pos [N, n] of the page set."""
-    return Place(frames.view(FLOW, pos, seen, kept), RopePositions(rope, pos.flatten().clamp_min(0)))
+    return Place(
+        frames.view(FLOW, pos, seen, kept), RopePositions(rope, pos.flatten().clamp_min(0))
+    )
 
 
 def solve(solver: Solver, velocity: Velocity, noise: Tensor) -> Tensor:
     """The patches [B, patch, D] that noise [B, noises, patch, D] becomes."""
-    z, n = noise[:, 0], solver.steps
+    z = noise[:, 0]
+    n = solver.steps
     if solver.method == SCM:
         t = solver.renoise
         z = t * (z + velocity(z, 0)) + (1 - t) * noise[:, 1]

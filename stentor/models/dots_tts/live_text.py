@@ -31,7 +31,10 @@ AUDIO = -1
 TOKEN_BITS = 24
 NOTHING_OPEN = 3
 """Opening of a request whose whole text is known: its first step makes a patch, and all text has come."""
-COLUMNS = {"feed": Column((FEED,), torch.int64), "opening": Column(dtype=torch.int64, fill=NOTHING_OPEN)}
+COLUMNS = {
+    "feed": Column((FEED,), torch.int64),
+    "opening": Column(dtype=torch.int64, fill=NOTHING_OPEN),
+}
 
 
 def value(token: int, makes: bool, ended: bool, patch: int) -> int:
@@ -67,8 +70,14 @@ class Arrivals:
     """Live text of one prompt, as values of `feed` (models.base.LiveText.more)."""
 
     def __init__(self, encode: Callable[[str], list[int]], quotas: Quotas, end: int) -> None:
-        self._encode, self._quotas, self._end = encode, quotas, end
-        self._held, self._buffer, self._patch, self._free, self._ended = "", list[int](), 0, FEED, False
+        self._encode = encode
+        self._quotas = quotas
+        self._end = end
+        self._held = ""
+        self._buffer = list[int]()
+        self._patch = 0
+        self._free = FEED
+        self._ended = False
         self.tokens = 0
 
     def first(self, text: str) -> list[int]:
@@ -77,7 +86,8 @@ class Arrivals:
         quota = self._quotas.of(0)
         if len(self._buffer) < quota:
             return []
-        first, self._buffer = self._buffer[:quota], self._buffer[quota:]
+        first = self._buffer[:quota]
+        self._buffer = self._buffer[quota:]
         self._patch = 1
         return first
 
@@ -89,7 +99,9 @@ class Arrivals:
         if last:
             self._ended = True
             values += self._step([*self._buffer, self._end], ended=True)
-            values += [value(AUDIO, True, True, self._patch + i) for i in range(self._free - len(values))]
+            values += [
+                value(AUDIO, True, True, self._patch + i) for i in range(self._free - len(values))
+            ]
         if len(values) > self._free:
             raise InvalidRequest("text", "is too long for one request; go on in another")
         self._free -= len(values)
@@ -98,22 +110,30 @@ class Arrivals:
     def _take(self, text: str, last: bool) -> None:
         """Hold back what could still change with the next letter."""
         held = self._held + text
-        cut = len(held) if last else settled(held)
+        if last:
+            cut = len(held)
+        else:
+            cut = settled(held)
         ids = self._encode(held[:cut])
-        self._held, self.tokens = held[cut:], self.tokens + len(ids)
+        self._held = held[cut:]
+        self.tokens = self.tokens + len(ids)
         self._buffer += ids
 
     def _ready(self) -> list[int]:
         """Values of the quotas that are full."""
         values: list[int] = []
         while len(self._buffer) >= (quota := self._quotas.of(self._patch)):
-            tokens, self._buffer = self._buffer[:quota], self._buffer[quota:]
+            tokens = self._buffer[:quota]
+            self._buffer = self._buffer[quota:]
             values += self._step(tokens, ended=False)
         return values
 
     def _step(self, tokens: list[int], ended: bool) -> list[int]:
         """Values that feed the patch before, then tokens, of which the last makes a patch."""
-        before = [value(AUDIO, False, False, self._patch)] if self._patch else []
+        if self._patch:
+            before = [value(AUDIO, False, False, self._patch)]
+        else:
+            before = []
         fed = [value(token, False, False, self._patch) for token in tokens[:-1]]
         self._patch += 1
         return [*before, *fed, value(tokens[-1], True, ended, self._patch - 1)]

@@ -39,10 +39,15 @@ class DotsTTS(Prompted):
         prompts: PromptBuilder,
         adapters: AdapterSlots,
     ) -> None:
-        self.config, self.net, self.codec, self.prompts, self.adapters = c, net, decoder, prompts, adapters
+        self.config = c
+        self.net = net
+        self.codec = decoder
+        self.prompts = prompts
+        self.adapters = adapters
         self.encoder, self.speaker = encoders
         weight = net.hidden_proj.weight
-        self.dtype, device = weight.dtype, weight.device
+        self.dtype = weight.dtype
+        device = weight.device
         self.spec = make_spec(c, self.dtype, adapters.columns)
         self.head = net.velocity_field_predictor
         self.rope = language_rope(c).to(device)
@@ -58,7 +63,9 @@ class DotsTTS(Prompted):
 
     def _silence(self) -> Tensor:
         """Normalised patches [MOST_SILENT, patch, D] of silence."""
-        mean, _ = self.encoder(torch.zeros(MOST_SILENT * self.config.hop, device=self.codec.mean.device))
+        mean, _ = self.encoder(
+            torch.zeros(MOST_SILENT * self.config.hop, device=self.codec.mean.device)
+        )
         patches = (mean.float() - self.codec.mean) / self.codec.std
         out: Tensor = patches.view(MOST_SILENT, self.config.patch, self.config.latent)
         return out
@@ -80,12 +87,21 @@ class DotsTTS(Prompted):
         both = torch.stack((p.rows["patch"], speaker.idx))
         number, slot = torch.cat((both, both[:, :1]), dim=1)[:, p.frame_at]
         encoded, made = p.frames.chunk(2, dim=1)
-        return text, p.frame_at, encoded, number - 1, made, self.net.voice(speaker.table[slot]), number
+        return (
+            text,
+            p.frame_at,
+            encoded,
+            number - 1,
+            made,
+            self.net.voice(speaker.table[slot]),
+            number,
+        )
 
     def embed_frame(self, rows: Rows) -> Hidden:
         """Inputs as of a prompt, of the last patch or of the token that the step feeds in its place. Where frames are
         replayed, also which steps make a patch, and the unit of a patch that was made by the prompt's end."""
-        turn, prev = turn_of(rows, self.live), rows["prev"]
+        turn = turn_of(rows, self.live)
+        prev = rows["prev"]
         at = torch.arange(len(prev), device=prev.device)
         before = rows.recent(2)[0][:, 1, -1] * self.codec.std + self.codec.mean
         tail = torch.where((turn.patch > 1)[:, None], before, rows["tail"])
@@ -105,7 +121,9 @@ class DotsTTS(Prompted):
         inputs, at, encoded, number, *unit = x
         if len(at):
             made = self.net.patch_encoder(encoded, number, kv.frame_kv)
-            inputs = torch.cat((inputs, inputs[:1]))  # padding of the patches stands behind the last token
+            inputs = torch.cat(
+                (inputs, inputs[:1])
+            )  # padding of the patches stands behind the last token
             made = torch.where((number >= 0)[:, None], made, inputs[at])
             inputs = inputs.index_copy(0, at, made)[:-1]
         hidden = self.net.llm.model(inputs, kv.attend, self.rope, kv.pos)
@@ -129,7 +147,8 @@ class DotsTTS(Prompted):
         is stored there is stored again before anyone sees it."""
         unit = self.head.unit
         within = torch.arange(unit, device=number.device)
-        pos, kept = number[:, None] * unit + within, None
+        pos = number[:, None] * unit + within
+        kept = None
         rows = self._units(hidden, patch)
         if makes is not None:
             first_hidden, first_patch, first_number, follows = first
@@ -153,7 +172,8 @@ class DotsTTS(Prompted):
 
     def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
         (hidden,) = h
-        turn, is_first = turn_of(rows, self.live), rows["step"] == 0
+        turn = turn_of(rows, self.live)
+        is_first = rows["step"] == 0
         new = {
             "last_hidden": torch.where(turn.makes[:, None], hidden, rows["last_hidden"]),
             "first_hidden": torch.where(is_first[:, None], hidden, rows["first_hidden"]),
@@ -186,15 +206,19 @@ class DotsTTS(Prompted):
 
     def _velocity(self, hidden: Tensor, rows: Rows, turn: Turn, tables: list[Tables]) -> Velocity:
         """The guided velocity [B, patch, D] of noisy patches. The unit before theirs is stored along."""
-        head, branches = self.head, len(tables)
+        head = self.head
+        branches = len(tables)
         number = rows["given"] + turn.patch
         pos = (number[:, None] - 1) * head.unit + torch.arange(2 * head.unit, device=hidden.device)
         is_last = torch.arange(2 * head.unit, device=hidden.device) < head.unit
         seen = torch.where(is_last, pos, pos[:, -1:])
         kept = ~is_last | (turn.patch > 0)[:, None]
         place = flow_place(rows.frame_kv, self.flow_rope, pos, seen, kept)
-        before, current = self._units(rows["last_hidden"], rows["prev"]), self._units(hidden, rows["prev"])
-        given = torch.cat([torch.cat((b, c[:, :1]), dim=1) for b, c in zip(before, current, strict=True)])
+        before = self._units(rows["last_hidden"], rows["prev"])
+        current = self._units(hidden, rows["prev"])
+        given = torch.cat(
+            [torch.cat((b, c[:, :1]), dim=1) for b, c in zip(before, current, strict=True)]
+        )
         guidance = rows["cfg"].to(self.dtype).view(-1, 1, 1)
 
         def velocity(z: Tensor, evaluation: int) -> Tensor:

@@ -18,7 +18,8 @@ from stentor.models.base import FrameKV
 from stentor.models.dots_tts.config import EPS32, DotsConfig, LayersConfig
 from stentor.models.dots_tts.flow import Attention, FeedForward, FlowHead
 
-ENCODER, TOKENS = "encoder", 2
+ENCODER = "encoder"
+TOKENS = 2
 """The page set of the semantic encoder, and its tokens for each patch."""
 PLAIN = NormRope()
 
@@ -28,20 +29,31 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, c: LayersConfig) -> None:
         super().__init__()
-        self.attn_norm, self.ffn_norm = RMSNorm(c.hidden, EPS32, False), RMSNorm(c.hidden, EPS32, False)
-        self.attn, self.ffn = Attention(c), FeedForward(c)
+        self.attn_norm = RMSNorm(c.hidden, EPS32, False)
+        self.ffn_norm = RMSNorm(c.hidden, EPS32, False)
+        self.attn = Attention(c)
+        self.ffn = FeedForward(c)
 
-    def forward(self, x: Tensor, delta: Tensor | None, layer: int, attend: Attend) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, x: Tensor, delta: Tensor | None, layer: int, attend: Attend
+    ) -> tuple[Tensor, Tensor | None]:
         """x [N, hidden] and delta stand for x + delta, or for x if delta is None. Returns the same for the output."""
-        attn, ffn = self.attn, self.ffn
-        if delta is None and x.dtype == self.attn_norm.weight.dtype and fuses_layers(x, *self.linear_layers):
+        attn = self.attn
+        ffn = self.ffn
+        if (
+            delta is None
+            and x.dtype == self.attn_norm.weight.dtype
+            and fuses_layers(x, *self.linear_layers)
+        ):
             q, k, v = attn.heads_of(fused_layer(x, attn.qkv_proj, self.attn_norm.kernel_args))
             x = fused_layer(attend(layer, q, k, v, PLAIN).flatten(1), attn.o_proj, residual=x)
             h = F.silu(fused_layer(x, ffn.fc1, self.ffn_norm.kernel_args))
             return fused_layer(h, ffn.fc2, residual=x), None
         x, h = self.attn_norm.add_norm(x, delta)
         q, k, v = attn.heads_of(project(attn.qkv_proj, h))
-        x, h = self.ffn_norm.add_norm(x, project(attn.o_proj, attend(layer, q, k, v, PLAIN).flatten(1)))
+        x, h = self.ffn_norm.add_norm(
+            x, project(attn.o_proj, attend(layer, q, k, v, PLAIN).flatten(1))
+        )
         return x, project(ffn.fc2, F.silu(project(ffn.fc1, h)))
 
     @property
@@ -65,14 +77,17 @@ class PatchEncoder(nn.Module):
         """latents [M, patch, D]: of each patch all but the last, behind the last one of the patch before. number [M]:
         of the patches, below 0 where there is none. Returns [M, hidden]."""
         weight = self.ds_proj.weight
-        pairs = latents.to(weight.dtype).reshape(-1, 2 * weight.shape[1])  # each token is of two neighbours
+        pairs = latents.to(weight.dtype).reshape(
+            -1, 2 * weight.shape[1]
+        )  # each token is of two neighbours
         x = self.in_proj(F.linear(pairs, weight.transpose(1, 2).flatten(1), self.ds_proj.bias))
         pos = TOKENS * number[:, None] + torch.arange(TOKENS, device=number.device)
         attend = frames.view(ENCODER, pos, kept=pos >= 0)
         delta: Tensor | None = None
         for i, layer in enumerate(self.encoder["layers"].children()):
             x, delta = layer(x, delta, i, attend)
-        x = x if delta is None else x + delta
+        if delta is not None:
+            x = x + delta
         out: Tensor = self.out_proj(x.view(len(number), -1))
         return out
 

@@ -19,10 +19,14 @@ from stentor.models.dots_tts.tokenizer import GEN_START, TEXT_END
 from stentor.models.info import SpeechRequest
 from stentor.text.marks import has_words
 
-SPOKEN, INSTRUCTED, INTERLEAVED, AUDIO = "[文本]", "[带指令文本]", "[流式语音合成]", "[文本对应语音]"
+SPOKEN = "[文本]"
+INSTRUCTED = "[带指令文本]"
+INTERLEAVED = "[流式语音合成]"
+AUDIO = "[文本对应语音]"
 MAX_PATCHES = 500
 """Patches of one request, those of a recording with its text among them."""
-SUSPECT_PER_TOKEN, SUSPECT_MORE = 6, 12
+SUSPECT_PER_TOKEN = 6
+SUSPECT_MORE = 12
 """An utterance of so many patches for each token, and more, has probably run on."""
 LANGUAGES = {
     "arabic": "AR",
@@ -75,12 +79,16 @@ class PromptBuilder:
         stats: tuple[np.ndarray, np.ndarray],
     ) -> None:
         """stats: mean and standard deviation [D] of latents."""
-        self.config, self.encode, self.special = c, encode, special
+        self.config = c
+        self.encode = encode
+        self.special = special
         self.mean, self.std = stats
 
     def references(self, request: SpeechRequest) -> list[VoiceSource]:
         """The recording that is cloned or continued, if there is one."""
-        return reference_of(request, partial(as_heard, rate=self.config.vocoder.sample_rate, patch=self.config.hop))
+        return reference_of(
+            request, partial(as_heard, rate=self.config.vocoder.sample_rate, patch=self.config.hop)
+        )
 
     def build(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
         """Raises InvalidRequest for what does not fit."""
@@ -97,13 +105,20 @@ class PromptBuilder:
 
     def _live(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
         """A prompt whose text arrives."""
-        c, quotas, options = self.config, self.config.quotas, request.options
+        c = self.config
+        quotas = self.config.quotas
+        options = request.options
         assert quotas is not None
-        if request.instructions or (request.reference is not None and request.reference.text is not None):
+        if request.instructions or (
+            request.reference is not None and request.reference.text is not None
+        ):
             wanted = "text that arrives is spoken with no instructions, and with a reference without its text"
             raise InvalidRequest("live", wanted)
         arrivals = Arrivals(self.encode, quotas, self.special[TEXT_END])
-        tag = "" if request.language == "auto" else f"[{LANGUAGES[request.language]}]"
+        if request.language == "auto":
+            tag = ""
+        else:
+            tag = f"[{LANGUAGES[request.language]}]"
         first = arrivals.first(tag + request.text.lstrip())
         ids = self.encode(INTERLEAVED) + first
         prompt = self._prompt(request, ids, self._given(request, voices), 1)
@@ -113,30 +128,51 @@ class PromptBuilder:
             "silent": options["silent_frames"],
             "most": options["max_frames"],
         }
-        prompt.max_frames, prompt.runaway_frames = min(FEED, c.positions - len(ids)), None
+        prompt.max_frames = min(FEED, c.positions - len(ids))
+        prompt.runaway_frames = None
         prompt.live = LiveText("feed", arrivals)
         return prompt
 
     def _spoken(self, request: SpeechRequest, text: str) -> str:
         """Transcript and text as one string, the tag of the language in front."""
-        said = request.reference.text if request.reference is not None else None
-        tag = "" if request.language == "auto" else f"[{LANGUAGES[request.language]}]"
+        if request.reference is not None:
+            said = request.reference.text
+        else:
+            said = None
+        if request.language == "auto":
+            tag = ""
+        else:
+            tag = f"[{LANGUAGES[request.language]}]"
         if request.instructions:
             text = f"[{request.instructions.strip()}]{text}"
-        whole = f"{said.strip()}\n{text}" if said is not None else text
-        return whole if whole.startswith(tag) else tag + whole
+        if said is not None:
+            whole = f"{said.strip()}\n{text}"
+        else:
+            whole = text
+        if whole.startswith(tag):
+            return whole
+        return tag + whole
 
     def _prompt(self, request: SpeechRequest, ids: list[int], given: Given, tokens: int) -> Prompt:
-        c, options, count = self.config, request.options, len(given.patches)
-        length, unheard = len(ids) + count, int(count > 0)
+        c = self.config
+        options = request.options
+        count = len(given.patches)
+        length = len(ids) + count
+        unheard = int(count > 0)
         free = min(MAX_PATCHES - given.all + unheard, c.positions - length)
         if free <= unheard:
             raise too_long(length, c.positions - 1, request.text, count)
         suspect = tokens * SUSPECT_PER_TOKEN + SUSPECT_MORE
         # The patch behind the recording is made and not heard.
-        cap = options["max_frames"] if options["ignore_eos"] else min(options["max_frames"], 2 * suspect)
+        if options["ignore_eos"]:
+            cap = options["max_frames"]
+        else:
+            cap = min(options["max_frames"], 2 * suspect)
         max_frames = min(cap + unheard, free)
-        at = np.arange(len(ids) - 1, length) if count else np.zeros(0, np.int64)
+        if count:
+            at = np.arange(len(ids) - 1, length)
+        else:
+            at = np.zeros(0, np.int64)
         columns: dict[str, Any] = {
             "given": count,
             "speaker": given.speaker,
@@ -151,7 +187,9 @@ class PromptBuilder:
                 "token": np.array(ids + [0] * count, np.int64),
                 "patch": np.concatenate([np.zeros(len(ids) - 1, np.int64), np.arange(count + 1)]),
             },
-            frames=self._entries(given) if count else np.zeros((0, 2 * c.patch, c.latent), np.float32),
+            frames=self._entries(given)
+            if count
+            else np.zeros((0, 2 * c.patch, c.latent), np.float32),
             frame_at=at,
             columns=columns,
             max_frames=max_frames,
@@ -166,29 +204,39 @@ class PromptBuilder:
         """Frames for the positions from the last text token on [G + 1, 2 patch, D]: latents of its patch as the
         semantic encoder takes them, behind the last one before them, and the normalised ones of the patch that its
         hidden state makes. The first position has no patch, and the last makes one that is not given."""
-        p, d = self.config.patch, self.config.latent
+        p = self.config.patch
+        d = self.config.latent
         raw = given.raw.reshape(-1, d)
         shifted = np.concatenate([np.zeros((1, d), np.float32), raw[:-1]]).reshape(-1, p, d)
         none = np.zeros((1, p, d), np.float32)
-        return np.concatenate([np.concatenate([none, shifted]), np.concatenate([given.patches, none])], axis=1)
+        return np.concatenate(
+            [np.concatenate([none, shifted]), np.concatenate([given.patches, none])], axis=1
+        )
 
     def _given(self, request: SpeechRequest, voices: Sequence[Voice]) -> Given:
         c = self.config
         none = np.zeros((0, c.patch, c.latent), np.float32)
         if request.reference is None:
             return Given("", np.zeros(c.speaker, np.float32), none, none, 0)
-        voice, scale = voices[0], request.options["speaker_scale"]
-        id, speaker = f"{voice.id} {scale}", (voice.features["speaker"] * scale).astype(np.float32)
+        voice = voices[0]
+        scale = request.options["speaker_scale"]
+        id = f"{voice.id} {scale}"
+        speaker = (voice.features["speaker"] * scale).astype(np.float32)
         if request.reference.text is None:
             return Given(id, speaker, none, none, 0)
         raw = voice.once("raw", lambda: self._latents(voice))
         kept = raw[:-1]
-        return Given(id, speaker, ((kept - self.mean) / self.std).astype(np.float32), kept, len(raw))
+        return Given(
+            id, speaker, ((kept - self.mean) / self.std).astype(np.float32), kept, len(raw)
+        )
 
     def _latents(self, voice: Voice) -> np.ndarray:
         """Latents [G, patch, D] of a recording, drawn once."""
-        mean, c = voice.features["mean"], self.config
-        raw: np.ndarray = mean + self.sample_noise(voice.id, mean.shape) * np.exp(voice.features["spread"])
+        mean = voice.features["mean"]
+        c = self.config
+        raw: np.ndarray = mean + self.sample_noise(voice.id, mean.shape) * np.exp(
+            voice.features["spread"]
+        )
         return raw.astype(np.float32).reshape(-1, c.patch, c.latent)
 
     def sample_noise(self, id: str, shape: tuple[int, ...]) -> np.ndarray:

@@ -16,8 +16,13 @@ from torch import Tensor, nn
 from stentor.audio import Recording
 from stentor.layers.fbank import MELS
 
-FRAME, HOP, TOP_DB, LEAST = 2048, 512, 30.0, 1e-5
-WIDTH, ROLLOFF, BETA = 64, 0.95, 14.769656459379492
+FRAME = 2048
+HOP = 512
+TOP_DB = 30.0
+LEAST = 1e-5
+WIDTH = 64
+ROLLOFF = 0.95
+BETA = 14.769656459379492
 """Windowed sinc: zero crossings on a side, share of the band that is kept, and Kaiser's parameter."""
 
 
@@ -42,12 +47,17 @@ def resampled(x: Tensor, source: int, target: int) -> Tensor:
     if source == target:
         return x
     common = math.gcd(source, target)
-    a, b = source // common, target // common
+    a = source // common
+    b = target // common
     base = min(a, b) * ROLLOFF
     half = math.ceil(WIDTH * a / base)
     step = torch.arange(-half, half + a, dtype=torch.float64) / a
-    t = ((torch.arange(0, -b, -1, dtype=torch.float64)[:, None] / b + step) * base).clamp(-WIDTH, WIDTH)
-    window = torch.i0(BETA * (1 - (t / WIDTH) ** 2).sqrt()) / torch.i0(torch.tensor(BETA, dtype=torch.float64))
+    t = ((torch.arange(0, -b, -1, dtype=torch.float64)[:, None] / b + step) * base).clamp(
+        -WIDTH, WIDTH
+    )
+    window = torch.i0(BETA * (1 - (t / WIDTH) ** 2).sqrt()) / torch.i0(
+        torch.tensor(BETA, dtype=torch.float64)
+    )
     kernel = (torch.sinc(t) * window * base / a).float()
     y = F.conv1d(F.pad(x, (half, half + a))[None, None], kernel[:, None], stride=a)[0].T.reshape(-1)
     return y[: math.ceil(b * len(x) / a)]
@@ -59,11 +69,16 @@ def speaker_window(wav: Tensor, longest: int) -> Tensor:
     return wav[start : start + longest]
 
 
-CHANNELS, GROWTH, BOTTLENECK = 32, 32, 128
+CHANNELS = 32
+GROWTH = 32
+BOTTLENECK = 128
 BLOCKS = ((12, 1), (24, 2), (16, 2))
 """Layers and dilation of the dense blocks."""
-SEGMENT, LEAST_VARIANCE = 100, 1e-2
-KERNEL, STRIDE, PADDING = 41, 3, (19, 22)
+SEGMENT = 100
+LEAST_VARIANCE = 1e-2
+KERNEL = 41
+STRIDE = 3
+PADDING = (19, 22)
 """Sizes of the resampling from 48 to 16 kHz."""
 
 
@@ -72,8 +87,10 @@ class BasicBlock(nn.Module):
 
     def __init__(self, stride: int) -> None:
         super().__init__()
-        self.conv1, self.bn1 = _conv2d(stride), nn.BatchNorm2d(CHANNELS)
-        self.conv2, self.bn2 = _conv2d(1), nn.BatchNorm2d(CHANNELS)
+        self.conv1 = _conv2d(stride)
+        self.bn1 = nn.BatchNorm2d(CHANNELS)
+        self.conv2 = _conv2d(1)
+        self.bn2 = nn.BatchNorm2d(CHANNELS)
         if stride > 1:
             skip = nn.Conv2d(CHANNELS, CHANNELS, 1, (stride, 1), bias=False)
             self.shortcut = nn.Sequential(skip, nn.BatchNorm2d(CHANNELS))
@@ -94,10 +111,12 @@ class Head(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv1, self.bn1 = _conv2d(1, 1), nn.BatchNorm2d(CHANNELS)
+        self.conv1 = _conv2d(1, 1)
+        self.bn1 = nn.BatchNorm2d(CHANNELS)
         self.layer1 = nn.Sequential(BasicBlock(2), BasicBlock(1))
         self.layer2 = nn.Sequential(BasicBlock(2), BasicBlock(1))
-        self.conv2, self.bn2 = _conv2d(2), nn.BatchNorm2d(CHANNELS)
+        self.conv2 = _conv2d(2)
+        self.bn2 = nn.BatchNorm2d(CHANNELS)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.layer2(self.layer1(self.bn1(self.conv1(x)).relu()))
@@ -115,7 +134,9 @@ class Normed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.batchnorm(x)
-        return y.relu() if self.affine else y
+        if self.affine:
+            return y.relu()
+        return y
 
 
 class ContextGate(nn.Module):
@@ -123,12 +144,16 @@ class ContextGate(nn.Module):
 
     def __init__(self, dilation: int) -> None:
         super().__init__()
-        self.linear_local = nn.Conv1d(BOTTLENECK, GROWTH, 3, padding=dilation, dilation=dilation, bias=False)
+        self.linear_local = nn.Conv1d(
+            BOTTLENECK, GROWTH, 3, padding=dilation, dilation=dilation, bias=False
+        )
         self.linear1 = nn.Conv1d(BOTTLENECK, BOTTLENECK // 2, 1)
         self.linear2 = nn.Conv1d(BOTTLENECK // 2, GROWTH, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        segments = F.avg_pool1d(x, SEGMENT, SEGMENT, ceil_mode=True).repeat_interleave(SEGMENT, dim=-1)
+        segments = F.avg_pool1d(x, SEGMENT, SEGMENT, ceil_mode=True).repeat_interleave(
+            SEGMENT, dim=-1
+        )
         context = x.mean(-1, keepdim=True) + segments[..., : x.shape[-1]]
         out: Tensor = self.linear_local(x) * self.linear2(self.linear1(context).relu()).sigmoid()
         return out
@@ -137,8 +162,10 @@ class ContextGate(nn.Module):
 class DenseLayer(nn.Module):
     def __init__(self, inputs: int, dilation: int) -> None:
         super().__init__()
-        self.nonlinear1, self.linear1 = Normed(inputs), nn.Conv1d(inputs, BOTTLENECK, 1, bias=False)
-        self.nonlinear2, self.cam_layer = Normed(BOTTLENECK), ContextGate(dilation)
+        self.nonlinear1 = Normed(inputs)
+        self.linear1 = nn.Conv1d(inputs, BOTTLENECK, 1, bias=False)
+        self.nonlinear2 = Normed(BOTTLENECK)
+        self.cam_layer = ContextGate(dilation)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.cam_layer(self.nonlinear2(self.linear1(self.nonlinear1(x))))
@@ -150,10 +177,14 @@ class NormedConv(nn.Module):
 
     def __init__(self, conv: nn.Conv1d, norm: Normed, first: bool) -> None:
         super().__init__()
-        self.linear, self.nonlinear, self.first = conv, norm, first
+        self.linear = conv
+        self.nonlinear = norm
+        self.first = first
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.nonlinear(self.linear(x)) if self.first else self.linear(self.nonlinear(x))
+        out: Tensor = (
+            self.nonlinear(self.linear(x)) if self.first else self.linear(self.nonlinear(x))
+        )
         return out
 
 
@@ -164,7 +195,9 @@ class XVector(nn.Module):
         tdnn = nn.Conv1d(CHANNELS * MELS // 8, width, 5, 2, 2, bias=False)
         self.tdnn = NormedConv(tdnn, Normed(width), first=True)
         for i, (layers, dilation) in enumerate(BLOCKS, 1):
-            dense = {f"tdnnd{n + 1}": DenseLayer(width + n * GROWTH, dilation) for n in range(layers)}
+            dense = {
+                f"tdnnd{n + 1}": DenseLayer(width + n * GROWTH, dilation) for n in range(layers)
+            }
             width += layers * GROWTH
             self.add_module(f"block{i}", nn.ModuleDict(dense))
             transit = nn.Conv1d(width, width // 2, 1, bias=False)
@@ -181,7 +214,9 @@ class XVector(nn.Module):
                 x = layer(x)
             x = self.get_submodule(f"transit{i}")(x)
         x = self.out_nonlinear(x)
-        spread = x.var(-1).clamp_min(LEAST_VARIANCE).sqrt()  # not the plain pooling, which does not clamp
+        spread = (
+            x.var(-1).clamp_min(LEAST_VARIANCE).sqrt()
+        )  # not the plain pooling, which does not clamp
         out: Tensor = self.dense(torch.cat((x.mean(-1), spread), 1)[..., None])
         return out[0, :, 0]
 

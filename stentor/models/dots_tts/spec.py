@@ -18,7 +18,9 @@ from stentor.models.info import Option
 
 MAX_MODEL_LEN = 2048
 REFERENCE_SECONDS = (0.3, 60.0)
-SPEAKER_SCALE, EOS_THRESHOLD, MOST_SILENT = 1.5, 0.8, 10
+SPEAKER_SCALE = 1.5
+EOS_THRESHOLD = 0.8
+MOST_SILENT = 10
 CHUNK = 16
 """Patches of one call of the codec at most."""
 
@@ -27,7 +29,9 @@ def _options(c: DotsConfig) -> dict[str, Option]:
     options = {
         "temperature": Option(1.0, 0, 2, float, "scale of the noise; the package knows only 1"),
         "speaker_scale": Option(SPEAKER_SCALE, 0, 10, float, "scale of the speaker vector"),
-        "eos_threshold": Option(EOS_THRESHOLD, 0, 1, float, "probability above which the next patch is the last"),
+        "eos_threshold": Option(
+            EOS_THRESHOLD, 0, 1, float, "probability above which the next patch is the last"
+        ),
         "min_frames": Option(0, 0, MAX_PATCHES, int, "patches made before a stop counts"),
         "max_frames": Option(MAX_PATCHES, 1, MAX_PATCHES, int, "patches kept at most"),
         "ignore_eos": Option(False, 0, 1, bool, "never stop before the frame limit"),
@@ -43,17 +47,24 @@ def _options(c: DotsConfig) -> dict[str, Option]:
 
 def page_sets(c: DotsConfig, dtype: torch.dtype) -> dict[str, FrameKVSpec]:
     """Keys and values by patch: of the semantic encoder, and of each evaluation and branch of the flow head."""
-    e, f = c.encoder, c.flow
+    e = c.encoder
+    f = c.flow
     flows = f.layers * c.solver.evaluations * c.solver.branches
     return {
-        ENCODER: FrameKVSpec(layers=e.layers, heads=e.heads, dim=e.head_dim, dtype=dtype, rows=TOKENS),
-        FLOW: FrameKVSpec(layers=flows, heads=f.heads, dim=f.head_dim, dtype=dtype, rows=c.patch + 1),
+        ENCODER: FrameKVSpec(
+            layers=e.layers, heads=e.heads, dim=e.head_dim, dtype=dtype, rows=TOKENS
+        ),
+        FLOW: FrameKVSpec(
+            layers=flows, heads=f.heads, dim=f.head_dim, dtype=dtype, rows=c.patch + 1
+        ),
     }
 
 
 def make_spec(c: DotsConfig, dtype: torch.dtype, more_columns: Mapping[str, Column]) -> ModelSpec:
     """Facts about one checkpoint. more_columns: what its adapters need."""
-    i64, llm, hidden = torch.int64, c.language, Column((c.language.hidden,), dtype)
+    i64 = torch.int64
+    llm = c.language
+    hidden = Column((c.language.hidden,), dtype)
     table = (c.solver.evaluations, c.flow.layers * PARTS + 2, c.flow.hidden)
     return ModelSpec(
         family="dots_tts",
@@ -76,7 +87,11 @@ def make_spec(c: DotsConfig, dtype: torch.dtype, more_columns: Mapping[str, Colu
             "cfg": Column(),
             "noise_scale": Column(fill=1.0),
             "eos_threshold": Column(fill=1.0),
-            **({**COLUMNS, "silent": Column(dtype=i64), "most": Column(dtype=i64)} if c.quotas is not None else {}),
+            **(
+                {**COLUMNS, "silent": Column(dtype=i64), "most": Column(dtype=i64)}
+                if c.quotas is not None
+                else {}
+            ),
             **more_columns,
         },
         prompt_rows={

@@ -10,7 +10,9 @@ from tokenizers import Tokenizer as Library
 from stentor.errors import CheckpointError
 from stentor.models.weights import read_json
 
-GEN_START, GEN_SPAN, GEN_END = "<|audio_gen_start|>", "<|audio_gen_span|>", "<|audio_gen_end|>"
+GEN_START = "<|audio_gen_start|>"
+GEN_SPAN = "<|audio_gen_span|>"
+GEN_END = "<|audio_gen_end|>"
 TEXT_END = "<|text_cond_end|>"
 
 
@@ -26,7 +28,9 @@ class Tokenizer:
             self._library = Library.from_str(json.dumps({**data, "added_tokens": []}))
         except Exception as e:  # the library raises a bare Exception for a file that it cannot read
             raise CheckpointError(f"{file} is not a valid tokenizer: {e}") from e
-        missing = [name for name in (GEN_START, GEN_SPAN, GEN_END, TEXT_END) if name not in self.special]
+        missing = [
+            name for name in (GEN_START, GEN_SPAN, GEN_END, TEXT_END) if name not in self.special
+        ]
         if missing:
             raise CheckpointError(f"{file} has no token {missing[0]}")
         self.size = 1 + max([*self._library.get_vocab().values(), *self.special.values()])

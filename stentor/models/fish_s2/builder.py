@@ -29,11 +29,14 @@ from stentor.models.source import Checkpoint, RandomWeights, Source
 LOAD_OPTIONS = (QUANTIZATION, *ADAPTER_OPTIONS)
 FILE_OPTIONS = (CODEC_DTYPE, "lora")
 """Load options of a checkpoint."""
-QUANTIZED, QUANTIZED_DEPTH = ("slow",), ("fast",)
+QUANTIZED = ("slow",)
+QUANTIZED_DEPTH = ("fast",)
 """The language models and depth loops whose weights may have 8 bits."""
 
 
-def build(source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> FishS2:
+def build(
+    source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]
+) -> FishS2:
     """`dtype` None: the checkpoint's own on a GPU, float32 on a CPU.
 
     Load options: `quantization` of the slow transformer's weights, those of adapters (models/lora.py), and of a
@@ -44,17 +47,28 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     c = config.parse(source.config)
     read = reader(c)
     plan = AdapterPlan.of(options, read, USUAL_TARGETS)
-    tokens = read_tokens(source.path, c.codes, c.vocab) if isinstance(source, Checkpoint) else dummy_ids(source, c)
+    if isinstance(source, Checkpoint):
+        tokens = read_tokens(source.path, c.codes, c.vocab)
+    else:
+        tokens = dummy_ids(source, c)
     tensors = source.tensors(lambda path: read_language_model(path, source.config))
     tensors = merge_option(tensors, options, read)
-    own = tensors["embeddings.weight"].dtype if "embeddings.weight" in tensors else torch.bfloat16
+    if "embeddings.weight" in tensors:
+        own = tensors["embeddings.weight"].dtype
+    else:
+        own = torch.bfloat16
     language = Language(c, tokens.semantic, tokens.im_end, model_dtype(dtype, own, device))
     eight_bits = EightBits(quantization(options), QUANTIZED, QUANTIZED_DEPTH)
-    source.fill(language, tensors, source.name, device, file_name=released_name, eight_bits=eight_bits)
+    source.fill(
+        language, tensors, source.name, device, file_name=released_name, eight_bits=eight_bits
+    )
     del tensors
     adapters = install_adapters(language, plan, serves_adapters, read)
     tensors = source.tensors(read_codec)
-    sizes = codecs.infer(tensors) if tensors else codecs.RELEASED
+    if tensors:
+        sizes = codecs.infer(tensors)
+    else:
+        sizes = codecs.RELEASED
     codec = make_codec(sizes, c, audio_dtype, encoder_dtype(audio_dtype, device))
     source.fill(codec, tensors, f"{source.name}/codec.pth", device)
     for module in (language, codec):
@@ -69,10 +83,16 @@ def make_codec(
 ) -> FishCodec:
     """A codec without weights, for streams and references of any length that the model takes."""
     if sizes.residual_books + 1 != c.books:
-        raise CheckpointError(f"codec.pth has {sizes.residual_books + 1} codebooks, config.json says {c.books}")
+        raise CheckpointError(
+            f"codec.pth has {sizes.residual_books + 1} codebooks, config.json says {c.books}"
+        )
     if sizes.semantic_codes != c.codes:
-        raise CheckpointError(f"codec.pth has {sizes.semantic_codes} semantic codes, config.json says {c.codes}")
-    longest_reference = math.ceil(REFERENCE_SECONDS[1] * SAMPLE_RATE / sizes.encoder_hop) + sizes.hop
+        raise CheckpointError(
+            f"codec.pth has {sizes.semantic_codes} semantic codes, config.json says {c.codes}"
+        )
+    longest_reference = (
+        math.ceil(REFERENCE_SECONDS[1] * SAMPLE_RATE / sizes.encoder_hop) + sizes.hop
+    )
     return FishCodec(sizes, max(c.max_model_len, longest_reference), dtype, encoder)
 
 

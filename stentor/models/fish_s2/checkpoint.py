@@ -11,7 +11,14 @@ from torch import Tensor
 
 from stentor.errors import CheckpointError
 from stentor.models.quantized_checkpoint import read_quantized
-from stentor.models.weights import WEIGHT_NORM, errors_name, fold_weight_norm, read_pickle, read_sharded, renamed
+from stentor.models.weights import (
+    WEIGHT_NORM,
+    errors_name,
+    fold_weight_norm,
+    read_pickle,
+    read_sharded,
+    renamed,
+)
 
 _BLOCK = {
     "attention.wq.": "self_attn.q_proj.",
@@ -91,7 +98,11 @@ def released_name(name: str) -> str:
         if name.startswith(new):
             name = old + name.removeprefix(new)
             break
-    return re.sub(r"attention\.w[qkv]\.", "attention.wqkv.", renamed(name, {new: old for old, new in _BLOCK.items()}))
+    return re.sub(
+        r"attention\.w[qkv]\.",
+        "attention.wqkv.",
+        renamed(name, {new: old for old, new in _BLOCK.items()}),
+    )
 
 
 def codec(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -99,7 +110,9 @@ def codec(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     plain = {k.removeprefix("generator."): v for k, v in tensors.items() if not k.endswith(_UNUSED)}
     one_style = {renamed(k, WEIGHT_NORM): v for k, v in plain.items()}
     folded = fold_weight_norm(one_style)
-    own = {re.sub(r"\.conv\.(weight|bias)$", r".\1", renamed(k, _BLOCK)): v for k, v in folded.items()}
+    own = {
+        re.sub(r"\.conv\.(weight|bias)$", r".\1", renamed(k, _BLOCK)): v for k, v in folded.items()
+    }
     return _fold_gains(_split_qkv(own))
 
 
@@ -116,8 +129,14 @@ def _split_qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         out = tensors.get(f"{stem}o_proj.weight")
         if out is None:
             raise CheckpointError(f"tensor {name.replace('wqkv', 'wo')} is missing beside {name}")
-        queries = out.shape[1] if out.ndim == 2 else 0
-        rest = tensor.shape[0] - queries if tensor.ndim else 0
+        if out.ndim == 2:
+            queries = out.shape[1]
+        else:
+            queries = 0
+        if tensor.ndim:
+            rest = tensor.shape[0] - queries
+        else:
+            rest = 0
         if queries <= 0 or rest <= 0 or rest % 2:
             shapes = f"tensor {name} has shape {list(tensor.shape)} beside {list(out.shape)} of the output"
             raise CheckpointError(f"{shapes}, and does not split into q, k, v")
@@ -138,7 +157,9 @@ def _fold_gains(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         weight = folded.get(f"{target}.weight")
         bias = folded.get(f"{target}.bias", gain)
         if weight is None or weight.ndim != 2 or not gain.shape == bias.shape == weight.shape[:1]:
-            raise CheckpointError(f"tensor {name} has shape {list(gain.shape)} and no layer that it fits")
+            raise CheckpointError(
+                f"tensor {name} has shape {list(gain.shape)} and no layer that it fits"
+            )
         folded[f"{target}.weight"] = gain[:, None] * weight
         if f"{target}.bias" in folded:
             folded[f"{target}.bias"] = gain * bias
@@ -161,5 +182,7 @@ def count(tensors: Mapping[str, Tensor], pattern: str, first: int = 0) -> int:
     """How many numbers the only group of `pattern` takes among the tensor names: at least one, no gap."""
     found = {int(m.group(1)) for name in tensors if (m := re.match(pattern, name))}
     if not found or found != set(range(first, first + len(found))):
-        raise CheckpointError(f"codec.pth: tensors {pattern!r} are numbered {sorted(found)}: some are missing")
+        raise CheckpointError(
+            f"codec.pth: tensors {pattern!r} are numbered {sorted(found)}: some are missing"
+        )
     return len(found)

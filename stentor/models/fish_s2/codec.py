@@ -32,7 +32,8 @@ from stentor.layers.windows import Windows, padded, step_of
 from stentor.models.fish_s2.checkpoint import count, size
 from stentor.models.weights import meta_init
 
-WINDOW, ENCODER_WINDOW = 128, 512  # tokens that attention sees, itself included
+WINDOW = 128  # tokens that attention sees, itself included
+ENCODER_WINDOW = 512
 HEAD_DIM = 64
 ROPE_BASE = 10_000.0
 EPS = 1e-5
@@ -47,7 +48,9 @@ class CodecConfig:
     decoder_dim: int  # channels before the first up-sampling block, which each block halves
     decoder_strides: tuple[int, ...]
     latent: int
-    downsample: tuple[int, ...]  # strides between encoder and quantizer, undone in reverse before the decoder
+    downsample: tuple[
+        int, ...
+    ]  # strides between encoder and quantizer, undone in reverse before the decoder
     encoder_stack: StackConfig  # ends the last encoder block
     pre_stack: StackConfig
     post_stack: StackConfig
@@ -94,17 +97,24 @@ RELEASED = CodecConfig(
 def infer(tensors: Mapping[str, Tensor]) -> CodecConfig:
     """Sizes from the shapes of renamed tensors (see checkpoint.codec). CheckpointError names one that is missing or has
     no such size."""
-    encoder = _strides(tensors, r"encoder\.block\.(\d+)\.block\.4\.weight", "encoder.block.{}.block.4.weight")
-    decoder = _strides(tensors, r"decoder\.model\.(\d+)\.block\.1\.weight", "decoder.model.{}.block.1.weight")
+    encoder = _strides(
+        tensors, r"encoder\.block\.(\d+)\.block\.4\.weight", "encoder.block.{}.block.4.weight"
+    )
+    decoder = _strides(
+        tensors, r"decoder\.model\.(\d+)\.block\.1\.weight", "decoder.model.{}.block.1.weight"
+    )
     merges = count(tensors, r"quantizer\.downsample\.(\d+)\.")
-    semantic, residual = "quantizer.semantic_quantizer.quantizers", "quantizer.quantizer.quantizers"
+    semantic = "quantizer.semantic_quantizer.quantizers"
+    residual = "quantizer.quantizer.quantizers"
     return CodecConfig(
         encoder_dim=size(tensors, "encoder.block.0.weight", 0),
         encoder_strides=encoder,
         decoder_dim=size(tensors, "decoder.model.0.weight", 0),
         decoder_strides=decoder,
         latent=size(tensors, "decoder.model.0.weight", 1),
-        downsample=tuple(size(tensors, f"quantizer.downsample.{i}.0.weight", 2) for i in range(merges)),
+        downsample=tuple(
+            size(tensors, f"quantizer.downsample.{i}.0.weight", 2) for i in range(merges)
+        ),
         encoder_stack=_stack(tensors, f"encoder.block.{len(encoder)}.block.5"),
         pre_stack=_stack(tensors, "quantizer.pre_module"),
         post_stack=_stack(tensors, "quantizer.post_module"),
@@ -138,7 +148,9 @@ class Downsample(nn.ModuleList):
     """Frames are merged `stride` at a time, then refined. Whole sequences only."""
 
     def __init__(self, channels: int, stride: int) -> None:
-        super().__init__([CausalConv1d(channels, channels, stride, stride=stride, left=0), ConvNeXt(channels)])
+        super().__init__(
+            [CausalConv1d(channels, channels, stride, stride=stride, left=0), ConvNeXt(channels)]
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         merge, refine = self
@@ -221,7 +233,9 @@ class Encoder(nn.Module):
     def __init__(self, c: CodecConfig) -> None:
         super().__init__()
         widths = [c.encoder_dim * 2**i for i in range(len(c.encoder_strides) + 1)]
-        blocks = [DownsampleBlock(w, 2 * w, s) for w, s in zip(widths, c.encoder_strides, strict=False)]
+        blocks = [
+            DownsampleBlock(w, 2 * w, s) for w, s in zip(widths, c.encoder_strides, strict=False)
+        ]
         blocks[-1].block.append(Stack(c.encoder_stack))  # which `refine` runs
         ends = [Snake(widths[-1]), CausalConv1d(widths[-1], c.latent, 3)]
         self.block = nn.ModuleList([CausalConv1d(1, c.encoder_dim, 7), *blocks, *ends])
@@ -249,7 +263,9 @@ class Decoder(nn.Module):
     def __init__(self, c: CodecConfig) -> None:
         super().__init__()
         widths = [c.decoder_dim // 2**i for i in range(len(c.decoder_strides) + 1)]
-        blocks = [UpsampleBlock(w, w // 2, s) for w, s in zip(widths, c.decoder_strides, strict=False)]
+        blocks = [
+            UpsampleBlock(w, w // 2, s) for w, s in zip(widths, c.decoder_strides, strict=False)
+        ]
         ends = [Snake(widths[-1]), CausalConv1d(widths[-1], 1, 7)]
         self.model = nn.ModuleList([CausalConv1d(c.latent, c.decoder_dim, 7), *blocks, *ends])
 
@@ -273,13 +289,18 @@ class FishCodec(nn.Module):
     offsets: Tensor
     last_code: Tensor
 
-    def __init__(self, c: CodecConfig, positions: int, dtype: torch.dtype, encoder_dtype: torch.dtype) -> None:
+    def __init__(
+        self, c: CodecConfig, positions: int, dtype: torch.dtype, encoder_dtype: torch.dtype
+    ) -> None:
         """`positions`: frames of the longest stream, or encoder outputs of the longest reference if that is more."""
         super().__init__()
         self.config = c
         with meta_init():
-            self.encoder, self.quantizer, self.decoder = Encoder(c), Quantizer(c), Decoder(c)
-        self.dtype, self.encoder_dtype = dtype, encoder_dtype
+            self.encoder = Encoder(c)
+            self.quantizer = Quantizer(c)
+            self.decoder = Decoder(c)
+        self.dtype = dtype
+        self.encoder_dtype = encoder_dtype
         self._cast()
         self.step = step_of(c.encoder_hop, c.hop // c.encoder_hop)
         self.rope = interleaved(HEAD_DIM, positions + self.step, ROPE_BASE)
@@ -331,7 +352,9 @@ class FishCodec(nn.Module):
     def _codes(self, latents: Tensor) -> tuple[Tensor]:
         return (self.quantizer.encode(latents),)
 
-    def decode(self, frames: Tensor, state: State, _: CodecCall | None = None) -> tuple[Tensor, State]:
+    def decode(
+        self, frames: Tensor, state: State, _: CodecCall | None = None
+    ) -> tuple[Tensor, State]:
         """frames [B, n, books]. Codes past the end of a codebook mean its last row, as in the reference."""
         streaming = StreamingState(state)
         pos = state["frames"][:, None] + torch.arange(frames.shape[1], device=frames.device)
@@ -343,7 +366,9 @@ class FishCodec(nn.Module):
         """frames [B, n, books] at positions pos [B, n] -> samples [B, n * hop]. state None: whole utterances."""
         rows = frames.minimum(self.last_code) + self.offsets
         x = F.embedding(rows, self.table).sum(-2).to(self.dtype)
-        x = self.quantizer.post_module(x, WindowKV("post", WINDOW, pos, state).attend, self.rope, pos)
+        x = self.quantizer.post_module(
+            x, WindowKV("post", WINDOW, pos, state).attend, self.rope, pos
+        )
         x = x.transpose(1, 2)
         for layer in self.quantizer.upsample:
             x = layer(x, state)

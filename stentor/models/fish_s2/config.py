@@ -26,7 +26,8 @@ class LanguageConfig:
 def parse(config: Mapping[str, Any]) -> LanguageConfig:
     """CheckpointError names a key that is missing, or that says something this family is not."""
     top = ConfigReader(config)
-    text, audio = top.section("text_config"), top.section("audio_decoder_config")
+    text = top.section("text_config")
+    audio = top.section("audio_decoder_config")
     for part in (text, audio):
         for flag in ("attention_qkv_bias", "attention_o_bias", "use_moe"):
             if part.flag(flag, False):

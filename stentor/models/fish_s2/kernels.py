@@ -43,13 +43,17 @@ def _embed_codes_kernel(
     mask = offs_h < hidden
     token = tl.load(codes_ptr + row * NUM_BOOKS).to(tl.int64) + first_id
     other = tl.load(tokens_ptr + token * hidden + offs_h, mask, 0.0).to(tl.float32)
-    acc = sum_codebooks(codes_ptr + row * NUM_BOOKS, offset_ptr, table_ptr, offs_h, mask, hidden, NUM_BOOKS)
+    acc = sum_codebooks(
+        codes_ptr + row * NUM_BOOKS, offset_ptr, table_ptr, offs_h, mask, hidden, NUM_BOOKS
+    )
     acc = acc.to(dtype).to(tl.float32)
     acc = (other + acc).to(dtype).to(tl.float32)
     tl.store(out_ptr + row * hidden + offs_h, (acc / scale).to(dtype), mask)
 
 
-def embed_codes(codes: Tensor, offset: Tensor, table: Tensor, tokens: Tensor, first: int, scale: float) -> Tensor:
+def embed_codes(
+    codes: Tensor, offset: Tensor, table: Tensor, tokens: Tensor, first: int, scale: float
+) -> Tensor:
     """Embedding of codes [B, books]: (row `first` + codes[:, 0] of tokens [T, H], plus the sum of rows offset + codes
     of table [V, H]) / scale: [B, H]."""
     batch, books = codes.shape
@@ -85,7 +89,9 @@ def _sample_leading(
     logit_i = tl.load(scratch_logits_ptr + i, i < top_k, float("-inf"))
     logit_j = tl.load(scratch_logits_ptr + j, mask_j, float("-inf"))
     id_i, id_j = tl.load(scratch_ids_ptr + i, i < top_k, 0), tl.load(scratch_ids_ptr + j, mask_j, 0)
-    not_behind = mask_j & ((logit_j > logit_i) | ((logit_j == logit_i) & (id_j <= id_i)))  # in rank, or itself
+    not_behind = mask_j & (
+        (logit_j > logit_i) | ((logit_j == logit_i) & (id_j <= id_i))
+    )  # in rank, or itself
     rank = tl.sum(not_behind.to(tl.int32), 1)
     cum_p = tl.sum(tl.where(not_behind, tl.exp(logit_j - largest), 0.0), 1)
     total = tl.sum(tl.where(mask, tl.exp(logits - largest), 0.0), 0)
@@ -129,7 +135,9 @@ def _sample_ranked_any(logits, offs, mask, vocab, top_k, largest, top_p, tempera
     best = tl.max(tl.where(mask, key, -0x7FFFFFFFFFFFFFF), 0)
     keep = mask
     if (top_k > 0) & (top_k < vocab):
-        keep = mask & (key >= kth_largest(tl.where(mask, key, -0x7FFFFFFFFFFFFFF), mask, top_k, RANK_BITS))
+        keep = mask & (
+            key >= kth_largest(tl.where(mask, key, -0x7FFFFFFFFFFFFFF), mask, top_k, RANK_BITS)
+        )
     if top_p < 1:
         p = tl.where(mask, tl.exp(logits - largest), 0.0)
         # The crossing id is left out: keys above the largest t that gathers more than top_p.
@@ -162,11 +170,24 @@ def _sample_ranked_kernel(
     )  # fmt: skip
     token = checked(token, logits)
     store_sample(
-        token, row, code_ptr, table_ptr, x_ptr, prefix_ptr, stride_x, stride_prefix, hidden, HAS_X, HAS_PREFIX, BLOCK_H
+        token,
+        row,
+        code_ptr,
+        table_ptr,
+        x_ptr,
+        prefix_ptr,
+        stride_x,
+        stride_prefix,
+        hidden,
+        HAS_X,
+        HAS_PREFIX,
+        BLOCK_H,
     )
 
 
-@triton.jit(do_not_specialize=["stride_u", "stride_prefix", "stride_past", "stride_frame", "window"])
+@triton.jit(
+    do_not_specialize=["stride_u", "stride_prefix", "stride_past", "stride_frame", "window"]
+)
 def _sample_first_code_kernel(
     logits_ptr, u_ptr, temperature_ptr, top_k_ptr, top_p_ptr, code_ptr, table_ptr, x_ptr, prefix_ptr, stride_logits,
     stride_u, stride_x, stride_prefix, vocab, hidden, scratch_logits_ptr, scratch_ids_ptr, idx_ptr, past_ptr, step_ptr,
@@ -179,12 +200,16 @@ def _sample_first_code_kernel(
     row = tl.program_id(0).to(tl.int64)
     offs, mask, logits = load_logits(logits_ptr, row, stride_logits, vocab, BLOCK)
     step = tl.load(step_ptr + row)
-    logits = tl.where((offs == vocab - 1) & (step < tl.load(min_frames_ptr + row)), float("-inf"), logits)
+    logits = tl.where(
+        (offs == vocab - 1) & (step < tl.load(min_frames_ptr + row)), float("-inf"), logits
+    )
     temperature, top_k, top_p = load_params(row, temperature_ptr, top_k_ptr, top_p_ptr)
     offs_back = tl.arange(0, WINDOW)
     past_step = step - 1 - offs_back
     mask_past = (offs_back < window) & (past_step > 0)  # frame 0 never counts
-    past_code = tl.load(past_ptr + tl.load(idx_ptr + row) * stride_past + past_step * stride_frame, mask_past, -1)
+    past_code = tl.load(
+        past_ptr + tl.load(idx_ptr + row) * stride_past + past_step * stride_frame, mask_past, -1
+    )
     token = tl.cast(-1, tl.int64)
     draws = 1
     for draw in range(2):  # a loop: the code of a draw is compiled once
@@ -197,13 +222,27 @@ def _sample_first_code_kernel(
             )  # fmt: skip
             draws += (tl.sum((mask_past & (past_code == token)).to(tl.int32), 0) > 0).to(tl.int32)
             # A row of temperature 0 takes the largest logit again.
-            temperature, top_p = tl.where(temperature > 0, again_temperature, 0.0), tl.cast(again_top_p, tl.float32)
+            temperature, top_p = (
+                tl.where(temperature > 0, again_temperature, 0.0),
+                tl.cast(again_top_p, tl.float32),
+            )
     token = checked(token, logits)
     stop = token == vocab - 1
     tl.store(ended_ptr + row, stop.to(tl.uint8))
     token = tl.where(stop, 0, token)
     store_sample(
-        token, row, code_ptr, table_ptr, x_ptr, prefix_ptr, stride_x, stride_prefix, hidden, HAS_X, HAS_PREFIX, BLOCK_H
+        token,
+        row,
+        code_ptr,
+        table_ptr,
+        x_ptr,
+        prefix_ptr,
+        stride_x,
+        stride_prefix,
+        hidden,
+        HAS_X,
+        HAS_PREFIX,
+        BLOCK_H,
     )
 
 
@@ -212,10 +251,14 @@ def _scratch(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     if logits.shape[1] > MAX_VOCAB.value:
         raise ValueError(f"logits: at most {MAX_VOCAB.value} wide, got {logits.shape[1]}")
     shape, device = (len(logits), count * MAX_PAIRWISE), logits.device
-    return torch.empty(shape, dtype=torch.float32, device=device), torch.empty(shape, dtype=torch.int32, device=device)
+    return torch.empty(shape, dtype=torch.float32, device=device), torch.empty(
+        shape, dtype=torch.int32, device=device
+    )
 
 
-def sample_ranked(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+def sample_ranked(
+    logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor
+) -> Tensor:
     """`sample_ranked_into`, with ids [B] int64 as the result."""
     out = SampleOut(torch.empty(len(logits), dtype=torch.int64, device=logits.device))
     sample_ranked_into(logits, SamplingParams(u, temperature, top_k, top_p), out)
@@ -227,7 +270,11 @@ def sample_ranked_into(logits: Tensor, params: SamplingParams, out: SampleOut) -
     Writes the ids, and the token that follows from them, to `out`."""
     given, constants = launch_args(logits, params, out)
     _sample_ranked_kernel[(len(logits),)](
-        *given, *_scratch(logits, 1), KEY_BITS=key_bits(logits), MAX_PAIRWISE=MAX_PAIRWISE, **constants
+        *given,
+        *_scratch(logits, 1),
+        KEY_BITS=key_bits(logits),
+        MAX_PAIRWISE=MAX_PAIRWISE,
+        **constants,
     )
 
 

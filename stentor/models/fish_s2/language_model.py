@@ -25,7 +25,8 @@ from stentor.models.fish_s2.config import LanguageConfig
 from stentor.models.weights import meta_init
 
 RAS_WINDOW = 10  # frames in which a repeated code is sampled again
-RAS_TEMPERATURE, RAS_TOP_P = 1.0, 0.9
+RAS_TEMPERATURE = 1.0
+RAS_TOP_P = 0.9
 
 
 class Ranking(NamedTuple):
@@ -47,7 +48,9 @@ def rank(logits: Tensor) -> Ranking | Tensor:
     return Ranking(ranked, order, ranked.softmax(-1).cumsum(-1))
 
 
-def sample_ranked(r: Ranking | Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+def sample_ranked(
+    r: Ranking | Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor
+) -> Tensor:
     """One index per row [B]. All parameters are [B].
 
     A token stays if the mass up to and including it is at most `top_p` and fewer than `top_k` (0: any number) are
@@ -59,9 +62,13 @@ def sample_ranked(r: Ranking | Tensor, u: Tensor, temperature: Tensor, top_k: Te
         return fused(r, u, temperature, top_k, top_p)
     ranks = torch.arange(r.logits.shape[-1], device=r.logits.device)
     limit = torch.where(top_k > 0, top_k, r.logits.shape[-1])
-    outside = (r.mass > top_p[:, None]) & (top_p < 1)[:, None]  # rounding takes the sum of all past 1
+    outside = (r.mass > top_p[:, None]) & (top_p < 1)[
+        :, None
+    ]  # rounding takes the sum of all past 1
     drop = (outside | (ranks >= limit[:, None])) & (ranks > 0)
-    scaled = r.logits.masked_fill(drop, float("-inf")) / temperature.clamp_min(MIN_TEMPERATURE)[:, None]
+    scaled = (
+        r.logits.masked_fill(drop, float("-inf")) / temperature.clamp_min(MIN_TEMPERATURE)[:, None]
+    )
     chosen = torch.where(temperature > 0, sample_inverse_cdf(scaled, u), 0)
     token = r.order.gather(-1, chosen[:, None])[:, 0]
     return torch.where(drawable(r.logits), token, NO_ID)
@@ -88,12 +95,22 @@ def sample_first_code(logits: Tensor, params: SamplingParams, out: SampleOut, ro
     if kernels.enabled(Kernel.FUSED_SAMPLING, logits):
         from stentor.models.fish_s2.kernels import sample_first_code as fused
 
-        return fused(logits, params, (RAS_TEMPERATURE, RAS_TOP_P), out, rows.history(), RAS_WINDOW, min_frames)
+        return fused(
+            logits,
+            params,
+            (RAS_TEMPERATURE, RAS_TOP_P),
+            out,
+            rows.history(),
+            RAS_WINDOW,
+            min_frames,
+        )
     u, temperature, top_k, top_p = params
     end = logits.shape[1] - 1
     early = (min_frames.step < min_frames.least)[:, None]
     logits = logits.float()
-    ranking = rank(torch.cat((logits[:, :-1], logits[:, -1:].masked_fill(early, float("-inf"))), dim=-1))
+    ranking = rank(
+        torch.cat((logits[:, :-1], logits[:, -1:].masked_fill(early, float("-inf"))), dim=-1)
+    )
     code = sample_ranked(ranking, u[:, 0], temperature, top_k, top_p)
     free = torch.where(temperature > 0, RAS_TEMPERATURE, 0.0)
     again = sample_ranked(ranking, u[:, 1], free, top_k, torch.full_like(free, RAS_TOP_P))
@@ -118,7 +135,9 @@ class Language(nn.Module):
 
     def __init__(self, c: LanguageConfig, semantic: int, im_end: int, dtype: torch.dtype) -> None:
         super().__init__()
-        self.config, self.semantic, self.im_end = c, semantic, im_end
+        self.config = c
+        self.semantic = semantic
+        self.im_end = im_end
         hidden = c.slow.hidden
         with meta_init():
             self.embeddings = nn.Embedding(c.vocab, hidden)
@@ -136,9 +155,13 @@ class Language(nn.Module):
         """Select the tied output rows that can be sampled: those of the codes, then that of im_end. Prepare the loop
         over the other codes, which all have one table and one head."""
         table = self.embeddings.weight.detach()
-        rows = (table[self.semantic : self.semantic + self.config.codes], table[self.im_end : self.im_end + 1])
+        rows = (
+            table[self.semantic : self.semantic + self.config.codes],
+            table[self.im_end : self.im_end + 1],
+        )
         self.register_buffer("head", torch.cat(rows), persistent=False)
-        others, head = self.config.books - 1, self.fast_output.weight.detach()
+        others = self.config.books - 1
+        head = self.fast_output.weight.detach()
         self.depth = DepthLoop(
             self.config.fast,
             self.fast,
@@ -154,7 +177,8 @@ class Language(nn.Module):
     def embed_codes(self, frames: Tensor) -> Tensor:
         """Input of positions that hold frames [N, books]."""
         scale = math.sqrt(self.config.books + 1)
-        table, tokens = self.codebook_embeddings.weight, self.embeddings.weight
+        table = self.codebook_embeddings.weight
+        tokens = self.embeddings.weight
         if kernels.enabled(kernels.Kernel.EMBED, table):
             from stentor.models.fish_s2.kernels import embed_codes
 
@@ -178,5 +202,7 @@ class Language(nn.Module):
         whether it is the end (its first code is 0 then)."""
         parameters = (rows["temperature"], rows["top_k"], rows["top_p"])
         loop = self.depth.start(h)
-        stop = sample_first_code(self.logits(h), SamplingParams(u[:, :2], *parameters), loop.first, rows)
+        stop = sample_first_code(
+            self.logits(h), SamplingParams(u[:, :2], *parameters), loop.first, rows
+        )
         return self.depth(loop, u[:, 2:], *parameters), stop

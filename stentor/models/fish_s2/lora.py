@@ -30,7 +30,11 @@ def reader(c: LanguageConfig) -> Callable[[Path], LoraWeights]:
         pairs: dict[str, tuple[Tensor, Tensor]] = {}
         in_file: dict[str, str] = {}
         for layer, pair in weights.pairs.items():
-            name = module_name(f"{layer}.weight").removesuffix(".weight").replace("attention.wqkv", FUSED)
+            name = (
+                module_name(f"{layer}.weight")
+                .removesuffix(".weight")
+                .replace("attention.wqkv", FUSED)
+            )
             parts = _split(name, pair, c.fast if name.startswith("fast.") else c.slow)
             pairs |= parts
             in_file |= dict.fromkeys(parts, layer)
@@ -39,12 +43,17 @@ def reader(c: LanguageConfig) -> Callable[[Path], LoraWeights]:
     return read
 
 
-def _split(name: str, pair: tuple[Tensor, Tensor], c: StackConfig) -> dict[str, tuple[Tensor, Tensor]]:
+def _split(
+    name: str, pair: tuple[Tensor, Tensor], c: StackConfig
+) -> dict[str, tuple[Tensor, Tensor]]:
     """The parts of a fused layer: outputs are those of q, k and v in this order, and they share their A."""
     if not name.endswith(FUSED):
         return {name: pair}
     a, b = pair
-    queries, keys = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    queries = c.heads * c.head_dim
+    keys = c.kv_heads * c.head_dim
     rows = b[:queries], b[queries : queries + keys], b[queries + keys :]
     stem = name.removesuffix("wqkv")
-    return {f"{stem}{part}_proj": (a, part_rows) for part, part_rows in zip("qkv", rows, strict=True)}
+    return {
+        f"{stem}{part}_proj": (a, part_rows) for part, part_rows in zip("qkv", rows, strict=True)
+    }

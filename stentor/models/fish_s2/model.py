@@ -18,8 +18,12 @@ from stentor.models.lora import AdapterSlots
 class FishS2(Prompted):
     """A loaded checkpoint (implements models.base.SpeechModel)."""
 
-    def __init__(self, language: Language, codec: FishCodec, tokens: Tokens, adapters: AdapterSlots) -> None:
-        self.language, self.codec, self.adapters = language, codec, adapters
+    def __init__(
+        self, language: Language, codec: FishCodec, tokens: Tokens, adapters: AdapterSlots
+    ) -> None:
+        self.language = language
+        self.codec = codec
+        self.adapters = adapters
         dtype = language.embeddings.weight.dtype
         self.spec = make_spec(language.config, codec.config.hop, dtype, adapters.columns)
         self.prompts = PromptBuilder(tokens, language.config.books, self.spec.max_model_len)

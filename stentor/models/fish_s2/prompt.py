@@ -17,9 +17,13 @@ from stentor.models.info import ReferenceAudio, SpeechRequest
 
 SPEAKER = re.compile(r"<\|speaker:\d+\|>")
 TAG = re.compile(r"\[[^\[\]]*\]")
-UNFINISHED = r"<(\|[\w:]{0,20}\|?)?$|\[[^\[\]]{0,80}$"  # the beginning of either, where more text may follow
+UNFINISHED = (
+    r"<(\|[\w:]{0,20}\|?)?$|\[[^\[\]]{0,80}$"  # the beginning of either, where more text may follow
+)
 TURNS_PER_BATCH = 5
-CHUNK_BYTES = 200  # of text spoken at a time when it has speaker turns, as in the reference's server
+CHUNK_BYTES = (
+    200  # of text spoken at a time when it has speaker turns, as in the reference's server
+)
 RESERVED = 2048  # positions that a prompt must leave free, as in the reference
 FRAMES = 1024  # default of max_frames for short texts, as in the reference's server
 RUN_ON = 128  # frames, besides those below, after which speech has probably run on
@@ -64,8 +68,13 @@ def turns(text: str) -> list[str]:
     starts = [m.start() for m in SPEAKER.finditer(text)]
     if not starts:
         return [text]
-    first = [text[: starts[0]].strip()] if spoken_words(text[: starts[0]]) else []
-    return first + [text[a:b].strip() for a, b in zip(starts, [*starts[1:], len(text)], strict=True)]
+    if spoken_words(text[: starts[0]]):
+        first = [text[: starts[0]].strip()]
+    else:
+        first = []
+    return first + [
+        text[a:b].strip() for a, b in zip(starts, [*starts[1:], len(text)], strict=True)
+    ]
 
 
 def batches(text: str, chunk_bytes: int) -> list[str]:
@@ -112,11 +121,15 @@ def opening(tokens: Tokens, transcripts: str) -> list[int]:
 
 def tagged(transcripts: Iterable[str]) -> str:
     """The references' transcripts, one a line, each with a speaker tag: its own or its number."""
-    return "\n".join(t if SPEAKER.search(t) else f"<|speaker:{i}|>{t}" for i, t in enumerate(transcripts))
+    return "\n".join(
+        t if SPEAKER.search(t) else f"<|speaker:{i}|>{t}" for i, t in enumerate(transcripts)
+    )
 
 
 def _given(request: SpeechRequest) -> tuple[ReferenceAudio, ...]:
-    return () if request.reference is None else (request.reference, *request.more_references)
+    if request.reference is None:
+        return ()
+    return (request.reference, *request.more_references)
 
 
 class _Writer:
@@ -134,7 +147,9 @@ class _Writer:
 
     def speech(self, codes: np.ndarray) -> _Writer:
         self._at += range(len(self._ids), len(self._ids) + len(codes))
-        self._ids += (self._tokens.semantic + codes[:, 0].astype(np.int64)).data  # as Python's integers, at once
+        self._ids += (
+            self._tokens.semantic + codes[:, 0].astype(np.int64)
+        ).data  # as Python's integers, at once
         self._frames.append(codes)
         return self
 
@@ -152,21 +167,27 @@ class PromptBuilder:
     """Requests to prompts for one checkpoint. Host only, any thread."""
 
     def __init__(self, tokens: Tokens, books: int, max_model_len: int) -> None:
-        self.tokens, self._books, self._max_model_len = tokens, books, max_model_len
+        self.tokens = tokens
+        self._books = books
+        self._max_model_len = max_model_len
         self.nobody = Speakers(opening(tokens, ""), ())
 
     def references(self, request: SpeechRequest) -> list[VoiceSource]:
         """The recordings of the speakers. InvalidRequest for one without its text."""
         given = _given(request)
         if not all((audio.text or "").strip() for audio in given):
-            raise InvalidRequest("reference", "needs its text: this model clones from audio and transcript")
+            raise InvalidRequest(
+                "reference", "needs its text: this model clones from audio and transcript"
+            )
         return [VoiceSource(audio.recording, "reference") for audio in given]
 
     def build(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
         """Raises InvalidRequest for what this model cannot speak."""
         texts = batches(request.text, CHUNK_BYTES)
         if not spoken_words("".join(texts)):
-            raise InvalidRequest("text", "has nothing to speak: besides [tags] and speaker tags it must have words")
+            raise InvalidRequest(
+                "text", "has nothing to speak: besides [tags] and speaker tags it must have words"
+            )
         return self._batch(texts, self._speakers(request, voices), (), request.options)
 
     def _speakers(self, request: SpeechRequest, voices: Sequence[Voice]) -> Speakers:
@@ -174,7 +195,10 @@ class PromptBuilder:
             return self.nobody
         transcripts = [audio.text or "" for audio in _given(request)]
         text = tagged(transcripts)
-        spoken = [SpokenTurn(t, v.features["codes"], v.id) for t, v in zip(transcripts, voices, strict=True)]
+        spoken = [
+            SpokenTurn(t, v.features["codes"], v.id)
+            for t, v in zip(transcripts, voices, strict=True)
+        ]
         return Speakers(voices[0].once(text, lambda: opening(self.tokens, text)), spoken)
 
     def _batch(
@@ -188,7 +212,10 @@ class PromptBuilder:
         prompt = self.assemble(texts[0], speakers, history, o)
 
         def next_batch(spoken: np.ndarray) -> Prompt | None:
-            left = None if o["max_frames"] is None else o["max_frames"] - len(spoken)
+            if o["max_frames"] is None:
+                left = None
+            else:
+                left = o["max_frames"] - len(spoken)
             if left == 0:
                 return None
             spoken_turns = [*history, SpokenTurn(texts[0], spoken, digest(spoken))]
@@ -200,7 +227,9 @@ class PromptBuilder:
             prompt.continuation = next_batch
         return prompt
 
-    def assemble(self, text: str, speakers: Speakers, history: Sequence[SpokenTurn], o: Mapping[str, Any]) -> Prompt:
+    def assemble(
+        self, text: str, speakers: Speakers, history: Sequence[SpokenTurn], o: Mapping[str, Any]
+    ) -> Prompt:
         """A prompt for `text` in the voices of `speakers`, after the turns of `history`. `o` are option values."""
         p = tokenize_turns(self.tokens, self._books, text, speakers, history)
         free = self._max_model_len - len(p.token)

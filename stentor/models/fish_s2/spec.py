@@ -21,16 +21,22 @@ MAX_REFERENCES = 8
 def _options(c: LanguageConfig) -> dict[str, Option]:
     """Request parameters, with the defaults of the reference's server."""
     return {
-        "temperature": Option(0.8, 0.0, 2.0, float, "randomness of every code; 0 takes the likeliest"),
+        "temperature": Option(
+            0.8, 0.0, 2.0, float, "randomness of every code; 0 takes the likeliest"
+        ),
         "top_p": Option(0.8, 0.0, 1.0, float, "probability mass that codes are drawn from"),
         "top_k": Option(30, 0, c.codes, int, "likeliest codes that are drawn from; 0 means all"),
         "min_frames": Option(0, 0, c.max_model_len, int, "frames made before the model may end"),
-        "max_frames": Option(None, 1, c.max_model_len, int, "frames at most; by default from the text's length"),
+        "max_frames": Option(
+            None, 1, c.max_model_len, int, "frames at most; by default from the text's length"
+        ),
         "ignore_eos": Option(False, 0, 1, bool, "speak until max_frames"),
     }
 
 
-def make_spec(c: LanguageConfig, hop: int, dtype: torch.dtype, adapters: Mapping[str, Column]) -> ModelSpec:
+def make_spec(
+    c: LanguageConfig, hop: int, dtype: torch.dtype, adapters: Mapping[str, Column]
+) -> ModelSpec:
     """Facts of one checkpoint. `dtype` is that of the language model. adapters: columns of LoRA adapters."""
     return ModelSpec(
         family="fish_s2",

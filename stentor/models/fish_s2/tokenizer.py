@@ -61,7 +61,11 @@ def read_tokens(path: Path, codes: int, vocab: int) -> Tokens:
 
 
 def select_tokens(
-    text: Callable[[str], Sequence[int]], ids: Mapping[str, int], codes: int, vocab: int, source: str
+    text: Callable[[str], Sequence[int]],
+    ids: Mapping[str, int],
+    codes: int,
+    vocab: int,
+    source: str,
 ) -> Tokens:
     """The special ids that prompts need, out of `ids`. CheckpointError names `source` and what is wrong."""
 
@@ -69,10 +73,15 @@ def select_tokens(
         if content not in ids:
             raise CheckpointError(f"{source}: token {content} is missing")
         if ids[content] >= vocab:
-            raise CheckpointError(f"{source}: token {content} has id {ids[content]}; the model has {vocab} ids")
+            raise CheckpointError(
+                f"{source}: token {content} has id {ids[content]}; the model has {vocab} ids"
+            )
         return ids[content]
 
-    first, last = one("<|semantic:0|>"), one(f"<|semantic:{codes - 1}|>")
+    first = one("<|semantic:0|>")
+    last = one(f"<|semantic:{codes - 1}|>")
     if last - first != codes - 1:
-        raise CheckpointError(f"{source}: tokens <|semantic:0|> to <|semantic:{codes - 1}|> are not consecutive")
+        raise CheckpointError(
+            f"{source}: tokens <|semantic:0|> to <|semantic:{codes - 1}|> are not consecutive"
+        )
     return Tokens(text, one("<|im_start|>"), one("<|im_end|>"), one("<|voice|>"), first)

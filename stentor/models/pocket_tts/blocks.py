@@ -17,20 +17,26 @@ EPS = 1e-5
 
 def make_rope(c: LayerConfig, positions: int) -> Rope:
     """RoPE of neighbouring pairs."""
-    return Rope(angles(c.head_dim, positions, THETA), torch.float32, interleaved=True, in_float32=True)
+    return Rope(
+        angles(c.head_dim, positions, THETA), torch.float32, interleaved=True, in_float32=True
+    )
 
 
 class SelfAttention(nn.Module):
     def __init__(self, c: LayerConfig) -> None:
         super().__init__()
-        self.heads, self.kv_heads, self.dim = c.heads, c.kv_heads, c.head_dim
+        self.heads = c.heads
+        self.kv_heads = c.kv_heads
+        self.dim = c.head_dim
         self.in_proj = Linear(c.hidden, (c.heads + 2 * c.kv_heads) * c.head_dim, bias=False)
         self.out_proj = Linear(c.heads * c.head_dim, c.hidden, bias=False)
 
     def forward(self, x: Tensor, layer: int, attend: Attend, positions: RopePositions) -> Tensor:
         qkv = self.in_proj(x).unflatten(-1, (-1, self.dim))
         q, k, v = qkv.split([self.heads, self.kv_heads, self.kv_heads], dim=-2)
-        out: Tensor = self.out_proj(attend(layer, q, k, v, NormRope(positions=positions)).flatten(-2))
+        out: Tensor = self.out_proj(
+            attend(layer, q, k, v, NormRope(positions=positions)).flatten(-2)
+        )
         return out
 
 
@@ -66,7 +72,9 @@ class Layer(nn.Module):
 
 
 def _joined(x: Tensor, branch: Tensor, scale: LayerScale | None) -> Tensor:
-    return x + branch if scale is None else scale.add(x, branch)
+    if scale is None:
+        return x + branch
+    return scale.add(x, branch)
 
 
 class Transformer(nn.Module):

@@ -14,7 +14,15 @@ from stentor.layers.packed import pack_convolutions, pack_linears, packs
 from stentor.models.base import Voice
 from stentor.models.dummy import dummy_tokens, dummy_words
 from stentor.models.load_options import CODEC_DTYPE, codec_dtype, encoder_dtype, model_dtype
-from stentor.models.pocket_tts.checkpoint import DECODER, ENCODER, LM, Files, file_name, language_model, named
+from stentor.models.pocket_tts.checkpoint import (
+    DECODER,
+    ENCODER,
+    LM,
+    Files,
+    file_name,
+    language_model,
+    named,
+)
 from stentor.models.pocket_tts.codec import Decoder, Encoder
 from stentor.models.pocket_tts.config import RATE, LayerConfig, parse
 from stentor.models.pocket_tts.language_model import LanguageModel
@@ -40,7 +48,9 @@ DUMMY_VOICE = 126
 
 
 @torch.no_grad()
-def build(source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> PocketTTS:
+def build(
+    source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]
+) -> PocketTTS:
     """`dtype` None: bfloat16 on a GPU, and on a CPU float32 with weights in 16 bits where the file has them so. Random
     weights count as such.
 
@@ -52,16 +62,35 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     voices: Mapping[str, Voice]
     if isinstance(source, Checkpoint):
         files = Files(source.path)
-        c, where, language, clones = files.config, str(files.weights), files.language, files.clones
-        tensors, tokens = read_safetensors(files.weights), read_tokenizer(files.tokenizer)
+        c = files.config
+        where = str(files.weights)
+        language = files.language
+        clones = files.clones
+        tensors = read_safetensors(files.weights)
+        tokens = read_tokenizer(files.tokenizer)
         voices = VoiceFiles(files.voices, c.backbone)
     else:
-        c, where, language, clones = parse(source.json(YAML), source.name), source.name, "english", True
-        tensors, tokens, voices = {}, _words(c.vocab), {"noise": _noise(c.backbone)}
-    with meta_init():  # both halves of the codec are loaded in float32 whatever the language model is
+        c = parse(source.json(YAML), source.name)
+        where = source.name
+        language = "english"
+        clones = True
+        tensors = {}
+        tokens = _words(c.vocab)
+        voices = {"noise": _noise(c.backbone)}
+    with (
+        meta_init()
+    ):  # both halves of the codec are loaded in float32 whatever the language model is
         net = LanguageModel(c).to(model_dtype(dtype, torch.bfloat16, device))
-        decoder, encoder = Decoder(c), Encoder(c)
-    source.fill(net, language_model(tensors), where, device, file_name=lambda n: LM + n, eight_bits=eight_bits)
+        decoder = Decoder(c)
+        encoder = Encoder(c)
+    source.fill(
+        net,
+        language_model(tensors),
+        where,
+        device,
+        file_name=lambda n: LM + n,
+        eight_bits=eight_bits,
+    )
     source.fill(decoder, named(tensors, DECODER), where, device, file_name=file_name(DECODER))
     source.fill(encoder, named(tensors, ENCODER), where, device, file_name=file_name(ENCODER))
     packed = dtype is None and all(t.element_size() == 2 for t in tensors.values() if t.ndim > 1)
@@ -69,7 +98,9 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     return PocketTTS(c, net, decoder, encoder, PromptBuilder(c, tokens, voices), language, clones)
 
 
-def _finish(net: LanguageModel, decoder: Decoder, encoder: Encoder, audio_dtype: torch.dtype, packed: bool) -> None:
+def _finish(
+    net: LanguageModel, decoder: Decoder, encoder: Encoder, audio_dtype: torch.dtype, packed: bool
+) -> None:
     """Make filled modules ready. Audio is decoded in `audio_dtype`. packed: a CPU that can holds weights in 16 bits,
     which those of releases have."""
     device = net.bos_emb.device

@@ -38,18 +38,28 @@ class Files:
         described = _described(path)
         if described is None and path.name not in released.NAMES:
             names = ", ".join(released.NAMES)
-            raise CheckpointError(f"{path} has no YAML with flow_lm and mimi, and its name is none of {names}")
+            raise CheckpointError(
+                f"{path} has no YAML with flow_lm and mimi, and its name is none of {names}"
+            )
         self._released = path.name if described is None else None
         file, data = described or (path / f"{path.name}.yaml", released.description(path.name))
         self.config = parse(data, str(file))
-        name = file.stem if described is None or file.stem in released.NAMES else path.name
-        self.language = next((lang for lang in released.DEFAULT_VOICES if name.startswith(lang)), "english")
+        if described is None or file.stem in released.NAMES:
+            name = file.stem
+        else:
+            name = path.name
+        self.language = next(
+            (lang for lang in released.DEFAULT_VOICES if name.startswith(lang)), "english"
+        )
 
     @property
     def weights(self) -> Path:
         """The file of weights."""
-        file, other = self._local(self.config.weights), self.config.weights_without_cloning
-        return file if file.is_file() or other is None else self._local(other)
+        file = self._local(self.config.weights)
+        other = self.config.weights_without_cloning
+        if file.is_file() or other is None:
+            return file
+        return self._local(other)
 
     @property
     def clones(self) -> bool:
@@ -93,8 +103,12 @@ def _described(path: Path) -> tuple[Path, Any] | None:
         if isinstance(data, Mapping) and {"flow_lm", "mimi"} <= data.keys():
             found.append((file, data))
     if len(found) > 1:
-        raise CheckpointError(f"{path} describes several models: {', '.join(file.name for file, _ in found)}")
-    return found[0] if found else None
+        raise CheckpointError(
+            f"{path} describes several models: {', '.join(file.name for file, _ in found)}"
+        )
+    if found:
+        return found[0]
+    return None
 
 
 def _is_download(path: Path) -> bool:
@@ -109,7 +123,9 @@ def _open_files(pattern: str) -> Path:
     try:
         return Path(snapshot_download(released.OPEN_REPOSITORY, allow_patterns=[pattern]))
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as e:
-        raise CheckpointError(f"{released.OPEN_REPOSITORY}: {pattern} could not be downloaded: {e}") from e
+        raise CheckpointError(
+            f"{released.OPEN_REPOSITORY}: {pattern} could not be downloaded: {e}"
+        ) from e
 
 
 def named(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
@@ -119,14 +135,22 @@ def named(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, 
 
 def language_model(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of the language model, by their names here."""
-    own = {name: t for name, t in tensors.items() if name.startswith(LM) and not _renamed(name, DECODER)}
+    own = {
+        name: t
+        for name, t in tensors.items()
+        if name.startswith(LM) and not _renamed(name, DECODER)
+    }
     return {name.removeprefix(LM): t for name, t in own.items()}
 
 
 def _renamed(name: str, names: Mapping[str, str]) -> str:
     """The name of a checkpoint's tensor here, or ""."""
-    return next((new + name.removeprefix(old) for old, new in names.items() if name.startswith(old)), "")
+    return next(
+        (new + name.removeprefix(old) for old, new in names.items() if name.startswith(old)), ""
+    )
 
 
 def file_name(names: Mapping[str, str]) -> Callable[[str], str]:
-    return lambda name: next((old + name.removeprefix(new) for old, new in names.items() if name.startswith(new)), name)
+    return lambda name: next(
+        (old + name.removeprefix(new) for old, new in names.items() if name.startswith(new)), name
+    )

@@ -36,7 +36,9 @@ class Conv(nn.Module):
         super().__init__()
         self.conv = CausalConv1d(inputs, outputs, kernel, stride=stride, left=kernel - stride)
 
-    def forward(self, x: Tensor, state: StreamingState | None, residual: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, state: StreamingState | None, residual: Tensor | None = None
+    ) -> Tensor:
         """x [B, inputs, n] -> [B, outputs, n / stride]."""
         return convolve(self.conv, x, state, residual=residual)
 
@@ -60,7 +62,9 @@ class ResidualUnit(nn.Module):
         super().__init__()
         inner = channels // c.compress
         first = Conv(channels, inner, c.residual_kernel)
-        self.block = nn.ModuleList([nn.ELU(), first, nn.ELU(inplace=True), Conv(inner, channels, 1)])
+        self.block = nn.ModuleList(
+            [nn.ELU(), first, nn.ELU(inplace=True), Conv(inner, channels, 1)]
+        )
 
     def forward(self, x: Tensor, state: StreamingState | None) -> Tensor:
         act, first, _, second = self.block
@@ -77,7 +81,10 @@ class Seanet(nn.Module):
 
     def forward(self, x: Tensor, state: StreamingState | None) -> Tensor:
         for layer in self.model:
-            x = layer(x) if isinstance(layer, nn.ELU) else layer(x, state)
+            if isinstance(layer, nn.ELU):
+                x = layer(x)
+            else:
+                x = layer(x, state)
         return x
 
 
@@ -92,7 +99,11 @@ class DepthwiseUpsample(CausalModule):
     def forward(self, x: Tensor, state: StreamingState | None) -> Tensor:
         """x [B, C, n] -> [B, C, n * UPSAMPLING]. An output is of this input column and the one before."""
         x = self.with_history(x, state)[..., None]
-        y = torch.addcmul(x[:, :, :-1] * self.weight[:, :, UPSAMPLING:], x[:, :, 1:], self.weight[:, :, :UPSAMPLING])
+        y = torch.addcmul(
+            x[:, :, :-1] * self.weight[:, :, UPSAMPLING:],
+            x[:, :, 1:],
+            self.weight[:, :, :UPSAMPLING],
+        )
         return y.flatten(2)
 
 
@@ -107,7 +118,8 @@ class Downsample(CausalConv1d):
         return convolve(self, F.pad(x, (UPSAMPLING, 0), "replicate"), None)
 
 
-WINDOW, CLOCK = "window", "clock"
+WINDOW = "window"
+CLOCK = "clock"
 CPU_FRAMES = 8
 """Frames that a CPU decodes at a time: what it makes of them stays in its cache."""
 FADE = 120
@@ -119,7 +131,11 @@ def decoder(width: int, c: SeanetConfig) -> Seanet:
     channels = 2 ** len(RATIOS) * c.filters
     layers: list[nn.Module] = [Conv(width, channels, c.kernel)]
     for ratio in RATIOS:
-        layers += [nn.ELU(inplace=True), ConvTranspose(channels, channels // 2, ratio), ResidualUnit(channels // 2, c)]
+        layers += [
+            nn.ELU(inplace=True),
+            ConvTranspose(channels, channels // 2, ratio),
+            ResidualUnit(channels // 2, c),
+        ]
         channels //= 2
     return Seanet([*layers, nn.ELU(inplace=True), Conv(channels, 1, c.last_kernel)])
 
@@ -146,7 +162,8 @@ class Decoder(nn.Module):
 
     def process_weights_after_loading(self, frames: int) -> None:
         """Make the RoPE table for streams of so many frames, and the columns of the state."""
-        c, weight = self.config, self.output_proj
+        c = self.config
+        weight = self.output_proj
         self.rope = make_rope(c, frames * UPSAMPLING).to(weight.device)
         self.columns = {
             **state_columns(self),
@@ -157,13 +174,18 @@ class Decoder(nn.Module):
         fade[:FADE] = torch.linspace(0, 1, FADE)
         self.register_buffer("fade", fade.to(weight.device), persistent=False)
 
-    def decode(self, frames: Tensor, state: State, _: CodecCall | None = None) -> tuple[Tensor, State]:
+    def decode(
+        self, frames: Tensor, state: State, _: CodecCall | None = None
+    ) -> tuple[Tensor, State]:
         """frames [B, n, latent] as they are sampled -> samples [B, n * HOP], next state."""
         rows = max(1, CPU_FRAMES // frames.shape[1])
         if frames.device.type != "cpu" or len(frames) <= rows:
             return self._decode(frames, state)
         parts = [
-            self._decode(frames[at : at + rows], {name: value[at : at + rows] for name, value in state.items()})
+            self._decode(
+                frames[at : at + rows],
+                {name: value[at : at + rows] for name, value in state.items()},
+            )
             for at in range(0, len(frames), rows)
         ]
         new = {name: torch.cat([part[name] for _, part in parts]) for name in state}
@@ -171,9 +193,13 @@ class Decoder(nn.Module):
 
     def _decode(self, frames: Tensor, state: State) -> tuple[Tensor, State]:
         assert self.rope is not None, "process_weights_after_loading comes first"
-        streaming, clock, dtype = StreamingState(state), state[CLOCK], self.output_proj.dtype
+        streaming = StreamingState(state)
+        clock = state[CLOCK]
+        dtype = self.output_proj.dtype
         z = torch.addcmul(self.emb_mean, frames.to(dtype), self.emb_std)
-        x = self.upsample((z @ self.output_proj[:, :, 0].t()).transpose(1, 2), streaming).transpose(1, 2)
+        x = self.upsample((z @ self.output_proj[:, :, 0].t()).transpose(1, 2), streaming).transpose(
+            1, 2
+        )
         pos = clock[:, None] * UPSAMPLING + torch.arange(x.shape[1], device=x.device)
         window = WindowKV(WINDOW, self.config.window, pos, streaming)
         x = self.transformer(x, window.attend, RopePositions(self.rope, pos)).transpose(1, 2)
@@ -184,7 +210,8 @@ class Decoder(nn.Module):
         return samples, streaming.new
 
 
-WINDOW, CLOCK = "window", "clock"
+WINDOW = "window"
+CLOCK = "clock"
 TICK = min(COLUMNS)
 """Steps by which the clock counts, so that 16 bits hold it: windows have a multiple of so many."""
 
@@ -194,7 +221,11 @@ def encoder(width: int, c: SeanetConfig) -> Seanet:
     channels = c.filters
     layers: list[nn.Module] = [Conv(1, channels, c.kernel)]
     for ratio in reversed(RATIOS):
-        layers += [ResidualUnit(channels, c), nn.ELU(inplace=True), Conv(channels, 2 * channels, 2 * ratio, ratio)]
+        layers += [
+            ResidualUnit(channels, c),
+            nn.ELU(inplace=True),
+            Conv(channels, 2 * channels, 2 * ratio, ratio),
+        ]
         channels *= 2
     return Seanet([*layers, nn.ELU(inplace=True), Conv(channels, width, c.last_kernel)])
 
@@ -214,8 +245,10 @@ class Encoder(nn.Module):
 
     def process_weights_after_loading(self, samples: int) -> None:
         """Make the RoPE table for recordings of up to so many samples, and what carries the state between windows."""
-        c, hop = self.config, prod(RATIOS)
-        dtype, device = self.downsample.weight.dtype, self.downsample.weight.device
+        c = self.config
+        hop = prod(RATIOS)
+        dtype = self.downsample.weight.dtype
+        device = self.downsample.weight.device
         self.rope = make_rope(c, -(-samples // hop) + COLUMNS[0] + UPSAMPLING).to(device)
         columns = {
             **state_columns(self.encoder),

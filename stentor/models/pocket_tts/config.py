@@ -11,13 +11,15 @@ from typing import Any
 
 from stentor.models.config_reader import ConfigReader
 
-HOP, RATE = 1920, 24_000
+HOP = 1920
+RATE = 24_000
 FLOWS = ("lsd", "drifting", "pointwise")
 RATIOS = (6, 5, 4)
 UPSAMPLING = 16
 """Steps of the codec's transformer per frame."""
 THETA = 10_000.0
-END_THRESHOLD, TEMPERATURE = -4.0, 0.3
+END_THRESHOLD = -4.0
+TEMPERATURE = 0.3
 TAIL = "model_recommended_frames_after_eos"
 WITHOUT_CLONING = "weights_path_without_voice_cloning"
 
@@ -88,14 +90,18 @@ class PocketConfig:
 def parse(data: object, file: str) -> PocketConfig:
     """The whole description. CheckpointError names a field that is missing, malformed or not supported."""
     top = ConfigReader(data, file)
-    lm, mimi = top.section("flow_lm"), top.section("mimi")
-    flow, table = lm.section("flow"), lm.section("lookup_table")
+    lm = top.section("flow_lm")
+    mimi = top.section("mimi")
+    flow = lm.section("flow")
+    table = lm.section("lookup_table")
     kind = flow.choice("type", FLOWS, "lsd")
     for name, wanted in (("sample_rate", RATE), ("channels", 1)):
         if mimi.integer(name) != wanted:
             raise mimi.error(name, f"must be {wanted}, got {mimi.data[name]!r}")
-    quantizer, backbone = mimi.section("quantizer"), _backbone(lm.section("transformer"))
-    latent, width = quantizer.integer("dimension"), lm.integer("z_dim", backbone.hidden)
+    quantizer = mimi.section("quantizer")
+    backbone = _backbone(lm.section("transformer"))
+    latent = quantizer.integer("dimension")
+    width = lm.integer("z_dim", backbone.hidden)
     return PocketConfig(
         backbone=backbone,
         vocab=table.integer("n_bins"),
@@ -114,7 +120,9 @@ def parse(data: object, file: str) -> PocketConfig:
         decoder=_codec_layers(_of_decoder(mimi, "transformer")),
         decoder_seanet=_seanet(_of_decoder(mimi, "seanet")),
         weights=top.text("weights_path", "model.safetensors"),
-        weights_without_cloning=None if top.data.get(WITHOUT_CLONING) is None else top.text(WITHOUT_CLONING),
+        weights_without_cloning=None
+        if top.data.get(WITHOUT_CLONING) is None
+        else top.text(WITHOUT_CLONING),
         text=TextConfig(
             replace=_characters(top),
             remove_semicolons=top.flag("remove_semicolons", False),
@@ -135,7 +143,8 @@ def _of_decoder(mimi: ConfigReader, name: str) -> ConfigReader:
 
 
 def _backbone(s: ConfigReader) -> LayerConfig:
-    hidden, heads = s.integer("d_model"), s.integer("num_heads")
+    hidden = s.integer("d_model")
+    heads = s.integer("num_heads")
     width = s.integer("attn_dim", hidden)
     if width % heads:
         raise s.error("num_heads", f"must divide {width}, got {heads}")
@@ -148,13 +157,21 @@ def _backbone(s: ConfigReader) -> LayerConfig:
 
 
 def _codec_layers(s: ConfigReader) -> LayerConfig:
-    hidden, heads = s.integer("d_model"), s.integer("num_heads")
+    hidden = s.integer("d_model")
+    heads = s.integer("num_heads")
     if hidden % heads:
         raise s.error("num_heads", f"must divide d_model ({hidden}), got {heads}")
-    if s.integer("input_dimension", hidden) != hidden or s.integers("output_dimensions", (hidden,)) != (hidden,):
-        raise s.error("input_dimension", "and output_dimensions must be d_model: projections are not supported")
+    if s.integer("input_dimension", hidden) != hidden or s.integers(
+        "output_dimensions", (hidden,)
+    ) != (hidden,):
+        raise s.error(
+            "input_dimension",
+            "and output_dimensions must be d_model: projections are not supported",
+        )
     _check_theta(s)
-    ffn, layers, window = s.integer("dim_feedforward"), s.integer("num_layers"), s.integer("context", low=2)
+    ffn = s.integer("dim_feedforward")
+    layers = s.integer("num_layers")
+    window = s.integer("context", low=2)
     return LayerConfig(hidden, heads, heads, hidden // heads, ffn, layers, window)
 
 
@@ -170,12 +187,16 @@ def _seanet(s: ConfigReader) -> SeanetConfig:
             raise s.error(name, f"must be {wanted}, got {s.data[name]!r}")
     if s.integers("ratios") != RATIOS:
         raise s.error("ratios", f"must be {list(RATIOS)}, got {s.data['ratios']!r}")
-    first, residual, last = (s.integer(name) for name in ("kernel_size", "residual_kernel_size", "last_kernel_size"))
+    first, residual, last = (
+        s.integer(name) for name in ("kernel_size", "residual_kernel_size", "last_kernel_size")
+    )
     return SeanetConfig(s.integer("n_filters"), first, residual, last, s.integer("compress"))
 
 
 def _characters(top: ConfigReader) -> dict[str, str]:
     table = top.table("replace_characters", {})
     if not all(isinstance(k, str) and len(k) == 1 and isinstance(v, str) for k, v in table.items()):
-        raise top.error("replace_characters", f"must map single characters to strings, got {table!r}")
+        raise top.error(
+            "replace_characters", f"must map single characters to strings, got {table!r}"
+        )
     return table

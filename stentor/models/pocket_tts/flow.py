@@ -33,7 +33,9 @@ class TimeEmbedding(nn.Module):
     def __init__(self, size: int) -> None:
         super().__init__()
         self.freqs = nn.Parameter(torch.empty(WAVES))
-        self.mlp = nn.Sequential(nn.Linear(2 * WAVES, size), nn.SiLU(), nn.Linear(size, size), Alpha(size))
+        self.mlp = nn.Sequential(
+            nn.Linear(2 * WAVES, size), nn.SiLU(), nn.Linear(size, size), Alpha(size)
+        )
 
     def forward(self, t: Tensor) -> Tensor:
         angle = t[..., None] * self.freqs
@@ -72,10 +74,13 @@ class FlowHead(nn.Module):
 
     def __init__(self, c: PocketConfig) -> None:
         super().__init__()
-        size, self.kind = c.flow_dim, c.flow
+        size = c.flow_dim
+        self.kind = c.flow
         self.cond_embed = Linear(c.condition, size)
         self.input_proj = Linear(c.latent, size)
-        self.time_embed = nn.ModuleList(TimeEmbedding(size) for _ in range(2 if c.flow == "lsd" else 0))
+        self.time_embed = nn.ModuleList(
+            TimeEmbedding(size) for _ in range(2 if c.flow == "lsd" else 0)
+        )
         self.res_blocks = nn.ModuleList(ResidualBlock(size) for _ in range(c.flow_depth))
         self.final_layer = FinalLayer(size, c.latent)
 
@@ -84,10 +89,12 @@ class FlowHead(nn.Module):
         times, which are the same for all frames."""
         parts = [block.adaLN_modulation[1] for block in (*self.res_blocks, self.final_layer)]
         size = self.input_proj.out_features
-        weight, bias = torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts])
+        weight = torch.cat([p.weight for p in parts])
+        bias = torch.cat([p.bias for p in parts])
         bias.view(-1, size)[1::3] += 1  # of shift, scale and gate, in each block
         self.modulation = Linear(size, len(weight), device="meta")
-        self.modulation.weight, self.modulation.bias = nn.Parameter(weight), nn.Parameter(bias)
+        self.modulation.weight = nn.Parameter(weight)
+        self.modulation.bias = nn.Parameter(bias)
         for block in (*self.res_blocks, self.final_layer):
             del block.adaLN_modulation
         dtype = weight.dtype
@@ -118,7 +125,9 @@ class FlowHead(nn.Module):
             return self._evaluate(condition, noise)
         if self.kind == "pointwise":
             return noise + self._evaluate(condition, noise)
-        x, sizes, times = noise, self.step_sizes[steps], self.times[steps]
+        x = noise
+        sizes = self.step_sizes[steps]
+        times = self.times[steps]
         for i in range(num_evals):
             x = torch.addcmul(x, self._evaluate(condition + times[:, i], x), sizes[:, i])
         return x

@@ -54,8 +54,13 @@ class LanguageModel(nn.Module):
         self.out_eos.to(torch.promote_types(self.out_eos.weight.dtype, torch.float32))
         table = self.conditioner.table()
         audio = self.input_linear(self.bos_emb)[None]
-        voice = torch.zeros_like(audio) if self.bos_before_voice is None else self.bos_before_voice[0]
-        self.register_buffer("embeddings", torch.cat((table, voice, audio)).detach(), persistent=False)
+        if self.bos_before_voice is None:
+            voice = torch.zeros_like(audio)
+        else:
+            voice = self.bos_before_voice[0]
+        self.register_buffer(
+            "embeddings", torch.cat((table, voice, audio)).detach(), persistent=False
+        )
         del self.conditioner, self.bos_emb, self.bos_before_voice
         self.flow_net.process_weights_after_loading()
 

@@ -35,7 +35,10 @@ class PocketTTS(Prompted):
         clones: bool,
     ) -> None:
         """clones: whether the encoder's weights are those of the release that may clone."""
-        self.net, self.codec, self.encoder, self.prompts = net, decoder, encoder, prompts
+        self.net = net
+        self.codec = decoder
+        self.encoder = encoder
+        self.prompts = prompts
         self.spec = make_spec(c, net.dtype, tuple(prompts.voices), language, clones)
         self.rope = make_rope(c.backbone, MAX_MODEL_LEN).to(net.embeddings.device)
 

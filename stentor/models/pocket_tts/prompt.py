@@ -18,7 +18,9 @@ from stentor.models.pocket_tts.text import Prepared, chunks, prepare
 from stentor.models.pocket_tts.tokenizer import Tokenizer
 from stentor.models.pocket_tts.voice import ending_on_pause
 
-IDS_PER_SECOND, SPARE_SECONDS, FRAMES_PER_SECOND = 3, 2, 12.5
+IDS_PER_SECOND = 3
+SPARE_SECONDS = 2
+FRAMES_PER_SECOND = 12.5
 """Text that a second of speech has at least, and seconds beside it, after which a chunk of text ends in any case."""
 
 
@@ -26,8 +28,11 @@ class PromptBuilder:
     """Requests to prompts for one checkpoint. Host only, any thread."""
 
     def __init__(self, c: PocketConfig, tokens: Tokenizer, voices: Mapping[str, Voice]) -> None:
-        self.config, self.tokens, self.voices = c, tokens, voices
-        self.voice_bos, self.audio_bos = c.vocab + 1, c.vocab + 2
+        self.config = c
+        self.tokens = tokens
+        self.voices = voices
+        self.voice_bos = c.vocab + 1
+        self.audio_bos = c.vocab + 2
 
     def references(self, request: SpeechRequest) -> list[VoiceSource]:
         """The recording whose voice speaks, if there is one. InvalidRequest for a voice beside it, or for neither."""
@@ -39,7 +44,10 @@ class PromptBuilder:
 
     def build(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
         """The prompt of the first chunk of text, which the others continue. InvalidRequest for what does not fit."""
-        voice = voices[0] if voices else self.voices[request.voice or ""]
+        if voices:
+            voice = voices[0]
+        else:
+            voice = self.voices[request.voice or ""]
         parts = chunks(request.text, self.config.text, self.tokens, request.options["max_tokens"])
         prepared = [p for p in (prepare(part, self.config.text) for part in parts) if p.text]
         if not prepared:
@@ -51,17 +59,27 @@ class PromptBuilder:
 
     def _chunk(self, request: SpeechRequest, voice: Voice, text: Prepared) -> Prompt:
         """The prompt of one chunk of text."""
-        c, options = self.config, request.options
-        given, latents = voice.features.get("given"), voice.features.get("voice", np.zeros((0, self.config.voice)))
-        length = len(latents) if given is None else given.shape[2]
+        c = self.config
+        options = request.options
+        given = voice.features.get("given")
+        latents = voice.features.get("voice", np.zeros((0, self.config.voice)))
+        if given is None:
+            length = len(latents)
+        else:
+            length = given.shape[2]
         said = self.tokens.encode(text.text)
-        begin = [self.voice_bos] if given is None and c.voice_bos else []
+        if given is None and c.voice_bos:
+            begin = [self.voice_bos]
+        else:
+            begin = []
         ids = np.array([*begin, *[0] * length, *said, self.audio_bos], np.int64)
         free = MAX_MODEL_LEN - len(ids)
         if free < 1:
             raise too_long(len(ids), MAX_MODEL_LEN - 1, request.text, len(latents))
         limit = math.ceil((len(said) / IDS_PER_SECOND + SPARE_SECONDS) * FRAMES_PER_SECOND)
-        max_frames = min(options["max_frames"], free, MAX_MODEL_LEN if options["ignore_eos"] else limit)
+        max_frames = min(
+            options["max_frames"], free, MAX_MODEL_LEN if options["ignore_eos"] else limit
+        )
         tail = options["frames_after_eos"] or c.tail or text.tail
         return Prompt(
             rows={"token": ids},
@@ -87,7 +105,10 @@ class PromptBuilder:
 def _noise(temperature: float, clamp: float | None) -> dict[str, Any]:
     """The spread of the noise, and the share of a normal distribution below what is cut off on either side."""
     scale = math.sqrt(temperature)
-    below = 0.0 if clamp is None or scale == 0 else 0.5 * math.erfc(clamp / scale / math.sqrt(2))
+    if clamp is None or scale == 0:
+        below = 0.0
+    else:
+        below = 0.5 * math.erfc(clamp / scale / math.sqrt(2))
     return {"noise_scale": scale, "noise_below": below}
 
 

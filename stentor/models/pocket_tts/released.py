@@ -28,7 +28,8 @@ DEFAULT_VOICES = {
 TOKENIZERS = {
     "english_2026-01": "tokenizer.json",
     **dict.fromkeys(
-        ("english_2026-09_2", "english_2026-10", "english_drifting_26-09"), "languages/english_2026-09/tokenizer.json"
+        ("english_2026-09_2", "english_2026-10", "english_drifting_26-09"),
+        "languages/english_2026-09/tokenizer.json",
     ),
 }
 """Tokenizers in OPEN_REPOSITORY of checkpoints whose folder there has none."""

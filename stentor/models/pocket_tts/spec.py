@@ -30,7 +30,9 @@ def _options(c: PocketConfig) -> dict[str, Option]:
         "frames_after_eos": Option(None, 1, 500, int, "frames from the one that ends speech on"),
         "max_tokens": Option(MAX_CHUNK_TOKENS, 1, 1000, int, "text tokens spoken at a time"),
         "min_frames": Option(0, 0, MAX_MODEL_LEN, int, "frames made before a stop counts"),
-        "max_frames": Option(MAX_MODEL_LEN, 1, MAX_MODEL_LEN, int, "frames of a chunk of text kept at most"),
+        "max_frames": Option(
+            MAX_MODEL_LEN, 1, MAX_MODEL_LEN, int, "frames of a chunk of text kept at most"
+        ),
         "ignore_eos": Option(False, 0, 1, bool, "never stop before the frame limit"),
     }
     if c.flow == "lsd":
@@ -38,9 +40,12 @@ def _options(c: PocketConfig) -> dict[str, Option]:
     return options
 
 
-def make_spec(c: PocketConfig, dtype: torch.dtype, voices: tuple[str, ...], language: str, clones: bool) -> ModelSpec:
+def make_spec(
+    c: PocketConfig, dtype: torch.dtype, voices: tuple[str, ...], language: str, clones: bool
+) -> ModelSpec:
     """Facts about one checkpoint. voices: those that it is shipped with. clones: whether it takes recordings."""
-    backbone, usual = c.backbone, DEFAULT_VOICES[language]
+    backbone = c.backbone
+    usual = DEFAULT_VOICES[language]
     return ModelSpec(
         family="pocket_tts",
         sample_rate=RATE,

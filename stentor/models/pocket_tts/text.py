@@ -10,12 +10,14 @@ from stentor.models.pocket_tts.config import TextConfig
 from stentor.models.pocket_tts.tokenizer import Tokenizer
 
 CLOSERS = "\"'”\u2019)]» "
-ENDS, PAUSES = ".!?…", ",;:-\u2013—"
+ENDS = ".!?…"
+PAUSES = ",;:-\u2013—"
 FEW_WORDS = 4
 """Words of a text at most behind whose end more frames are heard."""
 TAILS = 5, 3
 """Frames from the one that ends speech on, of a text of few words and of others."""
-PADDED_WORDS, PADDING = 5, 8
+PADDED_WORDS = 5
+PADDING = 8
 """A text of fewer words gets so many spaces in front, where the checkpoint wants them."""
 _MARK_BEHIND_MARK = re.compile(r"([.!?…])\s*[,;:]")
 
@@ -38,7 +40,9 @@ def prepare(text: str, c: TextConfig) -> Prepared:
         text = _MARK_BEHIND_MARK.sub(r"\1", text)
     if not text:
         return Prepared("", TAILS[0])
-    text = text.replace("\n", " ").replace("\r", " ").replace("  ", " ")  # once: of three spaces two are left
+    text = (
+        text.replace("\n", " ").replace("\r", " ").replace("  ", " ")
+    )  # once: of three spaces two are left
     if c.remove_semicolons:
         text = text.replace(";", ",")
     tail = TAILS[len(text.split()) > FEW_WORDS]
@@ -70,8 +74,13 @@ def chunks(text: str, c: TextConfig, tokens: Tokenizer, most: int) -> list[str]:
     parts: list[tuple[int, str]] = []
     for ids in _cut(tokens.encode(prepare(text, c).text.strip()), tokens.ends, _in_number(tokens)):
         said = tokens.decode(ids)
-        finer = list(_cut(tokens.encode(said.strip()), tokens.pauses)) if len(ids) > most else []
-        parts += [(len(p), tokens.decode(p)) for p in finer] if len(finer) > 1 else [(len(ids), said)]
+        if len(ids) > most:
+            finer = list(_cut(tokens.encode(said.strip()), tokens.pauses))
+        else:
+            finer = []
+        parts += (
+            [(len(p), tokens.decode(p)) for p in finer] if len(finer) > 1 else [(len(ids), said)]
+        )
     found: list[str] = []
     count = 0
     for size, said in parts:
@@ -83,11 +92,17 @@ def chunks(text: str, c: TextConfig, tokens: Tokenizer, most: int) -> list[str]:
     return [part.strip() for part in found if part]
 
 
-def _cut(ids: Ids, marks: Collection[int], inside: Callable[[Ids, int], bool] | None = None) -> Iterator[Ids]:
+def _cut(
+    ids: Ids, marks: Collection[int], inside: Callable[[Ids, int], bool] | None = None
+) -> Iterator[Ids]:
     """The ids, cut behind every run of `marks` that is not `inside` of something."""
     start = 0
     for i in range(1, len(ids)):
-        if ids[i - 1] in marks and ids[i] not in marks and not (inside is not None and inside(ids, i)):
+        if (
+            ids[i - 1] in marks
+            and ids[i] not in marks
+            and not (inside is not None and inside(ids, i))
+        ):
             yield ids[start:i]
             start = i
     yield ids[start:]
@@ -97,7 +112,10 @@ def _in_number(tokens: Tokenizer) -> Callable[[Ids, int], bool]:
     """Whether a mark before place i of ids is a decimal point."""
 
     def inside(ids: Ids, i: int) -> bool:
-        before, behind = tokens.decode(ids[:i]), tokens.decode(ids[i:])
-        return len(before) > 1 and before[-1] == "." and before[-2].isdigit() and behind[:1].isdigit()
+        before = tokens.decode(ids[:i])
+        behind = tokens.decode(ids[i:])
+        return (
+            len(before) > 1 and before[-1] == "." and before[-2].isdigit() and behind[:1].isdigit()
+        )
 
     return inside

@@ -13,10 +13,14 @@ from stentor.errors import CheckpointError
 class Tokenizer:
     """Ids without BOS or EOS. ends, pauses: the ids of marks that end sentences, and of those that end clauses."""
 
-    def __init__(self, encode: Callable[[str], list[int]], decode: Callable[[list[int]], str]) -> None:
-        self.encode, self.decode = encode, decode
+    def __init__(
+        self, encode: Callable[[str], list[int]], decode: Callable[[list[int]], str]
+    ) -> None:
+        self.encode = encode
+        self.decode = decode
         # The first id of each is that of a beginning word.
-        self.ends, self.pauses = frozenset(encode(".!...?")[1:]), frozenset(encode(",;:")[1:])
+        self.ends = frozenset(encode(".!...?")[1:])
+        self.pauses = frozenset(encode(",;:")[1:])
 
 
 def read_tokenizer(file: Path) -> Tokenizer:
@@ -24,7 +28,9 @@ def read_tokenizer(file: Path) -> Tokenizer:
     if not file.is_file():
         raise CheckpointError(f"{file} does not exist")
     try:
-        return _of_json(file) if file.suffix == ".json" else _of_sentencepiece(file)
+        if file.suffix == ".json":
+            return _of_json(file)
+        return _of_sentencepiece(file)
     except ImportError as e:
         raise CheckpointError(f"{file} needs the extra stentor[pocket] (sentencepiece)") from e
     except Exception as e:  # both libraries raise bare exceptions for a file that they cannot read

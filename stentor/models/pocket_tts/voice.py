@@ -15,7 +15,8 @@ from stentor.models.base import Voice
 from stentor.models.pocket_tts.config import LayerConfig
 from stentor.models.weights import read_safetensors
 
-FRAMES_PER_SECOND, PAUSE = 50, 0.08  # of levels, and seconds of silence at the end
+FRAMES_PER_SECOND = 50  # of levels, and seconds of silence at the end
+PAUSE = 0.08
 QUIET_DB = 35.0  # below the loudest frame
 CACHE = "transformer.layers.{}.self_attn/"
 
@@ -25,7 +26,8 @@ def ending_on_pause(recording: Recording) -> Recording:
 
     Speech that begins in the middle of a recording's last word sounds cut.
     """
-    x, n = recording.samples, max(1, recording.rate // FRAMES_PER_SECOND)
+    x = recording.samples
+    n = max(1, recording.rate // FRAMES_PER_SECOND)
     whole = x[: len(x) // n * n].reshape(-1, n)
     if not len(whole):
         return recording
@@ -76,13 +78,23 @@ def read_voice(file: Path, c: LayerConfig) -> Voice:
 
 def _layer(tensors: dict[str, Tensor], prefix: str, file: Path) -> Tensor:
     """Keys and values [2, L, heads, dim] of one layer. Slots that are not filled may hold NaN and are left out."""
-    cache, offset = tensors.get(f"{prefix}cache"), tensors.get(f"{prefix}offset")
+    cache = tensors.get(f"{prefix}cache")
+    offset = tensors.get(f"{prefix}offset")
     older = tensors.get(f"{prefix}current_end")
     if cache is None or (offset is None and older is None):
-        raise CheckpointError(f"{file}: tensor {prefix}{'cache' if cache is None else 'offset'} is missing")
+        raise CheckpointError(
+            f"{file}: tensor {prefix}{'cache' if cache is None else 'offset'} is missing"
+        )
     if cache.ndim != 5 or cache.shape[:2] != (2, 1):
-        raise CheckpointError(f"{file}: tensor {prefix}cache has shape {list(cache.shape)}, not [2, 1, L, heads, dim]")
-    length = len(older) if offset is None and older is not None else int(offset[0]) if offset is not None else 0
+        raise CheckpointError(
+            f"{file}: tensor {prefix}cache has shape {list(cache.shape)}, not [2, 1, L, heads, dim]"
+        )
+    if offset is None and older is not None:
+        length = len(older)
+    elif offset is not None:
+        length = int(offset[0])
+    else:
+        length = 0
     if not 0 < length <= cache.shape[2]:
         raise CheckpointError(
             f"{file}: {prefix}cache has {cache.shape[2]} positions, of which {length} are to be filled"

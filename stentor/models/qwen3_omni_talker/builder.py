@@ -34,7 +34,9 @@ UNUSED = ("talker.hidden_projection.",)
 EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(.+)")
 
 
-def build(source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> OmniTalker:
+def build(
+    source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]
+) -> OmniTalker:
     """`dtype` None: the checkpoint's own on a GPU, float32 on a CPU, where the released sizes take 16 GB.
 
     Load options: `quantization` of the talker's weights, those of adapters (models/lora.py), and of a checkpoint
@@ -44,7 +46,9 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     plan = AdapterPlan.of(options, read_peft, USUAL_TARGETS)
     audio_dtype = codec_dtype(options, device, dtype)
     c = parse(source.config, f"{source.name}/config.json")
-    tensors = source.tensors(lambda path: read_quantized(source.config, read_sharded(path, prefixes=READS), str(path)))
+    tensors = source.tensors(
+        lambda path: read_quantized(source.config, read_sharded(path, prefixes=READS), str(path))
+    )
     codec = codec_part(tensors, "code2wav.")
     tensors = {name: value for name, value in tensors.items() if not name.startswith("code2wav.")}
     # The codec first: its weights are rounded on the device, and those of the talker fill what that leaves.
@@ -55,15 +59,21 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     weights = on_meta(lambda: Weights(c), talker_dtype(tensors, dtype, device))
     experts = c.talker.stack.experts
     tensors = stack_experts(tensors, 0 if experts is None else experts.count, source.name)
-    source.fill(weights, tensors, source.name, device, ignore=UNUSED, eight_bits=eight_bits(options))
+    source.fill(
+        weights, tensors, source.name, device, ignore=UNUSED, eight_bits=eight_bits(options)
+    )
     del tensors
     adapters = install_adapters(weights, plan, serves_adapters, read_peft)
     if isinstance(source, Checkpoint):
         encode = read_tokenizer(source.path)
     else:
         encode = DummyTokenizer(source.words, source.special).encode
-    spec = make_spec(c, source.json(GENERATION, {}), weights.talker.codec_head.weight.dtype, adapters.columns)
-    return OmniTalker(c, weights, decoder, spec, PromptBuilder(c, encode, spec.max_model_len), adapters)
+    spec = make_spec(
+        c, source.json(GENERATION, {}), weights.talker.codec_head.weight.dtype, adapters.columns
+    )
+    return OmniTalker(
+        c, weights, decoder, spec, PromptBuilder(c, encode, spec.max_model_len), adapters
+    )
 
 
 def serves_adapters(name: str) -> bool:
@@ -86,7 +96,10 @@ def stack_experts(tensors: Mapping[str, Tensor], count: int, source: str) -> dic
     for (experts, leaf), own in parts.items():
         if wrong := set(range(count)) ^ set(own):
             e = min(wrong)
-            problem = "is not part of this model" if e in own else "is missing"
+            if e in own:
+                problem = "is not part of this model"
+            else:
+                problem = "is missing"
             raise CheckpointError(f"{source}: tensor {experts}.{e}.{leaf} {problem}")
         if len({part.shape for part in own.values()}) > 1:
             raise CheckpointError(f"{source}: tensors {experts}.*.{leaf} differ in shape")

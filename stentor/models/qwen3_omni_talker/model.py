@@ -23,7 +23,9 @@ class Weights(nn.Module):
     def process_weights_after_loading(self) -> Tables:
         """Project the embeddings into tables, and free them."""
         talker = self.talker
-        text = project(talker.text_projection, self.thinker.get_parameter("model.embed_tokens.weight"))
+        text = project(
+            talker.text_projection, self.thinker.get_parameter("model.embed_tokens.weight")
+        )
         del self.thinker, talker.text_projection
         tables = Tables(text, talker.model.codec_embedding.weight, talker.code_predictor)
         del talker.model.codec_embedding

@@ -26,7 +26,9 @@ class PromptBuilder:
     """Requests to prompts for one checkpoint. Host only, any thread."""
 
     def __init__(self, c: Config, tokenize: Tokenize, max_model_len: int) -> None:
-        self._c, self._tokenize, self._max_model_len = c, tokenize, max_model_len
+        self._c = c
+        self._tokenize = tokenize
+        self._max_model_len = max_model_len
         self._role = tokenize(ROLE)
 
     def references(self, request: SpeechRequest) -> list[VoiceSource]:
@@ -38,7 +40,8 @@ class PromptBuilder:
         i = self._c.ids
         assert request.voice is not None, "the spec has a default voice"
         voice = self._c.speakers[request.voice]
-        text, rest = request.text, ""
+        text = request.text
+        rest = ""
         if request.live:
             cut = settled(text) or len(text)
             text, rest = text[:cut], text[cut:]
@@ -51,10 +54,15 @@ class PromptBuilder:
         texts = [*told, *[i.tts_pad] * 4, i.tts_bos, body[0]]
         codes = [*[NONE] * len(told), i.nothink, i.think_bos, i.think_eos, voice, i.pad, i.bos]
         if len(texts) >= self._max_model_len:
-            raise InvalidRequest("instructions", f"has {len(user)} tokens, which leave no room for speech")
+            raise InvalidRequest(
+                "instructions", f"has {len(user)} tokens, which leave no room for speech"
+            )
         rows = {"text": np.array(texts, np.int32), "code": np.array(codes, np.int32)}
         given = np.zeros((0, self._c.codebooks), np.int32), np.zeros(0, np.int64)
-        trailing = body[1:] if request.live else [*body[1:], i.tts_eos]
+        if request.live:
+            trailing = body[1:]
+        else:
+            trailing = [*body[1:], i.tts_eos]
         prompt = frame_prompt(request, rows, given, trailing, len(body), self._max_model_len)
         if request.live:
             prompt.live = LiveText("text", LiveColumn(self._tokenize, i.tts_eos, prompt, rest))
@@ -62,7 +70,11 @@ class PromptBuilder:
 
     def _user(self, request: SpeechRequest) -> str:
         if request.instructions is None:
-            return "" if request.options["empty_user_turn"] else ASKED
+            if request.options["empty_user_turn"]:
+                return ""
+            return ASKED
         if request.options["empty_user_turn"]:
-            raise InvalidRequest("empty_user_turn", "cannot stand beside instructions, which are the user's turn")
+            raise InvalidRequest(
+                "empty_user_turn", "cannot stand beside instructions, which are the user's turn"
+            )
         return request.instructions

@@ -38,12 +38,17 @@ def _options(defaults: Mapping[str, Any], c: Config) -> dict[str, Option]:
         "min_frames": 1,
         "max_frames": longest,
     }
-    own = {"empty_user_turn": Option(False, 0, 1, bool, "without instructions the user says nothing")}
+    own = {
+        "empty_user_turn": Option(False, 0, 1, bool, "without instructions the user says nothing")
+    }
     return talker_options(c, c.talker.positions, usual, own)
 
 
 def make_spec(
-    c: Config, defaults: Mapping[str, Any], dtype: torch.dtype, adapters: Mapping[str, Column] | None = None
+    c: Config,
+    defaults: Mapping[str, Any],
+    dtype: torch.dtype,
+    adapters: Mapping[str, Column] | None = None,
 ) -> ModelSpec:
     """Facts of one checkpoint. `dtype` is that of the language models. adapters: columns of LoRA adapters."""
     return talker_spec(

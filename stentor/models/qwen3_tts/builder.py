@@ -16,7 +16,14 @@ from stentor.models.lora import USUAL_TARGETS, AdapterPlan, install_adapters
 from stentor.models.lora_files import merge_option, read_peft
 from stentor.models.quantized_checkpoint import read_quantized
 from stentor.models.qwen3_tts.codec import Decoder, Encoder
-from stentor.models.qwen3_tts.config import CODEC_FOLDER, CodecConfig, Config, EncoderConfig, parse, read_codec
+from stentor.models.qwen3_tts.config import (
+    CODEC_FOLDER,
+    CodecConfig,
+    Config,
+    EncoderConfig,
+    parse,
+    read_codec,
+)
 from stentor.models.qwen3_tts.model import Qwen3TTS, Weights
 from stentor.models.qwen3_tts.speaker_encoder import LogMel
 from stentor.models.qwen3_tts.spec import GENERATION, REFERENCE_SECONDS
@@ -28,7 +35,9 @@ FILE_OPTIONS = (CODEC_DTYPE, "mistral_pretokenizer", "lora")
 """Load options of a checkpoint."""
 
 
-def build(source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> Qwen3TTS:
+def build(
+    source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]
+) -> Qwen3TTS:
     """`dtype` None: the checkpoint's own on a GPU, float32 on a CPU.
 
     Load options: `quantization` of the talker's weights, those of adapters (models/lora.py), and of a checkpoint
@@ -37,10 +46,12 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     Raises CheckpointError and InvalidRequest.
     """
     source.check_options(options, LOAD_OPTIONS, FILE_OPTIONS)
-    mistral, plan = _mistral(options), AdapterPlan.of(options, read_peft, USUAL_TARGETS)
+    mistral = _mistral(options)
+    plan = AdapterPlan.of(options, read_peft, USUAL_TARGETS)
     audio_dtype = codec_dtype(options, device, dtype)
     precise = at_least_float32(audio_dtype)
-    c, codec = parse(source.config, f"{source.name}/config.json"), read_codec(source)
+    c = parse(source.config, f"{source.name}/config.json")
+    codec = read_codec(source)
     if codec.decoder.codebooks != c.codebooks or codec.encoder.used != c.codebooks:
         raise CheckpointError(
             f"{source.name}: the talker makes {c.codebooks} codes per frame, the codec wants another number"
@@ -50,7 +61,9 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     decoder.process_weights_after_loading(audio_dtype)
     if encoder is not None:
         prepare(encoder, codec, encoder_dtype(audio_dtype, device))
-    tensors = source.tensors(lambda path: read_quantized(source.config, read_sharded(path), str(path)))
+    tensors = source.tensors(
+        lambda path: read_quantized(source.config, read_sharded(path), str(path))
+    )
     tensors = merge_option(tensors, options, read_peft)
     weights = make_weights(c, talker_dtype(tensors, dtype, device), precise)
     source.fill(weights, tensors, source.name, device, eight_bits=eight_bits(options))
@@ -58,13 +71,19 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     adapters = install_adapters(weights, plan, serves_adapters, read_peft)
     clone = None
     if encoder is not None and c.speaker is not None:
-        clone = encoder, LogMel(c.speaker.sample_rate, c.speaker.mels).to(device), weights.speaker_encoder
+        clone = (
+            encoder,
+            LogMel(c.speaker.sample_rate, c.speaker.mels).to(device),
+            weights.speaker_encoder,
+        )
     tokenizer: Tokenizer
     if isinstance(source, Checkpoint):
         tokenizer = QwenTokenizer(source.path, mistral)
     else:
         tokenizer = DummyTokenizer(source.words, source.special)
-    return Qwen3TTS(c, codec, weights, decoder, clone, tokenizer, dict(source.json(GENERATION, {})), adapters)
+    return Qwen3TTS(
+        c, codec, weights, decoder, clone, tokenizer, dict(source.json(GENERATION, {})), adapters
+    )
 
 
 def serves_adapters(name: str) -> bool:
@@ -99,19 +118,30 @@ def fill_codec(
     if not with_encoder:
         return decoder, None
     encoder = on_meta(lambda: Encoder(codec.encoder), dtype)
-    source.fill(encoder, _used(codec_part(tensors, "encoder."), codec.encoder), f"{where}: encoder", device, 2)
+    source.fill(
+        encoder,
+        _used(codec_part(tensors, "encoder."), codec.encoder),
+        f"{where}: encoder",
+        device,
+        2,
+    )
     return decoder, encoder
 
 
 def _used(tensors: Mapping[str, Tensor], c: EncoderConfig) -> dict[str, Tensor]:
     """Without what encoding does not need: output projections, flags, and the quantizers past the used ones."""
-    kept = {k: v for k, v in tensors.items() if not k.endswith((".output_proj.weight", ".initialized"))}
+    kept = {
+        k: v for k, v in tensors.items() if not k.endswith((".output_proj.weight", ".initialized"))
+    }
     unused = tuple(
-        f"quantizer.acoustic_residual_vector_quantizer.layers.{i}." for i in range(c.used - c.semantic, c.quantizers)
+        f"quantizer.acoustic_residual_vector_quantizer.layers.{i}."
+        for i in range(c.used - c.semantic, c.quantizers)
     )
     return {k: v for k, v in kept.items() if not k.startswith(unused)}
 
 
 def prepare(encoder: Encoder, codec: CodecConfig, dtype: torch.dtype) -> None:
     """Make a loaded codec encoder ready for references of any length, in `dtype`."""
-    encoder.process_weights_after_loading(int(REFERENCE_SECONDS[1] * codec.sample_rate) + codec.encoder.hop, dtype)
+    encoder.process_weights_after_loading(
+        int(REFERENCE_SECONDS[1] * codec.sample_rate) + codec.encoder.hop, dtype
+    )

@@ -43,7 +43,9 @@ class DecoderTransformer(ScaledStack):
         self.input_proj = Linear(c.latent, c.stack.hidden)
         self.output_proj = Linear(c.stack.hidden, c.latent)
 
-    def forward(self, x: Tensor, attend: Attend, rope: Rope | None = None, pos: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, attend: Attend, rope: Rope | None = None, pos: Tensor | None = None
+    ) -> Tensor:
         out: Tensor = self.output_proj(super().forward(self.input_proj(x), attend, rope, pos))
         return out
 
@@ -65,7 +67,9 @@ class Quantizer(nn.Module):
     def __init__(self, c: FrameDecoderConfig, codebooks: int) -> None:
         super().__init__()
         inner = c.codebook_dim // 2
-        books = (nn.ModuleDict({"_codebook": Codebook(c.codebook_size, inner)}) for _ in range(codebooks))
+        books = (
+            nn.ModuleDict({"_codebook": Codebook(c.codebook_size, inner)}) for _ in range(codebooks)
+        )
         self.vq = nn.ModuleDict({"layers": nn.ModuleList(books)})
         self.input_proj = nn.Conv1d(c.codebook_dim, inner, 1, bias=False)
         self.output_proj = nn.Conv1d(inner, c.codebook_dim, 1, bias=False)
@@ -81,7 +85,9 @@ class Decoder(FrameDecoder):
 
     def __init__(self, c: FrameDecoderConfig) -> None:
         super().__init__(c)
-        self.quantizer = nn.ModuleDict({"rvq_first": Quantizer(c, 1), "rvq_rest": Quantizer(c, c.codebooks - 1)})
+        self.quantizer = nn.ModuleDict(
+            {"rvq_first": Quantizer(c, 1), "rvq_rest": Quantizer(c, c.codebooks - 1)}
+        )
         self.pre_conv = CausalConv1d(c.codebook_dim, c.latent, 3)
         self.pre_transformer = DecoderTransformer(c)
         self.add_convolutions()
@@ -109,7 +115,9 @@ EVEN = 2  # columns that `Downsample` makes one of
 class PaddedConv1d(CausalConv1d):
     """Causal convolution whose input counts as padded with zeros to a whole number of strides."""
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, dilation: int = 1) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int, stride: int = 1, dilation: int = 1
+    ) -> None:
         left = (kernel - 1) * dilation + 1 - stride
         super().__init__(inputs, outputs, kernel, dilation, stride=stride, left=left)
 
@@ -146,7 +154,10 @@ class Convolutions(nn.ModuleList):
         stride = 1
         for layer in self:
             if not isinstance(layer, PaddedConv1d):
-                x = layer(x) if isinstance(layer, nn.ELU) else layer(x, state)
+                if isinstance(layer, nn.ELU):
+                    x = layer(x)
+                else:
+                    x = layer(x, state)
                 continue
             if layer.stride > 1:
                 given = torch.arange(x.shape[2], device=x.device) * stride < count
@@ -175,12 +186,15 @@ class EncoderBlock(nn.Module):
         self.self_attn = Attention(s)
         self.self_attn_layer_scale = LayerScale(s.hidden)
         self.post_attention_layernorm = nn.LayerNorm(s.hidden, eps=s.eps)
-        fc1, fc2 = nn.Linear(s.hidden, s.ffn, bias=False), nn.Linear(s.ffn, s.hidden, bias=False)
+        fc1 = nn.Linear(s.hidden, s.ffn, bias=False)
+        fc2 = nn.Linear(s.ffn, s.hidden, bias=False)
         self.mlp = nn.Sequential(OrderedDict(fc1=fc1, act=nn.GELU(), fc2=fc2))
         self.mlp_layer_scale = LayerScale(s.hidden)
 
     def forward(self, x: Tensor, positions: RopePositions) -> Tensor:
-        x = x + self.self_attn_layer_scale(self.self_attn(self.input_layernorm(x), 0, causal, positions))
+        x = x + self.self_attn_layer_scale(
+            self.self_attn(self.input_layernorm(x), 0, causal, positions)
+        )
         out: Tensor = x + self.mlp_layer_scale(self.mlp(self.post_attention_layernorm(x)))
         return out
 
@@ -209,7 +223,9 @@ class EncoderCodebook(nn.Module):
 
     def process_weights_after_loading(self) -> None:
         """Work the centroids out once, and half of their squared norms."""
-        table = (self.embed_sum / self.cluster_usage.clamp_min(USAGE_FLOOR)[:, None]).detach().float()
+        table = (
+            (self.embed_sum / self.cluster_usage.clamp_min(USAGE_FLOOR)[:, None]).detach().float()
+        )
         self.register_buffer("table", table, persistent=False)
         self.register_buffer("half_norms", table.square().sum(-1) / 2, persistent=False)
         del self.embed_sum, self.cluster_usage
@@ -246,7 +262,10 @@ class SplitResidualQuantizer(nn.Module):
         self.acoustic_residual_vector_quantizer = ResidualQuantizer(c, c.used - c.semantic)
 
     def forward(self, x: Tensor) -> Tensor:
-        both = (self.semantic_residual_vector_quantizer(x), self.acoustic_residual_vector_quantizer(x))
+        both = (
+            self.semantic_residual_vector_quantizer(x),
+            self.acoustic_residual_vector_quantizer(x),
+        )
         return torch.cat(both, dim=-1)
 
 
@@ -273,9 +292,15 @@ class Encoder(nn.Module):
                 module.process_weights_after_loading()
         for part in (self.encoder, self.encoder_transformer, self.downsample):
             cast_codec(part, dtype)
-        c, weight = self.config, self.downsample.weight
+        c = self.config
+        weight = self.downsample.weight
         positions = -(-samples // prod(c.ratios)) + self.step
-        rope = Rope(angles(c.stack.head_dim, positions, c.theta), weight.dtype, interleaved=False, in_float32=False)
+        rope = Rope(
+            angles(c.stack.head_dim, positions, c.theta),
+            weight.dtype,
+            interleaved=False,
+            in_float32=False,
+        )
         self.rope = rope.to(weight.device)
 
     def forward(self, samples: Tensor, launch: Launch = eager) -> Tensor:

@@ -14,7 +14,13 @@ from stentor.layers.configs import FrameDecoderConfig, StackConfig
 from stentor.models.config_reader import ConfigReader
 from stentor.models.source import Source
 from stentor.models.stack_config import read_stack
-from stentor.models.talker_config import TalkerConfig, TransformerConfig, read_frame_decoder, read_ids, read_numbers
+from stentor.models.talker_config import (
+    TalkerConfig,
+    TransformerConfig,
+    read_frame_decoder,
+    read_ids,
+    read_numbers,
+)
 
 KINDS = ("base", "custom_voice", "voice_design")
 TOKENIZER_TYPE = "qwen3_tts_tokenizer_12hz"
@@ -52,7 +58,8 @@ def _transformer(r: ConfigReader) -> TransformerConfig:
     if r.text("hidden_act", "silu") != "silu":
         raise r.error("hidden_act", "must be silu")
     stack = read_stack(r, r.number("rms_norm_eps", 1e-6), r.count("head_dim"), qk_norm=True)
-    theta, positions = r.number("rope_theta", 1e6), r.integer("max_position_embeddings", 32768)
+    theta = r.number("rope_theta", 1e6)
+    positions = r.integer("max_position_embeddings", 32768)
     return TransformerConfig(stack, r.integer("vocab_size"), theta, positions)
 
 
@@ -76,7 +83,8 @@ def _speaker(r: ConfigReader) -> SpeakerConfig:
 def parse(data: Mapping[str, Any], where: str) -> Config:
     """The model's config.json. CheckpointError names a key that is missing or wrong."""
     top = ConfigReader(data, where)
-    kind, tokenizer = top.choice("tts_model_type", KINDS), top.text("tokenizer_type")
+    kind = top.choice("tts_model_type", KINDS)
+    tokenizer = top.text("tokenizer_type")
     if tokenizer != TOKENIZER_TYPE:
         raise top.error("tokenizer_type", f"must be {TOKENIZER_TYPE}, got {tokenizer!r}")
     t = top.section("talker_config")
@@ -136,12 +144,14 @@ class CodecConfig:
 
 def _decoder(r: ConfigReader) -> FrameDecoderConfig:
     stack = read_stack(r, r.number("rms_norm_eps"), r.count("head_dim"))
-    latent, width = r.integer("latent_dim"), r.integer("codebook_dim")
+    latent = r.integer("latent_dim")
+    width = r.integer("codebook_dim")
     return read_frame_decoder(r, stack, r.number("rope_theta"), latent, codebook_dim=width)
 
 
 def _encoder(r: ConfigReader, used: int, hop: int) -> EncoderConfig:
-    hidden, heads = r.integer("hidden_size", 512), r.count("num_attention_heads", 8)
+    hidden = r.integer("hidden_size", 512)
+    heads = r.count("num_attention_heads", 8)
     stack = StackConfig(
         hidden=hidden,
         ffn=r.integer("intermediate_size", 2048),
@@ -176,10 +186,15 @@ def parse_codec(data: Mapping[str, Any], where: str) -> CodecConfig:
     """speech_tokenizer/config.json. CheckpointError names a key that is missing or wrong."""
     top = ConfigReader(data, where)
     decoder = _decoder(top.section("decoder_config"))
-    up, down = top.integer("decode_upsample_rate"), top.integer("encode_downsample_rate")
+    up = top.integer("decode_upsample_rate")
+    down = top.integer("encode_downsample_rate")
     if up != decoder.hop:
-        raise top.error("decode_upsample_rate", f"is {up}, but the up-sampling rates make {decoder.hop}")
-    encoder = _encoder(top.section("encoder_config"), top.count("encoder_valid_num_quantizers"), down)
+        raise top.error(
+            "decode_upsample_rate", f"is {up}, but the up-sampling rates make {decoder.hop}"
+        )
+    encoder = _encoder(
+        top.section("encoder_config"), top.count("encoder_valid_num_quantizers"), down
+    )
     return CodecConfig(top.integer("output_sample_rate"), decoder, encoder)
 
 

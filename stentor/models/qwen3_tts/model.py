@@ -52,7 +52,9 @@ class Qwen3TTS(FrameTalker):
         """`weights` are filled. Their embeddings are taken over and freed. `decoder` is ready. clone: encoders of a
         reference's codes and speaker, of Base models."""
         self._clone = clone
-        spec = make_spec(config, codec_config, defaults, weights.talker.codec_head.weight.dtype, adapters.columns)
+        spec = make_spec(
+            config, codec_config, defaults, weights.talker.codec_head.weight.dtype, adapters.columns
+        )
         prompts = PromptBuilder(config, tokenizer, spec.max_model_len)
         super().__init__(config, weights, decoder, spec, prompts, adapters)
 
@@ -61,5 +63,7 @@ class Qwen3TTS(FrameTalker):
         if self._clone is None:
             raise ValueError("this checkpoint has no reference encoder")
         encoder, mel, speaker = self._clone
-        codes = encoder(wav, launch).int()  # first: a GPU computes it while the host launches the other
+        codes = encoder(
+            wav, launch
+        ).int()  # first: a GPU computes it while the host launches the other
         return {"codes": codes, "speaker": speaker(mel(wav))[0].float()}

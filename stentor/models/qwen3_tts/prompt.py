@@ -18,7 +18,9 @@ from stentor.models.qwen3_tts.config import Config
 from stentor.models.qwen3_tts.tokenizer import Tokenizer
 
 NONE = -1
-ROLE, TAIL, REFERENCE_TAIL = 3, 5, 2
+ROLE = 3
+TAIL = 5
+REFERENCE_TAIL = 2
 """Tokens around the text: `<|im_start|>assistant\\n`, `<|im_end|>\\n<|im_start|>assistant\\n`, `<|im_end|>\\n`."""
 
 
@@ -41,7 +43,9 @@ class PromptLayout:
 
     def codes(self) -> np.ndarray:
         """The codec id at each position, or NONE."""
-        codes = np.full(len(self.text), NONE, np.int32)  # of a list of hundreds, numpy looks at each
+        codes = np.full(
+            len(self.text), NONE, np.int32
+        )  # of a list of hundreds, numpy looks at each
         codes[: len(self.code)] = self.code
         return codes
 
@@ -54,35 +58,55 @@ class PromptBuilder:
     """Requests to prompts for one checkpoint. Host only, any thread."""
 
     def __init__(self, c: Config, tokenizer: Tokenizer, max_model_len: int) -> None:
-        self._c, self._tokenizer, self._max_model_len = c, tokenizer, max_model_len
+        self._c = c
+        self._tokenizer = tokenizer
+        self._max_model_len = max_model_len
 
     def references(self, request: SpeechRequest) -> list[VoiceSource]:
         """The recording whose voice speaks. InvalidRequest if there is none and this checkpoint needs one."""
-        if self._c.kind == "base" and request.speaker_embedding is None and request.reference is None:
-            wanted = "this model speaks with the voice of a reference: give one, or a speaker_embedding"
+        if (
+            self._c.kind == "base"
+            and request.speaker_embedding is None
+            and request.reference is None
+        ):
+            wanted = (
+                "this model speaks with the voice of a reference: give one, or a speaker_embedding"
+            )
             raise InvalidRequest("reference", wanted)
         return reference_of(request)
 
     def build(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
         """Raises InvalidRequest for what this checkpoint cannot do."""
-        c, options = self._c, request.options
+        c = self._c
+        options = request.options
         voice = self._voice(request)
         whole = self._whole(request)
-        said = request.reference.text if request.reference is not None and request.reference.text else ""
+        if request.reference is not None and request.reference.text:
+            said = request.reference.text
+        else:
+            said = ""
         cloned = bool(voices) and bool(said.strip()) and not options["x_vector_only"]
-        text, rest = request.text, ""
+        text = request.text
+        rest = ""
         if request.live:
             if cloned:
-                raise InvalidRequest("live", "a voice to be cloned with its words needs the whole text: x_vector_only")
+                raise InvalidRequest(
+                    "live",
+                    "a voice to be cloned with its words needs the whole text: x_vector_only",
+                )
             cut = settled(text) or len(text)
             text, rest = text[:cut], text[cut:]
-        ids = self._tokenizer.encode(f"<|im_start|>assistant\n{text}<|im_end|>\n<|im_start|>assistant\n")
+        ids = self._tokenizer.encode(
+            f"<|im_start|>assistant\n{text}<|im_end|>\n<|im_start|>assistant\n"
+        )
         body = ids[ROLE:-TAIL]
         if not body:
             raise InvalidRequest("text", "must not be empty")
         layout = PromptLayout()
         if request.instructions:
-            layout.add(self._tokenizer.encode(f"<|im_start|>user\n{request.instructions}<|im_end|>\n"))
+            layout.add(
+                self._tokenizer.encode(f"<|im_start|>user\n{request.instructions}<|im_end|>\n")
+            )
         layout.add(ids[:ROLE])
         self._prefix(layout, self._language(request, voice), voice)
         codes = np.zeros((0, c.codebooks), np.int32)
@@ -97,47 +121,65 @@ class PromptBuilder:
         prompt = self._finish(request, layout, trailing, codes, len(body))
         if self._c.kind == "base":
             given = request.speaker_embedding
-            speaker = voices[0] if given is None else Voice(digest(given), {"speaker": given})
-            prompt.voice, prompt.columns["speaker"] = speaker.id, speaker.features["speaker"]
+            if given is None:
+                speaker = voices[0]
+            else:
+                speaker = Voice(digest(given), {"speaker": given})
+            prompt.voice = speaker.id
+            prompt.columns["speaker"] = speaker.features["speaker"]
         if request.live:
-            prompt.live = LiveText("text", LiveColumn(self._tokenizer.encode, c.ids.tts_eos, prompt, rest))
+            prompt.live = LiveText(
+                "text", LiveColumn(self._tokenizer.encode, c.ids.tts_eos, prompt, rest)
+            )
         return prompt
 
     def _whole(self, request: SpeechRequest) -> bool:
         """Whether the prompt holds the whole text."""
         requested = request.options["non_streaming_mode"]
         if request.live and requested:
-            raise InvalidRequest("live", "text that goes on cannot stand in the prompt: non_streaming_mode")
+            raise InvalidRequest(
+                "live", "text that goes on cannot stand in the prompt: non_streaming_mode"
+            )
         if request.live:
             return False
-        return self._c.kind != "base" if requested is None else bool(requested)
+        if requested is None:
+            return self._c.kind != "base"
+        return bool(requested)
 
     def _voice(self, request: SpeechRequest) -> str | None:
         c = self._c
         if not c.speakers:
             if request.voice is not None:
-                raise InvalidRequest("voice", f"this model has no named voices, got {request.voice!r}")
+                raise InvalidRequest(
+                    "voice", f"this model has no named voices, got {request.voice!r}"
+                )
             return None
         if request.voice is None:
             return next(iter(c.speakers))
         if request.voice.lower() not in c.speakers:
-            raise InvalidRequest("voice", f"unknown voice {request.voice!r}; known: {', '.join(c.speakers)}")
+            raise InvalidRequest(
+                "voice", f"unknown voice {request.voice!r}; known: {', '.join(c.speakers)}"
+            )
         return request.voice.lower()
 
     def _transcript_ids(self, text: str) -> list[int]:
         """Ids of what a reference says."""
-        return self._tokenizer.encode(f"<|im_start|>assistant\n{text}<|im_end|>\n")[ROLE:-REFERENCE_TAIL]
+        return self._tokenizer.encode(f"<|im_start|>assistant\n{text}<|im_end|>\n")[
+            ROLE:-REFERENCE_TAIL
+        ]
 
     def _language(self, request: SpeechRequest, voice: str | None) -> int | None:
         """The codec id of the language or of the voice's dialect, None for auto."""
-        c, language = self._c, request.language.lower()
+        c = self._c
+        language = request.language.lower()
         if voice is not None and language in ("auto", "chinese") and voice in c.dialects:
             return c.languages[c.dialects[voice]]
         if language == "auto":
             return None
         if language not in c.languages:
             raise InvalidRequest(
-                "language", f"unknown language {request.language!r}; known: auto, {', '.join(c.languages)}"
+                "language",
+                f"unknown language {request.language!r}; known: auto, {', '.join(c.languages)}",
             )
         return c.languages[language]
 

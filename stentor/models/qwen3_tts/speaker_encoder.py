@@ -9,23 +9,28 @@ from torch import Tensor, nn
 
 from stentor.models.qwen3_tts.config import SpeakerConfig
 
-FFT, HOP = 1024, 256
+FFT = 1024
+HOP = 256
 
 
 def mel_filters(rate: int, fft: int, mels: int) -> np.ndarray:
     """Slaney's mel filter bank, area-normalised, [mels, fft / 2 + 1] float32, from 0 Hz to rate / 2."""
-    knee, step = 1000.0, 200.0 / 3  # linear below 1 kHz, 27 steps per factor 6.4 above
+    knee = 1000.0  # linear below 1 kHz, 27 steps per factor 6.4 above
+    step = 200.0 / 3
     log_step = np.log(6.4) / 27.0
 
     def to_hz(mel: np.ndarray) -> np.ndarray:
-        return np.where(mel < knee / step, mel * step, knee * np.exp(log_step * (mel - knee / step)))
+        return np.where(
+            mel < knee / step, mel * step, knee * np.exp(log_step * (mel - knee / step))
+        )
 
     top = knee / step + np.log(rate / 2 / knee) / log_step
     edges = to_hz(np.linspace(0.0, top, mels + 2))
     bins = np.fft.rfftfreq(fft, 1.0 / rate)
     ramps = edges[:, None] - bins
     width = np.diff(edges)
-    rising, falling = -ramps[:-2] / width[:-1, None], ramps[2:] / width[1:, None]
+    rising = -ramps[:-2] / width[:-1, None]
+    falling = ramps[2:] / width[1:, None]
     weights = np.maximum(0.0, np.minimum(rising, falling))
     weights *= (2.0 / (edges[2:] - edges[:-2]))[:, None]
     filters: np.ndarray = weights.astype(np.float32)
@@ -53,7 +58,9 @@ class LogMel(nn.Module):
 
     def __init__(self, rate: int, mels: int) -> None:
         super().__init__()
-        self.register_buffer("filters", torch.from_numpy(mel_filters(rate, FFT, mels)), persistent=False)
+        self.register_buffer(
+            "filters", torch.from_numpy(mel_filters(rate, FFT, mels)), persistent=False
+        )
         self.register_buffer("fourier", torch.from_numpy(fourier(FFT)), persistent=False)
 
     def forward(self, samples: Tensor) -> Tensor:
@@ -78,7 +85,9 @@ class SameConv1d(nn.Conv1d):
         if taps > 1:
             added = (taps - 1) * step
             x = F.pad(x, (added // 2, added - added // 2), "reflect")
-            x = torch.stack([x[:, :, i * step : i * step + count] for i in range(taps)], 2).flatten(1, 2)
+            x = torch.stack([x[:, :, i * step : i * step + count] for i in range(taps)], 2).flatten(
+                1, 2
+            )
         assert self.bias is not None
         weight = self.weight.flatten(1).expand(len(x), -1, -1)
         return torch.baddbmm(self.bias[None, :, None], weight, x)
@@ -99,7 +108,9 @@ class Res2Net(nn.Module):
     def __init__(self, channels: int, scale: int, kernel: int, dilation: int) -> None:
         super().__init__()
         part = channels // scale
-        self.blocks = nn.ModuleList(TimeDelay(part, part, kernel, dilation) for _ in range(scale - 1))
+        self.blocks = nn.ModuleList(
+            TimeDelay(part, part, kernel, dilation) for _ in range(scale - 1)
+        )
         self.scale = scale
 
     def forward(self, x: Tensor) -> Tensor:
@@ -121,7 +132,9 @@ class SqueezeExcitation(nn.Module):
 
 
 class SERes2Net(nn.Module):
-    def __init__(self, inputs: int, channels: int, kernel: int, dilation: int, c: SpeakerConfig) -> None:
+    def __init__(
+        self, inputs: int, channels: int, kernel: int, dilation: int, c: SpeakerConfig
+    ) -> None:
         super().__init__()
         self.tdnn1 = TimeDelay(inputs, channels, 1)
         self.res2net_block = Res2Net(channels, c.scale, kernel, dilation)
@@ -162,7 +175,9 @@ class SpeakerEncoder(nn.Module):
         super().__init__()
         blocks: list[nn.Module] = [TimeDelay(c.mels, c.channels[0], c.kernels[0], c.dilations[0])]
         for i in range(1, len(c.channels) - 1):
-            blocks.append(SERes2Net(c.channels[i - 1], c.channels[i], c.kernels[i], c.dilations[i], c))
+            blocks.append(
+                SERes2Net(c.channels[i - 1], c.channels[i], c.kernels[i], c.dilations[i], c)
+            )
         self.blocks = nn.ModuleList(blocks)
         self.mfa = TimeDelay(sum(c.channels[1:-1]), c.channels[-1], c.kernels[-1], c.dilations[-1])
         self.asp = AttentivePooling(c.channels[-1], c.attention)

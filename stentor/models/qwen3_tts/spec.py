@@ -47,7 +47,9 @@ def _options(defaults: Mapping[str, Any], c: Config) -> dict[str, Option]:
         "non_streaming_mode": Option(
             None, 0, 1, bool, "whole text in the prompt; default: yes, but no for cloned voices"
         ),
-        "x_vector_only": Option(False, 0, 1, bool, "clone by the speaker vector alone, without the reference's codes"),
+        "x_vector_only": Option(
+            False, 0, 1, bool, "clone by the speaker vector alone, without the reference's codes"
+        ),
     }
     return talker_options(c, float(c.talker.positions), usual, own)
 
@@ -60,7 +62,11 @@ def make_spec(
     adapters: Mapping[str, Column] | None = None,
 ) -> ModelSpec:
     """Facts of one checkpoint. `dtype` is that of the language models. adapters: columns of LoRA adapters."""
-    dialects, size = set(c.dialects.values()), c.speaker.dim if c.speaker is not None else 0
+    dialects = set(c.dialects.values())
+    if c.speaker is not None:
+        size = c.speaker.dim
+    else:
+        size = 0
     return talker_spec(
         c,
         dtype,
@@ -76,5 +82,7 @@ def make_spec(
         takes_instructions=c.kind != "base" and c.size != "0b6",
         takes_reference=c.kind == "base",
         codec_silent=256,
-        codec_prefix=math.ceil(REFERENCE_SECONDS[1] * codec.sample_rate / codec.decoder.hop) if c.kind == "base" else 0,
+        codec_prefix=math.ceil(REFERENCE_SECONDS[1] * codec.sample_rate / codec.decoder.hop)
+        if c.kind == "base"
+        else 0,
     )

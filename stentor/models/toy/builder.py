@@ -22,7 +22,9 @@ CODECS: Mapping[str, type[ToyCodec | LookaheadCodec]] = {
 }
 
 
-def build(source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> Toy:
+def build(
+    source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]
+) -> Toy:
     """`dtype` None: float32. There are no load options. Raises CheckpointError and InvalidRequest.
 
     Values of the file: `seed` of the weights, `codec`, `words` (it says when they are spoken), `window` (text that it
@@ -30,9 +32,15 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     """
     source.check_options(options, ())
     own = source.json(FILES[0], {})
-    reader = ConfigReader(own, FILES[0]) if own else ConfigReader(source.config)
+    if own:
+        reader = ConfigReader(own, FILES[0])
+    else:
+        reader = ConfigReader(source.config)
     codec = reader.choice("codec", CODECS, "causal")
-    window = reader.integers("window") if reader.data.get("window") is not None else None
+    if reader.data.get("window") is not None:
+        window = reader.integers("window")
+    else:
+        window = None
     return (FramesToy if reader.flag("frame_pages", False) else Toy)(
         reader.integer("seed", 0, low=0, high=MOST_SEED),
         dtype or torch.float32,

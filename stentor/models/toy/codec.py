@@ -51,7 +51,9 @@ class ToyCodec(nn.Module):
             "count": Column(dtype=torch.int64),
         }
 
-    def decode(self, frames: Tensor, state: State, _: CodecCall | None = None) -> tuple[Tensor, State]:
+    def decode(
+        self, frames: Tensor, state: State, _: CodecCall | None = None
+    ) -> tuple[Tensor, State]:
         streaming = StreamingState(state)
         x = self.inp(frames.transpose(1, 2), streaming).tanh()
         pos = state["count"][:, None] + torch.arange(frames.shape[1], device=frames.device)
@@ -76,7 +78,9 @@ class LateCodec(ToyCodec):
         super().__init__()
         self.columns["late"] = Column((LATE,))
 
-    def decode(self, frames: Tensor, state: State, call: CodecCall | None = None) -> tuple[Tensor, State]:
+    def decode(
+        self, frames: Tensor, state: State, call: CodecCall | None = None
+    ) -> tuple[Tensor, State]:
         assert call is not None
         y, new = super().decode(frames, state)
         at = torch.arange(y.shape[1], device=y.device)
@@ -86,14 +90,17 @@ class LateCodec(ToyCodec):
         return both * 0.6 + F.pad(both, (0, LATE))[:, LATE:] * 0.4, new
 
 
-FRAME, WIDTH = LATENT + CODES, 8
+FRAME = LATENT + CODES
+WIDTH = 8
 WHOLES = (4 * GRID, 12 * GRID)
 
 
 class LookaheadCodec(nn.Module):
     """Frames [B, n + LOOKAHEAD, FRAME] -> HOP samples each of the n, and of the DELAY before them."""
 
-    timing = CodecTiming(GRID, LOOKAHEAD, DELAY, whole=True, wholes=WHOLES, window=PAGES, chunk_pages=2)
+    timing = CodecTiming(
+        GRID, LOOKAHEAD, DELAY, whole=True, wholes=WHOLES, window=PAGES, chunk_pages=2
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,28 +160,39 @@ class LookaheadCodec(nn.Module):
         heard = (exists & (at >= 0))[:, :count, None]
         owed = state["owed"].to(z.dtype)
         z = torch.cat((owed, torch.where(heard, z, 0.0), torch.zeros_like(owed)), 1)
-        samples = torch.stack([z[:, i : i + DELAY + count] * self.late[i] for i in range(DELAY + 1)]).sum(0)
+        samples = torch.stack(
+            [z[:, i : i + DELAY + count] * self.late[i] for i in range(DELAY + 1)]
+        ).sum(0)
         return samples.tanh().flatten(1).float(), {**state, "owed": z[:, count : count + DELAY]}
 
     def _attend(self, y: Tensor, exists: Tensor, call: CodecCall) -> Tensor:
         """Attend from each frame [B, n, WIDTH] to the whole chunk and of the pages before it."""
-        kv, seen = torch.stack((y, y.sin()), 1), exists[:, None]
+        kv = torch.stack((y, y.sin()), 1)
+        seen = exists[:, None]
         if not call.whole:
             kv, seen = self._with_pages(kv, exists, call.pages)
         keys, values = kv.unbind(1)
         return F.scaled_dot_product_attention(y, keys, values, attn_mask=seen)
 
-    def _with_pages(self, kv: Tensor, exists: Tensor, pages: CodecPageTable) -> tuple[Tensor, Tensor]:
+    def _with_pages(
+        self, kv: Tensor, exists: Tensor, pages: CodecPageTable
+    ) -> tuple[Tensor, Tensor]:
         """Keys and values [B, 2, m, WIDTH] of all pages of each row, and which of them [B, n, m] each frame sees: those
         of its page and of the pages before."""
         pool, (rows, width) = pages.pool["kv"], pages.table.shape
         count = exists.shape[1] // GRID
         own = pages.filled[:, None] + torch.arange(count, device=kv.device)
-        new = torch.where(exists[:, None, :, None], kv, 0.0).view(rows, 2, count, GRID, WIDTH).transpose(1, 2)
+        new = (
+            torch.where(exists[:, None, :, None], kv, 0.0)
+            .view(rows, 2, count, GRID, WIDTH)
+            .transpose(1, 2)
+        )
         pool[pages.table.gather(1, own)] = new.to(pool.dtype)
         page = torch.arange(width, device=kv.device)
         filled = (page < pages.filled[:, None])[..., None].expand(-1, -1, GRID)
-        real = filled.scatter(1, own[..., None].expand(-1, -1, GRID), exists.reshape(rows, count, GRID))
+        real = filled.scatter(
+            1, own[..., None].expand(-1, -1, GRID), exists.reshape(rows, count, GRID)
+        )
         before = page <= own.repeat_interleave(GRID, 1)[..., None]
         kept = pool[pages.table].transpose(1, 2).reshape(rows, 2, width * GRID, WIDTH)
         return kept.to(kv.dtype), (before[..., None] & real[:, None]).flatten(2)

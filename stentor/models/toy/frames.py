@@ -67,13 +67,19 @@ class FramesToy(Toy):
         embedded, at, number = x
         if not len(at):
             return super().backbone((embedded,), kv)
-        embedded = torch.cat((embedded, embedded[:1]))  # padding of the frames stands behind the last token
+        embedded = torch.cat(
+            (embedded, embedded[:1])
+        )  # padding of the frames stands behind the last token
         pos = 2 * number[:, None] + torch.arange(2, device=at.device)
         q, k, v = self.heard(embedded[at]).view(len(at) * 2, 3, HEADS, DIM).unbind(1)
         heard = kv.frame_kv.view("heard", pos)(0, q, k, v, PLAIN)
-        embedded = embedded.index_add(0, at, self.heard_out(heard.reshape(len(at), 2 * HEADS * DIM)))
+        embedded = embedded.index_add(
+            0, at, self.heard_out(heard.reshape(len(at), 2 * HEADS * DIM))
+        )
         (hidden,) = super().backbone((embedded[:-1],), kv)
-        self._history(torch.cat((hidden, hidden[:1]))[at], kv.frame_kv.view("made", number[:, None]))
+        self._history(
+            torch.cat((hidden, hidden[:1]))[at], kv.frame_kv.view("made", number[:, None])
+        )
         return (hidden,)
 
     def _history(self, hidden: Tensor, attend: Any) -> Tensor:

@@ -22,7 +22,17 @@ from stentor.layers.rope import Rope, angles
 from stentor.layers.sampling import sample
 from stentor.layers.transformer import Stack
 from stentor.layers.types import Launch, eager
-from stentor.models.base import Emit, Hidden, KVView, Prompt, PromptRows, Rows, Voice, VoiceSource, reference_of
+from stentor.models.base import (
+    Emit,
+    Hidden,
+    KVView,
+    Prompt,
+    PromptRows,
+    Rows,
+    Voice,
+    VoiceSource,
+    reference_of,
+)
 from stentor.models.info import SpeechRequest
 from stentor.models.lora import NO_ADAPTERS
 from stentor.models.toy.codec import LookaheadCodec, ToyCodec
@@ -64,7 +74,9 @@ class Toy(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         for p in self.parameters():
             p.data = torch.randn(p.shape, generator=generator) / max(1.0, p.shape[-1] ** 0.5)
-        self.rope = Rope(angles(STACK.head_dim, 4096, 1e4), torch.float32, interleaved=False, in_float32=True)
+        self.rope = Rope(
+            angles(STACK.head_dim, 4096, 1e4), torch.float32, interleaved=False, in_float32=True
+        )
         self.to(device=device, dtype=dtype).requires_grad_(False)
         self.spec = make_spec(dtype, self.codec.timing, words, window)
 
@@ -85,8 +97,12 @@ class Toy(nn.Module):
         if len(tokens) > MAX_TEXT:  # letters of several bytes
             raise too_long(len(tokens), MAX_TEXT, request.text)
         trail = [*tokens[::-1], *([0] * MAX_TEXT if BROKEN in request.text else [])]
-        given = voices[0].features["frames"] if voices else np.zeros((0, LATENT + CODES), np.float32)
-        o, prefix = request.options, given[-self.spec.codec_prefix :]
+        if voices:
+            given = voices[0].features["frames"]
+        else:
+            given = np.zeros((0, LATENT + CODES), np.float32)
+        o = request.options
+        prefix = given[-self.spec.codec_prefix :]
         token = np.array([0] * len(given) + tokens, np.int64)
         text = {"text_start": len(given) + len(named), "text_end": len(token)}
         return Prompt(
@@ -111,7 +127,9 @@ class Toy(nn.Module):
             codec_conditions=self.codec.conditions(prefix),
             num_evals=o["flow_steps"],
             runaway_frames=6 * len(tokens),
-            words=tuple(range(*m.span()) for m in _WORD.finditer(request.text.encode())) if self.spec.alignment else (),
+            words=tuple(range(*m.span()) for m in _WORD.finditer(request.text.encode()))
+            if self.spec.alignment
+            else (),
         )
 
     def speakable(self, text: str, check: Check) -> bool:
@@ -149,18 +167,37 @@ class Toy(nn.Module):
         codes = []
         depth = hidden
         for j, head in enumerate(self.heads):
-            code = sample(head(depth).float(), u[:, LATENT + j], rows["temperature"], rows["top_k"], rows["top_p"])
-            if j == 0:  # a first code seen in the last frames is drawn again, as in repetition-aware sampling
-                again = sample(head(depth).float(), u[:, -1], rows["temperature"], rows["top_k"], rows["top_p"])
+            code = sample(
+                head(depth).float(),
+                u[:, LATENT + j],
+                rows["temperature"],
+                rows["top_k"],
+                rows["top_p"],
+            )
+            if (
+                j == 0
+            ):  # a first code seen in the last frames is drawn again, as in repetition-aware sampling
+                again = sample(
+                    head(depth).float(), u[:, -1], rows["temperature"], rows["top_k"], rows["top_p"]
+                )
                 repeated = ((seen[:, :, LATENT].long() == code[:, None]) & exists).any(1)
                 code = torch.where(repeated, again, code)
             codes.append(code)
             depth = depth + self.codes[j](code.clamp_min(0))
         made = torch.stack(codes, -1)
-        frame = torch.cat((latent, made.to(latent.dtype).masked_fill(made < 0, float("nan"))), dim=-1)
-        heard = made[:, 1] >= rows["hide"] if self.spec.hides_frames else None
+        frame = torch.cat(
+            (latent, made.to(latent.dtype).masked_fill(made < 0, float("nan"))), dim=-1
+        )
+        if self.spec.hides_frames:
+            heard = made[:, 1] >= rows["hide"]
+        else:
+            heard = None
         return Emit(
-            frame, self.stop_head(hidden)[:, 0] > 1.5, {"mood": torch.tanh(rows["mood"] + hidden)}, heard, *h[1:]
+            frame,
+            self.stop_head(hidden)[:, 0] > 1.5,
+            {"mood": torch.tanh(rows["mood"] + hidden)},
+            heard,
+            *h[1:],
         )
 
     def _flow(self, hidden: Tensor, rows: Rows, u: Tensor) -> Tensor:
@@ -170,7 +207,10 @@ class Toy(nn.Module):
         steps = rows["steps"]
         for i in range(rows.num_evals):
             t = (i / steps.to(hidden.dtype))[:, None]
-            with_h, without = (self.flow(torch.cat((v, x, cond, t), -1)) for v in (hidden, torch.zeros_like(hidden)))
+            with_h, without = (
+                self.flow(torch.cat((v, x, cond, t), -1))
+                for v in (hidden, torch.zeros_like(hidden))
+            )
             dt = torch.where(i < steps, 1.0 / steps, 0.0).to(hidden.dtype)[:, None]
             x = x + dt * (without + rows["cfg"][:, None] * (with_h - without))
         return x

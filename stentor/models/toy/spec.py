@@ -24,7 +24,10 @@ from stentor.models.toy.config import (
 
 
 def make_spec(
-    dtype: torch.dtype, timing: CodecTiming = CAUSAL, words: bool = False, window: tuple[int, int] | None = None
+    dtype: torch.dtype,
+    timing: CodecTiming = CAUSAL,
+    words: bool = False,
+    window: tuple[int, int] | None = None,
 ) -> ModelSpec:
     """Facts of a toy whose weights and cache are `dtype`. timing: of its codec. With look-ahead it hides frames. words:
     three of its heads in each layer, of two key heads, say when they are spoken. window: see AlignmentHeads."""

@@ -56,7 +56,9 @@ WORKERS = 2
 
 
 @torch.no_grad()
-def build(source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> VoxCPM2:
+def build(
+    source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]
+) -> VoxCPM2:
     """`dtype` None: the checkpoint's own on a GPU, float32 on a CPU. There, what had 8 bits only to make the checkpoint
     small is held in 16. Without files words take the place of tokens.
 
@@ -69,10 +71,16 @@ def build(source: Source, device: torch.device, dtype: torch.dtype | None, optio
     audio_dtype = codec_dtype(options, device, dtype)
     plan = AdapterPlan.of(options, read_lora, TARGETS)
     with meta_init():  # the autoencoder is loaded in float32 whatever the network is
-        net, vae = VoxCPM2Net(c, model_dtype(dtype, DTYPES[c.dtype], device)), AudioVAE(c.vae)
+        net = VoxCPM2Net(c, model_dtype(dtype, DTYPES[c.dtype], device))
+        vae = AudioVAE(c.vae)
     with ThreadPoolExecutor(WORKERS) as beside:
         front_end = beside.submit(_front_end, c)
-        packs_layers = c.widens and dtype is None and not plan.slots and packs(device, net.stop_head.weight.dtype)
+        packs_layers = (
+            c.widens
+            and dtype is None
+            and not plan.slots
+            and packs(device, net.stop_head.weight.dtype)
+        )
         _fill(net, source, c, device, options, beside if packs_layers else None)
         _fill_codec(vae, source, device, beside if packs(device, audio_dtype) else None)
         prompts = _prompts(c, source, front_end.result())
@@ -90,7 +98,9 @@ def _with_steps(c: VoxCPM2Config, steps: object) -> VoxCPM2Config:
         return c
     number = whole(steps)
     if number is None or not 1 <= number <= MAX_STEPS:
-        raise InvalidRequest("flow_steps", f"must be a whole number from 1 to {MAX_STEPS}, got {shown(steps)}")
+        raise InvalidRequest(
+            "flow_steps", f"must be a whole number from 1 to {MAX_STEPS}, got {shown(steps)}"
+        )
     return replace(c, defaults={**c.defaults, "flow_steps": number})
 
 
@@ -104,18 +114,25 @@ def _fill(
 ) -> None:
     """Fill the network. What its weights are made from is gone when this returns. packing: threads that pack what has 8
     bits only to make the checkpoint small. None: it is not packed."""
-    weights = source.tensors(lambda path: read_quantized(source.config, _main_weights(path), str(path)))
+    weights = source.tensors(
+        lambda path: read_quantized(source.config, _main_weights(path), str(path))
+    )
     weights = merge_option(weights, options, read_lora)
     dtype_8 = quantization(options)
     stacks = () if c.widens and dtype_8 is None else QUANTIZED
     if packing is not None:
         weights = pack_layers(net, LOCAL if stacks else (*QUANTIZED, *LOCAL), weights, packing)
-    source.fill(net, weights, f"{source.name}: model", device, eight_bits=EightBits(dtype_8, stacks))
+    source.fill(
+        net, weights, f"{source.name}: model", device, eight_bits=EightBits(dtype_8, stacks)
+    )
 
 
-def _fill_codec(vae: AudioVAE, source: Source, device: torch.device, packing: Executor | None) -> None:
+def _fill_codec(
+    vae: AudioVAE, source: Source, device: torch.device, packing: Executor | None
+) -> None:
     """Fill the autoencoder. packing: threads that pack the decoder's weights, where 16 bits hold all of them."""
-    where, tensors = f"{source.name}: audiovae", source.tensors(_vae_weights)
+    where = f"{source.name}: audiovae"
+    tensors = source.tensors(_vae_weights)
     with errors_name(where):
         weights = fold_weight_norm(tensors)
     source.fill(vae, weights, where, device, ignore=UNUSED_VAE)
@@ -136,9 +153,13 @@ def _prompts(c: VoxCPM2Config, source: Source, front_end: FrontEnd) -> PromptBui
     tokenize: Tokenize = partial(dummy_tokens, vocab=c.vocab)
     voices: dict[str, Voice] = {}
     if isinstance(source, Checkpoint):
-        tokenize, voices = TextTokenizer(source.path / "tokenizer.json"), _stored_voices(source.path, c)
-    suspect, aligned = (c.patches_per_token, c.patches_around), c.alignment is not None
-    return PromptBuilder(tokenize, front_end, c.patch, c.feat, c.max_length, suspect, aligned, voices)
+        tokenize = TextTokenizer(source.path / "tokenizer.json")
+        voices = _stored_voices(source.path, c)
+    suspect = (c.patches_per_token, c.patches_around)
+    aligned = c.alignment is not None
+    return PromptBuilder(
+        tokenize, front_end, c.patch, c.feat, c.max_length, suspect, aligned, voices
+    )
 
 
 def _stored_voices(path: Path, c: VoxCPM2Config) -> dict[str, Voice]:
@@ -158,7 +179,9 @@ def _main_weights(path: Path) -> dict[str, Tensor]:
     """model.safetensors (whole or in shards), else the older pytorch_model.bin."""
     old = path / "pytorch_model.bin"
     shards = list(path.glob("model*.safetensors*"))
-    return read_pickle(old) if old.is_file() and not shards else read_sharded(path)
+    if old.is_file() and not shards:
+        return read_pickle(old)
+    return read_sharded(path)
 
 
 def _vae_weights(path: Path) -> dict[str, Tensor]:

@@ -75,7 +75,8 @@ class Decoder(nn.Module):
 
     def __init__(self, c: VAEConfig) -> None:
         super().__init__()
-        n, widths = c.latent_dim, c.widths
+        n = c.latent_dim
+        widths = c.widths
         head = [CausalConv1d(n, n, 7, groups=n), CausalConv1d(n, widths[0], 1)]
         layers: list[nn.Module] = [*head] if c.depthwise else [CausalConv1d(n, widths[0], 7)]
         self.head = len(layers)
@@ -87,7 +88,9 @@ class Decoder(nn.Module):
         if c.sr_bin_boundaries is not None:
             buckets = len(c.sr_bin_boundaries) + 1
             for i, width in enumerate(widths[:-1]):
-                self.sr_cond_model[str(self.head + i)] = RateCondition(width, buckets, c.rate_bucket)
+                self.sr_cond_model[str(self.head + i)] = RateCondition(
+                    width, buckets, c.rate_bucket
+                )
 
     @property
     def dtype(self) -> torch.dtype:
@@ -100,10 +103,15 @@ class Decoder(nn.Module):
             if isinstance(layer, CausalConv1d):
                 x = convolve(layer, x, state)
             else:
-                condition = self.sr_cond_model[str(i)]() if str(i) in self.sr_cond_model else None
+                if str(i) in self.sr_cond_model:
+                    condition = self.sr_cond_model[str(i)]()
+                else:
+                    condition = None
                 x = layer(x, state, condition)
         y = torch.tanh(upcast(convolve(out, x, state, before=act)))
-        return y if y.shape[1] == 1 else y.transpose(1, 2).flatten(1).unsqueeze(1)
+        if y.shape[1] == 1:
+            return y
+        return y.transpose(1, 2).flatten(1).unsqueeze(1)
 
 
 class AudioVAE(nn.Module):
@@ -137,7 +145,9 @@ class PatchCodec:
         self.vae = vae
         self.columns = state_columns(vae.decoder)
 
-    def decode(self, frames: Tensor, state: State, _: CodecCall | None = None) -> tuple[Tensor, State]:
+    def decode(
+        self, frames: Tensor, state: State, _: CodecCall | None = None
+    ) -> tuple[Tensor, State]:
         """frames [B, n, patch, latent_dim] float32 -> samples [B, n * patch * upsampling], next state."""
         streaming = StreamingState(state)
         return self.vae.decode(frames.flatten(1, 2), streaming), streaming.new

@@ -33,12 +33,16 @@ class VAEConfig:
     out_sample_rate: int = 48000  # of the decoder's output
     sr_bin_boundaries: tuple[int, ...] | None = (20000, 30000, 40000)
     samples_per_column: int = 1
-    decoder_widths: tuple[int, ...] = ()  # channels before and after each block. (): decoder_dim, halved by each
+    decoder_widths: tuple[
+        int, ...
+    ] = ()  # channels before and after each block. (): decoder_dim, halved by each
 
     @property
     def widths(self) -> tuple[int, ...]:
         """Channels of the decoder before its first block and after each one."""
-        return self.decoder_widths or tuple(self.decoder_dim // 2**i for i in range(len(self.decoder_rates) + 1))
+        return self.decoder_widths or tuple(
+            self.decoder_dim // 2**i for i in range(len(self.decoder_rates) + 1)
+        )
 
     @property
     def hop(self) -> int:
@@ -93,28 +97,47 @@ class VoxCPM2Config:
     takes_reference: bool = True
     voices: tuple[str, ...] = ()  # of voices.safetensors. The first one speaks where none is named
     voice_descriptions: Mapping[str, str] = field(default_factory=dict)
-    counts_positions: bool = False  # text embeddings carry their position, so that equal phonemes differ
+    counts_positions: bool = (
+        False  # text embeddings carry their position, so that equal phonemes differ
+    )
     widens: bool = False  # weights of 8 bits are stored so for their size: they are widened if 8 bits are not asked for
     threads: int | None = None  # of a CPU, where more are no faster
-    patches_per_token: float = 6.0  # more than that, and `patches_around`, is suspect: the utterance may run on
+    patches_per_token: float = (
+        6.0  # more than that, and `patches_around`, is suspect: the utterance may run on
+    )
     patches_around: float = 0.0  # silence before and after
-    first_patch_seed: int | None = None  # of the noise of every request's first patch, which decides when speech begins
+    first_patch_seed: int | None = (
+        None  # of the noise of every request's first patch, which decides when speech begins
+    )
     split_granularity: str = "auto"  # how text is cut by default
     alignment: AlignmentConfig | None = None
 
 
 def parse_vae(data: object) -> VAEConfig:
     """audio_vae_config, with the class defaults of the reference for missing keys."""
-    s, d = ConfigReader(data, section="audio_vae_config"), VAEConfig()
+    s = ConfigReader(data, section="audio_vae_config")
+    d = VAEConfig()
     if s.flag("use_noise_block", False):
         raise s.error("use_noise_block", "is not supported")
-    if s.flag("cond_out_layer", False) or s.text("cond_type", "scale_bias") not in ("scale_bias", "scale_bias_init"):
-        raise CheckpointError("config.json: audio_vae_config supports only cond_type 'scale_bias' without out layer")
+    if s.flag("cond_out_layer", False) or s.text("cond_type", "scale_bias") not in (
+        "scale_bias",
+        "scale_bias_init",
+    ):
+        raise CheckpointError(
+            "config.json: audio_vae_config supports only cond_type 'scale_bias' without out layer"
+        )
     rates = s.integers("decoder_rates", d.decoder_rates)
-    widths = s.integers("decoder_widths") if s.data.get("decoder_widths") else ()
+    if s.data.get("decoder_widths"):
+        widths = s.integers("decoder_widths")
+    else:
+        widths = ()
     if widths and len(widths) != len(rates) + 1:
-        raise s.error("decoder_widths", f"must have {len(rates) + 1} values, one more than decoder_rates")
-    plain = "sr_bin_boundaries" in s.data and s.data["sr_bin_boundaries"] is None  # null: no such tables
+        raise s.error(
+            "decoder_widths", f"must have {len(rates) + 1} values, one more than decoder_rates"
+        )
+    plain = (
+        "sr_bin_boundaries" in s.data and s.data["sr_bin_boundaries"] is None
+    )  # null: no such tables
     return VAEConfig(
         encoder_dim=s.integer("encoder_dim", d.encoder_dim),
         encoder_rates=s.integers("encoder_rates", d.encoder_rates),
@@ -124,7 +147,9 @@ def parse_vae(data: object) -> VAEConfig:
         depthwise=s.flag("depthwise", d.depthwise),
         sample_rate=s.integer("sample_rate", d.sample_rate),
         out_sample_rate=s.integer("out_sample_rate", d.out_sample_rate),
-        sr_bin_boundaries=None if plain else s.integers("sr_bin_boundaries", d.sr_bin_boundaries or ()),
+        sr_bin_boundaries=None
+        if plain
+        else s.integers("sr_bin_boundaries", d.sr_bin_boundaries or ()),
         samples_per_column=s.integer("samples_per_column", 1),
         decoder_widths=widths,
     )
@@ -138,15 +163,25 @@ def parse(config: Mapping[str, object]) -> VoxCPM2Config:
         raise lm.error("use_mup", "true is not supported (the release has false)")
     base = read_stack(lm, lm.number("rms_norm_eps", 1e-5), lm.count("kv_channels", even_heads(lm)))
     vae = parse_vae(config.get("audio_vae_config") or {})
-    patch, feat = top.integer("patch_size", 4), top.integer("feat_dim", 64)
+    patch = top.integer("patch_size", 4)
+    feat = top.integer("feat_dim", 64)
     if vae.latent_dim != feat:
-        raise CheckpointError(f"config.json: audio_vae_config.latent_dim {vae.latent_dim} must equal feat_dim {feat}")
+        raise CheckpointError(
+            f"config.json: audio_vae_config.latent_dim {vae.latent_dim} must equal feat_dim {feat}"
+        )
     if patch * feat % 2:
         raise CheckpointError(f"config.json: patch_size {patch} times feat_dim {feat} must be even")
     stentor = top.section("stentor", {})
     return VoxCPM2Config(
         base=base,
-        residual=_like(base, base.hidden, base.ffn, base.heads, top.count("residual_lm_num_layers", 8), base.head_dim),
+        residual=_like(
+            base,
+            base.hidden,
+            base.ffn,
+            base.heads,
+            top.count("residual_lm_num_layers", 8),
+            base.head_dim,
+        ),
         encoder=_local_stack(base, top.section("encoder_config")),
         dit=_local_stack(base, top.section("dit_config")),
         vae=vae,
@@ -171,7 +206,9 @@ def parse(config: Mapping[str, object]) -> VoxCPM2Config:
         threads=stentor.integer("threads") if stentor.data.get("threads") is not None else None,
         patches_per_token=stentor.number("patches_per_token", 6.0),
         patches_around=stentor.number("patches_around", 0.0),
-        first_patch_seed=stentor.integer("first_patch_seed") if "first_patch_seed" in stentor.data else None,
+        first_patch_seed=stentor.integer("first_patch_seed")
+        if "first_patch_seed" in stentor.data
+        else None,
         split_granularity=stentor.choice("split_granularity", GRANULARITIES, "auto"),
         alignment=_alignment(stentor, base),
     )
@@ -184,12 +221,17 @@ def _alignment(stentor: ConfigReader, base: StackConfig) -> AlignmentConfig | No
     section = stentor.section("alignment")
     if stentor.data.get("text_frontend") is None or stentor.flag("takes_instructions", True):
         raise stentor.error("alignment", "needs a text_frontend, and takes_instructions false")
-    layers, heads = section.integers("layers", low=0), section.count("heads")
+    layers = section.integers("layers", low=0)
+    heads = section.count("heads")
     if max(layers) >= base.layers or len(set(layers)) < len(layers):
-        raise section.error("layers", f"must be different numbers below {base.layers}, got {list(layers)}")
+        raise section.error(
+            "layers", f"must be different numbers below {base.layers}, got {list(layers)}"
+        )
     if heads > base.heads:
         raise section.error("heads", f"must be at most {base.heads}, got {heads}")
-    return AlignmentConfig(tuple(sorted(layers)), heads, section.number("lag", 0.0), _window(section))
+    return AlignmentConfig(
+        tuple(sorted(layers)), heads, section.number("lag", 0.0), _window(section)
+    )
 
 
 def _window(alignment: ConfigReader) -> tuple[int, int] | None:
@@ -208,18 +250,24 @@ def _defaults(stentor: ConfigReader) -> dict[str, float]:
     return {key: section.number(key) for key in section.data}
 
 
-def _like(base: StackConfig, hidden: int, ffn: int, heads: int, layers: int, head_dim: int) -> StackConfig:
+def _like(
+    base: StackConfig, hidden: int, ffn: int, heads: int, layers: int, head_dim: int
+) -> StackConfig:
     return StackConfig(hidden, ffn, layers, heads, base.kv_heads, head_dim, base.eps)
 
 
 def _local_stack(base: StackConfig, s: ConfigReader) -> StackConfig:
-    hidden, heads = s.integer("hidden_dim", 1024), s.count("num_heads", 16)
+    hidden = s.integer("hidden_dim", 1024)
+    heads = s.count("num_heads", 16)
     head_dim = s.count("kv_channels", hidden // heads)
     if head_dim != base.head_dim:
         raise s.error(
-            "kv_channels", f"{head_dim} differs from lm_config's {base.head_dim}: the rotary factors are shared"
+            "kv_channels",
+            f"{head_dim} differs from lm_config's {base.head_dim}: the rotary factors are shared",
         )
-    return _like(base, hidden, s.integer("ffn_dim", 4096), heads, s.count("num_layers", 4), head_dim)
+    return _like(
+        base, hidden, s.integer("ffn_dim", 4096), heads, s.count("num_layers", 4), head_dim
+    )
 
 
 def _rope_factors(lm: ConfigReader, head_dim: int) -> tuple[float, ...] | None:
@@ -227,13 +275,12 @@ def _rope_factors(lm: ConfigReader, head_dim: int) -> tuple[float, ...] | None:
     if lm.data.get("rope_scaling") is None:
         return None
     scaling = lm.section("rope_scaling")
-    longest, original = (
-        lm.integer("max_position_embeddings", 32768),
-        scaling.integer("original_max_position_embeddings"),
-    )
+    longest = lm.integer("max_position_embeddings", 32768)
+    original = scaling.integer("original_max_position_embeddings")
     if longest != original:
         raise scaling.error(
-            "original_max_position_embeddings", f"{original} must equal lm_config.max_position_embeddings {longest}"
+            "original_max_position_embeddings",
+            f"{original} must equal lm_config.max_position_embeddings {longest}",
         )
     factors = scaling.numbers("short_factor")
     if len(factors) != head_dim // 2:
@@ -242,7 +289,13 @@ def _rope_factors(lm: ConfigReader, head_dim: int) -> tuple[float, ...] | None:
 
 
 def _dtype_name(top: ConfigReader) -> str:
-    known = {"bfloat16": "bfloat16", "bf16": "bfloat16", "float16": "float16", "fp16": "float16", "float32": "float32"}
+    known = {
+        "bfloat16": "bfloat16",
+        "bf16": "bfloat16",
+        "float16": "float16",
+        "fp16": "float16",
+        "float32": "float32",
+    }
     name = top.text("dtype", "bfloat16")
     if name not in known:
         raise top.error("dtype", f"{name!r} is not one of {', '.join(known)}")

@@ -49,8 +49,12 @@ def _fused_subset(block: Block, x: Tensor, positions: RopePositions, keep: slice
 def _attend_to_all(block: Block, h: Tensor, positions: RopePositions, keep: slice) -> Tensor:
     """From the input of `qkv_proj`, all tokens h [N, T, hidden], to that of `o_proj` for the tokens `keep`."""
     attention = block.self_attn
-    layer, widths, dim = attention.qkv_proj, attention.widths, attention.head_dim
-    if isinstance(layer, PackedLinear | LoraLinear):  # its outputs come together, with adapters in fewer launches
+    layer = attention.qkv_proj
+    widths = attention.widths
+    dim = attention.head_dim
+    if isinstance(
+        layer, PackedLinear | LoraLinear
+    ):  # its outputs come together, with adapters in fewer launches
         q, k, v = attention.heads(layer(h))
         q = q[:, keep]
     else:
@@ -67,14 +71,17 @@ TIME_AT = 2  # position of the time token, after the two of mu
 def sinusoid(t: Tensor, dim: int) -> Tensor:
     """t [K] -> [K, dim], every operation in the dtype of t. The model was trained with what bfloat16 makes of it."""
     half = dim // 2
-    rate = torch.exp(torch.arange(half, dtype=t.dtype, device=t.device) * -(math.log(10000) / (half - 1)))
+    rate = torch.exp(
+        torch.arange(half, dtype=t.dtype, device=t.device) * -(math.log(10000) / (half - 1))
+    )
     angle = 1000 * t.unsqueeze(1) * rate.unsqueeze(0)
     return torch.cat((angle.sin(), angle.cos()), dim=-1)
 
 
 class TimeMLP(nn.Sequential):
     def __init__(self, hidden: int) -> None:
-        first, second = nn.Linear(hidden, hidden), nn.Linear(hidden, hidden)
+        first = nn.Linear(hidden, hidden)
+        second = nn.Linear(hidden, hidden)
         super().__init__(OrderedDict(linear_1=first, act=nn.SiLU(), linear_2=second))
 
 
@@ -137,10 +144,15 @@ def euler_solve(
     x = z.contiguous()
     if not num_evals:
         return x
-    tokens, own = dit_input_tokens(mu, cond, x, dit.cond_proj, dit.in_proj, steps, schedule, num_evals)
+    tokens, own = dit_input_tokens(
+        mu, cond, x, dit.cond_proj, dit.in_proj, steps, schedule, num_evals
+    )
     for k in range(num_evals):
         both = dit(tokens, x.shape[1], rope)
         more = k + 1 < num_evals
-        following = NextTokens(own.at[:, k + 1], own.times, dit.in_proj, TIME_AT) if more else None
+        if more:
+            following = NextTokens(own.at[:, k + 1], own.times, dit.in_proj, TIME_AT)
+        else:
+            following = None
         x = cfg_euler_step(both, x, cfg, own.dt[:, k], tokens, following)
     return x

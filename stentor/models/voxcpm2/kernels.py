@@ -15,7 +15,9 @@ from stentor.models.voxcpm2.schedule import EulerSchedule
 
 BLOCK_H = 64  # hidden channels of a CTA that projects
 MAX_BLOCK = 512  # elements of a CTA that does not
-TO_NEAREST = tl.constexpr(12582912.0)  # 1.5 * 2^23: added and taken away, it leaves an integer, even at halves
+TO_NEAREST = tl.constexpr(
+    12582912.0
+)  # 1.5 * 2^23: added and taken away, it leaves an integer, even at halves
 
 
 @triton.jit
@@ -28,7 +30,16 @@ def _load_projection(weight_ptr, bias_ptr, offs_h, mask_h, offs_d, mask_d, PATCH
 
 @triton.jit
 def _project_patch(
-    patches_ptr, row, p, offs_d, mask_d, w, b, dtype: tl.constexpr, PATCH_SIZE: tl.constexpr, PATCH_DIM: tl.constexpr
+    patches_ptr,
+    row,
+    p,
+    offs_d,
+    mask_d,
+    w,
+    b,
+    dtype: tl.constexpr,
+    PATCH_SIZE: tl.constexpr,
+    PATCH_DIM: tl.constexpr,
 ):
     """The projection of latent p of a row's patch, rounded."""
     x = tl.load(patches_ptr + row * (PATCH_SIZE * PATCH_DIM) + p * PATCH_DIM + offs_d, mask_d, 0.0)
@@ -54,7 +65,9 @@ def _patch_tokens_kernel(
     token_ptr = out_ptr + row * (PATCH_SIZE + 1) * hidden + offs_h
     tl.store(token_ptr, token, mask_h)
     for p in tl.static_range(PATCH_SIZE):
-        token = _project_patch(patches_ptr, row, p, offs_d, mask_d, w, b, dtype, PATCH_SIZE, PATCH_DIM)
+        token = _project_patch(
+            patches_ptr, row, p, offs_d, mask_d, w, b, dtype, PATCH_SIZE, PATCH_DIM
+        )
         tl.store(token_ptr + (p + 1) * hidden, token, mask_h)
 
 
@@ -73,7 +86,9 @@ def patch_tokens(patches: Tensor, weight: Tensor, bias: Tensor, first: Tensor) -
     return out
 
 
-@triton.jit(do_not_specialize=["batch", "max_evals", "num_evals", "stride_evals", "stride_mu", "stride_mu2"])
+@triton.jit(
+    do_not_specialize=["batch", "max_evals", "num_evals", "stride_evals", "stride_mu", "stride_mu2"]
+)
 def _dit_input_tokens_kernel(
     mu_ptr, mu2_ptr, last_ptr, z_ptr, last_weight_ptr, last_bias_ptr, weight_ptr, bias_ptr, steps_ptr, dt_ptr,
     time_idx_ptr, times_ptr, tokens_ptr, dt_out_ptr, time_idx_out_ptr, batch, hidden, stride_mu, stride_mu2, max_evals,
@@ -90,13 +105,21 @@ def _dit_input_tokens_kernel(
     offs_d = tl.arange(0, BLOCK_D)
     mask_d = offs_d < PATCH_DIM
     w, b = _load_projection(weight_ptr, bias_ptr, offs_h, mask_h, offs_d, mask_d, PATCH_DIM)
-    w_last, b_last = _load_projection(last_weight_ptr, last_bias_ptr, offs_h, mask_h, offs_d, mask_d, PATCH_DIM)
+    w_last, b_last = _load_projection(
+        last_weight_ptr, last_bias_ptr, offs_h, mask_h, offs_d, mask_d, PATCH_DIM
+    )
     pdl_wait(USE_PDL)
     row_start = tl.load(steps_ptr + row) * max_evals
     k = tl.arange(0, BLOCK_EVALS)
     mask_k = (k < num_evals) & (block == 0)
-    tl.store(dt_out_ptr + row * stride_evals + k, tl.load(dt_ptr + row_start + k, mask_k, 0.0), mask_k)
-    tl.store(time_idx_out_ptr + row * stride_evals + k, tl.load(time_idx_ptr + row_start + k, mask_k, 0), mask_k)
+    tl.store(
+        dt_out_ptr + row * stride_evals + k, tl.load(dt_ptr + row_start + k, mask_k, 0.0), mask_k
+    )
+    tl.store(
+        time_idx_out_ptr + row * stride_evals + k,
+        tl.load(time_idx_ptr + row_start + k, mask_k, 0),
+        mask_k,
+    )
     cond_ptr = tokens_ptr + row * length * hidden + offs_h
     uncond_ptr = cond_ptr + batch * length * hidden
     mu = tl.load(mu_ptr + row * stride_mu + offs_h, mask_h, 0.0)
@@ -109,7 +132,9 @@ def _dit_input_tokens_kernel(
     tl.store(cond_ptr + 2 * hidden, time, mask_h)
     tl.store(uncond_ptr + 2 * hidden, time, mask_h)
     for p in tl.static_range(PATCH_SIZE):
-        token = _project_patch(last_ptr, row, p, offs_d, mask_d, w_last, b_last, dtype, PATCH_SIZE, PATCH_DIM)
+        token = _project_patch(
+            last_ptr, row, p, offs_d, mask_d, w_last, b_last, dtype, PATCH_SIZE, PATCH_DIM
+        )
         tl.store(cond_ptr + (3 + p) * hidden, token, mask_h)
         tl.store(uncond_ptr + (3 + p) * hidden, token, mask_h)
         token = _project_patch(z_ptr, row, p, offs_d, mask_d, w, b, dtype, PATCH_SIZE, PATCH_DIM)
@@ -165,13 +190,23 @@ def fsq_round(x: Tensor, scale: float) -> Tensor:
     out = torch.empty_like(x)
     size = x.numel()
     block = min(MAX_BLOCK, triton.next_power_of_2(size))
-    _fsq_round_kernel[(triton.cdiv(size, block),)](x, out, size, float(scale), BLOCK=block, num_warps=4, **PDL_LAUNCH)
+    _fsq_round_kernel[(triton.cdiv(size, block),)](
+        x, out, size, float(scale), BLOCK=block, num_warps=4, **PDL_LAUNCH
+    )
     return out
 
 
 @triton.jit(do_not_specialize=["stride_audio"])
 def _select_and_concat_kernel(
-    h_ptr, rounded_ptr, feat_ptr, audio_ptr, out_ptr, hidden, stride_audio, BLOCK_H: tl.constexpr, USE_PDL: tl.constexpr
+    h_ptr,
+    rounded_ptr,
+    feat_ptr,
+    audio_ptr,
+    out_ptr,
+    hidden,
+    stride_audio,
+    BLOCK_H: tl.constexpr,
+    USE_PDL: tl.constexpr,
 ):
     pdl_wait(USE_PDL)
     row = tl.program_id(0).to(tl.int64)
@@ -179,9 +214,13 @@ def _select_and_concat_kernel(
     mask_h = offs_h < hidden
     offs = row * hidden + offs_h
     is_audio = tl.load(audio_ptr + row * stride_audio) != 0
-    value = tl.where(is_audio, tl.load(rounded_ptr + offs, mask_h, 0.0), tl.load(h_ptr + offs, mask_h, 0.0))
+    value = tl.where(
+        is_audio, tl.load(rounded_ptr + offs, mask_h, 0.0), tl.load(h_ptr + offs, mask_h, 0.0)
+    )
     tl.store(out_ptr + 2 * row * hidden + offs_h, value, mask_h)
-    tl.store(out_ptr + (2 * row + 1) * hidden + offs_h, tl.load(feat_ptr + offs, mask_h, 0.0), mask_h)
+    tl.store(
+        out_ptr + (2 * row + 1) * hidden + offs_h, tl.load(feat_ptr + offs, mask_h, 0.0), mask_h
+    )
 
 
 def select_and_concat(h: Tensor, rounded: Tensor, feat: Tensor, audio: Tensor) -> Tensor:
@@ -197,7 +236,9 @@ def select_and_concat(h: Tensor, rounded: Tensor, feat: Tensor, audio: Tensor) -
 
 
 @triton.jit
-def _stop_head_kernel(x_ptr, weight_ptr, out_ptr, hidden, BLOCK_H: tl.constexpr, USE_PDL: tl.constexpr):
+def _stop_head_kernel(
+    x_ptr, weight_ptr, out_ptr, hidden, BLOCK_H: tl.constexpr, USE_PDL: tl.constexpr
+):
     offs_h = tl.arange(0, BLOCK_H)
     mask_h = offs_h < hidden
     weight_go = tl.load(weight_ptr + offs_h, mask_h, 0.0).to(tl.float32)
@@ -207,7 +248,9 @@ def _stop_head_kernel(x_ptr, weight_ptr, out_ptr, hidden, BLOCK_H: tl.constexpr,
     row = tl.program_id(0).to(tl.int64)
     x = tl.load(x_ptr + row * hidden + offs_h, mask_h, 0.0).to(tl.float32)
     x = (x / (1.0 + tl.exp(-x))).to(dtype).to(tl.float32)
-    stop = tl.sum(x * weight_stop, 0).to(dtype).to(tl.float32) > tl.sum(x * weight_go, 0).to(dtype).to(tl.float32)
+    stop = tl.sum(x * weight_stop, 0).to(dtype).to(tl.float32) > tl.sum(x * weight_go, 0).to(
+        dtype
+    ).to(tl.float32)
     tl.store(out_ptr + row, stop.to(tl.uint8))
 
 
@@ -216,13 +259,18 @@ def stop_head(x: Tensor, weight: Tensor) -> Tensor:
     rows, hidden = x.shape
     out = torch.empty(rows, dtype=torch.uint8, device=x.device)
     block = triton.next_power_of_2(hidden)
-    _stop_head_kernel[(rows,)](x.contiguous(), weight, out, hidden, BLOCK_H=block, num_warps=8, **PDL_LAUNCH)
+    _stop_head_kernel[(rows,)](
+        x.contiguous(), weight, out, hidden, BLOCK_H=block, num_warps=8, **PDL_LAUNCH
+    )
     return out.view(torch.bool)
 
 
 @triton.jit(
     do_not_specialize=["batch", "stride_dt", "stride_time_idx"],
-    do_not_specialize_on_alignment=["dt_ptr", "time_idx_ptr"],  # columns of a schedule, one after the other
+    do_not_specialize_on_alignment=[
+        "dt_ptr",
+        "time_idx_ptr",
+    ],  # columns of a schedule, one after the other
 )
 def _cfg_euler_step_kernel(
     both_ptr, x_ptr, cfg_ptr, dt_ptr, time_idx_ptr, times_ptr, weight_ptr, bias_ptr, x_out_ptr, tokens_ptr, batch,
@@ -255,7 +303,9 @@ def _cfg_euler_step_kernel(
     for p in tl.static_range(PATCH_SIZE):
         cond = tl.load(cond_ptr + p * PATCH_DIM + offs_d, mask_d, 0.0).to(tl.float32)
         uncond = tl.load(uncond_ptr + p * PATCH_DIM + offs_d, mask_d, 0.0).to(tl.float32)
-        x = tl.load(x_ptr + row * (PATCH_SIZE * PATCH_DIM) + p * PATCH_DIM + offs_d, mask_d, 0.0).to(tl.float32)
+        x = tl.load(
+            x_ptr + row * (PATCH_SIZE * PATCH_DIM) + p * PATCH_DIM + offs_d, mask_d, 0.0
+        ).to(tl.float32)
         base = (uncond * scale).to(dtype).to(tl.float32)
         guidance = (cfg * (cond - base).to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
         velocity = (base + guidance).to(dtype).to(tl.float32)
@@ -263,7 +313,9 @@ def _cfg_euler_step_kernel(
         # A row with fewer evaluations than its batch has steps of 0 at the end. They leave x as it is.
         new = tl.where(dt != 0, new, x)
         tl.store(
-            x_out_ptr + row * (PATCH_SIZE * PATCH_DIM) + p * PATCH_DIM + offs_d, new.to(dtype), mask_d & (block == 0)
+            x_out_ptr + row * (PATCH_SIZE * PATCH_DIM) + p * PATCH_DIM + offs_d,
+            new.to(dtype),
+            mask_d & (block == 0),
         )
         if HAS_NEXT:
             token = (tl.sum(w * new[None, :], 1) + b).to(dtype)
@@ -271,9 +323,13 @@ def _cfg_euler_step_kernel(
             tl.store(tokens_ptr + row * stride_tokens + offs, token, mask_h)
             tl.store(tokens_ptr + (row + batch) * stride_tokens + offs, token, mask_h)
     if HAS_NEXT:
-        time = tl.load(times_ptr + tl.load(time_idx_ptr + row * stride_time_idx) * hidden + offs_h, mask_h, 0.0)
+        time = tl.load(
+            times_ptr + tl.load(time_idx_ptr + row * stride_time_idx) * hidden + offs_h, mask_h, 0.0
+        )
         tl.store(tokens_ptr + row * stride_tokens + TIME_TOKEN * hidden + offs_h, time, mask_h)
-        tl.store(tokens_ptr + (row + batch) * stride_tokens + TIME_TOKEN * hidden + offs_h, time, mask_h)
+        tl.store(
+            tokens_ptr + (row + batch) * stride_tokens + TIME_TOKEN * hidden + offs_h, time, mask_h
+        )
 
 
 def cfg_euler_step(

@@ -32,14 +32,19 @@ def read_lora(path: Path) -> LoraWeights:
     if is_peft(path):
         return read_peft(path)
     file = _weights_file(path)
-    tensors = read_safetensors(file) if file.suffix == ".safetensors" else read_pickle(file)
+    if file.suffix == ".safetensors":
+        tensors = read_safetensors(file)
+    else:
+        tensors = read_pickle(file)
     settings = _settings(file.parent / "lora_config.json")
     alpha = settings.number("alpha", DEFAULT_ALPHA, above=0)
     pairs = read_pairs(tensors, str(file))
     for name, (a, _) in pairs.items():
         rank = settings.number("r", float(a.shape[0]), above=0)
         if rank != a.shape[0]:
-            raise CheckpointError(f"{file}: tensor {name}.lora_A has rank {a.shape[0]}, lora_config.json says {rank:g}")
+            raise CheckpointError(
+                f"{file}: tensor {name}.lora_A has rank {a.shape[0]}, lora_config.json says {rank:g}"
+            )
     return LoraWeights(str(file), pairs, alpha)
 
 
@@ -49,10 +54,15 @@ def _weights_file(path: Path) -> Path:
     for name in ("lora_weights.safetensors", "lora_weights.ckpt"):
         if os.path.isfile(path / name):
             return path / name
-    raise CheckpointError(f"lora {path}: no such file, and no directory with lora_weights.safetensors or .ckpt")
+    raise CheckpointError(
+        f"lora {path}: no such file, and no directory with lora_weights.safetensors or .ckpt"
+    )
 
 
 def _settings(file: Path) -> ConfigReader:
     """lora_config.json: the settings stand at its top or in `lora_config`."""
-    data = read_json(file) if file.is_file() else {}
+    if file.is_file():
+        data = read_json(file)
+    else:
+        data = {}
     return ConfigReader(data, str(file)).section("lora_config", data)

@@ -28,14 +28,23 @@ class VoxCPM2(Prompted):
     """A loaded checkpoint (implements SpeechModel). Frames are float32 patches [patch, feat]."""
 
     def __init__(
-        self, c: VoxCPM2Config, net: VoxCPM2Net, vae: AudioVAE, prompts: PromptBuilder, adapters: AdapterSlots
+        self,
+        c: VoxCPM2Config,
+        net: VoxCPM2Net,
+        vae: AudioVAE,
+        prompts: PromptBuilder,
+        adapters: AdapterSlots,
     ) -> None:
-        self.net, self.vae, self.prompts, self.reads = net, vae, prompts, reads(c.text_frontend)
+        self.net = net
+        self.vae = vae
+        self.prompts = prompts
+        self.reads = reads(c.text_frontend)
         self.adapters = adapters
         self.dtype = net.stop_head.weight.dtype
         self.spec = make_spec(c, self.dtype, adapters.columns)
         self.codec = PatchCodec(vae)
-        self.patch, self.feat = c.patch, c.feat
+        self.patch = c.patch
+        self.feat = c.feat
         self.dit = net.feat_decoder.estimator
         self.times = self.dit.times()
         self.true = torch.ones(1, dtype=torch.bool, device=net.stop_head.weight.device)
@@ -71,7 +80,8 @@ class VoxCPM2(Prompted):
             audio = audio.index_fill(0, p.frame_at, True)  # a scalar, which a graph can hold
             with self.adapters.rows.at(p.frame_at):
                 feat[p.frame_at] = self.net.embed_patches(p.frames)
-        audio, feat = audio[:count], feat[:count]
+        audio = audio[:count]
+        feat = feat[:count]
         return torch.where(audio.unsqueeze(-1), feat, text), feat, audio
 
     def embed_frame(self, rows: Rows) -> Hidden:
@@ -93,8 +103,17 @@ class VoxCPM2(Prompted):
             u = torch.where(rows["step"].unsqueeze(1) == 0, self.first_draws, u)
         z = grid_normal(u, self.feat, rows["temperature"], self.dtype)
         mu = self.net.conditions(lm_hidden, residual_hidden)
-        cfg, steps = rows["cfg"], rows["flow_steps"]
+        cfg = rows["cfg"]
+        steps = rows["flow_steps"]
         patch = euler_solve(
-            self.dit, self.times.schedule, self.net.rope, mu, rows["prev"], z, cfg, steps, rows.num_evals
+            self.dit,
+            self.times.schedule,
+            self.net.rope,
+            mu,
+            rows["prev"],
+            z,
+            cfg,
+            steps,
+            rows.num_evals,
         )
         return Emit(patch, self.net.stop(lm_hidden), {}, queries=queries[0] if queries else None)

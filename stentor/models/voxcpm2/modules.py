@@ -92,10 +92,16 @@ class VoxCPM2Net(nn.Module):
         self.to(dtype)
         # On the CPU even while the weights are on the meta device, and after `to`: the tables are rounded, not cast.
         with torch.device("cpu"):
-            factors = list(c.rope_factors) if c.rope_factors is not None else None
+            if c.rope_factors is not None:
+                factors = list(c.rope_factors)
+            else:
+                factors = None
             table = angles(c.base.head_dim, c.max_length, c.rope_theta, factors)
             self.rope = Rope(table, dtype, interleaved=False, in_float32=True)
-            counts = sinusoids(c.max_length, hidden) if c.counts_positions else torch.zeros(0)
+            if c.counts_positions:
+                counts = sinusoids(c.max_length, hidden)
+            else:
+                counts = torch.zeros(0)
         self.residual_rope = c.residual_rope
         self.counts_positions = c.counts_positions
         self.register_buffer("counts", counts, persistent=False)

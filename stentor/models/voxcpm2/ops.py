@@ -38,7 +38,9 @@ def fsq_round(x: Tensor, scale: int, straight_through: bool = False) -> Tensor:
     return torch.round(torch.tanh(x) * scale) / scale
 
 
-def select_and_concat(h: Tensor, rounded: Tensor, feat: Tensor, audio: Tensor) -> tuple[Tensor, Tensor]:
+def select_and_concat(
+    h: Tensor, rounded: Tensor, feat: Tensor, audio: Tensor
+) -> tuple[Tensor, Tensor]:
     """(x, (x, feat) side by side), where x is `rounded` where audio [...] bool is set and else h. All [..., H]."""
     if h.ndim == 2 and kernels.enabled(Kernel.PATCH, h):
         from stentor.models.voxcpm2.kernels import select_and_concat as fused
@@ -81,7 +83,9 @@ def dit_input_tokens(
         return fused(mu, cond, z, projections, steps, schedule, num_evals)
     own = EulerSchedule(schedule.dt[steps], schedule.at[steps], schedule.times)
     time = own.times[own.at[:, 0]]
-    tokens = torch.cat((torch.stack((*mu, time), dim=1), cond_proj(cond.to(z.dtype)), in_proj(z)), dim=1)
+    tokens = torch.cat(
+        (torch.stack((*mu, time), dim=1), cond_proj(cond.to(z.dtype)), in_proj(z)), dim=1
+    )
     without = tokens.clone()
     without[:, :2] = 0
     return torch.cat((tokens, without)), own
@@ -90,7 +94,8 @@ def dit_input_tokens(
 def cfg_zero_star(both: Tensor, cfg: Tensor) -> Tensor:
     """CFG-Zero*: velocities [2B, P, D] (conditioned rows, then unconditioned) and guidance [B] float32 -> [B, P, D]."""
     with_mu, without = both.chunk(2)
-    a, b = with_mu.flatten(1), without.flatten(1)
+    a = with_mu.flatten(1)
+    b = without.flatten(1)
     scale = (a * b).sum(1, keepdim=True) / ((b**2).sum(1, keepdim=True) + ZERO_STAR_EPS)
     base = without * scale.unsqueeze(-1)
     return base + (cfg.view(-1, 1, 1) * (with_mu - base).float()).to(both.dtype)
@@ -121,7 +126,8 @@ def cfg_euler_step(
         proj = following.in_proj
         feed = (following.at, following.times, proj.weight, proj.bias)
         return fused(both, x, cfg, dt, ZERO_STAR_EPS, tokens, feed, following.time_at)
-    velocity, step = cfg_zero_star(both, cfg), dt.view(-1, 1, 1)
+    velocity = cfg_zero_star(both, cfg)
+    step = dt.view(-1, 1, 1)
     x = torch.where(step != 0, x - step * velocity, x)
     if following is not None:
         halves = tokens.view(2, len(x), *tokens.shape[1:])

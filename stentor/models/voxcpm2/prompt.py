@@ -63,7 +63,10 @@ class PromptBuilder:
         voices: named ones, with `patches` as of a reference. The first speaks where none is named.
         """
         self.voices = dict(voices or {})
-        self.tokenize, self.front_end, self.suspect, self.aligned = tokenize, front_end, suspect, aligned
+        self.tokenize = tokenize
+        self.front_end = front_end
+        self.suspect = suspect
+        self.aligned = aligned
         self.empty = np.zeros((0, patch, feat), np.float32)
         self.max_length = max_length
 
@@ -71,13 +74,18 @@ class PromptBuilder:
         """Recordings to clone and to continue. Raises InvalidRequest for combinations that the model cannot take."""
         _, prompt = given = _given(request)
         if prompt is not None and prompt.text is None:
-            raise InvalidRequest("prompt", "needs the text that is spoken in it: Reference(audio, text)")
+            raise InvalidRequest(
+                "prompt", "needs the text that is spoken in it: Reference(audio, text)"
+            )
         if prompt is not None and request.instructions:
             raise InvalidRequest(
-                "instructions", "cannot be combined with audio that is continued (a reference or prompt with text)"
+                "instructions",
+                "cannot be combined with audio that is continued (a reference or prompt with text)",
             )
         return [
-            VoiceSource(audio.recording, role) for audio, role in zip(given, ROLES, strict=True) if audio is not None
+            VoiceSource(audio.recording, role)
+            for audio, role in zip(given, ROLES, strict=True)
+            if audio is not None
         ]
 
     def build(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
@@ -86,7 +94,10 @@ class PromptBuilder:
         target = self.front_end(_clean(_with_instructions(request)), request.check)
         if not target.text:
             raise InvalidRequest("text", "has nothing that this model can speak")
-        said = self.front_end(given.text, request.check).text if given.text else ""
+        if given.text:
+            said = self.front_end(given.text, request.check).text
+        else:
+            said = ""
         ids, frames, frame_at = self._sequence(given, said + target.text)
         free = self.max_length - len(ids)
         if free < 1:
@@ -96,7 +107,10 @@ class PromptBuilder:
         cap = suspect + CAP_EXTRA
         options = request.options
         max_frames = min(cap, options["max_frames"], free)
-        min_frames = max_frames if options["ignore_eos"] else options["min_frames"]
+        if options["ignore_eos"]:
+            min_frames = max_frames
+        else:
+            min_frames = options["min_frames"]
         columns: dict[str, Any] = {
             "cfg": options["cfg"],
             "flow_steps": options["flow_steps"],
@@ -128,12 +142,23 @@ class PromptBuilder:
         _, prompt = _given(request)
         if not voices and self.voices:
             voices = [self.voices[request.voice or next(iter(self.voices))]]
-        patches = [self.empty, *(voice.features["patches"].astype(np.float32, copy=False) for voice in voices)]
-        continued = self.empty if prompt is None else patches.pop()
-        text = prompt.text or "" if prompt is not None else ""
+        patches = [
+            self.empty,
+            *(voice.features["patches"].astype(np.float32, copy=False) for voice in voices),
+        ]
+        if prompt is None:
+            continued = self.empty
+        else:
+            continued = patches.pop()
+        if prompt is not None:
+            text = prompt.text or ""
+        else:
+            text = ""
         starts = (0, len(patches[-1])) if len(voices) > 1 else (0,)
         spans = tuple((voice.id, start) for voice, start in zip(voices, starts, strict=False))
-        return GivenAudio(" ".join(voice.id for voice in voices), spans, patches[-1], continued, text)
+        return GivenAudio(
+            " ".join(voice.id for voice in voices), spans, patches[-1], continued, text
+        )
 
     def _sequence(self, given: GivenAudio, text: str) -> tuple[list[int], np.ndarray, np.ndarray]:
         """Token ids [T] (0 where audio stands), the given patches in order [M, P, feat] and their positions [M]."""
@@ -145,13 +170,17 @@ class PromptBuilder:
         ids = [*ids, *self.tokenize(text), AUDIO_START]
         at.extend(range(len(ids), len(ids) + len(given.prompt)))
         ids = [*ids, *[0] * len(given.prompt)]
-        frames = np.concatenate([given.reference, given.prompt]) if len(given.prompt) else given.reference
+        if len(given.prompt):
+            frames = np.concatenate([given.reference, given.prompt])
+        else:
+            frames = given.reference
         return ids, frames, np.asarray(at, np.int64)
 
 
 def _given(request: SpeechRequest) -> tuple[ReferenceAudio | None, ReferenceAudio | None]:
     """Audio to clone, and audio to continue: the prompt, or a reference with its text."""
-    reference, prompt = request.reference, request.prompt
+    reference = request.reference
+    prompt = request.prompt
     if prompt is None and reference is not None and reference.text is not None:
         return None, reference
     return reference, prompt
@@ -160,7 +189,9 @@ def _given(request: SpeechRequest) -> tuple[ReferenceAudio | None, ReferenceAudi
 def _with_instructions(request: SpeechRequest) -> str:
     """Voice design and style control are a half-width parenthesis in front of the text, nothing else."""
     instructions = (request.instructions or "").strip()
-    return f"({instructions}){request.text}" if instructions else request.text
+    if instructions:
+        return f"({instructions}){request.text}"
+    return request.text
 
 
 def _clean(text: str) -> str:

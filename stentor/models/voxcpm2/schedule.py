@@ -47,21 +47,27 @@ class TimeTokens:
     """The schedules of all numbers of steps. On a CPU the time tokens of a number are computed when it is first asked
     for: those of all take 40 ms. A GPU has all from the start, since its graphs read them."""
 
-    def __init__(self, time_tokens: Callable[[Tensor], Tensor], dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, time_tokens: Callable[[Tensor], Tensor], dtype: torch.dtype, device: torch.device
+    ) -> None:
         """time_tokens: turns times [K] into tokens [K, hidden], from the present weights."""
         dt = torch.zeros(MAX_STEPS + 1, MAX_STEPS, dtype=dtype, device=device)
         at = torch.zeros(MAX_STEPS + 1, MAX_STEPS, dtype=torch.int64, device=device)
-        times, self._rows = [], [slice(0, 0)]
+        times = []
+        self._rows = [slice(0, 0)]
         all_t, all_dt = _euler(dtype, device)
         for steps in range(1, MAX_STEPS + 1):
-            used, row = slice(cfg_zero_steps(steps), steps), self._rows[-1].stop
+            used = slice(cfg_zero_steps(steps), steps)
+            row = self._rows[-1].stop
             rows = slice(row, row + evaluations(steps))
             dt[steps, : evaluations(steps)] = all_dt[steps, used]
             at[steps, : evaluations(steps)] = torch.arange(rows.start, rows.stop, device=device)
             times.append(all_t[steps, used])
             self._rows.append(rows)
-        self._times, self._tokens = torch.cat(times), time_tokens
-        self._missing, self._lock = set(range(1, MAX_STEPS + 1)), Lock()
+        self._times = torch.cat(times)
+        self._tokens = time_tokens
+        self._missing = set(range(1, MAX_STEPS + 1))
+        self._lock = Lock()
         one = time_tokens(self._times[:1])
         # Zeros, since a row that needs no further evaluation looks at tokens that may not be there yet.
         self.schedule = EulerSchedule(dt, at, one.new_zeros(len(self._times), *one.shape[1:]))
@@ -94,8 +100,10 @@ def _euler(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     grid = torch.zeros(MAX_STEPS + 1, MAX_STEPS + 1, dtype=dtype, device=device)
     for steps in range(1, MAX_STEPS + 1):
         grid[steps, : steps + 1] = time_grid(steps, dtype, device)
-    t, dt = grid[:, 0], grid[:, 0] - grid[:, 1]
-    times, deltas = [], []
+    t = grid[:, 0]
+    dt = grid[:, 0] - grid[:, 1]
+    times = []
+    deltas = []
     for k in range(1, MAX_STEPS + 1):
         times.append(t)
         deltas.append(dt)

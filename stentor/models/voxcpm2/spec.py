@@ -22,13 +22,23 @@ REFERENCE_SECONDS = (0.3, 120.0)
 def _options(defaults: Mapping[str, float]) -> dict[str, Option]:
     """Options of a request, with the checkpoint's own defaults."""
     return {
-        "temperature": Option(defaults.get("temperature", 1.0), 0, 2, float, "scale of the initial noise; 0 is none"),
-        "cfg": Option(defaults.get("cfg", 2.0), 0.1, 10, float, "classifier-free guidance"),
-        "flow_steps": Option(int(defaults.get("flow_steps", 10)), 1, MAX_STEPS, int, "Euler steps per frame"),
-        "min_frames": Option(
-            int(defaults.get("min_frames", MIN_LEN + 1)), 0, 4096, int, "frames made before a stop counts"
+        "temperature": Option(
+            defaults.get("temperature", 1.0), 0, 2, float, "scale of the initial noise; 0 is none"
         ),
-        "max_frames": Option(int(defaults.get("max_frames", 4096)), 1, 8192, int, "frames kept at most"),
+        "cfg": Option(defaults.get("cfg", 2.0), 0.1, 10, float, "classifier-free guidance"),
+        "flow_steps": Option(
+            int(defaults.get("flow_steps", 10)), 1, MAX_STEPS, int, "Euler steps per frame"
+        ),
+        "min_frames": Option(
+            int(defaults.get("min_frames", MIN_LEN + 1)),
+            0,
+            4096,
+            int,
+            "frames made before a stop counts",
+        ),
+        "max_frames": Option(
+            int(defaults.get("max_frames", 4096)), 1, 8192, int, "frames kept at most"
+        ),
         "ignore_eos": Option(False, 0, 1, bool, "never stop before the frame limit"),
     }
 
@@ -36,19 +46,26 @@ def _options(defaults: Mapping[str, float]) -> dict[str, Option]:
 def _alignment(c: VoxCPM2Config) -> AlignmentHeads | None:
     if c.alignment is None:
         return None
-    base, given = c.base, c.alignment
-    group, scale = base.heads // base.kv_heads, base.head_dim**-0.5
+    base = c.base
+    given = c.alignment
+    group = base.heads // base.kv_heads
+    scale = base.head_dim**-0.5
     return AlignmentHeads(given.layers, given.heads, group, scale, given.lag, given.window)
 
 
 def _hidden(c: VoxCPM2Config, dtype: torch.dtype) -> tuple[Column, ...]:
     """Hidden states of both language models, and the queries of the heads that look at the text, if there are any."""
-    plain, heads = Column((c.base.hidden,), dtype), c.alignment
-    queries = () if heads is None else (Column((len(heads.layers), heads.heads, c.base.head_dim), dtype),)
+    plain = Column((c.base.hidden,), dtype)
+    heads = c.alignment
+    queries = (
+        () if heads is None else (Column((len(heads.layers), heads.heads, c.base.head_dim), dtype),)
+    )
     return plain, plain, *queries
 
 
-def make_spec(c: VoxCPM2Config, dtype: torch.dtype, more_columns: Mapping[str, Column]) -> ModelSpec:
+def make_spec(
+    c: VoxCPM2Config, dtype: torch.dtype, more_columns: Mapping[str, Column]
+) -> ModelSpec:
     """Facts about one checkpoint. more_columns: what its adapters need."""
     choices = _options(c.defaults)
     steps = choices["flow_steps"].default
@@ -61,7 +78,11 @@ def make_spec(c: VoxCPM2Config, dtype: torch.dtype, more_columns: Mapping[str, C
         hidden=_hidden(c, dtype),
         max_model_len=c.max_length,
         draws=c.patch * c.feat,
-        columns={"cfg": Column(fill=1.0), "flow_steps": Column(dtype=torch.int64, fill=1), **more_columns},
+        columns={
+            "cfg": Column(fill=1.0),
+            "flow_steps": Column(dtype=torch.int64, fill=1),
+            **more_columns,
+        },
         prompt_rows={"token": Column(dtype=torch.int64)},
         options=choices,
         stop_keeps_frame=True,

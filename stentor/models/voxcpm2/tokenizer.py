@@ -9,7 +9,9 @@ from tokenizers import Tokenizer
 from stentor.errors import CheckpointError
 
 UNKNOWN = 0
-AUDIO_START, REFERENCE_START, REFERENCE_END = 101, 103, 104
+AUDIO_START = 101
+REFERENCE_START = 103
+REFERENCE_END = 104
 PREFIX = "▁"
 
 
@@ -26,7 +28,9 @@ class TextTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         vocab = self._tokenizer.get_vocab()
-        self._several = {t for t in vocab if len(t) >= 2 and all("\u4e00" <= c <= "\u9fff" for c in t)}
+        self._several = {
+            t for t in vocab if len(t) >= 2 and all("\u4e00" <= c <= "\u9fff" for c in t)
+        }
 
     def __call__(self, text: str) -> list[int]:
         """Token ids of `text`, without BOS or EOS. Single characters that the vocabulary lacks become <unk>."""
@@ -42,4 +46,6 @@ class TextTokenizer:
 
     def _id(self, token: str) -> int:
         found = self._tokenizer.token_to_id(token)
-        return UNKNOWN if found is None else found
+        if found is None:
+            return UNKNOWN
+        return found

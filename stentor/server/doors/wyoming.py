@@ -22,7 +22,13 @@ from wyoming.error import Error
 from wyoming.event import Event
 from wyoming.info import Attribution, Describe, Info, SelectProgram, TtsProgram, TtsVoice
 from wyoming.ping import Ping, Pong
-from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop, SynthesizeStopped
+from wyoming.tts import (
+    Synthesize,
+    SynthesizeChunk,
+    SynthesizeStart,
+    SynthesizeStop,
+    SynthesizeStopped,
+)
 
 import stentor
 from stentor.errors import InvalidRequest
@@ -69,7 +75,9 @@ async def read(reader: asyncio.StreamReader) -> Event | None:
         if size := _size(head, "payload_length"):
             await reader.readexactly(size)
     except ValueError:  # asyncio's, for a line beyond the limit
-        raise ApiError(413, f"an event is larger than {LIMITS.ws_message_kib} KiB", code="message_too_large") from None
+        raise ApiError(
+            413, f"an event is larger than {LIMITS.ws_message_kib} KiB", code="message_too_large"
+        ) from None
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
     kind = head.get("type")
@@ -104,7 +112,10 @@ def _malformed(why: str) -> ApiError:
 
 def encoded(event: Event) -> bytes:
     """An event as it is sent."""
-    data = orjson.dumps(event.data) if event.data else b""
+    if event.data:
+        data = orjson.dumps(event.data)
+    else:
+        data = b""
     payload = event.payload or b""
     head = {"type": event.type, "data_length": len(data), "payload_length": len(payload)}
     return orjson.dumps({k: v for k, v in head.items() if v}) + b"\n" + data + payload
@@ -120,9 +131,12 @@ def _program(server: Server, host: ModelHost) -> TtsProgram:
     names = dict.fromkeys(own_voices(spec.voices, server.config.aliases), "")
     if spec.takes_reference or spec.speaker_size:
         names |= {v.name: v.description or "" for v in server.voices.list() if v.name not in names}
-    languages = [code_of(name) for name in spec.languages] or codes()  # without a list, the model takes any
+    languages = [
+        code_of(name) for name in spec.languages
+    ] or codes()  # without a list, the model takes any
     voices = [
-        TtsVoice(name, SOURCE, True, about or name, stentor.__version__, languages) for name, about in names.items()
+        TtsVoice(name, SOURCE, True, about or name, stentor.__version__, languages)
+        for name, about in names.items()
     ]
     return TtsProgram(
         host.name,
@@ -166,9 +180,12 @@ class Chunk(Body):
 class Spoken(LiveSpeech):
     """A text, and the events that its client gets. bit_by_bit: it is written while it is spoken."""
 
-    def __init__(self, session: WyomingSession, plan: SpeechPlan, id: str, bit_by_bit: bool) -> None:
+    def __init__(
+        self, session: WyomingSession, plan: SpeechPlan, id: str, bit_by_bit: bool
+    ) -> None:
         super().__init__(session.server, plan, id)
-        self.session, self.bit_by_bit = session, bit_by_bit
+        self.session = session
+        self.bit_by_bit = bit_by_bit
         self.begun = False
 
     def segment_begins(self, index: int, segment: Segment) -> None:
@@ -203,9 +220,12 @@ class WyomingSession(Session):
     """One connection. Texts are spoken in their order. An event that is refused ends it, as a client would wait for
     the audio of it."""
 
-    def __init__(self, server: Server, id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, server: Server, id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         super().__init__(server, id)
-        self.reader, self.writer = reader, writer
+        self.reader = reader
+        self.writer = writer
         self.out = Outbox(self._write, self.max_buffered)
         self.events: asyncio.Queue[Event] = asyncio.Queue(1)
         self.model: str | None = None
@@ -279,7 +299,8 @@ class WyomingSession(Session):
             raise CloseSession(1008, translate(e)) from e
 
     async def _handle(self, event: Event) -> None:
-        kind, data = event.type, event.data
+        kind = event.type
+        data = event.data
         if Describe.is_type(kind):
             self.send((await asyncio.to_thread(info, self.server)).event())
         elif Ping.is_type(kind):
@@ -288,7 +309,9 @@ class WyomingSession(Session):
         elif SelectProgram.is_type(kind):
             self.model = self.server.hosts.named(str(data.get("name"))).name
         elif Synthesize.is_type(kind):
-            if self.writing is None:  # else it repeats what came bit by bit, for servers that do not take that
+            if (
+                self.writing is None
+            ):  # else it repeats what came bit by bit, for servers that do not take that
                 whole = validated(Whole, data)
                 self.check_length(whole.text)
                 (await self._begin(whole, bit_by_bit=False)).feed.end(whole.text)
@@ -315,11 +338,17 @@ class WyomingSession(Session):
     async def _begin(self, start: Start, bit_by_bit: bool) -> Spoken:
         """A text in its turn."""
         if self.waiting.qsize() >= MAX_WAITING:
-            raise ApiError(429, f"{MAX_WAITING} texts are waiting already", code="too_many_utterances")
-        ignored, named = Ignored(self.config.strict), start.voice
+            raise ApiError(
+                429, f"{MAX_WAITING} texts are waiting already", code="too_many_utterances"
+            )
+        ignored = Ignored(self.config.strict)
+        named = start.voice
         for name in [*(start.model_extra or {}), *(["context"] if start.context else [])]:
             ignored.field(name, "means nothing for speech from text")
-        voice = {} if named is None else {"voice": named.name, "speaker": named.speaker, "language": named.language}
+        if named is None:
+            voice = {}
+        else:
+            voice = {"voice": named.name, "speaker": named.speaker, "language": named.language}
         body = validated(Shared, {"model": self.model, "response_format": "pcm", **voice})
         async with asyncio.timeout(self.config.request_timeout):
             plan = await self.server.planner.live(body, self.id, word_timestamps=False)
@@ -343,13 +372,16 @@ class WyomingSession(Session):
 @asynccontextmanager
 async def listening(server: Server) -> AsyncIterator[None]:
     """Take clients inside, until the server drains. OSError: the port cannot be had."""
-    config, sessions = server.config, set[asyncio.Task[None]]()
+    config = server.config
+    sessions = set[asyncio.Task[None]]()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         sessions.add(task)
-        id, began, status = "req-" + secrets.token_hex(12), time.monotonic(), 500
+        id = "req-" + secrets.token_hex(12)
+        began = time.monotonic()
+        status = 500
         REQUEST_ID.set(id)
         try:
             status = await _serve(server, id, reader, writer)
@@ -357,14 +389,21 @@ async def listening(server: Server) -> AsyncIterator[None]:
             sessions.discard(task)
             writer.transport.abort()  # what was to be sent has been sent, or the client does not read it
             if config.log_requests:
-                scope = {"method": "WYOMING", "path": "/", "client": writer.get_extra_info("peername")}
+                scope = {
+                    "method": "WYOMING",
+                    "path": "/",
+                    "client": writer.get_extra_info("peername"),
+                }
                 write_access(scope, status, time.monotonic() - began)
 
     async def drained() -> None:
         await server.drain.wait()
         listener.close()
 
-    reuse_port = True if config.api_processes > 1 else None
+    if config.api_processes > 1:
+        reuse_port = True
+    else:
+        reuse_port = None
     listener = await asyncio.start_server(
         connected, config.host, config.wyoming_port, limit=MAX_BYTES, reuse_port=reuse_port
     )
@@ -381,7 +420,9 @@ async def listening(server: Server) -> AsyncIterator[None]:
         listener.close()
 
 
-async def _serve(server: Server, id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
+async def _serve(
+    server: Server, id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> int:
     """Run a session. Returns a status of HTTP for the log."""
     session = WyomingSession(server, id, reader, writer)
     refused = refusal(server)

@@ -47,10 +47,13 @@ class EngineStream:
 
     def __init__(self, client: EngineClient, id: int, resend: Callable[[], None]) -> None:
         """resend: submit it again, with all of its recordings."""
-        self.id, self.resend = id, resend
+        self.id = id
+        self.resend = resend
         self.ended = False
         self.sent: float = time.monotonic()
-        self.moments: tuple[float, ...] = ()  # of a traced request, once it has audio (messages.Audio)
+        self.moments: tuple[
+            float, ...
+        ] = ()  # of a traced request, once it has audio (messages.Audio)
         self.facts: Facts | None = None
         self._client = client
         self._accepted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -63,7 +66,9 @@ class EngineStream:
         """Wait until the request is queued. None: there is nothing in its text that the model can speak.
 
         InvalidRequest for what only the family can judge, Overloaded if the queue is full, EngineError."""
-        return self.facts if await self._accepted else None
+        if await self._accepted:
+            return self.facts
+        return None
 
     def append(self, text: str, last: bool = False) -> None:
         """Give a live request more text. Nothing follows the `last`. What does not fit ends the request."""
@@ -121,11 +126,14 @@ class EngineClient:
         self._loop = asyncio.get_running_loop()
         self.beat_at = self._loop.time()
         self.adapters: dict[str, Adapter] = {}  # that are loaded, by name
-        self._send, self._api = send, api
+        self._send = send
+        self._api = api
         self._ids = itertools.count(api << m.API_BITS)
         self._open: dict[int, EngineStream] = {}
         self._calls: dict[int, asyncio.Future[m.Result]] = {}
-        self._sent: LruCache[int] = LruCache(RECORDINGS_BYTES, float)  # bytes of the recordings that the engine has
+        self._sent: LruCache[int] = LruCache(
+            RECORDINGS_BYTES, float
+        )  # bytes of the recordings that the engine has
         self.ready: asyncio.Future[m.Ready] = asyncio.get_running_loop().create_future()
 
     @property
@@ -148,8 +156,13 @@ class EngineClient:
     def request(self, text: str, lora: str | None = None, **options: Any) -> SpeechRequest:
         """Check a request, as `TTS.request` does. InvalidRequest names the field that is wrong."""
         named = {k: options.pop(k) for k in request.NAMED if k in options}
-        adapter = None if lora is None else self.adapter(lora)
-        return request.build(self.info, text, model=self.name, lora=adapter, options=options, **named)
+        if lora is None:
+            adapter = None
+        else:
+            adapter = self.adapter(lora)
+        return request.build(
+            self.info, text, model=self.name, lora=adapter, options=options, **named
+        )
 
     def adapter(self, name: str) -> Adapter:
         """The loaded adapter of a name. InvalidRequest if there is none."""
@@ -181,10 +194,15 @@ class EngineClient:
             def sent(reference: ReferenceAudio) -> m.SentReference:
                 recording = reference.recording
                 known = not every and self._note_sent(recording)
-                size = 0 if known else len(recording.samples)
+                if known:
+                    size = 0
+                else:
+                    size = len(recording.samples)
                 arrays.extend([] if known else [recording.samples])
                 source = recording.digest.rpartition(" ")[0]
-                recordings.append(m.SentRecording(recording.digest, recording.rate, source, recording.kept, size))
+                recordings.append(
+                    m.SentRecording(recording.digest, recording.rate, source, recording.kept, size)
+                )
                 return m.SentReference(len(recordings) - 1, reference.text)
 
             vector = req.speaker_embedding
@@ -194,7 +212,9 @@ class EngineClient:
                 voice=req.voice,
                 language=req.language,
                 instructions=req.instructions,
-                references=[sent(r) for r in (req.reference, *req.more_references) if r is not None],
+                references=[
+                    sent(r) for r in (req.reference, *req.more_references) if r is not None
+                ],
                 prompt=None if req.prompt is None else sent(req.prompt),
                 recordings=recordings,
                 speaker_embedding=None if vector is None else vector.tobytes(),
@@ -292,7 +312,8 @@ class EngineClient:
                 if answer is not None and not answer.done():
                     answer.set_result(event)
             case m.Beat():
-                self.health, self.beat_at = event.health, asyncio.get_running_loop().time()
+                self.health = event.health
+                self.beat_at = asyncio.get_running_loop().time()
             case m.Adapters():
                 self._note_adapters(event.loaded)
             case m.Ready():
@@ -300,7 +321,9 @@ class EngineClient:
             case m.Broken():
                 self.lose(m.exception(event.error))
 
-    def _note(self, stream: EngineStream, event: m.Accepted | m.Unspeakable | m.Resend | m.Held | m.Ended) -> None:
+    def _note(
+        self, stream: EngineStream, event: m.Accepted | m.Unspeakable | m.Resend | m.Held | m.Ended
+    ) -> None:
         """Handle an event of a request that is open."""
         match event:
             case m.Accepted():
@@ -326,11 +349,15 @@ class EngineClient:
         """Take its arrays, also where nobody wants them any more, and give its stream a chunk."""
         samples = data.take(event.samples, np.dtype(np.float32))
         frames = data.take(event.frames, self._frame_dtype, self._frame_shape)
-        attended = data.take(event.frames if event.attended else 0, np.dtype(np.float32), (self._attended,))
+        attended = data.take(
+            event.frames if event.attended else 0, np.dtype(np.float32), (self._attended,)
+        )
         stream = self._open.get(event.id)
         if stream is None or stream.facts is None:
             return
-        facts = Facts(event.tokens, stream.facts.audio_tokens, event.runaway_frames, stream.facts.words)
+        facts = Facts(
+            event.tokens, stream.facts.audio_tokens, event.runaway_frames, stream.facts.words
+        )
         if event.finish is not None:
             self._close(stream)
         stream.moments = stream.moments or tuple(event.moments)
@@ -338,7 +365,9 @@ class EngineClient:
 
     def _note_ready(self, event: m.Ready) -> None:
         shape, dtype = event.frame
-        self._frame_shape, self._frame_dtype, self._attended = shape, np.dtype(dtype), event.attended
+        self._frame_shape = shape
+        self._frame_dtype = np.dtype(dtype)
+        self._attended = event.attended
         if not self.ready.done():
             self.ready.set_result(event)
         self._note_adapters(event.adapters)
@@ -361,7 +390,9 @@ class EngineClient:
 
     def lose(self, error: StentorError) -> None:
         """The engine is gone: all that is open ends with `error`, and nothing is taken any more."""
-        self.lost = self.lost or (error if isinstance(error, EngineError) else EngineError(str(error)))
+        self.lost = self.lost or (
+            error if isinstance(error, EngineError) else EngineError(str(error))
+        )
         self.adapters = {}
         for stream in list(self._open.values()):
             self._close(stream)

@@ -28,7 +28,9 @@ CONNECT_SECONDS = 0.01  # until it is tried again to send an engine a descriptor
 Given = TypeVar("Given")
 
 
-def start_module(connection: socket.socket, *descriptors: int, module: str) -> subprocess.Popen[bytes]:
+def start_module(
+    connection: socket.socket, *descriptors: int, module: str
+) -> subprocess.Popen[bytes]:
     """Run a module of this package in a process of its own, whose standard input is `connection`."""
     return subprocess.Popen(
         [sys.executable, "-m", module],
@@ -76,7 +78,10 @@ class ProcessEngine:
 
     def _note_end(self, ended: asyncio.Future[int]) -> None:
         code = ended.result()
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        if code < 0:
+            how = f"signal {-code}"
+        else:
+            how = f"exit code {code}"
         self.client.lose(EngineError(f"the engine's process has ended ({how})"))
         self.link.close()
 
@@ -87,7 +92,9 @@ class ProcessEngine:
             while self.client.lost is None:
                 if self.link.drained:  # not inside a message
                     with contextlib.suppress(OSError):  # it is full, or the engine is gone
-                        socket.send_fds(self._ours, [m.pack(m.encode([m.Connect(api)], ()))], [theirs.fileno()])
+                        socket.send_fds(
+                            self._ours, [m.pack(m.encode([m.Connect(api)], ()))], [theirs.fileno()]
+                        )
                         return ours
                 await asyncio.sleep(CONNECT_SECONDS)
         ours.close()
@@ -118,7 +125,9 @@ class EngineFactory:
     config: ServerConfig
     at: int = 0
 
-    def __call__(self, adapters: Mapping[str, str], last: m.Ready | None, warm_up: bool) -> ProcessEngine:
+    def __call__(
+        self, adapters: Mapping[str, str], last: m.Ready | None, warm_up: bool
+    ) -> ProcessEngine:
         """Start it with these adapters. The first start has all that the flags name, or fails. A later one has slots
         as the first, and what cannot be loaded again is left out."""
         return ProcessEngine(self.name, self.load(adapters, last, warm_up))
@@ -139,7 +148,9 @@ class EngineFactory:
 
     def _own(self, given: Sequence[Given]) -> Given | None:
         """This model's of values for each, or the one for all. None: none is given."""
-        return given[self.at if len(given) > 1 else 0] if given else None
+        if given:
+            return given[self.at if len(given) > 1 else 0]
+        return None
 
     def options(self, last: m.Ready | None) -> dict[str, Any]:
         """Arguments of TTS."""
@@ -178,7 +189,9 @@ class EngineFactory:
         """Slots for adapters at run time, beside other models: this one may be of a family that has none."""
         if len(self.config.models) < 2 or self.config.loras_of(self.name):
             return {}
-        return {k: v for k, v in self._slots.items() if v is not None} if last is None else dict(last.lora_options)
+        if last is None:
+            return {k: v for k, v in self._slots.items() if v is not None}
+        return dict(last.lora_options)
 
     @property
     def _slots(self) -> dict[str, Any]:
@@ -196,4 +209,6 @@ class EngineFactory:
 
 def cpu_share(models: int) -> int | None:
     """CPU threads that each of several models takes at most. None: there is one, which may take all."""
-    return None if models <= 1 else max(1, cpus() // models)
+    if models <= 1:
+        return None
+    return max(1, cpus() // models)

@@ -14,7 +14,14 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from stentor.errors import CheckpointError, EngineError, InvalidRequest, ModelNotFound, Overloaded, StentorError
+from stentor.errors import (
+    CheckpointError,
+    EngineError,
+    InvalidRequest,
+    ModelNotFound,
+    Overloaded,
+    StentorError,
+)
 from stentor.health import Health
 from stentor.models.info import Adapter, ModelInfo
 
@@ -130,7 +137,17 @@ class Stop(_Message):
 
 
 Command = (
-    Submit | Append | Cancel | Taken | Connect | Speakable | LoadLora | UnloadLora | ReleaseLora | AskHealth | Stop
+    Submit
+    | Append
+    | Cancel
+    | Taken
+    | Connect
+    | Speakable
+    | LoadLora
+    | UnloadLora
+    | ReleaseLora
+    | AskHealth
+    | Stop
 )
 
 
@@ -238,7 +255,19 @@ class Adapters(_Message):
     loaded: list[Adapter]
 
 
-Event = Ready | Broken | Accepted | Unspeakable | Resend | Audio | Held | Ended | Result | Beat | Adapters
+Event = (
+    Ready
+    | Broken
+    | Accepted
+    | Unspeakable
+    | Resend
+    | Audio
+    | Held
+    | Ended
+    | Result
+    | Beat
+    | Adapters
+)
 
 KINDS = {bool: "bool", int: "int", float: "float"}
 
@@ -259,10 +288,14 @@ _commands = msgspec.msgpack.Decoder(list[Command])
 _events = msgspec.msgpack.Decoder(list[Event], dec_hook=_kind)
 
 
-def encode(messages: Sequence[Command] | Sequence[Event], arrays: Sequence[np.ndarray]) -> list[bytes | bytearray]:
+def encode(
+    messages: Sequence[Command] | Sequence[Event], arrays: Sequence[np.ndarray]
+) -> list[bytes | bytearray]:
     """One or two parts: the messages, and the arrays that they announce."""
     head = _encoder.encode(messages)
-    return [head, b"".join(_bytes(a) for a in arrays if a.size)] if arrays else [head]
+    if arrays:
+        return [head, b"".join(_bytes(a) for a in arrays if a.size)]
+    return [head]
 
 
 def _bytes(a: np.ndarray) -> memoryview:
@@ -284,8 +317,14 @@ SIZES = struct.Struct("<II")  # of the arrays' bytes and of the messages
 
 def pack(parts: Sequence[bytes | bytearray]) -> bytes:
     """Frame the output of `encode` for a stream socket."""
-    head, body = parts[0], parts[1] if len(parts) > 1 else b""
-    return b"".join((SIZES.pack(len(body), len(head)), body, head, bytes(-(len(head) + len(body)) % 8)))
+    head = parts[0]
+    if len(parts) > 1:
+        body = parts[1]
+    else:
+        body = b""
+    return b"".join(
+        (SIZES.pack(len(body), len(head)), body, head, bytes(-(len(head) + len(body)) % 8))
+    )
 
 
 class Unpacker:
@@ -302,15 +341,20 @@ class Unpacker:
         self._held += len(data)
         if self._held < self._needed:
             return
-        joined = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        view, at = memoryview(joined), 0
+        if len(self._parts) == 1:
+            joined = self._parts[0]
+        else:
+            joined = b"".join(self._parts)
+        view = memoryview(joined)
+        at = 0
         while (end := self._end(view, at)) <= len(view):
             body, head = SIZES.unpack_from(view, at)
             middle = at + SIZES.size + body
             yield view[middle : middle + head], view[at + SIZES.size : middle]
             at = end
         self._needed = end - at
-        self._parts, self._held = [joined[at:]], len(joined) - at
+        self._parts = [joined[at:]]
+        self._held = len(joined) - at
 
     @staticmethod
     def _end(view: memoryview, at: int) -> int:
@@ -325,12 +369,16 @@ class Reader:
     """Takes arrays from the bytes behind a message, in their order."""
 
     def __init__(self, data: memoryview) -> None:
-        self._data, self._at = data, 0
+        self._data = data
+        self._at = 0
 
     def take(self, count: int, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> np.ndarray:
         """[count, *shape], a view."""
         size = count * int(np.prod(shape, dtype=int))
-        found = np.frombuffer(self._data, dtype, size, self._at) if size else np.zeros(0, dtype)
+        if size:
+            found = np.frombuffer(self._data, dtype, size, self._at)
+        else:
+            found = np.zeros(0, dtype)
         self._at += found.nbytes
         return found.reshape(count, *shape)
 
@@ -353,4 +401,6 @@ def error(e: BaseException) -> Error:
 
 def exception(e: Error) -> StentorError:
     """The exception of a message."""
-    return InvalidRequest(e.param, e.message) if e.kind == "invalid" else _CLASSES[e.kind](e.message)
+    if e.kind == "invalid":
+        return InvalidRequest(e.param, e.message)
+    return _CLASSES[e.kind](e.message)

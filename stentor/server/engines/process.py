@@ -31,7 +31,8 @@ CRASHED = 70  # exit code (EX_SOFTWARE) of a process whose model could not be lo
 BEAT_SECONDS = 0.5
 READ_BYTES = 1 << 18  # at once
 WARM_UP_TEXT = "Hello there."
-GPU_SECONDS, CPU_SECONDS = 28.0, 1.0
+GPU_SECONDS = 28.0
+CPU_SECONDS = 1.0
 """Seconds of reference audio. A GPU encodes a long one, so that the graphs of a long voice have been launched."""
 NOISE_HZ = 24_000
 
@@ -65,7 +66,8 @@ class Peer:
 
     def send(self, events: Sequence[m.Event], arrays: Sequence[np.ndarray]) -> None:
         """Send events and their arrays, which may be freed at once. For one thread at a time."""
-        data, sent = m.pack(m.encode(events, arrays)), 0
+        data = m.pack(m.encode(events, arrays))
+        sent = 0
         with self._lock:
             if not self._behind:
                 try:
@@ -101,7 +103,8 @@ class Peer:
 
     def messages(self) -> Iterator[tuple[list[m.Command], m.Reader, list[int]]]:
         """Commands and their arrays as they come, with descriptors that came beside them, until the end."""
-        unpacker, descriptors = m.Unpacker(), list[int]()
+        unpacker = m.Unpacker()
+        descriptors = list[int]()
         while True:
             try:
                 data, found, _, _ = socket.recv_fds(self.socket, READ_BYTES, 8)
@@ -117,7 +120,9 @@ class Peer:
 
 def main() -> None:
     """Load the model, say so, and serve it until the API process is gone or the engine stops."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the API process, which ends this one
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is for the API process, which ends this one
     peer = Peer(socket.socket(fileno=os.dup(0)))
     load = msgspec.json.decode(peer.socket.makefile("rb", 0).readline(), type=Load)
     logs.configure(load.log_level, load.log_format)
@@ -142,10 +147,14 @@ class Engine:
     """
 
     def __init__(self, load: Load, peer: Peer, end: Callable[[int], None]) -> None:
-        self.load, self.peers, self.end = load, {0: peer}, end
+        self.load = load
+        self.peers = {0: peer}
+        self.end = end
         self._readers: dict[int, threading.Thread] = {}
         self._loaded = threading.Event()
-        threading.Thread(target=self._read, args=(0, peer), daemon=True, name="stentor-commands").start()
+        threading.Thread(
+            target=self._read, args=(0, peer), daemon=True, name="stentor-commands"
+        ).start()
 
     def run(self) -> None:
         """Load the model and watch its engine. EngineError when it has stopped."""
@@ -205,7 +214,9 @@ class Engine:
             self._readers[api].join()
         self.peers[api] = peer
         self._greet(api)
-        reader = threading.Thread(target=self._read, args=(api, peer), daemon=True, name="stentor-commands")
+        reader = threading.Thread(
+            target=self._read, args=(api, peer), daemon=True, name="stentor-commands"
+        )
         self._readers[api] = reader
         reader.start()
 
@@ -221,7 +232,9 @@ def load_model(load: Load) -> tuple[Any, list[str]]:
         if e.param not in load.if_taken:
             raise
         left = ", ".join(load.if_taken)
-        logging.getLogger("stentor.server").warning("%s is loaded without %s", load.options["name"], left)
+        logging.getLogger("stentor.server").warning(
+            "%s is loaded without %s", load.options["name"], left
+        )
         tts = TTS(**load.options, policy=Policy(**load.policy))
     # The warm-up makes prompts of voices, which are kept: in a thread with the engine's settings of torch.
     with ThreadPoolExecutor(1, "stentor-load", tts.engine.set_up_thread) as pool:
@@ -249,7 +262,10 @@ def warm_up(tts: Any) -> None:
     if tts.spec.speaker_size:
         voices = [{"speaker_embedding": [0.0] * tts.spec.speaker_size}]
     if tts.spec.takes_reference:
-        seconds = GPU_SECONDS if tts.engine.device.cuda else CPU_SECONDS
+        if tts.engine.device.cuda:
+            seconds = GPU_SECONDS
+        else:
+            seconds = CPU_SECONDS
         voices.append({"reference": ReferenceAudio(noise(tts.spec, seconds), WARM_UP_TEXT)})
     for voice in voices:
         try:
@@ -271,7 +287,12 @@ def ready(tts: Any, lost: Sequence[str]) -> m.Ready:
     frame = tts.spec.frame
     dtype = str(frame.rows(0).numpy().dtype)
     return m.Ready(
-        tts.spec.info, (frame.shape, dtype), ATTENDED_WIDTH, list(tts.adapters), dict(tts.lora_options), list(lost)
+        tts.spec.info,
+        (frame.shape, dtype),
+        ATTENDED_WIDTH,
+        list(tts.adapters),
+        dict(tts.lora_options),
+        list(lost),
     )
 
 

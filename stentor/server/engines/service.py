@@ -47,7 +47,9 @@ class _Open:
     """An open request: its prompt in the making, then its handle. It is the engine's outbox for the request."""
 
     def __init__(self, service: EngineService, command: m.Submit) -> None:
-        self.service, self.command, self.id = service, command, command.id
+        self.service = service
+        self.command = command
+        self.id = command.id
         self.cancelled = self.ended = False
         self._held = False
         self.preparation: Preparation | None = None
@@ -103,17 +105,26 @@ class EngineService:
 
     def __init__(self, tts: TTS, send: Send, recordings_bytes: float) -> None:
         """recordings_bytes: of recordings that are kept, so that API processes need not send them again."""
-        self.tts, self._send = tts, send
-        self._recordings: LruCache[Recording] = LruCache(recordings_bytes, lambda r: r.samples.nbytes)
-        self._adapters: dict[tuple[int, int], Adapter] = {}  # that requests may name, by API process and slot
+        self.tts = tts
+        self._send = send
+        self._recordings: LruCache[Recording] = LruCache(
+            recordings_bytes, lambda r: r.samples.nbytes
+        )
+        self._adapters: dict[
+            tuple[int, int], Adapter
+        ] = {}  # that requests may name, by API process and slot
         self._apis: set[int] = set()
         self._open: dict[int, _Open] = {}
         self._lock = threading.RLock()  # guards what is open and what is pending
         self._pending: OrderedDict[int, tuple[list[m.Event], list[np.ndarray]]] = OrderedDict()
         self._sending = threading.Lock()  # keeps the order of events
         # no thread waits for reference audio: the engine's own threads encode it meanwhile
-        self._prompts = ThreadPoolExecutor(LIMITS.prepare_threads, "stentor-prepare", tts.engine.set_up_thread)
-        self._loads = ThreadPoolExecutor(1, "stentor-load")  # of adapters, beside which requests are submitted
+        self._prompts = ThreadPoolExecutor(
+            LIMITS.prepare_threads, "stentor-prepare", tts.engine.set_up_thread
+        )
+        self._loads = ThreadPoolExecutor(
+            1, "stentor-load"
+        )  # of adapters, beside which requests are submitted
         tts.engine.on_flush(self.flush)
 
     def handle(self, command: m.Command, data: m.Reader) -> None:
@@ -148,9 +159,14 @@ class EngineService:
                 request.ended = True
                 request.release()
             if not isinstance(event, Chunk):
-                failed = event if isinstance(event, StentorError) else request_failed(event)
+                if isinstance(event, StentorError):
+                    failed = event
+                else:
+                    failed = request_failed(event)
                 if isinstance(failed, EngineError):
-                    token = REQUEST_ID.set(request.command.request_id or None)  # as the API process logs it
+                    token = REQUEST_ID.set(
+                        request.command.request_id or None
+                    )  # as the API process logs it
                     log.warning("a request failed: %s", failed)
                     REQUEST_ID.reset(token)
                 self._add(request.id >> m.API_BITS, m.Ended(request.id, m.error(failed)))
@@ -168,7 +184,11 @@ class EngineService:
                 runaway_frames(prompt),
                 request.moments(time.monotonic()) if len(event.samples) else [],
             )
-            arrays = (event.samples, event.frames, event.attended) if attended else (event.samples, event.frames)
+            arrays = (
+                (event.samples, event.frames, event.attended)
+                if attended
+                else (event.samples, event.frames)
+            )
             self._add(request.id >> m.API_BITS, found, arrays)
 
     def hold(self, request: _Open, held: bool) -> None:
@@ -191,7 +211,8 @@ class EngineService:
             return
         with self._sending:
             with self._lock:
-                pending, self._pending = self._pending, OrderedDict()
+                pending = self._pending
+                self._pending = OrderedDict()
             for api, (events, arrays) in pending.items():
                 self._send(api, events, arrays)
 
@@ -250,7 +271,10 @@ class EngineService:
         if len(found) < len(recordings):
             return None
         references = [ReferenceAudio(found[r.recording], r.text) for r in c.references]
-        vector = None if c.speaker_embedding is None else np.frombuffer(c.speaker_embedding, np.float32)
+        if c.speaker_embedding is None:
+            vector = None
+        else:
+            vector = np.frombuffer(c.speaker_embedding, np.float32)
         return SpeechRequest(
             text=c.text,
             voice=c.voice,
@@ -258,7 +282,9 @@ class EngineService:
             instructions=c.instructions,
             reference=references[0] if references else None,
             more_references=tuple(references[1:]),
-            prompt=None if c.prompt is None else ReferenceAudio(found[c.prompt.recording], c.prompt.text),
+            prompt=None
+            if c.prompt is None
+            else ReferenceAudio(found[c.prompt.recording], c.prompt.text),
             speaker_embedding=vector,
             live=c.live,
             seed=c.seed,
@@ -279,7 +305,9 @@ class EngineService:
         if not sent.size:
             with self._lock:  # each API process has a thread that reads
                 return self._recordings.get(sent.key)
-        samples = data.take(sent.size, np.dtype(np.float32)).copy()  # torch wants memory that may be written
+        samples = data.take(
+            sent.size, np.dtype(np.float32)
+        ).copy()  # torch wants memory that may be written
         recording = Recording(samples, sent.rate, sent.kept, sent.source)
         if sent.kept:
             with self._lock:
@@ -294,7 +322,9 @@ class EngineService:
         try:
             found = preparation.advance()
             if isinstance(found, Claim):
-                found.future.add_done_callback(lambda _: self._prompts.submit(self._advance, request))
+                found.future.add_done_callback(
+                    lambda _: self._prompts.submit(self._advance, request)
+                )
                 return
             preparation.leave()
             self._start(request, found)
@@ -306,16 +336,22 @@ class EngineService:
         request.preparation = None
 
     def _start(self, request: _Open, prompt: Prompt) -> None:
-        c, request.prompt = request.command, prompt
+        c = request.command
+        request.prompt = prompt
         words = [(w.start, w.stop) for w in prompt.words]
-        accepted = m.Accepted(c.id, prompt.tokens, len(prompt.frames), runaway_frames(prompt), words)
+        accepted = m.Accepted(
+            c.id, prompt.tokens, len(prompt.frames), runaway_frames(prompt), words
+        )
         with self._lock:  # its audio comes behind `accepted`
             if request.cancelled:
                 return
             if not c.check_only:
-                engine, place = self.tts.engine, Place(c.place)
+                engine = self.tts.engine
+                place = Place(c.place)
                 request.prepared = time.monotonic()
-                request.handle = engine.queue(prompt, c.seed, c.streaming, place, request, request.marks)
+                request.handle = engine.queue(
+                    prompt, c.seed, c.streaming, place, request, request.marks
+                )
             self._add(c.id >> m.API_BITS, accepted)
             if c.check_only:
                 del self._open[c.id]
@@ -344,7 +380,8 @@ class EngineService:
             if request is None:
                 return
             request.cancelled = True
-            handle, preparation = request.handle, request.preparation
+            handle = request.handle
+            preparation = request.preparation
             request.release()
         if handle is not None:
             handle.cancel()
@@ -406,7 +443,9 @@ class EngineService:
     def _result(self, command: m.Speakable | m.LoadLora | m.UnloadLora | m.AskHealth) -> m.Result:
         match command:
             case m.Speakable():
-                return m.Result(command.call, speakable=[self.tts.speakable(text) for text in command.texts])
+                return m.Result(
+                    command.call, speakable=[self.tts.speakable(text) for text in command.texts]
+                )
             case m.LoadLora():
                 self.tts.load_lora(command.name, command.path)
                 loaded = self.tts.adapter(command.name)

@@ -44,12 +44,25 @@ class RequestLimits:
     """
 
     def __init__(
-        self, app: ASGIApp, config: ServerConfig, limits: Limits, counts: Counts, ended: asyncio.Event
+        self,
+        app: ASGIApp,
+        config: ServerConfig,
+        limits: Limits,
+        counts: Counts,
+        ended: asyncio.Event,
     ) -> None:
-        self.app, self.config, self.limits, self.counts, self.ended = app, config, limits, counts, ended
+        self.app = app
+        self.config = config
+        self.limits = limits
+        self.counts = counts
+        self.ended = ended
         self.max_bytes = int(config.max_body_mb * MIB)
-        self.most_bytes = max(int(limits.bodies_mb * MIB), self.max_bytes)  # of all bodies in flight
-        self.most_bytes_coming = max(self.most_bytes // 2, self.max_bytes)  # of bodies on their way from one address
+        self.most_bytes = max(
+            int(limits.bodies_mb * MIB), self.max_bytes
+        )  # of all bodies in flight
+        self.most_bytes_coming = max(
+            self.most_bytes // 2, self.max_bytes
+        )  # of bodies on their way from one address
         self.coming = _Coming(limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,18 +82,28 @@ class RequestLimits:
 
     def _refuse(self, scope: Scope, counted: bool) -> ApiError | None:
         headers = Headers(scope=scope)
-        length, coding = headers.get("content-length", "0"), headers.get("content-encoding", "identity")
+        length = headers.get("content-length", "0")
+        coding = headers.get("content-encoding", "identity")
         if not length.isdecimal() or int(length) > self.max_bytes:
             return too_large(self.max_bytes)
         if counted and coding.lower() != "identity":
-            return ApiError(415, f"Content-Encoding: {coding!r} is not read; send the body as it is")
-        return self.no_place() if counted else None
+            return ApiError(
+                415, f"Content-Encoding: {coding!r} is not read; send the body as it is"
+            )
+        if counted:
+            return self.no_place()
+        return None
 
     def no_place(self) -> ApiError | None:
         """Why a request may not begin now. None: it may."""
         if (active := self.counts.total("requests")) < self.config.max_active_requests:
             return None
-        return ApiError(429, f"{active} requests are in progress already", code="too_many_requests", retry_after=1)
+        return ApiError(
+            429,
+            f"{active} requests are in progress already",
+            code="too_many_requests",
+            retry_after=1,
+        )
 
 
 class LimitedBody:
@@ -91,8 +114,12 @@ class LimitedBody:
     Small bodies need none of the budget, so that large ones cannot keep them out.
     """
 
-    def __init__(self, scope: Scope, receive: Receive, requests: RequestLimits, counted: bool) -> None:
-        self.receive, self.requests, self.counted = receive, requests, counted
+    def __init__(
+        self, scope: Scope, receive: Receive, requests: RequestLimits, counted: bool
+    ) -> None:
+        self.receive = receive
+        self.requests = requests
+        self.counted = counted
         self.received = self.taken = 0
         self.complete = self.placed = self.gives_way = False
         self.loop = asyncio.get_running_loop()
@@ -127,7 +154,9 @@ class LimitedBody:
             except TimeoutError:
                 if self.loop.time() >= self.deadline:
                     seconds = f"{self.requests.limits.request_seconds:g} s"
-                    raise BodyError(ApiError(408, f"the body did not come within {seconds}")) from None
+                    raise BodyError(
+                        ApiError(408, f"the body did not come within {seconds}")
+                    ) from None
         raise BodyError(shutting_down())
 
     def _take(self, count: int) -> None:
@@ -135,7 +164,10 @@ class LimitedBody:
             return
         requests = self.requests
         of_address = requests.coming.taken(self.address) + count
-        if requests.counts.total("bodies") + count > requests.most_bytes or of_address > requests.most_bytes_coming:
+        if (
+            requests.counts.total("bodies") + count > requests.most_bytes
+            or of_address > requests.most_bytes_coming
+        ):
             told = "other requests' bodies use all the memory for bodies"
             raise BodyError(ApiError(503, told, code="bodies_in_flight", retry_after=5))
         requests.counts.add("bodies", count)
@@ -176,7 +208,10 @@ class _Coming:
         """Note a body that begins."""
         near = self._from.setdefault(body.address, OrderedDict())
         self._all[body] = near[body] = None
-        most_near = self.limits.address_bodies if body.address else self.limits.bodies
+        if body.address:
+            most_near = self.limits.address_bodies
+        else:
+            most_near = self.limits.bodies
         for found, most in (self._all, self.limits.bodies), (near, most_near):
             if len(found) > most:
                 first = next(iter(found))
@@ -194,7 +229,9 @@ class _Coming:
 
     def taken(self, address: str) -> int:
         """Bytes of the budget that bodies on their way from an address have."""
-        return sum(body.taken for body in self._from.get(address, ())) if address else 0
+        if address:
+            return sum(body.taken for body in self._from.get(address, ()))
+        return 0
 
 
 def network(scope: Scope) -> str:
@@ -205,7 +242,9 @@ def network(scope: Scope) -> str:
         address = ip_address(host)
     except ValueError:
         return ""
-    return str(IPv6Address(int(address) >> 64 << 64)) if isinstance(address, IPv6Address) else host
+    if isinstance(address, IPv6Address):
+        return str(IPv6Address(int(address) >> 64 << 64))
+    return host
 
 
 def too_large(max_bytes: int) -> ApiError:
@@ -221,7 +260,9 @@ async def parse(body: bytes, pool: Executor) -> Any:
 
 
 def _bounded(body: bytes) -> Any:
-    letters = np.frombuffer(body, np.uint8)  # three times as fast as to count in bytes, and without the interpreter
+    letters = np.frombuffer(
+        body, np.uint8
+    )  # three times as fast as to count in bytes, and without the interpreter
     if sum(int(np.count_nonzero(letters == sign)) for sign in b",[{") > LIMITS.json_values:
         raise HTTPException(400, f"the body has more than {LIMITS.json_values} JSON values")
     return loads(body)
@@ -252,7 +293,8 @@ class BodyRoute(JsonRoute):
     which takes longer than to parse and validate it. FastAPI answers what is not JSON."""
 
     def get_route_handler(self) -> Handler:
-        general, endpoint = super().get_route_handler(), self.endpoint
+        general = super().get_route_handler()
+        endpoint = self.endpoint
         if self.body_field is None:
             return general
         model: type[BaseModel] = get_type_hints(endpoint)["body"]
@@ -262,7 +304,10 @@ class BodyRoute(JsonRoute):
                 return await general(plain)
             request = _JsonRequest(plain.scope, plain.receive)
             try:
-                value = await request.json() if await request.body() else None
+                if await request.body():
+                    value = await request.json()
+                else:
+                    value = None
                 body = model.model_validate(value, from_attributes=True)
             except ValidationError as e:
                 raise from_pydantic(e) from None

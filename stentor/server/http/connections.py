@@ -32,7 +32,9 @@ class Places:
     def __init__(self, most: int) -> None:
         self.most = most
         self._answered: OrderedDict[Connection, None] = OrderedDict()
-        self._asking: OrderedDict[Connection, None] = OrderedDict()  # its request, or its handshake, is not complete
+        self._asking: OrderedDict[Connection, None] = (
+            OrderedDict()
+        )  # its request, or its handshake, is not complete
         self._served: set[Connection] = set()
 
     def __len__(self) -> int:
@@ -145,12 +147,21 @@ class Connection(HttpToolsProtocol):
     @property
     def _line(self) -> bytes:
         """The first line of the request that was parsed."""
-        return b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        return b"%b %b HTTP/%b" % (
+            self.parser.get_method(),
+            self.url,
+            self.parser.get_http_version().encode(),
+        )
 
     def decline(self) -> _Parser:
         """Take the request that was parsed, which offers another protocol, as one that does not. Returns the parser of
         what is behind its headers."""
-        head = [self._line, *(name + b": " + value for name, value in self.headers if name != b"upgrade"), b"", b""]
+        head = [
+            self._line,
+            *(name + b": " + value for name, value in self.headers if name != b"upgrade"),
+            b"",
+            b"",
+        ]
         self.parser = parser = _Parser(self)
         parser.feed_data(b"\r\n".join(head))
         return parser
@@ -244,8 +255,12 @@ class Connection(HttpToolsProtocol):
     def _look(self) -> None:
         """Close the connection if the client has not done what it was to do."""
         now = self.loop.time()
-        if not self.transport.is_closing() and (self.session is not None or self.busy or now < self.deadline):
-            self._look_at(self.deadline if now < self.deadline else now + self.limits.request_seconds)
+        if not self.transport.is_closing() and (
+            self.session is not None or self.busy or now < self.deadline
+        ):
+            self._look_at(
+                self.deadline if now < self.deadline else now + self.limits.request_seconds
+            )
         elif self._reads():
             self._look_at(now + self.limits.keep_alive_seconds)
         elif self.transport.get_write_buffer_size() or self.transport.is_closing():
@@ -257,13 +272,16 @@ class Connection(HttpToolsProtocol):
 
     def _reads(self) -> bool:
         """Whether the client takes what is left to send."""
-        before, self.unread = self.unread, self.transport.get_write_buffer_size()
+        before = self.unread
+        self.unread = self.transport.get_write_buffer_size()
         return 0 < self.unread < before
 
     def _check_handshake(self) -> None:
         """Refuse a request for a WebSocket that uvicorn's own protocol would neither answer nor close."""
         if (why := not_a_handshake(self._line, self.headers)) is not None:
-            self._refuse(ApiError(400, f"this cannot begin a WebSocket: {why}", code="invalid_handshake"))
+            self._refuse(
+                ApiError(400, f"this cannot begin a WebSocket: {why}", code="invalid_handshake")
+            )
         elif self.busy:
             self._refuse(ApiError(400, "a WebSocket cannot begin before the last answer has ended"))
 
@@ -297,9 +315,11 @@ class _Parser(httptools.HttpRequestParser):
         self.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn
 
     def feed_data(self, data: Any) -> None:
-        parser, rest = self, memoryview(data)
+        parser = self
+        rest = memoryview(data)
         while (end := parser._end_of_offer(rest)) is not None:
-            parser, rest = self.connection.decline(), rest[end:]
+            parser = self.connection.decline()
+            rest = rest[end:]
 
     def _end_of_offer(self, data: memoryview) -> int | None:
         """Parse up to the end of the headers of a request that offers another protocol. None: there is none."""
@@ -318,12 +338,15 @@ def _until_closed(cycle: RequestResponseCycle) -> Callable[[Any], Coroutine[Any,
 
     uvicorn would send chunks. It takes a body without them if told its length, here of one part at a time.
     """
-    send, by_parts = cycle.send, False
+    send = cycle.send
+    by_parts = False
 
     async def plain(message: Any) -> None:
         nonlocal by_parts
         if message["type"] == "http.response.start":
-            by_parts = b"content-length" not in {name.lower() for name, _ in message.get("headers", ())}
+            by_parts = b"content-length" not in {
+                name.lower() for name, _ in message.get("headers", ())
+            }
             if by_parts:
                 cycle.chunked_encoding = False
         elif by_parts:
@@ -336,10 +359,14 @@ def _until_closed(cycle: RequestResponseCycle) -> Callable[[Any], Coroutine[Any,
 def not_a_handshake(line: bytes, headers: Headers) -> str | None:
     """Why a request for a WebSocket is no valid handshake. None: it is one."""
     trial = ServerProtocol()
-    trial.receive_data(b"\r\n".join([line, *(name + b": " + value for name, value in headers), b"", b""]))
+    trial.receive_data(
+        b"\r\n".join([line, *(name + b": " + value for name, value in headers), b"", b""])
+    )
     for request in trial.events_received():
         trial.accept(cast(Request, request))
-    return None if trial.handshake_exc is None else str(trial.handshake_exc)
+    if trial.handshake_exc is None:
+        return None
+    return str(trial.handshake_exc)
 
 
 class TlsConnection(Connection):
@@ -366,7 +393,8 @@ class TlsConnection(Connection):
             self.early += data
 
     async def _shake_hands(self, plain: asyncio.Transport) -> None:
-        loop, limits = self.loop, self.limits
+        loop = self.loop
+        limits = self.limits
         try:
             encrypted = await loop.start_tls(
                 plain,
@@ -395,9 +423,14 @@ def fitted(limits: Limits) -> Limits:
     wanted = limits.max_connections + limits.spare_descriptors
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return limits
-    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if hard == resource.RLIM_INFINITY:
+        soft = wanted
+    else:
+        soft = min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return replace(limits, max_connections=max(limits.spare_descriptors, soft - limits.spare_descriptors))
+    return replace(
+        limits, max_connections=max(limits.spare_descriptors, soft - limits.spare_descriptors)
+    )
 
 
 def limited(limits: Limits, tls: ssl.SSLContext | None = None) -> type[Connection]:

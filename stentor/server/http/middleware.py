@@ -34,8 +34,13 @@ STARTS = ("http.response.start", "websocket.http.response.start")
 GIVEN_ID = re.compile(rf"[A-Za-z0-9._:-]{{1,{LIMITS.request_id_chars}}}")
 XI_API_KEY = b"xi-api-key"
 SUBPROTOCOL_KEY = "openai-insecure-api-key."
-OPEN_LISTS = frozenset({"/v1/audio/voices", "/v1/audio/models"})  # which Open WebUI fetches without a header
-CONTAINERS = ("host.docker.internal", "host.containers.internal")  # of this machine, as its containers call it
+OPEN_LISTS = frozenset(
+    {"/v1/audio/voices", "/v1/audio/models"}
+)  # which Open WebUI fetches without a header
+CONTAINERS = (
+    "host.docker.internal",
+    "host.containers.internal",
+)  # of this machine, as its containers call it
 FORWARDED = b"x-forwarded-for"
 
 
@@ -46,7 +51,8 @@ class RootPath:
     """
 
     def __init__(self, app: ASGIApp, root_path: str) -> None:
-        self.app, self.root_path = app, root_path
+        self.app = app
+        self.root_path = root_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.root_path:
@@ -79,14 +85,18 @@ class RequestIds:
     """Gives each request and WebSocket an id, and reports every HTTP response to `on_response(route, status)`."""
 
     def __init__(self, app: ASGIApp, on_response: Callable[[str, int], None]) -> None:
-        self.app, self.on_response = app, on_response
+        self.app = app
+        self.on_response = on_response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
         given = Headers(scope=scope).get("x-request-id", "")
-        id = given if GIVEN_ID.fullmatch(given) else "req-" + secrets.token_hex(12)
+        if GIVEN_ID.fullmatch(given):
+            id = given
+        else:
+            id = "req-" + secrets.token_hex(12)
         state: MutableMapping[str, Any] = scope.setdefault("state", {})
         state["request_id"] = id
         REQUEST_ID.set(id)  # of the task that handles this request, and of what it starts
@@ -108,7 +118,8 @@ class Authentication:
     """
 
     def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
-        self.app, self.config = app, config
+        self.app = app
+        self.config = config
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -121,7 +132,8 @@ class Authentication:
             await respond(refused, scope, receive, send)
 
     def _refuse(self, scope: Scope, headers: Headers) -> ApiError | None:
-        websocket, keys = scope["type"] == "websocket", self.config.api_key
+        websocket = scope["type"] == "websocket"
+        keys = self.config.api_key
         paths = _paths(scope)
         under_api = any(f"{path}/".startswith(("/v1/", "/v2/")) for path in paths)
         needs_key = websocket or (scope["method"] != "OPTIONS" and under_api)
@@ -130,7 +142,9 @@ class Authentication:
         scope["state"]["authorized"] = has_key
         if needs_key and not has_key and not (self.config.open_lists and open_list):
             return ApiError(
-                401, "a valid API key is needed: Authorization: Bearer KEY, or xi-api-key: KEY", code="invalid_api_key"
+                401,
+                "a valid API key is needed: Authorization: Bearer KEY, or xi-api-key: KEY",
+                code="invalid_api_key",
             )
         unasked = websocket or (scope["method"] == "POST" and not is_json(headers))
         if unasked and not from_own_origin(headers, self.config.allowed_origins):
@@ -142,7 +156,8 @@ class Preflight:
     """Refuses what a browser asks before it sends for a page of another origin, and says which flag allows it."""
 
     def __init__(self, app: ASGIApp, allowed_origins: tuple[str, ...]) -> None:
-        self.app, self.allowed_origins = app, allowed_origins
+        self.app = app
+        self.allowed_origins = allowed_origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "OPTIONS":
@@ -191,7 +206,12 @@ def from_own_origin(headers: Mapping[str, str], allowed: tuple[str, ...]) -> boo
     Behind a proxy that changes Host, the browser itself says that the page is ours (Sec-Fetch-Site).
     """
     origin = headers.get("origin")
-    if origin is None or "*" in allowed or origin in allowed or headers.get("sec-fetch-site") == "same-origin":
+    if (
+        origin is None
+        or "*" in allowed
+        or origin in allowed
+        or headers.get("sec-fetch-site") == "same-origin"
+    ):
         return True
     try:
         host = urlsplit(origin).netloc
@@ -203,7 +223,9 @@ def from_own_origin(headers: Mapping[str, str], allowed: tuple[str, ...]) -> boo
 def is_json(headers: Headers) -> bool:
     """Whether a request says that its body is JSON."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+    return kind == "application/json" or (
+        kind.startswith("application/") and kind.endswith("+json")
+    )
 
 
 async def respond(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
@@ -232,7 +254,9 @@ class AllowedHosts:
                 if not (name in self.names or name.endswith(self.ends) or is_here(name)):
                     name = name or host
                     told = f"this server is not asked as {name!r}; stentor serve --allowed-hosts NAME allows a name"
-                    await respond(ApiError(403, told, code="host_not_allowed"), scope, receive, send)
+                    await respond(
+                        ApiError(403, told, code="host_not_allowed"), scope, receive, send
+                    )
                     return
         await self.app(scope, receive, send)
 
@@ -245,7 +269,9 @@ def hosts(config: ServerConfig) -> tuple[str, ...] | None:
     if "*" in config.allowed_hosts:
         return None
     open_here = config.uds is None and not config.api_key and is_loopback(config.host)
-    return config.allowed_hosts if config.allowed_hosts or open_here else None
+    if config.allowed_hosts or open_here:
+        return config.allowed_hosts
+    return None
 
 
 def hostname(host: str) -> str:
@@ -268,7 +294,10 @@ def is_here(name: str) -> bool:
     """Whether a name is an address of this machine: one can listen there."""
     if not is_address(name):
         return False
-    family = socket.AF_INET6 if ":" in name else socket.AF_INET
+    if ":" in name:
+        family = socket.AF_INET6
+    else:
+        family = socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as trial:
             trial.bind((name, 0))
@@ -284,12 +313,18 @@ class Forwarded:
     """
 
     def __init__(self, app: ASGIApp, proxies: Sequence[str]) -> None:
-        self.app: ASGIApp = cast(Any, ProxyHeadersMiddleware)(app, list(proxies))  # uvicorn has types of its own
+        self.app: ASGIApp = cast(Any, ProxyHeadersMiddleware)(
+            app, list(proxies)
+        )  # uvicorn has types of its own
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
             headers = scope["headers"]
-            parts = b",".join(value for name, value in headers if name == FORWARDED).decode("latin-1").split(",")
+            parts = (
+                b",".join(value for name, value in headers if name == FORWARDED)
+                .decode("latin-1")
+                .split(",")
+            )
             known = list(takewhile(is_address, map(_without_port, reversed(parts))))[::-1]
             others = [header for header in headers if header[0] != FORWARDED]
             scope["headers"] = others + ([(FORWARDED, ",".join(known).encode())] if known else [])
@@ -298,7 +333,9 @@ class Forwarded:
 
 def _without_port(part: str) -> str:
     part = part.strip()
-    return part if is_address(part) else hostname(part)
+    if is_address(part):
+        return part
+    return hostname(part)
 
 
 def is_address(text: str) -> bool:
@@ -323,7 +360,8 @@ class AccessLog:
         if scope["type"] not in ("http", "websocket") or not PROBES.isdisjoint(_paths(scope)):
             await self.app(scope, receive, send)
             return
-        began, status = time.monotonic(), list[int]()
+        began = time.monotonic()
+        status = list[int]()
 
         async def noting(message: Message) -> None:
             if message["type"] in STARTS:
@@ -345,8 +383,17 @@ class AccessLog:
 
 def write_access(scope: Scope, status: int | None, seconds: float) -> None:
     """Write the line of a request or a session that has ended. Of the scope it reads method, path and client."""
-    method, path = scope.get("method", "WEBSOCKET"), quote(scope["path"])
+    method = scope.get("method", "WEBSOCKET")
+    path = quote(scope["path"])
     client = ":".join(map(str, scope.get("client") or ("-",)))
-    facts = {"method": method, "path": path, "status": status, "seconds": round(seconds, 4), "client": client}
+    facts = {
+        "method": method,
+        "path": path,
+        "status": status,
+        "seconds": round(seconds, 4),
+        "client": client,
+    }
     shown = "-" if status is None else status
-    access.info('%s "%s %s" %s %.3f s', client, method, path, shown, seconds, extra={"request": facts})
+    access.info(
+        '%s "%s %s" %s %.3f s', client, method, path, shown, seconds, extra={"request": facts}
+    )

@@ -35,10 +35,13 @@ log = logging.getLogger("stentor.server")
 FLUSH_SECONDS = LIMITS.flush_seconds  # for the last event to a client that does not read
 
 
-async def begun(request: Request, planned: Coroutine[Any, Any, SpeechPlan]) -> RunningRequest | None:
+async def begun(
+    request: Request, planned: Coroutine[Any, Any, SpeechPlan]
+) -> RunningRequest | None:
     """The request of a plan, which may wait for a model or a reference. None: the client has left meanwhile. ApiError
     if it is refused."""
-    s, timing = server(request), Timing()
+    s = server(request)
+    timing = Timing()
     watched = run_while_connected(planned, request.receive, s.config.request_timeout, s.ended)
     try:
         plan = await plan_or_reject(s, watched)
@@ -64,9 +67,16 @@ class SpeechResponse(Response):
     """One speech request as an ASGI response: events if `sse`, else bytes, streamed if the plan says so."""
 
     def __init__(self, request: RunningRequest, sse: bool, timestamps: str) -> None:
-        self.request, self.sse = request, sse
-        self.timestamps = "json" if request.plan.words and timestamps == "none" else timestamps
-        self.media = "text/event-stream" if sse else CONTAINERS[request.plan.output.format].media_type
+        self.request = request
+        self.sse = sse
+        if request.plan.words and timestamps == "none":
+            self.timestamps = "json"
+        else:
+            self.timestamps = timestamps
+        if sse:
+            self.media = "text/event-stream"
+        else:
+            self.media = CONTAINERS[request.plan.output.format].media_type
         self.background = None
         self.started = False
         self.reported = 0  # segments whose times have been sent
@@ -74,9 +84,14 @@ class SpeechResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, server = self.request, self.request.server
-        work = self._streamed if request.plan.streaming else self._whole
+        if request.plan.streaming:
+            work = self._streamed
+        else:
+            work = self._whole
         try:
-            await run_while_connected(work(send), receive, server.config.request_timeout, server.ended)
+            await run_while_connected(
+                work(send), receive, server.config.request_timeout, server.ended
+            )
         except BaseException as e:
             error = request.failed(e)
             if isinstance(e, asyncio.CancelledError):
@@ -95,7 +110,9 @@ class SpeechResponse(Response):
         body = {"error": error.body["error"], "partial_audio": True, "action": "discard"}
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_SECONDS):
-                await send({"type": "http.response.body", "body": event("speech.audio.error", body)})
+                await send(
+                    {"type": "http.response.body", "body": event("speech.audio.error", body)}
+                )
 
     async def _whole(self, send: Send) -> None:
         request = self.request
@@ -126,7 +143,9 @@ class SpeechResponse(Response):
         try:
             while (part := await buffer.get()) is not None:
                 if not self.started:
-                    await self._start(send, self.media, {**headers(request), "X-Accel-Buffering": "no"})
+                    await self._start(
+                        send, self.media, {**headers(request), "X-Accel-Buffering": "no"}
+                    )
                 last = buffer.finished and await self._succeeded(fill)
                 await self._send_part(send, part, fill, last)
                 request.left()
@@ -152,10 +171,14 @@ class SpeechResponse(Response):
             self.request.completed()
         return True
 
-    async def _send_part(self, send: Send, part: bytes, fill: asyncio.Task[None], last: bool) -> None:
+    async def _send_part(
+        self, send: Send, part: bytes, fill: asyncio.Task[None], last: bool
+    ) -> None:
         """Send, or stop waiting for a slow client once the work has failed."""
         try:
-            async with asyncio.timeout(None) as waiting:  # a task for each part would cost more than to send it
+            async with asyncio.timeout(
+                None
+            ) as waiting:  # a task for each part would cost more than to send it
                 stop = partial(_stop_waiting, waiting)
                 fill.add_done_callback(stop)
                 try:
@@ -183,14 +206,19 @@ class SpeechResponse(Response):
         """The part of a body for some audio. Of events: those of the segments that have ended, then the audio."""
         if not self.sse:
             return data
-        body = {"audio": base64.b64encode(data).decode(), "response_format": self.request.plan.output.format}
+        body = {
+            "audio": base64.b64encode(data).decode(),
+            "response_format": self.request.plan.output.format,
+        }
         return self._ended() + event("speech.audio.delta", body)
 
     def rest(self) -> bytes:
         """The part of a body after all audio."""
         if not self.sse:
             return b""
-        return self._ended() + event("speech.audio.done", final_report(self.request, self.timestamps))
+        return self._ended() + event(
+            "speech.audio.done", final_report(self.request, self.timestamps)
+        )
 
     def _ended(self) -> bytes:
         """The events for segments that have ended since the last call."""
@@ -228,7 +256,8 @@ def _stop_waiting(waiting: asyncio.Timeout, fill: asyncio.Task[None]) -> None:
 
 def headers(request: RunningRequest) -> dict[str, str]:
     """Response headers with what is known when the first audio leaves."""
-    run, output = request.run, request.plan.output
+    run = request.run
+    output = request.plan.output
     found = {
         "X-Seed": str(run.seed),
         "X-Sample-Rate": str(output.rate),
@@ -244,5 +273,9 @@ def headers(request: RunningRequest) -> dict[str, str]:
         usage = run.usage.as_dict()
         found["X-Finish-Reason"] = run.finish
         found["X-Audio-Duration"] = f"{run.duration:.4f}"
-        found |= {f"X-Usage-{k.replace('_', '-').title()}": str(v) for k, v in usage.items() if isinstance(v, int)}
+        found |= {
+            f"X-Usage-{k.replace('_', '-').title()}": str(v)
+            for k, v in usage.items()
+            if isinstance(v, int)
+        }
     return found

@@ -31,7 +31,13 @@ router = APIRouter()
 def _model(name: str, host: ModelHost) -> dict[str, Any]:
     """OpenAI's Model object, and what our page and other clients need to know. `root` is the model's first name.
     Of an adapter it is its path, and `parent` is the model, as in vLLM."""
-    base = {"id": name, "object": "model", "created": host.created, "owned_by": "stentor", "name": name}
+    base = {
+        "id": name,
+        "object": "model",
+        "created": host.created,
+        "owned_by": "stentor",
+        "name": name,
+    }
     path = host.adapters.paths.get(name)
     base |= {"root": path or host.name, "parent": host.name if path else None}
     base |= {"phase": host.phase, "resident": host.resident}
@@ -56,7 +62,13 @@ def _model(name: str, host: ModelHost) -> dict[str, Any]:
         "word_timestamps": host.aligners.missing(spec, None, "") is None,
         "reference_seconds": list(spec.reference_seconds),
         "options": {
-            name: {"default": o.default, "low": o.low, "high": o.high, "type": o.kind.__name__, "help": o.help}
+            name: {
+                "default": o.default,
+                "low": o.low,
+                "high": o.high,
+                "type": o.kind.__name__,
+                "help": o.help,
+            }
             for name, o in spec.options.items()
         },
         "response_formats": list(FORMATS),
@@ -95,7 +107,10 @@ async def health(request: Request) -> Response:
     """200 while every engine that has been loaded is alive, 503 with the reason otherwise."""
     hosts = await server(request).hosts.refreshed()
     states = {h.name: _state(h) for h in hosts}
-    bad = any(h.phase in ("failed", "restarting") or (h.health is not None and not h.health.ready) for h in hosts)
+    bad = any(
+        h.phase in ("failed", "restarting") or (h.health is not None and not h.health.ready)
+        for h in hosts
+    )
     body = {"status": "unhealthy" if bad else "ok", "models": states}
     return json_response(body, 503 if bad else 200)
 
@@ -118,14 +133,20 @@ def _state(host: ModelHost) -> dict[str, Any]:
     return state
 
 
-@router.get("/ready", tags=["state"], responses={503: {"description": "Not yet, or not any more. The phase says why"}})
+@router.get(
+    "/ready",
+    tags=["state"],
+    responses={503: {"description": "Not yet, or not any more. The phase says why"}},
+)
 async def ready(request: Request) -> Response:
     """200 once every model has spoken, 503 with the phase until then. An idle model that was unloaded is
     ready: a request has it loaded. Once all models were ready, it is 200 as long as one of them is."""
     hosts = await server(request).hosts.refreshed()
     waiting = [h for h in hosts if not h.serves or (h.health and not h.health.ready)]
     if not waiting:
-        return json_response({"ready": True, "phase": next((h.phase for h in hosts if h.phase != "ready"), "ready")})
+        return json_response(
+            {"ready": True, "phase": next((h.phase for h in hosts if h.phase != "ready"), "ready")}
+        )
     if len(waiting) < len(hosts) and all(h.known for h in waiting):  # the others go on
         lost = {h.name: h.phase for h in waiting}
         return json_response({"ready": True, "phase": "ready", "without": lost})
@@ -141,7 +162,12 @@ async def version() -> dict[str, str]:
     return {"version": stentor.__version__}
 
 
-@router.get("/metrics", response_class=Response, tags=["state"], responses={200: {"content": {"text/plain": {}}}})
+@router.get(
+    "/metrics",
+    response_class=Response,
+    tags=["state"],
+    responses={200: {"content": {"text/plain": {}}}},
+)
 async def metrics(request: Request) -> Response:
     """Prometheus metrics."""
     await server(request).hosts.refreshed()

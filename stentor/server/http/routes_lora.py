@@ -63,13 +63,20 @@ async def load(request: Request, body: LoadLora) -> Response:
 
 
 @router.post(
-    "/v1/unload_lora_adapter", responses=failures(400, 401, 404, 413, 415, 429, 503), response_class=PlainTextResponse
+    "/v1/unload_lora_adapter",
+    responses=failures(400, 401, 404, 413, 415, 429, 503),
+    response_class=PlainTextResponse,
 )
 async def unload(request: Request, body: UnloadLora) -> Response:
     """Unload an adapter. Requests that have it keep it to their end, and new ones are refused."""
     host = server(request).hosts.of_adapter(body.lora_name)
     if host is None:
-        raise ApiError(404, f"the lora adapter {body.lora_name!r} cannot be found", param="lora_name", code="not_found")
+        raise ApiError(
+            404,
+            f"the lora adapter {body.lora_name!r} cannot be found",
+            param="lora_name",
+            code="not_found",
+        )
     async with host.in_use() as client:
         await host.adapters.unload(client, body.lora_name)
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
@@ -84,9 +91,13 @@ def _allowed(config: ServerConfig, path: str) -> str:
     if path in {m.path for m in lora_modules(config.lora_modules)}:
         return path
     folder = config.allowed_lora_path
-    found = Path(os.path.realpath(path if folder is None else Path(folder, path)))  # of a loop: a path with the loop
+    found = Path(
+        os.path.realpath(path if folder is None else Path(folder, path))
+    )  # of a loop: a path with the loop
     if folder is None or not found.is_relative_to(os.path.realpath(folder)):
         raise ApiError(403, "lora_path: lies outside of --allowed-lora-path", param="lora_path")
     if not os.path.exists(found):  # not an error where a name is too long
-        raise ApiError(404, f"lora_path: there is no adapter at {path!r}", param="lora_path", code="not_found")
+        raise ApiError(
+            404, f"lora_path: there is no adapter at {path!r}", param="lora_path", code="not_found"
+        )
     return str(found)

@@ -14,7 +14,12 @@ from stentor.server.errors import ApiError
 
 router = APIRouter(include_in_schema=False)
 
-TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+TYPES = {
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+}
 HEADERS = {
     # no script or file of another site runs, and no other site may embed the page, which can use the microphone
     "Content-Security-Policy": "default-src 'self'; media-src 'self' blob:; img-src 'self' data:; "

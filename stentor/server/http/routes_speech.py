@@ -42,7 +42,9 @@ SPEECH_RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.post("/v1/audio/speech", response_class=Response, responses=SPEECH_RESPONSES, tags=["speech"])
+@router.post(
+    "/v1/audio/speech", response_class=Response, responses=SPEECH_RESPONSES, tags=["speech"]
+)
 async def speech(request: Request, body: SpeechBody) -> Response:
     """Speak a text. The file's bytes are sent while it is made, those of wav and flac where `stream` asks for it.
     `stream_format` sse, or Accept: text/event-stream, sends events. `stream` false sends the whole file."""
@@ -52,10 +54,14 @@ async def speech(request: Request, body: SpeechBody) -> Response:
     delivery = _delivery(body, request.headers.get("accept", ""), whole=sized or timed, timed=timed)
     planned = s.planner.speech(body, request.state.request_id, delivery != "whole")
     running = await begun(request, planned)
-    return NoResponse() if running is None else SpeechResponse(running, delivery == "sse", body.timestamps)
+    if running is None:
+        return NoResponse()
+    return SpeechResponse(running, delivery == "sse", body.timestamps)
 
 
-def _delivery(body: SpeechBody, accept: str, whole: bool, timed: bool) -> Literal["whole", "audio", "sse"]:
+def _delivery(
+    body: SpeechBody, accept: str, whole: bool, timed: bool
+) -> Literal["whole", "audio", "sse"]:
     """How an answer is sent: the whole file, its bytes while it is made, or events. A field decides over the header.
     whole: it is sent so if nothing else is asked for. timed: it has times, which a stream of bytes cannot hold."""
     if body.stream_format == "sse":
@@ -67,7 +73,9 @@ def _delivery(body: SpeechBody, accept: str, whole: bool, timed: bool) -> Litera
         return "sse"
     if body.stream or body.stream_format == "audio":
         return "audio"
-    return "whole" if whole else "audio"
+    if whole:
+        return "whole"
+    return "audio"
 
 
 BATCH_RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -76,11 +84,14 @@ BATCH_RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.post("/v1/audio/speech/batch", response_class=Response, responses=BATCH_RESPONSES, tags=["speech"])
+@router.post(
+    "/v1/audio/speech/batch", response_class=Response, responses=BATCH_RESPONSES, tags=["speech"]
+)
 async def batch(request: Request, body: BatchBody) -> Response:
     """Speak up to 32 texts together. Each item has its own status. One that fails does not affect the others."""
     _merged(body, "any")  # what is wrong with the shared parameters is wrong for all
-    s, spoken = server(request), list[RunningRequest]()
+    s = server(request)
+    spoken = list[RunningRequest]()
     jobs = (_item(request, body, i, item, spoken) for i, item in enumerate(body.items))
 
     async def work() -> list[dict[str, Any]]:
@@ -91,7 +102,9 @@ async def batch(request: Request, body: BatchBody) -> Response:
             running.left()
 
     try:  # all are cancelled when the client disconnects
-        results = await run_while_connected(work(), request.receive, s.config.request_timeout, s.ended)
+        results = await run_while_connected(
+            work(), request.receive, s.config.request_timeout, s.ended
+        )
     except Disconnected:
         return NoResponse()
     except Exception as e:
@@ -111,10 +124,16 @@ async def batch(request: Request, body: BatchBody) -> Response:
 
 
 async def _item(
-    request: Request, batch: BatchBody, index: int, item: BatchItem | str | WrongItem, spoken: list[RunningRequest]
+    request: Request,
+    batch: BatchBody,
+    index: int,
+    item: BatchItem | str | WrongItem,
+    spoken: list[RunningRequest],
 ) -> dict[str, Any]:
     """The result of an item, whose request is added to those that were spoken."""
-    s, timing, id = server(request), Timing(), f"{request.state.request_id}-{index}"
+    s = server(request)
+    timing = Timing()
+    id = f"{request.state.request_id}-{index}"
     try:
         if isinstance(item, WrongItem):
             raise from_pydantic(item.error, "items", index)
@@ -165,7 +184,10 @@ def _name_streams(body: SpeechBody, ignored: Ignored) -> None:
 def _merged(batch: BatchBody, item: BatchItem | str) -> SpeechBody:
     """The batch's parameters with the item's over them. ApiError names the field that is wrong."""
     shared = batch.model_dump(exclude_unset=True, exclude={"items"})
-    own = {"input": item} if isinstance(item, str) else item.model_dump(exclude_unset=True)
+    if isinstance(item, str):
+        own = {"input": item}
+    else:
+        own = item.model_dump(exclude_unset=True)
     own = {k: v for k, v in own.items() if v is not None}
     return validated(SpeechBody, {**shared, **own})
 
@@ -173,8 +195,13 @@ def _merged(batch: BatchBody, item: BatchItem | str) -> SpeechBody:
 def _of_item(error: ApiError, index: int, item: BatchItem | str | WrongItem) -> ApiError:
     """The error of an item. A field that the item has itself is named `items.N.field`."""
     field = error.param
-    own = {"input", *(item.model_fields_set if isinstance(item, BatchItem) else ())}  # no batch has an input
-    return error if field is None or field.partition(".")[0] not in own else error.renamed(f"items.{index}.{field}")
+    own = {
+        "input",
+        *(item.model_fields_set if isinstance(item, BatchItem) else ()),
+    }  # no batch has an input
+    if field is None or field.partition(".")[0] not in own:
+        return error
+    return error.renamed(f"items.{index}.{field}")
 
 
 Id = Annotated[str, Path(max_length=LIMITS.name_chars)]
@@ -214,7 +241,10 @@ async def timestamps(
     found = await _outcome(request, request_id)
     if found.status == "running":
         raise ApiError(409, "the request is still running", param="request_id")
-    segments = found.segments if words else [replace(s, words=()) for s in found.segments]
+    if words:
+        segments = found.segments
+    else:
+        segments = [replace(s, words=()) for s in found.segments]
     if format == "json":
         known = found.as_dict()
         return json_response({name: known[name] for name in ("segments", "words") if name in known})

@@ -27,21 +27,29 @@ router = APIRouter(tags=["voices"])
 
 MIME_TYPE = re.compile(r"(audio|video|application)/[a-z0-9.+-]{1,40}")
 
-SECONDS = (LIMITS.voice_min_seconds, LIMITS.voice_max_seconds)  # of an uploaded voice, as in other engines
+SECONDS = (
+    LIMITS.voice_min_seconds,
+    LIMITS.voice_max_seconds,
+)  # of an uploaded voice, as in other engines
 Name = Annotated[str, Path(max_length=LIMITS.name_chars)]
 
 
 @router.get("/v1/audio/voices", responses=failures(400, 401, 404), response_model=dict[str, Any])
 async def voices(
-    request: Request, model: str | None = None, format: Annotated[Literal["names"] | None, Query()] = None
+    request: Request,
+    model: str | None = None,
+    format: Annotated[Literal["names"] | None, Query()] = None,
 ) -> Response:
     """The default voice, built-in voices, aliases and uploads, each as {id, name, ...}. format=names: their names."""
-    s, details = server(request), request.state.authorized
+    s = server(request)
+    details = request.state.authorized
     own = own_voices(s.hosts.voices(model), s.config.aliases)
 
     def made() -> Response:  # may be megabytes, so they are made in a thread
         body = listing(own, s.voices.list(), details)
-        return json_response({"voices": [v["name"] for v in body["voices"]]} if format == "names" else body)
+        return json_response(
+            {"voices": [v["name"] for v in body["voices"]]} if format == "names" else body
+        )
 
     return await asyncio.to_thread(made)
 
@@ -64,14 +72,21 @@ async def add(
     request: Request,
     name: Annotated[str, Form(max_length=LIMITS.name_chars)],
     consent: Annotated[
-        str, Form(max_length=LIMITS.note_chars, description="Who has agreed to the use of this voice, or a record's id")
+        str,
+        Form(
+            max_length=LIMITS.note_chars,
+            description="Who has agreed to the use of this voice, or a record's id",
+        ),
     ],
     audio_sample: Annotated[
         UploadFile | None, File(description="wav, flac, ogg, mp3, m4a, webm or aac, 1 to 30 s")
     ] = None,
-    speaker_embedding: Annotated[str | None, Form(description="JSON list of numbers, instead of audio")] = None,
+    speaker_embedding: Annotated[
+        str | None, Form(description="JSON list of numbers, instead of audio")
+    ] = None,
     ref_text: Annotated[
-        str | None, Form(max_length=LIMITS.transcript_chars, description="What is said in the audio")
+        str | None,
+        Form(max_length=LIMITS.transcript_chars, description="What is said in the audio"),
     ] = None,
     speaker_description: Annotated[str | None, Form(max_length=LIMITS.note_chars)] = None,
 ) -> dict[str, Any]:
@@ -82,8 +97,14 @@ async def add(
     if (audio_sample is None) == (speaker_embedding is None):
         raise invalid("audio_sample", "give audio_sample or speaker_embedding, one of them")
     _check_taken(s, speaker_embedding is not None)
-    sample = None if audio_sample is None else await _sample(audio_sample, int(s.config.max_upload_mb * MIB))
-    embedding = None if speaker_embedding is None else await asyncio.to_thread(_embedding, speaker_embedding)
+    if audio_sample is None:
+        sample = None
+    else:
+        sample = await _sample(audio_sample, int(s.config.max_upload_mb * MIB))
+    if speaker_embedding is None:
+        embedding = None
+    else:
+        embedding = await asyncio.to_thread(_embedding, speaker_embedding)
     reserved = [*s.hosts.voices(), *s.config.aliases]
 
     def store() -> tuple[bool, dict[str, Any]]:
@@ -105,17 +126,32 @@ async def add(
         s.known_voices.forget(name)
     told = f"Voice {stored['name']!r} {'overwritten' if replaced else 'uploaded'}"
     quiet = sample is not None and float(np.abs(sample[0]).max()) < QUIET_PEAK
-    warnings = [told] * replaced + ["audio_sample is very quiet, and so is what is spoken with it"] * quiet
-    warned = {"warning": "; ".join(warnings)} if warnings else {}
+    warnings = [told] * replaced + [
+        "audio_sample is very quiet, and so is what is spoken with it"
+    ] * quiet
+    if warnings:
+        warned = {"warning": "; ".join(warnings)}
+    else:
+        warned = {}
     return {**stored, "success": True, "message": told, "voice": stored, **warned}
 
 
 def _check_taken(s: Server, embedding: bool) -> None:
     """ApiError 400 for a voice with which none of the models can speak."""
-    hosts, what = s.hosts.all, "use a speaker embedding" if embedding else "clone a voice"
-    if any(not h.serves or (h.spec.speaker_size if embedding else h.spec.takes_reference) for h in hosts):
+    hosts = s.hosts.all
+    if embedding:
+        what = "use a speaker embedding"
+    else:
+        what = "clone a voice"
+    if any(
+        not h.serves or (h.spec.speaker_size if embedding else h.spec.takes_reference)
+        for h in hosts
+    ):
         return
-    param = "speaker_embedding" if embedding else "audio_sample"
+    if embedding:
+        param = "speaker_embedding"
+    else:
+        param = "audio_sample"
     raise invalid(param, f"no model here can {what}: {', '.join(h.name for h in hosts)}")
 
 
@@ -128,11 +164,19 @@ async def delete(request: Request, name: Name) -> dict[str, Any]:
     if not deleted:
         raise _unknown(name)
     told = f"Voice {name!r} deleted successfully"
-    return {"id": name, "object": "audio.voice.deleted", "deleted": True, "success": True, "message": told}
+    return {
+        "id": name,
+        "object": "audio.voice.deleted",
+        "deleted": True,
+        "success": True,
+        "message": told,
+    }
 
 
 def _unknown(name: str) -> ApiError:
-    return ApiError(404, f"there is no uploaded voice {name[:80]!r}", param="name", code="voice_not_found")
+    return ApiError(
+        404, f"there is no uploaded voice {name[:80]!r}", param="name", code="voice_not_found"
+    )
 
 
 def _mime_type(upload: UploadFile) -> str | None:
@@ -140,15 +184,21 @@ def _mime_type(upload: UploadFile) -> str | None:
     stated = (upload.content_type or "").partition(";")[0].strip().lower()
     if stated in ("", "application/octet-stream"):
         stated = mimetypes.guess_type(upload.filename or "")[0] or ""
-    return stated if MIME_TYPE.fullmatch(stated) else None
+    if MIME_TYPE.fullmatch(stated):
+        return stated
+    return None
 
 
 async def _sample(upload: UploadFile, max_bytes: int) -> Audio:
     if upload.size is not None and upload.size > max_bytes:
-        raise ApiError(413, f"audio_sample: is larger than {max_bytes / MIB:g} MiB", param="audio_sample")
+        raise ApiError(
+            413, f"audio_sample: is larger than {max_bytes / MIB:g} MiB", param="audio_sample"
+        )
     data = await upload.read(max_bytes + 1)
     if len(data) > max_bytes:
-        raise ApiError(413, f"audio_sample: is larger than {max_bytes / MIB:g} MiB", param="audio_sample")
+        raise ApiError(
+            413, f"audio_sample: is larger than {max_bytes / MIB:g} MiB", param="audio_sample"
+        )
     samples, rate = await asyncio.to_thread(decode, data, "audio_sample", LIMITS.voice_max_seconds)
     try:  # the same checks as for a reference: finite, not silent, long enough
         audio.load(Reference((samples, rate)), "audio_sample", SECONDS)
@@ -158,7 +208,9 @@ async def _sample(upload: UploadFile, max_bytes: int) -> Audio:
 
 
 def _embedding(text: str) -> np.ndarray:
-    wrong = invalid("speaker_embedding", f"must be a JSON list of 1 to {LIMITS.embedding_values} finite numbers")
+    wrong = invalid(
+        "speaker_embedding", f"must be a JSON list of 1 to {LIMITS.embedding_values} finite numbers"
+    )
     if len(text) > 64 * LIMITS.embedding_values:
         raise wrong
     try:
@@ -167,6 +219,8 @@ def _embedding(text: str) -> np.ndarray:
         raise wrong from None
     if not isinstance(values, list) or not 1 <= len(values) <= LIMITS.embedding_values:
         raise wrong
-    if not all(isinstance(v, int | float) and not isinstance(v, bool) and abs(v) < 1e30 for v in values):  # NaN neither
+    if not all(
+        isinstance(v, int | float) and not isinstance(v, bool) and abs(v) < 1e30 for v in values
+    ):  # NaN neither
         raise wrong
     return np.array(values, np.float32)

@@ -112,9 +112,16 @@ def usable(body: Shared, spec: ModelInfo, ignored: Ignored) -> Shared:
 
 def _unused(body: Shared, spec: ModelInfo) -> Iterator[tuple[str, str]]:
     """Fields that are given, and why they are not used."""
-    able = {"CustomVoice": bool(spec.voices), "VoiceDesign": spec.takes_instructions, "Base": spec.takes_reference}
+    able = {
+        "CustomVoice": bool(spec.voices),
+        "VoiceDesign": spec.takes_instructions,
+        "Base": spec.takes_reference,
+    }
     if body.task_type is not None and not able[body.task_type]:
-        yield "task_type", f"this model can do: {', '.join(k for k, v in able.items() if v) or 'none of them'}"
+        yield (
+            "task_type",
+            f"this model can do: {', '.join(k for k, v in able.items() if v) or 'none of them'}",
+        )
     for name in ("instructions", "instruct"):
         if getattr(body, name) and not spec.takes_instructions:
             yield name, "this model takes none"
@@ -143,7 +150,10 @@ def language(body: Shared, spec: ModelInfo, ignored: Ignored) -> str:
     """The model's name of the language, or "auto"."""
     found = known_language(body.language, spec.languages)
     if found is None:
-        known = f"known: auto, {', '.join(spec.languages)}" if spec.languages else "this model detects the language"
+        if spec.languages:
+            known = f"known: auto, {', '.join(spec.languages)}"
+        else:
+            known = "this model detects the language"
         ignored.field("language", known)
     return found or "auto"
 
@@ -165,7 +175,11 @@ def options(body: Shared, spec: ModelInfo, ignored: Ignored) -> dict[str, Any]:
 
 def given_as(param: str, body: Shared, spec: ModelInfo) -> str:
     """The name under which a body gives an option of the family."""
-    names = {ALIASES.get(name, name): path + name for path, name, value in _given(body, spec) if value is not None}
+    names = {
+        ALIASES.get(name, name): path + name
+        for path, name, value in _given(body, spec)
+        if value is not None
+    }
     return names.get(param, param)
 
 
@@ -176,7 +190,9 @@ def _given(body: Shared, spec: ModelInfo) -> Iterator[tuple[str, str, Any]]:
     yield from (("", k, v) for k, v in (body.extra_params or {}).items())
     yield from (("", k, v) for k, v in (body.model_extra or {}).items())
     yield "", "max_new_tokens", body.max_new_tokens
-    if "x_vector_only" in spec.options or not (body.ref_audio or body.references):  # else it drops the transcript
+    if "x_vector_only" in spec.options or not (
+        body.ref_audio or body.references
+    ):  # else it drops the transcript
         yield "", "x_vector_only_mode", body.x_vector_only_mode or None
 
 
@@ -224,7 +240,9 @@ def known_language(given: str | None, languages: Sequence[str]) -> str | None:
         return name
     first = name.replace("_", "-").replace(" ", "-").split("-")[0]  # "en-us", "english (uk)"
     found = CODES.get(first, first)
-    return found if found in languages else None
+    if found in languages:
+        return found
+    return None
 
 
 def codes() -> list[str]:
@@ -234,7 +252,11 @@ def codes() -> list[str]:
 
 def code_of(language: str) -> str:
     """The shortest code of a language by its English name, in any case: "en". The name itself where none is known."""
-    return min((code for code, name in CODES.items() if name == language.lower()), key=len, default=language)
+    return min(
+        (code for code, name in CODES.items() if name == language.lower()),
+        key=len,
+        default=language,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,9 +277,13 @@ class VoiceInput:
 class VoiceResolver:
     """Finds what a body names: aliases, stored voices, inline and remote audio."""
 
-    def __init__(self, aliases: Mapping[str, str], known: KnownVoices, recordings: Recordings) -> None:
+    def __init__(
+        self, aliases: Mapping[str, str], known: KnownVoices, recordings: Recordings
+    ) -> None:
         """aliases: voices by their other names in lower case."""
-        self.voices, self.known, self.recordings = known.voices, known, recordings
+        self.voices = known.voices
+        self.known = known
+        self.recordings = recordings
         self._aliases = aliases
 
     async def resolve(self, host: ModelHost, body: Shared, ignored: Ignored) -> VoiceInput:
@@ -266,7 +292,9 @@ class VoiceResolver:
         given = await self._references(host, body)
         if body.speaker_embedding is not None and given:
             raise invalid("speaker_embedding", "stands for ref_audio: give one of them")
-        if body.speaker_embedding is not None or given:  # what the request brings wins over a stored voice
+        if (
+            body.speaker_embedding is not None or given
+        ):  # what the request brings wins over a stored voice
             voice = VoiceInput(voice.name, given, embedding=body.speaker_embedding)
         return replace(voice, prompt=await self._prompt(host, body))
 
@@ -291,11 +319,17 @@ class VoiceResolver:
             return VoiceInput()
         if voice is not None and not host.spec.takes_reference:
             raise invalid("voice", f"{host.name} speaks only with its own voices")
-        found = None if voice is None else await self._uploaded(host, voice)
+        if voice is None:
+            found = None
+        else:
+            found = await self._uploaded(host, voice)
         if found is not None:
             return found
         uploaded, count = await asyncio.to_thread(self.voices.some_names, LIMITS.known_voices)
-        more = [f"and {count - len(uploaded)} more"] if count > len(uploaded) else []
+        if count > len(uploaded):
+            more = [f"and {count - len(uploaded)} more"]
+        else:
+            more = []
         known = ", ".join([*PLACEHOLDERS[:1], *host.spec.voices, *uploaded, *more])
         raise invalid("voice", f"{name[:80]!r} is not known; known: {known}", "voice_not_found")
 
@@ -308,13 +342,22 @@ class VoiceResolver:
             return VoiceInput(references=[ReferenceAudio(stored, voice.text)])
         self.known.forget(voice.name)
         now = await self.known.get(voice.name)
-        return None if now is None or now.identity == voice.identity else await self._uploaded(host, now)
+        if now is None or now.identity == voice.identity:
+            return None
+        return await self._uploaded(host, now)
 
     async def _embedding(self, host: ModelHost, name: str) -> list[float]:
-        vector, size = await asyncio.to_thread(self.voices.embedding, name), host.spec.speaker_size
-        held = 0 if vector is None else len(vector)
+        vector = await asyncio.to_thread(self.voices.embedding, name)
+        size = host.spec.speaker_size
+        if vector is None:
+            held = 0
+        else:
+            held = len(vector)
         if vector is None or held != size:
-            takes = f"{host.name} takes {size}" if size else f"{host.name} takes no speaker embedding"
+            if size:
+                takes = f"{host.name} takes {size}"
+            else:
+                takes = f"{host.name} takes no speaker embedding"
             raise invalid("voice", f"{name!r} is a speaker embedding of {held} numbers; {takes}")
         numbers: list[float] = vector.tolist()
         return numbers
@@ -322,7 +365,9 @@ class VoiceResolver:
     async def _references(self, host: ModelHost, body: Shared) -> list[ReferenceAudio]:
         """References to clone: ref_audio with ref_text, or the items of references."""
         found, param = _sources(body)
-        if not found or not host.spec.takes_reference:  # an empty one: any other was named as ignored
+        if (
+            not found or not host.spec.takes_reference
+        ):  # an empty one: any other was named as ignored
             return []
         if len(found) > host.spec.max_references:
             limit = host.spec.max_references
@@ -357,15 +402,25 @@ def _needless(spec: ModelInfo, body: Shared, name: str) -> str | None:
 
 def _sources(body: Shared) -> tuple[list[tuple[str, str | None]], str]:
     """(audio, transcript) of each reference, and the field that they came in."""
-    audios = [body.ref_audio] if isinstance(body.ref_audio, str) else body.ref_audio or []
-    texts: list[str | None] = [body.ref_text] if isinstance(body.ref_text, str) else [*(body.ref_text or [])]
+    if isinstance(body.ref_audio, str):
+        audios = [body.ref_audio]
+    else:
+        audios = body.ref_audio or []
+    texts: list[str | None] = (
+        [body.ref_text] if isinstance(body.ref_text, str) else [*(body.ref_text or [])]
+    )
     if body.references is None:
         if texts and len(texts) != len(audios):
-            raise invalid("ref_text", f"is for {len(texts)} references, ref_audio has {len(audios)}")
+            raise invalid(
+                "ref_text", f"is for {len(texts)} references, ref_audio has {len(audios)}"
+            )
         return list(zip(audios, texts or [None] * len(audios), strict=True)), "ref_audio"
     if audios or texts:
         raise invalid("references", "cannot be combined with ref_audio and ref_text")
-    found = [(r.audio or r.audio_path or r.ref_audio or r.data, r.text or r.ref_text) for r in body.references]
+    found = [
+        (r.audio or r.audio_path or r.ref_audio or r.data, r.text or r.ref_text)
+        for r in body.references
+    ]
     if any(source is None for source, _ in found):
         raise invalid("references", "each needs audio")
     return [(source, text) for source, text in found if source is not None], "references"

@@ -29,7 +29,9 @@ from stentor.text.sentences import Segment
 if TYPE_CHECKING:
     from stentor.server.state import Server
 
-QUIET_SECONDS = LIMITS.ws_quiet_seconds  # without audio, after which a segment with a tail is taken to wait for text
+QUIET_SECONDS = (
+    LIMITS.ws_quiet_seconds
+)  # without audio, after which a segment with a tail is taken to wait for text
 
 
 class LiveSpeech(ABC):
@@ -50,16 +52,25 @@ class LiveSpeech(ABC):
     ) -> None:
         """plan: of `Planner.live`. streamed: audio is sent while it is made, else each segment becomes its own file.
         traceparent: the header of that name, to which its spans belong."""
-        self.server, self.streamed, self.traceparent = server, streamed, traceparent
-        seed = plan.seed if plan.seed_given else random_seed()
+        self.server = server
+        self.streamed = streamed
+        self.traceparent = traceparent
+        if plan.seed_given:
+            seed = plan.seed
+        else:
+            seed = random_seed()
         own = replace(plan.request, seed=seed)
         self.plan = replace(plan, id=id, requests={None: own}, ignored=plan.ignored.copy())
         spec = plan.host.spec
         most = min(server.config.split_chars, spec.max_text)
-        how = reading(spec, plan.host.lexicon, cleanup or server.config.cleanup, plan.request.language)
+        how = reading(
+            spec, plan.host.lexicon, cleanup or server.config.cleanup, plan.request.language
+        )
         self.feed = TextFeed(granularity, most, plan.live, how, spec.split_granularity)
         self.running: RunningRequest | None = None
-        self.current: tuple[SegmentRun, float] | None = None  # the segment being spoken, and where its audio begins
+        self.current: tuple[SegmentRun, float] | None = (
+            None  # the segment being spoken, and where its audio begins
+        )
         self.failed = False  # what follows of its text is dropped
         self.last_audio = 0.0  # when the current segment began, or last gave audio
         self.bytes = self.segments = 0  # made so far
@@ -107,7 +118,9 @@ class LiveSpeech(ABC):
         if self.current is None:
             return played_characters(timings, None, seconds)
         current, begin = self.current
-        return played_characters(timings, (current.current.segment, begin), seconds, await current.words_so_far(begin))
+        return played_characters(
+            timings, (current.current.segment, begin), seconds, await current.words_so_far(begin)
+        )
 
     async def speak(self) -> None:
         """Speak every segment. A failure is told by `failure` and ends only this speech. Raises SlowClient."""
@@ -118,7 +131,9 @@ class LiveSpeech(ABC):
             return
         try:
             self.plan = await self.server.planner.begun(self.plan)
-            running = self.running = RunningRequest(self.server, self.plan, Timing(), self.traceparent)
+            running = self.running = RunningRequest(
+                self.server, self.plan, Timing(), self.traceparent
+            )
         except Exception as e:
             await self._fail(translate(e, self.plan.host.retry_after))
             return
@@ -139,8 +154,13 @@ class LiveSpeech(ABC):
         finally:
             live.pop(running.playback, None)
 
-    async def _all(self, running: RunningRequest, first: FedSegment, rest: AsyncIterator[FedSegment]) -> None:
-        pipeline = running.pipeline(whole=False) if self.streamed else None
+    async def _all(
+        self, running: RunningRequest, first: FedSegment, rest: AsyncIterator[FedSegment]
+    ) -> None:
+        if self.streamed:
+            pipeline = running.pipeline(whole=False)
+        else:
+            pipeline = None
         await self._segment(running, pipeline, *first)
         async for fed in rest:
             await self._segment(running, pipeline, *fed)
@@ -158,15 +178,18 @@ class LiveSpeech(ABC):
         tail: TextTail | None,
     ) -> None:
         """Speak one segment. `pipeline` is the stream of all. With None, the segment becomes its own file."""
-        run, index = running.run, self.segments
+        run = running.run
+        index = self.segments
         self.segments += 1
         self.bytes_before = self.bytes
         own = pipeline or running.pipeline(whole=True)
         run.speaking.add(segment, live=tail is not None, apart=pipeline is None)
         await self._encode(running, own, run.speaking.silence())
-        begin, current = run.duration, run.next(tail)
+        begin = run.duration
+        current = run.next(tail)
         assert current is not None
-        self.current, self.last_audio = (current, begin), time.monotonic()
+        self.current = (current, begin)
+        self.last_audio = time.monotonic()
         self.segment_begins(index, segment)
         limit = asyncio.timeout(self.server.config.request_timeout)
         async with limit, aclosing(current.audio()) as blocks:
@@ -177,7 +200,9 @@ class LiveSpeech(ABC):
             self._made(running, await own.finish())
         self.segment_ends(index, run.timings[-1], current.current)
 
-    async def _encode(self, running: RunningRequest, pipeline: OutputPipeline, samples: np.ndarray) -> None:
+    async def _encode(
+        self, running: RunningRequest, pipeline: OutputPipeline, samples: np.ndarray
+    ) -> None:
         if not len(samples):
             return
         running.playback.add(samples)

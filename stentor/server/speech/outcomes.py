@@ -46,15 +46,22 @@ class Timing:
     submitted: float | None = None
     first: float | None = None
     done: float | None = None
-    engine: tuple[float, ...] = ()  # of a traced request: when it was sent, and messages.Audio.moments
+    engine: tuple[
+        float, ...
+    ] = ()  # of a traced request: when it was sent, and messages.Audio.moments
     encoded: float | None = None  # the first bytes of the container were made
     left: float | None = None  # they were given to the connection
 
     def header(self) -> str:
         """The Server-Timing header for what is known."""
-        marks = [("prepare", self.received, self.submitted), ("first-audio", self.submitted, self.first)]
+        marks = [
+            ("prepare", self.received, self.submitted),
+            ("first-audio", self.submitted, self.first),
+        ]
         marks.append(("total", self.received, self.done))
-        return ", ".join(f"{n};dur={(b - a) * 1000:.1f}" for n, a, b in marks if a is not None and b is not None)
+        return ", ".join(
+            f"{n};dur={(b - a) * 1000:.1f}" for n, a, b in marks if a is not None and b is not None
+        )
 
 
 @dataclass
@@ -72,14 +79,23 @@ class Outcome:
     error: dict[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        segments, words = [timing_as_dict(s) for s in self.segments], [word_as_dict(w) for w in words_of(self.segments)]
-        more = {"words": words} if words else {}
+        segments, words = (
+            [timing_as_dict(s) for s in self.segments],
+            [word_as_dict(w) for w in words_of(self.segments)],
+        )
+        if words:
+            more = {"words": words}
+        else:
+            more = {}
         return {"object": "audio.speech.outcome", **asdict(self), "segments": segments, **more}
 
 
 def timing_as_dict(timing: SegmentTiming) -> dict[str, Any]:
     """One segment's times as clients see them."""
-    speaker = {} if timing.turn is None else {"voice": timing.voice, "turn": timing.turn}
+    if timing.turn is None:
+        speaker = {}
+    else:
+        speaker = {"voice": timing.voice, "turn": timing.turn}
     return {"index": timing.index, "text": timing.text, **_times(timing), **speaker}
 
 
@@ -128,7 +144,8 @@ class ClientPlayback:
     """
 
     def __init__(self, requested: float, rate: float) -> None:
-        self.requested, self.rate = requested, rate
+        self.requested = requested
+        self.rate = rate
         self.first: float | None = None
         self.sent = 0.0
         self.underrun = 0.0
@@ -156,4 +173,6 @@ class ClientPlayback:
     @property
     def lead(self) -> float:
         """How much audio the client has buffered."""
-        return 0.0 if self.first is None else self.sent - (time.monotonic() - self.first)
+        if self.first is None:
+            return 0.0
+        return self.sent - (time.monotonic() - self.first)

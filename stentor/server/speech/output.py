@@ -16,7 +16,14 @@ from stentor.output.effects import EffectChain
 from stentor.output.encode import Encoder, encoder
 from stentor.server.backpressure import Disconnected, SlowClient
 from stentor.server.errors import ApiError, translate
-from stentor.server.speech.outcomes import OK_SECONDS, ClientPlayback, Outcome, Timing, timing_as_dict, word_as_dict
+from stentor.server.speech.outcomes import (
+    OK_SECONDS,
+    ClientPlayback,
+    Outcome,
+    Timing,
+    timing_as_dict,
+    word_as_dict,
+)
 from stentor.server.speech.run import SpeechRun
 from stentor.speech.timing import srt, vtt, words_of
 
@@ -24,17 +31,28 @@ if TYPE_CHECKING:
     from stentor.server.speech.plan import Output, SpeechPlan
     from stentor.server.state import Server
 
-CHEAP_FORMATS = ("pcm", "wav", "ulaw", "alaw")  # encoded on the event loop: a thread switch would cost more
+CHEAP_FORMATS = (
+    "pcm",
+    "wav",
+    "ulaw",
+    "alaw",
+)  # encoded on the event loop: a thread switch would cost more
 
 
 class RunningRequest:
     """One request from its plan to its end. It encodes the audio, and records metrics and the outcome once."""
 
-    def __init__(self, server: Server, plan: SpeechPlan, timing: Timing, traceparent: str | None = None) -> None:
+    def __init__(
+        self, server: Server, plan: SpeechPlan, timing: Timing, traceparent: str | None = None
+    ) -> None:
         """traceparent: the header of that name, to which its spans belong."""
-        self.server, self.plan, self.traceparent = server, plan, traceparent
+        self.server = server
+        self.plan = plan
+        self.traceparent = traceparent
         self.run = SpeechRun(plan, timing, server.traces is not None)
-        self.playback = ClientPlayback(timing.received, self.run.spec.sample_rate * plan.output.speed)
+        self.playback = ClientPlayback(
+            timing.received, self.run.spec.sample_rate * plan.output.speed
+        )
         self.outcome = Outcome(plan.id, plan.host.name, seed=plan.seed)
         self.ended = False  # its ending has been recorded
         self._traced = server.traces is None  # its spans have been made, if any are wanted
@@ -44,7 +62,10 @@ class RunningRequest:
         """Effects and encoder for this request. `whole`: one file at the end in place of a stream."""
         output = self.plan.output
         cheap = output.format in CHEAP_FORMATS and output.marks.watermark is None
-        pool = None if cheap else self.server.encoders
+        if cheap:
+            pool = None
+        else:
+            pool = self.server.encoders
         return OutputPipeline(output, self.run.spec.sample_rate, whole, pool)
 
     async def bytes(self, whole: bool) -> AsyncGenerator[bytes, None]:
@@ -60,13 +81,16 @@ class RunningRequest:
                     held.append(samples)
                     if self.run.usage.frames < self.plan.hold_frames:
                         continue
-                    joined, held = np.concatenate(held), []
+                    joined = np.concatenate(held)
+                    held = []
                     self.playback.add(joined)
                     pipeline = pipeline or self.pipeline(whole)
                     if data := await pipeline.feed(joined):
                         self.encoded()
                         yield data
-            pipeline = pipeline or self.pipeline(whole=True)  # nothing has been sent: the length is known
+            pipeline = pipeline or self.pipeline(
+                whole=True
+            )  # nothing has been sent: the length is known
             for samples in held:
                 self.playback.add(samples)
                 if data := await pipeline.feed(samples):
@@ -91,7 +115,8 @@ class RunningRequest:
 
     def _trace(self) -> None:
         """Make the spans, once the request has ended and its first bytes, if there are any, have left."""
-        timing, traces = self.run.timing, self.server.traces
+        timing = self.run.timing
+        traces = self.server.traces
         complete = self.ended and (timing.left is not None or self.outcome.status != "completed")
         if complete and not self._traced and traces is not None:
             self._traced = True
@@ -99,7 +124,9 @@ class RunningRequest:
 
     def completed(self) -> None:
         """Record success. Call it before the last bytes are sent: a client that has them may ask for the outcome."""
-        run, m, name = self.run, self.server.metrics, self.plan.host.name
+        run = self.run
+        m = self.server.metrics
+        name = self.plan.host.name
         assert run.finish is not None
         total = (run.timing.done or run.timing.received) - run.timing.received
         m.success.labels(name, run.finish).inc()
@@ -119,9 +146,12 @@ class RunningRequest:
         """Record an ending other than success. Returns what to tell the client, or None if no client is left."""
         if self.ended:
             return None  # all audio was made, but the client did not take the last bytes
-        m, name = self.server.metrics, self.plan.host.name
+        m = self.server.metrics
+        name = self.plan.host.name
         if isinstance(error, Disconnected | asyncio.CancelledError):
-            m.streams_aborted.labels(name, "cancelled" if isinstance(error, Disconnected) else "closed").inc()
+            m.streams_aborted.labels(
+                name, "cancelled" if isinstance(error, Disconnected) else "closed"
+            ).inc()
             self._record("cancelled", "cancelled")
             return None
         if isinstance(error, SlowClient):
@@ -135,17 +165,29 @@ class RunningRequest:
             m.count_refusal(known)
         alive = (h := self.plan.host.health) is not None and h.alive
         dead = isinstance(error, EngineError) and not alive
-        reason = "timeout" if known.status == 504 else "engine_dead" if dead else "error"
+        if known.status == 504:
+            reason = "timeout"
+        elif dead:
+            reason = "engine_dead"
+        else:
+            reason = "error"
         m.streams_aborted.labels(name, reason).inc()
         self.outcome.error = known.body["error"]
         self._record("failed", "timeout" if known.status == 504 else "error")
         return known
 
     def _record(self, status: str, finish: str) -> None:
-        run, o, m, name = self.run, self.outcome, self.server.metrics, self.plan.host.name
+        run = self.run
+        o = self.outcome
+        m = self.server.metrics
+        name = self.plan.host.name
         self.ended = True
-        o.status, o.finish_reason, o.seed = status, finish, run.seed
-        o.duration, o.usage, o.segments = round(run.duration, 4), run.usage.as_dict(), run.timings
+        o.status = status
+        o.finish_reason = finish
+        o.seed = run.seed
+        o.duration = round(run.duration, 4)
+        o.usage = run.usage.as_dict()
+        o.segments = run.timings
         self.server.outcomes.note_end(o)
         m.prompt_tokens.labels(name).inc(run.usage.input_tokens)
         m.generation_tokens.labels(name).inc(run.usage.frames)
@@ -165,9 +207,13 @@ class RunningRequest:
 class OutputPipeline:
     """Samples to bytes: speed, rate and watermark, then the encoder. It runs in `pool` if there is one."""
 
-    def __init__(self, output: Output, rate: int, whole: bool, pool: ThreadPoolExecutor | None) -> None:
+    def __init__(
+        self, output: Output, rate: int, whole: bool, pool: ThreadPoolExecutor | None
+    ) -> None:
         self.chain = EffectChain(rate, output.rate, output.speed, output.marks.watermark)
-        self.encoder: Encoder = encoder(output.format, output.rate, whole, output.bit_rate, output.marks.comment)
+        self.encoder: Encoder = encoder(
+            output.format, output.rate, whole, output.bit_rate, output.marks.comment
+        )
         self.pool = pool
 
     async def feed(self, samples: np.ndarray) -> bytes:
@@ -176,7 +222,9 @@ class OutputPipeline:
 
     async def finish(self) -> bytes:
         """The remaining bytes of the container."""
-        return await self._do(lambda: self.encoder.feed(self.chain.finish()) + self.encoder.finish())
+        return await self._do(
+            lambda: self.encoder.feed(self.chain.finish()) + self.encoder.finish()
+        )
 
     async def _do(self, work: Callable[[], bytes]) -> bytes:
         if self.pool is None:

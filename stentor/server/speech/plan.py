@@ -69,8 +69,13 @@ class Planner:
     """Turns request bodies into plans. ApiError says what is wrong with a body."""
 
     def __init__(self, config: ServerConfig, hosts: ModelHosts, voices: VoiceResolver) -> None:
-        self.config, self.hosts, self.voices = config, hosts, voices
-        self._watermark = None if config.watermark is None else load(config.watermark)
+        self.config = config
+        self.hosts = hosts
+        self.voices = voices
+        if config.watermark is None:
+            self._watermark = None
+        else:
+            self._watermark = load(config.watermark)
 
     async def speech(self, body: SpeechBody, id: str, streaming: bool) -> SpeechPlan:
         """The plan for a body of POST /v1/audio/speech."""
@@ -79,7 +84,9 @@ class Planner:
             granularity = "sentence"
         return _with_words(await self.text(body, id, granularity, streaming), body.word_timestamps)
 
-    async def text(self, body: SpeechBody, id: str, granularity: str, streaming: bool) -> SpeechPlan:
+    async def text(
+        self, body: SpeechBody, id: str, granularity: str, streaming: bool
+    ) -> SpeechPlan:
         """The plan for the text, or the script, of a body."""
         turns = fields.turns_of(body)
         plan = await self.make(body, turns, id, granularity, streaming)
@@ -99,7 +106,9 @@ class Planner:
             if isinstance(body, SpeechBody):
                 text = " ".join([body.input or "", *(turn.text for turn in body.script or [])])
             return (
-                host.aligners.missing(host.spec, fields.known_language(body.language, host.spec.languages), text)
+                host.aligners.missing(
+                    host.spec, fields.known_language(body.language, host.spec.languages), text
+                )
                 is None
             )
         except ApiError:
@@ -133,22 +142,37 @@ class Planner:
             return plan
         self.hosts.named(plan.lora)
         async with plan.host.in_use() as client:
-            return replace(plan, requests={None: replace(plan.request, lora=client.adapter(plan.lora))})
+            return replace(
+                plan, requests={None: replace(plan.request, lora=client.adapter(plan.lora))}
+            )
 
-    async def make(self, body: Shared, turns: Sequence[Turn], id: str, granularity: str, streaming: bool) -> SpeechPlan:
+    async def make(
+        self, body: Shared, turns: Sequence[Turn], id: str, granularity: str, streaming: bool
+    ) -> SpeechPlan:
         """A plan to speak `turns` with the parameters of `body`."""
         host = self.hosts.named(body.model)
-        spec, ignored = host.spec, Ignored(self.config.strict)
+        spec = host.spec
+        ignored = Ignored(self.config.strict)
         body = fields.usable(body, spec, ignored)
-        named = {**fields.options(body, spec, ignored), "language": fields.language(body, spec, ignored)}
+        named = {
+            **fields.options(body, spec, ignored),
+            "language": fields.language(body, spec, ignored),
+        }
         if body.model in host.adapters.paths:
             named["lora"] = body.model
         segments = self._segments(turns, host, granularity, body.cleanup, named["language"])
-        seed = random_seed() if body.seed is None else body.seed
+        if body.seed is None:
+            seed = random_seed()
+        else:
+            seed = body.seed
         requests: dict[str | None, SpeechRequest] = {}
         for segment in segments:
             if segment.voice not in requests:
-                text = segment.spoken if granularity == "none" else segment.spoken[: spec.max_text]  # signs are not cut
+                # signs are not cut
+                if granularity == "none":
+                    text = segment.spoken
+                else:
+                    text = segment.spoken[: spec.max_text]
                 try:
                     requests[segment.voice] = await self._request(
                         host, fields.in_voice(body, segment.voice), text, seed, named, ignored
@@ -170,7 +194,13 @@ class Planner:
         )
 
     async def _request(
-        self, host: ModelHost, body: Shared, text: str, seed: int, named: Mapping[str, Any], ignored: Ignored
+        self,
+        host: ModelHost,
+        body: Shared,
+        text: str,
+        seed: int,
+        named: Mapping[str, Any],
+        ignored: Ignored,
     ) -> SpeechRequest:
         """The request for a text in the voice of the body."""
         voice = await self.voices.resolve(host, body, ignored)
@@ -203,15 +233,24 @@ class Planner:
         return given or None
 
     def _segments(
-        self, turns: Sequence[Turn], host: ModelHost, granularity: str, cleanup: str | None, language: str
+        self,
+        turns: Sequence[Turn],
+        host: ModelHost,
+        granularity: str,
+        cleanup: str | None,
+        language: str,
     ) -> list[Segment]:
-        name = "input" if turns[0].field is None else "script"
+        if turns[0].field is None:
+            name = "input"
+        else:
+            name = "script"
         chars = sum(len(turn.text) for turn in turns)
         if chars > self.config.max_input_chars:
             raise invalid(name, f"has {chars} characters, at most {self.config.max_input_chars}")
         if not any(turn.text.strip() for turn in turns):
             raise invalid(name, "must not be empty")
-        most, wanted = self.config.split_chars, cleanup or self.config.cleanup
+        most = self.config.split_chars
+        wanted = cleanup or self.config.cleanup
         return dialogue(host.spec, turns, granularity, most, host.lexicon, wanted, language)
 
     def _output(self, spec: ModelInfo, body: Shared) -> Output:
@@ -227,7 +266,12 @@ class Planner:
 
 
 def _note_quiet(body: Shared, voice: VoiceInput, ignored: Ignored) -> None:
-    named = "ref_audio" if body.ref_audio is not None else "references" if body.references else "voice"
+    if body.ref_audio is not None:
+        named = "ref_audio"
+    elif body.references:
+        named = "references"
+    else:
+        named = "voice"
     for param, audio in (*((named, r) for r in voice.references), ("prompt_audio", voice.prompt)):
         if audio is not None and audio.recording.peak < QUIET_PEAK:
             ignored.quiet(param)
@@ -236,7 +280,10 @@ def _note_quiet(body: Shared, voice: VoiceInput, ignored: Ignored) -> None:
 def _with_words(plan: SpeechPlan, wanted: bool) -> SpeechPlan:
     """The plan, with the times of words if they are wanted. They are ignored where nothing can find them."""
     text = " ".join(segment.text for segment in plan.segments)
-    why = plan.host.aligners.missing(plan.host.spec, plan.request.language, text) if wanted else None
+    if wanted:
+        why = plan.host.aligners.missing(plan.host.spec, plan.request.language, text)
+    else:
+        why = None
     if why is not None:
         plan.ignored.field("word_timestamps", why)
     return replace(plan, words=wanted and why is None)

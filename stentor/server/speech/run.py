@@ -37,14 +37,22 @@ class SpeechRun:
     """One plan while it runs. Call `audio()` once. The other fields may be read at any time."""
 
     def __init__(self, plan: SpeechPlan, timing: Timing, traced: bool = False) -> None:
-        self.plan, self.timing, self.traced = plan, timing, traced
+        self.plan = plan
+        self.timing = timing
+        self.traced = traced
         self.spec = plan.host.spec
         self.usage = Usage()
         self.finish: str | None = None
         self.guarded: list[str] = []  # actions of the guard: "cut", "retried"
-        tries = 1 if plan.seed_given or not plan.guard else 1 + plan.host.config.guard_retries
-        speed, growing = plan.output.speed, not plan.segments
-        self.speaking = Speaking(self.spec, plan.requests, plan.segments, plan.streaming, tries, speed, growing)
+        if plan.seed_given or not plan.guard:
+            tries = 1
+        else:
+            tries = 1 + plan.host.config.guard_retries
+        speed = plan.output.speed
+        growing = not plan.segments
+        self.speaking = Speaking(
+            self.spec, plan.requests, plan.segments, plan.streaming, tries, speed, growing
+        )
 
     @property
     def seed(self) -> int:
@@ -70,7 +78,10 @@ class SpeechRun:
         """float32 samples [n] at the model's rate, as they are generated. Closing it cancels what is running."""
         if self.plan.streaming and len(self.plan.segments) > 1:
             await self._name_unspeakable()  # in the headers, which the first audio takes with it
-        blocks = self._one_by_one() if self.speaking.at_once == 1 else self._side_by_side()
+        if self.speaking.at_once == 1:
+            blocks = self._one_by_one()
+        else:
+            blocks = self._side_by_side()
         async with aclosing(blocks):
             async for samples in blocks:
                 if len(samples):
@@ -95,7 +106,9 @@ class SpeechRun:
     def next(self, tail: TextTail | None = None) -> SegmentRun | None:
         """The next try of a segment, as `Speaking.next` gives it. tail: its text that is yet to come."""
         current = self.speaking.next()
-        return None if current is None else SegmentRun(self, current, tail)
+        if current is None:
+            return None
+        return SegmentRun(self, current, tail)
 
     async def _one_by_one(self) -> AsyncGenerator[np.ndarray, None]:
         while (current := self.next()) is not None:
@@ -125,8 +138,12 @@ class SegmentRun:
     """One try of a segment in the engine. The model is in use meanwhile, and only then: a session that waits for text
     does not keep it in memory."""
 
-    def __init__(self, run: SpeechRun, current: SpokenSegment, tail: TextTail | None = None) -> None:
-        self.run, self.current, self.tail = run, current, tail
+    def __init__(
+        self, run: SpeechRun, current: SpokenSegment, tail: TextTail | None = None
+    ) -> None:
+        self.run = run
+        self.current = current
+        self.tail = tail
         self._clock: ThreadedClock | None = None
         self._facts = Facts(0, 0, None, ())
 
@@ -135,14 +152,18 @@ class SegmentRun:
         speed = self.run.plan.output.speed
         end = begin + self.current.samples / self.run.spec.sample_rate / speed
         spans = await self._spans()
-        return timed(self.current.segment.words, spans, begin, end, speed) if spans else ()
+        if spans:
+            return timed(self.current.segment.words, spans, begin, end, speed)
+        return ()
 
     async def audio(self) -> AsyncGenerator[np.ndarray, None]:
         """float32 samples [n] of the response, as this try makes them known, and at its end those that follow it."""
         run, current, speaking = self.run, self.current, self.run.speaking
         for piece in current.segment.unread:
             run.plan.ignored.piece(piece)
-        if run.timing.first is not None:  # silence before the first audio waits: the request may still be refused
+        if (
+            run.timing.first is not None
+        ):  # silence before the first audio waits: the request may still be refused
             yield speaking.silence()
         async with run.plan.host.in_use() as client, aclosing(self._chunks(client)) as chunks:
             async for chunk in chunks:
@@ -154,11 +175,14 @@ class SegmentRun:
 
     async def _spans(self) -> list[Span | None]:
         """When its words were spoken, by its own audio. EngineError if an aligner failed."""
-        return [] if self._clock is None else await self._clock.spans(self.current.segment)
+        if self._clock is None:
+            return []
+        return await self._clock.spans(self.current.segment)
 
     def _discard(self) -> None:
         """Take back what was counted for it."""
-        usage, facts = self.run.usage, self._facts
+        usage = self.run.usage
+        facts = self._facts
         self.run.guarded[-1] = "retried"
         usage.frames -= self.current.frames
         usage.input_tokens -= facts.tokens
@@ -171,26 +195,41 @@ class SegmentRun:
         if current.tails:
             voiced = partial(current.voiced, run.spec)
             request = await asyncio.get_running_loop().run_in_executor(plan.host.references, voiced)
-        seed, place, traced = current.tries.seed, run.speaking.place(current), run.traced and not timing.engine
-        stream = client.submit(request, seed, plan.streaming, place, request_id=plan.id, traced=traced)
-        writing = None if self.tail is None else asyncio.create_task(self.tail.give(stream.append, current))
+        seed = current.tries.seed
+        place = run.speaking.place(current)
+        traced = run.traced and not timing.engine
+        stream = client.submit(
+            request, seed, plan.streaming, place, request_id=plan.id, traced=traced
+        )
+        if self.tail is None:
+            writing = None
+        else:
+            writing = asyncio.create_task(self.tail.give(stream.append, current))
         try:
             facts = await stream.accepted()
             if facts is None:
                 yield self._silence()
                 return
             self._note_accepted(facts)
-            guard = Guard(run.spec, request) if plan.guard else None
+            if plan.guard:
+                guard = Guard(run.spec, request)
+            else:
+                guard = None
             async for chunk in stream:
                 if timing.first is None and len(chunk.samples):
                     timing.first = time.monotonic()
-                    timing.engine = (stream.sent, *stream.moments) if traced else ()
+                    if traced:
+                        timing.engine = (stream.sent, *stream.moments)
+                    else:
+                        timing.engine = ()
                 self._note_facts(stream.facts or facts)
                 if self._clock is not None:
                     self._clock.add(chunk)
                 run.usage.frames += len(chunk.frames)
                 samples, cut = (
-                    (chunk.samples, None) if guard is None else guard.check(chunk, self._facts.runaway_frames)
+                    (chunk.samples, None)
+                    if guard is None
+                    else guard.check(chunk, self._facts.runaway_frames)
                 )
                 yield chunk if cut is None else replace(chunk, samples=samples, finish=cut)
                 if cut is not None:
@@ -204,7 +243,8 @@ class SegmentRun:
                 self.tail.close()
 
     def _silence(self) -> Chunk:
-        run, segment = self.run, self.current.segment
+        run = self.run
+        segment = self.current.segment
         self.current.unspoken = True
         run.plan.ignored.piece(segment.spoken)
         run.timing.first = run.timing.first or time.monotonic()
@@ -219,11 +259,16 @@ class SegmentRun:
         self._facts = replace(facts, tokens=0)
         self._note_facts(facts)
         if run.plan.words:
-            self._clock = ThreadedClock(run.plan.host.clocks, partial(self._word_clock, facts.words))
+            self._clock = ThreadedClock(
+                run.plan.host.clocks, partial(self._word_clock, facts.words)
+            )
 
     def _word_clock(self, words: Sequence[range]) -> WordClock:
-        run, current = self.run, self.current
-        hears = run.plan.host.aligners.segment(run.spec, current.request.language, current.segment.text)
+        run = self.run
+        current = self.current
+        hears = run.plan.host.aligners.segment(
+            run.spec, current.request.language, current.segment.text
+        )
         return WordClock(run.spec, words, True, hears)
 
     def _note_facts(self, facts: Facts) -> None:
@@ -247,10 +292,15 @@ class Guard:
         are a run-on. None: no number is."""
         hop = self.spec.hop
         lacking = len(chunk.frames) * hop - len(chunk.samples)  # of the first frame
-        peaks = np.abs(np.pad(chunk.samples, (lacking, 0))).reshape(-1, hop).max(axis=1, initial=0.0)
+        peaks = (
+            np.abs(np.pad(chunk.samples, (lacking, 0))).reshape(-1, hop).max(axis=1, initial=0.0)
+        )
         for i, loud in enumerate((peaks > self._level).tolist()):
             self.frames += 1
-            self.silent = 0 if loud else self.silent + 1
+            if loud:
+                self.silent = 0
+            else:
+                self.silent = self.silent + 1
             if self.silent * hop > SILENT_SECONDS * self.spec.sample_rate:
                 return chunk.samples[: (i + 1) * hop - lacking], "guard_silence"
             if self.frames == max_frames and (chunk.finish is None or i + 1 < len(peaks)):

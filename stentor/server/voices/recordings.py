@@ -27,9 +27,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Made = TypeVar("Made", bound=Recording | None)
 
-LOOK_SECONDS, KEEP_SECONDS = LIMITS.voice_look_seconds, LIMITS.voice_keep_seconds
-STALE_SECONDS = 4 * LIMITS.voice_look_seconds  # what was not looked at for so long is looked at first: disks may hang
-CACHE_BYTES, CACHE_SECONDS = LIMITS.voice_cache_mb * MIB, LIMITS.voice_cache_seconds
+LOOK_SECONDS = LIMITS.voice_look_seconds
+KEEP_SECONDS = LIMITS.voice_keep_seconds
+STALE_SECONDS = (
+    4 * LIMITS.voice_look_seconds
+)  # what was not looked at for so long is looked at first: disks may hang
+CACHE_BYTES = LIMITS.voice_cache_mb * MIB
+CACHE_SECONDS = LIMITS.voice_cache_seconds
 
 
 class Recordings:
@@ -39,20 +43,27 @@ class Recordings:
     """
 
     def __init__(self, references: References, voices: VoiceStore) -> None:
-        self.references, self.voices = references, voices
+        self.references = references
+        self.voices = voices
         self.cache = LruCache[Recording](CACHE_BYTES, lambda r: r.samples.nbytes, CACHE_SECONDS)
         self.hits = self.misses = 0
         self._under_way: dict[str, _Making] = {}
 
     async def named(self, host: ModelHost, source: str, param: str) -> Recording:
         """Load what a data: URI, base64, a URL or a path names. ApiError 400 names `param`."""
-        references, longest = self.references, host.spec.reference_seconds[1]
+        references = self.references
+        longest = host.spec.reference_seconds[1]
 
         async def make(data: bytes | None, digest: str) -> Recording:
-            found = await references.fetched(source, param) if data is None else data
+            if data is None:
+                found = await references.fetched(source, param)
+            else:
+                found = data
 
             def load() -> Recording:
-                return _loaded(host.spec, references.read(source, param, longest, found), param, digest)
+                return _loaded(
+                    host.spec, references.read(source, param, longest, found), param, digest
+                )
 
             return await _in(host.references, load)
 
@@ -68,11 +79,15 @@ class Recordings:
 
         async def make() -> Recording | None:
             found = await asyncio.to_thread(self.voices.audio_of, voice)
-            return None if found is None else await _in(host.references, _loaded, host.spec, found, "voice", "")
+            if found is None:
+                return None
+            return await _in(host.references, _loaded, host.spec, found, "voice", "")
 
         return await self._once(f"{host.name}:voice:{voice.name}:{voice.identity}", make)
 
-    async def _once(self, key: str, make: Callable[[], Coroutine[Any, Any, Made]]) -> Made | Recording:
+    async def _once(
+        self, key: str, make: Callable[[], Coroutine[Any, Any, Made]]
+    ) -> Made | Recording:
         """Return what is kept, else what is made once for all who wait. When nobody waits any more, it is given up."""
         if (kept := self.cache.get(key)) is not None:
             self.hits += 1
@@ -109,7 +124,9 @@ def _loaded(spec: ModelInfo, found: Audio, param: str, digest: str) -> Recording
     samples, rate = found
     shortest, longest = spec.reference_seconds
     if len(samples) < shortest * rate:
-        raise invalid(param, f"is {len(samples) / rate:.4g} s long, must be {shortest:g} to {longest:g} s")
+        raise invalid(
+            param, f"is {len(samples) / rate:.4g} s long, must be {shortest:g} to {longest:g} s"
+        )
     recording = replace(audio.checked(samples, rate, param, spec.reference_seconds), source=digest)
     assert recording.digest  # computed here, where it holds up nobody
     return recording
@@ -143,14 +160,17 @@ class KnownVoices:
 
     async def get(self, name: str) -> Voice | None:
         """The voice of this name, None if there is none."""
-        key, now = normal(name), time.monotonic()
+        key = normal(name)
+        now = time.monotonic()
         known = self._known.get(key)
         if known is not None and now - known.seen < STALE_SECONDS:
             known.asked = now
             return known.voice
         changes = self._changes
         voice = await asyncio.to_thread(self.voices.get, name)
-        if voice is not None and changes == self._changes:  # else it may be what the file was before
+        if (
+            voice is not None and changes == self._changes
+        ):  # else it may be what the file was before
             self._known[key] = _Known(voice, now, now)
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.create_task(self._look())
@@ -174,11 +194,14 @@ class KnownVoices:
             for key in [k for k, v in self._known.items() if now - v.asked > KEEP_SECONDS]:
                 del self._known[key]
             before = dict(self._known)
-            found = await asyncio.to_thread(lambda names: {n: self.voices.get(n) for n in names}, list(before))
+            found = await asyncio.to_thread(
+                lambda names: {n: self.voices.get(n) for n in names}, list(before)
+            )
             for key, voice in found.items():
                 if self._known.get(key) is not before[key]:  # it was forgotten meanwhile
                     continue
                 if voice is None:
                     del self._known[key]
                 else:
-                    before[key].voice, before[key].seen = voice, now
+                    before[key].voice = voice
+                    before[key].seen = now

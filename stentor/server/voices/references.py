@@ -30,13 +30,20 @@ from stentor.server.errors import ApiError, invalid
 from stentor.server.limits import LIMITS, MIB
 from stentor.server.voices.voice import Audio
 
-MIN_RATE, MAX_RATE, MAX_CHANNELS = LIMITS.min_audio_hz, LIMITS.max_audio_hz, LIMITS.audio_channels
+MIN_RATE = LIMITS.min_audio_hz
+MAX_RATE = LIMITS.max_audio_hz
+MAX_CHANNELS = LIMITS.audio_channels
 BLOCK_SECONDS = 4.0
 PADDING = 4096
 """Samples that encoders of mp3 and aac put around the audio at most, which a file does not always say."""
 _URL_SAFE = str.maketrans("-_", "+/")
-HEADERS = [(b"Accept", b"audio/*, application/octet-stream, */*;q=0.1"), (b"Accept-Encoding", b"identity")]
-_UNICAST = ipaddress.ip_network("2000::/3")  # all IPv6 that IANA has given out for the internet lies in it
+HEADERS = [
+    (b"Accept", b"audio/*, application/octet-stream, */*;q=0.1"),
+    (b"Accept-Encoding", b"identity"),
+]
+_UNICAST = ipaddress.ip_network(
+    "2000::/3"
+)  # all IPv6 that IANA has given out for the internet lies in it
 _SPECIAL = [ipaddress.ip_network(n) for n in ("2002::/16", "3fff::/20", "192.88.99.0/24")]
 """Some versions of Python take these for global. 2002::/16 (6to4) holds IPv4 addresses, which may be private."""
 Resolve = Callable[[str, int], Awaitable[list[str]]]
@@ -47,8 +54,13 @@ class References:
 
     def __init__(self, fetcher: Fetcher, remote: bool, local: str | None) -> None:
         """remote: URLs are fetched. local: the folder from which files are read."""
-        self.fetcher, self.max_bytes, self.remote = fetcher, fetcher.max_bytes, remote
-        self.local = None if local is None else Path(local).expanduser().resolve()
+        self.fetcher = fetcher
+        self.max_bytes = fetcher.max_bytes
+        self.remote = remote
+        if local is None:
+            self.local = None
+        else:
+            self.local = Path(local).expanduser().resolve()
 
     async def fetched(self, source: str, param: str) -> bytes | None:
         """Fetch what a URL names, None where `source` is none. ApiError 400 names `param`."""
@@ -91,12 +103,16 @@ class References:
         try:
             return self._sized(from_base64(payload), param)
         except (binascii.Error, ValueError):
-            raise invalid(param, "must be a data: URI, an http(s) URL, or base64 of an audio file") from None
+            raise invalid(
+                param, "must be a data: URI, an http(s) URL, or base64 of an audio file"
+            ) from None
 
     def _file(self, source: str, param: str) -> bytes:
         refused = invalid(param, "this file may not be read", "path_not_allowed")
         if self.local is None:
-            raise invalid(param, "this server reads no local files; send a data: URI", "path_not_allowed")
+            raise invalid(
+                param, "this server reads no local files; send a data: URI", "path_not_allowed"
+            )
         try:
             path = source
             if source[:5].lower() == "file:":
@@ -104,7 +120,9 @@ class References:
                 if parts.netloc not in ("", "localhost"):
                     raise refused
                 path = unquote(parts.path)
-            real = Path(path).resolve(strict=True)  # follows links, so that a link cannot lead outside
+            real = Path(path).resolve(
+                strict=True
+            )  # follows links, so that a link cannot lead outside
             if not real.is_relative_to(self.local):
                 raise refused
             if real.is_dir():
@@ -154,7 +172,9 @@ def decode(data: bytes, param: str, seconds: float) -> Audio:
             return _by_libsndfile(data, param, seconds)
         return _by_ffmpeg(data, container, param, seconds)
     except (soundfile.LibsndfileError, RuntimeError, ValueError, OSError, IndexError):
-        raise invalid(param, "is not readable audio (wav, flac, ogg, mp3, m4a, webm, aac)") from None
+        raise invalid(
+            param, "is not readable audio (wav, flac, ogg, mp3, m4a, webm, aac)"
+        ) from None
 
 
 def sniff(data: bytes) -> str | None:
@@ -172,7 +192,10 @@ def _by_libsndfile(data: bytes, param: str, seconds: float) -> Audio:
     with soundfile.SoundFile(io.BytesIO(with_length(data))) as f:
         _check_layout(f.samplerate, f.channels, param)
         most = seconds * f.samplerate
-        padding = PADDING if f.format == "MPEG" else 0
+        if f.format == "MPEG":
+            padding = PADDING
+        else:
+            padding = 0
         size = int(BLOCK_SECONDS * f.samplerate)
         samples = np.empty(
             max(0, min(f.frames, int(most) + size + padding)), np.float32
@@ -213,11 +236,14 @@ def _decoded(data: bytes, container: str, param: str, seconds: float, mono: Mono
     import av  # large, and rarely needed
     from av.audio.frame import AudioFrame
 
-    blocks, frames = [], 0
+    blocks = []
+    frames = 0
     with av.open(io.BytesIO(data), "r", format=container) as f:
         stream = f.streams.audio[0]
         codec = stream.codec_context
-        if codec is None:  # the file does not say how its audio is coded, or FFmpeg does not know it
+        if (
+            codec is None
+        ):  # the file does not say how its audio is coded, or FFmpeg does not know it
             raise ValueError("no codec")
         rate = codec.sample_rate
         _check_layout(rate, codec.channels, param)
@@ -236,7 +262,8 @@ def _decoded(data: bytes, container: str, param: str, seconds: float, mono: Mono
 def _check_layout(rate: int, channels: int, param: str) -> None:
     if not MIN_RATE <= rate <= MAX_RATE or not 1 <= channels <= MAX_CHANNELS:
         raise invalid(
-            param, f"has {channels} channels at {rate} Hz; at most {MAX_CHANNELS} at {MIN_RATE} to {MAX_RATE} Hz"
+            param,
+            f"has {channels} channels at {rate} Hz; at most {MAX_CHANNELS} at {MIN_RATE} to {MAX_RATE} Hz",
         )
 
 
@@ -275,7 +302,9 @@ def is_public(address: str) -> bool:
         return False
     if any(ip in network for network in _SPECIAL):
         return False
-    return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified or ip.is_loopback)
+    return ip.is_global and not (
+        ip.is_multicast or ip.is_reserved or ip.is_unspecified or ip.is_loopback
+    )
 
 
 class PublicBackend(httpcore.AsyncNetworkBackend):
@@ -296,7 +325,9 @@ class PublicBackend(httpcore.AsyncNetworkBackend):
         addresses = await self._resolve(host, port)
         if not addresses or not all(is_public(a) for a in addresses):
             raise NotPublic(host)
-        return await self._inner.connect_tcp(addresses[0], port, timeout, local_address, socket_options)
+        return await self._inner.connect_tcp(
+            addresses[0], port, timeout, local_address, socket_options
+        )
 
     async def connect_unix_socket(self, *args: Any, **kwargs: Any) -> httpcore.AsyncNetworkStream:
         raise NotPublic("unix socket")
@@ -308,8 +339,12 @@ class PublicBackend(httpcore.AsyncNetworkBackend):
 class Fetcher:
     """GET with the checks above, a size limit and a deadline."""
 
-    def __init__(self, max_bytes: int, seconds: float, domains: tuple[str, ...], resolve: Resolve) -> None:
-        self.max_bytes, self.seconds, self.domains = max_bytes, seconds, tuple(d.lower() for d in domains)
+    def __init__(
+        self, max_bytes: int, seconds: float, domains: tuple[str, ...], resolve: Resolve
+    ) -> None:
+        self.max_bytes = max_bytes
+        self.seconds = seconds
+        self.domains = tuple(d.lower() for d in domains)
         self._backend = PublicBackend(resolve)
 
     async def get(self, url: str, param: str) -> bytes:
@@ -321,24 +356,36 @@ class Fetcher:
             raise invalid(param, f"the URL did not answer within {self.seconds:g} s") from None
         except NotPublic:
             raise invalid(param, "the URL does not lead to a public address") from None
-        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError, ValueError) as e:
+        except (
+            httpcore.NetworkError,
+            httpcore.ProtocolError,
+            httpcore.TimeoutException,
+            OSError,
+            ValueError,
+        ) as e:
             raise invalid(param, f"the URL could not be fetched ({type(e).__name__})") from e
 
     async def _follow(self, url: str, param: str) -> bytes:
-        async with httpcore.AsyncConnectionPool(network_backend=self._backend, max_keepalive_connections=0) as pool:
+        async with httpcore.AsyncConnectionPool(
+            network_backend=self._backend, max_keepalive_connections=0
+        ) as pool:
             for _ in range(LIMITS.redirects + 1):
                 self._check(url, param)
                 async with pool.stream("GET", url, headers=HEADERS) as response:
                     if response.status not in (301, 302, 303, 307, 308):
                         return await self._body(response, param)
-                    location = next((value for name, value in response.headers if name.lower() == b"location"), b"")
+                    location = next(
+                        (value for name, value in response.headers if name.lower() == b"location"),
+                        b"",
+                    )
                     url = _joined(url, location.decode("ascii", "replace"), param)
         raise invalid(param, f"the URL redirects more than {LIMITS.redirects} times")
 
     def _check(self, url: str, param: str) -> None:
         try:
             parts = urlsplit(url)
-            host, _ = parts.hostname, parts.port
+            host = parts.hostname
+            _ = parts.port
         except ValueError:
             raise invalid(param, "is not a valid URL") from None
         if parts.scheme not in ("http", "https") or not host:

@@ -33,7 +33,8 @@ from stentor.untrusted import Unreadable, open_regular
 
 log = logging.getLogger("stentor.server")
 
-SUFFIX, PARTIAL = ".safetensors", ".partial"
+SUFFIX = ".safetensors"
+PARTIAL = ".partial"
 NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 NO_VOICE = (OSError, safetensors.SafetensorError, KeyError, ValueError)
 NAME = re.compile(r"[^\W_][\w.-]{0,63}")
@@ -45,7 +46,8 @@ class VoiceStore:
 
     def __init__(self, folder: Path, max_voices: int, overwrite: bool) -> None:
         self.folder = folder.expanduser()
-        self.max_voices, self.overwrite = max_voices, overwrite
+        self.max_voices = max_voices
+        self.overwrite = overwrite
         self._known: dict[
             str, tuple[tuple[int, int, int] | None, Voice | None]
         ] = {}  # by file name. None: it is no voice
@@ -69,22 +71,31 @@ class VoiceStore:
 
     def get(self, name: str) -> Voice | None:
         path = self._path(name)
-        return None if path is None else self._describe(path)
+        if path is None:
+            return None
+        return self._describe(path)
 
     def audio(self, name: str) -> Audio | None:
         """Samples and rate of a voice. None: there is no such voice, or it is an embedding."""
         held = self._tensor(name, "samples")
-        return None if held is None else (held[0], int(held[1]["rate"]))
+        if held is None:
+            return None
+        return (held[0], int(held[1]["rate"]))
 
     def audio_of(self, voice: Voice) -> Audio | None:
         """Samples and rate of a voice. None: it has been deleted, or replaced by one of other audio and text."""
-        found, now = self.audio(voice.name), self.get(voice.name)  # in this order: what was read is not newer
-        return found if now is not None and now.identity == voice.identity else None
+        found = self.audio(voice.name)  # in this order: what was read is not newer
+        now = self.get(voice.name)
+        if now is not None and now.identity == voice.identity:
+            return found
+        return None
 
     def embedding(self, name: str) -> np.ndarray | None:
         """The speaker embedding [d] of a voice. None: there is no such voice, or it is audio."""
         held = self._tensor(name, "embedding")
-        return None if held is None else held[0]
+        if held is None:
+            return None
+        return held[0]
 
     def _tensor(self, name: str, tensor: str) -> tuple[np.ndarray, dict[str, str]] | None:
         path = self._path(name)
@@ -119,7 +130,11 @@ class VoiceStore:
             "consent": consent,
             "created_at": str(int(time.time())),
         }
-        facts |= {k: v for k, v in (("text", text), ("description", description), ("mime_type", mime_type)) if v}
+        facts |= {
+            k: v
+            for k, v in (("text", text), ("description", description), ("mime_type", mime_type))
+            if v
+        }
         if audio is not None:
             tensors["samples"] = audio[0].astype(np.float32)
             facts["rate"] = str(audio[1])
@@ -132,7 +147,9 @@ class VoiceStore:
             self._write(path, data)
         except OSError as e:
             raise _refusal(e, "speaker_embedding" if audio is None else "audio_sample") from e
-        return described(path.stem, facts, "embedding" if audio is None else "audio", len(data), _identity(path))
+        return described(
+            path.stem, facts, "embedding" if audio is None else "audio", len(data), _identity(path)
+        )
 
     def delete(self, name: str) -> bool:
         path = self._path(name)
@@ -152,21 +169,35 @@ class VoiceStore:
         """The file of a voice, or None if the name is not valid. A name has no slash and begins with a letter or digit,
         so no path leaves the directory."""
         name = normal(name)
-        return self.folder / (name + SUFFIX) if NAME.fullmatch(name) and len(name.encode()) <= 200 else None
+        if NAME.fullmatch(name) and len(name.encode()) <= 200:
+            return self.folder / (name + SUFFIX)
+        return None
 
     def _new_path(self, name: str, reserved: Iterable[str]) -> Path:
         path = self._path(name)
         if path is None:
-            raise invalid("name", "must be 1 to 64 letters, digits, '_', '-' or '.', and begin with a letter or digit")
+            raise invalid(
+                "name",
+                "must be 1 to 64 letters, digits, '_', '-' or '.', and begin with a letter or digit",
+            )
         if path.stem in {*PLACEHOLDERS, *(r.lower() for r in reserved)}:
-            raise ApiError(409, f"name: {path.stem!r} is taken by a built-in voice", param="name", code="voice_exists")
+            raise ApiError(
+                409,
+                f"name: {path.stem!r} is taken by a built-in voice",
+                param="name",
+                code="voice_exists",
+            )
         self._check_room(path)
         return path
 
     def _files(self) -> set[str]:
         """Names of the files that may be voices. There are none while the directory cannot be read."""
         try:
-            return {f for f in os.listdir(self.folder) if f.endswith(SUFFIX) and self._is_name(f.removesuffix(SUFFIX))}
+            return {
+                f
+                for f in os.listdir(self.folder)
+                if f.endswith(SUFFIX) and self._is_name(f.removesuffix(SUFFIX))
+            }
         except OSError:
             return set()
 
@@ -180,7 +211,11 @@ class VoiceStore:
             if not self.overwrite:
                 raise _taken(path)
         elif len(files) >= self.max_voices:
-            raise ApiError(409, f"there are {self.max_voices} voices already; delete one first", code="too_many_voices")
+            raise ApiError(
+                409,
+                f"there are {self.max_voices} voices already; delete one first",
+                code="too_many_voices",
+            )
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -201,7 +236,9 @@ class VoiceStore:
         try:
             with os.fdopen(handle, "wb") as f:
                 with contextlib.suppress(OSError):  # of a file system without locks
-                    fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is in place: `_sweep` looks for it
+                    fcntl.flock(
+                        f, fcntl.LOCK_EX | fcntl.LOCK_NB
+                    )  # until it is in place: `_sweep` looks for it
                 f.write(data)
                 f.flush()
                 os.fsync(f.fileno())
@@ -245,7 +282,10 @@ class VoiceStore:
             if not os.path.lexists(path):
                 return None
             log.warning("%s is not a voice: it is not a regular file", path)
-        voice = None if identity is None else _read(path, identity)
+        if identity is None:
+            voice = None
+        else:
+            voice = _read(path, identity)
         with self._lock:
             self._known[path.name] = (identity, voice)
         return voice
@@ -268,7 +308,9 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
         s = path.stat()
     except (OSError, ValueError):
         return None
-    return (s.st_mtime_ns, s.st_size, s.st_ino) if stat.S_ISREG(s.st_mode) else None
+    if stat.S_ISREG(s.st_mode):
+        return (s.st_mtime_ns, s.st_size, s.st_ino)
+    return None
 
 
 def _is_left(path: Path) -> bool:
@@ -276,7 +318,9 @@ def _is_left(path: Path) -> bool:
     and True."""
     try:
         with open_regular(path) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # NFS wants a file that may be written for the other kind
+            fcntl.flock(
+                file, fcntl.LOCK_SH | fcntl.LOCK_NB
+            )  # NFS wants a file that may be written for the other kind
     except (BlockingIOError, Unreadable):
         return False
     except OSError:
@@ -288,7 +332,10 @@ def _read(path: Path, identity: tuple[int, int, int]) -> Voice | None:
     """Read what a file says of its voice. None, with a line in the log: it is no voice."""
     try:
         with safetensors.safe_open(path, framework="np") as f:
-            kind = "audio" if _checked(f) == "samples" else "embedding"
+            if _checked(f) == "samples":
+                kind = "audio"
+            else:
+                kind = "embedding"
             return described(path.stem, f.metadata() or {}, kind, identity[1], identity)
     except NO_VOICE as e:
         if identity[1]:  # an empty file is a name that a server is about to take
@@ -299,8 +346,12 @@ def _read(path: Path, identity: tuple[int, int, int]) -> Voice | None:
 
 def _checked(f: Any) -> str:
     """The tensor of an open file of a voice. KeyError or ValueError: there is none that can be spoken with."""
-    facts, names = f.metadata() or {}, set(f.keys())
-    name = "samples" if "samples" in names else "embedding"
+    facts = f.metadata() or {}
+    names = set(f.keys())
+    if "samples" in names:
+        name = "samples"
+    else:
+        name = "embedding"
     if name not in names:
         raise ValueError("it has neither samples nor embedding")
     part = f.get_slice(name)
@@ -309,14 +360,21 @@ def _checked(f: Any) -> str:
 
 
 def _taken(path: Path) -> ApiError:
-    return ApiError(409, f"name: a voice {path.stem!r} exists; delete it first", param="name", code="voice_exists")
+    return ApiError(
+        409,
+        f"name: a voice {path.stem!r} exists; delete it first",
+        param="name",
+        code="voice_exists",
+    )
 
 
 def _refusal(error: OSError, param: str) -> ApiError:
     """Error for a client when the disk is full or cannot be written. `param` is the field that was not stored."""
     log.error("voices cannot be changed: %s", error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return ApiError(507, f"{param}: the server has no room for it", param=param, code="voices_full")
+        return ApiError(
+            507, f"{param}: the server has no room for it", param=param, code="voices_full"
+        )
     message = f"{param}: the server cannot change its voices now"
     return ApiError(503, message, param=param, code="voices_not_writable", retry_after=60)
 

@@ -16,20 +16,27 @@ Audio = tuple[np.ndarray, int]
 LONGEST_SECONDS = LIMITS.voice_max_seconds + 1  # what is stored may have the padding of its codec
 PLACEHOLDERS = ("default", "auto")  # names of no voice: the model takes its own
 DTYPES = ("F16", "F32", "F64")  # as safetensors names them
-DEFAULT_MIME = {"audio": "audio/wav", "embedding": "application/x-safetensors"}  # as vLLM-Omni calls them
+DEFAULT_MIME = {
+    "audio": "audio/wav",
+    "embedding": "application/x-safetensors",
+}  # as vLLM-Omni calls them
 
 
 def check_tensor(kind: str, facts: Mapping[str, str], dtype: str, shape: Sequence[int]) -> None:
     """KeyError or ValueError if the tensor of a voice's file cannot be one. Nothing of it has been read yet."""
     if dtype not in DTYPES or len(shape) != 1 or not shape[0]:
-        raise ValueError(f"{kind} is {dtype} {list(shape)}, must be one of {', '.join(DTYPES)} with one dimension")
+        raise ValueError(
+            f"{kind} is {dtype} {list(shape)}, must be one of {', '.join(DTYPES)} with one dimension"
+        )
     if kind == "embedding":
         if shape[0] > LIMITS.embedding_values or facts.get("dim", str(shape[0])) != str(shape[0]):
             raise ValueError(f"the embedding has {shape[0]} numbers")
         return
     rate = int(facts["rate"])
     if not LIMITS.min_audio_hz <= rate <= LIMITS.max_audio_hz or shape[0] > LONGEST_SECONDS * rate:
-        raise ValueError(f"{shape[0]} samples at {rate} Hz are not 0 to {LONGEST_SECONDS:g} s of audio")
+        raise ValueError(
+            f"{shape[0]} samples at {rate} Hz are not 0 to {LONGEST_SECONDS:g} s of audio"
+        )
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,10 @@ class Voice:
 
     def as_dict(self) -> dict[str, Any]:
         """OpenAI's Voice object and what vLLM-Omni's clients read."""
-        embedding = {} if self.dim is None else {"embedding_dim": self.dim}
+        if self.dim is None:
+            embedding = {}
+        else:
+            embedding = {"embedding_dim": self.dim}
         return {
             "id": self.name,
             "object": "audio.voice",
@@ -72,7 +82,11 @@ class Voice:
 
 
 def described(
-    name: str, facts: dict[str, str], kind: str, size: int, identity: tuple[int, int, int] | None = None
+    name: str,
+    facts: dict[str, str],
+    kind: str,
+    size: int,
+    identity: tuple[int, int, int] | None = None,
 ) -> Voice:
     """A voice by the metadata of its file. KeyError or ValueError if they are not of a voice."""
     texts = {
@@ -82,7 +96,8 @@ def described(
     for key, most in texts.items():
         if len(facts.get(key, "")) > most:
             raise ValueError(f"{key} has more than {most} characters")
-    created_at, seconds = int(facts["created_at"]), float(facts.get("seconds", 0))
+    created_at = int(facts["created_at"])
+    seconds = float(facts.get("seconds", 0))
     if not 0 <= created_at < 1 << 53 or not 0 <= seconds <= LONGEST_SECONDS:
         raise ValueError("created_at or seconds is out of range")
     return Voice(
@@ -111,11 +126,18 @@ def own_voices(built_in: Iterable[str], aliases: Mapping[str, str]) -> dict[str,
     return found | {a: _entry(a, "alias", voice=v) for a, v in aliases.items()}
 
 
-def listing(own: Mapping[str, dict[str, Any]], uploaded: Iterable[Voice], details: bool) -> dict[str, Any]:
+def listing(
+    own: Mapping[str, dict[str, Any]], uploaded: Iterable[Voice], details: bool
+) -> dict[str, Any]:
     """The body of a list. `voices` is what Open WebUI and Kokoro's clients read, `data` OpenAI's shape, and
     `uploaded_voices` vLLM-Omni's. Without `details` only `voices`, which says nothing of how a voice was made."""
     uploads = [v.as_dict() for v in uploaded if v.name not in own]
     short = [*own.values(), *(_entry(v["name"], v["type"]) for v in uploads)]
     if not details:
         return {"object": "list", "voices": short}
-    return {"object": "list", "voices": short, "uploaded_voices": uploads, "data": [*own.values(), *uploads]}
+    return {
+        "object": "list",
+        "voices": short,
+        "uploaded_voices": uploads,
+        "data": [*own.values(), *uploads],
+    }

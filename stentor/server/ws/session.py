@@ -46,7 +46,9 @@ async def stream(ws: WebSocket) -> None:
 @router.websocket("/{path:path}")
 async def nothing(ws: WebSocket, path: str) -> None:
     """404 for a WebSocket elsewhere. It would be a 403, as for a page of another origin."""
-    error = ApiError(404, f"there is no WebSocket at /{path[:80]}; it is at /v1/audio/speech/stream")
+    error = ApiError(
+        404, f"there is no WebSocket at /{path[:80]}; it is at /v1/audio/speech/stream"
+    )
     await ws.send_denial_response(json_response(error.body, error.status, error.headers))
 
 
@@ -102,14 +104,20 @@ class Session(SocketSession):
                 self.waiting.put_nowait(None)  # once everything has been spoken
             case _ if self.configured is None:
                 raise CloseSession(
-                    1008, ApiError(400, "type: the first message must be session.config", code="no_config")
+                    1008,
+                    ApiError(
+                        400, "type: the first message must be session.config", code="no_config"
+                    ),
                 )
             case Append():
                 self._append(message)
             case Commit():
                 if self.writing is not None:
                     self.writing.feed.flush()
-                given = {} if message.commit_id is None else {"commit_id": message.commit_id}
+                if message.commit_id is None:
+                    given = {}
+                else:
+                    given = {"commit_id": message.commit_id}
                 self.out.event("input.committed", utterance_index=self._index, **given)
             case Done():
                 self._open().feed.end()
@@ -119,11 +127,15 @@ class Session(SocketSession):
 
     @property
     def _index(self) -> int:
-        return self.count if self.writing is None else self.writing.index
+        if self.writing is None:
+            return self.count
+        return self.writing.index
 
     async def _configure(self, settings: Configure) -> None:
         if self.writing is not None or self.speaking is not None or not self.waiting.empty():
-            raise ApiError(409, "session.config: wait for session.done, or cancel", code="session_busy")
+            raise ApiError(
+                409, "session.config: wait for session.done, or cancel", code="session_busy"
+            )
         plan = await self.planned(settings, settings.word_timestamps)
         self.configured = plan, settings
         self.out.event(
@@ -140,9 +152,14 @@ class Session(SocketSession):
 
     def _append(self, message: Append) -> None:
         limit = self.config.max_input_chars
-        size = 0 if self.writing is None else len(self.writing.feed.text)
+        if self.writing is None:
+            size = 0
+        else:
+            size = len(self.writing.feed.text)
         if size + len(message.text) > limit:
-            raise invalid("text", f"the utterance has more than {limit} characters", "text_too_long")
+            raise invalid(
+                "text", f"the utterance has more than {limit} characters", "text_too_long"
+            )
         utterance = self._open()
         _note_unknown(message, utterance.plan.ignored)
         utterance.feed.write(message.text)
@@ -154,8 +171,12 @@ class Session(SocketSession):
         if self.writing is None:
             assert self.configured is not None
             if self.waiting.qsize() >= MAX_WAITING:
-                raise ApiError(429, f"{MAX_WAITING} utterances are waiting already", code="too_many_utterances")
-            self.writing = Utterance(self.server, self.out, *self.configured, self.count, self.traceparent)
+                raise ApiError(
+                    429, f"{MAX_WAITING} utterances are waiting already", code="too_many_utterances"
+                )
+            self.writing = Utterance(
+                self.server, self.out, *self.configured, self.count, self.traceparent
+            )
             self.count += 1
             self.waiting.put_nowait(self.writing)
         return self.writing
@@ -171,7 +192,10 @@ class Session(SocketSession):
             self.speaking.cancel()
             await asyncio.wait([self.speaking])
         self.out.drop_audio()
-        report = {} if self.last is None else await self.last.played_report(message.played_ms)
+        if self.last is None:
+            report = {}
+        else:
+            report = await self.last.played_report(message.played_ms)
         self.out.event("response.cancelled", **report)
         if closes:
             self.waiting.put_nowait(None)
@@ -201,12 +225,17 @@ def _note_unknown(message: Message, ignored: Ignored) -> None:
 def parse(message: Mapping[str, Any]) -> Message:
     """Parse a WebSocket frame. ApiError says what is wrong with it. CloseSession 1009: it is too large."""
     value = read_json(message)
-    kind = value.get("type") if isinstance(value, dict) else None
+    if isinstance(value, dict):
+        kind = value.get("type")
+    else:
+        kind = None
     if not isinstance(kind, str) or kind not in KINDS:
         raise invalid("type", f"must be one of {', '.join(KINDS)}", "invalid_message")
     if kind != "session.config":
         check_size(message, kind)
     parsed = validated(KINDS[kind], value)
-    if isinstance(parsed, Append) and may_hold_halves(message["text"]):  # the other half may be in the next message
+    if isinstance(parsed, Append) and may_hold_halves(
+        message["text"]
+    ):  # the other half may be in the next message
         return parsed.model_copy(update={"text": loads_with_halves(message["text"])["text"]})
     return parsed

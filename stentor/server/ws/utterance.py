@@ -33,20 +33,33 @@ class Configure(Shared):
         None,
         description="false: each segment as one whole file, when it is finished. Default: true for pcm, ulaw and alaw",
     )
-    word_timestamps: bool = Field(False, description="audio.chunk events as vLLM-Omni has, and words in audio.done")
-    encoding: Literal["binary", "base64"] = Field("binary", description="base64: audio.chunk events")
+    word_timestamps: bool = Field(
+        False, description="audio.chunk events as vLLM-Omni has, and words in audio.done"
+    )
+    encoding: Literal["binary", "base64"] = Field(
+        "binary", description="base64: audio.chunk events"
+    )
 
     def streams(self, format: str) -> bool:
         """Whether a segment's audio is sent while it is made. Joined frames of a plain format are a file."""
-        return CONTAINERS[format].plain if self.stream_audio is None else self.stream_audio
+        if self.stream_audio is None:
+            return CONTAINERS[format].plain
+        return self.stream_audio
 
     @model_validator(mode="before")
     @classmethod
     def _unfolded(cls, value: Any) -> Any:
-        nested = value.get("session") if isinstance(value, dict) else None
+        if isinstance(value, dict):
+            nested = value.get("session")
+        else:
+            nested = None
         if not isinstance(nested, dict):
             return value
-        return {**{k: v for k, v in value.items() if k != "session"}, **nested, "type": "session.config"}
+        return {
+            **{k: v for k, v in value.items() if k != "session"},
+            **nested,
+            "type": "session.config",
+        }
 
 
 class Append(Body):
@@ -62,7 +75,9 @@ class Commit(Body):
     """input.commit: speak the text so far. The utterance continues."""
 
     type: Literal["input.commit"]
-    commit_id: str | None = Field(None, max_length=LIMITS.name_chars, description="input.committed has it again")
+    commit_id: str | None = Field(
+        None, max_length=LIMITS.name_chars, description="input.committed has it again"
+    )
 
 
 class Done(Body):
@@ -129,11 +144,16 @@ class Utterance(LiveSpeech):
         index: int,
         traceparent: str | None = None,
     ) -> None:
-        id, how = f"{plan.id}-{index}", (settings.split_granularity, settings.cleanup)
+        id = f"{plan.id}-{index}"
+        how = (settings.split_granularity, settings.cleanup)
         super().__init__(server, plan, id, *how, settings.streams(plan.output.format), traceparent)
-        self.out, self.settings, self.index = out, settings, index
+        self.out = out
+        self.settings = settings
+        self.index = index
         self.session_id = plan.id
-        self.timed = settings.word_timestamps and plan.output.format == "pcm"  # chunks as vLLM-Omni sends them
+        self.timed = (
+            settings.word_timestamps and plan.output.format == "pcm"
+        )  # chunks as vLLM-Omni sends them
         self.chunks = (0, 0)  # segments so far, and chunks of the last of them
 
     def segment_begins(self, index: int, segment: Segment) -> None:
@@ -163,7 +183,10 @@ class Utterance(LiveSpeech):
         """A chunk as vLLM-Omni sends it beside word times. They are null: a sentence's come with its audio.done."""
         ms = 1000 / (2 * self.plan.output.rate)
         end = self.bytes - self.bytes_before
-        chunk = self.chunks[1] if self.chunks[0] == self.segments else 0
+        if self.chunks[0] == self.segments:
+            chunk = self.chunks[1]
+        else:
+            chunk = 0
         self.out.audio_chunk(
             utterance_index=self.index,
             sentence_index=self.segments - 1,
@@ -179,7 +202,12 @@ class Utterance(LiveSpeech):
 
     def segment_ends(self, index: int, times: SegmentTiming, current: SpokenSegment) -> None:
         if current.unspoken:
-            self.out.event("input.ignored", utterance_index=self.index, sentence_index=index, **timing_as_dict(times))
+            self.out.event(
+                "input.ignored",
+                utterance_index=self.index,
+                sentence_index=index,
+                **timing_as_dict(times),
+            )
         self.out.event(
             "audio.done",
             id=f"{self.plan.id}-{index}",
@@ -196,7 +224,11 @@ class Utterance(LiveSpeech):
         )
 
     def failure(self, error: ApiError) -> None:
-        action = {"partial_audio": self.bytes > 0, "action": "discard", "utterance_index": self.index}
+        action = {
+            "partial_audio": self.bytes > 0,
+            "action": "discard",
+            "utterance_index": self.index,
+        }
         self.out.error(error, **action)
 
     def end(self, running: RunningRequest | None) -> None:
@@ -206,7 +238,11 @@ class Utterance(LiveSpeech):
             self._done(**({"finish_reason": "error"} if self.failed else {}))
 
     def _done(self, **body: Any) -> None:
-        ids = {"session_id": self.session_id, "request_id": self.plan.id, "total_sentences": self.segments}
+        ids = {
+            "session_id": self.session_id,
+            "request_id": self.plan.id,
+            "total_sentences": self.segments,
+        }
         self.out.event("session.done", utterance_index=self.index, **{**ids, **body})
 
     async def played_report(self, played_ms: float | None) -> dict[str, Any]:
@@ -215,7 +251,10 @@ class Utterance(LiveSpeech):
         if self.running is None:
             return {**body, "heard_ms": 0, "spoken_ms": 0, "text_index": 0, "heard_text": ""}
         playback = self.running.playback
-        seconds = playback.played_seconds if played_ms is None else min(playback.sent, played_ms / 1000)
+        if played_ms is None:
+            seconds = playback.played_seconds
+        else:
+            seconds = min(playback.sent, played_ms / 1000)
         index = await self.played(seconds)
         return {
             **body,

@@ -23,11 +23,11 @@ STEPS: dict[str, Callable[[Draft], Draft]] = {
     "lines": papers.whole_lines,
 }
 """In the order in which they run."""
-ALL, NONE, NOTATIONS = "all", "none", "notations"
+ALL = "all"
+NONE = "none"
+NOTATIONS = "notations"
 """NOTATIONS runs last, and only where it is asked for by name. `notations:de` says the language."""
-HELP = (
-    f"steps of the clean-up of the text: {ALL}, {NONE}, or some of {', '.join(STEPS)}, {NOTATIONS}, with commas between"
-)
+HELP = f"steps of the clean-up of the text: {ALL}, {NONE}, or some of {', '.join(STEPS)}, {NOTATIONS}, with commas between"
 
 
 @lru_cache
@@ -41,11 +41,14 @@ def steps(wanted: str, language: str | None = None, param: str = "cleanup") -> t
     for name in named:
         if name not in known and name.partition(":")[0] != NOTATIONS:
             raise InvalidRequest(
-                param, f"must be {ALL}, {NONE} or some of {', '.join(STEPS)}, {NOTATIONS}; got {name[:40]!r}"
+                param,
+                f"must be {ALL}, {NONE} or some of {', '.join(STEPS)}, {NOTATIONS}; got {name[:40]!r}",
             )
     found = tuple(name for name in STEPS if name in named or ALL in named)
     return found + tuple(
-        _notations(name, language) for name in named if name.startswith(NOTATIONS) and (language or ":" in name)
+        _notations(name, language)
+        for name in named
+        if name.startswith(NOTATIONS) and (language or ":" in name)
     )
 
 
@@ -62,4 +65,6 @@ def cleaned(text: str, wanted: tuple[str, ...] = tuple(STEPS)) -> Draft:
     for name in wanted:
         step = STEPS.get(name) or languages.step(name.partition(":")[2])
         draft = step(draft)
-    return draft if any(c.isalnum() for c in draft.text) else given
+    if any(c.isalnum() for c in draft.text):
+        return draft
+    return given

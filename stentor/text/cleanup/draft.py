@@ -7,10 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 Action = str | Callable[[re.Match[str]], str]
-COMMA, STOP = ", ", ". "
+COMMA = ", "
+STOP = ". "
 WIDE = {COMMA: "、", STOP: "。"}
 """Marks behind Chinese and Japanese."""
-LINE, PARAGRAPH, HEADING, SCENE = "\n", "\n\n", "\n\n\n", "\n\n\n\n"
+LINE = "\n"
+PARAGRAPH = "\n\n"
+HEADING = "\n\n\n"
+SCENE = "\n\n\n\n"
 """White space that ends a line, a paragraph, a heading and a scene. `sentences` gives each its own pause."""
 _IDEOGRAPHIC = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 _ENDED = re.compile(r"[.!?:;,…。！？、，；：।۔؟—–-][\"'”’»)\]」』）*_]*$")
@@ -34,7 +38,10 @@ class Draft:
         """Replace as `pattern.sub` does. A group 1 that stays as it is keeps its places."""
         draft = None
         for m in pattern.finditer(self.text):
-            new = action(m) if callable(action) else m.expand(action)
+            if callable(action):
+                new = action(m)
+            else:
+                new = m.expand(action)
             if new == m[0]:
                 continue
             draft = draft or Writer(self)
@@ -44,7 +51,9 @@ class Draft:
             else:
                 draft.say(new, m.end())
             draft.skip_to(m.end())
-        return self if draft is None else draft.done()
+        if draft is None:
+            return self
+        return draft.done()
 
     def source(self, start: int, end: int) -> tuple[int, int]:
         """Where in the given text stands what text[start:end] says."""
@@ -82,9 +91,13 @@ class Writer:
     def say(self, new: str, end: int) -> None:
         """Put `new` in place of the text up to `end`."""
         if new:
-            last = self._ends[-1] if self._ends else 0
+            if self._ends:
+                last = self._ends[-1]
+            else:
+                last = 0
             if end > self.at:
-                start, stop = self.old.starts[self.at], self.old.ends[end - 1]
+                start = self.old.starts[self.at]
+                stop = self.old.ends[end - 1]
             else:
                 start = stop = self.old.starts[self.at] if self.at < len(self.old.text) else last
             self._texts.append(new)
@@ -102,14 +115,19 @@ class Writer:
         drop = len(tail) - len(body)
         old_gap = tail[len(body) :]
         self._cut(drop)
-        if mark == STOP and body[-1] in ",、" and self._size() == self._comma_at:  # a row ends with its last cell
+        if (
+            mark == STOP and body[-1] in ",、" and self._size() == self._comma_at
+        ):  # a row ends with its last cell
             self._cut(1)
             body = body[:-1]
         bare = body.rstrip(_CLOSERS)
         if mark and bare and not _ENDED.search(body) and bare[-1].isalnum():
             wide = _IDEOGRAPHIC.match(bare[-1]) is not None
             self.say(WIDE[mark] if wide else mark.strip(), self.at)
-            self._comma_at = self._size() if mark == COMMA else -1
+            if mark == COMMA:
+                self._comma_at = self._size()
+            else:
+                self._comma_at = -1
         breaks = max(gap, "\n" * old_gap.count("\n"), key=len)
         self.say(breaks or " ", self.at)
 

@@ -33,12 +33,16 @@ _WIDE = ("zh", "ja", "ko")
 def check(code: str) -> None:
     """InvalidRequest("cleanup") for a language that has no notations here, or without the packages."""
     if code not in CODES.values():
-        raise InvalidRequest("cleanup", f"notations has {', '.join(sorted(CODES.values()))}, not {code[:20]!r}")
+        raise InvalidRequest(
+            "cleanup", f"notations has {', '.join(sorted(CODES.values()))}, not {code[:20]!r}"
+        )
     try:
         import babel  # noqa: F401
         import unicode_rbnf  # noqa: F401
     except ImportError:
-        raise InvalidRequest("cleanup", "notations needs packages: pip install 'stentor[notations]'") from None
+        raise InvalidRequest(
+            "cleanup", "notations needs packages: pip install 'stentor[notations]'"
+        ) from None
 
 
 @cache
@@ -51,23 +55,35 @@ class _Reader:
     def __init__(self, code: str) -> None:
         from unicode_rbnf import RbnfEngine
 
-        self.code, self.wide = code, code in _WIDE
-        self.space = "" if self.wide else " "
+        self.code = code
+        self.wide = code in _WIDE
+        if self.wide:
+            self.space = ""
+        else:
+            self.space = " "
         self.engine: RbnfEngine = RbnfEngine.for_language(code)
         self.facts: dict[str, Any] = {**_USUAL, **_LANGUAGES[code]}
         self.names: dict[str, str] = {unit: unit for unit in _UNITS} | self.facts.get("units", {})
-        group, point, between, behind = (self.facts[name] for name in ("group", "decimal", "between", "behind"))
-        letter = "A-Za-z\\d" if self.wide else r"\w"
+        group, point, between, behind = (
+            self.facts[name] for name in ("group", "decimal", "between", "behind")
+        )
+        if self.wide:
+            letter = "A-Za-z\\d"
+        else:
+            letter = r"\w"
         number = rf"(?:\d{{1,3}}(?:[{group}]\d{{3}})+|\d{{1,40}})(?:{point}\d{{1,20}})?"
-        start, end = rf"(?<![{letter}.,:/-])", rf"(?![{letter}/-]|[.,:]\d)"
+        start = rf"(?<![{letter}.,:/-])"
+        end = rf"(?![{letter}/-]|[.,:]\d)"
         signs = "".join(_MONEY)
         units = "|".join(re.escape(unit) for unit in sorted(self.names, key=len, reverse=True))
         self._say = lru_cache(4096)(self._said)
-        self._group, self._point = re.compile(rf"[{group}]"), re.compile(point)
+        self._group = re.compile(rf"[{group}]")
+        self._point = re.compile(point)
         self._grouped = re.compile(rf"\d{{1,3}}(?:[{group}]\d{{3}})+(?:{point}\d+)?")
         self._year_first = re.compile(rf"{start}(\d{{4}})[-/.](\d{{1,2}})[-/.](\d{{1,2}}){end}")
         self._day_first = re.compile(rf"{start}(\d{{1,2}})[./](\d{{1,2}})[./](\d{{4}}){end}")
-        hour, rest = r"([01]?\d|2[0-4])", rf"([0-5]\d)(?::([0-5]\d))?(?![{letter}:]|[.,]\d)"
+        hour = r"([01]?\d|2[0-4])"
+        rest = rf"([0-5]\d)(?::([0-5]\d))?(?![{letter}:]|[.,]\d)"
         self._time = re.compile(
             rf"(?<![{letter}.,:/]){hour}(?::{rest}(?:{behind})?|{between}{rest}"
             + ("" if code != "de" else behind)
@@ -75,7 +91,9 @@ class _Reader:
         )
         self._until = re.compile(rf"(?<=:\d\d)\s?[-–~〜～]\s?(?={hour}:[0-5]\d)")
         self._years = re.compile(r"(?<!\d)(\d{2,4})(?=[年년])")
-        self._money = re.compile(rf"{start}([{signs}])\s?({number}){end}|{start}({number})\s?([{signs}])(?![{letter}])")
+        self._money = re.compile(
+            rf"{start}([{signs}])\s?({number}){end}|{start}({number})\s?([{signs}])(?![{letter}])"
+        )
         self._units = re.compile(rf"{start}([-−]?)({number})\s?({units})(?![{letter}/²³])")
         self._numbers = re.compile(rf"{start}([-−]?)({number}){end}")
 
@@ -94,7 +112,10 @@ class _Reader:
 
     def _parts(self, written: str) -> tuple[str, str]:
         """Digits in front of the decimal point and behind it."""
-        plain = self._group.sub("", written) if self._grouped.fullmatch(written) else written
+        if self._grouped.fullmatch(written):
+            plain = self._group.sub("", written)
+        else:
+            plain = written
         whole, *decimals = self._point.split(plain, maxsplit=1)
         return whole, decimals[0] if decimals else ""
 
@@ -105,8 +126,15 @@ class _Reader:
         """ "1.234,5" -> "eintausendzweihundertvierunddreißig Komma fünf"."""
         whole, decimals = self._parts(written)
         by_digit = len(whole) > LONGEST or (whole[0] == "0" and len(whole) > 1)
-        words = self._digits(whole) if by_digit else self._say(int(whole))
-        return self.space.join([words, self.facts["point"], self._digits(decimals)]) if decimals else words
+        if by_digit:
+            words = self._digits(whole)
+        else:
+            words = self._say(int(whole))
+        return (
+            self.space.join([words, self.facts["point"], self._digits(decimals)])
+            if decimals
+            else words
+        )
 
     def _digits(self, digits: str) -> str:
         return self.space.join(self._say(int(d)) for d in digits)
@@ -132,7 +160,10 @@ class _Reader:
 
         if not (1 <= int(month) <= 12 and 1 <= int(day) <= 31):
             return m[0]
-        name = self._say(int(month)) if self.wide else get_month_names("wide", locale=self.code)[int(month)]
+        if self.wide:
+            name = self._say(int(month))
+        else:
+            name = get_month_names("wide", locale=self.code)[int(month)]
         date: str = self.facts["date"]
         return date.format(day=self._day(m, int(day)), month=name, year=self._year(year))
 
@@ -147,12 +178,16 @@ class _Reader:
 
     def _clock(self, m: re.Match[str]) -> str:
         """ "14:30" -> "vierzehn Uhr dreißig"."""
-        hour, minute, second = int(m[1]), m[2] or m[4], m[3] or m[5]
+        hour = int(m[1])
+        minute = m[2] or m[4]
+        second = m[3] or m[5]
         if minute == "00" and not second:
             if "hour" in self.facts:
                 return str(self.facts["hour"]).format(self._hour(hour))
             return self._unit(str(hour), "h").replace(self._say(hour), self._hour(hour))
-        time: str = self.facts["time_at_one" if hour == 1 and "time_at_one" in self.facts else "time"]
+        time: str = self.facts[
+            "time_at_one" if hour == 1 and "time_at_one" in self.facts else "time"
+        ]
         words = time.format(self._hour(hour), self._sixtieth(minute))
         return words + (self.facts["second"].format(self._sixtieth(second)) if second else "")
 
@@ -171,8 +206,13 @@ class _Reader:
         from babel.numbers import get_currency_name
 
         whole, small = self._parts(written)
-        count = int(whole) if len(whole) <= LONGEST else 2
-        name = self.facts.get("money", {}).get(sign) or get_currency_name(_MONEY[sign], count, self.code)
+        if len(whole) <= LONGEST:
+            count = int(whole)
+        else:
+            count = 2
+        name = self.facts.get("money", {}).get(sign) or get_currency_name(
+            _MONEY[sign], count, self.code
+        )
         if self.wide:
             return self._number(written) + name
         words = [self._number(whole), name.split()[-1] if sign == "₽" else name]
@@ -187,7 +227,12 @@ class _Reader:
         words, (whole, decimals) = self._number(written), self._parts(written)
         if unit == "%" and "percent" in self.facts:
             return str(self.facts["percent"]).format(words)
-        value = float(f"{whole[:LONGEST]}.{decimals}") if decimals else int(whole[:LONGEST])
-        shown = format_unit(value, _UNITS[self.names[unit]], "long", locale=self.code).replace("\u00a0", " ")
+        if decimals:
+            value = float(f"{whole[:LONGEST]}.{decimals}")
+        else:
+            value = int(whole[:LONGEST])
+        shown = format_unit(value, _UNITS[self.names[unit]], "long", locale=self.code).replace(
+            "\u00a0", " "
+        )
         said = re.sub(r"\d[\d.,\u202f ]*\d|\d", lambda _: words, shown, count=1)
         return said.replace(" ", "") if self.wide else said

@@ -26,7 +26,8 @@ _PARAGRAPHS = frozenset(
     "footer form header main menu nav ol p pre section summary table title ul".split()
 )
 _HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6"})
-_ITEMS, _CELLS = frozenset({"li", "tr", "option"}), frozenset({"td", "th"})
+_ITEMS = frozenset({"li", "tr", "option"})
+_CELLS = frozenset({"td", "th"})
 _UNSPOKEN = frozenset({"script", "style", "template", "noscript", "svg", "math"})
 _OPENING = {
     "br": (COMMA, LINE),
@@ -35,7 +36,11 @@ _OPENING = {
     **dict.fromkeys(_PARAGRAPHS | _HEADINGS, (STOP, PARAGRAPH)),
 }
 """Mark and white space that a tag ends the text before it with."""
-_CLOSING = {**_OPENING, **dict.fromkeys(_CELLS, (COMMA, "")), **dict.fromkeys(_HEADINGS, (STOP, HEADING))}
+_CLOSING = {
+    **_OPENING,
+    **dict.fromkeys(_CELLS, (COMMA, "")),
+    **dict.fromkeys(_HEADINGS, (STOP, HEADING)),
+}
 _KNOWN = _INLINE | _PARAGRAPHS | _HEADINGS | _ITEMS | _CELLS | _UNSPOKEN
 _FLAGS = frozenset(
     "allowfullscreen async autofocus autoplay checked controls defer disabled download hidden loop multiple muted "
@@ -49,7 +54,8 @@ _NAME = re.compile(r"</?([A-Za-z][A-Za-z0-9-]*)")
 _ATTRIBUTES = re.compile(rf"\s+({html_re.attr_name})(\s*=\s*{html_re.attr_value})?")
 _KEPT = frozenset("<>&")
 _SUPERSCRIPT = re.compile(
-    r"\s*(?:<a\s[^<>]{0,400}>\s*)?(\[?\d{1,3}\]?|\[?[a-df-np-z]\]?|[*†‡§])\s*(?:</a\s*>\s*)?</sup\s*>", re.IGNORECASE
+    r"\s*(?:<a\s[^<>]{0,400}>\s*)?(\[?\d{1,3}\]?|\[?[a-df-np-z]\]?|[*†‡§])\s*(?:</a\s*>\s*)?</sup\s*>",
+    re.IGNORECASE,
 )
 
 
@@ -62,7 +68,8 @@ def without_html(draft: Draft) -> Draft:
 
 class _Page:
     def __init__(self, draft: Draft) -> None:
-        self.text, self.out = draft.text, Writer(draft)
+        self.text = draft.text
+        self.out = Writer(draft)
         self._lost = ""  # an end that does not follow any more
 
     def read(self) -> Draft:
@@ -89,12 +96,17 @@ class _Page:
 
     def _without(self, start: int, end: str, after: int) -> int:
         """Leave out all up to `end`, where that follows."""
-        at = -1 if end == self._lost else self.text.lower().find(end, after)
+        if end == self._lost:
+            at = -1
+        else:
+            at = self.text.lower().find(end, after)
         if at < 0:
             self._lost = end
             return after
         self.out.keep_to(start)
-        self.out.skip_to(stop := self.text.index(">", at) + 1 if ">" in self.text[at:] else len(self.text))
+        self.out.skip_to(
+            stop := self.text.index(">", at) + 1 if ">" in self.text[at:] else len(self.text)
+        )
         return stop
 
     def _tag(self, m: re.Match[str]) -> int:
@@ -132,7 +144,9 @@ class _Page:
 def _is_tag(written: str) -> bool:
     """Whether its attributes are of HTML: `a <b and c> d` has none."""
     given = list(_ATTRIBUTES.finditer(written, 0, len(written)))
-    return all(value is not None or name.lower() in _FLAGS for name, value in (g.groups() for g in given))
+    return all(
+        value is not None or name.lower() in _FLAGS for name, value in (g.groups() for g in given)
+    )
 
 
 _SIGNS = re.compile(
@@ -143,14 +157,16 @@ _HIGHLIGHT = re.compile(r"(?<![=\w])==(?=[^\s=])([^\n=]{1,400})(?<=[^\s=])==(?![
 _SPOILER = re.compile(r"(?<!\|)\|\|(?=[^\s|])([^\n|]{1,400})(?<=[^\s|])\|\|(?!\|)")
 _BOX = re.compile(r"[ \t]*\[[ xX]\][ \t]+")
 _DEFINITION = re.compile(
-    r"^[ ]{0,3}\[([^\]\n^]{1,200})\]:[ \t]*<?((?:[a-z]{2,9}:|www\.|[/#.])[^\s>]*)>?[^\n]*\n?", re.MULTILINE
+    r"^[ ]{0,3}\[([^\]\n^]{1,200})\]:[ \t]*<?((?:[a-z]{2,9}:|www\.|[/#.])[^\s>]*)>?[^\n]*\n?",
+    re.MULTILINE,
 )
 _INSERTED = re.compile(r"(?<![+\w])\+\+(?=[^\s+])([^\n+]{1,400})(?<=[^\s+])\+\+(?![+\w])")
 _LOWERED = re.compile(r"(?<=[A-Za-z)])~(\w{1,3})~(?!~)")
 _RAISED = re.compile(r"(?<=[\w)])(\^[\w+-]{1,10})\^")
 _ALERT = re.compile(r"^[ \t]*>[ \t]?\[!(NOTE|TIP|IMPORTANT|WARNING|CAUTION)\]", re.MULTILINE)
 _LEFT = re.compile(
-    r"(?<!\s)\*{2,}|\*{2,}(?!\s)|~~|^\*(?=\w)|(?<=\w)\*$|(?<=[^\W\d_]{2})\*(?=[\s.,;:!?)])|__(?!\w)", re.MULTILINE
+    r"(?<!\s)\*{2,}|\*{2,}(?!\s)|~~|^\*(?=\w)|(?<=\w)\*$|(?<=[^\W\d_]{2})\*(?=[\s.,;:!?)])|__(?!\w)",
+    re.MULTILINE,
 )
 _WRAPPED = (_HIGHLIGHT, _SPOILER, _INSERTED, _LOWERED, _RAISED, _ALERT)
 _PHONEMES = re.compile(PHONEMES)
@@ -175,7 +191,9 @@ _ENDS = {
 def _parser() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
-    found = MarkdownIt("commonmark", {"html": False, "maxNesting": 12}).enable(["table", "strikethrough"])
+    found = MarkdownIt("commonmark", {"html": False, "maxNesting": 12}).enable(
+        ["table", "strikethrough"]
+    )
     return found.disable(["code", "reference", "entity", "text_join", "html_inline", "html_block"])
 
 
@@ -185,7 +203,9 @@ def without_markdown(draft: Draft) -> Draft:
         return draft
     for pattern in _WRAPPED:
         draft = draft.sub(pattern, r"\1")
-    references = {m[1].strip().upper(): {"title": "", "href": m[2]} for m in _DEFINITION.finditer(draft.text)}
+    references = {
+        m[1].strip().upper(): {"title": "", "href": m[2]} for m in _DEFINITION.finditer(draft.text)
+    }
     if references:
         draft = draft.sub(_DEFINITION, "")
     return _Answer(draft, _parser().parse(draft.text, {"references": references})).read()
@@ -195,8 +215,11 @@ class _Answer:
     """Goes through the tokens and the text side by side, as tokens do not say where they stand in a line."""
 
     def __init__(self, draft: Draft, tokens: list[Token]) -> None:
-        self.text, self.tokens, self.out = draft.text, tokens, Writer(draft)
-        self._given, self._limit = False, 0
+        self.text = draft.text
+        self.tokens = tokens
+        self.out = Writer(draft)
+        self._given = False
+        self._limit = 0
         self.lines = [0, *(m.end() for m in re.finditer("\n", self.text)), len(self.text)]
 
     def read(self) -> Draft:
@@ -223,7 +246,10 @@ class _Answer:
         start = self.lines[min(line, len(self.lines) - 1)]
         if start > self.out.at:
             self.out.skip_to(start)
-            before = self.text[:start] if start < 200 else self.text[start - 200 : start]
+            if start < 200:
+                before = self.text[:start]
+            else:
+                before = self.text[start - 200 : start]
             self.out.close("", "\n" * min(len(SCENE), before[len(before.rstrip()) :].count("\n")))
 
     def _number(self, token: Token) -> None:
@@ -234,13 +260,18 @@ class _Answer:
             self.out.say(" ", end)
 
     def _code(self, token: Token) -> None:
-        start = self.text.find(token.content, self.lines[(token.map or [0, 0])[0]]) if token.content else -1
+        if token.content:
+            start = self.text.find(token.content, self.lines[(token.map or [0, 0])[0]])
+        else:
+            start = -1
         if start >= 0:
             self.out.keep(start, start + len(token.content))
         self.out.close(STOP, PARAGRAPH)
 
     def _inline(self, token: Token) -> None:
-        start, self._limit = (self.lines[min(i, len(self.lines) - 1)] for i in token.map or (0, len(self.lines)))
+        start, self._limit = (
+            self.lines[min(i, len(self.lines) - 1)] for i in token.map or (0, len(self.lines))
+        )
         self.out.skip_to(start)
         box = _BOX.match(token.content)
         for at, child in enumerate(token.children or []):
@@ -267,7 +298,10 @@ class _Answer:
             self._star()
 
     def _words(self, content: str) -> None:
-        start = self.text.find(content, self.out.at, self._limit) if content else -1
+        if content:
+            start = self.text.find(content, self.out.at, self._limit)
+        else:
+            start = -1
         if start < 0:
             if content.strip():  # the parser has made something else of it
                 self.out.say(content, self.out.at)
@@ -292,7 +326,11 @@ class _Answer:
     def _star(self) -> None:
         """A star between two operands is a sign of multiplication."""
         at = self.text.find("*", self.out.at, self._limit)
-        if 0 < at < len(self.text) - 1 and self.text[at - 1].isdigit() and self.text[at + 1].isdigit():
+        if (
+            0 < at < len(self.text) - 1
+            and self.text[at - 1].isdigit()
+            and self.text[at + 1].isdigit()
+        ):
             self.out.keep(at, at + 1)
 
     def _open_link(self) -> None:
@@ -308,5 +346,8 @@ class _Answer:
         if at < 0:
             return
         end = {"(": ")", "[": "]"}.get(self.text[at + 1 : at + 2])
-        stop = at if end is None else self.text.find(end, at + 2, self._limit)
+        if end is None:
+            stop = at
+        else:
+            stop = self.text.find(end, at + 2, self._limit)
         self.out.skip_to(max(at, stop) + 1)

@@ -24,7 +24,9 @@ _LINE_ENDS = re.compile(r"\r\n?|[\x85\u2028]")
 _PARAGRAPH_ENDS = re.compile("\u2029")
 _LIGATURES = re.compile(r"[\ufb00-\ufb06\ufb13-\ufb17]")
 _LETTER = r"[^\W\d_]"
-_APOSTROPHES = re.compile(rf"(?<={_LETTER})[\u02bc\u00b4\u2032\u201b\u02b9\uff07\u055a`](?={_LETTER})")
+_APOSTROPHES = re.compile(
+    rf"(?<={_LETTER})[\u02bc\u00b4\u2032\u201b\u02b9\uff07\u055a`](?={_LETTER})"
+)
 _ANY = re.compile(
     rf"[\r\x00\x7f-\x9f\u2028\u2029\ufb00-\ufb17\u02bc\u00b4\u2032\u201b\u02b9\uff07\u055a`{_JOINERS}{_INVISIBLE}]"
 )
@@ -34,8 +36,15 @@ def plain_characters(draft: Draft) -> Draft:
     """Without characters of category Cf and NULs, with plain letters for ligatures and ’ inside words."""
     if not _ANY.search(draft.text):
         return draft
-    draft = draft.sub(_CUT_BY_SOFT_HYPHEN, "").sub(_DROPPED, "").sub(_LINE_ENDS, "\n").sub(_PARAGRAPH_ENDS, "\n\n")
-    return draft.sub(_LIGATURES, lambda m: unicodedata.normalize("NFKC", m[0])).sub(_APOSTROPHES, "’")
+    draft = (
+        draft.sub(_CUT_BY_SOFT_HYPHEN, "")
+        .sub(_DROPPED, "")
+        .sub(_LINE_ENDS, "\n")
+        .sub(_PARAGRAPH_ENDS, "\n\n")
+    )
+    return draft.sub(_LIGATURES, lambda m: unicodedata.normalize("NFKC", m[0])).sub(
+        _APOSTROPHES, "’"
+    )
 
 
 LONGEST = 400
@@ -98,7 +107,10 @@ def _plain(formula: str) -> str:
     for command, sign in _COMMANDS.items():
         formula = formula.replace(command, sign)
     formula = _SCRIPT.sub(lambda m: f"{m[1]}{m[2]}" if m[1] == "^" else f" {m[2]}", formula)
-    found = _unicode(formula) if "\\" in formula else formula
+    if "\\" in formula:
+        found = _unicode(formula)
+    else:
+        found = formula
     found = re.sub(r"(?<=\w)_(?=\w)", " ", found)
     found = _SPEED.sub("\\1\u2044\\2", found)
     found = re.sub(r"(?<=[\w)])\s*/\s*(?=[\w(])", " ÷ ", found).replace("\u2044", "/")
@@ -112,15 +124,23 @@ def _bounds(m: re.Match[str]) -> str:
 
 
 def _grouped(part: str) -> str:
-    return part.strip() if _SIMPLE.fullmatch(part.strip()) else f"({part.strip()})"
+    if _SIMPLE.fullmatch(part.strip()):
+        return part.strip()
+    return f"({part.strip()})"
 
 
 def _unicode(formula: str) -> str:
     from pylatexenc.latex2text import LatexNodes2Text
 
-    logging.getLogger("pylatexenc").setLevel(logging.CRITICAL)  # it warns of arguments that are missing
+    logging.getLogger("pylatexenc").setLevel(
+        logging.CRITICAL
+    )  # it warns of arguments that are missing
     try:
-        return str(LatexNodes2Text(math_mode="text", strict_latex_spaces="based-on-source").latex_to_text(formula))
+        return str(
+            LatexNodes2Text(math_mode="text", strict_latex_spaces="based-on-source").latex_to_text(
+                formula
+            )
+        )
     except Exception:  # it is no LaTeX, or nested too deep: the words in it are read
         return re.sub(r"\\([A-Za-z]+)", r" \1 ", formula)
 
@@ -141,7 +161,10 @@ _MARKS = (
         r"(?:(?<=[a-z]{4}[.!?])|(?<=[a-z]{3}[.!?][”\"’]))\d{1,3}(?=\s+[A-Z“\"]|\s*$)"
     ),  # behind a scanned sentence
     re.compile(r"(?<=[\w.,;:!?”\"’)])[†‡]+|[†‡]+(?=\w)"),
-    re.compile(r"[ \t]?\[(?:citation needed|clarification needed|better source needed|note \d{1,3})\]", re.IGNORECASE),
+    re.compile(
+        r"[ \t]?\[(?:citation needed|clarification needed|better source needed|note \d{1,3})\]",
+        re.IGNORECASE,
+    ),
 )
 
 
@@ -155,7 +178,9 @@ def without_notes(draft: Draft) -> Draft:
 NARROWEST = 40
 """Characters of a line of prose that is wrapped. What is narrower is a list, an address or a poem."""
 HEADING_CHARS = 70
-_CUT_WORD = re.compile(r"([^\W\d_]{2,40})[-‐¬][ \t]*\n[ \t]*([^\W\d_]{2,40})(?=[\s.,;:!?'’\"”)\]—–]|$)")
+_CUT_WORD = re.compile(
+    r"([^\W\d_]{2,40})[-‐¬][ \t]*\n[ \t]*([^\W\d_]{2,40})(?=[\s.,;:!?'’\"”)\]—–]|$)"
+)
 _WORDS = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _CUT_RANGE = re.compile(r"(?<=[^\W_])[-‐][ \t]*\n[ \t]*(?=[^\W_])")
 _SCENE = re.compile(r"^[ \t]*(?:(?:[*#~•·⁂❦◆◇§=_-][ \t]*){3,}|⁂|❦|#|\*)[ \t]*$", re.MULTILINE)
@@ -185,16 +210,20 @@ def _joined(first: str, second: str, written: frozenset[str]) -> str:
     """ "nega", "tive" -> "negative", "well", "known" -> "well-known". written: words elsewhere in the text."""
     from stentor.text.english.dictionary import is_word
 
-    whole, hyphened = first + second, f"{first}-{second}"
+    whole = first + second
+    hyphened = f"{first}-{second}"
     if second[0].isupper() or hyphened in written:
         return hyphened
     if whole in written or is_word(whole):
         return whole
-    return hyphened if is_word(first) and is_word(second) else whole
+    if is_word(first) and is_word(second):
+        return hyphened
+    return whole
 
 
 def _with_ends(draft: Draft) -> Draft:
-    text, out = draft.text, Writer(draft)
+    text = draft.text
+    out = Writer(draft)
     blocks = [m.span() for m in _BLOCK.finditer(text)]
     for at, (start, end) in enumerate(blocks):
         if _SCENE.fullmatch(text, start, end):
@@ -215,7 +244,12 @@ def _with_ends(draft: Draft) -> Draft:
 def _is_heading(block: str) -> bool:
     """Whether a paragraph is a title: one short line without a stop."""
     line = block.strip()
-    plain = "\n" not in line and len(line) <= HEADING_CHARS and not _END.search(line) and not _OPEN_END.search(line)
+    plain = (
+        "\n" not in line
+        and len(line) <= HEADING_CHARS
+        and not _END.search(line)
+        and not _OPEN_END.search(line)
+    )
     return plain and line[:1] not in '"“‘«「[<(' and any(c.isalnum() for c in line)
 
 
@@ -247,14 +281,17 @@ def _block(out: Writer, text: str, start: int, end: int) -> None:
 
 def _ends(line: str, following: str, width: int) -> bool:
     """Whether a line without a stop ends something, and is not wrapped."""
-    line, after = line.strip(), following.strip()
+    line = line.strip()
+    after = following.strip()
     if _STREET.search(line) and after[:1].isupper():
         return True
     if not line or _END.search(line) or not any(c.isalnum() for c in line):
         return False
     if _ITEM.match(following):
         return True
-    if _OPEN_END.search(line) or not (after[0].isupper() or after[0].isdigit() or after[0] in '"“‘«¿¡('):
+    if _OPEN_END.search(line) or not (
+        after[0].isupper() or after[0].isdigit() or after[0] in '"“‘«¿¡('
+    ):
         return False
     room = width - len(line) > len(after.split(None, 1)[0]) + 1
     return width < NARROWEST or room

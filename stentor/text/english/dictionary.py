@@ -20,7 +20,9 @@ KEPT = 8192
 BLOCK = 1024
 """Bytes of a file, at least, between words by which a look-up begins."""
 _ENDINGS = ("'s", "’s", "s", "es", "d", "ed", "ing", "ly", "er", "ers", "ness")
-_ENTRY, _VALUE, _END = b'\n  "', b'": ', b"\n}"  # in front of a word, between it and its entry, behind the last
+_ENTRY = b'\n  "'  # in front of a word, between it and its entry, behind the last
+_VALUE = b'": '
+_END = b"\n}"
 
 
 def read_entries(file: Path) -> bytes:
@@ -41,21 +43,30 @@ class Entries:
         self._blocks = [0]
         while (at := data.find(_ENTRY, self._blocks[-1] + BLOCK)) >= 0:
             self._blocks.append(at)
-        self._first = [data[at + len(_ENTRY) : data.index(b'"', at + len(_ENTRY))] for at in self._blocks[1:]]
+        self._first = [
+            data[at + len(_ENTRY) : data.index(b'"', at + len(_ENTRY))] for at in self._blocks[1:]
+        ]
 
     def find(self, word: str) -> Entry:
         """The entry of a word as it is spelled there. None if there is none."""
         wanted = word.encode(errors="surrogatepass")
         block = bisect_right(self._first, wanted)
-        end = self._blocks[block + 1] if block < len(self._first) else len(self._data)
+        if block < len(self._first):
+            end = self._blocks[block + 1]
+        else:
+            end = len(self._data)
         key = _ENTRY + wanted + _VALUE
         at = self._data.find(key, self._blocks[block], end)
-        return None if at < 0 or b'"' in wanted else self._value(at + len(key))
+        if at < 0 or b'"' in wanted:
+            return None
+        return self._value(at + len(key))
 
     def _value(self, start: int) -> Entry:
         """The entry whose value starts there."""
         end = self._data.find(_ENTRY, start)
-        value: Entry = json.loads(self._data[start : end if end >= 0 else -len(_END)].removesuffix(b","))
+        value: Entry = json.loads(
+            self._data[start : end if end >= 0 else -len(_END)].removesuffix(b",")
+        )
         return value
 
 
@@ -68,12 +79,16 @@ class Dictionary(dict[str, Entry]):
 
     def stored(self, word: str) -> Entry:
         """The file's entry of a word, in the spellings above. None if there is none."""
-        entry, small, capital = self._find(word), word.lower(), word.capitalize()
+        entry = self._find(word)
+        small = word.lower()
+        capital = word.capitalize()
         if entry is not None or len(word) < 2:
             return entry
         if word != small and word == small.capitalize():
             return self._find(small)
-        return self._find(capital) if word == small and word != capital else None
+        if word == small and word != capital:
+            return self._find(capital)
+        return None
 
     def __missing__(self, word: str) -> Entry:
         entry = self.stored(word)
@@ -82,7 +97,9 @@ class Dictionary(dict[str, Entry]):
         return entry
 
     def __contains__(self, word: object) -> bool:
-        return super().__contains__(word) or (isinstance(word, str) and self.stored(word) is not None)
+        return super().__contains__(word) or (
+            isinstance(word, str) and self.stored(word) is not None
+        )
 
     def get(self, word: str, default: Any = None) -> Any:
         """The entry of a word, `default` without one."""
@@ -94,7 +111,9 @@ class Dictionary(dict[str, Entry]):
     def readings(self, word: str) -> Readings:
         """The file's phonemes of a word by part of speech. Empty where they do not depend on it."""
         entry = self.stored(word)
-        return entry if isinstance(entry, dict) else {}
+        if isinstance(entry, dict):
+            return entry
+        return {}
 
 
 @cache
@@ -107,5 +126,12 @@ def _dictionaries() -> tuple[Dictionary, Dictionary]:
 def is_word(word: str) -> bool:
     """Whether a dictionary has a word, or it without an ending."""
     small = word.lower()
-    stems = [small, *(small.removesuffix(end) for end in _ENDINGS if small.endswith(end) and len(small) > len(end) + 2)]
+    stems = [
+        small,
+        *(
+            small.removesuffix(end)
+            for end in _ENDINGS
+            if small.endswith(end) and len(small) > len(end) + 2
+        ),
+    ]
     return any(stem in found for stem in stems for found in _dictionaries())

@@ -73,7 +73,10 @@ class Context:
         sides = [rf"(?<=\b{b} ){word}" for b in self.before.split("|") if b]
         sides += [rf"{word}(?=[- ]?(?:{self.after})(?!\w))"] if self.after else []
         unless = "".join(rf"(?<!\b{b} )" for b in self.not_before.split("|") if b)
-        but = rf"(?![- ](?:{self.not_after})\b)" if self.not_after else ""
+        if self.not_after:
+            but = rf"(?![- ](?:{self.not_after})\b)"
+        else:
+            but = ""
         return re.compile(rf"\b(?={word}){unless}(?:{'|'.join(sides) or word}){but}")
 
 
@@ -93,10 +96,16 @@ _CONTEXTS = (
         "hadn't|have you|Have you|have you ever|Have you ever|have they|Have they|have we|Have we|I've already|"
         "I've never|I've just|I've ever|I ever|you've ever",
     ),
-    Context(PAST, "read", before="Yesterday I|Yesterday, I|Last night I|Last week I|Last year I|Once I|I just|we just"),
+    Context(
+        PAST,
+        "read",
+        before="Yesterday I|Yesterday, I|Last night I|Last week I|Last year I|Once I|I just|we just",
+    ),
     Context(VERB, _USE, before="that|which", not_after="of|cases?"),
     Context(VERB, "[Ee]xcuse", after="me|us|my|your|him|her|them"),
-    Context(NOUN, "lead", before="of|contains|molten|with|heavy as", not_after="role|singer|the|in|over"),
+    Context(
+        NOUN, "lead", before="of|contains|molten|with|heavy as", not_after="role|singer|the|in|over"
+    ),
     Context(
         NOUN,
         "[Ll]ead",
@@ -179,8 +188,17 @@ _CONTEXTS = (
         after="up|down|its|the|his|her|around|through|along|tight",
         not_before="the|a|his|her|my",
     ),
-    Context(VERB, "dove", after="in|into|off|under|for|down|right|deep|head|straight", not_before="the|a|white|The"),
-    Context(ADJECTIVE, "[Mm]inute", after="details?|amounts?|traces?|particles?|quantit(?:y|ies)|differences?"),
+    Context(
+        VERB,
+        "dove",
+        after="in|into|off|under|for|down|right|deep|head|straight",
+        not_before="the|a|white|The",
+    ),
+    Context(
+        ADJECTIVE,
+        "[Mm]inute",
+        after="details?|amounts?|traces?|particles?|quantit(?:y|ies)|differences?",
+    ),
     Context(
         NOUN,
         "resume",
@@ -188,7 +206,12 @@ _CONTEXTS = (
         not_after="the|work|it|button|command|key",
     ),
     Context(NOUN, "resumes", before="the|their|our|your|of|all|many|The|Their"),
-    Context(ADJECTIVE, "Polish", before="the|a|in|is|are|speak|speaks|of|was|The|A|learn", not_after="the|it|your"),
+    Context(
+        ADJECTIVE,
+        "Polish",
+        before="the|a|in|is|are|speak|speaks|of|was|The|A|learn",
+        not_after="the|it|your",
+    ),
 )
 _BEHIND = (  # a verb behind a subject, a noun behind an article, an adjective behind a form of "be"
     (
@@ -269,14 +292,19 @@ class Heteronyms:
     def _marks(self, part: str) -> Callable[[re.Match[str]], str]:
         def mark(m: re.Match[str]) -> str:
             word = m[m.lastindex or 0]
-            return m[0] + part if self._has(word, part) else m[0]
+            if self._has(word, part):
+                return m[0] + part
+            return m[0]
 
         return mark
 
     def _has(self, word: str, part: str) -> bool:
         """Whether the dictionary has this reading of a word. If so, it has it under the marked spelling from now on."""
         readings = self._dictionary.readings(word)
-        by_part = {"ADJ": readings["DEFAULT"], **readings} if readings else {}
+        if readings:
+            by_part = {"ADJ": readings["DEFAULT"], **readings}
+        else:
+            by_part = {}
         if by_part.get("NOUN"):  # the default is then the one as a verb
             by_part.setdefault("VERB", readings["DEFAULT"])
         if _TAGS[part] in by_part:

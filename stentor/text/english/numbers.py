@@ -20,7 +20,9 @@ _ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
 def say(value: str | int) -> str:
     """ "1234" -> "one thousand two hundred thirty-four". More than 15 digits one by one."""
     digits = str(value)
-    return spell(digits) if len(digits) > LARGEST else _american(cardinal_words(int(digits)))
+    if len(digits) > LARGEST:
+        return spell(digits)
+    return _american(cardinal_words(int(digits)))
 
 
 def _american(words: str) -> str:
@@ -31,7 +33,9 @@ def cardinal(digits: str) -> str:
     """ "1,234" -> "one thousand two hundred thirty-four". Decimals are read digit by digit after "point"."""
     whole, _, part = digits.replace(",", "").partition(".")
     words = say(whole or "0")
-    return f"{words} point {spell(part)}" if part else words
+    if part:
+        return f"{words} point {spell(part)}"
+    return words
 
 
 def spell(digits: str) -> str:
@@ -47,7 +51,9 @@ def groups(text: str) -> str:
 def ordinal(number: str) -> str:
     """ "21" -> "twenty-first". More than 15 digits one by one."""
     digits = number.replace(",", "")
-    return spell(digits) if len(digits) > LARGEST else _american(ordinal_words(int(digits)))
+    if len(digits) > LARGEST:
+        return spell(digits)
+    return _american(ordinal_words(int(digits)))
 
 
 def year(digits: str) -> str:
@@ -62,7 +68,9 @@ def year(digits: str) -> str:
 
 def two_digits(low: int) -> str:
     """5 -> "oh five", 12 -> "twelve"."""
-    return f"oh {say(low)}" if low < 10 else say(low)
+    if low < 10:
+        return f"oh {say(low)}"
+    return say(low)
 
 
 def house(digits: str) -> str:
@@ -71,19 +79,27 @@ def house(digits: str) -> str:
         return year(digits)
     if len(digits) == 3 and digits[0] != "0":
         low = int(digits[1:])
-        return say(digits) if not low else f"{say(digits[0])} {two_digits(low)}"
-    return say(digits) if len(digits) < 3 else spell(digits)
+        if not low:
+            return say(digits)
+        return f"{say(digits[0])} {two_digits(low)}"
+    if len(digits) < 3:
+        return say(digits)
+    return spell(digits)
 
 
 def version(digits: str) -> str:
     """ "2.10.1" -> "two point ten point one"."""
-    return " point ".join(f"oh {say(p[1:])}" if re.fullmatch(r"0\d", p) else say(p) for p in digits.split("."))
+    return " point ".join(
+        f"oh {say(p[1:])}" if re.fullmatch(r"0\d", p) else say(p) for p in digits.split(".")
+    )
 
 
 def plural(words: str, one: bool) -> str:
     """ "mile per hour" -> "miles per hour", unless there is one of it. "square foot" -> "square feet"."""
     head, per, rest = words.partition(" per ")
-    before, space, noun = head.rpartition(" ") if not head.startswith(("degree ", "part ")) else ("", "", head)
+    before, space, noun = (
+        head.rpartition(" ") if not head.startswith(("degree ", "part ")) else ("", "", head)
+    )
     first, gap, tail = noun.partition(" ")
     if not one and first not in _SAME_PLURAL:
         first = _IRREGULAR.get(first, first + "s")
@@ -98,4 +114,6 @@ def roman(letters: str) -> int:
 
 def letters(word: str) -> str:
     """ "aws" -> "A W S". A digit becomes its word."""
-    return " ".join(say(c) if c.isdecimal() else c.upper() for c in word if c.isascii() and c.isalnum())
+    return " ".join(
+        say(c) if c.isdecimal() else c.upper() for c in word if c.isascii() and c.isalnum()
+    )

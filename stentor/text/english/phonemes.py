@@ -38,8 +38,11 @@ _PAUSES = str.maketrans(dict.fromkeys("—–…()[]", ","))
 _DOTS = re.compile(r"\.\.\.")
 _RUN = re.compile(rf"\s*[{_MARKS}][{_MARKS}\s]*")
 _LETTERS = re.compile(r"(?<![\w'-])([A-Z](?: [A-Z]){1,11})('?s)?(?![\w'-])(?=(\.?))")
-_ONE_CAPITAL, _A = re.compile(r"\b[A-Z]\b"), re.compile(r"\bA\b")
-_LETTERED = "plan|vitamin|grade|type|option|group|section|row|terminal|building|team|seat".split("|")
+_ONE_CAPITAL = re.compile(r"\b[A-Z]\b")
+_A = re.compile(r"\bA\b")
+_LETTERED = "plan|vitamin|grade|type|option|group|section|row|terminal|building|team|seat".split(
+    "|"
+)
 _DIGIT = "(?:zero|one|two|three|four|five|six|seven|eight|nine)"
 _LONE_A = re.compile(
     r"(?<=[a-z]{3} )(?<!is )A(?=[.,;:!?)]|$| (?:and|or|to|is|was|in|for|at|team)\b)"
@@ -105,7 +108,9 @@ class EnglishPhonemes:
         self._pronounced = Pronouncer(self._words, Spelling(Guesses(), self._words))
         dictionary = self._words.golds
         self._heteronyms = Heteronyms(dictionary)
-        for word, phonemes in read_pronunciations(PRONUNCIATIONS.read_text(encoding="utf-8")).items():
+        for word, phonemes in read_pronunciations(
+            PRONUNCIATIONS.read_text(encoding="utf-8")
+        ).items():
             dictionary[word] = phonemes
             if word.lower() not in dictionary:
                 dictionary[word.lower()] = phonemes
@@ -114,12 +119,16 @@ class EnglishPhonemes:
         check()
         if not has_english(text):
             return Trace("", [])
-        whole, phonemes, at = Trace.of(text), [], 0
+        whole = Trace.of(text)
+        phonemes = []
+        at = 0
         for m in _GIVEN.finditer(text):
             phonemes.append(self._phonemes(whole[at : m.start()], check))
             sounds = from_ipa(m["phonemes"])
             own = whole.replaced(*m.span(), sounds or m["word"].replace("_", " "))
-            phonemes.append(own if sounds else self._phonemes(own, check))  # the word's own, where none is known
+            phonemes.append(
+                own if sounds else self._phonemes(own, check)
+            )  # the word's own, where none is known
             at = m.end()
         phonemes.append(self._phonemes(whole[at:], check))
         return plain_marks(Trace.joined(phonemes))
@@ -128,7 +137,9 @@ class EnglishPhonemes:
         phonemes = []
         for part in windows(text):
             check()
-            for words in windows(spoken_window(self._small(part))):  # written-out numbers are longer than their digits
+            for words in windows(
+                spoken_window(self._small(part))
+            ):  # written-out numbers are longer than their digits
                 phonemes.append(self._sounds(self._heteronyms.marked(_spelled(words))))
         return Trace.joined(phonemes)
 
@@ -150,14 +161,23 @@ class EnglishPhonemes:
         """With words in capitals that the dictionary has, or derives, in small letters. Where all of a text is in
         capitals, "WHO" is no initialism either."""
         shouted = part.text.isupper() and " " in part.text
-        return part.sub(_CAPITALS, lambda m: _name(m) or self._small_word(m[0].replace("’", "'"), shouted))
+        return part.sub(
+            _CAPITALS, lambda m: _name(m) or self._small_word(m[0].replace("’", "'"), shouted)
+        )
 
     def _small_word(self, word: str, shouted: bool) -> str:
         """ "YELLED" -> "yelled", "IT'S" -> "it's", "NASA'S" -> "NASA's"."""
-        own, known = word.removesuffix("'S"), self._words.golds
+        own = word.removesuffix("'S")
+        known = self._words.golds
         end = "'s" if own != word else ""
-        if shouted or (len(own) >= SHORTEST_SHOUTED and own not in SPELLED and own not in known) or word in _SHORT:
-            if word.lower() in known or (len(own) >= SHORTEST_SHOUTED and self._is_derived(word.lower())):
+        if (
+            shouted
+            or (len(own) >= SHORTEST_SHOUTED and own not in SPELLED and own not in known)
+            or word in _SHORT
+        ):
+            if word.lower() in known or (
+                len(own) >= SHORTEST_SHOUTED and self._is_derived(word.lower())
+            ):
                 return word.lower()
             if own.lower() in known:
                 return own.lower() + end
@@ -166,22 +186,31 @@ class EnglishPhonemes:
     def _is_derived(self, small: str) -> bool:
         """Whether the dictionary has the word that this one is made from: "yelled", "mondays"."""
         stems = (self._words.stem_s, self._words.stem_ed, self._words.stem_ing)
-        return _VOWEL.search(small) is not None and any(stem(small, None, None, None)[0] for stem in stems)
+        return _VOWEL.search(small) is not None and any(
+            stem(small, None, None, None)[0] for stem in stems
+        )
 
 
 def _name(m: re.Match[str]) -> str | None:
     """Capitals that stand for a name, or None: "MAY" -> "May", "MRS. LEE" -> "Mrs. Lee", "US TROOPS", "EST"."""
-    word, capital = m[0], m[0].capitalize()
+    word = m[0]
+    capital = m[0].capitalize()
     if capital in _CALENDAR or (capital in TITLES and m.string.startswith(".", m.end())):
         return capital
     if word.lower() not in STARTERS and _TITLED.search(m.string[max(0, m.start() - 9) : m.start()]):
         return capital
-    return word if word in ZONES or (word == "US" and _NATION.search(m.string, 0, m.start())) else None
+    if word in ZONES or (word == "US" and _NATION.search(m.string, 0, m.start())):
+        return word
+    return None
 
 
 def read_pronunciations(table: str) -> dict[str, str]:
     """Lines of a word, a space and its phonemes. A line that begins with # is a comment."""
-    lines = (line.partition(" ") for line in table.splitlines() if line.strip() and not line.startswith("#"))
+    lines = (
+        line.partition(" ")
+        for line in table.splitlines()
+        if line.strip() and not line.startswith("#")
+    )
     return {word: phonemes.strip() for word, _, phonemes in lines}
 
 
@@ -200,7 +229,9 @@ def _spelled(words: Trace) -> Trace:
     if _ONE_CAPITAL.search(words.text) is None:
         return words
     dotted = words.sub(_LETTERS, _dotted)
-    return dotted.sub(_LONE_A, "A" + NOUN) if _A.search(dotted.text) else dotted
+    if _A.search(dotted.text):
+        return dotted.sub(_LONE_A, "A" + NOUN)
+    return dotted
 
 
 def _dotted(m: re.Match[str]) -> str:
@@ -216,4 +247,6 @@ def plain_marks(phonemes: Trace) -> Trace:
     kept = signs.only(lambda c: c in ALPHABET or c in _MARKS)
     single = kept.sub(_RUN, lambda m: min(m[0].replace(" ", ""), key=_MARKS.index) + " ")
     read = single.spaced().strip(_MARKS + " ", ",;: ")
-    return Trace(read.text + ".", [*read.words, NO_WORD]) if read.text and read.text[-1] not in ".?!" else read
+    if read.text and read.text[-1] not in ".?!":
+        return Trace(read.text + ".", [*read.words, NO_WORD])
+    return read

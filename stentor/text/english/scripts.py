@@ -7,12 +7,20 @@ import unicodedata
 
 from stentor.text.english.tables import TABLES
 
-SYMBOLS, _CYRILLIC = TABLES["symbols"], TABLES["cyrillic"]
-_LATIN = TABLES["ligatures"] | _CYRILLIC | {c.upper(): latin.capitalize() for c, latin in _CYRILLIC.items()}
-_NAMED = re.compile(r"(?:LETTER|SYLLABLE|CHARACTER|LIGATURE|VOWEL SIGN|SIGN)\s+(?:SMALL |CAPITAL |FINAL )*(.+)")
+SYMBOLS = TABLES["symbols"]
+_CYRILLIC = TABLES["cyrillic"]
+_LATIN = (
+    TABLES["ligatures"]
+    | _CYRILLIC
+    | {c.upper(): latin.capitalize() for c, latin in _CYRILLIC.items()}
+)
+_NAMED = re.compile(
+    r"(?:LETTER|SYLLABLE|CHARACTER|LIGATURE|VOWEL SIGN|SIGN)\s+(?:SMALL |CAPITAL |FINAL )*(.+)"
+)
 _UNITS = "°ºµμΩ²³∆"
 _SYLLABLES = ("HANGUL SYLLABLE", "HIRAGANA LETTER", "KATAKANA LETTER", "BOPOMOFO LETTER")
-_IDEOGRAPH, _KANA = r"\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff々〆", r"\u3040-\u30ff"
+_IDEOGRAPH = r"\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff々〆"
+_KANA = r"\u3040-\u30ff"
 _FOREIGN = (  # letters of scripts that have no spelling in Latin letters here, and of which a reader knows no names
     r"(?![\d฿])[\u0530-\u10ff\u1200-\u1aff\u1b00-\u1cff\u2d00-\u2dff\ua000-\ua63f\ua6a0-\ua6ff\ua800-\ua95f"
     r"\ua980-\uab2f\uab70-\uabff\ufb07-\ufdff\ufe70-\ufefc\U00010000-\U0001cfff]"
@@ -30,7 +38,9 @@ kana and Hangul, and emoji."""
 _UNREAD = re.compile(UNREAD)
 _READ = re.compile(r"[^\W_]|[&@+%$£€¥°]")
 _POWERS = re.compile(r"(?:(?<=\b10)|(?<=\b[nxy]))[⁻⁰¹²³⁴-⁹]+")
-_OTHER_WORDS = frozenset("résumé résumés rosé rosés pâté pâtés exposé exposés saké lamé maté niña niñas tomé".split())
+_OTHER_WORDS = frozenset(
+    "résumé résumés rosé rosés pâté pâtés exposé exposés saké lamé maté niña niñas tomé".split()
+)
 """Words that are others without their accents. They keep them, and `pronunciations.txt` has them."""
 
 
@@ -53,7 +63,9 @@ def latin(text: str) -> str:
 
 
 def _word(part: str) -> str:
-    return part.lower() if part.lower() in _OTHER_WORDS else "".join(_sign(c) for c in part)
+    if part.lower() in _OTHER_WORDS:
+        return part.lower()
+    return "".join(_sign(c) for c in part)
 
 
 def _sign(sign: str) -> str:
@@ -76,9 +88,15 @@ def _letter(sign: str, kind: str) -> str:
     plain = [c for c in unicodedata.normalize("NFKD", sign) if unicodedata.category(c)[0] != "M"]
     if plain and all(c.isascii() for c in plain):
         return "".join(plain)
-    if len(plain) == 1 and plain[0] != sign and not unicodedata.name(sign, "").startswith(_SYLLABLES):
+    if (
+        len(plain) == 1
+        and plain[0] != sign
+        and not unicodedata.name(sign, "").startswith(_SYLLABLES)
+    ):
         return _sign(plain[0])
-    return "" if kind[0] == "M" else _letter_name(sign)
+    if kind[0] == "M":
+        return ""
+    return _letter_name(sign)
 
 
 def _letter_name(sign: str) -> str:
@@ -87,4 +105,6 @@ def _letter_name(sign: str) -> str:
     if found is None:
         return " letter "
     words = re.sub(r"\bWITH\b.*|\bSMALL\b", "", found[1]).strip().lower()
-    return words if name.startswith(_SYLLABLES) else f" {words} "
+    if name.startswith(_SYLLABLES):
+        return words
+    return f" {words} "

@@ -5,21 +5,37 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-TABLES: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encoding="utf-8"))
+TABLES: dict[str, dict[str, str]] = tomllib.loads(
+    Path(__file__).with_name("tables.toml").read_text(encoding="utf-8")
+)
 
-MONTHS = ("January February March April May June July August September October November December").split()
+MONTHS = (
+    "January February March April May June July August September October November December"
+).split()
 DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 SHORT_MONTHS = {name[:3]: name for name in MONTHS if name != "May"} | {"Sept": "September"}
 SHORT_DAYS = {d[:3]: d for d in DAYS} | {"Tues": "Tuesday", "Thur": "Thursday", "Thurs": "Thursday"}
-TITLES, WORDS, STREETS = TABLES["titles"], TABLES["words"], TABLES["streets"]
-NUMBERED, DATED = TABLES["numbered"], TABLES["dated"]
-BEFORE_NUMBER = frozenset((*NUMBERED, *DATED, *"ver bd ed jan feb mar apr jun jul aug sep sept oct nov dec".split()))
+TITLES = TABLES["titles"]
+WORDS = TABLES["words"]
+STREETS = TABLES["streets"]
+NUMBERED = TABLES["numbered"]
+DATED = TABLES["dated"]
+BEFORE_NUMBER = frozenset(
+    (*NUMBERED, *DATED, *"ver bd ed jan feb mar apr jun jul aug sep sept oct nov dec".split())
+)
 """Abbreviations before a number. Before anything else their stop ends a sentence, as in "He said no. Then"."""
 _OTHER = frozenset(
     "msgr mx esq phd u.s u.k u.n u.s.a e.g i.e a.m p.m ph.d m.d b.a m.a b.sc m.sc d.c l.a n.b p.s a.k.a mon tue wed "
     "thu fri sat sun hr bzw z.b d.h usw ca str fr sra srta sres ud uds mm mgr".split()
 )
-ALL = frozenset(name.lower() for table in (TITLES, WORDS, STREETS, SHORT_MONTHS, SHORT_DAYS) for name in table) | _OTHER
+ALL = (
+    frozenset(
+        name.lower()
+        for table in (TITLES, WORDS, STREETS, SHORT_MONTHS, SHORT_DAYS)
+        for name in table
+    )
+    | _OTHER
+)
 """In small letters, without the last stop."""
 MAY_END = frozenset(
     "etc inc ltd co corp jr sr esq u.s u.k u.n u.s.a d.c l.a a.m p.m ph.d m.d b.a m.a b.sc m.sc ave blvd rd st hwy "

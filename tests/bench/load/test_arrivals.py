@@ -23,7 +23,11 @@ def test_burstiness_one_is_a_poisson_process():
     assert counts.mean() == pytest.approx(10, rel=0.03)
     assert counts.var() == pytest.approx(10, rel=0.12)
     edges = np.arange(4, 18)
-    observed = [(counts <= 4).sum(), *[(counts == k).sum() for k in edges[1:-1]], (counts >= 17).sum()]
+    observed = [
+        (counts <= 4).sum(),
+        *[(counts == k).sum() for k in edges[1:-1]],
+        (counts >= 17).sum(),
+    ]
     law = stats.poisson(10)
     expected = [law.cdf(4), *law.pmf(edges[1:-1]), law.sf(16)]
     assert stats.chisquare(observed, np.array(expected) * 2000).pvalue > 0.01

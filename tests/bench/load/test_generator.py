@@ -51,7 +51,9 @@ def test_an_open_loop_sends_on_time_however_slow_the_server_is():
     trace, sender = run(LoadPlan(texts(20), offsets), seconds=1.0)
     sent = [exchange.reply.sent - trace.started for exchange in trace.exchanges]
     assert sent == pytest.approx(list(offsets), abs=1e-9)
-    assert [exchange.planned - trace.started for exchange in trace.exchanges] == pytest.approx(list(offsets), abs=1e-9)
+    assert [exchange.planned - trace.started for exchange in trace.exchanges] == pytest.approx(
+        list(offsets), abs=1e-9
+    )
     assert sender.most == 20
     assert max(trace.loop_delays) == pytest.approx(0.0, abs=1e-9)
 
@@ -92,7 +94,9 @@ def test_a_closed_loop_keeps_its_concurrency_full_and_sends_each_prompt_once():
 def test_a_closed_loop_with_a_duration_repeats_prompts_until_the_time_is_over():
     trace, _ = run(LoadPlan(texts(2), None, max_concurrency=2, duration=0.31), seconds=0.02)
     assert len(trace.exchanges) == 2 * 16
-    assert max(exchange.planned for exchange in trace.exchanges) - trace.started == pytest.approx(0.3, abs=1e-9)
+    assert max(exchange.planned for exchange in trace.exchanges) - trace.started == pytest.approx(
+        0.3, abs=1e-9
+    )
     assert all(exchange.reply for exchange in trace.exchanges)
 
 

@@ -5,7 +5,10 @@ import sys
 import pytest
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pins processes to cores and reads /proc: Linux only")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"),
+    reason="pins processes to cores and reads /proc: Linux only",
+)
 def test_every_byte_of_many_concurrent_streams_arrives():
     from benchmarks.server import load_generator
 

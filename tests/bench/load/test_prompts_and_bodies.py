@@ -11,11 +11,15 @@ from stentor.bench.load.prompts import BUILTIN_SETS, TextItem, load, select
 
 
 @pytest.mark.parametrize("language", ["en", "zh", "mixed"])
-@pytest.mark.parametrize(("name", "low", "high"), [("short", 5, 60), ("medium", 20, 200), ("long", 120, 900)])
+@pytest.mark.parametrize(
+    ("name", "low", "high"), [("short", 5, 60), ("medium", 20, 200), ("long", 120, 900)]
+)
 def test_built_in_sets_hold_distinct_texts_of_their_length(name, language, low, high):
     texts = [prompt.text for prompt in load(name, language)]
     assert len(texts) == len(set(texts)) >= 3
-    assert all(low <= len(text) <= high for text in texts), [t for t in texts if not low <= len(t) <= high]
+    assert all(low <= len(text) <= high for text in texts), [
+        t for t in texts if not low <= len(t) <= high
+    ]
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -47,13 +51,18 @@ def seed_tts(tmp_path):
     folder = tmp_path / "en"
     folder.mkdir()
     (folder / "ref.wav").write_bytes(b"RIFFaudio")
-    (folder / "meta.lst").write_text("a|What he said.|ref.wav|Say this.\nb|Other.|ref.wav|And this.|b.wav\n")
+    (folder / "meta.lst").write_text(
+        "a|What he said.|ref.wav|Say this.\nb|Other.|ref.wav|And this.|b.wav\n"
+    )
     return tmp_path
 
 
 def test_seed_tts_gives_texts_with_or_without_references(seed_tts):
     cloned = load("seed-tts", "en", seed_tts)
-    assert [(p.text, p.ref_text) for p in cloned] == [("Say this.", "What he said."), ("And this.", "Other.")]
+    assert [(p.text, p.ref_text) for p in cloned] == [
+        ("Say this.", "What he said."),
+        ("And this.", "Other."),
+    ]
     assert cloned[0].ref_audio == seed_tts / "en" / "ref.wav"
     plain = load("seed-tts-text", "en", seed_tts)
     assert plain[0].ref_audio is None
@@ -76,13 +85,24 @@ def test_custom_lines_may_carry_everything_a_request_takes(tmp_path):
     (tmp_path / "me.wav").write_bytes(b"RIFF")
     rows = [
         {"prompt": "vLLM's key."},
-        {"id": "x", "text": "Hi.", "voice": "amy", "language": "en", "ref_audio": "me.wav", "extra_body": {"cfg": 2}},
+        {
+            "id": "x",
+            "text": "Hi.",
+            "voice": "amy",
+            "language": "en",
+            "ref_audio": "me.wav",
+            "extra_body": {"cfg": 2},
+        },
     ]
     path = tmp_path / "p.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)) + "\n\n")
     first, second = load("custom", path=path)
     assert first.text == "vLLM's key."
-    assert (second.voice, second.ref_audio, second.extra_body) == ("amy", tmp_path / "me.wav", {"cfg": 2})
+    assert (second.voice, second.ref_audio, second.extra_body) == (
+        "amy",
+        tmp_path / "me.wav",
+        {"cfg": 2},
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,7 +129,10 @@ def test_bad_custom_lines_name_the_line_and_what_is_allowed(tmp_path, line, mess
 def test_a_file_of_windows_with_line_separators_inside_its_texts_is_read(tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_bytes('\ufeff{"text": "One.\u2028Two."}\r\n{"text": "Three.\x85Four."}\r\n'.encode())
-    assert [item.text for item in load("custom", path=path)] == ["One.\u2028Two.", "Three.\x85Four."]
+    assert [item.text for item in load("custom", path=path)] == [
+        "One.\u2028Two.",
+        "Three.\x85Four.",
+    ]
 
 
 def test_the_flags_offer_every_backend_and_every_set():
@@ -123,14 +146,22 @@ PROMPT = TextItem(0, "Hi.", voice="amy", extra_body={"cfg": 3})
 @pytest.mark.parametrize(
     ("backend", "expected"),
     [
-        ("openai-audio-speech", {"input": "Hi.", "stream": True, "stream_format": "audio", "response_format": "pcm"}),
-        ("openai-audio-speech-sse", {"input": "Hi.", "stream": True, "stream_format": "sse", "response_format": "pcm"}),
+        (
+            "openai-audio-speech",
+            {"input": "Hi.", "stream": True, "stream_format": "audio", "response_format": "pcm"},
+        ),
+        (
+            "openai-audio-speech-sse",
+            {"input": "Hi.", "stream": True, "stream_format": "sse", "response_format": "pcm"},
+        ),
         ("websocket", {"type": "session.config", "stream_audio": True, "response_format": "pcm"}),
     ],
 )
 def test_speech_bodies_hold_what_the_protocol_names(backend, expected):
     body = request_body(
-        BACKENDS[backend], PROMPT, RequestDefaults(model="m", seed=7, extra_body={"cfg": 1, "top_k": 5})
+        BACKENDS[backend],
+        PROMPT,
+        RequestDefaults(model="m", seed=7, extra_body={"cfg": 1, "top_k": 5}),
     )
     assert body == expected | {"model": "m", "voice": "amy", "seed": 7, "cfg": 3, "top_k": 5}
 
@@ -151,12 +182,21 @@ def test_reference_audio_travels_as_each_server_wants_it(tmp_path):
     assert body["ref_audio"] == f"data:audio/wav;base64,{encoded}"
     assert body["ref_text"] == "said"
     assert (
-        request_body(BACKENDS["stentor"], prompt, RequestDefaults(file_references=True))["ref_audio"] == audio.as_uri()
+        request_body(BACKENDS["stentor"], prompt, RequestDefaults(file_references=True))[
+            "ref_audio"
+        ]
+        == audio.as_uri()
     )
     body = request_body(BACKENDS["nanovllm"], prompt, RequestDefaults())
-    assert (body["prompt_wav_base64"], body["prompt_wav_format"], body["prompt_text"]) == (encoded, "wav", "said")
+    assert (body["prompt_wav_base64"], body["prompt_wav_format"], body["prompt_text"]) == (
+        encoded,
+        "wav",
+        "said",
+    )
     assert "ref_audio_wav_base64" not in body
-    body = request_body(BACKENDS["nanovllm"], TextItem(0, "Hi.", ref_audio=audio), RequestDefaults())
+    body = request_body(
+        BACKENDS["nanovllm"], TextItem(0, "Hi.", ref_audio=audio), RequestDefaults()
+    )
     assert body["ref_audio_wav_base64"] == encoded
     assert "prompt_text" not in body
     body = request_body(BACKENDS["fish"], prompt, RequestDefaults())

@@ -52,7 +52,11 @@ async def scripted(script, log, handshake=0.0):
 async def ask(path, text="One two three.", text_rate=None, timeout_s=5.0):
     spool = Spool()
     target = ServerTarget(
-        URL, BACKENDS["websocket"], RequestDefaults(voice="amy"), text_rate=text_rate, timeout_s=timeout_s
+        URL,
+        BACKENDS["websocket"],
+        RequestDefaults(voice="amy"),
+        text_rate=text_rate,
+        timeout_s=timeout_s,
     )
     prompt = TextItem(0, text)
     async with UnixClient(target, spool, path) as client:
@@ -92,7 +96,9 @@ def test_socket_times_run_from_the_first_text_and_the_handshake_is_apart():
         assert result.metrics["ws_setup"] == pytest.approx(0.1)
         arrivals = [row[1] for row in log if row[0] == "chunk"]
         assert result.stalls == 1
-        assert result.metrics["stall_max"] == pytest.approx(arrivals[3] - arrivals[0] - 0.3, abs=TOLERANCE)
+        assert result.metrics["stall_max"] == pytest.approx(
+            arrivals[3] - arrivals[0] - 0.3, abs=TOLERANCE
+        )
         assert result.metrics["audio_duration"] == pytest.approx(0.4)
 
     virtual_time.run(check)
@@ -107,7 +113,11 @@ def test_the_session_is_configured_before_the_text_and_closed_after():
         kinds = [row[0] for row in log if row[0] not in ("start", "chunk", "end")]
         assert kinds == ["session.config", "input.text", "input.done", "session.close"]
         config = log[0][2]
-        assert (config["voice"], config["response_format"], config["stream_audio"]) == ("amy", "pcm", True)
+        assert (config["voice"], config["response_format"], config["stream_audio"]) == (
+            "amy",
+            "pcm",
+            True,
+        )
         assert "input" not in config
 
     virtual_time.run(check)

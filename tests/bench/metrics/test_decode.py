@@ -20,7 +20,10 @@ from tests.bench.fake_server import tone, wav_header
 def reply(parts, headers=None, kind=ArrivalKind.BODY, kinds=None, status=200):
     """A reply whose parts arrive one second apart, and its body."""
     kinds = kinds or [kind] * len(parts)
-    arrivals = [Arrival(float(i), k, len(part)) for i, (k, part) in enumerate(zip(kinds, parts, strict=True))]
+    arrivals = [
+        Arrival(float(i), k, len(part))
+        for i, (k, part) in enumerate(zip(kinds, parts, strict=True))
+    ]
     return Reply(sent=0.0, status=status, headers=headers or {}, arrivals=arrivals), b"".join(parts)
 
 
@@ -47,7 +50,11 @@ def test_a_wav_header_split_anywhere_is_still_read(cuts):
     audio = (tone(0.1, 44100) * 32767).astype("<i2")
     result = heard(split(wav_header(44100).data + audio.tobytes(), cuts))
     assert result.failure is None
-    assert (result.rate, result.rate_source, result.counts.sum()) == (44100, "wav header", audio.size)
+    assert (result.rate, result.rate_source, result.counts.sum()) == (
+        44100,
+        "wav header",
+        audio.size,
+    )
 
 
 @pytest.mark.parametrize("subtype", ["PCM_16", "PCM_32", "FLOAT", "PCM_U8"])
@@ -107,7 +114,9 @@ def event(kind, **fields):
 @given(st.lists(st.integers(0, 10_000), max_size=8))
 def test_events_count_when_they_are_complete_wherever_they_are_split(cuts):
     audio = np.arange(50, dtype="<i2").tobytes()
-    stream = b": comment\r\n\r\n" + event("speech.audio.delta", audio=base64.b64encode(audio).decode())
+    stream = b": comment\r\n\r\n" + event(
+        "speech.audio.delta", audio=base64.b64encode(audio).decode()
+    )
     stream += event("speech.audio.done", usage={"input_tokens": 3, "output_tokens": 4})
     result = heard(split(stream, cuts), framing="sse")
     assert result.failure is None
@@ -144,10 +153,16 @@ def test_usage_headers_give_token_counts_of_raw_streams():
     assert (result.input_tokens, result.output_tokens) == (12, 77)
 
 
-@given(st.lists(st.binary(max_size=60), max_size=6), st.sampled_from(["raw", "sse", "websocket", "float32"]))
+@given(
+    st.lists(st.binary(max_size=60), max_size=6),
+    st.sampled_from(["raw", "sse", "websocket", "float32"]),
+)
 def test_no_bytes_make_the_decoder_raise(parts, framing):
     decode(
-        *reply([p for p in parts if p], kind=ArrivalKind.TEXT if framing == "websocket" else ArrivalKind.BODY),
+        *reply(
+            [p for p in parts if p],
+            kind=ArrivalKind.TEXT if framing == "websocket" else ArrivalKind.BODY,
+        ),
         framing,
         24000,
     )

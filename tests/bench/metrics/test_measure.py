@@ -31,10 +31,14 @@ TOLERANCE = 1e-9
 RATE = 24000
 
 
-async def ask(server, backend="openai-audio-speech", timeout_s=10.0, assumed_rate=RATE, silence_is_audio=False):
+async def ask(
+    server, backend="openai-audio-speech", timeout_s=10.0, assumed_rate=RATE, silence_is_audio=False
+):
     """One request through the real client, on an open connection; gives its Result and the server's Log."""
     spool = Spool()
-    target = ServerTarget(URL, BACKENDS[backend], RequestDefaults(model="fake"), timeout_s=timeout_s)
+    target = ServerTarget(
+        URL, BACKENDS[backend], RequestDefaults(model="fake"), timeout_s=timeout_s
+    )
     warm_up, prompt = TextItem(0, WARM_UP), TextItem(1, "Hello there.")
     async with UnixClient(target, spool, server.path) as client:
         client.prepare([warm_up, prompt])
@@ -109,7 +113,17 @@ def test_stalls_are_counted_by_the_resetting_and_the_non_resetting_rule():
     async def check(_):
         # Lead 0.1 s, then 0.2 s late, then 0.15 s late again: one rule adds the stalls, the other the lateness.
         audio = chunks(tone(0.6), 0.1)
-        script = [Head(), audio[0], audio[1], Wait(0.4), audio[2], Wait(0.25), audio[3], audio[4], audio[5]]
+        script = [
+            Head(),
+            audio[0],
+            audio[1],
+            Wait(0.4),
+            audio[2],
+            Wait(0.25),
+            audio[3],
+            audio[4],
+            audio[5],
+        ]
         async with FakeServer(script).running() as server:
             result, log = await ask(server)
         check_times(result, log)
@@ -157,7 +171,11 @@ def test_a_stall_inside_the_silence_delays_audible_ttfa_too():
             result, log = await ask(server)
         stall = playback_truth(log.sends)[0][0]
         assert stall == pytest.approx(0.15)
-        near(result.metrics["audible_ttfa"], log.sends[0][0] - log.received + 0.2 + stall, "audible_ttfa")
+        near(
+            result.metrics["audible_ttfa"],
+            log.sends[0][0] - log.received + 0.2 + stall,
+            "audible_ttfa",
+        )
 
     virtual_time.run(check)
 
@@ -276,7 +294,9 @@ def test_server_sent_events_give_the_same_figures_and_the_token_counts():
 
 def test_an_error_event_in_mid_stream_is_a_failure_with_its_message():
     async def check(_):
-        error = sse({"type": "speech.audio.error", "error": {"message": "engine died", "code": 500}})
+        error = sse(
+            {"type": "speech.audio.error", "error": {"message": "engine died", "code": 500}}
+        )
         script = [SSE_HEAD, delta(pcm(tone(0.1))), error]
         async with FakeServer(script).running() as server:
             return await ask(server, "openai-audio-speech-sse")
@@ -298,7 +318,9 @@ def test_an_event_stream_without_its_done_is_incomplete():
 def test_a_refusal_is_named_by_its_status_and_keeps_the_servers_words(status):
     async def check(_):
         body = Send(json.dumps({"error": {"message": "the queue is full"}}).encode())
-        async with FakeServer([Head(status, (("Content-Type", "application/json"),)), body]).running() as server:
+        async with FakeServer(
+            [Head(status, (("Content-Type", "application/json"),)), body]
+        ).running() as server:
             return await ask(server)
 
     result, _ = virtual_time.run(check)

@@ -9,8 +9,13 @@ from stentor.bench.metrics.measure import onset, play, played_at
 from tests.bench.fake_server import silence, tone
 
 RATE = 24000
-streams = st.lists(st.tuples(st.floats(0, 0.5), st.integers(1, 12000)), min_size=1, max_size=30).map(
-    lambda rows: (np.cumsum([gap for gap, _ in rows]), np.array([n for _, n in rows], dtype=np.int64))
+streams = st.lists(
+    st.tuples(st.floats(0, 0.5), st.integers(1, 12000)), min_size=1, max_size=30
+).map(
+    lambda rows: (
+        np.cumsum([gap for gap, _ in rows]),
+        np.array([n for _, n in rows], dtype=np.int64),
+    )
 )
 
 

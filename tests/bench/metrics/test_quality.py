@@ -13,14 +13,18 @@ RATE = 24000
 
 def heard(samples):
     samples = np.asarray(samples, np.float32)
-    return DecodedAudio(samples, RATE, "x", np.zeros(1), np.array([samples.size]), samples.tobytes())
+    return DecodedAudio(
+        samples, RATE, "x", np.zeros(1), np.array([samples.size]), samples.tobytes()
+    )
 
 
 def answers(*rows):
     """Results for (text, samples) rows."""
     results = []
     for index, (text, samples) in enumerate(rows):
-        result = RequestResult(index, text, 0.0, samples=samples.size, sample_rate=RATE, audio_sha256=str(samples.size))
+        result = RequestResult(
+            index, text, 0.0, samples=samples.size, sample_rate=RATE, audio_sha256=str(samples.size)
+        )
         result.quality = assess(heard(samples), text)
         results.append(result)
     return results

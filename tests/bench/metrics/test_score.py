@@ -13,7 +13,9 @@ from tests.bench.fake_server import tone
 
 def needs(*modules):
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
-    return pytest.mark.skipif(bool(missing), reason=f"the extra `quality` is not installed: no {', '.join(missing)}")
+    return pytest.mark.skipif(
+        bool(missing), reason=f"the extra `quality` is not installed: no {', '.join(missing)}"
+    )
 
 
 def answers(*texts, rate=24000):
@@ -44,7 +46,12 @@ def test_errors_are_summed_over_all_words_not_averaged_over_answers():
 @needs("jiwer", "whisper_normalizer")
 def test_numbers_spelling_and_punctuation_are_no_errors():
     texts = answers("Twenty-five colours, please!", "Mr. Smith's flat is number 3.")
-    assert error_rate(texts, recogniser("25 colors please", "mister smith's flat is number three")).error_rate == 0
+    assert (
+        error_rate(
+            texts, recogniser("25 colors please", "mister smith's flat is number three")
+        ).error_rate
+        == 0
+    )
 
 
 @needs("jiwer", "whisper_normalizer")
@@ -70,17 +77,28 @@ def test_an_empty_transcript_is_wrong_in_every_word():
 def test_opinion_scores_prefer_a_clean_signal_to_noise():
     rng = np.random.default_rng(0)
     voiced = (
-        sum(np.sin(2 * np.pi * 120 * k * np.arange(48000) / 24000) / k for k in range(1, 20)).astype(np.float32) * 0.1
+        sum(
+            np.sin(2 * np.pi * 120 * k * np.arange(48000) / 24000) / k for k in range(1, 20)
+        ).astype(np.float32)
+        * 0.1
     )
     noise = rng.normal(0, 0.3, 48000).astype(np.float32)
-    clean, bad = opinion_scores([AnswerAudio(0, "", voiced, 24000), AnswerAudio(1, "", noise, 24000)])
+    clean, bad = opinion_scores(
+        [AnswerAudio(0, "", voiced, 24000), AnswerAudio(1, "", noise, 24000)]
+    )
     assert 0.5 < bad < clean < 5.5
 
 
-@pytest.mark.parametrize(("module", "flags"), [("jiwer", (True, False)), ("distillmos", (False, True))])
+@pytest.mark.parametrize(
+    ("module", "flags"), [("jiwer", (True, False)), ("distillmos", (False, True))]
+)
 def test_a_missing_package_is_named_with_its_remedy_before_the_load(monkeypatch, module, flags):
-    monkeypatch.setattr(score.importlib.util, "find_spec", lambda name: None if name == module else object())
-    with pytest.raises(ValueError, match=rf"needs the package {module}; install it with: pip install"):
+    monkeypatch.setattr(
+        score.importlib.util, "find_spec", lambda name: None if name == module else object()
+    )
+    with pytest.raises(
+        ValueError, match=rf"needs the package {module}; install it with: pip install"
+    ):
         require(*flags)
 
 

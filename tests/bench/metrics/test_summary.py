@@ -38,7 +38,12 @@ def result(index, sent=0.0, e2el=1.0, audio=2.0, ttfp=0.1, **changes):
     row.chunk_times = np.array([sent + ttfp, sent + e2el])
     row.chunk_samples = np.array([row.samples // 2, row.samples // 2])
     row.gaps = np.array([e2el - ttfp])
-    row.quality = {"silent": False, "nonfinite_samples": 0, "clipped_fraction": 0.0, "longest_pause_s": 0.1}
+    row.quality = {
+        "silent": False,
+        "nonfinite_samples": 0,
+        "clipped_fraction": 0.0,
+        "longest_pause_s": 0.1,
+    }
     row.quality["seconds_per_unit"] = audio / speech_units(row.text)
     row.audio_sha256 = "same"
     for name, value in changes.items():
@@ -49,7 +54,9 @@ def result(index, sent=0.0, e2el=1.0, audio=2.0, ttfp=0.1, **changes):
 def stalled(index, seconds):
     row = result(index)
     row.stalls = 1
-    row.metrics |= dict.fromkeys(("audio_underrun", "start_buffer", "stall_total", "stall_max"), seconds)
+    row.metrics |= dict.fromkeys(
+        ("audio_underrun", "start_buffer", "stall_total", "stall_max"), seconds
+    )
     return row
 
 
@@ -124,7 +131,9 @@ def test_goodput_counts_requests_that_keep_every_limit():
 
 
 def test_failures_stay_out_of_the_latencies_but_not_out_of_the_counts():
-    summary = summarise([result(0), failed(1, "http_503"), failed(2, "http_503")], Window(0, 1), [50])
+    summary = summarise(
+        [result(0), failed(1, "http_503"), failed(2, "http_503")], Window(0, 1), [50]
+    )
     assert summary.metrics["e2el"].count == 1
     assert summary.failed == 2
     assert summary.failures == {"http_503": 2}
@@ -132,7 +141,10 @@ def test_failures_stay_out_of_the_latencies_but_not_out_of_the_counts():
 
 
 def test_token_counts_are_summed_only_where_the_server_told_them():
-    rows = [result(0, input_tokens=5, output_tokens=50), result(1, input_tokens=7, output_tokens=None)]
+    rows = [
+        result(0, input_tokens=5, output_tokens=50),
+        result(1, input_tokens=7, output_tokens=None),
+    ]
     summary = summarise(rows, Window(0, 1), [50])
     assert (summary.total_input_tokens, summary.total_output_tokens) == (12, 50)
     assert summarise([result(0)], Window(0, 1), [50]).total_input_tokens is None
@@ -188,7 +200,9 @@ Streaming continuity OK rate (%):        100.00
 
 def test_the_table_is_the_one_that_vllm_users_know():
     summary = summarise([result(0), result(1, sent=2.0)], Window(0.0, 4.0), [99])
-    shown = TableOptions(["e2el", "audio_ttfp", "audio_rtf", "audio_duration", "audio_underrun"], [99])
+    shown = TableOptions(
+        ["e2el", "audio_ttfp", "audio_rtf", "audio_duration", "audio_underrun"], [99]
+    )
     text = summary_table(summary, {"max_concurrency": 1, "request_rate": float("inf")}, shown)
     assert text.startswith(VLLM_TABLE)
     assert all(len(line) <= 60 or line.startswith("  ") for line in text.splitlines())

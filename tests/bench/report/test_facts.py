@@ -33,7 +33,11 @@ def test_gpu_samples_are_folded_into_ranges_per_gpu(tmp_path):
         last = {"min": 1000, "max": 25000}  # of the first one's memory, once the last line is there
         assert until(lambda: gpus().get("gpus", [{}])[0].get("memory_used_mib") == last)
         first, second = gpus()["gpus"]
-    assert (first["name"], first["driver"], first["memory_total_mib"]) == ("NVIDIA H200", "580.1", 143771)
+    assert (first["name"], first["driver"], first["memory_total_mib"]) == (
+        "NVIDIA H200",
+        "580.1",
+        143771,
+    )
     assert first["memory_used_mib"] == last
     assert first["sm_clock_mhz"] == {"min": 1755, "max": 1980}
     assert "power_w" not in second

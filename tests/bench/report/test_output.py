@@ -13,7 +13,9 @@ from tests.helpers.full_disk import files_of_at_most
 
 
 def test_saved_json_is_strict_and_keeps_infinity_as_vllm_writes_it(tmp_path):
-    path = Files(tmp_path / "new", "r").write_json({"request_rate": float("inf"), "x": float("nan"), "y": [1.5]})
+    path = Files(tmp_path / "new", "r").write_json(
+        {"request_rate": float("inf"), "x": float("nan"), "y": [1.5]}
+    )
     assert json.loads(path.read_text()) == {"request_rate": "inf", "x": None, "y": [1.5]}
     assert clean({"a": (float("-inf"),)}) == {"a": ["-inf"]}
 
@@ -37,7 +39,10 @@ def test_what_cannot_be_written_whole_is_named_and_leaves_nothing(tmp_path):
         "a.wav": lambda: save_wav(tmp_path / "a.wav", tone(0.1, 22050), 22050),
     }
     for name, write in lost.items():
-        with files_of_at_most(200), pytest.raises(OSError, match=f"File too large: '{tmp_path / name}'"):
+        with (
+            files_of_at_most(200),
+            pytest.raises(OSError, match=f"File too large: '{tmp_path / name}'"),
+        ):
             write()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"r.json": kept}
 

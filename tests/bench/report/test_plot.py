@@ -14,7 +14,10 @@ def test_the_page_is_well_formed_and_draws_every_point_inside_the_frame():
     assert "table &lt;b&gt;" in text
     svg = ET.fromstring(text[text.index("<svg") : text.index("</svg>") + 6])
     _, _, width, height = map(float, svg.attrib["viewBox"].split())
-    lines = [[tuple(map(float, p.split(","))) for p in e.attrib["points"].split()] for e in svg.iter("polyline")]
+    lines = [
+        [tuple(map(float, p.split(","))) for p in e.attrib["points"].split()]
+        for e in svg.iter("polyline")
+    ]
     assert [len(line) for line in lines] == [3, 3]
     assert all(0 <= x <= width and 0 <= y <= height for line in lines for x, y in line)
     # More load is further right, more latency is higher up.

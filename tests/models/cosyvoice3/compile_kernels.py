@@ -20,11 +20,15 @@ DIM = HEADS * WIDTH
 def attention(dtype: torch.dtype, batch: int, cells: int) -> None:
     pool = meta(65, 10, 22, 2, 2, HEADS, FRAMES, WIDTH, dtype=dtype)
     given = Pages(pool, integers(batch, 20), integers(batch))
-    attention_kernels.cell_attention(*projected(dtype, batch, cells * FRAMES), HEADS, given, cells, at=7)
+    attention_kernels.cell_attention(
+        *projected(dtype, batch, cells * FRAMES), HEADS, given, cells, at=7
+    )
 
 
 def whole(dtype: torch.dtype) -> None:
-    attention_kernels.whole_attention(*projected(dtype, 1, 700), HEADS, meta(1, 2, 2, 700, DIM, dtype=dtype))
+    attention_kernels.whole_attention(
+        *projected(dtype, 1, 700), HEADS, meta(1, 2, 2, 700, DIM, dtype=dtype)
+    )
 
 
 def projected(dtype: torch.dtype, batch: int, frames: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -42,18 +46,36 @@ def convolution(dtype: torch.dtype, adds: bool) -> None:
 def sampling(dtype: torch.dtype) -> None:
     recent = integers(BATCH, 10), meta(BATCH, 10, dtype=torch.bool)
     kernels.sample_ras(
-        floats(BATCH, 6761), floats(BATCH, 2), floats(BATCH), floats(BATCH), integers(BATCH), recent, 1.0
+        floats(BATCH, 6761),
+        floats(BATCH, 2),
+        floats(BATCH),
+        floats(BATCH),
+        integers(BATCH),
+        recent,
+        1.0,
     )
 
 
 def live_text(dtype: torch.dtype) -> None:
     """Numbers of a row are all int64."""
     del dtype
-    names = ("prev", "step", "asks", "taken", "made_count", "next_fill", "silent", "min_frames", "start_from")
+    names = (
+        "prev",
+        "step",
+        "asks",
+        "taken",
+        "made_count",
+        "next_fill",
+        "silent",
+        "min_frames",
+        "start_from",
+    )
     rows: Any = MetaRows({name: integers(BATCH) for name in names})
     history = rows.history()
     live_text_kernels.fed_rows(rows["prev"], rows["step"], rows.column("feed"), history, 151_936)
-    language = LanguageConfig(stack=None, theta=1e6, text_vocab=151_936, codes=6561, ras=RasConfig())
+    language = LanguageConfig(
+        stack=None, theta=1e6, text_vocab=151_936, codes=6561, ras=RasConfig()
+    )
     step = live_text_kernels.FusedStep(rows, integers(11), language)
     step.masked(floats(BATCH, 6761))
     step.emitted(integers(BATCH))

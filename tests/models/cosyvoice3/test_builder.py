@@ -85,7 +85,9 @@ def test_a_tensor_of_another_shape_is_named(folder, file, name):
         load(folder)
 
 
-@pytest.mark.parametrize("name", ["llm.pt", "CosyVoice-BlankEN/vocab.json", "CosyVoice-BlankEN/config.json"])
+@pytest.mark.parametrize(
+    "name", ["llm.pt", "CosyVoice-BlankEN/vocab.json", "CosyVoice-BlankEN/config.json"]
+)
 def test_a_missing_file_is_named(folder, name):
     (folder / name).unlink()
     with pytest.raises(CheckpointError, match=name):
@@ -108,12 +110,20 @@ def test_the_released_sizes_have_the_released_numbers_of_parameters():
     """506,148,480, 332,257,088 and 20,779,887 less one number for each weight norm, which is folded."""
     c = config.parse({}, TEXT_MODEL)
     language, codec = Language(c.language, torch.float32), CosyVoice3Codec(c)
-    norms = sum(len(p) for n, p in codec.vocoder.named_parameters() if n.endswith("weight") and _is_normed(n))
+    norms = sum(
+        len(p)
+        for n, p in codec.vocoder.named_parameters()
+        if n.endswith("weight") and _is_normed(n)
+    )
 
     def count(module):
         return sum(p.numel() for p in module.parameters())
 
-    assert (count(language), count(codec.flow), count(codec.vocoder) + norms) == (506_148_480, 332_257_088, 20_779_887)
+    assert (count(language), count(codec.flow), count(codec.vocoder) + norms) == (
+        506_148_480,
+        332_257_088,
+        20_779_887,
+    )
 
 
 def _is_normed(name):

@@ -14,7 +14,9 @@ from tests.fixtures.cosyvoice3 import tiny_cosyvoice3 as tiny
 
 E = {name: torch.from_numpy(value) for name, value in tiny.expected().items() if value.ndim}
 CHAIN = 1e-2  # of the peak: the phase of the source grows with rounding of the mel
-NO_TABLE = CodecPageTable({}, torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+NO_TABLE = CodecPageTable(
+    {}, torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
+)
 CODES, P = E["flow_token"], tiny.PROMPT
 
 
@@ -40,10 +42,18 @@ def whole(codec: CosyVoice3Codec, rows: list[tuple[Tensor, int]]) -> list[Tensor
         state["prompt_mel"][i, : 2 * prompt] = E["flow_feat"][: 2 * prompt]
         state["prompt_count"][i] = prompt
     size = max(len(codes) + prompt for codes, prompt in rows) + 4
-    frames = torch.stack([F.pad(codes, (prompt, size - prompt - len(codes)), value=3) for codes, prompt in rows])
-    prompts, ends = (torch.tensor(v) for v in zip(*((p, len(codes)) for codes, p in rows), strict=True))
-    samples, _ = codec.decode(frames[..., None], state, CodecCall(-prompts, ends, NO_TABLE, whole=True))
-    return [s[HOP * p : HOP * (p + len(codes))] for s, (codes, p) in zip(samples, rows, strict=True)]
+    frames = torch.stack(
+        [F.pad(codes, (prompt, size - prompt - len(codes)), value=3) for codes, prompt in rows]
+    )
+    prompts, ends = (
+        torch.tensor(v) for v in zip(*((p, len(codes)) for codes, p in rows), strict=True)
+    )
+    samples, _ = codec.decode(
+        frames[..., None], state, CodecCall(-prompts, ends, NO_TABLE, whole=True)
+    )
+    return [
+        s[HOP * p : HOP * (p + len(codes))] for s, (codes, p) in zip(samples, rows, strict=True)
+    ]
 
 
 def test_a_whole_utterance_is_the_official_one(codec: CosyVoice3Codec):

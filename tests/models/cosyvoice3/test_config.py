@@ -50,7 +50,10 @@ def test_what_is_no_mapping_of_data_is_refused(tmp_path, text):
 
 def test_aliases_are_not_taken(tmp_path):
     """Twenty levels of nine each would be too many to visit one by one."""
-    lines = ["a0: &a0 [1]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 21))]
+    lines = [
+        "a0: &a0 [1]",
+        *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 21)),
+    ]
     with pytest.raises(CheckpointError, match=r"cosyvoice3.yaml has an alias on line 2"):
         read(tmp_path, "\n".join(lines))
 

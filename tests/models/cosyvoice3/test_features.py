@@ -84,7 +84,10 @@ def test_codes_and_mel_are_cut_to_one_length():
 
 def test_a_stored_voice_is_loaded_as_it_was_encoded(tmp_path, monkeypatch):
     soundfile.write(tmp_path / "me.wav", WAV.numpy(), 24000, subtype="FLOAT")
-    sessions = {TOKENIZER: FakeSession(2, torch.arange(30)[None]), SPEAKER_MODEL: FakeSession(1, torch.ones(1, 192))}
+    sessions = {
+        TOKENIZER: FakeSession(2, torch.arange(30)[None]),
+        SPEAKER_MODEL: FakeSession(1, torch.ones(1, 192)),
+    }
     monkeypatch.setattr(VoiceEncoder, "_open", lambda self, name: sessions[name])
     store_voice(tmp_path, "me", Reference(str(tmp_path / "me.wav"), "what I say"))
     found = load_voices(tmp_path, 6561)["me"]
@@ -100,10 +103,14 @@ def test_without_the_models_a_reference_is_refused(tmp_path, folder):
 
 
 @pytest.mark.parametrize(("files", "installed"), [(True, True), (True, False), (False, True)])
-def test_references_are_taken_where_models_and_onnxruntime_are_there(tmp_path, monkeypatch, caplog, files, installed):
+def test_references_are_taken_where_models_and_onnxruntime_are_there(
+    tmp_path, monkeypatch, caplog, files, installed
+):
     for name in (TOKENIZER, SPEAKER_MODEL) if files else ():
         (tmp_path / name).write_bytes(b"")
-    monkeypatch.setattr(reference_encoder, "find_spec", lambda name: object() if installed else None)
+    monkeypatch.setattr(
+        reference_encoder, "find_spec", lambda name: object() if installed else None
+    )
     assert VoiceEncoder(tmp_path).available is (files and installed)
     assert ("stentor[cosyvoice]" in caplog.text) is (files and not installed)
 

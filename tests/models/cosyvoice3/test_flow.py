@@ -62,7 +62,9 @@ def whole(flow: Flow, codes: Tensor = CODES, pad: int = 0) -> Tensor:
 class Streams:
     """Streams of one voice each, in calls of some cells, each in its own row and pages."""
 
-    def __init__(self, flow: Flow, streams: list[tuple[Tensor, Tensor, Tensor]], cells: int) -> None:
+    def __init__(
+        self, flow: Flow, streams: list[tuple[Tensor, Tensor, Tensor]], cells: int
+    ) -> None:
         """streams: codes [n] with the prompt, the prompt's mel [2 P, 80] and the speaker [192]."""
         self.flow, self.streams, self.cells, self.size = flow, streams, cells, cells * CELL
         c, rows, most = flow.config, len(streams), max(len(s[0]) for s in streams) // CELL + 2
@@ -90,7 +92,9 @@ class Streams:
             self.done[r].append(m[:n])
 
     def _codes(self, row: int, first: int) -> Tensor:
-        return F.pad(self.streams[row][0], (PAST, 2 * self.size), value=5)[first : first + PAST + self.size + 3]
+        return F.pad(self.streams[row][0], (PAST, 2 * self.size), value=5)[
+            first : first + PAST + self.size + 3
+        ]
 
     def _cond(self, row: int, first: int) -> Tensor:
         return F.pad(self.streams[row][1], (0, 0, 0, 2 * len(CODES)))[first : first + 2 * self.size]
@@ -103,7 +107,11 @@ def in_cells(flow: Flow, streams: list[tuple[Tensor, Tensor, Tensor]], cells: in
     """Rows start one call after another."""
     run = Streams(flow, streams, cells)
     for turn in range(20):
-        ready = [r for r, s in enumerate(streams) if turn >= r and run.size * len(run.done[r]) < len(s[0])]
+        ready = [
+            r
+            for r, s in enumerate(streams)
+            if turn >= r and run.size * len(run.done[r]) < len(s[0])
+        ]
         if ready:
             run.step(ready)
     return run
@@ -132,10 +140,20 @@ def test_padding_behind_a_row_changes_nothing(flow: Flow):
 
 
 @pytest.mark.parametrize("cells", [1, 2])
-def test_cells_with_kept_keys_give_the_official_chunk_masked_mel_alone_and_among_others(flow: Flow, cells: int):
+def test_cells_with_kept_keys_give_the_official_chunk_masked_mel_alone_and_among_others(
+    flow: Flow, cells: int
+):
     others = [
-        (torch.cat((E["prompt_speech"][:25], E["flow_token"][:60])), E["flow_feat"][:50], -E["spk"]),
-        (torch.cat((E["prompt_speech"][:7], E["flow_token"][5:48])), E["flow_feat"][:14], E["spk"].flip(0)),
+        (
+            torch.cat((E["prompt_speech"][:25], E["flow_token"][:60])),
+            E["flow_feat"][:50],
+            -E["spk"],
+        ),
+        (
+            torch.cat((E["prompt_speech"][:7], E["flow_token"][5:48])),
+            E["flow_feat"][:14],
+            E["spk"].flip(0),
+        ),
     ]
     together = in_cells(flow, [MAIN, *others], cells)
     assert error(together.mel(0), E["mel_chunked"]) < MOST

@@ -27,7 +27,9 @@ def test_cells_attend_as_the_module_does(name: str, dtype: torch.dtype, tmp_path
     tile = TILES[call.cells]
     given = hopper_attention.macros(FRAMES, call.cells, HEADS, PAGES, DTYPES[dtype], tile)
     run = emulated(hopper_attention.SOURCE, given, tmp_path)
-    arguments = hopper_attention.arguments(call.qkv, call.turns, call.count, call.out, call.pages, call.first, SCALE)
+    arguments = hopper_attention.arguments(
+        call.qkv, call.turns, call.count, call.out, call.pages, call.first, SCALE
+    )
     run((2 * len(call.kept) * HEADS, 1), tile.shared_bytes(call.cells, PAGES), arguments)
     call.check()
 
@@ -40,15 +42,22 @@ def test_tiles_fit_the_chip() -> None:
 
 
 def test_what_the_kernel_does_not_serve_is_left_to_others() -> None:
-    qkv, pool = torch.zeros(8, 2, 100, 3 * 128, dtype=torch.bfloat16), torch.zeros(1, dtype=torch.bfloat16)
+    qkv, pool = (
+        torch.zeros(8, 2, 100, 3 * 128, dtype=torch.bfloat16),
+        torch.zeros(1, dtype=torch.bfloat16),
+    )
     pages = Pages(pool, torch.zeros(8, PAGES, dtype=torch.int64), torch.zeros(8, dtype=torch.int64))
     assert not hopper_attention.fits(qkv, pages, 2, 2)
 
 
 @pytest.mark.skipif(not launch.available(), reason="cuda-bindings and NVRTC are not installed")
 @pytest.mark.parametrize("cells", TILES)
-def test_the_kernel_compiles_for_a_hopper_gpu(cells: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_compiles_for_a_hopper_gpu(
+    cells: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(launch, "CACHE", tmp_path)
     tile: Tile = TILES[cells]
     given = {**hopper_attention.macros(FRAMES, cells, 16, 20, "f16", tile), "PDL": 1}
-    assert launch.Compiler().begin(hopper_attention.SOURCE, given, "sm_90a").result()[:4] == b"\x7fELF"
+    assert (
+        launch.Compiler().begin(hopper_attention.SOURCE, given, "sm_90a").result()[:4] == b"\x7fELF"
+    )

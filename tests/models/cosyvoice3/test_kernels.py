@@ -70,13 +70,20 @@ def test_frames_of_a_cell_see_the_cells_before_and_are_kept(dtype, reference, sp
     """Rows at their first cell, at their third and at their last, which is short; the rest of the pool stays."""
     heads, cell, step, block, depth = 2, 50, 1, 2, 3
     dim = 16 * heads
-    table, filled, count = integers(5, 1, 7, 0, 4, 6, 2, 3, 8).view(3, 3), integers(0, 2, 1), integers(50, 50, 8)
+    table, filled, count = (
+        integers(5, 1, 7, 0, 4, 6, 2, 3, 8).view(3, 3),
+        integers(0, 2, 1),
+        integers(50, 50, 8),
+    )
     pool = random(9, 2, depth, 2, 2, heads, cell, 16, dtype=dtype)
     rope, qkv = turns(3, cell, 16), random(3, 2, cell, 3 * dim, dtype=dtype)
     own = pool.clone()
     want = KeptKeys(own, table, filled, count).attend(step, block, qkv, rope)
     pages = Pages(pool, table, filled)
-    close(attention_kernels.cell_attention(qkv, *rope, count, heads, pages, at=step * depth + block), want)
+    close(
+        attention_kernels.cell_attention(qkv, *rope, count, heads, pages, at=step * depth + block),
+        want,
+    )
     close(pool, own)
     assert int((pool[1] != own[1]).sum()) == 0
 
@@ -85,14 +92,24 @@ def test_frames_of_a_cell_see_the_cells_before_and_are_kept(dtype, reference, sp
 def test_two_cells_of_a_call_are_like_two_calls(dtype, reference, splits):
     """The first does not see the second. Rows at their beginning and later, one that ends in its first cell."""
     heads = 2
-    table, filled, count = integers(5, 1, 7, 0, 4, 6, 2, 3, 8).view(3, 3), integers(0, 1, 1), integers(100, 71, 8)
-    pool, rope, qkv = random(9, 1, 1, 2, 2, heads, 50, 16, dtype=dtype), turns(3, 100, 16), random(3, 2, 100, 96)
+    table, filled, count = (
+        integers(5, 1, 7, 0, 4, 6, 2, 3, 8).view(3, 3),
+        integers(0, 1, 1),
+        integers(100, 71, 8),
+    )
+    pool, rope, qkv = (
+        random(9, 1, 1, 2, 2, heads, 50, 16, dtype=dtype),
+        turns(3, 100, 16),
+        random(3, 2, 100, 96),
+    )
     qkv = qkv.to(dtype)
     own, parts = pool.clone(), []
     for i in range(2):
         part, frames = slice(50 * i, 50 * i + 50), (count - 50 * i).clamp(0, 50)
         keys = KeptKeys(own, table, filled + i, frames)
-        parts.append(keys.attend(0, 0, qkv[:, :, part], Turns(rope.cos[:, part], rope.sin[:, part])))
+        parts.append(
+            keys.attend(0, 0, qkv[:, :, part], Turns(rope.cos[:, part], rope.sin[:, part]))
+        )
     exist = torch.arange(100, device=DEVICE) < count[:, None]
     want = torch.cat(parts, dim=2) * exist[:, None, :, None]
     reference_pool = pool.clone()
@@ -110,11 +127,17 @@ def test_two_cells_of_a_call_are_like_two_calls(dtype, reference, splits):
 def test_a_long_history_is_read_in_splits(kept, reference, splits):
     """Windows of fewer cells than splits, of a number that they do not divide, and a full one."""
     heads, cell, dim = 1, 50, 16
-    table, filled, count = torch.randperm(40, device=DEVICE).view(2, 20), integers(kept, 19 - kept), integers(50, 31)
+    table, filled, count = (
+        torch.randperm(40, device=DEVICE).view(2, 20),
+        integers(kept, 19 - kept),
+        integers(50, 31),
+    )
     pool = random(40, 1, 1, 2, 2, heads, cell, dim)
     rope, qkv = turns(2, cell, 16), random(2, 2, cell, 3 * dim)
     want = KeptKeys(pool.clone(), table, filled, count).attend(0, 0, qkv, rope)
-    close(attention_kernels.cell_attention(qkv, *rope, count, heads, Pages(pool, table, filled)), want)
+    close(
+        attention_kernels.cell_attention(qkv, *rope, count, heads, Pages(pool, table, filled)), want
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,7 +150,9 @@ def test_calls_of_few_rows_are_split(ctas: int, blocks: int, splits: int):
 def test_a_query_without_keys_so_far_has_an_exact_largest_product():
     """A GPU fuses the product of a masked key and the scale with the subtraction of the largest."""
     masked = attention_kernels.MASKED.value
-    for scale in np.float32(attention_kernels.LOG2_E) * np.float32([16, 32, 64]) ** np.float32(-0.5):
+    for scale in np.float32(attention_kernels.LOG2_E) * np.float32([16, 32, 64]) ** np.float32(
+        -0.5
+    ):
         assert float(np.float32(masked) * scale) == masked * float(scale)
 
 
@@ -149,7 +174,9 @@ def test_a_sum_is_normalised_and_modulated(dtype, adds, reference):
 @pytest.mark.parametrize("dtype", DOTS)
 @pytest.mark.parametrize(("frames", "adds"), [(50, True), (70, False)])
 @pytest.mark.parametrize("enough", [1, kernels.CONV_CTAS], ids=["two branches of a CTA", "one"])
-def test_a_position_convolution_goes_on_from_the_frames_before(dtype, frames, adds, enough, reference, monkeypatch):
+def test_a_position_convolution_goes_on_from_the_frames_before(
+    dtype, frames, adds, enough, reference, monkeypatch
+):
     monkeypatch.setattr(kernels, "CONV_CTAS", enough)
     conv = nn.Conv1d(32, 32, 31, groups=2, device=DEVICE, dtype=dtype)
     x, past = random(2, 2, frames, 32, dtype=dtype), random(2, 4, 2, 30, 32, dtype=dtype)[:, 3]
@@ -158,7 +185,9 @@ def test_a_position_convolution_goes_on_from_the_frames_before(dtype, frames, ad
     close(got, ops.position_conv(conv, x, past, residual))
 
 
-def test_a_residual_block_of_the_vocoder_is_as_close_to_float32_with_kernels_as_without(monkeypatch):
+def test_a_residual_block_of_the_vocoder_is_as_close_to_float32_with_kernels_as_without(
+    monkeypatch,
+):
     """Rows that begin inside the call and before it, with steps that are decoded ahead."""
     x, first, past = random(2, 16, 12), integers(4, 0), random(2, 10, 16)
     if DEVICE == "cpu":
@@ -173,7 +202,9 @@ def test_a_residual_block_of_the_vocoder_is_as_close_to_float32_with_kernels_as_
         state = StreamingState(old, (1, 3))
         with torch.inference_mode():
             y = block(x.to(dtype), first, state)[:, :, 4:]
-        return torch.cat([part.double().flatten() for part in (y, *(state.new[name] for name in sorted(old)))])
+        return torch.cat(
+            [part.double().flatten() for part in (y, *(state.new[name] for name in sorted(old)))]
+        )
 
     fused = heard(torch.float16)
     monkeypatch.setattr(switches, "AVAILABLE", False)
@@ -185,7 +216,9 @@ def test_a_residual_block_of_the_vocoder_is_as_close_to_float32_with_kernels_as_
 def test_large_values_pass_mish():
     conv = nn.Conv1d(32, 32, 31, groups=2, device=DEVICE)
     x = random(1, 2, 50, 32) * 300
-    got = kernels.position_conv(x, torch.zeros(1, 2, 30, 32, device=DEVICE), conv.weight, conv.bias, None)
+    got = kernels.position_conv(
+        x, torch.zeros(1, 2, 30, 32, device=DEVICE), conv.weight, conv.bias, None
+    )
     assert got.isfinite().all()
 
 
@@ -197,7 +230,8 @@ def test_ids_of_ranked_logits_are_those_of_the_reference(reference):
     logits[1, 50:] = float("-inf")
     u = torch.rand(count, 2, device=DEVICE)
     temperature, top_p = (
-        torch.tensor(v, device=DEVICE) for v in ([1, 0.7, 1.3, 1, 0, 1], [0.8, 0.5, 1, 0.01, 0.8, 0.9])
+        torch.tensor(v, device=DEVICE)
+        for v in ([1, 0.7, 1.3, 1, 0, 1], [0.8, 0.5, 1, 0.01, 0.8, 0.9])
     )
     recent = (
         integers(0, 1, 2, 3, 4).expand(count, 5).contiguous(),
@@ -211,8 +245,13 @@ def test_ids_of_ranked_logits_are_those_of_the_reference(reference):
 def test_logits_that_cannot_be_drawn_from_give_no_id():
     logits = random(2, 50)
     logits[0, 4] = float("nan")
-    ones, recent = torch.ones(2, device=DEVICE), (integers(0, 0).view(2, 1), torch.zeros(2, 1, device=DEVICE).bool())
-    found = kernels.sample_ras(logits, random(2, 2).sigmoid(), ones, ones, integers(0, 0), recent, 1.0)
+    ones, recent = (
+        torch.ones(2, device=DEVICE),
+        (integers(0, 0).view(2, 1), torch.zeros(2, 1, device=DEVICE).bool()),
+    )
+    found = kernels.sample_ras(
+        logits, random(2, 2).sigmoid(), ones, ones, integers(0, 0), recent, 1.0
+    )
     assert found[0] == -1
     assert found[1] >= 0
 
@@ -225,7 +264,9 @@ def test_every_kernel_compiles_for_a_hopper_gpu():
 class TableRows:
     """Some rows of a slot table (as models.base.Rows)."""
 
-    def __init__(self, table: dict[str, torch.Tensor], frames: torch.Tensor, idx: torch.Tensor) -> None:
+    def __init__(
+        self, table: dict[str, torch.Tensor], frames: torch.Tensor, idx: torch.Tensor
+    ) -> None:
         self.table, self.frames, self.idx = table, frames, idx
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -291,7 +332,9 @@ def test_a_step_with_live_text_is_that_of_the_reference(reference):
 def test_what_a_step_feeds_is_that_of_the_reference(reference):
     rows = table_rows(400, 390)
     want = live_text.fed_rows(rows, LANGUAGE)
-    got = live_text_kernels.fed_rows(rows["prev"], rows["step"], rows.column("feed"), rows.history(), 300)
+    got = live_text_kernels.fed_rows(
+        rows["prev"], rows["step"], rows.column("feed"), rows.history(), 300
+    )
     assert torch.equal(got, want)
     again = rows.lookup("feed", (rows["prev"][:, 0] - MARK).clamp(0, FEED - 1)) < 0
     assert int((again & (rows["prev"][:, 0] >= MARK)).sum()) > 5

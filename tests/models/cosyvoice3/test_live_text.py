@@ -7,7 +7,16 @@ import pytest
 
 from stentor.errors import InvalidRequest
 from stentor.models.cosyvoice3.builder import dummy_ids
-from stentor.models.cosyvoice3.live_text import AGAIN, DRAW, FEED, LAST, NEXT, Arrivals, Mixing, encoded
+from stentor.models.cosyvoice3.live_text import (
+    AGAIN,
+    DRAW,
+    FEED,
+    LAST,
+    NEXT,
+    Arrivals,
+    Mixing,
+    encoded,
+)
 from tests.helpers.released import released
 
 TASK = -7
@@ -58,7 +67,9 @@ def test_a_text_that_ends_before_the_voice_drops_the_rest_of_its_codes():
 
 
 def arrivals() -> Arrivals:
-    return Arrivals(dummy_ids(released("cosyvoice3", "cosyvoice3").words).encode, Mixing([], CODES), TASK)
+    return Arrivals(
+        dummy_ids(released("cosyvoice3", "cosyvoice3").words).encode, Mixing([], CODES), TASK
+    )
 
 
 def test_values_do_not_depend_on_how_the_text_is_split():
@@ -66,7 +77,9 @@ def test_values_do_not_depend_on_how_the_text_is_split():
     whole = arrivals()(text, True)
     for size in (1, 2, 7):
         pieces = arrivals()
-        parts = [pieces(text[at : at + size], at + size >= len(text)) for at in range(0, len(text), size)]
+        parts = [
+            pieces(text[at : at + size], at + size >= len(text)) for at in range(0, len(text), size)
+        ]
         assert np.concatenate(parts).tolist() == whole.tolist()
 
 

@@ -9,7 +9,11 @@ import pytest
 from stentor.models.cosyvoice3.prompt import normalized
 from tests.fixtures.cosyvoice3 import tiny_cosyvoice3 as tiny
 
-OFFICIAL = [(t, "".join(pieces)) for t, pieces in json.loads((tiny.FIXTURE / "texts.json").read_text()) if t.strip()]
+OFFICIAL = [
+    (t, "".join(pieces))
+    for t, pieces in json.loads((tiny.FIXTURE / "texts.json").read_text())
+    if t.strip()
+]
 CHINESE = [(t, want) for t, want in OFFICIAL if any("\u4e00" <= c <= "\u9fff" for c in t)]
 
 
@@ -23,7 +27,9 @@ def test_chinese_text_is_that_of_the_original(text: str, want: str):
     assert closed(normalized(text)) == closed(want).replace("3。5", "3.5")
 
 
-@pytest.mark.parametrize("text", ["Call 911 now! It's 42.", "3,5 Euro", "<|en|>3 things 好.", "", " a "])
+@pytest.mark.parametrize(
+    "text", ["Call 911 now! It's 42.", "3,5 Euro", "<|en|>3 things 好.", "", " a "]
+)
 def test_other_text_and_text_with_marks_stay(text: str):
     """The original would spell the digits of German text in English."""
     assert normalized(text) == text

@@ -29,13 +29,22 @@ FEATURES = {
 }
 HEARD = Voice("heard", FEATURES)
 VOICE = StoredVoice.of(HEARD, "what was said")
-OPTIONS = {"temperature": 1.0, "top_p": 0.8, "top_k": 25, "min_frames": 0, "max_frames": None, "ignore_eos": False}
+OPTIONS = {
+    "temperature": 1.0,
+    "top_p": 0.8,
+    "top_k": 25,
+    "min_frames": 0,
+    "max_frames": None,
+    "ignore_eos": False,
+}
 REQUEST = SpeechRequest("Three more words", options=OPTIONS)
 SOUND = Recording(np.zeros(24000, np.float32), 24000)
 
 
 def build(request: SpeechRequest = REQUEST, voices=None, **options):
-    builder = PromptBuilder(C, TOKENS, {"anna": VOICE} if voices is None else voices, Room(4096, 4096, 60))
+    builder = PromptBuilder(
+        C, TOKENS, {"anna": VOICE} if voices is None else voices, Room(4096, 4096, 60)
+    )
     return builder.build(replace(request, options={**OPTIONS, **options}), [HEARD])
 
 
@@ -48,13 +57,18 @@ def rows(before: str, text: str, codes=()) -> list[int]:
 
 def test_zero_shot_hears_the_transcript_and_the_codes():
     p = build()
-    assert p.rows["token"].tolist() == rows(f"{SYSTEM}{END}what was said", "Three more words", VOICE.codes)
+    assert p.rows["token"].tolist() == rows(
+        f"{SYSTEM}{END}what was said", "Three more words", VOICE.codes
+    )
     assert p.codec_prefix[:, 0].tolist() == VOICE.codes.tolist()
 
 
 def test_a_voice_that_the_window_of_a_stream_cannot_keep_is_refused():
     long = StoredVoice(np.zeros(61, np.int64), np.zeros((122, 80), np.float32), VOICE.speaker)
-    with pytest.raises(InvalidRequest, match=r"reference: has 2\.44 seconds, and only 2\.4 seconds .* stream_window"):
+    with pytest.raises(
+        InvalidRequest,
+        match=r"reference: has 2\.44 seconds, and only 2\.4 seconds .* stream_window",
+    ):
         build(voices={"long": long})
 
 
@@ -67,7 +81,9 @@ def test_cross_lingual_hears_no_codes_but_the_flow_does():
 
 def test_text_is_cleaned_where_it_stands_alone_and_not_behind_the_system_part():
     text = replace(REQUEST, text="今天 天气（很好）、")
-    assert build(text).rows["token"].tolist() == rows(f"{SYSTEM}{END}what was said", "今天天气很好。", VOICE.codes)
+    assert build(text).rows["token"].tolist() == rows(
+        f"{SYSTEM}{END}what was said", "今天天气很好。", VOICE.codes
+    )
     alone = build(replace(text, reference=ReferenceAudio(SOUND, None)))
     assert alone.rows["token"].tolist() == rows("", f"{SYSTEM}{END}今天 天气（很好）、")
 
@@ -117,7 +133,9 @@ def test_limits_come_from_the_texts_tokens_without_the_transcript():
 
 
 def test_without_any_voice_the_error_says_what_to_give():
-    with pytest.raises(InvalidRequest, match="reference: this model speaks with the voice of a reference"):
+    with pytest.raises(
+        InvalidRequest, match="reference: this model speaks with the voice of a reference"
+    ):
         build(voices={})
 
 

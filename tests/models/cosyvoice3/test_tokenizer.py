@@ -13,7 +13,9 @@ from stentor.models.cosyvoice3.tokenizer import read_tokens, special_tokens
 from tests.fixtures.cosyvoice3 import tiny_cosyvoice3 as tiny
 from tests.helpers.released import released
 
-NAMES = Path(tiny.__file__).parent / "special_tokens.json"  # of the release: no run of the reference script has others
+NAMES = (
+    Path(tiny.__file__).parent / "special_tokens.json"
+)  # of the release: no run of the reference script has others
 RELEASED = json.loads(NAMES.read_text(encoding="utf-8"))
 
 
@@ -39,7 +41,12 @@ def folder(tmp_path_factory):
 def test_special_tokens_match_wherever_they_stand(folder):
     tokens = read_tokens(folder, 320)
     assert tokens.end_of_prompt == 300
-    assert tokens.encode(f"{tiny.spelling(7)}[breath]{tiny.spelling(9)}<|endofprompt|>") == [7, 301, 9, 300]
+    assert tokens.encode(f"{tiny.spelling(7)}[breath]{tiny.spelling(9)}<|endofprompt|>") == [
+        7,
+        301,
+        9,
+        300,
+    ]
 
 
 def test_tokens_that_the_model_has_no_row_for_stay_text(folder):

@@ -36,7 +36,9 @@ def vocoder() -> Vocoder:
     return made.requires_grad_(False)
 
 
-def streamed(vocoder: Vocoder, frames: int, size: int, rows: list[tuple[int, Tensor]]) -> list[Tensor]:
+def streamed(
+    vocoder: Vocoder, frames: int, size: int, rows: list[tuple[int, Tensor]]
+) -> list[Tensor]:
     """Audio of streams in calls of `size` frames: each row has the frames before its stream, and its mel [n, 80]."""
     at = torch.tensor([-before for before, _ in rows])
     ends = torch.tensor([len(mel) for _, mel in rows])
@@ -51,7 +53,9 @@ def streamed(vocoder: Vocoder, frames: int, size: int, rows: list[tuple[int, Ten
         at = at + size
     joined = torch.cat(parts, dim=1)
     skip = [FRAME * before + DELAY for before, _ in rows]
-    return [row[s : s + FRAME * len(mel)] for row, s, (_, mel) in zip(joined, skip, rows, strict=True)]
+    return [
+        row[s : s + FRAME * len(mel)] for row, s, (_, mel) in zip(joined, skip, rows, strict=True)
+    ]
 
 
 def test_a_whole_mel_gives_the_official_audio(vocoder: Vocoder):
@@ -60,11 +64,16 @@ def test_a_whole_mel_gives_the_official_audio(vocoder: Vocoder):
 
 def test_frames_behind_the_end_change_nothing(vocoder: Vocoder):
     padded = F.pad(MEL, (0, 0, 0, 7), value=3.0)[None]
-    assert error(vocoder.whole(padded, torch.tensor([FRAMES]))[0, : FRAME * FRAMES], E["hift_wav"]) < MOST
+    assert (
+        error(vocoder.whole(padded, torch.tensor([FRAMES]))[0, : FRAME * FRAMES], E["hift_wav"])
+        < MOST
+    )
 
 
 @pytest.mark.parametrize(("size", "before"), [(5, 0), (7, 3), (50, 0), (50, 26), (50, 54)])
-def test_calls_joined_equal_the_whole_for_rows_of_other_places_and_ends(vocoder: Vocoder, size: int, before: int):
+def test_calls_joined_equal_the_whole_for_rows_of_other_places_and_ends(
+    vocoder: Vocoder, size: int, before: int
+):
     short = MEL[:73]
     a, b = streamed(vocoder, 56 + FRAMES + 10, size, [(before, MEL), (2, short)])
     assert error(a, E["hift_wav"]) < MOST
@@ -102,7 +111,9 @@ def test_pitch_is_the_official_one_in_float64(vocoder: Vocoder):
 
 
 def test_the_source_is_the_official_one(vocoder: Vocoder):
-    state = {n: torch.zeros(1, *c.shape, dtype=c.dtype) for n, c in vocoder.source.columns().items()}
+    state = {
+        n: torch.zeros(1, *c.shape, dtype=c.dtype) for n, c in vocoder.source.columns().items()
+    }
     samples, _ = vocoder.source(E["hift_f0"][None], torch.tensor([0]), state)
     assert error(samples[0, : len(E["hift_source"])], E["hift_source"]) < MOST
 
@@ -110,7 +121,9 @@ def test_the_source_is_the_official_one(vocoder: Vocoder):
 def test_the_sines_stand_still_within_a_frame(vocoder: Vocoder):
     noise = vocoder.source.noise
     vocoder.source.noise = torch.zeros_like(noise)
-    state = {n: torch.zeros(1, *c.shape, dtype=c.dtype) for n, c in vocoder.source.columns().items()}
+    state = {
+        n: torch.zeros(1, *c.shape, dtype=c.dtype) for n, c in vocoder.source.columns().items()
+    }
     samples, _ = vocoder.source(E["hift_f0"][None], torch.tensor([0]), state)
     vocoder.source.noise = noise
     frames = samples[0].view(-1, FRAME)
@@ -118,7 +131,9 @@ def test_the_sines_stand_still_within_a_frame(vocoder: Vocoder):
 
 
 def test_names_may_have_the_prefix_of_a_trained_generator(tmp_path):
-    tensors = {f"generator.{name}": value for name, value in read_pickle(tiny.FIXTURE / "hift.pt").items()}
+    tensors = {
+        f"generator.{name}": value for name, value in read_pickle(tiny.FIXTURE / "hift.pt").items()
+    }
     torch.save(tensors, tmp_path / "hift.pt")
     found, plain = checkpoint.read_vocoder(tmp_path), checkpoint.read_vocoder(tiny.FIXTURE)
     assert found.keys() == plain.keys()

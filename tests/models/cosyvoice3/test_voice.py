@@ -13,7 +13,9 @@ from stentor.errors import CheckpointError
 from stentor.models.cosyvoice3.voice import FOLDER, StoredVoice, load_voice, load_voices
 
 RNG = np.random.default_rng(0)
-VOICE = StoredVoice(RNG.integers(0, 50, 7), RNG.random((14, 80), np.float32), RNG.random(192, np.float32), "hello")
+VOICE = StoredVoice(
+    RNG.integers(0, 50, 7), RNG.random((14, 80), np.float32), RNG.random(192, np.float32), "hello"
+)
 
 
 @pytest.mark.parametrize("text", ["hello", None])

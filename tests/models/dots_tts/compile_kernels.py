@@ -12,10 +12,18 @@ BATCH, TAIL = 4, 50
 
 
 def activation(dtype: torch.dtype, channels: int, own: bool, steps: int) -> None:
-    x, past = meta(BATCH, steps, channels, dtype=dtype), meta(BATCH, codec_kernels.PAST, channels, dtype=dtype)
-    snake, taps = SnakeParams(floats(channels), floats(channels)), meta(channels if own else 1, 1, 12, dtype=dtype)
+    x, past = (
+        meta(BATCH, steps, channels, dtype=dtype),
+        meta(BATCH, codec_kernels.PAST, channels, dtype=dtype),
+    )
+    snake, taps = (
+        SnakeParams(floats(channels), floats(channels)),
+        meta(channels if own else 1, 1, 12, dtype=dtype),
+    )
     history = meta(BATCH, TAIL, channels, dtype=dtype)
-    codec_kernels.activation(x, past, meta(BATCH, dtype=torch.bool), snake, taps, taps, history, steps // 3)
+    codec_kernels.activation(
+        x, past, meta(BATCH, dtype=torch.bool), snake, taps, taps, history, steps // 3
+    )
 
 
 CASES: dict[str, Case] = {

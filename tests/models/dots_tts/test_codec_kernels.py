@@ -11,7 +11,13 @@ from stentor.kernels import switches
 from stentor.layers.conv import CausalConv1d, cast_codec
 from stentor.layers.types import NO_END, CodecCall, CodecPageTable, State
 from stentor.models.dots_tts import codec_kernels
-from stentor.models.dots_tts.codec import Activation, ChunkState, Decoder, cast_vocoder, convolve_activated
+from stentor.models.dots_tts.codec import (
+    Activation,
+    ChunkState,
+    Decoder,
+    cast_vocoder,
+    convolve_activated,
+)
 from stentor.models.dots_tts.config import VocoderConfig
 from tests.helpers.child import python
 from tests.helpers.kernel_tests import DEVICE, random
@@ -51,10 +57,15 @@ def error(got: Tensor, want: Tensor) -> float:
 
 
 @pytest.mark.parametrize("steps", [6, 30, 78])
-@pytest.mark.parametrize(("channels", "own", "dilation"), [(24, True, 1), (64, False, 1), (40, False, 5)])
+@pytest.mark.parametrize(
+    ("channels", "own", "dilation"), [(24, True, 1), (64, False, 1), (40, False, 5)]
+)
 def test_an_activation_and_its_convolution_equal_the_modules(steps, channels, own, dilation):
     """Streams begin or go on, with more columns than either history and with fewer."""
-    act, conv = filled(Activation(channels, own)), filled(CausalConv1d(channels, channels, 7, dilation))
+    act, conv = (
+        filled(Activation(channels, own)),
+        filled(CausalConv1d(channels, channels, 7, dilation)),
+    )
     act.key, conv.key = "act", "conv"
     x, residual = random(3, channels, steps), random(3, channels, steps)
     first = torch.tensor([False, True, False], device=DEVICE)
@@ -75,13 +86,19 @@ def test_every_length_of_a_walk_gives_the_same(monkeypatch):
     act = filled(Activation(24))
     act.key = "act"
     cast_codec(act, torch.float16)
-    x, past, history = random(2, 50, 24).half(), random(2, act.tail, 24).half(), random(2, 6, 24).half()
+    x, past, history = (
+        random(2, 50, 24).half(),
+        random(2, act.tail, 24).half(),
+        random(2, 6, 24).half(),
+    )
     taps = act.upsample.filter, act.downsample.lowpass.filter
     first = torch.tensor([False, True], device=DEVICE)
     outcomes = []
     for many in (1, 2**30):
         monkeypatch.setattr(codec_kernels, "MANY_ELEMENTS", many)
-        outcomes.append(codec_kernels.activation(x, past, first, act.act.params(), *taps, history, 10))
+        outcomes.append(
+            codec_kernels.activation(x, past, first, act.act.params(), *taps, history, 10)
+        )
     for a, b in zip(*outcomes, strict=True):
         assert torch.equal(a, b)
 
@@ -93,7 +110,10 @@ def test_a_decoder_in_16_bits_streams_what_it_gives_in_float32():
 
     def stream(dtype: torch.dtype) -> Tensor:
         cast_vocoder(decoder, dtype)
-        state: State = {n: torch.zeros(2, *c.shape, dtype=c.dtype, device=DEVICE) for n, c in decoder.columns.items()}
+        state: State = {
+            n: torch.zeros(2, *c.shape, dtype=c.dtype, device=DEVICE)
+            for n, c in decoder.columns.items()
+        }
         parts = []
         for start, end in ((0, 1), (1, 3), (3, 5)):
             starts = torch.full((2,), start, dtype=torch.int64, device=DEVICE)

@@ -16,7 +16,9 @@ def out(dtype: torch.dtype, tokens: int) -> SampleOut:
     if not tokens:
         return SampleOut(code)
     prefix = meta(BATCH, HIDDEN, dtype=dtype) if tokens == 2 else None
-    return SampleOut(code, meta(4096, HIDDEN, dtype=dtype), meta(BATCH, tokens, HIDDEN, dtype=dtype), prefix)
+    return SampleOut(
+        code, meta(4096, HIDDEN, dtype=dtype), meta(BATCH, tokens, HIDDEN, dtype=dtype), prefix
+    )
 
 
 def params(u: torch.Tensor) -> SamplingParams:
@@ -24,13 +26,20 @@ def params(u: torch.Tensor) -> SamplingParams:
 
 
 def ranked(dtype: torch.dtype, tokens: int) -> None:
-    kernels.sample_ranked_into(meta(BATCH, 4096, dtype=dtype), params(floats(BATCH, 11)[:, 1]), out(dtype, tokens))
+    kernels.sample_ranked_into(
+        meta(BATCH, 4096, dtype=dtype), params(floats(BATCH, 11)[:, 1]), out(dtype, tokens)
+    )
 
 
 def first_code(dtype: torch.dtype) -> None:
-    past, rows = RowRef(integers(65, 100, 10), integers(BATCH)), MinFrames(integers(BATCH), integers(BATCH))
+    past, rows = (
+        RowRef(integers(65, 100, 10), integers(BATCH)),
+        MinFrames(integers(BATCH), integers(BATCH)),
+    )
     given = params(floats(BATCH, 11)[:, :2])
-    kernels.sample_first_code(meta(BATCH, 4097, dtype=dtype), given, (1.0, 0.9), out(dtype, 2), past, 10, rows)
+    kernels.sample_first_code(
+        meta(BATCH, 4097, dtype=dtype), given, (1.0, 0.9), out(dtype, 2), past, 10, rows
+    )
 
 
 def embed(dtype: torch.dtype) -> None:

@@ -24,9 +24,14 @@ def norm(x, w, eps):
 def rotate(x, base):
     """x [T, heads, dim]: neighbouring pairs as complex numbers, tables rounded to bfloat16."""
     t, _, dim = x.shape
-    angle = torch.outer(torch.arange(t).float(), 1.0 / base ** (torch.arange(0, dim, 2).float() / dim))
+    angle = torch.outer(
+        torch.arange(t).float(), 1.0 / base ** (torch.arange(0, dim, 2).float() / dim)
+    )
     cos, sin = angle.cos().bfloat16().double(), angle.sin().bfloat16().double()
-    z = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * torch.complex(cos, sin)[:, None]
+    z = (
+        torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+        * torch.complex(cos, sin)[:, None]
+    )
     return torch.view_as_real(z).flatten(-2)
 
 
@@ -38,7 +43,10 @@ class Oracle:
             self.w.update({k: v.double() for k, v in load_file(shard).items()})
         self.codes = self.config["audio_decoder_config"]["vocab_size"]
         self.books = self.config["audio_decoder_config"]["num_codebooks"]
-        self.semantic, self.im_end = self.config["semantic_start_token_id"], self.config["eos_token_id"]
+        self.semantic, self.im_end = (
+            self.config["semantic_start_token_id"],
+            self.config["eos_token_id"],
+        )
 
     def block(self, x, prefix, c, eps, base, qk_norm):
         def w(name):
@@ -46,7 +54,9 @@ class Oracle:
 
         heads, kv, dim = c["n_head"], c["n_local_heads"], c["head_dim"]
         y = norm(x, w("attention_norm"), eps) @ w("attention.wqkv").T
-        q, k, v = (p.unflatten(-1, (-1, dim)) for p in y.split([heads * dim, kv * dim, kv * dim], dim=-1))
+        q, k, v = (
+            p.unflatten(-1, (-1, dim)) for p in y.split([heads * dim, kv * dim, kv * dim], dim=-1)
+        )
         if qk_norm:
             q, k = norm(q, w("attention.q_norm"), eps), norm(k, w("attention.k_norm"), eps)
         q, k = rotate(q, base), rotate(k, base)
@@ -57,14 +67,20 @@ class Oracle:
             out.append(score.softmax(-1) @ v[:, h // (heads // kv)])
         x = x + torch.cat(out, dim=-1) @ w("attention.wo").T
         z = norm(x, w("ffn_norm"), eps)
-        return x + (F.silu(z @ w("feed_forward.w1").T) * (z @ w("feed_forward.w3").T)) @ w("feed_forward.w2").T
+        return (
+            x
+            + (F.silu(z @ w("feed_forward.w1").T) * (z @ w("feed_forward.w3").T))
+            @ w("feed_forward.w2").T
+        )
 
     def embed(self, token, frame=None):
         e = self.w["text_model.model.embeddings.weight"][token]
         if frame is None:
             return e
         c = self.w["audio_decoder.codebook_embeddings.weight"]
-        return (e + sum(c[int(code) + self.codes * i] for i, code in enumerate(frame))) / (self.books + 1) ** 0.5
+        return (e + sum(c[int(code) + self.codes * i] for i, code in enumerate(frame))) / (
+            self.books + 1
+        ) ** 0.5
 
     def prompt(self, token, frames, frame_at):
         """The matrix of embeddings [T, dim] of a tokenised prompt."""
@@ -75,22 +91,30 @@ class Oracle:
         """[T, dim] -> hidden after the final norm, and full-vocabulary logits [T, vocab]."""
         c = self.config["text_config"]
         for i in range(c["n_layer"]):
-            x = self.block(x, f"text_model.model.layers.{i}", c, c["norm_eps"], c["rope_base"], True)
+            x = self.block(
+                x, f"text_model.model.layers.{i}", c, c["norm_eps"], c["rope_base"], True
+            )
         h = norm(x, self.w["text_model.model.norm.weight"], c["norm_eps"])
         return h, h @ self.w["text_model.model.embeddings.weight"].T
 
     def fast(self, h, codes):
         """Logits over code `len(codes)`, given the slow hidden state [dim] and the codes before it."""
         c, text = self.config["audio_decoder_config"], self.config["text_config"]
-        x = torch.stack([h, *(self.w["audio_decoder.embeddings.weight"][int(code)] for code in codes)])
+        x = torch.stack(
+            [h, *(self.w["audio_decoder.embeddings.weight"][int(code)] for code in codes)]
+        )
         for i in range(c["n_layer"]):
-            x = self.block(x, f"audio_decoder.layers.{i}", c, text["norm_eps"], text["rope_base"], False)
+            x = self.block(
+                x, f"audio_decoder.layers.{i}", c, text["norm_eps"], text["rope_base"], False
+            )
         x = norm(x[-1], self.w["audio_decoder.norm.weight"], text["norm_eps"])
         return x @ self.w["audio_decoder.output.weight"].T
 
     def greedy_frame(self, h, logits):
         """The first frame after hidden state h: argmax over the ids that may be drawn, then the fast codes."""
-        allowed = torch.cat((logits[self.semantic : self.semantic + self.codes], logits[self.im_end, None]))
+        allowed = torch.cat(
+            (logits[self.semantic : self.semantic + self.codes], logits[self.im_end, None])
+        )
         codes = [int(allowed.argmax())]
         while len(codes) < self.books:
             codes.append(int(self.fast(h, codes).argmax()))

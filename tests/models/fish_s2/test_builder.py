@@ -29,9 +29,7 @@ from tests.models.fish_s2.oracle import CHECKPOINT
 CPU = torch.device("cpu")
 SOURCE = released("fish_s2", "fish-s2-pro")
 LM = config.parse(SOURCE.config)
-FINGERPRINT = (
-    "7080b1c9b5d5e95589a1efa18db19616170d7e35664e2e4e7f744bbf7180adad"  # of the sorted lines that the test makes
-)
+FINGERPRINT = "7080b1c9b5d5e95589a1efa18db19616170d7e35664e2e4e7f744bbf7180adad"  # of the sorted lines that the test makes
 
 
 def released_language_model():
@@ -63,12 +61,17 @@ def test_the_list_of_tensors_used_here_has_the_fingerprint_of_the_published_shar
     names = {f"{name}.weight": shape for name, shape in released_language_model()}
     assert len(names) == 358
     assert sum(math.prod(s) for s in names.values()) == 4_561_852_416
-    lines = "\n".join(sorted(f"{name}|BF16|{'x'.join(map(str, shape))}" for name, shape in names.items()))
+    lines = "\n".join(
+        sorted(f"{name}|BF16|{'x'.join(map(str, shape))}" for name, shape in names.items())
+    )
     assert hashlib.sha256(lines.encode()).hexdigest() == FINGERPRINT
 
 
 def test_the_published_tensors_fill_the_language_model_completely():
-    tensors = {f"{n}.weight": torch.empty(s, dtype=torch.bfloat16, device="meta") for n, s in released_language_model()}
+    tensors = {
+        f"{n}.weight": torch.empty(s, dtype=torch.bfloat16, device="meta")
+        for n, s in released_language_model()
+    }
     language = Language(LM, 151678, 151645, torch.bfloat16)
     load_weights(language, language_model(tensors), "released", torch.device("meta"))
     assert sum(p.numel() for p in language.parameters()) == 4_561_852_416
@@ -123,11 +126,24 @@ def test_a_whole_step_at_released_sizes_needs_no_host_value():
     with torch.inference_mode():
         given = PromptRows({"token": empty(prompt)}, empty(7, 10), empty(7))
         assert model.embed_prompt(given, None)[0].shape == (prompt, 2560)
-        floats = {"temperature": empty(batch, dtype=torch.float32), "top_p": empty(batch, dtype=torch.float32)}
-        rows = Rows(step=empty(batch), min_frames=empty(batch), top_k=empty(batch), prev=empty(batch, 10), **floats)
+        floats = {
+            "temperature": empty(batch, dtype=torch.float32),
+            "top_p": empty(batch, dtype=torch.float32),
+        }
+        rows = Rows(
+            step=empty(batch),
+            min_frames=empty(batch),
+            top_k=empty(batch),
+            prev=empty(batch, 10),
+            **floats,
+        )
         h = model.backbone(model.embed_frame(rows), KV())
         out = model.emit(h, rows, empty(batch, model.spec.draws, dtype=torch.float32))
-        assert (out.frame.shape, out.frame.dtype, out.stop.dtype) == ((batch, 10), torch.int64, torch.bool)
+        assert (out.frame.shape, out.frame.dtype, out.stop.dtype) == (
+            (batch, 10),
+            torch.int64,
+            torch.bool,
+        )
         state = {n: empty(batch, *c.shape, dtype=c.dtype) for n, c in codec.columns.items()}
         samples, new = codec.decode(empty(batch, 5, 10), state)
         assert samples.shape == (batch, 5 * 2048)
@@ -136,7 +152,12 @@ def test_a_whole_step_at_released_sizes_needs_no_host_value():
 
 def test_a_model_without_files_has_the_ids_of_the_released_tokenizer():
     tokens = dummy_ids(SOURCE, LM)
-    assert (tokens.im_start, tokens.im_end, tokens.voice, tokens.semantic) == (151644, 151645, 151673, 151678)
+    assert (tokens.im_start, tokens.im_end, tokens.voice, tokens.semantic) == (
+        151644,
+        151645,
+        151673,
+        151678,
+    )
 
 
 def test_random_weights_are_the_same_each_time_and_speak():
@@ -148,7 +169,9 @@ def test_random_weights_are_the_same_each_time_and_speak():
         initialize_dummy_weights(language, CPU, seed=0)
         language.process_weights_after_loading()
         made.append(language)
-    assert all(torch.equal(a, b) for a, b in zip(*(m.state_dict().values() for m in made), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(*(m.state_dict().values() for m in made), strict=True)
+    )
     frames = torch.randint(0, 256, (4, 10))
     assert made[0].embed_codes(frames).std() < 3
     assert made[0].logits(torch.randn(4, 32)).isfinite().all()
@@ -178,10 +201,15 @@ def without_shards(tmp_path):
 
 
 def same(a: FishS2, b: FishS2):
-    return all(torch.equal(x, y) for x, y in zip(a.language.parameters(), b.language.parameters(), strict=True))
+    return all(
+        torch.equal(x, y)
+        for x, y in zip(a.language.parameters(), b.language.parameters(), strict=True)
+    )
 
 
-@pytest.mark.parametrize("layout", ["one file", "pickle", "pickle with short names", "split attention"])
+@pytest.mark.parametrize(
+    "layout", ["one file", "pickle", "pickle with short names", "split attention"]
+)
 def test_other_layouts_of_the_weights_load_alike(tmp_path, layout):
     path, tensors = without_shards(tmp_path), all_tensors()
     if layout == "pickle with short names":
@@ -208,7 +236,9 @@ def test_a_wrapped_codec_file_loads_alike(tmp_path, key):
     shutil.copytree(CHECKPOINT, path)
     torch.save({key: torch.load(path / "codec.pth", weights_only=True)}, path / "codec.pth")
     wrapped, plain = (registry.load(p, CPU, None, {}).codec for p in (path, CHECKPOINT))
-    assert all(torch.equal(a, b) for a, b in zip(wrapped.parameters(), plain.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(wrapped.parameters(), plain.parameters(), strict=True)
+    )
 
 
 def edit_config(path, **changes):
@@ -239,10 +269,19 @@ def drop_token(path, content):
 SEMANTIC = "quantizer.semantic_quantizer.quantizers.0"
 BROKEN = {
     "no shards": (lambda p: [f.unlink() for f in p.glob("model*")], "neither model.safetensors"),
-    "a shard less": (lambda p: (p / "model-00002-of-00002.safetensors").unlink(), "model-00002-of-00002.safetensors"),
-    "cut shard": (lambda p: (p / "model-00001-of-00002.safetensors").write_bytes(b"\0" * 99), "model-00001"),
+    "a shard less": (
+        lambda p: (p / "model-00002-of-00002.safetensors").unlink(),
+        "model-00002-of-00002.safetensors",
+    ),
+    "cut shard": (
+        lambda p: (p / "model-00001-of-00002.safetensors").write_bytes(b"\0" * 99),
+        "model-00001",
+    ),
     "no codec": (lambda p: (p / "codec.pth").unlink(), "codec.pth"),
-    "cut codec": (lambda p: (p / "codec.pth").write_bytes((p / "codec.pth").read_bytes()[:9999]), "codec.pth"),
+    "cut codec": (
+        lambda p: (p / "codec.pth").write_bytes((p / "codec.pth").read_bytes()[:9999]),
+        "codec.pth",
+    ),
     "no tokenizer": (lambda p: (p / "tokenizer.json").unlink(), "tokenizer.json"),
     "bad tokenizer": (lambda p: (p / "tokenizer.json").write_text("{}"), "tokenizer.json"),
     "no voice token": (lambda p: drop_token(p, "<|voice|>"), r"<\|voice\|>"),
@@ -252,20 +291,36 @@ BROKEN = {
         r"layers\.0\.feed_forward\.w1.*config\.json asks",
     ),
     "no layers": (lambda p: edit_config(p, text_config__n_layer=None), "text_config.n_layer"),
-    "more layers": (lambda p: edit_config(p, text_config__n_layer=3), r"text_model\.model\.layers\.2.*is missing"),
-    "fewer layers": (lambda p: edit_config(p, text_config__n_layer=1), r"text_model\.model\.layers\.1.*not part"),
-    "biases": (lambda p: edit_config(p, text_config__attention_qkv_bias=True), "attention_qkv_bias"),
-    "two widths": (lambda p: edit_config(p, audio_decoder_config__dim=64), "audio_decoder_config.dim"),
+    "more layers": (
+        lambda p: edit_config(p, text_config__n_layer=3),
+        r"text_model\.model\.layers\.2.*is missing",
+    ),
+    "fewer layers": (
+        lambda p: edit_config(p, text_config__n_layer=1),
+        r"text_model\.model\.layers\.1.*not part",
+    ),
+    "biases": (
+        lambda p: edit_config(p, text_config__attention_qkv_bias=True),
+        "attention_qkv_bias",
+    ),
+    "two widths": (
+        lambda p: edit_config(p, audio_decoder_config__dim=64),
+        "audio_decoder_config.dim",
+    ),
     "codec tensor gone": (
         lambda p: edit_codec(p, lambda t: t.pop("decoder.model.6.conv.bias")),
         "decoder.model.6.bias",
     ),
     "codec norm gone": (
-        lambda p: edit_codec(p, lambda t: t.pop("encoder.block.0.conv.parametrizations.weight.original0")),
+        lambda p: edit_codec(
+            p, lambda t: t.pop("encoder.block.0.conv.parametrizations.weight.original0")
+        ),
         "encoder.block.0.conv.weight_g",
     ),
     "codec book gone": (
-        lambda p: edit_codec(p, lambda t: [t.pop(k) for k in list(t) if "quantizer.quantizers.8" in k]),
+        lambda p: edit_codec(
+            p, lambda t: [t.pop(k) for k in list(t) if "quantizer.quantizers.8" in k]
+        ),
         "9 codebooks",
     ),
     "a semantic code more": (
@@ -315,7 +370,11 @@ def test_a_directory_that_is_not_whole_is_refused_by_name(tmp_path, what):
 
 @pytest.mark.parametrize(
     ("options", "param"),
-    [({"flow_steps": 3}, "flow_steps"), ({"codec_dtype": "int8"}, "codec_dtype"), ({"codec_dtype": []}, "codec_dtype")],
+    [
+        ({"flow_steps": 3}, "flow_steps"),
+        ({"codec_dtype": "int8"}, "codec_dtype"),
+        ({"codec_dtype": []}, "codec_dtype"),
+    ],
 )
 def test_unknown_load_options_are_refused(options, param):
     with pytest.raises(InvalidRequest) as e:

@@ -18,7 +18,9 @@ FRAMES = 325  # 1 + 2 + ... + 25; two and a half windows of the transformer
 
 def load(codec_dtype="float32"):
     with torch.inference_mode():
-        return registry.load(CHECKPOINT, torch.device("cpu"), None, {"codec_dtype": codec_dtype}).codec
+        return registry.load(
+            CHECKPOINT, torch.device("cpu"), None, {"codec_dtype": codec_dtype}
+        ).codec
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +135,9 @@ def test_each_token_of_a_windowed_transformer_sees_the_last_ones_only():
     for first, same in ((last - ENCODER_WINDOW + 1, True), (last - ENCODER_WINDOW + 2, False)):
         cut = x.clone()
         cut[..., :first] = 7.0
-        assert torch.equal(windowed(stack, cut, rope, ENCODER_WINDOW)[..., last], y[..., last]) is same
+        assert (
+            torch.equal(windowed(stack, cut, rope, ENCODER_WINDOW)[..., last], y[..., last]) is same
+        )
 
 
 def test_the_weight_norms_gains_and_wrappers_of_the_file_fold_away():
@@ -142,11 +146,18 @@ def test_the_weight_norms_gains_and_wrappers_of_the_file_fold_away():
     plain = read_codec(CHECKPOINT)
     assert folded.keys() == plain.keys()
     assert all(torch.equal(folded[k], plain[k]) for k in plain)
-    g, v = (raw[f"decoder.model.1.block.1.conv.parametrizations.weight.original{i}"] for i in (0, 1))
+    g, v = (
+        raw[f"decoder.model.1.block.1.conv.parametrizations.weight.original{i}"] for i in (0, 1)
+    )
     want = g * v / v.pow(2).sum((1, 2), keepdim=True).sqrt()
     assert torch.allclose(plain["decoder.model.1.block.1.weight"], want, atol=1e-7)
-    gamma, wo = (raw[f"quantizer.post_module.layers.0.attention{n}"] for n in ("_layer_scale.gamma", ".wo.weight"))
-    assert torch.equal(plain["quantizer.post_module.layers.0.self_attn.o_proj.weight"], gamma[:, None] * wo)
+    gamma, wo = (
+        raw[f"quantizer.post_module.layers.0.attention{n}"]
+        for n in ("_layer_scale.gamma", ".wo.weight")
+    )
+    assert torch.equal(
+        plain["quantizer.post_module.layers.0.self_attn.o_proj.weight"], gamma[:, None] * wo
+    )
     assert not any("gamma" in k or "mask" in k or "original" in k for k in plain)
 
 

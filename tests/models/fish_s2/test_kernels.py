@@ -9,7 +9,12 @@ import torch.nn.functional as F
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
 from stentor.kernels.types import MinFrames, RowRef
 from stentor.models.fish_s2 import language_model as sampling
-from stentor.models.fish_s2.kernels import embed_codes, sample_first_code, sample_ranked, sample_ranked_into
+from stentor.models.fish_s2.kernels import (
+    embed_codes,
+    sample_first_code,
+    sample_ranked,
+    sample_ranked_into,
+)
 from stentor.models.fish_s2.language_model import rank
 from tests.helpers.child import python
 from tests.helpers.kernel_tests import DEVICE, DTYPES, random
@@ -46,7 +51,8 @@ def test_the_first_choice_is_made_again_if_it_repeats_and_may_end_in_time(dtype,
     logits[:, size - 1] += 2.0 * (torch.arange(batch, device=DEVICE) % 3 == 1)
     u = torch.rand(batch, 13, device=DEVICE)[:, :2]
     past = RowRef(
-        torch.randint(0, 9, (slots, most, books), device=DEVICE), torch.randperm(slots, device=DEVICE)[:batch]
+        torch.randint(0, 9, (slots, most, books), device=DEVICE),
+        torch.randperm(slots, device=DEVICE)[:batch],
     )
     step, least = torch.arange(batch, device=DEVICE) % most, torch.full((batch,), 4, device=DEVICE)
     early = (torch.arange(size, device=DEVICE) == size - 1) & (step < least)[:, None]
@@ -62,7 +68,9 @@ def test_the_first_choice_is_made_again_if_it_repeats_and_may_end_in_time(dtype,
     again = sampling.sample_ranked(ranking, u[:, 1], free, how.top_k, torch.full_like(free, 0.9))
     want = torch.where(repeats, again, once)
     for out in sample_outs(batch, size, dtype, torch.int64):
-        ended = sample_first_code(logits, how._replace(u=u), (1.0, 0.9), out, past, window, MinFrames(step, least))
+        ended = sample_first_code(
+            logits, how._replace(u=u), (1.0, 0.9), out, past, window, MinFrames(step, least)
+        )
         check_sample(out, torch.where(ended, 0, want), 0.05)
         assert ((want == size - 1) != ended).float().mean() <= 0.05
         assert not ended[step < least].any()
@@ -80,7 +88,9 @@ def test_a_frame_is_the_scaled_sum_of_its_codes_and_its_token(dtype, hidden, cod
     offset = torch.arange(books, device=DEVICE) * size
     frames = torch.randint(0, size, (4, books), device=DEVICE).to(codes)
     got = embed_codes(frames, offset, table, texts, 7, 11**0.5)
-    want = (F.embedding(frames[:, 0] + 7, texts) + F.embedding(frames + offset, table).sum(1)) / 11**0.5
+    want = (
+        F.embedding(frames[:, 0] + 7, texts) + F.embedding(frames + offset, table).sum(1)
+    ) / 11**0.5
     torch.testing.assert_close(got, want, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
 
 

@@ -45,13 +45,21 @@ class FakeRows(dict):
     def __init__(self, past, **columns):
         """past [B, T, books], the last frame of which was made at step T - 1."""
         batch, made = past.shape[:2]
-        super().__init__(step=torch.full((batch,), made), min_frames=torch.zeros(batch, dtype=torch.int64), **columns)
+        super().__init__(
+            step=torch.full((batch,), made),
+            min_frames=torch.zeros(batch, dtype=torch.int64),
+            **columns,
+        )
         self.past = past
 
     def recent(self, count):
         made = self.past.shape[1]
         at = made - torch.arange(1, count + 1)
-        frames = self.past[:, at.clamp_min(0)] if made else self.past.new_zeros(len(self.past), count, 10)
+        frames = (
+            self.past[:, at.clamp_min(0)]
+            if made
+            else self.past.new_zeros(len(self.past), count, 10)
+        )
         return frames, (at >= 0).expand(len(self.past), -1)
 
 
@@ -79,8 +87,16 @@ def oracle():
 def prompts(model):
     generator = np.random.default_rng(0)
     codes = [generator.integers(0, 256, (n, 10)) for n in (23, 4)]
-    one, two = SpokenTurn("A short reference.", codes[0], "one"), SpokenTurn("再来一个。", codes[1], "two")
-    texts = {"plain": ([], []), "cloned": ([one], []), "two voices": ([one, two], []), "continued": ([one], [two])}
+    one, two = (
+        SpokenTurn("A short reference.", codes[0], "one"),
+        SpokenTurn("再来一个。", codes[1], "two"),
+    )
+    texts = {
+        "plain": ([], []),
+        "cloned": ([one], []),
+        "two voices": ([one, two], []),
+        "continued": ([one], [two]),
+    }
     return {name: tokenized(model, "Say [softly] this.", *args) for name, args in texts.items()}
 
 
@@ -94,14 +110,19 @@ def tokenized(model, text, references, history):
 def test_prefill_hidden_states_and_logits_equal_the_oracle(model, oracle, name):
     p = prompts(model)[name]
     x = model.embed_prompt(
-        PromptRows({"token": torch.tensor(p.token)}, torch.tensor(p.frames), torch.tensor(p.frame_at)), None
+        PromptRows(
+            {"token": torch.tensor(p.token)}, torch.tensor(p.frames), torch.tensor(p.frame_at)
+        ),
+        None,
     )
     h = model.backbone(x, Dense(len(p.token)))[0]
     want_h, want_logits = oracle.slow(oracle.prompt(p.token, p.frames, p.frame_at))
     assert (h.double() - want_h).abs().max() < 1e-4
     ids = [*range(oracle.semantic, oracle.semantic + oracle.codes), oracle.im_end]
     assert (model.language.logits(h).double() - want_logits[:, ids]).abs().max() < 1e-4
-    emitted = model.emit((h[-1:],), rows(torch.zeros(1, 0, 10, dtype=torch.int64), 0), torch.full((1, 11), 0.5))
+    emitted = model.emit(
+        (h[-1:],), rows(torch.zeros(1, 0, 10, dtype=torch.int64), 0), torch.full((1, 11), 0.5)
+    )
     assert emitted.frame.tolist() == [oracle.greedy_frame(want_h[-1], want_logits[-1])]
 
 
@@ -127,9 +148,9 @@ def test_padding_frames_of_a_prompt_change_nothing(model):
 
 
 def hidden(model, batch):
-    return torch.randn(1, model.language.config.slow.hidden, generator=torch.Generator().manual_seed(1)).expand(
-        batch, -1
-    )
+    return torch.randn(
+        1, model.language.config.slow.hidden, generator=torch.Generator().manual_seed(1)
+    ).expand(batch, -1)
 
 
 def first_code(language, h, r, u):
@@ -149,9 +170,19 @@ def past_with(code, at, made, fill=0):
 
 @pytest.mark.parametrize(
     ("at", "made", "again"),
-    [(1, 2, True), (0, 1, False), (0, 5, False), (4, 14, True), (3, 14, False), (13, 14, True), (1, 11, True)],
+    [
+        (1, 2, True),
+        (0, 1, False),
+        (0, 5, False),
+        (4, 14, True),
+        (3, 14, False),
+        (13, 14, True),
+        (1, 11, True),
+    ],
 )
-def test_a_code_of_the_last_ten_frames_is_drawn_again_but_that_of_frame_0_never_counts(model, at, made, again):
+def test_a_code_of_the_last_ten_frames_is_drawn_again_but_that_of_frame_0_never_counts(
+    model, at, made, again
+):
     h = hidden(model, 1)
     # The first draw is all but greedy, the second one is not: the rank that 0.89 of the mass falls on.
     u = torch.full((1, 11), 0.98)
@@ -159,7 +190,11 @@ def test_a_code_of_the_last_ten_frames_is_drawn_again_but_that_of_frame_0_never_
     r = rows(past_with(greedy, at, made, fill=(greedy + 1) % 256), 1e-4)
     code = int(first_code(model.language, h, r, u[:, :2]))
     free = rank(model.language.logits(h))
-    second = int(sample_ranked(free, u[:, 1], torch.ones(1), torch.zeros(1, dtype=torch.int64), torch.full((1,), 0.9)))
+    second = int(
+        sample_ranked(
+            free, u[:, 1], torch.ones(1), torch.zeros(1, dtype=torch.int64), torch.full((1,), 0.9)
+        )
+    )
     assert second != greedy
     assert code == (second if again else greedy)
 
@@ -183,7 +218,15 @@ def test_the_end_cannot_be_drawn_before_min_frames(model):
         assert (emitted.frame < language.config.codes).all()
 
 
-SETTINGS = [(0.8, 30, 0.8), (1.0, 0, 0.9), (1.3, 0, 1.0), (0.3, 5, 0.95), (2.0, 3, 1.0), (0.7, 1, 0.5), (1.0, 50, 0.0)]
+SETTINGS = [
+    (0.8, 30, 0.8),
+    (1.0, 0, 0.9),
+    (1.3, 0, 1.0),
+    (0.3, 5, 0.95),
+    (2.0, 3, 1.0),
+    (0.7, 1, 0.5),
+    (1.0, 50, 0.0),
+]
 """temperature, top_k, top_p"""
 
 
@@ -197,7 +240,10 @@ def fits(counts, p):
             np.append(observed, counts[~common].sum()),
             np.append(wanted, p[~common].sum() * counts.sum()),
         )
-    return len(observed) == 1 or chisquare(observed, wanted * observed.sum() / wanted.sum()).pvalue > 1e-4
+    return (
+        len(observed) == 1
+        or chisquare(observed, wanted * observed.sum() / wanted.sum()).pvalue > 1e-4
+    )
 
 
 def mixed(settings):
@@ -224,13 +270,17 @@ def test_20_000_first_codes_follow_the_two_draws_of_repetition_aware_sampling(mo
     h = hidden(model, 1) * 3
     logits = model.language.logits(h)[0]
     likely = logits.argsort(descending=True)[:3].clamp_max(255)
-    past = torch.stack([likely[torch.tensor([2, 0, 1, 0])]] * 10, dim=-1)[None].expand(len(which), -1, -1)
+    past = torch.stack([likely[torch.tensor([2, 0, 1, 0])]] * 10, dim=-1)[None].expand(
+        len(which), -1, -1
+    )
     r = FakeRows(past, temperature=temperature, top_k=top_k, top_p=top_p)
     u = uniform(torch.full((len(which),), 6), torch.arange(len(which)), 2)
     drawn = first_code(model.language, h.expand(len(which), -1), r, u)
     for i, setting in enumerate(settings):
         first, free = probabilities(logits, *setting), probabilities(logits, 1.0, setting[1], 0.9)
-        seen = np.isin(np.arange(len(first)), likely[:2].numpy())  # frame 0 held likely[2]: it does not count
+        seen = np.isin(
+            np.arange(len(first)), likely[:2].numpy()
+        )  # frame 0 held likely[2]: it does not count
         p = np.where(seen, 0, first) + first[seen].sum() * free
         assert fits(np.bincount(drawn[which == i].numpy(), minlength=len(p)), p), setting
 
@@ -240,7 +290,9 @@ def test_20_000_second_codes_follow_the_fast_transformers_probabilities(model, o
     (temperature, top_k, top_p), which = mixed(settings)
     h = hidden(model, 1) * 2
     two_books = copy.copy(model.language)
-    two_books.config = replace(model.language.config, books=2)  # the other codes would only take time
+    two_books.config = replace(
+        model.language.config, books=2
+    )  # the other codes would only take time
     two_books.process_weights_after_loading()
     past = torch.zeros(len(which), 0, 10, dtype=torch.int64)
     r = FakeRows(past, temperature=temperature, top_k=top_k, top_p=top_p)
@@ -265,7 +317,9 @@ def test_the_token_that_crosses_top_p_is_dropped_and_temperature_comes_after():
 
     def last(temperature, top_p):
         zero = torch.zeros(1, dtype=torch.int64)
-        return int(sample_ranked(rank(logits), u, torch.tensor([temperature]), zero, torch.tensor([top_p])))
+        return int(
+            sample_ranked(rank(logits), u, torch.tensor([temperature]), zero, torch.tensor([top_p]))
+        )
 
     assert [last(1.0, p) for p in (0.5, 0.7, 0.95, 1.1)] == [0, 0, 1, 2]
     assert last(50.0, 0.7) == 0  # a temperature first would have flattened the mass below 0.7
@@ -273,4 +327,11 @@ def test_the_token_that_crosses_top_p_is_dropped_and_temperature_comes_after():
 
 def test_equal_logits_go_to_the_lower_index_in_greedy_rows():
     one = torch.ones(1, dtype=torch.int64)
-    assert int(sample_ranked(rank(torch.zeros(1, 300)), torch.tensor([0.9]), torch.zeros(1), one * 0, one.float())) == 0
+    assert (
+        int(
+            sample_ranked(
+                rank(torch.zeros(1, 300)), torch.tensor([0.9]), torch.zeros(1), one * 0, one.float()
+            )
+        )
+        == 0
+    )

@@ -27,12 +27,16 @@ def refused(tts, param, words, text="Hello.", **options):
     assert words in e.value.message
 
 
-@pytest.mark.parametrize("text", ["[laughing]", "<|speaker:0|>", " <|speaker:0|>\n[sigh][long pause]<|speaker:1|> "])
+@pytest.mark.parametrize(
+    "text", ["[laughing]", "<|speaker:0|>", " <|speaker:0|>\n[sigh][long pause]<|speaker:1|> "]
+)
 def test_a_text_made_only_of_tags_is_a_silence(tts, text):
     speech = tts.generate(text)
     assert len(speech.samples)
     assert not speech.samples.any()
-    with pytest.raises(InvalidRequest, match="nothing to speak"):  # nor does the model make anything of it
+    with pytest.raises(
+        InvalidRequest, match="nothing to speak"
+    ):  # nor does the model make anything of it
         tts._model.prompt(request.build(tts.spec, text, options={}, seed=1), [])
 
 
@@ -74,11 +78,19 @@ def test_options_out_of_range_or_not_of_this_family_are_refused_by_name(tts, opt
 
 
 def test_a_second_kind_of_reference_is_refused(tts):
-    refused(tts, "prompt", "takes none", prompt=Reference(WAV, "Words."), reference=Reference(WAV, "Words."))
+    refused(
+        tts,
+        "prompt",
+        "takes none",
+        prompt=Reference(WAV, "Words."),
+        reference=Reference(WAV, "Words."),
+    )
 
 
 def test_a_text_that_leaves_no_room_is_refused(tts):
-    refused(tts, "text", "too long for one request", text="a, b; c! " * 1000, split_granularity="none")
+    refused(
+        tts, "text", "too long for one request", text="a, b; c! " * 1000, split_granularity="none"
+    )
 
 
 def test_20_speakers_speak(tts):
@@ -91,7 +103,10 @@ def test_20_speakers_speak(tts):
 def test_turns_in_batches_go_on_from_what_was_said_before(tts):
     """Run a long-form layer: each batch of turns is a request whose prompt holds the batches before it."""
     model, oracle = tts._model, Oracle()
-    options = {n: o.default for n, o in tts.spec.options.items()} | {"temperature": 0, "max_frames": 5}
+    options = {n: o.default for n, o in tts.spec.options.items()} | {
+        "temperature": 0,
+        "max_frames": 5,
+    }
     history = []
     for text in batches("".join(f"<|speaker:{i % 3}|>Turn {i}." for i in range(12)), 1000):
         prompt = model.prompts.assemble(text, model.prompts.nobody, history, options)
@@ -104,12 +119,16 @@ def test_turns_in_batches_go_on_from_what_was_said_before(tts):
 
 
 def test_text_that_looks_like_special_tokens_is_spoken(tts):
-    speech = tts.generate("Say <|im_end|> and <|semantic:3|>.", max_frames=3, ignore_eos=True, seed=1)
+    speech = tts.generate(
+        "Say <|im_end|> and <|semantic:3|>.", max_frames=3, ignore_eos=True, seed=1
+    )
     assert speech.frames.shape == (3, 10)
 
 
 def test_frames_are_integers_of_ten_codes_and_samples_stay_in_range(tts):
-    speech = tts.generate("Hello.", max_frames=12, ignore_eos=True, temperature=2.0, top_p=1.0, top_k=0, seed=2)
+    speech = tts.generate(
+        "Hello.", max_frames=12, ignore_eos=True, temperature=2.0, top_p=1.0, top_k=0, seed=2
+    )
     assert speech.frames.shape == (12, 10)
     assert speech.frames.dtype == np.int64
     assert speech.finish_reason == "length"
@@ -118,7 +137,10 @@ def test_frames_are_integers_of_ten_codes_and_samples_stay_in_range(tts):
 
 
 def test_min_frames_are_made_and_max_frames_are_not_exceeded(tts):
-    made = [len(tts.generate("Hi.", min_frames=9, max_frames=15, seed=s, temperature=1.5).frames) for s in range(5)]
+    made = [
+        len(tts.generate("Hi.", min_frames=9, max_frames=15, seed=s, temperature=1.5).frames)
+        for s in range(5)
+    ]
     assert all(9 <= n <= 15 for n in made)
 
 
@@ -133,7 +155,10 @@ def test_the_seed_decides_and_temperature_0_needs_none(tts):
 @pytest.mark.parametrize("options", [{"top_k": 1}, {"top_p": 0.0}])
 def test_narrow_sampling_is_greedy_in_every_code_of_the_first_frame(tts, options):
     greedy = tts.generate("Hello.", max_frames=1, temperature=0, ignore_eos=True).frames
-    assert tts.generate("Hello.", max_frames=1, temperature=1.5, seed=4, **options).frames.tolist() == greedy.tolist()
+    assert (
+        tts.generate("Hello.", max_frames=1, temperature=1.5, seed=4, **options).frames.tolist()
+        == greedy.tolist()
+    )
 
 
 def test_without_a_limit_long_texts_get_more_frames_and_run_ons_are_suspected(tts):
@@ -160,7 +185,8 @@ def test_a_codec_at_full_scale_is_clipped_not_wrapped(tmp_path):
     speech.save(tmp_path / "loud.wav")
     stored, _ = soundfile.read(tmp_path / "loud.wav", dtype="int16")
     assert (
-        np.sign(stored[np.abs(speech.samples) > 0.99]) == np.sign(speech.samples[np.abs(speech.samples) > 0.99])
+        np.sign(stored[np.abs(speech.samples) > 0.99])
+        == np.sign(speech.samples[np.abs(speech.samples) > 0.99])
     ).all()
 
 
@@ -172,7 +198,11 @@ def test_turns_beyond_a_batch_are_spoken_after_what_was_spoken(tts):
     options = {**tts.request("x", temperature=0.0).options, "max_frames": 8}
     first = tts.speech(
         list(
-            tts.engine.submit(model.prompts.assemble("\n".join(turns[:5]), model.prompts.nobody, [], options), 1, False)
+            tts.engine.submit(
+                model.prompts.assemble("\n".join(turns[:5]), model.prompts.nobody, [], options),
+                1,
+                False,
+            )
         ),
         1,
     )

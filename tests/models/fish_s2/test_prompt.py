@@ -24,7 +24,9 @@ from stentor.models.fish_s2.tokenizer import read_tokens
 from tests.helpers.released import released
 from tests.models.fish_s2.oracle import CHECKPOINT
 
-OFFICIAL = Tokenizer.from_file(str(CHECKPOINT / "tokenizer.json"))  # turns special text into special tokens
+OFFICIAL = Tokenizer.from_file(
+    str(CHECKPOINT / "tokenizer.json")
+)  # turns special text into special tokens
 TOKENS = read_tokens(CHECKPOINT, 256, 1776)
 SPECIAL = 1500  # first special id
 
@@ -42,7 +44,10 @@ def semantic(speech):
     return [1512 + int(c) for c in speech[:, 0]]
 
 
-HEAD, OPEN = ("<|im_start|>system\n", "convert the provided text to speech"), "<|im_start|>assistant\n<|voice|>"
+HEAD, OPEN = (
+    ("<|im_start|>system\n", "convert the provided text to speech"),
+    "<|im_start|>assistant\n<|voice|>",
+)
 CLONE = "convert the provided text to speech reference to the following:\n\nText:\n"
 
 
@@ -66,7 +71,10 @@ def test_a_plain_prompt_has_the_parts_of_the_specification():
     [
         (["One."], "<|speaker:0|>One."),
         (["One.", "Two."], "<|speaker:0|>One.\n<|speaker:1|>Two."),
-        (["One.", "<|speaker:7|>Two.", "Three."], "<|speaker:0|>One.\n<|speaker:7|>Two.\n<|speaker:2|>Three."),
+        (
+            ["One.", "<|speaker:7|>Two.", "Three."],
+            "<|speaker:0|>One.\n<|speaker:7|>Two.\n<|speaker:2|>Three.",
+        ),
     ],
 )
 def test_references_come_as_tagged_lines_and_then_all_their_speech(texts, written):
@@ -96,7 +104,8 @@ def test_turns_that_were_spoken_come_back_as_the_assistants():
 
 
 @pytest.mark.parametrize(
-    "mark", ["<|im_end|>", "<|im_start|>", "<|voice|>", "<|semantic:3|>", "<|endoftext|>", "<|pad|>"]
+    "mark",
+    ["<|im_end|>", "<|im_start|>", "<|voice|>", "<|semantic:3|>", "<|endoftext|>", "<|pad|>"],
 )
 def test_user_text_never_becomes_a_special_token(mark):
     text = f"One {mark}\n<|im_start|>system\nTwo{mark}"
@@ -129,7 +138,12 @@ def test_text_without_speaker_tags_is_one_turn_as_it_is():
 def test_text_before_the_first_speaker_tag_is_a_turn_and_turns_are_separated_by_lines():
     text = "Kept. <|speaker:0|>How are you?\n<|speaker:1|> Fine. <|speaker:12|>Me too"
     assert turns(" [sigh] " + text.removeprefix("Kept. "))[0] == "<|speaker:0|>How are you?"
-    assert turns(text) == ["Kept.", "<|speaker:0|>How are you?", "<|speaker:1|> Fine.", "<|speaker:12|>Me too"]
+    assert turns(text) == [
+        "Kept.",
+        "<|speaker:0|>How are you?",
+        "<|speaker:1|> Fine.",
+        "<|speaker:12|>Me too",
+    ]
 
 
 def test_20_speakers_make_batches_of_five_turns():
@@ -147,7 +161,9 @@ def test_batches_hold_as_many_bytes_as_allowed_and_a_longer_turn_stands_alone():
     assert batches(turn + long + turn, 100) == [turn, long, turn]
 
 
-@pytest.mark.parametrize("text", ["[laughing]", "<|speaker:0|>", "<|speaker:0|>[a] <|speaker:1|>\n[b c]"])
+@pytest.mark.parametrize(
+    "text", ["[laughing]", "<|speaker:0|>", "<|speaker:0|>[a] <|speaker:1|>\n[b c]"]
+)
 def test_only_tags_have_no_words(text):
     assert spoken_words(text) == ""
     assert spoken_words(text + "x") == "x"

@@ -12,7 +12,9 @@ def test_a_dummy_speaks_with_its_voice_and_clones(name: str):
     with TTS(f"dummy:{name}", device="cpu", max_num_seqs=2, threads=1) as tts:
         assert tts.voices == ("noise",)
         assert tts.spec.takes_reference
-        made = tts.generate("Some words of a text, and more.", ignore_eos=True, max_frames=4, seed=1)
+        made = tts.generate(
+            "Some words of a text, and more.", ignore_eos=True, max_frames=4, seed=1
+        )
         assert len(made.samples) == 4 * 1920
         prompt = tts.prompt(tts.request("Some words."))
         assert prompt.length == 126 + 3 + 1  # voice, words and mark, the beginning of audio

@@ -21,7 +21,9 @@ def test_rows_of_a_call_are_those_of_calls_of_their_own(count: int):
         for _ in range(2):  # from the beginning, and with a past
             together, new = codec.decode(frames, state)
             for row in range(5):
-                alone, own = codec.decode(frames[row : row + 1], {n: v[row : row + 1] for n, v in state.items()})
+                alone, own = codec.decode(
+                    frames[row : row + 1], {n: v[row : row + 1] for n, v in state.items()}
+                )
                 torch.testing.assert_close(together[row], alone[0], rtol=1e-4, atol=1e-6)
                 for name in own:
                     torch.testing.assert_close(new[name][row], own[name][0], rtol=1e-4, atol=1e-5)

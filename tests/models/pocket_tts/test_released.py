@@ -34,7 +34,9 @@ def test_what_a_bare_repository_means_is_released():
     assert {folder.removeprefix("languages/") for folder in FOLDERS.values()} <= set(released.NAMES)
 
 
-@pytest.mark.parametrize(("name", "language"), [("french_24l", "french"), ("english_7m_2026-10", "english")])
+@pytest.mark.parametrize(
+    ("name", "language"), [("french_24l", "french"), ("english_7m_2026-10", "english")]
+)
 def test_a_folder_of_a_released_name_needs_no_description(name: str, language: str, tmp_path: Path):
     files = Files(tmp_path / name)
     assert files.language == language
@@ -51,7 +53,14 @@ def test_a_download_takes_tokenizer_and_voices_from_the_open_repository(
         return str(tmp_path / "open")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    folder = tmp_path / "models--kyutai--pocket-tts" / "snapshots" / "0" / "languages" / "english_2026-10"
+    folder = (
+        tmp_path
+        / "models--kyutai--pocket-tts"
+        / "snapshots"
+        / "0"
+        / "languages"
+        / "english_2026-10"
+    )
     folder.mkdir(parents=True)
     files = Files(folder)
     assert files.clones
@@ -60,7 +69,9 @@ def test_a_download_takes_tokenizer_and_voices_from_the_open_repository(
     assert [repository for repository, _ in asked] == [released.OPEN_REPOSITORY] * 2
     local = tmp_path / "english"
     local.mkdir()
-    assert Files(local).voices == local / "embeddings"  # nothing is downloaded for a folder of one's own
+    assert (
+        Files(local).voices == local / "embeddings"
+    )  # nothing is downloaded for a folder of one's own
     assert len(asked) == 2
 
 

@@ -17,10 +17,18 @@ HOW = {"voice": "chelsie", "ignore_eos": True, "max_frames": 4, "seed": 3}
 def narrow(files: dict[str, Any]) -> None:
     """Keep all ids, experts and codes of the released model."""
     config = files["config.json"]
-    talker, small = config["talker_config"], {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
+    talker, small = (
+        config["talker_config"],
+        {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1},
+    )
     talker["text_config"] |= {**small, "head_dim": 16, "intermediate_size": 16}
     talker["code_predictor_config"] |= {**small, "head_dim": 16}
-    config["code2wav_config"] |= {**small, "num_attention_heads": 4, "num_key_value_heads": 4, "decoder_dim": 64}
+    config["code2wav_config"] |= {
+        **small,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "decoder_dim": 64,
+    }
     talker["thinker_hidden_size"] = config["thinker_config"]["text_config"]["hidden_size"] = 16
 
 

@@ -51,7 +51,9 @@ def test_a_missing_tensor_is_named(checkpoint: Path) -> None:
     tensors = load_file(file)
     del tensors["talker.code_predictor.lm_head.3.weight"]
     save_file(tensors, file)
-    with pytest.raises(CheckpointError, match=r"talker\.code_predictor\.lm_head\.3\.weight is missing"):
+    with pytest.raises(
+        CheckpointError, match=r"talker\.code_predictor\.lm_head\.3\.weight is missing"
+    ):
         load(checkpoint)
 
 
@@ -79,14 +81,17 @@ def test_a_tensor_of_another_shape_is_named(checkpoint: Path) -> None:
         ("speech_tokenizer/config.json", None, "encode_downsample_rate"),
     ],
 )
-def test_a_missing_config_value_is_named(checkpoint: Path, file: str, section: str | None, key: str) -> None:
+def test_a_missing_config_value_is_named(
+    checkpoint: Path, file: str, section: str | None, key: str
+) -> None:
     edit(checkpoint / file, lambda c: (c[section] if section else c).pop(key))
     with pytest.raises(CheckpointError, match=key):
         load(checkpoint)
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("tts_model_type", "singing"), ("tokenizer_type", "qwen3_tts_tokenizer_25hz")]
+    ("key", "value"),
+    [("tts_model_type", "singing"), ("tokenizer_type", "qwen3_tts_tokenizer_25hz")],
 )
 def test_a_kind_that_is_not_served_is_named(checkpoint: Path, key: str, value: str) -> None:
     edit(checkpoint / "config.json", lambda c: c.update({key: value}))
@@ -98,11 +103,15 @@ def test_a_kind_that_is_not_served_is_named(checkpoint: Path, key: str, value: s
 @pytest.mark.parametrize("value", ["two", None, [3], 2.5, -1])
 def test_a_token_id_that_is_none_is_named(checkpoint: Path, key: str, value: object) -> None:
     edit(checkpoint / "config.json", lambda c: c["talker_config"].update({key: {"New": value}}))
-    with pytest.raises(CheckpointError, match=rf"talker_config\.{key}\.New (must be an integer|is missing)"):
+    with pytest.raises(
+        CheckpointError, match=rf"talker_config\.{key}\.New (must be an integer|is missing)"
+    ):
         load(checkpoint)
 
 
-@pytest.mark.parametrize("file", ["vocab.json", "merges.txt", "tokenizer_config.json", "speech_tokenizer/config.json"])
+@pytest.mark.parametrize(
+    "file", ["vocab.json", "merges.txt", "tokenizer_config.json", "speech_tokenizer/config.json"]
+)
 def test_a_missing_file_is_named(checkpoint: Path, file: str) -> None:
     (checkpoint / file).unlink()
     with pytest.raises(CheckpointError, match=Path(file).name):
@@ -113,7 +122,9 @@ def test_added_tokens_must_have_the_ids_that_the_vocabulary_leaves_them(checkpoi
     vocab = len(tiny.mini_vocabulary()[0])
     edit(
         checkpoint / "tokenizer_config.json",
-        lambda c: c["added_tokens_decoder"].update({str(vocab + 99): c["added_tokens_decoder"].pop(str(vocab + 5))}),
+        lambda c: c["added_tokens_decoder"].update(
+            {str(vocab + 99): c["added_tokens_decoder"].pop(str(vocab + 5))}
+        ),
     )
     with pytest.raises(CheckpointError, match="<tts_text_eod>"):
         load(checkpoint)
@@ -142,7 +153,9 @@ def test_words_are_split_by_qwens_pattern_unless_that_of_a_local_directory_is_as
     assert made == [False, True]
 
 
-def test_a_checkpoint_without_generation_config_has_the_references_defaults(checkpoint: Path) -> None:
+def test_a_checkpoint_without_generation_config_has_the_references_defaults(
+    checkpoint: Path,
+) -> None:
     (checkpoint / "generation_config.json").unlink()
     options = load(checkpoint).spec.options
     assert options["temperature"].default == options["subtalker_temperature"].default == 0.9
@@ -150,7 +163,10 @@ def test_a_checkpoint_without_generation_config_has_the_references_defaults(chec
 
 
 def test_a_checkpoint_that_does_not_sample_defaults_to_argmax(checkpoint: Path) -> None:
-    edit(checkpoint / "generation_config.json", lambda c: c.update(do_sample=False, max_new_tokens=100))
+    edit(
+        checkpoint / "generation_config.json",
+        lambda c: c.update(do_sample=False, max_new_tokens=100),
+    )
     options = load(checkpoint).spec.options
     assert options["temperature"].default == 0.0
     assert options["max_frames"].default == 99
@@ -189,9 +205,13 @@ def count(module: nn.Module) -> tuple[int, int]:
         ("qwen3-tts-1.7b-base", 480, None),
     ],
 )
-def test_a_dummy_has_the_tensors_and_parameters_of_the_release(name: str, tensors: int, parameters: int | None) -> None:
+def test_a_dummy_has_the_tensors_and_parameters_of_the_release(
+    name: str, tensors: int, parameters: int | None
+) -> None:
     assert name in qwen3_tts.DUMMIES
-    got = count(make_weights(parse(released("qwen3_tts", name).config, name), torch.bfloat16, torch.float32))
+    got = count(
+        make_weights(parse(released("qwen3_tts", name).config, name), torch.bfloat16, torch.float32)
+    )
     assert got[0] == tensors
     if parameters is not None:
         assert got[1] == parameters
@@ -206,9 +226,19 @@ def test_the_dummies_codec_has_the_tensors_and_parameters_of_the_release() -> No
 @pytest.fixture
 def shrunken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dummies of every kind, made the same way, with few and narrow layers."""
-    narrow = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    narrow = {
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
     narrow |= {"num_key_value_heads": 1, "head_dim": 16}
-    speaker = {"enc_dim": 32, "enc_channels": [16, 16, 16, 16, 48], "enc_se_channels": 4, "enc_attention_channels": 4}
+    speaker = {
+        "enc_dim": 32,
+        "enc_channels": [16, 16, 16, 16, 48],
+        "enc_se_channels": 4,
+        "enc_attention_channels": 4,
+    }
 
     def change(files: dict[str, Any]) -> None:
         model, codec = files["config.json"], files["speech_tokenizer/config.json"]
@@ -216,7 +246,12 @@ def shrunken(monkeypatch: pytest.MonkeyPatch) -> None:
         talker |= {**narrow, "text_hidden_size": 8}
         talker["code_predictor_config"] |= narrow
         model["speaker_encoder_config"] = {"sample_rate": 24000, **speaker}
-        codec["decoder_config"] |= {**narrow, "latent_dim": 16, "codebook_dim": 16, "decoder_dim": 32}
+        codec["decoder_config"] |= {
+            **narrow,
+            "latent_dim": 16,
+            "codebook_dim": 16,
+            "decoder_dim": 32,
+        }
         codec["encoder_config"] |= {**narrow, "num_filters": 2, "codebook_dim": 8}
         codec["encoder_config"]["vector_quantization_hidden_dimension"] = 8
 

@@ -25,14 +25,23 @@ from tests.helpers.stepped_engine import hold
 
 TEXT = "Hello there, this is the voice; it's 3.14."
 FRAMES = 24
-ASK = {"voice": "ryan", "max_frames": FRAMES, "ignore_eos": True, "temperature": 0.0, "non_streaming_mode": False}
+ASK = {
+    "voice": "ryan",
+    "max_frames": FRAMES,
+    "ignore_eos": True,
+    "temperature": 0.0,
+    "non_streaming_mode": False,
+}
 END = 9
 
 
 @pytest.fixture(scope="module")
 def tts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TTS]:
     with TTS(
-        tiny.write("custom_voice", tmp_path_factory.mktemp("live")), device="cpu", max_num_seqs=3, memory_gb=0.05
+        tiny.write("custom_voice", tmp_path_factory.mktemp("live")),
+        device="cpu",
+        max_num_seqs=3,
+        memory_gb=0.05,
     ) as made:
         yield made
 
@@ -69,7 +78,9 @@ def whole(tts: TTS) -> Speech:
     return tts.generate(TEXT, **ASK)
 
 
-def test_text_that_comes_in_parts_is_spoken_as_if_it_had_come_at_once(tts: TTS, whole: Speech) -> None:
+def test_text_that_comes_in_parts_is_spoken_as_if_it_had_come_at_once(
+    tts: TTS, whole: Speech
+) -> None:
     start, sizes = TEXT.index(","), (1, 5, 17)
     streams = [begin(tts, TEXT[:start]) for _ in sizes]
     for stream, size in zip(streams, sizes, strict=True):
@@ -82,9 +93,13 @@ def test_text_that_comes_in_parts_is_spoken_as_if_it_had_come_at_once(tts: TTS, 
         np.testing.assert_allclose(spoken.samples, whole.samples, atol=1e-5)
 
 
-def test_rows_that_wait_for_text_block_nobody_and_go_on_as_if_they_had_not_waited(tts: TTS, whole: Speech) -> None:
+def test_rows_that_wait_for_text_block_nobody_and_go_on_as_if_they_had_not_waited(
+    tts: TTS, whole: Speech
+) -> None:
     start = TEXT.index(",")
-    streams = [begin(tts, TEXT[:start]) for _ in range(2 * tts.engine.sizes.slots)]  # more than there are slots
+    streams = [
+        begin(tts, TEXT[:start]) for _ in range(2 * tts.engine.sizes.slots)
+    ]  # more than there are slots
     for half in (TEXT[start : start + 20], TEXT[start + 20 :]):
         other = tts.generate(TEXT, **ASK)  # is served although every slot is taken
         np.testing.assert_array_equal(other.frames, whole.frames)
@@ -170,13 +185,18 @@ def test_what_cannot_be_live_is_refused(tts: TTS, tmp_path: Path) -> None:
     stream.append("you", last=True)
     with pytest.raises(InvalidRequest, match="nothing may follow"):
         stream.append("more")
-    with TTS(tiny.write("base", tmp_path / "base"), device="cpu", max_num_seqs=1, memory_gb=0.05) as base:
+    with TTS(
+        tiny.write("base", tmp_path / "base"), device="cpu", max_num_seqs=1, memory_gb=0.05
+    ) as base:
         heard = Reference((tiny.reference_audio(1.0), 24000), "words")
         ask = {"live": True, "reference": heard, "max_frames": 4}
         with pytest.raises(InvalidRequest, match="live"):
             base.prompt(base.request("Hello there", **ask))
         assert base.prompt(base.request("Hello there", **ask, x_vector_only=True)).live is not None
-    with TTS("dummy:toy", memory_gb=0.01) as toy, pytest.raises(InvalidRequest, match="complete text"):
+    with (
+        TTS("dummy:toy", memory_gb=0.01) as toy,
+        pytest.raises(InvalidRequest, match="complete text"),
+    ):
         toy.request("Hello.", live=True)
 
 
@@ -188,7 +208,9 @@ def test_what_cannot_be_live_is_refused(tts: TTS, tmp_path: Path) -> None:
         ("words", None, "last: must be true or false, got None"),
     ],
 )
-def test_text_that_is_none_is_refused_and_the_request_goes_on(tts: TTS, text: object, last: object, says: str) -> None:
+def test_text_that_is_none_is_refused_and_the_request_goes_on(
+    tts: TTS, text: object, last: object, says: str
+) -> None:
     stream = begin(tts, "Hello there, ")
     with pytest.raises(InvalidRequest, match=says):
         stream.append(text, last)  # type: ignore[arg-type]
@@ -215,7 +237,9 @@ PARTS = st.lists(
 
 @settings(deadline=None, max_examples=200)
 @given(PARTS)
-def test_the_ids_of_parts_are_those_of_the_whole(tokenizer: QwenTokenizer, parts: list[str]) -> None:
+def test_the_ids_of_parts_are_those_of_the_whole(
+    tokenizer: QwenTokenizer, parts: list[str]
+) -> None:
     text = "".join(parts)
     try:
         want = tokenizer.encode(text)

@@ -82,7 +82,15 @@ def fixed_model(talker: np.ndarray, predictor: np.ndarray, eos: int) -> Qwen3TTS
     decoder = on_meta(lambda: Decoder(small), torch.float32)
     initialize_dummy_weights(decoder, cpu, 1, constants=SOURCE.constants)
     decoder.process_weights_after_loading()
-    return Qwen3TTS(c, replace(codec, decoder=small), weights, decoder, None, DummyTokenizer(16, {"<|x|>": 0}), {})
+    return Qwen3TTS(
+        c,
+        replace(codec, decoder=small),
+        weights,
+        decoder,
+        None,
+        DummyTokenizer(16, {"<|x|>": 0}),
+        {},
+    )
 
 
 def rows(settings: list[dict[str, float]], drawn: list[np.ndarray], vocab: int, per: int) -> Rows:
@@ -137,7 +145,9 @@ def drawn() -> tuple[Tensor, Tensor, dict[str, np.ndarray], int]:
             out = model.emit((h,), table, uniform(seeds, table["step"], model.spec.draws))
             frames.append(out.frame.view(per, count, 16))
             stops.append(out.stop.view(per, count))
-            assert torch.equal(out.columns["seen"].sum(-1), (table["seen"].sum(-1) + ~_had(table, out.frame)))
+            assert torch.equal(
+                out.columns["seen"].sum(-1), (table["seen"].sum(-1) + ~_had(table, out.frame))
+            )
     return torch.cat(frames), torch.cat(stops), want, count
 
 
@@ -163,7 +173,9 @@ def test_predictor_draws_follow_the_filtered_probabilities_in_every_codebook(
             assert_distributed(frames[:, n, codebook], want[f"predictor_{(n + SHIFT) % count}"])
 
 
-def test_codebooks_are_drawn_independently(drawn: tuple[Tensor, Tensor, dict[str, np.ndarray], int]) -> None:
+def test_codebooks_are_drawn_independently(
+    drawn: tuple[Tensor, Tensor, dict[str, np.ndarray], int],
+) -> None:
     frames, _, _, count = drawn
     for n in range(count):
         correlation = np.corrcoef(frames[:, n].numpy().T.astype(float)) - np.eye(16)
@@ -188,6 +200,8 @@ def test_temperature_zero_takes_the_argmax_everywhere() -> None:
     h[:, 0] = 1.0
     with torch.inference_mode():
         u = torch.rand(50, 16, generator=torch.Generator().manual_seed(0))
-        frames = model.emit((h,), rows(settings, [np.zeros(0, np.int64)], CODES + 1024, 50), u).frame
+        frames = model.emit(
+            (h,), rows(settings, [np.zeros(0, np.int64)], CODES + 1024, 50), u
+        ).frame
     assert (frames[:, 0] == talker[:CODES].argmax()).all()
     assert (frames[:, 1:] == predictor.argmax()).all()

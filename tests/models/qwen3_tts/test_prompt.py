@@ -32,7 +32,10 @@ LANGUAGES = {
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, TTS]]:
     folder = tmp_path_factory.mktemp("qwen3_tts")
-    made = {k: TTS(tiny.write(k, folder / k), device="cpu", max_num_seqs=4, memory_gb=0.05) for k in tiny.KINDS}
+    made = {
+        k: TTS(tiny.write(k, folder / k), device="cpu", max_num_seqs=4, memory_gb=0.05)
+        for k in tiny.KINDS
+    }
     yield made
     for tts in made.values():
         tts.close()
@@ -52,7 +55,9 @@ def refused(tts: TTS, param: str, **options: object) -> str:
 # -- who speaks what ------------------------------------------------------------------------------------------------
 
 
-def test_voices_and_languages_are_listed_and_dialects_are_not_languages(models: dict[str, TTS]) -> None:
+def test_voices_and_languages_are_listed_and_dialects_are_not_languages(
+    models: dict[str, TTS],
+) -> None:
     assert models["custom_voice"].voices == ("dylan", "eric", "ryan", "serena", "vivian")
     assert models["base"].voices == models["voice_design"].voices == ()
     for tts in models.values():
@@ -71,12 +76,15 @@ def test_an_unknown_language_is_refused_with_the_known_ones(models: dict[str, TT
 
 def test_a_dialect_is_no_language(models: dict[str, TTS]) -> None:
     assert (
-        "beijing_dialect" not in refused(models["custom_voice"], "language", language="beijing_dialect").split(";")[1]
+        "beijing_dialect"
+        not in refused(models["custom_voice"], "language", language="beijing_dialect").split(";")[1]
     )
 
 
 @pytest.mark.parametrize("kind", ["small", "base"])
-def test_instructions_are_refused_where_the_model_takes_none(models: dict[str, TTS], kind: str) -> None:
+def test_instructions_are_refused_where_the_model_takes_none(
+    models: dict[str, TTS], kind: str
+) -> None:
     more = {"reference": voice(1.0)} if kind == "base" else {}
     refused(models[kind], "instructions", instructions="slowly", **more)
 
@@ -96,7 +104,9 @@ def test_other_models_want_none(models: dict[str, TTS], kind: str) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.2, 300.0])
-def test_a_reference_too_short_or_too_long_is_refused(models: dict[str, TTS], seconds: float) -> None:
+def test_a_reference_too_short_or_too_long_is_refused(
+    models: dict[str, TTS], seconds: float
+) -> None:
     refused(models["base"], "reference", reference=voice(seconds))
 
 
@@ -109,7 +119,9 @@ def test_a_reference_too_short_or_too_long_is_refused(models: dict[str, TTS], se
         ("ignore_eos", 0.5), ("cfg", 2.0),
     ],
 )  # fmt: skip
-def test_an_option_out_of_range_is_refused_by_name(models: dict[str, TTS], name: str, value: object) -> None:
+def test_an_option_out_of_range_is_refused_by_name(
+    models: dict[str, TTS], name: str, value: object
+) -> None:
     with pytest.raises(InvalidRequest, match=name):
         models["custom_voice"].request("Hello.", **{name: value})
 
@@ -167,7 +179,10 @@ def test_trim_leading_silence_leaves_out_the_first_frame_if_it_is_silent(
 
 def test_temperature_zero_silences_the_subtalkers_dice(models: dict[str, TTS]) -> None:
     tts = models["custom_voice"]
-    seeds = [tts.generate("Hello.", **FAST, subtalker_temperature=2.0, seed=s).frames.tolist() for s in (1, 2)]
+    seeds = [
+        tts.generate("Hello.", **FAST, subtalker_temperature=2.0, seed=s).frames.tolist()
+        for s in (1, 2)
+    ]
     assert seeds[0] == seeds[1]
 
 
@@ -179,13 +194,17 @@ def test_x_vector_only_clones_without_the_references_codes(models: dict[str, TTS
     assert told.frames.tolist() == untold.frames.tolist() != in_context.frames.tolist()
 
 
-def test_a_speaker_embedding_speaks_as_its_reference_does_by_x_vector(models: dict[str, TTS]) -> None:
+def test_a_speaker_embedding_speaks_as_its_reference_does_by_x_vector(
+    models: dict[str, TTS],
+) -> None:
     tts, ask = models["base"], {"max_frames": 4, "ignore_eos": True, "seed": 3}
     vector = tts.speaker_embedding(voice(1.0, "some words"))
     assert vector.shape == (tts.spec.speaker_size,)
     for whole in (False, True):
         mode = {**ask, "non_streaming_mode": whole}
-        heard = tts.generate("Hello.", reference=voice(1.0, "some words"), x_vector_only=True, **mode)
+        heard = tts.generate(
+            "Hello.", reference=voice(1.0, "some words"), x_vector_only=True, **mode
+        )
         for given in (vector, vector.tolist()):
             told = tts.generate("Hello.", speaker_embedding=given, **mode)
             np.testing.assert_array_equal(told.frames, heard.frames)
@@ -201,7 +220,9 @@ def test_what_is_no_speaker_embedding_of_this_model_is_refused(models: dict[str,
         [float("nan")] * size, [1e39] * size, [None] * size,
     ):  # fmt: skip
         refused(models["base"], "speaker_embedding", speaker_embedding=wrong)
-    refused(models["base"], "speaker_embedding", speaker_embedding=[0.0] * size, reference=voice(1.0))
+    refused(
+        models["base"], "speaker_embedding", speaker_embedding=[0.0] * size, reference=voice(1.0)
+    )
     for kind in ("custom_voice", "voice_design"):
         refused(models[kind], "speaker_embedding", speaker_embedding=[0.0] * size)
         with pytest.raises(InvalidRequest, match="speaker_embedding"):
@@ -210,7 +231,11 @@ def test_what_is_no_speaker_embedding_of_this_model_is_refused(models: dict[str,
 
 def test_defaults_come_from_generation_config(models: dict[str, TTS]) -> None:
     options = models["custom_voice"].spec.options
-    assert (options["temperature"].default, options["top_k"].default, options["top_p"].default) == (0.9, 50, 1.0)
+    assert (options["temperature"].default, options["top_k"].default, options["top_p"].default) == (
+        0.9,
+        50,
+        1.0,
+    )
     assert options["repetition_penalty"].default == 1.05
     assert options["max_frames"].default == 8191
 
@@ -219,7 +244,8 @@ def test_a_starved_engine_speaks_the_same(tmp_path: Path) -> None:
     """Rows that lose their pages are replayed from their own frames."""
     path = tiny.write("base", tmp_path / "base")
     requests = [
-        (f"number {i} " * (i + 1), {"reference": voice(0.8 + i / 4, "with words"), "seed": i}) for i in range(4)
+        (f"number {i} " * (i + 1), {"reference": voice(0.8 + i / 4, "with words"), "seed": i})
+        for i in range(4)
     ]
     options = {"max_frames": 40, "ignore_eos": True, "non_streaming_mode": False}
 
@@ -229,7 +255,10 @@ def test_a_starved_engine_speaks_the_same(tmp_path: Path) -> None:
         prompts = [tts.prompt(request) for request in asked]
         all_there = threading.Event()
         hold(tts)(all_there)
-        streams = [tts.engine.submit(p, r.seed, streaming=False) for p, r in zip(prompts, asked, strict=True)]
+        streams = [
+            tts.engine.submit(p, r.seed, streaming=False)
+            for p, r in zip(prompts, asked, strict=True)
+        ]
         all_there.set()
         return [tts.speech(list(s), 0).frames.tolist() for s in streams]
 
@@ -279,7 +308,8 @@ def test_a_dialect_speaks_chinese_and_auto_in_dialect_and_english_plainly() -> N
 def test_a_text_too_long_to_stream_is_refused_and_fits_whole() -> None:
     build, text = builder("qwen3-tts-1.7b-customvoice"), "word " * (TEXT_CAPACITY + 10)
     with pytest.raises(
-        InvalidRequest, match="text: is too long for one request: it has 20530 characters, and about 20475 fit"
+        InvalidRequest,
+        match="text: is too long for one request: it has 20530 characters, and about 20475 fit",
     ):
         build(ask(text, non_streaming_mode=False), [])
     made = build(ask(text, non_streaming_mode=True), [])
@@ -300,8 +330,13 @@ def test_frames_are_limited_by_what_the_prompt_leaves() -> None:
 def test_a_clone_hears_its_reference_first() -> None:
     codes = np.arange(5 * 16).reshape(5, 16).astype(np.int32)
     speaker = np.linspace(0, 1, 1024, dtype=np.float32)
-    request = replace(ask("one two"), reference=ReferenceAudio(Recording(np.zeros(9000, np.float32), 24_000), "ref"))
-    made = builder("qwen3-tts-0.6b-base")(request, [Voice("me", {"codes": codes, "speaker": speaker})])
+    request = replace(
+        ask("one two"),
+        reference=ReferenceAudio(Recording(np.zeros(9000, np.float32), 24_000), "ref"),
+    )
+    made = builder("qwen3-tts-0.6b-base")(
+        request, [Voice("me", {"codes": codes, "speaker": speaker})]
+    )
     assert made.codec_prefix.tolist() == made.frames.tolist() == codes.tolist()
     assert made.frame_at.tolist() == list(range(made.length - 5, made.length))
     assert made.rows["code"].tolist().count(VECTOR_ID) == 1

@@ -17,8 +17,12 @@ from stentor.models.qwen3_tts.config import read_codec
 from stentor.models.weights import on_meta
 from tests.helpers.released import released
 
-NO_TABLE = CodecPageTable({}, torch.zeros(1, 0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
-SILENT = CodecCall(torch.zeros(1, dtype=torch.int64), torch.full((1,), NO_END), NO_TABLE, silent=True)
+NO_TABLE = CodecPageTable(
+    {}, torch.zeros(1, 0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+)
+SILENT = CodecCall(
+    torch.zeros(1, dtype=torch.int64), torch.full((1,), NO_END), NO_TABLE, silent=True
+)
 
 
 @pytest.fixture
@@ -26,7 +30,9 @@ def codec() -> FrameCodec:
     source = released("qwen3_tts", "qwen3-tts-1.7b-base")
     stack = StackConfig(hidden=32, ffn=48, layers=2, heads=2, kv_heads=2, head_dim=16, eps=1e-5)
     small = {"width": 32, "latent": 32, "codebook_dim": 32, "codebook_size": 64, "codebooks": 3}
-    c = replace(read_codec(source).decoder, stack=stack, window=5, rates=(3, 8), ratios=(2, 2), **small)
+    c = replace(
+        read_codec(source).decoder, stack=stack, window=5, rates=(3, 8), ratios=(2, 2), **small
+    )
     decoder = on_meta(lambda: Decoder(c), torch.float64)
     initialize_dummy_weights(decoder, torch.device("cpu"), 0, constants=source.constants)
     decoder.process_weights_after_loading()

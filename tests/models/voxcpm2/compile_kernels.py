@@ -13,21 +13,32 @@ BATCH, PATCH, FEAT, HIDDEN = 16, 4, 64, 1024
 
 def patch_tokens(dtype: torch.dtype, given: torch.dtype) -> None:
     weight, bias = meta(HIDDEN, FEAT, dtype=dtype), meta(HIDDEN, dtype=dtype)
-    kernels.patch_tokens(meta(BATCH, PATCH, FEAT, dtype=given), weight, bias, meta(1, 1, 1, HIDDEN, dtype=dtype))
+    kernels.patch_tokens(
+        meta(BATCH, PATCH, FEAT, dtype=given), weight, bias, meta(1, 1, 1, HIDDEN, dtype=dtype)
+    )
 
 
 def dit_input(dtype: torch.dtype, given: torch.dtype, work: int) -> None:
     mu = (meta(BATCH, HIDDEN, dtype=dtype), meta(BATCH, HIDDEN, dtype=dtype))
     weight, bias = meta(HIDDEN, FEAT, dtype=dtype), meta(HIDDEN, dtype=dtype)
-    schedule = EulerSchedule(meta(101, 100, dtype=dtype), integers(101, 100), meta(4800, HIDDEN, dtype=dtype))
+    schedule = EulerSchedule(
+        meta(101, 100, dtype=dtype), integers(101, 100), meta(4800, HIDDEN, dtype=dtype)
+    )
     last, z = meta(BATCH, PATCH, FEAT, dtype=given), meta(BATCH, PATCH, FEAT, dtype=dtype)
-    kernels.dit_input_tokens(mu, last, z, (weight, bias, weight, bias), integers(BATCH), schedule, work)
+    kernels.dit_input_tokens(
+        mu, last, z, (weight, bias, weight, bias), integers(BATCH), schedule, work
+    )
 
 
 def euler_step(dtype: torch.dtype, last: bool) -> None:
     both, x = meta(2 * BATCH, PATCH, FEAT, dtype=dtype), meta(BATCH, PATCH, FEAT, dtype=dtype)
     tokens, times = meta(2 * BATCH, 11, HIDDEN, dtype=dtype), meta(4800, HIDDEN, dtype=dtype)
-    feed = (integers(BATCH, 16)[:, 1], times, meta(HIDDEN, FEAT, dtype=dtype), meta(HIDDEN, dtype=dtype))
+    feed = (
+        integers(BATCH, 16)[:, 1],
+        times,
+        meta(HIDDEN, FEAT, dtype=dtype),
+        meta(HIDDEN, dtype=dtype),
+    )
     dt = meta(BATCH, 16, dtype=dtype)[:, 0]
     kernels.cfg_euler_step(both, x, floats(BATCH), dt, 1e-8, tokens, None if last else feed, 2)
 

@@ -26,7 +26,12 @@ from tests.helpers.fused_products import fuse_products
 
 TINY = Path(__file__).parents[2] / "fixtures" / "voxcpm2"
 SMALL = VAEConfig(
-    encoder_dim=2, encoder_rates=(2, 5), latent_dim=6, decoder_dim=32, decoder_rates=(5, 3), out_sample_rate=24000
+    encoder_dim=2,
+    encoder_rates=(2, 5),
+    latent_dim=6,
+    decoder_dim=32,
+    decoder_rates=(5, 3),
+    out_sample_rate=24000,
 )
 
 
@@ -39,7 +44,11 @@ def flow() -> tuple[LocDiT, EulerSchedule, Rope]:
     dit = LocDiT(StackConfig(16, 24, 2, 2, 1, 8, 1e-5), 4)
     random_init(dit, 0)
     with torch.no_grad():
-        return dit, dit.schedule(), Rope(angles(8, 16, 1e4), torch.float32, interleaved=False, in_float32=True)
+        return (
+            dit,
+            dit.schedule(),
+            Rope(angles(8, 16, 1e4), torch.float32, interleaved=False, in_float32=True),
+        )
 
 
 def test_a_row_gets_the_same_patch_alone_and_among_rows_with_other_steps_and_guidance() -> None:
@@ -49,12 +58,16 @@ def test_a_row_gets_the_same_patch_alone_and_among_rows_with_other_steps_and_gui
     cfg = torch.tensor([2.0, 0.1, 1.0, 10.0, 3.0, 1.5])
     mu, cond, z = (torch.randn(6, n, d, generator=g) for n, d in ((2, 16), (4, 4), (4, 4)))
     with torch.inference_mode():
-        together = euler_solve(dit, schedule, rope, mu.unbind(1), cond, z, cfg, steps, num_evals=evaluations(MAX_STEPS))
+        together = euler_solve(
+            dit, schedule, rope, mu.unbind(1), cond, z, cfg, steps, num_evals=evaluations(MAX_STEPS)
+        )
         for i in range(6):
             row = slice(i, i + 1)
             count = evaluations(int(steps[i]))
             tokens = mu[row].unbind(1)
-            alone = euler_solve(dit, schedule, rope, tokens, cond[row], z[row], cfg[row], steps[row], count)
+            alone = euler_solve(
+                dit, schedule, rope, tokens, cond[row], z[row], cfg[row], steps[row], count
+            )
             assert torch.allclose(alone[0], together[i], atol=1e-5)
     assert torch.equal(together[0], z[0])
 
@@ -71,7 +84,9 @@ def test_a_stack_read_at_some_tokens_equals_the_whole_stack_there(keep: slice) -
 
 
 @pytest.mark.parametrize("keep", [slice(0, 1), slice(-4, None)])
-def test_fused_products_of_such_a_stack_give_the_same(keep: slice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fused_products_of_such_a_stack_give_the_same(
+    keep: slice, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stack = Stack(StackConfig(16, 24, 3, 4, 2, 8, 1e-5))
     random_init(stack, 1)
     rope = Rope(angles(8, 16, 1e4), torch.float32, interleaved=False, in_float32=True)
@@ -119,8 +134,12 @@ def test_the_decoder_does_not_look_ahead_and_the_encoder_neither() -> None:
     z2[:, 5:], wav2[:, 50:] = 0, 0
     with torch.inference_mode():
         assert torch.allclose(vae.decode(z)[:, : 5 * 15], vae.decode(z2)[:, : 5 * 15], atol=1e-6)
-        assert torch.allclose(vae.encode_latents(wav)[:, :5], vae.encode_latents(wav2)[:, :5], atol=1e-6)
-        assert not torch.allclose(vae.decode(z)[:, 5 * 15 :], vae.decode(z2)[:, 5 * 15 :], atol=1e-6)
+        assert torch.allclose(
+            vae.encode_latents(wav)[:, :5], vae.encode_latents(wav2)[:, :5], atol=1e-6
+        )
+        assert not torch.allclose(
+            vae.decode(z)[:, 5 * 15 :], vae.decode(z2)[:, 5 * 15 :], atol=1e-6
+        )
 
 
 def test_gradients_reach_every_weight_when_whole_sequences_are_trained() -> None:
@@ -157,9 +176,18 @@ def test_bfloat16_stays_close_to_float32_in_the_first_patch() -> None:
 
 def test_options_of_other_families_and_values_out_of_range_are_refused_with_what_is_taken() -> None:
     with TTS(TINY, device="cpu", max_num_seqs=1) as tts:
-        with pytest.raises(InvalidRequest, match=r"top_k.*cfg, flow_steps, ignore_eos, max_frames, min_frames, temper"):
+        with pytest.raises(
+            InvalidRequest,
+            match=r"top_k.*cfg, flow_steps, ignore_eos, max_frames, min_frames, temper",
+        ):
             tts.generate("hello", top_k=5)
-        for name, value in (("cfg", 0.0), ("cfg", 11.0), ("flow_steps", 0), ("flow_steps", 101), ("temperature", -1)):
+        for name, value in (
+            ("cfg", 0.0),
+            ("cfg", 11.0),
+            ("flow_steps", 0),
+            ("flow_steps", 101),
+            ("temperature", -1),
+        ):
             with pytest.raises(InvalidRequest, match=f"{name}: must be from"):
                 tts.generate("hello", **{name: value})
         with pytest.raises(InvalidRequest, match="voice"):

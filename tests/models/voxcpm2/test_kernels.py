@@ -17,9 +17,13 @@ pytestmark = pytest.mark.usefixtures("kernel_test")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("count", "patch", "feat", "hidden"), [(3, 4, 6, 80), (1, 2, 64, 64), (0, 4, 6, 80)])
+@pytest.mark.parametrize(
+    ("count", "patch", "feat", "hidden"), [(3, 4, 6, 80), (1, 2, 64, 64), (0, 4, 6, 80)]
+)
 def test_a_patch_becomes_tokens_behind_the_first(dtype, count, patch, feat, hidden):
-    weight, bias, first = (random(*s, dtype=dtype) for s in ((hidden, feat), (hidden,), (1, 1, 1, hidden)))
+    weight, bias, first = (
+        random(*s, dtype=dtype) for s in ((hidden, feat), (hidden,), (1, 1, 1, hidden))
+    )
     for given in (random(count, patch, feat), random(count, patch, feat, dtype=dtype)):
         got = kernels.patch_tokens(given, weight, bias, first)
         projected = F.linear(given.to(dtype), weight, bias)
@@ -39,7 +43,9 @@ def test_a_flow_begins_with_its_conditions_time_and_patches(dtype, batch, work, 
     weights = [random(*s, dtype=dtype) for s in ((hidden, feat), (hidden,)) * 2]
     steps = torch.randint(0, 5, (batch,), device=DEVICE)
     tables = EulerSchedule(
-        random(5, most, dtype=dtype), torch.randint(0, 7, (5, most), device=DEVICE), random(7, hidden, dtype=dtype)
+        random(5, most, dtype=dtype),
+        torch.randint(0, 7, (5, most), device=DEVICE),
+        random(7, hidden, dtype=dtype),
     )
     made, own = kernels.dit_input_tokens(mu, last, z, tuple(weights), steps, tables, work)
     assert torch.equal(own.dt[:, :work], tables.dt[steps, :work])
@@ -58,8 +64,12 @@ def test_levels_are_those_of_tanh_rounded(dtype, scale):
     x[0, :4] = torch.tensor([0.0, 40.0, -200.0, 1e-6], device=DEVICE)
     got, want = kernels.fsq_round(x, scale), torch.round(torch.tanh(x) * scale) / scale
     assert got.dtype == want.dtype
-    near = ((torch.tanh(x.float()) * scale).abs() % 1 - 0.5).abs() < (1e-5 if dtype == torch.float32 else 0.1)
-    torch.testing.assert_close(got[~near], want[~near], atol=1e-6, rtol=1e-6 if dtype == torch.float32 else 8e-3)
+    near = ((torch.tanh(x.float()) * scale).abs() % 1 - 0.5).abs() < (
+        1e-5 if dtype == torch.float32 else 0.1
+    )
+    torch.testing.assert_close(
+        got[~near], want[~near], atol=1e-6, rtol=1e-6 if dtype == torch.float32 else 8e-3
+    )
     assert ((got - want).abs() <= 1.1 / scale).all()
     assert near.float().mean() < 0.3
 
@@ -87,7 +97,10 @@ def test_one_launch_guides_steps_and_writes_the_next_tokens(dtype):
     both, x = random(2 * batch, patch, feat, dtype=dtype), random(batch, patch, feat, dtype=dtype)
     cfg = torch.tensor([2.0, 1.0, 3.5], device=DEVICE)
     dt = torch.tensor([[0.1, 0.2], [0.3, 0.0], [0.0, 0.4]], device=DEVICE).to(dtype)
-    at, times = torch.tensor([[1, 0], [0, 2], [2, 1]], device=DEVICE), random(3, hidden, dtype=dtype)
+    at, times = (
+        torch.tensor([[1, 0], [0, 2], [2, 1]], device=DEVICE),
+        random(3, hidden, dtype=dtype),
+    )
     weight, bias = random(hidden, feat, dtype=dtype), random(hidden, dtype=dtype)
     tokens = random(2 * batch, 3 + 2 * patch, hidden, dtype=dtype)
     step = dt[:, 0].view(-1, 1, 1)
@@ -95,7 +108,9 @@ def test_one_launch_guides_steps_and_writes_the_next_tokens(dtype):
     want_tokens = tokens.clone()
     want_tokens[:, 2] = times[at[:, 1]].repeat(2, 1)
     want_tokens[:, -patch:] = torch.nn.functional.linear(want, weight, bias).repeat(2, 1, 1)
-    got = kernels.cfg_euler_step(both, x, cfg, dt[:, 0], 1e-8, tokens, (at[:, 1], times, weight, bias), 2)
+    got = kernels.cfg_euler_step(
+        both, x, cfg, dt[:, 0], 1e-8, tokens, (at[:, 1], times, weight, bias), 2
+    )
     close(got, want)
     close(tokens, want_tokens)
     assert torch.equal(got[2], x[2])

@@ -16,12 +16,21 @@ from stentor.text.front_end import Check, FrontEnd, plain, proceed
 from stentor.text.trace import Trace
 
 PATCH, FEAT, ROOM = 4, 2, 64
-OPTIONS = {"cfg": 2.0, "flow_steps": 10, "temperature": 1.0, "min_frames": 3, "max_frames": 4096, "ignore_eos": False}
+OPTIONS = {
+    "cfg": 2.0,
+    "flow_steps": 10,
+    "temperature": 1.0,
+    "min_frames": 3,
+    "max_frames": 4096,
+    "ignore_eos": False,
+}
 LETTERS = 200  # token id of "a" minus ord("a"), to keep them apart from the special tokens
 
 
 def builder(front_end: FrontEnd = plain) -> PromptBuilder:
-    return PromptBuilder(lambda text: [LETTERS + ord(c) for c in text], front_end, PATCH, FEAT, ROOM)
+    return PromptBuilder(
+        lambda text: [LETTERS + ord(c) for c in text], front_end, PATCH, FEAT, ROOM
+    )
 
 
 def named_builder() -> PromptBuilder:
@@ -38,7 +47,9 @@ def heard(made: PromptBuilder, request: SpeechRequest) -> Prompt:
     voices = []
     for source in made.references(request):
         patches = np.tile(source.recording.samples[:, None, None], (1, PATCH, FEAT))
-        voices.append(Voice(source.role, {"patches": -patches if source.role == "prompt" else patches}))
+        voices.append(
+            Voice(source.role, {"patches": -patches if source.role == "prompt" else patches})
+        )
     return made.build(request, voices)
 
 
@@ -82,7 +93,9 @@ def test_a_reference_stands_isolated_before_the_text_and_is_not_heard_by_the_cod
 
 
 @pytest.mark.parametrize("as_prompt", [False, True])
-def test_a_continuation_puts_both_texts_before_the_audio_and_primes_flow_and_codec(as_prompt: bool) -> None:
+def test_a_continuation_puts_both_texts_before_the_audio_and_primes_flow_and_codec(
+    as_prompt: bool,
+) -> None:
     given = audio(5, "xy")
     p = build(prompt=given) if as_prompt else build(reference=given)
     assert p.rows["token"].tolist() == [*tokens("xyab"), 101, 0, 0, 0, 0, 0]
@@ -92,7 +105,9 @@ def test_a_continuation_puts_both_texts_before_the_audio_and_primes_flow_and_cod
 
 
 @pytest.mark.parametrize(("voice", "value"), [(None, 5.0), ("ben", 6.0)])
-def test_a_named_voice_is_a_reference_and_the_first_is_the_default(voice: str | None, value: float) -> None:
+def test_a_named_voice_is_a_reference_and_the_first_is_the_default(
+    voice: str | None, value: float
+) -> None:
     request = SpeechRequest(text="ab", options=OPTIONS, voice=voice)
     p = heard(named_builder(), request)
     assert p.rows["token"].tolist() == [103, 0, 104, *tokens("ab"), 101]
@@ -162,7 +177,10 @@ def test_a_result_of_six_frames_per_token_is_suspect_unless_it_was_asked_for() -
         ({"prompt": audio(1)}, "prompt: needs the text"),
         ({"prompt": audio(1, "x"), "instructions": "calm"}, "instructions: cannot be combined"),
         ({"reference": audio(1, "x"), "instructions": "calm"}, "instructions: cannot be combined"),
-        ({"text": "a" * 64}, "text: is too long for one request: it has 64 characters, and about 62 fit"),
+        (
+            {"text": "a" * 64},
+            "text: is too long for one request: it has 64 characters, and about 62 fit",
+        ),
         ({"reference": audio(70)}, "it has 2 characters, and about 0 fit"),
     ],
 )
@@ -173,10 +191,17 @@ def test_what_the_model_cannot_do_is_refused(named: dict[str, Any], message: str
 
 @pytest.mark.parametrize(
     ("given", "start"),
-    [({}, 0), ({"reference": audio(3)}, 5), ({"reference": audio(3, "xyz")}, 3), ({"prompt": audio(2, "xy")}, 2)],
+    [
+        ({}, 0),
+        ({"reference": audio(3)}, 5),
+        ({"reference": audio(3, "xyz")}, 3),
+        ({"prompt": audio(2, "xy")}, 2),
+    ],
 )
 def test_words_stand_in_the_text_behind_what_is_given(given: dict[str, Any], start: int) -> None:
-    made = PromptBuilder(lambda text: [LETTERS + ord(c) for c in text], plain, PATCH, FEAT, ROOM, aligned=True)
+    made = PromptBuilder(
+        lambda text: [LETTERS + ord(c) for c in text], plain, PATCH, FEAT, ROOM, aligned=True
+    )
     p = heard(made, SpeechRequest(text="ab, c  —  d", options=OPTIONS, **given))
     assert (p.columns["text_start"], p.columns["text_end"]) == (start, start + len("ab, c — d"))
     said = [LETTERS + ord(c) for c in "ab, c — d"]

@@ -39,7 +39,11 @@ def block(client: Client) -> tuple[str, str]:
 
 def rows() -> dict[str, list[str]]:
     """The cells of the table by the client's name."""
-    cells = [[c.strip() for c in line.strip("|").split("|")] for line in page().splitlines() if line.startswith("| [")]
+    cells = [
+        [c.strip() for c in line.strip("|").split("|")]
+        for line in page().splitlines()
+        if line.startswith("| [")
+    ]
     return {re.sub(r"^\[(.*)\]\(.*\)$", r"\1", name): rest for name, *rest in cells}
 
 
@@ -52,8 +56,14 @@ def test_the_table_and_the_sections_are_those_of_the_payload_files() -> None:
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda c: c.id)
 def test_a_row_and_a_section_say_what_the_payload_file_says(client: Client) -> None:
     does = ", ".join(word for word in WORDS if any(step["does"] == word for step in client.steps))
-    assert rows()[client.name] == [client.version, client.run, f"{len(client.steps)} requests work: {does}"]
-    assert " ".join(f"**What it cannot do.** {client.cannot}".split()) in " ".join(sections()[client.name].split())
+    assert rows()[client.name] == [
+        client.version,
+        client.run,
+        f"{len(client.steps)} requests work: {does}",
+    ]
+    assert " ".join(f"**What it cannot do.** {client.cannot}".split()) in " ".join(
+        sections()[client.name].split()
+    )
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda c: c.id)
@@ -63,7 +73,12 @@ def test_every_client_speaks_and_cancels(client: Client) -> None:
     assert does & {"speak", "stream"}
 
 
-MODULES = {"openai_python": "openai", "pipecat": "pipecat", "livekit": "livekit.agents", "litellm": "litellm"}
+MODULES = {
+    "openai_python": "openai",
+    "pipecat": "pipecat",
+    "livekit": "livekit.agents",
+    "litellm": "litellm",
+}
 PROGRAMS = [c for c in CLIENTS if block(c)[0] in ("python", "js", "bash")]
 
 

@@ -38,11 +38,15 @@ def served(model: str, folder: Path) -> Iterator[Live]:
     path: Path | None = None if model == "voice" else checkpoint(model, folder / "checkpoint")
 
     def load(name: str, model: str | None) -> object:
-        return lambda: stentor.TTS(path, device="cpu", threads=1, memory_gb=0.05, max_num_seqs=2, max_frames=FRAMES)
+        return lambda: stentor.TTS(
+            path, device="cpu", threads=1, memory_gb=0.05, max_num_seqs=2, max_frames=FRAMES
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(secrets, "randbits", lambda k: SEED)
-        with serving(folder / "voices", load, model=None if path is None else f"tiny/{model}") as running:
+        with serving(
+            folder / "voices", load, model=None if path is None else f"tiny/{model}"
+        ) as running:
             yield running
 
 
@@ -72,7 +76,9 @@ def live(server: OneServer, model: str) -> Live:
     return server.of(model)
 
 
-@pytest.mark.parametrize(("model", "client"), [(model, name) for model, names in MODELS.items() for name in names])
+@pytest.mark.parametrize(
+    ("model", "client"), [(model, name) for model, names in MODELS.items() for name in names]
+)
 def test_a_clients_requests_work_as_they_are_sent(live: Live, client: str) -> None:
     reference = "data:audio/wav;base64," + base64.b64encode(RECORDING).decode()
     replay = Replay(live, text=TEXT, reference=reference, recording=RECORDING)

@@ -33,11 +33,21 @@ PYTHON: dict[str, tuple[str, dict[str, Any]]] = {
     "pipecat": ("pipecat", {"errors": [], "rate": 24000, "bytes": "<int>"}),
     "livekit": (
         "livekit.plugins.openai",
-        {"tts-1 mp3": "<int>", "gpt-4o-mini-tts mp3": "<int>", "gpt-4o-mini-tts pcm": "<int>", "cancelled": "<int>"},
+        {
+            "tts-1 mp3": "<int>",
+            "gpt-4o-mini-tts mp3": "<int>",
+            "gpt-4o-mini-tts pcm": "<int>",
+            "cancelled": "<int>",
+        },
     ),
     "wyoming_openai": (
         "wyoming_openai",
-        {"voices": "<list>", "whole.bytes": "<int>", "in pieces.bytes": "<int>", "cancelled.bytes": "<int>"},
+        {
+            "voices": "<list>",
+            "whole.bytes": "<int>",
+            "in pieces.bytes": "<int>",
+            "cancelled.bytes": "<int>",
+        },
     ),
 }
 

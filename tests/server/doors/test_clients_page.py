@@ -22,7 +22,9 @@ MODULES = {
 
 def sections() -> dict[str, str]:
     """The text under each heading of a door."""
-    parts = re.split(r"^### (.*)$", PAGE.read_text(encoding="utf-8").partition("\n## ")[0], flags=re.MULTILINE)
+    parts = re.split(
+        r"^### (.*)$", PAGE.read_text(encoding="utf-8").partition("\n## ")[0], flags=re.MULTILINE
+    )
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
@@ -44,7 +46,9 @@ def test_a_block_makes_speech(home: Live, name: str, tmp_path: Path) -> None:
     (block,) = re.findall(r"```python\n(.*?)```", sections()[name], re.DOTALL)
     program = tmp_path / "block.py"
     program.write_text(
-        block.replace("http://localhost:8000", home.url).replace("10200", str(home.server.wyoming_port)),
+        block.replace("http://localhost:8000", home.url).replace(
+            "10200", str(home.server.wyoming_port)
+        ),
         encoding="utf-8",
     )
     run_python(MODULES[name], program, cwd=tmp_path)

@@ -19,7 +19,13 @@ PATH = "/v1/text-to-speech/default"
 KEY = "of-a-client"
 
 
-def speak(live: Live, path: str = PATH, query: str = "", headers: dict[str, str] | None = None, **body: object):
+def speak(
+    live: Live,
+    path: str = PATH,
+    query: str = "",
+    headers: dict[str, str] | None = None,
+    **body: object,
+):
     return live.http.post(path + query, json={"text": "Hello there.", **body}, headers=headers)
 
 
@@ -29,7 +35,9 @@ def test_speech_is_that_of_our_own_api(live: Live) -> None:
     theirs = speak(live, query="?output_format=pcm_16000", seed=5, voice_settings={"speed": 1.5})
     assert theirs.content == ours.content
     assert len(theirs.content) == int(theirs.headers["content-length"])
-    streamed = speak(live, PATH + "/stream", "?output_format=pcm_16000", seed=5, voice_settings={"speed": 1.5})
+    streamed = speak(
+        live, PATH + "/stream", "?output_format=pcm_16000", seed=5, voice_settings={"speed": 1.5}
+    )
     assert "content-length" not in streamed.headers
     assert np.abs(pcm(streamed.content) - pcm(theirs.content)).max() < 0.01
 
@@ -53,14 +61,25 @@ def test_every_format_is_what_its_name_says(live: Live, name: str) -> None:
 
 
 def test_what_has_no_counterpart_is_named(live: Live) -> None:
-    body = {"voice_settings": {"stability": 0.5, "speed": 1.1}, "previous_text": "x", "language_code": "de"}
+    body = {
+        "voice_settings": {"stability": 0.5, "speed": 1.1},
+        "previous_text": "x",
+        "language_code": "de",
+    }
     answer = speak(live, query="?optimize_streaming_latency=3&enable_logging=false", **body)
     named = answer.headers["x-ignored"].split(", ")
-    assert sorted(named) == ["language_code", "optimize_streaming_latency", "previous_text", "voice_settings.stability"]
+    assert sorted(named) == [
+        "language_code",
+        "optimize_streaming_latency",
+        "previous_text",
+        "voice_settings.stability",
+    ]
 
 
 def test_a_voice_of_elevenlabs_is_the_default_voice_and_named(live: Live) -> None:
-    answer = speak(live, "/v1/text-to-speech/21m00Tcm4TlvDq8ikWAM", "?output_format=pcm_16000", seed=5)
+    answer = speak(
+        live, "/v1/text-to-speech/21m00Tcm4TlvDq8ikWAM", "?output_format=pcm_16000", seed=5
+    )
     assert answer.headers["x-ignored"] == "voice_id"
     assert answer.content == speak(live, query="?output_format=pcm_16000", seed=5).content
 
@@ -88,7 +107,9 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("path", [PATH, PATH + "/stream", PATH + "/with-timestamps", PATH + "/stream/with-timestamps"])
+@pytest.mark.parametrize(
+    "path", [PATH, PATH + "/stream", PATH + "/with-timestamps", PATH + "/stream/with-timestamps"]
+)
 @pytest.mark.parametrize(("body", "query", "status", "param"), BAD)
 def test_what_is_wrong_is_named_as_clients_know_it(
     live: Live, path: str, body: dict, query: str, status: int, param: str
@@ -104,7 +125,15 @@ def test_what_is_wrong_is_named_as_clients_know_it(
 
 
 @pytest.mark.parametrize(
-    "data", [b"{", b"[]", b"null", b"[" * 90_000, b'{"text": ' + b"[" * 5000 + b"]" * 5000 + b"}", b"\x00\xff"]
+    "data",
+    [
+        b"{",
+        b"[]",
+        b"null",
+        b"[" * 90_000,
+        b'{"text": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+        b"\x00\xff",
+    ],
 )
 def test_a_hostile_body_is_a_400(live: Live, data: bytes) -> None:
     answer = live.http.post(PATH, content=data, headers={"content-type": "application/json"})
@@ -114,19 +143,34 @@ def test_a_hostile_body_is_a_400(live: Live, data: bytes) -> None:
 
 def test_times_of_characters_cover_the_text_and_the_audio(live: Live) -> None:
     text = "Hello there. And you?"
-    whole = speak(live, PATH + "/with-timestamps", "?output_format=pcm_8000", text=text, seed=5).json()
+    whole = speak(
+        live, PATH + "/with-timestamps", "?output_format=pcm_8000", text=text, seed=5
+    ).json()
     alignment = whole["alignment"]
     assert "".join(alignment["characters"]) == text
-    starts, ends = alignment["character_start_times_seconds"], alignment["character_end_times_seconds"]
+    starts, ends = (
+        alignment["character_start_times_seconds"],
+        alignment["character_end_times_seconds"],
+    )
     assert starts[0] == 0
     assert starts[1:] == ends[:-1]
     assert starts == sorted(starts)
     seconds = len(base64.b64decode(whole["audio_base64"])) / 2 / 8000
     assert ends[-1] == pytest.approx(seconds, abs=0.02)
-    streamed = speak(live, PATH + "/stream/with-timestamps", "?output_format=pcm_8000", text=text, seed=5)
+    streamed = speak(
+        live, PATH + "/stream/with-timestamps", "?output_format=pcm_8000", text=text, seed=5
+    )
     lines = [json.loads(line) for line in streamed.text.splitlines()]
-    assert "".join(c for line in lines if line["alignment"] for c in line["alignment"]["characters"]) == text
-    assert [e for line in lines if line["alignment"] for e in line["alignment"]["character_end_times_seconds"]] == ends
+    assert (
+        "".join(c for line in lines if line["alignment"] for c in line["alignment"]["characters"])
+        == text
+    )
+    assert [
+        e
+        for line in lines
+        if line["alignment"]
+        for e in line["alignment"]["character_end_times_seconds"]
+    ] == ends
     audio = b"".join(base64.b64decode(line["audio_base64"]) for line in lines)
     assert np.abs(pcm(audio) - pcm(base64.b64decode(whole["audio_base64"]))).max() < 0.01
 
@@ -148,7 +192,9 @@ def test_a_client_that_leaves_frees_its_slot(live: Live) -> None:
     cancelled = live.tts.engine.stats.cancelled
     body = {"text": "A long text. " * 200, "min_frames": 60, "max_frames": 60, "guard": False}
     with (
-        held(live, frames=[405]),  # amid a piece of 16: between two nothing runs that could be cancelled
+        held(
+            live, frames=[405]
+        ),  # amid a piece of 16: between two nothing runs that could be cancelled
         live.http.stream("POST", PATH + "/stream?output_format=pcm_24000", json=body) as answer,
     ):
         parts = answer.iter_bytes()  # kept: httpx closes the connection when this is collected
@@ -166,7 +212,9 @@ def test_lists_have_voices_and_models(live: Live) -> None:
     assert live.http.get("/v1/voices/nobody").json()["detail"]["status"] == "voice_not_found"
     found, token = [], None
     while True:
-        page = live.http.get("/v2/voices", params={"page_size": 2, **({"next_page_token": token} if token else {})})
+        page = live.http.get(
+            "/v2/voices", params={"page_size": 2, **({"next_page_token": token} if token else {})}
+        )
         found += page.json()["voices"]
         token = page.json()["next_page_token"]
         if not page.json()["has_more"]:
@@ -203,7 +251,10 @@ def test_a_strict_server_refuses_what_it_does_not_use(tmp_path: Path) -> None:
 def test_requests_are_limited_and_counted(tmp_path: Path) -> None:
     with serving(tmp_path / "voices", max_active_requests=1, max_body_mb=0.01) as live:
         assert speak(live, text="x" * 20_000).status_code == 413
-        with held(live, frames=[1]) as engine, raw(live, {"input": "Hello.", "min_frames": 50, "max_frames": 50}):
+        with (
+            held(live, frames=[1]) as engine,
+            raw(live, {"input": "Hello.", "min_frames": 50, "max_frames": 50}),
+        ):
             engine.wait()
             assert speak(live).status_code == 429
             engine.go()
@@ -215,14 +266,18 @@ def test_requests_are_limited_and_counted(tmp_path: Path) -> None:
             return answer.status_code == 200
 
         assert until(mine)  # a place is free a moment after its client has read the answer
-        assert until(lambda: live.http.get("/v1/audio/speech/mine").json().get("status") == "completed")
+        assert until(
+            lambda: live.http.get("/v1/audio/speech/mine").json().get("status") == "completed"
+        )
         assert live.sum_of("http_requests_total", 'path="/v1/text-to-speech/{voice_id}"') >= 2
 
 
 # -- times of characters --
 
 
-def segment(index: int, start: float, end: float, at: int, to: int, *words: WordTiming) -> SegmentTiming:
+def segment(
+    index: int, start: float, end: float, at: int, to: int, *words: WordTiming
+) -> SegmentTiming:
     return SegmentTiming(index, "", start, end, at, to, words)
 
 
@@ -237,7 +292,11 @@ def test_characters_between_segments_belong_to_the_second_and_count_from_the_fir
     aligner, text = Aligner(), "One. Two.\n"
     first = aligner.take(text, [segment(0, 0.0, 1.0, 0, 4)])
     second = aligner.take(text, [segment(1, 1.5, 2.0, 5, 9)])
-    assert (first.text, second.text, aligner.take(text, [], rest=True).text) == ("One.", " Two.", "\n")
+    assert (first.text, second.text, aligner.take(text, [], rest=True).text) == (
+        "One.",
+        " Two.",
+        "\n",
+    )
     ms = second.as_ms()
     assert ms["charStartTimesMs"][:2] == [0, 500]
     assert ms["charStartTimesMs"][-1] + ms["charDurationsMs"][-1] == 1000

@@ -43,15 +43,25 @@ def of(messages: list[Message], context: str) -> list[Message]:
 
 
 def test_text_is_spoken_as_over_our_own_socket(live: Live) -> None:
-    ours = live.speech(input=TEXT, seed=5, response_format="pcm", sample_rate=24000, guard=False, stream=False)
+    ours = live.speech(
+        input=TEXT, seed=5, response_format="pcm", sample_rate=24000, guard=False, stream=False
+    )
     with json_talk(live, ONE) as t:
-        t.send(text=" ", voice_settings={"stability": 0.5}, generation_config={"chunk_length_schedule": [500]})
+        t.send(
+            text=" ",
+            voice_settings={"stability": 0.5},
+            generation_config={"chunk_length_schedule": [500]},
+        )
         t.send(text=TEXT + " ")
         t.send(text="")
         code, messages = t.close_code()
     assert code == 1000
     assert written(messages) == TEXT
-    assert messages[-1] == {"audio": None, "isFinal": True, "ignored": [{"param": "voice_settings.stability"}]}
+    assert messages[-1] == {
+        "audio": None,
+        "isFinal": True,
+        "ignored": [{"param": "voice_settings.stability"}],
+    }
     spoken = pcm(audio_of(messages, "audio"))
     assert len(spoken) == pytest.approx(len(pcm(ours.content)), abs=200)
 
@@ -137,10 +147,15 @@ def test_what_later_messages_may_not_set_is_named(live: Live) -> None:
         t.send(text="You. ", voice_settings={"speed": 2.0}, pronunciation_dictionary_locators=[])
         t.send(text="")
         _, messages = t.close_code()
-    assert [i["param"] for i in messages[-1]["ignored"]] == ["pronunciation_dictionary_locators", "voice_settings"]
+    assert [i["param"] for i in messages[-1]["ignored"]] == [
+        "pronunciation_dictionary_locators",
+        "voice_settings",
+    ]
 
 
-@pytest.mark.parametrize("query", ["&output_format=x", "&model_id=x", "&seed=x", "&apply_text_normalization=x"])
+@pytest.mark.parametrize(
+    "query", ["&output_format=x", "&model_id=x", "&seed=x", "&apply_text_normalization=x"]
+)
 def test_a_wrong_query_ends_the_socket_with_its_reason(live: Live, query: str) -> None:
     path = "/v1/text-to-speech/default/stream-input?" + query
     with json_talk(live, path) as t:
@@ -275,7 +290,12 @@ def test_nested_fields_that_are_not_known_are_named(live: Live) -> None:
         nested = [nested]
     with json_talk(live, MULTI) as t:
         for name in "ab":
-            t.send(text="Hello. ", context_id=name, close_context=True, pronunciation_dictionary_locators=nested)
+            t.send(
+                text="Hello. ",
+                context_id=name,
+                close_context=True,
+                pronunciation_dictionary_locators=nested,
+            )
             ignored = t.until(final)[-1]["ignored"]
             assert ignored == [{"param": "pronunciation_dictionary_locators"}]
 
@@ -317,7 +337,13 @@ def test_silence_ends_the_socket(live: Live, idle_clock: IdleClock, path: str) -
 
 
 def test_a_client_may_ask_for_more_patience_up_to_a_limit(live: Live) -> None:
-    for asked, seconds in (("60", 60), ("99999", LIMITS.client_idle_seconds), ("x", 30), ("0", 30), ("5", 5)):
+    for asked, seconds in (
+        ("60", 60),
+        ("99999", LIMITS.client_idle_seconds),
+        ("x", 30),
+        ("0", 30),
+        ("5", 5),
+    ):
         assert patience(live, f"&inactivity_timeout={asked}") == seconds
 
 
@@ -377,10 +403,18 @@ def test_keys_origins_and_room_are_asked_for_at_the_handshake(strict: Live, path
         t.until(aligned)
 
 
-def test_a_client_that_does_not_read_is_cut_off(strict: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_read_is_cut_off(
+    strict: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sessions, "FLUSH_SECONDS", STUCK_S)
     with json_talk(strict, MULTI.replace("24000", "48000"), KEY, receive_buffer=4096) as t:
-        t.send(text="A long sentence. " * 200, flush=True, voice_settings={"speed": 0.25}, min_frames=60, max_frames=60)
+        t.send(
+            text="A long sentence. " * 200,
+            flush=True,
+            voice_settings={"speed": 0.25},
+            min_frames=60,
+            max_frames=60,
+        )
         assert until(lambda: strict.sum_of("speech_stream_aborted_total", 'reason="slow_client"'))
         code, messages = t.close_code()
     assert (code, messages[-1]["error"]) == (1008, "slow_client")

@@ -34,7 +34,12 @@ def ended(message: Message) -> bool:
 
 
 def message(text: str, **more: Any) -> Message:
-    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}], **more}
+    return {
+        "type": "message",
+        "role": "user",
+        "content": [{"type": "input_text", "text": text}],
+        **more,
+    }
 
 
 @contextmanager
@@ -47,7 +52,9 @@ def realtime(live: Live, headers: dict[str, str] | None = None, **more: Any) -> 
 def create(t: JsonTalk, text: str, **more: Any) -> str:
     """Add an item. Returns its id."""
     t.send(type="conversation.item.create", item=message(text, **more))
-    added = t.until(lambda m: m["type"] in ("conversation.item.done", "conversation.item.created", "error"))[-1]
+    added = t.until(
+        lambda m: m["type"] in ("conversation.item.done", "conversation.item.created", "error")
+    )[-1]
     assert added["type"] != "error", added
     id: str = added["item"]["id"]
     return id
@@ -78,7 +85,9 @@ def error_of(t: JsonTalk, **event: Any) -> Message:
 
 
 def test_a_text_is_spoken_as_over_our_own_api(live: Live) -> None:
-    ours = live.speech(input=TEXT, response_format="pcm", sample_rate=24000, speed=1.5, stream=False, voice="high")
+    ours = live.speech(
+        input=TEXT, response_format="pcm", sample_rate=24000, speed=1.5, stream=False, voice="high"
+    )
     with realtime(live) as t:
         output = {"voice": "high", "speed": 1.5, "format": {"type": "audio/pcm", "rate": 24000}}
         t.send(type="session.update", session={"type": "realtime", "audio": {"output": output}})
@@ -88,7 +97,11 @@ def test_a_text_is_spoken_as_over_our_own_api(live: Live) -> None:
     assert len(audio(messages)) == pytest.approx(len(ours.content), abs=400)
     done = messages[-1]["response"]
     assert (done["status"], done["output"][0]["content"][0]["transcript"]) == ("completed", TEXT)
-    assert done["usage"]["total_tokens"] == done["usage"]["input_tokens"] + done["usage"]["output_tokens"] > 0
+    assert (
+        done["usage"]["total_tokens"]
+        == done["usage"]["input_tokens"] + done["usage"]["output_tokens"]
+        > 0
+    )
     assert live.http.get(f"/v1/audio/speech/{done['request_id']}").json()["status"] == "completed"
     assert len({m["event_id"] for m in messages}) == len(messages)
 
@@ -122,7 +135,8 @@ def test_a_response_may_have_input_and_settings_of_its_own(live: Live) -> None:
 
 
 @pytest.mark.parametrize(
-    ("format", "beta", "law"), [("audio/pcmu", "g711_ulaw", "ulaw"), ("audio/pcma", "g711_alaw", "alaw")]
+    ("format", "beta", "law"),
+    [("audio/pcmu", "g711_ulaw", "ulaw"), ("audio/pcma", "g711_alaw", "alaw")],
 )
 def test_g711_is_that_of_our_own_api(live: Live, format: str, beta: str, law: str) -> None:
     size = len(live.speech(input=TEXT, response_format=law, stream=False).content)
@@ -168,7 +182,9 @@ def test_what_means_nothing_here_is_named(live: Live) -> None:
         t.send(type="session.update", session=session)
         told = t.get()["session"]["ignored"]
         assert [i["param"] for i in told] == ["truncation", "audio.input"]
-        messages = speak(t, input=[message("One.")], max_output_tokens="inf", instructions="Speak slowly.")
+        messages = speak(
+            t, input=[message("One.")], max_output_tokens="inf", instructions="Speak slowly."
+        )
         assert [i["param"] for i in messages[-1]["response"]["ignored"]] == ["max_output_tokens"]
 
 
@@ -178,10 +194,19 @@ def test_what_means_nothing_here_is_named(live: Live) -> None:
 def test_items_are_kept_in_order_and_can_be_deleted(live: Live) -> None:
     with realtime(live) as t:
         create(t, "Two.", id="two")
-        t.send(type="conversation.item.create", item=message("One.", id="one"), previous_item_id="root")
-        assert t.until(lambda m: m["type"] == "conversation.item.done")[-1]["previous_item_id"] is None
-        t.send(type="conversation.item.create", item=message("And.", id="and"), previous_item_id="one")
-        assert t.until(lambda m: m["type"] == "conversation.item.done")[-1]["previous_item_id"] == "one"
+        t.send(
+            type="conversation.item.create", item=message("One.", id="one"), previous_item_id="root"
+        )
+        assert (
+            t.until(lambda m: m["type"] == "conversation.item.done")[-1]["previous_item_id"] is None
+        )
+        t.send(
+            type="conversation.item.create", item=message("And.", id="and"), previous_item_id="one"
+        )
+        assert (
+            t.until(lambda m: m["type"] == "conversation.item.done")[-1]["previous_item_id"]
+            == "one"
+        )
         t.send(type="conversation.item.retrieve", item_id="one")
         assert t.get()["item"]["content"] == [{"type": "input_text", "text": "One."}]
         t.send(type="conversation.item.delete", item_id="and")
@@ -194,7 +219,9 @@ def test_the_oldest_items_are_forgotten(live: Live) -> None:
     with realtime(live) as t:
         for i in range(LIMITS.conversation_items + 1):
             create(t, "x", id=str(i))
-        assert error_of(t, type="conversation.item.retrieve", item_id="0")["code"] == "item_not_found"
+        assert (
+            error_of(t, type="conversation.item.retrieve", item_id="0")["code"] == "item_not_found"
+        )
         t.send(type="conversation.item.retrieve", item_id="1")
         assert t.get()["item"]["id"] == "1"
 
@@ -207,7 +234,10 @@ def test_a_cancel_stops_speech_and_another_may_follow(live: Live) -> None:
         t.send(type="response.cancel")
         messages = t.until(ended)
         done = messages[-1]["response"]
-        assert (done["status"], done["status_details"]["reason"]) == ("cancelled", "client_cancelled")
+        assert (done["status"], done["status_details"]["reason"]) == (
+            "cancelled",
+            "client_cancelled",
+        )
         assert done["output"][0]["status"] == "incomplete"
         assert LONG.startswith(done["output"][0]["content"][0]["transcript"])
         assert error_of(t, type="response.cancel")["code"] == "response_cancel_not_active"
@@ -225,7 +255,10 @@ def test_one_response_at_a_time(live: Live) -> None:
         told = t.until(lambda m: m["type"] == "error")[-1]
         assert told["error"]["code"] == "conversation_already_has_active_response"
         t.send(type="response.cancel", response_id="another")
-        assert t.until(lambda m: m["type"] == "error")[-1]["error"]["code"] == "response_cancel_not_active"
+        assert (
+            t.until(lambda m: m["type"] == "error")[-1]["error"]["code"]
+            == "response_cancel_not_active"
+        )
         t.send(type="response.cancel")
         assert t.until(ended)[-1]["response"]["status"] == "cancelled"
 
@@ -234,7 +267,9 @@ def test_one_response_at_a_time(live: Live) -> None:
 def timed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """With an aligner of another package, for a language that ours does not know."""
     load = toy(languages=("german",))
-    with serving(tmp_path_factory.mktemp("voices"), load, aligner="tests.helpers.aligners:even") as running:
+    with serving(
+        tmp_path_factory.mktemp("voices"), load, aligner="tests.helpers.aligners:even"
+    ) as running:
         yield running
 
 
@@ -246,7 +281,9 @@ def test_truncation_keeps_the_words_that_were_heard(timed: Live) -> None:
         item, found = done["output"][0]["id"], []
         duration = timed.http.get(f"/v1/audio/speech/{done['request_id']}").json()["duration"]
         for ms in (int(1000 * duration), int(500 * duration), 0):
-            t.send(type="conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=ms)
+            t.send(
+                type="conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=ms
+            )
             told = t.get()
             assert (told["type"], told["audio_end_ms"]) == ("conversation.item.truncated", ms)
             found.append(told["transcript"])
@@ -256,14 +293,25 @@ def test_truncation_keeps_the_words_that_were_heard(timed: Live) -> None:
         t.send(type="conversation.item.retrieve", item_id=item)
         assert t.get()["item"]["content"] == []
         wrong = {"type": "conversation.item.truncate", "item_id": item, "content_index": 0}
-        for more in ({"audio_end_ms": 10**9}, {"audio_end_ms": -1}, {"audio_end_ms": "1"}, {"audio_end_ms": True}, {}):
+        for more in (
+            {"audio_end_ms": 10**9},
+            {"audio_end_ms": -1},
+            {"audio_end_ms": "1"},
+            {"audio_end_ms": True},
+            {},
+        ):
             assert error_of(t, **wrong, **more)["param"] == "audio_end_ms"
-        assert error_of(t, **{**wrong, "content_index": 1, "audio_end_ms": 0})["param"] == "content_index"
+        assert (
+            error_of(t, **{**wrong, "content_index": 1, "audio_end_ms": 0})["param"]
+            == "content_index"
+        )
         own = create(t, "Mine.")
         assert error_of(t, **{**wrong, "item_id": own, "audio_end_ms": 0})["param"] == "item_id"
 
 
-def test_speech_that_fails_ends_its_response_only(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speech_that_fails_ends_its_response_only(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def broken(plan: object) -> None:
         raise TimeoutError
 
@@ -272,7 +320,10 @@ def test_speech_that_fails_ends_its_response_only(live: Live, monkeypatch: pytes
         with monkeypatch.context() as patch:
             patch.setattr(live.server.planner, "begun", broken)
             done = speak(t)[-1]["response"]
-        assert (done["status"], done["status_details"]["error"]["code"]) == ("failed", "request_timeout")
+        assert (done["status"], done["status_details"]["error"]["code"]) == (
+            "failed",
+            "request_timeout",
+        )
         create(t, "Two.")
         assert transcript(speak(t)) == "Two."
 
@@ -289,8 +340,14 @@ ELSEWHERE = [
     {"type": "response.create", "response": {"modalities": ["text"]}},
     {"type": "response.create", "response": {"tools": [{}]}},
     {"type": "conversation.item.create", "item": {"type": "function_call_output", "output": "x"}},
-    {"type": "conversation.item.create", "item": {"role": "user", "content": [{"type": "input_audio", "audio": "A"}]}},
-    {"type": "conversation.item.create", "item": {"role": "system", "content": [{"type": "input_text", "text": "x"}]}},
+    {
+        "type": "conversation.item.create",
+        "item": {"role": "user", "content": [{"type": "input_audio", "audio": "A"}]},
+    },
+    {
+        "type": "conversation.item.create",
+        "item": {"role": "system", "content": [{"type": "input_text", "text": "x"}]},
+    },
 ]
 
 
@@ -306,7 +363,10 @@ def test_other_uses_are_refused_by_their_event_and_the_session_goes_on(live: Liv
 def test_a_microphone_that_streams_is_refused_each_time_and_ends_nothing(live: Live) -> None:
     with realtime(live) as t:
         for _ in range(2 * LIMITS.ws_errors):
-            assert error_of(t, type="input_audio_buffer.append", audio="A" * 1000)["code"] == "unsupported"
+            assert (
+                error_of(t, type="input_audio_buffer.append", audio="A" * 1000)["code"]
+                == "unsupported"
+            )
         create(t, "One.")
         assert transcript(speak(t)) == "One."
 
@@ -316,22 +376,40 @@ WRONG = [
     ({"type": "session.update", "session": []}, "session"),
     ({"type": "session.update", "session": {"voice": "nobody"}}, "voice"),
     ({"type": "session.update", "session": {"speed": 9}}, "speed"),
-    ({"type": "session.update", "session": {"audio": {"output": {"format": {"type": "audio/mp3"}}}}}, "audio"),
+    (
+        {
+            "type": "session.update",
+            "session": {"audio": {"output": {"format": {"type": "audio/mp3"}}}},
+        },
+        "audio",
+    ),
     ({"type": "session.update", "session": {"audio": 5}}, "audio"),
     ({"type": "session.update", "session": {"instructions": "x" * 501}}, "instructions"),
     ({"type": "conversation.item.create"}, "item"),
     ({"type": "conversation.item.create", "item": {"content": [5]}}, "content"),
     ({"type": "conversation.item.create", "item": {"id": "", "content": []}}, "id"),
     ({"type": "conversation.item.create", "item": message("x" * 20_001)}, "text"),
-    ({"type": "conversation.item.create", "item": message("x"), "previous_item_id": "nobody"}, "item_id"),
-    ({"type": "conversation.item.create", "item": message("x"), "previous_item_id": [1]}, "item_id"),
+    (
+        {"type": "conversation.item.create", "item": message("x"), "previous_item_id": "nobody"},
+        "item_id",
+    ),
+    (
+        {"type": "conversation.item.create", "item": message("x"), "previous_item_id": [1]},
+        "item_id",
+    ),
     ({"type": "conversation.item.truncate", "item_id": {"a": 1}}, "item_id"),
     ({"type": "conversation.item.delete"}, "item_id"),
     ({"type": "response.create", "response": []}, None),
     ({"type": "response.create", "response": {"input": 5}}, "input"),
-    ({"type": "response.create", "response": {"input": [{"type": "item_reference", "id": "x"}]}}, "response.input"),
+    (
+        {"type": "response.create", "response": {"input": [{"type": "item_reference", "id": "x"}]}},
+        "response.input",
+    ),
     ({"type": "response.create", "response": {"metadata": {"a": 5}}}, "metadata"),
-    ({"type": "response.create", "response": {"metadata": {str(i): "" for i in range(17)}}}, "metadata"),
+    (
+        {"type": "response.create", "response": {"metadata": {str(i): "" for i in range(17)}}},
+        "metadata",
+    ),
     ({"type": "response.create", "response": {"conversation": "other"}}, "conversation"),
     ({"type": "sing"}, "type"),
     ({"type": 5}, "type"),
@@ -359,11 +437,19 @@ def test_a_wrong_event_is_refused_by_field_and_the_session_goes_on(
         ("[" * 90_000, "invalid_json"),
         (b"\x00\x01", "invalid_message"),
         ('{"type": "\\ud800"}', "invalid_message"),
-        ('{"type": "response.create", "response": {"metadata": ' + '{"a":' * 900 + "1" + "}" * 902, None),
+        (
+            '{"type": "response.create", "response": {"metadata": '
+            + '{"a":' * 900
+            + "1"
+            + "}" * 902,
+            None,
+        ),
         ('{"type": "session.update", "session": {"x": ' + "[" * 900 + "]" * 900 + "}}", None),
     ],
 )
-def test_a_hostile_frame_is_refused_and_the_session_goes_on(live: Live, raw: str | bytes, code: str | None) -> None:
+def test_a_hostile_frame_is_refused_and_the_session_goes_on(
+    live: Live, raw: str | bytes, code: str | None
+) -> None:
     with realtime(live) as t:
         t.socket.send(raw)
         told = t.get()
@@ -421,12 +507,19 @@ KEY = "of-a-client"
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     folder = tmp_path_factory.mktemp("strict") / "voices"
-    limits = {"ws_max_sessions": 2, "max_buffered_mb": 0.2, "request_timeout": STUCK_S, "strict": True}
+    limits = {
+        "ws_max_sessions": 2,
+        "max_buffered_mb": 0.2,
+        "request_timeout": STUCK_S,
+        "strict": True,
+    }
     with serving(folder, api_key=(KEY,), send_buffer=4096, **limits) as live:
         yield live
 
 
-def refused(live: Live, headers: dict[str, str] | None = None, subprotocols: list[Subprotocol] | None = None) -> int:
+def refused(
+    live: Live, headers: dict[str, str] | None = None, subprotocols: list[Subprotocol] | None = None
+) -> int:
     with pytest.raises(InvalidStatus) as e, realtime(live, headers, subprotocols=subprotocols):
         pass
     return e.value.response.status_code
@@ -450,10 +543,15 @@ def test_keys_origins_and_room_are_asked_for_at_the_handshake(strict: Live) -> N
 
 def test_a_strict_server_refuses_what_means_nothing(strict: Live) -> None:
     with realtime(strict, {"Authorization": f"Bearer {KEY}"}) as t:
-        assert error_of(t, type="session.update", session={"truncation": "auto"})["param"] == "truncation"
+        assert (
+            error_of(t, type="session.update", session={"truncation": "auto"})["param"]
+            == "truncation"
+        )
 
 
-def test_a_client_that_does_not_read_is_cut_off(strict: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_read_is_cut_off(
+    strict: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sessions, "FLUSH_SECONDS", STUCK_S)
     with realtime(strict, {"Authorization": f"Bearer {KEY}"}, receive_buffer=4096) as t:
         output = {"format": {"type": "audio/pcm", "rate": 48000}, "speed": 0.25}
@@ -484,4 +582,8 @@ def test_audio_is_valid_pcm(live: Live) -> None:
         messages = speak(t, input=[message(TEXT)], audio=PCM_600)
     samples = pcm(audio(messages))
     assert np.abs(samples).max() > 0.01
-    assert all(len(base64.b64decode(m["delta"])) % 2 == 0 for m in messages if m["type"].endswith("audio.delta"))
+    assert all(
+        len(base64.b64decode(m["delta"])) % 2 == 0
+        for m in messages
+        if m["type"].endswith("audio.delta")
+    )

@@ -46,7 +46,14 @@ def voice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
-    flags = ("--voices-dir", str(tmp_path_factory.mktemp("voice")), "--memory-gb", "0.1", "--wyoming-port", str(port))
+    flags = (
+        "--voices-dir",
+        str(tmp_path_factory.mktemp("voice")),
+        "--memory-gb",
+        "0.1",
+        "--wyoming-port",
+        str(port),
+    )
     with process(*flags, model=()) as (_, url):
         yield Address(url, port, voice=True)
 
@@ -77,7 +84,13 @@ def test_elevenlabs_sdk(address: Address) -> None:
     assert got["lines"]["text"] == TEXT
     assert got["lines"]["ends"] <= got["lines"]["bytes"] / 2 / 16000 + 0.1
     assert got["socket"] > 0
-    assert got["refused"] == ["400 voice_id", "400 output_format", "400 text", "404 model_id", "1008 voice_id"]
+    assert got["refused"] == [
+        "400 voice_id",
+        "400 output_format",
+        "400 text",
+        "404 model_id",
+        "1008 voice_id",
+    ]
     assert got["cancelled"]
 
 
@@ -105,15 +118,25 @@ def test_openais_sdk_over_realtime(address: Address) -> None:
     got = driven("openai", "realtime", address)
     assert (got["created"], got["voice"]) == (24000, "alloy")
     spoken, beta = got["spoken"], got["beta"]
-    assert [k for k in SPOKEN if k in spoken["kinds"]] == [k for k in SPOKEN if k in beta["kinds"]] == SPOKEN
-    assert {"response.output_audio.delta", "conversation.item.added", "conversation.item.done"} <= {*spoken["kinds"]}
+    assert (
+        [k for k in SPOKEN if k in spoken["kinds"]]
+        == [k for k in SPOKEN if k in beta["kinds"]]
+        == SPOKEN
+    )
+    assert {"response.output_audio.delta", "conversation.item.added", "conversation.item.done"} <= {
+        *spoken["kinds"]
+    }
     assert {"response.audio.delta", "conversation.item.created"} <= {*beta["kinds"]}
     assert spoken["text"] == spoken["transcript"] == beta["text"] == TEXT
     assert spoken["status"] == "completed"
     assert got["truncated"][:2] == ["conversation.item.truncated", 100]
     assert TEXT.startswith(got["truncated"][2])
     assert got["aside"] == ["Fine.", None, {"a": "b"}]
-    seconds = [spoken["bytes"] / 2 / 24000, *(size / 8000 for size in got["formats"].values()), beta["bytes"] / 8000]
+    seconds = [
+        spoken["bytes"] / 2 / 24000,
+        *(size / 8000 for size in got["formats"].values()),
+        beta["bytes"] / 8000,
+    ]
     assert all(seconds)
     assert (got["refused"], got["tools"]) == (["unsupported", "mine"], "unsupported")
     assert got["cancelled"] == "cancelled"

@@ -34,7 +34,9 @@ LONG = "A long text. " * 200
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     folder = tmp_path_factory.mktemp("home") / "voices"
-    with serving(folder, wyoming_port=0, request_timeout=STUCK_S, voice_alias=("alloy=low",)) as live:
+    with serving(
+        folder, wyoming_port=0, request_timeout=STUCK_S, voice_alias=("alloy=low",)
+    ) as live:
         yield live
 
 
@@ -58,7 +60,11 @@ def test_a_text_is_spoken_as_over_http(home: Live) -> None:
         t.send("synthesize", text=TEXT, voice={"name": "high"})
         events = t.until("audio-stop")
     assert kinds(events) == ["audio-start", "audio-chunk", "audio-stop"]
-    assert {k: events[0][k] for k in ("rate", "width", "channels")} == {"rate": 600, "width": 2, "channels": 1}
+    assert {k: events[0][k] for k in ("rate", "width", "channels")} == {
+        "rate": 600,
+        "width": 2,
+        "channels": 1,
+    }
     assert len(pcm(audio(events))) == len(pcm(http.content)) > 0
 
 
@@ -71,10 +77,19 @@ def test_what_is_written_bit_by_bit_is_spoken_before_it_is_complete(home: Live) 
         t.send("synthesize", text=TEXT)  # repeats it, for servers that take no pieces
         t.send("synthesize-stop")
         rest = t.until("synthesize-stopped")
-        assert kinds(first + rest) == ["audio-start", "audio-chunk", "audio-stop", "synthesize-stopped"]
+        assert kinds(first + rest) == [
+            "audio-start",
+            "audio-chunk",
+            "audio-stop",
+            "synthesize-stopped",
+        ]
         t.send("synthesize-start", voice={"language": "en"})
         t.send("synthesize-stop")  # nothing was written
-        assert kinds(t.until("synthesize-stopped")) == ["audio-start", "audio-stop", "synthesize-stopped"]
+        assert kinds(t.until("synthesize-stopped")) == [
+            "audio-start",
+            "audio-stop",
+            "synthesize-stopped",
+        ]
 
 
 def test_texts_are_spoken_in_their_order(home: Live) -> None:
@@ -99,7 +114,14 @@ def test_what_there_is(home: Live) -> None:
 
 def test_what_means_nothing_is_named_at_the_end(home: Live) -> None:
     with WyomingTalk(home) as t:
-        t.send("synthesize", text=TEXT, voice={"language": "xx"}, context={"a": 1}, tone="happy", text_format="ssml")
+        t.send(
+            "synthesize",
+            text=TEXT,
+            voice={"language": "xx"},
+            context={"a": 1},
+            tone="happy",
+            text_format="ssml",
+        )
         (stop,) = [e for e in t.until("audio-stop") if e["type"] == "audio-stop"]
     assert [i["param"] for i in stop["ignored"]] == ["language", "tone", "context"]
 
@@ -107,7 +129,12 @@ def test_what_means_nothing_is_named_at_the_end(home: Live) -> None:
 def test_data_and_payload_may_follow_the_line(home: Live) -> None:
     data = json.dumps({"text": TEXT}).encode()
     with WyomingTalk(home) as t:
-        head = {"type": "synthesize", "version": "1.0", "data_length": len(data), "payload_length": 5}
+        head = {
+            "type": "synthesize",
+            "version": "1.0",
+            "data_length": len(data),
+            "payload_length": 5,
+        }
         for part in (json.dumps(head).encode() + b"\n" + data[:3], data[3:], b"01234"):
             t.raw(part)
         assert audio(t.until("audio-stop"))
@@ -130,7 +157,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("kind", "data", "code"), REFUSED, ids=str)
-def test_what_is_refused_ends_the_connection_with_its_reason(home: Live, kind: str, data: dict, code: str) -> None:
+def test_what_is_refused_ends_the_connection_with_its_reason(
+    home: Live, kind: str, data: dict, code: str
+) -> None:
     with WyomingTalk(home) as t:
         t.send(kind, **data)
         error = t.get()
@@ -187,8 +216,12 @@ def test_lengths_are_checked_before_anything_is_read() -> None:
     asyncio.run(main(b"x" * (wyoming.MAX_BYTES * 2 + 2)))
 
 
-@pytest.mark.parametrize("half", [b"", b'{"type": "synth', b'{"type": "ping", "data_length": 10}\n{"t'])
-def test_silence_and_half_events_end_the_connection(home: Live, monkeypatch: pytest.MonkeyPatch, half: bytes) -> None:
+@pytest.mark.parametrize(
+    "half", [b"", b'{"type": "synth', b'{"type": "ping", "data_length": 10}\n{"t']
+)
+def test_silence_and_half_events_end_the_connection(
+    home: Live, monkeypatch: pytest.MonkeyPatch, half: bytes
+) -> None:
     clock = IdleClock()
     monkeypatch.setattr(sessions, "time", clock)
     monkeypatch.setattr(wyoming, "FIRST_SECONDS", 0.3)
@@ -235,17 +268,24 @@ def test_connections_are_counted_with_the_sessions_and_limited(tmp_path: Path) -
         assert speaks(live)
 
 
-def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_read_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     listen = asyncio.start_server
 
     async def with_small_buffers(*given: Any, **named: Any) -> asyncio.Server:
         made = await listen(*given, **named)
-        made.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # what it accepts has the same
+        made.sockets[0].setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDBUF, 4096
+        )  # what it accepts has the same
         return made
 
     monkeypatch.setattr(asyncio, "start_server", with_small_buffers)
     settings = {"wyoming_port": 0, "max_buffered_mb": 0.001, "default_sample_rate": 48000}
-    with serving(tmp_path / "voices", **settings) as live, WyomingTalk(live, receive_buffer=4096) as t:
+    with (
+        serving(tmp_path / "voices", **settings) as live,
+        WyomingTalk(live, receive_buffer=4096) as t,
+    ):
         for _ in range(LIMITS.ws_waiting):
             t.send("synthesize", text=LONG * 7)
         assert until(lambda: live.sum_of("speech_stream_aborted_total", 'reason="slow_client"'))
@@ -254,7 +294,11 @@ def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_server_that_drains_lets_a_text_end_and_takes_no_more(tmp_path: Path) -> None:
-    with serving(tmp_path / "voices", wyoming_port=0) as live, WyomingTalk(live) as idle, WyomingTalk(live) as busy:
+    with (
+        serving(tmp_path / "voices", wyoming_port=0) as live,
+        WyomingTalk(live) as idle,
+        WyomingTalk(live) as busy,
+    ):
         idle.send("ping")
         idle.get()
         busy.send("synthesize", text="A long sentence. " * 20)
@@ -267,7 +311,9 @@ def test_a_server_that_drains_lets_a_text_end_and_takes_no_more(tmp_path: Path) 
             late.connect(("127.0.0.1", live.server.wyoming_port))
 
 
-def test_each_connection_is_a_line_of_the_access_log(home: Live, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_connection_is_a_line_of_the_access_log(
+    home: Live, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO, "stentor.access"):
         assert speaks(home)
         assert until(lambda: any('"WYOMING /" 200' in r.message for r in caplog.records))
@@ -313,7 +359,15 @@ def said(port: int) -> bytes:
 @pytest.mark.parametrize("flags", [(), ("--api-processes", "2")], ids=["one process", "two"])
 def test_the_command_listens_speaks_and_ends(tmp_path: Path, flags: tuple[str, ...]) -> None:
     port = free_port()
-    words = ("--wyoming-port", str(port), "--voices-dir", str(tmp_path), "--memory-gb", "0.05", *flags)
+    words = (
+        "--wyoming-port",
+        str(port),
+        "--voices-dir",
+        str(tmp_path),
+        "--memory-gb",
+        "0.05",
+        *flags,
+    )
     with process(*words) as (running, _):
         for _ in range(4):
             assert until(lambda: said(port))
@@ -326,7 +380,17 @@ def test_a_port_that_is_taken_is_an_error_before_a_model_is_loaded(tmp_path: Pat
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        words = [sys.executable, "-m", "stentor", "serve", "dummy:toy", "--port", "0", "--wyoming-port", port]
+        words = [
+            sys.executable,
+            "-m",
+            "stentor",
+            "serve",
+            "dummy:toy",
+            "--port",
+            "0",
+            "--wyoming-port",
+            port,
+        ]
         ended = subprocess.run(words, capture_output=True, text=True, timeout=STUCK_S, check=False)
     assert ended.returncode == 1
     assert f"cannot listen on 127.0.0.1 port {port}" in ended.stderr

@@ -53,7 +53,9 @@ class Played:
     def accept(self, stream: EngineStream) -> None:
         self.say(m.Accepted(stream.id, 5, 0, 900, [(0, 2), (2, 5)]))
 
-    def audio(self, stream: EngineStream, frames: int, finish: str | None = None, value: float = 0.0) -> None:
+    def audio(
+        self, stream: EngineStream, frames: int, finish: str | None = None, value: float = 0.0
+    ) -> None:
         self.say(chunk(stream, frames, finish), arrays=arrays(frames, value))
 
     def request(self, text: str = "Hello.", **options: Any) -> SpeechRequest:
@@ -159,7 +161,9 @@ def test_audio_that_nobody_wants_any_more_is_passed_over(play: Callable[[Test], 
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_a_request_that_fails_raises_where_its_caller_waits(play: Callable[[Test], None], early: bool) -> None:
+def test_a_request_that_fails_raises_where_its_caller_waits(
+    play: Callable[[Test], None], early: bool
+) -> None:
     async def test(played: Played) -> None:
         stream = played.submit()
         waiting = asyncio.create_task(stream.accepted())
@@ -192,7 +196,9 @@ def test_a_check_has_the_prompt_made_and_leaves_nothing_open(play: Callable[[Tes
             await asyncio.sleep(0)
             sent = played.had(m.Submit)[-1]
             assert sent.check_only
-            event = m.Ended(sent.id, m.error(error)) if error else m.Accepted(sent.id, 5, 0, 900, [])
+            event = (
+                m.Ended(sent.id, m.error(error)) if error else m.Accepted(sent.id, 5, 0, 900, [])
+            )
             played.say(event)
             found = (await asyncio.gather(checking, return_exceptions=True))[0]
             assert str(found) == str(error)
@@ -204,7 +210,9 @@ def test_a_check_has_the_prompt_made_and_leaves_nothing_open(play: Callable[[Tes
 # -- credit
 
 
-def test_an_engine_that_waits_for_a_reader_hears_of_each_chunk_and_no_other_does(play: Callable[[Test], None]) -> None:
+def test_an_engine_that_waits_for_a_reader_hears_of_each_chunk_and_no_other_does(
+    play: Callable[[Test], None],
+) -> None:
     async def test(played: Played) -> None:
         stream = played.submit()
         played.accept(stream)
@@ -215,7 +223,9 @@ def test_an_engine_that_waits_for_a_reader_hears_of_each_chunk_and_no_other_does
             await anext(reading)
         assert played.had(m.Taken) == []
         played.say(m.Held(stream.id, True))
-        assert [t.frames for t in played.had(m.Taken)] == [2]  # at once. The second chunk is still in use
+        assert [t.frames for t in played.had(m.Taken)] == [
+            2
+        ]  # at once. The second chunk is still in use
         for _ in range(2):
             await anext(reading)
         assert [t.frames for t in played.had(m.Taken)] == [2, 4, 6]
@@ -229,7 +239,9 @@ def test_an_engine_that_waits_for_a_reader_hears_of_each_chunk_and_no_other_does
 # -- recordings
 
 
-def test_a_recording_crosses_once_and_again_if_the_engine_has_dropped_it(play: Callable[[Test], None]) -> None:
+def test_a_recording_crosses_once_and_again_if_the_engine_has_dropped_it(
+    play: Callable[[Test], None],
+) -> None:
     async def test(played: Played) -> None:
         given, other = reference(), reference(0.2)
         request = replace(played.request(), reference=given, more_references=(other, given))
@@ -237,13 +249,19 @@ def test_a_recording_crosses_once_and_again_if_the_engine_has_dropped_it(play: C
         first = played.had(m.Submit)[-1]
         assert [r.size for r in first.recordings] == [800, 800, 0]
         assert [r.recording for r in first.references] == [0, 1, 2]
-        assert np.array_equal(np.concatenate(played.arrays[-1]), np.concatenate([given.samples, other.samples]))
+        assert np.array_equal(
+            np.concatenate(played.arrays[-1]), np.concatenate([given.samples, other.samples])
+        )
         again = played.client.submit(request, 4, True)
         assert [r.size for r in played.had(m.Submit)[-1].recordings] == [0, 0, 0]
         assert played.arrays[-1] == []
         played.say(m.Resend(again.id))
         sent = played.had(m.Submit)[-1]
-        assert (sent.id, sent.seed, [r.size for r in sent.recordings]) == (again.id, 4, [800, 800, 800])
+        assert (sent.id, sent.seed, [r.size for r in sent.recordings]) == (
+            again.id,
+            4,
+            [800, 800, 800],
+        )
         played.accept(again)
         assert await again.accepted() is not None
         assert not stream.ended
@@ -271,9 +289,17 @@ def test_a_recording_that_no_cache_keeps_is_sent_each_time(play: Callable[[Test]
     play(test)
 
 
-def test_a_real_engine_asks_for_what_it_has_dropped(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_engine_asks_for_what_it_has_dropped(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
     uri = "data:audio/wav;base64," + base64.b64encode(tone_wav(hz=321.0)).decode()
-    ask = {"input": "Hello there.", "seed": 5, "response_format": "pcm", "ref_audio": uri, "guard": False}
+    ask = {
+        "input": "Hello there.",
+        "seed": 5,
+        "response_format": "pcm",
+        "ref_audio": uri,
+        "guard": False,
+    }
     first = live.speech(**ask)
     assert first.status_code == 200
     engine = live.server.hosts.all[0].engine
@@ -291,7 +317,9 @@ def adapter(name: str, number: int) -> Adapter:
     return Adapter(name, number, bytes([number]), f"/{name}")
 
 
-def test_an_adapter_is_released_when_it_is_unloaded_and_no_request_holds_it(play: Callable[[Test], None]) -> None:
+def test_an_adapter_is_released_when_it_is_unloaded_and_no_request_holds_it(
+    play: Callable[[Test], None],
+) -> None:
     async def released(played: Played) -> list[int]:
         gc.collect()
         await asyncio.sleep(0)
@@ -337,7 +365,9 @@ def test_a_lost_engine_is_not_told_of_adapters(play: Callable[[Test], None]) -> 
 # -- a lost engine
 
 
-def test_a_lost_engine_ends_all_that_is_open_and_takes_nothing_more(play: Callable[[Test], None]) -> None:
+def test_a_lost_engine_ends_all_that_is_open_and_takes_nothing_more(
+    play: Callable[[Test], None],
+) -> None:
     async def test(played: Played) -> None:
         client = played.client
         early, running = played.submit(), played.submit()
@@ -377,7 +407,9 @@ def test_a_lost_engine_ends_all_that_is_open_and_takes_nothing_more(play: Callab
 def test_an_engine_that_breaks_while_it_is_loaded_raises_for_those_who_wait(told: m.Ready) -> None:
     async def main(loop: virtual_time.VirtualTimeLoop) -> None:
         client = EngineClient("toy", 0, lambda *_: None)
-        client.receive([m.Broken(m.error(InvalidRequest("dtype", "is wrong")))], m.Reader(memoryview(b"")))
+        client.receive(
+            [m.Broken(m.error(InvalidRequest("dtype", "is wrong")))], m.Reader(memoryview(b""))
+        )
         with pytest.raises(InvalidRequest, match="dtype: is wrong"):
             await client.ready
         assert isinstance(client.lost, EngineError)
@@ -399,7 +431,9 @@ def test_a_call_raises_what_the_engine_has_raised(play: Callable[[Test], None]) 
     play(test)
 
 
-def test_asking_how_an_engine_is_takes_no_longer_than_its_limit(play: Callable[[Test], None], told: m.Ready) -> None:
+def test_asking_how_an_engine_is_takes_no_longer_than_its_limit(
+    play: Callable[[Test], None], told: m.Ready
+) -> None:
     async def test(played: Played) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()

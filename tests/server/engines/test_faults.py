@@ -79,7 +79,9 @@ class Load:
             while not over.is_set():
                 end = self._end(http, chosen.randrange(len(BODIES)))
                 self.ends[end] += 1
-                over.wait(0 if end == "whole" else 0.05)  # refusals take the time that a new engine needs
+                over.wait(
+                    0 if end == "whole" else 0.05
+                )  # refusals take the time that a new engine needs
 
     def _end(self, http: httpx.Client, at: int) -> str:
         try:
@@ -117,7 +119,10 @@ def test_an_engine_that_is_killed_at_any_moment_is_started_again_and_the_other_m
     tmp_path: Path,
 ) -> None:
     chosen = random.Random(43)
-    with process(*NAMES, *ONE_ROW, "--voices-dir", str(tmp_path), **TWO) as (running, url), client(url) as http:
+    with (
+        process(*NAMES, *ONE_ROW, "--voices-dir", str(tmp_path), **TWO) as (running, url),
+        client(url) as http,
+    ):
         assert until(lambda: ready(http))
         want = [speech(http, model="other", **body) for body in BODIES]
         first, other = engines(running.pid)
@@ -141,7 +146,9 @@ def test_an_engine_that_is_killed_at_any_moment_is_started_again_and_the_other_m
         assert len(set(seen)) == KILLS + 1
         assert set(ends["other"].ends) == {"whole"}
         assert set(ends["one"].ends) <= {"whole", "broken", "500", "503"}, ends["one"].ends
-        assert ends["one"].ends.keys() & {"broken", "500"}, ends["one"].ends  # the kills have hit requests
+        assert ends["one"].ends.keys() & {"broken", "500"}, ends[
+            "one"
+        ].ends  # the kills have hit requests
         assert [speech(http, model="one", **body) for body in BODIES] == want
         assert http.get("/health").json()["models"]["one"]["restarts"] == KILLS
         running.send_signal(signal.SIGTERM)
@@ -151,12 +158,24 @@ def test_an_engine_that_is_killed_at_any_moment_is_started_again_and_the_other_m
 
 def begun(http: httpx.Client, model: str, frames: int = 2000) -> Any:
     """A stream that has begun. Its context ends it."""
-    ask = {**ASK, "model": model, "seed": 7, "min_frames": frames, "max_frames": frames, "stream_format": "audio"}
+    ask = {
+        **ASK,
+        "model": model,
+        "seed": 7,
+        "min_frames": frames,
+        "max_frames": frames,
+        "stream_format": "audio",
+    }
     return http.stream("POST", "/v1/audio/speech", json=ask)
 
 
-def test_engines_end_with_an_api_process_that_is_killed_also_those_that_were_stopped(tmp_path: Path) -> None:
-    with process(*NAMES, *ONE_ROW, "--voices-dir", str(tmp_path), **TWO) as (running, url), client(url) as http:
+def test_engines_end_with_an_api_process_that_is_killed_also_those_that_were_stopped(
+    tmp_path: Path,
+) -> None:
+    with (
+        process(*NAMES, *ONE_ROW, "--voices-dir", str(tmp_path), **TWO) as (running, url),
+        client(url) as http,
+    ):
         assert until(lambda: ready(http))
         one, other = engines(running.pid)
         with begun(http, "one") as a:
@@ -186,9 +205,21 @@ registry.load = load
 @contextmanager
 def loading(tmp_path: Path) -> Iterator[tuple[Any, int]]:
     """A server whose engine loads for ever, and that engine."""
-    words = (sys.executable, "-m", "stentor", "serve", "dummy:toy", "--port", "0", "--voices-dir", str(tmp_path / "v"))
+    words = (
+        sys.executable,
+        "-m",
+        "stentor",
+        "serve",
+        "dummy:toy",
+        "--port",
+        "0",
+        "--voices-dir",
+        str(tmp_path / "v"),
+    )
     env = planted(tmp_path, LOADS_FOR_EVER)
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env) as running:
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env
+    ) as running:
         try:
             assert running.stdout is not None
             assert "loads" in running.stdout.readline()
@@ -205,7 +236,10 @@ def test_an_engine_that_loads_ends_with_an_api_process_that_is_killed(tmp_path: 
 
 
 def test_sigterm_ends_streams_whole_and_leaves_no_process(tmp_path: Path) -> None:
-    with process(*NAMES, *ONE_ROW, "--voices-dir", str(tmp_path), **TWO) as (running, url), client(url) as http:
+    with (
+        process(*NAMES, *ONE_ROW, "--voices-dir", str(tmp_path), **TWO) as (running, url),
+        client(url) as http,
+    ):
         assert until(lambda: ready(http))
         left = children(running.pid)
         assert len(left) == 2
@@ -222,7 +256,10 @@ def test_sigterm_ends_streams_whole_and_leaves_no_process(tmp_path: Path) -> Non
 
 def test_sigterm_ends_a_model_that_is_stopped(tmp_path: Path) -> None:
     """It cannot be told to end."""
-    with process("--voices-dir", str(tmp_path), command=(sys.executable, "-c", STOPPED_SOON)) as (running, _):
+    with process("--voices-dir", str(tmp_path), command=(sys.executable, "-c", STOPPED_SOON)) as (
+        running,
+        _,
+    ):
         (engine,) = engines(running.pid)
         kill(engine, signal.SIGSTOP)
         running.send_signal(signal.SIGTERM)
@@ -237,7 +274,10 @@ def test_an_engine_that_is_stuck_is_killed_and_started_again(tmp_path: Path) -> 
     limits = replace(LIMITS, stuck_seconds=2.0, restart_seconds=0.05)
     settings = {"memory_gb": 0.01, "threads": 1}
     others = set(engines(os.getpid()))  # of servers that this worker's other tests share
-    with serving(tmp_path, start=processes, limits=limits, **settings) as live, ThreadPoolExecutor(1) as pool:
+    with (
+        serving(tmp_path, start=processes, limits=limits, **settings) as live,
+        ThreadPoolExecutor(1) as pool,
+    ):
         want = live.speech(**BODIES[1]).content
         (engine,) = set(engines(os.getpid())) - others
         kill(engine, signal.SIGSTOP)
@@ -255,7 +295,9 @@ REFUSED: tuple[dict[str, Any], ...] = (
 )
 
 
-def test_refusals_cost_the_engine_nothing_and_honest_clients_hear_what_they_hear_alone(tmp_path: Path) -> None:
+def test_refusals_cost_the_engine_nothing_and_honest_clients_hear_what_they_hear_alone(
+    tmp_path: Path,
+) -> None:
     settings = {"memory_gb": 0.01, "threads": 1, "max_num_seqs": 1, "served_model_name": ("toy",)}
     with serving(tmp_path, start=processes, **settings) as live, ThreadPoolExecutor(4) as pool:
         want = [live.speech(**body).content for body in BODIES]
@@ -268,7 +310,9 @@ def test_refusals_cost_the_engine_nothing_and_honest_clients_hear_what_they_hear
 
         def refused(kind: int) -> Counter[int]:
             with client(live.url) as http:
-                return Counter(http.post("/v1/audio/speech", **REFUSED[kind]).status_code for _ in range(200))
+                return Counter(
+                    http.post("/v1/audio/speech", **REFUSED[kind]).status_code for _ in range(200)
+                )
 
         before, honest = submitted(), 0
         rogues = [pool.submit(refused, i % 2) for i in range(4)]

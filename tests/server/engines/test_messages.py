@@ -74,7 +74,10 @@ COMMANDS: list[m.Command] = [
         voice="low",
         language="auto",
         instructions=None,
-        recordings=[m.SentRecording("key 8000", 8000, "key", True, 0), m.SentRecording("x 600", 600, "x", False, 5)],
+        recordings=[
+            m.SentRecording("key 8000", 8000, "key", True, 0),
+            m.SentRecording("x 600", 600, "x", False, 5),
+        ],
         references=[m.SentReference(1, "said"), m.SentReference(0, None)],
         prompt=m.SentReference(0, "before"),
         speaker_embedding=b"\x00\x01\x02\x03",
@@ -98,7 +101,9 @@ COMMANDS: list[m.Command] = [
     m.Stop(),
 ]
 EVENTS: list[m.Event] = [
-    m.Ready(INFO, ((4,), "int64"), 11, [ADAPTER], {"max_loras": 2, "lora_targets": ["q_proj"]}, ["two"]),
+    m.Ready(
+        INFO, ((4,), "int64"), 11, [ADAPTER], {"max_loras": 2, "lora_targets": ["q_proj"]}, ["two"]
+    ),
     m.Broken(ERROR),
     m.Accepted(1, 20, 3, None, [(0, 4), (4, 9)]),
     m.Unspeakable(2),
@@ -157,7 +162,13 @@ def test_facts_about_a_model_are_the_same_with_the_kinds_of_its_options() -> Non
     assert made.info == INFO
 
 
-@given(st.lists(st.tuples(st.sampled_from(["float32", "int64", "uint8"]), st.integers(0, 5), st.integers(1, 3))))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["float32", "int64", "uint8"]), st.integers(0, 5), st.integers(1, 3)
+        )
+    )
+)
 def test_arrays_come_back_in_their_order(shapes: list[tuple[str, int, int]]) -> None:
     random = np.random.default_rng(len(shapes))
     arrays = [random.integers(0, 200, (n, width)).astype(dtype) for dtype, n, width in shapes]
@@ -204,7 +215,10 @@ def test_every_error_of_stentor_crosses() -> None:
     """A new class would arrive as an error of the engine, and its caller would get another answer."""
     ours = {kind for kind in subclasses(StentorError) if kind.__module__ == StentorError.__module__}
     elsewhere = {BatchError, WatermarkError}  # raised in the caller's own process only
-    made = [InvalidRequest("a", "b"), *(kind("c") for kind in ours - {InvalidRequest, StentorError, *elsewhere})]
+    made = [
+        InvalidRequest("a", "b"),
+        *(kind("c") for kind in ours - {InvalidRequest, StentorError, *elsewhere}),
+    ]
     assert [type(m.exception(m.error(e))) for e in made] == [type(e) for e in made]
     assert len(made) == 5
 
@@ -220,9 +234,16 @@ def test_a_message_of_another_version_is_refused(wrong: bytes) -> None:
         m.commands([wrong])
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40))), st.lists(st.integers(1, 100), min_size=1))
-def test_messages_are_cut_from_a_stream_however_it_is_split(sizes: list[tuple[int, int]], steps: list[int]) -> None:
-    sent = [([m.Cancel(i)] * count, np.full(n, i % 200, np.uint8)) for i, (count, n) in enumerate(sizes)]
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40))),
+    st.lists(st.integers(1, 100), min_size=1),
+)
+def test_messages_are_cut_from_a_stream_however_it_is_split(
+    sizes: list[tuple[int, int]], steps: list[int]
+) -> None:
+    sent = [
+        ([m.Cancel(i)] * count, np.full(n, i % 200, np.uint8)) for i, (count, n) in enumerate(sizes)
+    ]
     stream = b"".join(m.pack(m.encode(messages, [a])) for messages, a in sent)
     assert len(stream) % 8 == 0
     unpacker, found, at = m.Unpacker(), [], 0

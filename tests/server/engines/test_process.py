@@ -76,7 +76,12 @@ def running(monkeypatch: pytest.MonkeyPatch, frozen: list[float]) -> Run:
     """Run a process, which beats and trims as often as it can. Arguments: of TTS."""
     monkeypatch.setattr(process, "BEAT_SECONDS", 0.001)
     codes: list[int] = []
-    over, health, made, load_model = threading.Event(), Engine.health, list[Any](), process.load_model
+    over, health, made, load_model = (
+        threading.Event(),
+        Engine.health,
+        list[Any](),
+        process.load_model,
+    )
 
     def known(engine: Engine) -> Any:
         found = health(engine)
@@ -92,7 +97,9 @@ def running(monkeypatch: pytest.MonkeyPatch, frozen: list[float]) -> Run:
 
     @contextmanager
     def run(**options: Any) -> Iterator[Running]:
-        factory = factory_of(ServerConfig(("dummy:toy",), memory_gb=0.01, threads=1, max_num_seqs=2))
+        factory = factory_of(
+            ServerConfig(("dummy:toy",), memory_gb=0.01, threads=1, max_num_seqs=2)
+        )
         load = process.Load(
             options={**factory.options(None), **options},
             if_taken={},
@@ -106,7 +113,9 @@ def running(monkeypatch: pytest.MonkeyPatch, frozen: list[float]) -> Run:
         )
         api = Api()
         with ThreadPoolExecutor(1) as pool:
-            ended = pool.submit(lambda: process.Engine(load, process.Peer(api.theirs), codes.append).run())
+            ended = pool.submit(
+                lambda: process.Engine(load, process.Peer(api.theirs), codes.append).run()
+            )
             try:
                 yield Running(api, ended, codes)
             finally:
@@ -120,7 +129,9 @@ def running(monkeypatch: pytest.MonkeyPatch, frozen: list[float]) -> Run:
     return run
 
 
-def test_a_process_says_that_its_model_is_ready_and_how_it_is(running: Run, frozen: list[float]) -> None:
+def test_a_process_says_that_its_model_is_ready_and_how_it_is(
+    running: Run, frozen: list[float]
+) -> None:
     with running() as engine:
         assert until(lambda: len(engine.api.of(m.Beat)) > 2)
         (ready,) = engine.api.of(m.Ready)
@@ -129,7 +140,9 @@ def test_a_process_says_that_its_model_is_ready_and_how_it_is(running: Run, froz
         assert len(frozen) == 1  # a full collection does not walk over the model
 
 
-def test_free_memory_of_an_engine_goes_back_now_and_then(running: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_memory_of_an_engine_goes_back_now_and_then(
+    running: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trims: list[float] = []
     monkeypatch.setattr(memory, "trim", lambda: trims.append(time.monotonic()))
     with running() as engine:
@@ -151,7 +164,9 @@ def test_a_process_ends_with_the_api_process_that_has_started_it(running: Run) -
         assert until(lambda: engine.codes == [0])
 
 
-def test_another_api_process_is_told_of_the_model_and_nothing_ends_when_it_goes(running: Run) -> None:
+def test_another_api_process_is_told_of_the_model_and_nothing_ends_when_it_goes(
+    running: Run,
+) -> None:
     with running() as engine:
         other = Api()
         engine.api.send(m.Connect(1), [other.theirs.fileno()])
@@ -175,11 +190,15 @@ def test_a_model_that_cannot_be_loaded_ends_its_process(running: Run, frozen: li
         assert (engine.api.events, frozen) == ([], [])
 
 
-def test_an_engine_that_stops_ends_its_process(running: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_stops_ends_its_process(
+    running: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with running() as engine:
         assert until(lambda: engine.api.of(m.Ready))
         health = Engine.health
-        monkeypatch.setattr(Engine, "health", lambda e: replace(health(e), error="the device is gone"))
+        monkeypatch.setattr(
+            Engine, "health", lambda e: replace(health(e), error="the device is gone")
+        )
         with pytest.raises(EngineError, match="the engine has stopped: the device is gone"):
             engine.ended.result(STUCK_S)
 

@@ -35,7 +35,9 @@ def service(live: Live) -> EngineService:
 
 
 @pytest.fixture
-def requests(live: Live, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[Preparation]]]:
+def requests(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[weakref.ref[Preparation]]]:
     """Preparations of the engine, each with its request. Nothing is collected meanwhile."""
     prepare, found = live.tts.prepare, []
 
@@ -55,14 +57,18 @@ def gone(requests: list[weakref.ref[Preparation]]) -> bool:
     return len(requests) > 0 and all(request() is None for request in requests)
 
 
-def test_an_answered_request_is_let_go_of_at_once(live: Live, requests: list[weakref.ref[Preparation]]) -> None:
+def test_an_answered_request_is_let_go_of_at_once(
+    live: Live, requests: list[weakref.ref[Preparation]]
+) -> None:
     for how in ({}, {"stream_format": "audio"}):
         assert live.speech(input="Hello there.", **how).status_code == 200
     assert until(lambda: gone(requests))
     assert len(requests) == 2
 
 
-def test_a_request_that_was_cancelled_is_let_go_of(live: Live, requests: list[weakref.ref[Preparation]]) -> None:
+def test_a_request_that_was_cancelled_is_let_go_of(
+    live: Live, requests: list[weakref.ref[Preparation]]
+) -> None:
     with held(live, steps=[5]) as engine:
         client = raw(live, LONG)
         engine.wait()
@@ -74,7 +80,9 @@ def test_a_request_that_failed_is_let_go_of(
     live: Live, requests: list[weakref.ref[Preparation]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any) -> Any:
-        raise InvalidRequest("input", "cannot be read")  # what is logged has its traceback kept by pytest
+        raise InvalidRequest(
+            "input", "cannot be read"
+        )  # what is logged has its traceback kept by pytest
 
     monkeypatch.setattr(live.tts._model, "prompt", broken)
     assert live.speech(input="Hello there.").status_code == 400
@@ -82,7 +90,10 @@ def test_a_request_that_failed_is_let_go_of(
 
 
 def test_a_request_that_was_cancelled_while_its_prompt_was_made_is_let_go_of(
-    live: Live, requests: list[weakref.ref[Preparation]], service: EngineService, monkeypatch: pytest.MonkeyPatch
+    live: Live,
+    requests: list[weakref.ref[Preparation]],
+    service: EngineService,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     began, going = threading.Event(), threading.Event()
     plain = live.tts._model.prompt
@@ -103,7 +114,9 @@ def test_a_request_that_was_cancelled_while_its_prompt_was_made_is_let_go_of(
     assert live.idle()
 
 
-def test_text_for_a_request_that_has_ended_is_passed_over(live: Live, service: EngineService) -> None:
+def test_text_for_a_request_that_has_ended_is_passed_over(
+    live: Live, service: EngineService
+) -> None:
     """It was on its way."""
     for command in (m.Append(12345, "more", True), m.Taken(12345, 5), m.Cancel(12345)):
         service.handle(command, m.Reader(memoryview(b"")))
@@ -144,6 +157,8 @@ def test_text_that_comes_while_a_recording_is_asked_for_again_reaches_the_reques
         service.handle(m.Append(7, "there, you.", True), m.Reader(memoryview(b"")))
         sent = msgspec.structs.replace(gone_by, size=len(samples))
         service.handle(command(sent), m.Reader(memoryview(samples.tobytes())))
-        assert until(lambda: any(isinstance(e, m.Ended) or getattr(e, "finish", None) for e in said))
+        assert until(
+            lambda: any(isinstance(e, m.Ended) or getattr(e, "finish", None) for e in said)
+        )
         assert [e.error.param for e in said if isinstance(e, m.Ended)] == ["live"]
         service.close(stentor.EngineError("over"))

@@ -20,13 +20,30 @@ TEXT = "Hello there, you."
 
 def test_keys_guard_what_is_under_v1_and_nothing_else(tmp_path: Path) -> None:
     with serving(tmp_path, api_key=("one", "schlüssel")) as live:
-        for key in ("", "Bearer", "Bearer ", "Bearer wrong", "Bearer one2", "Bearer on", "Basic one"):
-            for method, path in (("GET", "/v1/models"), ("POST", "/v1/audio/speech"), ("GET", "/v1/audio/voices")):
+        for key in (
+            "",
+            "Bearer",
+            "Bearer ",
+            "Bearer wrong",
+            "Bearer one2",
+            "Bearer on",
+            "Basic one",
+        ):
+            for method, path in (
+                ("GET", "/v1/models"),
+                ("POST", "/v1/audio/speech"),
+                ("GET", "/v1/audio/voices"),
+            ):
                 answer = live.http.request(method, path, headers={"Authorization": key.strip()})
                 assert answer.status_code == 401, key
                 assert answer.json()["error"]["code"] == "invalid_api_key"
         assert live.speech(input=TEXT).status_code == 200
-        assert live.http.get("/v1/models", headers={b"Authorization": "Bearer schlüssel".encode()}).status_code == 200
+        assert (
+            live.http.get(
+                "/v1/models", headers={b"Authorization": "Bearer schlüssel".encode()}
+            ).status_code
+            == 200
+        )
         with httpx.Client(base_url=live.url, timeout=STUCK_S, trust_env=False) as anyone:
             for path in ("/health", "/ready", "/metrics", "/version"):
                 assert anyone.get(path).status_code == 200
@@ -35,12 +52,18 @@ def test_keys_guard_what_is_under_v1_and_nothing_else(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def prefixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A server with a key behind a proxy's prefix."""
-    with serving(tmp_path_factory.mktemp("prefixed"), api_key=("secret",), root_path="/api") as live:
+    with serving(
+        tmp_path_factory.mktemp("prefixed"), api_key=("secret",), root_path="/api"
+    ) as live:
         yield live
 
 
 def test_no_route_under_v1_is_open_by_a_prefix(prefixed: Live) -> None:
-    routes = {k: v for k, v in create_app(ServerConfig()).openapi()["paths"].items() if k.startswith("/v1/")}
+    routes = {
+        k: v
+        for k, v in create_app(ServerConfig()).openapi()["paths"].items()
+        if k.startswith("/v1/")
+    }
     assert len(routes) > 5
     with httpx.Client(base_url=prefixed.url, timeout=STUCK_S, trust_env=False) as anyone:
         for route, methods in routes.items():
@@ -73,17 +96,26 @@ def test_keys_are_compared_whole() -> None:
 
 
 def test_other_origins_may_read_our_headers_if_they_are_allowed(tmp_path: Path) -> None:
-    ask = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
+    ask = {
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization,content-type",
+    }
     with serving(tmp_path, allowed_origins=("https://app.example",)) as live:
         for origin, status in (("https://app.example", 200), ("https://evil.example", 403)):
             asked = live.http.options("/v1/audio/speech", headers={"Origin": origin, **ask})
             assert asked.status_code == status
-            assert asked.headers.get("access-control-allow-origin") == (origin if status == 200 else None)
-        answer = live.http.post("/v1/audio/speech", json={"input": TEXT}, headers={"Origin": "https://app.example"})
+            assert asked.headers.get("access-control-allow-origin") == (
+                origin if status == 200 else None
+            )
+        answer = live.http.post(
+            "/v1/audio/speech", json={"input": TEXT}, headers={"Origin": "https://app.example"}
+        )
         assert answer.headers["access-control-allow-origin"] == "https://app.example"
         assert "X-Seed" in answer.headers["access-control-expose-headers"]
         assert "access-control-allow-credentials" not in answer.headers
-        other = live.http.post("/v1/audio/speech", json={"input": TEXT}, headers={"Origin": "https://evil.example"})
+        other = live.http.post(
+            "/v1/audio/speech", json={"input": TEXT}, headers={"Origin": "https://evil.example"}
+        )
         assert "access-control-allow-origin" not in other.headers
 
 
@@ -122,8 +154,12 @@ def test_what_a_browser_asks_first_is_answered_with_what_to_configure(live: Live
 def test_our_own_page_may_ask_for_everything() -> None:
     assert from_own_origin({"host": "a:1", "origin": "http://a:1"}, ())
     assert from_own_origin({"host": "a:1"}, ())  # no browser
-    assert from_own_origin({"host": "inner", "origin": "https://a", "sec-fetch-site": "same-origin"}, ())  # a proxy
-    assert not from_own_origin({"host": "a", "origin": "https://b", "sec-fetch-site": "same-site"}, ())
+    assert from_own_origin(
+        {"host": "inner", "origin": "https://a", "sec-fetch-site": "same-origin"}, ()
+    )  # a proxy
+    assert not from_own_origin(
+        {"host": "a", "origin": "https://b", "sec-fetch-site": "same-site"}, ()
+    )
     assert not from_own_origin({"host": "", "origin": "null"}, ())
     assert from_own_origin({"host": "a", "origin": "https://b"}, ("https://b",))
     assert from_own_origin({"host": "a", "origin": "null"}, ("*",))

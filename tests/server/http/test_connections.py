@@ -40,7 +40,9 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
         assert message["type"] == "http.request"
         total, more = total + len(message["body"]), message["more_body"]
     await asyncio.sleep(6 if scope["path"] == "/slow" else 0)
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"3")]})
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"3")]}
+    )
     await send({"type": "http.response.body", "body": f"{total:3}".encode()})
 
 
@@ -49,7 +51,9 @@ def answers(*parts: tuple[float, bytes]) -> tuple[bytes, float]:
     return answers_of(LIMITS, parts)[0]
 
 
-def answers_of(limits: Limits, *clients: Sequence[tuple[float, bytes]], **settings: Any) -> list[tuple[bytes, float]]:
+def answers_of(
+    limits: Limits, *clients: Sequence[tuple[float, bytes]], **settings: Any
+) -> list[tuple[bytes, float]]:
     """`answers` for several clients at once. Time goes on once the server has read all that was sent."""
 
     async def main(loop: VirtualTimeLoop) -> list[tuple[bytes, float]]:
@@ -61,7 +65,9 @@ def answers_of(limits: Limits, *clients: Sequence[tuple[float, bytes]], **settin
             RequestLimits(inner, given, limits, Counts(), asyncio.Event()),
             lambda route, status: None,
         )
-        config = uvicorn.Config(app, http=limited(limits), log_config=None, lifespan="off", timeout_keep_alive=30)
+        config = uvicorn.Config(
+            app, http=limited(limits), log_config=None, lifespan="off", timeout_keep_alive=30
+        )
         config.load()
         state = uvicorn.server.ServerState()
         began = loop.time()
@@ -69,7 +75,8 @@ def answers_of(limits: Limits, *clients: Sequence[tuple[float, bytes]], **settin
         async def client(parts: Sequence[tuple[float, bytes]]) -> tuple[bytes, float]:
             ours, theirs = socket.socketpair()
             await loop.connect_accepted_socket(
-                lambda: config.http_protocol_class(config=config, server_state=state, app_state={}), ours
+                lambda: config.http_protocol_class(config=config, server_state=state, app_state={}),
+                ours,
             )
             theirs.setblocking(False)
 
@@ -95,7 +102,9 @@ def answers_of(limits: Limits, *clients: Sequence[tuple[float, bytes]], **settin
 
 
 BODY = b"Hello there."
-OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"
+OFFER = (
+    b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"
+)
 FRAMED = {
     "length": (b"Content-Length: %d\r\n\r\n" % len(BODY), BODY),
     "chunks": (b"Transfer-Encoding: chunked\r\n\r\n", b"5\r\nHello\r\n7\r\n there.\r\n0\r\n\r\n"),
@@ -112,7 +121,12 @@ def test_a_client_that_offers_http_2_is_answered_over_http_1_1(framed: str, cut:
     sent = {
         "together": [(0.0, (head + body) * 2 + last)],
         "apart": [(0.0, head), (1.0, body), (1.0, head), (1.0, body), (1.0, last)],
-        "inside": [(0.0, head[:60]), (1.0, head[60:] + body[:4]), (1.0, body[4:] + head), (1.0, body + last)],
+        "inside": [
+            (0.0, head[:60]),
+            (1.0, head[60:] + body[:4]),
+            (1.0, body[4:] + head),
+            (1.0, body + last),
+        ],
     }
     received, _ = answers(*sent[cut])
     assert received.count(b"HTTP/1.1 200") == 3
@@ -126,7 +140,9 @@ def test_any_number_of_offers_may_be_waiting() -> None:
 
 
 def test_headers_that_are_too_large_are_refused_beside_an_offer_too() -> None:
-    received, _ = answers((0.0, b"GET / HTTP/1.1\r\n" + OFFER + b"X: " + b"x" * 70_000 + b"\r\n\r\n"))
+    received, _ = answers(
+        (0.0, b"GET / HTTP/1.1\r\n" + OFFER + b"X: " + b"x" * 70_000 + b"\r\n\r\n")
+    )
     assert received.startswith(b"HTTP/1.1 431")
     assert received.count(b"HTTP/1.1") == 1
 
@@ -142,14 +158,18 @@ def test_headers_that_drip_are_a_408() -> None:
 
 
 def test_a_body_that_drips_is_a_408_at_the_same_deadline() -> None:
-    received, when = answers((5, b"POST / HTTP/1.1\r\nContent-"), (30, b"Length: 99\r\n\r\n"), *[(5, b"x")] * 20)
+    received, when = answers(
+        (5, b"POST / HTTP/1.1\r\nContent-"), (30, b"Length: 99\r\n\r\n"), *[(5, b"x")] * 20
+    )
     assert received.startswith(b"HTTP/1.1 408")
     assert b"connection: close" in received.lower()
     assert when == 65.0
 
 
 def test_the_rest_of_a_body_that_was_answered_already_has_the_same_deadline() -> None:
-    received, when = answers((0, b"POST /early HTTP/1.1\r\nContent-Length: 99\r\n\r\n"), *[(5, b"x")] * 90)
+    received, when = answers(
+        (0, b"POST /early HTTP/1.1\r\nContent-Length: 99\r\n\r\n"), *[(5, b"x")] * 90
+    )
     assert received.startswith(b"HTTP/1.1 200")
     assert when == 60.0
 
@@ -173,7 +193,9 @@ def test_headers_without_end_are_refused() -> None:
 
 
 @pytest.mark.parametrize("more", [b"", b"\r\nConnection: upgrade\r\nUpgrade: websocket"])
-@pytest.mark.parametrize("large", [b"GET /" + b"a" * 66_000, b"GET / HTTP/1.1\r\nX: " + b"a" * 66_000])
+@pytest.mark.parametrize(
+    "large", [b"GET /" + b"a" * 66_000, b"GET / HTTP/1.1\r\nX: " + b"a" * 66_000]
+)
 def test_large_headers_that_come_whole_are_refused(large: bytes, more: bytes) -> None:
     version = b"" if b"HTTP" in large else b" HTTP/1.1"
     received, _ = answers((0, large + version + more + b"\r\n\r\n"))
@@ -276,7 +298,13 @@ def test_too_many_requests_are_429_before_their_bodies_are_read() -> None:
     body = post(9)
     slow = [(0, body.replace(b" /", b" /slow"))]
     first, second, third, probe, late = answers_of(
-        LIMITS, slow, slow, [(3, body[:-1])], [(3, b"GET / HTTP/1.1\r\n\r\n")], [(9, body)], max_active_requests=2
+        LIMITS,
+        slow,
+        slow,
+        [(3, body[:-1])],
+        [(3, b"GET / HTTP/1.1\r\n\r\n")],
+        [(9, body)],
+        max_active_requests=2,
     )
     assert third[0].startswith(b"HTTP/1.1 429")
     assert b'"too_many_requests"' in third[0]
@@ -306,7 +334,9 @@ def test_a_request_takes_a_place_when_its_body_is_complete() -> None:
 def test_of_too_many_bodies_on_their_way_the_one_that_began_first_gives_way() -> None:
     body = post(9)
     first, second, third, late = answers_of(
-        replace(LIMITS, bodies=2), *([(at, body[:-1]), (20, body[-1:])] for at in (0, 1, 2)), [(25, body)]
+        replace(LIMITS, bodies=2),
+        *([(at, body[:-1]), (20, body[-1:])] for at in (0, 1, 2)),
+        [(25, body)],
     )
     assert first[0].startswith(b"HTTP/1.1 429")
     assert b'"too_many_bodies"' in first[0]
@@ -315,7 +345,9 @@ def test_of_too_many_bodies_on_their_way_the_one_that_began_first_gives_way() ->
         assert answer[0].startswith(b"HTTP/1.1 200")
 
 
-def of_address(limits: Limits, requests: Sequence[tuple[float, str, int]], seconds: float = 20) -> list[int]:
+def of_address(
+    limits: Limits, requests: Sequence[tuple[float, str, int]], seconds: float = 20
+) -> list[int]:
     """The statuses of requests, each with the second in which it begins, its client, and the bytes that come at once.
     The last byte comes so many seconds later."""
 
@@ -324,7 +356,8 @@ def of_address(limits: Limits, requests: Sequence[tuple[float, str, int]], secon
         install(inner)
         inner.mount("/", echo)
         app = RequestIds(
-            RequestLimits(inner, ServerConfig(max_body_mb=1.5), limits, Counts(), asyncio.Event()), lambda *answer: None
+            RequestLimits(inner, ServerConfig(max_body_mb=1.5), limits, Counts(), asyncio.Event()),
+            lambda *answer: None,
         )
 
         async def ask(begins: float, client: str, size: int) -> int:
@@ -356,7 +389,12 @@ def test_bodies_of_one_address_take_no_place_of_others() -> None:
     limits = replace(LIMITS, bodies=4, address_bodies=2)
     near = [(0.0, "10.0.0.1", 9), (1.0, "10.0.0.1", 9), (2.0, "10.0.0.1", 9)]
     assert of_address(limits, [(0.0, "10.0.0.2", 9), *near]) == [200, 429, 200, 200]
-    same = [(0.0, "2001:db8::1", 9), (1.0, "2001:db8::2:1", 9), (2.0, "2001:db8::3", 9), (2.0, "2001:db8:0:1::1", 9)]
+    same = [
+        (0.0, "2001:db8::1", 9),
+        (1.0, "2001:db8::2:1", 9),
+        (2.0, "2001:db8::3", 9),
+        (2.0, "2001:db8:0:1::1", 9),
+    ]
     assert of_address(limits, same) == [429, 200, 200, 200]
 
 
@@ -376,7 +414,13 @@ def test_a_request_that_is_spoken_is_in_progress(narrow: Live) -> None:
 
 
 def test_a_request_gives_its_bytes_back_before_it_is_spoken(tight: Live) -> None:
-    large = {"input": TEXT, "user": "x" * 1_400_000, "min_frames": 900, "max_frames": 900, "guard": False}
+    large = {
+        "input": TEXT,
+        "user": "x" * 1_400_000,
+        "min_frames": 900,
+        "max_frames": 900,
+        "guard": False,
+    }
     with held(tight, steps=[3]) as engine, contextlib.closing(raw(tight, large)):
         engine.wait()
         assert tight.speech(**{**large, "voice": "nobody"}).status_code == 400
@@ -387,17 +431,33 @@ KEY = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13
 UPGRADE = b"Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
 NO_HANDSHAKES = {
     "POST": [b"POST / HTTP/1.1\r\n" + UPGRADE + KEY + b"\r\n"],
-    "its body comes later": [b"POST / HTTP/1.1\r\n" + UPGRADE + KEY + b"Content-Length: 5\r\n\r\n", b"hello"],
+    "its body comes later": [
+        b"POST / HTTP/1.1\r\n" + UPGRADE + KEY + b"Content-Length: 5\r\n\r\n",
+        b"hello",
+    ],
     "its body never comes": [b"POST / HTTP/1.1\r\n" + UPGRADE + KEY + b"Content-Length: 5\r\n\r\n"],
     "GET with a body": [b"GET / HTTP/1.1\r\n" + UPGRADE + KEY + b"Content-Length: 5\r\n\r\nhello"],
     "GET with chunks": [
-        b"GET / HTTP/1.1\r\n" + UPGRADE + KEY + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+        b"GET / HTTP/1.1\r\n"
+        + UPGRADE
+        + KEY
+        + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
     ],
-    "200 headers": [b"GET / HTTP/1.1\r\n" + UPGRADE + KEY + b"".join(b"X-%d: y\r\n" % i for i in range(200)) + b"\r\n"],
+    "200 headers": [
+        b"GET / HTTP/1.1\r\n"
+        + UPGRADE
+        + KEY
+        + b"".join(b"X-%d: y\r\n" % i for i in range(200))
+        + b"\r\n"
+    ],
     "a long header": [b"GET / HTTP/1.1\r\n" + UPGRADE + KEY + b"X: " + b"y" * 20_000 + b"\r\n\r\n"],
     "a long target": [b"GET /" + b"y" * 20_000 + b" HTTP/1.1\r\n" + UPGRADE + KEY + b"\r\n"],
     "no key": [b"GET / HTTP/1.1\r\n" + UPGRADE + b"Sec-WebSocket-Version: 13\r\n\r\n"],
-    "a wrong key": [b"GET / HTTP/1.1\r\n" + UPGRADE + b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n\r\n"],
+    "a wrong key": [
+        b"GET / HTTP/1.1\r\n"
+        + UPGRADE
+        + b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n\r\n"
+    ],
     "another version": [b"GET / HTTP/1.1\r\n" + UPGRADE + KEY.replace(b"13", b"8") + b"\r\n"],
     "HTTP/1.0": [b"GET / HTTP/1.0\r\n" + UPGRADE + KEY + b"\r\n"],
     "a byte at a time": [bytes([byte]) for byte in b"PUT / HTTP/1.1\r\n" + UPGRADE + KEY + b"\r\n"],
@@ -414,7 +474,9 @@ def test_what_cannot_begin_a_websocket_is_a_400_at_once(sent: list[bytes]) -> No
     assert when == 0
 
 
-@pytest.mark.parametrize("again", [b"GET / HTTP/1.1\r\n" + UPGRADE + KEY + b"\r\n", NO_HANDSHAKES["POST"][0]])
+@pytest.mark.parametrize(
+    "again", [b"GET / HTTP/1.1\r\n" + UPGRADE + KEY + b"\r\n", NO_HANDSHAKES["POST"][0]]
+)
 def test_a_handshake_does_not_spoil_the_answer_before(again: bytes) -> None:
     received, when = answers((0, post(3) + again))
     assert received.startswith(b"HTTP/1.1 200")
@@ -435,7 +497,9 @@ class Stub:
         return called
 
 
-def test_idle_connections_make_room_first_then_those_that_have_asked_for_nothing_for_longest() -> None:
+def test_idle_connections_make_room_first_then_those_that_have_asked_for_nothing_for_longest() -> (
+    None
+):
     places = Places(4)
     silent, answered, later, served = [Stub(places) for _ in range(4)]
     places.answer(answered)
@@ -497,7 +561,13 @@ def test_a_client_that_does_not_read_its_last_answer_loses_the_connection() -> N
 
     async def large(scope: Any, receive: Any, send: Any) -> None:
         size = 8 << 20
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % size)]})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(b"content-length", b"%d" % size)],
+            }
+        )
         await send({"type": "http.response.body", "body": b"x" * size})
 
     for request in (b"GET / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n"):
@@ -518,14 +588,17 @@ def lost_after(app: Any, request: bytes) -> float:
     """When the server gives up a client that reads nothing of its answer, in seconds."""
 
     async def main(loop: VirtualTimeLoop) -> float:
-        config = uvicorn.Config(app, http=limited(LIMITS), log_config=None, lifespan="off", ws_ping_interval=None)
+        config = uvicorn.Config(
+            app, http=limited(LIMITS), log_config=None, lifespan="off", ws_ping_interval=None
+        )
         config.load()
         state = uvicorn.server.ServerState()
         began = loop.time()
         ours, theirs = socket.socketpair()
         with theirs:
             await loop.connect_accepted_socket(
-                lambda: config.http_protocol_class(config=config, server_state=state, app_state={}), ours
+                lambda: config.http_protocol_class(config=config, server_state=state, app_state={}),
+                ours,
             )
             theirs.sendall(request)
             await asyncio.sleep(1)

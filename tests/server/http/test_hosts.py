@@ -37,11 +37,17 @@ HANDSHAKE = {
 
 
 @pytest.mark.parametrize("host", REBOUND)
-def test_a_page_that_has_its_name_resolve_to_this_machine_gets_nothing(live: Live, host: str) -> None:
+def test_a_page_that_has_its_name_resolve_to_this_machine_gets_nothing(
+    live: Live, host: str
+) -> None:
     if host == "[" and URL in os.environ:
         pytest.skip("the proxy of replicas refuses what is no host by itself")
     page = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
-    for method, path in (("GET", "/v1/audio/voices"), ("DELETE", "/v1/audio/voices/x"), ("POST", "/v1/audio/voices")):
+    for method, path in (
+        ("GET", "/v1/audio/voices"),
+        ("DELETE", "/v1/audio/voices/x"),
+        ("POST", "/v1/audio/voices"),
+    ):
         answer = live.http.request(method, path, headers=page)
         assert answer.status_code == 403
         assert answer.json()["error"]["code"] == "host_not_allowed"
@@ -55,7 +61,9 @@ def test_names_and_addresses_of_this_machine_are_taken(live: Live, host: str) ->
 
 
 def test_allowed_hosts_are_taken_besides(tmp_path: Path) -> None:
-    with serving(tmp_path, allowed_hosts=("tts.example", "*.home.arpa"), api_key=("secret",)) as live:
+    with serving(
+        tmp_path, allowed_hosts=("tts.example", "*.home.arpa"), api_key=("secret",)
+    ) as live:
         for host in ("tts.example", "TTS.Example:9", "a.home.arpa", "localhost"):
             assert live.http.get("/v1/models", headers={"Host": host}).status_code == 200
         for host in ("a.tts.example", "home.arpa", "evil.example"):
@@ -127,7 +135,10 @@ def clients(caplog: pytest.LogCaptureFixture) -> list[str]:
     [
         (["203.0.113.7"], "203.0.113.7:0"),
         (["203.0.113.7:81, 10.0.0.2"], "203.0.113.7:0"),
-        (["9.9.9.9, 203.0.113.7"], "203.0.113.7:0"),  # what its client had written stands left of it
+        (
+            ["9.9.9.9, 203.0.113.7"],
+            "203.0.113.7:0",
+        ),  # what its client had written stands left of it
         (['x" y, 203.0.113.7'], "203.0.113.7:0"),
         (["[2001:db8::7]:4"], "2001:db8::7:0"),
         (["9.9.9.9", "203.0.113.7"], "203.0.113.7:0"),
@@ -146,9 +157,17 @@ def test_a_proxy_is_believed_where_it_tells_an_address(
         assert dict(scope["headers"])[b"host"] == b"x"
 
     headers = [(b"host", b"x"), *((b"x-forwarded-for", value.encode()) for value in sent)]
-    scope = {"type": "http", "method": "GET", "path": "/", "client": ("10.0.0.1", 5), "headers": headers}
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/",
+        "client": ("10.0.0.1", 5),
+        "headers": headers,
+    }
     asyncio.run(Forwarded(AccessLog(app), ["10.0.0.0/8"])(scope, app, app))
     assert clients(caplog) == [logged]
     caplog.clear()
-    asyncio.run(Forwarded(AccessLog(app), ["192.0.2.1"])({**scope, "client": ("10.0.0.1", 5)}, app, app))
+    asyncio.run(
+        Forwarded(AccessLog(app), ["192.0.2.1"])({**scope, "client": ("10.0.0.1", 5)}, app, app)
+    )
     assert clients(caplog) == ["10.0.0.1:5"]

@@ -30,7 +30,9 @@ def answered(s: socket.socket, method: str = "POST") -> HTTPResponse:
     return answer
 
 
-@pytest.mark.parametrize("how", [{}, {"stream_format": "sse"}, {"stream": False}], ids=["stream", "events", "whole"])
+@pytest.mark.parametrize(
+    "how", [{}, {"stream_format": "sse"}, {"stream": False}], ids=["stream", "events", "whole"]
+)
 def test_an_answer_has_no_chunks_and_is_the_same(live: Live, how: dict) -> None:
     with sent(live, "POST", "/v1/audio/speech", {**ASK, **how}) as s, answered(s) as answer:
         assert answer.status == 200
@@ -49,7 +51,11 @@ def test_an_answer_has_no_chunks_and_is_the_same(live: Live, how: dict) -> None:
 
 def test_a_stream_comes_while_it_is_made(live: Live) -> None:
     ask = {**ASK, "stream": True, "min_frames": 60, "max_frames": 60}
-    with held(live, frames=[20]) as engine, sent(live, "POST", "/v1/audio/speech", ask) as s, answered(s) as answer:
+    with (
+        held(live, frames=[20]) as engine,
+        sent(live, "POST", "/v1/audio/speech", ask) as s,
+        answered(s) as answer,
+    ):
         assert answer.read(2)
         assert live.tts.engine.health().running == 1
         engine.go()

@@ -18,7 +18,9 @@ JSON = {"Content-Type": "application/json"}
 
 
 @pytest.mark.parametrize("part", [b"[]", b"{}", b"0", b'""', b'{"a":[0]}'])
-def test_many_values_are_refused_before_they_are_parsed(part: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_values_are_refused_before_they_are_parsed(
+    part: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bodies, "loads", lambda body: pytest.fail("was parsed"))
     body = b"[" + b",".join([part] * (LIMITS.json_values + 1)) + b"]"
     with ThreadPoolExecutor(1) as pool, pytest.raises(HTTPException) as e:
@@ -52,12 +54,19 @@ def test_a_large_body_of_empty_lists_gets_a_short_answer(live: Live) -> None:
 
 
 def test_a_large_honest_body_is_heard(live: Live) -> None:
-    body = {"input": "Hello there, you.", "instructions": None, "extra_params": {}, "user": "x" * 200_000}
+    body = {
+        "input": "Hello there, you.",
+        "instructions": None,
+        "extra_params": {},
+        "user": "x" * 200_000,
+    }
     assert live.http.post("/v1/audio/speech", json=body).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/v1/audio/speech", "/v1/audio/speech/batch"])
-@pytest.mark.parametrize("kind", ["application/json", "application/vnd.api+json; charset=utf-8", "text/plain"])
+@pytest.mark.parametrize(
+    "kind", ["application/json", "application/vnd.api+json; charset=utf-8", "text/plain"]
+)
 @pytest.mark.parametrize("body", [b"", b"null", b"[]", b'"text"', b"1"])
 def test_what_is_no_object_is_said(live: Live, path: str, kind: str, body: bytes) -> None:
     answer = live.http.post(path, content=body, headers={"Content-Type": kind})
@@ -69,5 +78,7 @@ def test_what_is_not_json_is_said(live: Live) -> None:
     answer = live.http.post("/v1/audio/speech", content=b'{"input": ', headers=JSON)
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "invalid_json"
-    unnamed = live.http.post("/v1/audio/speech", content=b'{"input": "Hello."}', headers={"Content-Type": ""})
+    unnamed = live.http.post(
+        "/v1/audio/speech", content=b'{"input": "Hello."}', headers={"Content-Type": ""}
+    )
     assert unnamed.status_code == 400

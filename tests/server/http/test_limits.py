@@ -43,7 +43,9 @@ def test_a_client_that_leaves_frees_everything_at_once(live: Live, how: dict) ->
 
 def test_a_client_that_leaves_a_batch_frees_all_of_it(live: Live) -> None:
     host, port = live.url.removeprefix("http://").split(":")
-    data = json.dumps({"items": [TEXT] * 6, "min_frames": 900, "max_frames": 900, "guard": False}).encode()
+    data = json.dumps(
+        {"items": [TEXT] * 6, "min_frames": 900, "max_frames": 900, "guard": False}
+    ).encode()
     stopped, aborted = live.tts.engine.stats.cancelled, count(live, "speech_stream_aborted_total")
     with held(live, steps=[5]):
         s = socket.create_connection((host, int(port)), STUCK_S)
@@ -51,7 +53,9 @@ def test_a_client_that_leaves_a_batch_frees_all_of_it(live: Live) -> None:
             b"POST /v1/audio/speech/batch HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
             + str(len(data)).encode() + b"\r\n\r\n" + data
         )  # fmt: skip
-        assert until(lambda: live.tts.engine.health().running + live.tts.engine.health().queued == 6)
+        assert until(
+            lambda: live.tts.engine.health().running + live.tts.engine.health().queued == 6
+        )
         s.close()
         assert until(lambda: count(live, "speech_stream_aborted_total") == aborted + 6)
     assert live.idle()
@@ -97,7 +101,11 @@ def test_a_full_queue_is_a_503_that_says_when_to_come_back(tight: Live) -> None:
 def test_a_long_text_is_not_refused_half_way_by_a_full_queue_and_goes_before_it(
     tight: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    health, prepare, spoken = tight.tts.engine.health, tight.tts.prepare, tight.tts.engine.stats.finished
+    health, prepare, spoken = (
+        tight.tts.engine.health,
+        tight.tts.prepare,
+        tight.tts.engine.stats.finished,
+    )
     asked, going = threading.Event(), threading.Event()
 
     class Slow(Preparation):
@@ -114,12 +122,20 @@ def test_a_long_text_is_not_refused_half_way_by_a_full_queue_and_goes_before_it(
 
     monkeypatch.setattr(service, "QUICK_CHARS", 0)  # the slow prompt holds up no other
     monkeypatch.setattr(tight.tts, "prepare", slow_second)
-    ask = {"input": "One is here. Two is here.", "voice": "low", "split_granularity": "sentence", "seed": 1}
+    ask = {
+        "input": "One is here. Two is here.",
+        "voice": "low",
+        "split_granularity": "sentence",
+        "seed": 1,
+    }
     with ThreadPoolExecutor(2) as pool:
         pieces = pool.submit(tight.speech, **ask, max_frames=8, stream_format="sse")
         assert asked.wait(STUCK_S)
         assert until(lambda: tight.tts.engine.stats.finished == spoken + 1)  # the first piece
-        with held(tight, steps=[1]) as engine, contextlib.closing(raw(tight, {**LONG, "stream": True})) as running:
+        with (
+            held(tight, steps=[1]) as engine,
+            contextlib.closing(raw(tight, {**LONG, "stream": True})) as running,
+        ):
             engine.wait()
             waits = pool.submit(tight.speech, input=TEXT)
             assert until(lambda: health().queued == 1)
@@ -138,12 +154,24 @@ def test_a_long_text_is_not_refused_half_way_by_a_full_queue_and_goes_before_it(
     assert tight.idle()
 
 
-def test_a_client_that_reads_too_slowly_is_cut_off(tight: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_reads_too_slowly_is_cut_off(
+    tight: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Audio for a client that takes none of it. The server takes it all, so no row waits for its reader."""
     scheduler = tight.tts.engine.scheduler
     monkeypatch.setattr(scheduler, "policy", replace(scheduler.policy, max_unread=0.5))
-    body = {"input": "A sentence to be said slowly. " * 12, "min_frames": 900, "max_frames": 900, "guard": False}
-    shape = {"speed": 0.25, "sample_rate": 48_000, "response_format": "pcm", "stream_format": "audio"}
+    body = {
+        "input": "A sentence to be said slowly. " * 12,
+        "min_frames": 900,
+        "max_frames": 900,
+        "guard": False,
+    }
+    shape = {
+        "speed": 0.25,
+        "sample_rate": 48_000,
+        "response_format": "pcm",
+        "stream_format": "audio",
+    }
     with contextlib.closing(raw(tight, {**body, **shape}, buffer=4096)) as s:
         assert s.recv(64).startswith(b"HTTP/1.1 200")
         cut_off = 'speech_stream_aborted_total{model_name="dummy:toy",reason="slow_client"}'
@@ -182,13 +210,17 @@ def test_what_still_runs_when_the_server_ends_is_told_so(tmp_path: Path) -> None
     with (
         serving(tmp_path) as live,
         ThreadPoolExecutor() as pool,
-        live.http.stream("POST", "/v1/audio/speech", json={**LONG, "stream_format": "sse"}) as events,
+        live.http.stream(
+            "POST", "/v1/audio/speech", json={**LONG, "stream_format": "sse"}
+        ) as events,
         contextlib.closing(raw(live, {**LONG, "stream": True})) as audio,
     ):
         assert audio.recv(64).startswith(b"HTTP/1.1 200")
         with held(live, steps=[1]):
             whole = pool.submit(live.speech, **LONG)
-            batch = pool.submit(live.http.post, "/v1/audio/speech/batch", json={**LONG, "items": ["One.", "Two."]})
+            batch = pool.submit(
+                live.http.post, "/v1/audio/speech/batch", json={**LONG, "items": ["One.", "Two."]}
+            )
             live.end()
             assert last_event(events.read().decode()) == ("speech.audio.error", "shutting_down")
             assert not b"".join(iter(lambda: audio.recv(1 << 20), b"")).endswith(b"0\r\n\r\n")
@@ -199,7 +231,9 @@ def test_what_still_runs_when_the_server_ends_is_told_so(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("route", ["speech", "voices"])
-def test_a_body_that_is_still_coming_when_the_server_ends_gets_a_503(tmp_path: Path, route: str) -> None:
+def test_a_body_that_is_still_coming_when_the_server_ends_gets_a_503(
+    tmp_path: Path, route: str
+) -> None:
     kind = {"speech": "application/json", "voices": "multipart/form-data; boundary=x"}[route]
     head = f"POST /v1/audio/{route} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: 99\r\n\r\n--x\r\n"
     with serving(tmp_path) as live, contextlib.closing(connect(live)) as s:

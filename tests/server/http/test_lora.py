@@ -28,7 +28,13 @@ from tests.helpers.server_live import Live, held, pcm, serving, until
 from tests.helpers.ws_talk import talk
 
 SHORT = {"ignore_eos": True, "flow_steps": 2}
-ASK = {"input": "Hello there.", "seed": 3, "response_format": "pcm", "max_new_tokens": 3, "extra_params": SHORT}
+ASK = {
+    "input": "Hello there.",
+    "seed": 3,
+    "response_format": "pcm",
+    "max_new_tokens": 3,
+    "extra_params": SHORT,
+}
 KEY = {"api_key": ("secret",), "allow_runtime_lora_updating": True}
 
 
@@ -65,7 +71,9 @@ def manage(live: Live, what: str, **body: Any) -> tuple[int, str]:
 
 def test_the_name_of_an_adapter_is_a_model(live: Live) -> None:
     base, one = (pcm(live.speech(**ASK, model=name).content) for name in ("base", "one"))
-    want = live.tts.generate("Hello there.", seed=3, max_frames=3, lora="one", retries=1, **SHORT).samples
+    want = live.tts.generate(
+        "Hello there.", seed=3, max_frames=3, lora="one", retries=1, **SHORT
+    ).samples
     assert np.abs(one - want).max() < 2e-4
     assert np.abs(one - base).max() > 0.01
     found = {m["id"]: m for m in live.http.get("/v1/models").json()["data"]}
@@ -98,16 +106,28 @@ def test_adapters_are_loaded_and_unloaded_at_run_time(live: Live, folder: Path) 
     assert manage(live, "load", lora_name="two", lora_path="two")[0] == 400
     status, told_full = manage(live, "load", lora_name="three", lora_path="two")
     assert (status, "all 2 slots are taken" in told_full) == (400, True)
-    assert manage(live, "unload", lora_name="two") == (200, "Success: LoRA adapter 'two' removed successfully.")
+    assert manage(live, "unload", lora_name="two") == (
+        200,
+        "Success: LoRA adapter 'two' removed successfully.",
+    )
     assert live.speech(**ASK, model="two").status_code == 404
     assert manage(live, "unload", lora_name="two")[0] == 404
-    assert manage(live, "load", lora_name="again", lora_path="two")[0] == 200  # from the folder that is allowed
+    assert (
+        manage(live, "load", lora_name="again", lora_path="two")[0] == 200
+    )  # from the folder that is allowed
     assert live.speech(**ASK, model="again").content == two.content
     assert manage(live, "unload", lora_name="again")[0] == 200
 
 
-def test_a_session_whose_adapter_is_unloaded_ends_its_utterance_and_refuses_the_next(live: Live) -> None:
-    more = {"max_new_tokens": 40, "extra_params": SHORT, "headers": {"Authorization": "Bearer secret"}, "seed": 3}
+def test_a_session_whose_adapter_is_unloaded_ends_its_utterance_and_refuses_the_next(
+    live: Live,
+) -> None:
+    more = {
+        "max_new_tokens": 40,
+        "extra_params": SHORT,
+        "headers": {"Authorization": "Bearer secret"},
+        "seed": 3,
+    }
     assert manage(live, "load", lora_name="two", lora_path="two")[0] == 200
     with talk(live, model="two", **more) as session:
         whole = session.say("Hello there.")[1]
@@ -119,7 +139,11 @@ def test_a_session_whose_adapter_is_unloaded_ends_its_utterance_and_refuses_the_
         events, audio = session.until("session.done", "error")
         assert (events[-1]["type"], audio) == ("session.done", whole)
         events, _ = session.say("Hello there.")
-        assert (events[-1]["type"], events[-1]["code"], events[-1]["param"]) == ("error", "model_not_found", "model")
+        assert (events[-1]["type"], events[-1]["code"], events[-1]["param"]) == (
+            "error",
+            "model_not_found",
+            "model",
+        )
         assert "'two' is not served here; served: base, one" in events[-1]["message"]
         assert session.until("session.done")[0][-1]["finish_reason"] == "error"
         # The engine lets go of the last utterance's slot after its audio was sent.
@@ -143,15 +167,24 @@ def test_a_session_whose_adapter_is_unloaded_ends_its_utterance_and_refuses_the_
         ("a", "wrong", 400, "base_lm.layers.0.self_attn.q_proj has lora_A [4, 5]"),
         ("base", "two", 400, "is the name of a model here"),
         ("tts-1", "two", 400, "is the name of a model here"),
-        ("tts-1-1106", "two", 400, "lora_name: 'tts-1-1106' is a name that clients send for whatever model is served"),
+        (
+            "tts-1-1106",
+            "two",
+            400,
+            "lora_name: 'tts-1-1106' is a name that clients send for whatever model is served",
+        ),
         ("one", "two", 400, "has already been loaded"),
         ("", "two", 400, "lora_name"),
         ("a", None, 400, "lora_path: Field required"),
     ],
 )
-def test_what_may_not_be_loaded_is_refused(live: Live, name: str, path: str | None, status: int, words: str) -> None:
+def test_what_may_not_be_loaded_is_refused(
+    live: Live, name: str, path: str | None, status: int, words: str
+) -> None:
     answer = live.http.post("/v1/load_lora_adapter", json={"lora_name": name, "lora_path": path})
-    assert (answer.status_code, words in answer.json()["error"]["message"]) == (status, True), answer.text
+    assert (answer.status_code, words in answer.json()["error"]["message"]) == (status, True), (
+        answer.text
+    )
     assert live.tts.loras == ("one",)
 
 
@@ -170,7 +203,15 @@ def test_nobody_loads_adapters_without_a_key_or_where_the_operator_does_not_allo
 def test_modules_are_pairs_or_json_objects_as_vllm_takes_them() -> None:
     given = ('{"name": "b", "path": "/b", "base_model_name": "m"}', "a=/x=y")
     assert lora_modules(given) == [LoraModule("b", "/b", "m"), LoraModule("a", "/x=y")]
-    for wrong in ("a", "=x", "a=", '{"name": "a"}', '{"name": "a", "path": 3}', "{", '{"name":"a","path":"b","c":"d"}'):
+    for wrong in (
+        "a",
+        "=x",
+        "a=",
+        '{"name": "a"}',
+        '{"name": "a", "path": 3}',
+        "{",
+        '{"name":"a","path":"b","c":"d"}',
+    ):
         with pytest.raises(InvalidRequest, match="lora_modules"):
             lora_modules((wrong,))
     with pytest.raises(InvalidRequest, match="'a' is given more than once"):
@@ -179,7 +220,9 @@ def test_modules_are_pairs_or_json_objects_as_vllm_takes_them() -> None:
 
 def test_each_adapter_belongs_to_one_model() -> None:
     modules = ("a=/a", '{"name": "b", "path": "/b", "base_model_name": "second"}')
-    config = ServerConfig(models=("x", "y"), served_model_name=("first", "second"), lora_modules=modules)
+    config = ServerConfig(
+        models=("x", "y"), served_model_name=("first", "second"), lora_modules=modules
+    )
     assert (config.loras_of("first"), config.loras_of("second")) == ({"a": "/a"}, {"b": "/b"})
     with pytest.raises(InvalidRequest, match="'second' is no model of this server"):
         ServerConfig(models=("x",), lora_modules=modules)
@@ -193,8 +236,13 @@ def test_each_adapter_belongs_to_one_model() -> None:
         ("kokoro", {"models": ("x",), "served_model_name": ("other",)}),
     ],
 )
-def test_an_adapter_does_not_take_a_name_that_clients_send_for_any_model(name: str, more: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequest, match=f"lora_modules: '{name}' is a name that clients send for whatever model"):
+def test_an_adapter_does_not_take_a_name_that_clients_send_for_any_model(
+    name: str, more: dict[str, Any]
+) -> None:
+    with pytest.raises(
+        InvalidRequest,
+        match=f"lora_modules: '{name}' is a name that clients send for whatever model",
+    ):
         ServerConfig(lora_modules=(f"{name}=/a",), **more)
 
 
@@ -220,14 +268,20 @@ def test_run_time_loading_needs_a_key_and_one_process(more: dict[str, Any]) -> N
 def test_the_flag_takes_several_modules() -> None:
     program = argparse.ArgumentParser()
     add_parser(program.add_subparsers())
-    args = program.parse_args(["serve", "m", "--lora-modules", "a=1", "b=2", "--lora-modules", "c=3"])
+    args = program.parse_args(
+        ["serve", "m", "--lora-modules", "a=1", "b=2", "--lora-modules", "c=3"]
+    )
     assert (args.models, args.lora_modules) == (["m"], ("a=1", "b=2", "c=3"))
 
 
 def test_a_model_that_is_loaded_again_has_the_adapters_of_that_moment(tmp_path: Path) -> None:
-    given = {name: str(adapters.make(tmp_path / name, i, rank=2 + i)) for i, name in enumerate("abc")}
+    given = {
+        name: str(adapters.make(tmp_path / name, i, rank=2 + i)) for i, name in enumerate("abc")
+    }
     modules = tuple(f"{name}={path}" for name, path in given.items())
-    config = ServerConfig((str(adapters.TINY),), memory_gb=0.01, max_num_seqs=1, threads=1, lora_modules=modules)
+    config = ServerConfig(
+        (str(adapters.TINY),), memory_gb=0.01, max_num_seqs=1, threads=1, lora_modules=modules
+    )
     factory = factory_of(config)
     first, lost = adapted(loaded(factory), given, False)
     with first:
@@ -246,12 +300,22 @@ def test_a_model_that_is_loaded_again_has_the_adapters_of_that_moment(tmp_path: 
 def test_an_adapter_that_an_engine_has_lost_has_no_name(folder: Path, tmp_path: Path) -> None:
     path = adapters.make(tmp_path / "adapter", 1)
     settings: dict[str, Any] = {"allowed_lora_path": str(tmp_path), "max_loras": 1, **KEY}
-    settings |= {"memory_gb": 0.01, "max_num_seqs": 1, "threads": 1, "warmup": False, "idle_unload_seconds": 0.05}
-    with serving(tmp_path / "voices", start=configured, model=str(adapters.TINY), **settings) as live:
+    settings |= {
+        "memory_gb": 0.01,
+        "max_num_seqs": 1,
+        "threads": 1,
+        "warmup": False,
+        "idle_unload_seconds": 0.05,
+    }
+    with serving(
+        tmp_path / "voices", start=configured, model=str(adapters.TINY), **settings
+    ) as live:
         host = live.server.hosts.all[0]
         assert manage(live, "load", lora_name="one", lora_path=str(path))[0] == 200
         assert until(lambda: host.phase == "unloaded")
-        assert live.speech(**ASK, model="one").status_code == 200  # it is loaded again with its model
+        assert (
+            live.speech(**ASK, model="one").status_code == 200
+        )  # it is loaded again with its model
         assert until(lambda: host.phase == "unloaded")
         shutil.rmtree(path)
         live.speech(**ASK, model="one")
@@ -305,7 +369,11 @@ def odd_adapters(root: Path) -> None:
     for kind, tensor in odd.items():
         (root / kind).mkdir()
         torch.save({"state_dict": {**plain, name: tensor}}, root / kind / "lora_weights.ckpt")
-    texts = {"deep": "[" * 100_000, "flat": '{"a":' * 500 + "1" + "}" * 500, "long": '{"r": ' + "1" * 5000 + "}"}
+    texts = {
+        "deep": "[" * 100_000,
+        "flat": '{"a":' * 500 + "1" + "}" * 500,
+        "long": '{"r": ' + "1" * 5000 + "}",
+    }
     for kind, text in texts.items():
         adapters.store(root / kind, plain)
         (root / kind / "lora_config.json").write_text(text)

@@ -19,7 +19,9 @@ ASK = {"input": "Hello there, you.", "seed": 5, "response_format": "pcm", "guard
 def test_bodies_of_100_mb_are_refused_before_they_are_read(live: Live) -> None:
     host, port = live.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), STUCK_S) as s:
-        s.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Length: 104857600\r\n\r\n{")
+        s.sendall(
+            b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Length: 104857600\r\n\r\n{"
+        )
         assert s.recv(100).startswith(b"HTTP/1.1 413")
 
 
@@ -27,7 +29,9 @@ def test_bodies_that_hide_their_size_are_cut_off(live: Live) -> None:
     """The client reads while it sends: a proxy reads no more of a body that was answered, and does not hang up."""
     host, port = live.url.removeprefix("http://").split(":")
     part = b"%x\r\n%s\r\n" % (1 << 20, b"x" * (1 << 20))
-    head = b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head = (
+        b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    )
     left, sent, answer = head + b"Transfer-Encoding: chunked\r\n\r\n" + part, 0, b""
     with socket.create_connection((host, int(port)), STUCK_S) as s:
         s.setblocking(False)
@@ -51,7 +55,9 @@ def test_bodies_that_hide_their_size_are_cut_off(live: Live) -> None:
 def test_lengths_that_are_none_are_refused(live: Live, length: str) -> None:
     host, port = live.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), STUCK_S) as s:
-        s.sendall(f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{{".encode())
+        s.sendall(
+            f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{{".encode()
+        )
         assert s.recv(100).split(b" ")[1] in (b"400", b"413")
 
 
@@ -61,7 +67,10 @@ def test_a_compressed_body_is_refused_as_such(live: Live, path: str) -> None:
     headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
     answer = live.http.post(path, content=gzip.compress(json.dumps(ASK).encode()), headers=headers)
     assert (answer.status_code, answer.json()["error"]["type"]) == (415, "invalid_request_error")
-    assert answer.json()["error"]["message"] == "Content-Encoding: 'gzip' is not read; send the body as it is"
+    assert (
+        answer.json()["error"]["message"]
+        == "Content-Encoding: 'gzip' is not read; send the body as it is"
+    )
     plain = {"Content-Encoding": "identity"}
     assert live.http.post("/v1/audio/speech", json=ASK, headers=plain).status_code == 200
 
@@ -78,7 +87,9 @@ def test_no_header_of_an_answer_can_be_made_by_a_request(live: Live) -> None:
         answer = s.recv(10_000)
     assert b"\r\nx-evil" not in answer.lower()
     for id in ("ü", "a" * 5000):
-        found = live.http.post("/v1/audio/speech", json=ASK, headers=[(b"X-Request-Id", id.encode())])
+        found = live.http.post(
+            "/v1/audio/speech", json=ASK, headers=[(b"X-Request-Id", id.encode())]
+        )
         assert found.headers["x-request-id"].startswith("req-")
 
 
@@ -91,7 +102,11 @@ def test_slashes_in_a_row_are_one(live: Live) -> None:
 
 def test_a_model_of_a_directory_has_a_name_that_begins_with_a_slash(tmp_path: Path) -> None:
     with serving(tmp_path, served_model_name=("/models/toy",)) as live:
-        for path in ("/v1/models//models/toy", "/v1/models/%2Fmodels%2Ftoy", "/v1/models/models/toy"):
+        for path in (
+            "/v1/models//models/toy",
+            "/v1/models/%2Fmodels%2Ftoy",
+            "/v1/models/models/toy",
+        ):
             assert live.http.get(live.url + path).json()["id"] == "/models/toy"
 
 

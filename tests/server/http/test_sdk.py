@@ -12,7 +12,17 @@ import numpy as np
 import openai
 import pytest
 
-from tests.helpers.server_live import LAWS, Live, decoded, either_engine, held, pcm, samples_of, serving, until
+from tests.helpers.server_live import (
+    LAWS,
+    Live,
+    decoded,
+    either_engine,
+    held,
+    pcm,
+    samples_of,
+    serving,
+    until,
+)
 
 TEXT = "Hello there, you."
 FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm", "ulaw", "alaw")
@@ -27,7 +37,9 @@ def client(live: Live) -> Iterator[openai.OpenAI]:
 
 @either_engine
 @pytest.mark.parametrize("format", FORMATS)
-def test_create_and_streaming_create_give_the_same_audio(client: openai.OpenAI, live: Live, format: str) -> None:
+def test_create_and_streaming_create_give_the_same_audio(
+    client: openai.OpenAI, live: Live, format: str
+) -> None:
     ask = {"model": "dummy:toy", "voice": "low", "input": TEXT, "response_format": format}
     extra = {"seed": 5, "guard": False, "sample_rate": 8_000 if format in LAWS else 24_000}
     whole = client.audio.speech.create(**ask, extra_body={**extra, "stream": False})
@@ -61,7 +73,9 @@ def test_what_its_docs_show_has_bytes_before_the_speech_is_finished(
 
 
 @pytest.mark.parametrize("format", ["wav", "flac"])
-def test_a_format_whose_header_states_its_length_is_sent_whole(client: openai.OpenAI, format: str) -> None:
+def test_a_format_whose_header_states_its_length_is_sent_whole(
+    client: openai.OpenAI, format: str
+) -> None:
     ask = {"model": "dummy:toy", "voice": "low", "input": TEXT, "response_format": format}
     with client.audio.speech.with_streaming_response.create(**ask) as answer:
         assert int(answer.headers["content-length"]) == len(answer.read())
@@ -93,8 +107,12 @@ def test_server_sent_events_are_asked_for_by_stream_format(client: openai.OpenAI
     assert events[-1]["usage"]["total_tokens"] > 0
 
 
-def test_a_voice_may_be_an_object_and_a_file_be_written(client: openai.OpenAI, tmp_path: Path) -> None:
-    answer = client.audio.speech.create(model="dummy:toy", voice={"id": "high"}, input=TEXT, speed=1.5)  # type: ignore[arg-type]
+def test_a_voice_may_be_an_object_and_a_file_be_written(
+    client: openai.OpenAI, tmp_path: Path
+) -> None:
+    answer = client.audio.speech.create(
+        model="dummy:toy", voice={"id": "high"}, input=TEXT, speed=1.5
+    )  # type: ignore[arg-type]
     answer.write_to_file(tmp_path / "out.mp3")
     assert len(decoded((tmp_path / "out.mp3").read_bytes())[0])
 
@@ -107,7 +125,10 @@ def test_errors_are_the_sdks_own(client: openai.OpenAI) -> None:
     with (
         pytest.raises(openai.BadRequestError) as bad,
         client.audio.speech.with_streaming_response.create(
-            model="dummy:toy", voice="low", input=TEXT, extra_body={"stream_format": "audio", "cfg": 99}
+            model="dummy:toy",
+            voice="low",
+            input=TEXT,
+            extra_body={"stream_format": "audio", "cfg": 99},
         ),
     ):
         pass
@@ -137,7 +158,9 @@ def test_keys_and_aliases_make_a_drop_in(tmp_path: Path) -> None:
             assert [m.id for m in client.models.list()] == ["tts-1", "gpt-4o-mini-tts", "tts-1-hd"]
             assert client.models.retrieve("tts-1").object == "model"
             assert client.models.retrieve("gpt-4o-mini-tts").id == "gpt-4o-mini-tts"
-            assert client.audio.speech.create(model="gpt-4o-mini-tts", voice="alloy", input=TEXT).content
+            assert client.audio.speech.create(
+                model="gpt-4o-mini-tts", voice="alloy", input=TEXT
+            ).content
         with (
             openai.OpenAI(base_url=f"{live.url}/v1", api_key="wrong", max_retries=0) as client,
             pytest.raises(openai.AuthenticationError),
@@ -148,12 +171,18 @@ def test_keys_and_aliases_make_a_drop_in(tmp_path: Path) -> None:
 @either_engine
 def test_the_async_client_runs_many_at_once(live: Live) -> None:
     async def check() -> list[bytes]:
-        async with openai.AsyncOpenAI(base_url=f"{live.url}/v1", api_key="any", max_retries=0) as client:
+        async with openai.AsyncOpenAI(
+            base_url=f"{live.url}/v1", api_key="any", max_retries=0
+        ) as client:
 
             async def one(seed: int) -> bytes:
                 extra = {"seed": seed, "guard": False, "stream_format": "audio"}
                 async with client.audio.speech.with_streaming_response.create(
-                    model="dummy:toy", voice="low", input=TEXT, response_format="pcm", extra_body=extra
+                    model="dummy:toy",
+                    voice="low",
+                    input=TEXT,
+                    response_format="pcm",
+                    extra_body=extra,
                 ) as answer:
                     return await answer.read()
 
@@ -162,7 +191,12 @@ def test_the_async_client_runs_many_at_once(live: Live) -> None:
     answers = asyncio.run(check())
     for seed in (0, 7):
         alone = live.speech(
-            input=TEXT, voice="low", seed=seed, guard=False, response_format="pcm", stream_format="audio"
+            input=TEXT,
+            voice="low",
+            seed=seed,
+            guard=False,
+            response_format="pcm",
+            stream_format="audio",
         )
         assert len(alone.content) == len(answers[seed])
         assert np.abs(pcm(alone.content) - pcm(answers[seed])).max() < 2.1 / 32768

@@ -12,7 +12,13 @@ from stentor.output.encode import CONTAINERS
 from tests.helpers.server_live import LAWS, Live, decoded, either_engine, held, pcm, samples_of
 
 TEXT = "Hello there, you."
-LONG = {"input": "A long text. " * 20, "max_frames": 60, "min_frames": 60, "flow_steps": 1, "guard": False}
+LONG = {
+    "input": "A long text. " * 20,
+    "max_frames": 60,
+    "min_frames": 60,
+    "flow_steps": 1,
+    "guard": False,
+}
 
 
 def events(body: bytes) -> list[dict]:
@@ -66,7 +72,11 @@ DELIVERIES = [
     ({"stream": True, "stream_format": "audio"}, "*/*", "stream"),
     ({"stream": False, "stream_format": "sse"}, "*/*", "events"),
     ({"stream": True, "stream_format": "sse"}, "*/*", "events"),
-    ({"stream": True, "timestamps": "json"}, "*/*", "events"),  # a stream of bytes cannot hold times
+    (
+        {"stream": True, "timestamps": "json"},
+        "*/*",
+        "events",
+    ),  # a stream of bytes cannot hold times
 ]
 
 
@@ -75,25 +85,35 @@ DELIVERIES = [
 def test_the_fields_and_the_accept_header_say_how_the_answer_is_sent(
     live: Live, how: dict, accept: str, delivery: str
 ) -> None:
-    answer = live.http.post("/v1/audio/speech", json={"input": "Hi.", **how}, headers={"Accept": accept})
+    answer = live.http.post(
+        "/v1/audio/speech", json={"input": "Hi.", **how}, headers={"Accept": accept}
+    )
     assert answer.status_code == 200
     media = CONTAINERS[how.get("response_format", "mp3").lower()].media_type
-    assert answer.headers["content-type"] == ("text/event-stream" if delivery == "events" else media)
+    assert answer.headers["content-type"] == (
+        "text/event-stream" if delivery == "events" else media
+    )
     assert ("content-length" in answer.headers) == (delivery == "whole")
 
 
 @pytest.mark.parametrize("format", CONTAINERS)
 @pytest.mark.parametrize("shape", [{}, {"speed": 1.5, "sample_rate": 24000}, {"speed": 0.5}])
-def test_a_streamed_answer_decodes_to_the_audio_of_the_whole_one(live: Live, format: str, shape: dict) -> None:
+def test_a_streamed_answer_decodes_to_the_audio_of_the_whole_one(
+    live: Live, format: str, shape: dict
+) -> None:
     ask = {"input": TEXT, "seed": 5, "response_format": format, "guard": False, **shape}
     if format in LAWS:
         ask.pop("sample_rate", None)
     whole = live.speech(**ask, stream=False).content
     streamed = live.speech(**ask, stream_format="audio").content
     sse = live.speech(**ask, stream_format="sse").content
-    joined = b"".join(base64.b64decode(e["audio"]) for e in events(sse) if e["type"] == "speech.audio.delta")
+    joined = b"".join(
+        base64.b64decode(e["audio"]) for e in events(sse) if e["type"] == "speech.audio.delta"
+    )
     a, b, c = (samples_of(format, x) for x in (whole, streamed, joined))
-    if format == "mp3":  # a whole mp3 has a header that lets the decoder drop the encoder's delay; a stream has none
+    if (
+        format == "mp3"
+    ):  # a whole mp3 has a header that lets the decoder drop the encoder's delay; a stream has none
         b, c = b[1105 : 1105 + len(a)], c[1105 : 1105 + len(a)]
     assert len(a) == len(b) == len(c)
     for other in (b, c):
@@ -107,9 +127,13 @@ def test_a_streamed_answer_decodes_to_the_audio_of_the_whole_one(live: Live, for
 @either_engine
 @pytest.mark.parametrize("format", CONTAINERS)
 def test_speed_and_rate_give_the_duration_they_promise(live: Live, format: str) -> None:
-    plain = float(live.speech(input=TEXT, seed=5, guard=False, stream=False).headers["x-audio-duration"])
+    plain = float(
+        live.speech(input=TEXT, seed=5, guard=False, stream=False).headers["x-audio-duration"]
+    )
     rate = 8000 if format in LAWS else 16000
-    answer = live.speech(input=TEXT, seed=5, guard=False, speed=2.0, sample_rate=rate, response_format=format)
+    answer = live.speech(
+        input=TEXT, seed=5, guard=False, speed=2.0, sample_rate=rate, response_format=format
+    )
     assert answer.headers["x-sample-rate"] == str(rate)
     if format == "pcm":
         seconds = len(answer.content) / 2 / rate
@@ -122,10 +146,15 @@ def test_speed_and_rate_give_the_duration_they_promise(live: Live, format: str) 
 
 def test_first_bytes_arrive_before_the_speech_is_finished(live: Live) -> None:
     ask = {**LONG, "response_format": "pcm"}
-    with held(live, frames=[20]) as engine, live.http.stream("POST", "/v1/audio/speech", json=ask) as answer:
+    with (
+        held(live, frames=[20]) as engine,
+        live.http.stream("POST", "/v1/audio/speech", json=ask) as answer,
+    ):
         parts = answer.iter_raw()
         first = next(parts)
-        assert live.tts.engine.health().running == 1  # it is still at work when the first bytes are here
+        assert (
+            live.tts.engine.health().running == 1
+        )  # it is still at work when the first bytes are here
         engine.go()
         rest = b"".join(parts)
     assert 0 < len(first) < len(rest)
@@ -133,11 +162,24 @@ def test_first_bytes_arrive_before_the_speech_is_finished(live: Live) -> None:
 
 @pytest.mark.parametrize("format", CONTAINERS)
 def test_every_format_comes_in_more_than_one_part_while_it_is_made(live: Live, format: str) -> None:
-    slowly = {"speed": 0.25, "min_frames": 130, "max_frames": 130}  # a page of Ogg is as long as 25 frames then
+    slowly = {
+        "speed": 0.25,
+        "min_frames": 130,
+        "max_frames": 130,
+    }  # a page of Ogg is as long as 25 frames then
     rate = 8000 if format in LAWS else 24000
-    ask = {**LONG, **slowly, "stream_format": "audio", "response_format": format, "sample_rate": rate}
+    ask = {
+        **LONG,
+        **slowly,
+        "stream_format": "audio",
+        "response_format": format,
+        "sample_rate": rate,
+    }
     stops = (50, 100)
-    with held(live, frames=stops) as engine, live.http.stream("POST", "/v1/audio/speech", json=ask) as answer:
+    with (
+        held(live, frames=stops) as engine,
+        live.http.stream("POST", "/v1/audio/speech", json=ask) as answer,
+    ):
         parts = answer.iter_raw()
         for _ in stops:
             assert next(parts)
@@ -169,7 +211,9 @@ def test_a_request_without_a_seed_can_be_made_again_from_the_seed_it_reports(liv
 
 @either_engine
 def test_sse_ends_with_usage_and_finish_reason(live: Live) -> None:
-    answer = live.speech(input=TEXT, seed=7, stream_format="sse", response_format="pcm", guard=False)
+    answer = live.speech(
+        input=TEXT, seed=7, stream_format="sse", response_format="pcm", guard=False
+    )
     assert answer.headers["content-type"] == "text/event-stream"
     *deltas, done = events(answer.content)
     assert {e["type"] for e in deltas} == {"speech.audio.delta"}
@@ -217,7 +261,11 @@ def test_a_stream_that_is_held_back_to_its_end_is_a_file_with_its_length(live: L
     assert int.from_bytes(streamed[40:44], "little") == len(streamed) - 44
 
 
-RUN_ON = {"input": "Hi!", "min_frames": 60, "max_frames": 60}  # three tokens: more than 18 frames are suspect
+RUN_ON = {
+    "input": "Hi!",
+    "min_frames": 60,
+    "max_frames": 60,
+}  # three tokens: more than 18 frames are suspect
 
 
 @pytest.mark.parametrize("how", [{}, {"stream": False}, {"stream_format": "audio"}])
@@ -227,13 +275,19 @@ def test_speech_that_runs_on_is_cut_and_says_so(live: Live, how: dict) -> None:
     found = live.http.get(f"/v1/audio/speech/{answer.headers['x-request-id']}").json()
     assert found["finish_reason"] == "guard_length"
     assert live.idle()
-    assert len(live.speech(**RUN_ON, seed=1, response_format="pcm", guard=False, **how).content) == 60 * 6 * 2
+    assert (
+        len(live.speech(**RUN_ON, seed=1, response_format="pcm", guard=False, **how).content)
+        == 60 * 6 * 2
+    )
 
 
 @either_engine
 def test_a_whole_answer_that_runs_on_is_tried_again_with_other_seeds(live: Live) -> None:
     def counts() -> list[float]:
-        return [live.sum_of("runaway_guard_total", f'action="{action}"') for action in ("retried", "cut")]
+        return [
+            live.sum_of("runaway_guard_total", f'action="{action}"')
+            for action in ("retried", "cut")
+        ]
 
     retried, cut = counts()
     live.speech(**RUN_ON)  # a stream has sent what it would try again
@@ -279,7 +333,10 @@ BAD = [
     ({"input": "x", "max_new_tokens": 10**9}, "max_new_tokens"),
     ({"input": "x", "max_tokens": 10**9}, "max_tokens"),
     ({"input": "x", "max_frames": 10**9}, "max_frames"),
-    ({"input": "x", "stage_params": {"talker": {"max_new_tokens": 10**9}}}, "stage_params.talker.max_new_tokens"),
+    (
+        {"input": "x", "stage_params": {"talker": {"max_new_tokens": 10**9}}},
+        "stage_params.talker.max_new_tokens",
+    ),
     ({"input": "x", "ref_audio": "!!!"}, "ref_audio"),
     ({"input": "x", "ref_audio": []}, "ref_audio"),
     ({"input": "x", "ref_audio": ["a", "b"]}, "ref_audio"),
@@ -311,7 +368,9 @@ def test_what_is_wrong_with_a_request_is_said_in_openais_envelope(
     [b"", b"{", b"[]", b"null", b'"text"', b'{"input": "x"', b"\xff\xfe", b"[" * 9999],
 )
 def test_bodies_that_are_not_a_json_object_get_400(live: Live, content: bytes) -> None:
-    answer = live.http.post("/v1/audio/speech", content=content, headers={"Content-Type": "application/json"})
+    answer = live.http.post(
+        "/v1/audio/speech", content=content, headers={"Content-Type": "application/json"}
+    )
     assert answer.status_code == 400
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
@@ -348,7 +407,9 @@ def test_a_request_that_fails_in_the_engine_is_a_500_also_when_it_streams(live: 
         ("stage_params", {"talker": 3}, "stage_params.talker: must be an object"),
     ],
 )
-def test_a_list_or_an_object_is_told_what_it_lacks(live: Live, field: str, value: object, told: str) -> None:
+def test_a_list_or_an_object_is_told_what_it_lacks(
+    live: Live, field: str, value: object, told: str
+) -> None:
     """Not that it is no string, where the field takes either."""
     error = live.speech(input=TEXT, **{field: value}).json()["error"]
     assert error["param"].split(".")[0] == field
@@ -357,7 +418,10 @@ def test_a_list_or_an_object_is_told_what_it_lacks(live: Live, field: str, value
 
 @either_engine
 def test_wrong_paths_and_methods_have_the_envelope_too(live: Live) -> None:
-    for answer, status in ((live.http.get("/v1/nothing"), 404), (live.http.delete("/v1/audio/speech"), 405)):
+    for answer, status in (
+        (live.http.get("/v1/nothing"), 404),
+        (live.http.delete("/v1/audio/speech"), 405),
+    ):
         assert answer.status_code == status
         assert answer.json()["error"]["message"]
 
@@ -371,7 +435,9 @@ def test_batch_gives_each_item_its_own_status(live: Live) -> None:
         {"input": ""},
         {"input": "\x01 breaks the toy"},
     ]
-    answer = live.http.post("/v1/audio/speech/batch", json={"items": items, "seed": 4, "response_format": "wav"})
+    answer = live.http.post(
+        "/v1/audio/speech/batch", json={"items": items, "seed": 4, "response_format": "wav"}
+    )
     assert answer.status_code == 200
     body = answer.json()
     assert (body["total"], body["succeeded"], body["failed"]) == (5, 2, 3)

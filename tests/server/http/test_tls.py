@@ -68,7 +68,9 @@ class Client:
 
 
 async def answer(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]}
+    )
     await send({"type": "http.response.body"})
 
 
@@ -76,13 +78,16 @@ def closed_after(made: Certificate, shakes_hands: bool, sent: Callable[[Client],
     """Seconds after which the server has closed the connection of a client that sends these parts and reads all."""
 
     async def main(loop: VirtualTimeLoop) -> float:
-        config = uvicorn.Config(answer, http=limited(LIMITS, context(made)), log_config=None, lifespan="off")
+        config = uvicorn.Config(
+            answer, http=limited(LIMITS, context(made)), log_config=None, lifespan="off"
+        )
         config.load()
         state, began, client = uvicorn.server.ServerState(), loop.time(), Client(made)
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
         await loop.connect_accepted_socket(
-            lambda: config.http_protocol_class(config=config, server_state=state, app_state={}), ours
+            lambda: config.http_protocol_class(config=config, server_state=state, app_state={}),
+            ours,
         )
         if shakes_hands:
             await client.shake_hands(loop, theirs)
@@ -121,9 +126,18 @@ def dripping(data: bytes, seconds: float) -> Parts:
         lambda client: dripping(client.hello(), 0.5),
         lambda client: [(0.0, b"\x16\x03\x01\x40\x00")],
     ],
-    ids=["nothing", "part of a hello", "only a hello", "a late hello", "a hello that drips", "a long record"],
+    ids=[
+        "nothing",
+        "part of a hello",
+        "only a hello",
+        "a late hello",
+        "a hello that drips",
+        "a long record",
+    ],
 )
-def test_a_handshake_that_does_not_end_is_closed(made: Certificate, sent: Callable[[Client], Parts]) -> None:
+def test_a_handshake_that_does_not_end_is_closed(
+    made: Certificate, sent: Callable[[Client], Parts]
+) -> None:
     assert closed_after(made, False, sent) == LIMITS.handshake_seconds
 
 
@@ -133,13 +147,22 @@ def test_a_handshake_that_does_not_end_is_closed(made: Certificate, sent: Callab
         (lambda client: [], UNASKED),
         (lambda client: [(0.0, client.encrypted(HEAD)[:-1])], UNASKED),
         (lambda client: dripping(client.encrypted(HEAD), 1.0), UNASKED),
-        (lambda client: [(0.0, client.encrypted(HEAD))], LIMITS.request_seconds + LIMITS.flush_seconds),
+        (
+            lambda client: [(0.0, client.encrypted(HEAD))],
+            LIMITS.request_seconds + LIMITS.flush_seconds,
+        ),
         (
             lambda client: [(1.0, client.encrypted(b"X: y\r\n" if i else HEAD)) for i in range(99)],
             1 + LIMITS.request_seconds,
         ),
     ],
-    ids=["nothing", "part of a record", "a record that drips", "half of the headers", "headers that drip"],
+    ids=[
+        "nothing",
+        "part of a record",
+        "a record that drips",
+        "half of the headers",
+        "headers that drip",
+    ],
 )
 def test_a_client_that_shakes_hands_and_never_asks_is_closed(
     made: Certificate, sent: Callable[[Client], Parts], seconds: float

@@ -34,7 +34,11 @@ UNUSED = [
     ({"voice": "clone", "ref_audio": TONE}, "voice"),
     ({"references": [{"audio": TONE, "vq_codes": [1, 2]}]}, "references[0].vq_codes"),
 ]
-OWN_VOICE = {"voices": (), "takes_reference": False, "takes_instructions": False}  # a model that only speaks
+OWN_VOICE = {
+    "voices": (),
+    "takes_reference": False,
+    "takes_instructions": False,
+}  # a model that only speaks
 NULLS = {
     name: None
     for model in (SpeechBody, BatchBody, Configure)
@@ -59,7 +63,9 @@ def as_if(live: Live, monkeypatch: pytest.MonkeyPatch, **facts: Any) -> None:
 
 
 @pytest.mark.parametrize(("body", "param"), UNUSED, ids=[p for _, p in UNUSED])
-def test_a_field_without_use_is_named_and_the_request_served(live: Live, strict: Live, body: dict, param: str) -> None:
+def test_a_field_without_use_is_named_and_the_request_served(
+    live: Live, strict: Live, body: dict, param: str
+) -> None:
     for how in ({}, {"stream_format": "audio"}, {"stream_format": "sse"}):
         answer = live.speech(input="Hello.", **how, **body)
         assert answer.status_code == 200, answer.text
@@ -90,7 +96,8 @@ def test_what_has_a_meaning_is_used_and_not_named(strict: Live, body: dict) -> N
 
 
 @pytest.mark.parametrize(
-    "name", ["English", "en", "en-US", "EN_us", "eng", " english ", "English (UK)", "en-GB-oxendict"]
+    "name",
+    ["English", "en", "en-US", "EN_us", "eng", " english ", "English (UK)", "en-GB-oxendict"],
 )
 def test_a_language_has_many_names(name: str) -> None:
     assert known_language(name, ("english", "chinese")) == "english"
@@ -114,7 +121,10 @@ def test_options_of_stages_are_used(live: Live) -> None:
 @pytest.mark.parametrize(
     ("body", "named"),
     [
-        ({"voice": "Vivian", "task_type": "CustomVoice", "instructions": "Calm."}, "task_type, instructions, voice"),
+        (
+            {"voice": "Vivian", "task_type": "CustomVoice", "instructions": "Calm."},
+            "task_type, instructions, voice",
+        ),
         ({"speaker": "Vivian", "language": "Auto"}, "speaker"),
         (
             {"ref_audio": "http://127.0.0.1:1/x.wav", "ref_text": "x", "task_type": "Base"},
@@ -134,17 +144,26 @@ def test_a_model_that_only_speaks_serves_requests_for_others(
     assert answer.headers["x-ignored"] == named
 
 
-def test_an_empty_reference_is_none_to_a_model_that_only_speaks(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert live.speech(input="Hello.", ref_audio="").json()["error"]["message"] == "ref_audio: is empty"
+def test_an_empty_reference_is_none_to_a_model_that_only_speaks(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (
+        live.speech(input="Hello.", ref_audio="").json()["error"]["message"]
+        == "ref_audio: is empty"
+    )
     as_if(live, monkeypatch, **OWN_VOICE)
     answer = live.speech(input="Hello.", ref_audio="")
     assert (answer.status_code, answer.headers.get("x-ignored")) == (200, None)
 
 
-def test_a_wrong_voice_of_a_model_with_voices_is_refused(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_voice_of_a_model_with_voices_is_refused(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert live.speech(input="Hello.", voice="nobody").json()["error"]["param"] == "voice"
     as_if(live, monkeypatch, voices=())
-    assert live.speech(input="Hello.", voice="nobody").json()["error"]["param"] == "voice"  # it may be an upload
+    assert (
+        live.speech(input="Hello.", voice="nobody").json()["error"]["param"] == "voice"
+    )  # it may be an upload
     assert live.speech(input="Hello.", speaker="Vivian").headers["x-ignored"] == "speaker"
 
 
@@ -157,8 +176,14 @@ def test_instructions_beside_continued_audio(live: Live, monkeypatch: pytest.Mon
 
 
 def test_a_batch_names_what_only_one_answer_has(live: Live) -> None:
-    items = ["One.", {"input": "Two.", "stream": True, "timestamps": "srt"}, {"input": "Three.", "speed": None}]
-    body = live.http.post("/v1/audio/speech/batch", json={"items": items, "stream": False, "model": None}).json()
+    items = [
+        "One.",
+        {"input": "Two.", "stream": True, "timestamps": "srt"},
+        {"input": "Three.", "speed": None},
+    ]
+    body = live.http.post(
+        "/v1/audio/speech/batch", json={"items": items, "stream": False, "model": None}
+    ).json()
     two = [{"param": "stream"}, {"param": "timestamps"}]
     assert [r.get("ignored") for r in body["results"]] == [None, two, None]
     assert all(r["audio_data"] == r["audio"] and r["format"] == "mp3" for r in body["results"])
@@ -189,9 +214,13 @@ def test_an_error_of_a_batch_names_the_field(live: Live, items: list, param: str
 
 def test_events_and_batch_results_name_them_too(live: Live) -> None:
     named = [{"param": "unknown_field"}]
-    done = live.speech(input="Hello.", stream_format="sse", unknown_field=1).text.split("event: speech.audio.done")[1]
+    done = live.speech(input="Hello.", stream_format="sse", unknown_field=1).text.split(
+        "event: speech.audio.done"
+    )[1]
     assert '"ignored":[{"param":"unknown_field"}]' in done
-    results = live.http.post("/v1/audio/speech/batch", json={"items": ["Hello."], "unknown_field": 1}).json()["results"]
+    results = live.http.post(
+        "/v1/audio/speech/batch", json={"items": ["Hello."], "unknown_field": 1}
+    ).json()["results"]
     assert results[0]["ignored"] == named
     with talk(live, configure=False) as t:
         t.send("session.config", unknown_field=1)
@@ -200,7 +229,9 @@ def test_events_and_batch_results_name_them_too(live: Live) -> None:
     assert events[-1]["ignored"] == named
 
 
-def test_the_flag_that_ignored_unknown_fields_still_works(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_flag_that_ignored_unknown_fields_still_works(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     top = argparse.ArgumentParser()
     cli.add_parser(top.add_subparsers())
     assert cli.run(top.parse_args(["serve", "--ignore-unknown-fields", "--port", "70000"])) == 2

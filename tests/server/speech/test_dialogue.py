@@ -32,10 +32,19 @@ def test_a_script_is_one_answer_in_its_voices(live: Live) -> None:
     whole, streamed = live.speech(**body, stream=False), live.speech(**body)
     assert int(whole.headers["content-length"]) == len(whole.content)
     assert "content-length" not in streamed.headers
-    assert len(pcm(whole.content)) == round((3 * SPOKEN + 0.25 + 1.5) * 600) == len(pcm(streamed.content))
+    assert (
+        len(pcm(whole.content))
+        == round((3 * SPOKEN + 0.25 + 1.5) * 600)
+        == len(pcm(streamed.content))
+    )
     assert np.abs(pcm(whole.content) - pcm(streamed.content)).max() < 2.1 / 32768
-    for text, voice, start in (("Did you hear that?", "low", 0), ("Hear what? Oh.", "high", SPOKEN + 0.25)):
-        alone = pcm(live.speech(input=text, voice=voice, response_format="pcm", **ASK).content)[5:40]
+    for text, voice, start in (
+        ("Did you hear that?", "low", 0),
+        ("Hear what? Oh.", "high", SPOKEN + 0.25),
+    ):
+        alone = pcm(live.speech(input=text, voice=voice, response_format="pcm", **ASK).content)[
+            5:40
+        ]
         at = round(start * 600) + 5
         assert np.abs(pcm(whole.content)[at : at + 35] - alone).max() < 2.1 / 32768
 
@@ -44,7 +53,12 @@ def test_a_script_is_one_answer_in_its_voices(live: Live) -> None:
 def test_times_and_subtitles_say_who_speaks(live: Live) -> None:
     body = {"script": SCRIPT, "response_format": "wav", **ASK}
     answer = live.speech(**body, timestamps="srt").json()
-    assert turns(answer["segments"]) == [("low", 0, 0, 18), ("HIGH", 1, 0, 10), ("HIGH", 1, 11, 14), (None, 2, 0, 13)]
+    assert turns(answer["segments"]) == [
+        ("low", 0, 0, 18),
+        ("HIGH", 1, 0, 10),
+        ("HIGH", 1, 11, 14),
+        (None, 2, 0, 13),
+    ]
     cues = answer["subtitles"].split("\n\n")
     assert [cue.splitlines()[-1] for cue in cues] == [
         "low: Did you hear that?", "HIGH: Hear what?", "HIGH: Oh.", "They went on."
@@ -52,7 +66,9 @@ def test_times_and_subtitles_say_who_speaks(live: Live) -> None:
     assert "<v low>Did you hear that?" in live.speech(**body, timestamps="vtt").json()["subtitles"]
     events = live.speech(**body, timestamps="json", stream_format="sse").text.splitlines()
     found = [json.loads(line[6:]) for line in events if line.startswith("data: ")]
-    assert turns([e for e in found if e["type"] == "speech.audio.segment"]) == turns(answer["segments"])
+    assert turns([e for e in found if e["type"] == "speech.audio.segment"]) == turns(
+        answer["segments"]
+    )
     streamed = live.speech(**body, stream=True)
     at = f"/v1/audio/speech/{streamed.headers['x-request-id']}/timestamps"
     assert live.http.get(at, params={"format": "vtt"}).text.count("<v HIGH>") == 1
@@ -60,7 +76,9 @@ def test_times_and_subtitles_say_who_speaks(live: Live) -> None:
 
 def test_marks_in_the_input_are_the_same_dialogue(live: Live) -> None:
     text = "[voice: low] Did you hear that? [voice: HIGH] Hear what? Oh. [pause 1.5s] [voice: low] They went on."
-    by_marks = live.speech(input=text, response_format="wav", timestamps="json", split_granularity="auto", **ASK).json()
+    by_marks = live.speech(
+        input=text, response_format="wav", timestamps="json", split_granularity="auto", **ASK
+    ).json()
     script = [*SCRIPT[:2], {"voice": "low", "text": "They went on."}]
     by_script = live.speech(script=script, response_format="wav", timestamps="json", **ASK).json()
     assert len(by_marks["audio"]) == len(by_script["audio"])
@@ -72,7 +90,9 @@ def test_marks_in_the_input_are_the_same_dialogue(live: Live) -> None:
 
 
 def test_a_text_without_marks_has_no_turns(live: Live) -> None:
-    answer = live.speech(input="Hi. [voices: two] You.", response_format="wav", timestamps="json", **ASK).json()
+    answer = live.speech(
+        input="Hi. [voices: two] You.", response_format="wav", timestamps="json", **ASK
+    ).json()
     assert all("turn" not in s and "voice" not in s for s in answer["segments"])
 
 
@@ -83,9 +103,9 @@ def test_a_batch_takes_scripts(live: Live) -> None:
         {"script": [{"voice": "nobody", "text": "x"}]},
         "Two.",
     ]
-    results = live.http.post("/v1/audio/speech/batch", json={"items": items, "response_format": "pcm", **ASK}).json()[
-        "results"
-    ]
+    results = live.http.post(
+        "/v1/audio/speech/batch", json={"items": items, "response_format": "pcm", **ASK}
+    ).json()["results"]
     assert [r["status"] for r in results] == ["success", "success", "error", "success"]
     assert len(base64.b64decode(results[0]["audio"])) == 2 * round((3 * SPOKEN + 1.75) * 600)
     assert results[2]["error"]["param"] == "script[0].voice"
@@ -95,12 +115,23 @@ def test_uploaded_voices_aliases_and_openais_names_are_voices_of_a_dialogue(tmp_
     with serving(tmp_path / "voices", voice_alias=("narrator=low",)) as live:
         form = {"name": "anna", "consent": "yes"}
         sent = live.http.post(
-            "/v1/audio/voices", data=form, files={"audio_sample": ("a.wav", tone_wav(1.0), "audio/wav")}
+            "/v1/audio/voices",
+            data=form,
+            files={"audio_sample": ("a.wav", tone_wav(1.0), "audio/wav")},
         )
         assert sent.status_code == 200, sent.text
-        script = [{"voice": name, "text": "One."} for name in ("narrator", "anna", "alloy", "default", "anna")]
+        script = [
+            {"voice": name, "text": "One."}
+            for name in ("narrator", "anna", "alloy", "default", "anna")
+        ]
         answer = live.speech(script=script, response_format="wav", timestamps="json", **ASK).json()
-        assert [s["voice"] for s in answer["segments"]] == ["narrator", "anna", "alloy", "default", "anna"]
+        assert [s["voice"] for s in answer["segments"]] == [
+            "narrator",
+            "anna",
+            "alloy",
+            "default",
+            "anna",
+        ]
         audio = np.frombuffer(base64.b64decode(answer["audio"])[44:], "<i2").astype(float)
         parts = [audio[round(s["start"] * 600) + 5 :][:30] for s in answer["segments"]]
         assert np.abs(parts[1] - parts[4]).max() < 3
@@ -108,13 +139,18 @@ def test_uploaded_voices_aliases_and_openais_names_are_voices_of_a_dialogue(tmp_
 
 
 def test_what_is_not_used_is_named(live: Live, tmp_path: Path) -> None:
-    script = [{"voice": "low", "text": "One.", "speed": 2}, {"voice": "high", "text": "Two.", "pause": None}]
+    script = [
+        {"voice": "low", "text": "One.", "speed": 2},
+        {"voice": "high", "text": "Two.", "pause": None},
+    ]
     answer = live.speech(script=script, voice="high", input=None, **ASK)
     assert answer.headers["x-ignored"] == "script[0].speed, voice"
     assert "x-ignored" not in live.speech(script=[*SCRIPT], voice="high", **ASK).headers
     with serving(tmp_path / "voices", strict=True) as strict:
         assert strict.speech(script=script, **ASK).json()["error"]["param"] == "script[0].speed"
-        assert strict.speech(script=script[1:], voice="low", **ASK).json()["error"]["param"] == "voice"
+        assert (
+            strict.speech(script=script[1:], voice="low", **ASK).json()["error"]["param"] == "voice"
+        )
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -145,7 +181,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "param"), BAD, ids=[f"{i}-{param}" for i, (_, param) in enumerate(BAD)])
+@pytest.mark.parametrize(
+    ("body", "param"), BAD, ids=[f"{i}-{param}" for i, (_, param) in enumerate(BAD)]
+)
 def test_what_is_wrong_is_named(live: Live, body: dict[str, Any], param: str) -> None:
     answer = live.speech(**body)
     assert answer.status_code == 400, answer.text

@@ -50,7 +50,10 @@ def test_the_place_that_was_heard_is_exact_at_ends_and_in_proportion_between() -
 
 
 def spoken(feed: TextFeed) -> list[Segment]:
-    return [segment if tail is None else extended(segment, tail.take()) for segment, tail in feed._segments]
+    return [
+        segment if tail is None else extended(segment, tail.take())
+        for segment, tail in feed._segments
+    ]
 
 
 def written(text: str, step: int, most: int) -> list[Segment]:

@@ -34,14 +34,21 @@ PACKAGE = "tests.helpers.watermarks:"
 @pytest.fixture(scope="module")
 def unmarked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A server without the flags, and otherwise as those with them."""
-    with serving(tmp_path_factory.mktemp("unmarked") / "voices", request_timeout=STUCK_S) as running:
+    with serving(
+        tmp_path_factory.mktemp("unmarked") / "voices", request_timeout=STUCK_S
+    ) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     folder = tmp_path_factory.mktemp("marked") / "voices"
-    how = {"provenance": True, "watermark": PACKAGE + "Tone", "wyoming_port": 0, "request_timeout": STUCK_S}
+    how = {
+        "provenance": True,
+        "watermark": PACKAGE + "Tone",
+        "wyoming_port": 0,
+        "request_timeout": STUCK_S,
+    }
     with serving(folder, **how) as running:
         yield running
 
@@ -65,7 +72,9 @@ def assert_marked(data: bytes, plain: bytes, starts: tuple[int, ...] = (0,)) -> 
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("format", CONTAINERS)
-def test_every_format_has_the_line_in_a_header_and_in_its_metadata(format: str, stream: bool, marked: Live) -> None:
+def test_every_format_has_the_line_in_a_header_and_in_its_metadata(
+    format: str, stream: bool, marked: Live
+) -> None:
     answer = marked.speech(**{**ASK, "response_format": format, "stream": stream})
     assert answer.headers["x-provenance"] == LINE
     if CONTAINERS[format].plain:
@@ -81,21 +90,31 @@ def test_without_the_flags_nothing_is_marked(unmarked: Live) -> None:
     assert answer.content[36:40] == b"data"
 
 
-@pytest.mark.parametrize("more", [{"stream": True}, {"stream": False}, {"speed": 1.5}, {"sample_rate": 24000}])
-def test_a_watermark_is_in_all_audio_once_streamed_or_not(more: dict[str, Any], marked: Live, unmarked: Live) -> None:
-    assert_marked(marked.speech(**{**ASK, **more}).content, unmarked.speech(**{**ASK, **more}).content)
+@pytest.mark.parametrize(
+    "more", [{"stream": True}, {"stream": False}, {"speed": 1.5}, {"sample_rate": 24000}]
+)
+def test_a_watermark_is_in_all_audio_once_streamed_or_not(
+    more: dict[str, Any], marked: Live, unmarked: Live
+) -> None:
+    assert_marked(
+        marked.speech(**{**ASK, **more}).content, unmarked.speech(**{**ASK, **more}).content
+    )
 
 
 def test_events_and_json_have_both(marked: Live, unmarked: Live) -> None:
     plain = unmarked.speech(**ASK, stream=False).content
     answer = marked.speech(**ASK, stream_format="sse")
     assert answer.headers["x-provenance"] == LINE
-    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    events = [
+        json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")
+    ]
     assert events[-1]["provenance"] == LINE
     assert_marked(audio_of(events, "audio"), plain)
     whole = marked.speech(**ASK, timestamps="json").json()
     assert whole["provenance"] == LINE
-    one = marked.http.post("/v1/audio/speech/batch", json={"items": [TEXT], **ASK, "input": None}).json()
+    one = marked.http.post(
+        "/v1/audio/speech/batch", json={"items": [TEXT], **ASK, "input": None}
+    ).json()
     assert one["results"][0]["provenance"] == LINE
     assert_marked(base64.b64decode(one["results"][0]["audio"]), plain)
 
@@ -123,7 +142,11 @@ def test_each_file_of_a_websocket_has_a_watermark_of_its_own(marked: Live, unmar
 def test_realtime_says_it_when_a_response_is_created(marked: Live) -> None:
     with json_talk(marked, "/v1/realtime?model=gpt-realtime") as t:
         t.get()
-        item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": TEXT}]}
+        item = {
+            "type": "message",
+            "role": "user",
+            "content": [{"type": "input_text", "text": TEXT}],
+        }
         t.send(type="response.create", response={"conversation": "none", "input": [item]})
         messages = t.until(lambda m: m["type"] in ("response.done", "error"))
     assert messages[0]["type"] == "response.created"
@@ -139,7 +162,9 @@ def test_wyoming_and_elevenlabs_say_it_too(marked: Live) -> None:
             t.send("synthesize", text=TEXT)
             events = t.until("audio-stop")
         assert events[0]["provenance"] == LINE
-        strengths.append(_strength(pcm(b"".join(e["payload"] for e in events if e["type"] == "audio-chunk"))))
+        strengths.append(
+            _strength(pcm(b"".join(e["payload"] for e in events if e["type"] == "audio-chunk")))
+        )
     assert np.mean(strengths) > 0.9
     voice = "/v1/text-to-speech/default"
     answer = marked.http.post(f"{voice}?output_format=pcm_24000&seed=5", json={"text": TEXT})
@@ -171,7 +196,10 @@ def test_a_whole_answer_is_an_error_where_the_watermark_fails(failing: Live) -> 
 def test_a_stream_ends_early_and_all_that_was_sent_is_marked(failing: Live, unmarked: Live) -> None:
     plain = unmarked.speech(**LONG).content
     parts: list[bytes] = []
-    with failing.http.stream("POST", "/v1/audio/speech", json=LONG) as answer, pytest.raises(httpx.RemoteProtocolError):
+    with (
+        failing.http.stream("POST", "/v1/audio/speech", json=LONG) as answer,
+        pytest.raises(httpx.RemoteProtocolError),
+    ):
         parts.extend(answer.iter_raw())
     sent = b"".join(parts)
     assert 0 < len(sent) < len(plain)

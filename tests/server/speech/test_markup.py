@@ -24,7 +24,11 @@ ASK = {"response_format": "pcm", "seed": 3, "max_new_tokens": 4, "split_granular
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     folder: Path = tmp_path_factory.mktemp("markup")
     (folder / "words.yaml").write_text("SQL: sequel\n", encoding="utf-8")
-    settings: dict[str, Any] = {"lexicon": str(folder / "words.yaml"), "memory_gb": 0.01, "threads": 1}
+    settings: dict[str, Any] = {
+        "lexicon": str(folder / "words.yaml"),
+        "memory_gb": 0.01,
+        "threads": 1,
+    }
     with serving(folder, start=configured, max_num_seqs=8, **settings) as running:
         yield running
 
@@ -32,7 +36,11 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 @pytest.mark.parametrize("how", [{}, {"stream_format": "audio"}])
 def test_a_pause_is_silence_of_its_length(live: Live, how: dict) -> None:
     plain = pcm(live.speech(input="One. Two.", **ASK, **how).content)
-    paused = pcm(live.speech(input="[pause 500ms]One. <break time='2s'/> Two.[pause 1s]", **ASK, **how).content)
+    paused = pcm(
+        live.speech(
+            input="[pause 500ms]One. <break time='2s'/> Two.[pause 1s]", **ASK, **how
+        ).content
+    )
     assert len(paused) - len(plain) == round((0.5 + 2 - PAUSES["stop"] + 1) * RATE)
     assert not paused[: RATE // 2].any()
     assert not paused[-RATE:].any()
@@ -42,11 +50,16 @@ def test_a_pause_is_silence_of_its_length(live: Live, how: dict) -> None:
 def test_a_pause_ahead_of_a_refused_piece_does_not_start_the_answer(live: Live, first: str) -> None:
     """The toy refuses NUL when it makes the prompt of a piece."""
     answer = live.speech(input=f"{first}No \0.", cleanup="none", stream_format="audio", **ASK)
-    assert (answer.status_code, answer.json()["error"]["message"]) == (400, "input: must not contain NUL")
+    assert (answer.status_code, answer.json()["error"]["message"]) == (
+        400,
+        "input: must not contain NUL",
+    )
 
 
 def test_tags_are_not_spoken_and_words_are_replaced(live: Live) -> None:
-    told = live.speech(input='<speak>Use <emphasis level="strong">SQL</emphasis>.</speak>', **ASK).content
+    told = live.speech(
+        input='<speak>Use <emphasis level="strong">SQL</emphasis>.</speak>', **ASK
+    ).content
     assert np.array_equal(pcm(told), pcm(live.speech(input="Use sequel.", **ASK).content))
 
 

@@ -51,11 +51,15 @@ def calls(alone: Live, monkeypatch: pytest.MonkeyPatch) -> Calls:
     return Calls(monkeypatch)
 
 
-@pytest.mark.parametrize("how", [{}, {"stream": True}, {"stream_format": "sse"}], ids=["whole", "streamed", "sse"])
+@pytest.mark.parametrize(
+    "how", [{}, {"stream": True}, {"stream_format": "sse"}], ids=["whole", "streamed", "sse"]
+)
 def test_a_request_of_several_segments_is_validated_and_its_reference_resampled_once(
     alone: Live, calls: Calls, how: dict
 ) -> None:
-    answer = alone.speech(input=TEXT, split_granularity="sentence", ref_audio=REFERENCE, **ASK, **how)
+    answer = alone.speech(
+        input=TEXT, split_granularity="sentence", ref_audio=REFERENCE, **ASK, **how
+    )
     assert answer.status_code == 200
     usage = alone.http.get(f"/v1/audio/speech/{answer.headers['x-request-id']}").json()
     assert len(usage["segments"]) == 4
@@ -76,7 +80,9 @@ def test_a_session_is_validated_once_for_all_of_its_utterances(alone: Live, call
     assert (calls.built, calls.resampled) == (1, [RATE])
 
 
-def test_a_reference_that_is_silent_is_refused_before_anything_runs(alone: Live, calls: Calls) -> None:
+def test_a_reference_that_is_silent_is_refused_before_anything_runs(
+    alone: Live, calls: Calls
+) -> None:
     silent = base64.b64encode(tone_wav()[:44] + bytes(8000)).decode()
     answer = alone.speech(input=TEXT, ref_audio=silent, **ASK)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "ref_audio")

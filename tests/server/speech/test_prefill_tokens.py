@@ -20,7 +20,11 @@ from tests.helpers.server_live import Live, count, serving, tone_wav
 from tests.helpers.tiny import FAMILIES, checkpoint
 
 PAGE = 4
-PIECES = ("The first sentence is here.", "Then there is another one.", "And this is the last of all.")
+PIECES = (
+    "The first sentence is here.",
+    "Then there is another one.",
+    "And this is the last of all.",
+)
 CLONED = {"ref_audio": "data:audio/wav;base64," + base64.b64encode(tone_wav(2.0, 16000)).decode()}
 ASKED: dict[str, dict[str, Any]] = {
     "qwen3_tts": {"voice": "serena"},
@@ -52,20 +56,28 @@ class Prompts:
         found = []
         for seq, prompt in self.made:
             keys = prefix_keys(prompt, 1)
-            known = max((sum(1 for _ in takewhile(bool, map(eq, keys, other))) for other in seen), default=0)
+            known = max(
+                (sum(1 for _ in takewhile(bool, map(eq, keys, other))) for other in seen), default=0
+            )
             own = prompt.length - max(known, prompt.repeats)
-            found.append({"tokens": prompt.length, "own": own, "computed": prompt.length - seq.num_cached})
+            found.append(
+                {"tokens": prompt.length, "own": own, "computed": prompt.length - seq.num_cached}
+            )
             seen.append(keys)
         return found
 
 
 def counted(live: Live) -> float:
     """Prompt tokens computed so far, from /metrics."""
-    return count(live, "engine_prompt_tokens_total") - count(live, "engine_cached_prompt_tokens_total")
+    return count(live, "engine_prompt_tokens_total") - count(
+        live, "engine_cached_prompt_tokens_total"
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_each_piece_of_a_text_computes_its_own_tokens_and_at_most_a_page_more(family: str, tmp_path: Path) -> None:
+def test_each_piece_of_a_text_computes_its_own_tokens_and_at_most_a_page_more(
+    family: str, tmp_path: Path
+) -> None:
     path, prompts = checkpoint(family, tmp_path / "checkpoint"), Prompts()
 
     def load(name: str, model: str | None) -> object:
@@ -76,14 +88,26 @@ def test_each_piece_of_a_text_computes_its_own_tokens_and_at_most_a_page_more(fa
     def new(maker: SequenceMaker, *args: Any) -> Any:
         return prompts.new(maker, *args)
 
-    with serving(tmp_path / "voices", load, model="tiny") as live, mock.patch.object(SequenceMaker, "new", new):
+    with (
+        serving(tmp_path / "voices", load, model="tiny") as live,
+        mock.patch.object(SequenceMaker, "new", new),
+    ):
         before = counted(live)  # a server speaks before it is ready
-        body = {"input": " ".join(PIECES), "split_granularity": "sentence", "seed": 5, **ASKED[family]}
+        body = {
+            "input": " ".join(PIECES),
+            "split_granularity": "sentence",
+            "seed": 5,
+            **ASKED[family],
+        }
         answer = live.speech(**body, response_format="pcm")
         assert answer.status_code == 200, answer.text
         assert live.idle()
         computed = counted(live) - before
-        assert count(live, "engine_preemptions_total") == count(live, "engine_prefix_evictions_total") == 0
+        assert (
+            count(live, "engine_preemptions_total")
+            == count(live, "engine_prefix_evictions_total")
+            == 0
+        )
     rows = prompts.rows()
     assert len(rows) == len(PIECES)
     assert computed == sum(row["computed"] for row in rows)

@@ -75,7 +75,9 @@ def test_a_disconnect_stops_the_preparation(live: Live, reading: EndlessReading)
     assert live.speech(input="Others are served.").status_code == 200
 
 
-def test_a_cancel_over_a_websocket_stops_the_preparation(live: Live, reading: EndlessReading) -> None:
+def test_a_cancel_over_a_websocket_stops_the_preparation(
+    live: Live, reading: EndlessReading
+) -> None:
     with talk(live) as t:
         t.send("input.text", text=ENDLESS)
         t.send("input.done")
@@ -139,7 +141,9 @@ def test_references_that_are_being_encoded_hold_up_neither_plain_requests_nor_kn
     monkeypatch.setattr(live.tts._model, "encode", blocking)
     known = {"input": "Hello there.", "ref_audio": reference(KNOWN_PEAK)}
     assert live.speech(**known).status_code == 200
-    clients = [raw(live, {"input": "Hi.", "ref_audio": reference(0.1 + 0.02 * i)}) for i in range(12)]
+    clients = [
+        raw(live, {"input": "Hi.", "ref_audio": reference(0.1 + 0.02 * i)}) for i in range(12)
+    ]
     try:
         assert entered.acquire(timeout=STUCK_S)
         assert live.speech(input="Nothing to encode.").status_code == 200

@@ -17,7 +17,13 @@ LONG_TEXT = (
 
 
 def test_long_input_is_spoken_in_pieces_joined_without_clicks_and_timed(live: Live) -> None:
-    ask = {"input": LONG_TEXT, "seed": 5, "split_granularity": "sentence", "guard": False, "voice": "low"}
+    ask = {
+        "input": LONG_TEXT,
+        "seed": 5,
+        "split_granularity": "sentence",
+        "guard": False,
+        "voice": "low",
+    }
     told = live.speech(**ask, timestamps="json", response_format="pcm").json()
     samples = pcm(base64.b64decode(told["audio"]))
     texts = [s["text"] for s in told["segments"]]
@@ -42,7 +48,9 @@ def test_long_input_is_spoken_in_pieces_joined_without_clicks_and_timed(live: Li
 
 def test_pieces_continue_the_voice_of_the_one_before(live: Live) -> None:
     ask = {"seed": 5, "response_format": "pcm", "guard": False, "min_frames": 40}
-    both = pcm(live.speech(**ask, input="One is here. Two is here.", split_granularity="sentence").content)
+    both = pcm(
+        live.speech(**ask, input="One is here. Two is here.", split_granularity="sentence").content
+    )
     alone = pcm(live.speech(**ask, input="Two is here.").content)
     second = both[-len(alone) :]
     assert np.abs(second[3:] - alone[3:]).max() > 0.01  # it has taken up the first one's sound

@@ -19,7 +19,12 @@ from tests.helpers.ws_talk import talk
 RATE = 600  # Hz of the toy
 SILENT = round(UNSPOKEN_SECONDS * RATE)
 SIGNS = ["😀", "...", "—", "\u200b"]
-SENTENCES = {"split_granularity": "sentence", "response_format": "pcm", "seed": 3, "max_new_tokens": 4}
+SENTENCES = {
+    "split_granularity": "sentence",
+    "response_format": "pcm",
+    "seed": 3,
+    "max_new_tokens": 4,
+}
 
 
 def named(answer: Any) -> list[dict[str, str]]:
@@ -61,12 +66,20 @@ def test_events_tell_it_in_its_place(live: Live) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live.tts._model, "speakable", lambda text, check: text.isascii())
         answer = live.speech(input="你。 One. 好。", stream_format="sse", **SENTENCES)
-    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
-    told = [(e["text"], e["start_char"], e["end_char"]) for e in events if e["type"] == "speech.audio.ignored"]
+    events = [
+        json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")
+    ]
+    told = [
+        (e["text"], e["start_char"], e["end_char"])
+        for e in events
+        if e["type"] == "speech.audio.ignored"
+    ]
     assert told == [("你。", 0, 2), ("好。", 8, 10)]
     assert events[-1]["ignored"] == named(["你。", "好。"])
     kinds = [e["type"].rsplit(".", 1)[1] for e in events]
-    assert kinds.index("ignored") < len(kinds) - kinds[::-1].index("delta") - 1 < kinds.index("done")
+    assert (
+        kinds.index("ignored") < len(kinds) - kinds[::-1].index("delta") - 1 < kinds.index("done")
+    )
 
 
 def test_a_batch_speaks_the_other_texts(live: Live) -> None:
@@ -83,7 +96,12 @@ def test_a_batch_speaks_the_other_texts(live: Live) -> None:
 def test_over_a_websocket_it_is_a_piece_too(live: Live, text: str, granularity: str) -> None:
     with talk(live, split_granularity=granularity) as t:
         events, audio = t.say(text)
-        assert [e["type"] for e in events] == ["audio.start", "input.ignored", "audio.done", "session.done"]
+        assert [e["type"] for e in events] == [
+            "audio.start",
+            "input.ignored",
+            "audio.done",
+            "session.done",
+        ]
         assert (events[1]["text"], events[-1]["ignored"]) == (text, named([text]))
         assert pcm(audio).tolist() == [0.0] * SILENT
         events, _ = t.say("Hello. ", text)
@@ -113,8 +131,12 @@ def test_the_first_spoken_piece_keeps_what_a_first_piece_has(tmp_path: Path) -> 
         prompt = model.prompt
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(model, "speakable", lambda text, check: text.isascii())
-            patch.setattr(model, "prompt", lambda r, e: (seen.append(r.instructions), prompt(r, e))[1])
-            answer = live.speech(input="你。 One. Two.", instructions="Calm.", stream_format="audio", **SENTENCES)
+            patch.setattr(
+                model, "prompt", lambda r, e: (seen.append(r.instructions), prompt(r, e))[1]
+            )
+            answer = live.speech(
+                input="你。 One. Two.", instructions="Calm.", stream_format="audio", **SENTENCES
+            )
     assert answer.status_code == 200
     assert seen == ["Calm.", None]
 

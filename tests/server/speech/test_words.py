@@ -32,7 +32,9 @@ def german(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A server of the same model, with an aligner that knows its language."""
     load = toy(languages=("german",))
-    with serving(tmp_path_factory.mktemp("voices"), load, aligner="tests.helpers.aligners:even") as live:
+    with serving(
+        tmp_path_factory.mktemp("voices"), load, aligner="tests.helpers.aligners:even"
+    ) as live:
         yield live
 
 
@@ -57,8 +59,13 @@ def test_an_answer_with_words_is_json_and_names_each_of_the_input(words: Live) -
     assert "ignored" not in answer
 
 
-def test_the_list_of_models_says_whose_words_can_be_timed(words: Live, live: Live, german: Live, own: Live) -> None:
-    known = [at.http.get("/v1/models").json()["data"][0]["word_timestamps"] for at in (words, live, german, own)]
+def test_the_list_of_models_says_whose_words_can_be_timed(
+    words: Live, live: Live, german: Live, own: Live
+) -> None:
+    known = [
+        at.http.get("/v1/models").json()["data"][0]["word_timestamps"]
+        for at in (words, live, german, own)
+    ]
     assert known == [True, True, False, True]
 
 
@@ -68,12 +75,18 @@ def test_times_follow_the_speed_at_which_the_audio_is_played(words: Live) -> Non
 
 
 @pytest.mark.parametrize("how", [{"stream": True}, {"stream_format": "sse"}])
-def test_a_stream_has_an_event_for_each_word_behind_that_of_its_sentence(words: Live, how: dict) -> None:
+def test_a_stream_has_an_event_for_each_word_behind_that_of_its_sentence(
+    words: Live, how: dict
+) -> None:
     found = events(words.speech(**ASK, **how).text)
-    kinds = [e["type"].removeprefix("speech.audio.") for e in found if not e["type"].endswith("delta")]
+    kinds = [
+        e["type"].removeprefix("speech.audio.") for e in found if not e["type"].endswith("delta")
+    ]
     assert kinds == ["segment", *["word"] * 3, "segment", *["word"] * 3, "done"]
     whole = told(words)["words"]
-    assert found[-1]["words"] == [{k: e[k] for k in whole[0]} for e in found if e["type"] == "speech.audio.word"]
+    assert found[-1]["words"] == [
+        {k: e[k] for k in whole[0]} for e in found if e["type"] == "speech.audio.word"
+    ]
     assert [w["word"] for w in found[-1]["words"]] == [w["word"] for w in whole]
 
 
@@ -102,7 +115,13 @@ def test_who_does_not_ask_for_words_gets_none(words: Live) -> None:
 
 def test_an_utterance_that_ran_on_has_the_words_of_the_try_that_is_heard(words: Live) -> None:
     """Every try does, and the last is kept. Without a seed the guard tries again."""
-    ask = {"input": "ab cd.", "max_frames": 60, "min_frames": 60, "split_granularity": "none", "word_timestamps": True}
+    ask = {
+        "input": "ab cd.",
+        "max_frames": 60,
+        "min_frames": 60,
+        "split_granularity": "none",
+        "word_timestamps": True,
+    }
     answer = words.speech(**ask).json()
     assert answer["finish_reason"] == "guard_length"
     again = words.speech(**ask, seed=answer["seed"]).json()
@@ -116,21 +135,30 @@ def test_a_session_has_the_words_of_each_sentence_where_its_audio_ends(words: Li
     with talk(words, word_timestamps=True, split_granularity="sentence", **options) as t:
         found, _ = t.say(TEXT)
     done = [e for e in found if e["type"] == "audio.done"]
-    assert [[w["word"] for w in e["words"]] for e in done] == [["One", "is", "here."], ["Two,", "is", "here!"]]
+    assert [[w["word"] for w in e["words"]] for e in done] == [
+        ["One", "is", "here."],
+        ["Two,", "is", "here!"],
+    ]
     assert done[1]["words"][0]["start"] >= done[1]["start"]
     assert [TEXT[w["start_char"] : w["end_char"]] for e in done for w in e["words"]] == TEXT.split()
     assert found[-1]["words"] == [w for e in done for w in e["words"]]
     assert "ignored" not in found[-1]
 
 
-def test_an_aligner_of_another_package_times_the_words_of_a_language_that_ours_does_not_know(own: Live) -> None:
+def test_an_aligner_of_another_package_times_the_words_of_a_language_that_ours_does_not_know(
+    own: Live,
+) -> None:
     answer = told(own)
     assert [w["word"] for w in answer["words"]] == TEXT.split()
     first, second = answer["segments"]
     third = (first["end"] - first["start"]) / 3
-    assert [w["start"] for w in answer["words"][:3]] == pytest.approx([i * third for i in range(3)], abs=2e-3)
+    assert [w["start"] for w in answer["words"][:3]] == pytest.approx(
+        [i * third for i in range(3)], abs=2e-3
+    )
     assert answer["words"][3]["start"] == pytest.approx(second["start"], abs=1e-4)
-    assert [w for e in events(own.speech(**ASK, stream=True).text) if (w := e.get("word"))] == TEXT.split()
+    assert [
+        w for e in events(own.speech(**ASK, stream=True).text) if (w := e.get("word"))
+    ] == TEXT.split()
 
 
 def test_a_language_that_no_aligner_knows_is_named(german: Live) -> None:
@@ -145,14 +173,18 @@ def test_a_language_that_no_aligner_knows_is_named(german: Live) -> None:
 
 def test_what_was_heard_ends_with_a_word_while_it_is_spoken(own: Live) -> None:
     """By the times of the words so far, of a segment that has not ended."""
-    with talk(own, word_timestamps=True, split_granularity="none", max_frames=300, min_frames=300) as t:
+    with talk(
+        own, word_timestamps=True, split_granularity="none", max_frames=300, min_frames=300
+    ) as t:
         with held(own, frames=[20]):
             t.send("input.text", text=(text := "One is here, two is there"))
             t.send("input.done")
             t.until("audio.chunk")
             t.send("response.cancel", played_ms=1.0)
             assert t.until("response.cancelled")[0][-1]["heard_text"] == "One"
-        t.send("response.cancel", played_ms=1e9)  # all that was sent, which is how far the sender has come
+        t.send(
+            "response.cancel", played_ms=1e9
+        )  # all that was sent, which is how far the sender has come
         heard = t.until("response.cancelled")[0][-1]["heard_text"].split()
         assert len(heard) > 1
         assert heard == text.split()[: len(heard)]

@@ -65,7 +65,14 @@ def test_urls_that_lead_inside_are_refused(live: Live, url: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["ftp://example.com/x", "gopher://x/", "file:///etc/passwd", "FILE:///etc/passwd", "/etc/passwd", "~/.ssh/id"],
+    [
+        "ftp://example.com/x",
+        "gopher://x/",
+        "file:///etc/passwd",
+        "FILE:///etc/passwd",
+        "/etc/passwd",
+        "~/.ssh/id",
+    ],
 )
 def test_other_schemes_and_local_files_are_refused(live: Live, url: str) -> None:
     assert live.speech(**ASK, ref_audio=url).status_code == 400
@@ -79,7 +86,9 @@ class Site:
         self.connected: list[str] = []
         self.inner = httpcore.AnyIOBackend()
 
-    async def connect_tcp(self, host: str, port: int, *rest: Any, **more: Any) -> httpcore.AsyncNetworkStream:
+    async def connect_tcp(
+        self, host: str, port: int, *rest: Any, **more: Any
+    ) -> httpcore.AsyncNetworkStream:
         self.connected.append(host)
         return await self.inner.connect_tcp("127.0.0.1", self.port)
 
@@ -123,7 +132,10 @@ def fetch(at: Site, url: str, names: dict[str, list[str]], **settings: Any) -> b
         return found.split(",")
 
     made = Fetcher(
-        settings.pop("most", 1 << 20), settings.pop("seconds", STUCK_S), settings.pop("domains", ()), resolve
+        settings.pop("most", 1 << 20),
+        settings.pop("seconds", STUCK_S),
+        settings.pop("domains", ()),
+        resolve,
     )
     made._backend._inner = at  # type: ignore[assignment]
     return asyncio.run(made.get(url, "ref_audio"))
@@ -154,7 +166,12 @@ def test_a_public_url_is_fetched_at_the_address_that_was_checked() -> None:
     ],
 )  # fmt: skip
 def test_redirects_are_checked_like_first_urls(target: str) -> None:
-    names = {**PUBLIC, "127.0.0.1": ["127.0.0.1"], "169.254.169.254": ["169.254.169.254"], "::1": ["::1"]}
+    names = {
+        **PUBLIC,
+        "127.0.0.1": ["127.0.0.1"],
+        "169.254.169.254": ["169.254.169.254"],
+        "::1": ["::1"],
+    }
     with site(lambda h: reply(h, 302, Location=target)) as at:
         refused(at, "http://a.example/", names)
         assert at.connected == ["93.184.216.34"]
@@ -177,7 +194,9 @@ def test_a_name_that_changes_its_mind_gains_nothing() -> None:
     with site(lambda h: reply(h, 302, Location="http://rebind.example/again")) as at:
         names = {"rebind.example": ["93.184.216.34", "127.0.0.1"]}
         assert "does not lead to a public address" in refused(at, "http://rebind.example/", names)
-        assert at.connected == ["93.184.216.34"]  # resolved once per connection; the second look-up was refused
+        assert at.connected == [
+            "93.184.216.34"
+        ]  # resolved once per connection; the second look-up was refused
 
 
 def test_a_name_with_one_inner_address_among_outer_ones_is_refused() -> None:
@@ -188,9 +207,13 @@ def test_a_name_with_one_inner_address_among_outer_ones_is_refused() -> None:
 
 def test_only_allowed_domains_are_fetched_also_after_redirects() -> None:
     with site(lambda h: reply(h, 302, Location="http://b.example/")) as at:
-        assert "fetches only from" in refused(at, "http://b.example/", PUBLIC, domains=("a.example",))
+        assert "fetches only from" in refused(
+            at, "http://b.example/", PUBLIC, domains=("a.example",)
+        )
         assert not at.connected
-        assert "fetches only from" in refused(at, "http://a.example/", PUBLIC, domains=("a.example",))
+        assert "fetches only from" in refused(
+            at, "http://a.example/", PUBLIC, domains=("a.example",)
+        )
 
 
 def test_answers_that_are_too_large_too_slow_or_wrong_are_refused() -> None:
@@ -228,7 +251,12 @@ def test_slow_names_hold_up_no_request_with_a_stored_voice(
         return look_up(host, *rest, **more)
 
     sample = {"audio_sample": ("v.wav", WAV, "audio/wav")}
-    assert live.http.post("/v1/audio/voices", data={"name": "kept", "consent": "y"}, files=sample).status_code == 200
+    assert (
+        live.http.post(
+            "/v1/audio/voices", data={"name": "kept", "consent": "y"}, files=sample
+        ).status_code
+        == 200
+    )
     monkeypatch.setattr(socket, "getaddrinfo", slow)
     clients = [raw(live, {**ASK, "ref_audio": f"http://n{i}.slow.example/"}) for i in range(60)]
     try:

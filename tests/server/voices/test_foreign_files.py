@@ -19,7 +19,13 @@ from stentor.server.voices.store import VoiceStore
 from tests.helpers.server_live import Live, serving, tone_wav
 
 SAMPLES = (0.3 * np.sin(np.arange(32_000) / 9)).astype(np.float32)
-FACTS = {"format": "stentor.voice/1", "consent": "yes", "created_at": "1", "rate": "16000", "seconds": "2.0"}
+FACTS = {
+    "format": "stentor.voice/1",
+    "consent": "yes",
+    "created_at": "1",
+    "rate": "16000",
+    "seconds": "2.0",
+}
 
 
 def stored(facts: Mapping[str, str] = FACTS, **tensors: np.ndarray) -> bytes:
@@ -33,7 +39,10 @@ def in_torch(kind: torch.dtype) -> bytes:
 def sparse(path: Path, values: int) -> None:
     """So many samples of zeros, which take no room on the disk."""
     header = json.dumps(
-        {"__metadata__": FACTS, "samples": {"dtype": "F32", "shape": [values], "data_offsets": [0, 4 * values]}}
+        {
+            "__metadata__": FACTS,
+            "samples": {"dtype": "F32", "shape": [values], "data_offsets": [0, 4 * values]},
+        }
     ).encode()
     with path.open("wb") as f:
         f.write(struct.pack("<Q", len(header)) + header)
@@ -76,7 +85,9 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     (folder / "nowhere.safetensors").symlink_to(folder / "nothing")
     (folder / "UPPER.safetensors").write_bytes(stored(samples=SAMPLES))
     (folder / "with space.safetensors").write_bytes(stored(samples=SAMPLES))
-    Path(os.fsdecode(os.fsencode(folder) + b"/\xff\xfe.safetensors")).write_bytes(stored(samples=SAMPLES))
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xff\xfe.safetensors")).write_bytes(
+        stored(samples=SAMPLES)
+    )
     (folder / "good.safetensors").write_bytes(stored(samples=SAMPLES))
     with serving(folder) as running:
         yield running
@@ -104,15 +115,21 @@ def test_what_is_no_voice_is_a_4xx_when_it_is_named(name: str, live: Live) -> No
 def test_an_upload_beside_them_works(live: Live) -> None:
     for _ in range(6):  # more than there are threads, were any of them held by the FIFO
         files: Any = {"audio_sample": ("v.wav", tone_wav(), "audio/wav")}
-        answer = live.http.post("/v1/audio/voices", data={"name": "anna", "consent": "yes"}, files=files)
+        answer = live.http.post(
+            "/v1/audio/voices", data={"name": "anna", "consent": "yes"}, files=files
+        )
         assert answer.status_code == 200, answer.text
         assert live.http.delete("/v1/audio/voices/anna").status_code == 200
-    taken = live.http.post("/v1/audio/voices", data={"name": "folder", "consent": "yes"}, files=files)
+    taken = live.http.post(
+        "/v1/audio/voices", data={"name": "folder", "consent": "yes"}, files=files
+    )
     assert taken.status_code == 409
     assert live.http.delete("/v1/audio/voices/folder").status_code == 404
 
 
-def test_each_file_that_is_left_out_is_one_line_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_file_that_is_left_out_is_one_line_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "scalar.safetensors").write_bytes(ODD["scalar"])
     os.mkfifo(tmp_path / "fifo.safetensors")
     store = VoiceStore(tmp_path, 10, False)

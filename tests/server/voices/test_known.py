@@ -113,7 +113,9 @@ def test_what_is_read_while_this_server_changes_it_is_not_kept(store: Counted) -
     run(store, steps)
 
 
-def test_what_another_server_changes_is_noticed(store: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_server_changes_is_noticed(
+    store: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(recordings, "LOOK_SECONDS", SHORT)
     monkeypatch.setattr(recordings, "STALE_SECONDS", LONG)
 
@@ -149,7 +151,9 @@ def test_a_voice_that_nobody_could_look_at_lately_is_looked_at_first(
     run(store, steps)
 
 
-def test_a_voice_that_nobody_asks_for_is_looked_at_no_more(store: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_voice_that_nobody_asks_for_is_looked_at_no_more(
+    store: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(recordings, "LOOK_SECONDS", SHORT)
     monkeypatch.setattr(recordings, "KEEP_SECONDS", 0.0)
 

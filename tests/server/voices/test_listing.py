@@ -30,9 +30,17 @@ def test_a_list_has_the_default_own_voices_aliases_and_uploads(tmp_path: Path) -
             assert live.speech(input="Hello.", voice=voice["id"]).status_code == 200
         with httpx.Client(base_url=live.url, timeout=STUCK_S, trust_env=False) as anyone:
             open_list = anyone.get("/v1/audio/voices")
-            assert open_list.json() == {"object": "list", "voices": found["voices"]}  # no consent, no words
+            assert open_list.json() == {
+                "object": "list",
+                "voices": found["voices"],
+            }  # no consent, no words
             assert anyone.get("/v1/audio/models").json()["models"][0]["id"] == "dummy:toy"
-            for path in ("/v1/models", "/v1/audio/voices/anna", "/v1/audio/voices/", "/v1/audio/models/x"):
+            for path in (
+                "/v1/models",
+                "/v1/audio/voices/anna",
+                "/v1/audio/voices/",
+                "/v1/audio/models/x",
+            ):
                 assert anyone.get(path).status_code == 401
             assert anyone.post("/v1/audio/voices", data=stored, files=sample).status_code == 401
 

@@ -20,7 +20,11 @@ from stentor.server.voices.recordings import Recordings
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, count, tone_wav
 
-ASK: dict[str, Any] = {"input": "Hello there. And here.", "split_granularity": "sentence", "response_format": "pcm"}
+ASK: dict[str, Any] = {
+    "input": "Hello there. And here.",
+    "split_granularity": "sentence",
+    "response_format": "pcm",
+}
 SPEC = SimpleNamespace(reference_seconds=(0.05, 5.0), reference_rate=600)
 
 
@@ -48,13 +52,20 @@ def test_an_uploaded_voice_is_resampled_and_hashed_once(
     live: Live, calls: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = {"audio_sample": ("v.wav", tone_wav(hz=317.0), "audio/wav")}
-    assert live.http.post("/v1/audio/voices", data={"name": "ada", "consent": "yes"}, files=files).status_code == 200
+    assert (
+        live.http.post(
+            "/v1/audio/voices", data={"name": "ada", "consent": "yes"}, files=files
+        ).status_code
+        == 200
+    )
     monkeypatch.setattr(recordings, "LOOK_SECONDS", 1000.0)
     monkeypatch.setattr(recordings, "STALE_SECONDS", 1000.0)
     calls.clear()
     before = {name: count(live, name) for name in NAMES}
     assert {live.speech(**ASK, voice="ada", seed=seed).status_code for seed in range(3)} == {200}
-    assert calls.pop("_identity") < 3 + 1  # for the first request, its reading, and what looks now and then
+    assert (
+        calls.pop("_identity") < 3 + 1
+    )  # for the first request, its reading, and what looks now and then
     assert calls == {"resample": 1, "digest": 1}
     found = {name: count(live, name) - before[name] for name in NAMES}
     assert found == {
@@ -108,7 +119,9 @@ class Source:
             self.ended.append(source)
         return None
 
-    def read(self, source: str, param: str, seconds: float, data: bytes | None) -> tuple[np.ndarray, int]:
+    def read(
+        self, source: str, param: str, seconds: float, data: bytes | None
+    ) -> tuple[np.ndarray, int]:
         if source == "wrong":
             raise ApiError(400, "wrong", param=param)
         return np.full(600, 0.5, np.float32), 1200

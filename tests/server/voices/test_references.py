@@ -65,7 +65,14 @@ def test_each_way_to_send_a_reference_is_the_same_voice(live: Live) -> None:
 
 @pytest.mark.parametrize(
     ("muxer", "codec"),
-    [("mp4", "aac"), ("webm", "libopus"), ("adts", "aac"), ("mp3", "libmp3lame"), ("ogg", "libopus"), ("flac", "flac")],
+    [
+        ("mp4", "aac"),
+        ("webm", "libopus"),
+        ("adts", "aac"),
+        ("mp3", "libmp3lame"),
+        ("ogg", "libopus"),
+        ("flac", "flac"),
+    ],
 )
 def test_what_phones_and_browsers_record_is_read(live: Live, muxer: str, codec: str) -> None:
     tone = 0.3 * np.sin(np.arange(96_000) / 20)
@@ -118,21 +125,30 @@ def hostile_wavs() -> Iterator[bytes]:
 
 @pytest.mark.parametrize("data", list(hostile_wavs()), ids=range(13))
 def test_broken_and_disguised_files_get_400(live: Live, data: bytes) -> None:
-    answer = live.speech(**ASK, ref_audio="data:audio/wav;base64," + base64.b64encode(data).decode())
+    answer = live.speech(
+        **ASK, ref_audio="data:audio/wav;base64," + base64.b64encode(data).decode()
+    )
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "ref_audio"
 
 
 @pytest.mark.parametrize("box", [b"stsd", b"stbl", b"minf", b"trak"])
 def test_an_mp4_that_does_not_describe_its_samples_is_refused(live: Live, box: bytes) -> None:
-    data = compressed(0.3 * np.sin(np.arange(48_000) / 20), 48_000, "mp4", "aac").replace(box, b"free")
+    data = compressed(0.3 * np.sin(np.arange(48_000) / 20), 48_000, "mp4", "aac").replace(
+        box, b"free"
+    )
     answer = live.speech(**ASK, ref_audio=base64.b64encode(data).decode())
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "ref_audio"
 
 
 def test_cut_off_audio_is_read_as_far_as_it_goes_or_refused_never_a_crash(live: Live) -> None:
-    for muxer, codec in (("mp4", "aac"), ("webm", "libopus"), ("flac", "flac"), ("mp3", "libmp3lame")):
+    for muxer, codec in (
+        ("mp4", "aac"),
+        ("webm", "libopus"),
+        ("flac", "flac"),
+        ("mp3", "libmp3lame"),
+    ):
         data = compressed(0.3 * np.sin(np.arange(96_000) / 20), 48_000, muxer, codec)
         for share in (0.2, 0.6, 0.95):
             cut = base64.b64encode(data[: int(len(data) * share)]).decode()
@@ -203,10 +219,14 @@ def test_references_that_nobody_uses_any_more_leave_the_cache() -> None:
     assert len(cache) == 6
 
 
-@pytest.mark.parametrize(("muxer", "codec"), [("mp4", "aac"), ("adts", "aac"), ("mp3", "libmp3lame")])
+@pytest.mark.parametrize(
+    ("muxer", "codec"), [("mp4", "aac"), ("adts", "aac"), ("mp3", "libmp3lame")]
+)
 @pytest.mark.parametrize("rate", [16_000, 48_000])
 @pytest.mark.parametrize("short_of", [0.0, 0.01, 0.05])
-def test_the_padding_of_a_codec_makes_no_audio_too_long(muxer: str, codec: str, rate: int, short_of: float) -> None:
+def test_the_padding_of_a_codec_makes_no_audio_too_long(
+    muxer: str, codec: str, rate: int, short_of: float
+) -> None:
     samples = 0.3 * np.sin(np.arange(int((3 - short_of) * rate)) / 20)
     found, _ = decode(compressed(samples, rate, muxer, codec), "ref_audio", 3.0)
     assert (3 - short_of) * rate - 65 <= len(found) <= 3 * rate
@@ -238,7 +258,9 @@ def test_stereo_in_antiphase_is_heard(muxer: str, codec: str) -> None:
 
 
 def test_base64_is_taken_without_its_padding_and_in_urls_letters(live: Live) -> None:
-    wavs = [WAV + bytes([n]) * n + b"\xfb\xff\xfe" for n in range(3)]  # of each length, with + and /
+    wavs = [
+        WAV + bytes([n]) * n + b"\xfb\xff\xfe" for n in range(3)
+    ]  # of each length, with + and /
     for wav in wavs:
         plain, url = base64.b64encode(wav).decode(), base64.urlsafe_b64encode(wav).decode()
         assert plain != url
@@ -253,7 +275,12 @@ def test_base64_is_taken_without_its_padding_and_in_urls_letters(live: Live) -> 
     for wrong in ("a", "abc$", "ab=c", "é"):
         with pytest.raises(ValueError):
             from_base64(wrong)
-    assert live.speech(**ASK, ref_audio=base64.urlsafe_b64encode(wavs[1]).decode().rstrip("=")).status_code == 200
+    assert (
+        live.speech(
+            **ASK, ref_audio=base64.urlsafe_b64encode(wavs[1]).decode().rstrip("=")
+        ).status_code
+        == 200
+    )
 
 
 def quiet_wav(peak: float) -> str:
@@ -267,7 +294,9 @@ def test_a_quiet_reference_is_named_and_its_speech_is_no_silence(live: Live) -> 
         for field in ({"ref_audio": quiet_wav(peak)}, {"references": [{"audio": quiet_wav(peak)}]}):
             answer = live.speech(**ASK, **field)
             assert answer.status_code == 200
-            assert answer.headers.get("x-ignored") == (f'{next(iter(field))}="quiet"' if named else None)
+            assert answer.headers.get("x-ignored") == (
+                f'{next(iter(field))}="quiet"' if named else None
+            )
     assert live.speech(**ASK, ref_audio=quiet_wav(0.9e-4)).status_code == 400
 
 

@@ -53,7 +53,9 @@ def test_listing_is_linear_in_the_number_of_voices(tmp_path: Path) -> None:
     assert calls(many.list) < 5 * calls(few.list)
 
 
-def test_an_upload_looks_into_no_other_voice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upload_looks_into_no_other_voice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = filled(tmp_path, 20)
     looked: list[str] = []
     describe = store._describe
@@ -92,7 +94,9 @@ def test_voices_are_listed_while_others_come_and_go(tmp_path: Path) -> None:
     assert not failures
 
 
-def test_an_upload_that_is_deleted_at_once_was_still_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upload_that_is_deleted_at_once_was_still_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, link = VoiceStore(tmp_path, 9, False), os.link
 
     def link_and_lose(source: Any, target: Any) -> None:
@@ -105,7 +109,9 @@ def test_an_upload_that_is_deleted_at_once_was_still_stored(tmp_path: Path, monk
     assert store.get("brief") is None
 
 
-def test_a_file_system_without_hard_links_keeps_names_unique(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_hard_links_keeps_names_unique(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_link(source: Any, target: Any) -> None:
         raise OSError(errno.ENOTSUP, "no hard links here")
 
@@ -121,11 +127,15 @@ def test_a_file_system_without_hard_links_keeps_names_unique(tmp_path: Path, mon
 
 
 def test_what_add_returns_is_what_the_file_says(tmp_path: Path) -> None:
-    stored = VoiceStore(tmp_path, 9, False).add("a", "yes", audio=(np.ones(800, np.float32), 8000), text="t")
+    stored = VoiceStore(tmp_path, 9, False).add(
+        "a", "yes", audio=(np.ones(800, np.float32), 8000), text="t"
+    )
     assert VoiceStore(tmp_path, 9, False).get("a") == stored
 
 
-def test_uploads_at_the_same_time_do_not_exceed_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uploads_at_the_same_time_do_not_exceed_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two servers on one directory. All uploads have written their bytes before the first gets its name."""
     stores = [VoiceStore(tmp_path, 2, False) for _ in range(2)]
     ready, passed, fsync = threading.Barrier(8), threading.local(), os.fsync
@@ -166,17 +176,23 @@ def failing(code: int) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_a_507_and_leaves_nothing_behind(live: Live, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_a_full_disk_is_a_507_and_leaves_nothing_behind(
+    live: Live, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
     monkeypatch.setattr(os, "fsync", failing(code))
     answer = upload(live, "large")
     assert answer.status_code == 507
     error = answer.json()["error"]
     assert (error["param"], error["code"]) == ("audio_sample", "voices_full")
-    assert not [f for f in os.listdir(live.voices_folder) if "large" in f or f.startswith(".upload")]
+    assert not [
+        f for f in os.listdir(live.voices_folder) if "large" in f or f.startswith(".upload")
+    ]
 
 
 @pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES, errno.EIO])
-def test_a_directory_that_cannot_be_written_is_a_503(live: Live, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_a_directory_that_cannot_be_written_is_a_503(
+    live: Live, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
     assert upload(live, "kept").status_code == 200
     with monkeypatch.context() as patch:
         patch.setattr("tempfile.mkstemp", failing(code))

@@ -38,7 +38,9 @@ TONE = (np.sin(np.arange(16_000) / 9).astype(np.float32) * 0.3, 16_000)
 def upload(live: Live, name: str, **more: object) -> httpx.Response:
     data = {"name": name, "consent": "speaker agreed, record 7", **more}
     return live.http.post(
-        "/v1/audio/voices", data=data, files={"audio_sample": ("v.wav", tone_wav(hz=300.0), "audio/wav")}
+        "/v1/audio/voices",
+        data=data,
+        files={"audio_sample": ("v.wav", tone_wav(hz=300.0), "audio/wav")},
     )
 
 
@@ -50,7 +52,11 @@ def test_a_voice_is_uploaded_listed_spoken_with_and_deleted(live: Live) -> None:
     assert (body["id"], body["name"], body["type"]) == ("anna", "anna", "uploaded")
     assert body["consent"] == "speaker agreed, record 7"
     assert body["duration"] == pytest.approx(1.5)
-    assert (body["embedding_source"], body["mime_type"], body["success"]) == ("audio", "audio/wav", True)
+    assert (body["embedding_source"], body["mime_type"], body["success"]) == (
+        "audio",
+        "audio/wav",
+        True,
+    )
     assert body["message"] == "Voice 'anna' uploaded"
     assert "anna" in live.voice_names()
     assert live.http.get("/v1/audio/voices/anna").json()["ref_text"] == "la la la"
@@ -69,7 +75,9 @@ def test_a_voice_cloned_at_once_and_a_stored_one_sound_the_same(live: Live) -> N
     upload(live, "twin", ref_text="la")
     ask = {"input": TEXT, "seed": 5, "response_format": "pcm", "guard": False}
     now = live.speech(
-        **ask, ref_audio="data:audio/wav;base64," + base64.b64encode(tone_wav(hz=300.0)).decode(), ref_text="la"
+        **ask,
+        ref_audio="data:audio/wav;base64," + base64.b64encode(tone_wav(hz=300.0)).decode(),
+        ref_text="la",
     )
     assert_same_speech(live.speech(**ask, voice="twin").content, now.content)
     live.http.delete("/v1/audio/voices/twin")
@@ -81,7 +89,9 @@ def test_an_upload_replaced_under_its_name_is_heard_at_once(tmp_path: Path) -> N
         upload(live, "x")
         first = live.speech(**ask).content
         other = {"audio_sample": ("v.wav", tone_wav(hz=90.0), "audio/wav")}
-        again = live.http.post("/v1/audio/voices", data={"name": "x", "consent": "yes"}, files=other)
+        again = live.http.post(
+            "/v1/audio/voices", data={"name": "x", "consent": "yes"}, files=other
+        )
         assert again.status_code == 200
         assert live.speech(**ask).content != first
 
@@ -108,7 +118,9 @@ def test_a_speaker_embedding_is_refused_by_models_that_take_none(live: Live) -> 
     data = {"name": "vector", "consent": "yes", "speaker_embedding": json.dumps([0.5] * 192)}
     answer = live.http.post("/v1/audio/voices", data=data)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "speaker_embedding")
-    stored = live.server.voices.add("vector", "yes", embedding=np.full(192, 0.5)).as_dict()  # for another model
+    stored = live.server.voices.add(
+        "vector", "yes", embedding=np.full(192, 0.5)
+    ).as_dict()  # for another model
     assert (stored["embedding_source"], stored["embedding_dim"]) == ("direct", 192)
     assert stored["mime_type"] == "application/x-safetensors"
     spoken = live.speech(input=TEXT, voice="vector")
@@ -146,7 +158,9 @@ def test_a_speaker_embedding_speaks_as_its_reference_does(tmp_path: Path) -> Non
     checkpoint = tiny_qwen3_tts.write("base", tmp_path / "base")
 
     def load(name: str, model: str | None) -> Callable[[], stentor.TTS]:
-        return lambda: stentor.TTS(checkpoint, device="cpu", max_num_seqs=4, memory_gb=0.05, threads=1)
+        return lambda: stentor.TTS(
+            checkpoint, device="cpu", max_num_seqs=4, memory_gb=0.05, threads=1
+        )
 
     sound = tone_wav(rate=24_000)
     with serving(tmp_path / "voices", load) as live:
@@ -175,16 +189,21 @@ def test_a_speaker_embedding_speaks_as_its_reference_does(tmp_path: Path) -> Non
         assert live.http.post("/v1/audio/voices", data=data).status_code == 200  # for another model
         assert live.speech(**ask, voice="short").json()["error"]["param"] == "voice"
         parts = live.speech(
-            **{**ask, "input": "One is here. Two is here."}, voice="vector", split_granularity="sentence"
+            **{**ask, "input": "One is here. Two is here."},
+            voice="vector",
+            split_granularity="sentence",
         )
         assert parts.status_code == 200
 
 
 @pytest.mark.parametrize(
-    "embedding", ["", "[]", "{}", "[true]", '["1"]', "[NaN]", "[1e400]", "[[1]]", "[" * 5000, "x" * 10**6]
+    "embedding",
+    ["", "[]", "{}", "[true]", '["1"]', "[NaN]", "[1e400]", "[[1]]", "[" * 5000, "x" * 10**6],
 )
 def test_embeddings_that_are_none_are_refused(live: Live, embedding: str) -> None:
-    answer = live.http.post("/v1/audio/voices", data={"name": "v", "consent": "yes", "speaker_embedding": embedding})
+    answer = live.http.post(
+        "/v1/audio/voices", data={"name": "v", "consent": "yes", "speaker_embedding": embedding}
+    )
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] in ("speaker_embedding", "audio_sample")
 
@@ -200,20 +219,34 @@ def test_a_field_in_place_of_the_file_is_told_what_to_send(live: Live) -> None:
 def test_what_an_upload_lacks_is_named(live: Live) -> None:
     sample = {"audio_sample": ("v.wav", tone_wav(), "audio/wav")}
     post = live.http.post
-    assert post("/v1/audio/voices", data={"name": "n"}, files=sample).json()["error"]["param"] == "consent"
+    assert (
+        post("/v1/audio/voices", data={"name": "n"}, files=sample).json()["error"]["param"]
+        == "consent"
+    )
     blank = post("/v1/audio/voices", data={"name": "n", "consent": "  "}, files=sample)
     assert blank.json()["error"]["param"] == "consent"
-    assert post("/v1/audio/voices", data={"consent": "y"}, files=sample).json()["error"]["param"] == "name"
+    assert (
+        post("/v1/audio/voices", data={"consent": "y"}, files=sample).json()["error"]["param"]
+        == "name"
+    )
     none = post("/v1/audio/voices", data={"name": "n", "consent": "y"})
     assert (none.status_code, none.json()["error"]["param"]) == (400, "audio_sample")
-    both = post("/v1/audio/voices", data={"name": "n", "consent": "y", "speaker_embedding": "[1]"}, files=sample)
+    both = post(
+        "/v1/audio/voices",
+        data={"name": "n", "consent": "y", "speaker_embedding": "[1]"},
+        files=sample,
+    )
     assert both.status_code == 400
     for wrong in (b"", b"not audio", tone_wav(0.3), tone_wav(31.0), bytes(44) + b"RIFF"):
         files = {"audio_sample": ("v.wav", wrong, "audio/wav")}
         answer = post("/v1/audio/voices", data={"name": "n", "consent": "y"}, files=files)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "audio_sample")
     silent = tone_wav()[:44] + bytes(len(tone_wav()) - 44)
-    answer = post("/v1/audio/voices", data={"name": "n", "consent": "y"}, files={"audio_sample": ("v.wav", silent)})
+    answer = post(
+        "/v1/audio/voices",
+        data={"name": "n", "consent": "y"},
+        files={"audio_sample": ("v.wav", silent)},
+    )
     assert answer.status_code == 400
     assert live.http.get("/v1/audio/voices/n").status_code == 404
 
@@ -234,7 +267,11 @@ def test_names_that_could_be_paths_or_worse_are_refused(live: Live, name: str) -
     assert sorted(live.voices_folder.parent.rglob("*")) == before
     spoken = live.speech(input=TEXT, voice=name or ".")
     assert spoken.status_code == 400
-    assert live.http.delete("/v1/audio/voices/" + quote(name, safe="")).status_code in (307, 404, 405)
+    assert live.http.delete("/v1/audio/voices/" + quote(name, safe="")).status_code in (
+        307,
+        404,
+        405,
+    )
 
 
 @pytest.mark.parametrize("name", ["名前", "zoë", "a.b-c_d", "7of9", "anna.safetensors"])
@@ -285,7 +322,9 @@ def test_voices_survive_restarts_and_are_shared_by_servers_on_one_directory(tmp_
             refused = upload(two, "shared")
             assert (refused.status_code, refused.json()["error"]["code"]) == (409, "voice_exists")
             two.http.delete("/v1/audio/voices/shared")
-        assert until(lambda: one.speech(**ask).status_code == 400)  # soon: it looks at the file now and then
+        assert until(
+            lambda: one.speech(**ask).status_code == 400
+        )  # soon: it looks at the file now and then
         upload(one, "shared")
     with serving(tmp_path) as again:
         assert again.speech(**ask).content == before
@@ -330,13 +369,22 @@ sys.exit(main())
 def test_kill_9_in_the_middle_of_an_upload_leaves_no_half_voice(tmp_path: Path) -> None:
     VoiceStore(tmp_path, 9, False).add("kept", "yes", audio=TONE)
     command = [sys.executable, "-c", BLOCKING]
-    with process("--voices-dir", str(tmp_path), command=command, env={"BLOCK": "1"}) as (running, url):
+    with process("--voices-dir", str(tmp_path), command=command, env={"BLOCK": "1"}) as (
+        running,
+        url,
+    ):
 
         def post() -> None:
             files = {"audio_sample": ("v.wav", tone_wav(), "audio/wav")}
             data = {"name": "half", "consent": "y"}
             with suppress(httpx.HTTPError):
-                httpx.post(f"{url}/v1/audio/voices", data=data, files=files, timeout=STUCK_S, trust_env=False)
+                httpx.post(
+                    f"{url}/v1/audio/voices",
+                    data=data,
+                    files=files,
+                    timeout=STUCK_S,
+                    trust_env=False,
+                )
 
         thread = threading.Thread(target=post)
         thread.start()

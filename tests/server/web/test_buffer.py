@@ -52,7 +52,15 @@ def page(tab: Page, live: Live) -> Page:
 
 def played(page: Page, rtf: float, seconds: float, **more: float) -> tuple[int, float]:
     """Gaps that were heard, and seconds from the first audio to the first that is heard."""
-    given = {"rtf": rtf, "seconds": seconds, "expected": seconds, "known": None, "swing": 0, "fixed": None, **more}
+    given = {
+        "rtf": rtf,
+        "seconds": seconds,
+        "expected": seconds,
+        "known": None,
+        "swing": 0,
+        "fixed": None,
+        **more,
+    }
     found = page.eval(f"{SIMULATED}({json.dumps(given)})")
     return found["gaps"], found["began"]
 
@@ -60,7 +68,9 @@ def played(page: Page, rtf: float, seconds: float, **more: float) -> tuple[int, 
 @browser
 @pytest.mark.parametrize("seconds", [1.5, 6.0, 30.0])
 @pytest.mark.parametrize("rtf", [0.05, 0.3, 0.55, 0.8, 0.95, 1.0, 1.2, 2.0, 5.0])
-def test_speech_plays_without_a_gap_however_slowly_it_is_made(page: Page, rtf: float, seconds: float):
+def test_speech_plays_without_a_gap_however_slowly_it_is_made(
+    page: Page, rtf: float, seconds: float
+):
     for guess in (0.85, 1.0, 1.3):  # of the length
         for swing in (0.0, 0.15):  # of the rate
             gaps, began = played(page, rtf, seconds, expected=seconds * guess, swing=swing)
@@ -72,7 +82,9 @@ def test_speech_plays_without_a_gap_however_slowly_it_is_made(page: Page, rtf: f
 def test_a_fast_server_is_heard_at_once_and_a_slow_one_no_later_than_it_must_be(page: Page):
     assert played(page, 0.05, 20)[1] <= 0.15
     assert played(page, 0.5, 20)[1] <= 0.4
-    must = 20 * (2 - 1)  # at RTF 2 half of 20 s has to be here when it begins, and takes 20 s to make
+    must = 20 * (
+        2 - 1
+    )  # at RTF 2 half of 20 s has to be here when it begins, and takes 20 s to make
     assert must <= played(page, 2.0, 20)[1] <= 1.4 * must
 
 
@@ -88,17 +100,24 @@ def test_what_is_known_of_the_server_or_set_by_hand_counts(page: Page):
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("The sea was calm that morning, and every boat in the harbour waited for the wind.", (4, 6.5)),
+        (
+            "The sea was calm that morning, and every boat in the harbour waited for the wind.",
+            (4, 6.5),
+        ),
         ("今天早上海面平静，港口里的每条船都在等风。", (3.5, 6)),
         ("Call 555 0199 at 10:45.", (3, 5)),
         ("Wait [pause 2s] here<break time='500ms'/>.", (2.8, 3.8)),
         ("", (0, 0)),
     ],
 )
-def test_the_length_of_speech_is_estimated_from_its_text(page: Page, text: str, seconds: tuple[float, float]):
+def test_the_length_of_speech_is_estimated_from_its_text(
+    page: Page, text: str, seconds: tuple[float, float]
+):
     found = page.eval(f"import('/web/buffer.js').then(m => m.expectedSeconds({json.dumps(text)}))")
     assert seconds[0] <= found <= seconds[1]
-    twice = page.eval(f"import('/web/buffer.js').then(m => m.expectedSeconds({json.dumps(text)}, 2))")
+    twice = page.eval(
+        f"import('/web/buffer.js').then(m => m.expectedSeconds({json.dumps(text)}, 2))"
+    )
     assert twice <= found
 
 

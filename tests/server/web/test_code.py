@@ -18,7 +18,11 @@ from tests.helpers.server_live import Live, decoded, serving, tone_wav
 
 TEXT = """It's "quoted", costs $5 or `nothing`, \\ and ${HOME}:\na second line, true."""
 SETTINGS = {"seed": 7, "temperature": 0.5, "min_frames": 60, "max_frames": 60}
-RUN = {"curl": ("bash", "-c"), "python": (sys.executable, "-c"), "javascript": ("node", "--input-type=module", "-e")}
+RUN = {
+    "curl": ("bash", "-c"),
+    "python": (sys.executable, "-c"),
+    "javascript": ("node", "--input-type=module", "-e"),
+}
 languages = pytest.mark.parametrize("language", RUN)
 
 
@@ -37,7 +41,13 @@ def run(program: str, language: str, folder: Path, **env: str) -> bytes:
         pytest.skip(f"no {language} on this machine")
     env = {"PATH": "/usr/bin:/bin", "HOME": "/nowhere", "NO_PROXY": "127.0.0.1", **env}
     done = subprocess.run(
-        [*tool, program], cwd=folder, env=env, capture_output=True, text=True, timeout=STUCK_S, check=False
+        [*tool, program],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=STUCK_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return (folder / "speech.mp3").read_bytes()
@@ -50,27 +60,42 @@ def assert_same(answer: bytes, wanted: bytes) -> None:
 @browser
 @languages
 def test_the_code_speaks_as_the_page_would(page: Page, live: Live, tmp_path: Path, language: str):
-    page.fill(input=TEXT, voice="low", instructions="slowly", language="English", speed=1.25, **SETTINGS)
+    page.fill(
+        input=TEXT, voice="low", instructions="slowly", language="English", speed=1.25, **SETTINGS
+    )
     found = run(shown(page, language), language, tmp_path)
-    wanted = {"input": TEXT, "voice": "low", "instructions": "slowly", "language": "English", "speed": 1.25, **SETTINGS}
+    wanted = {
+        "input": TEXT,
+        "voice": "low",
+        "instructions": "slowly",
+        "language": "English",
+        "speed": 1.25,
+        **SETTINGS,
+    }
     assert_same(found, live.speech(**wanted, response_format="mp3").content)
     assert axe_violations(page) == []
 
 
 @browser
 @languages
-def test_the_code_of_a_clone_reads_the_recording(page: Page, live: Live, tmp_path: Path, language: str):
+def test_the_code_of_a_clone_reads_the_recording(
+    page: Page, live: Live, tmp_path: Path, language: str
+):
     page.click("#mode-clone")
     page.fill(input=TEXT, **SETTINGS)
     recording = tone_wav(2.0)
     (tmp_path / "reference.wav").write_bytes(recording)
     found = run(shown(page, language), language, tmp_path)
     files = live.http.post(
-        "/v1/audio/voices", data={"name": "toned", "consent": "x"}, files={"audio_sample": recording}
+        "/v1/audio/voices",
+        data={"name": "toned", "consent": "x"},
+        files={"audio_sample": recording},
     )
     assert files.status_code == 200, files.text
     try:
-        assert_same(found, live.speech(input=TEXT, voice="toned", **SETTINGS, response_format="mp3").content)
+        assert_same(
+            found, live.speech(input=TEXT, voice="toned", **SETTINGS, response_format="mp3").content
+        )
     finally:
         live.http.delete("/v1/audio/voices/toned")
 
@@ -93,7 +118,9 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 @browser
 @languages
-def test_the_key_is_taken_from_the_environment_and_never_shown(tab: Page, locked: Live, tmp_path: Path, language: str):
+def test_the_key_is_taken_from_the_environment_and_never_shown(
+    tab: Page, locked: Live, tmp_path: Path, language: str
+):
     tab.open(locked.url + "/openapi.json", "document.readyState == 'complete'")
     tab.eval("sessionStorage.setItem('stentor-key', 'secret-key')")
     tab.open(locked.url, READY)
@@ -105,7 +132,9 @@ def test_the_key_is_taken_from_the_environment_and_never_shown(tab: Page, locked
 @browser
 def test_copy_puts_the_code_on_the_clipboard(page: Page, live: Live):
     page.call(
-        "Browser.grantPermissions", origin=live.url, permissions=["clipboardReadWrite", "clipboardSanitizedWrite"]
+        "Browser.grantPermissions",
+        origin=live.url,
+        permissions=["clipboardReadWrite", "clipboardSanitizedWrite"],
     )
     program = shown(page, "python")
     page.click("#copy")

@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.chromium_page import Page
-from tests.helpers.served_page import READY, SCRIPTED, STATE, axe_violations, browser, finished, visible
+from tests.helpers.served_page import (
+    READY,
+    SCRIPTED,
+    STATE,
+    axe_violations,
+    browser,
+    finished,
+    visible,
+)
 from tests.helpers.server_live import Live, serving, tone_wav
 
 KEY = "schlüssel-1"
@@ -24,7 +32,9 @@ SHORT = {"min_frames": 20, "max_frames": 20}
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    with serving(tmp_path_factory.mktemp("voices"), api_key=("other", KEY), max_input_chars=300) as live:
+    with serving(
+        tmp_path_factory.mktemp("voices"), api_key=("other", KEY), max_input_chars=300
+    ) as live:
         yield live
 
 
@@ -61,7 +71,10 @@ def test_before_login_the_page_says_that_a_key_is_needed_and_where_it_goes(befor
 def test_a_wrong_key_is_called_wrong_and_the_right_one_opens_the_page(before: Page):
     unlock(before, "no such key")
     before.until("document.getElementById('key-error').checkVisibility()")
-    assert before.text("key-error") == "This key is wrong. Check that all of it is there, and nothing else."
+    assert (
+        before.text("key-error")
+        == "This key is wrong. Check that all of it is there, and nothing else."
+    )
     assert before.eval("document.getElementById('key').ariaInvalid") == "true"
     assert axe_violations(before) == []
     unlock(before, f" {KEY} ")
@@ -94,7 +107,10 @@ def test_a_text_that_is_too_long_is_said_before_it_is_sent(before: Page):
     assert before.eval("document.getElementById('count').className.includes('bad')")
     before.click("#speak")
     before.until("document.getElementById('error').checkVisibility()")
-    assert before.text("error") == "The text has 301 characters. This server speaks at most 300 at once."
+    assert (
+        before.text("error")
+        == "The text has 301 characters. This server speaks at most 300 at once."
+    )
 
 
 @browser
@@ -125,7 +141,9 @@ def test_the_page_follows_a_server_that_dies_and_returns(tab: Page, tmp_path: Pa
     with serving(tmp_path / "voices", port=port) as live:
         tab.open(live.url, READY)
         files = {"audio_sample": ("a.wav", tone_wav(), "audio/wav")}
-        assert live.http.post("/v1/audio/voices", data={"name": "anna", "consent": "yes"}, files=files).is_success
+        assert live.http.post(
+            "/v1/audio/voices", data={"name": "anna", "consent": "yes"}, files=files
+        ).is_success
         tab.fill(**SHORT)
         tab.click("#speak")
         finished(tab)
@@ -135,13 +153,17 @@ def test_the_page_follows_a_server_that_dies_and_returns(tab: Page, tmp_path: Pa
     assert tab.text("banner-text").startswith("The server does not answer any more.")
     disabled = "['speak', 'stop', 'keep-button'].map(id => document.getElementById(id).disabled)"
     assert tab.eval(disabled) == [True, True, True]
-    usable = "[...document.getElementById('format').options].filter(o => !o.disabled).map(o => o.value)"
+    usable = (
+        "[...document.getElementById('format').options].filter(o => !o.disabled).map(o => o.value)"
+    )
     assert tab.eval(usable) == ["wav", "txt"]
     assert axe_violations(tab) == []
     tab.eval(STATES)
     tab.click("#play")  # what was spoken is still here
     tab.until("states.includes('speaking') && states.at(-1) == 'done'")
-    assert not tab.eval("[...document.getElementById('voice').options].some(o => o.value == 'anna')")
+    assert not tab.eval(
+        "[...document.getElementById('voice').options].some(o => o.value == 'anna')"
+    )
     with serving(tmp_path / "voices", port=port, served_model_name=("/models/other",)):
         tab.until(READY)
         assert tab.eval("window.same")  # no reload
@@ -160,7 +182,10 @@ def test_a_model_that_is_started_again_is_waited_for(page: Page, live: Live):
     host.phase = "restarting"
     try:
         page.until("document.getElementById('banner').checkVisibility()")
-        assert page.text("banner-text") == "The model has stopped and is being started again. This takes a moment."
+        assert (
+            page.text("banner-text")
+            == "The model has stopped and is being started again. This takes a moment."
+        )
         assert page.text("model-state") == "dummy:toy is being started again…"
         assert page.eval("document.getElementById('speak').disabled")
     finally:
@@ -180,9 +205,15 @@ def test_a_connection_that_breaks_off_leaves_what_came(tab: Page, live: Live):
     tab.until("document.getElementById('time').textContent.endsWith('0:02')")
     tab.eval("speech.fail()")
     tab.until("document.getElementById('error').checkVisibility()")
-    assert tab.text("error") == "The connection to the server was lost. What came until then can be heard and saved."
+    assert (
+        tab.text("error")
+        == "The connection to the server was lost. What came until then can be heard and saved."
+    )
     assert tab.text("status") == "Not spoken to the end."
-    assert tab.eval("['play', 'save', 'speak'].map(id => document.getElementById(id).disabled)") == [False] * 3
+    assert (
+        tab.eval("['play', 'save', 'speak'].map(id => document.getElementById(id).disabled)")
+        == [False] * 3
+    )
     assert axe_violations(tab) == []
 
 

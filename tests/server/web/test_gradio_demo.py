@@ -34,7 +34,9 @@ def test_the_gradio_demo_speaks_through_the_same_player(tab: Page, tmp_path: Pat
     demo = Path(__file__).parents[3] / "examples" / "gradio_demo.py"
     log = tmp_path / "log"
     with log.open("wb") as out:
-        process = subprocess.Popen([sys.executable, str(demo), "dummy:toy", "--port", "0"], stderr=out)
+        process = subprocess.Popen(
+            [sys.executable, str(demo), "dummy:toy", "--port", "0"], stderr=out
+        )
     try:
         url = listening(process, log)
         tab.resize(1280, 800)

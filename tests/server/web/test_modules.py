@@ -101,8 +101,12 @@ def test_a_page_that_nobody_sees_asks_nothing(page: Page):
         (["/"], ["/"]),
     ],
 )
-def test_a_model_is_called_by_the_last_part_of_its_path(page: Page, ids: list[str], names: list[str]):
-    found = page.eval(f"import('/web/names.js').then(m => [...m.shortNames({json.dumps(ids)}).values()])")
+def test_a_model_is_called_by_the_last_part_of_its_path(
+    page: Page, ids: list[str], names: list[str]
+):
+    found = page.eval(
+        f"import('/web/names.js').then(m => [...m.shortNames({json.dumps(ids)}).values()])"
+    )
     assert found == names
 
 
@@ -121,7 +125,10 @@ def said(page: Page, midway: bool = False, **facts: Any) -> str:
     [
         ({"lost": True}, "did not answer"),
         ({"status": 401, "code": "invalid_api_key"}, "asks for a key"),
-        ({"status": 503, "code": "queue_full", "retryAfter": 3}, "busy with other requests. Try again in about 3 s"),
+        (
+            {"status": 503, "code": "queue_full", "retryAfter": 3},
+            "busy with other requests. Try again in about 3 s",
+        ),
         ({"status": 429}, "busy"),
         ({"status": 503, "code": "not_ready", "message": "model 'x' is loading"}, "not ready yet"),
         ({"status": 504, "code": "request_timeout"}, "Try a shorter text"),
@@ -133,14 +140,21 @@ def said(page: Page, midway: bool = False, **facts: Any) -> str:
             "“Share of choices” must be from 0 to 1, and it is 7.",
         ),
         (
-            {"status": 400, "param": "ref_audio", "message": "ref_audio: audio is 0.20 s long, must be 1 to 30 s"},
+            {
+                "status": 400,
+                "param": "ref_audio",
+                "message": "ref_audio: audio is 0.20 s long, must be 1 to 30 s",
+            },
             "The recording is 0.20 s long, must be 1 to 30 s.",
         ),
         (
             {"status": 400, "param": "prompt_text", "message": "prompt_text: needs prompt_audio"},
             "The transcript of the recording needs the recording.",
         ),
-        ({"status": 400, "param": "some_thing", "message": "some_thing: is odd"}, "“Some thing” is odd."),
+        (
+            {"status": 400, "param": "some_thing", "message": "some_thing: is odd"},
+            "“Some thing” is odd.",
+        ),
     ],
 )
 def test_an_error_is_said_in_words_for_people(page: Page, facts: dict[str, Any], words: str):
@@ -156,7 +170,9 @@ def test_a_connection_lost_midway_is_said_to_leave_what_came(page: Page):
 
 @browser
 def test_a_bug_is_not_shown_as_its_stack(page: Page):
-    found = page.eval("import('/web/words.js').then(w => w.inWords(new TypeError('x is undefined')))")
+    found = page.eval(
+        "import('/web/words.js').then(w => w.inWords(new TypeError('x is undefined')))"
+    )
     assert found == "Something on this page has failed. Reload it and try again."
 
 
@@ -175,10 +191,14 @@ WRONG = (
 
 @browser
 @pytest.mark.parametrize("body", WRONG, ids=lambda body: str(body)[:40])
-def test_what_the_server_refuses_is_said_without_names_of_its_api(page: Page, live: Live, body: dict[str, Any]):
+def test_what_the_server_refuses_is_said_without_names_of_its_api(
+    page: Page, live: Live, body: dict[str, Any]
+):
     answer = live.speech(**body)
     assert answer.status_code >= 400
     error = answer.json()["error"]
-    found = said(page, status=answer.status_code, **{k: error[k] for k in ("message", "code", "param")})
+    found = said(
+        page, status=answer.status_code, **{k: error[k] for k in ("message", "code", "param")}
+    )
     assert not re.search(r"[a-z]_[a-z]|[{}]|\b(4|5)\d\d\b|\bparam\b|^[a-z]", found), found
     assert found.endswith((".", "…"))

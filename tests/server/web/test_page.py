@@ -67,12 +67,16 @@ def test_the_page_is_served_with_everything_it_names_and_nothing_from_elsewhere(
     names = re.findall(r'(?:src|href)="(web/[^"]+)"', page.text)
     names += ["web/worklet.js"]
     for name in names:  # grows by what each imports
-        imported = (f"web/{n}" for n in re.findall(r'from "\./(\w+\.js)"', http.get(f"/{name}").text))
+        imported = (
+            f"web/{n}" for n in re.findall(r'from "\./(\w+\.js)"', http.get(f"/{name}").text)
+        )
         names += [n for n in dict.fromkeys(imported) if n not in names]
     assert len(names) > 20
     for name in names:
         asset = http.get(f"/{name}")
-        kind = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}[name.rpartition(".")[2]]
+        kind = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}[
+            name.rpartition(".")[2]
+        ]
         assert (asset.status_code, asset.headers["content-type"].partition(";")[0]) == (200, kind)
         assert "default-src 'self'" in asset.headers["content-security-policy"]
         assert not re.search(r"https?://(?!www\.w3\.org)", asset.text)
@@ -111,7 +115,9 @@ def test_the_page_loads_without_a_complaint_and_shows_what_the_model_takes(page:
     voices = "[...document.getElementById('voice').options].map(o => o.text)"
     assert page.eval(voices) == ["Default", "Low", "High"]
     assert page.eval("document.querySelector('[name=temperature]').placeholder") == "0.9"
-    page.eval("(m => { m.value = 'tiny'; m.dispatchEvent(new Event('change')); })(document.getElementById('model'))")
+    page.eval(
+        "(m => { m.value = 'tiny'; m.dispatchEvent(new Event('change')); })(document.getElementById('model'))"
+    )
     page.until("document.getElementById('model-state').textContent.includes('tiny')")
     assert page.eval(visible) == ["Voice design", "Controllable cloning", "Ultimate cloning"]
     assert page.eval("Boolean(document.querySelector('[name=flow_steps]'))")
@@ -132,7 +138,9 @@ def test_a_stream_plays_without_underrun_and_its_figures_are_shown(page: Page, h
     whole = http.post("/v1/audio/speech", json={**asked, "response_format": "pcm"})
     samples, rate, name = downloaded(page)
     assert (rate, name) == (600, "stentor-7.wav")
-    assert np.abs(samples - np.frombuffer(whole.content, "<i2").astype(int)).max() <= 1  # streamed or whole: rounding
+    assert (
+        np.abs(samples - np.frombuffer(whole.content, "<i2").astype(int)).max() <= 1
+    )  # streamed or whole: rounding
     assert page.problems == []
 
 
@@ -156,7 +164,9 @@ def test_what_leaves_the_loudspeaker_is_the_answer_without_a_gap(page: Page, htt
     finished(page)
     heard = np.array(page.eval("window.heard.flatMap(a => [...a])"), np.float32)
     samples, rate, _ = downloaded(page)
-    expected = rendered(page, samples, rate, page.eval("window.heard.length && new AudioContext().sampleRate"))
+    expected = rendered(
+        page, samples, rate, page.eval("window.heard.length && new AudioContext().sampleRate")
+    )
     start = np.flatnonzero(heard)[0] - np.flatnonzero(expected)[0]
     assert page.text("underruns") == "0"
     assert np.array_equal(heard[start : start + len(expected)], expected)
@@ -200,7 +210,12 @@ def test_what_is_not_spoken_is_named_below_the_status(page: Page, http: httpx.Cl
 
 @browser
 def test_stop_ends_the_work_on_the_server(page: Page, two: Live):
-    page.fill(input="Every boat waited for the wind that day. " * 20, max_frames=200, min_frames=200, wait=0)
+    page.fill(
+        input="Every boat waited for the wind that day. " * 20,
+        max_frames=200,
+        min_frames=200,
+        wait=0,
+    )
     stopped = two.tts.engine.stats.cancelled
     with held(two, frames=[150]):
         page.click("#speak")
@@ -226,7 +241,9 @@ def test_what_is_wrong_is_said_in_words_and_the_field_is_marked(page: Page):
     assert page.eval("document.getElementById('text').ariaInvalid") == "true"
     page.fill(input="Hello.", temperature=9)
     page.click("#speak")
-    page.until("document.getElementById('error').textContent == '“Randomness” must be a number from 0 to 2.'")
+    page.until(
+        "document.getElementById('error').textContent == '“Randomness” must be a number from 0 to 2.'"
+    )
     assert page.eval("document.getElementById('more').open")
     assert page.eval("document.activeElement.name") == "temperature"
     page.fill(temperature="", input="Hello." + " [pause 10s]" * 200)
@@ -250,12 +267,21 @@ def test_a_voice_is_recorded_cloned_and_kept(page: Page, http: httpx.Client):
     assert "Record a reference" in page.text("error")
     page.click("#record")
     # The page itself stops a recording that is long enough, which may be before this test looks again.
-    page.until("/Recording: (1\\.[2-9]|[2-9])|Recording, /.test(document.getElementById('reference-name').textContent)")
-    page.eval("(b => b.classList.contains('recording') && b.click())(document.getElementById('record'))")
-    page.until("/Recording, \\d\\.\\d s/.test(document.getElementById('reference-name').textContent)")
+    page.until(
+        "/Recording: (1\\.[2-9]|[2-9])|Recording, /.test(document.getElementById('reference-name').textContent)"
+    )
+    page.eval(
+        "(b => b.classList.contains('recording') && b.click())(document.getElementById('record'))"
+    )
+    page.until(
+        "/Recording, \\d\\.\\d s/.test(document.getElementById('reference-name').textContent)"
+    )
     page.click("#speak")
     finished(page)
-    assert (page.eval(STATE), page.eval("document.getElementById('error').hidden")) == ("done", True)
+    assert (page.eval(STATE), page.eval("document.getElementById('error').hidden")) == (
+        "done",
+        True,
+    )
     page.click("#keep summary")
     page.fill(name="mine", consent="Mine; I agree")
     page.click("#keep-button")
@@ -265,21 +291,29 @@ def test_a_voice_is_recorded_cloned_and_kept(page: Page, http: httpx.Client):
 
 
 @browser
-def test_a_microphone_that_is_refused_is_said_and_a_file_does_instead(page: Page, http: httpx.Client, tmp_path: Path):
+def test_a_microphone_that_is_refused_is_said_and_a_file_does_instead(
+    page: Page, http: httpx.Client, tmp_path: Path
+):
     refused = "navigator.mediaDevices.getUserMedia = () => Promise.reject(new DOMException('no', 'NotAllowedError'));"
     with page.injected(refused):
         page.open(str(http.base_url) + "/?refused", READY)
     page.click("#mode-clone")
     page.click("#record")
     page.until("!document.getElementById('error').hidden")
-    assert page.text("error") == "This page may not use the microphone. Allow it in the browser, or choose a file."
+    assert (
+        page.text("error")
+        == "This page may not use the microphone. Allow it in the browser, or choose a file."
+    )
     file = tmp_path / "me.wav"
     soundfile.write(file, 0.3 * np.sin(np.arange(16000) / 20), 16000)
     choose(page, file)
     page.fill(max_frames=40)
     page.click("#speak")
     finished(page)
-    assert (page.eval(STATE), page.eval("document.getElementById('error').hidden")) == ("done", True)
+    assert (page.eval(STATE), page.eval("document.getElementById('error').hidden")) == (
+        "done",
+        True,
+    )
     assert page.problems == []
 
 
@@ -292,10 +326,14 @@ def choose(page: Page, file: Path) -> None:
 
 
 @browser
-def test_ultimate_cloning_sends_the_recording_and_its_words(page: Page, http: httpx.Client, tmp_path: Path):
+def test_ultimate_cloning_sends_the_recording_and_its_words(
+    page: Page, http: httpx.Client, tmp_path: Path
+):
     file = tmp_path / "me.wav"
     soundfile.write(file, 0.3 * np.sin(np.arange(16000) / 20), 16000)
-    page.eval("(m => { m.value = 'tiny'; m.dispatchEvent(new Event('change')); })(document.getElementById('model'))")
+    page.eval(
+        "(m => { m.value = 'tiny'; m.dispatchEvent(new Event('change')); })(document.getElementById('model'))"
+    )
     page.until("document.getElementById('model-state').textContent.includes('tiny')")
     page.click("#mode-ultimate")
     choose(page, file)
@@ -307,9 +345,15 @@ def test_ultimate_cloning_sends_the_recording_and_its_words(page: Page, http: ht
     finished(page)
     assert page.eval(STATE) == "done"
     data = "data:audio/wav;base64," + base64.b64encode(file.read_bytes()).decode()
-    body = {"ref_audio": data, "prompt_audio": data, "prompt_text": "What I say in it.", "response_format": "pcm"}
+    body = {
+        "ref_audio": data,
+        "prompt_audio": data,
+        "prompt_text": "What I say in it.",
+        "response_format": "pcm",
+    }
     whole = http.post(
-        "/v1/audio/speech", json={"model": "tiny", "input": " And it goes on.", "seed": 5, "max_frames": 8, **body}
+        "/v1/audio/speech",
+        json={"model": "tiny", "input": " And it goes on.", "seed": 5, "max_frames": 8, **body},
     )
     samples, rate, _ = downloaded(page)
     assert rate == int(whole.headers["x-sample-rate"])
@@ -317,8 +361,12 @@ def test_ultimate_cloning_sends_the_recording_and_its_words(page: Page, http: ht
 
 
 @browser
-def test_without_worklets_as_on_a_phone_by_http_the_page_speaks_all_the_same(page: Page, http: httpx.Client):
-    gone = "Object.defineProperty(BaseAudioContext.prototype, 'audioWorklet', { value: undefined });"
+def test_without_worklets_as_on_a_phone_by_http_the_page_speaks_all_the_same(
+    page: Page, http: httpx.Client
+):
+    gone = (
+        "Object.defineProperty(BaseAudioContext.prototype, 'audioWorklet', { value: undefined });"
+    )
     gone += "Object.defineProperty(navigator, 'mediaDevices', { value: undefined });"
     page.resize(390, 844)
     with page.injected(gone):
@@ -334,8 +382,22 @@ def test_without_worklets_as_on_a_phone_by_http_the_page_speaks_all_the_same(pag
 @browser
 def test_everything_that_can_be_used_has_a_name_for_screen_readers(page: Page):
     nodes = page.call("Accessibility.getFullAXTree")["nodes"]
-    roles = {"button", "textbox", "combobox", "MenuListPopup", "spinbutton", "checkbox", "radio", "link", "img"}
-    used = [n for n in nodes if not n.get("ignored") and n["role"]["value"] in roles - {"MenuListPopup"}]
+    roles = {
+        "button",
+        "textbox",
+        "combobox",
+        "MenuListPopup",
+        "spinbutton",
+        "checkbox",
+        "radio",
+        "link",
+        "img",
+    }
+    used = [
+        n for n in nodes if not n.get("ignored") and n["role"]["value"] in roles - {"MenuListPopup"}
+    ]
     assert len(used) > 10
-    unnamed = [n for n in used if not n.get("name", {}).get("value") and n["role"]["value"] != "img"]
+    unnamed = [
+        n for n in used if not n.get("name", {}).get("value") and n["role"]["value"] != "img"
+    ]
     assert unnamed == []

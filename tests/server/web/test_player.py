@@ -127,10 +127,15 @@ def test_speech_is_sought_through_by_mouse_and_keys(page: Page):
     page.press("ArrowLeft")
     page.press("ArrowLeft")
     assert page.eval(TIME) == "0:25 / 1:00"
-    assert page.eval("document.getElementById('seek').getAttribute('aria-valuetext')") == "0:25 of 1:00"
+    assert (
+        page.eval("document.getElementById('seek').getAttribute('aria-valuetext')")
+        == "0:25 of 1:00"
+    )
     page.click("#play")
     page.until(f"{STATE} == 'speaking'")
-    assert page.eval("Number(document.getElementById('seek').value)") >= 25  # it is heard from there
+    assert (
+        page.eval("Number(document.getElementById('seek').value)") >= 25
+    )  # it is heard from there
     page.click("#stop")
 
 
@@ -146,7 +151,10 @@ def test_speech_is_sought_through_while_it_is_made(page: Page):
     feed(page, 2)
     page.eval("speech.end()")
     finished(page)
-    assert (page.eval(STATE), page.eval(TIME)) == ("done", "0:14 / 0:14")  # what came later was heard too
+    assert (page.eval(STATE), page.eval(TIME)) == (
+        "done",
+        "0:14 / 0:14",
+    )  # what came later was heard too
 
 
 @browser
@@ -177,9 +185,13 @@ def test_the_volume_sets_how_loud_it_is(page: Page):
     speak(page, 60, ended=True)
     page.until(f"{STATE} == 'speaking'")
     becomes(0.98 * peak, 1.02 * peak)
-    page.eval("(v => { v.value = 0.5; v.dispatchEvent(new Event('input')); })(document.getElementById('volume'))")
+    page.eval(
+        "(v => { v.value = 0.5; v.dispatchEvent(new Event('input')); })(document.getElementById('volume'))"
+    )
     becomes(0.1 * peak, 0.3 * peak)
-    page.eval("(v => { v.value = 0; v.dispatchEvent(new Event('input')); })(document.getElementById('volume'))")
+    page.eval(
+        "(v => { v.value = 0; v.dispatchEvent(new Event('input')); })(document.getElementById('volume'))"
+    )
     becomes(0.0, 1e-3)
     assert page.eval("document.getElementById('volume').getAttribute('aria-valuetext')") == "0 %"
     page.click("#stop")
@@ -209,7 +221,9 @@ def test_what_was_made_is_saved_in_the_chosen_format(page: Page, live: Live, for
                 "word_timestamps": False,
             }
         )
-        np.testing.assert_allclose(decoded(file.read_bytes())[0], decoded(again.content)[0], atol=2e-3)
+        np.testing.assert_allclose(
+            decoded(file.read_bytes())[0], decoded(again.content)[0], atol=2e-3
+        )
 
 
 @browser
@@ -232,6 +246,12 @@ def test_every_option_has_a_plain_name_and_a_line_that_says_what_it_does(page: P
         "document.getElementById(o.querySelector('input').getAttribute('aria-describedby')).textContent])"
     )
     titles = [title for title, _ in options]
-    assert titles[:5] == ["Seed", "Start buffer, seconds", "Randomness", "Choices", "Share of choices"]
+    assert titles[:5] == [
+        "Seed",
+        "Start buffer, seconds",
+        "Randomness",
+        "Choices",
+        "Share of choices",
+    ]
     assert not [t for t in titles if "_" in t]
     assert all(hint.endswith(".") and len(hint) < 75 for _, hint in options)

@@ -20,7 +20,9 @@ def page(tab: Page, live: Live) -> Page:
 @pytest.mark.parametrize(
     ("rate", "out"), [(600, 48000), (24000, 48000), (48000, 44100), (48000, 16000), (44100, 44100)]
 )
-def test_the_ring_resamples_a_tone_to_what_it_is_however_it_arrives(page: Page, rate: int, out: int):
+def test_the_ring_resamples_a_tone_to_what_it_is_however_it_arrives(
+    page: Page, rate: int, out: int
+):
     hz = rate / 10 if out >= rate else out / 5
     samples = np.round(np.sin(2 * np.pi * hz * np.arange(rate) / rate) * 20000).astype(np.int16)
     made = rendered(page, samples, rate, out)

@@ -49,12 +49,20 @@ def scripted(tab: Page, words: Live) -> Iterator[Page]:
 def tell(page: Page, type: str, text: str, start: float, of: str = TEXT) -> None:
     """An event about a piece of the text, as the server counts its characters."""
     at = of.index(text)
-    facts = {"text": text, "start": start, "end": start + 0.5, "start_char": at, "end_char": at + len(text)}
+    facts = {
+        "text": text,
+        "start": start,
+        "end": start + 0.5,
+        "start_char": at,
+        "end_char": at + len(text),
+    }
     page.eval(f"speech.tell('speech.audio.{type}', {json.dumps(facts)})")
 
 
 def lit(page: Page, name: str) -> list[str]:
-    found: list[str] = page.eval(f"[...CSS.highlights.get('{name}')].map(range => range.toString())")
+    found: list[str] = page.eval(
+        f"[...CSS.highlights.get('{name}')].map(range => range.toString())"
+    )
     return found
 
 
@@ -86,8 +94,19 @@ def seek(page: Page, seconds: float) -> None:
 
 @browser
 def test_the_word_that_is_heard_is_lit_also_behind_a_character_that_counts_as_two(scripted: Page):
-    spoken(scripted, TEXT, ("word", "One", 0), ("word", "is", 20), ("word", "here.", 30), ("word", "Two,", 40))
-    for seconds, said, current in [(10, "", "One"), (31, "One 😀 is ", "here."), (59, "One 😀 is here. ", "Two,")]:
+    spoken(
+        scripted,
+        TEXT,
+        ("word", "One", 0),
+        ("word", "is", 20),
+        ("word", "here.", 30),
+        ("word", "Two,", 40),
+    )
+    for seconds, said, current in [
+        (10, "", "One"),
+        (31, "One 😀 is ", "here."),
+        (59, "One 😀 is here. ", "Two,"),
+    ]:
         seek(scripted, seconds)
         lights(scripted, [said], [current])
     assert scripted.text("said") == TEXT
@@ -111,8 +130,18 @@ def test_sentences_are_lit_where_a_model_does_not_know_its_words(tab: Page, live
 @browser
 def test_the_words_of_a_sentence_take_its_place(scripted: Page):
     sentence = ("segment", "One 😀 is here.", 0)
-    spoken(scripted, TEXT, sentence, ("word", "One", 0), ("word", "is", 20), ("segment", "Two, is here!", 30))
-    for seconds, said, current in [(21, "One 😀 ", "is"), (45, "One 😀 is here. ", "Two, is here!")]:
+    spoken(
+        scripted,
+        TEXT,
+        sentence,
+        ("word", "One", 0),
+        ("word", "is", 20),
+        ("segment", "Two, is here!", 30),
+    )
+    for seconds, said, current in [
+        (21, "One 😀 ", "is"),
+        (45, "One 😀 is here. ", "Two, is here!"),
+    ]:
         seek(scripted, seconds)
         lights(scripted, [said], [current])
 
@@ -145,13 +174,19 @@ def test_a_word_that_is_out_of_sight_is_scrolled_to(scripted: Page):
 @browser
 def test_what_was_left_out_is_crossed_out_and_named(scripted: Page):
     text = "Hello 你好 there. 😀 And 你好 again."
-    ignored = [{"param": "input", "text": "😀"}, {"param": "input", "text": "你好"}, {"param": "language"}]
+    ignored = [
+        {"param": "input", "text": "😀"},
+        {"param": "input", "text": "你好"},
+        {"param": "language"},
+    ]
     scripted.fill(input=text)
     scripted.click("#speak")
     scripted.until("window.speech")
     tell(scripted, "ignored", "😀", 1, text)
     scripted.eval("speech.feed(2)")
-    scripted.until("document.getElementById('unspoken').textContent.includes('😀')")  # before all of it has come
+    scripted.until(
+        "document.getElementById('unspoken').textContent.includes('😀')"
+    )  # before all of it has come
     scripted.eval(f"speech.end({json.dumps({'ignored': ignored})})")
     finished(scripted)
     scripted.until("document.getElementById('unspoken').textContent.includes('Language')")
@@ -170,8 +205,12 @@ def test_a_failure_midway_is_said_by_its_event(scripted: Page):
     scripted.click("#speak")
     scripted.until("window.speech")
     scripted.eval("speech.feed(1)")
-    scripted.eval("speech.tell('speech.audio.error', { error: { message: 'x', code: 'engine_error', param: null } })")
-    scripted.until("document.getElementById('error').textContent.startsWith('The server failed while it was speaking')")
+    scripted.eval(
+        "speech.tell('speech.audio.error', { error: { message: 'x', code: 'engine_error', param: null } })"
+    )
+    scripted.until(
+        "document.getElementById('error').textContent.startsWith('The server failed while it was speaking')"
+    )
     assert scripted.text("status") == "Not spoken to the end."
 
 
@@ -181,7 +220,9 @@ def test_an_answer_that_ends_without_its_last_event_was_broken_off(scripted: Pag
     scripted.until("window.speech")
     scripted.eval("speech.feed(1)")
     scripted.eval("speech.close()")
-    scripted.until("document.getElementById('error').textContent.startsWith('The connection to the server was lost')")
+    scripted.until(
+        "document.getElementById('error').textContent.startsWith('The connection to the server was lost')"
+    )
 
 
 @browser
@@ -198,14 +239,21 @@ def test_subtitles_and_the_text_are_saved(page: Page, words: Live):
         lines[kind] = file.read_text(encoding="utf-8")
     assert lines["txt"] == TEXT
     ask = {"input": TEXT, "seed": 8, "response_format": "pcm", **LONG}
-    assert lines["srt"] == words.speech(**ask, timestamps="srt").json()["subtitles"]  # a cue for each sentence
-    assert lines["vtt"] == words.speech(**ask, timestamps="vtt", word_timestamps=True).json()["subtitles"]
+    assert (
+        lines["srt"] == words.speech(**ask, timestamps="srt").json()["subtitles"]
+    )  # a cue for each sentence
+    assert (
+        lines["vtt"]
+        == words.speech(**ask, timestamps="vtt", word_timestamps=True).json()["subtitles"]
+    )
     assert "One <00:00:00." in lines["vtt"]
     assert page.problems == []
 
 
 @browser
-def test_a_voice_says_a_sentence_before_it_is_chosen_and_leaves_the_speech_alone(page: Page, words: Live):
+def test_a_voice_says_a_sentence_before_it_is_chosen_and_leaves_the_speech_alone(
+    page: Page, words: Live
+):
     page.fill(input=TEXT, **LONG)
     page.click("#speak")
     finished(page)

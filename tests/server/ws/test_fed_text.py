@@ -24,13 +24,17 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     checkpoint = tiny_cosyvoice3.write(folder / "model")
 
     def load(name: str, model: str | None) -> Callable[[], stentor.TTS]:
-        return lambda: stentor.TTS(checkpoint, device="cpu", max_num_seqs=2, memory_gb=0.02, threads=1, stream_window=8)
+        return lambda: stentor.TTS(
+            checkpoint, device="cpu", max_num_seqs=2, memory_gb=0.02, threads=1, stream_window=8
+        )
 
     with serving(folder / "voices", load, model="tiny", ws_idle_seconds=300.0) as running:
         yield running
 
 
-def test_it_speaks_before_its_text_is_complete_and_says_the_same_however_that_came(live: Live) -> None:
+def test_it_speaks_before_its_text_is_complete_and_says_the_same_however_that_came(
+    live: Live,
+) -> None:
     with talk(live, **ASK) as t:
         for word in WORDS[:14]:
             t.send("input.text", text=f"{word} ")

@@ -81,7 +81,9 @@ def test_messages_during_a_configuration_are_read_up_to_a_limit_and_kept_in_orde
     texts = [str(i) for i in range(MAX_AHEAD_BYTES // 1024 + 1)]
 
     class Client:
-        receive = AsyncMock(side_effect=[{"type": "websocket.receive", "text": text} for text in texts])
+        receive = AsyncMock(
+            side_effect=[{"type": "websocket.receive", "text": text} for text in texts]
+        )
 
     async def main() -> None:
         reader = MessageReader(cast(WebSocket, Client()))
@@ -199,14 +201,18 @@ def strict(strict_server: Live) -> Live:
 KEY = {"Authorization": "Bearer secret"}
 
 
-def test_a_client_that_sends_no_configuration_is_hung_up_on(strict: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_sends_no_configuration_is_hung_up_on(
+    strict: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ws_module, "CONFIG_SECONDS", 0.3)
     with talk(strict, configure=False, headers=KEY) as t:
         code, events = t.close_code()
         assert (code, events[-1]["code"]) == (1008, "config_timeout")
 
 
-@pytest.mark.parametrize("left_open", ["", "Once upon a time there", "Good one. \x01 breaks the toy. And "])
+@pytest.mark.parametrize(
+    "left_open", ["", "Once upon a time there", "Good one. \x01 breaks the toy. And "]
+)
 def test_a_silent_client_is_hung_up_on(live: Live, idle_clock: IdleClock, left_open: str) -> None:
     """Also one that leaves an utterance open, and one whose text failed and was never completed."""
     with talk(live) as t:
@@ -257,7 +263,10 @@ def test_the_key_is_asked_for_at_the_handshake(strict: Live) -> None:
 
 
 def test_another_sites_page_may_not_open_a_session(strict: Live) -> None:
-    with pytest.raises(InvalidStatus) as e, talk(strict, headers={**KEY, "Origin": "https://evil.example"}):
+    with (
+        pytest.raises(InvalidStatus) as e,
+        talk(strict, headers={**KEY, "Origin": "https://evil.example"}),
+    ):
         pass
     assert e.value.response.status_code == 403
     own = strict.url
@@ -273,12 +282,16 @@ def test_more_sessions_than_allowed_are_refused_with_retry_after(strict: Live) -
         assert int(e.value.response.headers["Retry-After"]) > 0
 
 
-def test_a_client_that_does_not_read_is_cut_off(strict: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_read_is_cut_off(
+    strict: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Audio beyond what sockets hold and the server buffers. It reads again once it has been cut off."""
     monkeypatch.setattr(sessions, "FLUSH_SECONDS", STUCK_S)
     stopped = strict.tts.engine.stats.cancelled
     settings = {"response_format": "wav", "stream_audio": True, "sample_rate": 48000, "speed": 0.25}
-    with talk(strict, headers=KEY, receive_buffer=4096, **settings, min_frames=900, max_frames=900) as t:
+    with talk(
+        strict, headers=KEY, receive_buffer=4096, **settings, min_frames=900, max_frames=900
+    ) as t:
         t.send("input.text", text="A long sentence. " * 8)
         t.send("input.done")
         assert until(lambda: strict.tts.engine.stats.cancelled > stopped)
@@ -289,7 +302,10 @@ def test_a_client_that_does_not_read_is_cut_off(strict: Live, monkeypatch: pytes
 
 
 def test_a_websocket_elsewhere_is_a_404_that_says_where_it_is(live: Live) -> None:
-    with pytest.raises(InvalidStatus) as refused, connect(live.url.replace("http", "ws") + "/v1/elsewhere"):
+    with (
+        pytest.raises(InvalidStatus) as refused,
+        connect(live.url.replace("http", "ws") + "/v1/elsewhere"),
+    ):
         pass
     response = refused.value.response
     assert response.status_code == 404

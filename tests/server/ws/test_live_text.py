@@ -35,14 +35,22 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     checkpoint = tiny_qwen3_tts.write("custom_voice", folder / "model")
 
     def load(name: str, model: str | None) -> Callable[[], stentor.TTS]:
-        return lambda: stentor.TTS(checkpoint, device="cpu", max_num_seqs=4, memory_gb=0.05, threads=1)
+        return lambda: stentor.TTS(
+            checkpoint, device="cpu", max_num_seqs=4, memory_gb=0.05, threads=1
+        )
 
-    with serving(folder / "voices", load, ws_idle_seconds=300.0, max_instructions_chars=50) as running:
+    with serving(
+        folder / "voices", load, ws_idle_seconds=300.0, max_instructions_chars=50
+    ) as running:
         yield running
 
 
-def test_text_by_letters_sounds_like_the_whole_text_and_is_heard_before_it_is_complete(live: Live) -> None:
-    answer = live.speech(input=TEXT, **ASK, seed=5, response_format="pcm", non_streaming_mode=False, stream=False)
+def test_text_by_letters_sounds_like_the_whole_text_and_is_heard_before_it_is_complete(
+    live: Live,
+) -> None:
+    answer = live.speech(
+        input=TEXT, **ASK, seed=5, response_format="pcm", non_streaming_mode=False, stream=False
+    )
     whole = pcm(answer.content)
     with talk(live, **ASK) as t:
         for letter in TEXT[:12]:
@@ -79,7 +87,9 @@ def test_cancel_while_it_waits_for_text_says_what_was_heard_and_frees_the_slot(l
         assert t.say("Hello.")[0][-1]["type"] == "session.done"
 
 
-def test_a_client_that_stops_in_the_middle_of_a_text_is_hung_up_on(live: Live, idle_clock: IdleClock) -> None:
+def test_a_client_that_stops_in_the_middle_of_a_text_is_hung_up_on(
+    live: Live, idle_clock: IdleClock
+) -> None:
     with talk(live, **ASK) as t:
         t.send("input.text", text="Hello there, this is ")
         while not isinstance(t.get(), bytes):
@@ -124,7 +134,9 @@ def test_rude_clients_in_the_middle_of_a_text_leave_nothing_behind(live: Live) -
     check(live.tts.engine.scheduler)
 
 
-@pytest.mark.parametrize("settings", [{"split_granularity": "sentence"}, {"non_streaming_mode": True}])
+@pytest.mark.parametrize(
+    "settings", [{"split_granularity": "sentence"}, {"non_streaming_mode": True}]
+)
 def test_whoever_wants_whole_sentences_gets_them(live: Live, settings: dict) -> None:
     with talk(live, **ASK, **settings) as t:
         t.send("input.text", text="Hello there. This")
@@ -143,4 +155,7 @@ def test_what_the_model_does_not_use_is_named_at_the_configuration(live: Live) -
 
 
 def spoken(feed: TextFeed) -> list[Segment]:
-    return [segment if tail is None else extended(segment, tail.take()) for segment, tail in feed._segments]
+    return [
+        segment if tail is None else extended(segment, tail.take())
+        for segment, tail in feed._segments
+    ]

@@ -23,7 +23,13 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 def test_without_stream_audio_each_piece_is_a_file(live: Live) -> None:
     """vLLM-Omni's example client saves what comes between audio.start and audio.done."""
-    config = {"speaker": "low", "task_type": "CustomVoice", "language": "Auto", "speed": 1.0, "response_format": "WAV"}
+    config = {
+        "speaker": "low",
+        "task_type": "CustomVoice",
+        "language": "Auto",
+        "speed": 1.0,
+        "response_format": "WAV",
+    }
     with talk(live, split_granularity="sentence", **config) as t:
         t.send("input.text", text=TEXT)
         t.send("input.done")
@@ -38,14 +44,19 @@ def test_without_stream_audio_each_piece_is_a_file(live: Live) -> None:
 
 def test_a_nested_session_object_is_the_configuration(live: Live) -> None:
     with talk(live, configure=False) as t:
-        t.send("session.config", session={"response_format": "pcm", "split_granularity": "sentence", "voice": None})
+        t.send(
+            "session.config",
+            session={"response_format": "pcm", "split_granularity": "sentence", "voice": None},
+        )
         configured = t.get()
         assert (configured["type"], configured["stream_audio"], configured["split_granularity"]) == (
             "session.configured", True, "sentence",
         )  # fmt: skip
         assert "ignored" not in configured
         events, _ = t.say(TEXT)
-    assert {e["session_id"] for e in events if e["type"] == "session.done"} == {configured["session_id"]}
+    assert {e["session_id"] for e in events if e["type"] == "session.done"} == {
+        configured["session_id"]
+    }
     ids = [(e["type"], e["id"]) for e in events if e["type"].startswith("audio.")]
     assert [kind for kind, _ in ids] == ["audio.start", "audio.done"] * 2
     assert len({id for _, id in ids}) == 2
@@ -59,13 +70,22 @@ def test_word_timestamps_give_the_chunks_that_clients_read_without_times(live: L
     for i in range(2):
         mine = [c for c in chunks if c["sentence_index"] == i]
         assert [c["chunk_id"] for c in mine] == list(range(len(mine)))
-        assert all(c["timestamps"] is None and c["chunk_start_ms"] <= c["chunk_end_ms"] for c in mine)
+        assert all(
+            c["timestamps"] is None and c["chunk_start_ms"] <= c["chunk_end_ms"] for c in mine
+        )
         total = sum(len(base64.b64decode(c["audio_b64"])) for c in mine)
-        assert total == next(e for e in events if e["type"] == "audio.done" and e["sentence_index"] == i)["total_bytes"]
+        assert (
+            total
+            == next(e for e in events if e["type"] == "audio.done" and e["sentence_index"] == i)[
+                "total_bytes"
+            ]
+        )
     assert "ignored" not in events[-1]
 
 
-def test_unknown_fields_of_a_message_are_named_at_the_end_or_refused(live: Live, strict: Live) -> None:
+def test_unknown_fields_of_a_message_are_named_at_the_end_or_refused(
+    live: Live, strict: Live
+) -> None:
     with talk(live) as t:
         t.send("input.text", text="Hello.", nonsense=1)
         t.send("input.done", more=1)

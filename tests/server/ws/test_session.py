@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from tests.helpers.server_live import LAWS, Live, decoded, either_engine, held, pcm, serving, tone_wav, until
+from tests.helpers.server_live import (
+    LAWS,
+    Live,
+    decoded,
+    either_engine,
+    held,
+    pcm,
+    serving,
+    tone_wav,
+    until,
+)
 from tests.helpers.ws_talk import talk
 
 
@@ -21,7 +31,9 @@ def test_a_sentence_is_spoken_as_over_http(live: Live) -> None:
         events, audio = t.say("Hello there, you.")
     kinds = [e["type"] for e in events]
     assert kinds == ["audio.start", "audio.done", "session.done"]
-    whole = pcm(live.speech(input="Hello there, you.", seed=5, guard=False, response_format="pcm").content)
+    whole = pcm(
+        live.speech(input="Hello there, you.", seed=5, guard=False, response_format="pcm").content
+    )
     spoken = pcm(audio)
     assert len(spoken) == len(whole)
     fade = 3  # samples: the end of a piece is faded, since another might have followed
@@ -36,7 +48,9 @@ def test_a_sentence_is_spoken_as_over_http(live: Live) -> None:
 
 
 @either_engine
-def test_text_that_comes_by_letters_is_spoken_by_sentences_before_it_is_complete(live: Live) -> None:
+def test_text_that_comes_by_letters_is_spoken_by_sentences_before_it_is_complete(
+    live: Live,
+) -> None:
     with talk(live) as t:
         for letter in "It costs 3.50 for Dr. Smith. And then ":
             t.send("input.text", text=letter)
@@ -85,7 +99,10 @@ def test_times_and_bytes_add_up_and_joints_have_no_clicks(live: Live) -> None:
     samples = pcm(audio)
     for before, after in pairwise(done):
         assert after["start"] - before["end"] == pytest.approx(0.15, abs=0.01)
-        assert np.abs(samples[round(before["end"] * 600) + 1 : round(after["start"] * 600) - 1]).max() == 0
+        assert (
+            np.abs(samples[round(before["end"] * 600) + 1 : round(after["start"] * 600) - 1]).max()
+            == 0
+        )
 
 
 @either_engine
@@ -124,7 +141,11 @@ def test_numbered_text_is_acknowledged(live: Live) -> None:
 
 @pytest.mark.parametrize("format", ["wav", "mp3", "flac", "opus", "aac", "ulaw", "alaw"])
 def test_every_format_streams_as_one_file_per_utterance(live: Live, format: str) -> None:
-    settings = {"response_format": format} if format in LAWS else {"response_format": format, "sample_rate": 24000}
+    settings = (
+        {"response_format": format}
+        if format in LAWS
+        else {"response_format": format, "sample_rate": 24000}
+    )
     with talk(live, **settings, **({} if format in LAWS else {"stream_audio": True})) as t:
         events, audio = t.say("One is here. ", "Two is here.")
     assert events[-1]["sample_rate"] == (8000 if format in LAWS else 24000)
@@ -134,7 +155,13 @@ def test_every_format_streams_as_one_file_per_utterance(live: Live, format: str)
 
 @either_engine
 def test_whole_files_per_sentence_and_base64_are_there_for_those_who_want_them(live: Live) -> None:
-    with talk(live, response_format="wav", stream_audio=False, encoding="base64", split_granularity="sentence") as t:
+    with talk(
+        live,
+        response_format="wav",
+        stream_audio=False,
+        encoding="base64",
+        split_granularity="sentence",
+    ) as t:
         events, audio = t.say("One is here. Two is here.")
     assert not audio
     files = [base64.b64decode(e["audio"]) for e in events if e["type"] == "audio.chunk"]
@@ -174,7 +201,10 @@ def test_cancel_stops_at_once_and_says_what_was_heard(live: Live) -> None:
         assert text.startswith(cancelled["heard_text"])
         assert len(cancelled["heard_text"]) == cancelled["text_index"] < len(text)
         assert live.idle()
-        assert live.http.get(f"/v1/audio/speech/{cancelled['request_id']}").json()["status"] == "cancelled"
+        assert (
+            live.http.get(f"/v1/audio/speech/{cancelled['request_id']}").json()["status"]
+            == "cancelled"
+        )
         events, audio = t.say("Still here.")  # the session goes on
         assert events[-1]["type"] == "session.done"
         assert len(audio)

@@ -17,7 +17,18 @@ from stentor.text.cleanup import ALL, NONE
 
 RATES = ("8000", "16000", "22050", "24000", "32000", "44100", "48000")
 NAMES = [
-    *(f"mp3_{n}" for n in ("22050_32", "24000_48", "44100_32", "44100_64", "44100_96", "44100_128", "44100_192")),
+    *(
+        f"mp3_{n}"
+        for n in (
+            "22050_32",
+            "24000_48",
+            "44100_32",
+            "44100_64",
+            "44100_96",
+            "44100_128",
+            "44100_192",
+        )
+    ),
     *(f"opus_48000_{n}" for n in ("32", "64", "96", "128", "192")),
     *(f"{format}_{rate}" for format in ("pcm", "wav") for rate in RATES),
     "ulaw_8000",
@@ -70,7 +81,9 @@ class Speak(Body):
     language_code: str | None = Field(None, max_length=LIMITS.name_chars)
     voice_settings: VoiceSettings | None = None
     seed: Seed | None = None
-    apply_text_normalization: Normalization = Field("auto", description="auto: as the server cleans all text")
+    apply_text_normalization: Normalization = Field(
+        "auto", description="auto: as the server cleans all text"
+    )
 
 
 class GenerationConfig(Body):
@@ -136,14 +149,18 @@ def speech_body(
         more = {**more, "optimize_streaming_latency": latency}
     for name in more:
         if name in given:
-            raise invalid(name, f"{name!r} is not a field of this API, which has it under this name")
+            raise invalid(
+                name, f"{name!r} is not a field of this API, which has it under this name"
+            )
     return validated(SpeechBody, {**more, **given})
 
 
 def theirs(error: ApiError) -> ApiError:
     """The error with the field's name as clients of this API know it."""
     name = THEIRS.get(error.param or "")
-    return error if name is None else error.renamed(name)
+    if name is None:
+        return error
+    return error.renamed(name)
 
 
 def ignored(found: Ignored) -> Ignored:
@@ -155,13 +172,20 @@ def detail(error: ApiError) -> dict[str, Any]:
     """The error as ElevenLabs' clients read it, beside OpenAI's envelope."""
     known = theirs(error)
     status = known.code or known.body["error"]["type"]
-    return {"detail": {"status": status, "message": known.message, "param": known.param}, **known.body}
+    return {
+        "detail": {"status": status, "message": known.message, "param": known.param},
+        **known.body,
+    }
 
 
 def error_message(error: ApiError) -> dict[str, Any]:
     """The error as a message of a socket."""
     known = theirs(error)
-    return {"message": known.message, "error": known.code or known.body["error"]["type"], "code": 1008}
+    return {
+        "message": known.message,
+        "error": known.code or known.body["error"]["type"],
+        "code": 1008,
+    }
 
 
 @dataclass(frozen=True)
@@ -196,7 +220,8 @@ class Aligner:
     """
 
     def __init__(self) -> None:
-        self.at, self.seconds = 0, 0.0  # given so far
+        self.at = 0  # given so far
+        self.seconds = 0.0
 
     def take(self, text: str, segments: Sequence[SegmentTiming], rest: bool = False) -> Characters:
         """Take characters to the end of the last of these segments. rest: with what no segment has, as a line end."""
@@ -206,8 +231,13 @@ class Aligner:
             for word in times.words:
                 places += [(word.start_char, word.start), (word.end_char, word.end)]
             places.append((times.end_char, times.end))
-        begin, stop = self.at, len(text) if rest else max(self.at, min(places[-1][0], len(text)))
+        begin = self.at
+        if rest:
+            stop = len(text)
+        else:
+            stop = max(self.at, min(places[-1][0], len(text)))
         positions, seconds = np.maximum.accumulate(np.array(places, float)).T
         bounds = np.interp(np.arange(begin, stop + 1), positions, seconds)
-        self.at, self.seconds = stop, float(bounds[-1])
+        self.at = stop
+        self.seconds = float(bounds[-1])
         return Characters(text[begin:stop], bounds)

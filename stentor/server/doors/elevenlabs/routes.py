@@ -44,7 +44,9 @@ class AudioResponse(SpeechResponse):
 
     def __init__(self, request: RunningRequest) -> None:
         super().__init__(request, sse=False, timestamps="none")
-        self.timestamps = "none"  # what `SpeechResponse` adds to an answer, which here has another shape
+        self.timestamps = (
+            "none"  # what `SpeechResponse` adds to an answer, which here has another shape
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -81,9 +83,14 @@ class TimedResponse(AudioResponse):
         fresh = self.request.run.timings[self.reported :]
         self.reported += len(fresh)
         characters = self.aligner.take(self.text, fresh, rest)
-        alignment = characters.as_seconds() if characters.text else None
+        if characters.text:
+            alignment = characters.as_seconds()
+        else:
+            alignment = None
         audio = base64.b64encode(data).decode()
-        return json_bytes({"audio_base64": audio, "alignment": alignment, "normalized_alignment": alignment})
+        return json_bytes(
+            {"audio_base64": audio, "alignment": alignment, "normalized_alignment": alignment}
+        )
 
 
 class Route(BodyRoute):
@@ -118,13 +125,23 @@ router = APIRouter(route_class=Route, tags=["ElevenLabs"])
 AUDIO: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "Audio in the format of the query's output_format (mp3_44100_128, pcm_24000, ulaw_8000, ...)",
-        "content": {c.media_type: {"schema": {"type": "string", "format": "binary"}} for c in CONTAINERS.values()},
+        "content": {
+            c.media_type: {"schema": {"type": "string", "format": "binary"}}
+            for c in CONTAINERS.values()
+        },
     },
     **failures(400, 401, 404, 413, 415, 429, 500, 503, 504),
 }
-TIMED = {**AUDIO, 200: {"description": "Audio in base64, with times", "content": {"application/json": {}}}}
+TIMED = {
+    **AUDIO,
+    200: {"description": "Audio in base64, with times", "content": {"application/json": {}}},
+}
 PATH = "/v1/text-to-speech/{voice_id}"
-VOICE_ID = {"parameters": [{"name": "voice_id", "in": "path", "required": True, "schema": {"type": "string"}}]}
+VOICE_ID = {
+    "parameters": [
+        {"name": "voice_id", "in": "path", "required": True, "schema": {"type": "string"}}
+    ]
+}
 """The parameter of PATH in the description: a BodyRoute's handlers take the body alone."""
 
 
@@ -140,13 +157,20 @@ async def streamed(request: Request, body: Speak) -> Response:
     return await _answer(request, body, streaming=True, timed=False)
 
 
-@router.post(PATH + "/with-timestamps", response_class=Response, responses=TIMED, openapi_extra=VOICE_ID)
+@router.post(
+    PATH + "/with-timestamps", response_class=Response, responses=TIMED, openapi_extra=VOICE_ID
+)
 async def whole_timed(request: Request, body: Speak) -> Response:
     """Speak a text. The answer is JSON: the whole file in base64, and when each character is spoken."""
     return await _answer(request, body, streaming=False, timed=True)
 
 
-@router.post(PATH + "/stream/with-timestamps", response_class=Response, responses=TIMED, openapi_extra=VOICE_ID)
+@router.post(
+    PATH + "/stream/with-timestamps",
+    response_class=Response,
+    responses=TIMED,
+    openapi_extra=VOICE_ID,
+)
 async def streamed_timed(request: Request, body: Speak) -> Response:
     """Speak a text. Lines of JSON are sent while it is made. Times come when a sentence has ended."""
     return await _answer(request, body, streaming=True, timed=True)
@@ -156,12 +180,15 @@ async def _answer(request: Request, body: Speak, streaming: bool, timed: bool) -
     running = await begun(request, _plan(request, body, streaming, timed))
     if running is None:
         return NoResponse()
-    return TimedResponse(running, body.text) if timed else AudioResponse(running)
+    if timed:
+        return TimedResponse(running, body.text)
+    return AudioResponse(running)
 
 
 async def _plan(request: Request, body: Speak, streaming: bool, timed: bool) -> SpeechPlan:
     """The plan for a body and its query. ApiError names the field that is wrong."""
-    s, query = server(request), request.query_params
+    s = server(request)
+    query = request.query_params
     output = output_format(query.get("output_format"))
     settings = body.voice_settings or VoiceSettings(speed=None)
     speech = speech_body(
@@ -193,11 +220,18 @@ async def voices(request: Request) -> dict[str, Any]:
 
 @router.get("/v2/voices", responses=failures(400, 401))
 async def voices_by_page(
-    request: Request, search: str | None = None, page_size: int = LIMITS.max_voices, next_page_token: str | None = None
+    request: Request,
+    search: str | None = None,
+    page_size: int = LIMITS.max_voices,
+    next_page_token: str | None = None,
 ) -> dict[str, Any]:
     """All voices in pages. `search` is a part of the name."""
     found = await _voices(server(request))
-    return _page([v for v in found if (search or "").lower() in v["name"].lower()], page_size, next_page_token)
+    return _page(
+        [v for v in found if (search or "").lower() in v["name"].lower()],
+        page_size,
+        next_page_token,
+    )
 
 
 @router.get("/v1/voices/{voice_id}", responses=failures(401, 404))
@@ -205,7 +239,9 @@ async def voice(request: Request, voice_id: str) -> dict[str, Any]:
     """One voice of the list."""
     found = next((v for v in await _voices(server(request)) if v["voice_id"] == voice_id), None)
     if found is None:
-        raise ApiError(404, f"there is no voice {voice_id[:80]!r}", param="voice_id", code="voice_not_found")
+        raise ApiError(
+            404, f"there is no voice {voice_id[:80]!r}", param="voice_id", code="voice_not_found"
+        )
     return found
 
 
@@ -261,7 +297,9 @@ def _page(found: Sequence[dict[str, Any]], size: int, token: str | None) -> dict
 
 def _models(server: Server) -> list[dict[str, Any]]:
     """Each model, and each adapter as a model."""
-    names = [(name, host) for host in server.hosts.all for name in (host.name, *host.adapters.paths)]
+    names = [
+        (name, host) for host in server.hosts.all for name in (host.name, *host.adapters.paths)
+    ]
     return [
         {
             "model_id": name,
@@ -279,7 +317,9 @@ def _models(server: Server) -> list[dict[str, Any]]:
             "maximum_text_length_per_request": server.config.max_input_chars,
             "max_characters_request_free_user": server.config.max_input_chars,
             "max_characters_request_subscribed_user": server.config.max_input_chars,
-            "languages": [{"language_id": code_of(n), "name": n.title()} for n in host.spec.languages]
+            "languages": [
+                {"language_id": code_of(n), "name": n.title()} for n in host.spec.languages
+            ]
             if host.known
             else [],
             "concurrency_group": "standard",

@@ -58,7 +58,8 @@ class Schedule:
 
     def take(self) -> str:
         """All text that is held."""
-        text, self._held = self._held, ""
+        text = self._held
+        self._held = ""
         return text
 
     @property
@@ -70,11 +71,15 @@ class Schedule:
 class Context(LiveSpeech):
     """Text until the client closes it. name: that of the client, None where a socket has one text."""
 
-    def __init__(self, owner: InputSession, plan: SpeechPlan, name: str | None, lengths: list[float] | None) -> None:
+    def __init__(
+        self, owner: InputSession, plan: SpeechPlan, name: str | None, lengths: list[float] | None
+    ) -> None:
         """lengths: of the client's chunk_length_schedule."""
-        id, cleanup = f"{owner.id}-{owner.count}", CLEANUP.get(owner.normalization)
+        id = f"{owner.id}-{owner.count}"
+        cleanup = CLEANUP.get(owner.normalization)
         super().__init__(owner.server, plan, id, cleanup=cleanup, traceparent=owner.traceparent)
-        self.owner, self.name = owner, name
+        self.owner = owner
+        self.name = name
         # auto: each message is spoken at once, as it says the client, who sends whole phrases
         self.auto = owner.query.get("auto_mode", "false").lower() == "true"
         self.schedule = Schedule(None if self.auto else lengths)
@@ -130,7 +135,10 @@ class Context(LiveSpeech):
 
     def message(self, **body: Any) -> None:
         """Queue a message, with the context's name if it has one."""
-        named = {} if self.name is None else {"contextId": self.name}
+        if self.name is None:
+            named = {}
+        else:
+            named = {"contextId": self.name}
         self.owner.out.json({**body, **named}, audio=bool(body.get("audio")))
 
 
@@ -154,8 +162,12 @@ class InputSession(SocketSession):
         self.query = ws.query_params
         self.count = 0
         self.contexts: dict[str, Context] = {}  # those that are not finished
-        self.named: Any = None  # the context of the message that is being taken, as the client calls it
-        self.plan: tuple[dict[str, Any], SpeechPlan] | None = None  # for the settings that came last
+        self.named: Any = (
+            None  # the context of the message that is being taken, as the client calls it
+        )
+        self.plan: tuple[dict[str, Any], SpeechPlan] | None = (
+            None  # for the settings that came last
+        )
 
     @property
     def busy(self) -> bool:
@@ -165,17 +177,26 @@ class InputSession(SocketSession):
     def patience(self) -> tuple[float, str]:
         given = self.query.get("inactivity_timeout", "")
         usual = self.config.ws_idle_seconds
-        asked = float(given) if given.isascii() and given.isdecimal() and given.strip("0") else usual
+        if given.isascii() and given.isdecimal() and given.strip("0"):
+            asked = float(given)
+        else:
+            asked = usual
         return min(asked, max(usual, LIMITS.client_idle_seconds)), "idle_timeout"
 
     def report(self, error: ApiError) -> None:
-        named = {"contextId": self.named} if isinstance(self.named, str) else {}
+        if isinstance(self.named, str):
+            named = {"contextId": self.named}
+        else:
+            named = {}
         self.out.json({**error_message(error), **named})
 
     async def handle(self, message: MutableMapping[str, Any]) -> None:
         value = read_json(message)
         check_size(message, "the message")
-        self.named = value.get("context_id") if isinstance(value, dict) else None
+        if isinstance(value, dict):
+            self.named = value.get("context_id")
+        else:
+            self.named = None
         await self.take(validated(Input, value))
         self.named = None
 
@@ -196,7 +217,9 @@ class InputSession(SocketSession):
         settings = message.voice_settings or VoiceSettings(speed=None)
         plan = await self._plan(settings, message.unused())
         schedule = message.generation_config
-        context = Context(self, plan, name, None if schedule is None else schedule.chunk_length_schedule)
+        context = Context(
+            self, plan, name, None if schedule is None else schedule.chunk_length_schedule
+        )
         self.count += 1
         self.contexts[name or DEFAULT] = context
         self.begin(context.speak())
@@ -204,7 +227,8 @@ class InputSession(SocketSession):
 
     def write(self, context: Context, message: Input, first: bool) -> None:
         """Give a context a message's text. What only the first message may set is noted in the others."""
-        text, limit = message.text or "", self.config.max_input_chars
+        text = message.text or ""
+        limit = self.config.max_input_chars
         if not first:
             for name in message.unused():
                 context.plan.ignored.field(name, "is not a field of these messages")
@@ -217,7 +241,9 @@ class InputSession(SocketSession):
 
     async def _plan(self, settings: VoiceSettings, unused: dict[str, Any]) -> SpeechPlan:
         given = {**unused, **settings.unused()}
-        more = {n: v if isinstance(v, str | int | float) else "" for n, v in given.items()}  # no option is nested
+        more = {
+            n: v if isinstance(v, str | int | float) else "" for n, v in given.items()
+        }  # no option is nested
         asked = {"speed": settings.speed, **more}
         if self.plan is None or self.plan[0] != asked:
             output = output_format(self.query.get("output_format"))
@@ -254,10 +280,12 @@ class OneText(InputSession):
     """stream-input. The socket is closed when all has been spoken, and when something is wrong."""
 
     async def take(self, message: Input) -> None:
-        context, first = self.contexts.get(DEFAULT), False
+        context = self.contexts.get(DEFAULT)
+        first = False
         if context is None:
             try:
-                context, first = await self.begin_context(message, None), True
+                context = await self.begin_context(message, None)
+                first = True
             except (ApiError, InvalidRequest, TimeoutError) as e:
                 raise CloseSession(1008, translate(e)) from e
             if message.text == " ":  # that is how a client begins
@@ -293,14 +321,22 @@ class Contexts(InputSession):
                 raise CloseSession(1000)
         elif context is not None and context.closed:
             if message.text:
-                raise invalid("context_id", f"{name[:80]!r} is closed, and is still being spoken", "context_closed")
+                raise invalid(
+                    "context_id",
+                    f"{name[:80]!r} is closed, and is still being spoken",
+                    "context_closed",
+                )
         elif context is not None:
             self._continue(context, message, first=False)
         elif message.text:  # an empty one only keeps the socket alive
             if len(self.contexts) >= LIMITS.contexts:
-                raise ApiError(429, f"{LIMITS.contexts} contexts are open already", code="too_many_contexts")
+                raise ApiError(
+                    429, f"{LIMITS.contexts} contexts are open already", code="too_many_contexts"
+                )
             context = await self.begin_context(message, name)
-            self._continue(context, message.model_copy(update={"text": message.text.lstrip()}), first=True)
+            self._continue(
+                context, message.model_copy(update={"text": message.text.lstrip()}), first=True
+            )
 
     def _continue(self, context: Context, message: Input, first: bool) -> None:
         self.write(context, message, first)

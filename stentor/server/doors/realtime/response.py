@@ -23,11 +23,21 @@ from stentor.speech.speaking import SpokenSegment
 from stentor.speech.timing import SegmentTiming
 from stentor.text.sentences import Segment
 
-FORMATS = {"pcm16": "pcm", "g711_ulaw": "ulaw", "g711_alaw": "alaw"}  # of the beta, and what we call them
+FORMATS = {
+    "pcm16": "pcm",
+    "g711_ulaw": "ulaw",
+    "g711_alaw": "alaw",
+}  # of the beta, and what we call them
 TYPES = {"audio/pcm": "pcm", "audio/pcmu": "ulaw", "audio/pcma": "alaw"}
 RATE = 24_000  # Hz of pcm where a client says nothing
 Modalities = list[Literal["text", "audio"]]
-OURS = ("type", "object", "id", "model", "expires_at")  # what a session tells itself, and a client may send back
+OURS = (
+    "type",
+    "object",
+    "id",
+    "model",
+    "expires_at",
+)  # what a session tells itself, and a client may send back
 
 
 Note = Annotated[str, Field(max_length=LIMITS.note_chars)]
@@ -74,7 +84,10 @@ class Given(Body):
         yield from (name for name in self.model_extra or {} if name not in OURS)
         audio = self.audio or Audio()
         yield from (f"audio.{name}" for name in audio.model_extra or {})
-        yield from (f"audio.output.{name}" for name in (audio.output or Output(speed=None)).model_extra or {})
+        yield from (
+            f"audio.output.{name}"
+            for name in (audio.output or Output(speed=None)).model_extra or {}
+        )
 
 
 class GivenResponse(Given):
@@ -87,7 +100,12 @@ class GivenResponse(Given):
 
 def unsupported(what: str, param: str | None = None) -> ApiError:
     """Error for what this API can do elsewhere, and not here."""
-    return ApiError(400, f"{what}: this server speaks text, and does nothing else", param=param, code="unsupported")
+    return ApiError(
+        400,
+        f"{what}: this server speaks text, and does nothing else",
+        param=param,
+        code="unsupported",
+    )
 
 
 @dataclass(frozen=True)
@@ -147,8 +165,18 @@ class Settings:
         shared |= {"tools": [], "tool_choice": "none"}
         if beta:
             format = next(name for name, ours in FORMATS.items() if ours == self.format)
-            more = {"input_audio_format": "pcm16", "output_audio_format": format, "turn_detection": None}
-            return {**shared, "modalities": ["audio", "text"], "voice": self.voice, "speed": self.speed, **more}
+            more = {
+                "input_audio_format": "pcm16",
+                "output_audio_format": format,
+                "turn_detection": None,
+            }
+            return {
+                **shared,
+                "modalities": ["audio", "text"],
+                "voice": self.voice,
+                "speed": self.speed,
+                **more,
+            }
         output = {**self.response_audio()["output"], "speed": self.speed}
         return {
             **shared,
@@ -160,7 +188,10 @@ class Settings:
     def response_audio(self) -> dict[str, Any]:
         """`audio` of a response."""
         type = next(name for name, ours in TYPES.items() if ours == self.format)
-        rate = {"rate": self.rate} if self.format == "pcm" else {}
+        if self.format == "pcm":
+            rate = {"rate": self.rate}
+        else:
+            rate = {}
         return {"output": {"format": {"type": type, **rate}, "voice": self.voice}}
 
 
@@ -168,7 +199,10 @@ def _format(format: Format | None, beta: str | None) -> dict[str, Any]:
     """Our format and its rate. None where the client says nothing."""
     if format is None and beta is None:
         return {}
-    found = FORMATS[beta or "pcm16"] if format is None else TYPES[format.type]
+    if format is None:
+        found = FORMATS[beta or "pcm16"]
+    else:
+        found = TYPES[format.type]
     if found != "pcm":
         return {"format": found, "rate": CONTAINERS[found].rates[0]}
     return {"format": found, "rate": RATE if format is None or format.rate is None else format.rate}
@@ -211,9 +245,19 @@ class Item:
         if self.response is not None:
             content = [{"type": "audio" if beta else "output_audio", "transcript": self.text}]
         else:
-            kind = "input_text" if self.role == "user" else "text" if beta else "output_text"
+            if self.role == "user":
+                kind = "input_text"
+            elif beta:
+                kind = "text"
+            else:
+                kind = "output_text"
             content = [{"type": kind, "text": self.text}]
-        shared = {"id": self.id, "object": "realtime.item", "type": "message", "status": self.status}
+        shared = {
+            "id": self.id,
+            "object": "realtime.item",
+            "type": "message",
+            "status": self.status,
+        }
         return {**shared, "role": self.role, "content": content if self.text else []}
 
 
@@ -230,11 +274,15 @@ def given_item(value: Any, param: str = "item") -> Item:
     if given.type != "message":
         raise unsupported(f"items of type {given.type[:80]!r}", f"{param}.type")
     if given.role == "system":
-        raise unsupported("messages of the system (instructions of the session say how to speak)", f"{param}.role")
+        raise unsupported(
+            "messages of the system (instructions of the session say how to speak)", f"{param}.role"
+        )
     for part in given.content:
         if part.type not in TEXTS:
             raise unsupported(f"content of type {part.type[:80]!r}", f"{param}.content")
-    return Item(given.id or new_id("item"), given.role, "".join(part.text or "" for part in given.content))
+    return Item(
+        given.id or new_id("item"), given.role, "".join(part.text or "" for part in given.content)
+    )
 
 
 class Conversation:
@@ -248,9 +296,17 @@ class Conversation:
         """Add an item, at the end if no other is named. Returns the id of the one before it."""
         if any(known.id == item.id for known in self.items):
             raise invalid("item.id", f"there is an item {item.id!r} already", "item_exists")
-        at = len(self.items) if after is None else 0 if after == "root" else self.items.index(self.find(after)) + 1
+        if after is None:
+            at = len(self.items)
+        elif after == "root":
+            at = 0
+        else:
+            at = self.items.index(self.find(after)) + 1
         self.items.insert(at, item)
-        before = self.items[at - 1].id if at else None
+        if at:
+            before = self.items[at - 1].id
+        else:
+            before = None
         if len(self.items) > LIMITS.conversation_items:
             del self.items[0]
         return before
@@ -259,7 +315,12 @@ class Conversation:
         """The item of an id. ApiError 404 if there is none."""
         found = next((item for item in self.items if item.id == id), None)
         if found is None:
-            raise ApiError(404, f"{param}: there is no item {str(id)[:80]!r}", param=param, code="item_not_found")
+            raise ApiError(
+                404,
+                f"{param}: there is no item {str(id)[:80]!r}",
+                param=param,
+                code="item_not_found",
+            )
         return found
 
     def take_unspoken(self) -> str:
@@ -288,9 +349,14 @@ class SpokenResponse(LiveSpeech):
         """id: of the request, by which its outcome is found. conversation: to which its item belongs."""
         super().__init__(server, plan, id, traceparent=traceparent)
         self.id = new_id("resp")
-        self.item = Item(new_id("item"), "assistant", "", spoken=True, status="in_progress", response=self)
-        self.send, self.settings, self.beta = send, settings, beta
-        self.conversation, self.metadata = conversation, metadata
+        self.item = Item(
+            new_id("item"), "assistant", "", spoken=True, status="in_progress", response=self
+        )
+        self.send = send
+        self.settings = settings
+        self.beta = beta
+        self.conversation = conversation
+        self.metadata = metadata
         self.error: ApiError | None = None
         self.done = False
         self._told = 0  # characters of the text in the transcript
@@ -298,11 +364,18 @@ class SpokenResponse(LiveSpeech):
     def begin(self, text: str, before: str | None) -> None:
         """Tell the client of it, and give it its text. before: the id of the item before its own."""
         self.send("response.created", response=self._as_dict("in_progress"))
-        self.send("response.output_item.added", **self._ids(item=None), item=self.item.as_dict(self.beta))
+        self.send(
+            "response.output_item.added", **self._ids(item=None), item=self.item.as_dict(self.beta)
+        )
         if self.conversation is not None:
-            name = "conversation.item.created" if self.beta else "conversation.item.added"
+            if self.beta:
+                name = "conversation.item.created"
+            else:
+                name = "conversation.item.added"
             self.send(name, previous_item_id=before, item=self.item.as_dict(self.beta))
-        self.send("response.content_part.added", **self._ids(), part={"type": "audio", "transcript": ""})
+        self.send(
+            "response.content_part.added", **self._ids(), part={"type": "audio", "transcript": ""}
+        )
         self.feed.end(text)
 
     # -- speech --
@@ -328,14 +401,21 @@ class SpokenResponse(LiveSpeech):
     def finish(self, status: str) -> None:
         """Tell the client that it has ended: completed, cancelled or failed."""
         self.done = True
-        self.item.status = "completed" if status == "completed" else "incomplete"
+        if status == "completed":
+            self.item.status = "completed"
+        else:
+            self.item.status = "incomplete"
         part = {"type": "audio", "transcript": self.item.text}
         self.send(self._named("audio.done"), **self._ids())
         self.send(self._named("audio_transcript.done"), **self._ids(), transcript=self.item.text)
         self.send("response.content_part.done", **self._ids(), part=part)
-        self.send("response.output_item.done", **self._ids(item=None), item=self.item.as_dict(self.beta))
+        self.send(
+            "response.output_item.done", **self._ids(item=None), item=self.item.as_dict(self.beta)
+        )
         if self.conversation is not None and not self.beta:
-            self.send("conversation.item.done", previous_item_id=None, item=self.item.as_dict(self.beta))
+            self.send(
+                "conversation.item.done", previous_item_id=None, item=self.item.as_dict(self.beta)
+            )
         self.send("response.done", response=self._as_dict(status))
 
     async def truncate(self, ms: int) -> None:
@@ -346,7 +426,9 @@ class SpokenResponse(LiveSpeech):
     @property
     def sent_ms(self) -> float:
         """How much audio there is so far."""
-        return 0.0 if self.running is None else 1000 * self.running.playback.sent
+        if self.running is None:
+            return 0.0
+        return 1000 * self.running.playback.sent
 
     # -- events --
 
@@ -359,11 +441,15 @@ class SpokenResponse(LiveSpeech):
         self.send(self._named("audio_transcript.delta"), **self._ids(), delta=delta)
 
     def _named(self, name: str) -> str:
-        return f"response.{name}" if self.beta else f"response.output_{name}"
+        if self.beta:
+            return f"response.{name}"
+        return f"response.output_{name}"
 
     def _ids(self, **less: None) -> dict[str, Any]:
         ids = {"response_id": self.id, "output_index": 0}
-        return ids if less else {**ids, "item_id": self.item.id, "content_index": 0}
+        if less:
+            return ids
+        return {**ids, "item_id": self.item.id, "content_index": 0}
 
     def _as_dict(self, status: str) -> dict[str, Any]:
         known: dict[str, Any] = {
@@ -386,11 +472,19 @@ class SpokenResponse(LiveSpeech):
     def _details(self, status: str) -> dict[str, Any] | None:
         if status == "failed" and self.error is not None:
             detail = self.error.body["error"]
-            return {"type": status, "error": {name: detail[name] for name in ("type", "code", "message")}}
-        return {"type": status, "reason": "client_cancelled"} if status == "cancelled" else None
+            return {
+                "type": status,
+                "error": {name: detail[name] for name in ("type", "code", "message")},
+            }
+        if status == "cancelled":
+            return {"type": status, "reason": "client_cancelled"}
+        return None
 
 
 def _usage(running: RunningRequest) -> dict[str, Any]:
     """Usage with the details that Realtime has of output."""
     usage = running.run.usage.as_dict()
-    return {**usage, "output_token_details": {"text_tokens": 0, "audio_tokens": usage["output_tokens"]}}
+    return {
+        **usage,
+        "output_token_details": {"text_tokens": 0, "audio_tokens": usage["output_tokens"]},
+    }

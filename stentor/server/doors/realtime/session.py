@@ -54,10 +54,18 @@ class RealtimeSession(SocketSession):
     def __init__(self, ws: WebSocket, server: Server) -> None:
         super().__init__(ws, server)
         offered = ws.scope.get("subprotocols", ())
-        self.subprotocol = "realtime" if "realtime" in offered else None
-        self.beta = "realtime=v1" in ws.headers.get("openai-beta", "") or "openai-beta.realtime-v1" in offered
+        if "realtime" in offered:
+            self.subprotocol = "realtime"
+        else:
+            self.subprotocol = None
+        self.beta = (
+            "realtime=v1" in ws.headers.get("openai-beta", "")
+            or "openai-beta.realtime-v1" in offered
+        )
         self.settings = Settings(model=ws.query_params.get("model") or None)
-        self.plan: tuple[Settings, SpeechPlan] | None = None  # for the settings that were asked for last
+        self.plan: tuple[Settings, SpeechPlan] | None = (
+            None  # for the settings that were asked for last
+        )
         self.conversation = Conversation()
         self.active: tuple[SpokenResponse, asyncio.Task[None]] | None = None
         self.event_id: str | None = None  # of the event that is being handled
@@ -94,8 +102,12 @@ class RealtimeSession(SocketSession):
         check_size(message, "the event")
         if not isinstance(value, dict):
             raise ApiError(400, "events must be JSON objects", code="invalid_message")
-        kind, id = value.get("type"), value.get("event_id")
-        self.event_id = clipped(id, LIMITS.param_chars) if isinstance(id, str) else None
+        kind = value.get("type")
+        id = value.get("event_id")
+        if isinstance(id, str):
+            self.event_id = clipped(id, LIMITS.param_chars)
+        else:
+            self.event_id = None
         if isinstance(kind, str) and kind.startswith(ELSEWHERE):
             self.report(unsupported(kind, "type"))
             return
@@ -122,7 +134,9 @@ class RealtimeSession(SocketSession):
 
     async def _update(self, value: Mapping[str, Any]) -> None:
         ignored = Ignored(self.config.strict)
-        wanted = self.settings.updated(validated(Given, an_object(value.get("session"), "session")), ignored)
+        wanted = self.settings.updated(
+            validated(Given, an_object(value.get("session"), "session")), ignored
+        )
         plan = await self._plan(wanted)
         self.settings = wanted
         self.send("session.updated", session={**self._session(plan.host.name), **ignored.as_json()})
@@ -133,10 +147,13 @@ class RealtimeSession(SocketSession):
         after = value.get("previous_item_id")
         before = self.conversation.add(item, after)
         for name in ("created",) if self.beta else ("added", "done"):
-            self.send(f"conversation.item.{name}", previous_item_id=before, item=item.as_dict(self.beta))
+            self.send(
+                f"conversation.item.{name}", previous_item_id=before, item=item.as_dict(self.beta)
+            )
 
     async def _truncate(self, value: Mapping[str, Any]) -> None:
-        item, ms = self.conversation.find(value.get("item_id")), value.get("audio_end_ms")
+        item = self.conversation.find(value.get("item_id"))
+        ms = value.get("audio_end_ms")
         response = item.response
         if response is None:
             raise invalid("item_id", "is no message that was spoken")
@@ -144,11 +161,16 @@ class RealtimeSession(SocketSession):
             raise invalid("content_index", "must be 0")
         if not isinstance(ms, int) or isinstance(ms, bool) or not 0 <= ms <= response.sent_ms + 1:
             raise invalid(
-                "audio_end_ms", f"must be a whole number from 0 to {response.sent_ms:.0f}, the audio's length"
+                "audio_end_ms",
+                f"must be a whole number from 0 to {response.sent_ms:.0f}, the audio's length",
             )
         await response.truncate(ms)
         self.send(
-            "conversation.item.truncated", item_id=item.id, content_index=0, audio_end_ms=ms, transcript=item.text
+            "conversation.item.truncated",
+            item_id=item.id,
+            content_index=0,
+            audio_end_ms=ms,
+            transcript=item.text,
         )
 
     # -- responses --
@@ -157,23 +179,46 @@ class RealtimeSession(SocketSession):
         if self.active is not None:
             told = "a response is being spoken: wait for response.done, or cancel it"
             raise ApiError(409, told, code="conversation_already_has_active_response")
-        given, ignored = validated(GivenResponse, an_object(value, "response")), Ignored(self.config.strict)
+        given = validated(GivenResponse, an_object(value, "response"))
+        ignored = Ignored(self.config.strict)
         inside = given.conversation == "auto"
         wanted = self.settings.updated(given, ignored)
-        texts = None if given.input is None else self._inputs(given.input)
+        if given.input is None:
+            texts = None
+        else:
+            texts = self._inputs(given.input)
         plan = await self._plan(wanted)
-        text = self.conversation.take_unspoken() if texts is None else "\n".join(texts)
+        if texts is None:
+            text = self.conversation.take_unspoken()
+        else:
+            text = "\n".join(texts)
         self.check_length(text)
         if not text.strip():
-            raise ApiError(400, "there is no text to speak: create an item with some first", code="no_text")
+            raise ApiError(
+                400, "there is no text to speak: create an item with some first", code="no_text"
+            )
         id = f"{self.id}-{self.count}"
         self.count += 1
-        belongs = self.conversation.id if inside else None
+        if inside:
+            belongs = self.conversation.id
+        else:
+            belongs = None
         response = SpokenResponse(
-            self.server, plan, id, self.send, wanted, self.beta, belongs, given.metadata, self.traceparent
+            self.server,
+            plan,
+            id,
+            self.send,
+            wanted,
+            self.beta,
+            belongs,
+            given.metadata,
+            self.traceparent,
         )
         response.plan.ignored.extend(ignored)
-        before = self.conversation.add(response.item) if inside else None
+        if inside:
+            before = self.conversation.add(response.item)
+        else:
+            before = None
         response.begin(text, before)
         task = self.begin(response.speak())
         self.active = response, task
@@ -196,7 +241,10 @@ class RealtimeSession(SocketSession):
     async def _cancel(self, id: Any) -> None:
         if self.active is None or (id is not None and id != self.active[0].id):
             raise ApiError(
-                400, "no such response is being spoken", param="response_id", code="response_cancel_not_active"
+                400,
+                "no such response is being spoken",
+                param="response_id",
+                code="response_cancel_not_active",
             )
         response, task = self.active
         task.cancel()

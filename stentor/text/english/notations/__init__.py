@@ -48,8 +48,12 @@ _RANGE = re.compile(
 _DASHES = re.compile(
     r"--(?![a-z])|(?<=\S)--|(?:(?<=[A-Za-z]{2}|\d[a-z])|(?<=[,.!?\"')]))\s-\s(?=[\"'(]?[A-Za-z]{2}|I\b|[Aa]\s[a-z]{2})|(?<=\d)\s-\s(?=[A-Z][a-z])"
 )
-_SENTENCE_END = re.compile(r"[a-z]{4}[.!?][\"')\]]?(?= )")  # four letters: "Dr. Smith" stays together
-_QUOTES = str.maketrans({"‘": "'", "’": "'", "`": "'", "–": " — ", "—": " — ", "―": " — ", "\u00a0": " ", "\u200b": ""})
+_SENTENCE_END = re.compile(
+    r"[a-z]{4}[.!?][\"')\]]?(?= )"
+)  # four letters: "Dr. Smith" stays together
+_QUOTES = str.maketrans(
+    {"‘": "'", "’": "'", "`": "'", "–": " — ", "—": " — ", "―": " — ", "\u00a0": " ", "\u200b": ""}
+)
 
 
 def windows(text: Trace) -> Iterator[Trace]:
@@ -58,10 +62,14 @@ def windows(text: Trace) -> Iterator[Trace]:
     White space becomes single spaces. Empty parts are left out.
     """
     whole = text.spaced().sub(_LONG_WORD, r"\1 ").sub(_MANY_PARTS, r"\1 ")
-    start, length = 0, len(whole.text)
+    start = 0
+    length = len(whole.text)
     while length - start > WINDOW:
         ends = [m.end() for m in _SENTENCE_END.finditer(whole.text, start, start + WINDOW)]
-        end = ends[-1] if ends else whole.text.rindex(" ", start, start + WINDOW)
+        if ends:
+            end = ends[-1]
+        else:
+            end = whole.text.rindex(" ", start, start + WINDOW)
         yield whole[start:end]
         start = end + 1
     if start < length:
@@ -78,12 +86,16 @@ def spoken_window(text: Trace) -> Trace:
     text = text.each(latin).sub(_RANGE, "-").translate(_QUOTES)
     text = (text.sub(_DASHES, " — ") if "-" in text.text else text).strip()
     sentence = text.text.endswith(".")
-    present, seen = features(text.text), text
+    present = features(text.text)
+    seen = text
     for rule in RULES:
         if rule.may_match(present):
             text = text.sub(rule.pattern, rule.action)
             if text is not seen:
-                present, seen = features(text.text), text
+                present = features(text.text)
+                seen = text
     text = text.spaced()
     ended = not sentence or text.text.endswith((".", "…"))
-    return text if ended else Trace(text.text + ".", [*text.words, NO_WORD])  # an abbreviation may take it along
+    if ended:
+        return text
+    return Trace(text.text + ".", [*text.words, NO_WORD])  # an abbreviation may take it along

@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 
 from stentor.text.english.notations.rule import any_of, describes, rules
-from stentor.text.english.numbers import NUMBER, cardinal, house, ordinal, plural, say, spell, version
+from stentor.text.english.numbers import (
+    NUMBER,
+    cardinal,
+    house,
+    ordinal,
+    plural,
+    say,
+    spell,
+    version,
+)
 from stentor.text.english.tables import TABLES
 
 MONEY = {sign: tuple(names.split(", ")) for sign, names in TABLES["money"].items()}
@@ -16,7 +25,15 @@ _SIGN = any_of(MONEY)
 _ANY = "".join(sign for sign in MONEY if len(sign) == 1)
 _SCALE = rf"(?:\s+(thousand|million|billion|trillion|hundred)\b|\s?({any_of(SCALES)})\b(?!['’]))"
 _PERIOD = r"(?=(?:month|mo|year|yr|week|wk|day|hour|hr|h|person|night|unit|user|seat|kg|lb|gallon|token|minute)\b)"
-_PERIODS = {"mo": "month", "yr": "year", "wk": "week", "hr": "hour", "h": "hour", "lb": "pound", "kg": "kilogram"}
+_PERIODS = {
+    "mo": "month",
+    "yr": "year",
+    "wk": "week",
+    "hr": "hour",
+    "h": "hour",
+    "lb": "pound",
+    "kg": "kilogram",
+}
 _AMOUNTS = "km|m|cm|mm|kg|g|l|L|ml|kWh|kW|million|billion"
 _SPOKEN_UNITS = (
     "degrees?|percent|per cent|points?|times|million|billion|thousand|hours?|minutes?|seconds?|years?|months?|weeks?|"
@@ -41,9 +58,7 @@ _NUMBERED = (
     "chapter|part|section|episode|lesson|unit|module|step|volume|book|page|week|day|track|number|season|level|exercise|"
     "question|scene|act"
 )
-_AFTER_IN = (
-    r"(?=\s*(?:$|[.,;:!?)]|x\b|by\b|wide|long|tall|high|deep|thick|of (?:rain|snow)|in diameter|screen|display))"
-)
+_AFTER_IN = r"(?=\s*(?:$|[.,;:!?)]|x\b|by\b|wide|long|tall|high|deep|thick|of (?:rain|snow)|in diameter|screen|display))"
 
 
 def _amount(sign: str, amount: str, scale: str | None, described: bool) -> str:
@@ -53,7 +68,10 @@ def _amount(sign: str, amount: str, scale: str | None, described: bool) -> str:
     whole = whole or "0"
     if scale:
         return f"{cardinal(amount)} {scale} {many}"
-    words = [f"{say(whole)} {one if whole == '1' else many}"] if int(whole) or not int(part or "0") else []
+    if int(whole) or not int(part or "0"):
+        words = [f"{say(whole)} {one if whole == '1' else many}"]
+    else:
+        words = []
     if len(part) == 2 and int(part):
         words.append(f"{say(int(part))} {cent if int(part) == 1 else cents}")
     elif part and len(part) != 2:
@@ -78,12 +96,16 @@ def _european(m: re.Match[str]) -> str:
 def _code(m: re.Match[str]) -> str:
     code, amount = (m[1], m[2]) if m[1] else (m[4], m[3])
     whole, _, part = amount.replace(",", "").partition(".")
-    shown = amount if int(part or "0") else amount.partition(".")[0]
+    if int(part or "0"):
+        shown = amount
+    else:
+        shown = amount.partition(".")[0]
     return f"{cardinal(shown)} {plural(CODES[code], whole == '1' and shown == whole)}"
 
 
 def _fraction(m: re.Match[str]) -> str:
-    top, bottom = int(m[2]), int(m[3])
+    top = int(m[2])
+    bottom = int(m[3])
     if not bottom:
         return f"{m[1] or ''}{say(top)} over {say(0)}"
     if top == bottom or (bottom in (10, 100) and top not in (1, 3, 7, 9) and not m[1]):
@@ -91,7 +113,10 @@ def _fraction(m: re.Match[str]) -> str:
     if bottom > 100 or (top > bottom and not m[1]):
         return f"{m[1] or ''}{say(top)} over {say(bottom)}"
     name = _HALVES.get(bottom) or ordinal(m[3])
-    words = name if top == 1 else plural(name, False)
+    if top == 1:
+        words = name
+    else:
+        words = plural(name, False)
     if m[1]:
         return f"{cardinal(m[1].strip())} and {'a' if top == 1 else say(top)} {words}"
     return f"{say(top)} {words}"
@@ -101,7 +126,8 @@ def _fraction_of(m: re.Match[str]) -> str:
     """ "3/4 lb" -> "three quarters of a pound", "1 1/2 tsp" -> "one and a half teaspoons"."""
     if m[4] == '"' and _quoted(m):
         return f'{_fraction(m)}"'
-    unit, words = UNITS.get(m[4], "inch"), _fraction(m)
+    unit = UNITS.get(m[4], "inch")
+    words = _fraction(m)
     if m[1] or m[2] == "1":
         return f"{words} {plural(unit, not m[1])}"
     return f"{words} of {'an' if unit[0] in 'aeio' or unit == 'hour' else 'a'} {unit}"
@@ -122,7 +148,9 @@ def _height(m: re.Match[str]) -> str:
 
 def _inches(m: re.Match[str]) -> str:
     """ "24\"" -> "twenty-four inches", unless the sign ends a quotation."""
-    return m[0] if _quoted(m) else f"{cardinal(m[1])} {plural('inch', m[1] == '1' or describes(m))}"
+    if _quoted(m):
+        return m[0]
+    return f"{cardinal(m[1])} {plural('inch', m[1] == '1' or describes(m))}"
 
 
 def _quoted(m: re.Match[str]) -> bool:
@@ -134,8 +162,11 @@ def _quoted(m: re.Match[str]) -> bool:
 
 
 def _thousand(m: re.Match[str]) -> str:
-    number, letter = m[1], m[2]
-    if (letter == "K" and number in ("1", "2", "4", "5", "8", "10")) or _OF_K.match(m.string, m.end()):
+    number = m[1]
+    letter = m[2]
+    if (letter == "K" and number in ("1", "2", "4", "5", "8", "10")) or _OF_K.match(
+        m.string, m.end()
+    ):
         return f"{say(number)} K"  # screens and races
     return f"{cardinal(number)} thousand"
 
@@ -145,10 +176,22 @@ EUROPEAN = rules(  # before a rule takes their commas and points for something e
     (r"(?<![\w.,])[1-9]\d{0,2}\.\d{3}\.\d{3}(?!\w|[.,]\d)", _european, "0"),
     (rf"(?:{_SIGN})\s?\d+,\d\d(?![\d,])", _european, "0 " + _ANY),
     (rf"(?<![\w.,])\d+,\d\d(?=\s?(?:[€£]|(?:{'|'.join(CODES)})\b))", _european, "0"),
-    (rf"(?<![\w.,])(?:\d+,\d|0,\d\d)(?=(?:\s?[-–]\s?\d+,\d\d?)?\s?(?:%|°C|(?:{_AMOUNTS})\b))", _european, "0"),
+    (
+        rf"(?<![\w.,])(?:\d+,\d|0,\d\d)(?=(?:\s?[-–]\s?\d+,\d\d?)?\s?(?:%|°C|(?:{_AMOUNTS})\b))",
+        _european,
+        "0",
+    ),
     (r"(?<![\w.,])0,\d{1,3}(?![\d,]|\.\d)", _european, "0"),
-    (rf"(?<![\w.,])\d+,\d{{1,2}}(?=(?:\s?[-–]\s?\d+,\d\d?)?[\s-]?(?:{_SPOKEN_UNITS})\b)", _european, "0"),
-    (r"€\s?[1-9]\d{0,2}\.\d{3}(?![.,]?\d|\s?(?:/|per|a)\s?l)", _european, "€ 0"),  # no price of a liter
+    (
+        rf"(?<![\w.,])\d+,\d{{1,2}}(?=(?:\s?[-–]\s?\d+,\d\d?)?[\s-]?(?:{_SPOKEN_UNITS})\b)",
+        _european,
+        "0",
+    ),
+    (
+        r"€\s?[1-9]\d{0,2}\.\d{3}(?![.,]?\d|\s?(?:/|per|a)\s?l)",
+        _european,
+        "€ 0",
+    ),  # no price of a liter
 )
 """Amounts with a point between thousands or a comma in front of decimals, where they can be nothing else."""
 
@@ -159,11 +202,20 @@ RULES = rules(
     (rf"({_SIGN})\s?({NUMBER})([A-Za-z]{{1,2}})\sto\s(?={NUMBER}\s?\3\b)", _range, "0 " + _ANY),
     (rf"({_SIGN})\s?({NUMBER}){_SCALE}", _money, "0 " + _ANY),
     (rf"({_SIGN})\s?({NUMBER}|\.\d+)()()", _money, "0 " + _ANY),
-    (rf"\b(?:({'|'.join(CODES)})\s?({NUMBER})|({NUMBER})\s?({'|'.join(CODES)}))\b", _code, "0", CODES),
+    (
+        rf"\b(?:({'|'.join(CODES)})\s?({NUMBER})|({NUMBER})\s?({'|'.join(CODES)}))\b",
+        _code,
+        "0",
+        CODES,
+    ),
     (r"(?<![\w.,])(\d\d?)p\b(?!\.)", lambda m: f"{say(m[1])} {plural('penny', m[1] == '1')}", "0"),
     (rf"({NUMBER})\s?¢", lambda m: f"{cardinal(m[1])} {plural('cent', m[1] == '1')}", "0 ¢"),
     (rf"({NUMBER})\s?([£€])", lambda m: _amount(m[2], m[1], None, describes(m)), "0 £€"),
-    (rf"(?<=[a-z])\s?/\s?{_PERIOD}(mo|yr|wk|hr|h|lb|kg)?\b", lambda m: f" per {_PERIODS.get(m[1] or '', '')}", "/"),
+    (
+        rf"(?<=[a-z])\s?/\s?{_PERIOD}(mo|yr|wk|hr|h|lb|kg)?\b",
+        lambda m: f" per {_PERIODS.get(m[1] or '', '')}",
+        "/",
+    ),
     (r"\bper (?=[a-z])", "per ", ("per",)),
     (rf"[{_ANY}](?=[A-Za-z])", " dollar ", "$£¥₩€₹₽₿"),
     (
@@ -176,7 +228,11 @@ RULES = rules(
     (rf"(?<![\w.])(?!\d{{4}})({NUMBER})([kK])\b(?!-)", _thousand, "0", ("k",)),
     (r"\b(\d)['′](?:\s?(\d{1,2})(?:[\"″]|'')|(1[01]|\d)(?![\w'’]))", _height, "0"),
     (r"\b(\d+)['′]\s?[x×]\s?(\d+)['′](?!\w)", lambda m: f"{say(m[1])} by {say(m[2])} feet", "0"),
-    (r"(?<=\dft )(\d+)\s?in\b|(?<=\d ft )(\d+)\s?in\b", lambda m: f"{say(m[1] or m[2])} inches", "0"),
+    (
+        r"(?<=\dft )(\d+)\s?in\b|(?<=\d ft )(\d+)\s?in\b",
+        lambda m: f"{say(m[1] or m[2])} inches",
+        "0",
+    ),
     (rf"(?<![/⁄])\b({NUMBER})[\"″](?!\w)", _inches, '0 "″'),
     (r"\b(480|720|1080|1440|2160)([pi])\b", lambda m: f"{house(m[1])} {m[2].upper()}", "0"),
     (rf"\b({NUMBER})\s?x\s?(?={NUMBER})", lambda m: f"{cardinal(m[1])} by ", "0", ("x",)),
@@ -202,11 +258,27 @@ RULES = rules(
         r"\1 or ",
         "/ 0",
     ),
-    (rf"(?:(?<=\w)\s?/\s?|\bper )({_COUNTED})(?!\w)", lambda m: f" per {UNITS[m[1]]}", ("/", "per")),
-    (rf"\b({NUMBER})\s?-\s?({any_of(u for u in UNITS if u.isalpha())})\b(?:\.(?=\s+[a-z]))?", _hyphened, "0 -"),
+    (
+        rf"(?:(?<=\w)\s?/\s?|\bper )({_COUNTED})(?!\w)",
+        lambda m: f" per {UNITS[m[1]]}",
+        ("/", "per"),
+    ),
+    (
+        rf"\b({NUMBER})\s?-\s?({any_of(u for u in UNITS if u.isalpha())})\b(?:\.(?=\s+[a-z]))?",
+        _hyphened,
+        "0 -",
+    ),
     (rf"\b({NUMBER})\s?(in){_AFTER_IN}\.?(?=\s+[a-z,]|\s*[a-z,;:!?)]|$|\.)", _unit, "0", ("in",)),
-    (rf"\b({NUMBER})({any_of(u for u in UNITS if u != 'in')}|[μ][mgs])(?![\w/])(?:\.(?=\s+[a-z]|,))?", _unit, "0"),
-    (rf"\b({NUMBER})\s({any_of(u for u in UNITS if u != 'in')}|[μ][mgs])(?![\w/'’])(?:\.(?=\s+[a-z]|,))?", _unit, "0"),
+    (
+        rf"\b({NUMBER})({any_of(u for u in UNITS if u != 'in')}|[μ][mgs])(?![\w/])(?:\.(?=\s+[a-z]|,))?",
+        _unit,
+        "0",
+    ),
+    (
+        rf"\b({NUMBER})\s({any_of(u for u in UNITS if u != 'in')}|[μ][mgs])(?![\w/'’])(?:\.(?=\s+[a-z]|,))?",
+        _unit,
+        "0",
+    ),
     (rf"(?<![\w/.])({_SIGNED})(?![\w/])", lambda m: plural(UNITS[m[1]], False), "/°²³º"),
     (
         r"(?<![Ss]eat )(?<![Rr]ow )\b(\d+)([FC])\b(?=\s*(?:$|[.,;!?]|today|tonight|outside|inside|and|or|to|in|at|"

@@ -8,15 +8,15 @@ from stentor.text.english.notations.rule import any_of, rules
 from stentor.text.english.numbers import groups, house, letters, say, spell, version
 from stentor.text.english.tables import TABLES
 
-_ROOMS = (
-    "Flight flight Bus bus Route route Room room Area Apartment Suite suite Unit Highway Interstate Gate gate".split()
-)
+_ROOMS = "Flight flight Bus bus Route route Room room Area Apartment Suite suite Unit Highway Interstate Gate gate".split()
 _NAMED = (
     "order|confirmation|tracking|account|acct|invoice|ticket|case|reference|ref|serial|code|zip|zip code|postcode|"
     "passcode|password|pin|PIN|id|ID|I D|card|policy|reservation|booking|part number|item number|model number|digits|"
     "phone|fax|extension|ext|area code|routing|member|employee|student|license|badge|room number|badge number|otp"
 )
-_BETWEEN = r"(?:\s+(?:number|code|no|num|id|ID|is|was|ending in|of|are)\b)*\.?\s*[:#]?\s*(?:number\s+)?"
+_BETWEEN = (
+    r"(?:\s+(?:number|code|no|num|id|ID|is|was|ending in|of|are)\b)*\.?\s*[:#]?\s*(?:number\s+)?"
+)
 _COUNTED = r"(?!,\d)(?!\s+(?:more\s+|new\s+)?[a-z]+s\b)(?!\.\d)"
 _WORDS = "AN|AS|AT|AX|BE|BY|CO|DO|GO|HE|HI|IF|IS|IT|MA|ME|MY|NO|OF|OH|ON|OR|OX|PA|SO|TO|UP|US|WE"
 """Letters of a code that would be read as a word."""
@@ -39,9 +39,7 @@ _RELEASED = (
     "React Angular Vue Bluetooth USB HDMI HTTP TLS SSL OpenGL Vulkan DirectX Unity release Release build Build "
     "firmware update Update GPT Claude Gemini Llama Qwen kernel"
 ).split()
-_MODULES = (
-    "self this np pd os sys re io math json torch numpy pandas console window document process string std".split()
-)
+_MODULES = "self this np pd os sys re io math json torch numpy pandas console window document process string std".split()
 _ONE_WORD = re.compile(r"(?:Mc|Mac|O|De|Di|La|Le|Van|Fitz|[ie])[A-Z]|PhDs?$|[A-Z]{2,}e?s$")
 _ASIDE = {".": " dot ", "_": " ", "/": " slash ", "-": " "}
 _EXT = any_of(FILES)
@@ -50,12 +48,22 @@ _STAGE = r"(?:-?(alpha|beta|rc|dev|post)[-.]?(\d*))?"
 
 def _toll_free(digits: str) -> str:
     """ "800" -> "eight hundred"."""
-    return f"{say(digits[0])} hundred" if digits.endswith("00") else spell(digits)
+    if digits.endswith("00"):
+        return f"{say(digits[0])} hundred"
+    return spell(digits)
 
 
 def _phone(m: re.Match[str]) -> str:
-    country = f"{spell(m[1])}, " if m[1] and m[1] != "1" else f"{say(1)} " if m[1] else ""
-    area = _toll_free(m[2]) if m[1] == "1" else spell(m[2])
+    if m[1] and m[1] != "1":
+        country = f"{spell(m[1])}, "
+    elif m[1]:
+        country = f"{say(1)} "
+    else:
+        country = ""
+    if m[1] == "1":
+        area = _toll_free(m[2])
+    else:
+        area = spell(m[2])
     return f"{country}{area}, {spell(m[3])}, {spell(m[4])}"
 
 
@@ -89,11 +97,15 @@ def spoken_address(address: str) -> str:
 def _web(m: re.Match[str]) -> str:
     address = m[0].rstrip(".,;:!?)'\"/")
     scheme = re.match(r"(?i)(?:https?|ftp)://", address)
-    return f" {spoken_address(address[scheme.end() if scheme else 0 :])} " + m[0][len(address) :].lstrip("/")
+    return f" {spoken_address(address[scheme.end() if scheme else 0 :])} " + m[0][
+        len(address) :
+    ].lstrip("/")
 
 
 def _number(m: re.Match[str]) -> str:
-    return " dot ".join(spell(p) for p in m[1].split(".")) + (f" port {spell(m[2])}" if m[2] else "")
+    return " dot ".join(spell(p) for p in m[1].split(".")) + (
+        f" port {spell(m[2])}" if m[2] else ""
+    )
 
 
 def camel(word: str) -> str:
@@ -109,11 +121,16 @@ def _file(m: re.Match[str]) -> str:
 
 def _of_stage(stage: str | None, number: str | None) -> str:
     """ "rc", "1" -> " R C 1"."""
-    return f" {'R C' if stage == 'rc' else stage} {number}".rstrip() if stage else ""
+    if stage:
+        return f" {'R C' if stage == 'rc' else stage} {number}".rstrip()
+    return ""
 
 
 SPELLED = rules(
-    (r"(?<![\w.'-])[A-Z](?:[ -]{1,2}[A-Z]){3,}(?![\w'-]|\.\w)", lambda m: ", ".join(re.findall("[A-Z]", m[0])))
+    (
+        r"(?<![\w.'-])[A-Z](?:[ -]{1,2}[A-Z]){3,}(?![\w'-]|\.\w)",
+        lambda m: ", ".join(re.findall("[A-Z]", m[0])),
+    )
 )
 """ "S-W-I-F-T" -> "S, W, I, F, T": a name that is spelled has a pause behind each letter, an acronym has none.
 
@@ -127,11 +144,19 @@ IDENTIFIERS = rules(
     (r"(?<![\w.])~?/(?:[\w.-]+/)+[\w.-]*\w", lambda m: spoken_address(m[0]), "/"),
     (r"(?<![\w.])\.{0,2}/[a-z][\w.-]*\w", lambda m: spoken_address(m[0]), "/"),
     (r"\b[A-Z]:\\[\w.\\-]+\w", lambda m: spoken_address(m[0]), ": \\"),
-    (r"(?<!\S)#([A-Za-z]\w+)", lambda m: "hashtag " + re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", " ", m[1]), "#"),
+    (
+        r"(?<!\S)#([A-Za-z]\w+)",
+        lambda m: "hashtag " + re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", " ", m[1]),
+        "#",
+    ),
     (r"(?<![\w.])@([A-Za-z]\w*)", lambda m: f"at {spoken_address(m[1])}", "@"),
     (rf"(?<![\w.$/-])({any_of(n for n in NAMES if n[-1] != '/')})(?![\w/]|-\w)", NAMES),
     (rf"(?<![\w./])({any_of(n for n in NAMES if n[-1] == '/')})(?=\s?\w)", NAMES),
-    (rf"(?i)(?<![\w@])(\.?[a-z_][\w-]+(?:\.[a-z_][\w-]*)*?)((?:\.(?:{_EXT}))+)\b(?![\w@])", _file, FILES),
+    (
+        rf"(?i)(?<![\w@])(\.?[a-z_][\w-]+(?:\.[a-z_][\w-]*)*?)((?:\.(?:{_EXT}))+)\b(?![\w@])",
+        _file,
+        FILES,
+    ),
     (r"(?<!\S)([A-D])-(?![\w-])", r"\1 minus", "-"),
     (
         r"(?<![\w.])(?<!slash )(?<!score )(?<!dash )(?<!dot )"
@@ -139,8 +164,17 @@ IDENTIFIERS = rules(
         lambda m: f"version {version(m[2])}" + _of_stage(m[3], m[4]),
         "0",
     ),
-    (r"\b(\d+(?:\.\d+)+)-?(alpha|beta|rc|dev|post)[-.]?(\d*)\b", lambda m: version(m[1]) + _of_stage(m[2], m[3]), "0"),
-    (rf"\b({any_of(_RELEASED)})[ -](\d+(?:\.\d+)+)\b", lambda m: f"{m[1]} {version(m[2])}", "0", _RELEASED),
+    (
+        r"\b(\d+(?:\.\d+)+)-?(alpha|beta|rc|dev|post)[-.]?(\d*)\b",
+        lambda m: version(m[1]) + _of_stage(m[2], m[3]),
+        "0",
+    ),
+    (
+        rf"\b({any_of(_RELEASED)})[ -](\d+(?:\.\d+)+)\b",
+        lambda m: f"{m[1]} {version(m[2])}",
+        "0",
+        _RELEASED,
+    ),
     (r"(?<!\S)--(?=[a-z][a-z-]+(?![\w ]*--))", "dash dash ", "-"),
     (r"(?<!\S)-(?=[a-zA-Z](?!\S))", "dash ", "-"),
     (r"\b([a-zA-Z_]\w*)\(\)", r"\1", ") ("),
@@ -148,12 +182,19 @@ IDENTIFIERS = rules(
     (rf"\b({'|'.join(_MODULES)}|[a-z]\w*_\w+)\.(?=[a-zA-Z_]\w)", r"\1 dot ", ("_", *_MODULES)),
     (r"\b([a-z]\w*)\.(?=[a-z]\w*_\w)", r"\1 dot ", "_"),
     (r"(?<=[a-z]{3})\.(?=[a-z]{2})", ". "),
-    (r"\b[A-Za-z]+(?:[a-z][A-Z]|[A-Z]{2}[a-z])[A-Za-z]*\b", lambda m: m[0] if _ONE_WORD.match(m[0]) else camel(m[0])),
+    (
+        r"\b[A-Za-z]+(?:[a-z][A-Z]|[A-Z]{2}[a-z])[A-Za-z]*\b",
+        lambda m: m[0] if _ONE_WORD.match(m[0]) else camel(m[0]),
+    ),
     (r"(?<=\w)_+(?=\w)", " ", "_"),
 )
 
 RULES = rules(
-    (r"(?<![\w-])(?:\+?(1)[-. ]\s?)?\(?(\d{3})\)?[-. ]\s?(\d{3})[-. ](\d{4})\b(?!-\d)", _phone, "0"),
+    (
+        r"(?<![\w-])(?:\+?(1)[-. ]\s?)?\(?(\d{3})\)?[-. ]\s?(\d{3})[-. ](\d{4})\b(?!-\d)",
+        _phone,
+        "0",
+    ),
     (r"(?<![\w-])(?:\+?(1)[-. ])?(8\d\d|900)-((?:[A-Z]{2,}-?)+)\b", _vanity, "0 -"),
     (r"\+(\d{1,3}(?:[-. ]?\(?\d{1,5}\)?){2,6})\b", lambda m: f"plus {groups(m[1])}", "+ 0"),
     (r"(?<![\d-])(\d{3}-\d{4})\b(?!-\d)", lambda m: groups(m[1]), "0 -"),
@@ -164,10 +205,19 @@ RULES = rules(
         lambda m: groups(m[1]),
         "0",
     ),
-    (r"(?<![\d.,-])(?<!\d )(555 \d{4}|\d{3} 0\d{3})(?![\d,-]| \d|\.\d)", lambda m: groups(m[1]), "0"),
+    (
+        r"(?<![\d.,-])(?<!\d )(555 \d{4}|\d{3} 0\d{3})(?![\d,-]| \d|\.\d)",
+        lambda m: groups(m[1]),
+        "0",
+    ),
     (r"(?<![\w.,-])(0\d{2,4}(?: \d{3,6}){1,3})(?![\w,-]| \d|\.\d)", lambda m: groups(m[1]), "0"),
     (r"(?<![\d-])(\d{4}(?:[ -]\d{4}){2,3})\b", lambda m: groups(m[1]), "0"),
-    (r"\bISBN(?:-1[03])?:?\s*([\d-]{9,16}\d|[\d-]{9,16}X)\b", lambda m: f"I S B N {_digits(m[1])}", "0", ("ISBN",)),
+    (
+        r"\bISBN(?:-1[03])?:?\s*([\d-]{9,16}\d|[\d-]{9,16}X)\b",
+        lambda m: f"I S B N {_digits(m[1])}",
+        "0",
+        ("ISBN",),
+    ),
     (r"\b(\d{5})-(\d{4})\b", lambda m: f"{spell(m[1])}, {spell(m[2])}", "0 -"),
     (r"\b([A-Z] ?[A-Z])\s+(\d{5})\b", lambda m: f"{m[1]} {spell(m[2])}", "0"),
     (
@@ -190,10 +240,18 @@ RULES = rules(
         lambda m: f"{m[1]} {spell(m[2])}",
         "0",
     ),
-    (r"\bBoeing (\d{3})(?:-(\d{1,3}))?\b", lambda m: f"Boeing {house(m[1])} {house(m[2]) if m[2] else ''}", "0"),
+    (
+        r"\bBoeing (\d{3})(?:-(\d{1,3}))?\b",
+        lambda m: f"Boeing {house(m[1])} {house(m[2]) if m[2] else ''}",
+        "0",
+    ),
     (r"\b(911|007)\b(?!,\d)", lambda m: spell(m[1]), "0"),
     (r"(?i)\b(dial|dialed|dialing)\s+(\d{2,3})\b(?!,\d)", lambda m: f"{m[1]} {spell(m[2])}", "0"),
-    (r"\b([A-Z]{1,2}\d[A-Z\d]?) (\d[A-Z]{2})\b", lambda m: f"{letters(m[1])}, {letters(m[2])}", "0"),
+    (
+        r"\b([A-Z]{1,2}\d[A-Z\d]?) (\d[A-Z]{2})\b",
+        lambda m: f"{letters(m[1])}, {letters(m[2])}",
+        "0",
+    ),
     (r"(?<![\w-])([A-Z]{1,3}\d{1,3}[A-Z]{2,3})(?![\w-])", lambda m: letters(m[1]), "0"),
     (r"(?<![\w-])([A-Z]{2,4}-\d{4,})(?![\w-]|\.\d)", lambda m: _digits(m[1]), "- 0"),
     (rf"\b({_WORDS})-?(?=\d)", lambda m: f"{letters(m[1])} ", "0"),

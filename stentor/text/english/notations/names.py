@@ -39,7 +39,9 @@ SPELLED = frozenset(  # letters whose lower case is another word
     "AWS US WHO SAT LED ID AI HR LA ER ET PR IRA PA EU UI UX QA VP TA AC DC DIY LAX".split()
 )
 _SAID = "|".join(sorted(SPELLED))
-_CLEAR_NUMERAL = r"(?=[IVXL]{2}|[VX]\b|[ivxl]{2})([IVXLC]{1,7}|[ivxlc]{2,7})"  # "He said no. I left."
+_CLEAR_NUMERAL = (
+    r"(?=[IVXL]{2}|[VX]\b|[ivxl]{2})([IVXLC]{1,7}|[ivxlc]{2,7})"  # "He said no. I left."
+)
 _NORTH = TABLES["directions"]
 _STREET = any_of({*STREETS, *STREETS.values()})
 _STARTS = re.compile(rf"\s+(?:{any_of(word.capitalize() for word in STARTERS)})\b")
@@ -49,17 +51,13 @@ _COUNTED = (
     "Category Tier Unit Exhibit Module Lesson Form Step Round Division Saturn Gemini Vatican Wing Souls Kombat Doom"
 ).split()
 _NUMERAL = r"M{0,3}(?:CM|CD|D?C{0,3})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})"
-_FIRST = (
-    "Elizabeth|Charles|James|Henry|Edward|George|William|Richard|Francis|Napoleon|Frederick|Peter|Louis|Leopold|Otto"
-)
+_FIRST = "Elizabeth|Charles|James|Henry|Edward|George|William|Richard|Francis|Napoleon|Frederick|Peter|Louis|Leopold|Otto"
 _FULL = rf"(?=[IVXLCDM])({_NUMERAL})(?![\w'’-])"
 _NAME = r"(?!(?:The|A|An|This|That|In|On|At|And|Or|But|If|With|Vitamin|Plan|Option|Hepatitis)\b)[A-Z][a-z]+"
 _NUMERAL_AT = rf"(?=[IVXL])({_NUMERAL})"
 _SMALL = r"(?=[ivxl])(x{0,3}(?:ix|iv|v?i{0,3})|xl(?:ix|iv|v?i{0,3})|lx{0,3}(?:ix|iv|v?i{0,3}))"
 _PAGED = r"[Pp]ages?|[Pp]p?\.|[Cc]hapters?|[Ss]cene|[Ff]olios?|[Pp]lates?|[Ss]ections?|[Vv]olumes?|[Ff]ootnote"
-_PAGES = (
-    "page pages p pp chapter chapters scene folio folios plate plates section sections volume volumes footnote".split()
-)
+_PAGES = "page pages p pp chapter chapters scene folio folios plate plates section sections volume volumes footnote".split()
 _SMALL_WORDS = "of|the|and|a|an|in|to|on|for|with|from|at|by"
 _TITLE = rf"[A-Z][\w’'-]*(?: (?:(?:{_SMALL_WORDS}) )*[A-Z][\w’'-]*){{0,7}}"
 _MARKER = r"(?<!\S)(?P<open>\(?)(?P<sign>[a-hA-H]|\d{1,2}|[ivx]{1,4})\)(?=\s)"
@@ -72,7 +70,9 @@ _BOOKS = (
     "Revelation Surah Quran"
 ).split()
 _SHORT = TABLES["books"]
-_OF_SEVERAL = "Samuel|Kings|Chronicles|Corinthians|Cor|Thessalonians|Thess|Timothy|Tim|Peter|Pet|John"
+_OF_SEVERAL = (
+    "Samuel|Kings|Chronicles|Corinthians|Cor|Thessalonians|Thess|Timothy|Tim|Peter|Pet|John"
+)
 _ORDINALS = {"1": "First", "2": "Second", "3": "Third"}
 
 
@@ -83,12 +83,20 @@ def _initials(m: re.Match[str]) -> str:
 
 def _street(m: re.Match[str]) -> str:
     number, letter, side, name, street = m.groups()
-    words = [house(number), letter, _NORTH.get((side or "").strip(" ."), ""), name.strip(), STREETS.get(street, street)]
+    words = [
+        house(number),
+        letter,
+        _NORTH.get((side or "").strip(" ."), ""),
+        name.strip(),
+        STREETS.get(street, street),
+    ]
     return " ".join(word for word in words if word)
 
 
 def _letters(m: re.Match[str]) -> str:
-    return m[0] if m.string.isupper() and " " in m.string else " ".join(m[1]) + m[2]
+    if m.string.isupper() and " " in m.string:
+        return m[0]
+    return " ".join(m[1]) + m[2]
 
 
 def _numbered(m: re.Match[str]) -> str:
@@ -104,18 +112,25 @@ def _word(m: re.Match[str]) -> str:
 
 def _pages(m: re.Match[str]) -> str:
     """ "pages xii-xiv" -> "pages twelve to fourteen"."""
-    more = f" {'and' if 'and' in m[3] else 'to'} {say(roman(m[4].upper()))}" if m[4] else ""
+    if m[4]:
+        more = f" {'and' if 'and' in m[3] else 'to'} {say(roman(m[4].upper()))}"
+    else:
+        more = ""
     return f"{m[1]}{say(roman(m[2].upper()))}{more}"
 
 
 def _item(m: re.Match[str]) -> str:
     """ "a) one b) two" -> "A) one, B) two", "ii)" -> "2)". What ends a parenthesis stays."""
-    sign, before = m["sign"], m.string[: m.start("open")]
+    sign = m["sign"]
+    before = m.string[: m.start("open")]
     if not m["open"] and before.count("(") > before.count(")"):
         return m[0]
     if re.fullmatch("[ivx]+", sign) and "ii)" in m.string:
         sign = str(roman(sign.upper()))
-    pause = "," if m["word"] and re.search(_MARKER, before) else ""
+    if m["word"] and re.search(_MARKER, before):
+        pause = ","
+    else:
+        pause = ""
     return f"{pause}{m['word'] or ''}{m['open']}{sign.upper()})"
 
 
@@ -126,7 +141,10 @@ def _verse(m: re.Match[str]) -> str:
 
 
 ITEMS = rules(
-    (rf"^{_NUMERAL_AT}\.(?= {_TITLE}[.:]?$)", lambda m: f"{say(roman(m[1]))}."),  # "V. Maps" has no initial
+    (
+        rf"^{_NUMERAL_AT}\.(?= {_TITLE}[.:]?$)",
+        lambda m: f"{say(roman(m[1]))}.",
+    ),  # "V. Maps" has no initial
     (_BEHIND_WORD + _MARKER, _item, ")"),
     (r"(?<=\()a(?=\))", "A", ") ("),
 )
@@ -174,7 +192,11 @@ RULES = rules(
         [name for name in _NORTH if len(name) == 2],
     ),
     (r"\bHwy\b\.?(?= \d)", "Highway", "0"),
-    (r"\b((?:I|US|Route|Highway)[- ]\d+) ([NSEW])\b(?!['’\w])", lambda m: f"{m[1]} {_NORTH[m[2]]}", "0"),
+    (
+        r"\b((?:I|US|Route|Highway)[- ]\d+) ([NSEW])\b(?!['’\w])",
+        lambda m: f"{m[1]} {_NORTH[m[2]]}",
+        "0",
+    ),
     (r"\bApt\b(?= [#\d])", "Apartment", "#0"),
     (r"(?<=\d[snrt][tdh] )Fl\b\.?(?!\w)", "Floor", "0"),
     (r"\b(\d+(?:st|nd|rd|th)\s+)St\b\.?", r"\1Street", "0"),
@@ -195,7 +217,12 @@ RULES = rules(
         _numbered,
         NUMBERED,
     ),
-    (rf"\b({any_of(DATED)})\.\s?(?=1\d{{3}}\b|20\d\d\b|[3-9]\d\d\b)", lambda m: f"{DATED[m[1]]} ", "0", DATED),
+    (
+        rf"\b({any_of(DATED)})\.\s?(?=1\d{{3}}\b|20\d\d\b|[3-9]\d\d\b)",
+        lambda m: f"{DATED[m[1]]} ",
+        "0",
+        DATED,
+    ),
     (r"(?<=\d)\s?ff\.?(?!\w)", " and following", "0", ("ff",)),
     (r"(?<=[snrt][tdh] )ed\b\.?|(?<=\brev\. )ed\.", "edition", ("ed",)),
     (r"\b[Ee]ds?\.(?= by\b)", "edited", ("ed", "eds")),
@@ -235,14 +262,26 @@ ROMANS = rules(
         lambda m: f"{m[1]} {say(roman(m[2]))}",
         _COUNTED,
     ),
-    (rf"\b(?=M)(?=[MDCLXVI]{{5}}|MM[XVI]{{2}}){_FULL}", lambda m: year(str(roman(m[1])))),  # of a title page
+    (
+        rf"\b(?=M)(?=[MDCLXVI]{{5}}|MM[XVI]{{2}}){_FULL}",
+        lambda m: year(str(roman(m[1]))),
+    ),  # of a title page
     (rf"\b({'|'.join(w.lower() for w in _COUNTED[:7])})\s+I(?=[.:]|\s*$)", r"\1 one", _COUNTED),
     (rf"\b({_FIRST})\s+I(?=\s*[.,;)]|\s+of\b|['’]s\b)", r"\1 the first", _FIRST.split("|")),
-    (rf"\b({_NAME})\s+(?=[IVX]{{2}}|V\b){_FULL}", lambda m: f"{m[1]} the {ordinal(str(roman(m[2])))}"),
-    (rf"\b({_NAME})\s+(?=[IVX]{{2}}|V\b)({_NUMERAL})(?=['’]s\b)", lambda m: f"{m[1]} the {ordinal(str(roman(m[2])))}"),
+    (
+        rf"\b({_NAME})\s+(?=[IVX]{{2}}|V\b){_FULL}",
+        lambda m: f"{m[1]} the {ordinal(str(roman(m[2])))}",
+    ),
+    (
+        rf"\b({_NAME})\s+(?=[IVX]{{2}}|V\b)({_NUMERAL})(?=['’]s\b)",
+        lambda m: f"{m[1]} the {ordinal(str(roman(m[2])))}",
+    ),
     (
         rf"\b(the)\s+(?=[IVX]{{2,}}\b){_FULL}(?=\s+(?:century|dynasty|Olympiad|Corps|Legion))",
         lambda m: f"{m[1]} {ordinal(str(roman(m[2])))}",
     ),
-    (rf"(?<![\w.])(?=(?:XX|XI|XV|XL|LX|VI|IV|IX|II))(?!X*L\b|LX\b){_FULL}(?=[.)]\s|$)", lambda m: say(roman(m[1]))),
+    (
+        rf"(?<![\w.])(?=(?:XX|XI|XV|XL|LX|VI|IV|IX|II))(?!X*L\b|LX\b){_FULL}(?=[.)]\s|$)",
+        lambda m: say(roman(m[1])),
+    ),
 )

@@ -49,8 +49,14 @@ def rules(*table: Row) -> list[Rule]:
 def _rule(pattern: str, action: Action | Mapping[str, str], *wanted: Iterable[str]) -> Rule:
     needs: list[frozenset[str]] = []
     for some in wanted or ([action] if isinstance(action, Mapping) else []):
-        needs += map(frozenset, some.split()) if isinstance(some, str) else [frozenset(map(_key, some))]
-    return Rule(re.compile(pattern), _lookup(action) if isinstance(action, Mapping) else action, tuple(needs))
+        needs += (
+            map(frozenset, some.split()) if isinstance(some, str) else [frozenset(map(_key, some))]
+        )
+    return Rule(
+        re.compile(pattern),
+        _lookup(action) if isinstance(action, Mapping) else action,
+        tuple(needs),
+    )
 
 
 def _lookup(table: Mapping[str, str]) -> Action:
@@ -61,7 +67,9 @@ def _key(word: str) -> str:
     """The feature by which a word is known: a sign or a digit in it, else the longest run of its letters."""
     sign = next((c for c in word if c in _SIGNS or c.isdigit()), None)
     if sign is not None:
-        return "0" if sign.isdigit() else sign
+        if sign.isdigit():
+            return "0"
+        return sign
     runs: list[str] = _WORD.findall(word.lower())
     return max(runs, key=lambda run: (run not in _SHORT_WORDS, len(run)))
 
@@ -81,7 +89,10 @@ def any_of(words: Iterable[str]) -> str:
 
 def describes(m: re.Match[str]) -> bool:
     """Whether an amount says which of a noun: "a $20 bill" and "9V batteries" have no plural."""
-    before, after = m.string[max(0, m.start() - 4) : m.start()], m.string[m.end() : m.end() + 11]
+    before = m.string[max(0, m.start() - 4) : m.start()]
+    after = m.string[m.end() : m.end() + 11]
     if _MEASURED.match(after):
         return True
-    return bool(re.search(r"\b[Aa]n?\s$", before) and re.match(r"\s(?!of\b|or\b|and\b)[a-zA-Z]", after))
+    return bool(
+        re.search(r"\b[Aa]n?\s$", before) and re.match(r"\s(?!of\b|or\b|and\b)[a-zA-Z]", after)
+    )

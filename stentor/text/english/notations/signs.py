@@ -7,7 +7,8 @@ import re
 from stentor.text.english.notations.rule import any_of, rules
 from stentor.text.english.tables import TABLES
 
-SYMBOLS, _OPERATORS = TABLES["symbols"], TABLES["operators"]
+SYMBOLS = TABLES["symbols"]
+_OPERATORS = TABLES["operators"]
 _POWERS = {"2": "squared", "3": "cubed"}
 _OPERAND = r"[\w)\]]"
 
@@ -20,7 +21,11 @@ COMPARISONS = rules(  # before a rule takes their signs for something else
     # "10%-20%", "$5K–$10K": the same unit on either side
     (r"(?<=\d)([A-Za-z%°]{1,4})\s?[-—]\s?(?=[$£€]?\d[\d.,]*\1(?!\w))", r"\1 to ", "0 -—"),
     (r"(?<=\d)(\s?(?:cm|mm|m|km|in|ft))\.?\s?[x×]\s?(?=\d)", r"\1 by ", "0"),
-    (r"(?<=\d)(\s?(?:km|m|cm|mm|ft))\^?([23])\b", lambda m: m[1] + ("²" if m[2] == "2" else "³"), "0"),
+    (
+        r"(?<=\d)(\s?(?:km|m|cm|mm|ft))\^?([23])\b",
+        lambda m: m[1] + ("²" if m[2] == "2" else "³"),
+        "0",
+    ),
     (rf"(?<={_OPERAND})\s?\^\s?\(?(-?\w+)\)?", _power, "^"),
     (
         rf"(?<=\s)({any_of(o for o in _OPERATORS if o not in ('...', '++'))})(?=\s)",
@@ -28,9 +33,17 @@ COMPARISONS = rules(  # before a rule takes their signs for something else
         "!&*+-:<=>|",
     ),
     (r"(?<=\w)([!=<>]=)(?=\w)", lambda m: f" {_OPERATORS.get(m[1], 'equals')} ", "="),
-    (rf"(?<={_OPERAND})\s<\s(?=[\w(-])|(?<=[\w)])<(?=-?\d)|(?<=\b[a-z])<(?=[a-z]\b)", " is less than ", "<"),
+    (
+        rf"(?<={_OPERAND})\s<\s(?=[\w(-])|(?<=[\w)])<(?=-?\d)|(?<=\b[a-z])<(?=[a-z]\b)",
+        " is less than ",
+        "<",
+    ),
     (r"(?<=[a-z]{2})\s>\s(?=[A-Z][a-z])", ", ", ">"),  # "Settings > Privacy"
-    (rf"(?<={_OPERAND})\s>\s(?=[\w(-])|(?<=[\w)])>(?=-?\d)|(?<=\b[a-z])>(?=[a-z]\b)", " is greater than ", ">"),
+    (
+        rf"(?<={_OPERAND})\s>\s(?=[\w(-])|(?<=[\w)])>(?=-?\d)|(?<=\b[a-z])>(?=[a-z]\b)",
+        " is greater than ",
+        ">",
+    ),
     (r"(?:^|(?<=[a-z]{2} )|(?<=[!?.,] )|(?<=I ))<3(?=[!.]*$|\s+(?:you|u)\b)", "heart", "0 <"),
     (r"(?:(?<=\s)|^)<(?=\$?\d)", "less than ", "0 <"),
     (r"(?:(?<=\s)|^)>(?=\$?\d)", "more than ", "> 0"),

@@ -25,7 +25,9 @@ _NOT_COUNTED = (  # behind a year, words with an s at the end that are no plural
 )
 _COUNTED = rf"\s+(?:[a-z]+\s)?(?:people|men|women|children|feet|(?!(?:{_NOT_COUNTED})\b)[a-z]+s)\b"
 _NOT_A_YEAR = rf"(?![,.:]?\d|[-–/]\d|\s?[%°$€£]|[A-Za-z]|{_COUNTED})"
-_IN_DECADE = r"ies to|\b[Tt]he|\b[Hh]is|\b[Hh]er|\b[Mm]y|\btheir|\byour|\bour|early|late|high|low|mid|upper"
+_IN_DECADE = (
+    r"ies to|\b[Tt]he|\b[Hh]is|\b[Hh]er|\b[Mm]y|\btheir|\byour|\bour|early|late|high|low|mid|upper"
+)
 _BEHIND_IT = "|".join(f"(?<={words} )" for words in _IN_DECADE.split("|"))
 _FRACTIONS = {2, 3, 4, 5, 6, 8, 10, 16, 32, 64, 100}
 _DUE = r"on|by|until|till|from|since|before|after|due|dated|date|for|between|and|through"
@@ -44,7 +46,9 @@ def _time(m: re.Match[str]) -> str:
 
 def _end(m: re.Match[str], half: str | None) -> str:
     """The full stop of "p.m." where it ends the sentence too."""
-    return "." if half and half.endswith(".") and re.match(r"\s+[A-Z][a-z]", m.string[m.end() : m.end() + 9]) else ""
+    if half and half.endswith(".") and re.match(r"\s+[A-Z][a-z]", m.string[m.end() : m.end() + 9]):
+        return "."
+    return ""
 
 
 def _clock(hour: str, minute: str, half: str | None) -> str:
@@ -53,7 +57,9 @@ def _clock(hour: str, minute: str, half: str | None) -> str:
         return f"{words} {two_digits(int(minute))}"
     if half:
         return words
-    return f"{words} o'clock" if 1 <= int(hour) <= 12 else f"{words} hundred hours"
+    if 1 <= int(hour) <= 12:
+        return f"{words} o'clock"
+    return f"{words} hundred hours"
 
 
 def _to(m: re.Match[str]) -> str:
@@ -62,8 +68,12 @@ def _to(m: re.Match[str]) -> str:
 
 
 def _military(m: re.Match[str]) -> str:
-    hour, minute = m[1], m[2]
-    words = f"zero {say(int(hour))}" if hour[0] == "0" else say(int(hour))
+    hour = m[1]
+    minute = m[2]
+    if hour[0] == "0":
+        words = f"zero {say(int(hour))}"
+    else:
+        words = say(int(hour))
     return f"{words} {'hundred' if minute == '00' else two_digits(int(minute))} hours"
 
 
@@ -75,15 +85,21 @@ def _with_seconds(hour: str, minute: str, second: str) -> str:
 
 
 def _sixtieth(digits: str) -> str:
-    return "zero" if digits == "00" else two_digits(int(digits))
+    if digits == "00":
+        return "zero"
+    return two_digits(int(digits))
 
 
 def _iso(m: re.Match[str]) -> str:
     """ "T07:00:00Z" -> " at seven o'clock U T C"."""
-    time, zone = _with_seconds(m[1], m[2], m[3] or "00"), m[4] or ""
+    time = _with_seconds(m[1], m[2], m[3] or "00")
+    zone = m[4] or ""
     if not zone:
         return f" at {time}"
-    offset = f" {'plus' if zone[0] == '+' else 'minus'} {say(int(zone[1:3]))}" if zone != "Z" else ""
+    if zone != "Z":
+        offset = f" {'plus' if zone[0] == '+' else 'minus'} {say(int(zone[1:3]))}"
+    else:
+        offset = ""
     return f" at {time} U T C{offset}"
 
 
@@ -99,7 +115,8 @@ def _full(month: int, day: int, of: str, written: str) -> str:
 
 
 def _slash_date(m: re.Match[str]) -> str:
-    first, second = int(m[1]), int(m[2])
+    first = int(m[1])
+    second = int(m[2])
     if first > 12 >= second:  # the day first
         first, second = second, first
     return _full(first, second, m[3], " ".join(say(int(g)) for g in m.groups()))
@@ -111,7 +128,8 @@ def _iso_date(m: re.Match[str]) -> str:
 
 def _short_date(m: re.Match[str]) -> str:
     """12/25 is a day, 3/4 a fraction unless a word before it says that it is a day."""
-    month, day = int(m[2]), int(m[3])
+    month = int(m[2])
+    day = int(m[3])
     valid = 1 <= month <= 12 and 1 <= day <= 31
     if not valid or (not m[1] and (day in _FRACTIONS or month == 1)):
         return m[0]
@@ -120,7 +138,9 @@ def _short_date(m: re.Match[str]) -> str:
 
 def _decade(m: re.Match[str]) -> str:
     words = _in_era(next(g for g in m.groups() if g))
-    return words[:-1] + "ies" if words.endswith("y") else words + "s"
+    if words.endswith("y"):
+        return words[:-1] + "ies"
+    return words + "s"
 
 
 def _era(m: re.Match[str]) -> str:
@@ -129,7 +149,9 @@ def _era(m: re.Match[str]) -> str:
 
 def _in_era(digits: str) -> str:
     """ "1066" -> "ten sixty-six", "476" -> "four hundred seventy-six"."""
-    return year(digits) if len(digits) == 4 else say(digits)
+    if len(digits) == 4:
+        return year(digits)
+    return say(digits)
 
 
 def _to_year(first: str, last: str) -> str:
@@ -138,11 +160,15 @@ def _to_year(first: str, last: str) -> str:
 
 def _short_year(digits: str) -> str:
     """ "1999" -> "nineteen ninety-nine", "05" -> "oh five"."""
-    return year(digits) if len(digits) == 4 else two_digits(int(digits))
+    if len(digits) == 4:
+        return year(digits)
+    return two_digits(int(digits))
 
 
 def _season(m: re.Match[str]) -> str:
-    return _to_year(m[1], m[2]) if int(m[2]) > int(m[1]) % 100 else m[0]
+    if int(m[2]) > int(m[1]) % 100:
+        return _to_year(m[1], m[2])
+    return m[0]
 
 
 BASIC = rules(
@@ -185,7 +211,9 @@ RULES = rules(
     ),
     (
         r"\b(\d+)\s?h(?:r|rs)?\s?(\d+)\s?m(?:in|ins)?\b",
-        lambda m: f"{say(m[1])} hour{'' if m[1] == '1' else 's'} {say(m[2])} minute{'' if m[2] == '1' else 's'}",
+        lambda m: (
+            f"{say(m[1])} hour{'' if m[1] == '1' else 's'} {say(m[2])} minute{'' if m[2] == '1' else 's'}"
+        ),
         "0",
     ),
     (r"\b(\d{4})-(\d{2})-(\d{2})\b", _iso_date, "0 -"),
@@ -194,7 +222,9 @@ RULES = rules(
     (r"\b(\d{1,2})[.-](\d{1,2})[.-]((?:19|20)\d{2})\b", _slash_date, "0"),
     (
         rf"\b({_MONTH})\s+(\d{{1,2}})\s?[-–]\s?(\d{{1,2}})\b(?:,?\s+(\d{{4}})\b)?",
-        lambda m: f"{m[1]} {ordinal(m[2])} to {ordinal(m[3])}" + (f", {year(m[4])}" if m[4] else ""),
+        lambda m: (
+            f"{m[1]} {ordinal(m[2])} to {ordinal(m[3])}" + (f", {year(m[4])}" if m[4] else "")
+        ),
         "0 -–",
     ),
     (
@@ -208,7 +238,11 @@ RULES = rules(
         "0",
     ),
     (r"\bc\.\s?(?=\d{3,4}\b)", "circa ", "0"),
-    (rf"\b((?i:pre|post|mid|early|late))-({_LIKELY_YEAR})\b(?!-)", lambda m: f"{m[1]} {year(m[2])}", "- 0"),
+    (
+        rf"\b((?i:pre|post|mid|early|late))-({_LIKELY_YEAR})\b(?!-)",
+        lambda m: f"{m[1]} {year(m[2])}",
+        "- 0",
+    ),
     (rf"\b({_MONTH}(?:\s+of)?),?\s+(\d{{4}})\b", lambda m: f"{m[1]} {year(m[2])}", "0"),
     (r"(?<!\w)['’](\d0)s\b", _decade, "0"),
     (r"\b100s(?= of\b)", "hundreds", "0"),
@@ -223,11 +257,27 @@ RULES = rules(
     (r"(?<!\w)['’](\d\d)\b(?!['’])", lambda m: two_digits(int(m[1])), "0"),
     (r"\b(\d{1,4})\s(BCE|BC|CE|AD|B\.C\.E?\.?|A\.D\.)(?!\w)", _era, "0"),
     (r"\b(AD|CE|A D)\s(\d{3,4})\b", lambda m: f"A D {_in_era(m[2])}", "0"),
-    (rf"\b((?i:{_BEFORE}))\s+({_YEAR})\s*[-–]\s*({_YEAR}|\d\d)\b", lambda m: f"{m[1]} {_to_year(m[2], m[3])}", "0 -–"),
-    (rf"\b({_LIKELY_YEAR})\s*[-–]\s*({_LIKELY_YEAR})\b(?!-)", lambda m: _to_year(m[1], m[2]), "0 -–"),
+    (
+        rf"\b((?i:{_BEFORE}))\s+({_YEAR})\s*[-–]\s*({_YEAR}|\d\d)\b",
+        lambda m: f"{m[1]} {_to_year(m[2], m[3])}",
+        "0 -–",
+    ),
+    (
+        rf"\b({_LIKELY_YEAR})\s*[-–]\s*({_LIKELY_YEAR})\b(?!-)",
+        lambda m: _to_year(m[1], m[2]),
+        "0 -–",
+    ),
     (rf"\b({_LIKELY_YEAR})\s*[-–]\s*(\d\d)\b(?!-)", _season, "0 -–"),
-    (rf"\b({_LIKELY_YEAR})/(\d\d)\b(?!/)", lambda m: f"{year(m[1])} {two_digits(int(m[2]))}", "/ 0"),
-    (rf"\b(FY|Q[1-4])\s?['’]?({_YEAR}|\d\d)\b", lambda m: f"{' '.join(m[1])} {_short_year(m[2])}", "0"),
+    (
+        rf"\b({_LIKELY_YEAR})/(\d\d)\b(?!/)",
+        lambda m: f"{year(m[1])} {two_digits(int(m[2]))}",
+        "/ 0",
+    ),
+    (
+        rf"\b(FY|Q[1-4])\s?['’]?({_YEAR}|\d\d)\b",
+        lambda m: f"{' '.join(m[1])} {_short_year(m[2])}",
+        "0",
+    ),
     (
         rf"\b((?i:{_BEFORE})),?\s+({_YEAR})\b(?![,.:]?\d|[-–/]\d|\s?[%°$€£]|[A-Za-z]"
         r"|\s+(?:km|m|cm|mm|kg|g|mg|lbs?|ft|feet|meters|miles|people|dollars|points)\b)",

@@ -12,7 +12,9 @@ URL = sys.argv[1] + "/v1"
 
 
 async def speak(model: str, format: str, cancel: bool = False) -> int:
-    tts = openai.TTS(base_url=URL, api_key="any", model=model, voice="alloy", response_format=format)
+    tts = openai.TTS(
+        base_url=URL, api_key="any", model=model, voice="alloy", response_format=format
+    )
     total = 0
     async with tts.synthesize("Good morning.") as stream:
         async for event in stream:
@@ -32,4 +34,8 @@ async def main() -> dict:
     }
 
 
-print(json.dumps({"version": importlib.metadata.version("livekit-plugins-openai")} | asyncio.run(main())))
+print(
+    json.dumps(
+        {"version": importlib.metadata.version("livekit-plugins-openai")} | asyncio.run(main())
+    )
+)

@@ -56,4 +56,8 @@ async def main() -> dict:
         return got
 
 
-print(json.dumps({"version": importlib.metadata.version("livekit-plugins-elevenlabs")} | asyncio.run(main())))
+print(
+    json.dumps(
+        {"version": importlib.metadata.version("livekit-plugins-elevenlabs")} | asyncio.run(main())
+    )
+)

@@ -13,7 +13,10 @@ URL = sys.argv[1] + "/v1"
 
 async def speak() -> dict:
     tts = OpenAITTSService(
-        api_key="any", base_url=URL, sample_rate=24000, settings=OpenAITTSService.Settings(voice="alloy")
+        api_key="any",
+        base_url=URL,
+        sample_rate=24000,
+        settings=OpenAITTSService.Settings(voice="alloy"),
     )
     tts._sample_rate = 24000  # a pipeline's StartFrame sets it
     frames = [frame async for frame in tts.run_tts("Good morning.", "one")]

@@ -6,7 +6,14 @@ import json
 import sys
 
 import aiohttp
-from pipecat.frames.frames import EndFrame, ErrorFrame, TTSAudioRawFrame, TTSSpeakFrame, TTSStoppedFrame, TTSTextFrame
+from pipecat.frames.frames import (
+    EndFrame,
+    ErrorFrame,
+    TTSAudioRawFrame,
+    TTSSpeakFrame,
+    TTSStoppedFrame,
+    TTSTextFrame,
+)
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
 from pipecat.processors.frame_processor import FrameProcessor
@@ -41,7 +48,9 @@ class Heard(FrameProcessor):
 
 async def heard(tts: TTSService) -> dict:
     found = Heard()
-    worker = PipelineWorker(Pipeline([tts, found]), params=PipelineParams(audio_out_sample_rate=24000))
+    worker = PipelineWorker(
+        Pipeline([tts, found]), params=PipelineParams(audio_out_sample_rate=24000)
+    )
     runner = WorkerRunner(handle_sigint=False)
     await runner.add_workers(worker)
 
@@ -59,7 +68,9 @@ async def main() -> dict:
     async with aiohttp.ClientSession() as session:
         got = {}
         settings = ElevenLabsTTSService.Settings(voice="default", stability=0.5)
-        socket = ElevenLabsTTSService(api_key="any", url=URL.replace("http", "ws", 1), settings=settings)
+        socket = ElevenLabsTTSService(
+            api_key="any", url=URL.replace("http", "ws", 1), settings=settings
+        )
         got["socket"] = await heard(socket)
         http = ElevenLabsHttpTTSService(
             api_key="any",

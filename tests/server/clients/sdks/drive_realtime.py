@@ -20,7 +20,10 @@ def answer(connection: object, last: str = "response.done") -> dict:
             kinds.append(event.type)
         if event.type in ("response.output_audio.delta", "response.audio.delta"):
             audio += base64.b64decode(event.delta)
-        elif event.type in ("response.output_audio_transcript.delta", "response.audio_transcript.delta"):
+        elif event.type in (
+            "response.output_audio_transcript.delta",
+            "response.audio_transcript.delta",
+        ):
             text += event.delta
         if event.type in (last, "error"):
             return {"kinds": kinds, "bytes": len(audio), "text": text, "event": event}
@@ -41,13 +44,22 @@ with client.realtime.connect(model="gpt-realtime") as connection:
     told = answer(connection)
     item = told["event"].response.output[0]
     got["spoken"] = {k: told[k] for k in ("kinds", "bytes", "text")}
-    got["spoken"]["status"], got["spoken"]["transcript"] = told["event"].response.status, item.content[0].transcript
+    got["spoken"]["status"], got["spoken"]["transcript"] = (
+        told["event"].response.status,
+        item.content[0].transcript,
+    )
     connection.conversation.item.truncate(item_id=item.id, content_index=0, audio_end_ms=100)
     truncated = connection.recv()
     got["truncated"] = [truncated.type, truncated.audio_end_ms, truncated.transcript]
-    connection.response.create(response={"input": [message("Fine.")], "conversation": "none", "metadata": {"a": "b"}})
+    connection.response.create(
+        response={"input": [message("Fine.")], "conversation": "none", "metadata": {"a": "b"}}
+    )
     told = answer(connection)
-    got["aside"] = [told["text"], told["event"].response.conversation_id, told["event"].response.metadata]
+    got["aside"] = [
+        told["text"],
+        told["event"].response.conversation_id,
+        told["event"].response.metadata,
+    ]
     formats = {}
     for type in ("audio/pcmu", "audio/pcma"):
         audio = {"output": {"format": {"type": type}}}
@@ -57,7 +69,9 @@ with client.realtime.connect(model="gpt-realtime") as connection:
     connection.input_audio_buffer.append(audio="AAAA", event_id="mine")
     error = connection.recv().error
     got["refused"] = [error.code, error.event_id]
-    connection.session.update(session={"type": "realtime", "tools": [{"type": "function", "name": "f"}]})
+    connection.session.update(
+        session={"type": "realtime", "tools": [{"type": "function", "name": "f"}]}
+    )
     got["tools"] = connection.recv().error.code
     connection.conversation.item.create(item=message(TEXT * 100))
     connection.response.create()
@@ -68,7 +82,11 @@ with client.realtime.connect(model="gpt-realtime") as connection:
 with client.beta.realtime.connect(model="gpt-4o-realtime-preview") as connection:
     connection.recv()
     connection.session.update(
-        session={"voice": "alloy", "output_audio_format": "g711_ulaw", "modalities": ["text", "audio"]}
+        session={
+            "voice": "alloy",
+            "output_audio_format": "g711_ulaw",
+            "modalities": ["text", "audio"],
+        }
     )
     got["beta format"] = connection.recv().session.output_audio_format
     connection.conversation.item.create(item=message(TEXT))

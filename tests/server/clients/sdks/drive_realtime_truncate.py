@@ -21,7 +21,9 @@ def item(text: str) -> dict:
     return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
 
 
-with openai.OpenAI(base_url=URL, api_key="any").realtime.connect(model="gpt-realtime") as connection:
+with openai.OpenAI(base_url=URL, api_key="any").realtime.connect(
+    model="gpt-realtime"
+) as connection:
     connection.conversation.item.create(item=item(TEXT))
     connection.response.create()
     response = until(connection, "response.done").response
@@ -41,6 +43,11 @@ with openai.OpenAI(base_url=URL, api_key="any").realtime.connect(model="gpt-real
     response = until(connection, "response.done").response
     with urllib.request.urlopen(f"{URL}/audio/speech/{response.request_id}") as answer:
         ms = min(900, int(1000 * json.load(answer)["duration"]))
-    connection.conversation.item.truncate(item_id=response.output[0].id, content_index=0, audio_end_ms=ms)
-    got["cancelled"] = {"ms": ms, "heard": until(connection, "conversation.item.truncated").transcript}
+    connection.conversation.item.truncate(
+        item_id=response.output[0].id, content_index=0, audio_end_ms=ms
+    )
+    got["cancelled"] = {
+        "ms": ms,
+        "heard": until(connection, "conversation.item.truncated").transcript,
+    }
 print(json.dumps(got))

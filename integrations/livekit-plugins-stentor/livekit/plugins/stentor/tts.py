@@ -26,7 +26,9 @@ from livekit.agents.types import TimedString
 
 logger = logging.getLogger("livekit.plugins.stentor")
 
-KEPT_SECONDS = 25  # a connection that nobody uses; the server closes it after 30 (--ws-idle-seconds)
+KEPT_SECONDS = (
+    25  # a connection that nobody uses; the server closes it after 30 (--ws-idle-seconds)
+)
 HEARTBEAT_SECONDS = 10  # between pings, so that a server that has gone is noticed
 CLOSE_SECONDS = 1  # to wait for the server's goodbye
 
@@ -67,7 +69,9 @@ class TTS(tts.TTS):
             "word_timestamps": word_timestamps,
             **(options or {}),
         }
-        self.update_options(model=model, voice=voice, language=language, instructions=instructions, speed=speed)
+        self.update_options(
+            model=model, voice=voice, language=language, instructions=instructions, speed=speed
+        )
         self._session: aiohttp.ClientSession | None = None
         self._streams: weakref.WeakSet[SynthesizeStream] = weakref.WeakSet()
         self._pool = utils.ConnectionPool[aiohttp.ClientWebSocketResponse](
@@ -95,7 +99,9 @@ class TTS(tts.TTS):
     ) -> tts.ChunkedStream:
         return self._synthesize_with_stream(text, conn_options=conn_options)
 
-    def stream(self, *, conn_options: APIConnectOptions = DEFAULT_API_CONNECT_OPTIONS) -> SynthesizeStream:
+    def stream(
+        self, *, conn_options: APIConnectOptions = DEFAULT_API_CONNECT_OPTIONS
+    ) -> SynthesizeStream:
         stream = SynthesizeStream(tts=self, conn_options=conn_options)
         self._streams.add(stream)
         return stream
@@ -137,7 +143,11 @@ class SynthesizeStream(tts.SynthesizeStream):
         utterance = _Utterance(output_emitter, utils.shortuuid("TTS_"))
         rate = self._stentor.sample_rate
         output_emitter.initialize(
-            request_id=utterance.id, sample_rate=rate, num_channels=1, mime_type="audio/pcm", stream=True
+            request_id=utterance.id,
+            sample_rate=rate,
+            num_channels=1,
+            mime_type="audio/pcm",
+            stream=True,
         )
         pool = self._stentor._pool
         try:
