@@ -15,19 +15,19 @@ import numpy as np
 import torch
 
 from stentor import registry, request
-from stentor.adapters import Adapters
 from stentor.align.aligner import Aligner, Aligners
 from stentor.arguments import shown
 from stentor.audio import Reference
 from stentor.config import EngineConfig, check_dtype, check_quantization, path_of
+from stentor.engine.adapters import Adapters
 from stentor.engine.engine import Engine
 from stentor.engine.running.device import Device, pick_device
 from stentor.engine.stream import AudioStream, Chunk
 from stentor.engine.voice import Preparation
 from stentor.errors import BatchError, CheckpointError, InvalidRequest, StentorError
-from stentor.model_names import DEFAULT_VOICE
 from stentor.models.base import ModelSpec, Prompt, VoiceSource
 from stentor.models.info import Adapter, ReferenceAudio, SpeechRequest
+from stentor.models.model_names import DEFAULT_VOICE
 from stentor.output.marks import Marks
 from stentor.output.render import Output
 from stentor.output.watermark import Make

@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     not exist), 3 if `say` or `batch` wrote speech that was cut, 4 if items of a batch failed, 130 if interrupted."""
     top = parser()
     if "_ARGCOMPLETE" in os.environ:
-        from stentor import completion
+        from stentor.say import completion
 
         completion.complete(top)
     words = sys.argv[1:] if argv is None else argv
@@ -152,7 +152,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _new_family(args: argparse.Namespace) -> int:
-    from stentor import new_family
+    from stentor.models import new_family
 
     for file in new_family.write(args.name, path_of("DIR", args.folder)):
         print(file)
@@ -163,7 +163,7 @@ def _new_family(args: argparse.Namespace) -> int:
 
 
 def _completion(args: argparse.Namespace) -> int:
-    from stentor import completion
+    from stentor.say import completion
 
     print(completion.script(args.shell))
     return 0

@@ -1,6 +1,6 @@
 """The configuration of an engine and of its scheduler. Both are frozen: they are read once and nothing writes back.
 
-Of the package, only arguments.py and the errors are imported here, so every room may import this file.
+Of the package, only arguments and the errors are imported here, so every room may import this file.
 """
 
 from __future__ import annotations

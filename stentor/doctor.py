@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import torch
 
 import stentor
-from stentor import families
 from stentor.engine.running.device import Device, pick_device
 from stentor.errors import InvalidRequest
+from stentor.host.machine import cpus
 from stentor.kernels.gpus import known
-from stentor.machine import cpus
+from stentor.models import families
 from stentor.output import player
 
 SENTENCE = "The quick brown fox jumps over the lazy dog near the old stone bridge."

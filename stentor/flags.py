@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from stentor import model_names
 from stentor.align.aligner import Aligners
 from stentor.arguments import as_audio_file
 from stentor.config import EngineConfig, check_device, check_dtype, check_quantization, path_of
 from stentor.errors import InvalidRequest
+from stentor.models import model_names
 from stentor.text.cleanup import ALL, HELP
 from stentor.text.sentences import GRANULARITIES
 

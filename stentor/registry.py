@@ -13,9 +13,9 @@ from types import ModuleType
 import torch
 
 from stentor.errors import CheckpointError
-from stentor.families import Family, families, only, unusable
-from stentor.model_names import CONFIG, DUMMY, directory, dummy_family, family_of_files
 from stentor.models.base import SpeechModel
+from stentor.models.families import Family, families, only, unusable
+from stentor.models.model_names import CONFIG, DUMMY, directory, dummy_family, family_of_files
 from stentor.models.source import Checkpoint, Source, random_weights
 from stentor.models.weights import read_config
 

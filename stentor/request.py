@@ -10,9 +10,9 @@ import numpy as np
 
 from stentor import audio
 from stentor.arguments import not_unicode, shown, whole
+from stentor.engine.retry import MAX_SEED, MOST_TRIES, TRIES, random_seed
 from stentor.errors import InvalidRequest
 from stentor.models.info import ModelInfo, Option, ReferenceAudio, SpeechRequest
-from stentor.retry import MAX_SEED, MOST_TRIES, TRIES, random_seed
 
 if TYPE_CHECKING:
     from stentor.models.info import Adapter

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 import stentor
-from stentor import InvalidRequest, new_family
-from stentor.families import SEAM
+from stentor import InvalidRequest
+from stentor.models import new_family
+from stentor.models.families import SEAM
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import process
 
@@ -135,7 +136,8 @@ def test_a_server_lists_the_family_with_its_origin_and_speaks_with_it(served: st
 def test_nothing_of_a_package_is_imported_before_its_model_is_asked_for(site: Path):
     code = """
 import sys
-from stentor import TTS, families
+from stentor import TTS
+from stentor.models import families
 assert families.named("echo").origin == "stentor-echo 0.1.0"
 TTS("dummy:toy", memory_gb=0.01).close()
 assert not any(name.startswith("stentor_echo") for name in sys.modules)

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import stentor
-from stentor import machine
 from stentor.config import EngineConfig
 from stentor.engine.memory import GIB, plan_memory
 from stentor.engine.running.device import Device
+from stentor.host import machine
 from stentor.models.toy.model import Toy
 
 MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -108,4 +108,4 @@ def test_nobody_else_counts_cpus() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute) and node.attr in names
     }
-    assert found == {"machine.py"}
+    assert found == {"host/machine.py"}

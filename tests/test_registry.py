@@ -10,7 +10,8 @@ import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import save_file
 
-from stentor import TTS, CheckpointError, InvalidRequest, ModelNotFound, families, model_names
+from stentor import TTS, CheckpointError, InvalidRequest, ModelNotFound
+from stentor.models import families, model_names
 
 
 def test_every_family_folder_names_its_architectures_and_dummies():

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from stentor.engine.retry import Tries, runaway_frames
 from stentor.models.base import Prompt
-from stentor.retry import Tries, runaway_frames
 
 NONE = np.zeros(0)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from stentor import new_family
-from stentor.families import SEAM
+from stentor.models import new_family
+from stentor.models.families import SEAM
 from tests.helpers.seam import ROOT, STORED, broken, imports, interface, modules
 
 
 def test_nothing_of_the_interface_is_removed_or_changed_without_another_version():
-    """After a change that is meant, raise stentor.families.SEAM and run `python -m tests.helpers.seam`."""
+    """After a change that is meant, raise stentor.models.families.SEAM and run `python -m tests.helpers.seam`."""
     stored = json.loads(STORED.read_text(encoding="utf-8"))
     assert stored["version"] == SEAM
     assert broken(stored["modules"], interface()) == []

@@ -10,11 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from stentor.errors import CheckpointError, InvalidRequest
-from stentor.models.config_reader import ConfigReader
-from stentor.models.weights import read_config
-from stentor.text.lexicon import Lexicon
-from stentor.untrusted import (
+from stentor.arguments.untrusted import (
     MAX_DEPTH,
     MAX_DIGITS,
     MIB,
@@ -24,6 +20,10 @@ from stentor.untrusted import (
     parse_yaml,
     read_bytes,
 )
+from stentor.errors import CheckpointError, InvalidRequest
+from stentor.models.config_reader import ConfigReader
+from stentor.models.weights import read_config
+from stentor.text.lexicon import Lexicon
 
 BOMB = "\n".join(
     ["a0: &a0 [1]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 21))]

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from stentor import local_ray
 from stentor.batch.catalogue import CUT, FAILED, SPOKEN, TODO, Catalogue
 from stentor.batch.fields import FIELDS
 from stentor.batch.files import SHARD_NAME, Files
@@ -28,6 +27,7 @@ from stentor.batch.manifest import NAME, Manifest
 from stentor.batch.plan import SHOWN, Plan, check_settings, plan, write_settings
 from stentor.batch.run import Results, Tally, speak_all, without_wrong
 from stentor.errors import EngineError, InvalidRequest
+from stentor.host import local_ray
 from stentor.say.progress import SpeakingBar, loading
 
 if TYPE_CHECKING:

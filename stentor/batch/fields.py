@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stentor.client_names import is_usual_model
 from stentor.errors import InvalidRequest
 from stentor.flags import check_speed
+from stentor.speech.client_names import is_usual_model
 from stentor.text.cleanup import ALL, steps
 from stentor.text.sentences import GRANULARITIES
 

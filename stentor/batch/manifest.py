@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from stentor.arguments import shown
+from stentor.arguments.untrusted import MIB, Missing, Unreadable, open_regular, parse_json
 from stentor.batch import disk
 from stentor.batch.catalogue import Catalogue
 from stentor.batch.fields import ID
 from stentor.batch.item import LOST, SAID, Row
 from stentor.errors import InvalidRequest
-from stentor.untrusted import MIB, Missing, Unreadable, open_regular, parse_json
 
 NAME = "manifest.jsonl"
 ROW_BYTES = 64 * MIB  # of one row at most

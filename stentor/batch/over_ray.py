@@ -20,7 +20,7 @@ import ray
 from stentor.batch.item import Item, Outcome, Run
 from stentor.batch.speaker import Speaker
 from stentor.errors import EngineError, InvalidRequest, StentorError
-from stentor.local_ray import own_ray
+from stentor.host.local_ray import own_ray
 
 THREADS = 256  # of an actor that is not told how many texts its engine speaks at once
 RESTARTS = 4  # of one actor. What it was speaking is spoken again

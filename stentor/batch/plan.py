@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stentor.arguments import shown
+from stentor.arguments.untrusted import MIB, Missing, Unreadable, read_json
 from stentor.batch import disk
 from stentor.batch.catalogue import Catalogue
 from stentor.batch.files import Files, Shards, pack_tar
@@ -28,7 +29,6 @@ from stentor.flags import (
     taken,
 )
 from stentor.say.target import WRITTEN, available, marks
-from stentor.untrusted import MIB, Missing, Unreadable, read_json
 
 SETTINGS = "run.json"  # the settings of a run, which a resumed run must share
 SHOWN = 5  # wrong lines and failed items that are told on standard error

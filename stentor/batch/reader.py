@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from stentor.arguments.untrusted import Unreadable, parse_json
 from stentor.batch.fields import FIELDS, NAMES
 from stentor.errors import InvalidRequest
-from stentor.untrusted import Unreadable, parse_json
 
 LISTS = ("reference", "reference_text")  # of which a cell may have one, or several as a JSON list
 LINE_BYTES = 16 * 2**20  # of one record at most

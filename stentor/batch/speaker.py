@@ -10,24 +10,24 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from stentor import machine
 from stentor.api import TTS
+from stentor.arguments.untrusted import Unreadable, read_bytes
 from stentor.audio import Reference
 from stentor.batch.fields import listed
 from stentor.batch.item import SAID, Item, Outcome, Run, failed
 from stentor.batch.reader import LINE_BYTES
-from stentor.client_names import OPENAI_VOICES, openai_voice, own_voice
 from stentor.config import Policy, path_of
+from stentor.engine.once import CacheCounts, LruCache, OnceCache
 from stentor.errors import EngineError, InvalidRequest, StentorError
+from stentor.host import machine
 from stentor.models.info import ReferenceAudio
-from stentor.once import CacheCounts, LruCache, OnceCache
 from stentor.output.marks import Marks
 from stentor.request import Given
 from stentor.say.target import Output
+from stentor.speech.client_names import OPENAI_VOICES, openai_voice, own_voice
 from stentor.speech.result import Speech
 from stentor.speech.timing import faster
 from stentor.text.files import decoded
-from stentor.untrusted import Unreadable, read_bytes
 
 READ_HERE = ("text", "text_file", "reference", "reference_text", "prompt", "prompt_text", "speed")
 KEPT_BYTES = 256 * 2**20  # of samples of references. A file that was dropped is read again

@@ -17,6 +17,7 @@ import torch
 from stentor import kernels
 from stentor.config import EngineConfig, Policy
 from stentor.engine.delivery import AudioDelivery
+from stentor.engine.health import Health, Stats
 from stentor.engine.memory import plan_memory, size
 from stentor.engine.requests import Inbox, Marks, OpenRequests, Request, Submit
 from stentor.engine.running.codec_runner import CodecRunner
@@ -41,8 +42,7 @@ from stentor.engine.stream import (
 )
 from stentor.engine.voice import CodecPrimer, Preparation, VoiceEncoder
 from stentor.errors import EngineError, InvalidRequest
-from stentor.health import Health, Stats
-from stentor.machine import cpus
+from stentor.host.machine import cpus
 from stentor.models.base import Prompt, SpeechModel
 from stentor.models.info import SpeechRequest
 

@@ -12,13 +12,14 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
-from stentor import kernels, machine
+from stentor import kernels
 from stentor.config import EngineConfig
 from stentor.engine.running.codec_state import CodecStateTable, make_pool, one_row
 from stentor.engine.running.device import Device
 from stentor.engine.running.slot_table import engine_columns
 from stentor.engine.scheduling.audio_scheduler import chunk_sizes
 from stentor.errors import EngineError
+from stentor.host import machine
 from stentor.layers.types import Column, Eager, eager
 from stentor.layers.windows import COLUMNS
 from stentor.models.base import ModelSpec, SpeechModel

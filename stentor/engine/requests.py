@@ -17,17 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stentor.audio.silence import FRAME_PEAK
+from stentor.engine.health import Stats
+from stentor.engine.retry import next_seed
 from stentor.engine.running.codec_state import SavedCodec
 from stentor.engine.scheduling.scheduler import Scheduler
 from stentor.engine.scheduling.sequence import LENGTH, Phase, Place, Sequence
 from stentor.engine.sequence_maker import SequenceMaker
 from stentor.engine.stream import AppendText, Cancel, Chunk, EventSink, Taken
 from stentor.errors import EngineError, InvalidRequest, Overloaded
-from stentor.health import Stats
 from stentor.layers.types import Column
 from stentor.models.base import Prompt
-from stentor.retry import next_seed
-from stentor.silence import FRAME_PEAK
 
 
 @dataclass(frozen=True)

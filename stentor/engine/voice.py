@@ -23,6 +23,7 @@ from stentor import kernels
 from stentor.audio import QUALITY, Recording
 from stentor.config import EngineConfig
 from stentor.engine.memory import MIB
+from stentor.engine.once import CacheCounts, Claim, LruCache, OnceCache
 from stentor.engine.running.codec_state import CodecPages, CodecStateTable, one_row
 from stentor.engine.running.cuda_graphs import CudaGraphRunner
 from stentor.engine.running.device import BACKGROUND, CudaStream, Device
@@ -31,7 +32,6 @@ from stentor.layers.types import eager
 from stentor.layers.windows import STEP
 from stentor.models.base import Prompt, SpeechModel, Voice, VoiceSource
 from stentor.models.info import SpeechRequest
-from stentor.once import CacheCounts, Claim, LruCache, OnceCache
 
 log = logging.getLogger("stentor.engine")
 

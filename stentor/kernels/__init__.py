@@ -1,4 +1,4 @@
-"""Kernels that several model families or the engine use. The package imports only `stentor.machine`.
+"""Kernels that several model families or the engine use. The package imports only `stentor.host.machine`.
 
 Most are written in Triton, those of `hopper_gemm` in CUDA C++. `from stentor import kernels` does not import Triton. A
 caller asks `kernels.enabled(Kernel.NORM, x)` and then calls a launcher as `kernels.norm_rope.rms_norm(...)`: the

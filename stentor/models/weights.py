@@ -13,11 +13,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from stentor import untrusted
-from stentor.arguments import shown
+from stentor.arguments import shown, untrusted
+from stentor.arguments.untrusted import Unreadable
 from stentor.errors import CheckpointError
 from stentor.models.config_reader import ConfigReader
-from stentor.untrusted import Unreadable
 
 Value = TypeVar("Value")
 Built = TypeVar("Built", bound=nn.Module)

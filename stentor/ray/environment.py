@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stentor.errors import InvalidRequest, StentorError
-from stentor.local_ray import VARIABLES
+from stentor.host.local_ray import VARIABLES
 from stentor.server.config import ServerConfig
 
 HARD_STOP_MARGIN_S = (

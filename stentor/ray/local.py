@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import ray
 
-from stentor.local_ray import own_ray
+from stentor.host.local_ray import own_ray
 from stentor.ray import environment
 from stentor.server import logs
 from stentor.server.config import ServerConfig

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from stentor import local_ray, model_names
 from stentor.errors import InvalidRequest, ModelNotFound
+from stentor.host import local_ray
+from stentor.models import model_names
 from stentor.server.config import GROUPS, ServerConfig, build, default, items, kind, names, numbers
 
 NO_OPS = {  # accepted flags: two of vLLM, and two of ours from when they were not the default

@@ -16,17 +16,17 @@ from typing import Any
 
 from stentor.align.aligner import Aligners
 from stentor.arguments import shown
-from stentor.client_names import taken_by_model
+from stentor.arguments.untrusted import Unreadable, parse_json, parse_yaml, read_bytes
 from stentor.config import DTYPES, check_device, check_quantization, path_of
 from stentor.errors import InvalidRequest
 from stentor.flags import ALIGNER, LEXICON, LORA, MODEL, THREADS, Flag
 from stentor.server.limits import LIMITS, MIB
 from stentor.server.load_options import load_options
 from stentor.server.lora_modules import lora_modules
+from stentor.speech.client_names import taken_by_model
 from stentor.text.cleanup import ALL, HELP, steps
 from stentor.text.lexicon import Lexicon
 from stentor.text.sentences import MAX_CHARS
-from stentor.untrusted import Unreadable, parse_json, parse_yaml, read_bytes
 
 FORMATS = ("wav", "mp3", "flac", "opus", "aac", "pcm", "ulaw", "alaw")
 HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")

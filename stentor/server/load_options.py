@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 
 from stentor.arguments import shown
+from stentor.arguments.untrusted import Unreadable, parse_yaml
 from stentor.config import EngineConfig
 from stentor.errors import InvalidRequest
-from stentor.untrusted import Unreadable, parse_yaml
 
 ELSEWHERE = {
     "model",

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stentor.arguments import shown
+from stentor.arguments.untrusted import Unreadable, parse_json
 from stentor.errors import InvalidRequest
-from stentor.untrusted import Unreadable, parse_json
 
 
 @dataclass(frozen=True)

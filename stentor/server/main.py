@@ -20,7 +20,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from stentor import machine
+from stentor.host import machine
 from stentor.server import logs
 from stentor.server.api_processes import ApiProcesses, AttachedHost, Owner, read_start
 from stentor.server.app import create_app

@@ -14,7 +14,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from stentor.health import Health
+from stentor.engine.health import Health
 from stentor.server.errors import ApiError
 from stentor.server.model_hosts import ModelHost, ModelHosts
 from stentor.server.schemas import ALIASES, BatchBody, SpeechBody

@@ -12,9 +12,8 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Literal
 
 from stentor.align.aligner import Aligners
-from stentor.client_names import OPENAI_MODELS, is_usual_model
+from stentor.engine.health import Health
 from stentor.errors import EngineError, InvalidRequest, ModelNotFound, StentorError
-from stentor.health import Health
 from stentor.models.info import ModelInfo
 from stentor.server import memory
 from stentor.server.config import ServerConfig
@@ -24,6 +23,7 @@ from stentor.server.engines.messages import Ready
 from stentor.server.engines.process import CRASHED
 from stentor.server.errors import ApiError, clipped
 from stentor.server.limits import LIMITS, Limits
+from stentor.speech.client_names import OPENAI_MODELS, is_usual_model
 from stentor.text.lexicon import Lexicon
 
 log = logging.getLogger("stentor.server")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import HTTPConnection
 
 from stentor.errors import InvalidRequest
-from stentor.machine import cpus
+from stentor.host.machine import cpus
 from stentor.server.config import ServerConfig
 from stentor.server.engines.launch import EngineFactory
 from stentor.server.limits import LIMITS, MIB, Limits

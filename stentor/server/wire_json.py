@@ -11,7 +11,7 @@ import orjson
 from starlette.responses import Response
 
 from stentor.arguments import mend_unicode
-from stentor.untrusted import Unreadable, parse_json
+from stentor.arguments.untrusted import Unreadable, parse_json
 
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 

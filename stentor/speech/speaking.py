@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from stentor.audio import Recording
+from stentor.audio.silence import REFERENCE_PEAK
+from stentor.engine.retry import Tries
 from stentor.engine.scheduling.sequence import Place
 from stentor.models.info import ModelInfo, ReferenceAudio, SpeechRequest
-from stentor.retry import Tries
-from stentor.silence import REFERENCE_PEAK
 from stentor.speech.timing import SegmentTiming
 from stentor.speech.words import Span, timed
 from stentor.text.marks import speakers

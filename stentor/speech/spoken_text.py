@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stentor.engine.retry import runaway_frames
 from stentor.engine.stream import AudioStream, Chunk
 from stentor.errors import Overloaded, StentorError, request_failed
 from stentor.output.render import AS_IT_IS, Output, Rendering
-from stentor.retry import runaway_frames
 from stentor.speech.result import Speech
 from stentor.speech.speaking import NO_SAMPLES, Speaking, SpokenSegment, unspoken
 from stentor.speech.timing import SegmentTiming

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from stentor.arguments.untrusted import Unreadable, parse_yaml, read_bytes
 from stentor.errors import InvalidRequest
-from stentor.untrusted import Unreadable, parse_yaml, read_bytes
 
 MAX_ENTRIES = 10_000
 MAX_WORD = 80

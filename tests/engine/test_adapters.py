@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from stentor import registry
-from stentor.adapters import Adapters
+from stentor.engine.adapters import Adapters
 from stentor.engine.running.device import Device
 from stentor.errors import CheckpointError, InvalidRequest
 from tests.helpers.adapters import TINY, make

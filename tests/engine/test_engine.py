@@ -12,11 +12,11 @@ import torch
 from stentor import TTS, BatchError, EngineError, InvalidRequest, Overloaded, Reference, Speech
 from stentor.config import Policy
 from stentor.engine.requests import OpenRequests
+from stentor.engine.retry import MAX_SEED
 from stentor.engine.scheduling.scheduler import Scheduler
 from stentor.engine.scheduling.sequence import Place, Sequence
 from stentor.models.base import Prompt
 from stentor.models.toy.model import BROKEN
-from stentor.retry import MAX_SEED
 from tests.helpers.invariants import check
 from tests.helpers.patience import STUCK_S
 from tests.helpers.stepped_engine import hold, stepped_engines

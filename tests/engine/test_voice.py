@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from stentor.audio import Recording
+from stentor.engine.once import CacheCounts, Claim
 from stentor.engine.running.device import Device
 from stentor.engine.voice import ENCODINGS, Preparation, VoiceEncoder
 from stentor.errors import EngineError
 from stentor.layers.types import Launch
 from stentor.models.base import Prompt, SpeechModel, Voice, VoiceSource
 from stentor.models.info import SpeechRequest
-from stentor.once import CacheCounts, Claim
 from tests.helpers.patience import STUCK_S
 
 KEPT = 3

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from stentor.families import SEAM
+from stentor.models.families import SEAM
 
 ROOT = Path(__file__).parents[2]
 STORED = ROOT / "tests" / "fixtures" / "seam.json"

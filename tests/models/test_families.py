@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from stentor.families import Family
-from stentor.families import families as every_family
 from stentor.models.config_reader import ConfigReader
+from stentor.models.families import Family
+from stentor.models.families import families as every_family
 from tests.helpers.released import MODELS, released
 
 EVERY = {"__init__.py", "config.py", "builder.py", "released.json", "spec.py", "model.py"}
@@ -61,7 +61,9 @@ def test_every_model_without_files_is_a_release_with_configuration_files(family:
 
 
 def test_finding_the_families_imports_none_of_their_modules():
-    code = "import sys; from stentor.families import families; families(); print(*sys.modules)"
+    code = (
+        "import sys; from stentor.models.families import families; families(); print(*sys.modules)"
+    )
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
     )

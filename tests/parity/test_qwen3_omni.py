@@ -14,10 +14,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from stentor import TTS, CheckpointError, InvalidRequest, Speech, model_names
+from stentor import TTS, CheckpointError, InvalidRequest, Speech
 from stentor.config import Policy
 from stentor.layers.quantized import dequantize, quantize
 from stentor.layers.types import State
+from stentor.models import model_names
 from stentor.models.base import PromptRows
 from stentor.models.frame_prompt import TEXT_CAPACITY
 from stentor.models.qwen3_omni_talker.config import parse

@@ -14,7 +14,7 @@ import pytest
 
 import stentor
 from stentor.errors import InvalidRequest
-from stentor.local_ray import VARIABLES, own_ray
+from stentor.host.local_ray import VARIABLES, own_ray
 from stentor.ray import configured, environment
 from stentor.server.config import ServerConfig, build, typed
 
@@ -166,7 +166,7 @@ def test_replicas_start_where_cores_and_shared_memory_are_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ray would wait for a core for each, and refuse to start where /dev/shm has less than 30 % of much memory."""
-    monkeypatch.setattr("stentor.local_ray.cpus", lambda: 2)
+    monkeypatch.setattr("stentor.host.local_ray.cpus", lambda: 2)
     assert own_ray(4)["num_cpus"] == 4
     assert own_ray(1)["num_cpus"] == 2
     assert own_ray(1)["object_store_memory"] < 1e9

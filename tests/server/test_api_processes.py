@@ -20,8 +20,8 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 import stentor
-from stentor import machine
 from stentor.errors import InvalidRequest
+from stentor.host import machine
 from stentor.output.marks import comment
 from stentor.server import main
 from stentor.server.api_processes import AttachedHost, State, merged

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 import stentor
-from stentor.health import Health
+from stentor.engine.health import Health
 from stentor.server import memory, model_hosts
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig

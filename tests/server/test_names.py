@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stentor.client_names import OPENAI_VOICES, is_usual_model, openai_voice, own_voice
+from stentor.speech.client_names import OPENAI_VOICES, is_usual_model, openai_voice, own_voice
 from tests.helpers.server_live import Live, serving
 
 ASK = {"input": "Hello there, you.", "seed": 5, "response_format": "pcm", "guard": False}

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from stentor.audio.silence import AUDIBLE_DBFS
 from stentor.bench.load.record import Exchange, Failure, Floats, Ints, Samples
 from stentor.bench.metrics.decode import DecodedAudio
-from stentor.silence import AUDIBLE_DBFS
 
 Unit = Literal["ms", "s", ""]
 

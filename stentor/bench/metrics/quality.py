@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from stentor.audio.silence import ANSWER_DBFS
 from stentor.bench.metrics.decode import DecodedAudio
 from stentor.bench.metrics.measure import RequestResult
-from stentor.silence import ANSWER_DBFS
 
 LONG_PAUSE_S = 2.0
 RUN_ON = 2.0

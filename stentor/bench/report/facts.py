@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from stentor.machine import cpus, memory
+from stentor.host.machine import cpus, memory
 
 _GPU_FIELDS = {
     "memory.total": "memory_total_mib",

@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 
+from stentor.host.machine import cpus
 from stentor.kernels.switches import pdl_enabled
-from stentor.machine import cpus
 
 SOURCES = Path(__file__).parent
 HEADERS = ("cluster.cuh", "common.cuh", "device.cuh", "skinny.cuh", "wgmma.cuh")

@@ -14,9 +14,9 @@ from typing import Any
 import yaml
 from torch import Tensor
 
+from stentor.arguments.untrusted import Unreadable, parse_yaml, read_bytes
 from stentor.errors import CheckpointError
 from stentor.models.weights import WEIGHT_NORM, errors_name, fold_weight_norm, read_pickle, renamed
-from stentor.untrusted import Unreadable, parse_yaml, read_bytes
 
 MAX_BYTES = 1 << 20
 _NAME = re.compile(r"<(\w+)>")

@@ -16,12 +16,12 @@ import numpy as np
 
 from stentor import request
 from stentor.audio import Recording
+from stentor.engine.health import Health
+from stentor.engine.once import LruCache
 from stentor.engine.scheduling.sequence import Place
 from stentor.engine.stream import Chunk
 from stentor.errors import EngineError, InvalidRequest, StentorError
-from stentor.health import Health
 from stentor.models.info import Adapter, ModelInfo, ReferenceAudio, SpeechRequest
-from stentor.once import LruCache
 from stentor.server.engines import messages as m
 from stentor.server.limits import LIMITS
 

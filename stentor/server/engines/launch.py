@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from stentor.errors import EngineError
-from stentor.machine import cpus
+from stentor.host.machine import cpus
 from stentor.server.config import ServerConfig
 from stentor.server.engines import messages as m
 from stentor.server.engines.client import RECORDINGS_BYTES, EngineLink

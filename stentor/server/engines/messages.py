@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from stentor.engine.health import Health
 from stentor.errors import (
     CheckpointError,
     EngineError,
@@ -22,7 +23,6 @@ from stentor.errors import (
     Overloaded,
     StentorError,
 )
-from stentor.health import Health
 from stentor.models.info import Adapter, ModelInfo
 
 API_BITS = 40

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stentor.audio import Recording
+from stentor.engine.once import Claim, LruCache
 from stentor.engine.requests import Marks
+from stentor.engine.retry import runaway_frames
 from stentor.engine.scheduling.sequence import Place
 from stentor.engine.stream import Chunk, RequestHandle, StreamEvent
 from stentor.engine.voice import Preparation
 from stentor.errors import EngineError, InvalidRequest, StentorError, request_failed
 from stentor.models.base import Prompt
 from stentor.models.info import Adapter, ReferenceAudio, SpeechRequest
-from stentor.once import Claim, LruCache
-from stentor.retry import runaway_frames
 from stentor.server.engines import messages as m
 from stentor.server.limits import LIMITS
 from stentor.server.logs import REQUEST_ID

@@ -10,7 +10,7 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
 import stentor
-from stentor import families
+from stentor.models import families
 from stentor.server.config import FORMATS
 from stentor.server.errors import failures
 from stentor.server.model_hosts import ModelHost

@@ -10,7 +10,6 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 from starlette.responses import PlainTextResponse, Response
 
-from stentor.client_names import taken_by_model
 from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError, failures, invalid
 from stentor.server.http.bodies import JsonRoute
@@ -18,6 +17,7 @@ from stentor.server.limits import LIMITS
 from stentor.server.lora_modules import lora_modules
 from stentor.server.schemas import Body
 from stentor.server.state import server
+from stentor.speech.client_names import taken_by_model
 
 
 def _permitted(request: Request) -> None:

@@ -12,7 +12,9 @@ from fastapi import APIRouter, File, Form, Path, Query, Request, UploadFile
 from starlette.responses import Response
 
 from stentor import audio
+from stentor.arguments.untrusted import Unreadable, parse_json
 from stentor.audio import Reference
+from stentor.audio.silence import QUIET_PEAK
 from stentor.errors import InvalidRequest
 from stentor.server.errors import ApiError, failures, invalid
 from stentor.server.limits import LIMITS, MIB
@@ -20,8 +22,6 @@ from stentor.server.state import Server, server
 from stentor.server.voices.references import decode
 from stentor.server.voices.voice import Audio, listing, own_voices
 from stentor.server.wire_json import json_response
-from stentor.silence import QUIET_PEAK
-from stentor.untrusted import Unreadable, parse_json
 
 router = APIRouter(tags=["voices"])
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from stentor.client_names import OPENAI_VOICES, is_elevenlabs_voice, openai_voice, own_voice
 from stentor.models.info import ModelInfo, ReferenceAudio
 from stentor.server.errors import ApiError, invalid
 from stentor.server.limits import LIMITS
 from stentor.server.schemas import ALIASES, Ignored, Shared, SpeechBody, VoiceId
 from stentor.server.voices.recordings import KnownVoices, Recordings
 from stentor.server.voices.voice import PLACEHOLDERS, Voice
+from stentor.speech.client_names import OPENAI_VOICES, is_elevenlabs_voice, openai_voice, own_voice
 from stentor.speech.script import Turn, marked, scripted
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from stentor.audio.silence import AUDIBLE_PEAK
 from stentor.server.limits import LIMITS
-from stentor.silence import AUDIBLE_PEAK
 from stentor.speech.timing import SegmentTiming, WordTiming, words_of
 
 MAX_OUTCOMES = LIMITS.outcomes

@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from stentor.audio.silence import QUIET_PEAK
+from stentor.engine.retry import random_seed
 from stentor.errors import InvalidRequest
 from stentor.models.info import ModelInfo, SpeechRequest
 from stentor.output.encode import CONTAINERS, legal_rate
 from stentor.output.marks import NO_MARKS, Marks, comment
 from stentor.output.watermark import load
-from stentor.retry import random_seed
 from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError, invalid
 from stentor.server.model_hosts import ModelHost, ModelHosts
 from stentor.server.schemas import Ignored, Shared, SpeechBody
 from stentor.server.speech import fields
 from stentor.server.speech.fields import VoiceInput, VoiceResolver
-from stentor.silence import QUIET_PEAK
 from stentor.speech.live_text import PROBE
 from stentor.speech.script import Turn, dialogue
 from stentor.text.sentences import Segment

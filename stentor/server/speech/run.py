@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stentor.audio.silence import guard_peak
 from stentor.engine.stream import Chunk
 from stentor.models.info import ModelInfo, SpeechRequest
 from stentor.server.engines.client import EngineClient, Facts
 from stentor.server.limits import LIMITS
 from stentor.server.speech.outcomes import Timing, Usage
-from stentor.silence import guard_peak
 from stentor.speech.live_text import TextTail
 from stentor.speech.speaking import Speaking, SpokenSegment, unspoken
 from stentor.speech.timing import SegmentTiming, WordTiming

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from stentor import audio
 from stentor.audio import Recording
+from stentor.engine.once import LruCache
 from stentor.models.info import ModelInfo
-from stentor.once import LruCache
 from stentor.server.errors import invalid
 from stentor.server.limits import LIMITS, MIB
 from stentor.server.voices.references import References

@@ -26,10 +26,10 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from stentor.arguments.untrusted import Unreadable, open_regular
 from stentor.server.errors import ApiError, clipped, invalid
 from stentor.server.limits import LIMITS
 from stentor.server.voices.voice import PLACEHOLDERS, Audio, Voice, check_tensor, described
-from stentor.untrusted import Unreadable, open_regular
 
 log = logging.getLogger("stentor.server")
 

@@ -14,11 +14,11 @@ import pytest
 
 import stentor
 from stentor.audio import Recording
+from stentor.engine.health import Health
+from stentor.engine.once import LruCache
 from stentor.engine.stream import Chunk
 from stentor.errors import EngineError, InvalidRequest, Overloaded
-from stentor.health import Health
 from stentor.models.info import Adapter, ReferenceAudio, SpeechRequest
-from stentor.once import LruCache
 from stentor.server.engines import messages as m
 from stentor.server.engines.client import EngineClient, EngineStream, Facts
 from stentor.server.engines.process import ready

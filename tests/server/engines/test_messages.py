@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stentor
+from stentor.engine.health import Health, Stats
+from stentor.engine.once import CacheCounts
 from stentor.errors import (
     BatchError,
     CheckpointError,
@@ -22,9 +24,7 @@ from stentor.errors import (
     StentorError,
     WatermarkError,
 )
-from stentor.health import Health, Stats
 from stentor.models.info import Adapter, AlignmentHeads, ModelInfo, Option
-from stentor.once import CacheCounts
 from stentor.server.engines import messages as m
 from stentor.server.engines.process import ready
 from stentor.text.marks import TextMarks

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from stentor.engine.once import Claim
 from stentor.engine.voice import Preparation
 from stentor.models.base import Prompt
 from stentor.models.info import SpeechRequest
-from stentor.once import Claim
 from stentor.server.engines import service
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, connect, count, held, raw, serving, toy, until

@@ -15,9 +15,9 @@ import pytest
 import soundfile
 
 from stentor.audio import Recording
+from stentor.engine.once import LruCache
 from stentor.engine.stream import Chunk
 from stentor.models.info import ReferenceAudio, SpeechRequest
-from stentor.once import LruCache
 from stentor.server.errors import ApiError
 from stentor.server.speech.run import SILENT_SECONDS, Guard
 from stentor.server.voices.references import decode, from_base64

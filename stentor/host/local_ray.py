@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from stentor.machine import cpus
+from stentor.host.machine import cpus
 
 OBJECT_STORE_BYTES = (
     200_000_000  # audio never lies in it. Ray's 30 % of all memory may not fit into /dev/shm

@@ -11,7 +11,7 @@ from argcomplete.completers import BaseCompleter, FilesCompleter
 from argcomplete.shell_integration import shellcode
 
 from stentor.flags import number
-from stentor.model_names import CONFIG, DEFAULT_VOICE
+from stentor.models.model_names import CONFIG, DEFAULT_VOICE
 
 
 def script(shell: str) -> str:

@@ -14,8 +14,8 @@ import soundfile
 import soxr
 
 from stentor.arguments import as_audio_file, shown, whole
+from stentor.audio.silence import REFERENCE_PEAK
 from stentor.errors import InvalidRequest
-from stentor.silence import REFERENCE_PEAK
 
 QUALITY = "HQ"  # of soxr, as in librosa
 MAX_SECONDS = 600  # nothing longer is even decoded

@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from stentor.arguments.untrusted import Unreadable, parse_json
 from stentor.config import path_of
 from stentor.errors import CheckpointError, ModelNotFound
-from stentor.families import Family, families, only, unusable
-from stentor.untrusted import Unreadable, parse_json
+from stentor.models.families import Family, families, only, unusable
 
 DUMMY = "dummy:"
-DEFAULT_VOICE = Path(__file__).parent / "assets" / "voice"
+DEFAULT_VOICE = Path(__file__).parents[1] / "assets" / "voice"
 """The built-in voice, which speaks where no model is named."""
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stentor.once import CacheCounts
+from stentor.engine.once import CacheCounts
 
 
 @dataclass

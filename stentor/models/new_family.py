@@ -10,7 +10,7 @@ from pathlib import Path
 
 import stentor
 from stentor.errors import InvalidRequest
-from stentor.families import SEAM
+from stentor.models.families import SEAM
 
 TEMPLATE = "toy"
 SOURCE = Path(stentor.__file__).parent / "models" / TEMPLATE
