@@ -8,7 +8,7 @@ from dataclasses import dataclass
 OTHER = "\ue000"  # placeholders, which are neither words, white space nor punctuation
 TURN = "\ue001"
 PLACEHOLDERS = OTHER + TURN
-_SPACE = r"(?!\s*\n\s*\n)\s*"  # belongs to the mark before it, unless a paragraph ends there
+_SPACE = r"(?:(?!\s*\n\s*\n)\s*)?"  # belongs to the mark before it, unless a paragraph ends there
 _WORD_CHAR = re.compile(r"[^\W_]")
 NEVER = r"(?!)"
 PHONEMES = r"\[(?P<word>[^\[\]\n]{1,80})\]\(/(?P<phonemes>[^/\n]{1,200})/\)"

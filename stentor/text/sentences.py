@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import NamedTuple
 
 from stentor.text.english.tables import ALL, BEFORE_NUMBER, MAY_END, STARTERS
+from stentor.text.length import spoken_length, spoken_lengths
 from stentor.text.marks import NO_MARKS, PLACEHOLDERS, TURN, TextMarks, is_blank, masked, speakers
 
 END_WIDE = "。！？｡।॥۔؟…‼⁇⁈⁉"  # end a sentence whatever follows
@@ -41,6 +44,14 @@ _NUMBER = re.compile(r"[\d#]|(?:[IVXLCDM]{2,}|[VX]|[ivxl]{2,6})\b")
 _WORD_CHAR = re.compile(r"\w")
 _SIGN = re.compile(r"\S")
 _TURN = re.compile(rf"(?<!{TURN}){TURN}")
+_SPACE = re.compile(r"\s")
+_CLAUSE_END = re.compile(rf"[{CLAUSE}](?=\s)|[，、；：]")
+_PLACES = (  # where a long sentence is cut, the best first
+    _CLAUSE_END,
+    re.compile(r"(?<!\d)\s(?!\d)"),
+    _SPACE,
+    re.compile(r"[/&?=_~+|;:,](?=\w)(?!\d{3}(?!\d))|[-.](?=[A-Za-z])"),
+)
 
 
 class Word(NamedTuple):
@@ -132,14 +143,15 @@ def _spans(text: str) -> Iterator[tuple[int, int, int]]:
 def split(
     text: str, max_chars: int, granularity: str, marks: TextMarks = NO_MARKS, speaker: str = ""
 ) -> list[Segment]:
-    """Segments to speak one after another, none longer than `max_chars` characters besides the mark of its speaker.
+    """Segments to speak one after another, none longer than `max_chars` besides the mark of its speaker. That is the
+    spoken length of so many letters: digits, signs and wide characters count more (text/length.py).
 
     granularity: "none" (one segment), "auto" (paragraphs, of which long ones are cut into sentences grouped up to
     `max_chars`), "sentence", "clause". marks: what the family wants kept together. speaker: who speaks where the text
     begins, as a mark.
     """
     whole = _trimmed(text, 0, len(text), 2)
-    short = len(text) <= max_chars and not _PARAGRAPH.search(text.strip())
+    short = spoken_length(text) <= max_chars and not _PARAGRAPH.search(text.strip())
     if granularity == "none" or (granularity == "auto" and short):
         return list(_with_speakers(text, _blank_turns_apart(text, [whole], marks), marks, speaker))
     plain = masked(text, marks)
@@ -253,22 +265,38 @@ def _trimmed(text: str, start: int, end: int, gap: int) -> Segment:
     return Segment(stripped, start + left, start + left + len(stripped), gap)
 
 
-def _fit(text: str, segment: Segment, max_chars: int) -> Iterator[Segment]:
-    """A sentence in parts of at most `max_chars` characters: at clauses, else at spaces, else anywhere."""
+def _fit(text: str, segment: Segment, longest: int) -> Iterator[Segment]:
+    """A sentence in parts of at most `longest` (spoken length): behind commas, else between words, else between the
+    groups of an address, else in parts of the same length."""
     start = segment.start
-    while segment.end - start > max_chars:
-        window = text[start : start + max_chars]
-        marks = [m.end() for m in re.finditer(rf"[{CLAUSE}](?=\s)|[，、；：]", window)]
-        spaces = [m.start() for m in re.finditer(r"\s", window)]
-        cut = next((max(c) for c in (marks, spaces) if c and max(c) > max_chars // 4), max_chars)
-        cut = _outside_marks(text[start : segment.end], cut, max_chars)
-        part = _trimmed(text, start, start + cut, 0)
+    lengths = [0, *itertools.accumulate(spoken_lengths(segment.text))]
+    while lengths[-1] - lengths[start - segment.start] > longest:
+        cut = segment.start + _cut(segment.text, lengths, start - segment.start, longest)
+        cut = start + _outside_marks(text[start : segment.end], cut - start, longest)
+        part = _trimmed(text, start, cut, 0)
         if part.text:
             yield part
-        start += cut
+        start = cut
     last = _trimmed(text, start, segment.end, segment.gap)
     if last.text:
         yield last
+
+
+def _cut(text: str, lengths: Sequence[int], start: int, longest: int) -> int:
+    """Where to end a part of at most `longest` that begins at `start`. lengths: spoken, in front of each character."""
+    end = max(start + 1, bisect_right(lengths, lengths[start] + longest) - 1)
+    least = lengths[start] + longest // 4
+    for places in _PLACES:
+        cuts = [m.end() for m in places.finditer(text, start, end) if lengths[m.end()] > least]
+        if cuts:
+            return cuts[-1]
+    horizon = min(len(text), end + 10 * longest)  # a bounded look ahead keeps the work linear
+    space = _SPACE.search(text, end, horizon)
+    if space is not None:
+        horizon = space.start()
+    whole = lengths[horizon] - lengths[start]
+    part = ceil(whole / ceil(whole / longest))
+    return max(start + 1, bisect_right(lengths, lengths[start] + part) - 1)
 
 
 def _outside_marks(text: str, cut: int, max_chars: int) -> int:
@@ -278,14 +306,15 @@ def _outside_marks(text: str, cut: int, max_chars: int) -> int:
     if before := len(text[:cut].rstrip(PLACEHOLDERS)):
         return before
     words = re.search(rf"[^{PLACEHOLDERS}]", text[cut:])  # the mark itself is too long
-    if words:
-        return min(len(text), cut + words.start() + max_chars)
-    return len(text)
+    if words is None:
+        return len(text)
+    longer = min(len(text), cut + words.start() + max_chars)
+    return len(text[:longer].rstrip(PLACEHOLDERS))
 
 
 def _clauses(text: str, segment: Segment, least: int) -> Iterator[Segment]:
     start = segment.start
-    for m in re.finditer(rf"[{CLAUSE}](?=\s)|[，、；：]", segment.text):
+    for m in _CLAUSE_END.finditer(segment.text):
         cut = segment.start + m.end()
         if cut - start >= least and segment.end - cut >= least // 2:
             yield _trimmed(text, start, cut, 0)
@@ -296,12 +325,16 @@ def _clauses(text: str, segment: Segment, least: int) -> Iterator[Segment]:
 def _grouped(text: str, segments: list[Segment], max_chars: int) -> Iterator[Segment]:
     """Neighbouring sentences of one paragraph together, up to `max_chars` characters."""
     group: Segment | None = None
+    length = 0
     for p in segments:
-        if group is not None and not group.gap and p.end - group.start <= max_chars:
+        following = spoken_length(text[p.start if group is None else group.end : p.end])
+        if group is not None and not group.gap and length + following <= max_chars:
             group = _trimmed(text, group.start, p.end, p.gap)
+            length += following
             continue
         if group is not None:
             yield group
         group = p
+        length = spoken_length(p.text)
     if group is not None:
         yield group
