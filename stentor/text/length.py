@@ -9,8 +9,8 @@ from __future__ import annotations
 import unicodedata
 from functools import cache
 
-_DIGIT = 8
-_SIGN = 8
+_DIGIT = 9
+_SIGN = 9
 _NAMED_SIGNS = frozenset("$£€¥₹₩₽₿¢%‰°&@#+=×÷±√∞≤≥≠≈→²³½¼¾²³_/\\^~")
 _IDEOGRAPH = 3
 _SYLLABLE = 2
