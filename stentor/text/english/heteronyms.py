@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from stentor.text.english.dictionary import Dictionary
 from stentor.text.trace import Trace
@@ -66,7 +67,7 @@ class Context:
     not_before: str = ""
     not_after: str = ""
 
-    def pattern(self) -> re.Pattern[str]:
+    def expression(self) -> str:
         """Matches the word alone. The words in front of it have a fixed length each, as Python asks, and are looked at
         where the word stands."""
         word = rf"(?:{self.words})\b"
@@ -77,7 +78,7 @@ class Context:
             but = rf"(?![- ](?:{self.not_after})\b)"
         else:
             but = ""
-        return re.compile(rf"\b(?={word}){unless}(?:{'|'.join(sides) or word}){but}")
+        return rf"\b(?={word}){unless}(?:{'|'.join(sides) or word}){but}"
 
 
 _CONTEXTS = (
@@ -264,13 +265,30 @@ _REST = (  # where nothing says that it is a noun, a word with an object is a ve
         "rights?|only",
     ),
 )
-_RULES = [
-    *((c.part, c.pattern(), True) for c in _CONTEXTS),
-    *((part, re.compile(pattern), False) for part, pattern in _BEHIND),
-    *((c.part, c.pattern(), True) for c in _REST),
-]
-"""Each with whether it is about one of _NAMED."""
 _NAMED = re.compile(rf"\b(?:{'|'.join(c.words for c in (*_CONTEXTS, *_REST))})\b")
+
+
+@dataclass(frozen=True)
+class _Marking:
+    """Where words have the reading of a part of speech. named: whether it is about words of _NAMED only."""
+
+    part: str
+    source: Context | str
+    named: bool
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Compiled at first use."""
+        if isinstance(self.source, Context):
+            return re.compile(self.source.expression())
+        return re.compile(self.source)
+
+
+_MARKINGS = (
+    *(_Marking(c.part, c, named=True) for c in _CONTEXTS),
+    *(_Marking(part, expression, named=False) for part, expression in _BEHIND),
+    *(_Marking(c.part, c, named=True) for c in _REST),
+)
 
 
 class Heteronyms:
@@ -284,9 +302,9 @@ class Heteronyms:
     def marked(self, words: Trace) -> Trace:
         """The words, each as the dictionary spells the reading that fits."""
         named = _NAMED.search(words.text) is not None
-        for part, pattern, of_named in _RULES:
-            if named or not of_named:
-                words = words.sub(pattern, self._marks(part))
+        for marking in _MARKINGS:
+            if named or not marking.named:
+                words = words.sub(marking.pattern, self._marks(marking.part))
         return words
 
     def _marks(self, part: str) -> Callable[[re.Match[str]], str]:

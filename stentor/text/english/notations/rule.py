@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from string import ascii_letters
-from typing import NamedTuple
 
 from stentor.text.trace import Action
 
@@ -18,15 +19,21 @@ _MEASURED = re.compile(
 )
 
 
-class Rule(NamedTuple):
-    """A pattern, what reads a match of it, and what a text has to have for one.
+@dataclass(frozen=True)
+class Rule:
+    """A regular expression, what reads a match of it, and what a text has to have for one.
 
     needs: groups of signs and words in small letters. A text without any of a group has no match.
     """
 
-    pattern: re.Pattern[str]
+    expression: str
     action: Action
     needs: tuple[frozenset[str], ...] = ()
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Compiled at first use: all rules together take a tenth of a second, and few texts need many of them."""
+        return re.compile(self.expression)
 
     def may_match(self, present: frozenset[str]) -> bool:
         """Whether a text has what the rule needs. present: its `features`."""
@@ -37,7 +44,7 @@ Row = tuple[str, Action | Mapping[str, str], *tuple[Iterable[str], ...]]
 
 
 def rules(*table: Row) -> list[Rule]:
-    """Compile a table of patterns and actions. An action is a function, a template as of `re.sub`, or a table in which
+    """Make rules of a table of patterns and actions. An action is a function, a template as of `re.sub`, or a table in which
     the group that matched is looked up.
 
     A row may say what a match has in any case: groups of signs with spaces between them, in which 0 is any digit
@@ -46,17 +53,15 @@ def rules(*table: Row) -> list[Rule]:
     return [_rule(*row) for row in table]
 
 
-def _rule(pattern: str, action: Action | Mapping[str, str], *wanted: Iterable[str]) -> Rule:
+def _rule(expression: str, action: Action | Mapping[str, str], *wanted: Iterable[str]) -> Rule:
     needs: list[frozenset[str]] = []
     for some in wanted or ([action] if isinstance(action, Mapping) else []):
         needs += (
             map(frozenset, some.split()) if isinstance(some, str) else [frozenset(map(_key, some))]
         )
-    return Rule(
-        re.compile(pattern),
-        _lookup(action) if isinstance(action, Mapping) else action,
-        tuple(needs),
-    )
+    if isinstance(action, Mapping):
+        action = _lookup(action)
+    return Rule(expression, action, tuple(needs))
 
 
 def _lookup(table: Mapping[str, str]) -> Action:
