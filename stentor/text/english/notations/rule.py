@@ -44,8 +44,8 @@ Row = tuple[str, Action | Mapping[str, str], *tuple[Iterable[str], ...]]
 
 
 def rules(*table: Row) -> list[Rule]:
-    """Make rules of a table of patterns and actions. An action is a function, a template as of `re.sub`, or a table in which
-    the group that matched is looked up.
+    """Make rules of a table of expressions and actions. An action is a function, a template as of `re.sub`, or a table
+    in which the group that matched is looked up.
 
     A row may say what a match has in any case: groups of signs with spaces between them, in which 0 is any digit
     ("0 -–": a digit, and one of two dashes), and words of which it has one: those of its table unless it says so.
