@@ -22,6 +22,7 @@ from stentor.config import EngineConfig, check_dtype, check_quantization, path_o
 from stentor.engine.adapters import Adapters
 from stentor.engine.engine import Engine
 from stentor.engine.running.device import Device, pick_device
+from stentor.engine.seeds import random_seed
 from stentor.engine.stream import AudioStream, Chunk
 from stentor.engine.voice import Preparation
 from stentor.errors import BatchError, CheckpointError, InvalidRequest, StentorError
@@ -281,6 +282,8 @@ class TTS:
     ) -> SpokenText:
         """A text, or a script, cut into what is spoken at a time, and checked with its options. Nothing is queued."""
         how = self._reading_of(options)
+        if how.options.get("seed") is None:
+            how = replace(how, options={**how.options, "seed": random_seed()})  # of all its voices
         script = options.get("script")
         if script is not None and text is not None:
             raise InvalidRequest("script", "stands for text: give one of them")

@@ -10,7 +10,7 @@ import numpy as np
 
 from stentor import audio
 from stentor.arguments import not_unicode, shown, whole
-from stentor.engine.retry import MAX_SEED, MOST_TRIES, TRIES, random_seed
+from stentor.engine.seeds import MAX_SEED, MOST_TRIES, TRIES, random_seed
 from stentor.errors import InvalidRequest
 from stentor.models.info import ModelInfo, Option, ReferenceAudio, SpeechRequest
 

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from stentor.audio.silence import FRAME_PEAK
 from stentor.engine.health import Stats
-from stentor.engine.retry import next_seed
 from stentor.engine.running.codec_state import SavedCodec
 from stentor.engine.scheduling.scheduler import Scheduler
 from stentor.engine.scheduling.sequence import LENGTH, Phase, Place, Sequence
+from stentor.engine.seeds import next_seed
 from stentor.engine.sequence_maker import SequenceMaker
 from stentor.engine.stream import AppendText, Cancel, Chunk, EventSink, Taken
 from stentor.errors import EngineError, InvalidRequest, Overloaded

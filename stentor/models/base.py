@@ -196,7 +196,7 @@ class Prompt:
     codec_conditions: dict[str, np.ndarray] = field(default_factory=dict)
     num_evals: int = 0  # loop length that emit needs for this row (flow steps). A step runs the largest of its batch
     runaway_frames: int | None = (
-        None  # a result of so many frames is probably a run-on (see engine/retry.py)
+        None  # a result of so many frames is probably a run-on (see speech/guard.py)
     )
     trim_silent_frames: int = 0  # so many first frames are not delivered if they are silent
     continuation: Callable[[np.ndarray], Prompt | None] | None = None

@@ -16,9 +16,9 @@ import numpy as np
 
 from stentor.audio import Recording
 from stentor.audio.silence import REFERENCE_PEAK
-from stentor.engine.retry import Tries
 from stentor.engine.scheduling.sequence import Place
 from stentor.models.info import ModelInfo, ReferenceAudio, SpeechRequest
+from stentor.speech.guard import NOTES_ONLY, Guard, GuardRule, Tries
 from stentor.speech.timing import SegmentTiming
 from stentor.speech.words import Span, timed
 from stentor.text.marks import speakers
@@ -62,17 +62,28 @@ class SpokenSegment:
 
     def begin_try(self) -> None:
         """Drop the audio of the try before."""
-        self.samples = self.frames = 0
+        self.samples = 0
+        self.frames = 0
+        self.ran_on = False  # the present try is far too long for its text
+        self._guard: Guard | None = None
         self.finish = "stop"  # why the present try has ended
         self.chunks: list[Chunk] = []  # of the present try, where they are kept
 
     def voiced(self, spec: ModelInfo) -> SpeechRequest:
-        """Its request in the voices of the segments before. It may read their audio: for a thread where there are
-        `tails`."""
+        """Return the request of the present try: in the voices of the segments before, with the try's seed. It may read
+        their audio: for a thread where there are `tails`."""
         if self.tails:
             self.request = with_tail_reference(self.request, spec, self.tails)
             self.tails = ()
-        return self.request
+        return replace(self.request, seed=self.tries.seed)
+
+    def check(self, spec: ModelInfo, rule: GuardRule, chunk: Chunk, runaway: int | None) -> Chunk:
+        """Return what the guard leaves of the next chunk of the present try. For the arguments see `Guard`."""
+        if self._guard is None:
+            self._guard = Guard(spec, self.request, rule)
+        checked = self._guard.check(chunk, runaway)
+        self.ran_on = self._guard.ran_on
+        return checked
 
     @property
     def audio(self) -> np.ndarray:
@@ -87,7 +98,7 @@ class Speaking:
     one by one, each chunk goes out at once and there is one try. Else as many run together as depend on no other, and
     the audio of a segment goes out once it and all before it have ended. tries: of each segment. speed: how much faster
     a client plays the samples than they are. growing: segments are added with `add` until `end`. fades: the last 5 ms
-    of a segment are held back, to be faded where something follows or it is cut.
+    of a segment are held back, to be faded where something follows or it is cut. guard: what happens to run-ons.
     """
 
     def __init__(
@@ -100,15 +111,17 @@ class Speaking:
         speed: float = 1.0,
         growing: bool = False,
         fades: bool = True,
+        guard: GuardRule = NOTES_ONLY,
     ) -> None:
         self.spec = spec
+        self.guard = guard
         self.segments = list(segments)
         self.streaming = streaming
         self.growing = growing
         self.joined = JoinedAudio(spec.sample_rate, speed, alone=not fades)
-        self.seed = next(
-            iter(requests.values())
-        ).seed  # repeats it: of the last try where there is one segment
+        # Repeats the audio: of the try that was kept where there is one segment, else of the first tries, since the
+        # others follow from it.
+        self.seed = next(iter(requests.values())).seed
         self.unspoken: set[int] = set()  # indices of segments that were silences
         self._cast = Cast(spec, requests, growing or len(segments) > 1)
         if streaming or self._cast.carries:
@@ -186,8 +199,15 @@ class Speaking:
         self._before = NO_SAMPLES
         return before
 
+    def check(self, current: SpokenSegment, chunk: Chunk, runaway: int | None) -> Chunk:
+        """Return the part of a segment's next chunk that is delivered. The try has ended if it has a `finish`.
+
+        runaway: see `guard.runaway_frames`.
+        """
+        return current.check(self.spec, self.guard, chunk, runaway)
+
     def feed(self, current: SpokenSegment, chunk: Chunk) -> np.ndarray:
-        """The next chunk of a segment -> the samples that may go out now, float32 [n]."""
+        """The next checked chunk of a segment -> the samples that may go out now, float32 [n]."""
         current.samples += len(chunk.samples)
         current.frames += len(chunk.frames)
         current.finish = chunk.finish or current.finish
@@ -197,13 +217,13 @@ class Speaking:
             return np.concatenate((self.silence(), self.joined.feed(chunk.samples)))
         return NO_SAMPLES
 
-    def again(self, current: SpokenSegment, ran_on: bool) -> bool:
+    def again(self, current: SpokenSegment) -> bool:
         """Note the end of a try, which leaves its place in the engine's queue to the next. True: it ran on, its audio
-        is dropped, and `next` gives the segment with another seed."""
+        is dropped, and `next` returns the segment with another seed."""
         self._running -= 1
         self._places += current.placed
         current.placed = False
-        if not current.tries.again(ran_on):
+        if not current.tries.again(current.ran_on):
             return False
         self._again.append(current)
         return True
@@ -219,7 +239,7 @@ class Speaking:
             self._cast.spoken(current.segment, current.audio)
         if self.growing:
             self.segments[current.index] = current.segment  # with the text that came later
-        elif len(self.segments) == 1:
+        elif len(self.segments) == 1 and not current.ran_on:
             self.seed = current.tries.seed
         self._closed = self._closed or current.finish == "cancelled"
         parts = [NO_SAMPLES]

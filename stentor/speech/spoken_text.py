@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stentor.engine.retry import runaway_frames
 from stentor.engine.stream import AudioStream, Chunk
 from stentor.errors import Overloaded, StentorError, request_failed
 from stentor.output.render import AS_IT_IS, Output, Rendering
+from stentor.speech.guard import runaway_frames
 from stentor.speech.result import Speech
 from stentor.speech.speaking import NO_SAMPLES, Speaking, SpokenSegment, unspoken
 from stentor.speech.timing import SegmentTiming
@@ -147,16 +147,16 @@ class SpokenText:
 
     def _feed(self, current: SpokenSegment, chunk: Chunk) -> np.ndarray:
         """The next chunk of a segment -> the samples that may go out now."""
+        if not current.unspoken:
+            chunk = self.speaking.check(current, chunk, runaway_frames(self._prompts[current]))
         samples = self.speaking.feed(current, chunk)
         self._clocks[current].add(chunk)
         if chunk.finish is None:
             return samples
         clock = self._clocks.pop(current)
-        limit = None
         if not current.unspoken:
             self._streams.pop(current).cancel()
-            limit = runaway_frames(self._prompts[current])
-        if self.speaking.again(current, limit is not None and current.frames >= limit):
+        if self.speaking.again(current):
             self.prepare()  # its prompt is made
             return samples
         self._prompts.pop(current, None)

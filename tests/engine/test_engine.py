@@ -12,9 +12,9 @@ import torch
 from stentor import TTS, BatchError, EngineError, InvalidRequest, Overloaded, Reference, Speech
 from stentor.config import Policy
 from stentor.engine.requests import OpenRequests
-from stentor.engine.retry import MAX_SEED
 from stentor.engine.scheduling.scheduler import Scheduler
 from stentor.engine.scheduling.sequence import Place, Sequence
+from stentor.engine.seeds import MAX_SEED
 from stentor.models.base import Prompt
 from stentor.models.toy.model import BROKEN
 from tests.helpers.invariants import check

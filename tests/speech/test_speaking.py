@@ -125,7 +125,8 @@ class Drive:
         ran_on = (
             not current.unspoken and current.tries.seed < SEED + self.script.run_ons[current.index]
         )
-        if not self.speaking.again(current, ran_on):
+        current.ran_on = ran_on
+        if not self.speaking.again(current):
             self.out.append(self.speaking.ended(current))
 
     def run(self) -> np.ndarray:
@@ -236,7 +237,7 @@ def test_a_segment_takes_the_voice_of_the_last_one_that_was_spoken():
         found.append(None if request.reference is None else request.reference.recording.samples)
         current.unspoken = script.silent[current.index]
         speaking.feed(current, Chunk(script.audio(current.index, SEED), np.zeros((1, 2)), "stop"))
-        assert not speaking.again(current, ran_on=False)
+        assert not speaking.again(current)
         speaking.ended(current)
     sources = [None, 0, 0, 2]
     for samples, source in zip(found, sources, strict=True):
@@ -258,7 +259,7 @@ def test_silence_before_the_audio_may_go_out_early(growing: bool, apart: bool):
         silences.append(len(speaking.silence()) / SPEC.sample_rate)
         assert len(speaking.silence()) == 0
         speaking.feed(current, Chunk(np.zeros(60, np.float32), np.zeros((1, 2)), "stop"))
-        speaking.again(current, ran_on=False)
+        speaking.again(current)
         speaking.ended(current)
     assert silences == [0.5, 0.25]
 
@@ -269,6 +270,6 @@ def test_audio_that_the_guard_cut_is_faded():
         current = speaking.next()
         assert current is not None
         speaking.feed(current, Chunk(np.ones(60, np.float32), np.zeros((1, 2)), finish))
-        speaking.again(current, ran_on=False)
+        speaking.again(current)
         assert speaking.ended(current)[-1] == expected
         assert speaking.finish == finish

@@ -174,7 +174,6 @@ class EngineClient:
     def submit(
         self,
         req: SpeechRequest,
-        seed: int,
         streaming: bool,
         place: Place = Place.NEW,
         check_only: bool = False,
@@ -219,7 +218,7 @@ class EngineClient:
                 recordings=recordings,
                 speaker_embedding=None if vector is None else vector.tobytes(),
                 live=req.live,
-                seed=seed,
+                seed=req.seed,
                 options=dict(req.options),
                 adapter=None if req.lora is None else req.lora.number,
                 streaming=streaming,
@@ -236,7 +235,7 @@ class EngineClient:
 
     async def check(self, req: SpeechRequest) -> None:
         """Have a request's prompt made, and no more. InvalidRequest for what only the family can judge."""
-        stream = self.submit(req, req.seed, True, check_only=True)
+        stream = self.submit(req, True, check_only=True)
         try:
             await stream.accepted()
         finally:

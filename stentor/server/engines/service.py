@@ -15,7 +15,6 @@ import numpy as np
 from stentor.audio import Recording
 from stentor.engine.once import Claim, LruCache
 from stentor.engine.requests import Marks
-from stentor.engine.retry import runaway_frames
 from stentor.engine.scheduling.sequence import Place
 from stentor.engine.stream import Chunk, RequestHandle, StreamEvent
 from stentor.engine.voice import Preparation
@@ -25,6 +24,7 @@ from stentor.models.info import Adapter, ReferenceAudio, SpeechRequest
 from stentor.server.engines import messages as m
 from stentor.server.limits import LIMITS
 from stentor.server.logs import REQUEST_ID
+from stentor.speech.guard import runaway_frames
 
 if TYPE_CHECKING:
     from stentor.api import TTS

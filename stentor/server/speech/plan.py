@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stentor.audio.silence import QUIET_PEAK
-from stentor.engine.retry import random_seed
+from stentor.engine.seeds import random_seed
 from stentor.errors import InvalidRequest
 from stentor.models.info import ModelInfo, SpeechRequest
 from stentor.output.encode import CONTAINERS, legal_rate

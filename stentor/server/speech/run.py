@@ -13,19 +13,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stentor.audio.silence import guard_peak
 from stentor.engine.stream import Chunk
-from stentor.models.info import ModelInfo, SpeechRequest
 from stentor.server.engines.client import EngineClient, Facts
 from stentor.server.limits import LIMITS
 from stentor.server.speech.outcomes import Timing, Usage
+from stentor.speech.guard import NOTES_ONLY, GuardRule
 from stentor.speech.live_text import TextTail
 from stentor.speech.speaking import Speaking, SpokenSegment, unspoken
 from stentor.speech.timing import SegmentTiming, WordTiming
 from stentor.speech.words import Span, WordClock, timed
 
 if TYPE_CHECKING:
-    from stentor.engine.stream import Chunk
     from stentor.server.speech.plan import SpeechPlan
     from stentor.text.sentences import Segment
 
@@ -44,14 +42,21 @@ class SpeechRun:
         self.usage = Usage()
         self.finish: str | None = None
         self.guarded: list[str] = []  # actions of the guard: "cut", "retried"
-        if plan.seed_given or not plan.guard:
-            tries = 1
-        else:
+        if plan.guard:
+            guard = GuardRule(cuts=True, silent_seconds=SILENT_SECONDS)
             tries = 1 + plan.host.config.guard_retries
-        speed = plan.output.speed
-        growing = not plan.segments
+        else:
+            guard = NOTES_ONLY
+            tries = 1
         self.speaking = Speaking(
-            self.spec, plan.requests, plan.segments, plan.streaming, tries, speed, growing
+            self.spec,
+            plan.requests,
+            plan.segments,
+            plan.streaming,
+            tries,
+            plan.output.speed,
+            growing=not plan.segments,
+            guard=guard,
         )
 
     @property
@@ -168,9 +173,12 @@ class SegmentRun:
         async with run.plan.host.in_use() as client, aclosing(self._chunks(client)) as chunks:
             async for chunk in chunks:
                 yield speaking.feed(current, chunk)
-        if speaking.again(current, current.finish == "guard_length"):
+        if speaking.again(current):
+            run.guarded.append("retried")
             self._discard()
         else:
+            if current.finish.startswith("guard"):
+                run.guarded.append("cut")
             yield speaking.ended(current, await self._spans())
 
     async def _spans(self) -> list[Span | None]:
@@ -183,7 +191,6 @@ class SegmentRun:
         """Take back what was counted for it."""
         usage = self.run.usage
         facts = self._facts
-        self.run.guarded[-1] = "retried"
         usage.frames -= self.current.frames
         usage.input_tokens -= facts.tokens
         usage.audio_tokens -= facts.audio_tokens
@@ -191,16 +198,14 @@ class SegmentRun:
     async def _chunks(self, client: EngineClient) -> AsyncGenerator[Chunk, None]:
         """Its audio, up to where the guard cuts it, or a silence where there is nothing to speak."""
         run, plan, timing, current = self.run, self.run.plan, self.run.timing, self.current
-        request = current.request
         if current.tails:
             voiced = partial(current.voiced, run.spec)
             request = await asyncio.get_running_loop().run_in_executor(plan.host.references, voiced)
-        seed = current.tries.seed
+        else:
+            request = current.voiced(run.spec)
         place = run.speaking.place(current)
         traced = run.traced and not timing.engine
-        stream = client.submit(
-            request, seed, plan.streaming, place, request_id=plan.id, traced=traced
-        )
+        stream = client.submit(request, plan.streaming, place, request_id=plan.id, traced=traced)
         if self.tail is None:
             writing = None
         else:
@@ -211,10 +216,6 @@ class SegmentRun:
                 yield self._silence()
                 return
             self._note_accepted(facts)
-            if plan.guard:
-                guard = Guard(run.spec, request)
-            else:
-                guard = None
             async for chunk in stream:
                 if timing.first is None and len(chunk.samples):
                     timing.first = time.monotonic()
@@ -223,17 +224,12 @@ class SegmentRun:
                     else:
                         timing.engine = ()
                 self._note_facts(stream.facts or facts)
+                checked = run.speaking.check(current, chunk, self._facts.runaway_frames)
                 if self._clock is not None:
-                    self._clock.add(chunk)
-                run.usage.frames += len(chunk.frames)
-                samples, cut = (
-                    (chunk.samples, None)
-                    if guard is None
-                    else guard.check(chunk, self._facts.runaway_frames)
-                )
-                yield chunk if cut is None else replace(chunk, samples=samples, finish=cut)
-                if cut is not None:
-                    run.guarded.append("cut")
+                    self._clock.add(checked)
+                run.usage.frames += len(checked.frames)
+                yield checked
+                if checked.finish is not None:
                     return
         finally:
             stream.cancel()
@@ -275,37 +271,6 @@ class SegmentRun:
         """Count the tokens of text that has come since."""
         self.run.usage.input_tokens += facts.tokens - self._facts.tokens
         self._facts = facts
-
-
-class Guard:
-    """The guard against speech that does not end: it stops a segment that is far too long or has fallen silent. It
-    checks every frame, so the result does not depend on how the audio is cut into chunks."""
-
-    def __init__(self, spec: ModelInfo, request: SpeechRequest) -> None:
-        self.spec = spec
-        given = (request.reference, *request.more_references, request.prompt)
-        self._level = guard_peak(audio.recording.peak for audio in given if audio is not None)
-        self.frames = self.silent = 0
-
-    def check(self, chunk: Chunk, max_frames: int | None) -> tuple[np.ndarray, str | None]:
-        """Return the samples to deliver, and why the segment ends after them (None: it continues). max_frames: so many
-        are a run-on. None: no number is."""
-        hop = self.spec.hop
-        lacking = len(chunk.frames) * hop - len(chunk.samples)  # of the first frame
-        peaks = (
-            np.abs(np.pad(chunk.samples, (lacking, 0))).reshape(-1, hop).max(axis=1, initial=0.0)
-        )
-        for i, loud in enumerate((peaks > self._level).tolist()):
-            self.frames += 1
-            if loud:
-                self.silent = 0
-            else:
-                self.silent = self.silent + 1
-            if self.silent * hop > SILENT_SECONDS * self.spec.sample_rate:
-                return chunk.samples[: (i + 1) * hop - lacking], "guard_silence"
-            if self.frames == max_frames and (chunk.finish is None or i + 1 < len(peaks)):
-                return chunk.samples[: (i + 1) * hop - lacking], "guard_length"
-        return chunk.samples, None
 
 
 class ThreadedClock:

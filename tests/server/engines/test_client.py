@@ -62,7 +62,7 @@ class Played:
         return self.client.request(text, **options)
 
     def submit(self, **options: Any) -> EngineStream:
-        return self.client.submit(self.request(**options), 3, True)
+        return self.client.submit(self.request(**options), True)
 
 
 def chunk(stream: EngineStream, frames: int, finish: str | None = None) -> m.Audio:
@@ -245,14 +245,14 @@ def test_a_recording_crosses_once_and_again_if_the_engine_has_dropped_it(
     async def test(played: Played) -> None:
         given, other = reference(), reference(0.2)
         request = replace(played.request(), reference=given, more_references=(other, given))
-        stream = played.client.submit(request, 3, True)
+        stream = played.client.submit(request, True)
         first = played.had(m.Submit)[-1]
         assert [r.size for r in first.recordings] == [800, 800, 0]
         assert [r.recording for r in first.references] == [0, 1, 2]
         assert np.array_equal(
             np.concatenate(played.arrays[-1]), np.concatenate([given.samples, other.samples])
         )
-        again = played.client.submit(request, 4, True)
+        again = played.client.submit(request, True)
         assert [r.size for r in played.had(m.Submit)[-1].recordings] == [0, 0, 0]
         assert played.arrays[-1] == []
         played.say(m.Resend(again.id))
@@ -271,7 +271,7 @@ def test_a_recording_crosses_once_and_again_if_the_engine_has_dropped_it(
 
 def test_a_request_that_was_cancelled_is_not_sent_again(play: Callable[[Test], None]) -> None:
     async def test(played: Played) -> None:
-        stream = played.client.submit(replace(played.request(), reference=reference()), 3, True)
+        stream = played.client.submit(replace(played.request(), reference=reference()), True)
         stream.cancel()
         played.say(m.Resend(stream.id))
         assert len(played.had(m.Submit)) == 1
@@ -283,7 +283,7 @@ def test_a_recording_that_no_cache_keeps_is_sent_each_time(play: Callable[[Test]
     async def test(played: Played) -> None:
         request = replace(played.request(), reference=reference(kept=False))
         for _ in range(2):
-            played.client.submit(request, 3, True)
+            played.client.submit(request, True)
             assert [r.size for r in played.had(m.Submit)[-1].recordings] == [800]
 
     play(test)
@@ -335,7 +335,7 @@ def test_an_adapter_is_released_when_it_is_unloaded_and_no_request_holds_it(
         assert await released(played) == []
         played.say(m.Adapters([two]))
         assert await released(played) == [3]  # the request holds the other
-        played.client.submit(request, 3, True)
+        played.client.submit(request, True)
         assert played.had(m.Submit)[-1].adapter == 1
         del request
         for stream in list(played.client._open.values()):

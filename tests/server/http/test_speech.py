@@ -442,7 +442,9 @@ def test_batch_gives_each_item_its_own_status(live: Live) -> None:
     body = answer.json()
     assert (body["total"], body["succeeded"], body["failed"]) == (5, 2, 3)
     one, two, three, four, five = body["results"]
-    alone = pcm(live.speech(input="One.", seed=4, response_format="pcm").content)
+    alone = pcm(
+        live.speech(input="One.", seed=4, response_format="pcm", stream=False).content
+    )  # a stream that runs on is cut, not tried again
     assert np.abs(pcm(base64.b64decode(one["audio"])[44:]) - alone).max() < 2.1 / 32768
     assert two["media_type"] == "audio/mpeg"
     assert len(decoded(base64.b64decode(two["audio"]))[0])

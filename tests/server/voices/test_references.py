@@ -16,10 +16,7 @@ import soundfile
 
 from stentor.audio import Recording
 from stentor.engine.once import LruCache
-from stentor.engine.stream import Chunk
-from stentor.models.info import ReferenceAudio, SpeechRequest
 from stentor.server.errors import ApiError
-from stentor.server.speech.run import SILENT_SECONDS, Guard
 from stentor.server.voices.references import decode, from_base64
 from tests.helpers.server_live import Live, assert_same_speech, pcm, serving, tone_wav
 
@@ -298,27 +295,3 @@ def test_a_quiet_reference_is_named_and_its_speech_is_no_silence(live: Live) -> 
                 f'{next(iter(field))}="quiet"' if named else None
             )
     assert live.speech(**ASK, ref_audio=quiet_wav(0.9e-4)).status_code == 400
-
-
-@pytest.mark.parametrize(("peak", "ends"), [(0.5, True), (0.05, False), (2e-4, False)])
-def test_the_guard_takes_no_quiet_voice_for_silence(peak: float, ends: bool, live: Live) -> None:
-    """Frames at a tenth of the voice's peak are speech. At -50 dBFS they are silence beside a loud voice."""
-    tone = np.sin(np.arange(8_000) / 9).astype(np.float32)
-    recording = ReferenceAudio(Recording(peak * tone, 8_000), None)
-    spec = live.tts.spec.info
-    guard = Guard(spec, SpeechRequest("x", reference=recording))
-    frames = int(2 * SILENT_SECONDS * spec.sample_rate) // spec.hop
-    level = min(0.1 * peak, 0.0029)
-    chunk = Chunk(np.full(frames * spec.hop, level, np.float32), np.zeros((frames, 1)), None)
-    assert (guard.check(chunk, None)[1] == "guard_silence") is ends
-
-
-def test_the_guard_counts_frames_where_the_first_is_short(live: Live) -> None:
-    """Some codecs give less than a frame's samples of frame 0 (ModelSpec.codec_skip)."""
-    spec = live.tts.spec.info
-    chunk = Chunk(np.full(4 * spec.hop - 2, 0.5, np.float32), np.zeros((4, 1)), None)
-    guard = Guard(spec, SpeechRequest("x"))
-    samples, cut = guard.check(chunk, 3)
-    assert (len(samples), cut) == (3 * spec.hop - 2, "guard_length")
-    samples, cut = guard.check(Chunk(np.zeros(spec.hop, np.float32), np.zeros((1, 1)), None), None)
-    assert (len(samples), cut) == (spec.hop, None)
