@@ -2,9 +2,10 @@
 
     python scripts/dashboard.py OUT.json docs/images/dashboard.svg [--minutes 10]
 
-Starts `stentor serve dummy:toy` and Prometheus (which must be on the PATH), with the scrape settings and the rules of
-deploy/monitoring. Requests come at random moments, most of them streams. In the middle they are four times as many.
-Then each query of the board is evaluated by Prometheus over that time. OUT.json has what it gave.
+Starts `stentor serve dummy:toy` and Prometheus (which must be on the PATH), with the scrape
+settings and the rules of deploy/monitoring. Requests come at random moments, most of them streams.
+In the middle they are four times as many. Then each query of the board is evaluated by Prometheus
+over that time. OUT.json has what it gave.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""Build an image of deploy/ without a Docker daemon or a registry, and have it speak as an orchestrator would run it.
+"""Build an image of deploy/ without a Docker daemon or a registry, and have it speak as an
+orchestrator would run it.
 
     scripts/image_check.py [--dockerfile deploy/Dockerfile] [--seconds 600]
 
-The base image is a Debian root that debootstrap makes, with its own Python, under the name that the Dockerfile begins
-with. buildah runs the Dockerfile's steps in it, unchanged. Then the image's command runs as the image's user, with a
-read-only root, answers its own health check, speaks, and ends at SIGTERM.
+The base image is a Debian root that debootstrap makes, with its own Python, under the name that the
+Dockerfile begins with. buildah runs the Dockerfile's steps in it, unchanged. Then the image's
+command runs as the image's user, with a read-only root, answers its own health check, speaks, and
+ends at SIGTERM.
 
-Needs root, debootstrap, buildah and the right to mount. Without one of them, or after --seconds, it says so and ends
-with 0: nothing was found to be wrong.
+Needs root, debootstrap, buildah and the right to mount. Without one of them, or after --seconds, it
+says so and ends with 0: nothing was found to be wrong.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ def missing() -> str | None:
 
 
 def pip_settings(listed: str) -> dict[str, str]:
-    """Where pip of this machine looks, from `pip config list`, which also has PIP_*: the same for pip in the image."""
+    """Where pip of this machine looks, from `pip config list`, which also has PIP_*: the same for
+    pip in the image."""
     found = dict(re.findall(r"^(?:\w+|:env:)\.([\w-]+)='(.*)'$", listed, re.MULTILINE))
     return {
         key: found[key] for key in ("index-url", "extra-index-url", "find-links") if key in found
@@ -90,7 +93,8 @@ class Build:
         self.image = f"stentor:{Path(dockerfile).suffix.removeprefix('.') or 'cpu'}"
 
     def run(self, *command: str, **more: str) -> str:
-        """Run a command before the deadline. Skipped after it. SystemExit with the end of its log if it fails."""
+        """Run a command before the deadline. Skipped after it. SystemExit with the end of its log
+        if it fails."""
         left = self.deadline - time.monotonic()
         environment = {
             **os.environ,
@@ -148,7 +152,8 @@ class Build:
         self.buildah("bud", *options, "-f", self.dockerfile, "-t", self.image, ".")
 
     def speak(self) -> None:
-        """Run it as user 10001 with a read-only root, until it has spoken and has ended by SIGTERM."""
+        """Run it as user 10001 with a read-only root, until it has spoken and has ended by
+        SIGTERM."""
         found = json.loads(self.buildah("inspect", "--type", "image", self.image))["Docker"][
             "config"
         ]

@@ -1,4 +1,5 @@
-"""Make the pictures and the sound of the README: the page while it speaks, light and dark, and a sentence as MP3.
+"""Make the pictures and the sound of the README: the page while it speaks, light and dark, and a
+sentence as MP3.
 
 Run: python scripts/pictures.py [FOLDER]      (default docs/assets)
 Needs: Chromium, and stentor with its server and audio extras.
@@ -12,9 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(
-    0, str(Path(__file__).resolve().parents[1])
-)  # this tree, also where none is installed
+# this tree, also where none is installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from stentor.cli import main as stentor
 from tests.helpers.chromium_page import opened
 from tests.helpers.served_page import READY, STATE

@@ -1,13 +1,14 @@
-"""Run the tests of replicas: those of tests/ray, then the server's client and streaming tests against replicas.
+"""Run the tests of replicas: tests/ray, then the server's client and streaming tests.
 
-Run: python scripts/replica_tests.py                                   all of it, as CI does
-     python scripts/replica_tests.py --replicas 2 [PYTEST WORDS ...]   the server's tests against so many replicas
-     python scripts/replica_tests.py --replicas 2 --voice              with the built-in voice, not the toy model
+Run: python scripts/replica_tests.py                            all tests, as CI does
+     python scripts/replica_tests.py --replicas 2 [PYTEST ...]  the server's tests with 2 replicas
+     python scripts/replica_tests.py --replicas 2 --voice       the same with the built-in voice
 Needs: `stentor[ray]`, and the tests' packages.
 
-`stentor serve --replicas N` runs while the server's tests do. Tests that look into the process skip with that reason,
-and are listed. Tests that start a server with settings of their own are left out. A part that takes too long is
-interrupted. After a failure the ends of the server's and of Ray's logs are printed. No process is left behind.
+`stentor serve --replicas N` runs while the server's tests do. Tests that look into the process skip
+with that reason, and are listed. Tests that start a server with settings of their own are left out.
+A part that takes too long is interrupted. After a failure the ends of the server's and of Ray's
+logs are printed. No process is left behind.
 """
 
 from __future__ import annotations
@@ -23,9 +24,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-sys.path.insert(
-    0, str(Path(__file__).resolve().parents[1])
-)  # this tree, also where none is installed
+# this tree, also where none is installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.helpers.replicas import ROOT, Replicas, replicas
 
 PART_S = 1800  # of one part, also on two cores for which fifteen others wait
@@ -43,8 +43,8 @@ VOICE = ("--memory-gb", "0.1", "--threads", "1")
 
 
 def pytest(words: Sequence[str], variables: Mapping[str, str]) -> int:
-    """Run tests in a process of their own. Its exit code, which is printed unless it is 0. 1: it had to be interrupted.
-    Below 0 it is a signal, and the tests may have passed before."""
+    """Run tests in a process of their own. Its exit code, which is printed unless it is 0. 1: it
+    had to be interrupted. Below 0 it is a signal, and the tests may have passed before."""
     command = [
         sys.executable,
         "-m",
@@ -137,9 +137,8 @@ def main() -> int:
     )
     args, words = parser.parse_known_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the replicas end too
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # also where a shell has it ignored, here and in children
+    # also where a shell has it ignored, here and in children
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if args.replicas is None:
         return everything()
     chosen = any((ROOT / word.split("::")[0]).exists() for word in words)

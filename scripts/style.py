@@ -81,9 +81,19 @@ class Source:
     @cached_property
     def prose_lines(self) -> set[int]:
         """Numbers of the lines that docstrings cover."""
-        return {
-            line for doc in self.docstrings for line in range(doc.lineno, (doc.end_lineno or 0) + 1)
-        }
+        return lines_of(self.docstrings)
+
+    @cached_property
+    def literals(self) -> list[ast.expr]:
+        """Strings that are values, not docstrings."""
+        prose = {id(node.value) for node in self.nodes if isinstance(node, ast.Expr)}
+        strings = [node for node in self.nodes if isinstance(node, ast.Constant | ast.JoinedStr)]
+        return [
+            node
+            for node in strings
+            if id(node) not in prose
+            and (isinstance(node, ast.JoinedStr) or isinstance(node.value, str))
+        ]
 
     @cached_property
     def code_lines(self) -> int:
@@ -177,13 +187,35 @@ def filler_names(source: Source) -> list[Place]:
 
 
 def long_lines(source: Source) -> list[Place]:
-    """Lines over the limit, but for tables that the formatter leaves as they are."""
-    lines = enumerate(source.text.splitlines(), start=1)
+    """Lines over the limit, except for strings and for tables that the formatter skips."""
+    lines = source.text.splitlines()
+    exempt = lines_of(source.literals)
+    for node in source.nodes:
+        if isinstance(node, ast.stmt):
+            covered = header(node)
+            if any("fmt: skip" in lines[number - 1] for number in covered):
+                exempt.update(covered)
     return [
         Place(number, f"{len(line)} columns, at most {COLUMNS}")
-        for number, line in lines
-        if len(line) > COLUMNS and "fmt: skip" not in line
+        for number, line in enumerate(lines, start=1)
+        if len(line) > COLUMNS and number not in exempt
     ]
+
+
+def header(statement: ast.stmt) -> range:
+    """Numbers of a statement's lines, without the body of a function."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+        return range(statement.lineno, statement.body[0].lineno)
+    if isinstance(statement, ast.ClassDef | ast.If | ast.For | ast.With | ast.Try | ast.While):
+        return range(statement.lineno, statement.lineno + 1)
+    return range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+
+
+def lines_of(nodes: Iterable[ast.expr | ast.stmt]) -> set[int]:
+    """Numbers of the lines that these nodes cover."""
+    return {
+        line for node in nodes for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
 
 
 def speech_verbs(source: Source) -> list[Place]:

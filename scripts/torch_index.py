@@ -1,10 +1,12 @@
-"""Where pip should take torch from. Prints the address of an index, or nothing if pip is to look where it always does.
+"""Where pip should take torch from. Prints the address of an index, or nothing if pip is to look
+where it always does.
 
-PyTorch has one index per build: for the CPU, and for each version of CUDA. The plain registry has one build of torch
-for Linux, which brings 3 GB of CUDA libraries. So the CPU build is taken from PyTorch's own index, or on a machine with
-a GPU the build for the newest CUDA that its driver runs. An environment that names an index or links of its own wins,
-and where PyTorch's index does not answer within a few seconds pip looks where it always does. What was chosen and why
-goes to standard error.
+PyTorch has one index per build: for the CPU, and for each version of CUDA. The plain registry has
+one build of torch for Linux, which brings 3 GB of CUDA libraries. So the CPU build is taken from
+PyTorch's own index, or on a machine with a GPU the build for the newest CUDA that its driver runs.
+An environment that names an index or links of its own wins, and where PyTorch's index does not
+answer within a few seconds pip looks where it always does. What was chosen and why goes to standard
+error.
 
 Run by scripts/environment: python scripts/torch_index.py 2.13.0
 """
@@ -26,12 +28,14 @@ OWN = re.compile(r"^\S*\b(index-url|extra-index-url|find-links|no-index)=", re.M
 
 
 def own_index(configuration: str) -> bool:
-    """Whether `pip config list`, which also shows PIP_* of the environment, names an index or links."""
+    """Whether `pip config list`, which also shows PIP_* of the environment, names an index or
+    links."""
     return OWN.search(configuration) is not None
 
 
 def driver_cuda(table: str) -> int | None:
-    """The newest CUDA that the driver runs, such as 130 for 13.0, from what nvidia-smi prints. None without a GPU."""
+    """The newest CUDA that the driver runs, such as 130 for 13.0, from what nvidia-smi prints. None
+    without a GPU."""
     found = re.search(r"CUDA Version: (\d+)\.(\d+)", table)
     return None if found is None else 10 * int(found.group(1)) + int(found.group(2))
 
@@ -39,7 +43,8 @@ def driver_cuda(table: str) -> int | None:
 def choose(
     version: str, cuda: int | None, has: Callable[[str], bool], index: str = INDEX
 ) -> tuple[str, str]:
-    """(address of the index or "", why). `has(address)` says whether the index there has this version of torch."""
+    """(address of the index or "", why). `has(address)` says whether the index there has this
+    version of torch."""
     builds = ["cpu"] if cuda is None else [f"cu{c}" for c in CUDA if int(c) <= cuda]
     for build in builds:
         try:

@@ -1,8 +1,9 @@
-"""List the files of the package that a request visits from the socket to its first audio: `python scripts/visited.py`.
+"""List the files of the package that a request visits from the socket to its first audio:
+`python scripts/visited.py`.
 
-It serves a toy model, with every process traced from its start, and asks it for streamed audio. A file counts if one of
-its functions is called after the request is sent and before the first audio has come. What runs without a request too,
-such as heartbeats, is marked.
+It serves a toy model, with every process traced from its start, and asks it for streamed audio. A
+file counts if one of its functions is called after the request is sent and before the first audio
+has come. What runs without a request too, such as heartbeats, is marked.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ _LATER = {"TTS": "stentor.api", "Speech": "stentor.api", "Reference": "stentor.a
 
 
 def __getattr__(name: str) -> _Any:
-    """Names whose modules import torch or audio libraries are imported at their first use, so that the command line
-    answers `--help` and a wrong flag at once."""
+    """Names whose modules import torch or audio libraries are imported at their first use, so that
+    the command line answers `--help` and a wrong flag at once."""
     if name not in _LATER:
         raise AttributeError(f"module 'stentor' has no attribute {name!r}")
     return getattr(_import_module(_LATER[name]), name)

@@ -31,8 +31,8 @@ EXTRAS = {
 
 
 def run(model: str | None) -> int:
-    """Print facts about the machine and time one sentence. Returns 0 if the model speaks, else 1 with the
-    reason, or 2 if there is no such model."""
+    """Print facts about the machine and time one sentence. Returns 0 if the model speaks, else 1
+    with the reason, or 2 if there is no such model."""
     print(f"stentor   {stentor.__version__}")
     print(f"python    {platform.python_version()} on {platform.platform(terse=True)}")
     threads = _count(torch.get_num_threads(), "thread")

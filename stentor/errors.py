@@ -18,10 +18,8 @@ class InvalidRequest(StentorError, ValueError):
         self.message = message
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (
-            self.param,
-            self.message,
-        )  # to another process: `args` has the words alone
+        # to another process: `args` has the words alone
+        return type(self), (self.param, self.message)
 
 
 class CheckpointError(StentorError):
@@ -52,7 +50,8 @@ class WatermarkError(EngineError):
 
 
 class BatchError(EngineError):
-    """Some texts of a list failed. `results` has the Speech of each text, or its error, in their order."""
+    """Some texts of a list failed. `results` has the Speech of each text, or its error, in their
+    order."""
 
     def __init__(self, results: Sequence[object]) -> None:
         failed = [r for r in results if isinstance(r, StentorError)]
@@ -73,8 +72,8 @@ def request_failed(cause: BaseException) -> EngineError:
 
 
 def too_long(taken: int, most: int, text: str | None = None, audio: int = 0) -> InvalidRequest:
-    """The error for a prompt that takes `taken` tokens where `most` fit. `audio` of them are reference audio. `text` is
-    what was to be spoken, if it is known."""
+    """The error for a prompt that takes `taken` tokens where `most` fit. `audio` of them are
+    reference audio. `text` is what was to be spoken, if it is known."""
     room = max(0, most - audio)
     written = taken - audio
     if text is None:

@@ -2,7 +2,8 @@
 
 Run: python -m scripts.results            write both
      python -m scripts.results --check    write nothing, and exit with 1 if either would change
-     python -m scripts.results add RAW.json --into voxcpm2_h200 --benchmark serve --select dummy:voxcpm2 \\
+     python -m scripts.results add RAW.json --into voxcpm2_h200 --benchmark serve \\
+         --select dummy:voxcpm2 \\
          --date 2026-11-28 --commit dcd4fba \\
          --command "python benchmarks/server/serve.py --out DIR dummy:voxcpm2"
 """
@@ -22,7 +23,7 @@ from scripts.results.page import page
 
 
 def selected(result: Any, model: str | None) -> Any:
-    """The part of a result that is of one model: an entry of a dict, the only or all entries of a list."""
+    """The part of a result that is of one model: an entry of a dict, or the entries of a list."""
     if model is None:
         return result
     if isinstance(result, dict):

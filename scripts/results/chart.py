@@ -1,4 +1,5 @@
-"""docs/images/results.svg: stentor beside other engines on one card, light or dark as the reader's system is."""
+"""docs/images/results.svg: stentor beside other engines on one card, light or dark as the reader's
+system is."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Published runs of benchmarks, by model and card.
 
-A file of benchmarks/results/published holds a model on a card: `model`, `card`, `weights` and `runs`. A run is what one
-benchmark wrote (`result`), with its `benchmark` (a key of READERS), `date`, `commit`, `command`, and `raw`, its file in
-benchmarks/results/raw or the history. Where runs overlap, the newest gives the figure. peers.json has other engines,
-assumptions.json prices.
+A file of benchmarks/results/published holds a model on a card: `model`, `card`, `weights` and
+`runs`. A run is what one benchmark wrote (`result`), with its `benchmark` (a key of READERS),
+`date`, `commit`, `command`, and `raw`, its file in benchmarks/results/raw or the history. Where
+runs overlap, the newest gives the figure. peers.json has other engines, assumptions.json prices.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ STREAMS = re.compile(r"c(\d+)")  # the key of a level in a result
 
 @dataclass(frozen=True)
 class Level:
-    """A closed loop of so many streams: seconds of audio per second, first audio in ms, and requests that stalled."""
+    """A closed loop of so many streams: seconds of audio per second, first audio in ms, and
+    requests that stalled."""
 
     streams: int
     rate: float
@@ -61,7 +62,8 @@ def serve(result: dict[str, Any]) -> Figures:
 
 
 def turns(result: dict[str, Any]) -> Figures:
-    """Read benchmarks/server/turns.py: medians of its rounds, stalls of all of them, the last start."""
+    """Read benchmarks/server/turns.py: medians of its rounds, stalls of all of them, the last
+    start."""
     return Figures(
         _rounds(result["new"]),
         _rounds(result.get("also", [])),

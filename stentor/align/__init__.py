@@ -1,1 +1,2 @@
-"""When words are spoken, found in the audio itself, for models that do not say so (docs/word_times.md)."""
+"""When words are spoken, found in the audio itself, for models that do not say so
+(docs/word_times.md)."""

@@ -30,36 +30,40 @@ _KNOWN = 0.75  # share of the small words of an English text that a dictionary h
 
 
 class Alignment(Protocol):
-    """The audio of one segment, and when its words are spoken in it. All calls come from one thread at a time."""
+    """The audio of one segment, and when its words are spoken in it. All calls come from one thread
+    at a time."""
 
     def add(self, samples: np.ndarray) -> None:
         """Take the next float32 samples [n]."""
         ...
 
     def spans(self, words: Sequence[str]) -> Sequence[tuple[float, float] | None]:
-        """Say when each word begins and ends in what was added, in seconds: infinity for one that is not reached yet,
-        None for one that is never spoken, such as a dash.
+        """Say when each word begins and ends in what was added, in seconds: infinity for one that
+        is not reached yet, None for one that is never spoken, such as a dash.
 
-        Called at the end, and before that for the words so far. A word is empty where a mark of the model's stood.
+        Called at the end, and before that for the words so far. A word is empty where a mark of the
+        model's stood.
         """
         ...
 
 
 Aligner = Callable[[str, int], Alignment | None]
-"""Begins a segment in a language, of so many samples per second. None: it does not know the language. That is asked
-with every request, so what takes long belongs into `Alignment.add`."""
+"""Begins a segment in a language, of so many samples per second. None: it does not know the
+language. That is asked with every request, so what takes long belongs into `Alignment.add`."""
 
 
 class Aligners:
-    """The aligners of a model without alignment heads: the caller's own, if there is one, else the one for English."""
+    """The aligners of a model without alignment heads: the caller's own, if there is one, else the
+    one for English."""
 
     def __init__(self, own: str | Aligner | None = None) -> None:
-        """own: `package.module:function`, or the function. InvalidRequest("aligner") if it cannot be imported."""
+        """own: `package.module:function`, or the function. InvalidRequest("aligner") if it cannot
+        be imported."""
         self._own: Aligner | None = None if own is None else function_of("aligner", own)
 
     def segment(self, spec: ModelInfo, language: str | None, text: str) -> Alignment | None:
-        """Begin a segment with this text. None: the model says itself when its words are spoken, or no aligner knows
-        the language."""
+        """Begin a segment with this text. None: the model says itself when its words are spoken, or
+        no aligner knows the language."""
         if spec.alignment is not None:
             return None
         named = language_of(spec, language, text)
@@ -99,8 +103,8 @@ def failing() -> Iterator[None]:
 
 
 def language_of(spec: ModelInfo, language: str | None, text: str) -> str:
-    """The language of a text: as the request names it, else the only one of the model, else English where it looks so,
-    else UNKNOWN."""
+    """The language of a text: as the request names it, else the only one of the model, else English
+    where it looks so, else UNKNOWN."""
     if language not in (None, UNKNOWN):
         if str(language).lower() in _CODES:
             return ENGLISH
@@ -113,7 +117,8 @@ def language_of(spec: ModelInfo, language: str | None, text: str) -> str:
 
 
 def looks_english(text: str) -> bool:
-    """Whether a dictionary has most of a text's words that begin with a small letter. True where there are none."""
+    """Whether a dictionary has most of a text's words that begin with a small letter. True where
+    there are none."""
     from stentor.text.english.dictionary import is_word  # its dictionaries take memory
 
     words = [w for w in _WORD.findall(text[:_LOOKED_AT]) if not w[0].isupper()]

@@ -15,9 +15,8 @@ from stentor.align.path import class_of, word_frames
 from stentor.text.english.phonemes import EnglishPhonemes
 from stentor.text.trace import is_sound
 
-_AT_ONCE = (
-    RATE // 2
-)  # samples that are waited for: chunks of a stream are short at first, and a call takes 1 ms
+# samples that are waited for: chunks of a stream are short at first, and a call takes 1 ms
+_AT_ONCE = RATE // 2
 _NOTHING = np.zeros(0, np.float32)
 _FILE = Path(__file__).parents[1] / "assets" / "aligner" / "english.safetensors"
 
@@ -48,7 +47,8 @@ class EnglishAlignment:
             self._waiting.clear()
 
     def spans(self, words: Sequence[str]) -> list[tuple[float, float] | None]:
-        """When each word is spoken in what was added, in seconds. None for one that is not, such as a dash."""
+        """When each word is spoken in what was added, in seconds. None for one that is not, such as
+        a dash."""
         return self.spans_of(word_classes(words))
 
     def spans_of(self, sounds: Sequence[Sequence[int]]) -> list[tuple[float, float] | None]:
@@ -67,9 +67,8 @@ def word_classes(words: Sequence[str]) -> list[list[int]]:
     found: list[list[int]] = [[] for _ in words]
     written = [i for i, word in enumerate(words) if word.strip()]
     read = _front_end()(" ".join(words[i].strip() for i in written))
-    for i, place in zip(
-        written, read.places(is_sound), strict=False
-    ):  # those at the end may be marks
+    # those at the end may be marks
+    for i, place in zip(written, read.places(is_sound), strict=False):
         found[i] = [
             kind for sign in read.text[place.start : place.stop] if (kind := class_of(sign))
         ]

@@ -1,7 +1,8 @@
-"""Log-mel frames of a stream of samples, and a small causal network from them to phonemes, chunk by chunk in numpy.
+"""Log-mel frames of a stream of samples, and a small causal network from them to phonemes, chunk by
+chunk in numpy.
 
-Its answer about a frame comes `DELAY` frames later, so it hears that much beyond it. training/train_aligner.py has
-the same network in PyTorch.
+Its answer about a frame comes `DELAY` frames later, so it hears that much beyond it.
+training/train_aligner.py has the same network in PyTorch.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ MELS = 64
 FRAME_SECONDS = HOP * STACK / RATE
 _WINDOW = 400
 _FFT = 512
-_LEAD = (
-    _WINDOW - HOP
-) // 2  # zeros in front, so that the middle of window k is the middle of its hop
-_AT_ONCE = 32  # windows. Those of a second would need fresh memory from the system each time, which doubles the time
+# zeros in front, so that the middle of window k is the middle of its hop
+_LEAD = (_WINDOW - HOP) // 2
+# windows. Those of a second would need fresh memory from the system each time, which doubles the
+# time
+_AT_ONCE = 32
 _FLOOR = 1e-5
 _LOWEST = 60.0  # Hz
 _HIGHEST = 7600.0
@@ -37,7 +39,8 @@ Weights = Mapping[str, np.ndarray]
 
 
 class Network:
-    """The network with what it remembers of one stream. weights: float32 (`training.train_aligner.export`)."""
+    """The network with what it remembers of one stream. weights: float32
+    (`training.train_aligner.export`)."""
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
@@ -46,7 +49,8 @@ class Network:
         self._late = DELAY  # answers about frames before the first, still to be dropped
 
     def feed(self, frames: np.ndarray) -> np.ndarray:
-        """Log-probabilities [n, classes] of the frames that are decided now. frames: [m, STACK * MELS]."""
+        """Log-probabilities [n, classes] of the frames that are decided now. frames: [m, STACK *
+        MELS]."""
         w = self._weights
         x = frames @ w["enter.weight"] + w["enter.bias"]
         for i, dilation in enumerate(DILATIONS):
@@ -59,7 +63,8 @@ class Network:
         return scores
 
     def finish(self, frames: np.ndarray) -> np.ndarray:
-        """Return those of the frames that are left, and of these, if silence follows. More frames may still be fed."""
+        """Return those of the frames that are left, and of these, if silence follows. More frames
+        may still be fed."""
         rest = copy(self)
         rest._before = list(self._before)
         return rest.feed(
@@ -70,9 +75,8 @@ class Network:
         w = self._weights
         n = len(x)
         seen = np.concatenate((self._before[i], x))
-        self._before[i] = seen[
-            len(seen) - len(self._before[i]) :
-        ].copy()  # a view would keep the whole chunk
+        # a view would keep the whole chunk
+        self._before[i] = seen[len(seen) - len(self._before[i]) :].copy()
         taps = w[f"blocks.{i}.taps"]
         y = taps[KERNEL] + sum(
             seen[k * dilation : k * dilation + n] * taps[k] for k in range(KERNEL)
@@ -109,7 +113,8 @@ class LogMel:
         return frames.reshape(-1, STACK * MELS)
 
     def finish(self, samples: np.ndarray) -> np.ndarray:
-        """The frames that these last samples complete if silence follows. More samples may still be fed."""
+        """The frames that these last samples complete if silence follows. More samples may still be
+        fed."""
         return copy(self).feed(np.concatenate((samples, np.zeros(STACK * HOP + _LEAD, np.float32))))
 
 

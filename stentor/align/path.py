@@ -1,4 +1,5 @@
-"""Phonemes that the English aligner tells apart, and the likeliest way of a text's through frames (Viterbi)."""
+"""Phonemes that the English aligner tells apart, and the likeliest way of a text's through frames
+(Viterbi)."""
 
 from __future__ import annotations
 
@@ -10,20 +11,24 @@ GAP = 0
 """The class of silence and of what lies between words."""
 _SAME = {"ɐ": "ə", "ᵊ": "ə", "ᵻ": "ɪ"}
 SYMBOLS = "AIOTWYabdfhijklmnpstuvwzæðŋɑɔəɛɜɡɪɹʃʊʌʒʤʧθ"
-"""Signs of `stentor.text.english.phonemes.ALPHABET`, with reduced vowels folded. Symbol i is class i + 1."""
+"""Signs of `stentor.text.english.phonemes.ALPHABET`, with reduced vowels folded. Symbol i is class
+i + 1."""
 _CLASSES = {s: i + 1 for i, s in enumerate(SYMBOLS)}
 CLASSES = len(SYMBOLS) + 1
 
 FLOOR = -9.0
-"""Log-likelihood that a frame loses at most: what the text does not say, such as a laugh, costs no more."""
+"""Log-likelihood that a frame loses at most: what the text does not say, such as a laugh, costs no
+more."""
 _ENDS = 12.0  # a way to the end of the text wins over one that is so much likelier and ends before
 _BLOCK = 1024  # frames that are gone through at once, 20 s
-_SEEN = 1024  # states near the likeliest one that are followed from there: 14 s of speech behind it, 40 s ahead
+# states near the likeliest one that are followed from there: 14 s of speech behind it, 40 s ahead
+_SEEN = 1024
 _NEVER = -1e30
 
 
 def word_frames(scores: np.ndarray, words: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
-    """First frame of each word, and the first one behind it: infinity for a word that is not reached.
+    """First frame of each word, and the first one behind it: infinity for a word that is not
+    reached.
 
     scores: log-likelihoods [frames, classes]. words: the classes of each word, none empty.
     """
@@ -47,8 +52,9 @@ def word_frames(scores: np.ndarray, words: Sequence[Sequence[int]]) -> list[tupl
 def _way(scores: np.ndarray, states: np.ndarray, gaps: np.ndarray) -> np.ndarray:
     """The states [frames] of the best way that begins in the first gap or word and ends anywhere.
 
-    scores: [frames, classes]. states: the class of each. gaps: which of them may be passed over. Of a long text the
-    states near the likeliest one are followed only, so memory grows with the audio alone.
+    scores: [frames, classes]. states: the class of each. gaps: which of them may be passed over. Of
+    a long text the states near the likeliest one are followed only, so memory grows with the audio
+    alone.
     """
     frames = len(scores)
     width = min(len(states), _SEEN)
@@ -80,11 +86,12 @@ def _way(scores: np.ndarray, states: np.ndarray, gaps: np.ndarray) -> np.ndarray
 def _follow(
     scores: np.ndarray, states: np.ndarray, skips: np.ndarray, best: np.ndarray, from_start: bool
 ) -> np.ndarray:
-    """How many states before each state [states, frames] the best way to it came from. Updates `best` [states].
+    """How many states before each state [states, frames] the best way to it came from. Updates
+    `best` [states].
 
-    One state after the other, each with all frames at once. Let upto[t] be the sum of its likelihoods up to frame t. A
-    way that entered it at frame e, with the likelihood L of the states before, has L - upto[e - 1] + upto[t] at frame
-    t. So the best entry for t is a running maximum.
+    One state after the other, each with all frames at once. Let upto[t] be the sum of its
+    likelihoods up to frame t. A way that entered it at frame e, with the likelihood L of the states
+    before, has L - upto[e - 1] + upto[t] at frame t. So the best entry for t is a running maximum.
     """
     n = len(scores)
     upto = np.zeros((scores.shape[1], n + 1))

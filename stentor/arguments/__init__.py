@@ -20,7 +20,8 @@ def shown(value: object) -> str:
 
 
 def whole(value: Any) -> int | None:
-    """The whole number that a value is, also one of numpy. None for a bool, and for what is none."""
+    """The whole number that a value is, also one of numpy. None for a bool, and for what is
+    none."""
     if isinstance(value, bool):
         return None
     try:

@@ -1,7 +1,9 @@
-"""Files, JSON and YAML that others wrote, read within limits. `Unreadable` says what is wrong, without the file's name.
+"""Files, JSON and YAML that others wrote, read within limits. `Unreadable` says what is wrong,
+without the file's name.
 
-A parser alone has no bounds: lists in lists end in RecursionError, an integer of thousands of digits in ValueError,
-`/dev/zero` in all of the memory, a FIFO never, and an alias in YAML may stand for billions of values.
+A parser alone has no bounds: lists in lists end in RecursionError, an integer of thousands of
+digits in ValueError, `/dev/zero` in all of the memory, a FIFO never, and an alias in YAML may stand
+for billions of values.
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ Pairs = Callable[[list[tuple[str, Any]]], Any]
 
 MIB = 1 << 20
 JSON_BYTES = 64 * MIB
-"""Most bytes of a JSON file of a checkpoint. The largest released one, an index of shards, has less than 1 MiB."""
+"""Most bytes of a JSON file of a checkpoint. The largest released one, an index of shards, has less
+than 1 MiB."""
 MAX_DEPTH = 64
 MAX_VALUES = 4_000_000
 MAX_DIGITS = 400
 
-_NONBLOCK = (
-    0 if os.name == "nt" else os.O_NONBLOCK | os.O_NOCTTY
-)  # a FIFO is opened, and then refused
+# a FIFO is opened, and then refused
+_NONBLOCK = 0 if os.name == "nt" else os.O_NONBLOCK | os.O_NOCTTY
 
 
 class Unreadable(Exception):
@@ -42,7 +44,8 @@ class Missing(Unreadable):
 
 
 def open_regular(path: Path) -> IO[bytes]:
-    """A regular file, open for reading. Links are followed. It does not wait for the other end of a FIFO."""
+    """A regular file, open for reading. Links are followed. It does not wait for the other end of a
+    FIFO."""
     try:
         file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NONBLOCK))  # noqa: SIM115
     except (FileNotFoundError, NotADirectoryError):
@@ -85,8 +88,8 @@ def read_json(path: Path, most: int = JSON_BYTES) -> Any:
 def parse_json(
     text: str | bytes, constant: Constant | None = None, pairs: Pairs | None = None
 ) -> Any:
-    """The value of a JSON text. constant: makes a value of NaN and Infinity. pairs: makes one of an object's. What
-    they raise is raised."""
+    """The value of a JSON text. constant: makes a value of NaN and Infinity. pairs: makes one of an
+    object's. What they raise is raised."""
     if isinstance(text, bytes):
         text = _decoded(text)
     try:
@@ -160,7 +163,8 @@ def _decoder(constant: Constant | None, pairs: Pairs | None) -> json.JSONDecoder
 
 
 def _bounded(value: Any) -> Any:
-    """The value itself, if it is neither too deep nor too large. Others would end what walks through them."""
+    """The value itself, if it is neither too deep nor too large. Others would end what walks
+    through them."""
     if isinstance(value, dict | list):
         level = [value]
     else:

@@ -1,4 +1,5 @@
-"""Reading and checking of reference audio, and resampling on a CPU. libsndfile and soxr do the work."""
+"""Reading and checking of reference audio, and resampling on a CPU. libsndfile and soxr do the
+work."""
 
 from __future__ import annotations
 
@@ -20,18 +21,18 @@ from stentor.errors import InvalidRequest
 QUALITY = "HQ"  # of soxr, as in librosa
 MAX_SECONDS = 600  # nothing longer is even decoded
 HEAD_BYTES = 4096  # of a wav, in which its audio begins
-CANCELLED = 0.1  # energy of a mean of channels over that of unrelated ones, below which they cancel each other out
-MAX_SAMPLES = (
-    MAX_SECONDS * 48_000 * 2
-)  # over all channels: a few kilobytes of FLAC may hold hours of silence
+# energy of a mean of channels over that of unrelated ones, below which they cancel each other out
+CANCELLED = 0.1
+# over all channels: a few kilobytes of FLAC may hold hours of silence
+MAX_SAMPLES = MAX_SECONDS * 48_000 * 2
 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
     """Speech to imitate or to continue.
 
-    audio: a path, the bytes of an audio file, or (samples, rate) with samples [n] or [n, channels], float in [-1, 1]
-    or int16. text: its transcript, where the mode needs one.
+    audio: a path, the bytes of an audio file, or (samples, rate) with samples [n] or [n, channels],
+    float in [-1, 1] or int16. text: its transcript, where the mode needs one.
     """
 
     audio: str | Path | bytes | tuple[np.ndarray, int]
@@ -42,8 +43,8 @@ class Reference:
 class Recording:
     """Speech that was read and checked: mono float32 samples [n] at `rate` Hz, which is the file's.
 
-    kept: whether it may come again, so that what is made of it is worth keeping. source: a digest of the file that it
-    was read from, where there is one.
+    kept: whether it may come again, so that what is made of it is worth keeping. source: a digest
+    of the file that it was read from, where there is one.
     """
 
     samples: np.ndarray
@@ -62,7 +63,8 @@ class Recording:
         return max(float(self.samples.max(initial=0.0)), -float(self.samples.min(initial=0.0)))
 
     def at(self, rate: int) -> np.ndarray:
-        """Samples float32 [ceil(n * rate / self.rate)]. To resample takes milliseconds: for a thread."""
+        """Samples float32 [ceil(n * rate / self.rate)]. To resample takes milliseconds: for a
+        thread."""
         return resample(self.samples, self.rate, rate)
 
 
@@ -110,8 +112,8 @@ def check_length(duration: float, param: str, seconds: tuple[float, float]) -> N
 
 
 def resample(samples: np.ndarray, source: int, target: int) -> np.ndarray:
-    """float32 samples [ceil(n * target / source)]: soxr HQ with the length rule of librosa.load, so that
-    features of references match those of the official packages."""
+    """float32 samples [ceil(n * target / source)]: soxr HQ with the length rule of librosa.load, so
+    that features of references match those of the official packages."""
     if source == target:
         return np.ascontiguousarray(samples, dtype=np.float32)
     out = soxr.resample(samples.astype(np.float32, copy=False), source, target, quality=QUALITY)
@@ -122,8 +124,9 @@ def resample(samples: np.ndarray, source: int, target: int) -> np.ndarray:
 
 
 class Mono:
-    """Makes one channel of several: their mean, or the loudest one where they cancel each other out, as two in
-    antiphase do. Whether they do is known at the end, so the caller then goes through the audio once more."""
+    """Makes one channel of several: their mean, or the loudest one where they cancel each other
+    out, as two in antiphase do. Whether they do is known at the end, so the caller then goes
+    through the audio once more."""
 
     def __init__(self, channel: int | None = None) -> None:
         """channel: the one to take, None for the mean."""
@@ -147,17 +150,18 @@ class Mono:
     @property
     def instead(self) -> int | None:
         """The channel to take instead of the mean. None: the mean is good."""
-        independent = (
-            self._each.sum() / max(1, len(self._each)) ** 2
-        )  # energy of the mean of unrelated channels
+        # energy of the mean of unrelated channels
+        independent = self._each.sum() / max(1, len(self._each)) ** 2
         if self._mean < CANCELLED * independent:
             return int(self._each.argmax())
         return None
 
 
 def read(f: soundfile.SoundFile, out: np.ndarray, mono: Mono) -> int:
-    """Read the next frames of an open file into `out` float32 [n], in [-1, 1]. Returns how many there were."""
-    # As stored: libsndfile makes floats of 16 bits in pieces of 8 KB, each by a call back into Python.
+    """Read the next frames of an open file into `out` float32 [n], in [-1, 1]. Returns how many
+    there were."""
+    # As stored: libsndfile makes floats of 16 bits in pieces of 8 KB, each by a call back into
+    # Python.
     stored = f.read(len(out), dtype="int16" if f.subtype == "PCM_16" else "float32", always_2d=True)
     scale = np.float32(1 / 32768 if f.subtype == "PCM_16" else 1)
     out = out[: len(stored)]
@@ -169,8 +173,9 @@ def read(f: soundfile.SoundFile, out: np.ndarray, mono: Mono) -> int:
 
 
 def missing_length(head: bytes, size: int) -> int | None:
-    """Where in a wav file of `size` bytes the length of its audio stands, if it is 0 and there is audio: a program that
-    could not go back has written it. None for other files. libsndfile takes any other wrong length."""
+    """Where in a wav file of `size` bytes the length of its audio stands, if it is 0 and there is
+    audio: a program that could not go back has written it. None for other files. libsndfile takes
+    any other wrong length."""
     if head[:4] != b"RIFF" or head[8:12] != b"WAVE":
         return None
     at = 12
@@ -180,9 +185,8 @@ def missing_length(head: bytes, size: int) -> int | None:
         if name == b"data":
             rest = size - at - 8
             behind = head[at + 8 : at + 16]
-            empty = (
-                behind[:4].isalnum() and int.from_bytes(behind[4:], "little") <= rest - 8
-            )  # another chunk follows
+            # another chunk follows
+            empty = behind[:4].isalnum() and int.from_bytes(behind[4:], "little") <= rest - 8
             if length == 0 and rest > 0 and not empty:
                 return at + 4
             return None

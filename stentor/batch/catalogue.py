@@ -1,7 +1,8 @@
 """All items of a run, on disk, so that memory does not grow with the input.
 
-A temporary SQLite database holds them. It lies where SQLite puts temporary files (SQLITE_TMPDIR, TMPDIR, /var/tmp),
-takes about twice the size of the input, and is gone when the process ends, however that happens.
+A temporary SQLite database holds them. It lies where SQLite puts temporary files (SQLITE_TMPDIR,
+TMPDIR, /var/tmp), takes about twice the size of the input, and is gone when the process ends,
+however that happens.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ from typing import Any
 from stentor.batch.item import LOST, Item, Row
 from stentor.errors import EngineError, InvalidRequest
 
-WINDOW = (
-    1024  # lines of the input that are in memory at once, and in which the longest is spoken first
-)
+# lines of the input that are in memory at once, and in which the longest is spoken first
+WINDOW = 1024
 CACHE_MB = 16
 
 TODO, SPOKEN, CUT, FAILED = range(4)  # states of an item. CUT: spoken, and cut by max_frames
@@ -39,14 +39,13 @@ class Catalogue:
         for words in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{CACHE_MB * 1024}"):
             self._db.execute(f"PRAGMA {words}")
         self._db.execute(_SCHEMA)
-        self._db.execute(
-            "BEGIN"
-        )  # one transaction that is never committed: there is nothing to keep
+        # one transaction that is never committed: there is nothing to keep
+        self._db.execute("BEGIN")
         self.fields: dict[str, int] = {}  # that any item has, and the first line that has it
 
     def add(self, item: Item) -> None:
-        """Take an item. InvalidRequest if another line has its id, also in other case: some file systems see no
-        difference."""
+        """Take an item. InvalidRequest if another line has its id, also in other case: some file
+        systems see no difference."""
         key = item.id.lower()
         other = self._one("SELECT line, id FROM items WHERE key = ?", key)
         if other is not None:
@@ -87,7 +86,8 @@ class Catalogue:
         return self._items("error IS NOT NULL ORDER BY line LIMIT ?", most)
 
     def todo(self) -> Iterator[Item]:
-        """Yield what is to be spoken: window by window of the input, in each the longest text first."""
+        """Yield what is to be spoken: window by window of the input, in each the longest text
+        first."""
         last = int(self._scalar("SELECT COALESCE(MAX(line), 0) FROM items"))
         for first in range(0, last + 1, WINDOW):
             yield from self._items(
@@ -97,8 +97,9 @@ class Catalogue:
             )
 
     def settle(self, row: Row, retry_failed: bool) -> bool:
-        """Take a row of an earlier run, whose item has ended with it. False: its item is to be spoken again, and the
-        row to be forgotten. InvalidRequest if it was spoken and the input has another line for it, or none."""
+        """Take a row of an earlier run, whose item has ended with it. False: its item is to be
+        spoken again, and the row to be forgotten. InvalidRequest if it was spoken and the input has
+        another line for it, or none."""
         found = self._one(
             "SELECT line, digest, state FROM items WHERE id = ?1 AND key = lower(?1)", row["id"]
         )

@@ -17,7 +17,8 @@ def write_all(handle: int, data: bytes) -> None:
 
 @contextmanager
 def replaced(path: Path, aside: Path | None = None) -> Iterator[int]:
-    """An open file that takes the place of `path` when it is complete, and lasts then. aside: its name until then."""
+    """An open file that takes the place of `path` when it is complete, and lasts then. aside: its
+    name until then."""
     aside = aside or path.with_name(path.name + ".part")
     handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     try:

@@ -59,7 +59,8 @@ FIELDS: Mapping[str, Kind] = {
     "word_timestamps": (_of(bool), "true or false"),
     "retries": _WHOLE,
 }
-"""Fields that every model knows, and what they must be. Others are options of the model: numbers and booleans."""
+"""Fields that every model knows, and what they must be. Others are options of the model: numbers
+and booleans."""
 
 REPLACED: Mapping[str, tuple[str, ...]] = {
     "text": ("text_file",),
@@ -72,7 +73,8 @@ REPLACED: Mapping[str, tuple[str, ...]] = {
 
 
 def check_id(value: object, dots: bool) -> str:
-    """An id, which becomes the name of a file. dots: whether it may have any. InvalidRequest says what is allowed."""
+    """An id, which becomes the name of a file. dots: whether it may have any. InvalidRequest says
+    what is allowed."""
     if not FIELDS["id"][0](value):
         raise InvalidRequest("id", f"must be {FIELDS['id'][1]}, got {type(value).__name__}")
     id = str(value)
@@ -87,7 +89,8 @@ def check_id(value: object, dots: bool) -> str:
 
 
 def merged(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Values:
-    """A line's fields over the defaults of the run. None is not given. InvalidRequest names the field that is wrong."""
+    """A line's fields over the defaults of the run. None is not given. InvalidRequest names the
+    field that is wrong."""
     own = {name: value for name, value in given.items() if value is not None}
     for name, value in own.items():
         _check_kind(name, value)
@@ -149,9 +152,11 @@ FORMATS = {"pcm": "raw"}  # where `--format` has another name
 def unfolded(
     line: Mapping[str, Any], model: str | None, format: str
 ) -> tuple[Values, dict[str, str]]:
-    """Return the fields of a line under their usual names, and what the line calls each that it names otherwise.
+    """Return the fields of a line under their usual names, and what the line calls each that it
+    names otherwise.
 
-    model, format: of the run. A body may name them, and no others. InvalidRequest says what of the line is wrong.
+    model, format: of the run. A body may name them, and no others. InvalidRequest says what of the
+    line is wrong.
     """
     given = {name: value for name, value in line.items() if value is not None}
     if "body" not in given:

@@ -21,9 +21,8 @@ from stentor.errors import InvalidRequest
 
 SHARD_NAME = re.compile(r"(\d{6,})\.(?:tar|parquet)")
 NUMBER = re.compile(r"\d{6,}")
-LIST = (
-    "rows.jsonl"  # of a shard that is being filled: a line of the manifest per item, with its text
-)
+# of a shard that is being filled: a line of the manifest per item, with its text
+LIST = "rows.jsonl"
 
 
 class Files:
@@ -34,13 +33,14 @@ class Files:
         self._place.mkdir(exist_ok=True)
 
     def recover(self) -> tuple[list[Row], list[Row]]:
-        """Take up what a run left that was killed, before anything is placed. Returns the rows of audio that stands at
-        its place, of which the manifest may lack some, and rows of audio that is kept and will get to its place."""
+        """Take up what a run left that was killed, before anything is placed. Returns the rows of
+        audio that stands at its place, of which the manifest may lack some, and rows of audio that
+        is kept and will get to its place."""
         return [], []
 
     def place(self, outcomes: Sequence[Outcome]) -> Iterator[list[Row]]:
-        """Take outcomes, whose audio is complete. Each list of rows is to be listed before the next is asked for: of
-        audio that stands at its place now, and of items that failed."""
+        """Take outcomes, whose audio is complete. Each list of rows is to be listed before the next
+        is asked for: of audio that stands at its place now, and of items that failed."""
         for outcome in outcomes:
             if outcome.path is not None:
                 outcome.row["path"] = f"audio/{outcome.path.name}"
@@ -68,7 +68,8 @@ Pack = Callable[[Iterator[Sample], int], None]
 
 
 class Shards(Files):
-    """shards/000000.tar or .parquet in a folder, each of `size` items, which are files in work/000000/ until then.
+    """shards/000000.tar or .parquet in a folder, each of `size` items, which are files in
+    work/000000/ until then.
 
     format: of the audio, as files are named. suffix: of a shard, which `pack` writes.
     """
@@ -114,9 +115,8 @@ class Shards(Files):
         yield [outcome.row for outcome in outcomes if outcome.path is None]
         spoken = [outcome for outcome in outcomes if outcome.path is not None]
         while True:
-            if (
-                self._count >= self._size
-            ):  # at once, where a run that was killed has left a full one
+            # at once, where a run that was killed has left a full one
+            if self._count >= self._size:
                 yield from self._closed()
             if not spoken:
                 return
@@ -184,7 +184,8 @@ class Shards(Files):
 
 
 def _listed(folder: Path) -> Iterator[tuple[Row, str]]:
-    """The rows of a shard's folder, each with its text, up to what a lost block of the disk has spoilt."""
+    """The rows of a shard's folder, each with its text, up to what a lost block of the disk has
+    spoilt."""
     try:
         for row in rows(folder / LIST):
             text = str(row.pop("text", ""))
@@ -194,7 +195,8 @@ def _listed(folder: Path) -> Iterator[tuple[Row, str]]:
 
 
 def pack_tar(samples: Iterator[Sample], handle: int) -> None:
-    """Write samples as WebDataset reads them: each is ID.FORMAT (audio), ID.txt (its text) and ID.json (its row)."""
+    """Write samples as WebDataset reads them: each is ID.FORMAT (audio), ID.txt (its text) and
+    ID.json (its row)."""
     for sample in samples:
         id = sample.row["id"]
         members = (

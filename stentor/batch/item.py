@@ -24,8 +24,9 @@ LOST = "error"
 
 @dataclass(frozen=True)
 class Item:
-    """A checked line. chars: of its text, or bytes of its file. digest: changes with the line. fields: what it says
-    over the defaults of the run, always with a seed. error: the field that is wrong and why, if it cannot be spoken."""
+    """A checked line. chars: of its text, or bytes of its file. digest: changes with the line.
+    fields: what it says over the defaults of the run, always with a seed. error: the field that is
+    wrong and why, if it cannot be spoken."""
 
     line: int
     id: str
@@ -37,7 +38,8 @@ class Item:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of an item. path: its audio, complete, in the folder for audio on its way. None if it failed."""
+    """Outcome of an item. path: its audio, complete, in the folder for audio on its way. None if it
+    failed."""
 
     row: Row
     chars: int
@@ -46,7 +48,8 @@ class Outcome:
 
 
 def failed(item: Item, field: str | None, message: str) -> Outcome:
-    """The outcome of an item that cannot be spoken. field: what is wrong in its line, where that is known."""
+    """The outcome of an item that cannot be spoken. field: what is wrong in its line, where that is
+    known."""
     row = {"line": item.line, "id": item.id, "status": LOST, "input": item.digest}
     return Outcome({**row, "error": {"field": field, "message": message}}, item.chars)
 
@@ -60,9 +63,10 @@ def said(field: str | None, message: str) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """Settings that all items of a run share, in whatever process. inputs: the folder from which lines name files.
-    defaults: of lines. seed: of the run. dots: whether an id may have any. load: arguments of `TTS`. format: of the
-    audio, as `stentor say` names it. provenance, watermark: its marks."""
+    """Settings that all items of a run share, in whatever process. inputs: the folder from which
+    lines name files. defaults: of lines. seed: of the run. dots: whether an id may have any. load:
+    arguments of `TTS`. format: of the audio, as `stentor say` names it. provenance, watermark: its
+    marks."""
 
     inputs: Path
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -97,7 +101,8 @@ def checked(record: Record, run: Run) -> Item:
 
 
 def derived_seed(run: int, id: str) -> int:
-    """The seed of an item that names none, from 0 to 2**63 - 1. It hangs on the run's seed and the id alone."""
+    """The seed of an item that names none, from 0 to 2**63 - 1. It hangs on the run's seed and the
+    id alone."""
     hashed = hashlib.blake2b(f"{run}:{id}".encode(), digest_size=8).digest()
     return int.from_bytes(hashed, "big") >> 1
 

@@ -1,4 +1,5 @@
-"""`manifest.jsonl`: what became of every item, one JSON object per line. Appended to until the run is complete."""
+"""`manifest.jsonl`: what became of every item, one JSON object per line. Appended to until the run
+is complete."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ ROW_BYTES = 64 * MIB  # of one row at most
 class Manifest:
     """The manifest of a run, open to be appended to. InvalidRequest where it cannot be read.
 
-    keep: whether a row of an earlier run still counts. Others are dropped, and so is a last line that is torn.
+    keep: whether a row of an earlier run still counts. Others are dropped, and so is a last line
+    that is torn.
     """
 
     def __init__(self, folder: Path, catalogue: Catalogue, keep: Callable[[Row], bool]) -> None:
@@ -66,8 +68,8 @@ def encoded(row: Row) -> bytes:
 
 
 def rows(path: Path) -> Iterator[Row]:
-    """The rows of a manifest, none where there is no file. A last line that was not finished is left out.
-    InvalidRequest for any other line that is none."""
+    """The rows of a manifest, none where there is no file. A last line that was not finished is
+    left out. InvalidRequest for any other line that is none."""
     try:
         file = open_regular(path)
     except Missing:

@@ -1,8 +1,9 @@
-"""`--replicas`: speakers in processes of their own, on this machine or a cluster. Ray starts, places, replaces them.
+"""`--replicas`: speakers in processes of their own, on this machine or a cluster. Ray starts,
+places, replaces them.
 
-They are actors, each of which speaks many items at a time. Only lines and rows travel: audio goes to files in the
-folder of the run, which all machines must share. A map over batches of items (Ray Data) would wait for the longest of
-each batch, with an engine that empties.
+They are actors, each of which speaks many items at a time. Only lines and rows travel: audio goes
+to files in the folder of the run, which all machines must share. A map over batches of items (Ray
+Data) would wait for the longest of each batch, with an engine that empties.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ CRASHED = 70  # exit code of an actor whose engine has stopped
 
 
 class Replica:
-    """An actor: a speaker that ends its process when its engine stops, so that Ray starts another."""
+    """An actor: a speaker that ends its process when its engine stops, so that Ray starts
+    another."""
 
     def __init__(self, run: Run, work: Path) -> None:
         self._speaker = Speaker(run, work)
 
     def ready(self, defaults: Mapping[str, Any]) -> tuple[int, frozenset[str]]:
-        """Items that should be with it at a time, and options of its model. InvalidRequest if it does not take the
-        defaults of the run."""
+        """Items that should be with it at a time, and options of its model. InvalidRequest if it
+        does not take the defaults of the run."""
         self._speaker.check(defaults)
         return self._speaker.at_once, self._speaker.options
 
@@ -54,7 +56,8 @@ class _Actor:
 
 
 class RayPool:
-    """`replicas` speakers. A Ray that RAY_ADDRESS names is used, else one is started on this machine."""
+    """`replicas` speakers. A Ray that RAY_ADDRESS names is used, else one is started on this
+    machine."""
 
     def __init__(self, run: Run, work: Path, replicas: int) -> None:
         _start(replicas)
@@ -73,7 +76,8 @@ class RayPool:
         self._lock = threading.Lock()  # Ray calls back in a thread of its own
 
     def check(self, defaults: Mapping[str, Any]) -> None:
-        """Wait until every speaker is ready. InvalidRequest if the model does not take the defaults of the run."""
+        """Wait until every speaker is ready. InvalidRequest if the model does not take the defaults
+        of the run."""
         try:
             ready = ray.get([actor.handle.ready.remote(dict(defaults)) for actor in self._actors])
         except ray.exceptions.RayError as e:

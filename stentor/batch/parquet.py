@@ -1,4 +1,5 @@
-"""Shards as Parquet files, whose column `audio` has `bytes` and `path`, as Hugging Face reads it."""
+"""Shards as Parquet files, whose column `audio` has `bytes` and `path`, as Hugging Face reads
+it."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ SHOWN = 5  # wrong lines and failed items that are told on standard error
 
 @dataclass(frozen=True)
 class Plan:
-    """A checked command line. shard: items of a shard, 0 for one file per item. replicas: processes that speak, None
-    for this one."""
+    """A checked command line. shard: items of a shard, 0 for one file per item. replicas: processes
+    that speak, None for this one."""
 
     run: Run
     input: Path
@@ -86,8 +86,9 @@ class Plan:
         return Shards(self.folder, self.work, self.shard, self.run.format, suffix, pack)
 
     def catalogue(self, strict: bool) -> Catalogue:
-        """All items of the input. Wrong lines are told on standard error. InvalidRequest if the input is wrong as a
-        whole: nothing in it can be spoken, an id is there twice, or it is `strict` and any line is wrong."""
+        """All items of the input. Wrong lines are told on standard error. InvalidRequest if the
+        input is wrong as a whole: nothing in it can be spoken, an id is there twice, or it is
+        `strict` and any line is wrong."""
         found = Catalogue()
         with opened(self.input) as file:
             for record in records(file, self.input_format):
@@ -121,7 +122,8 @@ class Plan:
 
 
 def plan(args: argparse.Namespace, load: dict[str, Any]) -> Plan:
-    """Check the flags. load: the arguments of `TTS` that they give. InvalidRequest names the one that is wrong."""
+    """Check the flags. load: the arguments of `TTS` that they give. InvalidRequest names the one
+    that is wrong."""
     _check_flags(args)
     if args.loras:
         load = {**load, "loras": dict(map(_adapter, args.loras))}
@@ -157,9 +159,8 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise InvalidRequest("parquet", "needs pyarrow: pip install 'stentor[parquet]'")
     if args.retry_failed and not args.resume:
         raise InvalidRequest("retry_failed", "needs --resume")
-    if os.path.exists(args.output) and not os.path.isdir(
-        args.output
-    ):  # not an error where a name is too long
+    # not an error where a name is too long
+    if os.path.exists(args.output) and not os.path.isdir(args.output):
         raise InvalidRequest("output", f"{str(args.output)!r} is a file; name a folder")
     check_files(args)
 
@@ -191,7 +192,8 @@ def _absolute(value: Any) -> Any:
 
 
 def check_settings(folder: Path, settings: dict[str, Any], resume: bool) -> None:
-    """InvalidRequest if the folder holds another run, or this one with other settings. Nothing is written."""
+    """InvalidRequest if the folder holds another run, or this one with other settings. Nothing is
+    written."""
     known = _settings_of(folder)
     if known is None:
         return

@@ -1,4 +1,5 @@
-"""The input, record by record: JSON lines, CSV or plain text, from a file or standard input. It is never held whole."""
+"""The input, record by record: JSON lines, CSV or plain text, from a file or standard input. It is
+never held whole."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ LINE_BYTES = 16 * 2**20  # of one record at most
 
 @dataclass(frozen=True)
 class Record:
-    """One line as it was read. line: its number, the first is 1. error: the field that is wrong and why, where the
-    line is not even a record."""
+    """One line as it was read. line: its number, the first is 1. error: the field that is wrong and
+    why, where the line is not even a record."""
 
     line: int
     fields: dict[str, Any]
@@ -44,8 +45,8 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def records(file: IO[bytes], input_format: str) -> Iterator[Record]:
-    """Read the records of a file in one of the `INPUT_FORMATS`. Empty lines, and rows of empty cells, are none.
-    InvalidRequest for a file that is not valid CSV."""
+    """Read the records of a file in one of the `INPUT_FORMATS`. Empty lines, and rows of empty
+    cells, are none. InvalidRequest for a file that is not valid CSV."""
     if input_format == "csv":
         return _csv(file)
     return _by_line(file, _text_record if input_format == "txt" else _json_record)
@@ -121,8 +122,8 @@ def _csv(file: IO[bytes]) -> Iterator[Record]:
 
 
 class _Lines:
-    """The lines of a CSV file. InvalidRequest before a record has more than `LINE_BYTES` characters. held: those of the
-    record that is being read."""
+    """The lines of a CSV file. InvalidRequest before a record has more than `LINE_BYTES`
+    characters. held: those of the record that is being read."""
 
     def __init__(self, text: io.TextIOWrapper) -> None:
         self._text = text
@@ -168,7 +169,8 @@ def _csv_record(line: int, header: list[str], cells: list[str]) -> Record:
 
 
 def _value(name: str, cell: str) -> Any:
-    """A cell as its field wants it: text stays text, the rest is a number, true, false or a list."""
+    """A cell as its field wants it: text stays text, the rest is a number, true, false or a
+    list."""
     if name in LISTS and cell.lstrip().startswith("["):
         return _parsed(cell, cell)
     usual = NAMES.get(name, name)

@@ -24,8 +24,8 @@ WRONG_AT_ONCE = 1024  # rows of items that cannot be spoken, for which the disk 
 
 @dataclass
 class Tally:
-    """Report of a run. before: items of earlier runs. seconds: of audio. load, speaking: seconds of work. failures: the
-    first items that failed. complete: it was not interrupted."""
+    """Report of a run. before: items of earlier runs. seconds: of audio. load, speaking: seconds of
+    work. failures: the first items that failed. complete: it was not interrupted."""
 
     before: int
     seconds: float = 0.0
@@ -74,8 +74,8 @@ class Results:
 
 
 def without_wrong(items: Iterator[Item], results: Results) -> Iterator[Item]:
-    """Items that can be given to a speaker. The others have failed, and are kept many at a time, as each waits for the
-    disk."""
+    """Items that can be given to a speaker. The others have failed, and are kept many at a time, as
+    each waits for the disk."""
     wrong: list[Outcome] = []
     for item in items:
         if item.error is None:
@@ -89,7 +89,8 @@ def without_wrong(items: Iterator[Item], results: Results) -> Iterator[Item]:
 
 
 def speak_all(items: Iterator[Item], pool: Pool, results: Results, stop: Future[None]) -> bool:
-    """Speak items until there are none, or until `stop` is set: then False. Raises what ended the run."""
+    """Speak items until there are none, or until `stop` is set: then False. Raises what ended the
+    run."""
     pending: set[Future[Outcome]] = set()
     while not stop.done():
         while len(pending) < pool.at_once and (item := next(items, None)) is not None:

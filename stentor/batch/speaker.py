@@ -1,4 +1,5 @@
-"""Speaks items: `Speaker`, a model that turns an item into a file of audio. It knows nothing of the run."""
+"""Speaks items: `Speaker`, a model that turns an item into a file of audio. It knows nothing of the
+run."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ AHEAD = 2  # items that are prepared, spoken or written at a time, for each slot
 class Speaker:
     """A loaded model. `speak` is called from many threads, whose items are batched.
 
-    at_once: items that should be with it at a time, so that neither the engine nor a thread waits for the caller.
+    at_once: items that should be with it at a time, so that neither the engine nor a thread waits
+    for the caller.
     """
 
     def __init__(self, run: Run, work: Path) -> None:
@@ -64,7 +66,8 @@ class Speaker:
         return self._threads.submit(self.speak, item)
 
     def speak(self, item: Item) -> Outcome:
-        """Speak an item into a file in the folder for audio on its way. What is wrong with the item is an outcome.
+        """Speak an item into a file in the folder for audio on its way. What is wrong with the item
+        is an outcome.
 
         EngineError if the engine has stopped, OSError if the file cannot be written.
         """
@@ -183,7 +186,8 @@ class Speaker:
 
 
 class References:
-    """Reference audio by path. For many threads, of which several that want one file wait for one reading."""
+    """Reference audio by path. For many threads, of which several that want one file wait for one
+    reading."""
 
     def __init__(
         self, load: Callable[[Reference], ReferenceAudio], kept_bytes: int = KEPT_BYTES
@@ -194,7 +198,8 @@ class References:
         self._files = OnceCache("stentor-batch-reference", READERS, kept, lambda: None)
 
     def load(self, param: str, path: Path, text: str | None) -> ReferenceAudio:
-        """The audio of a file and its transcript. InvalidRequest names `param` and says what is wrong with the file."""
+        """The audio of a file and its transcript. InvalidRequest names `param` and says what is
+        wrong with the file."""
         claim = self._files.claim(str(path), lambda: self._load(Reference(path)))
         try:
             return ReferenceAudio(claim.result().recording, text)
@@ -204,7 +209,8 @@ class References:
             claim.leave()
 
     def counts(self) -> CacheCounts:
-        """`misses`: files that were read. `hits`: lines that took one that was there or being read."""
+        """`misses`: files that were read. `hits`: lines that took one that was there or being
+        read."""
         return self._files.counts()
 
     def close(self) -> None:

@@ -1,4 +1,5 @@
-"""One invocation: a run, repeats, a sweep or a search. Then it prints the report and writes the files."""
+"""One invocation: a run, repeats, a sweep or a search. Then it prints the report and writes the
+files."""
 
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -23,7 +24,8 @@ from stentor.bench.session import BenchRun, Level, Settings
 
 @dataclass(frozen=True)
 class Capacity:
-    """A search for the highest rate that keeps real time with p95 audible TTFA within `slo_ttfa_s` (None: any)."""
+    """A search for the highest rate that keeps real time with p95 audible TTFA within `slo_ttfa_s`
+    (None: any)."""
 
     slo_ttfa_s: float | None
     lowest_rps: float
@@ -63,9 +65,9 @@ class BenchJob:
 async def run(
     job: BenchJob, sender: Sender, spool: Spool, facts: Callable[[], Mapping[str, Any]]
 ) -> int:
-    """Do the job, print the report, write the files. facts: asked when the load is over, as GPU peaks are only known
-    then. Returns the exit code: 1 if nothing succeeded, if real time was required and not kept, or if a disk was full.
-    What was measured before is reported then."""
+    """Do the job, print the report, write the files. facts: asked when the load is over, as GPU
+    peaks are only known then. Returns the exit code: 1 if nothing succeeded, if real time was
+    required and not kept, or if a disk was full. What was measured before is reported then."""
     runs: list[BenchRun] = []
     wrong: list[str] = []
     several = len(job.levels) > 1 or job.capacity is not None
@@ -140,9 +142,9 @@ async def highest_passing(
 ) -> float | None:
     """Search the highest rate in [lowest, highest] that passes.
 
-    Doubles from `lowest` until a rate fails, then halves the interval (geometrically) until its ends differ by less
-    than `tolerance` (0.05 = 5 %). Passing is taken to be monotonic. Noise near the edge moves the answer by about
-    the tolerance.
+    Doubles from `lowest` until a rate fails, then halves the interval (geometrically) until its
+    ends differ by less than `tolerance` (0.05 = 5 %). Passing is taken to be monotonic. Noise near
+    the edge moves the answer by about the tolerance.
 
     Returns:
         The highest rate that was tried and passed, or None if even `lowest` failed.

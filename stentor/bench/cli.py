@@ -1,4 +1,5 @@
-"""The `bench` command line: `serve`, `offline`, `compare`. Flags have vLLM's names where vLLM has the flag.
+"""The `bench` command line: `serve`, `offline`, `compare`. Flags have vLLM's names where vLLM has
+the flag.
 
 Imports nothing heavy until a command runs.
 """
@@ -26,7 +27,8 @@ _Number = TypeVar("_Number", int, float)
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `bench` and its sub-commands. Each sets `func`, which takes the namespace and returns the exit code."""
+    """Add `bench` and its sub-commands. Each sets `func`, which takes the namespace and returns the
+    exit code."""
     bench = subparsers.add_parser("bench", help="measure a speech server or the engine in process")
     commands = bench.add_subparsers(
         dest="bench_command", required=True, metavar="{serve,offline,compare}"

@@ -1,4 +1,5 @@
-"""Jobs of `stentor bench serve` and `offline`, made from flags, and the run of those on an engine."""
+"""Jobs of `stentor bench serve` and `offline`, made from flags, and the run of those on an
+engine."""
 
 import argparse
 import math
@@ -47,8 +48,8 @@ def server_target(args: argparse.Namespace) -> ServerTarget:
 
 
 def offline(args: argparse.Namespace, load: dict[str, Any]) -> int:
-    """Run the job of the flags on the engine, with these arguments of `TTS`. Returns the exit code. ValueError
-    names a flag that is wrong."""
+    """Run the job of the flags on the engine, with these arguments of `TTS`. Returns the exit code.
+    ValueError names a flag that is wrong."""
     import stentor
     from stentor.bench.offline import CallOptions, offline
 
@@ -59,7 +60,8 @@ def offline(args: argparse.Namespace, load: dict[str, Any]) -> int:
     shared = {name: value for name, value in shared.items() if value is not None} | args.extra_body
     options = CallOptions(args.mode, shared, stentor.Reference)
     asked = job(args, args.model or "embedded", "float32")
-    # Open loop: the threads limit how many requests run at once. Waiting for one shows as client queue.
+    # Open loop: the threads limit how many requests run at once. Waiting for one shows as client
+    # queue.
     threads = max(level.max_concurrency or min(args.max_in_flight, 512) for level in asked.levels)
     given = {**load, **args.engine_options}
     with stentor.TTS(given.pop("model", None), **given) as engine:
@@ -214,7 +216,8 @@ def _metric_names(text: str) -> list[str]:
 
 
 def _goodput(values: list[str]) -> dict[str, float]:
-    """`audio_ttfp:200` (vLLM also writes audio_ttft) in each metric's printed unit, to base units."""
+    """`audio_ttfp:200` (vLLM also writes audio_ttft) in each metric's printed unit, to base
+    units."""
     limits = {}
     for value in values:
         name, _, limit = value.partition(":")

@@ -1,4 +1,5 @@
-"""`stentor bench compare A.json B.json`: what changed, by how much, and whether it is more than the runs' spread."""
+"""`stentor bench compare A.json B.json`: what changed, by how much, and whether it is more than the
+runs' spread."""
 
 import json
 from dataclasses import dataclass
@@ -82,8 +83,8 @@ def load(path: Path) -> list[dict[str, Any]]:
 
 
 def _values_in(text: str) -> list[Any]:
-    """JSON values that follow each other, however they are broken into lines: a run may be appended to one in lines of
-    its own, and a text in it may hold a line separator."""
+    """JSON values that follow each other, however they are broken into lines: a run may be appended
+    to one in lines of its own, and a text in it may hold a line separator."""
     values = []
     at = 0
     decoder = json.JSONDecoder()
@@ -98,7 +99,8 @@ def _values_in(text: str) -> list[Any]:
 def compare(first: Path, second: Path, threshold: float) -> Comparison:
     """Compare two result files, load level by load level. `threshold` is a fraction (0.05 = 5 %).
 
-    Repeats of a level are averaged. A change is marked only if it exceeds both the threshold and their spread.
+    Repeats of a level are averaged. A change is marked only if it exceeds both the threshold and
+    their spread.
     """
     a = _by_level(load(first))
     b = _by_level(load(second))

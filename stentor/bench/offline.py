@@ -1,4 +1,5 @@
-"""`stentor bench offline`: the same load and the same figures on `stentor.TTS` in this process, without a server.
+"""`stentor bench offline`: the same load and the same figures on `stentor.TTS` in this process,
+without a server.
 
 A chunk has arrived when the stream yields it to the caller.
 """

@@ -16,16 +16,13 @@ from stentor.bench.load.record import Spool
 from stentor.bench.metrics.decode import decode
 from stentor.bench.report import facts
 
-MAY_PASS = (
-    "connect",
-    "disconnected",
-    "timeout",
-    "http_429",
-)  # failures of a server that is not ready yet
+# failures of a server that is not ready yet
+MAY_PASS = ("connect", "disconnected", "timeout", "http_429")
 
 
 def serve(target: ServerTarget, make_job: Callable[[str], BenchJob], ready_timeout_s: float) -> int:
-    """Run a job against a server. `make_job` gets the model's name, which may have to be read from the server.
+    """Run a job against a server. `make_job` gets the model's name, which may have to be read from
+    the server.
 
     Raises:
         ValueError: the server does not answer. It names the target or flag.
@@ -72,7 +69,8 @@ async def _model(target: ServerTarget) -> str | None:
 
 
 async def _wait_until_ready(client: Client, job: BenchJob, spool: Spool, timeout_s: float) -> None:
-    """Send one request until it is answered: no run measures the start of a server, and a wrong flag shows early."""
+    """Send one request until it is answered: no run measures the start of a server, and a wrong
+    flag shows early."""
     if timeout_s <= 0:
         return
     probe = select(job.texts, 1, 0)

@@ -39,7 +39,8 @@ class Settings:
     save_audio: Path | None = None
     determinism_check: int = 0
     watch_client: bool = True
-    """Report this process's own delay and CPU. Not meaningful when the engine runs in the same process."""
+    """Report this process's own delay and CPU. Not meaningful when the engine runs in the same
+    process."""
     silence_is_audio: bool = False
     progress: bool = True
 
@@ -102,7 +103,8 @@ def _offsets(level: Level, settings: Settings, total: float | None) -> Floats | 
 async def run_level(
     sender: Sender, plan: LoadPlan, level: Level, settings: Settings, spool: Spool
 ) -> BenchRun:
-    """Warm up, run the load, then measure. The spool keeps the run's audio until its next `clear`."""
+    """Warm up, run the load, then measure. The spool keeps the run's audio until its next
+    `clear`."""
     for prompt in islice(cycle(plan.prompts), settings.num_warmups):
         await sender.send(prompt)
     spool.clear()
@@ -175,11 +177,12 @@ def _window(trace: Trace, settings: Settings) -> Window:
 async def _check_determinism(
     sender: Sender, trace: Trace, results: Sequence[RequestResult], settings: Settings, spool: Spool
 ) -> dict[str, object]:
-    """Send some of the run's requests again, one at a time, and compare the audio with that under load.
+    """Send some of the run's requests again, one at a time, and compare the audio with that under
+    load.
 
-    Equal means equal bytes. `largest_difference` distinguishes answers that differ: the rounding of another
-    batch is far below 1e-3 of full scale, another random draw is above. Answers of another length have none.
-    Requests that fail alone are counted apart.
+    Equal means equal bytes. `largest_difference` distinguishes answers that differ: the rounding of
+    another batch is far below 1e-3 of full scale, another random draw is above. Answers of another
+    length have none. Requests that fail alone are counted apart.
     """
     done = [
         (exchange, result)

@@ -1,7 +1,8 @@
 """LoRA adapters by name, loaded and unloaded while requests run.
 
-Weights are in a free slot before their name is known, so loading touches no running request. A request holds its
-`Adapter` from its check to its end, with all its pieces. The slot of an unloaded adapter is free when nobody holds it.
+Weights are in a free slot before their name is known, so loading touches no running request. A
+request holds its `Adapter` from its check to its end, with all its pieces. The slot of an unloaded
+adapter is free when nobody holds it.
 """
 
 from __future__ import annotations
@@ -31,9 +32,8 @@ class Adapters:
         self._lock = threading.Lock()  # guards changes of `_by_name`
         self._by_name: dict[str, Adapter] = {}
         self._made: weakref.WeakSet[Adapter] = weakref.WeakSet()
-        self._free = deque(
-            range(1, slots.count + 1)
-        )  # numbers. What is collected comes back at any time, in any thread
+        # numbers. What is collected comes back at any time, in any thread
+        self._free = deque(range(1, slots.count + 1))
 
     @property
     def loaded(self) -> dict[str, Adapter]:
@@ -54,16 +54,18 @@ class Adapters:
         return found
 
     def current(self, adapter: Adapter | None) -> Adapter | None:
-        """The adapter itself. One of another model, such as this one before it was unloaded: ours of that name."""
+        """The adapter itself. One of another model, such as this one before it was unloaded: ours
+        of that name."""
         if adapter is None or adapter in self._made:
             return adapter
         return self.named(adapter.name)
 
     def load(self, name: str, path: str | Path) -> None:
-        """Read a file or folder of LoRA weights and give them a name. Waits for the copy to the device.
+        """Read a file or folder of LoRA weights and give them a name. Waits for the copy to the
+        device.
 
-        InvalidRequest: the name is taken or empty, the path is none, or no slot is free. CheckpointError names the
-        tensor that is wrong.
+        InvalidRequest: the name is taken or empty, the path is none, or no slot is free.
+        CheckpointError names the tensor that is wrong.
         """
         if not self.slots.count:
             raise InvalidRequest(
@@ -95,7 +97,8 @@ class Adapters:
             self._by_name[name] = adapter
 
     def unload(self, name: str) -> None:
-        """Refuse a name from now on. Requests that have the adapter keep it. InvalidRequest if it is not loaded."""
+        """Refuse a name from now on. Requests that have the adapter keep it. InvalidRequest if it
+        is not loaded."""
         with self._lock:
             self.named(name)
             del self._by_name[name]

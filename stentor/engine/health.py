@@ -9,7 +9,8 @@ from stentor.engine.once import CacheCounts
 
 @dataclass
 class Stats:
-    """Count what happened since start, for /metrics, benchmarks and tests. Written by the engine's thread only."""
+    """Count what happened since start, for /metrics, benchmarks and tests. Written by the engine's
+    thread only."""
 
     submitted: int = 0
     finished: int = 0
@@ -20,9 +21,8 @@ class Stats:
     prompt_tokens: int = 0  # of prefilled requests
     cached_tokens: int = 0  # of those, in pages already
     frames: int = 0  # whose audio has been delivered
-    step_seconds: float = (
-        0.0  # spent in iterations that launched a step, with their prefills and audio
-    )
+    # spent in iterations that launched a step, with their prefills and audio
+    step_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Health:
     ready: bool = True  # alive, and the last requests did not all fail
     stats: Stats = field(default_factory=Stats)
     references: CacheCounts = field(default_factory=CacheCounts)  # encoded
-    codec_states: CacheCounts = field(
-        default_factory=CacheCounts
-    )  # after voices. `held` is in bytes
-    working: float = 0.0  # seconds since the present iteration of the engine's thread began. 0: it waits for messages
+    # after voices. `held` is in bytes
+    codec_states: CacheCounts = field(default_factory=CacheCounts)
+    # seconds since the present iteration of the engine's thread began. 0: it waits for messages
+    working: float = 0.0
     gpu_bytes: int = 0  # of memory that torch has reserved

@@ -1,4 +1,5 @@
-"""Results of slow work, made once for all who ask, in threads of their own, and kept within a budget."""
+"""Results of slow work, made once for all who ask, in threads of their own, and kept within a
+budget."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class CacheCounts:
-    """How often a result was there or under way (hits), how often it was made (misses), and what is kept."""
+    """How often a result was there or under way (hits), how often it was made (misses), and what is
+    kept."""
 
     hits: int = 0
     misses: int = 0
@@ -27,10 +29,11 @@ class CacheCounts:
 
 
 class LruCache(Generic[T]):
-    """The values used last, by key, as long as their weights together are at most `most`, and none beyond `seconds`.
+    """The values used last, by key, as long as their weights together are at most `most`, and none
+    beyond `seconds`.
 
-    A value that weighs more by itself is not kept. The memory of one that has expired is free after the next `put`,
-    unless others that were used before it have not.
+    A value that weighs more by itself is not kept. The memory of one that has expired is free after
+    the next `put`, unless others that were used before it have not.
     """
 
     def __init__(
@@ -45,9 +48,8 @@ class LruCache(Generic[T]):
         self.held = 0.0
         self._seconds = seconds
         self._clock = clock
-        self._items: OrderedDict[str, tuple[T, float]] = (
-            OrderedDict()
-        )  # with the time at which each expires
+        # with the time at which each expires
+        self._items: OrderedDict[str, tuple[T, float]] = OrderedDict()
 
     def get(self, key: str) -> T | None:
         if key not in self._items:
@@ -78,7 +80,8 @@ class LruCache(Generic[T]):
 
 
 class Claim(Generic[T]):
-    """One caller's wish for a result. Who does not want it any more calls `leave`. `future` must not be cancelled."""
+    """One caller's wish for a result. Who does not want it any more calls `leave`. `future` must
+    not be cancelled."""
 
     def __init__(self, future: Future[T], leave: Callable[[], None]) -> None:
         self.future = future
@@ -90,7 +93,8 @@ class Claim(Generic[T]):
         return self.future.done()
 
     def result(self) -> T:
-        """Waits. Raises what the work raised, and EngineError when the engine was closed before it."""
+        """Waits. Raises what the work raised, and EngineError when the engine was closed before
+        it."""
         try:
             return self.future.result()
         except CancelledError:
@@ -110,7 +114,8 @@ class _Job(Generic[T]):
 
 
 class OnceCache(Generic[T]):
-    """Work by key. Whoever asks for what is kept waits for nobody: no lock is held while work is done."""
+    """Work by key. Whoever asks for what is kept waits for nobody: no lock is held while work is
+    done."""
 
     def __init__(
         self, name: str, threads: int, kept: LruCache[T], start: Callable[[], None]

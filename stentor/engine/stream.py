@@ -1,7 +1,7 @@
 """A caller's handle of its request: audio as it is generated, for any thread or for asyncio.
 
-The engine holds the `Outbox` of a request, and its caller the `AudioStream`. A stream that nobody holds any more is
-therefore collected, and cancels its request.
+The engine holds the `Outbox` of a request, and its caller the `AudioStream`. A stream that nobody
+holds any more is therefore collected, and cancels its request.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 class Chunk:
     """Audio of some frames: `samples` float32 [n * hop], `frames` [n, *frame].
 
-    `finish` is None until the last chunk. Then it is "stop" (the model ended), "length" (max_frames) or "cancelled".
-    attended: float32 [n, ATTENDED_WIDTH], where in the text each frame is. [n, 0] where nothing says it.
+    `finish` is None until the last chunk. Then it is "stop" (the model ended), "length"
+    (max_frames) or "cancelled". attended: float32 [n, ATTENDED_WIDTH], where in the text each frame
+    is. [n, 0] where nothing says it.
     """
 
     samples: np.ndarray
@@ -49,14 +50,16 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Taken:
-    """Message to the engine: audio was taken from `outbox`, whose request had stopped because too much was unread."""
+    """Message to the engine: audio was taken from `outbox`, whose request had stopped because too
+    much was unread."""
 
     outbox: EventSink
 
 
 @dataclass(frozen=True, eq=False)
 class AppendText:
-    """Message to the engine: text of a live request has arrived. `values` [m] extend `column` of its row."""
+    """Message to the engine: text of a live request has arrived. `values` [m] extend `column` of
+    its row."""
 
     outbox: EventSink
     column: str
@@ -67,8 +70,8 @@ class AppendText:
 class LoopNotifier:
     """Wakes event loops, each once for all of its streams that have new events.
 
-    A wake-up is a system call that hands over the interpreter lock. With one per stream, a busy event loop would stop
-    the engine's thread as often.
+    A wake-up is a system call that hands over the interpreter lock. With one per stream, a busy
+    event loop would stop the engine's thread as often.
     """
 
     def __init__(self) -> None:
@@ -95,7 +98,8 @@ def _set(events: list[asyncio.Event]) -> None:
 
 
 class EventSink(Protocol):
-    """Where the engine puts the events of one request. `held`: it wants a message when audio is taken."""
+    """Where the engine puts the events of one request. `held`: it wants a message when audio is
+    taken."""
 
     held: bool
 
@@ -112,7 +116,8 @@ class EventSink(Protocol):
 class Outbox:
     """Events of one request on their way from the engine's thread to one reader.
 
-    send: hands a message to the engine. `held`: the engine's thread wants a message when audio is taken.
+    send: hands a message to the engine. `held`: the engine's thread wants a message when audio is
+    taken.
     """
 
     def __init__(self, send: Callable[[Taken], None], notifier: LoopNotifier) -> None:
@@ -134,7 +139,8 @@ class Outbox:
         return self._events.empty()
 
     def put(self, event: StreamEvent) -> None:
-        """For the engine, which flushes the notifier soon. The last event is a chunk with `finish`, or an exception."""
+        """For the engine, which flushes the notifier soon. The last event is a chunk with `finish`,
+        or an exception."""
         self._put += len(event.frames) if isinstance(event, Chunk) else 0
         self._events.put(event)
         wake = self._wake
@@ -148,16 +154,16 @@ class Outbox:
         return ready
 
     def take(self, wait: bool) -> Chunk:
-        """The next chunk. Without `wait`, queue.Empty if there is none. EngineError if the request failed."""
+        """The next chunk. Without `wait`, queue.Empty if there is none. EngineError if the request
+        failed."""
         event = self._events.get(wait)
         self.ended = not isinstance(event, Chunk) or event.finish is not None
         if not isinstance(event, Chunk):
             raise event if isinstance(event, EngineError) else request_failed(event)
         self._taken += len(event.frames)
         if self.held:  # read after `_taken` was written: the engine reads them in the other order
-            with contextlib.suppress(
-                EngineError
-            ):  # the engine has stopped, which the last event says
+            # the engine has stopped, which the last event says
+            with contextlib.suppress(EngineError):
                 self._send(Taken(self))
         return event
 
@@ -165,7 +171,8 @@ class Outbox:
 class RequestHandle:
     """Handle of a caller on its request, whose events go to `outbox`.
 
-    live: how text is added, None for a request that has its whole text. send: hands a message to the engine.
+    live: how text is added, None for a request that has its whole text. send: hands a message to
+    the engine.
     """
 
     def __init__(
@@ -179,10 +186,11 @@ class RequestHandle:
         self._send = send
 
     def append(self, text: str, last: bool = False) -> None:
-        """Give a live request more text, from one thread at a time. The `last` text may be empty. Nothing follows it.
+        """Give a live request more text, from one thread at a time. The `last` text may be empty.
+        Nothing follows it.
 
-        InvalidRequest if the request is not live, has had its last text, or takes no more of it, and for what is no
-        text. The request goes on. EngineError if the engine has stopped.
+        InvalidRequest if the request is not live, has had its last text, or takes no more of it,
+        and for what is no text. The request goes on. EngineError if the engine has stopped.
         """
         if self._live is None:
             raise InvalidRequest("live", "the request already has its complete text")
@@ -201,11 +209,11 @@ class RequestHandle:
 
 
 class AudioStream(RequestHandle):
-    """Chunks of one request, in order, by `for` or `async for` in one reader. A failure is raised there. A stream that
-    has ended gives nothing more.
+    """Chunks of one request, in order, by `for` or `async for` in one reader. A failure is raised
+    there. A stream that has ended gives nothing more.
 
-    A request that was submitted as `streaming` stops while `Policy.max_unread` seconds of its audio are unread, and is
-    cancelled when nobody holds its stream any more.
+    A request that was submitted as `streaming` stops while `Policy.max_unread` seconds of its audio
+    are unread, and is cancelled when nobody holds its stream any more.
     """
 
     def __init__(
@@ -250,7 +258,8 @@ class AudioStream(RequestHandle):
 
 
 def _text(text: object, last: object) -> str:
-    """Check the text that is added to a live request. InvalidRequest names what is wrong with it."""
+    """Check the text that is added to a live request. InvalidRequest names what is wrong with
+    it."""
     if not isinstance(text, str):
         raise InvalidRequest("text", f"must be a string, got {type(text).__name__}")
     if not isinstance(last, bool):

@@ -1,4 +1,5 @@
-"""CPUs and memory that this process may use: a container or a scheduler may allow less than the machine has."""
+"""CPUs and memory that this process may use: a container or a scheduler may allow less than the
+machine has."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ OWN_GROUP = Path("/proc/self/cgroup")
 
 
 def cpus() -> int:
-    """CPUs that this process may keep busy: those it may run on, or fewer where a control group has a quota."""
+    """CPUs that this process may keep busy: those it may run on, or fewer where a control group has
+    a quota."""
     if sys.platform == "linux":
         known = len(os.sched_getaffinity(0))
     else:
@@ -26,8 +28,8 @@ def cpus() -> int:
 
 
 def memory() -> int | None:
-    """Bytes of memory that this process may take: the machine's, or fewer where a control group has a limit. None where
-    the system does not say."""
+    """Bytes of memory that this process may take: the machine's, or fewer where a control group has
+    a limit. None where the system does not say."""
     try:
         known = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):  # Windows has no sysconf
@@ -36,10 +38,12 @@ def memory() -> int | None:
 
 
 def one_thread_for_numpy() -> None:
-    """Have each product of numpy in this process take one thread from now on. numpy must have been imported.
+    """Have each product of numpy in this process take one thread from now on. numpy must have been
+    imported.
 
-    The aligner multiplies small matrices for many streams, in several threads or processes. With a thread for each core
-    of the machine they wait for each other: on 32 cores 64 streams stood still. torch's products keep their threads.
+    The aligner multiplies small matrices for many streams, in several threads or processes. With a
+    thread for each core of the machine they wait for each other: on 32 cores 64 streams stood
+    still. torch's products keep their threads.
     """
     libraries = ThreadpoolController()
     own = [library["filepath"] for library in libraries.info() if "numpy" in library["filepath"]]
@@ -47,7 +51,8 @@ def one_thread_for_numpy() -> None:
 
 
 def _limits(name: str) -> Iterator[list[str]]:
-    """Yield the words of a limit of this process's control group and of each around it, where it limits anything."""
+    """Yield the words of a limit of this process's control group and of each around it, where it
+    limits anything."""
     try:
         lines = OWN_GROUP.read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,4 +1,5 @@
-"""Parts of attention kernels: norms of the heads and RoPE of what they read, the online softmax, masks of a text."""
+"""Parts of attention kernels: norms of the heads and RoPE of what they read, the online softmax,
+masks of a text."""
 
 from __future__ import annotations
 
@@ -17,9 +18,11 @@ def load_norm_rope(
     HEAD_DIM: tl.constexpr, NORM_ROPE: tl.constexpr, NORM: tl.constexpr, CAST_FIRST: tl.constexpr,
     INTERLEAVED: tl.constexpr, IN_FLOAT32: tl.constexpr,
 ):  # fmt: skip
-    """Elements offs_d of the heads that begin at x_ptr + base, after norm and RoPE at table rows pos.
+    """Elements offs_d of the heads that begin at x_ptr + base, after norm and RoPE at table rows
+    pos.
 
-    They are rounded as norm.py and rope.py round. RoPE needs an element and its partner, so both are loaded.
+    They are rounded as norm.py and rope.py round. RoPE needs an element and its partner, so both
+    are loaded.
     """
     raw = tl.load(x_ptr + base + offs_d, mask, 0.0)
     x = raw.to(tl.float32)
@@ -77,9 +80,11 @@ def load_norm_rope_halves(
     HEAD_DIM: tl.constexpr, NORM_ROPE: tl.constexpr, NORM: tl.constexpr, CAST_FIRST: tl.constexpr,
     INTERLEAVED: tl.constexpr, IN_FLOAT32: tl.constexpr,
 ):  # fmt: skip
-    """Load and turn as `load_norm_rope`, as the two halves that are partners in RoPE, offs_half [1, half].
+    """Load and turn as `load_norm_rope`, as the two halves that are partners in RoPE, offs_half [1,
+    half].
 
-    A dot product of queries and keys may take the elements of a head in any order. cos and sin are rows of the tables.
+    A dot product of queries and keys may take the elements of a head in any order. cos and sin are
+    rows of the tables.
     """
     if INTERLEAVED:
         offs_x, offs_y = 2 * offs_half, 2 * offs_half + 1
@@ -112,7 +117,8 @@ def load_norm_rope_halves(
 def norm_rope_args(
     args: QKNormRope | None, other: Tensor
 ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], float, dict[str, bool]]:
-    """(norm weights and tables, eps, constants) for the kernels. `other` takes the place of missing tensors."""
+    """(norm weights and tables, eps, constants) for the kernels. `other` takes the place of missing
+    tensors."""
     if args is None:
         constants = {
             "NORM_ROPE": False,
@@ -132,7 +138,8 @@ def norm_rope_args(
 
 @triton.jit
 def softmax_step(q, k, v, seen, m_i, l_i, acc, scale):
-    """(m_i, l_i, acc) of queries [M, D] after another block of keys and values [N, D]. seen: [M, N] or [1, N]."""
+    """(m_i, l_i, acc) of queries [M, D] after another block of keys and values [N, D]. seen: [M, N]
+    or [1, N]."""
     # Float32 is multiplied as float32. TF32 would keep ten bits of the mantissa.
     qk = tl.dot(q.to(k.dtype), tl.trans(k), input_precision="ieee") * scale
     qk = tl.where(seen, qk, float("-inf"))
@@ -160,7 +167,8 @@ def seen_text(offs_n, start, end, place, BEHIND: tl.constexpr, AHEAD: tl.constex
 
 
 def window_args(window: TextWindow | None) -> tuple[tuple[Any, Any, Any], dict[str, Any]]:
-    """Pointers and constants of a kernel that may have a window. Without one the pointers take no parameter."""
+    """Pointers and constants of a kernel that may have a window. Without one the pointers take no
+    parameter."""
     if window is None:
         return (None, None, None), {"WINDOW": False, "BEHIND": 0, "AHEAD": 0}
     given = (window.start, window.end, window.place)

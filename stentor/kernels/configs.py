@@ -1,4 +1,5 @@
-"""Launch configs of kernels: block sizes, warps and pipeline stages. This module does not import Triton.
+"""Launch configs of kernels: block sizes, warps and pipeline stages. This module does not import
+Triton.
 
 Each function returns what was fastest on an H200. `benchmarks/` measures the choices.
 """
@@ -14,21 +15,24 @@ FULL_GPU = 512
 """CTAs that fill the GPU in attention kernels."""
 
 MAX_SPLIT_HEADS = 64
-"""Query heads times splits of one history at most: the second kernel reads the result of every split again."""
+"""Query heads times splits of one history at most: the second kernel reads the result of every
+split again."""
 
 MIN_CONV_CTAS = 128
 """CTAs wanted of a convolution before its blocks may be larger."""
 
 
 FIXED_ROWS, FIXED_GEMM_ROWS, FIXED_CONV_ROWS = 16, 64, 1 << 16
-"""Rows by which configs are chosen where results must not depend on how many there are (`switches.batch_invariant`)."""
+"""Rows by which configs are chosen where results must not depend on how many there are
+(`switches.batch_invariant`)."""
 
 
 class GemvConfig(NamedTuple):
-    """`block_n` outputs of a CTA, `block_k` weights of each at a time (powers of two), and its warps.
+    """`block_n` outputs of a CTA, `block_k` weights of each at a time (powers of two), and its
+    warps.
 
-    The weights are read once from memory, so a config decides how many bytes an SM keeps in flight. A gated layer
-    computes `block_n` outputs of the gate and as many of the other half.
+    The weights are read once from memory, so a config decides how many bytes an SM keeps in flight.
+    A gated layer computes `block_n` outputs of the gate and as many of the other half.
     """
 
     block_n: int
@@ -52,7 +56,8 @@ def gemv_config(n: int, k: int, gate: bool) -> GemvConfig:
 
 
 class GemmConfig(NamedTuple):
-    """`block_m` rows and `block_n` outputs of a CTA, `block_k` inputs at a time, its warps and pipeline stages."""
+    """`block_m` rows and `block_n` outputs of a CTA, `block_k` inputs at a time, its warps and
+    pipeline stages."""
 
     block_m: int
     block_n: int
@@ -76,8 +81,9 @@ class GemmConfig(NamedTuple):
 def gemm_config(rows: int, n: int, itemsize: int) -> GemmConfig:
     """For so many rows, n outputs and elements of `itemsize` bytes.
 
-    Each output is one sum over the inputs in their order, 16 at a time, in every tile. On an H200 all of them gave the
-    same bits, so the number of rows may choose (`target.tile_rows`). Tiles of 16 rows were not measured as they are.
+    Each output is one sum over the inputs in their order, 16 at a time, in every tile. On an H200
+    all of them gave the same bits, so the number of rows may choose (`target.tile_rows`). Tiles of
+    16 rows were not measured as they are.
     """
     if itemsize > 2:
         return GemmConfig(32, 32, 32, 4, 3)
@@ -102,20 +108,23 @@ class WindowConfig(NamedTuple):
 
 
 WINDOW = WindowConfig(16, 32, 4)
-"""Block sizes of windowed attention. Chunks of a stream have 1 to 25 tokens, and windows 72 and 128."""
+"""Block sizes of windowed attention. Chunks of a stream have 1 to 25 tokens, and windows 72 and
+128."""
 
 
 def quantized_gemm_config(rows: int, n: int) -> GemmConfig:
-    """For up to 64 rows and n outputs. Not measured: chosen so that 2048 outputs make 128 CTAs with loads in flight."""
+    """For up to 64 rows and n outputs. Not measured: chosen so that 2048 outputs make 128 CTAs with
+    loads in flight."""
     block_m = 16 if rows <= 16 else 32 if rows <= 32 else 64
     return GemmConfig(block_m, 16 if n <= 4096 else 64, 128, 4, 4 if block_m < 64 else 3)
 
 
 def w8a8_config(rows: int, n: int) -> GemmConfig:
-    """For more than 16 rows in 8 bits and n outputs, those of a gate and of the other half together.
+    """For more than 16 rows in 8 bits and n outputs, those of a gate and of the other half
+    together.
 
-    Fastest of three tiles for each number of rows on an H200 (benchmarks/kernels/eight_bits.py), with as many stages as
-    a GPU with 99 KiB of shared memory has room for.
+    Fastest of three tiles for each number of rows on an H200 (benchmarks/kernels/eight_bits.py),
+    with as many stages as a GPU with 99 KiB of shared memory has room for.
     """
     if rows <= 64:
         # The time is that of reading the weights: two CTAs for each SM.
@@ -132,9 +141,9 @@ def w8a8_config(rows: int, n: int) -> GemmConfig:
 def experts_config(pairs: int, experts: int, itemsize: int, grouped: bool) -> GemmConfig:
     """For so many pairs of a token and one of so many experts, and elements of `itemsize` bytes.
 
-    grouped: outputs have several scales, which are loaded beside the weights and take shared memory. Not measured. Few
-    pairs: the time is that of reading the weights, so many CTAs have few outputs each. Each output is one sum over the
-    inputs in their order in every tile.
+    grouped: outputs have several scales, which are loaded beside the weights and take shared
+    memory. Not measured. Few pairs: the time is that of reading the weights, so many CTAs have few
+    outputs each. Each output is one sum over the inputs in their order in every tile.
     """
     if itemsize > 2:
         return GemmConfig(16, 32, 32, 4, 2 if grouped else 3)
@@ -144,10 +153,12 @@ def experts_config(pairs: int, experts: int, itemsize: int, grouped: bool) -> Ge
 
 
 class PagedConfig(NamedTuple):
-    """`block_n` keys of an iteration over the history, the warps of a CTA, and the iterations that load at a time.
+    """`block_n` keys of an iteration over the history, the warps of a CTA, and the iterations that
+    load at a time.
 
-    A decode step waits for keys and values from memory. Small blocks and few warps let several CTAs share an SM, which
-    puts more bytes in flight. `num_splits` CTAs share one history, and a second kernel combines their results.
+    A decode step waits for keys and values from memory. Small blocks and few warps let several CTAs
+    share an SM, which puts more bytes in flight. `num_splits` CTAs share one history, and a second
+    kernel combines their results.
     """
 
     block_n: int
@@ -157,7 +168,8 @@ class PagedConfig(NamedTuple):
 
 
 def paged_config(pairs: int, group: int, itemsize: int) -> PagedConfig:
-    """For `pairs` of a row and a key head, which `group` query heads share, and elements of `itemsize` bytes."""
+    """For `pairs` of a row and a key head, which `group` query heads share, and elements of
+    `itemsize` bytes."""
     splits = 1
     while splits < 16 and splits * group < MAX_SPLIT_HEADS and pairs * splits < FULL_GPU:
         splits *= 2
@@ -165,8 +177,8 @@ def paged_config(pairs: int, group: int, itemsize: int) -> PagedConfig:
 
 
 class PrefillConfig(NamedTuple):
-    """`block_m` queries (tokens times the query heads of a key head) of a CTA, `block_n` keys of an iteration over the
-    history, the warps of a CTA, and the iterations that load at a time.
+    """`block_m` queries (tokens times the query heads of a key head) of a CTA, `block_n` keys of an
+    iteration over the history, the warps of a CTA, and the iterations that load at a time.
     """
 
     block_m: int
@@ -178,8 +190,9 @@ class PrefillConfig(NamedTuple):
 def prefill_config(group: int, itemsize: int, decodes: bool) -> PrefillConfig:
     """Where `group` query heads share a key head, with elements of `itemsize` bytes.
 
-    The number of tokens has no part in it, so that a token's sums have one order in every batch. decodes: the kernel
-    serves decode steps too, where a CTA has one token. Prompts then take up to twice as long.
+    The number of tokens has no part in it, so that a token's sums have one order in every batch.
+    decodes: the kernel serves decode steps too, where a CTA has one token. Prompts then take up to
+    twice as long.
     """
     if itemsize > 2:
         return PrefillConfig(max(16, group), 32, 4, 2)
@@ -208,8 +221,8 @@ def local_config(sequences: int, group: int) -> HeadsConfig:
 
 
 class ConvConfig(NamedTuple):
-    """`block_n` + `extra_n` outputs (powers of two, or 0) of `block_m` rows, `block_k` channels at a time. A thread has
-    at most `max_registers`."""
+    """`block_n` + `extra_n` outputs (powers of two, or 0) of `block_m` rows, `block_k` channels at
+    a time. A thread has at most `max_registers`."""
 
     block_m: int
     block_n: int
@@ -226,9 +239,10 @@ class ConvConfig(NamedTuple):
 def conv_config(rows: int, outputs: int, channels: int, one_order: bool = False) -> ConvConfig:
     """The largest blocks that waste little and still make enough CTAs.
 
-    If no blocks make enough CTAs, the time is that of reading the weights. Then the smallest blocks are best, since
-    most weights are in flight at once. `one_order`: `block_k`, which decides the order of the sums, follows from the
-    channels alone. On an H200 all blocks then gave the same bits.
+    If no blocks make enough CTAs, the time is that of reading the weights. Then the smallest blocks
+    are best, since most weights are in flight at once. `one_order`: `block_k`, which decides the
+    order of the sums, follows from the channels alone. On an H200 all blocks then gave the same
+    bits.
     """
     block_k = 64 if channels % 64 == 0 else 32 if channels > 16 else 16
     middle = (
@@ -249,8 +263,9 @@ def conv_config(rows: int, outputs: int, channels: int, one_order: bool = False)
 def _wide_conv_configs(outputs: int, block_k: int) -> list[ConvConfig]:
     """Blocks of 128 rows for outputs that fill them.
 
-    128 rows by 128 outputs read 64 bytes from the L2 cache for each clock of the tensor cores, about twice what it
-    delivers. Wider blocks read less, and two CTAs on an SM hide each other's beginning and end.
+    128 rows by 128 outputs read 64 bytes from the L2 cache for each clock of the tensor cores,
+    about twice what it delivers. Wider blocks read less, and two CTAs on an SM hide each other's
+    beginning and end.
     """
     beyond = outputs % 128
     if outputs <= 64 or 0 < beyond <= 64:
@@ -263,7 +278,8 @@ def _wide_conv_configs(outputs: int, block_k: int) -> list[ConvConfig]:
 LORA_ROWS = 32
 """Most rows of a tile of low-rank products. Tensor cores take no fewer than 16."""
 LORA_FEW_ROWS = 256
-"""Rows up to which those with the same adapter share a tile, wherever they stand. Of more, neighbours share one."""
+"""Rows up to which those with the same adapter share a tile, wherever they stand. Of more,
+neighbours share one."""
 LORA_TILE_ROWS = 16
 """Rows of such a tile at most."""
 
@@ -271,8 +287,8 @@ LORA_TILE_ROWS = 16
 class LoraConfig(NamedTuple):
     """`block_r` ranks (a power of two, all of them).
 
-    The first product takes `block_k` inputs at a time, with four warps and pipelines of `stages`. The second takes
-    `block_n` outputs, with `expand_warps`.
+    The first product takes `block_k` inputs at a time, with four warps and pipelines of `stages`.
+    The second takes `block_n` outputs, with `expand_warps`.
     """
 
     block_r: int
@@ -288,7 +304,8 @@ def _block(count: int) -> int:
 
 
 def lora_config(rank: int, itemsize: int, sequences: bool) -> LoraConfig:
-    """For low-rank weights of so many ranks, in bytes of each. sequences: a tile has the tokens of a sequence.
+    """For low-rank weights of so many ranks, in bytes of each. sequences: a tile has the tokens of
+    a sequence.
 
     Measured with a rank of 32, others are chosen by their size in shared memory.
     """
@@ -300,8 +317,8 @@ def lora_config(rank: int, itemsize: int, sequences: bool) -> LoraConfig:
 
 
 def lora_splits(k: int) -> tuple[int, int]:
-    """(CTAs that share k inputs, inputs of each). The number of rows has no part in it, so that a row's sums have one
-    order."""
+    """(CTAs that share k inputs, inputs of each). The number of rows has no part in it, so that a
+    row's sums have one order."""
     splits = 1 if k < 1024 else 2 if k < 4096 else 4
     return splits, -(-k // (splits * 128)) * 128
 
@@ -309,8 +326,9 @@ def lora_splits(k: int) -> tuple[int, int]:
 class LoraTile(NamedTuple):
     """`rows` of a tile, in blocks of `block_m`, of `tiles` tiles in all.
 
-    one_adapter: all rows of a tile have the same adapter. They are those of one sequence, which has `chunks` tiles, or
-    with by_adapter those of a table. Without one_adapter neighbours share a tile.
+    one_adapter: all rows of a tile have the same adapter. They are those of one sequence, which has
+    `chunks` tiles, or with by_adapter those of a table. Without one_adapter neighbours share a
+    tile.
     """
 
     rows: int
@@ -327,9 +345,11 @@ class LoraTile(NamedTuple):
 
 
 def lora_tile(rows: int, per_row: int, sequences: int, by_adapter: bool = False) -> LoraTile:
-    """For so many rows: `per_row` consecutive ones of a sequence, and more of it after those of all `sequences`.
+    """For so many rows: `per_row` consecutive ones of a sequence, and more of it after those of all
+    `sequences`.
 
-    Prompts have many tokens with the same adapter side by side. by_adapter: there is a table of rows by adapter.
+    Prompts have many tokens with the same adapter side by side. by_adapter: there is a table of
+    rows by adapter.
     """
     if by_adapter and rows == sequences:
         return LoraTile(

@@ -1,9 +1,11 @@
-"""A mixture of experts for few tokens: each expert that some token chose is read once, at fixed shapes.
+"""A mixture of experts for few tokens: each expert that some token chose is read once, at fixed
+shapes.
 
-`route` applies the norm and chooses. Pairs of a token and an expert are then put in order of their experts, on the
-device. A GEMM of each expert's pairs follows for gate and up-projection, and one for the down-projection. Grids are as
-large as the pairs allow, so nothing is read on the host. `combine` adds up a token's products in ascending order of
-their experts, in which they stand: no sum depends on the other tokens.
+`route` applies the norm and chooses. Pairs of a token and an expert are then put in order of their
+experts, on the device. A GEMM of each expert's pairs follows for gate and up-projection, and one
+for the down-projection. Grids are as large as the pairs allow, so nothing is read on the host.
+`combine` adds up a token's products in ascending order of their experts, in which they stand: no
+sum depends on the other tokens.
 """
 
 from __future__ import annotations
@@ -21,12 +23,13 @@ from stentor.kernels.quantized import GROUPED, PER_OUTPUT, read_scale, weight_bi
 from stentor.kernels.switches import INTERPRETED
 
 ROUTED_INPUTS, GROUPED_PAIRS, COMBINED = 256, 64, 256
-"""Elements of a block: inputs of the gate, pairs that are put in order, outputs that are added up."""
+"""Elements of a block: inputs of the gate, pairs that are put in order, outputs that are added
+up."""
 
 
 class Routing(NamedTuple):
-    """Choice of N tokens: `x` [N, H] after the norm, `ids` [N, k] int32 ascending, their `weights` [N, k], and that of
-    the shared expert, `shared` [N]."""
+    """Choice of N tokens: `x` [N, H] after the norm, `ids` [N, k] int32 ascending, their `weights`
+    [N, k], and that of the shared expert, `shared` [N]."""
 
     x: Tensor
     ids: Tensor
@@ -35,7 +38,8 @@ class Routing(NamedTuple):
 
 
 class ExpertWeight(NamedTuple):
-    """A weight of all experts under one another [outputs, inputs], in 8 bits with a scale [outputs, groups]."""
+    """A weight of all experts under one another [outputs, inputs], in 8 bits with a scale [outputs,
+    groups]."""
 
     weight: Tensor
     scale: Tensor | None = None
@@ -99,9 +103,8 @@ def _route_kernel(
     logits = tl.where(offs_e < experts, logits, float("-inf"))
     likely = tl.exp(logits - tl.max(logits, 0))
     likely = likely / tl.sum(likely, 0)
-    left = tl.where(
-        likely >= 0.0, likely, 0.0
-    )  # a row that is not finite chooses any: ids must be in range
+    # a row that is not finite chooses any: ids must be in range
+    left = tl.where(likely >= 0.0, likely, 0.0)
     left = tl.where(offs_e < experts, left, -1.0)
     chosen = offs_e < 0
     for _ in tl.static_range(CHOSEN):
@@ -125,8 +128,9 @@ def route(
     chosen: int,
     normalised: bool,
 ) -> Routing:
-    """Choose among the experts by gate [E, H] for rows x [N, H], after an RMSNorm (weight, eps) whose weight multiplies
-    the rounded row. shared_gate [1, H]. Of equally likely experts the first is chosen."""
+    """Choose among the experts by gate [E, H] for rows x [N, H], after an RMSNorm (weight, eps)
+    whose weight multiplies the rounded row. shared_gate [1, H]. Of equally likely experts the first
+    is chosen."""
     rows, hidden = x.shape
     out = torch.empty(rows, hidden, dtype=x.dtype, device=x.device)
     ids = torch.empty(rows, chosen, dtype=torch.int32, device=x.device)
@@ -167,7 +171,8 @@ def _group_kernel(
     BLOCK_P: tl.constexpr,
     USE_PDL: tl.constexpr,
 ):
-    """One expert's place among those that were chosen, and its pairs. The experts that nobody chose come last."""
+    """One expert's place among those that were chosen, and its pairs. The experts that nobody chose
+    come last."""
     pdl_wait(USE_PDL)
     own = tl.program_id(0)
     offs_e, offs_p = tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_P)
@@ -194,7 +199,8 @@ def _group_kernel(
 
 
 def group(ids: Tensor, experts: int) -> tuple[Tensor, Tensor]:
-    """Put the pairs of ids [N, k] int32 in order of their experts: order [N k], and groups [min(E, N k), 3].
+    """Put the pairs of ids [N, k] int32 in order of their experts: order [N k], and groups [min(E,
+    N k), 3].
 
     A group is (expert, its first place in the order, its pairs). Groups of no pairs come last.
     """
@@ -263,8 +269,8 @@ def _experts_kernel(
     BLOCK_K: tl.constexpr,
     USE_PDL: tl.constexpr,
 ):
-    """With GATE tokens x [tokens, K] become silu(gate) * up in the order of the pairs. Without, what is in that order
-    becomes weighted products [pairs, N], each where its pair is."""
+    """With GATE tokens x [tokens, K] become silu(gate) * up in the order of the pairs. Without,
+    what is in that order becomes weighted products [pairs, N], each where its pair is."""
     pdl_wait(USE_PDL)
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     slot = groups_ptr + tl.program_id(1) * 3
@@ -377,8 +383,8 @@ def _experts(
 def grouped_swiglu(
     found: Routing, gate_up: ExpertWeight, down: ExpertWeight, experts: int
 ) -> Tensor:
-    """Weighted products [N k, H] of the tokens' experts. gate_up [2 E I, H]: gates of all experts, then the other half.
-    down [E H, I]."""
+    """Weighted products [N k, H] of the tokens' experts. gate_up [2 E I, H]: gates of all experts,
+    then the other half. down [E H, I]."""
     x, ids, weights, _ = found
     if not len(x):
         return x.new_empty(0, x.shape[1])
@@ -419,7 +425,8 @@ def _combine_kernel(
 
 
 def combine(routed: Tensor, found: Routing, shared: Tensor, residual: Tensor | None) -> Tensor:
-    """Add up the products routed [N k, H] of each token, the shared expert's [N, H] and residual [N, H]: [N, H].
+    """Add up the products routed [N k, H] of each token, the shared expert's [N, H] and residual
+    [N, H]: [N, H].
 
     The sum is rounded after each.
     """

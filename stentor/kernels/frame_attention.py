@@ -1,8 +1,9 @@
 """Attention of a step over page sets by frame: the few rows of a request and one head are a CTA's.
 
-It applies norms and RoPE, stores the rows that are kept, and keeps its own keys in registers. The requests of a batch
-therefore do not wait for each other, as they do where a tile of `prefill_attention` holds several. Page tables and
-positions are read on the device. The softmax is online (Dao et al., 2022) and in float32.
+It applies norms and RoPE, stores the rows that are kept, and keeps its own keys in registers. The
+requests of a batch therefore do not wait for each other, as they do where a tile of
+`prefill_attention` holds several. Page tables and positions are read on the device. The softmax is
+online (Dao et al., 2022) and in float32.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ HALF, FLOAT32 = PagedConfig(64, 4, 3), PagedConfig(32, 4, 2)
 
 @triton.jit
 def _softmax_step(q, k, v, is_seen, m_i, l_i, acc, scale):
-    """(m_i, l_i, acc) of queries [M, D] after keys and values [N, D], of which they see is_seen [M, N]."""
+    """(m_i, l_i, acc) of queries [M, D] after keys and values [N, D], of which they see is_seen [M,
+    N]."""
     # Float32 is multiplied as float32. TF32 would keep ten bits of the mantissa.
     qk = tl.where(is_seen, tl.dot(q, tl.trans(k), input_precision="ieee") * scale, float("-inf"))
     m_ij = tl.maximum(m_i, tl.max(qk, 1))
@@ -123,11 +125,12 @@ def frame_attention(
     qk_norm_rope: QKNormRope | None = None,
     config: PagedConfig | None = None,
 ) -> Tensor:
-    """Attention of n rows of each request: k and v [B * n, Hk, D] of those that are kept [B * n] (all where None) are
-    stored at pos [B * n] in the pages of their slot [B]. Then q [B * n, Hq, D] sees what stands up to seen [B * n].
+    """Attention of n rows of each request: k and v [B * n, Hk, D] of those that are kept [B * n]
+    (all where None) are stored at pos [B * n] in the pages of their slot [B]. Then q [B * n, Hq, D]
+    sees what stands up to seen [B * n].
 
-    pool [2, pages, page, Hk, D] of one layer, table [slots, max_pages]. The kept rows of a request are consecutive, and
-    nothing behind them is stored. Returns [B * n, Hq, D].
+    pool [2, pages, page, Hk, D] of one layer, table [slots, max_pages]. The kept rows of a request
+    are consecutive, and nothing behind them is stored. Returns [B * n, Hq, D].
     """
     page_size, kv_heads, dim = pool.shape[2:]
     heads, rows = q.shape[1], len(q) // len(slot)

@@ -1,4 +1,5 @@
-"""Kernels of frames of codes with text beside them: embeddings of a frame and of a prompt, draw of the first code."""
+"""Kernels of frames of codes with text beside them: embeddings of a frame and of a prompt, draw of
+the first code."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ EMBED_BLOCK = 256  # channels of a CTA
 
 @triton.jit
 def sum_codebooks(codes_ptr, offset_ptr, table_ptr, offs_h, mask, hidden, NUM_BOOKS: tl.constexpr):
-    """Rows offset + codes of the table, summed at some channels: the frame that begins at codes_ptr."""
+    """Rows offset + codes of the table, summed at some channels: the frame that begins at
+    codes_ptr."""
     acc = tl.zeros(offs_h.shape, tl.float32)
     for g in tl.static_range(NUM_BOOKS):
         row = tl.load(codes_ptr + g).to(tl.int64) + tl.load(offset_ptr + g)
@@ -69,9 +71,11 @@ def embed_codes_and_text(
     texts: Tensor,
     pad: int,
 ) -> Tensor:
-    """Embedding of codes [B, books]: the sum of rows offset + codes of table [V, H], plus a row of texts [T, H].
+    """Embedding of codes [B, books]: the sum of rows offset + codes of table [V, H], plus a row of
+    texts [T, H].
 
-    That row is number step - 1 of `text_ids` [slots, max_text], or `pad` after all of them. Returns [B, H].
+    That row is number step - 1 of `text_ids` [slots, max_text], or `pad` after all of them. Returns
+    [B, H].
     """
     batch, books = codes.shape
     hidden = table.shape[1]
@@ -140,9 +144,10 @@ def embed_prompt(
 ) -> Tensor:
     """Embedding [N, H] of prompt tokens, where every sum is rounded.
 
-    A token is the sum of rows of two tables, of the frame at its position and, where the second index is VECTOR_ID, of
-    its row of `vectors` [slots, H]. A table is given as (index [N], table), and a negative index adds nothing. Frames
-    are given as (codes [M, books], offset [books], table, positions [M]). A frame at position N is left out.
+    A token is the sum of rows of two tables, of the frame at its position and, where the second
+    index is VECTOR_ID, of its row of `vectors` [slots, H]. A table is given as (index [N], table),
+    and a negative index adds nothing. Frames are given as (codes [M, books], offset [books], table,
+    positions [M]). A frame at position N is left out.
     """
     (index, table), (codes, offset, books, positions) = first, frames
     count, hidden = len(index), table.shape[1]
@@ -219,10 +224,11 @@ def sample_first_codebook(
     num_special: int,
     eos: int,
 ) -> tuple[Tensor, Tensor]:
-    """`kernels.sampling.sample_into`, after the repetition penalty [B] for the ids `seen` [slots, V] bool.
+    """`kernels.sampling.sample_into`, after the repetition penalty [B] for the ids `seen` [slots,
+    V] bool.
 
-    The last `num_special` ids are masked. Only `eos` stays allowed among them, once a row has made its `min_frames`.
-    Returns ([B] bool, whether `eos` was drawn, [B, V] bool, the ids seen now).
+    The last `num_special` ids are masked. Only `eos` stays allowed among them, once a row has made
+    its `min_frames`. Returns ([B] bool, whether `eos` was drawn, [B, V] bool, the ids seen now).
     """
     given, constants = launch_args(logits, params, out)
     ended = torch.empty(len(logits), dtype=torch.uint8, device=logits.device)

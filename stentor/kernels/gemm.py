@@ -1,4 +1,5 @@
-"""GEMM of any number of rows in which a row's sums have one order: each output is one sum over the inputs in turn.
+"""GEMM of any number of rows in which a row's sums have one order: each output is one sum over the
+inputs in turn.
 
 A library may split the sums, and does so by the number of rows.
 """
@@ -39,9 +40,8 @@ def _gemm_kernel(
     offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     offs_m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     offs_k = tl.arange(0, BLOCK_K)
-    mask_m = (offs_m < M)[
-        :, None
-    ]  # were the last row read in their place, all CTAs would wait for the same lines
+    # were the last row read in their place, all CTAs would wait for the same lines
+    mask_m = (offs_m < M)[:, None]
     x_ptrs = x_ptr + offs_m.to(tl.int64)[:, None] * stride_x + offs_k[None, :]
     w_ptrs = (
         weight_ptr + tl.minimum(offs_n, N - 1).to(tl.int64)[None, :] * stride_w + offs_k[:, None]

@@ -1,8 +1,9 @@
 """GEMV: linear layers of one or two rows, bound by reading the weights once.
 
-The norm before, and the gate, bias or residual addition after are fused. The norm's weight multiplies the row as it is
-read, and 1 / rms multiplies the finished sum. So the row is read once, and no weight waits for it. Weights in 8
-bits are multiplied as they are, and their scale multiplies the finished sum too, where an output has one.
+The norm before, and the gate, bias or residual addition after are fused. The norm's weight
+multiplies the row as it is read, and 1 / rms multiplies the finished sum. So the row is read once,
+and no weight waits for it. Weights in 8 bits are multiplied as they are, and their scale multiplies
+the finished sum too, where an output has one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def _load_weights(weight_ptr, row_offs, offs_k, K, mask_n, EVEN_K: tl.constexpr)
 
 @triton.jit
 def _widened(w, scale_ptr, offs_n, offs_k, N, K, groups, SCALE: tl.constexpr):
-    """Weights [BLOCK_N, BLOCK_K] in float32, times the scales of their groups if outputs have several."""
+    """Weights [BLOCK_N, BLOCK_K] in float32, times the scales of their groups if outputs have
+    several."""
     w = widen(w)
     if SCALE == GROUPED:
         w *= read_scale(scale_ptr, offs_n[:, None], offs_k[None, :], N, K, groups)
@@ -95,9 +97,8 @@ def _gemv_kernel(
     row_offs = tl.minimum(offs_n, N - 1).to(tl.int64)[:, None] * K
     up_offs = row_offs + tl.cast(N, tl.int64) * K  # an N of 1 is a constant, which has no .to()
     offs_k = tl.arange(0, BLOCK_K)
-    next_w = _load_weights(
-        weight_ptr, row_offs, offs_k, K, mask_n, EVEN_K
-    )  # loads while the kernel in front ends
+    # loads while the kernel in front ends
+    next_w = _load_weights(weight_ptr, row_offs, offs_k, K, mask_n, EVEN_K)
     next_up = next_w
     if GATE:
         next_up = _load_weights(weight_ptr, up_offs, offs_k, K, mask_n, EVEN_K)
@@ -166,10 +167,12 @@ def fused_linear(
     config: GemvConfig | None = None,
     scale: Tensor | None = None,
 ) -> Tensor:
-    """norm(x) @ weight.T (+ bias) (+ residual), for x [..., K] of one or two rows, weight [N, K]. See `layers.linear`.
+    """norm(x) @ weight.T (+ bias) (+ residual), for x [..., K] of one or two rows, weight [N, K].
+    See `layers.linear`.
 
-    `norm` is an RMSNorm as (weight, eps, weight_after_cast). With `gate`, the result is SwiGLU's silu(first half) *
-    second half, [..., N / 2], without bias. With `scale` [N, groups] float32 the weight is quantised.
+    `norm` is an RMSNorm as (weight, eps, weight_after_cast). With `gate`, the result is SwiGLU's
+    silu(first half) * second half, [..., N / 2], without bias. With `scale` [N, groups] float32 the
+    weight is quantised.
     """
     k = x.shape[-1]
     n = len(weight) // 2 if gate else len(weight)

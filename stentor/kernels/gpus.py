@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 
 class Gpu(NamedTuple):
-    """`shared_kib`: KiB of shared memory that one CTA can have. `examples`: GPUs of this compute capability."""
+    """`shared_kib`: KiB of shared memory that one CTA can have. `examples`: GPUs of this compute
+    capability."""
 
     shared_kib: int
     examples: str
@@ -20,11 +21,12 @@ COMPILED = {
     100: Gpu(227, "B200"),
     120: Gpu(99, "RTX 5090, RTX PRO 6000"),
 }
-"""Every kernel compiles for these, within their shared memory. `tests/helpers/compiled.py` does it."""
+"""Every kernel compiles for these, within their shared memory. `tests/helpers/compiled.py` does
+it."""
 
 MEASURED = ("H200", "H100")
-"""GPUs on which speed and memory were measured. Launch configurations are what was fastest on the first, for weights in
-int8 on the second."""
+"""GPUs on which speed and memory were measured. Launch configurations are what was fastest on the
+first, for weights in int8 on the second."""
 
 
 def has_pdl(arch: int) -> bool:

@@ -1,9 +1,11 @@
-"""Linear layers of up to some hundreds of rows on Hopper GPUs, with norm, gate, bias and residual addition inside.
+"""Linear layers of up to some hundreds of rows on Hopper GPUs, with norm, gate, bias and residual
+addition inside.
 
-The sources are CUDA C++, compiled by NVRTC, and say how they work: skinny_gemm.cu and skinny_int8_gemm.cu for few rows,
-whose results are the same bit for bit whatever other rows are computed with them, and cluster_gemm.cu for more rows.
-There too a row keeps its bits, as long as K is split alike. The tile, from `cuda_cpp.tables`, says which one it is.
-Weights may be int8, with one scale for each output.
+The sources are CUDA C++, compiled by NVRTC, and say how they work: skinny_gemm.cu and
+skinny_int8_gemm.cu for few rows, whose results are the same bit for bit whatever other rows are
+computed with them, and cluster_gemm.cu for more rows. There too a row keeps its bits, as long as K
+is split alike. The tile, from `cuda_cpp.tables`, says which one it is. Weights may be int8, with
+one scale for each output.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ class Arguments(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Operands:
-    """x [rows, K], weight [N or 2 N, K], and what is fused: the norm's weight and eps, bias [N], residual [rows, N].
+    """x [rows, K], weight [N or 2 N, K], and what is fused: the norm's weight and eps, bias [N],
+    residual [rows, N].
 
     A weight in int8 has a scale [N or 2 N, 1] float32.
     """
@@ -85,7 +88,8 @@ def fused_linear(
     bias: Tensor | None = None,
     scale: Tensor | None = None,
 ) -> Tensor:
-    """norm(x) @ weight.T (+ bias) (+ residual) for x [..., K], weight [N, K]: see `layers.linear`."""
+    """norm(x) @ weight.T (+ bias) (+ residual) for x [..., K], weight [N, K]: see
+    `layers.linear`."""
     k = x.shape[-1]
     n = len(weight) // 2 if gate else len(weight)
     fused = (norm is not None, gate, bias is not None, residual is not None)

@@ -28,8 +28,8 @@ def _store_kv_kernel(
 
 
 def store_kv(pool: Tensor, table: Tensor, slot: Tensor, pos: Tensor, k: Tensor, v: Tensor) -> None:
-    """Write k and v [N, Hk, D] of the tokens at pos [N] into the pages of their slots [N]. `pool` and `table`
-    are those of `paged_attention`."""
+    """Write k and v [N, Hk, D] of the tokens at pos [N] into the pages of their slots [N]. `pool`
+    and `table` are those of `paged_attention`."""
     size = k.shape[1] * k.shape[2]
     k, v = (t if t.stride(1) == t.shape[2] and t.stride(2) == 1 else t.contiguous() for t in (k, v))
     block = min(MAX_BLOCK, triton.next_power_of_2(size))

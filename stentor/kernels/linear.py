@@ -1,7 +1,9 @@
-"""Linear layers: which kernel computes a product, in one function. This module does not import Triton.
+"""Linear layers: which kernel computes a product, in one function. This module does not import
+Triton.
 
-A layer describes its product, or the products of a block that run one after the other, and asks `select` once. Where a
-backend is fused, norm, gate, bias and residual addition are part of the product. The others leave them to the layer.
+A layer describes its product, or the products of a block that run one after the other, and asks
+`select` once. Where a backend is fused, norm, gate, bias and residual addition are part of the
+product. The others leave them to the layer.
 """
 
 from __future__ import annotations
@@ -30,13 +32,17 @@ from stentor.kernels.switches import (
 GEMV_ROWS = 2
 """Rows that our GEMV takes. It has no tensor cores."""
 QUANTIZED_ROWS = 64
-"""Rows up to which our GEMM reads weights in 8 bits. With more rows, time to make them 16 bits is small."""
+"""Rows up to which our GEMM reads weights in 8 bits. With more rows, time to make them 16 bits is
+small."""
 W8A8_ROWS = 17
-"""Rows from which activations are made int8. Fewer wait for weights, and kernels that widen them make one launch."""
+"""Rows from which activations are made int8. Fewer wait for weights, and kernels that widen them
+make one launch."""
 CPU_ROWS = 8
-"""Rows up to which torch's int8 product is faster on a CPU than a product of float weights (docs/log/2026-11.md)."""
+"""Rows up to which torch's int8 product is faster on a CPU than a product of float weights
+(docs/log/2026-11.md)."""
 CPU_INPUTS = 16
-"""Inputs that torch's int8 product reads at a time. It reads past the end of rows of another length."""
+"""Inputs that torch's int8 product reads at a time. It reads past the end of rows of another
+length."""
 
 
 class Backend(StrEnum):
@@ -53,7 +59,8 @@ class Backend(StrEnum):
     W8A8 = "w8a8"
     """Triton, many rows, int8 of weights and activations: w8a8_gemm."""
     ONE_ORDER = "one order"
-    """Triton, any number of rows, with each row's sums in one order: gemm. For products that clusters do not take."""
+    """Triton, any number of rows, with each row's sums in one order: gemm. For products that
+    clusters do not take."""
     CPU_INT8 = "cpu int8"
     """torch's product with weights in int8."""
     LIBRARY = "library"
@@ -72,11 +79,13 @@ class Choice(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """x [rows, k] @ weight [n, k].T and what is around it. With `gate`, SwiGLU makes n / 2 outputs of n.
+    """x [rows, k] @ weight [n, k].T and what is around it. With `gate`, SwiGLU makes n / 2 outputs
+    of n.
 
     groups: scales of an output of a quantised weight, else 0. device: "cpu" or "cuda".
     kernels: those that may run here and can read the weight where it lies.
-    invariant: no row may depend on how many there are. must_fuse: the layer leaves norm and gate to the product.
+    invariant: no row may depend on how many there are. must_fuse: the layer leaves norm and gate to
+    the product.
     """
 
     rows: int
@@ -94,7 +103,8 @@ class Problem(NamedTuple):
 
     @property
     def product(self) -> Product | None:
-        """Describe it to the sources in CUDA C++. None: they do not take these types, or several scales."""
+        """Describe it to the sources in CUDA C++. None: they do not take these types, or several
+        scales."""
         weight = (
             WEIGHTS.get(self.weight) if self.groups == 1 else "same" if self.groups == 0 else None
         )
@@ -118,7 +128,8 @@ def problem(
     gate: bool = False,
     must_fuse: bool = False,
 ) -> Problem:
-    """Describe the product of x [..., k] and a weight [n, k], quantised with scale [n, groups] or not."""
+    """Describe the product of x [..., k] and a weight [n, k], quantised with scale [n, groups] or
+    not."""
     n, k = weight.shape
     kernels = linear_kernels(x) if scale is not None or weight.dtype == x.dtype else NO_KERNELS
     if CUDA_CPP & kernels and not (
@@ -141,8 +152,8 @@ def _aligned(weight: Tensor, scale: Tensor | None) -> bool:
 
 
 def fuses(x: Tensor, weights: Iterable[tuple[Tensor, Tensor | None]]) -> bool:
-    """Whether norm, gate and additions are fused into the products of x [..., k], and of what follows from it, with one
-    weight and its scale after the other."""
+    """Whether norm, gate and additions are fused into the products of x [..., k], and of what
+    follows from it, with one weight and its scale after the other."""
     if not linear_kernels(x):  # as on a CPU, where this is asked often
         return False
     return select(*(problem(x, weight, scale) for weight, scale in weights))[0].fused
@@ -158,7 +169,8 @@ def select(*products: Problem) -> tuple[Choice, ...]:
         fixed = tuple(choice for p in products if (choice := _one_order(p)) is not None)
         return fixed if len(fixed) == len(products) else plain
     tiles = [_tile(p) for p in products]
-    # One or two rows take the time of reading the weights. GEMV does no more than that, for every shape.
+    # One or two rows take the time of reading the weights. GEMV does no more than that, for every
+    # shape.
     if 0 < first.rows <= GEMV_ROWS and Kernel.GEMV in first.kernels:
         return tuple(tile or Choice(Backend.GEMV) for tile in tiles)
     fused = tuple(tile or choice for tile, choice in zip(tiles, plain, strict=True))
@@ -171,7 +183,8 @@ def select(*products: Problem) -> tuple[Choice, ...]:
     # Clusters are in the table only where they were faster.
     if all(choice.backend is not Backend.FEW_ROWS for choice in fused):
         return fused
-    # With more rows the kernels for few rows lose against the library, by the times of all products.
+    # With more rows the kernels for few rows lose against the library, by the times of all
+    # products.
     timed = [
         p for p, choice in zip(products, fused, strict=True) if choice.backend is not Backend.W8A8
     ]
@@ -179,7 +192,8 @@ def select(*products: Problem) -> tuple[Choice, ...]:
 
 
 def _one_order(p: Problem) -> Choice | None:
-    """Clusters that split K alike whatever the number of rows. No rows are left to other kernels."""
+    """Clusters that split K alike whatever the number of rows. No rows are left to other
+    kernels."""
     table, product = tables.of(HOPPER), p.product
     if table is None or product is None or not p.kernels >= CUDA_CPP:
         return None

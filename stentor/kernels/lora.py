@@ -1,9 +1,11 @@
-"""Low-rank products (LoRA) of a batch whose rows have different adapters, after Punica (Chen et al., 2023).
+"""Low-rank products (LoRA) of a batch whose rows have different adapters, after Punica (Chen et
+al., 2023).
 
-Two kernels: rows times the A of their adapter, and that times B, added to the output of the base layer. A CTA reads
-the weights of the adapters that its rows have, and nothing for rows without one. Few rows share a tile with others that
-have the same adapter, so that its weights are read once. Where all rows of a tile have one adapter, the second kernel
-loads its weights and outputs while the first one runs.
+Two kernels: rows times the A of their adapter, and that times B, added to the output of the base
+layer. A CTA reads the weights of the adapters that its rows have, and nothing for rows without one.
+Few rows share a tile with others that have the same adapter, so that its weights are read once.
+Where all rows of a tile have one adapter, the second kernel loads its weights and outputs while the
+first one runs.
 """
 
 from __future__ import annotations
@@ -34,9 +36,8 @@ def _tiles_kernel(
     before = row[None, :] < row[:, None]
     place = tl.sum((same & before).to(tl.int32), 1)  # among the rows with this adapter
     leads = (adapter > 0) & (place % TILE_ROWS == 0)
-    number = tl.sum(
-        (before & leads[None, :]).to(tl.int32), 1
-    )  # of the tile that a leading row begins
+    # of the tile that a leading row begins
+    number = tl.sum((before & leads[None, :]).to(tl.int32), 1)
     leader = same & (place[None, :] == (place - place % TILE_ROWS)[:, None])
     tile_ptrs = tiles_ptr + tl.sum(tl.where(leader, number[None, :], 0), 1) * (1 + TILE_ROWS)
     empty_ptrs = tiles_ptr + row[:, None] * (1 + TILE_ROWS) + tl.arange(0, TILE_ROWS)[None, :]
@@ -48,8 +49,8 @@ def _tiles_kernel(
 
 
 def tiles_of(index: Tensor) -> Tensor:
-    """Tiles of rows that have the same adapter, for `add_lora`: [G, 1 + LORA_TILE_ROWS] int32 for index [G], at most
-    LORA_FEW_ROWS.
+    """Tiles of rows that have the same adapter, for `add_lora`: [G, 1 + LORA_TILE_ROWS] int32 for
+    index [G], at most LORA_FEW_ROWS.
 
     Each is an adapter and its rows, then -1. Tiles with rows come first. The others have adapter 0.
     """
@@ -74,11 +75,12 @@ def _rows_of_tile(
     ONE_ADAPTER: tl.constexpr,
     BY_ADAPTER: tl.constexpr,
 ):
-    """(rows, which of them exist, their adapters, the lowest of these but 0, the highest) of this CTA.
+    """(rows, which of them exist, their adapters, the lowest of these but 0, the highest) of this
+    CTA.
 
-    ONE_ADAPTER: all have the same. BY_ADAPTER: index_ptr is a table of such tiles. Otherwise a tile holds rows of
-    one sequence, of `CHUNKS` tiles. Its T rows stand together, and after every G * T rows T more. Without ONE_ADAPTER,
-    neighbours share a tile.
+    ONE_ADAPTER: all have the same. BY_ADAPTER: index_ptr is a table of such tiles. Otherwise a tile
+    holds rows of one sequence, of `CHUNKS` tiles. Its T rows stand together, and after every G * T
+    rows T more. Without ONE_ADAPTER, neighbours share a tile.
     """
     offs = tl.arange(0, BLOCK_M)
     if BY_ADAPTER:
@@ -243,9 +245,8 @@ def _expand_kernel(
     )
     b_ptrs = b_ptr + offs_r[:, None] * stride_r + offs_n[None, :]
     mask_b = mask_r[:, None] & mask_n[None, :]
-    y = tl.load(
-        y_ptrs, mask, 0.0, cache_modifier=".cg"
-    )  # as the index: from L2, since this comes before the wait
+    # as the index: from L2, since this comes before the wait
+    y = tl.load(y_ptrs, mask, 0.0, cache_modifier=".cg")
     if ONE_ADAPTER:
         b = tl.load(b_ptrs + tl.cast(low - 1, tl.int64) * stride_slot, mask_b & (low > 0), 0.0)
         if USE_PDL:
@@ -274,10 +275,12 @@ def add_lora(
     widths: Sequence[int],
     tiles: Tensor | None = None,
 ) -> Tensor:
-    """y [N, ..., out] + (x [N, ..., in] A^T) B^T, where row n uses adapter index[n % G] of index [G] int64, 0 for none.
+    """y [N, ..., out] + (x [N, ..., in] A^T) B^T, where row n uses adapter index[n % G] of index
+    [G] int64, 0 for none.
 
-    a [parts, slots, rank, in], b [slots, rank, out]: slot s is adapter s + 1. `widths`: outputs of each of up to three
-    parts. tiles: `tiles_of(index)`, used where N is G and each has one row. Writes y, which must be contiguous.
+    a [parts, slots, rank, in], b [slots, rank, out]: slot s is adapter s + 1. `widths`: outputs of
+    each of up to three parts. tiles: `tiles_of(index)`, used where N is G and each has one row.
+    Writes y, which must be contiguous.
     """
     n, k, (parts, _, rank) = y.shape[-1], x.shape[-1], a.shape[:3]
     rows = rows_of(x, k)

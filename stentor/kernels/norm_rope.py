@@ -1,7 +1,9 @@
-"""Kernels around the GEMMs of a decoder block: norms with the addition before, head norms with RoPE, SwiGLU's gate.
+"""Kernels around the GEMMs of a decoder block: norms with the addition before, head norms with
+RoPE, SwiGLU's gate.
 
-Each rounds where its reference in `layers/norm.py`, `rope.py` or `linear.py` rounds. The last is the adaptive layer
-norm of a diffusion transformer: the gated residual addition before it, then scale and shift.
+Each rounds where its reference in `layers/norm.py`, `rope.py` or `linear.py` rounds. The last is
+the adaptive layer norm of a diffusion transformer: the gated residual addition before it, then
+scale and shift.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ BLOCK_H = 8  # heads of a token that a CTA rotates
 
 @triton.jit
 def normed(x, weight, size, eps, AXIS: tl.constexpr, CAST_FIRST: tl.constexpr):
-    """The RMSNorm of x [BLOCK], or with AXIS 1 of each row of x [M, BLOCK], for weight [BLOCK] in float32."""
+    """The RMSNorm of x [BLOCK], or with AXIS 1 of each row of x [M, BLOCK], for weight [BLOCK] in
+    float32."""
     y = x.to(tl.float32)
     scale = tl.rsqrt(tl.sum(y * y, AXIS) / size + eps)
     if AXIS == 1:
@@ -194,7 +197,8 @@ def qk_norm_rope(
     weight_after_cast: bool,
     rope: RopeArgs,
 ) -> tuple[Tensor, Tensor]:
-    """Norms of q [..., Hq, D] and k [..., Hk, D] per head, if there are weights, then RoPE. Results are contiguous.
+    """Norms of q [..., Hq, D] and k [..., Hk, D] per head, if there are weights, then RoPE. Results
+    are contiguous.
 
     q and k are slices of one projection, each token's heads side by side.
     """
@@ -233,7 +237,8 @@ def _add_norm_kernel(
     stride_scale, stride_shift, dim, eps,
     HAS_DELTA: tl.constexpr, CONSTANT: tl.constexpr, BLOCK: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
-    """One token. CONSTANT: scale and shift are weights, which may be read before the kernel in front has ended."""
+    """One token. CONSTANT: scale and shift are weights, which may be read before the kernel in
+    front has ended."""
     if not CONSTANT:
         pdl_wait(USE_PDL)
     row = tl.program_id(0).to(tl.int64)
@@ -271,8 +276,8 @@ def add_modulated_norm(
 ) -> tuple[Tensor, Tensor]:
     """(s, norm(s) * scale + shift) for s = x + gate * delta, or s = x without delta.
 
-    x and delta [..., T, C]. gate, scale and shift [C], or of each sequence of x [S, T, C] as [S, C] or [1, C].
-    constant: they are weights. What a step computes is not.
+    x and delta [..., T, C]. gate, scale and shift [C], or of each sequence of x [S, T, C] as [S, C]
+    or [1, C]. constant: they are weights. What a step computes is not.
     """
     tokens, dim = x.shape[-2:]
     rows = x.reshape(-1, tokens, dim)

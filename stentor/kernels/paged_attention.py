@@ -1,8 +1,9 @@
 """Attention of a step over the pages of each request.
 
-Lengths and page tables are read on the device, so a captured launch stays valid while requests come and grow. The
-softmax is online (Dao et al., 2022) and in float32. With a `QKNormRope` the kernel applies the norms of the heads and
-RoPE itself. A CTA computes query heads that share a key head, so that keys are read and rotated once.
+Lengths and page tables are read on the device, so a captured launch stays valid while requests come
+and grow. The softmax is online (Dao et al., 2022) and in float32. With a `QKNormRope` the kernel
+applies the norms of the heads and RoPE itself. A CTA computes query heads that share a key head, so
+that keys are read and rotated once.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def _repeat_rows(x, BLOCK_M: tl.constexpr):
 
 @triton.jit
 def _store_kv(new_k, v_ptr, v_offs, cache_ptr, mask, stride_kv):
-    """Store a new key [1, D] at cache_ptr and its value at cache_ptr + stride_kv. Returns both as they are stored."""
+    """Store a new key [1, D] at cache_ptr and its value at cache_ptr + stride_kv. Returns both as
+    they are stored."""
     new_k = new_k.to(cache_ptr.dtype.element_ty)
     new_v = tl.load(v_ptr + v_offs, mask, 0.0).to(cache_ptr.dtype.element_ty)
     tl.store(cache_ptr, new_k, mask)
@@ -53,7 +55,8 @@ def _store_output(
 ):  # fmt: skip
     """Store the outputs of the query heads from first_head on.
 
-    With several splits, store acc, m_i and l_i instead, [N, Hq, NUM_SPLITS, HEAD_DIM + 2], for _combine_splits_kernel.
+    With several splits, store acc, m_i and l_i instead, [N, Hq, NUM_SPLITS, HEAD_DIM + 2], for
+    _combine_splits_kernel.
     """
     offs_m, offs_d = tl.arange(0, acc.shape[0]), tl.arange(0, acc.shape[1])[None, :]
     # The copies of a head have the same output. The first is stored.
@@ -75,7 +78,8 @@ def _store_output(
 
 @triton.jit
 def _split_range(seqlen, split, BLOCK_N: tl.constexpr, NUM_SPLITS: tl.constexpr):
-    """(first position, position after the last) of a split. Splits are whole blocks, so the last ones may be empty."""
+    """(first position, position after the last) of a split. Splits are whole blocks, so the last
+    ones may be empty."""
     split_len = tl.cdiv(tl.cdiv(seqlen, BLOCK_N), NUM_SPLITS) * BLOCK_N
     split_start = split * split_len
     return split_start, tl.minimum(split_start + split_len, seqlen)
@@ -94,7 +98,8 @@ def _paged_kernel(
 ):  # fmt: skip
     """Attention of one token's query heads of one key head over a split of its history.
 
-    Tensor cores take BLOCK_M queries, so each of the BLOCK_G heads (the group, padded to a power of two) is repeated.
+    Tensor cores take BLOCK_M queries, so each of the BLOCK_G heads (the group, padded to a power of
+    two) is repeated.
     """
     pdl_wait(USE_PDL)
     kv_head = tl.program_id(0)
@@ -206,10 +211,12 @@ def paged_attention(
     config: PagedConfig | None = None,
     window: TextWindow | None = None,
 ) -> Tensor:
-    """Attention of one token per row: its k and v [N, Hk, D] are stored in the pages of its slot, and q [N, Hq, D] sees
-    them and all that came before. window: the part of their text that the rows see, if not all.
+    """Attention of one token per row: its k and v [N, Hk, D] are stored in the pages of its slot,
+    and q [N, Hq, D] sees them and all that came before. window: the part of their text that the
+    rows see, if not all.
 
-    pool [2, pages, page, Hk, D] of one layer, table [slots, max_pages], slot [N], pos [N] positions of the tokens.
+    pool [2, pages, page, Hk, D] of one layer, table [slots, max_pages], slot [N], pos [N] positions
+    of the tokens.
     """
     page_size, kv_heads, dim = pool.shape[2:]
     group = q.shape[1] // kv_heads

@@ -1,9 +1,11 @@
-"""Attention of packed prompts over the pages of each request: FlashAttention's form (Dao, 2023) with paged keys.
+"""Attention of packed prompts over the pages of each request: FlashAttention's form (Dao, 2023)
+with paged keys.
 
-A CTA computes a tile of consecutive packed tokens and the query heads that share a key head, so that a block of keys
-and values is read once for the tile and not once for each token. Slots, positions and page tables are read on the
-device: a captured launch stays valid for other prompts. A token sees the blocks of its history in their order and alone
-decides what it sees of each, so its result does not depend on the tokens beside it.
+A CTA computes a tile of consecutive packed tokens and the query heads that share a key head, so
+that a block of keys and values is read once for the tile and not once for each token. Slots,
+positions and page tables are read on the device: a captured launch stays valid for other prompts. A
+token sees the blocks of its history in their order and alone decides what it sees of each, so its
+result does not depend on the tokens beside it.
 """
 
 from __future__ import annotations
@@ -48,8 +50,8 @@ def _prefill_block(
     stride_pos, scale, PAGE_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, WINDOW: tl.constexpr, BEHIND: tl.constexpr,
     AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """(m_i, l_i, acc) after the keys and values at offs_n. A row sees those up to its seen_pos, and with WINDOW of its
-    text those near its place."""
+    """(m_i, l_i, acc) after the keys and values at offs_n. A row sees those up to its seen_pos, and
+    with WINDOW of its text those near its place."""
     mask_n = offs_n <= last_pos
     k = _load_kv(keys_ptr, pages_ptr, offs_n, offs_d, mask_n, stride_pos, PAGE_SIZE, HEAD_DIM)
     qk = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
@@ -65,7 +67,8 @@ def _prefill_block(
     alpha = tl.exp2(m_i - m_ij)
     v = _load_kv(values_ptr, pages_ptr, offs_n, offs_d, mask_n, stride_pos, PAGE_SIZE, HEAD_DIM)
     new_acc = acc * alpha[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
-    # 0 times NaN is NaN: a row keeps what it has where it sees nothing, so that a broken request breaks no other.
+    # 0 times NaN is NaN: a row keeps what it has where it sees nothing, so that a broken request
+    # breaks no other.
     acc = tl.where((seen_pos >= 0)[:, None], new_acc, acc)
     return m_ij, l_i * alpha + tl.sum(p, 1), acc
 
@@ -78,8 +81,8 @@ def _prefill_kernel(
     TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
     USE_PDL: tl.constexpr, WINDOW: tl.constexpr, BEHIND: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """Attention of TOKENS tokens (at most BLOCK_T) and the query heads of one key head. The tokens may belong to
-    several requests."""
+    """Attention of TOKENS tokens (at most BLOCK_T) and the query heads of one key head. The tokens
+    may belong to several requests."""
     pdl_wait(USE_PDL)
     kv_head = tl.program_id(0)
     # Packed prompts end with their longest histories, and what takes longest should start first.
@@ -100,9 +103,8 @@ def _prefill_kernel(
     q = tl.load(q_ptr + token.to(tl.int64)[:, None] * stride_q + offs_q, mask_q, 0.0)
     q = q.to(pool_ptr.dtype.element_ty)
     keys_ptr = pool_ptr + kv_head * HEAD_DIM
-    m_i = tl.full(
-        [BLOCK_T * BLOCK_G], -1e30, tl.float32
-    )  # finite: a row may see nothing of a block
+    # finite: a row may see nothing of a block
+    m_i = tl.full([BLOCK_T * BLOCK_G], -1e30, tl.float32)
     l_i = tl.zeros([BLOCK_T * BLOCK_G], tl.float32)
     acc = tl.zeros([BLOCK_T * BLOCK_G, BLOCK_D], tl.float32)
     while first < end:  # the next request in the tile: tokens of the same slot
@@ -132,11 +134,13 @@ def prefill_attention(
     alone: bool = False,
     window: TextWindow | None = None,
 ) -> Tensor:
-    """Attention of q [N, Hq, D] over what is in the pages (`kv_cache.store_kv`), each token up to its own position.
+    """Attention of q [N, Hq, D] over what is in the pages (`kv_cache.store_kv`), each token up to
+    its own position.
 
-    pool [2, pages, page, Hk, D] of one layer, table [slots, max_pages], slot [N], pos [N]. The tokens of a slot stand
-    side by side. `alone`: no two tokens have the same history, so each has CTAs of its own. window: the part of its
-    text that each token sees, if not all. Returns [N, Hq, D].
+    pool [2, pages, page, Hk, D] of one layer, table [slots, max_pages], slot [N], pos [N]. The
+    tokens of a slot stand side by side. `alone`: no two tokens have the same history, so each has
+    CTAs of its own. window: the part of its text that each token sees, if not all. Returns [N, Hq,
+    D].
     """
     page_size, kv_heads, dim = pool.shape[2:]
     group = q.shape[1] // kv_heads

@@ -1,4 +1,5 @@
-"""Weights in 8 bits in registers: int8, and float8 (e4m3) on every GPU, also where the hardware does not convert it."""
+"""Weights in 8 bits in registers: int8, and float8 (e4m3) on every GPU, also where the hardware
+does not convert it."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ CONVERTS_FLOAT8: bool = converts_float8(target_arch())
 
 
 def weight_bits(weight: Tensor) -> Tensor:
-    """The weight as a kernel reads it: float8 as bytes where the GPU has no conversion (see `widen`)."""
+    """The weight as a kernel reads it: float8 as bytes where the GPU has no conversion (see
+    `widen`)."""
     if weight.dtype == torch.float8_e4m3fn and not CONVERTS_FLOAT8:
         return weight.view(torch.uint8)
     return weight

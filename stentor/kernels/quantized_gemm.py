@@ -1,4 +1,5 @@
-"""GEMM of a few rows, bound by reading the weights, which have 8 bits. They are widened in registers."""
+"""GEMM of a few rows, bound by reading the weights, which have 8 bits. They are widened in
+registers."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def _gemm_kernel(
 
 
 def linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
-    """x [..., K] times weight [N, K] in 8 bits with scale [N, groups] float32 (+ bias [N]) -> [..., N]."""
+    """x [..., K] times weight [N, K] in 8 bits with scale [N, groups] float32 (+ bias [N]) -> [...,
+    N]."""
     n, k = weight.shape
     rows = rows_of(x, k)
     out = torch.empty(len(rows), n, dtype=x.dtype, device=x.device)

@@ -17,13 +17,15 @@ NOISE = 1e-7
 FIRST = 160
 """Samples of a recording in whose time soxr uses other filters, at its beginning."""
 LARGEST, HIGHEST, STEEPEST = 640, 48_000, 4
-"""Rates in lowest terms, in Hz, and by each other, for which soxr is so imitated: a matrix has 2 MB at most."""
+"""Rates in lowest terms, in Hz, and by each other, for which soxr is so imitated: a matrix has 2 MB
+at most."""
 
 
 @dataclass(frozen=True, eq=False)
 class Filters:
-    """Linear resampling of windows: window [width] of samples, `before` of them before a block of `step` samples,
-    times `matrix` [width, made] gives what is made of the block. `first` is the matrix of the first block."""
+    """Linear resampling of windows: window [width] of samples, `before` of them before a block of
+    `step` samples, times `matrix` [width, made] gives what is made of the block. `first` is the
+    matrix of the first block."""
 
     before: int
     step: int
@@ -44,10 +46,11 @@ class Filters:
 
 
 def filters(source: int, target: int, quality: str) -> Filters | None:
-    """The filters by which soxr resamples, from what it makes of impulses. None: they are not known for these rates.
+    """The filters by which soxr resamples, from what it makes of impulses. None: they are not known
+    for these rates.
 
-    In lowest terms `step` samples become `made`, each by a filter of its own, and so on for the next ones. quality: of
-    soxr.
+    In lowest terms `step` samples become `made`, each by a filter of its own, and so on for the
+    next ones. quality: of soxr.
     """
     common = math.gcd(source, target)
     step, made = source // common, target // common
@@ -83,7 +86,8 @@ def _first(matrix: np.ndarray, reach: int, source: int, target: int, quality: st
 
 
 def resampled(samples: Tensor, source: int, target: int, by: Filters) -> Tensor:
-    """Samples [n] -> [ceil(n * target / source)] as audio.resample makes them: soxr's number of samples, then zeros."""
+    """Samples [n] -> [ceil(n * target / source)] as audio.resample makes them: soxr's number of
+    samples, then zeros."""
     length = -(-len(samples) * target // source)
     count = int(len(samples) / (source / target) + 0.5)  # as soxr rounds
     return torch.nn.functional.pad(by(samples, min(count, length)), (0, max(0, length - count)))

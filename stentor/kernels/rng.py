@@ -1,4 +1,5 @@
-"""Random numbers of a step: uniforms by SplitMix64 and normals by Box-Muller. Their reference is `layers.rng`."""
+"""Random numbers of a step: uniforms by SplitMix64 and normals by Box-Muller. Their reference is
+`layers.rng`."""
 
 from __future__ import annotations
 
@@ -35,13 +36,15 @@ def _uniform_kernel(
     offs = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     key = _mix(_mix(tl.load(seed_ptr + row)) + (tl.load(step_ptr + row) + 1) * GOLDEN)
     bits = (_mix(key + (offs + 1).to(tl.int64) * GOLDEN) >> 40) & 0xFFFFFF
-    # The half keeps u above 0, whose logarithm is infinite. The minimum is for the largest draw, which rounds to 1.
+    # The half keeps u above 0, whose logarithm is infinite. The minimum is for the largest draw,
+    # which rounds to 1.
     u = tl.minimum((bits.to(tl.float32) + 0.5) * (1.0 / 16777216.0), 1.0 - 1.0 / 16777216.0)
     tl.store(out_ptr + row * num_draws + offs, u, offs < num_draws)
 
 
 def uniform(seed: Tensor, step: Tensor, draws: int) -> Tensor:
-    """Uniforms in (0, 1), float32 [B, draws], for int64 seed and step [B], bit by bit those of `layers.rng.uniform`."""
+    """Uniforms in (0, 1), float32 [B, draws], for int64 seed and step [B], bit by bit those of
+    `layers.rng.uniform`."""
     out = torch.empty(len(seed), draws, dtype=torch.float32, device=seed.device)
     block = min(MAX_BLOCK, triton.next_power_of_2(draws))
     _uniform_kernel[(len(seed), triton.cdiv(draws, block))](
@@ -72,8 +75,8 @@ def _grid_normal_kernel(
 
 
 def grid_normal(u: Tensor, outer: int, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """Standard normals of uniforms u [B, n], drawn as [B, outer, n / outer] and transposed: [B, n / outer, outer],
-    rounded to `dtype`, then times scale [B] and rounded again."""
+    """Standard normals of uniforms u [B, n], drawn as [B, outer, n / outer] and transposed: [B, n /
+    outer, outer], rounded to `dtype`, then times scale [B] and rounded again."""
     batch, count = u.shape
     out = torch.empty(batch, count // outer, outer, dtype=dtype, device=u.device)
     _grid_normal_kernel[(batch,)](

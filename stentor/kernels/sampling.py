@@ -1,8 +1,9 @@
-"""Top-k and top-p sampling in one kernel, which may also write the next token's embedding, and what samplers share.
+"""Top-k and top-p sampling in one kernel, which may also write the next token's embedding, and what
+samplers share.
 
-Nothing is sorted. A threshold is searched for over the ordered bit patterns of the logits, of which bfloat16 leaves
-half as many to try. Sums may round differently than in `layers.sampling`, so a draw may differ where u falls on
-the boundary of two ids.
+Nothing is sorted. A threshold is searched for over the ordered bit patterns of the logits, of which
+bfloat16 leaves half as many to try. Sums may round differently than in `layers.sampling`, so a draw
+may differ where u falls on the boundary of two ids.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def narrow_key(key, BITS: tl.constexpr):
 
 @triton.jit
 def kth_largest(key, mask, k, bits: tl.constexpr):
-    """The largest t with at least k keys >= t. An iteration quarters the span, and one sum makes three counts."""
+    """The largest t with at least k keys >= t. An iteration quarters the span, and one sum makes
+    three counts."""
     largest = tl.max(key, 0)
     low = tl.min(tl.where(mask, key, largest), 0)
     high = largest
@@ -95,7 +97,8 @@ def sample_top_k_top_p(
         keep = mask
         if (top_k > 0) & (top_k < size):
             key = narrow_key(ordered_key(logits), KEY_BITS)
-            # Logits keep their order when divided by the temperature, but may tie with the k-th where they did not.
+            # Logits keep their order when divided by the temperature, but may tie with the k-th
+            # where they did not.
             kth = tl.min(
                 tl.where(mask & (key >= kth_largest(key, mask, top_k, KEY_BITS)), x, float("inf")),
                 0,
@@ -116,7 +119,8 @@ def sample_top_k_top_p(
 
 @triton.jit
 def checked(token, logits):
-    """The token, or NO_ID for logits that cannot be drawn from: one is NaN or inf, or all are -inf."""
+    """The token, or NO_ID for logits that cannot be drawn from: one is NaN or inf, or all are
+    -inf."""
     largest = tl.max(tl.where(logits == logits, logits, float("inf")), 0)  # noqa: PLR0124 - a NaN is not itself
     return tl.where((largest > float("-inf")) & (largest < float("inf")), token, -1).to(tl.int64)
 
@@ -149,7 +153,8 @@ def store_sample(
     token, row, code_ptr, table_ptr, x_ptr, prefix_ptr, stride_x, stride_prefix, hidden,
     HAS_X: tl.constexpr, HAS_PREFIX: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    """The code, its row of the table as the last token, and the token in front of it. NO_ID takes row 0."""
+    """The code, its row of the table as the last token, and the token in front of it. NO_ID takes
+    row 0."""
     tl.store(code_ptr + row, token)
     if HAS_X:
         offs_h = tl.arange(0, BLOCK_H)
@@ -234,8 +239,9 @@ def _sample_kernel(
 
 
 def sample_into(logits: Tensor, params: SamplingParams, out: SampleOut) -> None:
-    """Sample an id per row of logits [B, V] in any floating dtype: by temperature, top-k and top-p, where temperature 0
-    takes the largest logit. Writes the ids, and the token that follows from them, to `out`."""
+    """Sample an id per row of logits [B, V] in any floating dtype: by temperature, top-k and top-p,
+    where temperature 0 takes the largest logit. Writes the ids, and the token that follows from
+    them, to `out`."""
     given, constants = launch_args(logits, params, out)
     _sample_kernel[(len(logits),)](*given, KEY_BITS=key_bits(logits), **constants)
 

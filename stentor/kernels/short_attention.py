@@ -1,7 +1,9 @@
-"""Attention over few tokens: those of a depth loop, and short sequences in which every token sees every other.
+"""Attention over few tokens: those of a depth loop, and short sequences in which every token sees
+every other.
 
-All keys of a head fit into one block, so the softmax is computed at once, in float32. With a `QKNormRope` the kernels
-apply the norms of the heads and RoPE themselves. A CTA reads and rotates the keys once for several query heads.
+All keys of a head fit into one block, so the softmax is computed at once, in float32. With a
+`QKNormRope` the kernels apply the norms of the heads and RoPE themselves. A CTA reads and rotates
+the keys once for several query heads.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ def _depth_kernel(
     NORM_ROPE: tl.constexpr, NORM: tl.constexpr, CAST_FIRST: tl.constexpr, INTERLEAVED: tl.constexpr,
     IN_FLOAT32: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
-    """Attention of BLOCK_H query heads of one row that share a key head. NUM_NEW tokens (padded to BLOCK_NEW) follow at
-    most BLOCK_N earlier ones."""
+    """Attention of BLOCK_H query heads of one row that share a key head. NUM_NEW tokens (padded to
+    BLOCK_NEW) follow at most BLOCK_N earlier ones."""
     pdl_wait(USE_PDL)
     kv_head = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
@@ -101,10 +103,11 @@ def depth_attention(
     qk_norm_rope: QKNormRope | None = None,
     config: HeadsConfig | None = None,
 ) -> Tensor:
-    """Attention of n new tokens q [B, n, Hq, D] over `length` earlier ones in cache [2, B, S, Hk, D] and, causally,
-    each other.
+    """Attention of n new tokens q [B, n, Hq, D] over `length` earlier ones in cache [2, B, S, Hk,
+    D] and, causally, each other.
 
-    k and v [B, n, Hk, D] are stored after the earlier ones. The new tokens stand at `length`, `length` + 1, ...
+    k and v [B, n, Hk, D] are stored after the earlier ones. The new tokens stand at `length`,
+    `length` + 1, ...
     """
     positions, kv_heads, dim = cache.shape[2:]
     batch, new, q_heads = q.shape[:3]
@@ -191,8 +194,9 @@ def local_attention(
     first: int = 0,
     config: HeadsConfig | None = None,
 ) -> Tensor:
-    """Attention in which every token sees every other: q [B, T, Hq, D], k and v [B, S, Hk, D], T and S at most
-    LOCAL_TOKENS. For RoPE, keys stand at position 0 and on, queries at `first` and on."""
+    """Attention in which every token sees every other: q [B, T, Hq, D], k and v [B, S, Hk, D], T
+    and S at most LOCAL_TOKENS. For RoPE, keys stand at position 0 and on, queries at `first` and
+    on."""
     (batch, num_queries, q_heads, dim), (num_keys, kv_heads) = q.shape, k.shape[1:3]
     c = config or local_config(config_rows(batch, FIXED_ROWS), q_heads // kv_heads)
     # tl.dot takes no fewer than 16 elements, and the kernel gives it halves of a head.

@@ -1,4 +1,5 @@
-"""Rows of the slot table at both ends of a step: gathered, and committed. Reference: `engine.running.slot_table`.
+"""Rows of the slot table at both ends of a step: gathered, and committed. Reference:
+`engine.running.slot_table`.
 
 Rows may repeat the padding slot: each of them writes what the others write.
 """
@@ -44,7 +45,8 @@ def _gather_kernel(
 
 
 def gather(idx: Tensor, ints: Tensor, floats: Tensor, frames: Tensor) -> GatheredRows:
-    """Columns `idx` [B] of ints and floats [numbers, slots], rows `idx` of frames [slots, *frame]."""
+    """Columns `idx` [B] of ints and floats [numbers, slots], rows `idx` of frames [slots,
+    *frame]."""
     batch = len(idx)
     size = frames[0].numel()
     out = [empty_aligned(len(t), batch, t.dtype, t.device) for t in (ints, floats)]
@@ -96,7 +98,8 @@ def _commit_kernel(
     new_pos = pos + 1
     if HAS_LENGTH:
         new_pos = tl.load(length_ptr + row)
-    # A row that has ended keeps its numbers. It takes part in steps until the host has read that it ended.
+    # A row that has ended keeps its numbers. It takes part in steps until the host has read that it
+    # ended.
     tl.store(progress_ptr + slot, num_frames)
     tl.store(progress_ptr + num_slots + slot, tl.where(running, new_status, status))
     tl.store(progress_ptr + 2 * num_slots + slot, tl.where(running, new_pos, pos))
@@ -124,14 +127,15 @@ def commit(
     stop_keeps: bool,
     hidden: tuple[Tensor, Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """Commit one frame per row, without the family's own columns. Returns [B] uint8, whether a row keeps its frame.
+    """Commit one frame per row, without the family's own columns. Returns [B] uint8, whether a row
+    keeps its frame.
 
     rows: slots, steps, stops, positions, max_frames and min_frames, [B] each.
     length: [B] tokens in the key-value cache, None for one more.
     ended: [B] bool. frame: [B, *frame].
     table: progress [3, slots], frames [slots, max_frames, *frame] and last frames [slots, *frame].
-    hidden: where frames may be hidden, whether each is heard [B] bool, how many were [B], and their steps
-    [slots, max_frames]. Then progress is [4, slots].
+    hidden: where frames may be hidden, whether each is heard [B] bool, how many were [B], and their
+    steps [slots, max_frames]. Then progress is [4, slots].
     """
     progress, frames, last = table
     batch, size = len(ended), last[0].numel()

@@ -1,8 +1,8 @@
 """Choice of the Triton kernels that serve a tensor. This module does not import Triton.
 
-Kernels have no gradients, so they serve inference mode only. Each has a PyTorch reference implementation, which runs
-where a kernel is off. The environment variable STENTOR_KERNELS_OFF lists the kernels to leave out, separated by commas,
-or `all`.
+Kernels have no gradients, so they serve inference mode only. Each has a PyTorch reference
+implementation, which runs where a kernel is off. The environment variable STENTOR_KERNELS_OFF lists
+the kernels to leave out, separated by commas, or `all`.
 """
 
 from __future__ import annotations
@@ -44,15 +44,18 @@ class Kernel(StrEnum):
     GEMV = "gemv"
     """Linear layers of one or two rows, fused with norm, gate, bias and residual addition."""
     SKINNY_GEMM = "skinny_gemm"
-    """Linear layers of a few rows on Hopper GPUs, fused with norm, gate, bias and residual addition."""
+    """Linear layers of a few rows on Hopper GPUs, fused with norm, gate, bias and residual
+    addition."""
     CLUSTER_GEMM = "cluster_gemm"
-    """Linear layers of some dozens to some hundreds of rows on Hopper GPUs, fused as those of a few rows."""
+    """Linear layers of some dozens to some hundreds of rows on Hopper GPUs, fused as those of a few
+    rows."""
     GEMM = "gemm"
     """Linear layers of any number of rows, where results must not depend on it."""
     QUANTIZED = "quantized"
     """Linear layers of few rows with weights in 8 bits."""
     W8A8 = "w8a8"
-    """Linear layers with weights in int8 that make activations int8 too, fused as those of a few rows."""
+    """Linear layers with weights in int8 that make activations int8 too, fused as those of a few
+    rows."""
     EXPERTS = "experts"
     """A mixture of experts: norm and choice, and products of each expert's tokens."""
     WINDOW = "window"
@@ -74,7 +77,8 @@ class Kernel(StrEnum):
 
 
 def parse_off(value: str) -> frozenset[Kernel]:
-    """The kernels that `value`, a list separated by commas, switches off. ValueError for an unknown name."""
+    """The kernels that `value`, a list separated by commas, switches off. ValueError for an unknown
+    name."""
     names = [name.strip() for name in value.split(",") if name.strip()]
     allowed = ", ".join(Kernel)
     for name in names:
@@ -97,17 +101,17 @@ NO_KERNELS: frozenset[Kernel] = frozenset()
 _LINEAR = CUDA_CPP | {Kernel.GEMV, Kernel.GEMM, Kernel.QUANTIZED, Kernel.W8A8}
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-_INVARIANT = ContextVar(
-    "stentor_batch_invariant", default=False
-)  # of the thread, as torch's inference mode is
+# of the thread, as torch's inference mode is
+_INVARIANT = ContextVar("stentor_batch_invariant", default=False)
 
 
 @contextmanager
 def batch_invariant(wanted: bool) -> Iterator[None]:
-    """Inside, if `wanted`, kernels add up a row in one order, whatever the number of rows and wherever it stands.
+    """Inside, if `wanted`, kernels add up a row in one order, whatever the number of rows and
+    wherever it stands.
 
-    It holds for this thread, and for what is captured meanwhile. Kernels then serve products of any number of rows, and
-    attention over a history does not depend on how it was split.
+    It holds for this thread, and for what is captured meanwhile. Kernels then serve products of any
+    number of rows, and attention over a history does not depend on how it was split.
     """
     before = _INVARIANT.set(wanted)
     try:
@@ -122,7 +126,8 @@ def is_batch_invariant() -> bool:
 
 
 def config_rows(rows: int, fixed: int) -> int:
-    """The number of rows by which a launch config is chosen: `fixed` where results must not depend on their number."""
+    """The number of rows by which a launch config is chosen: `fixed` where results must not depend
+    on their number."""
     return fixed if is_batch_invariant() else rows
 
 
@@ -146,7 +151,8 @@ def linear_kernels(x: Tensor) -> frozenset[Kernel]:
 
 
 def slot_kernels_enabled(device: torch.device) -> bool:
-    """Whether kernels gather and commit the rows of the slot table and make their random numbers."""
+    """Whether kernels gather and commit the rows of the slot table and make their random
+    numbers."""
     return _runs(Kernel.SLOTS, device) and torch.is_inference_mode_enabled()
 
 
@@ -161,24 +167,22 @@ def paged_attention_supported(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def batch_invariance_supported(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether `batch_invariant` reaches every kernel that a step of an engine of this device and dtype would use."""
-    faster = {
-        Kernel.GEMV,
-        Kernel.SKINNY_GEMM,
-        Kernel.CLUSTER_GEMM,
-        Kernel.W8A8,
-        Kernel.PDL,
-    }  # which have no part in it, or change no sum
+    """Whether `batch_invariant` reaches every kernel that a step of an engine of this device and
+    dtype would use."""
+    # which have no part in it, or change no sum
+    faster = {Kernel.GEMV, Kernel.SKINNY_GEMM, Kernel.CLUSTER_GEMM, Kernel.W8A8, Kernel.PDL}
     return paged_attention_supported(device, dtype) and faster >= OFF
 
 
 def conv_kernels_enabled(x: Tensor) -> bool:
-    """Whether kernels run the convolutions and activations of a codec on x. They take 16 bits only."""
+    """Whether kernels run the convolutions and activations of a codec on x. They take 16 bits
+    only."""
     return wants_channels_last(x.dtype) and enabled(Kernel.CONV1D, x)
 
 
 def wants_channels_last(dtype: torch.dtype) -> bool:
-    """Whether convolution weights in `dtype` should lie in memory as the convolution kernels read them."""
+    """Whether convolution weights in `dtype` should lie in memory as the convolution kernels read
+    them."""
     return dtype.itemsize == 2 and AVAILABLE and Kernel.CONV1D not in OFF
 
 

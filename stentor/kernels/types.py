@@ -8,7 +8,8 @@ from torch import Tensor
 
 
 class RopeArgs(NamedTuple):
-    """RoPE by tables of the tokens' own positions: cos and sin [..., 1, dim / 2], and the rounding of `layers.rope`."""
+    """RoPE by tables of the tokens' own positions: cos and sin [..., 1, dim / 2], and the rounding
+    of `layers.rope`."""
 
     cos: Tensor
     sin: Tensor
@@ -17,8 +18,8 @@ class RopeArgs(NamedTuple):
 
 
 class QKNormRope(NamedTuple):
-    """Steps between projected queries and keys and their product: norms of the heads, if any, then RoPE by whole
-    tables cos and sin [positions, dim / 2]."""
+    """Steps between projected queries and keys and their product: norms of the heads, if any, then
+    RoPE by whole tables cos and sin [positions, dim / 2]."""
 
     cos: Tensor
     sin: Tensor
@@ -43,7 +44,8 @@ class Affine(NamedTuple):
 
 
 class SamplingParams(NamedTuple):
-    """Parameters of one draw per row: uniforms u, temperature, top_k (int64) and top_p, [B] each."""
+    """Parameters of one draw per row: uniforms u, temperature, top_k (int64) and top_p, [B]
+    each."""
 
     u: Tensor
     temperature: Tensor
@@ -54,8 +56,8 @@ class SamplingParams(NamedTuple):
 class SampleOut(NamedTuple):
     """Where a sampler writes.
 
-    `code` [B], of any integer dtype, takes the ids. With `table` [V, H] and `x` [B, T, H], the embedding of the id
-    becomes the last token of x, and `prefix` [B, H] the token before it.
+    `code` [B], of any integer dtype, takes the ids. With `table` [V, H] and `x` [B, T, H], the
+    embedding of the id becomes the last token of x, and `prefix` [B, H] the token before it.
     """
 
     code: Tensor
@@ -72,10 +74,11 @@ class MinFrames(NamedTuple):
 
 
 class TextWindow(NamedTuple):
-    """The part of a text that tokens see in some layers: positions place - behind to place + ahead, of start to end.
+    """The part of a text that tokens see in some layers: positions place - behind to place + ahead,
+    of start to end.
 
-    Bounds of the text in the sequence start and end [N] int64, and place [N] float32, whole and counted from start.
-    Keys outside the text are seen as ever.
+    Bounds of the text in the sequence start and end [N] int64, and place [N] float32, whole and
+    counted from start. Keys outside the text are seen as ever.
     """
 
     layers: tuple[int, ...]

@@ -1,8 +1,10 @@
-"""Linear layers of many rows, weights and activations in 8 bits (W8A8), with norm, gate, bias and residual addition.
+"""Linear layers of many rows, weights and activations in 8 bits (W8A8), with norm, gate, bias and
+residual addition.
 
-One launch divides each row of x by its largest value and makes 8 bits of it, after the norm. Another multiplies: the
-sums of int8 are exact in int32, and are scaled by row and output. float8 is taken too, for benchmarks: with a scale for
-each row its blocks miss the cosine of 0.999 that int8 has.
+One launch divides each row of x by its largest value and makes 8 bits of it, after the norm.
+Another multiplies: the sums of int8 are exact in int32, and are scaled by row and output. float8 is
+taken too, for benchmarks: with a scale for each row its blocks miss the cosine of 0.999 that int8
+has.
 """
 
 from __future__ import annotations
@@ -65,7 +67,8 @@ def _quantize_kernel(
 def quantize_rows(
     x: Tensor, dtype: torch.dtype, norm: tuple[Tensor, float, bool] | None = None
 ) -> QuantizedRows:
-    """x [..., K], or its RMSNorm by (weight, eps, weight_after_cast), in 8 bits with a scale for each row."""
+    """x [..., K], or its RMSNorm by (weight, eps, weight_after_cast), in 8 bits with a scale for
+    each row."""
     size = x.shape[-1]
     rows = rows_of(x, size)
     bits = torch.empty(len(rows), size, dtype=dtype, device=x.device)
@@ -113,7 +116,8 @@ def _gemm_kernel(
     BLOCK_K: tl.constexpr,
     USE_PDL: tl.constexpr,
 ):
-    """N outputs. With GATE a tile has columns of the gate and of the other half in turns, so that a thread has both."""
+    """N outputs. With GATE a tile has columns of the gate and of the other half in turns, so that a
+    thread has both."""
     width: tl.constexpr = BLOCK_N // 2 if GATE else BLOCK_N  # outputs of a CTA
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     column = tl.arange(0, BLOCK_N)
@@ -167,7 +171,8 @@ def product(
     bias: Tensor | None = None,
     config: GemmConfig | None = None,
 ) -> Tensor:
-    """x [M, K] times weight [N, K] of its dtype with scale [N, 1] (+ bias [N]) (+ residual [M, N]) -> [M, N].
+    """x [M, K] times weight [N, K] of its dtype with scale [N, 1] (+ bias [N]) (+ residual [M, N])
+    -> [M, N].
 
     The result has `dtype`. With `gate` it is SwiGLU's silu(first half) * second half, [M, N / 2].
     """
@@ -208,7 +213,8 @@ def fused_linear(
     gate: bool = False,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """norm(x) @ weight.T (+ bias) (+ residual) for x [..., K], weight [N, K] in int8: see `layers.linear`."""
+    """norm(x) @ weight.T (+ bias) (+ residual) for x [..., K], weight [N, K] in int8: see
+    `layers.linear`."""
     n = len(weight) // 2 if gate else len(weight)
     added = None if residual is None else rows_of(residual, n)
     out = product(quantize_rows(x, weight.dtype, norm), weight, scale, x.dtype, added, gate, bias)

@@ -1,7 +1,8 @@
-"""Windowed attention of a streaming codec: a token sees the last `window` tokens of its stream, itself included.
+"""Windowed attention of a streaming codec: a token sees the last `window` tokens of its stream,
+itself included.
 
-A CTA goes over the keys in blocks that begin at multiples of their size, counted from the beginning of the stream. So a
-token's sums have the same order however its stream was cut into chunks.
+A CTA goes over the keys in blocks that begin at multiples of their size, counted from the beginning
+of the stream. So a token's sums have the same order however its stream was cut into chunks.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ def _window_kernel(
 def window_attention(
     q: Tensor, k: Tensor, v: Tensor, pos: Tensor, window: int, config: WindowConfig = WINDOW
 ) -> Tensor:
-    """q [B, n, Hq, D] of consecutive tokens from pos [B] on, k and v [B, past + n, Hk, D] of them and those before.
+    """q [B, n, Hq, D] of consecutive tokens from pos [B] on, k and v [B, past + n, Hk, D] of them
+    and those before.
 
     `past` keys at most stand before the first token. Those before position 0 are not seen.
     """

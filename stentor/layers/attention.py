@@ -1,7 +1,8 @@
 """Attention over short, dense sequences: bidirectional stacks, depth transformers and training.
 
-Attention over a request's whole history is the engine's (engine/running/kv_cache.py). All implementations have the
-signature `Attend`: they take q and k as projected, and they apply head norms and RoPE themselves.
+Attention over a request's whole history is the engine's (engine/running/kv_cache.py). All
+implementations have the signature `Attend`: they take q and k as projected, and they apply head
+norms and RoPE themselves.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class Attend(Protocol):
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
         """q [..., Hq, D], k and v [..., Hkv, D], all as projected -> [..., Hq, D].
 
-        `norm_rope` holds the head norms and the RoPE of this layer. The implementation applies them, in its kernel or
-        by `norm_rope.apply`.
+        `norm_rope` holds the head norms and the RoPE of this layer. The implementation applies
+        them, in its kernel or by `norm_rope.apply`.
         """
         ...
 
@@ -34,7 +35,8 @@ class Attend(Protocol):
 def sdpa(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False
 ) -> Tensor:
-    """q [B, T, Hq, D], k and v [B, S, Hkv, D] (Hq a multiple of Hkv) -> [B, T, Hq, D]. mask [B, 1, T, S] or [T, S]."""
+    """q [B, T, Hq, D], k and v [B, S, Hkv, D] (Hq a multiple of Hkv) -> [B, T, Hq, D]. mask [B, 1,
+    T, S] or [T, S]."""
     out = F.scaled_dot_product_attention(
         q.transpose(1, 2),
         k.transpose(1, 2),
@@ -49,8 +51,8 @@ def sdpa(
 def sdpa_once(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False
 ) -> Tensor:
-    """`sdpa` for a length that may never come again: references have any. On CUDA it takes a kernel that needs no plan,
-    where the library might have cuDNN plan for the length."""
+    """`sdpa` for a length that may never come again: references have any. On CUDA it takes a kernel
+    that needs no plan, where the library might have cuDNN plan for the length."""
     if not (q.is_cuda and torch.is_inference_mode_enabled() and q.shape[2] == k.shape[2]):
         return sdpa(q, k, v, mask, causal)
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
@@ -73,14 +75,15 @@ def full(layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Te
 
 
 def causal(layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
-    """Each token sees itself and those before it: q [B, T, Hq, D]. For whole sequences (references, training)."""
+    """Each token sees itself and those before it: q [B, T, Hq, D]. For whole sequences (references,
+    training)."""
     q, k = norm_rope.apply(q, k)
     return sdpa_once(q, k, v, causal=True)
 
 
 class KeptQueries:
-    """Attention that keeps the queries of the first `heads` heads of some layers, each [..., heads, D] with norms and
-    RoPE, in the order in which the layers run."""
+    """Attention that keeps the queries of the first `heads` heads of some layers, each [..., heads,
+    D] with norms and RoPE, in the order in which the layers run."""
 
     def __init__(self, attend: Attend, layers: Collection[int], heads: int) -> None:
         self._attend = attend
@@ -98,7 +101,8 @@ class KeptQueries:
 
 
 class DepthKV:
-    """Keys and values of a depth loop: a few positions, local to one step, with lengths known when it is traced."""
+    """Keys and values of a depth loop: a few positions, local to one step, with lengths known when
+    it is traced."""
 
     def __init__(
         self, layers: int, batch: int, positions: int, heads: int, dim: int, like: Tensor
@@ -112,7 +116,8 @@ class DepthKV:
         self.length += count
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
-        """n new tokens per row, q [B, n, Hq, D]. They see all earlier ones and, causally, each other."""
+        """n new tokens per row, q [B, n, Hq, D]. They see all earlier ones and, causally, each
+        other."""
         if kernels.enabled(Kernel.DEPTH, q):
             q, k, left = norm_rope.for_kernel(q, k)
             return kernels.short_attention.depth_attention(

@@ -1,4 +1,5 @@
-"""Blocks of convolutional codecs that several families use. Attribute names are those of the checkpoints."""
+"""Blocks of convolutional codecs that several families use. Attribute names are those of the
+checkpoints."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class Snake(SnakeBase):
 
 
 class SnakeBeta(SnakeBase):
-    """x + sin(x e^alpha)^2 / (e^beta + 1e-9) per channel (Ziyin et al., 2020, with its own magnitude)."""
+    """x + sin(x e^alpha)^2 / (e^beta + 1e-9) per channel (Ziyin et al., 2020, with its own
+    magnitude)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -54,9 +56,11 @@ class SnakeBeta(SnakeBase):
 
 
 class ConvNeXt(nn.Module):
-    """x + MLP(LayerNorm(depthwise causal convolution of x)), exact GELU (Liu et al., 2022). x [B, C, n] -> [B, C, n].
+    """x + MLP(LayerNorm(depthwise causal convolution of x)), exact GELU (Liu et al., 2022). x [B,
+    C, n] -> [B, C, n].
 
-    The released models also scale the MLP's output per channel. That gain is folded into `pwconv2` before use.
+    The released models also scale the MLP's output per channel. That gain is folded into `pwconv2`
+    before use.
     """
 
     def __init__(self, channels: int) -> None:
@@ -90,7 +94,8 @@ class Upsample(nn.ModuleList):
 
 
 class ResidualUnit(nn.Module):
-    """x + conv1x1(snake(dilated conv of 7 taps(snake(x)))), x [B, C, n] (DAC, Kumar et al., 2023)."""
+    """x + conv1x1(snake(dilated conv of 7 taps(snake(x)))), x [B, C, n] (DAC, Kumar et al.,
+    2023)."""
 
     def __init__(self, channels: int, dilation: int, depthwise: bool = False) -> None:
         super().__init__()
@@ -126,7 +131,8 @@ class DownsampleBlock(nn.Module):
 
 
 class UpsampleBlock(nn.Module):
-    """DAC's decoder block: Snake, a transposed convolution with `stride` outputs per input, three residual units.
+    """DAC's decoder block: Snake, a transposed convolution with `stride` outputs per input, three
+    residual units.
 
     x [B, inputs, n] -> [B, outputs, n * stride]. `condition` scales and shifts x first.
     """

@@ -9,7 +9,8 @@ from math import prod
 
 @dataclass(frozen=True)
 class ExpertsConfig:
-    """`count` experts of width `ffn`, of which a token takes `chosen`. normalised: their weights add up to 1.
+    """`count` experts of width `ffn`, of which a token takes `chosen`. normalised: their weights
+    add up to 1.
 
     shared: width of the SwiGLU that all tokens take.
     """
@@ -61,9 +62,11 @@ class FrameDecoderConfig:
 
     @property
     def lags(self) -> tuple[int, ...]:
-        """Steps in front of an utterance that do not exist, before each block and after the last, at its rate.
+        """Steps in front of an utterance that do not exist, before each block and after the last,
+        at its rate.
 
-        A transposed convolution with kernel 2 * rate that is trimmed on both ends drops its first `rate` outputs.
+        A transposed convolution with kernel 2 * rate that is trimmed on both ends drops its first
+        `rate` outputs.
         """
         if not self.trims_both:
             return (0,) * (len(self.rates) + 1)

@@ -1,7 +1,8 @@
-"""Codebooks after the first of a frame: one sample each of a small transformer, with a fresh KV cache per frame.
+"""Codebooks after the first of a frame: one sample each of a small transformer, with a fresh KV
+cache per frame.
 
-Its first pass takes two tokens, the backbone's state and the first code: both are known. Names are those of the
-checkpoints that have it: Qwen's talkers call it `code_predictor`.
+Its first pass takes two tokens, the backbone's state and the first code: both are known. Names are
+those of the checkpoints that have it: Qwen's talkers call it `code_predictor`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def project(module: nn.Module, table: Tensor) -> Tensor:
 
 
 class PredictorStack(Stack):
-    """The transformer with the embeddings of the codebooks after the first, `outputs` wide as the backbone is."""
+    """The transformer with the embeddings of the codebooks after the first, `outputs` wide as the
+    backbone is."""
 
     def __init__(self, c: StackConfig, codebooks: int, vocab: int, outputs: int) -> None:
         super().__init__(c)
@@ -76,12 +78,13 @@ class CodePredictor(nn.Module):
 class Tables:
     """Embeddings, projected once so that the projections disappear from serving.
 
-    Code tables stack all codebooks. Row `i` of codebook `g` is `starts[g] + i`. Codebook 0 has the backbone's whole
-    vocabulary, so that special codec ids are rows too.
+    Code tables stack all codebooks. Row `i` of codebook `g` is `starts[g] + i`. Codebook 0 has the
+    backbone's whole vocabulary, so that special codec ids are rows too.
     """
 
     def __init__(self, text: Tensor, first: Tensor, predictor: CodePredictor) -> None:
-        """text [text vocab, H] is projected already. first [vocab, H]: of codebook 0. Take those of the predictor."""
+        """text [text vocab, H] is projected already. first [vocab, H]: of codebook 0. Take those of
+        the predictor."""
         books = [first, *(e.get_parameter("weight") for e in predictor.model.codec_embedding)]
         del predictor.model.codec_embedding
         self.text = text
@@ -99,7 +102,8 @@ class Tables:
 
 
 class FrameBuffers(NamedTuple):
-    """A frame while it is made: codes [codebooks, B], and the predictor's first two tokens x [B, 2, H]."""
+    """A frame while it is made: codes [codebooks, B], and the predictor's first two tokens x [B, 2,
+    H]."""
 
     codes: Tensor
     x: Tensor
@@ -110,8 +114,9 @@ class FrameBuffers(NamedTuple):
 class DepthLoop:
     """The transformer of a frame's codes, ready to run inside the step.
 
-    heads [codebooks - 1, vocab, hidden]. table, starts: inputs, as in `Tables`. `project` maps the backbone's state to
-    the loop's width. codes: dtype of a frame. draw: sampler of the codes after the first.
+    heads [codebooks - 1, vocab, hidden]. table, starts: inputs, as in `Tables`. `project` maps the
+    backbone's state to the loop's width. codes: dtype of a frame. draw: sampler of the codes after
+    the first.
     """
 
     def __init__(
@@ -146,7 +151,8 @@ class DepthLoop:
     def __call__(
         self, frame: FrameBuffers, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor
     ) -> Tensor:
-        """The whole frame [B, codebooks] once codebook 0 is sampled, with u [B, codebooks - 1] and parameters [B]."""
+        """The whole frame [B, codebooks] once codebook 0 is sampled, with u [B, codebooks - 1] and
+        parameters [B]."""
         codes, x, _ = frame
         batch = len(x)
         steps = len(self._heads)

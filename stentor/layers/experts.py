@@ -1,7 +1,9 @@
-"""Mixture of experts: each token goes through a few of many SwiGLUs, and through one that all tokens share.
+"""Mixture of experts: each token goes through a few of many SwiGLUs, and through one that all
+tokens share.
 
-Shapes are fixed and no choice is read on the host, so a step with experts can be captured. A token's products are added
-in ascending order of its experts: the sum does not depend on the other tokens.
+Shapes are fixed and no choice is read on the host, so a step with experts can be captured. A
+token's products are added in ascending order of its experts: the sum does not depend on the other
+tokens.
 """
 
 from __future__ import annotations
@@ -44,8 +46,9 @@ class Gate(nn.Module):
 
 
 class ExpertWeights(nn.Module):
-    """The experts' matrices under one another: gates of all, then their up-projections [2 count ffn, hidden], and
-    down-projections [count hidden, ffn]. So they are quantised as any linear layer is."""
+    """The experts' matrices under one another: gates of all, then their up-projections [2 count
+    ffn, hidden], and down-projections [count hidden, ffn]. So they are quantised as any linear
+    layer is."""
 
     def __init__(self, hidden: int, c: ExpertsConfig) -> None:
         super().__init__()
@@ -116,7 +119,8 @@ class Experts(nn.Module):
 
 
 def route(logits: Tensor, chosen: int, normalised: bool) -> tuple[Tensor, Tensor]:
-    """logits [N, count] -> each row's experts [N, chosen] int64 in ascending order, and their weights in its dtype.
+    """logits [N, count] -> each row's experts [N, chosen] int64 in ascending order, and their
+    weights in its dtype.
 
     Probabilities are of all experts, in float32 at least.
     """
@@ -131,7 +135,8 @@ def route(logits: Tensor, chosen: int, normalised: bool) -> tuple[Tensor, Tensor
 def grouped_swiglu(
     x: Tensor, ids: Tensor, weights: Tensor, gate_up: nn.Linear, down: nn.Linear
 ) -> Tensor:
-    """x [N, H] through the experts ids [N, k] of each row, times weights [N, k], added in their order: [N, H].
+    """x [N, H] through the experts ids [N, k] of each row, times weights [N, k], added in their
+    order: [N, H].
 
     gate_up: [2 E I, H]. down: [E H, I]. An expert is read as often as it was chosen.
     """
@@ -155,7 +160,8 @@ def _grouped_swiglu(
 
 
 def _of(layer: nn.Linear, blocks: int, which: Tensor) -> Tensor:
-    """Take blocks `which` [n] of a layer's weight, which has `blocks` of equal size: [n, outputs, inputs]."""
+    """Take blocks `which` [n] of a layer's weight, which has `blocks` of equal size: [n, outputs,
+    inputs]."""
     weight = layer.weight.view(blocks, -1, layer.in_features)[which]
     scale = scale_of(layer)
     if scale is None:

@@ -1,4 +1,5 @@
-"""Frames of codes with text beside them: embeddings of a prompt and of a frame, and the draw of the first code.
+"""Frames of codes with text beside them: embeddings of a prompt and of a frame, and the draw of the
+first code.
 
 Each is one function with its reference formula, and one kernel where that is enabled.
 """
@@ -64,8 +65,8 @@ def embed_codes_and_text(
 ) -> Tensor:
     """Backbone input [B, H] after the frame codes [B, books], which were made at step - 1.
 
-    It is the sum of the frame's embeddings and of the row of texts [T, H] of the text token that stands beside it:
-    number step - 1 of tokens [slots, max_text], or `pad` after all of them.
+    It is the sum of the frame's embeddings and of the row of texts [T, H] of the text token that
+    stands beside it: number step - 1 of tokens [slots, max_text], or `pad` after all of them.
     """
     if kernels.enabled(Kernel.EMBED, table.rows):
         return kernels.frame_codes.embed_codes_and_text(
@@ -89,8 +90,9 @@ def sample_first_codebook(
 ) -> tuple[Tensor, Tensor]:
     """`sample_into` after the repetition penalty [B] on the ids `seen` [slots, V] bool.
 
-    The last `num_special` ids are never drawn, except `eos`, which may be drawn once `min_frames` are made. Returns
-    two bool tensors: [B], whether `eos` was drawn, and [B, V], the ids that have been seen now.
+    The last `num_special` ids are never drawn, except `eos`, which may be drawn once `min_frames`
+    are made. Returns two bool tensors: [B], whether `eos` was drawn, and [B, V], the ids that have
+    been seen now.
     """
     if kernels.enabled(Kernel.FUSED_SAMPLING, logits):
         return kernels.frame_codes.sample_first_codebook(

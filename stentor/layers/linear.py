@@ -1,4 +1,5 @@
-"""Linear layers, with weights in 8 bits or not, and fused with a norm before and a gate or residual addition after.
+"""Linear layers, with weights in 8 bits or not, and fused with a norm before and a gate or residual
+addition after.
 
 `kernels.linear` chooses how they are computed.
 """
@@ -27,9 +28,9 @@ def linear(
 ) -> Tensor:
     """norm(x [..., K]) @ weight.T [K, N] (+ bias [N]) (+ residual [..., N]) -> [..., N].
 
-    `norm` is an RMSNorm as (weight, eps, weight_after_cast). With `gate`, the result is SwiGLU's silu(first half) *
-    second half, [..., N / 2]. With `scale` [N, groups] the weight is quantised. must_fuse: the product is one of those
-    that `kernels.linear.fuses` is true of.
+    `norm` is an RMSNorm as (weight, eps, weight_after_cast). With `gate`, the result is SwiGLU's
+    silu(first half) * second half, [..., N / 2]. With `scale` [N, groups] the weight is quantised.
+    must_fuse: the product is one of those that `kernels.linear.fuses` is true of.
     """
     (choice,) = kernels.linear.select(problem(x, weight, scale, norm is not None, gate, must_fuse))
     if choice.backend is Backend.GEMV:
@@ -65,7 +66,8 @@ def _product(
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [..., K] @ weight.T [K, N] (+ bias [N]) of many rows, by the library.
 
-    Where a row must not depend on their number (`kernels.batch_invariant`), our GEMM of any number of rows does it.
+    Where a row must not depend on their number (`kernels.batch_invariant`), our GEMM of any number
+    of rows does it.
     """
     return _product(kernels.linear.any_rows(x), x, weight, bias, None)
 
@@ -87,10 +89,11 @@ class Linear(nn.Linear):
 
 
 class QuantizedLinear(nn.Linear):
-    """x W^T + b, where W is `weight` in 8 bits times `weight_scale` [out, groups]. It takes the place of a layer.
+    """x W^T + b, where W is `weight` in 8 bits times `weight_scale` [out, groups]. It takes the
+    place of a layer.
 
-    Made on the device of `base`, with its bias and without its weight. dtype: of the weight, a key of
-    `quantized.LARGEST`. groups: scales of each output.
+    Made on the device of `base`, with its bias and without its weight. dtype: of the weight, a key
+    of `quantized.LARGEST`. groups: scales of each output.
     """
 
     def __init__(self, base: nn.Linear, dtype: torch.dtype, groups: int = 1) -> None:
@@ -127,7 +130,8 @@ def activation_dtype(layer: nn.Linear) -> torch.dtype:
 
 
 def some_outputs(layer: nn.Linear, x: Tensor, start: int, stop: int) -> Tensor:
-    """Outputs `start` to `stop` - 1 of a layer without bias for x [..., in], neither packed nor with adapters."""
+    """Outputs `start` to `stop` - 1 of a layer without bias for x [..., in], neither packed nor
+    with adapters."""
     scale = scale_of(layer)
     if scale is not None:
         return linear(x, layer.weight[start:stop], None, scale[start:stop])

@@ -1,6 +1,8 @@
-"""Linear layers that hold low-rank weights (LoRA, Hu et al., 2022) of several adapters and serve a batch of any mix.
+"""Linear layers that hold low-rank weights (LoRA, Hu et al., 2022) of several adapters and serve a
+batch of any mix.
 
-The adapter of a row is a number on the device, so a captured step serves every mix. Number 0 adds nothing.
+The adapter of a row is a number on the device, so a captured step serves every mix. Number 0 adds
+nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ from stentor.layers.linear import activation_dtype, linear, scale_of
 class LoraRows:
     """Adapters of the rows of the present call: `index` [G] int64, 0 for none.
 
-    Row n of a layer's input [N, ...] uses `index[n % G]`, since a flow puts rows for guidance behind the others. Where
-    kernels serve few rows, `tiles` are those that have the same adapter (`kernels.lora.tiles_of`).
+    Row n of a layer's input [N, ...] uses `index[n % G]`, since a flow puts rows for guidance
+    behind the others. Where kernels serve few rows, `tiles` are those that have the same adapter
+    (`kernels.lora.tiles_of`).
     """
 
     def __init__(self) -> None:
@@ -52,11 +55,12 @@ class LoraRows:
 
 
 class LoraLinear(nn.Linear):
-    """x W^T + b, plus (x A^T) B^T of each row's adapter. Takes over the weight and bias of a linear layer.
+    """x W^T + b, plus (x A^T) B^T of each row's adapter. Takes over the weight and bias of a linear
+    layer.
 
-    The layer may be quantised, and it may be several of the checkpoint stacked, of `widths` outputs each. They share
-    their input and have an A and a B of their own: `lora_a` [parts, slots, rank, in], `lora_b` [slots, rank, out].
-    Slot s is adapter s + 1.
+    The layer may be quantised, and it may be several of the checkpoint stacked, of `widths` outputs
+    each. They share their input and have an A and a B of their own: `lora_a` [parts, slots, rank,
+    in], `lora_b` [slots, rank, out]. Slot s is adapter s + 1.
     """
 
     def __init__(
@@ -113,10 +117,11 @@ def add_lora(
     widths: Sequence[int],
     tiles: Tensor | None = None,
 ) -> Tensor:
-    """y [N, ..., out] + (x [N, ..., in] A^T) B^T of each row's adapter, see `LoraRows` and `LoraLinear`. May write y.
+    """y [N, ..., out] + (x [N, ..., in] A^T) B^T of each row's adapter, see `LoraRows` and
+    `LoraLinear`. May write y.
 
-    The reference multiplies by the weights of all slots and drops what is not the row's own, so its shapes do not
-    depend on the mix. Stored weights must be finite.
+    The reference multiplies by the weights of all slots and drops what is not the row's own, so its
+    shapes do not depend on the mix. Stored weights must be finite.
     """
     if not len(index) or not len(x):
         return y

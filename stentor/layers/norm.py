@@ -12,9 +12,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, weight_after_cast: bool) -> 
     """`RMSNorm` of x [..., size] by weight [size]."""
     if kernels.enabled(kernels.Kernel.NORM, x) and x.dtype == weight.dtype:
         return kernels.norm_rope.rms_norm(x, weight, eps, weight_after_cast)
-    if (
-        x.dtype == weight.dtype == torch.float32 and not x.is_cuda
-    ):  # the same operations in one call
+    # the same operations in one call
+    if x.dtype == weight.dtype == torch.float32 and not x.is_cuda:
         return torch.rms_norm(x, weight.shape, weight, eps)
     y = x.float()
     y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + eps)
@@ -26,8 +25,9 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, weight_after_cast: bool) -> 
 class RMSNorm(nn.Module):
     """x / rms(x) * weight over the last dimension.
 
-    The statistics are float32. With `weight_after_cast`, the result is rounded to the model's dtype and then multiplied
-    by the weight in that dtype, as in Llama. Without, the product is formed in float32, which is torch's own order.
+    The statistics are float32. With `weight_after_cast`, the result is rounded to the model's dtype
+    and then multiplied by the weight in that dtype, as in Llama. Without, the product is formed in
+    float32, which is torch's own order.
     """
 
     def __init__(self, size: int, eps: float, weight_after_cast: bool = True) -> None:

@@ -1,8 +1,10 @@
-"""Layers of a CPU with weights in 16 bits, laid out as FBGEMM reads them: twice as fast as float32 for few rows.
+"""Layers of a CPU with weights in 16 bits, laid out as FBGEMM reads them: twice as fast as float32
+for few rows.
 
-Activations and sums stay in float32. A weight is rounded to float16, which changes the eleventh bit. Convolutions of a
-streaming codec are products by such weights, in a third of the time of float32's. FBGEMM wants activations as rows of
-channels, so all convolutions of a codec that was packed return [B, C, n] views of [B, n, C] in memory.
+Activations and sums stay in float32. A weight is rounded to float16, which changes the eleventh
+bit. Convolutions of a streaming codec are products by such weights, in a third of the time of
+float32's. FBGEMM wants activations as rows of channels, so all convolutions of a codec that was
+packed return [B, C, n] views of [B, n, C] in memory.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ PRODUCT = "fbgemm_linear_fp16_weight_fp32_activation"
 
 
 def packs(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether layers can be packed: those in float32 of an x86 CPU with AVX2, by a torch with FBGEMM."""
+    """Whether layers can be packed: those in float32 of an x86 CPU with AVX2, by a torch with
+    FBGEMM."""
     if (
         device.type != "cpu"
         or dtype != torch.float32
@@ -36,7 +39,8 @@ def packs(device: torch.device, dtype: torch.dtype) -> bool:
 
 @cache
 def _has_product() -> bool:
-    """Whether torch has the product. It may leave one day, and torch says so once in a process, here unheard.
+    """Whether torch has the product. It may leave one day, and torch says so once in a process,
+    here unheard.
 
     The operator that is to stay takes 7 us more for a call (docs/log/2026-11.md).
     """
@@ -53,7 +57,8 @@ def _has_product() -> bool:
 
 
 class PackedLinear(nn.Linear):
-    """x W^T + b, W [out, in] in float16. Of `weight`, in float32 where `packs` says so, shape and dtype are left."""
+    """x W^T + b, W [out, in] in float16. Of `weight`, in float32 where `packs` says so, shape and
+    dtype are left."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         nn.Module.__init__(self)
@@ -70,7 +75,8 @@ class PackedLinear(nn.Linear):
 
 
 def pack_linears(module: nn.Module) -> None:
-    """Let the `Linear` layers of `module`, which `packs` is true of, run so. Their weights are rounded to float16."""
+    """Let the `Linear` layers of `module`, which `packs` is true of, run so. Their weights are
+    rounded to float16."""
     for name, layer in [(n, m) for n, m in module.named_modules() if isinstance(m, Linear)]:
         packed = PackedLinear(layer.weight, layer.bias)
         module.get_submodule(name.rpartition(".")[0]).register_module(
@@ -79,11 +85,11 @@ def pack_linears(module: nn.Module) -> None:
 
 
 def pack_convolutions(codec: nn.Module, pool: Executor, taps: bool = False) -> None:
-    """Let the convolutions of `codec`, which `packs` is true of, run so. Weights of 1x1 and transposed
-    ones are rounded to float16.
+    """Let the convolutions of `codec`, which `packs` is true of, run so. Weights of 1x1 and
+    transposed ones are rounded to float16.
 
-    pool: its threads do the work, which holds no lock of Python's. taps: those of longer kernels too, where they are
-    dense and have several outputs.
+    pool: its threads do the work, which holds no lock of Python's. taps: those of longer kernels
+    too, where they are dense and have several outputs.
     """
     found = {
         name: m
@@ -117,7 +123,8 @@ def _packed(conv: CausalModule, taps: bool) -> CausalModule:
 
 
 class _OnRows(CausalModule):
-    """Replacement of `base`, with history in front of x [B, C, n] that lies as [B, n, C] in memory."""
+    """Replacement of `base`, with history in front of x [B, C, n] that lies as [B, n, C] in
+    memory."""
 
     def __init__(self, base: CausalModule) -> None:
         CausalModule.__init__(self, base.channels, base.tail)
@@ -143,9 +150,8 @@ class RowsConv1d(_OnRows, CausalConv1d):
 
     def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         """x [B, in, n] -> [B, out, n / stride]."""
-        x = self.with_history(x, state)[
-            :, :, None
-        ]  # of one dimension, torch would lay it out as [B, C, n]
+        # of one dimension, torch would lay it out as [B, C, n]
+        x = self.with_history(x, state)[:, :, None]
         stride = (1, self.stride)
         dilation = (1, self.dilation)
         return F.conv2d(x, self.weight[:, :, None], self.bias, stride, 0, dilation, self.groups)[
@@ -171,8 +177,8 @@ class PackedConv1d(_OnRows, CausalConv1d):
 
 
 class PackedTaps1d(_OnRows, CausalConv1d):
-    """A dense convolution of any kernel and stride: a product of all taps of an output, which lie side by side. Of
-    `weight` only shape and dtype are left."""
+    """A dense convolution of any kernel and stride: a product of all taps of an output, which lie
+    side by side. Of `weight` only shape and dtype are left."""
 
     def __init__(self, base: CausalConv1d) -> None:
         _OnRows.__init__(self, base)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class RopePositions:
-    """A RoPE and the positions of the tokens of one call: `pos` [...], or 0, 1, 2, ... of each sequence where None.
+    """A RoPE and the positions of the tokens of one call: `pos` [...], or 0, 1, 2, ... of each
+    sequence where None.
 
     All layers of a stack share one object, so that rows of the tables are looked up once.
     """
@@ -30,7 +31,8 @@ class RopePositions:
         self._factors: CosSin | None = None
 
     def cos_sin(self, tokens: int) -> CosSin:
-        """Rows of the tables [..., tokens, 1, dim / 2] for sequences (or packed rows) of `tokens` tokens."""
+        """Rows of the tables [..., tokens, 1, dim / 2] for sequences (or packed rows) of `tokens`
+        tokens."""
         if self._cos_sin is None:
             if self.pos is None:
                 self._cos_sin = self.rope.first(tokens)
@@ -84,7 +86,8 @@ class NormRope:
         return tables[0][..., queries, :, :], tables[1][..., queries, :, :]
 
     def for_kernel(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, QKNormRope | None]:
-        """q, k, and the norms and RoPE that an attention kernel has to apply. None: they have been applied."""
+        """q, k, and the norms and RoPE that an attention kernel has to apply. None: they have been
+        applied."""
         if self.positions is None or not kernels.enabled(Kernel.QK_NORM_ROPE, q):
             return *self.apply(q, k), None
         rope = self.positions.rope

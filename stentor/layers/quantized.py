@@ -1,8 +1,10 @@
-"""Weights in 8 bits: int8, or float8 with 4 bits of exponent and 3 of mantissa (e4m3). Activations keep their dtype.
+"""Weights in 8 bits: int8, or float8 with 4 bits of exponent and 3 of mantissa (e4m3). Activations
+keep their dtype.
 
 The exception are products of int8 and many rows on a GPU: `kernels.w8a8_gemm`.
 
-A weight is its 8 bits times a scale. Each output has one scale, or one for each group of consecutive inputs.
+A weight is its 8 bits times a scale. Each output has one scale, or one for each group of
+consecutive inputs.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ LARGEST: dict[torch.dtype, float] = {torch.int8: 127.0, torch.float8_e4m3fn: 448
 
 
 def quantize(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """weight [N, K] -> its 8 bits [N, K] and scales [N, 1] float32. The largest weight of an output is exact."""
+    """weight [N, K] -> its 8 bits [N, K] and scales [N, 1] float32. The largest weight of an output
+    is exact."""
     exact = weight.float()
     scale = (exact.abs().amax(1, keepdim=True) / LARGEST[dtype]).clamp_min(
         torch.finfo(torch.float32).tiny
@@ -50,16 +53,19 @@ def dequantize(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _moved(weight: Tensor) -> Tensor:
-    """float8 as float16, divided by 256. The bits are moved to their places, since a CPU converts ten times slower.
+    """float8 as float16, divided by 256. The bits are moved to their places, since a CPU converts
+    ten times slower.
 
-    Exponents of float16 are larger by 8. The sign, which int8 repeats to its left, goes to the first bit.
+    Exponents of float16 are larger by 8. The sign, which int8 repeats to its left, goes to the
+    first bit.
     """
     bits = (weight.view(torch.int8).to(torch.int16) << 7) & ~(1 << 14)
     return bits.view(torch.float16)
 
 
 def quantized_linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
-    """x [..., K] times a quantised weight [N, K] with scale [N, groups] (+ bias [N]) -> [..., N], not fused."""
+    """x [..., K] times a quantised weight [N, K] with scale [N, groups] (+ bias [N]) -> [..., N],
+    not fused."""
     return quantized_product(
         kernels.linear.unfused(problem(x, weight, scale)).backend, x, weight, scale, bias
     )
@@ -97,7 +103,8 @@ def _widened_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
 
 
 def _int8_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-    """torch's product for a CPU. It rounds activations and sums to bfloat16, which is little beside int8."""
+    """torch's product for a CPU. It rounds activations and sums to bfloat16, which is little beside
+    int8."""
     ones = torch.ones(len(weight), dtype=torch.bfloat16)
     y = torch._weight_int8pack_mm(x.reshape(-1, x.shape[-1]).bfloat16(), weight, ones)
     return (y * scale[:, 0]).to(x.dtype).view(*x.shape[:-1], len(weight))

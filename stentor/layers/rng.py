@@ -1,7 +1,8 @@
-"""Counter-based random numbers: a pure function of (seed, frame, draw). SplitMix64 finaliser (Steele et al., 2014).
+"""Counter-based random numbers: a pure function of (seed, frame, draw). SplitMix64 finaliser
+(Steele et al., 2014).
 
-The audio of a request therefore does not depend on its batch, slot, padding or preemption, nor on how late the host
-reads.
+The audio of a request therefore does not depend on its batch, slot, padding or preemption, nor on
+how late the host reads.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def uniform(seed: Tensor, step: Tensor, draws: int) -> Tensor:
     key = _mix(_mix(seed) + GOLDEN * (step + 1))
     index = torch.arange(1, draws + 1, device=seed.device, dtype=torch.int64)
     bits = _shift(_mix(key[:, None] + GOLDEN * index), 40)  # 24 bits: exact in float32
-    # The half keeps the result above 0, whose logarithm is infinite. The largest rounds to 1 and is clamped.
+    # The half keeps the result above 0, whose logarithm is infinite. The largest rounds to 1 and is
+    # clamped.
     return ((bits.to(torch.float32) + 0.5) * 2.0**-24).clamp_max(1.0 - 2.0**-24)
 
 
@@ -48,7 +50,8 @@ def normal(u: Tensor) -> Tensor:
 def grid_normal(u: Tensor, outer: int, scale: Tensor, dtype: torch.dtype) -> Tensor:
     """Standard normals [B, n / outer, outer] from uniforms u [B, n], times scale [B].
 
-    They are drawn as [B, outer, n / outer] and transposed. They are rounded to `dtype` before and after the scaling.
+    They are drawn as [B, outer, n / outer] and transposed. They are rounded to `dtype` before and
+    after the scaling.
     """
     if kernels.slot_kernels_enabled(u.device) and u.stride(1) == 1:
         return kernels.rng.grid_normal(u, outer, scale, dtype)

@@ -1,4 +1,5 @@
-"""Rotary position embedding (Su et al., 2021). Tables are explicit, because every family rounds them in its own way."""
+"""Rotary position embedding (Su et al., 2021). Tables are explicit, because every family rounds
+them in its own way."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ CosSin = tuple[Tensor, Tensor]
 
 
 def angles(dim: int, positions: int, theta: float, factors: list[float] | None = None) -> Tensor:
-    """Angles [positions, dim / 2] in float32. `factors` [dim / 2] divide the frequencies (LongRoPE)."""
+    """Angles [positions, dim / 2] in float32. `factors` [dim / 2] divide the frequencies
+    (LongRoPE)."""
     inverse = 1.0 / (theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim))
     time = torch.arange(positions, dtype=torch.float32)
     if factors is None:
@@ -24,8 +26,9 @@ def angles(dim: int, positions: int, theta: float, factors: list[float] | None =
 class Rope(nn.Module):
     """cos/sin tables [positions, dim / 2], rounded to `table_dtype` and kept in float32.
 
-    `interleaved` rotates pairs (x[2i], x[2i+1]) as GPT-J does. Otherwise halves (x[i], x[i + dim/2]) are rotated as
-    NeoX does. `in_float32` rotates in float32 and rounds once. Otherwise the arithmetic is in the dtype of x.
+    `interleaved` rotates pairs (x[2i], x[2i+1]) as GPT-J does. Otherwise halves (x[i], x[i +
+    dim/2]) are rotated as NeoX does. `in_float32` rotates in float32 and rounds once. Otherwise the
+    arithmetic is in the dtype of x.
     """
 
     cos: Tensor
@@ -45,7 +48,8 @@ class Rope(nn.Module):
         return self.cos[pos].unsqueeze(-2), self.sin[pos].unsqueeze(-2)
 
     def first(self, tokens: int) -> CosSin:
-        """Tables for positions 0 to `tokens` - 1: two views [tokens, 1, dim / 2], to be used with `rotate`."""
+        """Tables for positions 0 to `tokens` - 1: two views [tokens, 1, dim / 2], to be used with
+        `rotate`."""
         return self.cos[:tokens].unsqueeze(-2), self.sin[:tokens].unsqueeze(-2)
 
     def rotate(self, x: Tensor, cos_sin: CosSin) -> Tensor:
@@ -55,7 +59,8 @@ class Rope(nn.Module):
         return self.turn(x, self.factors(cos_sin))
 
     def factors(self, cos_sin: CosSin) -> CosSin:
-        """Tables [..., 1, dim / 2] as `turn` takes them: factors [..., 1, dim] of each number and of its partner."""
+        """Tables [..., 1, dim / 2] as `turn` takes them: factors [..., 1, dim] of each number and
+        of its partner."""
         cos, sin = cos_sin
         return self._arranged(cos, cos), self._arranged(-sin, sin)
 
@@ -71,7 +76,8 @@ class Rope(nn.Module):
         return (y * own).add_(self._arranged(b, a).mul_(others)).to(x.dtype)
 
     def _arranged(self, a: Tensor, b: Tensor) -> Tensor:
-        """[..., dim] of the first [..., dim / 2] and the second numbers of the pairs that are rotated."""
+        """[..., dim] of the first [..., dim / 2] and the second numbers of the pairs that are
+        rotated."""
         if self.interleaved:
             return torch.stack((a, b), dim=-1).flatten(-2)
         return torch.cat((a, b), dim=-1)

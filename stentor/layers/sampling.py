@@ -1,5 +1,5 @@
-"""Sampling of ids inside the step. Parameters are tensors with one value per row, a sample takes one uniform, and
-nothing is read on the host.
+"""Sampling of ids inside the step. Parameters are tensors with one value per row, a sample takes
+one uniform, and nothing is read on the host.
 
 The order of the filters follows Hugging Face's processors: penalty, temperature, top-k, top-p.
 """
@@ -23,7 +23,8 @@ def penalize_seen(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:
 
 
 def keep_top_k(logits: Tensor, k: Tensor) -> Tensor:
-    """-inf outside the k [B] largest of each row. k <= 0 keeps all. Ties with the k-th value are kept."""
+    """-inf outside the k [B] largest of each row. k <= 0 keeps all. Ties with the k-th value are
+    kept."""
     vocab = logits.shape[-1]
     at = torch.where(k > 0, k, vocab).clamp(1, vocab) - 1
     # k differs between rows and stays on the device. torch.topk would need it on the host.
@@ -32,7 +33,8 @@ def keep_top_k(logits: Tensor, k: Tensor) -> Tensor:
 
 
 def keep_top_p(logits: Tensor, p: Tensor) -> Tensor:
-    """Nucleus (Holtzman et al., 2020): the smallest set whose probability reaches p [B], with the crossing token."""
+    """Nucleus (Holtzman et al., 2020): the smallest set whose probability reaches p [B], with the
+    crossing token."""
     ranked, order = logits.sort(dim=-1, descending=True)
     before = ranked.softmax(-1).cumsum(-1) - ranked.softmax(-1)
     drop = (before >= p[:, None]) & (p < 1)[:, None]
@@ -49,13 +51,14 @@ def sample_inverse_cdf(logits: Tensor, u: Tensor) -> Tensor:
 
 
 def drawable(logits: Tensor) -> Tensor:
-    """[B] bool, the rows of logits [B, V] that can be drawn from: none is NaN or inf, and not all are -inf."""
+    """[B] bool, the rows of logits [B, V] that can be drawn from: none is NaN or inf, and not all
+    are -inf."""
     return logits.amax(-1).isfinite()  # a NaN is the largest
 
 
 def sample(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """One index per row [B] of logits [B, V] in any floating dtype. Rows with temperature 0 take the argmax. All
-    parameters are [B] tensors."""
+    """One index per row [B] of logits [B, V] in any floating dtype. Rows with temperature 0 take
+    the argmax. All parameters are [B] tensors."""
     if kernels.enabled(Kernel.SAMPLE, logits):
         return kernels.sampling.sample(logits, u, temperature, top_k, top_p)
     logits = logits.float()
@@ -67,7 +70,8 @@ def sample(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p:
 
 
 def sample_into(logits: Tensor, params: SamplingParams, out: SampleOut) -> None:
-    """`sample` from logits [B, V]. Writes the ids, and the embeddings of the next token, where `out` says."""
+    """`sample` from logits [B, V]. Writes the ids, and the embeddings of the next token, where
+    `out` says."""
     if kernels.enabled(Kernel.FUSED_SAMPLING, logits):
         kernels.sampling.sample_into(logits, params, out)
     else:

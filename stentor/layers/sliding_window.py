@@ -1,4 +1,5 @@
-"""Sliding-window attention of a streaming codec. The last `window - 1` keys, after RoPE, and values are its state."""
+"""Sliding-window attention of a streaming codec. The last `window - 1` keys, after RoPE, and values
+are its state."""
 
 from __future__ import annotations
 
@@ -12,17 +13,19 @@ from stentor.layers.conv import StreamingState
 from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.types import Column
 
-WORD = 8  # elements: the library's kernels read masks in pieces of up to 16 bytes, past the end of shorter rows
-NEVER = (
-    -65504.0
-)  # exp of it is 0. With -inf, cuDNN would return NaN for a tile without any visible key
+# elements: the library's kernels read masks in pieces of up to 16 bytes, past the end of shorter
+# rows
+WORD = 8
+# exp of it is 0. With -inf, cuDNN would return NaN for a tile without any visible key
+NEVER = -65504.0
 
 
 class WindowKV:
     """Attention in which token t sees tokens t - window + 1 .. t, over chunks of any length.
 
-    `pos` [B, n] are absolute positions of the chunk's tokens. With `state` None the sequence starts at this call.
-    Otherwise the history comes from the entries "{key}.{layer}.k" and ".v" [B, window - 1, heads, dim] of the state.
+    `pos` [B, n] are absolute positions of the chunk's tokens. With `state` None the sequence starts
+    at this call. Otherwise the history comes from the entries "{key}.{layer}.k" and ".v" [B, window
+    - 1, heads, dim] of the state.
     """
 
     def __init__(self, key: str, window: int, pos: Tensor, state: StreamingState | None) -> None:
@@ -44,7 +47,8 @@ class WindowKV:
         self.past = past
 
     def bias(self, dtype: torch.dtype) -> Tensor:
-        """The mask added to the scores [B, 1, n, past + n] of every layer. Rows lie a multiple of WORD apart."""
+        """The mask added to the scores [B, 1, n, past + n] of every layer. Rows lie a multiple of
+        WORD apart."""
         if self._bias is None:
             size = self._seen.shape[-1]
             seen = F.pad(self._seen, (0, -size % WORD))
@@ -70,7 +74,8 @@ class WindowKV:
 def window_columns(
     key: str, layers: int, heads: int, dim: int, window: int, dtype: torch.dtype = torch.float32
 ) -> dict[str, Column]:
-    """The columns that hold the state of a window-attention stack with `layers` layers, for one stream."""
+    """The columns that hold the state of a window-attention stack with `layers` layers, for one
+    stream."""
     shape = (window - 1, heads, dim)
     return {
         f"{key}.{layer}.{part}": Column(shape, dtype) for layer in range(layers) for part in "kv"

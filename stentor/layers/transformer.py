@@ -1,7 +1,8 @@
-"""The pre-norm decoder block that every family uses: RMSNorm, grouped-query attention, SwiGLU or experts.
+"""The pre-norm decoder block that every family uses: RMSNorm, grouped-query attention, SwiGLU or
+experts.
 
-Projections are fused (QKV, gate-up) when the weights are loaded, before anything is captured. Keys and values belong to
-the caller: `attend` is an argument.
+Projections are fused (QKV, gate-up) when the weights are loaded, before anything is captured. Keys
+and values belong to the caller: `attend` is an argument.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from stentor.layers.rope import Rope
 
 
 class Attention(nn.Module):
-    """Fused-QKV attention on x [..., hidden]. The last dimension of q, k and v splits into heads."""
+    """Fused-QKV attention on x [..., hidden]. The last dimension of q, k and v splits into
+    heads."""
 
     def __init__(self, c: StackConfig) -> None:
         super().__init__()
@@ -87,7 +89,8 @@ class SwiGLU(nn.Module):
         )
 
     def alone(self, x: Tensor) -> Tensor:
-        """self(x) for x [..., hidden] to which no residual is added, by fused products where they take it."""
+        """self(x) for x [..., hidden] to which no residual is added, by fused products where they
+        take it."""
         if not self.fuses(x):
             out: Tensor = self(x)
             return out
@@ -95,7 +98,8 @@ class SwiGLU(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer. A residual addition is left to the norm that follows it, because one kernel does both."""
+    """One layer. A residual addition is left to the norm that follows it, because one kernel does
+    both."""
 
     def __init__(self, c: StackConfig) -> None:
         super().__init__()
@@ -117,7 +121,8 @@ class Block(nn.Module):
         attend: Attend,
         positions: RopePositions | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """(x, delta) stand for x + delta, or for x if delta is None. Returns the same for the output of this layer."""
+        """(x, delta) stand for x + delta, or for x if delta is None. Returns the same for the
+        output of this layer."""
         if delta is None and self.fuses(x):
             # Its last product adds the residual, so there is no delta for the next block.
             return self.fused_after(
@@ -149,7 +154,8 @@ class Block(nn.Module):
 
 
 def fuses_layers(x: Tensor, *layers: nn.Linear) -> bool:
-    """Whether `fused_layer` takes x [..., K] and what follows from it through these layers. None may have adapters."""
+    """Whether `fused_layer` takes x [..., K] and what follows from it through these layers. None
+    may have adapters."""
     fused = kernels.linear.fuses(x, ((layer.weight, scale_of(layer)) for layer in layers))
     return fused and not any(isinstance(layer, LoraLinear) for layer in layers)
 
@@ -168,7 +174,8 @@ def fused_layer(
 
 
 class Stack(nn.Module):
-    """Blocks and the final norm. `first_layer` is the stack's offset in a key-value pool shared by several stacks."""
+    """Blocks and the final norm. `first_layer` is the stack's offset in a key-value pool shared by
+    several stacks."""
 
     def __init__(self, c: StackConfig, first_layer: int = 0) -> None:
         super().__init__()
@@ -181,7 +188,8 @@ class Stack(nn.Module):
     ) -> Tensor:
         """x [..., hidden] -> [..., hidden] after the final norm.
 
-        `pos` [...] are the tokens' positions for `rope`. None: 0, 1, 2, ... of each sequence. `rope` None: no RoPE.
+        `pos` [...] are the tokens' positions for `rope`. None: 0, 1, 2, ... of each sequence.
+        `rope` None: no RoPE.
         """
         x, delta = self.blocks(x, attend, None if rope is None else RopePositions(rope, pos))
         return self.norm.add_norm(x, delta)[1]
@@ -194,7 +202,8 @@ class Stack(nn.Module):
         return product(self.norm.add_norm(x, delta)[1][:, -1], weight)
 
     def fuses(self, x: Tensor, weight: Tensor) -> bool:
-        """Whether the final norm of x [..., hidden] is fused into the product with `weight` [V, hidden] after it."""
+        """Whether the final norm of x [..., hidden] is fused into the product with `weight` [V,
+        hidden] after it."""
         return x.dtype == self.norm.weight.dtype and kernels.linear.fuses(
             x[:, -1], [(weight, None)]
         )
@@ -202,7 +211,8 @@ class Stack(nn.Module):
     def blocks(
         self, x: Tensor, attend: Attend, positions: RopePositions | None, count: int | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """The first `count` blocks (None: all) on x [..., hidden]. Returns what `Block.forward` returns."""
+        """The first `count` blocks (None: all) on x [..., hidden]. Returns what `Block.forward`
+        returns."""
         delta: Tensor | None = None
         for i, block in enumerate(self.layers[:count]):
             x, delta = block(x, delta, self.first_layer + i, attend, positions)

@@ -1,8 +1,9 @@
-"""A recording in pieces of few shapes, so that an engine can capture what an encoder computes of each.
+"""A recording in pieces of few shapes, so that an engine can capture what an encoder computes of
+each.
 
-An encoder gives its work to a `Launch`: functions of tensors whose shapes come from a small set. Causal convolutions
-take a recording a window at a time, in the memory that one window takes. What sees all of a recording takes it padded
-to a whole number of steps.
+An encoder gives its work to a `Launch`: functions of tensors whose shapes come from a small set.
+Causal convolutions take a recording a window at a time, in the memory that one window takes. What
+sees all of a recording takes it padded to a whole number of steps.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from stentor.layers.conv import StreamingState
 from stentor.layers.types import Column, Launch
 
 COLUMNS = (1024, 768, 512, 256, 128, 64)
-"""Output columns of a window, largest first. The last one of a recording is the smallest that holds the rest, filled up
-with zeros. Deep layers have few rows: a window of 256 takes a GPU as long as one of 64."""
+"""Output columns of a window, largest first. The last one of a recording is the smallest that holds
+the rest, filled up with zeros. Deep layers have few rows: a window of 256 takes a GPU as long as
+one of 64."""
 STEP = 1 << 18
 """Samples by which the lengths of what sees all of a recording differ."""
 
@@ -30,8 +32,9 @@ Run = Callable[[Tensor, StreamingState, Tensor], Tensor]
 class Windows:
     """Causal convolutions over whole recordings.
 
-    run(x, state, count): x [B, C, n] and the state before it -> one output column of every `hop` inputs. Of x, `count`
-    [] inputs are of the recording, and zeros follow. columns: `state_columns` of the convolutions.
+    run(x, state, count): x [B, C, n] and the state before it -> one output column of every `hop`
+    inputs. Of x, `count` [] inputs are of the recording, and zeros follow. columns: `state_columns`
+    of the convolutions.
     """
 
     def __init__(self, run: Run, hop: int, columns: Mapping[str, Column]) -> None:
@@ -52,9 +55,8 @@ class Windows:
             y, state = launch(self._window, x[..., at : at + size], state, given)
             parts.append(y.clone())
             at += size
-        return torch.cat(parts, dim=1)[:, : -(-count // self.hop)].transpose(
-            1, 2
-        )  # as the kernels read it
+        # as the kernels read it
+        return torch.cat(parts, dim=1)[:, : -(-count // self.hop)].transpose(1, 2)
 
     def _window(self, x: Tensor, state: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
         """One window. The state is one tensor, so that one copy carries it to the next."""
@@ -73,8 +75,8 @@ class Windows:
 
 
 def window_sizes(count: int, hop: int, most: int) -> list[int]:
-    """Samples of the windows of a recording, in whole hops, which are `count` or a little more together. most: columns
-    of the largest."""
+    """Samples of the windows of a recording, in whole hops, which are `count` or a little more
+    together. most: columns of the largest."""
     allowed = [n for n in COLUMNS if n <= most]
     full, rest = divmod(-(-count // hop), allowed[0])
     if rest:
@@ -90,5 +92,6 @@ def step_of(hop: int, multiple: int = 1) -> int:
 
 
 def padded(x: Tensor, step: int) -> Tensor:
-    """x [B, C, n] with zeros behind it, to a whole number of steps. C is innermost in memory, as kernels read it."""
+    """x [B, C, n] with zeros behind it, to a whole number of steps. C is innermost in memory, as
+    kernels read it."""
     return F.pad(x.transpose(1, 2), (0, 0, 0, -x.shape[-1] % step)).transpose(1, 2)

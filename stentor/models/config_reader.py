@@ -12,14 +12,16 @@ from stentor.errors import CheckpointError
 
 LARGEST = 2**20
 MOST = 1024
-"""A size, and a number of modules. Released checkpoints have at most 262,144 (positions) and 64 (layers)."""
+"""A size, and a number of modules. Released checkpoints have at most 262,144 (positions) and 64
+(layers)."""
 
 
 class ConfigReader:
-    """One JSON object, read key by key. Every CheckpointError names the file, the section and the key.
+    """One JSON object, read key by key. Every CheckpointError names the file, the section and the
+    key.
 
-    A key whose value is null counts as left out: the read gives its default, or fails if it has none. What else is
-    allowed is stated by each read. Booleans, NaN and infinity are never numbers.
+    A key whose value is null counts as left out: the read gives its default, or fails if it has
+    none. What else is allowed is stated by each read. Booleans, NaN and infinity are never numbers.
     """
 
     def __init__(self, data: object, file: str = "config.json", section: str = "") -> None:
@@ -38,7 +40,8 @@ class ConfigReader:
     def integer(
         self, key: str, default: int | None = None, *, low: int = 1, high: int = LARGEST
     ) -> int:
-        """A whole number from `low` to `high`. Most are sizes of what is built next, which must fit a machine."""
+        """A whole number from `low` to `high`. Most are sizes of what is built next, which must fit
+        a machine."""
         value = self._get(key, default)
         if not _is_integer(value) or not low <= value <= high:
             if low == 1:

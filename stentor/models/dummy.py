@@ -14,7 +14,8 @@ from stentor.layers.linear import QuantizedLinear
 from stentor.layers.quantized import LARGEST
 
 UNIT_GAIN = math.sqrt(3)
-"""A uniform weight within sqrt(3 / fan in) has the variance 1 / fan in and keeps activations at unit size."""
+"""A uniform weight within sqrt(3 / fan in) has the variance 1 / fan in and keeps activations at
+unit size."""
 
 _OWN = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"  # characters that are tokens by themselves
 _TOKENS = re.compile(rf"[{_OWN}]| ?[^\W\d_{_OWN}]+|\d|[^\w\s]+|[\s_]+")
@@ -24,7 +25,8 @@ _FIRST = 1024  # below, vocabularies may have ids of their own
 def dummy_tokens(text: str, vocab: int) -> list[int]:
     """One id per word, digit or mark, so that prompts are about as long as real ones.
 
-    Ids are below `vocab`, and at least 1,024 where `vocab` is larger. The same word always has the same id.
+    Ids are below `vocab`, and at least 1,024 where `vocab` is larger. The same word always has the
+    same id.
     """
     first = min(_FIRST, vocab // 2)
     return [first + zlib.crc32(word.encode()) % (vocab - first) for word in dummy_words(text)]
@@ -36,7 +38,8 @@ def dummy_words(text: str) -> list[str]:
 
 
 class DummyTokenizer:
-    """Tokenizer of a model without files: the ids of special tokens, and one id for each word between them."""
+    """Tokenizer of a model without files: the ids of special tokens, and one id for each word
+    between them."""
 
     def __init__(self, words: int, special: Mapping[str, int]) -> None:
         """words: ids that words may have (`dummy_tokens`). special: at least one."""
@@ -58,9 +61,10 @@ def random_init(
 ) -> None:
     """Fill every parameter in place on its own device, reproducibly from `seed`.
 
-    Gains (of norms, Snake activations and rate scales) are ones and biases are zeros. Batch norms have a mean of zero
-    and a variance of one. Other weights are uniform within gain / sqrt(fan in). A gain of 1 is torch's default.
-    `constants` gives the value of parameters by the last part of their name, before these rules.
+    Gains (of norms, Snake activations and rate scales) are ones and biases are zeros. Batch norms
+    have a mean of zero and a variance of one. Other weights are uniform within gain / sqrt(fan in).
+    A gain of 1 is torch's default. `constants` gives the value of parameters by the last part of
+    their name, before these rules.
     """
     generators: dict[torch.device, torch.Generator] = {}
     for layer in module.modules():
@@ -108,7 +112,8 @@ def initialize_dummy_weights(
     gain: float = UNIT_GAIN,
     constants: Mapping[str, float] | None = None,
 ) -> None:
-    """Allocate the weights of a module on the meta device on `device`, and draw them (`random_init`)."""
+    """Allocate the weights of a module on the meta device on `device`, and draw them
+    (`random_init`)."""
     empty = {name: torch.empty_like(w, device=device) for name, w in module.state_dict().items()}
     module.load_state_dict(empty, assign=True)
     random_init(module, seed, gain, constants)

@@ -1,7 +1,7 @@
 """Find the model families: the folders under stentor/models, and those of installed packages.
 
-A package brings a family by an entry point of the group `stentor.families`. Its facts are read from its source, so
-nothing of it is imported before one of its models is asked for (docs/families.md).
+A package brings a family by an entry point of the group `stentor.families`. Its facts are read from
+its source, so nothing of it is imported before one of its models is asked for (docs/families.md).
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from stentor.errors import CheckpointError
 GROUP = "stentor.families"
 OWN = "stentor"
 SEAM = 3
-"""Version of what families may use. It grows when something there is removed or changed, not when something is added.
-A package names the version that it was written for as its own SEAM."""
+"""Version of what families may use. It grows when something there is removed or changed, not when
+something is added. A package names the version that it was written for as its own SEAM."""
 FACTS = ("ARCHITECTURES", "DUMMIES", "FILES", "TENSORS", "FOLDERS", "UNUSED_FILES")
 READS = "READS"
-"""A fact that a family may leave out: prefixes of the names of the tensors that it reads. Shards without such tensors
-are not downloaded."""
+"""A fact that a family may leave out: prefixes of the names of the tensors that it reads. Shards
+without such tensors are not downloaded."""
 
 
 @dataclass(frozen=True)
 class Family:
     """Facts about a family, known before anything of it is imported.
 
-    package: the Python package with `builder`. origin: the distribution that brings it, with its version, or
-    stentor. problem: why it cannot be used. Nothing else is known of it then.
+    package: the Python package with `builder`. origin: the distribution that brings it, with its
+    version, or stentor. problem: why it cannot be used. Nothing else is known of it then.
     """
 
     name: str
@@ -71,8 +71,8 @@ def named(name: str) -> Family | None:
 
 
 def only(found: Iterable[Family], what: str) -> Family | None:
-    """The family that was found for `what`, None if there is none. CheckpointError if several were, or if another has
-    its name."""
+    """The family that was found for `what`, None if there is none. CheckpointError if several were,
+    or if another has its name."""
     wanted = list(found)
     if not wanted:
         return None
@@ -135,7 +135,8 @@ def _family(name: str, package: str, origin: str, installed: bool) -> Family:
 
 
 def _literal(name: str, value: ast.expr) -> Any:
-    """The value of a constant. ValueError if it would have to be computed, or is of another kind."""
+    """The value of a constant. ValueError if it would have to be computed, or is of another
+    kind."""
     try:
         found = ast.literal_eval(value)
     except ValueError:
@@ -153,7 +154,8 @@ def _literal(name: str, value: ast.expr) -> Any:
 
 
 def _facts(package: str, names: tuple[str, ...]) -> dict[str, Any]:
-    """Constants of a package's `__init__.py`, read without running it. ValueError says what is wrong."""
+    """Constants of a package's `__init__.py`, read without running it. ValueError says what is
+    wrong."""
     if "." in package and not package.startswith("stentor.models."):
         raise ValueError(
             f"{package} is not at the top level, and looking into it would import what is above it"

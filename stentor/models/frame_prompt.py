@@ -1,4 +1,5 @@
-"""Prompts of models that read text while they speak (models/frame_talker.py): what is the same in all of them."""
+"""Prompts of models that read text while they speak (models/frame_talker.py): what is the same in
+all of them."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ TEXT_CAPACITY = 4096
 
 RUN_ON_BASE = 192
 RUN_ON_PER_TOKEN = 12
-"""A sampled result this much longer than its text has probably missed its end. Other engines use the same budget."""
+"""A sampled result this much longer than its text has probably missed its end. Other engines use
+the same budget."""
 
 COLUMNS = (
     "temperature",
@@ -31,7 +33,8 @@ COLUMNS = (
 
 
 class LiveColumn:
-    """Live text of one prompt, in ids. What could still change with the next letter is held back."""
+    """Live text of one prompt, in ids. What could still change with the next letter is held
+    back."""
 
     def __init__(
         self, encode: Callable[[str], list[int]], end: int, prompt: Prompt, held: str
@@ -75,8 +78,8 @@ def frame_prompt(
 ) -> Prompt:
     """The prompt of `rows`, after which each step takes one of the text ids `trailing`.
 
-    given: frames [M, codebooks] at positions [M], whose state the codec begins with. text_tokens: of the whole text.
-    InvalidRequest if the text is too long. The rows are known to fit.
+    given: frames [M, codebooks] at positions [M], whose state the codec begins with. text_tokens:
+    of the whole text. InvalidRequest if the text is too long. The rows are known to fit.
     """
     if len(trailing) > TEXT_CAPACITY:
         raise too_long(len(trailing), TEXT_CAPACITY, request.text)

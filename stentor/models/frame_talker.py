@@ -1,7 +1,8 @@
-"""Models that speak in frames of codes while they read text: facts, language models and tensor functions.
+"""Models that speak in frames of codes while they read text: facts, language models and tensor
+functions.
 
-One step is a backbone, which draws the first code, and then a loop over the others. Codes, hidden states and text rows
-never leave the device between steps.
+One step is a backbone, which draws the first code, and then a loop over the others. Codes, hidden
+states and text rows never leave the device between steps.
 """
 
 from __future__ import annotations
@@ -40,20 +41,23 @@ from stentor.models.quantization import QUANTIZATION, EightBits, quantization
 from stentor.models.talker_config import TalkerConfig, TransformerConfig
 
 SUPPRESSED = 1024
-"""The backbone never samples the last 1024 ids of its vocabulary, which are markers, except the end's."""
+"""The backbone never samples the last 1024 ids of its vocabulary, which are markers, except the
+end's."""
 
 SAMPLING = ("temperature", "top_k", "top_p")
 
 LOAD_OPTIONS = (QUANTIZATION, *ADAPTER_OPTIONS)
 
 PROMPT_ROWS = {name: Column(dtype=torch.int32, fill=NO_ID) for name in ("text", "code")}
-"""Ids at each position of a prompt, -1 where it has none. VECTOR_ID as a code: there stands the column `speaker`."""
+"""Ids at each position of a prompt, -1 where it has none. VECTOR_ID as a code: there stands the
+column `speaker`."""
 
 
 def talker_options(
     c: TalkerConfig, top: float, defaults: Mapping[str, Any], own: Mapping[str, Option]
 ) -> dict[str, Option]:
-    """Options of a request. top: frames at most. defaults: of those that all have. own: those that only this has."""
+    """Options of a request. top: frames at most. defaults: of those that all have. own: those that
+    only this has."""
     shared: dict[str, tuple[float, float, type[Any], str]] = {
         "temperature": (0.0, 10.0, float, "randomness of the first codebook; 0: argmax everywhere"),
         "top_k": (0, c.talker.vocab, int, "draw from the k likeliest; 0: from all"),
@@ -82,8 +86,8 @@ def talker_spec(
     speaker: int = 0,
     **own: Any,
 ) -> ModelSpec:
-    """Facts of one checkpoint, of which `own` are the others. dtype: of the language models. adapters: columns of LoRA
-    adapters. speaker: numbers of the speaker vector, 0 without one."""
+    """Facts of one checkpoint, of which `own` are the others. dtype: of the language models.
+    adapters: columns of LoRA adapters. speaker: numbers of the speaker vector, 0 without one."""
     stack = c.talker.stack
     columns = {
         **({"speaker": Column((speaker,))} if speaker else {}),
@@ -124,7 +128,8 @@ class Talker(nn.Module):
     """Backbone, head of the first code, and predictor of the others, by the checkpoints' names."""
 
     def __init__(self, c: TalkerConfig, inner: int, own_text: bool) -> None:
-        """inner: width inside the projection of text rows. own_text: the backbone has the rows themselves too."""
+        """inner: width inside the projection of text rows. own_text: the backbone has the rows
+        themselves too."""
         super().__init__()
         hidden = c.talker.stack.hidden
         self.model = TalkerStack(c.talker)
@@ -162,7 +167,8 @@ def talker_dtype(
 
 
 def codec_part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors below `prefix`, without the wrapper `.conv` of the reference's padded convolutions."""
+    """The tensors below `prefix`, without the wrapper `.conv` of the reference's padded
+    convolutions."""
     part = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
     return {
         k.replace(".conv.", ".") if not k.startswith("quantizer.") else k: v
@@ -196,7 +202,8 @@ class FrameTalker(Prompted):
         self._rope = rope(c.talker, spec.max_model_len, device, dtype)
         depth_rope = rope(c.predictor, c.codebooks, device, dtype)
         heads = loop.take_heads()
-        # The last to allocate: what lay in the memory of the embeddings that this frees would keep it from the driver.
+        # The last to allocate: what lay in the memory of the embeddings that this frees would keep
+        # it from the driver.
         self._tables = tables = weights.process_weights_after_loading()
         projection = loop.small_to_mtp_projection
         table = tables.depth
@@ -208,7 +215,8 @@ class FrameTalker(Prompted):
         self._eos = c.ids.eos
 
     def embed_prompt(self, p: PromptRows, rows: Rows) -> Hidden:
-        """The sum of what each position has: a text row, a codec row, a frame, the speaker vector."""
+        """The sum of what each position has: a text row, a codec row, a frame, the speaker
+        vector."""
         tables = self._tables
         if self.spec.speaker_size:
             vectors = rows.column("speaker")

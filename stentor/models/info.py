@@ -1,4 +1,5 @@
-"""Facts about a model and its requests that need no torch: what the API process of a server knows of an engine."""
+"""Facts about a model and its requests that need no torch: what the API process of a server knows
+of an engine."""
 
 from __future__ import annotations
 
@@ -13,14 +14,17 @@ from stentor.text.front_end import Check, proceed
 from stentor.text.marks import NEVER, NO_MARKS, TextMarks
 
 REACH = 4
-"""Text positions on either side of a frame's most attended one whose attention is kept, for the times of words."""
+"""Text positions on either side of a frame's most attended one whose attention is kept, for the
+times of words."""
 ATTENDED_WIDTH = 2 + 2 * REACH
-"""Numbers of a frame: the text position with most attention, and the attention on those around it."""
+"""Numbers of a frame: the text position with most attention, and the attention on those around
+it."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """A request parameter that the family takes. With `default` None the family computes a value per request."""
+    """A request parameter that the family takes. With `default` None the family computes a value
+    per request."""
 
     default: float | int | bool | None
     low: float | int
@@ -31,12 +35,13 @@ class Option:
 
 @dataclass(frozen=True)
 class AlignmentHeads:
-    """Attention heads that look at the text of the frame that is made: the first `heads` of each of `layers`.
+    """Attention heads that look at the text of the frame that is made: the first `heads` of each of
+    `layers`.
 
-    group: query heads that share a key head. scale: of their scores. lag: seconds by which their attention passes a
-    word later than the word sounds. window: positions of the text behind and ahead of the place of the last frame that
-    all heads of these layers see where a frame is made. Its place is then in there, and never before the last. None:
-    they see the whole text.
+    group: query heads that share a key head. scale: of their scores. lag: seconds by which their
+    attention passes a word later than the word sounds. window: positions of the text behind and
+    ahead of the place of the last frame that all heads of these layers see where a frame is made.
+    Its place is then in there, and never before the last. None: they see the whole text.
     """
 
     layers: tuple[int, ...]
@@ -57,17 +62,14 @@ class ModelInfo:
     options: Mapping[str, Option]
     reference_seconds: tuple[float, float]  # shortest and longest reference accepted
     voices: tuple[str, ...] = ()
-    voice_descriptions: Mapping[str, str] = field(
-        default_factory=dict
-    )  # by voice, such as "British man"
-    default_voice: str | None = (
-        None  # speaks where a request names no voice and brings no recording
-    )
+    # by voice, such as "British man"
+    voice_descriptions: Mapping[str, str] = field(default_factory=dict)
+    # speaks where a request names no voice and brings no recording
+    default_voice: str | None = None
     languages: tuple[str, ...] = ()  # besides "auto"
     takes_instructions: bool = True
-    instructs_prompt: bool = (
-        True  # instructions may stand beside a prompt or a reference with its text
-    )
+    # instructions may stand beside a prompt or a reference with its text
+    instructs_prompt: bool = True
     takes_reference: bool = True
     max_references: int = 1
     takes_prompt: bool = False  # reference= and prompt= together
@@ -106,9 +108,11 @@ class ReferenceAudio:
 
 @dataclass(frozen=True)
 class SpeechRequest:
-    """One utterance validated by request.py against a ModelSpec. `options` has a value for every family option.
+    """One utterance validated by request.py against a ModelSpec. `options` has a value for every
+    family option.
 
-    `check` is called between the parts of long preparation. It raises when the request has been given up.
+    `check` is called between the parts of long preparation. It raises when the request has been
+    given up.
     """
 
     text: str
@@ -116,13 +120,11 @@ class SpeechRequest:
     language: str = "auto"
     instructions: str | None = None
     reference: ReferenceAudio | None = None
-    more_references: tuple[
-        ReferenceAudio, ...
-    ] = ()  # beyond the first, where the family takes several
+    # beyond the first, where the family takes several
+    more_references: tuple[ReferenceAudio, ...] = ()
     prompt: ReferenceAudio | None = None
-    speaker_embedding: np.ndarray | None = (
-        None  # float32 [spec.speaker_size], in place of a reference
-    )
+    # float32 [spec.speaker_size], in place of a reference
+    speaker_embedding: np.ndarray | None = None
     live: bool = False  # `text` is only the beginning of the text
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)

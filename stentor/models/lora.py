@@ -1,4 +1,5 @@
-"""LoRA adapters of a model: their weights as read from files, and slots in the model's linear layers that hold them."""
+"""LoRA adapters of a model: their weights as read from files, and slots in the model's linear
+layers that hold them."""
 
 from __future__ import annotations
 
@@ -31,10 +32,11 @@ MOST_SLOTS = 1024
 
 @dataclass(frozen=True)
 class LoraWeights:
-    """Low-rank weights A [r, in] and B [out, r] by the checkpoint's name of the layer, which gets alpha / r * B A.
+    """Low-rank weights A [r, in] and B [out, r] by the checkpoint's name of the layer, which gets
+    alpha / r * B A.
 
-    by_root: alpha / sqrt(r) instead (Kalajdzievski, 2023). names: what stands before and after `X.lora_A` in the file.
-    in_file: what the file calls a layer that has another name here.
+    by_root: alpha / sqrt(r) instead (Kalajdzievski, 2023). names: what stands before and after
+    `X.lora_A` in the file. in_file: what the file calls a layer that has another name here.
     """
 
     source: str  # for errors
@@ -74,7 +76,8 @@ class LoraWeights:
             )
 
     def check_finite(self, name: str, dtype: torch.dtype) -> None:
-        """CheckpointError if the pair of a layer, with its scale, has values that are not finite in `dtype`."""
+        """CheckpointError if the pair of a layer, with its scale, has values that are not finite in
+        `dtype`."""
         for part, value in zip("AB", self.scaled(name), strict=True):
             if not value.to(dtype).isfinite().all():
                 raise CheckpointError(
@@ -106,7 +109,8 @@ class _Place:
 class AdapterSlots:
     """Where a model keeps the weights of adapters. `count` 0: it takes none.
 
-    places: the layers that take adapters, by the checkpoint's names. read: makes LoraWeights of a file or folder.
+    places: the layers that take adapters, by the checkpoint's names. read: makes LoraWeights of a
+    file or folder.
     """
 
     def __init__(
@@ -189,7 +193,8 @@ NO_ADAPTERS = AdapterSlots({}, 0, 0, _no_reader, LoraRows())
 
 @dataclass(frozen=True)
 class AdapterPlan:
-    """How many adapters a model holds, of what rank at most, and the last parts of the names of their layers.
+    """How many adapters a model holds, of what rank at most, and the last parts of the names of
+    their layers.
 
     named: `lora_targets` names these layers, so the model must have them.
     """
@@ -206,7 +211,8 @@ class AdapterPlan:
         read: Callable[[Path], LoraWeights],
         usual_targets: Iterable[str],
     ) -> AdapterPlan:
-        """From load options. The defaults are made for the adapters in `loras`. InvalidRequest and CheckpointError."""
+        """From load options. The defaults are made for the adapters in `loras`. InvalidRequest and
+        CheckpointError."""
         given = {
             name: read(path_of("loras", path))
             for name, path in dict(options.get("loras") or {}).items()
@@ -214,7 +220,8 @@ class AdapterPlan:
         slots = _whole(options, "max_loras", len(given), MOST_SLOTS, least=0)
         if slots < len(given):
             raise InvalidRequest("max_loras", f"is {slots}, and {len(given)} loras are given")
-        # A higher rank than the most is refused with its tensor when the adapter is loaded, and so is a wrong layer.
+        # A higher rank than the most is refused with its tensor when the adapter is loaded, and so
+        # is a wrong layer.
         usual_rank = min(max((w.rank for w in given.values()), default=USUAL_RANK), MOST_RANK)
         targets = options.get("lora_targets")
         named = targets is not None
@@ -251,9 +258,11 @@ def install_adapters(
     serves: Callable[[str], bool],
     read: Callable[[Path], LoraWeights],
 ) -> AdapterSlots:
-    """Give linear layers of a loaded `net` slots for adapters: those that `serves` names and the plan wants.
+    """Give linear layers of a loaded `net` slots for adapters: those that `serves` names and the
+    plan wants.
 
-    `serves` takes the checkpoint's name of a layer. InvalidRequest for a target that no such layer has.
+    `serves` takes the checkpoint's name of a layer. InvalidRequest for a target that no such layer
+    has.
     """
     if not plan.slots:
         return NO_ADAPTERS

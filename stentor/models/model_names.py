@@ -26,8 +26,8 @@ NOT_LOADED = ("*.md", "*.png", "*.jpg", "*.mp4", "*.wav")
 
 
 def family_of_files(path: Path) -> Family | None:
-    """The family whose checkpoints have a file that this directory has, or where there is no config.json a tensor. None
-    where config.json has to say it."""
+    """The family whose checkpoints have a file that this directory has, or where there is no
+    config.json a tensor. None where config.json has to say it."""
     found = only(
         (f for f in families() if any((path / name).is_file() for name in f.files)), str(path)
     )
@@ -38,7 +38,8 @@ def family_of_files(path: Path) -> Family | None:
 
 
 def _tensor_names(file: Path) -> set[str]:
-    """Names in a safetensors file, which begins with the length of its header. None of a file that is no such."""
+    """Names in a safetensors file, which begins with the length of its header. None of a file that
+    is no such."""
     try:
         with file.open("rb") as opened:
             size = int.from_bytes(opened.read(8), "little")
@@ -50,7 +51,8 @@ def _tensor_names(file: Path) -> set[str]:
 
 
 def check(model: str | Path | None) -> None:
-    """ModelNotFound if no model can have this name. A Hub id is not looked up. None is the built-in voice."""
+    """ModelNotFound if no model can have this name. A Hub id is not looked up. None is the built-in
+    voice."""
     name = str(model)
     if model is None:
         return
@@ -69,13 +71,15 @@ def check(model: str | Path | None) -> None:
 
 
 def _hub_parts(name: str) -> tuple[str, str]:
-    """The repository owner/name of a Hub id, and the folder in it that the id goes on with, or ""."""
+    """The repository owner/name of a Hub id, and the folder in it that the id goes on with, or
+    ""."""
     parts = name.split("/")
     return "/".join(parts[:2]), "/".join(parts[2:])
 
 
 def _folder(repository: str) -> str:
-    """The folder of the checkpoint that the bare id of a repository with several means. "": it has one."""
+    """The folder of the checkpoint that the bare id of a repository with several means. "": it has
+    one."""
     family = only((f for f in families() if repository in f.folders), repository)
     if family is None:
         return ""
@@ -83,7 +87,8 @@ def _folder(repository: str) -> str:
 
 
 def _is_hub_id(name: str) -> bool:
-    """Whether a name may be that of a repository, or of a folder in one that holds several checkpoints."""
+    """Whether a name may be that of a repository, or of a folder in one that holds several
+    checkpoints."""
     repository, folder = _hub_parts(name)
     if not folder:
         return name.count("/") == 1
@@ -102,8 +107,8 @@ def dummy_family(name: str) -> Family:
 
 
 def _unread_shards(path: Path) -> list[str]:
-    """Shards in a directory with config.json and the index that hold no tensor which the family of the checkpoint
-    reads. Whatever is wrong with these files is said when the model is loaded."""
+    """Shards in a directory with config.json and the index that hold no tensor which the family of
+    the checkpoint reads. Whatever is wrong with these files is said when the model is loaded."""
     try:
         config, index = (parse_json((path / name).read_bytes()) for name in (CONFIG, INDEX))
         shards: dict[str, str] = index["weight_map"]
@@ -117,8 +122,8 @@ def _unread_shards(path: Path) -> list[str]:
 
 
 def directory(model: str | Path) -> Path:
-    """A local directory as it is. Otherwise a Hugging Face Hub id, downloaded or found in the local cache. Of a
-    repository with several checkpoints only one folder is downloaded."""
+    """A local directory as it is. Otherwise a Hugging Face Hub id, downloaded or found in the local
+    cache. Of a repository with several checkpoints only one folder is downloaded."""
     check(model)
     path = path_of("model", model)
     name = str(model)

@@ -1,6 +1,8 @@
-"""`stentor new-family NAME DIR`: a package with a family of its own that speaks, to be changed into another model.
+"""`stentor new-family NAME DIR`: a package with a family of its own that speaks, to be changed into
+another model.
 
-It is a copy of the toy family under another name, with what a package needs around it (docs/families.md).
+It is a copy of the toy family under another name, with what a package needs around it
+(docs/families.md).
 """
 
 from __future__ import annotations
@@ -82,7 +84,8 @@ def test_it_gives_the_expected_values_in_every_mode(parity, mode):
 
 
 def write(name: str, folder: Path) -> list[Path]:
-    """Write the package, and return its files. InvalidRequest: `name` is no name of a family, or `folder` has files."""
+    """Write the package, and return its files. InvalidRequest: `name` is no name of a family, or
+    `folder` has files."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name == TEMPLATE:
         raise InvalidRequest(
             "NAME", f"must be small letters, digits and _, such as my_model, got {name!r}"

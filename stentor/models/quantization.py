@@ -1,8 +1,9 @@
 """Weights of language models in 8 bits: quantised as they are loaded, or as a checkpoint has them.
 
-A quantised layer of a checkpoint is `X.weight` in int8 or float8 and `X.weight_scale` [outputs, groups].
-`models/quantized_checkpoint.py` brings the formats of others to that. Only the four linear layers of the blocks of
-language models and depth loops stay in 8 bits. Others that a checkpoint has in 8 bits are widened when it is loaded.
+A quantised layer of a checkpoint is `X.weight` in int8 or float8 and `X.weight_scale` [outputs,
+groups]. `models/quantized_checkpoint.py` brings the formats of others to that. Only the four linear
+layers of the blocks of language models and depth loops stay in 8 bits. Others that a checkpoint has
+in 8 bits are widened when it is loaded.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ from stentor.models.weights import checkpoint_names
 QUANTIZATION = "quantization"
 """Load option of every family that has language models."""
 DEPTH = torch.int8, 1
-"""The only (dtype, scales of each output) in which depth loops stay in 8 bits: float8 has three bits of mantissa, and
-the fastest kernels, which make it worth while, read neither that nor groups."""
+"""The only (dtype, scales of each output) in which depth loops stay in 8 bits: float8 has three
+bits of mantissa, and the fastest kernels, which make it worth while, read neither that nor
+groups."""
 DTYPES = dict(zip(QUANTIZATIONS, (None, *LARGEST), strict=True))
 
 
 class EightBits(NamedTuple):
-    """Linear layers that may have 8 bits: those of the blocks of `stacks`, and those of the depth loops `depth`.
+    """Linear layers that may have 8 bits: those of the blocks of `stacks`, and those of the depth
+    loops `depth`.
 
     dtype: asked for. None: as the checkpoint has them.
     """
@@ -44,14 +47,16 @@ ONLY_WIDENED = EightBits(None, ())
 
 
 def quantization(options: Mapping[str, object]) -> torch.dtype | None:
-    """The dtype of quantised weights that was asked for. None: as the checkpoint has them. InvalidRequest."""
+    """The dtype of quantised weights that was asked for. None: as the checkpoint has them.
+    InvalidRequest."""
     return DTYPES[check_quantization(str(options.get(QUANTIZATION, "auto")))]
 
 
 def quantize_layers(
     net: nn.Module, stacks: Iterable[str], dtype: torch.dtype | None, depth: Iterable[str] = ()
 ) -> None:
-    """Make every linear layer of these stacks of `net` a quantised one. Their weights are not kept. None: no layer.
+    """Make every linear layer of these stacks of `net` a quantised one. Their weights are not kept.
+    None: no layer.
 
     depth: names of depth loops, which take part in `DEPTH` only.
     """
@@ -69,12 +74,14 @@ def place_quantized(
     device: torch.device,
     depth: Iterable[str] = (),
 ) -> dict[str, Tensor]:
-    """The checkpoint's tensors as `net` takes them, whose linear layers in these stacks become quantised ones.
+    """The checkpoint's tensors as `net` takes them, whose linear layers in these stacks become
+    quantised ones.
 
-    net: on the meta device. stacks: their names in it. tensors: by the checkpoint's names. dtype: quantise
-    to that what is not quantised yet, on `device`. depth: names of depth loops, which take part in `DEPTH` only, and
-    are widened where the checkpoint has them in other 8 bits. InvalidRequest if the checkpoint is quantised to another
-    dtype. CheckpointError names the tensor that does not fit.
+    net: on the meta device. stacks: their names in it. tensors: by the checkpoint's names. dtype:
+    quantise to that what is not quantised yet, on `device`. depth: names of depth loops, which take
+    part in `DEPTH` only, and are widened where the checkpoint has them in other 8 bits.
+    InvalidRequest if the checkpoint is quantised to another dtype. CheckpointError names the tensor
+    that does not fit.
     """
     found = dict(tensors)
     loops = _linears(net, depth)
@@ -87,9 +94,8 @@ def place_quantized(
                 continue
             for part in parts:
                 weight, scale = quantize(found[f"{part}.weight"].to(device), dtype)
-                home = found[
-                    f"{part}.weight"
-                ].device  # a device would hold parts beside the layer that stacks them
+                # a device would hold parts beside the layer that stacks them
+                home = found[f"{part}.weight"].device
                 found[f"{part}.weight"], found[f"{part}.weight_scale"] = (
                     weight.to(home),
                     scale.to(home),
@@ -109,11 +115,13 @@ def place_quantized(
 def pack_layers(
     net: nn.Module, stacks: Iterable[str], tensors: Mapping[str, Tensor], pool: Executor
 ) -> dict[str, Tensor]:
-    """Pack the linear layers of these stacks of `net` in 16 bits, for a device that `packed.packs` is true of.
+    """Pack the linear layers of these stacks of `net` in 16 bits, for a device that `packed.packs`
+    is true of.
 
-    net: on the meta device, in float32. stacks, tensors: as in `place_quantized`, of which this returns what was not
-    packed. A layer that has a bias, or whose tensors are not all there in the right shapes, stays for `load_weights`.
-    pool: its threads do the work, which holds no lock of Python's.
+    net: on the meta device, in float32. stacks, tensors: as in `place_quantized`, of which this
+    returns what was not packed. A layer that has a bias, or whose tensors are not all there in the
+    right shapes, stays for `load_weights`. pool: its threads do the work, which holds no lock of
+    Python's.
     """
     rest = dict(tensors)
     waiting: list[tuple[str, Future[PackedLinear]]] = []
@@ -146,7 +154,8 @@ def _fit(layer: Linear, parts: list[str], tensors: Mapping[str, Tensor]) -> bool
 
 @torch.no_grad()
 def _packed(parts: Iterable[tuple[Tensor, Tensor | None]]) -> PackedLinear:
-    """A layer of weights [out, in] of its parts, which have scales [out, groups] where they are quantised."""
+    """A layer of weights [out, in] of its parts, which have scales [out, groups] where they are
+    quantised."""
     wide = [w if scale is None else dequantize(w, scale.float(), scale.dtype) for w, scale in parts]
     return PackedLinear((wide[0] if len(wide) == 1 else torch.cat(wide)).to(torch.float32))
 
@@ -154,7 +163,8 @@ def _packed(parts: Iterable[tuple[Tensor, Tensor | None]]) -> PackedLinear:
 def _stored(
     found: Mapping[str, Tensor], parts: list[str], wanted: torch.dtype | None, source: str
 ) -> tuple[torch.dtype, int]:
-    """(dtype, scales of each output) of the parts of a layer, which agree and are what was wanted."""
+    """(dtype, scales of each output) of the parts of a layer, which agree and are what was
+    wanted."""
     kinds = set()
     for part in parts:
         weight = found.get(f"{part}.weight")

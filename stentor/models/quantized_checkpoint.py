@@ -1,7 +1,9 @@
-"""Checkpoints that come quantised, by torchao or compressed-tensors: weights of 8 bits, by channel or group.
+"""Checkpoints that come quantised, by torchao or compressed-tensors: weights of 8 bits, by channel
+or group.
 
-config.json's `quantization_config` says how. What it may say is checked first, so that no other scheme is read as one
-of these. The formats are those of torchao 0.16 in safetensors, and of compressed-tensors 0.8 to 0.13.
+config.json's `quantization_config` says how. What it may say is checked first, so that no other
+scheme is read as one of these. The formats are those of torchao 0.16 in safetensors, and of
+compressed-tensors 0.8 to 0.13.
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ BYTES_OF_INT32 = 4
 def read_quantized(
     config: Mapping[str, Any], tensors: Mapping[str, Tensor], source: str
 ) -> dict[str, Tensor]:
-    """A checkpoint's tensors, with `X.weight` in 8 bits and `X.weight_scale` [outputs, groups] for quantised layers.
+    """A checkpoint's tensors, with `X.weight` in 8 bits and `X.weight_scale` [outputs, groups] for
+    quantised layers.
 
-    config: config.json. Without a `quantization_config` in it tensors have these names already. CheckpointError names
-    the field or the tensor that stentor does not read, and what it does.
+    config: config.json. Without a `quantization_config` in it tensors have these names already.
+    CheckpointError names the field or the tensor that stentor does not read, and what it does.
     """
     named = config.get("quantization_config") is not None
     plain = (
@@ -36,7 +39,8 @@ def read_quantized(
         else tensors
     )
     for name, value in plain.items():
-        # Where no scheme is named, float8 may be no more than a dtype. Integers never are weights by themselves.
+        # Where no scheme is named, float8 may be no more than a dtype. Integers never are weights
+        # by themselves.
         quantized = not value.is_floating_point() or (named and value.element_size() == 1)
         if name.endswith(".weight") and quantized and f"{name}_scale" not in plain:
             raise CheckpointError(
@@ -120,7 +124,8 @@ def _check_scheme(weights: ConfigReader) -> None:
 
 
 def _compressed(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
-    """`X.weight` or, four to an int32, `X.weight_packed` with `X.weight_shape`. Then `X.weight_scale`."""
+    """`X.weight` or, four to an int32, `X.weight_packed` with `X.weight_shape`. Then
+    `X.weight_scale`."""
     found = _without_zero_points(tensors)
     for name in [k for k in found if k.endswith(".weight_packed")]:
         layer = name.removesuffix("_packed")
@@ -140,14 +145,16 @@ def _compressed(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]
 
 
 def _unpacked(packed: Tensor, columns: int) -> Tensor:
-    """int32 [N, K / 4] -> int8 [N, K]. The lowest byte is the first, and each stands for its value + 128."""
+    """int32 [N, K / 4] -> int8 [N, K]. The lowest byte is the first, and each stands for its value
+    + 128."""
     shifts = torch.arange(0, 32, 8, dtype=torch.int32)
     values = ((packed[:, :, None] >> shifts) & 0xFF) - 128
     return values.to(torch.int8).flatten(1)[:, :columns].contiguous()
 
 
 def _without_zero_points(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Zero points may be there, of zeros: the schemes that are read are symmetric. Others are left, to be refused."""
+    """Zero points may be there, of zeros: the schemes that are read are symmetric. Others are left,
+    to be refused."""
     return {
         k: v for k, v in tensors.items() if not k.endswith(".weight_zero_point") or bool(v.any())
     }

@@ -1,4 +1,5 @@
-"""Parts of config.json of models that speak in frames of codes while they read text (frame_talker.py)."""
+"""Parts of config.json of models that speak in frames of codes while they read text
+(frame_talker.py)."""
 
 from __future__ import annotations
 

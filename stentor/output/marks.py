@@ -1,4 +1,5 @@
-"""Marks by which programs know that audio is made by a machine: a line for metadata and headers, and a watermark."""
+"""Marks by which programs know that audio is made by a machine: a line for metadata and headers,
+and a watermark."""
 
 from __future__ import annotations
 
@@ -11,12 +12,14 @@ from stentor.output.watermark import Make, load
 from stentor.version import __version__
 
 SOURCE_TYPE = "http://cv.iptc.org/newscodes/digitalsourcetype/trainedAlgorithmicMedia"
-"""IPTC's name for media that a model has made (https://cv.iptc.org/newscodes/digitalsourcetype/)."""
+"""IPTC's name for media that a model has made
+(https://cv.iptc.org/newscodes/digitalsourcetype/)."""
 
 
 @dataclass(frozen=True)
 class Marks:
-    """Marks of audio. comment: the line for metadata. watermark: makes what changes the samples. None: without."""
+    """Marks of audio. comment: the line for metadata. watermark: makes what changes the samples.
+    None: without."""
 
     comment: str | None = None
     watermark: Make | None = None
@@ -41,8 +44,8 @@ NO_MARKS = Marks()
 
 
 def comment(model: str | Path | None) -> str:
-    """The line that marks audio of a model, in ASCII. None: the built-in voice. Of a directory it has only the name:
-    what stands before that may tell who owns it."""
+    """The line that marks audio of a model, in ASCII. None: the built-in voice. Of a directory it
+    has only the name: what stands before that may tell who owns it."""
     if model is None:
         name = "stentor"
     else:

@@ -17,7 +17,8 @@ BLOCKS = 64  # chunks of audio that wait to be played
 
 
 def library() -> Any:
-    """The module sounddevice, with a device to play on. InvalidRequest says what is missing and how to get it."""
+    """The module sounddevice, with a device to play on. InvalidRequest says what is missing and how
+    to get it."""
     try:
         sounddevice = importlib.import_module("sounddevice")
     except ImportError:
@@ -77,7 +78,8 @@ class Player:
             raise InvalidRequest("play", f"the device failed: {self._error}") from self._error
 
     def _play(self) -> None:
-        """The thread: write blocks until the last. After a failure they are dropped, so that `feed` never waits."""
+        """The thread: write blocks until the last. After a failure they are dropped, so that `feed`
+        never waits."""
         while (block := self._blocks.get()) is not None:
             if self._error is None and len(block):
                 try:

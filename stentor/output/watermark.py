@@ -1,4 +1,5 @@
-"""Watermarks of other packages: `--watermark package:function`. They change samples on their way out, as these come.
+"""Watermarks of other packages: `--watermark package:function`. They change samples on their way
+out, as these come.
 
 docs/provenance.md has the interface with an example.
 """
@@ -19,7 +20,8 @@ PROBED = (8_000, 24_000, 48_000)  # Hz: the lowest and the highest that is sent,
 
 
 class Watermark(Protocol):
-    """The watermark of one file or stream. Sample n of what it returns stands for sample n of what it took.
+    """The watermark of one file or stream. Sample n of what it returns stands for sample n of what
+    it took.
 
     look_ahead: samples that it may hold back until more have come.
     """
@@ -27,7 +29,8 @@ class Watermark(Protocol):
     look_ahead: int
 
     def process(self, samples: np.ndarray) -> np.ndarray:
-        """float32 [n], which may be written to, with 1 as full scale -> float32 [m] that are final."""
+        """float32 [n], which may be written to, with 1 as full scale -> float32 [m] that are
+        final."""
         ...
 
     def flush(self) -> np.ndarray:
@@ -40,7 +43,8 @@ Make = Callable[[int], Watermark]
 
 
 def load(watermark: str | Make) -> Make:
-    """The function of `package.module:function`, tried on noise. InvalidRequest says what is wrong with it."""
+    """The function of `package.module:function`, tried on noise. InvalidRequest says what is wrong
+    with it."""
     make: Make = function_of("watermark", watermark)
     for rate in PROBED:
         _probe(make, rate)
@@ -60,8 +64,8 @@ def _probe(make: Make, rate: int) -> None:
 
 
 class WatermarkStage:
-    """The watermark of one file or stream, held to what it declares. WatermarkError if it fails: from then on nothing
-    comes out, so that no sample passes without it."""
+    """The watermark of one file or stream, held to what it declares. WatermarkError if it fails:
+    from then on nothing comes out, so that no sample passes without it."""
 
     def __init__(self, make: Make, rate: int) -> None:
         """The watermark itself is made with the first samples: that may take time."""
@@ -92,7 +96,8 @@ class WatermarkStage:
         return out
 
     def finish(self, samples: np.ndarray) -> np.ndarray:
-        """The last samples, and those that it holds back. None after a failure, which was raised then."""
+        """The last samples, and those that it holds back. None after a failure, which was raised
+        then."""
         if self._failed:
             return np.zeros(0, np.float32)
         last = self.feed(samples)

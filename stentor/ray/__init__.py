@@ -1,4 +1,5 @@
-"""Replicas of the server on Ray Serve. `import_path: stentor.ray:app`. Needs the extra `stentor[ray]`.
+"""Replicas of the server on Ray Serve. `import_path: stentor.ray:app`. Needs the extra
+`stentor[ray]`.
 
 A replica is one whole stentor server. Ray starts, places, watches, replaces and balances them.
 """
@@ -24,8 +25,8 @@ OF_SERVE = ("host", "port")  # of the proxy, which all applications of a cluster
 def app(args: Mapping[str, Any]) -> Application:
     """The Serve application, for `serve run`, `serve deploy` and KubeRay.
 
-    args: options of `stentor serve`, with - or _, as in a file for `--config`. InvalidRequest names what is wrong.
-    WrongEnvironment: Ray was started without the variables that streams need.
+    args: options of `stentor serve`, with - or _, as in a file for `--config`. InvalidRequest names
+    what is wrong. WrongEnvironment: Ray was started without the variables that streams need.
     """
     config = configured(args)
     from stentor.ray.replica import (

@@ -1,6 +1,7 @@
 """Environment that Ray Serve needs in every process, before it is imported. Imports nothing of Ray.
 
-Source: Ray Serve's documentation of HAProxy mode, and measurements in docs/log/2026-11.md ("replicas on Ray Serve").
+Source: Ray Serve's documentation of HAProxy mode, and measurements in docs/log/2026-11.md
+("replicas on Ray Serve").
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ from stentor.errors import InvalidRequest, StentorError
 from stentor.host.local_ray import VARIABLES
 from stentor.server.config import ServerConfig
 
-HARD_STOP_MARGIN_S = (
-    30  # HAProxy ends what an old worker of it holds so long after a request may take
-)
+# HAProxy ends what an old worker of it holds so long after a request may take
+HARD_STOP_MARGIN_S = 30
 PROXY_START_S = 60  # in which a proxy has to start. Ray's 5 s are too few on a machine that is busy
 REQUIRED = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",  # bytes go to a replica's own port, not through an actor
-    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",  # else nothing stops a stream whose client does not read
+    # else nothing stops a stream whose client does not read
+    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
 }
 HARD_STOP = "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"
 HARD_STOP_DEFAULT = "120"
-SILENT = "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S"  # how long HAProxy keeps a client that neither sends nor takes anything
+# how long HAProxy keeps a client that neither sends nor takes anything
+SILENT = "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S"
 BALANCE = "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM"
 
 
@@ -52,7 +54,8 @@ def prepare(config: ServerConfig) -> None:
 
 
 def check(environment: Mapping[str, str], config: ServerConfig) -> None:
-    """WrongEnvironment if a Ray that others have started lacks what streams of this configuration need."""
+    """WrongEnvironment if a Ray that others have started lacks what streams of this configuration
+    need."""
     needed = dict(REQUIRED)
     if config.session_header is not None:
         needed[BALANCE] = _by_header(config.session_header)
@@ -64,12 +67,14 @@ def check(environment: Mapping[str, str], config: ServerConfig) -> None:
 
 
 def gpus_seen() -> bool:
-    """Whether this process may use a GPU of NVIDIA. It does not ask CUDA, which would take memory of it."""
+    """Whether this process may use a GPU of NVIDIA. It does not ask CUDA, which would take memory
+    of it."""
     return os.environ.get("CUDA_VISIBLE_DEVICES") != "" and any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def check_gpus(config: ServerConfig, gpus_seen: bool) -> None:
-    """InvalidRequest if replicas have no GPUs of Ray's, but see some: each would take the first one."""
+    """InvalidRequest if replicas have no GPUs of Ray's, but see some: each would take the first
+    one."""
     if gpus_seen and not config.gpus_per_replica and config.device != "cpu":
         raise InvalidRequest(
             "gpus_per_replica",

@@ -1,7 +1,8 @@
-"""Outcomes of requests that any replica can tell: each tells an actor what has ended, and asks it on a miss.
+"""Outcomes of requests that any replica can tell: each tells an actor what has ended, and asks it
+on a miss.
 
-One actor would be the first limit of many replicas (docs/scaling_arithmetic.md), so there is one for each
-`REPLICAS_OF_AN_ACTOR`. The id of a request says which.
+One actor would be the first limit of many replicas (docs/scaling_arithmetic.md), so there is one
+for each `REPLICAS_OF_AN_ACTOR`. The id of a request says which.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ KEPT = REPLICAS_OF_AN_ACTOR * LIMITS.outcomes  # of each actor
 
 
 def shared_stores(application: str, replicas: int) -> list[Any]:
-    """The actors of an application, which the first replica starts. They outlive replicas, not the cluster."""
+    """The actors of an application, which the first replica starts. They outlive replicas, not the
+    cluster."""
     actor = ray.remote(num_cpus=0, max_restarts=-1)(Outcomes)
     lasting = {"namespace": "stentor", "lifetime": "detached", "get_if_exists": True}
     names = [
@@ -36,7 +38,8 @@ def shared_stores(application: str, replicas: int) -> list[Any]:
 
 
 class SharedOutcomes(Outcomes):
-    """Outcomes of this replica, and those of others that have ended. stores: the actors, each an `Outcomes`."""
+    """Outcomes of this replica, and those of others that have ended. stores: the actors, each an
+    `Outcomes`."""
 
     def __init__(self, stores: Sequence[Any]) -> None:
         super().__init__()
@@ -60,6 +63,5 @@ class SharedOutcomes(Outcomes):
         return found
 
     def _store(self, id: str) -> Any:
-        return self._stores[
-            zlib.crc32(id.encode()) % len(self._stores)
-        ]  # the same in every process
+        # the same in every process
+        return self._stores[zlib.crc32(id.encode()) % len(self._stores)]

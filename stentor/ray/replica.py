@@ -40,7 +40,8 @@ class Replica:
         self.config = config
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        """Called by Ray after __init__. A lost model ends the process: Ray starts another in its place."""
+        """Called by Ray after __init__. A lost model ends the process: Ray starts another in its
+        place."""
         context = serve.get_replica_context()
         self.server = Server(
             self.config,
@@ -74,7 +75,8 @@ class Replica:
 class WithoutRequestId:
     """Removes our X-Request-Id from answers where Serve adds an equal one.
 
-    Serve adds what the client has sent. Where that is no id (`RequestIds`), ours stays, and stands first.
+    Serve adds what the client has sent. Where that is no id (`RequestIds`), ours stays, and stands
+    first.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -103,7 +105,8 @@ def slot_policy(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
 
 
 def application(config: ServerConfig, replica: type[Any] = Replica) -> serve.Application:
-    """The Serve application of a configuration. Requests that are too many are refused by the server, not by Serve.
+    """The Serve application of a configuration. Requests that are too many are refused by the
+    server, not by Serve.
 
     replica: a class of replicas made from a configuration.
     """

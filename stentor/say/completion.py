@@ -1,4 +1,5 @@
-"""`stentor completion`: commands, flags, choices, files and voices of the command line, completed in a shell."""
+"""`stentor completion`: commands, flags, choices, files and voices of the command line, completed
+in a shell."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ class Completer(BaseCompleter):
 
 
 def voices() -> dict[str, str]:
-    """The built-in voice's voices and what they sound like. Other models are not opened for this."""
+    """The built-in voice's voices and what they sound like. Other models are not opened for
+    this."""
     config = DEFAULT_VOICE / CONFIG
     if not config.is_file():
         return {}

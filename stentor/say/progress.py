@@ -40,7 +40,8 @@ def loading(what: str) -> Iterator[None]:
 
 
 class SpeakingBar:
-    """A bar over the characters of a text, with the time left. done: characters that were spoken before."""
+    """A bar over the characters of a text, with the time left. done: characters that were spoken
+    before."""
 
     def __init__(self, characters: int, done: int = 0) -> None:
         from tqdm import tqdm

@@ -1,1 +1,2 @@
-"""The speech server: OpenAI's speech API and its extensions over HTTP and WebSocket, and a web page."""
+"""The speech server: OpenAI's speech API and its extensions over HTTP and WebSocket, and a web
+page."""

@@ -1,8 +1,9 @@
-"""More API processes on one port, for more streams than one event loop can send: `stentor serve --api-processes N`.
+"""More API processes on one port, for more streams than one event loop can send:
+`stentor serve --api-processes N`.
 
-The first one owns the engines and starts the others. Each reaches every engine over a socket of its own. The kernel
-spreads connections over them. Limits count over all of them in memory that they share, outcomes and metrics are asked
-for where they are not here.
+The first one owns the engines and starts the others. Each reaches every engine over a socket of its
+own. The kernel spreads connections over them. Limits count over all of them in memory that they
+share, outcomes and metrics are asked for where they are not here.
 """
 
 from __future__ import annotations
@@ -36,9 +37,8 @@ from stentor.server.state import SHARED, Counts, Others, Server
 log = logging.getLogger("stentor.server")
 
 MESSAGE_BYTES = LIMITS.process_message_kib << 10
-ASK_SECONDS = (
-    2 * LIMITS.process_seconds
-)  # for the first process, which asks those that may not answer
+# for the first process, which asks those that may not answer
+ASK_SECONDS = 2 * LIMITS.process_seconds
 
 
 class Start(msgspec.Struct):
@@ -87,7 +87,8 @@ _decoder = msgspec.msgpack.Decoder(State | Attach | Ask | Answer)
 
 
 class Control:
-    """Messages between two API processes, over a socket of packets. answer(ask): what this one says."""
+    """Messages between two API processes, over a socket of packets. answer(ask): what this one
+    says."""
 
     def __init__(
         self,
@@ -274,8 +275,8 @@ class ApiProcesses(Others):
 
 
 def merged(own: str, others: Sequence[str]) -> str:
-    """Metrics of several processes as those of one: sums, but for those of engines, which `own` has, and for moments
-    and the smallest lead."""
+    """Metrics of several processes as those of one: sums, but for those of engines, which `own`
+    has, and for moments and the smallest lead."""
     lines: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
     families: dict[str, Metric] = {}
     for text in (own, *others):

@@ -1,4 +1,5 @@
-"""Clients that disconnect or read too slowly: bounded buffers, and work that ends with the connection."""
+"""Clients that disconnect or read too slowly: bounded buffers, and work that ends with the
+connection."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class Disconnected(Exception):
 
 
 class SendBuffer:
-    """Bytes that the client has not yet taken. `put` raises SlowClient when they exceed `max_bytes`."""
+    """Bytes that the client has not yet taken. `put` raises SlowClient when they exceed
+    `max_bytes`."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -70,7 +72,8 @@ class SendBuffer:
 
 
 class Outbox:
-    """Frames in order on their way to a client. Adding one raises SlowClient when they exceed `max_bytes`.
+    """Frames in order on their way to a client. Adding one raises SlowClient when they exceed
+    `max_bytes`.
 
     `send` raises Disconnected when the client has left."""
 
@@ -131,16 +134,16 @@ class SocketOutbox(Outbox):
 async def run_while_connected(
     work: Coroutine[Any, Any, T], receive: Receive, limit: float, ended: asyncio.Event
 ) -> T:
-    """Await `work`, and cancel it when the client disconnects, after `limit` seconds, or when the server has `ended`.
+    """Await `work`, and cancel it when the client disconnects, after `limit` seconds, or when the
+    server has `ended`.
 
     Raises Disconnected, TimeoutError, ApiError 503, or what the work raises.
     """
     task = asyncio.create_task(work)
     tasks: list[asyncio.Future[Any]] = [task]
     try:
-        await asyncio.sleep(
-            0
-        )  # work that waits for nothing is done then: watching would cost more than it
+        # work that waits for nothing is done then: watching would cost more than it
+        await asyncio.sleep(0)
         if task.done():
             return task.result()
         tasks += [
@@ -159,7 +162,8 @@ async def run_while_connected(
                 t.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         elif not task.cancelled():
-            task.exception()  # asyncio logs one that nobody has looked at, as this call may have been cancelled
+            # asyncio logs one that nobody has looked at, as this call may have been cancelled
+            task.exception()
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -1,4 +1,5 @@
-"""Fills the cache of compiled kernels, so that a server with the same flags starts without compiling any."""
+"""Fills the cache of compiled kernels, so that a server with the same flags starts without
+compiling any."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from stentor.server.model_hosts import names
 
 
 def compile_kernels(config: ServerConfig) -> None:
-    """Load each model as its engine's process does, with every graph, and say how long it took. StentorError if one
-    cannot be loaded. InvalidRequest without a GPU."""
+    """Load each model as its engine's process does, with every graph, and say how long it took.
+    StentorError if one cannot be loaded. InvalidRequest without a GPU."""
     if pick_device(config.device) == "cpu":
         raise InvalidRequest("device", "must be a GPU: a CPU has no kernels to compile")
     for at, (name, model) in enumerate(names(config)):

@@ -1,4 +1,5 @@
-"""Errors of the server: one exception, OpenAI's error envelope, and how every other exception becomes one."""
+"""Errors of the server: one exception, OpenAI's error envelope, and how every other exception
+becomes one."""
 
 from __future__ import annotations
 
@@ -163,7 +164,8 @@ def shutting_down() -> ApiError:
 
 
 def translate(error: BaseException, retry_after: float = 1.0) -> ApiError:
-    """The ApiError for any exception. What an engine or an unexpected error says goes only to the log."""
+    """The ApiError for any exception. What an engine or an unexpected error says goes only to the
+    log."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, InvalidRequest):

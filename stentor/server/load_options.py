@@ -1,4 +1,5 @@
-"""`--load-options`: options of a model's family, with which a server loads its models. Imports nothing heavy."""
+"""`--load-options`: options of a model's family, with which a server loads its models. Imports
+nothing heavy."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ ELSEWHERE = {
 
 
 def load_options(values: Sequence[str]) -> dict[str, Any]:
-    """Parse `name=value`, the value as in YAML: a number, true or false, or a word. InvalidRequest for others."""
+    """Parse `name=value`, the value as in YAML: a number, true or false, or a word. InvalidRequest
+    for others."""
     found: dict[str, Any] = {}
     for value in values:
         name, _, text = (part.strip() for part in value.partition("="))

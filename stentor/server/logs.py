@@ -17,8 +17,8 @@ REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 
 def configure(level: str, format: str, stream: TextIO | None = None) -> None:
-    """Write the log of this process, with Python's warnings, to `stream` (stderr), as text or json. It replaces
-    handlers that are there."""
+    """Write the log of this process, with Python's warnings, to `stream` (stderr), as text or json.
+    It replaces handlers that are there."""
     handler = logging.StreamHandler(stream)
     handler.addFilter(add_request_id)
     handler.setFormatter(JsonFormatter() if format == "json" else logging.Formatter(TEXT))
@@ -27,7 +27,8 @@ def configure(level: str, format: str, stream: TextIO | None = None) -> None:
 
 
 def add_request_id(record: logging.LogRecord) -> bool:
-    """A filter that leaves nothing out. It runs where the line is written, so that the request's context is there."""
+    """A filter that leaves nothing out. It runs where the line is written, so that the request's
+    context is there."""
     id = REQUEST_ID.get()
     record.request_id = id
     if id is None:
@@ -38,7 +39,8 @@ def add_request_id(record: logging.LogRecord) -> bool:
 
 
 class JsonFormatter(logging.Formatter):
-    """One line per record: time (UTC), level, logger, message, and request_id, error and a request's facts if any."""
+    """One line per record: time (UTC), level, logger, message, and request_id, error and a
+    request's facts if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {

@@ -1,7 +1,8 @@
 """How the server's memory stays flat: what was freed goes back to the system now and then.
 
-glibc keeps what is freed between blocks in use, in a heap per thread, and large tensors too once the first of them was
-freed. A server whose requests differ in size then grows with every request that is larger than those before.
+glibc keeps what is freed between blocks in use, in a heap per thread, and large tensors too once
+the first of them was freed. A server whose requests differ in size then grows with every request
+that is larger than those before.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import gc
 
 
 def trim() -> None:
-    """Give free memory back to the system. Other C libraries than glibc do so by themselves, or not at all."""
+    """Give free memory back to the system. Other C libraries than glibc do so by themselves, or not
+    at all."""
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if malloc_trim is not None:
         malloc_trim(0)

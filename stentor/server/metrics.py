@@ -1,4 +1,5 @@
-"""Prometheus metrics. Names are vLLM-Omni's with our prefix, so a dashboard is ported by replacing the prefix."""
+"""Prometheus metrics. Names are vLLM-Omni's with our prefix, so a dashboard is ported by replacing
+the prefix."""
 
 from __future__ import annotations
 
@@ -121,7 +122,8 @@ FIELDS = frozenset({*SpeechBody.model_fields, *BatchBody.model_fields, *ALIASES,
 
 
 class EngineMetrics(Collector):
-    """Models, engines, caches and open sessions as they are now. live: running streams and their models."""
+    """Models, engines, caches and open sessions as they are now. live: running streams and their
+    models."""
 
     def __init__(
         self,
@@ -215,7 +217,8 @@ class LabelledCollector(Collector):
 
 
 class Metrics:
-    """All metrics of /metrics, in their own registry. `labels` are added to each when it is read."""
+    """All metrics of /metrics, in their own registry. `labels` are added to each when it is
+    read."""
 
     def __init__(
         self, hosts: ModelHosts, recordings: Recordings, labels: Mapping[str, str]
@@ -267,7 +270,8 @@ class Metrics:
         return generate_latest(self.labelled).decode()
 
     def count_refusal(self, error: ApiError) -> None:
-        """Count a request or a message that was refused, by a reason of a fixed set: clients choose names of fields."""
+        """Count a request or a message that was refused, by a reason of a fixed set: clients choose
+        names of fields."""
         if error.param in FIELDS:
             wrong_field = f"invalid_{error.param}"
         else:

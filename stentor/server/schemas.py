@@ -1,5 +1,6 @@
-"""Request bodies: the union of what clients of the known engines send. Types are checked strictly. Unknown fields are
-checked by speech/plan.py, which knows the model's own options, and noted as ignored."""
+"""Request bodies: the union of what clients of the known engines send. Types are checked strictly.
+Unknown fields are checked by speech/plan.py, which knows the model's own options, and noted as
+ignored."""
 
 from __future__ import annotations
 
@@ -109,7 +110,8 @@ class RefItem(Body):
 class Shared(Body):
     """Parameters of a speech request other than its text. A batch has them once for all items.
 
-    The model's own options (temperature, top_k, cfg, ...; GET /v1/models lists them) are taken at the top level too.
+    The model's own options (temperature, top_k, cfg, ...; GET /v1/models lists them) are taken at
+    the top level too.
     """
 
     model: str | None = Field(None, max_length=LIMITS.name_chars)
@@ -264,10 +266,11 @@ class Item(NamedTuple):
 
 
 class Ignored:
-    """Parts of one request that are not used, in the order found, each once: fields that the model has no use for,
-    pieces of text that it cannot speak, and reference audio that is hardly heard.
+    """Parts of one request that are not used, in the order found, each once: fields that the model
+    has no use for, pieces of text that it cannot speak, and reference audio that is hardly heard.
 
-    The answer names it in the header X-Ignored, events and JSON under `ignored`. `serve --strict` refuses the fields.
+    The answer names it in the header X-Ignored, events and JSON under `ignored`. `serve --strict`
+    refuses the fields.
     """
 
     def __init__(self, strict: bool = False) -> None:
@@ -282,11 +285,13 @@ class Ignored:
         self._add(Item(clipped(name, LIMITS.param_chars)))
 
     def piece(self, text: str, param: str = "input") -> None:
-        """Note a piece of text that cannot be spoken. A short silence stands for it, in a strict server too."""
+        """Note a piece of text that cannot be spoken. A short silence stands for it, in a strict
+        server too."""
         self._add(Item(param, clipped(text, LIMITS.piece_chars)))
 
     def quiet(self, param: str) -> None:
-        """Note that the audio of field `param` is so quiet that what is spoken with it can hardly be heard."""
+        """Note that the audio of field `param` is so quiet that what is spoken with it can hardly
+        be heard."""
         self._add(Item(param, "quiet"))
 
     def _add(self, item: Item) -> None:
@@ -320,7 +325,8 @@ class Ignored:
         return same
 
     def header(self) -> dict[str, str]:
-        """The header of an answer. Without one if everything is used. `+3` at its end: three more are not named."""
+        """The header of an answer. Without one if everything is used. `+3` at its end: three more
+        are not named."""
         named: list[str] = []
         size = 0
         for item in self._items:
@@ -335,7 +341,8 @@ class Ignored:
         return {}
 
     def as_json(self) -> dict[str, list[dict[str, Any]]]:
-        """Member of an event or a JSON answer: `{"ignored": [{"param", "text"?}, ...]}`, or nothing."""
+        """Member of an event or a JSON answer: `{"ignored": [{"param", "text"?}, ...]}`, or
+        nothing."""
         if self._items:
             return {"ignored": [item.as_dict() for item in self._items]}
         return {}

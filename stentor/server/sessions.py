@@ -1,4 +1,5 @@
-"""A connection on which a client sends messages while speech is sent to it: deadlines, slow clients, and the end.
+"""A connection on which a client sends messages while speech is sent to it: deadlines, slow
+clients, and the end.
 
 Each protocol has a subclass of `Session`: `ws/` and `doors/`.
 """
@@ -34,15 +35,15 @@ from stentor.server.wire_json import json_response, loads
 
 MAX_ERRORS = LIMITS.ws_errors  # refused messages, after which the session is closed
 FLUSH_SECONDS = LIMITS.flush_seconds  # for the last events to a client that does not read
-MAX_CONFIG_BYTES = (
-    LIMITS.ws_config_mb << 20
-)  # of any message. A replica's uvicorn, which Ray starts, takes more
+# of any message. A replica's uvicorn, which Ray starts, takes more
+MAX_CONFIG_BYTES = LIMITS.ws_config_mb << 20
 MAX_AHEAD_BYTES = LIMITS.ws_ahead_kib << 10  # of what is read during a session.config
 MAX_MESSAGE_BYTES = LIMITS.ws_message_kib << 10  # of a message other than session.config
 
 
 class CloseSession(Exception):
-    """Ends the session with a close code (RFC 6455) and, if there is one, an error event before it."""
+    """Ends the session with a close code (RFC 6455) and, if there is one, an error event before
+    it."""
 
     def __init__(self, code: int, error: ApiError | None = None, reason: str = "") -> None:
         super().__init__(reason)
@@ -95,7 +96,8 @@ class Session(ABC):
 
     @property
     def patience(self) -> tuple[float, str]:
-        """Seconds of silence after which the session is closed while it is not busy, and the code of that error."""
+        """Seconds of silence after which the session is closed while it is not busy, and the code
+        of that error."""
         return self.config.ws_idle_seconds, "idle_timeout"
 
     @abstractmethod
@@ -108,7 +110,8 @@ class Session(ABC):
 
     @abstractmethod
     async def handle(self, message: Any) -> None:
-        """Do what a message asks for. ApiError or InvalidRequest refuses it, CloseSession ends the session."""
+        """Do what a message asks for. ApiError or InvalidRequest refuses it, CloseSession ends the
+        session."""
 
     @abstractmethod
     def report(self, error: ApiError) -> None:
@@ -141,7 +144,8 @@ class Session(ABC):
             raise invalid("text", f"has {len(text)} characters, at most {limit}", "text_too_long")
 
     def begin(self, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a job beside the session. It is cancelled with the session, and a failure of it ends the session."""
+        """Run a job beside the session. It is cancelled with the session, and a failure of it ends
+        the session."""
         task = asyncio.create_task(job)
         self._jobs.add(task)
         task.add_done_callback(self._job_ended)
@@ -223,7 +227,8 @@ class Session(ABC):
         self.report(error)
 
     async def _next(self) -> Any:
-        """The next message. CloseSession: the client has left, or was silent for too long while nothing was spoken."""
+        """The next message. CloseSession: the client has left, or was silent for too long while
+        nothing was spoken."""
         while True:
             limit, code = self.patience
             left = self.last_active + limit - time.monotonic()
@@ -248,7 +253,8 @@ class Session(ABC):
 
 
 async def serve(ws: WebSocket, make: Callable[[WebSocket, Server], SocketSession]) -> None:
-    """Run the session that `make` returns, or refuse the handshake where there is no room for it."""
+    """Run the session that `make` returns, or refuse the handshake where there is no room for
+    it."""
     s = server(ws)
     if (refused := refusal(s)) is not None:
         await ws.send_denial_response(json_response(refused.body, refused.status, refused.headers))
@@ -259,7 +265,8 @@ async def serve(ws: WebSocket, make: Callable[[WebSocket, Server], SocketSession
 
 
 def read_json(message: Mapping[str, Any]) -> Any:
-    """The JSON value of a text frame. ApiError says what is wrong with it. CloseSession 1009: it is too large."""
+    """The JSON value of a text frame. ApiError says what is wrong with it. CloseSession 1009: it is
+    too large."""
     text = message.get("text")
     if text is None:
         raise ApiError(400, "messages must be JSON in text frames", code="invalid_message")
@@ -305,8 +312,8 @@ class MessageReader:
         return await self.ws.receive()
 
     async def ahead(self) -> MutableMapping[str, Any]:
-        """Read a message, such as that the client has left, and keep it for `next`. Waits for ever while
-        `MAX_AHEAD_BYTES` are kept."""
+        """Read a message, such as that the client has left, and keep it for `next`. Waits for ever
+        while `MAX_AHEAD_BYTES` are kept."""
         if (
             sum(max(1024, len(m.get("text") or m.get("bytes") or ())) for m in self._ahead)
             >= MAX_AHEAD_BYTES
@@ -340,7 +347,8 @@ class SocketSession(Session):
         return message
 
     async def planned(self, body: Shared, word_timestamps: bool) -> SpeechPlan:
-        """The plan for text that arrives later. It may wait for a model. Messages are read ahead meanwhile."""
+        """The plan for text that arrives later. It may wait for a model. Messages are read ahead
+        meanwhile."""
         planned = self.server.planner.live(body, self.id, word_timestamps)
         return await run_while_connected(
             planned, self.incoming.ahead, self.config.request_timeout, self.server.ended

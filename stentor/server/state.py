@@ -1,4 +1,5 @@
-"""State of one server process, and what it shares with others. Routes reach it as `request.app.state.server`."""
+"""State of one server process, and what it shares with others. Routes reach it as
+`request.app.state.server`."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ SHARED = ("requests", "bodies", "sessions")
 
 
 class Counts:
-    """Counts that the limits of a server look at, over all of its API processes. Each writes a row of its own, without
-    a lock: two that look at once may each let one more in."""
+    """Counts that the limits of a server look at, over all of its API processes. Each writes a row
+    of its own, without a lock: two that look at once may each let one more in."""
 
     def __init__(self, memory: mmap.mmap | bytearray | None = None, row: int = 0) -> None:
         self._cells = memoryview(memory or bytearray(8 * len(SHARED))).cast("q")
@@ -55,7 +56,8 @@ class Counts:
 
 
 class Others:
-    """The other API processes of a server, as one of them asks for them. Here it is the only one."""
+    """The other API processes of a server, as one of them asks for them. Here it is the only
+    one."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -86,15 +88,15 @@ class Server:
         counts: Counts | None = None,
         models: type[ModelHost] = ModelHost,
     ) -> None:
-        """give_up(code) is called with an exit code when a model is lost for good. `start(name, model)` replaces how
-        engines are started (tests). outcomes: where outcomes are kept, default in this process. labels: of every
-        metric. counts: of all API processes. models: how this process knows them."""
+        """give_up(code) is called with an exit code when a model is lost for good.
+        `start(name, model)` replaces how engines are started (tests). outcomes: where outcomes are
+        kept, default in this process. labels: of every metric. counts: of all API processes.
+        models: how this process knows them."""
         self.config = config
         self.limits = limits
         self.counts = counts or Counts()
-        self.most_sessions = min(
-            config.ws_max_sessions, limits.max_connections // 2
-        )  # the rest is for requests
+        # the rest is for requests
+        self.most_sessions = min(config.ws_max_sessions, limits.max_connections // 2)
         loading = asyncio.Lock()
         hosts = [
             models(
@@ -131,15 +133,14 @@ class Server:
         self.traces = _traces(config.otlp_traces_endpoint)
         self.encoders = ThreadPoolExecutor(cpus(), thread_name_prefix="stentor-encode")
         self.wyoming_port: int | None = None  # where it listens for Wyoming clients
-        self.drain = (
-            asyncio.Event()
-        )  # set at shutdown: nothing new is accepted, running requests finish
-        self.ended = (
-            asyncio.Event()
-        )  # set when their time is over: what still runs ends with an error
+        # set at shutdown: nothing new is accepted, running requests finish
+        self.drain = asyncio.Event()
+        # set when their time is over: what still runs ends with an error
+        self.ended = asyncio.Event()
 
     async def close(self) -> None:
-        """Wait for the other API processes, then stop every engine and the encoder and parser threads."""
+        """Wait for the other API processes, then stop every engine and the encoder and parser
+        threads."""
         await self.others.close()
         self.known_voices.close()
         await asyncio.gather(*(h.close() for h in self.hosts.all))
@@ -150,7 +151,8 @@ class Server:
 
 
 def _traces(endpoint: str | None) -> Traces | None:
-    """Exporter of spans to this address. None: nobody wants any. InvalidRequest without OpenTelemetry."""
+    """Exporter of spans to this address. None: nobody wants any. InvalidRequest without
+    OpenTelemetry."""
     if endpoint is None:
         return None
     try:

@@ -1,7 +1,9 @@
-"""OpenTelemetry spans of speech requests, with the extra `traces`. A server without an endpoint imports none of this.
+"""OpenTelemetry spans of speech requests, with the extra `traces`. A server without an endpoint
+imports none of this.
 
-Moments are taken as they pass, in both processes on one clock. Spans are made of them once a request has ended. The
-parts of a request follow each other without gaps, so that they sum to the time to its first byte.
+Moments are taken as they pass, in both processes on one clock. Spans are made of them once a
+request has ended. The parts of a request follow each other without gaps, so that they sum to the
+time to its first byte.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ PARTS = (
 
 
 def parts(timing: Timing) -> Iterator[tuple[str, float, float]]:
-    """(name, start, end) of each part that a request has come through, on time.monotonic()'s clock."""
+    """(name, start, end) of each part that a request has come through, on time.monotonic()'s
+    clock."""
     moments = [timing.received, *timing.engine]
     if len(moments) == len(PARTS) - 1 and timing.encoded is not None:
         moments += [timing.encoded] if timing.left is None else [timing.encoded, timing.left]
@@ -48,8 +51,8 @@ class Traces:
     """Sends spans to a collector, in a thread of its own."""
 
     def __init__(self, endpoint: str) -> None:
-        """endpoint: URL that takes OTLP over HTTP. Other settings are OpenTelemetry's variables (OTEL_SERVICE_NAME,
-        OTEL_TRACES_SAMPLER, OTEL_EXPORTER_OTLP_HEADERS)."""
+        """endpoint: URL that takes OTLP over HTTP. Other settings are OpenTelemetry's variables
+        (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER, OTEL_EXPORTER_OTLP_HEADERS)."""
         resource = Resource.create(
             {"service.name": "stentor", "service.version": stentor.__version__}
         )

@@ -1,4 +1,5 @@
-"""JSON on the wire, by orjson. It refuses half a surrogate pair, which strings of browsers may hold: we do not."""
+"""JSON on the wire, by orjson. It refuses half a surrogate pair, which strings of browsers may
+hold: we do not."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def loads(data: bytes | str) -> Any:
 
 
 def loads_with_halves(data: bytes | str) -> Any:
-    """The value of a JSON text, whose texts may hold halves of surrogate pairs. json.JSONDecodeError: it is none."""
+    """The value of a JSON text, whose texts may hold halves of surrogate pairs.
+    json.JSONDecodeError: it is none."""
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:

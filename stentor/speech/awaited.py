@@ -1,6 +1,8 @@
-"""Driver of `Speaking` for asyncio: texts whole, as a stream, and while they are still being written.
+"""Driver of `Speaking` for asyncio: texts whole, as a stream, and while they are still being
+written.
 
-Prompts are made in threads, as they may wait for the encoding of a recording. All else runs in the caller's event loop.
+Prompts are made in threads, as they may wait for the encoding of a recording. All else runs in the
+caller's event loop.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ async def stream(make: Callable[[], SpokenText]) -> AsyncGenerator[Speech, None]
 async def live(
     make: Callable[[], tuple[SpokenText, TextFeed]], texts: AsyncIterable[str]
 ) -> AsyncGenerator[Speech, None]:
-    """The audio of text that is still being written. An error of who writes it is raised after what it has written.
+    """The audio of text that is still being written. An error of who writes it is raised after what
+    it has written.
 
     make: a text that grows, and what cuts it. It is called in a thread.
     """
@@ -73,7 +76,8 @@ async def live(
             try:
                 async for chunk in text.achunks(current):
                     if appending is not None and tail is not None and chunk.finish is not None:
-                        appending.cancel()  # before the tail is closed, which would give it the text that is left
+                        # before the tail is closed, which would give it the text that is left
+                        appending.cancel()
                         tail.close()  # the next segment begins with that text
                     yield text.take(current, chunk)
                 if appending is not None and appending.done() and not appending.cancelled():
@@ -127,7 +131,8 @@ async def _write(feed: TextFeed, texts: AsyncIterable[str]) -> None:
 
 
 async def _append(stream: AudioStream | None, current: SpokenSegment, tail: TextTail) -> None:
-    """Give a segment the text that arrives while it is spoken. If it refuses the text, it ends, and this raises why."""
+    """Give a segment the text that arrives while it is spoken. If it refuses the text, it ends, and
+    this raises why."""
     if stream is None:
         return
     try:

@@ -1,4 +1,5 @@
-"""Names that clients send, whatever is served: OpenAI's models and voices, and those of Kokoro-FastAPI."""
+"""Names that clients send, whatever is served: OpenAI's models and voices, and those of
+Kokoro-FastAPI."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ _KOKORO_VOICE = re.compile(r"[a-z][fm]_(\w+)")
 
 
 def is_usual_model(name: str) -> bool:
-    """Whether a name is of a speech model of OpenAI, or of a version of one, such as tts-1-1106, of one of ElevenLabs,
-    such as eleven_flash_v2_5, or is kokoro."""
+    """Whether a name is of a speech model of OpenAI, or of a version of one, such as tts-1-1106, of
+    one of ElevenLabs, such as eleven_flash_v2_5, or is kokoro."""
     return _USUAL.fullmatch(name.lower()) is not None
 
 
@@ -45,7 +46,8 @@ def taken_by_model(name: str, served: Container[str]) -> str | None:
 
 
 def openai_voice(name: str, voices: Sequence[str]) -> str | None:
-    """The one of a model's own voices that stands for a voice of OpenAI. None: the model's default voice.
+    """The one of a model's own voices that stands for a voice of OpenAI. None: the model's default
+    voice.
 
     Each name always gets the same voice. With fewer voices than names, the order begins again.
     """
@@ -60,7 +62,8 @@ def is_elevenlabs_voice(name: str) -> bool:
 
 
 def own_voice(name: str, voices: Sequence[str]) -> str | None:
-    """The model's own voice of this name, in any case, or None. `af_heart`, as Kokoro writes it, is `heart`."""
+    """The model's own voice of this name, in any case, or None. `af_heart`, as Kokoro writes it, is
+    `heart`."""
     name = name.lower()
     kokoro = _KOKORO_VOICE.fullmatch(name)
     found = [n for n in (name, kokoro[1] if kokoro else name) if n in voices]

@@ -1,6 +1,7 @@
 """A text, or a dialogue of several voices, cut into the segments that are spoken one at a time.
 
-A dialogue is a list of turns, or a text with marks: [voice: anna] Did you hear that? [voice: ben] Hear what?
+A dialogue is a list of turns, or a text with marks: [voice: anna] Did you hear that? [voice: ben]
+Hear what?
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ _MARK = re.compile(r"\[voice:\s*([^\[\]\n]{1,80}?)\s*\]", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Turn:
-    """The words of one voice. voice: its name, None for the request's own. pause: seconds of silence behind it, None
-    for the usual pause. start: its place in the text that was given. field: of a script that holds it."""
+    """The words of one voice. voice: its name, None for the request's own. pause: seconds of
+    silence behind it, None for the usual pause. start: its place in the text that was given. field:
+    of a script that holds it."""
 
     text: str
     voice: str | None = None
@@ -45,7 +47,8 @@ class Turn:
 
 
 def marked(text: str) -> list[Turn]:
-    """The turns of a text with marks, each up to the next mark. Marks with nothing behind them are left out.
+    """The turns of a text with marks, each up to the next mark. Marks with nothing behind them are
+    left out.
 
     A text without marks is one turn. InvalidRequest("text") for marks without words.
     """
@@ -66,7 +69,8 @@ def marked(text: str) -> list[Turn]:
 
 
 def scripted(given: object) -> list[Turn]:
-    """The turns of a list of `{"voice", "text", "pause"}`. InvalidRequest names the field of the turn that is wrong."""
+    """The turns of a list of `{"voice", "text", "pause"}`. InvalidRequest names the field of the
+    turn that is wrong."""
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence):
         raise InvalidRequest("script", f"must be a list of turns, got {type(given).__name__}")
     if not given:
@@ -129,7 +133,8 @@ def _checked(turns: list[Turn], param: str) -> list[Turn]:
 def reading(
     spec: ModelInfo, lexicon: Lexicon | None, cleanup: str, language: str | None = None
 ) -> Reading:
-    """How a family reads text. InvalidRequest("cleanup") for a step that is not known, or has no such language."""
+    """How a family reads text. InvalidRequest("cleanup") for a step that is not known, or has no
+    such language."""
     if not isinstance(cleanup, str):
         raise InvalidRequest("cleanup", f"must be a string, got {type(cleanup).__name__}")
     if language == "auto":
@@ -148,13 +153,13 @@ def dialogue(
     cleanup: str = ALL,
     language: str | None = None,
 ) -> list[Segment]:
-    """Cut turns into segments of at most `max_chars` characters, with the pauses that they ask for and those between
-    turns. A text without marks is no turn.
+    """Cut turns into segments of at most `max_chars` characters, with the pauses that they ask for
+    and those between turns. A text without marks is no turn.
 
-    "auto" is as the family wants it, else one segment if a text is short and sentences grouped up to `max_chars`
-    characters if not. cleanup: steps of the clean-up (text/cleanup). language: of the text, for its notations.
-    InvalidRequest names the text of a turn with pauses and no words, or with pauses that are too long together, and
-    "cleanup" for a step that is not known.
+    "auto" is as the family wants it, else one segment if a text is short and sentences grouped up
+    to `max_chars` characters if not. cleanup: steps of the clean-up (text/cleanup). language: of
+    the text, for its notations. InvalidRequest names the text of a turn with pauses and no words,
+    or with pauses that are too long together, and "cleanup" for a step that is not known.
     """
     read = reading(spec, lexicon, cleanup, language)
     most = min(max_chars, spec.max_text)

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 @dataclass(frozen=True)
 class WordTiming:
-    """A word of the input, with the marks beside it, and when it is spoken, as in `SegmentTiming`."""
+    """A word of the input, with the marks beside it, and when it is spoken, as in
+    `SegmentTiming`."""
 
     text: str
     start: float
@@ -20,9 +21,10 @@ class WordTiming:
 
 @dataclass(frozen=True)
 class SegmentTiming:
-    """A segment of the input and when it is spoken, in seconds of the audio. `start_char` and `end_char` are positions
-    in the input. words: those of the segment, where the request asks for them. voice, turn: who speaks it and in which
-    turn, in a dialogue. Where it was given as a script, `start_char` and `end_char` are places in the turn's text."""
+    """A segment of the input and when it is spoken, in seconds of the audio. `start_char` and
+    `end_char` are positions in the input. words: those of the segment, where the request asks for
+    them. voice, turn: who speaks it and in which turn, in a dialogue. Where it was given as a
+    script, `start_char` and `end_char` are places in the turn's text."""
 
     index: int
     text: str
@@ -56,8 +58,8 @@ def _faster(timing: Timed, speed: float) -> Timed:
 
 
 def srt(segments: Sequence[SegmentTiming]) -> str:
-    """SubRip subtitles, one for each word of a segment that has their times. In a dialogue the speaker's name stands
-    before what is said."""
+    """SubRip subtitles, one for each word of a segment that has their times. In a dialogue the
+    speaker's name stands before what is said."""
     cues = [cue for s in segments for cue in _cues(s)]
     return "\n".join(
         f"{i}\n{_clock(cue.start, ',')} --> {_clock(cue.end, ',')}\n{name}{_line(cue.text)}\n"
@@ -77,8 +79,8 @@ def _cues(segment: SegmentTiming) -> list[tuple[str, SegmentTiming | WordTiming]
 
 
 def vtt(segments: Sequence[SegmentTiming]) -> str:
-    """WebVTT subtitles. Where a segment has the times of its words, each stands behind its time. In a dialogue the
-    speaker is the voice of the cue."""
+    """WebVTT subtitles. Where a segment has the times of its words, each stands behind its time. In
+    a dialogue the speaker is the voice of the cue."""
     cues = [f"{_clock(s.start, '.')} --> {_clock(s.end, '.')}\n{_vtt_text(s)}\n" for s in segments]
     return "WEBVTT\n\n" + "\n".join(cues)
 

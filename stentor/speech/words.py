@@ -1,8 +1,9 @@
-"""When each word of a segment is spoken: from where in the text its frames look (engine/running/step.py), or by an
-aligner that hears the audio (stentor/align).
+"""When each word of a segment is spoken: from where in the text its frames look
+(engine/running/step.py), or by an aligner that hears the audio (stentor/align).
 
-Where frames look, the text is passed once, forwards: of all such ways through it, their attention chooses the
-likeliest. A word begins and ends where that way crosses its borders, between the middles of two frames.
+Where frames look, the text is passed once, forwards: of all such ways through it, their attention
+chooses the likeliest. A word begins and ends where that way crosses its borders, between the
+middles of two frames.
 """
 
 from __future__ import annotations
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
     from stentor.models.info import ModelInfo
     from stentor.text.sentences import Segment, Word
 
-UNLIKELY = (
-    1e-3  # attention of a position that a frame does not look at: a frame astray costs no more
-)
+# attention of a position that a frame does not look at: a frame astray costs no more
+UNLIKELY = 1e-3
 _UNLIKELY_SCORE = math.log(UNLIKELY)
 _AROUND = np.arange(-REACH, REACH + 1)
 _NO_MARKS = dict.fromkeys(map(ord, PLACEHOLDERS))
@@ -43,10 +43,11 @@ class Span(NamedTuple):
 
 
 class WordClock:
-    """Collects where the frames of a segment look, or its audio, and says when its words are spoken.
+    """Collects where the frames of a segment look, or its audio, and says when its words are
+    spoken.
 
-    wanted: whether anybody asks. words: their positions (Prompt.words). alignment: hears the audio, for a model whose
-    frames do not look.
+    wanted: whether anybody asks. words: their positions (Prompt.words). alignment: hears the audio,
+    for a model whose frames do not look.
     """
 
     def __init__(
@@ -76,8 +77,8 @@ class WordClock:
                 self._alignment.add(chunk.samples)
 
     def spans(self, segment: Segment) -> list[Span | None]:
-        """When each word of the segment is spoken in what was added. None for one that is not. EngineError if its
-        aligner fails."""
+        """When each word of the segment is spoken in what was added. None for one that is not.
+        EngineError if its aligner fails."""
         if self._alignment is not None:
             words = sounding_words(segment.text, self._spec.marks)
             with failing():
@@ -106,8 +107,9 @@ def sounding_words(text: str, marks: TextMarks) -> list[str]:
 def timed(
     words: Sequence[Word], spans: Sequence[Span | None], start: float, end: float, speed: float
 ) -> tuple[WordTiming, ...]:
-    """Words with their times in audio in which their segment lasts from `start` to `end`, `speed` times as fast as the
-    spans count. A mark that is not spoken belongs to the word before it, and what was cut off is left out."""
+    """Words with their times in audio in which their segment lasts from `start` to `end`, `speed`
+    times as fast as the spans count. A mark that is not spoken belongs to the word before it, and
+    what was cut off is left out."""
     found: list[WordTiming] = []
     marks: list[Word] = []  # before the first word
     for word, span in zip(words, [*spans, *[None] * (len(words) - len(spans))], strict=True):
@@ -140,7 +142,8 @@ def word_spans(
 ) -> list[Span | None]:
     """When each word is spoken. None for one that is not.
 
-    attended: [frames, ATTENDED_WIDTH]. words: their positions (Prompt.words). lag: seconds by which attention is late.
+    attended: [frames, ATTENDED_WIDTH]. words: their positions (Prompt.words). lag: seconds by which
+    attention is late.
     """
     if not len(attended) or not any(words):
         return [None] * len(words)
@@ -161,7 +164,8 @@ def word_spans(
 
 
 def _way(attended: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """The position [frames] at which each frame is, between 0 and `length`, and which frames say so themselves."""
+    """The position [frames] at which each frame is, between 0 and `length`, and which frames say so
+    themselves."""
     around = attended[:, :1].astype(int) + _AROUND
     inside = (around >= 0) & (around < length)
     weights = np.where(inside, attended[:, 1:].astype(np.float64), 0.0)
@@ -170,13 +174,13 @@ def _way(attended: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
     mass = own.sum(1)
     sure = mass > 0.1
     middle = (own * around).sum(1) / np.maximum(mass, UNLIKELY)
-    return np.where(
-        sure, middle, path
-    ), sure | ~sure.any()  # nothing is sure: each is where the path has it
+    # nothing is sure: each is where the path has it
+    return np.where(sure, middle, path), sure | ~sure.any()
 
 
 def _likeliest(around: np.ndarray, weights: np.ndarray, length: int) -> np.ndarray:
-    """The path [frames] that never goes back, with the largest product of weights [frames, n] at positions `around`."""
+    """The path [frames] that never goes back, with the largest product of weights [frames, n] at
+    positions `around`."""
     frames = np.arange(len(around))
     top = weights.argmax(1)
     path: np.ndarray = around[frames, top]
@@ -189,12 +193,11 @@ def _likeliest(around: np.ndarray, weights: np.ndarray, length: int) -> np.ndarr
 
 
 def _forwards(scores: np.ndarray) -> np.ndarray:
-    """The path [frames] with the largest sum of scores [frames, positions] that never goes back (Viterbi). scores is
-    overwritten."""
+    """The path [frames] with the largest sum of scores [frames, positions] that never goes back
+    (Viterbi). scores is overwritten."""
     best = np.empty_like(scores[0])
-    for before, now in itertools.pairwise(
-        scores
-    ):  # to the largest sum of a path that ends at each position
+    # to the largest sum of a path that ends at each position
+    for before, now in itertools.pairwise(scores):
         np.maximum.accumulate(before, out=best)
         np.add(now, best, out=now)
     path = np.empty(len(scores), int)

@@ -11,7 +11,8 @@ _FEW = 0.01  # of the characters of a text are control characters, at most
 
 
 def decoded(data: bytes, name: str, param: str) -> str:
-    """The text of a file's bytes. InvalidRequest(param) says in one line why they are none. name: of the file."""
+    """The text of a file's bytes. InvalidRequest(param) says in one line why they are none. name:
+    of the file."""
     wide = data.startswith(_WIDE)
     try:
         text = data.decode("utf-16" if wide else _unmarked(data) or "utf-8-sig")

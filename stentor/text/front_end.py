@@ -8,7 +8,8 @@ from typing import Protocol
 from stentor.text.trace import Trace
 
 Check = Callable[[], None]
-"""Called between parts of long work. It raises to stop the work, for example when its request has been given up."""
+"""Called between parts of long work. It raises to stop the work, for example when its request has
+been given up."""
 
 
 def proceed() -> None:

@@ -1,4 +1,5 @@
-"""A text that is being rewritten, and the word of the original that each of its characters came from."""
+"""A text that is being rewritten, and the word of the original that each of its characters came
+from."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _UNUSUAL_SPACE = re.compile(r"\s{2,}|[^\S ]")
 
 @dataclass(frozen=True)
 class Trace:
-    """`words[i]` is the number of the word that `text[i]` came from. Words of the original are those of `WORD`."""
+    """`words[i]` is the number of the word that `text[i]` came from. Words of the original are
+    those of `WORD`."""
 
     text: str
     words: list[int]
@@ -91,7 +93,8 @@ class Trace:
         return self.sub(_UNUSUAL_SPACE, " ").strip()
 
     def sources(self, start: int, end: int, new: str) -> list[int]:
-        """The words from which the characters of `new` came, which a part of this text has become."""
+        """The words from which the characters of `new` came, which a part of this text has
+        become."""
         words = self.words[start:end]
         if words and words[0] == words[-1] != NO_WORD and len(set(words)) == 1:
             return [words[0]] * len(new)
@@ -102,7 +105,8 @@ class Trace:
         return Trace(new, self.sources(start, end, new))
 
     def places(self, sounds: Callable[[str], bool]) -> tuple[range, ...]:
-        """Where the characters of each word stand that sound. A word without any has an empty range."""
+        """Where the characters of each word stand that sound. A word without any has an empty
+        range."""
         found: dict[int, tuple[int, int]] = {}
         for at, (c, word) in enumerate(zip(self.text, self.words, strict=True)):
             if word != NO_WORD and sounds(c):
@@ -111,7 +115,8 @@ class Trace:
 
 
 def is_sound(sign: str) -> bool:
-    """Whether a phoneme or a character is spoken: neither white space nor punctuation. Stress marks are spoken."""
+    """Whether a phoneme or a character is spoken: neither white space nor punctuation. Stress marks
+    are spoken."""
     return unicodedata.category(sign)[0] not in "PZ"
 
 
@@ -151,7 +156,8 @@ def _read_as(token: str, new: str) -> list[str]:
 
 
 def _owners(before: list[str], sources: list[int], after: list[str]) -> list[int]:
-    """Find which of `sources` each of the tokens `after` came from: those that stayed, and in order between them."""
+    """Find which of `sources` each of the tokens `after` came from: those that stayed, and in order
+    between them."""
     owners: list[int] = []
     for kind, i, j, k, n in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if kind == "equal":

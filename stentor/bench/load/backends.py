@@ -1,9 +1,9 @@
 """The requests of each kind of server: endpoint, body, and the framing of its answer.
 
-A backend is a row in a table. Bodies ask for uncompressed audio, because compressed bytes cannot be timed.
-Sources of the bodies: OpenAI's speech API, the documented speech API of vLLM-Omni (SGLang-Omni and stentor read its
-`stream` and `stream_format` too), its WebSocket protocol, the `/generate` schema of nanovllm-voxcpm, and the public
-parameters of fish-speech's `/v1/tts`.
+A backend is a row in a table. Bodies ask for uncompressed audio, because compressed bytes cannot be
+timed. Sources of the bodies: OpenAI's speech API, the documented speech API of vLLM-Omni
+(SGLang-Omni and stentor read its `stream` and `stream_format` too), its WebSocket protocol, the
+`/generate` schema of nanovllm-voxcpm, and the public parameters of fish-speech's `/v1/tts`.
 """
 
 import base64
@@ -45,7 +45,8 @@ class Backend:
 
 
 def request_body(backend: Backend, prompt: TextItem, defaults: RequestDefaults) -> Body:
-    """The JSON body for one prompt: the backend's own fields, then the prompt's and the run's extras over them."""
+    """The JSON body for one prompt: the backend's own fields, then the prompt's and the run's
+    extras over them."""
     body = backend.body(prompt, defaults)
     body = {key: value for key, value in body.items() if value is not None}
     return body | dict(backend.more) | dict(defaults.extra_body) | dict(prompt.extra_body)

@@ -40,7 +40,8 @@ class ServerTarget:
 
 
 class Client:
-    """Sends requests to one target and takes time stamps with `clock`. The bytes of replies go to `spool`.
+    """Sends requests to one target and takes time stamps with `clock`. The bytes of replies go to
+    `spool`.
 
     It is an async context manager.
     """
@@ -66,7 +67,8 @@ class Client:
         return self
 
     def _connector(self) -> aiohttp.BaseConnector:
-        # No limit: a pool that queues would hide the load. The load generator decides how many requests run at once.
+        # No limit: a pool that queues would hide the load. The load generator decides how many
+        # requests run at once.
         return aiohttp.TCPConnector(limit=0, ssl=not self.target.insecure)
 
     async def __aexit__(
@@ -83,7 +85,8 @@ class Client:
         return self._session
 
     def prepare(self, prompts: Sequence[TextItem]) -> None:
-        """Build the bodies of all prompts that will be sent (reference audio is read here, not under load)."""
+        """Build the bodies of all prompts that will be sent (reference audio is read here, not
+        under load)."""
         defaults = self.target.defaults
         backend = self.target.backend
         self._bodies = {
@@ -91,7 +94,8 @@ class Client:
         }
 
     async def send(self, prompt: TextItem) -> Reply:
-        """Send one prepared request and wait for its end. A failure is part of the reply, never an exception."""
+        """Send one prepared request and wait for its end. A failure is part of the reply, never an
+        exception."""
         body = self._bodies[prompt.index]
         reply = Reply(sent=self.clock())
         chunks: list[bytes] = []
@@ -195,5 +199,6 @@ _ENDS = re.compile(rb'"type"\s*:\s*"(session\.done|response\.done|error)"')
 
 
 def _words(text: str) -> list[str]:
-    """Pieces as a language model would emit them: words with the space after them, or single ideographs."""
+    """Pieces as a language model would emit them: words with the space after them, or single
+    ideographs."""
     return re.findall(r"[\u3400-\u9fff]|[^\s\u3400-\u9fff]+\s*|\s+", text)

@@ -1,7 +1,7 @@
 """The load generator: open loop from a schedule, or closed loop at a fixed concurrency.
 
-It records what it did itself: when each request was due, when it was released, which requests were dropped, how late
-the event loop ran, and how much of a core this process used.
+It records what it did itself: when each request was due, when it was released, which requests were
+dropped, how late the event loop ran, and how much of a core this process used.
 """
 
 import asyncio
@@ -43,12 +43,14 @@ class LoadPlan:
 
     prompts: Sequence[TextItem]
     offsets: Floats | None
-    """Seconds from the start for each request, in order. None: closed loop, `max_concurrency` at a time."""
+    """Seconds from the start for each request, in order. None: closed loop, `max_concurrency` at a
+    time."""
     max_concurrency: int | None = None
     max_in_flight: int = 4096
     """Open loop: an arrival that would be one more than this is dropped and counted."""
     duration: float | None = None
-    """Closed loop: start no request after this many seconds (prompts repeat). None: each prompt once."""
+    """Closed loop: start no request after this many seconds (prompts repeat). None: each prompt
+    once."""
 
 
 @dataclass
@@ -59,7 +61,8 @@ class Trace:
     exchanges: list[Exchange] = field(default_factory=list)
     ended: float = 0.0
     loop_delays: list[float] = field(default_factory=list)
-    """How much later than asked a 10 ms timer fired, sampled during the whole run: the error of every time stamp."""
+    """How much later than asked a 10 ms timer fired, sampled during the whole run: the error of
+    every time stamp."""
     cpu_s: float = 0.0
 
 
@@ -84,7 +87,8 @@ async def run(
 
 @contextmanager
 def garbage_collection_off() -> Iterator[None]:
-    """Switch Python's cycle collector off. With 500 streams it otherwise stops the client for tens of ms.
+    """Switch Python's cycle collector off. With 500 streams it otherwise stops the client for tens
+    of ms.
 
     A run keeps nearly everything that it allocates, so the collector would find little.
     """
@@ -152,7 +156,8 @@ async def _closed_loop(
 
 
 async def _all(tasks: set[asyncio.Task[None]]) -> None:
-    """Wait for all tasks. If one raises (a bug, since senders do not raise) or we are cancelled, cancel the others."""
+    """Wait for all tasks. If one raises (a bug, since senders do not raise) or we are cancelled,
+    cancel the others."""
     try:
         await asyncio.gather(*tasks)
     finally:
@@ -189,9 +194,9 @@ def fixed_count(count: int, rate: float, burstiness: float, seed: int) -> Floats
     """Send times in seconds from the start, shape [count], for exactly `count` requests.
 
     Gaps are gamma distributed with shape `burstiness` and mean `1 / rate`. A burstiness of
-    1 is a Poisson process, less is burstier, more is more even. As in `vllm bench serve` they are rescaled so that the
-    last request leaves at `count / rate`. The offered load is then exactly `rate`, not a sample of it.
-    An infinite rate sends everything at once.
+    1 is a Poisson process, less is burstier, more is more even. As in `vllm bench serve` they are
+    rescaled so that the last request leaves at `count / rate`. The offered load is then exactly
+    `rate`, not a sample of it. An infinite rate sends everything at once.
     """
     if np.isinf(rate):
         return np.zeros(count)
@@ -216,7 +221,8 @@ def fixed_duration(duration: float, rate: float, burstiness: float, seed: int) -
 
 
 def ramped(count: int, ramp: Ramp, burstiness: float, seed: int) -> Floats:
-    """Send times, shape [count], while the rate follows `ramp`. Not rescaled, since no single rate is meant."""
+    """Send times, shape [count], while the rate follows `ramp`. Not rescaled, since no single rate
+    is meant."""
     rates = np.array([ramp.rate(i / max(count - 1, 1)) for i in range(count)])
     return np.cumsum(_gaps(np.random.default_rng(seed), rates, burstiness))
 

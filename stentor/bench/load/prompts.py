@@ -50,7 +50,8 @@ def load(name: str, language: str = "en", path: Path | None = None) -> list[Text
         path: the Seed-TTS directory (the one that holds `en/meta.lst`) or the custom JSONL file.
 
     Raises:
-        ValueError: unknown set, missing path, or a line that cannot be used. It names the flag or line.
+        ValueError: unknown set, missing path, or a line that cannot be used. It names the flag or
+        line.
     """
     if name not in DATASETS:
         raise ValueError(
@@ -74,9 +75,11 @@ def load(name: str, language: str = "en", path: Path | None = None) -> list[Text
 
 
 def select(prompts: Sequence[TextItem], count: int, seed: int) -> list[TextItem]:
-    """`count` prompts: shuffled by `seed`, and the whole set again (same order) when it is too small.
+    """`count` prompts: shuffled by `seed`, and the whole set again (same order) when it is too
+    small.
 
-    Indices are renumbered by position, so that index i is the same text in every run with the same seed.
+    Indices are renumbered by position, so that index i is the same text in every run with the same
+    seed.
     """
     order = list(prompts)
     random.Random(seed).shuffle(order)
@@ -100,7 +103,8 @@ def _lines(path: Path) -> list[str]:
 
 
 def _seed_tts(root: Path, locale: str, *, with_audio: bool) -> list[TextItem]:
-    """`meta.lst` lines: `id|reference text|reference wav|text[|true wav]`, paths relative to the file."""
+    """`meta.lst` lines: `id|reference text|reference wav|text[|true wav]`, paths relative to the
+    file."""
     meta = root / locale / "meta.lst"
     prompts: list[TextItem] = []
     for number, line in enumerate(_lines(meta), 1):

@@ -1,7 +1,7 @@
 """The records of a run before anything is computed: replies with the time of every byte.
 
-During the load the client only appends (time, size) pairs. Decoding and measuring wait until the load has ended, so
-that the benchmark never delays the arrivals that it times.
+During the load the client only appends (time, size) pairs. Decoding and measuring wait until the
+load has ended, so that the benchmark never delays the arrivals that it times.
 """
 
 import tempfile
@@ -22,11 +22,13 @@ Samples = NDArray[np.float32]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Framing = Literal["raw", "sse", "websocket", "float32"]
-"""How a reply's bytes carry audio: the body itself, SSE events, WebSocket messages, or samples from the engine."""
+"""How a reply's bytes carry audio: the body itself, SSE events, WebSocket messages, or samples from
+the engine."""
 
 
 class ArrivalKind(IntEnum):
-    """Kind of an arrival: part of an HTTP body, a WebSocket text frame, or a WebSocket binary frame."""
+    """Kind of an arrival: part of an HTTP body, a WebSocket text frame, or a WebSocket binary
+    frame."""
 
     BODY = 0
     TEXT = 1
@@ -65,7 +67,8 @@ class Reply:
     sent: float
     ended: float = 0.0
     requested: float | None = None
-    """When the request head was written to the socket (connection set-up lies between `sent` and this)."""
+    """When the request head was written to the socket (connection set-up lies between `sent` and
+    this)."""
     headers_at: float | None = None
     text_done: float | None = None
     """WebSocket: when the last piece of text had been sent."""
@@ -81,13 +84,15 @@ class Reply:
 
 @dataclass(slots=True)
 class Exchange:
-    """One scheduled request and what became of it. `reply` is None when it was dropped, not sent."""
+    """One scheduled request and what became of it. `reply` is None when it was dropped, not
+    sent."""
 
     prompt: TextItem
     planned: float
     """When the schedule wanted it."""
     released: float
-    """When the load generator released it. It may still wait for a free place under `--max-concurrency`."""
+    """When the load generator released it. It may still wait for a free place under
+    `--max-concurrency`."""
     reply: Reply | None = None
 
 
@@ -96,9 +101,11 @@ class SpoolError(StentorError):
 
 
 class Spool:
-    """The bytes of all replies of a run, in one temporary file, so that memory does not grow with the run.
+    """The bytes of all replies of a run, in one temporary file, so that memory does not grow with
+    the run.
 
-    A thread writes them: a megabyte takes half a millisecond, in which the load generator sends other requests.
+    A thread writes them: a megabyte takes half a millisecond, in which the load generator sends
+    other requests.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,8 @@
-"""Decode a reply's bytes and arrival times to samples: framing (raw body, SSE, WebSocket), then container (PCM, WAV).
+"""Decode a reply's bytes and arrival times to samples: framing (raw body, SSE, WebSocket), then
+container (PCM, WAV).
 
-The sample rate comes from the answer. It is assumed only if the answer does not state it. The result keeps its source.
+The sample rate comes from the answer. It is assumed only if the answer does not state it. The
+result keeps its source.
 """
 
 import base64
@@ -53,7 +55,8 @@ class Format(NamedTuple):
 
 @dataclass(frozen=True)
 class DecodedAudio:
-    """The audio of one reply. Shapes: samples [n], times and counts [chunks that brought samples]."""
+    """The audio of one reply. Shapes: samples [n], times and counts [chunks that brought
+    samples]."""
 
     samples: Samples
     rate: int
@@ -81,7 +84,8 @@ class _Payload:
 
 
 def decode(reply: Reply, body: bytes, framing: Framing, assumed_rate: int) -> DecodedAudio:
-    """Decode a reply. Never raises for what a server sent: a bad answer is a `DecodedAudio` with a failure."""
+    """Decode a reply. Never raises for what a server sent: a bad answer is a `DecodedAudio` with a
+    failure."""
     if reply.failure is None and reply.status is not None and not 200 <= reply.status < 300:
         return _nothing(assumed_rate, Failure(f"http_{reply.status}", refusal_text(body)))
     payload = _unframe(reply, body, framing)
@@ -114,7 +118,8 @@ def decode(reply: Reply, body: bytes, framing: Framing, assumed_rate: int) -> De
 
 
 def refusal_text(body: bytes) -> str:
-    """The message of an error answer, without its envelope if that is a known one (OpenAI's, FastAPI's)."""
+    """The message of an error answer, without its envelope if that is a known one (OpenAI's,
+    FastAPI's)."""
     text = body.decode("utf-8", "replace").strip()
     try:
         envelope = json.loads(text)
@@ -175,7 +180,8 @@ def _split(arrivals: list[Arrival], body: bytes) -> Iterator[tuple[Arrival, byte
 
 
 def _unframe_sse(arrivals: list[Arrival], body: bytes) -> _Payload:
-    """OpenAI `speech.audio.*` events. An event exists when the blank line that ends it has arrived."""
+    """OpenAI `speech.audio.*` events. An event exists when the blank line that ends it has
+    arrived."""
     payload = _Payload()
     pending = b""
     done = False
@@ -254,7 +260,8 @@ def _container(
     framing: Framing,
     assumed_rate: int,
 ) -> tuple[int, int | None, Format, str, tuple[str, ...]]:
-    """Where samples start, how many bytes of them there are (None: all), their format, the source of the rate, notes.
+    """Where samples start, how many bytes of them there are (None: all), their format, the source
+    of the rate, notes.
 
     Raises:
         ValueError: the bytes are neither PCM nor WAV, so arrival times cannot be mapped to samples.
@@ -345,9 +352,8 @@ def _mono(audio: bytes, fmt: Format) -> Samples:
         "<f4": (1.0, 0.0),
         "|u1": (128.0, 128.0),
     }[fmt.dtype]
-    with np.errstate(
-        invalid="ignore"
-    ):  # a server may send any floats, and quality.py counts those that are not finite
+    # a server may send any floats, and quality.py counts those that are not finite
+    with np.errstate(invalid="ignore"):
         samples = (raw.astype(np.float32) - np.float32(offset)) / np.float32(scale)
     if fmt.channels > 1:
         samples = samples.reshape(-1, fmt.channels).mean(axis=1, dtype=np.float32)

@@ -107,8 +107,8 @@ class RequestResult:
 def measure(
     exchange: Exchange, audio: DecodedAudio | None, silence_is_audio: bool = False
 ) -> RequestResult:
-    """Figures of one exchange. `audio` is its decoded reply, None if the request was dropped. silence_is_audio: its
-    first sample counts as audible."""
+    """Figures of one exchange. `audio` is its decoded reply, None if the request was dropped.
+    silence_is_audio: its first sample counts as audible."""
     result = RequestResult(exchange.prompt.index, exchange.prompt.text, exchange.planned)
     result.metrics["send_lag"] = exchange.released - exchange.planned
     reply = exchange.reply
@@ -179,9 +179,10 @@ def _measure_audio(
 
 # ---- playback: pure functions of chunk arrivals and samples
 #
-# Chunk k of a stream brings `counts[k]` samples at `times[k]` (seconds, any fixed origin). Definitions:
-# docs/benchmarking.md, "Playback". The detector and the resetting underrun rule follow the public method of
-# nari-labs' tts_bench, the non-resetting rule that of vLLM-Omni's `audio_underrun`.
+# Chunk k of a stream brings `counts[k]` samples at `times[k]` (seconds, any fixed origin).
+# Definitions: docs/benchmarking.md, "Playback". The detector and the resetting underrun rule follow
+# the public method of nari-labs' tts_bench, the non-resetting rule that of vLLM-Omni's
+# `audio_underrun`.
 
 FRAME_S = 0.020
 HOP_S = 0.010
@@ -192,20 +193,24 @@ _AUDIBLE_POWER = 10 ** (AUDIBLE_DBFS / 10)
 
 @dataclass(frozen=True)
 class PlaybackTimes:
-    """How a stream plays, in seconds. `stalls` holds only chunks that came after the buffer had run dry."""
+    """How a stream plays, in seconds. `stalls` holds only chunks that came after the buffer had run
+    dry."""
 
     starts: Floats
-    """When each chunk begins to play with no start buffer, the clock resetting after a stall. Shape [chunks]."""
+    """When each chunk begins to play with no start buffer, the clock resetting after a stall. Shape
+    [chunks]."""
     stalls: Floats
     """Length of each stall under that rule. Shape [stalls]."""
     start_buffer: float
-    """Largest lateness against a player that never resets: waiting this long before playing removes every stall."""
+    """Largest lateness against a player that never resets: waiting this long before playing removes
+    every stall."""
     gaps: Floats
     """Time between consecutive chunks. Shape [chunks - 1]."""
 
 
 def play(times: Floats, counts: Ints, rate: int) -> PlaybackTimes:
-    """Play the stream with no buffer, from the arrival of its first chunk. Needs at least one chunk."""
+    """Play the stream with no buffer, from the arrival of its first chunk. Needs at least one
+    chunk."""
     lengths = counts / rate
     before = np.concatenate([[0.0], np.cumsum(lengths)[:-1]])
     # Chunk k starts at max over j <= k of (arrival_j + audio between j and k): the recursion
@@ -224,9 +229,9 @@ def play(times: Floats, counts: Ints, rate: int) -> PlaybackTimes:
 def onset(samples: Samples, rate: int) -> int | None:
     """Index of the first audible sample, or None if there is none.
 
-    Audible: two 20 ms frames in a row, 10 ms apart, whose RMS is at least -45 dBFS (RMS 1.0 = 0 dBFS). Within the
-    first of them the onset is the first millisecond that reaches that level, since a frame's start alone would put
-    an abrupt onset up to 20 ms too early.
+    Audible: two 20 ms frames in a row, 10 ms apart, whose RMS is at least -45 dBFS (RMS 1.0 = 0
+    dBFS). Within the first of them the onset is the first millisecond that reaches that level,
+    since a frame's start alone would put an abrupt onset up to 20 ms too early.
     """
     cell = max(1, round(rate * _CELL_S))
     cells = samples.size // cell
@@ -243,7 +248,8 @@ def onset(samples: Samples, rate: int) -> int | None:
     if not both.any():
         return None
     first = int(np.argmax(both)) * hop
-    # Some millisecond reaches the mean of its frame. The factor absorbs the rounding of the running sum.
+    # Some millisecond reaches the mean of its frame. The factor absorbs the rounding of the running
+    # sum.
     inside = power[first : first + frame] >= _AUDIBLE_POWER * (1 - 1e-9)
     return (first + int(np.argmax(inside))) * cell
 

@@ -1,7 +1,8 @@
-"""Whether the audio can be speech at all: finite, audible, as long as its text asks for. Needs no model.
+"""Whether the audio can be speech at all: finite, audible, as long as its text asks for. Needs no
+model.
 
-Speed bought by broken audio is the oldest trick of a benchmark, so these figures come from the measured requests
-themselves. Recognition (WER) and predicted opinion (MOS) are in score.py.
+Speed bought by broken audio is the oldest trick of a benchmark, so these figures come from the
+measured requests themselves. Recognition (WER) and predicted opinion (MOS) are in score.py.
 """
 
 import re
@@ -25,14 +26,16 @@ _LETTERS_PER_IDEOGRAPH = 3
 
 
 def speech_units(text: str) -> int:
-    """Length of a text in letters, an ideograph (a syllable) counting as three so that languages compare."""
+    """Length of a text in letters, an ideograph (a syllable) counting as three so that languages
+    compare."""
     wide = len(_IDEOGRAPH.findall(text))
     narrow = sum(char.isalnum() for char in text) - wide
     return max(1, narrow + wide * _LETTERS_PER_IDEOGRAPH)
 
 
 def assess(audio: DecodedAudio, text: str) -> dict[str, Any]:
-    """Figures of one answer: level, non-finite and clipped samples, longest pause, seconds per unit of text."""
+    """Figures of one answer: level, non-finite and clipped samples, longest pause, seconds per unit
+    of text."""
     samples = audio.samples
     if not samples.size:
         return {}
@@ -78,7 +81,8 @@ class Quality:
 
 
 def summarise(results: Iterable[RequestResult]) -> Quality:
-    """Collect the run's quality and mark the outliers in duration (also in each result's `quality`)."""
+    """Collect the run's quality and mark the outliers in duration (also in each result's
+    `quality`)."""
     rows = [result for result in results if result.completed and result.quality]
     pace = np.array([row.quality["seconds_per_unit"] for row in rows])
     if rows:
@@ -90,7 +94,8 @@ def summarise(results: Iterable[RequestResult]) -> Quality:
     for row in rows:
         expected = median * speech_units(row.text)
         duration = row.samples / row.sample_rate
-        # Short texts vary by more than a factor without anything being wrong, hence the absolute term.
+        # Short texts vary by more than a factor without anything being wrong, hence the absolute
+        # term.
         if duration > RUN_ON * expected and duration - expected > LEAST_OFF_S:
             run_on.append(row.index)
         if duration < CUT_SHORT * expected and expected - duration > LEAST_OFF_S:

@@ -1,7 +1,9 @@
-"""Word error rate and predicted opinion score of the measured audio, with the quality packages installed.
+"""Word error rate and predicted opinion score of the measured audio, with the quality packages
+installed.
 
-WER: faster-whisper transcripts against the prompt, both through whisper's text normaliser (numbers, spelling),
-edits counted by jiwer. For Chinese the unit is the character. MOS: DistillMOS on 16 kHz audio.
+WER: faster-whisper transcripts against the prompt, both through whisper's text normaliser (numbers,
+spelling), edits counted by jiwer. For Chinese the unit is the character. MOS: DistillMOS on 16 kHz
+audio.
 """
 
 import contextlib
@@ -104,7 +106,8 @@ def errors_of(answers: Sequence[AnswerAudio], transcripts: Sequence[str]) -> Sco
 
 
 def whisper(model: str, threads: int = 2) -> Transcriber:
-    """faster-whisper with beam 1 on the CPU: `model` is a size such as `base` or a local directory."""
+    """faster-whisper with beam 1 on the CPU: `model` is a size such as `base` or a local
+    directory."""
     made = recogniser(model, threads)
 
     def transcribe(samples: Samples, language: str) -> str:
@@ -138,7 +141,8 @@ def opinion_scores(answers: Sequence[AnswerAudio]) -> np.ndarray[Any, np.dtype[n
     """
     torch = _need("torch", "--mos")
     if "torchaudio" not in sys.modules and importlib.util.find_spec("torchaudio") is None:
-        # distillmos imports it for its own command line only, and there is no torchaudio for every build of torch.
+        # distillmos imports it for its own command line only, and there is no torchaudio for every
+        # build of torch.
         sys.modules["torchaudio"] = ModuleType("torchaudio")
     distillmos = _need("distillmos", "--mos")
     with contextlib.redirect_stdout(io.StringIO()):  # it prints where its weights lie

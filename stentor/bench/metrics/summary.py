@@ -169,7 +169,8 @@ def summarise(
 
 
 def _peak(rows: Sequence[RequestResult]) -> int:
-    """Most requests in flight at once. At equal times an end counts before a start, so one at a time gives 1."""
+    """Most requests in flight at once. At equal times an end counts before a start, so one at a
+    time gives 1."""
     events = [(row.sent or 0.0, 1) for row in rows] + [(row.ended or 0.0, -1) for row in rows]
     running = peak = 0
     for _, step in sorted(events):
@@ -179,7 +180,8 @@ def _peak(rows: Sequence[RequestResult]) -> int:
 
 
 def _received_audio(results: Sequence[RequestResult], window: Window) -> float:
-    """Seconds of audio of completed requests that arrived inside the window, whenever they were sent."""
+    """Seconds of audio of completed requests that arrived inside the window, whenever they were
+    sent."""
     total = 0.0
     for row in results:
         if row.completed:
@@ -205,7 +207,8 @@ def _total(counts: Sequence[int | None]) -> int | None:
 
 
 def _verdict(rows: Sequence[RequestResult], good: Sequence[RequestResult]) -> Verdict:
-    """nari-labs' rule: every scheduled request started and completed with audible audio, none underran."""
+    """nari-labs' rule: every scheduled request started and completed with audible audio, none
+    underran."""
     reasons = []
     total = len(rows)
     if not total:

@@ -68,7 +68,8 @@ def is_local(base_url: str) -> bool:
 
 
 async def server_facts(session: aiohttp.ClientSession, base_url: str) -> dict[str, Any]:
-    """The server's own pages (version, model, engine), by path. A page that does not answer is left out."""
+    """The server's own pages (version, model, engine), by path. A page that does not answer is left
+    out."""
     answers = await asyncio.gather(
         *(_ask(session, base_url.rstrip("/") + path) for path in _SERVER_PATHS)
     )
@@ -95,11 +96,13 @@ async def _ask(session: aiohttp.ClientSession, url: str) -> Any:
 def gpu_watch(
     wanted: bool = True, program: str = "nvidia-smi"
 ) -> Iterator[Callable[[], dict[str, Any]]]:
-    """Sample this machine's GPUs while the block runs. The yielded function gives `{"gpus": [...]}` so far.
+    """Sample this machine's GPUs while the block runs. The yielded function gives `{"gpus": [...]}`
+    so far.
 
-    Per GPU: name, driver, and the range of memory, clocks, power and temperature seen. One `nvidia-smi` process
-    samples once a second into a file, so that the load generator does not pay for it. The function gives {} where
-    there is no such program, no GPU, or it is not `wanted` (the server runs elsewhere).
+    Per GPU: name, driver, and the range of memory, clocks, power and temperature seen. One
+    `nvidia-smi` process samples once a second into a file, so that the load generator does not pay
+    for it. The function gives {} where there is no such program, no GPU, or it is not `wanted` (the
+    server runs elsewhere).
     """
     path = shutil.which(program)
     if path is None or not wanted:

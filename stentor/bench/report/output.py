@@ -1,4 +1,5 @@
-"""Files of a run: a flat JSON with vLLM's key names, one JSONL line per request, Markdown, WAV files."""
+"""Files of a run: a flat JSON with vLLM's key names, one JSONL line per request, Markdown, WAV
+files."""
 
 import json
 import math
@@ -44,9 +45,11 @@ OF_ENGINE = ("device", "dtype", "quantization", "mode")
 
 
 def flat(summary: Summary, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A run as one JSON object: `settings` first, then totals, then `mean_<metric>_<unit>` and so on.
+    """A run as one JSON object: `settings` first, then totals, then `mean_<metric>_<unit>` and so
+    on.
 
-    Keys that `vllm bench serve` also writes have its names and meaning. Times are in the unit that their key names.
+    Keys that `vllm bench serve` also writes have its names and meaning. Times are in the unit that
+    their key names.
     """
     apart = ("metrics", "chunk_gap", "loop_delay", "sample_rates", "verdict", "quality", "extra")
     row: dict[str, Any] = {
@@ -84,7 +87,8 @@ def _keys(key: str, stats: MetricStats, scale: float) -> dict[str, float]:
 
 
 def request_row(result: RequestResult, origin: float) -> dict[str, Any]:
-    """One request for the JSONL file. Times of day are seconds from `origin`, the start of the run."""
+    """One request for the JSONL file. Times of day are seconds from `origin`, the start of the
+    run."""
     at = {f"{name}_s": vars(result)[name] for name in ("planned", "sent", "ended")}
     return {
         "index": result.index,
@@ -109,7 +113,8 @@ _AS_IT_IS = (
 
 
 def clean(value: Any) -> Any:
-    """The value with infinities as the string "inf" (as vLLM writes request_rate) and NaN as null: strict JSON."""
+    """The value with infinities as the string "inf" (as vLLM writes request_rate) and NaN as null:
+    strict JSON."""
     if isinstance(value, dict):
         return {str(key): clean(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -125,8 +130,8 @@ def clean(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Files:
-    """Where the files of one invocation go: `<folder>/<stem>.json` and so on. OSError names a file that cannot be
-    written, of which nothing is left."""
+    """Where the files of one invocation go: `<folder>/<stem>.json` and so on. OSError names a file
+    that cannot be written, of which nothing is left."""
 
     folder: Path
     stem: str
@@ -142,7 +147,8 @@ class Files:
         return self.write_text(".json", text + "\n", append)
 
     def write_lines(self, rows: Iterable[Mapping[str, Any]], append: bool = False) -> Path:
-        """Write one line per request. `append` keeps those of the runs that `write_json` has added before."""
+        """Write one line per request. `append` keeps those of the runs that `write_json` has added
+        before."""
         lines = [
             json.dumps(clean(dict(row)), ensure_ascii=False, allow_nan=False) + "\n" for row in rows
         ]

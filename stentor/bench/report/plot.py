@@ -1,4 +1,5 @@
-"""A self-contained HTML page with line charts as inline SVG: no plotting library, no network, opens anywhere."""
+"""A self-contained HTML page with line charts as inline SVG: no plotting library, no network, opens
+anywhere."""
 
 import html
 import math

@@ -1,4 +1,5 @@
-"""The printed report: the table of `vllm bench serve --omni`, line for line, then the blocks that it lacks."""
+"""The printed report: the table of `vllm bench serve --omni`, line for line, then the blocks that
+it lacks."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -108,9 +109,8 @@ def _metric_block(metric: Metric, stats: MetricStats | None, shown: TableOptions
     if stats is None:
         return [*lines, line(f"Mean {name}{unit}:", None)]
     marks = {"Mean": stats.mean, "Median": stats.median}
-    marks |= {
-        f"P{p:g}": stats.percentiles[p] for p in shown.percentiles if p != 50
-    }  # the median is there already
+    # the median is there already
+    marks |= {f"P{p:g}": stats.percentiles[p] for p in shown.percentiles if p != 50}
     return lines + [
         line(f"{mark} {name}{unit}:", value * metric.scale, metric.digits)
         for mark, value in marks.items()

@@ -18,13 +18,13 @@ Key = tuple[int, ...]
 
 
 class CudaGraphRunner:
-    """`fn(*key)` over static buffers, captured per key: the largest first, so that later captures fit into the memory
-    pool of the first.
+    """`fn(*key)` over static buffers, captured per key: the largest first, so that later captures
+    fit into the memory pool of the first.
 
-    Two graphs may share memory only if they are never replayed at once. Runners of one stream therefore share their
-    pool (`shares_pool_of`), and others do not. Capture happens on that very stream, because libraries keep a workspace
-    per stream and a graph keeps the workspace it was captured with. On a CPU nothing is captured and every call runs
-    `fn`.
+    Two graphs may share memory only if they are never replayed at once. Runners of one stream
+    therefore share their pool (`shares_pool_of`), and others do not. Capture happens on that very
+    stream, because libraries keep a workspace per stream and a graph keeps the workspace it was
+    captured with. On a CPU nothing is captured and every call runs `fn`.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class CudaGraphRunner:
                 self.pool = torch.cuda.graph_pool_handle()
 
     def capture(self, keys: Iterable[Key]) -> None:
-        """Capture these keys, with `stream` active. A key that fails is logged and runs eagerly. EngineError if graphs
-        are required."""
+        """Capture these keys, with `stream` active. A key that fails is logged and runs eagerly.
+        EngineError if graphs are required."""
         if not self.device.cuda:
             return
         for key in keys:
@@ -69,15 +69,18 @@ class CudaGraphRunner:
                     key,
                     e,
                 )
-        self.device.release_cached()  # what the calls before each capture took: graphs have memory of their own
+        # what the calls before each capture took: graphs have memory of their own
+        self.device.release_cached()
 
     def close(self) -> None:
-        """Let go of the graphs. They are in a circle with whoever captured them, and a garbage collection that
-        destroys one while another model's graph is captured in that thread breaks the capture."""
+        """Let go of the graphs. They are in a circle with whoever captured them, and a garbage
+        collection that destroys one while another model's graph is captured in that thread breaks
+        the capture."""
         self.graphs.clear()
 
     def covering_key(self, key: Key, least: int = 0) -> Key:
-        """The smallest captured key that covers `key` in every dimension, or `key` itself when there is none.
+        """The smallest captured key that covers `key` in every dimension, or `key` itself when
+        there is none.
 
         least: so many numbers at the end are to be small before the others are.
         """
@@ -101,10 +104,11 @@ class CudaGraphRunner:
 
 
 def record_graph(runner: CudaGraphRunner, key: Key) -> torch.cuda.CUDAGraph:
-    """Capture `fn(*key)`, after a run that initialises and compiles: both must happen outside the capture.
+    """Capture `fn(*key)`, after a run that initialises and compiles: both must happen outside the
+    capture.
 
-    `torch.cuda.graph` would wait for the whole device, which other engines use, and which is an error while one of them
-    captures.
+    `torch.cuda.graph` would wait for the whole device, which other engines use, and which is an
+    error while one of them captures.
     """
     runner.fn(*key)
     runner.stream.synchronize()

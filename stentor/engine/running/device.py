@@ -1,4 +1,5 @@
-"""Streams, events and pinned memory for CUDA. On a CPU the same names do nothing, so other files need not ask."""
+"""Streams, events and pinned memory for CUDA. On a CPU the same names do nothing, so other files
+need not ask."""
 
 from __future__ import annotations
 
@@ -51,8 +52,9 @@ class Event:
 class CudaStream:
     """An ordered queue of device work. Lower `priority` runs first.
 
-    Whoever drops one leaves it to the next who wants one: torch keeps libraries' workspaces for every stream that was
-    ever used, so a model that is loaded again and again would take new ones each time.
+    Whoever drops one leaves it to the next who wants one: torch keeps libraries' workspaces for
+    every stream that was ever used, so a model that is loaded again and again would take new ones
+    each time.
     """
 
     def __init__(self, device: torch.device, priority: int = 0) -> None:
@@ -82,17 +84,19 @@ class CudaStream:
 LANGUAGE_MODEL = -2
 CODEC = -1
 BACKGROUND = 0
-"""Priorities of streams: steps before audio, and audio before encoding references and priming the codec with them."""
+"""Priorities of streams: steps before audio, and audio before encoding references and priming the
+codec with them."""
 
 Shape = tuple[tuple[int, ...], torch.dtype]
 ALIGN = 16  # bytes
 
 
 class StagingBuffer:
-    """Host memory for arrays of any shapes and dtypes that reach the device in one copy: fill `host`, then `send`.
+    """Host memory for arrays of any shapes and dtypes that reach the device in one copy: fill
+    `host`, then `send`.
 
-    `host` has numpy's arrays. A thread that uses torch lets go of the GIL with each operation, and waits for it while
-    other threads run. numpy keeps it for small ones.
+    `host` has numpy's arrays. A thread that uses torch lets go of the GIL with each operation, and
+    waits for it while other threads run. numpy keeps it for small ones.
     """
 
     def __init__(self, parts: Mapping[str, Shape], device: Device) -> None:
@@ -161,7 +165,8 @@ class Device:
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """Inside, no other model of the process is loaded. What torch takes from now on is this model's."""
+        """Inside, no other model of the process is loaded. What torch takes from now on is this
+        model's."""
         if not self.cuda:
             yield
             return
@@ -185,27 +190,31 @@ class Device:
         return (host.pin_memory() if self.cuda else host).to(self.torch, non_blocking=True)
 
     def fill(self, target: Tensor, value: np.ndarray | list[int]) -> None:
-        """Copy a host array into the front of a device buffer, converted on the host, without waiting."""
+        """Copy a host array into the front of a device buffer, converted on the host, without
+        waiting."""
         host = torch.as_tensor(value, dtype=target.dtype)
         target[: len(value)].copy_(host.pin_memory() if self.cuda else host, non_blocking=True)
 
     def release_cached(self) -> None:
-        """Give memory that torch holds and does not use back to the driver: after it ran out, a load or an unload."""
+        """Give memory that torch holds and does not use back to the driver: after it ran out, a
+        load or an unload."""
         if self.cuda:
             torch.cuda.empty_cache()
 
     def synchronize(self) -> None:
-        """Wait for the work of this thread's current stream. Only at start. Other engines' streams are not waited for,
-        and one of them may be capturing."""
+        """Wait for the work of this thread's current stream. Only at start. Other engines' streams
+        are not waited for, and one of them may be capturing."""
         if self.cuda:
             torch.cuda.current_stream(self.torch).synchronize()
 
     def allocated_bytes(self) -> int:
-        """Device memory that torch has taken from the driver since this model's load began. On a CPU 0."""
+        """Device memory that torch has taken from the driver since this model's load began. On a
+        CPU 0."""
         return torch.cuda.memory_reserved(self.torch) - self._before if self.cuda else 0
 
     def peak_bytes(self, run: Callable[[], object]) -> int:
-        """Device memory that `run` takes at its peak, beyond what was taken before. Only at start. On a CPU 0."""
+        """Device memory that `run` takes at its peak, beyond what was taken before. Only at start.
+        On a CPU 0."""
         if not self.cuda:
             return 0
         self.synchronize()
@@ -218,8 +227,8 @@ class Device:
         return peak
 
     def stage(self, value: Tensor) -> Tensor:
-        """A copy on the device that later work on this stream does not change, for another stream to download. On a CPU
-        the value itself, since a download copies at once."""
+        """A copy on the device that later work on this stream does not change, for another stream
+        to download. On a CPU the value itself, since a download copies at once."""
         return value.clone() if self.cuda else value
 
     def download(self, value: Tensor) -> Tensor:
@@ -252,8 +261,8 @@ class Device:
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """A large buffer of zeros. A CPU takes memory for its parts when they are first written.
 
-    It takes pages of 4 KB. numpy asks for pages of 2 MB, and a first request would take one for each layer's keys and
-    one for its values.
+    It takes pages of 4 KB. numpy asks for pages of 2 MB, and a first request would take one for
+    each layer's keys and one for its values.
     """
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
@@ -263,26 +272,27 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
 
 
 def _configure_process() -> None:
-    """Set what all engines of the process share. Two engines that set and reset it around their calls would undo each
-    other's.
+    """Set what all engines of the process share. Two engines that set and reset it around their
+    calls would undo each other's.
 
-    cuDNN computes float32 in float32: TF32 has ten bits, which changes codes. cuBLASLt, which multiplies where there
-    is a bias, gets no workspace. With one it takes an algorithm for large products that clears a counter there first.
-    A graph with many such memsets is launched in pieces: the host waits for a third of it, and steps wait meanwhile.
+    cuDNN computes float32 in float32: TF32 has ten bits, which changes codes. cuBLASLt, which
+    multiplies where there is a bias, gets no workspace. With one it takes an algorithm for large
+    products that clears a counter there first. A graph with many such memsets is launched in
+    pieces: the host waits for a third of it, and steps wait meanwhile.
 
-    Attention is not cuDNN's, which makes a plan of 1.6 MB for each shape in each thread and never gives it back. A
-    model that is loaded again has new threads. torch's other kernels make none.
+    Attention is not cuDNN's, which makes a plan of 1.6 MB for each shape in each thread and never
+    gives it back. A model that is loaded again has new threads. torch's other kernels make none.
     """
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.enable_cudnn_sdp(False)
-    os.environ.setdefault(
-        "CUBLASLT_WORKSPACE_SIZE", "0"
-    )  # torch reads it with its first such product
+    # torch reads it with its first such product
+    os.environ.setdefault("CUBLASLT_WORKSPACE_SIZE", "0")
 
 
 def pick_device(name: str) -> str:
-    """`cpu`, or `cuda:N` with the index of a device that exists. `auto` is CUDA if there is one, and CUDA without an
-    index is the calling thread's current device. InvalidRequest if a named device does not exist."""
+    """`cpu`, or `cuda:N` with the index of a device that exists. `auto` is CUDA if there is one,
+    and CUDA without an index is the calling thread's current device. InvalidRequest if a named
+    device does not exist."""
     if check_device(name) == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return "cpu"
     if not torch.cuda.is_available():

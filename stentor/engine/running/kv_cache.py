@@ -1,10 +1,11 @@
 """Paged keys and values: one pool for every layer and request, page tables on the device.
 
-A family whose other attention counts frames has further page sets, each with a pool and a page table of its own, whose
-pages hold the rows of one frame.
+A family whose other attention counts frames has further page sets, each with a pool and a page
+table of its own, whose pages hold the rows of one frame.
 
-Lengths and page tables are read from device tensors and are never planned on the host per step. A captured step
-therefore stays valid while requests come, grow and go. Padding writes into the last page.
+Lengths and page tables are read from device tensors and are never planned on the host per step. A
+captured step therefore stays valid while requests come, grow and go. Padding writes into the last
+page.
 """
 
 from __future__ import annotations
@@ -48,11 +49,13 @@ class PagedKV:
         self.frames = frames
         self._gathered = self.pool.new_empty(0)
         self.fused = kernels.paged_attention_supported(device, spec.dtype)
-        """Attention reads lengths on the device. Otherwise its shapes follow from `max_pages` and `max_seqlen`."""
+        """Attention reads lengths on the device. Otherwise its shapes follow from `max_pages` and
+        `max_seqlen`."""
 
     def gather(self, layer: int, pages: Tensor) -> Tensor:
-        """Keys and values [2, n, page, heads, dim] of pages [n]. On a CPU the next call overwrites them: the system
-        would bring new memory page by page, which takes ten times as long as the copy."""
+        """Keys and values [2, n, page, heads, dim] of pages [n]. On a CPU the next call overwrites
+        them: the system would bring new memory page by page, which takes ten times as long as the
+        copy."""
         pool = self.pool[layer]
         if pool.device.type != "cpu":
             return pool.index_select(1, pages)
@@ -67,7 +70,8 @@ class PagedKV:
         self.pool.flatten(2, 3).index_copy_(2, page * self.page + offset, given.to(self.pool.dtype))
 
     def frames_of(self, idx: Tensor, max_pages: int) -> FrameKV:
-        """The page sets by frame as slots idx [B] see them, with one token each. `max_pages`: of positions."""
+        """The page sets by frame as slots idx [B] see them, with one token each. `max_pages`: of
+        positions."""
         if self.frames and not self.fused:
             row = torch.arange(len(idx), device=idx.device)
         else:
@@ -77,7 +81,8 @@ class PagedKV:
     def decode_view(
         self, idx: Tensor, pos: Tensor, max_pages: int, window: TextWindow | None = None
     ) -> KVView:
-        """One new token per slot `idx` [B] at `pos` [B]. `max_pages` pages (a shape) cover the longest of them."""
+        """One new token per slot `idx` [B] at `pos` [B]. `max_pages` pages (a shape) cover the
+        longest of them."""
         frames = self.frames_of(idx, max_pages)
         if self.fused and kernels.is_batch_invariant():
             return FusedPrefill(self, idx, pos, window, frames, alone=True)
@@ -97,16 +102,17 @@ class PagedKV:
         window: TextWindow | None = None,
         frame_at: Tensor | None = None,
     ) -> KVView:
-        """Packed tokens of several slots `idx` [R]. Token n belongs to `slot[n] == idx[row[n]]` and stands at `pos[n]`.
+        """Packed tokens of several slots `idx` [R]. Token n belongs to `slot[n] == idx[row[n]]` and
+        stands at `pos[n]`.
 
-        Each row's tokens are consecutive positions. `max_seqlen` is the largest number of them (a shape). Only where
-        attention is not fused are `idx` and `row` read. The tokens frame_at [M] have a frame, or all where None.
+        Each row's tokens are consecutive positions. `max_seqlen` is the largest number of them (a
+        shape). Only where attention is not fused are `idx` and `row` read. The tokens frame_at [M]
+        have a frame, or all where None.
         """
         frame_slot = slot
         frame_row = row
-        if (
-            frame_at is not None and self.frames
-        ):  # padding of frame_at names one token more than there are
+        # padding of frame_at names one token more than there are
+        if frame_at is not None and self.frames:
             frame_slot = torch.cat((slot, slot.new_full((1,), self.slots)))[frame_at]
             if self.fused:
                 frame_row = row
@@ -119,8 +125,9 @@ class PagedKV:
 
 
 class FramePages:
-    """The page sets by frame, as N tokens with a frame see them: token n of slot[n], which is idx[row[n]] (implements
-    FrameKV). Tokens of a slot stand side by side, `most` of them at most. Where attention is fused only `slot` is read.
+    """The page sets by frame, as N tokens with a frame see them: token n of slot[n], which is
+    idx[row[n]] (implements FrameKV). Tokens of a slot stand side by side, `most` of them at most.
+    Where attention is fused only `slot` is read.
 
     `alone`: one token per slot, in a decode step.
     """
@@ -141,9 +148,8 @@ class FramePages:
         self._idx = idx
         self._row = row
         self._slot = slot
-        self._max_frames = (
-            max_pages * kv.page + 1
-        )  # each has a position, but for the one that is made
+        # each has a position, but for the one that is made
+        self._max_frames = max_pages * kv.page + 1
 
     def view(
         self, name: str, pos: Tensor, seen: Tensor | None = None, kept: Tensor | None = None
@@ -162,7 +168,8 @@ class FramePages:
         if kv.fused and self._alone and not kernels.is_batch_invariant():
 
             def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
-                """A frame or two of each slot: one kernel applies norms and RoPE, stores and attends."""
+                """A frame or two of each slot: one kernel applies norms and RoPE, stores and
+                attends."""
                 q, k, left = norm_rope.for_kernel(q, k)
                 frame_attention = kernels.frame_attention.frame_attention
                 return frame_attention(
@@ -181,7 +188,8 @@ class FramePages:
 
 
 class FusedDecode:
-    """One token per row: one kernel applies norms and RoPE, stores the token and attends (implements KVView)."""
+    """One token per row: one kernel applies norms and RoPE, stores the token and attends
+    (implements KVView)."""
 
     def __init__(
         self, kv: PagedKV, slot: Tensor, pos: Tensor, window: TextWindow | None, frames: FrameKV
@@ -201,10 +209,12 @@ class FusedDecode:
 
 
 class FusedPrefill:
-    """Packed tokens of several rows. All are stored, then each attends up to its own position (implements KVView).
+    """Packed tokens of several rows. All are stored, then each attends up to its own position
+    (implements KVView).
 
-    seen_to: the position up to which each token sees, its own where None. kept: which are stored, all where None.
-    alone: one token per row. It gets the bits that it gets in a prompt or when its frame is replayed.
+    seen_to: the position up to which each token sees, its own where None. kept: which are stored,
+    all where None. alone: one token per row. It gets the bits that it gets in a prompt or when its
+    frame is replayed.
     """
 
     def __init__(
@@ -246,7 +256,8 @@ class FusedPrefill:
 class PagedView:
     """The tokens of one step over the pool, in plain PyTorch (implements models.base.KVView).
 
-    seen_to: the position up to which each token sees, its own where None. kept: which are stored, all where None.
+    seen_to: the position up to which each token sees, its own where None. kept: which are stored,
+    all where None.
     """
 
     def __init__(
@@ -285,7 +296,8 @@ class PagedView:
             else:
                 near = seen_by_all & seen(window, key_pos)[:, None, None]
         else:
-            # Rows are laid out [rows, max_seqlen] for attention: `_flat` says where each packed token goes.
+            # Rows are laid out [rows, max_seqlen] for attention: `_flat` says where each packed
+            # token goes.
             token = torch.arange(len(pos), device=pos.device)
             first = torch.full_like(idx, torch.iinfo(torch.int64).max).scatter_reduce(
                 0, row, token, "amin"
@@ -326,7 +338,8 @@ class PagedView:
         else:
             mask = self._near
         if self._max_seqlen == 1:
-            # Heads that share keys go in as queries of one head, for which attention needs no copies of the keys.
+            # Heads that share keys go in as queries of one head, for which attention needs no
+            # copies of the keys.
             grouped = q.view(self._rows, k.shape[1], -1, k.shape[2]).transpose(1, 2)
             return sdpa(grouped, keys, values, mask).transpose(1, 2).flatten(1, 2)
         padded = q.new_zeros(self._rows * self._max_seqlen, *q.shape[1:]).index_put(
@@ -344,7 +357,8 @@ def in_layer(window: TextWindow | None, layer: int) -> TextWindow | None:
 
 
 def seen(window: TextWindow, at: Tensor, inside: bool = False) -> Tensor:
-    """Whether keys at positions `at` [T] are seen: [N, T] bool. inside: of the text only, and not what is around it."""
+    """Whether keys at positions `at` [T] are seen: [N, T] bool. inside: of the text only, and not
+    what is around it."""
     start = window.start[:, None]
     end = window.end[:, None]
     place = start + window.place[:, None].long()

@@ -42,11 +42,13 @@ REPLAY_TOKENS = (2048, 512, 128)
 FIRST_ROWS = (32, 16, 8, 1)
 """Captured frames 0, by rows, besides as many as there are slots."""
 OTHER_ROWS = (16, 4, 1)
-"""Captured steps and frames 0 where `emit` loops another number of times, besides as many rows as there are slots."""
+"""Captured steps and frames 0 where `emit` loops another number of times, besides as many rows as
+there are slots."""
 MAX_PREFILL_TOKENS = max(PREFILL_TOKENS)
 """Tokens of one captured prefill at most."""
 DECODE_PAGES = (32, 128)
-"""Pages per request of captured steps, besides the most, where attention is not fused and its shape depends on them."""
+"""Pages per request of captured steps, besides the most, where attention is not fused and its shape
+depends on them."""
 
 
 @dataclass
@@ -54,21 +56,25 @@ class InFlightStep:
     """A launched step: the requests that it names, and where their report will be."""
 
     sequences: list[Sequence]
-    report: Tensor  # host [2, slots + 1]: frames generated, stop value. Or [4, slots + 1]: also positions, frames heard
+    # host [2, slots + 1]: frames generated, stop value. Or [4, slots + 1]: also positions, frames
+    # heard
+    report: Tensor
     done: Event
     prefill: bool
     launched_at: float  # time.monotonic()
     prefilled_at: float = 0.0  # when its prompts were launched, before their first frames
 
     def result(self) -> tuple[list[int], list[int], list[int]]:
-        """Frames generated, stop value and frames heard of every slot. Waits until the step has run."""
+        """Frames generated, stop value and frames heard of every slot. Waits until the step has
+        run."""
         self.done.wait_host()
         generated, stop, *rest = self.report.tolist()
         return generated, stop, rest[-1] if rest else generated
 
 
 class ModelRunner:
-    """Owns the language model's buffers and stream. Every method is called from the engine's thread."""
+    """Owns the language model's buffers and stream. Every method is called from the engine's
+    thread."""
 
     def __init__(
         self, model: SpeechModel, sizes: BufferSizes, config: EngineConfig, device: Device
@@ -99,9 +105,8 @@ class ModelRunner:
             (max((sizes.slots, *self.batch_sizes)),), sizes.slots, dtype=torch.int64, device=where
         )
         self._idx_host: list[int] = []
-        self.moved_on = (
-            False  # whether a launch has made its frames, so that it cannot be tried again
-        )
+        # whether a launch has made its frames, so that it cannot be tried again
+        self.moved_on = False
         self.first_idx = torch.full((sizes.slots,), sizes.slots, dtype=torch.int64, device=where)
         if device.cuda:
             self.evals = {model.spec.num_evals, *model.spec.captured_evals}
@@ -174,7 +179,8 @@ class ModelRunner:
     # -- host to device --
 
     def admit(self, new: list[tuple[Sequence, Prompt, int]]) -> None:
-        """Write the rows of requests, with their seeds. Many rows take as many kernel launches as one."""
+        """Write the rows of requests, with their seeds. Many rows take as many kernel launches as
+        one."""
         with self.stream.active():
             self.slots.admit(
                 [(seq.slot, _columns(prompt, seed)) for seq, prompt, seed in new], self.device
@@ -183,8 +189,8 @@ class ModelRunner:
     def covering_evals(self, num_evals: int) -> int:
         """The loop length with which a row is launched: the smallest captured one that is enough.
 
-        InvalidRequest if none is: each of its steps would run without a graph, at everyone's expense. Where nothing is
-        captured, any length is served as it is.
+        InvalidRequest if none is: each of its steps would run without a graph, at everyone's
+        expense. Where nothing is captured, any length is served as it is.
         """
         most = max(self.evals, default=num_evals)
         if num_evals > most:
@@ -238,7 +244,8 @@ class ModelRunner:
                 kv.table.index_copy_(0, sent["slot"], sent["pages"])
 
     def fill_pages(self, seq: Sequence, given: np.ndarray) -> None:
-        """Write the keys and values that a prompt brings into its pages, behind those that it shares."""
+        """Write the keys and values that a prompt brings into its pages, behind those that it
+        shares."""
         start = seq.num_cached
         up = self.device.upload
         page, offset = np.divmod(np.arange(start, given.shape[2]), self.sizes.page_size)
@@ -248,7 +255,8 @@ class ModelRunner:
     # -- steps --
 
     def prefill(self, group: Group) -> InFlightStep:
-        """Pieces of several requests, all of prompts or all of replayed frames. Frame 0 of those whose prompts end."""
+        """Pieces of several requests, all of prompts or all of replayed frames. Frame 0 of those
+        whose prompts end."""
         launched_at = time.monotonic()
         pieces = pieces_of(group)
         ends = [seq for seq, _ in group if seq.emits]
@@ -265,9 +273,8 @@ class ModelRunner:
     def _launch_prefill(self, pieces: list[Piece]) -> None:
         """Replay a graph for these pieces. Without one they run as they are."""
         need = batch_shape(pieces)
-        key = self.prefill_graphs.covering_key(
-            (need.tokens, need.frames, need.steps), least=1
-        )  # no replay for prompts
+        # no replay for prompts
+        key = self.prefill_graphs.covering_key((need.tokens, need.frames, need.steps), least=1)
         if key in self.prefill_graphs.graphs:
             self.prefill_buffers.write(pieces, self.prefill_shape(*key))
             self.prefill_graphs(*key)
@@ -277,7 +284,8 @@ class ModelRunner:
         step.prefill(self.model, self.slots, self.kv, batch)
 
     def prefill_shape(self, tokens: int, frames: int, steps: int) -> BatchShape:
-        """Shape of a captured prefill. Any number of its rows may end prompts, and none ends with replayed frames."""
+        """Shape of a captured prefill. Any number of its rows may end prompts, and none ends with
+        replayed frames."""
         return BatchShape(tokens, 0 if steps else self.sizes.slots, frames, steps)
 
     def _prefill(self, tokens: int, frames: int, steps: int) -> None:
@@ -314,7 +322,8 @@ class ModelRunner:
             return self._in_flight(sequences, launched_at, False)
 
     def _max_pages(self, sequences: list[Sequence]) -> int:
-        """Pages that attention must cover: a power of two, or the most where no shape depends on them."""
+        """Pages that attention must cover: a power of two, or the most where no shape depends on
+        them."""
         if self.kv.fused:
             return self.sizes.max_pages
         pages = -(-max(s.length + s.num_scheduled - 1 for s in sequences) // self.sizes.page_size)

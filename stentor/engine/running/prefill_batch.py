@@ -1,4 +1,5 @@
-"""Pieces of several requests as one packed batch, made on the host: one integer array, and the family's own arrays.
+"""Pieces of several requests as one packed batch, made on the host: one integer array, and the
+family's own arrays.
 
 Tokens and rows of padding name the padding slot. Frames of padding stand at position N.
 """
@@ -64,10 +65,12 @@ def pieces_of(group: Group) -> list[Piece]:
 
 @dataclass
 class PrefillBatch:
-    """N packed tokens of the pieces of several requests: parts of prompts, or frames that are replayed.
+    """N packed tokens of the pieces of several requests: parts of prompts, or frames that are
+    replayed.
 
-    A token stands at `pos[n]` in slot `slot[n]`. R of the pieces end prompts in slots `idx[r]`, whose frame 0 is made
-    next: the last token of such a prompt is token `last[r]`, its length `length[r]`.
+    A token stands at `pos[n]` in slot `slot[n]`. R of the pieces end prompts in slots `idx[r]`,
+    whose frame 0 is made next: the last token of such a prompt is token `last[r]`, its length
+    `length[r]`.
     """
 
     idx: Tensor  # [R] slots
@@ -78,14 +81,17 @@ class PrefillBatch:
     last: Tensor  # [R]
     length: Tensor  # [R] of the whole prompt
     prompt: PromptRows
-    step: Tensor  # [N] the step at which frame step - 1 was the last, or empty where the tokens are those of prompts
+    # [N] the step at which frame step - 1 was the last, or empty where the tokens are those of
+    # prompts
+    step: Tensor
     max_pages: int  # pages that cover the longest request
     max_seqlen: int  # packed tokens of the piece that has most
 
 
 @dataclass(frozen=True)
 class BatchShape:
-    """Tokens, rows whose prompts end and given frames of a batch. `steps`: the tokens, where those replay frames."""
+    """Tokens, rows whose prompts end and given frames of a batch. `steps`: the tokens, where those
+    replay frames."""
 
     tokens: int
     rows: int
@@ -149,9 +155,11 @@ def batch_indices(pieces: Seq[Piece], size: BatchShape, padding: int) -> np.ndar
 
 
 class PrefillBuffers:
-    """Input buffers of captured prefills, big enough for the largest key. A smaller key uses the front of each buffer.
+    """Input buffers of captured prefills, big enough for the largest key. A smaller key uses the
+    front of each buffer.
 
-    They start as zeros. A capture may run on those before there are requests: slot 0 is idle then and has no pages.
+    They start as zeros. A capture may run on those before there are requests: slot 0 is idle then
+    and has no pages.
     """
 
     def __init__(self, spec: ModelSpec, largest: BatchShape, padding: int, device: Device) -> None:

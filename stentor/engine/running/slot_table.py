@@ -1,8 +1,9 @@
-"""The slot table: every per-request tensor, as a struct of arrays [slots + 1, ...]. The last row is padding.
+"""The slot table: every per-request tensor, as a struct of arrays [slots + 1, ...]. The last row is
+padding.
 
-Numbers of one dtype lie in one tensor [numbers, slots + 1], so that a step gathers all of them at once and an admission
-writes all of them at once. Nothing here is allocated after start, so a captured step and an eager one use the same
-memory. The codec's state is elsewhere (codec_state.py).
+Numbers of one dtype lie in one tensor [numbers, slots + 1], so that a step gathers all of them at
+once and an admission writes all of them at once. Nothing here is allocated after start, so a
+captured step and an eager one use the same memory. The codec's state is elsewhere (codec_state.py).
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from stentor.models.info import ATTENDED_WIDTH
 
 
 def engine_columns(spec: ModelSpec) -> dict[str, Column]:
-    """Columns that every family has. `step` counts generated frames, `pos` counts tokens in the key-value cache.
+    """Columns that every family has. `step` counts generated frames, `pos` counts tokens in the
+    key-value cache.
 
-    A family that hides frames also has `heard`, which counts those that are heard. One with alignment heads has the
-    bounds of the text in the prompt.
+    A family that hides frames also has `heard`, which counts those that are heard. One with
+    alignment heads has the bounds of the text in the prompt.
     """
     i64 = torch.int64
     return {
@@ -61,9 +63,11 @@ Row = tuple[int, Mapping[str, Any]]
 
 
 class SlotTable:
-    """Owns the columns. Rows `0 .. slots - 1` hold requests. Row `slots` absorbs what padding writes.
+    """Owns the columns. Rows `0 .. slots - 1` hold requests. Row `slots` absorbs what padding
+    writes.
 
-    `table[name]` is a view [slots + 1, ...] of a column. Columns of numbers are the rows of `numbers[dtype]`.
+    `table[name]` is a view [slots + 1, ...] of a column. Columns of numbers are the rows of
+    `numbers[dtype]`.
     """
 
     def __init__(self, spec: ModelSpec, slots: int, max_frames: int, device: torch.device) -> None:
@@ -86,20 +90,17 @@ class SlotTable:
         self.table |= {name: self.columns[name].rows(slots + 1, device) for name in self.arrays}
         self.frames = zeros((slots + 1, max_frames, *spec.frame.shape), spec.frame.dtype, device)
         shape = (slots + 1, max_frames) if spec.hides_frames else (0,)
-        self.heard_at = torch.zeros(
-            shape, dtype=torch.int64, device=device
-        )  # the steps of a row's heard frames
+        # the steps of a row's heard frames
+        self.heard_at = torch.zeros(shape, dtype=torch.int64, device=device)
         self.hides_frames = spec.hides_frames
         if spec.alignment:
             width = ATTENDED_WIDTH
         else:
             width = 0
-        self.attended = torch.zeros(
-            slots + 1, max_frames, width, device=device
-        )  # where in the text each frame is
-        self.hidden = tuple(
-            c.rows(slots + 1, device) for c in spec.hidden
-        )  # of a prompt's last token, until frame 0
+        # where in the text each frame is
+        self.attended = torch.zeros(slots + 1, max_frames, width, device=device)
+        # of a prompt's last token, until frame 0
+        self.hidden = tuple(c.rows(slots + 1, device) for c in spec.hidden)
         self.progress = self.numbers[torch.int64][: sum(name in self.columns for name in PROGRESS)]
         # what the host reads after a step
         if spec.hides_frames:
@@ -107,7 +108,8 @@ class SlotTable:
         else:
             self.reported = self.progress[:2]
         self.fused_gather = bool(spec.frame.shape)
-        """Whether one kernel gathers last frames and numbers: frames must lie in a tensor of their own."""
+        """Whether one kernel gathers last frames and numbers: frames must lie in a tensor of their
+        own."""
         self.report = self.progress[:2].T  # (step, stop) per slot
 
     def _numbers(self, names: list[str], device: torch.device) -> Tensor:
@@ -150,7 +152,8 @@ class SlotTable:
                     target[: len(value) if value.ndim else None] = value
 
     def save(self, slot: int, frames: int, device: Device) -> list[Tensor]:
-        """Host copies of a row and of its first frames. They are complete once later work on this stream has begun."""
+        """Host copies of a row and of its first frames. They are complete once later work on this
+        stream has begun."""
         return [device.download(part) for part in self._parts(slot, frames)]
 
     def restore(self, slot: int, frames: int, saved: list[Tensor]) -> None:
@@ -169,8 +172,8 @@ class SlotTable:
         return [*numbers, *(self.table[name][slot] for name in self.arrays), *heard, *history]
 
     def heard(self, idx: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-        """The frames [B, n, *frame] of slots idx [B] that are heard as numbers at [B, n], and where in the text they
-        are [B, n, ATTENDED_WIDTH or 0]. What is not there is any."""
+        """The frames [B, n, *frame] of slots idx [B] that are heard as numbers at [B, n], and where
+        in the text they are [B, n, ATTENDED_WIDTH or 0]. What is not there is any."""
         rows = idx[:, None]
         at = at.clamp(0, self.max_frames - 1)
         if self.hides_frames:
@@ -180,17 +183,20 @@ class SlotTable:
     def rows(
         self, idx: Tensor, num_evals: int, frame_kv: FrameKV | None = None, first: bool = False
     ) -> SlotRows:
-        """The rows `idx` [B]. A column is gathered when it is first read. frame_kv: page sets by frame, for `emit`."""
+        """The rows `idx` [B]. A column is gathered when it is first read. frame_kv: page sets by
+        frame, for `emit`."""
         return SlotRows(self, idx, num_evals, {}, frame_kv, first)
 
     def past(self, idx: Tensor, step: Tensor) -> SlotRows:
-        """Rows as they were when frame `step - 1` was the last frame of `idx` (both [N]), to replay frames."""
+        """Rows as they were when frame `step - 1` was the last frame of `idx` (both [N]), to replay
+        frames."""
         return SlotRows(
             self, idx, 0, {"step": step, "prev": self.frames[idx, step - 1]}, replays=True
         )
 
     def keep_hidden(self, idx: Tensor, hidden: tuple[Tensor, ...], length: Tensor) -> None:
-        """Keep what the backbone gave for the last tokens of prompts of `length` [B] tokens, each [B, ...]."""
+        """Keep what the backbone gave for the last tokens of prompts of `length` [B] tokens, each
+        [B, ...]."""
         for kept, new in zip(self.hidden, hidden, strict=True):
             kept.index_copy_(0, idx, new)
         self.table["pos"].index_copy_(0, idx, length)
@@ -202,10 +208,11 @@ class SlotTable:
     def commit(
         self, rows: SlotRows, out: Emit, length: Tensor | None, attended: Tensor | None = None
     ) -> None:
-        """Record one frame per running row, and that its key-value cache holds `length` [B] tokens (None: one more).
+        """Record one frame per running row, and that its key-value cache holds `length` [B] tokens
+        (None: one more).
 
-        A stopped row does not change. attended: where in the text each frame is [B, ATTENDED_WIDTH]. EngineError names
-        what the family gives against its spec.
+        A stopped row does not change. attended: where in the text each frame is [B,
+        ATTENDED_WIDTH]. EngineError names what the family gives against its spec.
         """
         self._check(out)
         if kernels.slot_kernels_enabled(rows.idx.device):
@@ -263,7 +270,8 @@ class SlotTable:
     def _commit_fused(
         self, rows: SlotRows, out: Emit, length: Tensor | None, attended: Tensor | None
     ) -> None:
-        """`commit` in one kernel launch, and one more for each of the family's columns and for `attended`."""
+        """`commit` in one kernel launch, and one more for each of the family's columns and for
+        `attended`."""
         names = ("step", "stop", "pos", "max_frames", "min_frames")
         given = (rows.idx, *(rows[name] for name in names))
         table = (self.progress, self.frames, self.table["prev"])

@@ -1,6 +1,7 @@
 """The forward path: three functions that run eagerly on a CPU and inside a CUDA graph.
 
-Inputs are the slot table, the key-value pool and index tensors. Nothing here reads a value on the host.
+Inputs are the slot table, the key-value pool and index tensors. Nothing here reads a value on the
+host.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def decode(
 
 
 def prefill(model: SpeechModel, slots: SlotTable, kv: PagedKV, batch: PrefillBatch) -> None:
-    """Run pieces of prompts, or of generated frames. Where a prompt ends, the hidden state of its last token is kept in
-    the slot table, for `first_frame`."""
+    """Run pieces of prompts, or of generated frames. Where a prompt ends, the hidden state of its
+    last token is kept in the slot table, for `first_frame`."""
     window = None  # a prompt sees all of its text
     frame_at = None
     with _adapters_of(model, slots, batch.slot):
@@ -72,7 +73,8 @@ def first_frame(
 
 
 def _window(model: SpeechModel, rows: SlotRows) -> TextWindow | None:
-    """The part of its text that each row sees when it makes its next frame. None where it sees all."""
+    """The part of its text that each row sees when it makes its next frame. None where it sees
+    all."""
     heads = model.spec.alignment
     if heads is None or heads.window is None:
         return None
@@ -116,13 +118,14 @@ def attended(
 ) -> Tensor:
     """Attention of the alignment heads over the text of rows idx [B]: [B, ATTENDED_WIDTH] float32.
 
-    It is kept beside the frames and comes to the host with the audio, so it adds no wait. Audio depends on it only with
-    a window (`AlignmentHeads.window`): it decides then which part of the text the next frame sees, so that no word is
-    skipped or spoken again.
+    It is kept beside the frames and comes to the host with the audio, so it adds no wait. Audio
+    depends on it only with a window (`AlignmentHeads.window`): it decides then which part of the
+    text the next frame sees, so that no word is skipped or spoken again.
 
-    queries: [B, layers, heads, dim], with norms and RoPE. Columns `text_start` and `text_end` say where the text
-    stands in the prompt. Positions count from there. The attention on the text sums to 1. window: all that they see of
-    it. The position that is said is then never before the window's place.
+    queries: [B, layers, heads, dim], with norms and RoPE. Columns `text_start` and `text_end` say
+    where the text stands in the prompt. Positions count from there. The attention on the text sums
+    to 1. window: all that they see of it. The position that is said is then never before the
+    window's place.
     """
     if kv.fused:
         pages = kv.table[idx]

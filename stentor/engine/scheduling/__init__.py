@@ -1,1 +1,2 @@
-"""Decisions: who runs, who waits, who has which pages, and when audio is due. Plain data, no torch."""
+"""Decisions: who runs, who waits, who has which pages, and when audio is due. Plain data, no
+torch."""

@@ -1,8 +1,8 @@
 """Pages of requests: who holds which, and which hold the beginning of a prompt. No torch.
 
-`PageAllocator` counts pages of one kind. A family may have page sets that count frames, beside the one that counts
-positions. All of them have one table, whose pages hold one frame. A request gets, shares and gives back pages of both
-tables together (`PageTables`).
+`PageAllocator` counts pages of one kind. A family may have page sets that count frames, beside the
+one that counts positions. All of them have one table, whose pages hold one frame. A request gets,
+shares and gives back pages of both tables together (`PageTables`).
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from stentor.engine.scheduling.sequence import Sequence
 
 
 class PageAllocator:
-    """Pages `0 .. count - 1` of `page_size` tokens each. Prompts that begin alike share pages (a prefix cache).
+    """Pages `0 .. count - 1` of `page_size` tokens each. Prompts that begin alike share pages (a
+    prefix cache).
 
-    A request publishes its prompt's full pages under keys of their content, and others find them and hold them too.
-    A published page stays findable after its last holder has freed it, until it is allocated again: first the free
-    pages without a key are allocated, then those that were freed longest ago. Only free pages are ever reused, so the
-    prefix cache takes nothing from a running request.
+    A request publishes its prompt's full pages under keys of their content, and others find them
+    and hold them too. A published page stays findable after its last holder has freed it, until it
+    is allocated again: first the free pages without a key are allocated, then those that were freed
+    longest ago. Only free pages are ever reused, so the prefix cache takes nothing from a running
+    request.
     """
 
     def __init__(self, count: int, page_size: int) -> None:
         self.count = count
         self.page_size = page_size
-        self._free = list(
-            range(count - 1, -1, -1)
-        )  # without a key. The page freed last is allocated first
-        self._kept: OrderedDict[int, None] = (
-            OrderedDict()
-        )  # free, with a key, the one freed longest ago first
+        # without a key. The page freed last is allocated first
+        self._free = list(range(count - 1, -1, -1))
+        # free, with a key, the one freed longest ago first
+        self._kept: OrderedDict[int, None] = OrderedDict()
         self._holders: dict[int, int] = {}
         self._key_of: dict[int, bytes] = {}
         self._page_of: dict[bytes, int] = {}
@@ -87,7 +87,8 @@ class PageAllocator:
             self._kept.pop(page, None)
 
     def publish(self, pages: list[int], keys: Iterable[bytes]) -> list[int]:
-        """Say what pages hold, or will hold before anybody else's launch reads them. Known keys keep their page.
+        """Say what pages hold, or will hold before anybody else's launch reads them. Known keys
+        keep their page.
 
         Returns the pages that can be found now, and could not before.
         """
@@ -109,9 +110,8 @@ class PageAllocator:
 
     def free(self, pages: list[int]) -> None:
         """A request holds these pages no more."""
-        for page in reversed(
-            pages
-        ):  # the beginning of a prompt is of use to most others, so it is kept longest
+        # the beginning of a prompt is of use to most others, so it is kept longest
+        for page in reversed(pages):
             self._holders[page] -= 1
             if self._holders[page]:
                 continue
@@ -128,7 +128,8 @@ class PageAllocator:
 
 
 class Shared(NamedTuple):
-    """Pages that hold the beginning of a prompt: its positions, and those of its frames that stand there."""
+    """Pages that hold the beginning of a prompt: its positions, and those of its frames that stand
+    there."""
 
     pages: list[int]
     frames: list[int]
@@ -149,9 +150,8 @@ class PageTables:
             self.frames = PageAllocator(0, 1)
         else:
             self.frames = frames
-        self._unwritten: dict[
-            int, int
-        ] = {}  # pages that this plan's prefills are to write: num_evals of the launch
+        # pages that this plan's prefills are to write: num_evals of the launch
+        self._unwritten: dict[int, int] = {}
         self._unwritten_frames: dict[int, int] = {}
 
     @property
@@ -170,34 +170,35 @@ class PageTables:
         self._unwritten_frames.clear()
 
     def shared(self, seq: Sequence) -> Shared:
-        """Pages that hold the beginning of its prompt already. Its last token is computed in any case.
+        """Pages that hold the beginning of its prompt already. Its last token is computed in any
+        case.
 
-        Pages that this plan's own prefills are to write count if one launch writes and reads them: every layer stores
-        before it attends.
+        Pages that this plan's own prefills are to write count if one launch writes and reads them:
+        every layer stores before it attends.
         """
         size = self.pages.page_size
         found = self.pages.find(seq.prefix[: (seq.length - 1) // size])
         pages = _in_time(found, self._unwritten, seq)
         found = self.frames.find(seq.frame_keys[: seq.frames_before(len(pages) * size)])
         frames = _in_time(found, self._unwritten_frames, seq)
-        while seq.frames_before(len(pages) * size) > len(
-            frames
-        ):  # those that are found may be fewer
+        # those that are found may be fewer
+        while seq.frames_before(len(pages) * size) > len(frames):
             pages.pop()
         if not seq.continues and len(pages) * size < self.policy.min_cached(seq.has_voice):
             return Shared([], [])  # so few tokens are computed
         return Shared(pages, frames[: seq.frames_before(len(pages) * size)])
 
     def has_room(self, seq: Sequence, shared: Shared) -> bool:
-        """Whether there are pages for the rest of its prompt and its past frames, beside those that were found."""
+        """Whether there are pages for the rest of its prompt and its past frames, beside those that
+        were found."""
         needed = self.pages.pages_for(seq.length + seq.num_scheduled) - len(shared.pages)
         frames = self._frames(seq) - len(shared.frames)
         room = needed <= self.pages.available - self.pages.free_among(shared.pages)
         return room and frames <= self.frames.available - self.frames.free_among(shared.frames)
 
     def start(self, seq: Sequence, shared: Shared) -> bool:
-        """Give `seq` the pages that were found for it, and new ones for the rest of its prompt and its past frames.
-        False: there are too few."""
+        """Give `seq` the pages that were found for it, and new ones for the rest of its prompt and
+        its past frames. False: there are too few."""
         self.pages.hold(shared.pages)
         self.frames.hold(shared.frames)
         self._give(seq, *shared)
@@ -213,8 +214,8 @@ class PageTables:
         return frames or any(page in self._unwritten for page in shared.pages)
 
     def publish(self, seq: Sequence) -> None:
-        """Let others find the pages of its prompt that its present piece fills, and before the first one those of what
-        it brings."""
+        """Let others find the pages of its prompt that its present piece fills, and before the
+        first one those of what it brings."""
         size = self.pages.page_size
         if seq.piece.start == seq.first_computed:
             start = seq.num_cached
@@ -236,8 +237,8 @@ class PageTables:
         self.pages.publish(seq.pages[:full], following.prefix[:full])
 
     def grow(self, seq: Sequence) -> bool:
-        """Give `seq` more pages, so that it can hold its next frame: with a reserve if there are enough, else just
-        those. False: there are too few."""
+        """Give `seq` more pages, so that it can hold its next frame: with a reserve if there are
+        enough, else just those. False: there are too few."""
         tokens = seq.length + seq.num_scheduled
         frames = self._frames(seq)
         reserve = max(0, min(self.policy.reserve_tokens, seq.max_frames - seq.num_scheduled))
@@ -279,5 +280,6 @@ class PageTables:
 
 
 def _in_time(found: list[int], unwritten: Mapping[int, int], seq: Sequence) -> list[int]:
-    """The first of the pages found, up to one that another launch than that of `seq` is to write."""
+    """The first of the pages found, up to one that another launch than that of `seq` is to
+    write."""
     return list(takewhile(lambda page: unwritten.get(page, seq.num_evals) == seq.num_evals, found))

@@ -1,7 +1,8 @@
-"""Prefills: the launches of a step, when a queued request waits, and which pieces of prompts go together. No torch.
+"""Prefills: the launches of a step, when a queued request waits, and which pieces of prompts go
+together. No torch.
 
-A prefill is long, however few requests it has. It holds up the streams that run, and those that come during it wait for
-the next one.
+A prefill is long, however few requests it has. It holds up the streams that run, and those that
+come during it wait for the next one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ BATCHING = "many rows run, and another request may come"
 
 
 def by_num_evals(sequences: list[Sequence]) -> list[list[Sequence]]:
-    """Rows whose `emit` loops equally often together, in their order, so that no row pays for another's choice."""
+    """Rows whose `emit` loops equally often together, in their order, so that no row pays for
+    another's choice."""
     return [
         [s for s in sequences if s.num_evals == n]
         for n in dict.fromkeys([s.num_evals for s in sequences])
@@ -30,7 +32,8 @@ def by_num_evals(sequences: list[Sequence]) -> list[list[Sequence]]:
 
 
 def by_prefill(sequences: list[Sequence]) -> list[list[Sequence]]:
-    """Rows that are prefilled by one launch: pieces of prompts, as above, and last those that replay frames."""
+    """Rows that are prefilled by one launch: pieces of prompts, as above, and last those that
+    replay frames."""
     replays = [seq for seq in sequences if seq.replays]
     return by_num_evals([seq for seq in sequences if not seq.replays]) + (
         [replays] if replays else []
@@ -39,21 +42,20 @@ def by_prefill(sequences: list[Sequence]) -> list[list[Sequence]]:
 
 @dataclass
 class StepPlan:
-    """One step. `admitted` and `resumed` begin a prefill. `regrown` have new pages for their table row."""
+    """One step. `admitted` and `resumed` begin a prefill. `regrown` have new pages for their table
+    row."""
 
     admitted: list[Sequence] = field(default_factory=list)
     resumed: list[Sequence] = field(default_factory=list)
-    prefill: list[Sequence] = field(
-        default_factory=list
-    )  # those and others go on with a piece of their prefill
+    # those and others go on with a piece of their prefill
+    prefill: list[Sequence] = field(default_factory=list)
     decode: list[Sequence] = field(default_factory=list)
     regrown: list[Sequence] = field(default_factory=list)
     audio: list[AudioJob] = field(default_factory=list)
     parked: list[Sequence] = field(default_factory=list)
     unparked: list[Sequence] = field(default_factory=list)
-    dependent: list[Sequence] = field(
-        default_factory=list
-    )  # share pages that others of this plan are to write
+    # share pages that others of this plan are to write
+    dependent: list[Sequence] = field(default_factory=list)
 
     @property
     def launches(self) -> bool:
@@ -66,11 +68,12 @@ class StepPlan:
 
 
 class PrefillPlanner:
-    """Starts prefills and cuts those that are longer than the budget into pieces. The budget of a step is
-    `Policy.max_prefill_tokens`.
+    """Starts prefills and cuts those that are longer than the budget into pieces. The budget of a
+    step is `Policy.max_prefill_tokens`.
 
-    A request gets all its pages before its first piece. The prompt and the frames that a resumed request had are never
-    in one piece. Rows that could be decoded wait for one budget at most between two of their frames.
+    A request gets all its pages before its first piece. The prompt and the frames that a resumed
+    request had are never in one piece. Rows that could be decoded wait for one budget at most
+    between two of their frames.
     """
 
     def __init__(self, tables: PageTables, policy: Policy) -> None:
@@ -88,7 +91,8 @@ class PrefillPlanner:
 
     @property
     def seconds(self) -> float:
-        """The longer of the last two prefills. A long one raises the margin of streams for one more, not for ten."""
+        """The longer of the last two prefills. A long one raises the margin of streams for one
+        more, not for ten."""
         return max(self._last)
 
     def delay_reason(
@@ -100,9 +104,11 @@ class PrefillPlanner:
         audio: AudioScheduler,
         slots: int,
     ) -> str | None:
-        """Say why the request `first`, whose prefill has begun or would begin, waits. None: it need not.
+        """Say why the request `first`, whose prefill has begun or would begin, waits. None: it need
+        not.
 
-        While it waits, `running` rows are decoded. live: all that have a slot. slots: how many there are.
+        While it waits, `running` rows are decoded. live: all that have a slot. slots: how many
+        there are.
         """
         waited = now - first.arrival
         if not running or waited >= self.policy.max_prefill_delay:
@@ -144,7 +150,8 @@ class PrefillPlanner:
             self._waited = 0
 
     def fits(self, seq: Sequence, shared: Shared) -> bool:
-        """Whether the step has budget left for a piece of `seq` that begins behind its `shared` pages."""
+        """Whether the step has budget left for a piece of `seq` that begins behind its `shared`
+        pages."""
         return self._count(seq, max(seq.given, len(shared.pages) * self.tables.pages.page_size)) > 0
 
     def start(self, seq: Sequence, shared: Shared, plan: StepPlan) -> bool:

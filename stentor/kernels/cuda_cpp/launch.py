@@ -1,7 +1,8 @@
-"""CUDA C++ to machine code by NVRTC, once per source, architecture and version, and launches of what came out.
+"""CUDA C++ to machine code by NVRTC, once per source, architecture and version, and launches of
+what came out.
 
-cuda-bindings and NVRTC come with CUDA builds of torch. Kernels are loaded once on a device, and launched on torch's
-current stream, with programmatic dependent launch.
+cuda-bindings and NVRTC come with CUDA builds of torch. Kernels are loaded once on a device, and
+launched on torch's current stream, with programmatic dependent launch.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def compiler() -> Compiler:
 
 
 class Compiler:
-    """Compiles in threads, since a model needs some dozens of kernels and NVRTC takes half a second for each."""
+    """Compiles in threads, since a model needs some dozens of kernels and NVRTC takes half a second
+    for each."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(cpus(), "stentor-nvrtc")
@@ -61,7 +63,8 @@ class Compiler:
         self._lock = threading.Lock()
 
     def begin(self, file: Path, macros: Mapping[str, int | str], arch: str) -> Future[bytes]:
-        """Machine code of a kernel's file for `arch`, such as "sm_90a", from the cache where it was compiled before.
+        """Machine code of a kernel's file for `arch`, such as "sm_90a", from the cache where it was
+        compiled before.
 
         The result is a RuntimeError with the compiler's log if it does not compile.
         """
@@ -117,7 +120,8 @@ def _checked(result: tuple[Any, ...], by: str = "NVRTC") -> Any:
 
 
 def _keep(file: Path, code: bytes) -> None:
-    """Write whole or not at all. A folder that cannot be written costs the next start its time, and nothing else."""
+    """Write whole or not at all. A folder that cannot be written costs the next start its time, and
+    nothing else."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as part:
@@ -165,7 +169,8 @@ class LoadedKernel:
 def load(
     file: Path, macros: Mapping[str, int | str], threads: int, shared_bytes: int, device: int
 ) -> Callable[[tuple[int, int], ctypes.Structure], None]:
-    """Compile and load the kernel of a file, which has its name. RuntimeError with the compiler's log if that fails."""
+    """Compile and load the kernel of a file, which has its name. RuntimeError with the compiler's
+    log if that fails."""
     return _load(file, tuple(macros.items()), threads, shared_bytes, device)
 
 
@@ -196,7 +201,8 @@ def _load(
 
 @cache
 def available_on(device: int) -> bool:
-    """Whether these kernels run on a device. They were measured on Hopper only, where their tiles fill the chip."""
+    """Whether these kernels run on a device. They were measured on Hopper only, where their tiles
+    fill the chip."""
     if _capability(device) != HOPPER:
         return False
     if not available():
@@ -208,9 +214,8 @@ def available_on(device: int) -> bool:
 @cache
 def architecture(device: int) -> str:
     capability = _capability(device)
-    return f"sm_{capability}" + (
-        "a" if capability == HOPPER else ""
-    )  # 9.0a: instructions that only Hopper has
+    # 9.0a: instructions that only Hopper has
+    return f"sm_{capability}" + ("a" if capability == HOPPER else "")
 
 
 def _capability(device: int) -> int:

@@ -19,7 +19,8 @@ WeightType = Literal["same", "int8"]
 
 @dataclass(frozen=True)
 class Product:
-    """x [M, k] @ weight [n, k].T, of any M. With `gate`, the weight has 2 n rows and SwiGLU follows."""
+    """x [M, k] @ weight [n, k].T, of any M. With `gate`, the weight has 2 n rows and SwiGLU
+    follows."""
 
     k: int
     n: int
@@ -30,7 +31,8 @@ class Product:
     add: bool = False
     weight: WeightType = "same"
     splits: int = 0
-    """Parts of K, each added up by itself. It decides the order of the sums, so by default (0) the shape decides it."""
+    """Parts of K, each added up by itself. It decides the order of the sums, so by default (0) the
+    shape decides it."""
 
     def __post_init__(self) -> None:
         if not self.splits:
@@ -42,7 +44,8 @@ class Product:
 
     @property
     def row_tile(self) -> int:
-        """Rows of x whose products a tensor core makes at once: 8, or 4 beside int8, where a row is two columns."""
+        """Rows of x whose products a tensor core makes at once: 8, or 4 beside int8, where a row is
+        two columns."""
         return 8 if self.weight == "same" else 4
 
     @property
@@ -68,12 +71,14 @@ def splits(weight_rows: int) -> int:
 
 
 FEW_OUTPUTS = 2560
-"""Weight rows up to which a CTA has few tiles. A finer split of K then keeps enough bytes in flight."""
+"""Weight rows up to which a CTA has few tiles. A finer split of K then keeps enough bytes in
+flight."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Tile of a CTA of skinny_gemm.cu or skinny_int8_gemm.cu. The macros of the same names are explained there."""
+    """Tile of a CTA of skinny_gemm.cu or skinny_int8_gemm.cu. The macros of the same names are
+    explained there."""
 
     row_tiles: int
     tiles: int

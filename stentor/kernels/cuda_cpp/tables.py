@@ -18,7 +18,8 @@ Ranges = tuple[tuple[int, int, ClusterTile], ...]
 
 
 class FewRows(NamedTuple):
-    """Tiles of skinny_gemm.cu or skinny_int8_gemm.cu for 1, 2, 3, ... tiles of rows, without and with a norm.
+    """Tiles of skinny_gemm.cu or skinny_int8_gemm.cu for 1, 2, 3, ... tiles of rows, without and
+    with a norm.
 
     microseconds: times of launches. Those that were not measured are estimated.
     """
@@ -31,9 +32,10 @@ class FewRows(NamedTuple):
 class Tables(NamedTuple):
     """Tiles of one GPU.
 
-    clusters: by k, rows of the weight, and its type. few_rows: by k, outputs, whether there is a gate, and the weight's
-    type. one_order: as clusters, for any number of rows, with tiles that split K alike, so a row's sums have one order.
-    The library's GEMM of up to 64 rows, with the kernels for what ours fuse, takes launch + bytes / bandwidth.
+    clusters: by k, rows of the weight, and its type. few_rows: by k, outputs, whether there is a
+    gate, and the weight's type. one_order: as clusters, for any number of rows, with tiles that
+    split K alike, so a row's sums have one order. The library's GEMM of up to 64 rows, with the
+    kernels for what ours fuse, takes launch + bytes / bandwidth.
     """
 
     clusters: dict[tuple[int, int, WeightType], Ranges]
@@ -49,7 +51,8 @@ class Tables(NamedTuple):
         return _tile_for(self.clusters.get((p.k, p.weight_rows, p.weight), ()), rows)
 
     def one_order_tile(self, p: Product, rows: int) -> ClusterTile | None:
-        """The tile for so many rows, which get the same bits from the tiles for others. None: no cluster can do it."""
+        """The tile for so many rows, which get the same bits from the tiles for others. None: no
+        cluster can do it."""
         return _tile_for(self.one_order.get((p.k, p.weight_rows, p.weight), ()), rows)
 
     def few_rows_tile(self, p: Product, rows: int) -> Tile | None:

@@ -1,4 +1,5 @@
-"""Files of a checkpoint: HyperPyYAML as plain data, and released tensor names as those of stentor's modules.
+"""Files of a checkpoint: HyperPyYAML as plain data, and released tensor names as those of stentor's
+modules.
 
 Nothing in YAML is executed: a tag that would make an object gives its arguments.
 """
@@ -46,7 +47,8 @@ _Loader.add_multi_constructor("!", _plain)
 
 
 def read_hyper_yaml(file: Path) -> dict[str, Any]:
-    """The file's top-level mapping, with references replaced. CheckpointError says what is wrong."""
+    """The file's top-level mapping, with references replaced. CheckpointError says what is
+    wrong."""
     try:
         data = parse_yaml(read_bytes(file, MAX_BYTES), _Loader)
     except Unreadable as e:
@@ -127,7 +129,8 @@ def read_flow(path: Path) -> dict[str, Tensor]:
 
 
 def read_vocoder(path: Path) -> dict[str, Tensor]:
-    """hift.pt under stentor's names, weight norms folded: those of the pitch predictor in float64."""
+    """hift.pt under stentor's names, weight norms folded: those of the pitch predictor in
+    float64."""
     tensors = {
         name.removeprefix("generator."): value
         for name, value in read_pickle(path / "hift.pt").items()
@@ -152,7 +155,8 @@ def _read(file: Path, rules: Rules, unused: tuple[str, ...]) -> dict[str, Tensor
 
 
 def _is_rate(name: str, value: Tensor) -> bool:
-    """Whether it holds the frequencies of a Snake activation, which the modules have as [1, C, 1]."""
+    """Whether it holds the frequencies of a Snake activation, which the modules have as [1, C,
+    1]."""
     return name.endswith(".alpha") and value.ndim == 1
 
 

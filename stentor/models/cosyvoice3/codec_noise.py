@@ -1,7 +1,7 @@
 """Noise that the original draws once and keeps: of the flow, and of the vocoder's source.
 
-No file holds it. It follows from the seed 0 and from the order in which the original makes its parts, on a CPU. Values
-of normals differ between CPUs by up to 2.3e-6, with their vector units.
+No file holds it. It follows from the seed 0 and from the order in which the original makes its
+parts, on a CPU. Values of normals differ between CPUs by up to 2.3e-6, with their vector units.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ SEED = 0
 
 
 def flow_noise() -> Tensor:
-    """[15000, 80] float32: the flow's start at every frame, counted from the first frame of the prompt."""
+    """[15000, 80] float32: the flow's start at every frame, counted from the first frame of the
+    prompt."""
     return _flow_noise(torch.Generator().manual_seed(SEED)).T.contiguous()
 
 
 def source_noise(c: Config, samples: int) -> Tensor:
-    """[samples, 9] float32 in [0, 1): the source's noise at every sample, counted from the first one that is heard.
+    """[samples, 9] float32 in [0, 1): the source's noise at every sample, counted from the first
+    one that is heard.
 
-    It is drawn after the flow's noise and the initial values of the flow's layers and the pitch predictor's.
+    It is drawn after the flow's noise and the initial values of the flow's layers and the pitch
+    predictor's.
     """
     g = torch.Generator().manual_seed(SEED)
     _flow_noise(g)

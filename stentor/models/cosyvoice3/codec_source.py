@@ -1,4 +1,5 @@
-"""The vocoder's source: pitch from mel frames, a sum of harmonics that stand still within a frame, and noise."""
+"""The vocoder's source: pitch from mel frames, a sum of harmonics that stand still within a frame,
+and noise."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class Pitch(nn.Module):
         self.out = nn.Linear(c.pitch, 1)
 
     def forward(self, mel: Tensor, alive: Tensor, state: StreamingState) -> Tensor:
-        """mel [B, 80, n + 3], of which `alive` [B, n] says which frames are the stream's -> Hz [B, n] float32."""
+        """mel [B, 80, n + 3], of which `alive` [B, n] says which frames are the stream's -> Hz [B,
+        n] float32."""
         first, *rest = self.convs
         x = F.elu(_product(first, mel.double())) * alive[:, None]
         for conv in rest:
@@ -52,13 +54,15 @@ class Pitch(nn.Module):
 
 
 def _product(conv: nn.Module, x: Tensor) -> Tensor:
-    """The convolution of x [B, C, n] as one product. Those of the library take four times as long in float64."""
+    """The convolution of x [B, C, n] as one product. Those of the library take four times as long
+    in float64."""
     assert isinstance(conv, nn.Conv1d | CausalConv1d)
     return taps_product(conv.weight, conv.bias, x.transpose(1, 2)).transpose(1, 2)
 
 
 class Source(nn.Module):
-    """Hz of each frame to samples. `noise` [samples, 9] is indexed by the sample's place in the stream."""
+    """Hz of each frame to samples. `noise` [samples, 9] is indexed by the sample's place in the
+    stream."""
 
     noise: Tensor
 
@@ -72,7 +76,8 @@ class Source(nn.Module):
         return {"phase": Column((HARMONICS,), torch.float64), "source": Column((KEPT,))}
 
     def forward(self, f0: Tensor, first: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        """f0 [B, n] of frames first [B] .. -> samples [B, 480 n], and the phase after each frame [B, n, 9].
+        """f0 [B, n] of frames first [B] .. -> samples [B, 480 n], and the phase after each frame
+        [B, n, 9].
 
         Frames below 0 have a pitch of 0.
 
@@ -92,10 +97,11 @@ class Source(nn.Module):
 
 
 def transform(source: Tensor, start: Tensor, end: Tensor, window: Tensor) -> Tensor:
-    """Columns [B, 18, m] of the source's transform (16 long, 4 apart): real parts, then imaginary ones.
+    """Columns [B, 18, m] of the source's transform (16 long, 4 apart): real parts, then imaginary
+    ones.
 
-    source [B, n] from sample start [B] on, with start = -8 modulo 480. Column k is centred on sample 4 k. Beyond the
-    stream's samples 0 .. end - 1 the source is reflected.
+    source [B, n] from sample start [B] on, with start = -8 modulo 480. Column k is centred on
+    sample 4 k. Beyond the stream's samples 0 .. end - 1 the source is reflected.
     """
     at = start[:, None] + torch.arange(source.shape[1], device=source.device)
     last = end[:, None]

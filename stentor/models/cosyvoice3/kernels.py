@@ -41,7 +41,8 @@ def _mish(x):
 
 @triton.jit
 def _inputs(x_ptrs, past_ptrs, at, exist, dim, tap, TAPS: tl.constexpr):
-    """Inputs [M, C] of a tap for frames at [M], of the call or of the past. Of the tap behind the last, zeros."""
+    """Inputs [M, C] of a tap for frames at [M], of the call or of the past. Of the tap behind the
+    last, zeros."""
     frame = (at - (TAPS - 1) + tap)[:, None]
     ptrs = tl.where(frame >= 0, x_ptrs + frame * dim, past_ptrs + (frame + (TAPS - 1)) * dim)
     return tl.load(ptrs, exist & (tap < TAPS), 0.0)
@@ -54,11 +55,12 @@ def _position_conv_kernel(
     TAPS: tl.constexpr, WIDTH: tl.constexpr, HAS_RESIDUAL: tl.constexpr, BLOCK_M: tl.constexpr, BRANCHES: tl.constexpr,
     USE_PDL: tl.constexpr,
 ):  # fmt: skip
-    """residual + mish(convolution) of the WIDTH channels of a group, for BLOCK_M frames of some branches of rows.
+    """residual + mish(convolution) of the WIDTH channels of a group, for BLOCK_M frames of some
+    branches of rows.
 
-    Every tap reads the frames again, one further on. Plain loads find them in the cache of the SM, which loads into
-    shared memory pass by. They are of the next tap while this one computes. Weights, which are read once, run further
-    ahead in shared memory.
+    Every tap reads the frames again, one further on. Plain loads find them in the cache of the SM,
+    which loads into shared memory pass by. They are of the next tap while this one computes.
+    Weights, which are read once, run further ahead in shared memory.
     """
     pdl_wait(USE_PDL)
     offs, offs_c = tl.arange(0, BRANCHES * BLOCK_M), tl.arange(0, WIDTH)
@@ -90,7 +92,8 @@ def _position_conv_kernel(
 def position_conv(
     x: Tensor, past: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None
 ) -> Tensor:
-    """mish(convolution) of x [B, 2, T, C] behind past [B, 2, taps - 1, C], weight [C, C / groups, taps]; + residual."""
+    """mish(convolution) of x [B, 2, T, C] behind past [B, 2, taps - 1, C], weight [C, C / groups,
+    taps]; + residual."""
     batch, _, frames, dim = x.shape
     _, width, taps = weight.shape
     assert past.stride()[2:] == (dim, 1), "frames of the past lie one after the other"
@@ -162,7 +165,8 @@ def sample_ras(
     recent: tuple[Tensor, Tensor],
     most: float,
 ) -> Tensor:
-    """`sampling.sample_ras`, which draws in the order of ids: with the same probabilities, not the same ids."""
+    """`sampling.sample_ras`, which draws in the order of ids: with the same probabilities, not the
+    same ids."""
     codes, exist = recent[0], recent[1].to(torch.int8)
     assert codes.stride(1) == exist.stride(1) == u.stride(1) == 1
     out = torch.empty(len(logits), dtype=torch.int64, device=logits.device)

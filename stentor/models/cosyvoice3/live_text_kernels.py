@@ -1,6 +1,8 @@
-"""Triton kernels of a step where text may come while a row speaks. `live_text.py` has the formulas, in the same order.
+"""Triton kernels of a step where text may come while a row speaks. `live_text.py` has the formulas,
+in the same order.
 
-Each of them is a handful of numbers per row. As operations of PyTorch they were a hundred launches of a step.
+Each of them is a handful of numbers per row. As operations of PyTorch they were a hundred launches
+of a step.
 """
 
 from __future__ import annotations

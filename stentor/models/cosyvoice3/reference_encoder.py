@@ -1,4 +1,5 @@
-"""Reference audio to a voice, by the released ONNX models of speech tokenizer and speaker (`stentor[cosyvoice]`).
+"""Reference audio to a voice, by the released ONNX models of speech tokenizer and speaker
+(`stentor[cosyvoice]`).
 
 They run on the CPU, once per voice. A stored voice (voice.py) needs neither them nor this.
 """
@@ -56,7 +57,8 @@ def tokenizer_mel(wav: Tensor) -> Tensor:
 
 
 def slaney(rate: int, fft: int, mels: int) -> Tensor:
-    """Triangles of equal area on Slaney's mel scale, 0 Hz to rate / 2: [fft / 2 + 1, mels] float32."""
+    """Triangles of equal area on Slaney's mel scale, 0 Hz to rate / 2: [fft / 2 + 1, mels]
+    float32."""
     hz = torch.arange(fft // 2 + 1).double() * rate / fft
     top = _KNEE_MEL + math.log(rate / 2 / _KNEE_HZ) / _LOG_STEP
     mel = torch.linspace(0, top, mels + 2).double()
@@ -79,7 +81,8 @@ SPEAKER_MODEL = "campplus.onnx"
 
 
 def store_voice(path: Path, name: str, reference: Reference) -> Path:
-    """Encode a reference with the models in a model directory, and store it there as the voice `name`.
+    """Encode a reference with the models in a model directory, and store it there as the voice
+    `name`.
 
     Returns the voice file. Raises InvalidRequest and CheckpointError.
     """
@@ -110,7 +113,8 @@ class VoiceEncoder:
         self._sessions: dict[str, Any] = {}
 
     def __call__(self, wav: Tensor) -> dict[str, Tensor]:
-        """24 kHz [n] -> codes int64 [P], mel [2 P, 80], speaker [192]. InvalidRequest where there are no models."""
+        """24 kHz [n] -> codes int64 [P], mel [2 P, 80], speaker [192]. InvalidRequest where there
+        are no models."""
         mono = wav.float().to("cpu")
         low = torch.from_numpy(soxr.resample(mono.numpy(), SAMPLE_RATE, FBANK_RATE))
         features = tokenizer_mel(low)[None]

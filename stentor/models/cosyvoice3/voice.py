@@ -31,9 +31,11 @@ SPEAKERS = "spk2info.pt"
 
 @dataclass(frozen=True)
 class StoredVoice:
-    """codes int64 [P], mel float32 [2 P, 80], speaker float32 [192]. P is 0 where only the speaker is known.
+    """codes int64 [P], mel float32 [2 P, 80], speaker float32 [192]. P is 0 where only the speaker
+    is known.
 
-    text: what is said in it. None: not known, so the language model does not hear it. id: names all but the text.
+    text: what is said in it. None: not known, so the language model does not hear it. id: names all
+    but the text.
     """
 
     codes: np.ndarray
@@ -72,7 +74,8 @@ def load_voice(file: Path, codes: int) -> StoredVoice:
         raise CheckpointError(f"{file} is not a regular file")
     try:
         with safe_open(file, "numpy") as opened:
-            _check_tensors(file, {name: opened.get_slice(name) for name in opened.keys()})  # noqa: SIM118 - no mapping
+            names = opened.keys()
+            _check_tensors(file, {name: opened.get_slice(name) for name in names})
             text = (opened.metadata() or {}).get("text")
             arrays = {name: opened.get_tensor(name) for name in ("codes", "mel", "speaker")}
     except (SafetensorError, OSError, ValueError) as e:
@@ -107,7 +110,8 @@ def _check_tensors(file: Path, parts: Mapping[str, Any]) -> None:
 
 
 def load_voices(path: Path, codes: int) -> dict[str, StoredVoice]:
-    """Built-in voices of a model directory by name, in lower case: `spk2info.pt`, and the files in `voices/`."""
+    """Built-in voices of a model directory by name, in lower case: `spk2info.pt`, and the files in
+    `voices/`."""
     voices: dict[str, StoredVoice] = {}
     if (path / SPEAKERS).is_file():
         known: Mapping[str, Any] = read_pickled_dict(path / SPEAKERS)

@@ -1,4 +1,5 @@
-"""dots.tts (dots-studio): a flow head over patches of latents, with its own history. See docs/models/dots_tts.md."""
+"""dots.tts (dots-studio): a flow head over patches of latents, with its own history. See
+docs/models/dots_tts.md."""
 
 ARCHITECTURES = ("dots_tts",)
 DUMMIES = (

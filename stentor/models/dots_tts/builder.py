@@ -1,4 +1,5 @@
-"""Building a model: the network, the vocoder's halves, the speaker encoder, the tokenizer and the statistics."""
+"""Building a model: the network, the vocoder's halves, the speaker encoder, the tokenizer and the
+statistics."""
 
 from __future__ import annotations
 
@@ -41,11 +42,13 @@ LOUD = 700.0  # random up-sampling loses so much, and silence is no audio to mea
 def build(
     source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]
 ) -> DotsTTS:
-    """`dtype` None: bfloat16 on a GPU, float32 on a CPU. Without files words take the place of tokens.
+    """`dtype` None: bfloat16 on a GPU, float32 on a CPU. Without files words take the place of
+    tokens.
 
-    Load options: `flow_steps`, `ode_method` and `cfg`, of which the size of the flow's history depends, `codec_dtype`,
-    `quantization` of the language model's weights, those of adapters (models/lora.py), and of a checkpoint `lora` (a
-    PEFT folder to merge). Raises CheckpointError and InvalidRequest.
+    Load options: `flow_steps`, `ode_method` and `cfg`, of which the size of the flow's history
+    depends, `codec_dtype`, `quantization` of the language model's weights, those of adapters
+    (models/lora.py), and of a checkpoint `lora` (a PEFT folder to merge). Raises CheckpointError
+    and InvalidRequest.
     """
     source.check_options(options, LOAD_OPTIONS, FILE_OPTIONS)
     plan = AdapterPlan.of(options, read_peft, USUAL_TARGETS)
@@ -103,9 +106,11 @@ def _fill_codec(source: Source, decoder: Decoder, encoder: Encoder, device: torc
 
 
 def read_stats(file: Path, latent: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation [latent] float32 of latent_stats.pt, a pickle of two arrays of NumPy's.
+    """Mean and standard deviation [latent] float32 of latent_stats.pt, a pickle of two arrays of
+    NumPy's.
 
-    It is read with `weights_only`, which beside tensors and plain data takes here what makes such an array.
+    It is read with `weights_only`, which beside tensors and plain data takes here what makes such
+    an array.
     """
     if not file.is_file():
         raise CheckpointError(f"{file} does not exist")

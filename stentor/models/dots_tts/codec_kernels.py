@@ -1,8 +1,10 @@
-"""The activation of this family's decoder as one Triton kernel, on channels-last memory [B, time, C].
+"""The activation of this family's decoder as one Triton kernel, on channels-last memory [B, time,
+C].
 
-It goes to twice the rate, through SnakeBeta, and back. A lane takes one channel and walks along the time with the last
-six inputs and six sums that have begun, so each value at twice the rate is computed once, but for the six columns
-before a walk. The result stands behind the history of the convolution that reads it, as in `conv1d.concat_history`.
+It goes to twice the rate, through SnakeBeta, and back. A lane takes one channel and walks along the
+time with the last six inputs and six sums that have begun, so each value at twice the rate is
+computed once, but for the six columns before a walk. The result stands behind the history of the
+convolution that reads it, as in `conv1d.concat_history`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ MANY_ELEMENTS = 2**22  # fill a GPU with lanes that walk far
 
 @triton.jit
 def _double(x0, x1, x2, x3, x4, x5, w0, w1, w2, w3, w4, w5, alpha, gain, ROUND: tl.constexpr):
-    """SnakeBeta of one value at twice the rate: six inputs, the oldest first, by every second tap."""
+    """SnakeBeta of one value at twice the rate: six inputs, the oldest first, by every second
+    tap."""
     return apply_snake(
         2.0 * (x0 * w0 + x1 * w1 + x2 * w2 + x3 * w3 + x4 * w4 + x5 * w5), alpha, gain, ROUND
     )
@@ -53,7 +56,8 @@ def _taps(ptr, offs_c, in_range, OWN: tl.constexpr):
 
 @triton.jit
 def _input(x_ptr, past_ptr, time, live, stride_xt, stride_pt, PAST: tl.constexpr):
-    """x at `time`, or what came before the call. x_ptr and past_ptr are those of a row and a channel."""
+    """x at `time`, or what came before the call. x_ptr and past_ptr are those of a row and a
+    channel."""
     now = tl.load(x_ptr + time * stride_xt, live & (time >= 0), 0.0).to(tl.float32)
     return now + tl.load(past_ptr + (time + PAST) * stride_pt, live & (time < 0), 0.0).to(
         tl.float32
@@ -65,7 +69,8 @@ def _keep_histories(
     x_ptr, past_ptr, history_ptr, out_ptr, new_past_ptr, new_history_ptr, num_steps, tail, end, num_channels, offs_c,
     in_range, stride_xt, stride_pt, stride_ht, PAST: tl.constexpr, BLOCK_T: tl.constexpr,
 ):  # fmt: skip
-    """Copy one row's history before its result, and keep what the next call needs. Pointers are those of the row."""
+    """Copy one row's history before its result, and keep what the next call needs. Pointers are
+    those of the row."""
     at = tl.arange(0, BLOCK_T)[:, None]
     kept = in_range & (at < tail)
     history = tl.load(history_ptr + at * stride_ht + offs_c, kept, 0.0)
@@ -85,7 +90,8 @@ def _walk(
     OWN: tl.constexpr, ROUND: tl.constexpr, PAST: tl.constexpr, STEPS: tl.constexpr, BLOCK_W: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Activate STEPS columns from `start` on. Pointers are those of rows [BLOCK_W, 1] and channels [1, BLOCK_C]."""
+    """Activate STEPS columns from `start` on. Pointers are those of rows [BLOCK_W, 1] and channels
+    [1, BLOCK_C]."""
     alpha = tl.load(alpha_ptr + offs_c, in_range, 0.0)
     gain = tl.load(gain_ptr + offs_c, in_range, 0.0)
     u0, u1, u2, u3, u4, u5, u6, u7, u8, u9, u10, u11 = _taps(up_ptr, offs_c, in_range, OWN)
@@ -96,9 +102,8 @@ def _walk(
     x3 = _input(x_ptr, past_ptr, start - 8, live, stride_xt, stride_pt, PAST)
     x4 = _input(x_ptr, past_ptr, start - 7, live, stride_xt, stride_pt, PAST)
     x5 = _input(x_ptr, past_ptr, start - 6, live, stride_xt, stride_pt, PAST)
-    y0 = tl.zeros(
-        (BLOCK_W, BLOCK_C), tl.float32
-    )  # the sums of the next column and of five behind it
+    # the sums of the next column and of five behind it
+    y0 = tl.zeros((BLOCK_W, BLOCK_C), tl.float32)
     y1, y2, y3, y4, y5 = y0, y0, y0, y0, y0
     for i in range(-6, 0):
         even = _double(x0, x1, x2, x3, x4, x5, u10, u8, u6, u4, u2, u0, alpha, gain, ROUND)
@@ -186,11 +191,12 @@ def activation(
     history: Tensor,
     ahead: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(history and activated x [B, tail + T, C], next past [B, PAST, C], next history [B, tail, C]).
+    """(history and activated x [B, tail + T, C], next past [B, PAST, C], next history [B, tail,
+    C]).
 
-    x [B, T, C], past [B, PAST, C] the inputs before it, history [B, tail, C] what the convolution behind it has
-    read, up and down [C or 1, 1, 12]. What is kept ends `ahead` columns before the end of x, and twice as many in rows
-    where `first` [B] is true, whose stream begins here.
+    x [B, T, C], past [B, PAST, C] the inputs before it, history [B, tail, C] what the convolution
+    behind it has read, up and down [C or 1, 1, 12]. What is kept ends `ahead` columns before the
+    end of x, and twice as many in rows where `first` [B] is true, whose stream begins here.
     """
     batch, steps, channels = x.shape
     tail = history.shape[1]

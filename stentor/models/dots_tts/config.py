@@ -20,8 +20,8 @@ MIDPOINT = "midpoint"
 MEANFLOW = "meanflow"
 SCM = "scm"
 STEPS = {EULER: 10, MIDPOINT: 10, MEANFLOW: 4}
-"""Default steps of solvers that the checkpoint does not lock. The package takes 10 for MeanFlow too, which was not
-trained for it."""
+"""Default steps of solvers that the checkpoint does not lock. The package takes 10 for MeanFlow
+too, which was not trained for it."""
 GUIDANCE = 1.2
 MAX_STEPS = 32
 LOOKAHEAD = 2
@@ -67,7 +67,8 @@ class VocoderConfig:
 
 @dataclass(frozen=True)
 class Solver:
-    """How a patch is made of noise: the method, its steps, and the guidance (0: without an unconditioned branch)."""
+    """How a patch is made of noise: the method, its steps, and the guidance (0: without an
+    unconditioned branch)."""
 
     method: str
     steps: int
@@ -107,7 +108,8 @@ class Solver:
 
 @dataclass(frozen=True)
 class Quotas:
-    """How many text tokens must have come before each patch, where text arrives while it is spoken."""
+    """How many text tokens must have come before each patch, where text arrives while it is
+    spoken."""
 
     first: int = 1
     warm_up: int = 0
@@ -149,7 +151,8 @@ class DotsConfig:
 
 
 def parse(raw: Mapping[str, Any], language: Mapping[str, Any]) -> DotsConfig:
-    """`raw` is config.json, language is llm_config.json. CheckpointError names what is missing, wrong or other."""
+    """`raw` is config.json, language is llm_config.json. CheckpointError names what is missing,
+    wrong or other."""
     top = ConfigReader(raw)
     stack, vocab, theta, positions = _language(ConfigReader(language, "llm_config.json"))
     flow = top.section("DiT")
@@ -182,7 +185,8 @@ def parse(raw: Mapping[str, Any], language: Mapping[str, Any]) -> DotsConfig:
 
 
 def with_solver(c: DotsConfig, options: Mapping[str, object]) -> DotsConfig:
-    """`c` with the solver that load options ask for. InvalidRequest names one that is malformed or locked."""
+    """`c` with the solver that load options ask for. InvalidRequest names one that is malformed or
+    locked."""
     solver = c.solver
     given = {name: options[name] for name in ("flow_steps", "ode_method", "cfg") if name in options}
     if given and solver.locked:

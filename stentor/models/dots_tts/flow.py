@@ -1,9 +1,10 @@
-"""The flow head: from a hidden state and noise to a patch, with a history of its own for every evaluation.
+"""The flow head: from a hidden state and noise to a patch, with a history of its own for every
+evaluation.
 
-The history is a sequence of units, the hidden state that made a patch and the patch's latents. Their keys and values
-depend on the time of the evaluation and on the branch, so each of these has layers of its own in the page set. The unit
-that is being made sees all of the history and of itself. When it is done it runs again, as history: causal, and with
-clean latents.
+The history is a sequence of units, the hidden state that made a patch and the patch's latents.
+Their keys and values depend on the time of the evaluation and on the branch, so each of these has
+layers of its own in the page set. The unit that is being made sees all of the history and of
+itself. When it is done it runs again, as history: causal, and with clean latents.
 """
 
 from __future__ import annotations
@@ -126,11 +127,12 @@ class Place(NamedTuple):
 
 
 Tables = Callable[[int, int], Tensor]
-"""tables(evaluation, layer): modulation of a layer [rows or 1, parts, width], or of the output behind the last one.
-Scales have 1 added."""
+"""tables(evaluation, layer): modulation of a layer [rows or 1, parts, width], or of the output
+behind the last one. Scales have 1 added."""
 
 Branch = tuple[Tensor, Tensor]
-"""Output of a layer's part and its gate [rows or 1, width]: the norm that follows adds it to the residual stream."""
+"""Output of a layer's part and its gate [rows or 1, width]: the norm that follows adds it to the
+residual stream."""
 
 Velocity = Callable[[Tensor, int], Tensor]
 """velocity(noisy patches [B, patch, D], evaluation) -> [B, patch, D]."""
@@ -174,7 +176,8 @@ class FlowHead(nn.Module):
         return c
 
     def modulation(self, layer: int, condition: Tensor) -> Tensor:
-        """Modulation [..., parts, width] of a layer, or of the output behind the last one, by conditions."""
+        """Modulation [..., parts, width] of a layer, or of the output behind the last one, by
+        conditions."""
         last = layer == len(self.blocks)
         module: FlowBlock | OutputLayer = self.output_layer if last else self.layers[layer]
         out: Tensor = module.adaLN_modulation(condition)
@@ -183,7 +186,8 @@ class FlowHead(nn.Module):
         return parts
 
     def table(self, condition: Tensor) -> Tensor:
-        """The modulations of all layers and of the output, one below the other [..., sum of parts, width]."""
+        """The modulations of all layers and of the output, one below the other [..., sum of parts,
+        width]."""
         return torch.cat(
             [self.modulation(i, condition) for i in range(len(self.blocks) + 1)], dim=-2
         )
@@ -214,15 +218,15 @@ class FlowHead(nn.Module):
                         *block.attn.heads_of(project(block.attn.qkv_proj, h)),
                         self._norm_rope(block, place),
                     )
-                    if i + 1 < len(
-                        self.blocks
-                    ):  # of the last layer only keys and values are of use
+                    # of the last layer only keys and values are of use
+                    if i + 1 < len(self.blocks):
                         x, added = self._after(block, x, seen.view(*x.shape), numbers)
 
     def velocity(
         self, rows: Tensor, branches: int, evaluation: int, tables: list[Tables], place: Place
     ) -> Tensor:
-        """Velocities [branches * B, patch, D] of rows [branches * B, n, width], of which the last are noisy."""
+        """Velocities [branches * B, patch, D] of rows [branches * B, n, width], of which the last
+        are noisy."""
         x = self.input_layer(rows)
         added = None
         for i, block in enumerate(self.layers):
@@ -261,7 +265,8 @@ class FlowHead(nn.Module):
     def _after(
         self, block: FlowBlock, x: Tensor, seen: Tensor, numbers: Tensor
     ) -> tuple[Tensor, Branch]:
-        """The layer from what its attention saw on: x after the attention, and the feed-forward to be added."""
+        """The layer from what its attention saw on: x after the attention, and the feed-forward to
+        be added."""
         attended = project(block.attn.o_proj, seen), numbers[:, 2]
         x, h = add_norm(x, attended, numbers[:, 3], numbers[:, 4])
         return x, (project(block.ffn.fc2, _gelu(block.ffn.fc1, h)), numbers[:, 5])
@@ -270,8 +275,8 @@ class FlowHead(nn.Module):
 def add_norm(
     x: Tensor, branch: Branch | None, shift: Tensor, scale: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """x [rows, n, width] with the gated branch added, and its layer norm without weights, scaled and shifted by
-    [rows or 1, width] each in float32."""
+    """x [rows, n, width] with the gated branch added, and its layer norm without weights, scaled
+    and shifted by [rows or 1, width] each in float32."""
     if kernels.enabled(Kernel.NORM, x):
         delta, gate = (None, shift) if branch is None else branch
         return kernels.norm_rope.add_modulated_norm(x, delta, gate, scale, shift, LAYER_NORM_EPS)
@@ -284,7 +289,8 @@ def add_norm(
 
 
 def _gelu(layer: nn.Linear, x: Tensor) -> Tensor:
-    """GELU of a layer's output, by the library in one kernel where that is to compute the product."""
+    """GELU of a layer's output, by the library in one kernel where that is to compute the
+    product."""
     if (
         not isinstance(layer, LoraLinear)
         and select(problem(x, layer.weight))[0].backend is Backend.LIBRARY

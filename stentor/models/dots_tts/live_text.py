@@ -1,12 +1,13 @@
 """Text that arrives while it is spoken: what each step feeds, and which of them make a patch.
 
-While text is open, so many tokens go before each patch, one in each step, and then the patch itself. Only the step that
-feeds the last of these tokens makes a patch, so the others hide what they make: the last patch again. When the text has
-ended, its rest and a mark are fed in the same way, and from then on every step feeds a patch and makes the next one.
-What is fed depends on the tokens alone, not on when they came.
+While text is open, so many tokens go before each patch, one in each step, and then the patch
+itself. Only the step that feeds the last of these tokens makes a patch, so the others hide what
+they make: the last patch again. When the text has ended, its rest and a mark are fed in the same
+way, and from then on every step feeds a patch and makes the next one. What is fed depends on the
+tokens alone, not on when they came.
 
-A value of the column `feed` says of a step what it feeds, whether it makes a patch, whether all text has come, and how
-many patches come before that which it makes, or the next one.
+A value of the column `feed` says of a step what it feeds, whether it makes a patch, whether all
+text has come, and how many patches come before that which it makes, or the next one.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ AUDIO = -1
 """In place of a token: the last patch."""
 TOKEN_BITS = 24
 NOTHING_OPEN = 3
-"""Opening of a request whose whole text is known: its first step makes a patch, and all text has come."""
+"""Opening of a request whose whole text is known: its first step makes a patch, and all text has
+come."""
 COLUMNS = {
     "feed": Column((FEED,), torch.int64),
     "opening": Column(dtype=torch.int64, fill=NOTHING_OPEN),
@@ -43,8 +45,8 @@ def value(token: int, makes: bool, ended: bool, patch: int) -> int:
 
 
 class Turn(NamedTuple):
-    """Actions of a step [B]: the token that it feeds or AUDIO, whether it makes a patch, whether all text has come, and
-    how many patches come before that one."""
+    """Actions of a step [B]: the token that it feeds or AUDIO, whether it makes a patch, whether
+    all text has come, and how many patches come before that one."""
 
     token: Tensor
     makes: Tensor
@@ -53,7 +55,8 @@ class Turn(NamedTuple):
 
 
 def turn_of(rows: Rows, live: bool) -> Turn:
-    """live: whether the checkpoint takes text that arrives. Else every step feeds a patch and makes one."""
+    """live: whether the checkpoint takes text that arrives. Else every step feeds a patch and makes
+    one."""
     step = rows["step"]
     if not live:
         yes = torch.ones_like(step, dtype=torch.bool)
@@ -81,7 +84,8 @@ class Arrivals:
         self.tokens = 0
 
     def first(self, text: str) -> list[int]:
-        """Tokens of the first quota, if the beginning of the text has as many. None of them are fed by steps."""
+        """Tokens of the first quota, if the beginning of the text has as many. None of them are fed
+        by steps."""
         self._take(text, False)
         quota = self._quotas.of(0)
         if len(self._buffer) < quota:

@@ -1,7 +1,8 @@
 """dots.tts as a models.base.SpeechModel: pure functions over rows.
 
-Patch n of a request, those of a recording among them, is number n of both page sets by frame. A hidden state makes the
-patch of the position behind it, so the unit of patch n is stored at the position before that of the patch.
+Patch n of a request, those of a recording among them, is number n of both page sets by frame. A
+hidden state makes the patch of the position behind it, so the unit of patch n is stored at the
+position before that of the patch.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ NOTHING = -1
 
 
 class DotsTTS(Prompted):
-    """A loaded checkpoint (implements SpeechModel). Frames are float32 patches [patch, D] of normalised latents."""
+    """A loaded checkpoint (implements SpeechModel). Frames are float32 patches [patch, D] of
+    normalised latents."""
 
     def __init__(
         self,
@@ -71,8 +73,8 @@ class DotsTTS(Prompted):
         return out
 
     def encode(self, wav: Tensor, role: str, launch: Launch = eager) -> dict[str, Tensor]:
-        """Audio [n] in whole patches -> `speaker` [size], and the `mean` and the log `spread` [n / hop, D] of its
-        latents."""
+        """Audio [n] in whole patches -> `speaker` [size], and the `mean` and the log `spread` [n /
+        hop, D] of its latents."""
         samples = wav.to(self.encoder.pre_proj.weight.dtype)
         longest = int(self.config.speaker_seconds * self.spec.sample_rate)
         features = speaker_fbank(self.speaker.lowered(speaker_window(samples, longest).float()))
@@ -80,8 +82,8 @@ class DotsTTS(Prompted):
         return {"speaker": self.speaker(features), "mean": mean.float(), "spread": spread.float()}
 
     def embed_prompt(self, p: PromptRows, rows: Rows) -> Hidden:
-        """Inputs [N, hidden], the positions [M] that have patches, latents of these for the encoder [M, patch, D] and
-        their numbers [M], then the patches that they make and their voices."""
+        """Inputs [N, hidden], the positions [M] that have patches, latents of these for the encoder
+        [M, patch, D] and their numbers [M], then the patches that they make and their voices."""
         text = self.net.llm.model.embed_tokens(p.rows["token"])
         speaker = rows.column("speaker")
         both = torch.stack((p.rows["patch"], speaker.idx))
@@ -98,8 +100,9 @@ class DotsTTS(Prompted):
         )
 
     def embed_frame(self, rows: Rows) -> Hidden:
-        """Inputs as of a prompt, of the last patch or of the token that the step feeds in its place. Where frames are
-        replayed, also which steps make a patch, and the unit of a patch that was made by the prompt's end."""
+        """Inputs as of a prompt, of the last patch or of the token that the step feeds in its
+        place. Where frames are replayed, also which steps make a patch, and the unit of a patch
+        that was made by the prompt's end."""
         turn = turn_of(rows, self.live)
         prev = rows["prev"]
         at = torch.arange(len(prev), device=prev.device)
@@ -109,7 +112,8 @@ class DotsTTS(Prompted):
         encoded = torch.cat((tail[:, None], raw[:, :-1]), dim=1)
         text = self.net.llm.model.embed_tokens(turn.token.clamp_min(0))
         number = rows["given"] + turn.patch
-        # A step that feeds a token has a number below 0 for the encoder, whose output for it is not used.
+        # A step that feeds a token has a number below 0 for the encoder, whose output for it is not
+        # used.
         x = (text, at, encoded, torch.where(turn.token < 0, number - 1, NOTHING))
         if not rows.replays:
             return x
@@ -121,9 +125,8 @@ class DotsTTS(Prompted):
         inputs, at, encoded, number, *unit = x
         if len(at):
             made = self.net.patch_encoder(encoded, number, kv.frame_kv)
-            inputs = torch.cat(
-                (inputs, inputs[:1])
-            )  # padding of the patches stands behind the last token
+            # padding of the patches stands behind the last token
+            inputs = torch.cat((inputs, inputs[:1]))
             made = torch.where((number >= 0)[:, None], made, inputs[at])
             inputs = inputs.index_copy(0, at, made)[:-1]
         hidden = self.net.llm.model(inputs, kv.attend, self.rope, kv.pos)
@@ -141,10 +144,11 @@ class DotsTTS(Prompted):
         makes: Tensor | None = None,
         *first: Tensor,
     ) -> None:
-        """Store units that have been made: hidden states [M, hidden] and the patches that they made, whose number is
-        `number` [M], of the tokens that make one. `first`, where frames are replayed: hidden state, patch and number of
-        the unit that a prompt's end made, and behind which token [M] it stands. The last unit of a prompt is none: what
-        is stored there is stored again before anyone sees it."""
+        """Store units that have been made: hidden states [M, hidden] and the patches that they
+        made, whose number is `number` [M], of the tokens that make one. `first`, where frames are
+        replayed: hidden state, patch and number of the unit that a prompt's end made, and behind
+        which token [M] it stands. The last unit of a prompt is none: what is stored there is stored
+        again before anyone sees it."""
         unit = self.head.unit
         within = torch.arange(unit, device=number.device)
         pos = number[:, None] * unit + within
@@ -161,8 +165,8 @@ class DotsTTS(Prompted):
         self.head.remember(rows, tables, self.config.solver.evaluations, place)
 
     def _units(self, hidden: Tensor, patch: Tensor) -> list[Tensor]:
-        """Rows [M, unit, width] of finished units, for each branch. That without guidance has a hidden state of zeros,
-        which the projection makes its bias."""
+        """Rows [M, unit, width] of finished units, for each branch. That without guidance has a
+        hidden state of zeros, which the projection makes its bias."""
         latents = self.net.latent_proj(patch.to(self.dtype))
         branches = [self.net.hidden_proj(hidden)]
         if self.without:
@@ -205,7 +209,8 @@ class DotsTTS(Prompted):
         return drawn * rows["noise_scale"].view(-1, 1, 1, 1)
 
     def _velocity(self, hidden: Tensor, rows: Rows, turn: Turn, tables: list[Tables]) -> Velocity:
-        """The guided velocity [B, patch, D] of noisy patches. The unit before theirs is stored along."""
+        """The guided velocity [B, patch, D] of noisy patches. The unit before theirs is stored
+        along."""
         head = self.head
         branches = len(tables)
         number = rows["given"] + turn.patch

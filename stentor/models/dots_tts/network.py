@@ -1,4 +1,5 @@
-"""The language model, the semantic encoder and the heads between them. Modules are named as in the checkpoint."""
+"""The language model, the semantic encoder and the heads between them. Modules are named as in the
+checkpoint."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class EncoderLayer(nn.Module):
     def forward(
         self, x: Tensor, delta: Tensor | None, layer: int, attend: Attend
     ) -> tuple[Tensor, Tensor | None]:
-        """x [N, hidden] and delta stand for x + delta, or for x if delta is None. Returns the same for the output."""
+        """x [N, hidden] and delta stand for x + delta, or for x if delta is None. Returns the same
+        for the output."""
         attn = self.attn
         ffn = self.ffn
         if (
@@ -62,7 +64,8 @@ class EncoderLayer(nn.Module):
 
 
 class PatchEncoder(nn.Module):
-    """Patches of raw latents to inputs of the language model, causal over all tokens of all patches."""
+    """Patches of raw latents to inputs of the language model, causal over all tokens of all
+    patches."""
 
     def __init__(self, c: DotsConfig) -> None:
         super().__init__()
@@ -74,12 +77,11 @@ class PatchEncoder(nn.Module):
         self.out_proj = Linear(TOKENS * c.encoder.hidden, c.language.hidden)
 
     def forward(self, latents: Tensor, number: Tensor, frames: FrameKV) -> Tensor:
-        """latents [M, patch, D]: of each patch all but the last, behind the last one of the patch before. number [M]:
-        of the patches, below 0 where there is none. Returns [M, hidden]."""
+        """latents [M, patch, D]: of each patch all but the last, behind the last one of the patch
+        before. number [M]: of the patches, below 0 where there is none. Returns [M, hidden]."""
         weight = self.ds_proj.weight
-        pairs = latents.to(weight.dtype).reshape(
-            -1, 2 * weight.shape[1]
-        )  # each token is of two neighbours
+        # each token is of two neighbours
+        pairs = latents.to(weight.dtype).reshape(-1, 2 * weight.shape[1])
         x = self.in_proj(F.linear(pairs, weight.transpose(1, 2).flatten(1), self.ds_proj.bias))
         pos = TOKENS * number[:, None] + torch.arange(TOKENS, device=number.device)
         attend = frames.view(ENCODER, pos, kept=pos >= 0)
@@ -93,7 +95,8 @@ class PatchEncoder(nn.Module):
 
 
 class Qwen2(Stack):
-    """The language model with its embedding, and without a head: every use of it reads hidden states."""
+    """The language model with its embedding, and without a head: every use of it reads hidden
+    states."""
 
     def __init__(self, c: StackConfig, vocab: int) -> None:
         super().__init__(c)
@@ -127,8 +130,8 @@ class DotsNet(nn.Module):
         return logits.float().softmax(-1)[:, 1]
 
     def voice(self, speaker: Tensor) -> Tensor:
-        """Scaled speaker vectors [B, n] float32 -> conditions [B, width] of the flow. Those of zeros are zeros: a
-        request without a voice has none."""
+        """Scaled speaker vectors [B, n] float32 -> conditions [B, width] of the flow. Those of
+        zeros are zeros: a request without a voice has none."""
         g: Tensor = self.xvec_proj(speaker.to(self.hidden_proj.weight.dtype))
         return torch.where((speaker != 0).any(-1, keepdim=True), g, 0.0)
 

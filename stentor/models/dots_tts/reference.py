@@ -1,7 +1,8 @@
-"""A recording as the encoders take it, and CAM++ (3D-Speaker), which makes a speaker vector of its filter bank.
+"""A recording as the encoders take it, and CAM++ (3D-Speaker), which makes a speaker vector of its
+filter bank.
 
-The package trims quiet ends at the rate of the file, and resamples to 48 kHz by its own filter, so both are done on the
-host before the engine sees it. Modules are named as in the checkpoint.
+The package trims quiet ends at the rate of the file, and resamples to 48 kHz by its own filter, so
+both are done on the host before the engine sees it. Modules are named as in the checkpoint.
 """
 
 from __future__ import annotations
@@ -23,19 +24,21 @@ LEAST = 1e-5
 WIDTH = 64
 ROLLOFF = 0.95
 BETA = 14.769656459379492
-"""Windowed sinc: zero crossings on a side, share of the band that is kept, and Kaiser's parameter."""
+"""Windowed sinc: zero crossings on a side, share of the band that is kept, and Kaiser's
+parameter."""
 
 
 def as_heard(recording: Recording, rate: int, patch: int) -> Recording:
-    """The recording between its first and last part within 30 dB of the loudest, at `rate`, with zeros behind it to a
-    whole number of patches of so many samples."""
+    """The recording between its first and last part within 30 dB of the loudest, at `rate`, with
+    zeros behind it to a whole number of patches of so many samples."""
     x = resampled(trimmed(torch.from_numpy(recording.samples).float()), recording.rate, rate)
     samples = F.pad(x, (0, -len(x) % patch)).numpy()
     return Recording(samples, rate)
 
 
 def trimmed(x: Tensor) -> Tensor:
-    """x [n] without the frames at both ends whose level is 30 dB or more below the loudest one's."""
+    """x [n] without the frames at both ends whose level is 30 dB or more below the loudest
+    one's."""
     windows = F.pad(x, (FRAME // 2, FRAME // 2)).unfold(0, FRAME, HOP)
     level = torch.from_numpy(np.sqrt(np.square(windows.numpy()).mean(1))).clamp_min(LEAST)
     loud = torch.nonzero(20 * torch.log10(level / level.max()) > -TOP_DB).flatten()
@@ -64,7 +67,8 @@ def resampled(x: Tensor, source: int, target: int) -> Tensor:
 
 
 def speaker_window(wav: Tensor, longest: int) -> Tensor:
-    """The middle of a recording that is longer than the speaker encoder takes. The package takes a random part."""
+    """The middle of a recording that is longer than the speaker encoder takes. The package takes a
+    random part."""
     start = max(0, len(wav) - longest) // 2
     return wav[start : start + longest]
 
@@ -214,9 +218,8 @@ class XVector(nn.Module):
                 x = layer(x)
             x = self.get_submodule(f"transit{i}")(x)
         x = self.out_nonlinear(x)
-        spread = (
-            x.var(-1).clamp_min(LEAST_VARIANCE).sqrt()
-        )  # not the plain pooling, which does not clamp
+        # not the plain pooling, which does not clamp
+        spread = x.var(-1).clamp_min(LEAST_VARIANCE).sqrt()
         out: Tensor = self.dense(torch.cat((x.mean(-1), spread), 1)[..., None])
         return out[0, :, 0]
 

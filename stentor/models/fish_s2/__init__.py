@@ -1,4 +1,5 @@
-"""Fish Speech S2 Pro (fishaudio/s2-pro): a slow and a fast transformer over ten codebooks at 21.5 Hz."""
+"""Fish Speech S2 Pro (fishaudio/s2-pro): a slow and a fast transformer over ten codebooks at 21.5
+Hz."""
 
 ARCHITECTURES = ("fish_qwen3_omni",)
 DUMMIES = ("fish-s2-pro",)

@@ -39,8 +39,9 @@ def build(
 ) -> FishS2:
     """`dtype` None: the checkpoint's own on a GPU, float32 on a CPU.
 
-    Load options: `quantization` of the slow transformer's weights, those of adapters (models/lora.py), and of a
-    checkpoint `codec_dtype` and `lora` (a PEFT folder to merge). Raises CheckpointError and InvalidRequest.
+    Load options: `quantization` of the slow transformer's weights, those of adapters
+    (models/lora.py), and of a checkpoint `codec_dtype` and `lora` (a PEFT folder to merge). Raises
+    CheckpointError and InvalidRequest.
     """
     source.check_options(options, LOAD_OPTIONS, FILE_OPTIONS)
     audio_dtype = codec_dtype(options, device, dtype)

@@ -47,21 +47,24 @@ _TOP = {
     "layers.": "slow.layers.",
     "norm.": "slow.norm.",
 }
-"""Name prefixes of the language model, the more specific ones first. The last four are those of model.pth."""
+"""Name prefixes of the language model, the more specific ones first. The last four are those of
+model.pth."""
 
 _SCALED = {
     ".attention_layer_scale.gamma": ".self_attn.o_proj",
     ".ffn_layer_scale.gamma": ".mlp.down_proj",
     ".gamma": ".pwconv2",
 }
-"""A per-channel gain on a branch -> the linear layer that ends the branch, which takes the gain into its weights."""
+"""A per-channel gain on a branch -> the linear layer that ends the branch, which takes the gain
+into its weights."""
 
 _UNUSED = ("causal_mask", "freqs_cis")
 """Buffers in the released codec file that no code reads."""
 
 
 def read_language_model(path: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Both transformers, from shards, one safetensors file or model.pth, under stentor's names. config: config.json."""
+    """Both transformers, from shards, one safetensors file or model.pth, under stentor's names.
+    config: config.json."""
     if any((path / f).is_file() for f in ("model.safetensors.index.json", "model.safetensors")):
         tensors = read_sharded(path)
     elif (path / "model.pth").is_file():
@@ -117,8 +120,8 @@ def codec(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _split_qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`wqkv` rows are q, k, v in this order. k and v have equally many, and `wo` has as many columns as q has rows.
-    Scales of a quantised weight split like its rows."""
+    """`wqkv` rows are q, k, v in this order. k and v have equally many, and `wo` has as many
+    columns as q has rows. Scales of a quantised weight split like its rows."""
     split: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         before, fused, kind = name.partition("attention.wqkv.")
@@ -179,7 +182,8 @@ def size(tensors: Mapping[str, Tensor], name: str, dim: int, least: int = 1) -> 
 
 
 def count(tensors: Mapping[str, Tensor], pattern: str, first: int = 0) -> int:
-    """How many numbers the only group of `pattern` takes among the tensor names: at least one, no gap."""
+    """How many numbers the only group of `pattern` takes among the tensor names: at least one, no
+    gap."""
     found = {int(m.group(1)) for name in tensors if (m := re.match(pattern, name))}
     if not found or found != set(range(first, first + len(found))):
         raise CheckpointError(

@@ -12,7 +12,8 @@ from stentor.models.config_reader import ConfigReader
 
 @dataclass(frozen=True)
 class LanguageConfig:
-    """Sizes of the slow transformer, one position per frame, and of the fast one, one position per code."""
+    """Sizes of the slow transformer, one position per frame, and of the fast one, one position per
+    code."""
 
     slow: StackConfig
     fast: StackConfig

@@ -1,6 +1,8 @@
-"""Triton kernels of this family: the embedding of a frame, and the ranked sampler with the first code of a frame.
+"""Triton kernels of this family: the embedding of a frame, and the ranked sampler with the first
+code of a frame.
 
-The ranked sampler keeps what `language_model.sample_ranked` keeps and draws by the same inverse CDF.
+The ranked sampler keeps what `language_model.sample_ranked` keeps and draws by the same inverse
+CDF.
 """
 
 from __future__ import annotations
@@ -54,8 +56,8 @@ def _embed_codes_kernel(
 def embed_codes(
     codes: Tensor, offset: Tensor, table: Tensor, tokens: Tensor, first: int, scale: float
 ) -> Tensor:
-    """Embedding of codes [B, books]: (row `first` + codes[:, 0] of tokens [T, H], plus the sum of rows offset + codes
-    of table [V, H]) / scale: [B, H]."""
+    """Embedding of codes [B, books]: (row `first` + codes[:, 0] of tokens [T, H], plus the sum of
+    rows offset + codes of table [V, H]) / scale: [B, H]."""
     batch, books = codes.shape
     hidden = table.shape[1]
     out = torch.empty(batch, hidden, dtype=table.dtype, device=table.device)
@@ -71,7 +73,8 @@ def _sample_leading(
     logits, offs, mask, top_k, largest, top_p, temperature, u, scratch_logits_ptr, scratch_ids_ptr,
     MAX_PAIRWISE: tl.constexpr, KEY_BITS: tl.constexpr,
 ):  # fmt: skip
-    """The id drawn among the top_k <= MAX_PAIRWISE largest, which are gathered and compared pair by pair."""
+    """The id drawn among the top_k <= MAX_PAIRWISE largest, which are gathered and compared pair by
+    pair."""
     key = narrow_key(ordered_key(logits), KEY_BITS)
     kth = kth_largest(key, mask, top_k, KEY_BITS)
     above, tied = mask & (key > kth), mask & (key == kth)
@@ -89,15 +92,15 @@ def _sample_leading(
     logit_i = tl.load(scratch_logits_ptr + i, i < top_k, float("-inf"))
     logit_j = tl.load(scratch_logits_ptr + j, mask_j, float("-inf"))
     id_i, id_j = tl.load(scratch_ids_ptr + i, i < top_k, 0), tl.load(scratch_ids_ptr + j, mask_j, 0)
-    not_behind = mask_j & (
-        (logit_j > logit_i) | ((logit_j == logit_i) & (id_j <= id_i))
-    )  # in rank, or itself
+    # in rank, or itself
+    not_behind = mask_j & ((logit_j > logit_i) | ((logit_j == logit_i) & (id_j <= id_i)))
     rank = tl.sum(not_behind.to(tl.int32), 1)
     cum_p = tl.sum(tl.where(not_behind, tl.exp(logit_j - largest), 0.0), 1)
     total = tl.sum(tl.where(mask, tl.exp(logits - largest), 0.0), 0)
     max_cum_p = tl.where(top_p < 1, top_p * total, float("inf"))
     keep_i = (offs_i < top_k) & ((cum_p <= max_cum_p) | (rank == 1))
-    # The ids that are kept are the first in rank, so the rank of an id says whether it is one of them.
+    # The ids that are kept are the first in rank, so the rank of an id says whether it is one of
+    # them.
     num_kept = tl.sum(keep_i.to(tl.int32), 0)
     q = tl.where(not_behind, tl.exp((logit_j - largest) / temperature), 0.0)
     cum_q = tl.sum(q, 1)
@@ -247,7 +250,8 @@ def _sample_first_code_kernel(
 
 
 def _scratch(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Scratch buffers for the MAX_PAIRWISE largest logits and their ids, for `count` draws per row."""
+    """Scratch buffers for the MAX_PAIRWISE largest logits and their ids, for `count` draws per
+    row."""
     if logits.shape[1] > MAX_VOCAB.value:
         raise ValueError(f"logits: at most {MAX_VOCAB.value} wide, got {logits.shape[1]}")
     shape, device = (len(logits), count * MAX_PAIRWISE), logits.device
@@ -266,8 +270,8 @@ def sample_ranked(
 
 
 def sample_ranked_into(logits: Tensor, params: SamplingParams, out: SampleOut) -> None:
-    """Sample an id per row of logits [B, V] by rank: top-p acts before the temperature and leaves the crossing id out.
-    Writes the ids, and the token that follows from them, to `out`."""
+    """Sample an id per row of logits [B, V] by rank: top-p acts before the temperature and leaves
+    the crossing id out. Writes the ids, and the token that follows from them, to `out`."""
     given, constants = launch_args(logits, params, out)
     _sample_ranked_kernel[(len(logits),)](
         *given,
@@ -289,9 +293,10 @@ def sample_first_code(
 ) -> Tensor:
     """The first code of a frame by the ranked sampler, where `params.u` is [B, 2].
 
-    A code that is among the last `window` first codes of past frames [slots, max_frames, books] is drawn once more.
-    The second draw uses the second u and `again` = (temperature, top_p). The last id is the end. It is allowed once a
-    row has made its `min_frames`, and it is stored as code 0. Returns [B] bool, whether it was drawn.
+    A code that is among the last `window` first codes of past frames [slots, max_frames, books] is
+    drawn once more. The second draw uses the second u and `again` = (temperature, top_p). The last
+    id is the end. It is allowed once a row has made its `min_frames`, and it is stored as code 0.
+    Returns [B] bool, whether it was drawn.
     """
     given, constants = launch_args(logits, params, out)
     ended = torch.empty(len(logits), dtype=torch.uint8, device=logits.device)

@@ -30,7 +30,8 @@ RAS_TOP_P = 0.9
 
 
 class Ranking(NamedTuple):
-    """Logits [B, V] in float32 from large to small, where each came from, and the probability up to and including it.
+    """Logits [B, V] in float32 from large to small, where each came from, and the probability up to
+    and including it.
 
     One ranking serves any number of samples with different parameters.
     """
@@ -41,7 +42,8 @@ class Ranking(NamedTuple):
 
 
 def rank(logits: Tensor) -> Ranking | Tensor:
-    """Rank logits [B, V] of any floating dtype. Equal ones keep their order. The kernel takes logits as they are."""
+    """Rank logits [B, V] of any floating dtype. Equal ones keep their order. The kernel takes
+    logits as they are."""
     if kernels.enabled(Kernel.SAMPLE_RANKED, logits):
         return logits
     ranked, order = logits.float().sort(dim=-1, descending=True, stable=True)
@@ -53,8 +55,9 @@ def sample_ranked(
 ) -> Tensor:
     """One index per row [B]. All parameters are [B].
 
-    A token stays if the mass up to and including it is at most `top_p` and fewer than `top_k` (0: any number) are
-    before it. The first always stays. Temperature acts on those that stay. Temperature 0 takes the first.
+    A token stays if the mass up to and including it is at most `top_p` and fewer than `top_k` (0:
+    any number) are before it. The first always stays. Temperature acts on those that stay.
+    Temperature 0 takes the first.
     """
     if isinstance(r, Tensor):
         from stentor.models.fish_s2.kernels import sample_ranked as fused
@@ -62,9 +65,8 @@ def sample_ranked(
         return fused(r, u, temperature, top_k, top_p)
     ranks = torch.arange(r.logits.shape[-1], device=r.logits.device)
     limit = torch.where(top_k > 0, top_k, r.logits.shape[-1])
-    outside = (r.mass > top_p[:, None]) & (top_p < 1)[
-        :, None
-    ]  # rounding takes the sum of all past 1
+    # rounding takes the sum of all past 1
+    outside = (r.mass > top_p[:, None]) & (top_p < 1)[:, None]
     drop = (outside | (ranks >= limit[:, None])) & (ranks > 0)
     scaled = (
         r.logits.masked_fill(drop, float("-inf")) / temperature.clamp_min(MIN_TEMPERATURE)[:, None]
@@ -75,7 +77,8 @@ def sample_ranked(
 
 
 def sample_ranked_into(logits: Tensor, params: SamplingParams, out: SampleOut) -> None:
-    """`sample_ranked` from logits [B, V]. Writes the ids, and the embeddings of the next token, where `out` says."""
+    """`sample_ranked` from logits [B, V]. Writes the ids, and the embeddings of the next token,
+    where `out` says."""
     if kernels.enabled(Kernel.FUSED_SAMPLING, logits):
         from stentor.models.fish_s2.kernels import sample_ranked_into as fused
 
@@ -87,9 +90,9 @@ def sample_ranked_into(logits: Tensor, params: SamplingParams, out: SampleOut) -
 def sample_first_code(logits: Tensor, params: SamplingParams, out: SampleOut, rows: Rows) -> Tensor:
     """Repetition-aware sampling from logits [B, codes + 1], with uniforms [B, 2] in `params`.
 
-    A code that the last frames began with is sampled once more, with the second uniform and looser parameters. The last
-    id is the end: it cannot be sampled before `min_frames` and is stored as code 0. Returns [B] bool, whether it was
-    sampled.
+    A code that the last frames began with is sampled once more, with the second uniform and looser
+    parameters. The last id is the end: it cannot be sampled before `min_frames` and is stored as
+    code 0. Returns [B] bool, whether it was sampled.
     """
     min_frames = MinFrames(rows["step"], rows["min_frames"])
     if kernels.enabled(Kernel.FUSED_SAMPLING, logits):
@@ -152,8 +155,8 @@ class Language(nn.Module):
         self.register_buffer("first_row", c.codes * torch.arange(c.books), persistent=False)
 
     def process_weights_after_loading(self) -> None:
-        """Select the tied output rows that can be sampled: those of the codes, then that of im_end. Prepare the loop
-        over the other codes, which all have one table and one head."""
+        """Select the tied output rows that can be sampled: those of the codes, then that of im_end.
+        Prepare the loop over the other codes, which all have one table and one head."""
         table = self.embeddings.weight.detach()
         rows = (
             table[self.semantic : self.semantic + self.config.codes],
@@ -198,8 +201,8 @@ class Language(nn.Module):
         return linear(h, self.head)
 
     def frame(self, h: Tensor, rows: Rows, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Slow transformer's output h [B, hidden] and uniforms u [B, books + 1] -> the frame [B, books], and [B] bool,
-        whether it is the end (its first code is 0 then)."""
+        """Slow transformer's output h [B, hidden] and uniforms u [B, books + 1] -> the frame [B,
+        books], and [B] bool, whether it is the end (its first code is 0 then)."""
         parameters = (rows["temperature"], rows["top_k"], rows["top_p"])
         loop = self.depth.start(h)
         stop = sample_first_code(

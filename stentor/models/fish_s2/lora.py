@@ -46,7 +46,8 @@ def reader(c: LanguageConfig) -> Callable[[Path], LoraWeights]:
 def _split(
     name: str, pair: tuple[Tensor, Tensor], c: StackConfig
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """The parts of a fused layer: outputs are those of q, k and v in this order, and they share their A."""
+    """The parts of a fused layer: outputs are those of q, k and v in this order, and they share
+    their A."""
     if not name.endswith(FUSED):
         return {name: pair}
     a, b = pair

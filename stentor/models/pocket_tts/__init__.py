@@ -1,4 +1,5 @@
-"""Pocket-TTS (kyutai/pocket-tts): one latent per step of a small transformer. See docs/models/pocket_tts.md."""
+"""Pocket-TTS (kyutai/pocket-tts): one latent per step of a small transformer. See
+docs/models/pocket_tts.md."""
 
 ARCHITECTURES = ()
 DUMMIES = ("pocket-tts", "pocket-tts-24l", "pocket-tts-18m", "pocket-tts-7m", "pocket-tts-2m")

@@ -1,4 +1,5 @@
-"""The transformer block of the language model and of the codec. Attributes are named as in checkpoints."""
+"""The transformer block of the language model and of the codec. Attributes are named as in
+checkpoints."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ class LayerScale(nn.Module):
 
 
 class Layer(nn.Module):
-    """Pre-norm attention, then an MLP with GELU by its tanh formula. The codec's layers scale both."""
+    """Pre-norm attention, then an MLP with GELU by its tanh formula. The codec's layers scale
+    both."""
 
     def __init__(self, c: LayerConfig, scaled: bool) -> None:
         super().__init__()

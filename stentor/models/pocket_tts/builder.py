@@ -51,11 +51,11 @@ DUMMY_VOICE = 126
 def build(
     source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]
 ) -> PocketTTS:
-    """`dtype` None: bfloat16 on a GPU, and on a CPU float32 with weights in 16 bits where the file has them so. Random
-    weights count as such.
+    """`dtype` None: bfloat16 on a GPU, and on a CPU float32 with weights in 16 bits where the file
+    has them so. Random weights count as such.
 
-    Load options: `quantization` of the backbone, and of a checkpoint `codec_dtype`. Raises CheckpointError and
-    InvalidRequest.
+    Load options: `quantization` of the backbone, and of a checkpoint `codec_dtype`. Raises
+    CheckpointError and InvalidRequest.
     """
     source.check_options(options, LOAD_OPTIONS, FILE_OPTIONS)
     eight_bits = EightBits(quantization(options), QUANTIZED)
@@ -77,9 +77,8 @@ def build(
         tensors = {}
         tokens = _words(c.vocab)
         voices = {"noise": _noise(c.backbone)}
-    with (
-        meta_init()
-    ):  # both halves of the codec are loaded in float32 whatever the language model is
+    # both halves of the codec are loaded in float32 whatever the language model is
+    with meta_init():
         net = LanguageModel(c).to(model_dtype(dtype, torch.bfloat16, device))
         decoder = Decoder(c)
         encoder = Encoder(c)
@@ -101,8 +100,8 @@ def build(
 def _finish(
     net: LanguageModel, decoder: Decoder, encoder: Encoder, audio_dtype: torch.dtype, packed: bool
 ) -> None:
-    """Make filled modules ready. Audio is decoded in `audio_dtype`. packed: a CPU that can holds weights in 16 bits,
-    which those of releases have."""
+    """Make filled modules ready. Audio is decoded in `audio_dtype`. packed: a CPU that can holds
+    weights in 16 bits, which those of releases have."""
     device = net.bos_emb.device
     for module in (net, decoder, encoder):
         module.eval().requires_grad_(False)

@@ -1,4 +1,5 @@
-"""Parts of a checkpoint: weights, a tokenizer, voices, and a description in YAML or of a released name."""
+"""Parts of a checkpoint: weights, a tokenizer, voices, and a description in YAML or of a released
+name."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ ENCODER = {
 
 
 class Files:
-    """Where the parts of a checkpoint are. What a folder of the Hub lacks comes from the open repository."""
+    """Where the parts of a checkpoint are. What a folder of the Hub lacks comes from the open
+    repository."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -63,8 +65,8 @@ class Files:
 
     @property
     def clones(self) -> bool:
-        """Whether the weights are those with which recordings may be cloned. The others have an encoder that does not
-        work, and only the place that they are from says so."""
+        """Whether the weights are those with which recordings may be cloned. The others have an
+        encoder that does not work, and only the place that they are from says so."""
         own = self.weights == self._local(self.config.weights)
         return own and "without-voice-cloning" not in str(self.path.resolve())
 
@@ -92,8 +94,8 @@ class Files:
 
 
 def _described(path: Path) -> tuple[Path, Any] | None:
-    """The YAML of a folder that describes a model, and what it says. None if there is no such. CheckpointError if there
-    are several."""
+    """The YAML of a folder that describes a model, and what it says. None if there is no such.
+    CheckpointError if there are several."""
     found = []
     for file in sorted(path.glob("*.yaml")):
         try:

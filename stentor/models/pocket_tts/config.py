@@ -1,4 +1,5 @@
-"""A model's description: the YAML file of a checkpoint, checked once and turned into plain dataclasses.
+"""A model's description: the YAML file of a checkpoint, checked once and turned into plain
+dataclasses.
 
 Released repositories hold no YAML. `released.json` has theirs.
 """
@@ -26,7 +27,8 @@ WITHOUT_CLONING = "weights_path_without_voice_cloning"
 
 @dataclass(frozen=True)
 class LayerConfig:
-    """Sizes of a transformer stack. window: positions that a token sees, itself among them. 0: all before it."""
+    """Sizes of a transformer stack. window: positions that a token sees, itself among them. 0: all
+    before it."""
 
     hidden: int
     heads: int
@@ -65,12 +67,14 @@ class PocketConfig:
 
     backbone: LayerConfig
     vocab: int
-    text_rank: int  # width of the embedding table, which a projection widens. 0: it is as wide as the model
+    # width of the embedding table, which a projection widens. 0: it is as wide as the model
+    text_rank: int
     tokenizer: str
     flow: str  # one of FLOWS
     flow_dim: int
     flow_depth: int
-    condition: int  # width of what the backbone gives to the head. It is projected where that is not the model's
+    # width of what the backbone gives to the head. It is projected where that is not the model's
+    condition: int
     projects_condition: bool
     latent: int
     voice: int  # numbers of a latent of a recording
@@ -88,7 +92,8 @@ class PocketConfig:
 
 
 def parse(data: object, file: str) -> PocketConfig:
-    """The whole description. CheckpointError names a field that is missing, malformed or not supported."""
+    """The whole description. CheckpointError names a field that is missing, malformed or not
+    supported."""
     top = ConfigReader(data, file)
     lm = top.section("flow_lm")
     mimi = top.section("mimi")

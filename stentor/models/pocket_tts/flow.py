@@ -1,4 +1,5 @@
-"""The head: from a vector of the backbone and noise to the latent of a frame, by an MLP that is modulated by both."""
+"""The head: from a vector of the backbone and noise to the latent of a frame, by an MLP that is
+modulated by both."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ WAVES = 128
 
 
 class Alpha(nn.Module):
-    """h * alpha / standard deviation of h, which is taken about the mean although h is not centred."""
+    """h * alpha / standard deviation of h, which is taken about the mean although h is not
+    centred."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -85,8 +87,8 @@ class FlowHead(nn.Module):
         self.final_layer = FinalLayer(size, c.latent)
 
     def process_weights_after_loading(self) -> None:
-        """Make one layer of all modulations, whose scales include the 1 that is added to them, and the tables of
-        times, which are the same for all frames."""
+        """Make one layer of all modulations, whose scales include the 1 that is added to them, and
+        the tables of times, which are the same for all frames."""
         parts = [block.adaLN_modulation[1] for block in (*self.res_blocks, self.final_layer)]
         size = self.input_proj.out_features
         weight = torch.cat([p.weight for p in parts])
@@ -105,8 +107,8 @@ class FlowHead(nn.Module):
         del self.time_embed
 
     def _tables(self) -> tuple[Tensor, Tensor]:
-        """For each number of steps, what each step adds to the condition [MAX_STEPS + 1, MAX_STEPS, size], and its
-        size [MAX_STEPS + 1, MAX_STEPS, 1], 0 behind the last step."""
+        """For each number of steps, what each step adds to the condition [MAX_STEPS + 1, MAX_STEPS,
+        size], and its size [MAX_STEPS + 1, MAX_STEPS, 1], 0 behind the last step."""
         where = self.input_proj.weight.device
         steps = torch.arange(MAX_STEPS + 1, dtype=torch.float32, device=where).clamp_min(1)[:, None]
         at = torch.arange(MAX_STEPS, dtype=torch.float32, device=where)
@@ -116,7 +118,8 @@ class FlowHead(nn.Module):
         return times, torch.where(at < steps, 1 / steps, 0.0)[..., None]
 
     def forward(self, c: Tensor, noise: Tensor, steps: Tensor, num_evals: int) -> Tensor:
-        """c [B, condition], noise [B, latent] float32, steps [B] of LSD -> latents [B, latent] float32.
+        """c [B, condition], noise [B, latent] float32, steps [B] of LSD -> latents [B, latent]
+        float32.
 
         num_evals: of the row that has most steps. The other kinds have one evaluation and no times.
         """

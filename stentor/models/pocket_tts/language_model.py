@@ -1,4 +1,5 @@
-"""The language model: text, a voice and frames to vectors, with the head that makes latents of them."""
+"""The language model: text, a voice and frames to vectors, with the head that makes latents of
+them."""
 
 from __future__ import annotations
 
@@ -49,8 +50,8 @@ class LanguageModel(nn.Module):
         self.flow_net = FlowHead(c)
 
     def process_weights_after_loading(self) -> None:
-        """Make one table of all that a prompt holds besides latents: tokens, then the beginning of a voice and that of
-        the audio. The logit of an end is computed in float32 at least."""
+        """Make one table of all that a prompt holds besides latents: tokens, then the beginning of
+        a voice and that of the audio. The logit of an end is computed in float32 at least."""
         self.out_eos.to(torch.promote_types(self.out_eos.weight.dtype, torch.float32))
         table = self.conditioner.table()
         audio = self.input_linear(self.bos_emb)[None]

@@ -70,7 +70,8 @@ class PocketTTS(Prompted):
         return Emit(latent, step >= ends_at, {"ends_at": ends_at})
 
     def normals(self, rows: Rows, u: Tensor) -> Tensor:
-        """Standard normals [B, latent] of uniforms u [B, latent], without the share that is cut off on either side."""
+        """Standard normals [B, latent] of uniforms u [B, latent], without the share that is cut off
+        on either side."""
         below = rows["noise_below"][:, None]
         drawn: Tensor = torch.special.ndtri(torch.addcmul(below, u, 1 - 2 * below))
         return drawn

@@ -1,4 +1,5 @@
-"""A request as a sequence: a voice, text, and the beginning of audio (docs/models/pocket_tts.md)."""
+"""A request as a sequence: a voice, text, and the beginning of audio
+(docs/models/pocket_tts.md)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from stentor.models.pocket_tts.voice import ending_on_pause
 IDS_PER_SECOND = 3
 SPARE_SECONDS = 2
 FRAMES_PER_SECOND = 12.5
-"""Text that a second of speech has at least, and seconds beside it, after which a chunk of text ends in any case."""
+"""Text that a second of speech has at least, and seconds beside it, after which a chunk of text
+ends in any case."""
 
 
 class PromptBuilder:
@@ -35,7 +37,8 @@ class PromptBuilder:
         self.audio_bos = c.vocab + 2
 
     def references(self, request: SpeechRequest) -> list[VoiceSource]:
-        """The recording whose voice speaks, if there is one. InvalidRequest for a voice beside it, or for neither."""
+        """The recording whose voice speaks, if there is one. InvalidRequest for a voice beside it,
+        or for neither."""
         if request.reference is not None and request.voice is not None:
             raise InvalidRequest("voice", "stands for a reference: give one of them")
         if request.reference is None and request.voice is None:
@@ -43,7 +46,8 @@ class PromptBuilder:
         return reference_of(request, ending_on_pause)
 
     def build(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
-        """The prompt of the first chunk of text, which the others continue. InvalidRequest for what does not fit."""
+        """The prompt of the first chunk of text, which the others continue. InvalidRequest for what
+        does not fit."""
         if voices:
             voice = voices[0]
         else:
@@ -103,7 +107,8 @@ class PromptBuilder:
 
 
 def _noise(temperature: float, clamp: float | None) -> dict[str, Any]:
-    """The spread of the noise, and the share of a normal distribution below what is cut off on either side."""
+    """The spread of the noise, and the share of a normal distribution below what is cut off on
+    either side."""
     scale = math.sqrt(temperature)
     if clamp is None or scale == 0:
         below = 0.0

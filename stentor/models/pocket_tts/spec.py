@@ -1,4 +1,5 @@
-"""The family's `ModelSpec`: options with the checkpoint's defaults, the frame, keys and values, references."""
+"""The family's `ModelSpec`: options with the checkpoint's defaults, the frame, keys and values,
+references."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def _options(c: PocketConfig) -> dict[str, Option]:
 def make_spec(
     c: PocketConfig, dtype: torch.dtype, voices: tuple[str, ...], language: str, clones: bool
 ) -> ModelSpec:
-    """Facts about one checkpoint. voices: those that it is shipped with. clones: whether it takes recordings."""
+    """Facts about one checkpoint. voices: those that it is shipped with. clones: whether it takes
+    recordings."""
     backbone = c.backbone
     usual = DEFAULT_VOICES[language]
     return ModelSpec(

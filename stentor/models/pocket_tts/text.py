@@ -1,4 +1,5 @@
-"""A text as the model was trained on it, and in chunks of few tokens, as the original prepares and cuts it."""
+"""A text as the model was trained on it, and in chunks of few tokens, as the original prepares and
+cuts it."""
 
 from __future__ import annotations
 
@@ -32,17 +33,16 @@ class Prepared(NamedTuple):
 
 
 def prepare(text: str, c: TextConfig) -> Prepared:
-    """The text as the model takes it, empty if it has no characters that are read. Words are counted before its end
-    mark is set."""
+    """The text as the model takes it, empty if it has no characters that are read. Words are
+    counted before its end mark is set."""
     text = text.strip()
     if c.replace:
         text = " ".join("".join(c.replace.get(ch, ch) for ch in text).split())
         text = _MARK_BEHIND_MARK.sub(r"\1", text)
     if not text:
         return Prepared("", TAILS[0])
-    text = (
-        text.replace("\n", " ").replace("\r", " ").replace("  ", " ")
-    )  # once: of three spaces two are left
+    # once: of three spaces two are left
+    text = text.replace("\n", " ").replace("\r", " ").replace("  ", " ")
     if c.remove_semicolons:
         text = text.replace(";", ",")
     tail = TAILS[len(text.split()) > FEW_WORDS]
@@ -66,10 +66,11 @@ def _with_end_mark(text: str) -> str:
 
 
 def chunks(text: str, c: TextConfig, tokens: Tokenizer, most: int) -> list[str]:
-    """The parts that are spoken one after another, each from the voice on: whole sentences, of `most` tokens together.
+    """The parts that are spoken one after another, each from the voice on: whole sentences, of
+    `most` tokens together.
 
-    A longer sentence is cut at commas, semicolons and colons, and stays as it is without any. Each part is to be
-    prepared again.
+    A longer sentence is cut at commas, semicolons and colons, and stays as it is without any. Each
+    part is to be prepared again.
     """
     parts: list[tuple[int, str]] = []
     for ids in _cut(tokens.encode(prepare(text, c).text.strip()), tokens.ends, _in_number(tokens)):

@@ -1,4 +1,5 @@
-"""Text to token ids and back, by tokenizer.json or by SentencePiece's tokenizer.model of the small models."""
+"""Text to token ids and back, by tokenizer.json or by SentencePiece's tokenizer.model of the small
+models."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from stentor.errors import CheckpointError
 
 
 class Tokenizer:
-    """Ids without BOS or EOS. ends, pauses: the ids of marks that end sentences, and of those that end clauses."""
+    """Ids without BOS or EOS. ends, pauses: the ids of marks that end sentences, and of those that
+    end clauses."""
 
     def __init__(
         self, encode: Callable[[str], list[int]], decode: Callable[[list[int]], str]

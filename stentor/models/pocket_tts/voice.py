@@ -22,7 +22,8 @@ CACHE = "transformer.layers.{}.self_attn/"
 
 
 def ending_on_pause(recording: Recording) -> Recording:
-    """The recording without what is quiet at its end, its last 20 ms faded out, and 80 ms of silence behind it.
+    """The recording without what is quiet at its end, its last 20 ms faded out, and 80 ms of
+    silence behind it.
 
     Speech that begins in the middle of a recording's last word sounds cut.
     """
@@ -41,8 +42,8 @@ def ending_on_pause(recording: Recording) -> Recording:
 
 
 class VoiceFiles(Mapping[str, Voice]):
-    """Voices of one checkpoint in a folder, each a file NAME.safetensors, by names in small letters. They are read when
-    they are first used.
+    """Voices of one checkpoint in a folder, each a file NAME.safetensors, by names in small
+    letters. They are read when they are first used.
 
     Any thread may ask for one. CheckpointError if its file is not one of this checkpoint.
     """
@@ -65,7 +66,8 @@ class VoiceFiles(Mapping[str, Voice]):
 
 
 def read_voice(file: Path, c: LayerConfig) -> Voice:
-    """A voice as the package exports it, today or before: `given` has keys after RoPE and values (Prompt.given)."""
+    """A voice as the package exports it, today or before: `given` has keys after RoPE and values
+    (Prompt.given)."""
     tensors = read_safetensors(file)
     layers = [_layer(tensors, CACHE.format(i), file) for i in range(c.layers)]
     shapes = {tuple(t.shape) for t in layers}
@@ -77,7 +79,8 @@ def read_voice(file: Path, c: LayerConfig) -> Voice:
 
 
 def _layer(tensors: dict[str, Tensor], prefix: str, file: Path) -> Tensor:
-    """Keys and values [2, L, heads, dim] of one layer. Slots that are not filled may hold NaN and are left out."""
+    """Keys and values [2, L, heads, dim] of one layer. Slots that are not filled may hold NaN and
+    are left out."""
     cache = tensors.get(f"{prefix}cache")
     offset = tensors.get(f"{prefix}offset")
     older = tensors.get(f"{prefix}current_end")

@@ -1,5 +1,5 @@
-"""Building a model: of a checkpoint's shards only those are read that hold the talker, code2wav and the table of text
-rows."""
+"""Building a model: of a checkpoint's shards only those are read that hold the talker, code2wav and
+the table of text rows."""
 
 from __future__ import annotations
 
@@ -37,10 +37,12 @@ EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(.+)")
 def build(
     source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]
 ) -> OmniTalker:
-    """`dtype` None: the checkpoint's own on a GPU, float32 on a CPU, where the released sizes take 16 GB.
+    """`dtype` None: the checkpoint's own on a GPU, float32 on a CPU, where the released sizes take
+    16 GB.
 
-    Load options: `quantization` of the talker's weights, those of adapters (models/lora.py), and of a checkpoint
-    `codec_dtype` and `lora` (a PEFT folder to merge). Raises CheckpointError and InvalidRequest.
+    Load options: `quantization` of the talker's weights, those of adapters (models/lora.py), and of
+    a checkpoint `codec_dtype` and `lora` (a PEFT folder to merge). Raises CheckpointError and
+    InvalidRequest.
     """
     source.check_options(options, LOAD_OPTIONS, FILE_OPTIONS)
     plan = AdapterPlan.of(options, read_peft, USUAL_TARGETS)
@@ -51,7 +53,8 @@ def build(
     )
     codec = codec_part(tensors, "code2wav.")
     tensors = {name: value for name, value in tensors.items() if not name.startswith("code2wav.")}
-    # The codec first: its weights are rounded on the device, and those of the talker fill what that leaves.
+    # The codec first: its weights are rounded on the device, and those of the talker fill what that
+    # leaves.
     decoder = on_meta(lambda: Decoder(c.decoder), at_least_float32(audio_dtype))
     source.fill(decoder, codec, f"{source.name}: code2wav", device, 1)
     decoder.process_weights_after_loading(audio_dtype)
@@ -77,12 +80,14 @@ def build(
 
 
 def serves_adapters(name: str) -> bool:
-    """Whether a request's adapter may change this layer: those of the talker's blocks that every token takes."""
+    """Whether a request's adapter may change this layer: those of the talker's blocks that every
+    token takes."""
     return name.startswith("talker.model.layers.") and ".mlp.experts." not in name
 
 
 def stack_experts(tensors: Mapping[str, Tensor], count: int, source: str) -> dict[str, Tensor]:
-    """The tensors X.experts.0.Y, X.experts.1.Y, ... under one another as X.experts.Y, and all others as they are.
+    """The tensors X.experts.0.Y, X.experts.1.Y, ... under one another as X.experts.Y, and all
+    others as they are.
 
     CheckpointError names an expert that is missing, or one of more than `count`.
     """

@@ -1,4 +1,5 @@
-"""code2wav: the mean of 16 code rows, windowed attention, up-sampling. Its first 555 samples do not exist."""
+"""code2wav: the mean of 16 code rows, windowed attention, up-sampling. Its first 555 samples do not
+exist."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from stentor.layers.frame_decoder import FrameDecoder, ScaledStack
 
 
 class Decoder(FrameDecoder):
-    """The decoder as the checkpoint names it. `process_weights_after_loading` must follow the loading of weights."""
+    """The decoder as the checkpoint names it. `process_weights_after_loading` must follow the
+    loading of weights."""
 
     def __init__(self, c: FrameDecoderConfig) -> None:
         super().__init__(c)
@@ -19,8 +21,8 @@ class Decoder(FrameDecoder):
         self.add_convolutions()
 
     def process_weights_after_loading(self, dtype: torch.dtype | None = None) -> None:
-        """Prepare for decoding: fold gains and the mean over codebooks into weights, and round these to `dtype`, if it
-        is given. Once."""
+        """Prepare for decoding: fold gains and the mean over codebooks into weights, and round
+        these to `dtype`, if it is given. Once."""
         self.fold_gains()
         table = self.code_embedding.weight / self.shape.codebooks
         del self.code_embedding

@@ -1,4 +1,5 @@
-"""Qwen3-Omni's talker as a models.base.SpeechModel. One step is the talker and then the code predictor."""
+"""Qwen3-Omni's talker as a models.base.SpeechModel. One step is the talker and then the code
+predictor."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from stentor.models.qwen3_omni_talker.config import Config
 
 
 class Weights(nn.Module):
-    """The tensors of a checkpoint that are no codec's. Speech needs one of the thinker's, by its name."""
+    """The tensors of a checkpoint that are no codec's. Speech needs one of the thinker's, by its
+    name."""
 
     def __init__(self, c: Config) -> None:
         super().__init__()

@@ -1,6 +1,8 @@
-"""From a request to the rows of its prompt: a user turn, the role, the codec prefix with the voice, the first token.
+"""From a request to the rows of its prompt: a user turn, the role, the codec prefix with the voice,
+the first token.
 
-All text after the first token goes to later steps, one token each, whether it is known or not (live text).
+All text after the first token goes to later steps, one token each, whether it is known or not (live
+text).
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from stentor.models.qwen3_omni_talker.tokenizer import ROLE, Tokenize, user_turn
 
 NONE = -1
 ASKED = "Please read the following text out loud."
-"""The user's turn of requests without instructions. It does not repeat the text, which may come later."""
+"""The user's turn of requests without instructions. It does not repeat the text, which may come
+later."""
 
 
 class PromptBuilder:
@@ -45,7 +48,8 @@ class PromptBuilder:
         if request.live:
             cut = settled(text) or len(text)
             text, rest = text[:cut], text[cut:]
-        # By itself: the thinker makes it token by token after the role, whose newline it cannot join.
+        # By itself: the thinker makes it token by token after the role, whose newline it cannot
+        # join.
         body = self._tokenize(text)
         if not body:
             raise InvalidRequest("text", "must not be empty")

@@ -23,7 +23,8 @@ MAX_NEW_TOKENS = 4096
 
 
 def _options(defaults: Mapping[str, Any], c: Config) -> dict[str, Option]:
-    """Options, whose defaults are in generation_config.json for the first code and in the reference for the others."""
+    """Options, whose defaults are in generation_config.json for the first code and in the reference
+    for the others."""
     g = ConfigReader(defaults, GENERATION)
     # The last token that the reference draws is never made into a frame.
     longest = max(1, g.integer("talker_max_new_tokens", MAX_NEW_TOKENS, low=0) - 1)
@@ -50,7 +51,8 @@ def make_spec(
     dtype: torch.dtype,
     adapters: Mapping[str, Column] | None = None,
 ) -> ModelSpec:
-    """Facts of one checkpoint. `dtype` is that of the language models. adapters: columns of LoRA adapters."""
+    """Facts of one checkpoint. `dtype` is that of the language models. adapters: columns of LoRA
+    adapters."""
     return talker_spec(
         c,
         dtype,

@@ -1,4 +1,5 @@
-"""The text tokenizer: byte-level BPE with Qwen2's own pre-tokeniser, and the turns of a chat as it reads them."""
+"""The text tokenizer: byte-level BPE with Qwen2's own pre-tokeniser, and the turns of a chat as it
+reads them."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ ROLE = "<|im_start|>assistant\n"
 
 
 def user_turn(said: str) -> str:
-    """Put the marks of a user's turn around what was said, which may hold those of further turns."""
+    """Put the marks of a user's turn around what was said, which may hold those of further
+    turns."""
     return f"<|im_start|>user\n{said}<|im_end|>\n"
 
 

@@ -1,4 +1,5 @@
-"""Qwen3-TTS (Alibaba Qwen team, 2026): CustomVoice, VoiceDesign and Base, 0.6B and 1.7B, with the 12 Hz codec."""
+"""Qwen3-TTS (Alibaba Qwen team, 2026): CustomVoice, VoiceDesign and Base, 0.6B and 1.7B, with the
+12 Hz codec."""
 
 ARCHITECTURES = ("qwen3_tts",)
 DUMMIES = (

@@ -40,10 +40,10 @@ def build(
 ) -> Qwen3TTS:
     """`dtype` None: the checkpoint's own on a GPU, float32 on a CPU.
 
-    Load options: `quantization` of the talker's weights, those of adapters (models/lora.py), and of a checkpoint
-    `codec_dtype` of the codec (the speaker encoder is float32 or wider), `lora` (a PEFT folder to merge), and
-    `mistral_pretokenizer` (False), which splits words as the official package does for a local directory.
-    Raises CheckpointError and InvalidRequest.
+    Load options: `quantization` of the talker's weights, those of adapters (models/lora.py), and of
+    a checkpoint `codec_dtype` of the codec (the speaker encoder is float32 or wider), `lora` (a
+    PEFT folder to merge), and `mistral_pretokenizer` (False), which splits words as the official
+    package does for a local directory. Raises CheckpointError and InvalidRequest.
     """
     source.check_options(options, LOAD_OPTIONS, FILE_OPTIONS)
     mistral = _mistral(options)
@@ -56,7 +56,8 @@ def build(
         raise CheckpointError(
             f"{source.name}: the talker makes {c.codebooks} codes per frame, the codec wants another number"
         )
-    # The codec first: its weights are rounded on the device, and those of the talker fill what that leaves.
+    # The codec first: its weights are rounded on the device, and those of the talker fill what that
+    # leaves.
     decoder, encoder = fill_codec(source, codec, device, precise, with_encoder=c.kind == "base")
     decoder.process_weights_after_loading(audio_dtype)
     if encoder is not None:
@@ -129,7 +130,8 @@ def fill_codec(
 
 
 def _used(tensors: Mapping[str, Tensor], c: EncoderConfig) -> dict[str, Tensor]:
-    """Without what encoding does not need: output projections, flags, and the quantizers past the used ones."""
+    """Without what encoding does not need: output projections, flags, and the quantizers past the
+    used ones."""
     kept = {
         k: v for k, v in tensors.items() if not k.endswith((".output_proj.weight", ".initialized"))
     }

@@ -1,7 +1,8 @@
-"""The 12 Hz codec: 16 codes per frame to 1920 samples, causal and exact in chunks, and reference audio to codes.
+"""The 12 Hz codec: 16 codes per frame to 1920 samples, causal and exact in chunks, and reference
+audio to codes.
 
-The encoder (that half of Mimi, Defossez et al., 2024) runs once per voice, whole, but its convolutions take a window at
-a time.
+The encoder (that half of Mimi, Defossez et al., 2024) runs once per voice, whole, but its
+convolutions take a window at a time.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ class Quantizer(nn.Module):
 
 
 class Decoder(FrameDecoder):
-    """The decoder as the checkpoint names it. `process_weights_after_loading` must follow the loading of weights."""
+    """The decoder as the checkpoint names it. `process_weights_after_loading` must follow the
+    loading of weights."""
 
     def __init__(self, c: FrameDecoderConfig) -> None:
         super().__init__(c)
@@ -95,9 +97,9 @@ class Decoder(FrameDecoder):
     def process_weights_after_loading(self, dtype: torch.dtype | None = None) -> None:
         """Prepare for decoding, once.
 
-        In the precision of the weights, the 16 codebooks and their projections become one table, gains are multiplied
-        into the weights in front of them, and the RoPE table is made. Then the weights are rounded to `dtype`, if it is
-        given.
+        In the precision of the weights, the 16 codebooks and their projections become one table,
+        gains are multiplied into the weights in front of them, and the RoPE table is made. Then the
+        weights are rounded to `dtype`, if it is given.
         """
         self.fold_gains()
         parts = [part for part in self.quantizer.children() if isinstance(part, Quantizer)]
@@ -123,7 +125,8 @@ class PaddedConv1d(CausalConv1d):
 
 
 class Downsample(CausalConv1d):
-    """Two steps to one, with the first and the last step repeated as padding. Whole sequences only."""
+    """Two steps to one, with the first and the last step repeated as padding. Whole sequences
+    only."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, channels, 4, stride=2, bias=False, left=0)
@@ -149,8 +152,8 @@ class Convolutions(nn.ModuleList):
     """Layers one after the other, over pieces of whole strides."""
 
     def forward(self, x: Tensor, state: StreamingState | None, count: Tensor) -> Tensor:
-        """Encode x [B, C, n], of which `count` [] columns are of the recording. What follows is zeros in each strided
-        layer's input, as in the reference, which pads there."""
+        """Encode x [B, C, n], of which `count` [] columns are of the recording. What follows is
+        zeros in each strided layer's input, as in the reference, which pads there."""
         stride = 1
         for layer in self:
             if not isinstance(layer, PaddedConv1d):
@@ -205,7 +208,8 @@ class EncoderTransformer(nn.Module):
         self.layers = nn.ModuleList(EncoderBlock(c) for _ in range(c.stack.layers))
 
     def forward(self, x: Tensor, rope: Rope) -> Tensor:
-        """x [B, n, hidden]. Full causal attention: the reference builds no window mask for this stack."""
+        """x [B, n, hidden]. Full causal attention: the reference builds no window mask for this
+        stack."""
         positions = RopePositions(rope)
         for block in self.layers:
             x = block(x, positions)
@@ -270,7 +274,8 @@ class SplitResidualQuantizer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Samples to codes, named as in the checkpoint. `process_weights_after_loading` must follow the loading."""
+    """Samples to codes, named as in the checkpoint. `process_weights_after_loading` must follow the
+    loading."""
 
     def __init__(self, c: EncoderConfig) -> None:
         super().__init__()
@@ -285,8 +290,8 @@ class Encoder(nn.Module):
         self.step = step_of(prod(c.ratios), EVEN)
 
     def process_weights_after_loading(self, samples: int, dtype: torch.dtype) -> None:
-        """Make the codebooks, and the RoPE table for references of up to `samples` samples. Then round the weights in
-        front of the codebooks to `dtype`."""
+        """Make the codebooks, and the RoPE table for references of up to `samples` samples. Then
+        round the weights in front of the codebooks to `dtype`."""
         for module in self.modules():
             if isinstance(module, EncoderCodebook):
                 module.process_weights_after_loading()

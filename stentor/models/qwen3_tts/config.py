@@ -1,7 +1,8 @@
 """config.json of a checkpoint and of its speech tokenizer, as frozen values.
 
-Every value is read, because the reference's class defaults are not the released values. The Mimi encoder is the
-exception. Its config class ships with the released values, so those keys may be left out.
+Every value is read, because the reference's class defaults are not the released values. The Mimi
+encoder is the exception. Its config class ships with the released values, so those keys may be left
+out.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ CODEC_FOLDER = "speech_tokenizer"
 
 @dataclass(frozen=True)
 class SpeakerConfig:
-    """ECAPA-TDNN. Only `dim` and the rate are in released files. The rest are the reference's class values."""
+    """ECAPA-TDNN. Only `dim` and the rate are in released files. The rest are the reference's class
+    values."""
 
     dim: int
     mels: int

@@ -49,8 +49,8 @@ class Qwen3TTS(FrameTalker):
         defaults: dict[str, object],
         adapters: AdapterSlots = NO_ADAPTERS,
     ) -> None:
-        """`weights` are filled. Their embeddings are taken over and freed. `decoder` is ready. clone: encoders of a
-        reference's codes and speaker, of Base models."""
+        """`weights` are filled. Their embeddings are taken over and freed. `decoder` is ready.
+        clone: encoders of a reference's codes and speaker, of Base models."""
         self._clone = clone
         spec = make_spec(
             config, codec_config, defaults, weights.talker.codec_head.weight.dtype, adapters.columns
@@ -59,11 +59,11 @@ class Qwen3TTS(FrameTalker):
         super().__init__(config, weights, decoder, spec, prompts, adapters)
 
     def encode(self, wav: Tensor, role: str, launch: Launch = eager) -> dict[str, Tensor]:
-        """wav [n] at 24 kHz -> codes [ceil(n / 1920), 16] int32 and speaker [dim] float32, whatever its role."""
+        """wav [n] at 24 kHz -> codes [ceil(n / 1920), 16] int32 and speaker [dim] float32, whatever
+        its role."""
         if self._clone is None:
             raise ValueError("this checkpoint has no reference encoder")
         encoder, mel, speaker = self._clone
-        codes = encoder(
-            wav, launch
-        ).int()  # first: a GPU computes it while the host launches the other
+        # first: a GPU computes it while the host launches the other
+        codes = encoder(wav, launch).int()
         return {"codes": codes, "speaker": speaker(mel(wav))[0].float()}

@@ -21,12 +21,14 @@ NONE = -1
 ROLE = 3
 TAIL = 5
 REFERENCE_TAIL = 2
-"""Tokens around the text: `<|im_start|>assistant\\n`, `<|im_end|>\\n<|im_start|>assistant\\n`, `<|im_end|>\\n`."""
+"""Tokens around the text: `<|im_start|>assistant\\n`, `<|im_end|>\\n<|im_start|>assistant\\n`,
+`<|im_end|>\\n`."""
 
 
 @dataclass
 class PromptLayout:
-    """Positions of a prompt under construction: a text id, a codec id or a frame at each. Frames come last."""
+    """Positions of a prompt under construction: a text id, a codec id or a frame at each. Frames
+    come last."""
 
     text: list[int] = field(default_factory=list)
     code: list[int] = field(default_factory=list)
@@ -43,9 +45,8 @@ class PromptLayout:
 
     def codes(self) -> np.ndarray:
         """The codec id at each position, or NONE."""
-        codes = np.full(
-            len(self.text), NONE, np.int32
-        )  # of a list of hundreds, numpy looks at each
+        # of a list of hundreds, numpy looks at each
+        codes = np.full(len(self.text), NONE, np.int32)
         codes[: len(self.code)] = self.code
         return codes
 
@@ -63,7 +64,8 @@ class PromptBuilder:
         self._max_model_len = max_model_len
 
     def references(self, request: SpeechRequest) -> list[VoiceSource]:
-        """The recording whose voice speaks. InvalidRequest if there is none and this checkpoint needs one."""
+        """The recording whose voice speaks. InvalidRequest if there is none and this checkpoint
+        needs one."""
         if (
             self._c.kind == "base"
             and request.speaker_embedding is None
@@ -184,7 +186,8 @@ class PromptBuilder:
         return c.languages[language]
 
     def _prefix(self, layout: PromptLayout, language: int | None, voice: str | None) -> None:
-        """The codec prefix: language, speaker, pad. Its last row carries the text BOS, the others PAD."""
+        """The codec prefix: language, speaker, pad. Its last row carries the text BOS, the others
+        PAD."""
         i = self._c.ids
         codes = [i.nothink, i.think_bos, i.think_eos]
         if language is not None:
@@ -207,7 +210,8 @@ class PromptBuilder:
         return [*body[1:], i.tts_eos]
 
     def _clone(self, layout: PromptLayout, text: list[int], frames: int, whole: bool) -> list[int]:
-        """In-context cloning: the reference's text and codes before the text. Returns the text of later steps."""
+        """In-context cloning: the reference's text and codes before the text. Returns the text of
+        later steps."""
         i = self._c.ids
         text = [*text, i.tts_eos]
         if whole:

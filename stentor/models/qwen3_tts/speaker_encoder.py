@@ -1,4 +1,5 @@
-"""The speaker encoder of Base models: log-mel spectrogram and ECAPA-TDNN (Desplanques et al., 2020)."""
+"""The speaker encoder of Base models: log-mel spectrogram and ECAPA-TDNN (Desplanques et al.,
+2020)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ HOP = 256
 
 
 def mel_filters(rate: int, fft: int, mels: int) -> np.ndarray:
-    """Slaney's mel filter bank, area-normalised, [mels, fft / 2 + 1] float32, from 0 Hz to rate / 2."""
+    """Slaney's mel filter bank, area-normalised, [mels, fft / 2 + 1] float32, from 0 Hz to rate /
+    2."""
     knee = 1000.0  # linear below 1 kHz, 27 steps per factor 6.4 above
     step = 200.0 / 3
     log_step = np.log(6.4) / 27.0
@@ -74,7 +76,8 @@ class LogMel(nn.Module):
 class SameConv1d(nn.Conv1d):
     """A convolution that keeps the length. Reflections stand around x [B, C, T].
 
-    It is a product, because cuDNN would plan anew for every length, which takes longer than to compute.
+    It is a product, because cuDNN would plan anew for every length, which takes longer than to
+    compute.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int, dilation: int = 1) -> None:
@@ -103,7 +106,8 @@ class TimeDelay(nn.Module):
 
 
 class Res2Net(nn.Module):
-    """`scale` groups of channels, each convolved together with the result of the one before (Gao et al., 2019)."""
+    """`scale` groups of channels, each convolved together with the result of the one before (Gao et
+    al., 2019)."""
 
     def __init__(self, channels: int, scale: int, kernel: int, dilation: int) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
 """The family's `ModelSpec`, which the engine and `request.py` read.
 
 It has options with the checkpoint's defaults, columns and prompt rows.
-Defaults come from generation_config.json where it has them, else from the reference's hard defaults.
+Defaults come from generation_config.json where it has them, else from the reference's hard
+defaults.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def make_spec(
     dtype: torch.dtype,
     adapters: Mapping[str, Column] | None = None,
 ) -> ModelSpec:
-    """Facts of one checkpoint. `dtype` is that of the language models. adapters: columns of LoRA adapters."""
+    """Facts of one checkpoint. `dtype` is that of the language models. adapters: columns of LoRA
+    adapters."""
     dialects = set(c.dialects.values())
     if c.speaker is not None:
         size = c.speaker.dim

@@ -1,8 +1,8 @@
 """The text tokenizer: byte-level BPE with Qwen2's own pre-tokeniser.
 
-The reference asks transformers to "fix" the pre-tokeniser of local directories to Mistral's, which splits CamelCase
-words differently from a Hub load. Here the plain Qwen2 pattern is the default and Mistral's
-a choice.
+The reference asks transformers to "fix" the pre-tokeniser of local directories to Mistral's, which
+splits CamelCase words differently from a Hub load. Here the plain Qwen2 pattern is the default and
+Mistral's a choice.
 """
 
 from __future__ import annotations
@@ -29,5 +29,6 @@ class QwenTokenizer(ByteBPE):
     """The checkpoint's tokenizer. Thread-safe."""
 
     def __init__(self, path: Path, mistral: bool = False) -> None:
-        """Read vocab.json, merges.txt and the added tokens of tokenizer_config.json. Raises CheckpointError."""
+        """Read vocab.json, merges.txt and the added tokens of tokenizer_config.json. Raises
+        CheckpointError."""
         super().__init__(path, MISTRAL if mistral else QWEN2)

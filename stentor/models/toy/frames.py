@@ -1,4 +1,5 @@
-"""A toy with page sets that count frames: one that encodes the frames that are fed, and one that `emit` attends to."""
+"""A toy with page sets that count frames: one that encodes the frames that are fed, and one that
+`emit` attends to."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ PLAIN = NormRope()
 
 
 class FramesToy(Toy):
-    """Toy whose frames are encoded with all frames before, in two rows each, and whose hidden states of them are a
-    history by frame. The frame that is being made sees that history and itself, and is then replaced in it."""
+    """Toy whose frames are encoded with all frames before, in two rows each, and whose hidden
+    states of them are a history by frame. The frame that is being made sees that history and
+    itself, and is then replaced in it."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -67,9 +69,8 @@ class FramesToy(Toy):
         embedded, at, number = x
         if not len(at):
             return super().backbone((embedded,), kv)
-        embedded = torch.cat(
-            (embedded, embedded[:1])
-        )  # padding of the frames stands behind the last token
+        # padding of the frames stands behind the last token
+        embedded = torch.cat((embedded, embedded[:1]))
         pos = 2 * number[:, None] + torch.arange(2, device=at.device)
         q, k, v = self.heard(embedded[at]).view(len(at) * 2, 3, HEADS, DIM).unbind(1)
         heard = kv.frame_kv.view("heard", pos)(0, q, k, v, PLAIN)

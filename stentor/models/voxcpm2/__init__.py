@@ -1,4 +1,5 @@
-"""VoxCPM2 (openbmb): flow-matching patches of continuous latents over a causal backbone. See docs/models/voxcpm2.md."""
+"""VoxCPM2 (openbmb): flow-matching patches of continuous latents over a causal backbone. See
+docs/models/voxcpm2.md."""
 
 ARCHITECTURES = ("voxcpm2",)
 DUMMIES = ("voxcpm2",)

@@ -1,7 +1,8 @@
 """Conditional flow matching: the local diffusion transformer and the Euler solver.
 
-Lipman et al., 2023 (flow matching), Ho & Salimans, 2022 (classifier-free guidance), Fan et al., 2025 (CFG-Zero*).
-Each row of a batch has its own guidance and its own number of steps. The result of a row does not depend on the others.
+Lipman et al., 2023 (flow matching), Ho & Salimans, 2022 (classifier-free guidance), Fan et al.,
+2025 (CFG-Zero*). Each row of a batch has its own guidance and its own number of steps. The result
+of a row does not depend on the others.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def last_layer_subset(stack: Stack, x: Tensor, rope: Rope, keep: slice) -> Tenso
 
 
 def _fused_subset(block: Block, x: Tensor, positions: RopePositions, keep: slice) -> Tensor:
-    """The block's output [N, kept, hidden]. All queries are computed: that costs less than a launch of their own."""
+    """The block's output [N, kept, hidden]. All queries are computed: that costs less than a launch
+    of their own."""
     attention = block.self_attn
     q, k, v = attention.heads(block.fused_qkv(x))
     norm_rope = attention.norm_rope(positions, keep.indices(x.shape[1])[0])
@@ -47,14 +49,14 @@ def _fused_subset(block: Block, x: Tensor, positions: RopePositions, keep: slice
 
 
 def _attend_to_all(block: Block, h: Tensor, positions: RopePositions, keep: slice) -> Tensor:
-    """From the input of `qkv_proj`, all tokens h [N, T, hidden], to that of `o_proj` for the tokens `keep`."""
+    """From the input of `qkv_proj`, all tokens h [N, T, hidden], to that of `o_proj` for the tokens
+    `keep`."""
     attention = block.self_attn
     layer = attention.qkv_proj
     widths = attention.widths
     dim = attention.head_dim
-    if isinstance(
-        layer, PackedLinear | LoraLinear
-    ):  # its outputs come together, with adapters in fewer launches
+    # its outputs come together, with adapters in fewer launches
+    if isinstance(layer, PackedLinear | LoraLinear):
         q, k, v = attention.heads(layer(h))
         q = q[:, keep]
     else:
@@ -69,7 +71,8 @@ TIME_AT = 2  # position of the time token, after the two of mu
 
 
 def sinusoid(t: Tensor, dim: int) -> Tensor:
-    """t [K] -> [K, dim], every operation in the dtype of t. The model was trained with what bfloat16 makes of it."""
+    """t [K] -> [K, dim], every operation in the dtype of t. The model was trained with what
+    bfloat16 makes of it."""
     half = dim // 2
     rate = torch.exp(
         torch.arange(half, dtype=t.dtype, device=t.device) * -(math.log(10000) / (half - 1))
@@ -86,7 +89,8 @@ class TimeMLP(nn.Sequential):
 
 
 class LocDiT(nn.Module):
-    """Velocity of one patch from the tokens [mu_lm, mu_res, time, condition patch, noisy patch], bidirectional.
+    """Velocity of one patch from the tokens [mu_lm, mu_res, time, condition patch, noisy patch],
+    bidirectional.
 
     Conditions and patches come as projected by `cond_proj` and `in_proj`.
     """
@@ -102,13 +106,15 @@ class LocDiT(nn.Module):
         self.hidden = c.hidden
 
     def time_tokens(self, t: Tensor) -> Tensor:
-        """t [K] in the model dtype -> [K, hidden]. The step-size branch always sees 0 (mean mode is off)."""
+        """t [K] in the model dtype -> [K, hidden]. The step-size branch always sees 0 (mean mode is
+        off)."""
         moment = self.time_mlp(sinusoid(t, self.hidden))
         out: Tensor = moment + self.delta_time_mlp(sinusoid(torch.zeros_like(t[:1]), self.hidden))
         return out
 
     def forward(self, tokens: Tensor, patch: int, rope: Rope) -> Tensor:
-        """Tokens [N, T, H], the last `patch` of them the noisy patch -> velocities [N, patch, feat]."""
+        """Tokens [N, T, H], the last `patch` of them the noisy patch -> velocities [N, patch,
+        feat]."""
         x = last_layer_subset(self.decoder, tokens, rope, slice(-patch, None))
         return project(self.out_proj, x)
 
@@ -138,8 +144,9 @@ def euler_solve(
 
     mu: two tokens [B, hidden]. cond: the patch before [B, P, D], in any floating dtype.
     cfg: [B] float32. steps: [B] int64.
-    `num_evals` evaluations are made, at least `evaluations(steps)` of every row. A row that needs fewer keeps
-    its result through the rest. All evaluations use one tensor of tokens, in which the time and the noisy patch change.
+    `num_evals` evaluations are made, at least `evaluations(steps)` of every row. A row that needs
+    fewer keeps its result through the rest. All evaluations use one tensor of tokens, in which the
+    time and the noisy patch change.
     """
     x = z.contiguous()
     if not num_evals:

@@ -15,9 +15,8 @@ from stentor.models.voxcpm2.schedule import EulerSchedule
 
 BLOCK_H = 64  # hidden channels of a CTA that projects
 MAX_BLOCK = 512  # elements of a CTA that does not
-TO_NEAREST = tl.constexpr(
-    12582912.0
-)  # 1.5 * 2^23: added and taken away, it leaves an integer, even at halves
+# 1.5 * 2^23: added and taken away, it leaves an integer, even at halves
+TO_NEAREST = tl.constexpr(12582912.0)
 
 
 @triton.jit
@@ -72,8 +71,8 @@ def _patch_tokens_kernel(
 
 
 def patch_tokens(patches: Tensor, weight: Tensor, bias: Tensor, first: Tensor) -> Tensor:
-    """Tokens [N, 1 + P, H] of patches [N, P, D]: `first` [..., H], and the patches, rounded to its dtype, projected by
-    weight [H, D] and bias."""
+    """Tokens [N, 1 + P, H] of patches [N, P, D]: `first` [..., H], and the patches, rounded to its
+    dtype, projected by weight [H, D] and bias."""
     batch, patch, feat = patches.shape
     hidden = len(weight)
     out = torch.empty(batch, patch + 1, hidden, dtype=weight.dtype, device=weight.device)
@@ -151,10 +150,12 @@ def dit_input_tokens(
     schedules: EulerSchedule,
     num_evals: int,
 ) -> tuple[Tensor, EulerSchedule]:
-    """Tokens [2B, 3 + 2P, H] of a flow's first evaluation, and each row's schedule of `num_evals` evaluations.
+    """Tokens [2B, 3 + 2P, H] of a flow's first evaluation, and each row's schedule of `num_evals`
+    evaluations.
 
-    A row's tokens are mu, two tokens [B, H] (zeros in the second half), the time, and the projected patches `last` and
-    z [B, P, D]. projections: weight [H, D] and bias [H] of either. steps: [B] int64.
+    A row's tokens are mu, two tokens [B, H] (zeros in the second half), the time, and the projected
+    patches `last` and z [B, P, D]. projections: weight [H, D] and bias [H] of either. steps: [B]
+    int64.
     """
     batch, patch, feat = z.shape
     hidden = len(projections[0])
@@ -224,7 +225,8 @@ def _select_and_concat_kernel(
 
 
 def select_and_concat(h: Tensor, rounded: Tensor, feat: Tensor, audio: Tensor) -> Tensor:
-    """[N, 2H]: (`rounded` where audio [N] bool is set, else h) and feat side by side, from [N, H] each."""
+    """[N, 2H]: (`rounded` where audio [N] bool is set, else h) and feat side by side, from [N, H]
+    each."""
     rows, hidden = h.shape
     out = torch.empty(rows, 2 * hidden, dtype=h.dtype, device=h.device)
     block = min(MAX_BLOCK, triton.next_power_of_2(hidden))
@@ -310,7 +312,8 @@ def _cfg_euler_step_kernel(
         guidance = (cfg * (cond - base).to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
         velocity = (base + guidance).to(dtype).to(tl.float32)
         new = (x - (dt * velocity).to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
-        # A row with fewer evaluations than its batch has steps of 0 at the end. They leave x as it is.
+        # A row with fewer evaluations than its batch has steps of 0 at the end. They leave x as it
+        # is.
         new = tl.where(dt != 0, new, x)
         tl.store(
             x_out_ptr + row * (PATCH_SIZE * PATCH_DIM) + p * PATCH_DIM + offs_d,
@@ -342,11 +345,13 @@ def cfg_euler_step(
     feed: tuple[Tensor, Tensor, Tensor, Tensor] | None,
     time_at: int,
 ) -> Tensor:
-    """x [B, P, D] after an Euler step dt [B] along the velocities both [2B, P, D] with CFG-Zero* guidance [B] float32.
+    """x [B, P, D] after an Euler step dt [B] along the velocities both [2B, P, D] with CFG-Zero*
+    guidance [B] float32.
 
-    `feed`, unless this was the last evaluation, is (rows [B] of the table of time tokens, that table [K, H], and the
-    weight [H, D] and bias [H] of the patch's projection). With it, the tokens [2B, T, H] of the next evaluation are
-    written in place: the time token at `time_at`, and the new patch at the end.
+    `feed`, unless this was the last evaluation, is (rows [B] of the table of time tokens, that
+    table [K, H], and the weight [H, D] and bias [H] of the patch's projection). With it, the tokens
+    [2B, T, H] of the next evaluation are written in place: the time token at `time_at`, and the new
+    patch at the end.
     """
     batch, patch, feat = x.shape
     length, hidden = tokens.shape[1:]

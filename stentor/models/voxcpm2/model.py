@@ -54,8 +54,8 @@ class VoxCPM2(Prompted):
             self.first_draws = uniform(seed, torch.zeros_like(seed), self.spec.draws)
 
     def encode(self, wav: Tensor, role: str, launch: Launch = eager) -> dict[str, Tensor]:
-        """Audio [n] -> `patches` [M, patch, feat] float32. A reference is padded at its end, a prompt at its start,
-        so that what is continued ends where the prompt ends."""
+        """Audio [n] -> `patches` [M, patch, feat] float32. A reference is padded at its end, a
+        prompt at its start, so that what is continued ends where the prompt ends."""
         patch_samples = self.patch * self.vae.config.hop
         missing = -wav.shape[-1] % patch_samples
         padded = F.pad(wav, (missing, 0) if role == "prompt" else (0, missing))
@@ -71,7 +71,8 @@ class VoxCPM2(Prompted):
         return self.reads(text)
 
     def embed_prompt(self, p: PromptRows, rows: Rows) -> Hidden:
-        """Embeddings of tokens and of given patches: (input, patch embedding or zeros, is it audio)."""
+        """Embeddings of tokens and of given patches: (input, patch embedding or zeros, is it
+        audio)."""
         text = self.net.base_lm.embed_tokens(p.rows["token"])
         count = text.shape[0]
         audio = torch.zeros(count + 1, dtype=torch.bool, device=text.device)

@@ -1,7 +1,7 @@
 """The network of VoxCPM2. Modules are named as in the checkpoint.
 
-Serving and training call the same methods: attention is an argument, leading dimensions are free ([N] packed tokens or
-[B, T] whole sequences with `layers.attention.causal`).
+Serving and training call the same methods: attention is an argument, leading dimensions are free
+([N] packed tokens or [B, T] whole sequences with `layers.attention.causal`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class TextLM(Stack):
 
 
 class LocEnc(nn.Module):
-    """One vector per patch: a learnt token in front of the latents, bidirectional layers, the token's output."""
+    """One vector per patch: a learnt token in front of the latents, bidirectional layers, the
+    token's output."""
 
     def __init__(self, c: StackConfig, feat: int) -> None:
         super().__init__()
@@ -43,7 +44,8 @@ class LocEnc(nn.Module):
 
 
 class FSQ(nn.Module):
-    """Finite scalar quantisation (Mentzer et al., 2024) between two projections, straight-through while training."""
+    """Finite scalar quantisation (Mentzer et al., 2024) between two projections, straight-through
+    while training."""
 
     def __init__(self, hidden: int, dim: int, scale: int) -> None:
         super().__init__()
@@ -65,15 +67,16 @@ class Flow(nn.Module):
 
 
 def sinusoids(length: int, hidden: int) -> Tensor:
-    """Positions 0 .. length - 1 as sines and cosines of wavelengths from 2 pi to 2 pi * length (Vaswani et al., 2017):
-    float32 [length, hidden]."""
+    """Positions 0 .. length - 1 as sines and cosines of wavelengths from 2 pi to 2 pi * length
+    (Vaswani et al., 2017): float32 [length, hidden]."""
     speed = length ** -torch.linspace(0, 1, hidden // 2)
     turns = torch.arange(length).unsqueeze(1) * speed
     return torch.cat((turns.sin(), turns.cos()), dim=1)
 
 
 class VoxCPM2Net(nn.Module):
-    """All weights but the autoencoder's. The two language models share one pool of keys and values."""
+    """All weights but the autoencoder's. The two language models share one pool of keys and
+    values."""
 
     def __init__(self, c: VoxCPM2Config, dtype: torch.dtype) -> None:
         super().__init__()
@@ -90,7 +93,8 @@ class VoxCPM2Net(nn.Module):
         self.stop_proj = nn.Linear(hidden, hidden)
         self.stop_head = nn.Linear(hidden, 2, bias=False)
         self.to(dtype)
-        # On the CPU even while the weights are on the meta device, and after `to`: the tables are rounded, not cast.
+        # On the CPU even while the weights are on the meta device, and after `to`: the tables are
+        # rounded, not cast.
         with torch.device("cpu"):
             if c.rope_factors is not None:
                 factors = list(c.rope_factors)
@@ -115,8 +119,9 @@ class VoxCPM2Net(nn.Module):
     def run_language_models(
         self, x: Tensor, feat: Tensor, audio: Tensor, attend: Attend, pos: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Both language models: inputs x [..., hidden], patch embeddings feat [..., hidden] (zeros at text), audio
-        [...] bool, positions pos [...]. Returns lm_hidden and residual_hidden, each [..., hidden]."""
+        """Both language models: inputs x [..., hidden], patch embeddings feat [..., hidden] (zeros
+        at text), audio [...] bool, positions pos [...]. Returns lm_hidden and residual_hidden, each
+        [..., hidden]."""
         if self.counts_positions:
             x = x + self.get_buffer("counts")[pos].masked_fill(audio.unsqueeze(-1), 0).to(x.dtype)
         h = self.base_lm(x, attend, self.rope, pos)
@@ -126,7 +131,8 @@ class VoxCPM2Net(nn.Module):
         return h, r
 
     def conditions(self, h: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
-        """lm_hidden, residual_hidden [..., hidden] -> the two conditioning tokens mu [..., dit hidden]."""
+        """lm_hidden, residual_hidden [..., hidden] -> the two conditioning tokens mu [..., dit
+        hidden]."""
         return project(self.lm_to_dit_proj, h), project(self.res_to_dit_proj, r)
 
     def stop(self, h: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
-"""The operations between the GEMMs of this family. Each is one function with its reference formula, and runs as one
-kernel of `kernels.py` where that is enabled. Kernels have no gradients, so training uses the reference formulas."""
+"""The operations between the GEMMs of this family. Each is one function with its reference formula,
+and runs as one kernel of `kernels.py` where that is enabled. Kernels have no gradients, so training
+uses the reference formulas."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ ZERO_STAR_EPS = 1e-8
 
 
 def patch_tokens(patches: Tensor, proj: nn.Linear, first: Tensor) -> Tensor:
-    """Tokens [N, 1 + P, H]: `first` [1, 1, 1, H], then the patches [N, P, D], rounded to its dtype and projected."""
+    """Tokens [N, 1 + P, H]: `first` [1, 1, 1, H], then the patches [N, P, D], rounded to its dtype
+    and projected."""
     if kernels.enabled(Kernel.PATCH, first):
         from stentor.models.voxcpm2.kernels import patch_tokens as fused
 
@@ -41,7 +43,8 @@ def fsq_round(x: Tensor, scale: int, straight_through: bool = False) -> Tensor:
 def select_and_concat(
     h: Tensor, rounded: Tensor, feat: Tensor, audio: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """(x, (x, feat) side by side), where x is `rounded` where audio [...] bool is set and else h. All [..., H]."""
+    """(x, (x, feat) side by side), where x is `rounded` where audio [...] bool is set and else h.
+    All [..., H]."""
     if h.ndim == 2 and kernels.enabled(Kernel.PATCH, h):
         from stentor.models.voxcpm2.kernels import select_and_concat as fused
 
@@ -71,10 +74,12 @@ def dit_input_tokens(
     schedule: EulerSchedule,
     num_evals: int,
 ) -> tuple[Tensor, EulerSchedule]:
-    """Tokens [2B, 3 + 2P, H] of the first evaluation, and the schedule of the rows for `num_evals` evaluations.
+    """Tokens [2B, 3 + 2P, H] of the first evaluation, and the schedule of the rows for `num_evals`
+    evaluations.
 
-    A row has two tokens mu [B, H], the time, the patch before `cond` [B, P, D] and the noisy patch z [B, P, D], both
-    projected. The second half of the rows, for guidance, has zeros for mu. steps [B] int64.
+    A row has two tokens mu [B, H], the time, the patch before `cond` [B, P, D] and the noisy patch
+    z [B, P, D], both projected. The second half of the rows, for guidance, has zeros for mu. steps
+    [B] int64.
     """
     if kernels.enabled(Kernel.FLOW, z):
         from stentor.models.voxcpm2.kernels import dit_input_tokens as fused
@@ -92,7 +97,8 @@ def dit_input_tokens(
 
 
 def cfg_zero_star(both: Tensor, cfg: Tensor) -> Tensor:
-    """CFG-Zero*: velocities [2B, P, D] (conditioned rows, then unconditioned) and guidance [B] float32 -> [B, P, D]."""
+    """CFG-Zero*: velocities [2B, P, D] (conditioned rows, then unconditioned) and guidance [B]
+    float32 -> [B, P, D]."""
     with_mu, without = both.chunk(2)
     a = with_mu.flatten(1)
     b = without.flatten(1)
@@ -102,8 +108,8 @@ def cfg_zero_star(both: Tensor, cfg: Tensor) -> Tensor:
 
 
 class NextTokens(NamedTuple):
-    """Parts of the next evaluation's tokens: rows `at` [B] of the time tokens `times` [K, H], which stand at
-    position `time_at`, and the projection of the noisy patch, which stands at the end."""
+    """Parts of the next evaluation's tokens: rows `at` [B] of the time tokens `times` [K, H], which
+    stand at position `time_at`, and the projection of the noisy patch, which stands at the end."""
 
     at: Tensor
     times: Tensor
@@ -114,9 +120,11 @@ class NextTokens(NamedTuple):
 def cfg_euler_step(
     both: Tensor, x: Tensor, cfg: Tensor, dt: Tensor, tokens: Tensor, following: NextTokens | None
 ) -> Tensor:
-    """x [B, P, D] after a step dt [B] along the guided velocities both [2B, P, D]. Rows with dt 0 do not change.
+    """x [B, P, D] after a step dt [B] along the guided velocities both [2B, P, D]. Rows with dt 0
+    do not change.
 
-    Writes the time and the patch of the next evaluation into tokens [2B, T, H], unless `following` is None.
+    Writes the time and the patch of the next evaluation into tokens [2B, T, H], unless `following`
+    is None.
     """
     if kernels.enabled(Kernel.FLOW, x):
         from stentor.models.voxcpm2.kernels import cfg_euler_step as fused

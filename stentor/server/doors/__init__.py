@@ -1,1 +1,2 @@
-"""Protocols of other services: ElevenLabs, OpenAI Realtime, Wyoming. A door translates, and speaks by `speech/`."""
+"""Protocols of other services: ElevenLabs, OpenAI Realtime, Wyoming. A door translates, and speaks
+by `speech/`."""

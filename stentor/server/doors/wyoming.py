@@ -1,8 +1,8 @@
-"""Wyoming, the protocol of Home Assistant's voice services, over TCP: a client asks what there is, and has text
-spoken, at once or while it is written.
+"""Wyoming, the protocol of Home Assistant's voice services, over TCP: a client asks what there is,
+and has text spoken, at once or while it is written.
 
-Events on the wire have bounds here. The reader of the package `wyoming` takes whatever length it is told. The protocol
-has no keys, so it is not served beside `--api-key`.
+Events on the wire have bounds here. The reader of the package `wyoming` takes whatever length it is
+told. The protocol has no keys, so it is not served beside `--api-key`.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ PCM = {"width": 2, "channels": 1}  # bytes of a sample
 
 
 async def read(reader: asyncio.StreamReader) -> Event | None:
-    """The next event, None at the end. A payload is passed over. ApiError says what is wrong, after which nothing more
-    can be read. The reader's limit bounds the line."""
+    """The next event, None at the end. A payload is passed over. ApiError says what is wrong, after
+    which nothing more can be read. The reader's limit bounds the line."""
     try:
         line = await reader.readline()
         if not line:
@@ -122,7 +122,8 @@ def encoded(event: Event) -> bytes:
 
 
 def info(server: Server) -> Info:
-    """A program for each model. ApiError 503 while one has not been loaded yet. It reads the folder of voices."""
+    """A program for each model. ApiError 503 while one has not been loaded yet. It reads the folder
+    of voices."""
     return Info(tts=[_program(server, host) for host in server.hosts.all])
 
 
@@ -131,9 +132,8 @@ def _program(server: Server, host: ModelHost) -> TtsProgram:
     names = dict.fromkeys(own_voices(spec.voices, server.config.aliases), "")
     if spec.takes_reference or spec.speaker_size:
         names |= {v.name: v.description or "" for v in server.voices.list() if v.name not in names}
-    languages = [
-        code_of(name) for name in spec.languages
-    ] or codes()  # without a list, the model takes any
+    # without a list, the model takes any
+    languages = [code_of(name) for name in spec.languages] or codes()
     voices = [
         TtsVoice(name, SOURCE, True, about or name, stentor.__version__, languages)
         for name, about in names.items()
@@ -217,8 +217,8 @@ class Spoken(LiveSpeech):
 
 
 class WyomingSession(Session):
-    """One connection. Texts are spoken in their order. An event that is refused ends it, as a client would wait for
-    the audio of it."""
+    """One connection. Texts are spoken in their order. An event that is refused ends it, as a
+    client would wait for the audio of it."""
 
     def __init__(
         self, server: Server, id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -258,7 +258,8 @@ class WyomingSession(Session):
         return self._read_events(), self._speak()
 
     async def _read_events(self) -> None:
-        """Read on while an event is handled or text is spoken, so that it is known when the client leaves."""
+        """Read on while an event is handled or text is spoken, so that it is known when the client
+        leaves."""
         try:
             while (event := await read(self.reader)) is not None:
                 await self.events.put(event)
@@ -309,9 +310,8 @@ class WyomingSession(Session):
         elif SelectProgram.is_type(kind):
             self.model = self.server.hosts.named(str(data.get("name"))).name
         elif Synthesize.is_type(kind):
-            if (
-                self.writing is None
-            ):  # else it repeats what came bit by bit, for servers that do not take that
+            # else it repeats what came bit by bit, for servers that do not take that
+            if self.writing is None:
                 whole = validated(Whole, data)
                 self.check_length(whole.text)
                 (await self._begin(whole, bit_by_bit=False)).feed.end(whole.text)
@@ -387,7 +387,8 @@ async def listening(server: Server) -> AsyncIterator[None]:
             status = await _serve(server, id, reader, writer)
         finally:
             sessions.discard(task)
-            writer.transport.abort()  # what was to be sent has been sent, or the client does not read it
+            # what was to be sent has been sent, or the client does not read it
+            writer.transport.abort()
             if config.log_requests:
                 scope = {
                     "method": "WYOMING",

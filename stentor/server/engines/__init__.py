@@ -1,1 +1,2 @@
-"""Engines of a server: each in a process of its own, and the client of the API process that talks to it."""
+"""Engines of a server: each in a process of its own, and the client of the API process that talks
+to it."""

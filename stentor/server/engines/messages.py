@@ -1,8 +1,10 @@
-"""Messages between the API process and an engine, as MessagePack, with audio as raw bytes behind them.
+"""Messages between the API process and an engine, as MessagePack, with audio as raw bytes behind
+them.
 
-A message is a list of structs, and the bytes of arrays that they announce, one after another. Requests have an id
-that the API process gives them. Calls have a number, which `Result` repeats. On a stream socket each message has the
-sizes of both in front, and ends at a multiple of eight bytes, so that arrays are views of what was received.
+A message is a list of structs, and the bytes of arrays that they announce, one after another.
+Requests have an id that the API process gives them. Calls have a number, which `Result` repeats. On
+a stream socket each message has the sizes of both in front, and ends at a multiple of eight bytes,
+so that arrays are views of what was received.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from stentor.errors import (
 from stentor.models.info import Adapter, ModelInfo
 
 API_BITS = 40
-"""Ids and numbers of calls count up to 2 ** API_BITS in each API process. What is above says which process it is."""
+"""Ids and numbers of calls count up to 2 ** API_BITS in each API process. What is above says which
+process it is."""
 
 
 class _Message(msgspec.Struct, tag=True, array_like=True): ...
@@ -36,7 +39,8 @@ class _Message(msgspec.Struct, tag=True, array_like=True): ...
 
 
 class SentRecording(_Message):
-    """Recording by content. `size` float32 samples follow the message, none if the engine has had them."""
+    """Recording by content. `size` float32 samples follow the message, none if the engine has had
+    them."""
 
     key: str
     rate: int
@@ -53,8 +57,8 @@ class SentReference(_Message):
 
 
 class Submit(_Message):
-    """A checked request. With `check_only` its prompt is made and nothing is queued. request_id: of the client's
-    request, for the log. traced: its first audio comes with moments."""
+    """A checked request. With `check_only` its prompt is made and nothing is queued. request_id: of
+    the client's request, for the log. traced: its first audio comes with moments."""
 
     id: int
     text: str
@@ -98,7 +102,8 @@ class Taken(_Message):
 
 
 class Connect(_Message):
-    """Serve another API process, the high bits of whose ids are `api`. Its socket comes with the message."""
+    """Serve another API process, the high bits of whose ids are `api`. Its socket comes with the
+    message."""
 
     api: int
 
@@ -166,8 +171,8 @@ class Error(_Message):
 
 
 class Ready(_Message):
-    """The model is loaded and warmed up. `frame`: shape and dtype of one frame. `attended`: numbers of a frame that
-    say where in the text it is. `lost`: adapters that could not be loaded again."""
+    """The model is loaded and warmed up. `frame`: shape and dtype of one frame. `attended`: numbers
+    of a frame that say where in the text it is. `lost`: adapters that could not be loaded again."""
 
     info: ModelInfo
     frame: tuple[tuple[int, ...], str]
@@ -184,7 +189,8 @@ class Broken(_Message):
 
 
 class Accepted(_Message):
-    """A request is queued. `words`: of each word of its text, where it stands in the prompt (Prompt.words)."""
+    """A request is queued. `words`: of each word of its text, where it stands in the prompt
+    (Prompt.words)."""
 
     id: int
     tokens: int
@@ -206,9 +212,10 @@ class Resend(_Message):
 
 
 class Audio(_Message):
-    """Audio of a request. `samples` float32, `frames` frames and float32 [frames, attended] follow. `tokens` and
-    `runaway_frames` are those of `Accepted` now, which grow with live text. moments: with the first audio of a traced
-    request, when its prompt was made, it was admitted and prefilled, had frame 0, and had audio."""
+    """Audio of a request. `samples` float32, `frames` frames and float32 [frames, attended] follow.
+    `tokens` and `runaway_frames` are those of `Accepted` now, which grow with live text. moments:
+    with the first audio of a traced request, when its prompt was made, it was admitted and
+    prefilled, had frame 0, and had audio."""
 
     id: int
     samples: int
@@ -221,8 +228,8 @@ class Audio(_Message):
 
 
 class Held(_Message):
-    """Whether a request has stopped because too much of its audio is unread, as far as the engine knows. It wants
-    `Taken` at once and as long as that is so."""
+    """Whether a request has stopped because too much of its audio is unread, as far as the engine
+    knows. It wants `Taken` at once and as long as that is so."""
 
     id: int
     held: bool
@@ -336,7 +343,8 @@ class Unpacker:
         self._needed = SIZES.size  # before there is anything to cut
 
     def feed(self, data: bytes) -> Iterator[tuple[memoryview, memoryview]]:
-        """Yield (messages, arrays) of each message that `data` completes, as `commands` and `events` take them."""
+        """Yield (messages, arrays) of each message that `data` completes, as `commands` and
+        `events` take them."""
         self._parts.append(data)
         self._held += len(data)
         if self._held < self._needed:
@@ -392,7 +400,8 @@ _CLASSES: dict[Kind, type[StentorError]] = {
 
 
 def error(e: BaseException) -> Error:
-    """The message for an exception. What stentor did not raise on purpose is an error of the engine."""
+    """The message for an exception. What stentor did not raise on purpose is an error of the
+    engine."""
     if isinstance(e, InvalidRequest):
         return Error("invalid", e.message, e.param)
     kinds: Iterator[Kind] = (kind for kind, known in _CLASSES.items() if isinstance(e, known))

@@ -1,8 +1,10 @@
-"""Limits of requests and their bodies. A request takes a place among those in progress once its body is complete, so
-that clients that drip keep nobody out. Bodies on their way have limits of their own.
+"""Limits of requests and their bodies. A request takes a place among those in progress once its
+body is complete, so that clients that drip keep nobody out. Bodies on their way have limits of
+their own.
 
-JSON bodies are bounded in their number of values, and parsed in a thread when they are large: a parser holds the
-interpreter for as long as it takes. 28 MB of empty lists take seconds, as much base64 0.15 s.
+JSON bodies are bounded in their number of values, and parsed in a thread when they are large: a
+parser holds the interpreter for as long as it takes. 28 MB of empty lists take seconds, as much
+base64 0.15 s.
 """
 
 from __future__ import annotations
@@ -36,11 +38,11 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class RequestLimits:
-    """Limits the size of a body and the time in which it comes, the number and bytes of bodies, and POST requests in
-    progress.
+    """Limits the size of a body and the time in which it comes, the number and bytes of bodies, and
+    POST requests in progress.
 
-    Answers 413, 415 or 429 before a body is read. A body that is larger than its Content-Length says is cut off.
-    `ended` is set when what still runs must end.
+    Answers 413, 415 or 429 before a body is read. A body that is larger than its Content-Length
+    says is cut off. `ended` is set when what still runs must end.
     """
 
     def __init__(
@@ -57,12 +59,10 @@ class RequestLimits:
         self.counts = counts
         self.ended = ended
         self.max_bytes = int(config.max_body_mb * MIB)
-        self.most_bytes = max(
-            int(limits.bodies_mb * MIB), self.max_bytes
-        )  # of all bodies in flight
-        self.most_bytes_coming = max(
-            self.most_bytes // 2, self.max_bytes
-        )  # of bodies on their way from one address
+        # of all bodies in flight
+        self.most_bytes = max(int(limits.bodies_mb * MIB), self.max_bytes)
+        # of bodies on their way from one address
+        self.most_bytes_coming = max(self.most_bytes // 2, self.max_bytes)
         self.coming = _Coming(limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -107,9 +107,9 @@ class RequestLimits:
 
 
 class LimitedBody:
-    """receive() that raises BodyError: 413 once a body is too large, 408 when it is not complete by its deadline, 429
-    when it must give way to others that come, or there is no place for its request, and 503 when the bodies of all
-    requests exceed their budget or the server has ended.
+    """receive() that raises BodyError: 413 once a body is too large, 408 when it is not complete by
+    its deadline, 429 when it must give way to others that come, or there is no place for its
+    request, and 503 when the bodies of all requests exceed their budget or the server has ended.
 
     Small bodies need none of the budget, so that large ones cannot keep them out.
     """
@@ -142,7 +142,8 @@ class LimitedBody:
         return message
 
     async def _next(self) -> Message:
-        """The next part. To look at what may end it now and then costs less than a task that waits for that."""
+        """The next part. To look at what may end it now and then costs less than a task that waits
+        for that."""
         look_seconds = self.requests.limits.end_seconds / 4
         while not self.requests.ended.is_set():
             if self.gives_way:
@@ -196,8 +197,8 @@ class LimitedBody:
 
 
 class _Coming:
-    """Bodies on their way, in the order in which they began. The first gives way when there are too many of them, and
-    the first from an address when it has too many."""
+    """Bodies on their way, in the order in which they began. The first gives way when there are too
+    many of them, and the first from an address when it has too many."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -235,8 +236,8 @@ class _Coming:
 
 
 def network(scope: Scope) -> str:
-    """Whom a client belongs to: its address, or the /64 of one of IPv6, all of which one client may have. It is empty
-    where the system knows none."""
+    """Whom a client belongs to: its address, or the /64 of one of IPv6, all of which one client may
+    have. It is empty where the system knows none."""
     host = (scope.get("client") or ("",))[0]
     try:
         address = ip_address(host)
@@ -253,16 +254,16 @@ def too_large(max_bytes: int) -> ApiError:
 
 
 async def parse(body: bytes, pool: Executor) -> Any:
-    """The value of a JSON text. HTTPException 400: it has too many values. json.JSONDecodeError: it is not valid."""
+    """The value of a JSON text. HTTPException 400: it has too many values. json.JSONDecodeError: it
+    is not valid."""
     if len(body) <= LIMITS.inline_json_kib << 10:
         return _bounded(body)
     return await asyncio.get_running_loop().run_in_executor(pool, _bounded, body)
 
 
 def _bounded(body: bytes) -> Any:
-    letters = np.frombuffer(
-        body, np.uint8
-    )  # three times as fast as to count in bytes, and without the interpreter
+    # three times as fast as to count in bytes, and without the interpreter
+    letters = np.frombuffer(body, np.uint8)
     if sum(int(np.count_nonzero(letters == sign)) for sign in b",[{") > LIMITS.json_values:
         raise HTTPException(400, f"the body has more than {LIMITS.json_values} JSON values")
     return loads(body)
@@ -289,8 +290,9 @@ class JsonRoute(APIRoute):
 
 
 class BodyRoute(JsonRoute):
-    """Route whose handler `(request, body)` gets its body, a pydantic model, without FastAPI's search for arguments,
-    which takes longer than to parse and validate it. FastAPI answers what is not JSON."""
+    """Route whose handler `(request, body)` gets its body, a pydantic model, without FastAPI's
+    search for arguments, which takes longer than to parse and validate it. FastAPI answers what is
+    not JSON."""
 
     def get_route_handler(self) -> Handler:
         general = super().get_route_handler()

@@ -1,5 +1,5 @@
-"""HTTP connections with a deadline, and a place for so many of them. uvicorn alone keeps a silent connection, or
-one that drips headers, for ever."""
+"""HTTP connections with a deadline, and a place for so many of them. uvicorn alone keeps a silent
+connection, or one that drips headers, for ever."""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class Places:
-    """The connections of a process, at most `most`. One beyond them takes the place of the one that has been idle for
-    longest after an answer, or else of the one whose first request has been on its way for longest. The work for each
-    is constant."""
+    """The connections of a process, at most `most`. One beyond them takes the place of the one that
+    has been idle for longest after an answer, or else of the one whose first request has been on
+    its way for longest. The work for each is constant."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self._answered: OrderedDict[Connection, None] = OrderedDict()
-        self._asking: OrderedDict[Connection, None] = (
-            OrderedDict()
-        )  # its request, or its handshake, is not complete
+        # its request, or its handshake, is not complete
+        self._asking: OrderedDict[Connection, None] = OrderedDict()
         self._served: set[Connection] = set()
 
     def __len__(self) -> int:
@@ -50,7 +49,8 @@ class Places:
             goes.transport.abort()
 
     def serve(self, connection: Connection) -> None:
-        """Note a connection whose request is answered now, or that is a WebSocket. It keeps its place."""
+        """Note a connection whose request is answered now, or that is a WebSocket. It keeps its
+        place."""
         if self._take(connection):
             self._served.add(connection)
 
@@ -75,10 +75,11 @@ class Places:
 
 
 class Connection(HttpToolsProtocol):
-    """Closes itself when no request begins for `keep_alive_seconds`, when the headers or the rest of an unread body are
-    not there `request_seconds` after the first byte, when headers are too large, and when what it has left to send is
-    not read. The deadline of a body that is read is enforced where it is read, by its `body_deadline` in the scope's
-    state, so that it gets an answer. It stays the transport's protocol when the connection becomes a WebSocket."""
+    """Closes itself when no request begins for `keep_alive_seconds`, when the headers or the rest
+    of an unread body are not there `request_seconds` after the first byte, when headers are too
+    large, and when what it has left to send is not read. The deadline of a body that is read is
+    enforced where it is read, by its `body_deadline` in the scope's state, so that it gets an
+    answer. It stays the transport's protocol when the connection becomes a WebSocket."""
 
     limits = LIMITS
     places = Places(LIMITS.max_connections)
@@ -127,7 +128,8 @@ class Connection(HttpToolsProtocol):
         (self.flow if self.session is None else self.session).resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP. uvicorn does so in plain text, also in the middle of the answer before."""
+        """Answer what is not HTTP. uvicorn does so in plain text, also in the middle of the answer
+        before."""
         self._refuse(ApiError(400, "the request is not valid HTTP", code="invalid_http"))
 
     def handle_websocket_upgrade(self) -> None:
@@ -154,8 +156,8 @@ class Connection(HttpToolsProtocol):
         )
 
     def decline(self) -> _Parser:
-        """Take the request that was parsed, which offers another protocol, as one that does not. Returns the parser of
-        what is behind its headers."""
+        """Take the request that was parsed, which offers another protocol, as one that does not.
+        Returns the parser of what is behind its headers."""
         head = [
             self._line,
             *(name + b": " + value for name, value in self.headers if name != b"upgrade"),
@@ -230,7 +232,8 @@ class Connection(HttpToolsProtocol):
 
     @property
     def answerable(self) -> bool:
-        """Whether an error would be the answer to the request that comes, and not a part of the one before."""
+        """Whether an error would be the answer to the request that comes, and not a part of the one
+        before."""
         if self.receiving and not self.in_headers and self.cycle is not None:  # its body
             return not self.cycle.response_started and not self.pipeline
         return not self.busy
@@ -242,7 +245,8 @@ class Connection(HttpToolsProtocol):
         self.places.answer(self)
 
     def _due(self, deadline: float) -> None:
-        """Give the client until then for what is next. The timer is moved only where it would be late."""
+        """Give the client until then for what is next. The timer is moved only where it would be
+        late."""
         self.deadline = deadline
         if self.timer is None or self.timer.when() > deadline:
             self._look_at(deadline)
@@ -277,7 +281,8 @@ class Connection(HttpToolsProtocol):
         return 0 < self.unread < before
 
     def _check_handshake(self) -> None:
-        """Refuse a request for a WebSocket that uvicorn's own protocol would neither answer nor close."""
+        """Refuse a request for a WebSocket that uvicorn's own protocol would neither answer nor
+        close."""
         if (why := not_a_handshake(self._line, self.headers)) is not None:
             self._refuse(
                 ApiError(400, f"this cannot begin a WebSocket: {why}", code="invalid_handshake")
@@ -289,7 +294,8 @@ class Connection(HttpToolsProtocol):
         self._refuse(ApiError(431, "the headers are too large", code="headers_too_large"))
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer a request that no route has seen, and close. Behind another answer, close with that."""
+        """Answer a request that no route has seen, and close. Behind another answer, close with
+        that."""
         if self.refused or self.transport.is_closing():
             return
         self.refused = True  # nothing more is read
@@ -306,7 +312,8 @@ class Connection(HttpToolsProtocol):
 class _Parser(httptools.HttpRequestParser):
     """A parser that declines offers of other protocols, which a server may do (RFC 9110, 7.8).
 
-    Clients of Java offer HTTP/2 (h2c) with each request. httptools gives no body of such a request, and parses no more.
+    Clients of Java offer HTTP/2 (h2c) with each request. httptools gives no body of such a request,
+    and parses no more.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -322,7 +329,8 @@ class _Parser(httptools.HttpRequestParser):
             rest = rest[end:]
 
     def _end_of_offer(self, data: memoryview) -> int | None:
-        """Parse up to the end of the headers of a request that offers another protocol. None: there is none."""
+        """Parse up to the end of the headers of a request that offers another protocol. None: there
+        is none."""
         try:
             super().feed_data(data)
         except httptools.HttpParserUpgrade as e:
@@ -334,9 +342,11 @@ class _Parser(httptools.HttpRequestParser):
 
 
 def _until_closed(cycle: RequestResponseCycle) -> Callable[[Any], Coroutine[Any, Any, None]]:
-    """`send` for a client of HTTP/1.0, which knows no chunks. A body of unknown length ends with the connection.
+    """`send` for a client of HTTP/1.0, which knows no chunks. A body of unknown length ends with
+    the connection.
 
-    uvicorn would send chunks. It takes a body without them if told its length, here of one part at a time.
+    uvicorn would send chunks. It takes a body without them if told its length, here of one part at
+    a time.
     """
     send = cycle.send
     by_parts = False
@@ -370,8 +380,8 @@ def not_a_handshake(line: bytes, headers: Headers) -> str | None:
 
 
 class TlsConnection(Connection):
-    """Makes its TLS handshake itself. asyncio's own server holds a connection for a minute before it says that there is
-    one, so that nothing could be closed for others."""
+    """Makes its TLS handshake itself. asyncio's own server holds a connection for a minute before
+    it says that there is one, so that nothing could be closed for others."""
 
     tls: ssl.SSLContext
     shaking: asyncio.Task[None]

@@ -1,5 +1,5 @@
-"""ASGI middleware in front of the routes: the path and the id of a request, the access log, API keys, origins of web
-pages, and the names under which a server may be asked. bodies.py follows."""
+"""ASGI middleware in front of the routes: the path and the id of a request, the access log, API
+keys, origins of web pages, and the names under which a server may be asked. bodies.py follows."""
 
 from __future__ import annotations
 
@@ -34,13 +34,10 @@ STARTS = ("http.response.start", "websocket.http.response.start")
 GIVEN_ID = re.compile(rf"[A-Za-z0-9._:-]{{1,{LIMITS.request_id_chars}}}")
 XI_API_KEY = b"xi-api-key"
 SUBPROTOCOL_KEY = "openai-insecure-api-key."
-OPEN_LISTS = frozenset(
-    {"/v1/audio/voices", "/v1/audio/models"}
-)  # which Open WebUI fetches without a header
-CONTAINERS = (
-    "host.docker.internal",
-    "host.containers.internal",
-)  # of this machine, as its containers call it
+# which Open WebUI fetches without a header
+OPEN_LISTS = frozenset({"/v1/audio/voices", "/v1/audio/models"})
+# of this machine, as its containers call it
+CONTAINERS = ("host.docker.internal", "host.containers.internal")
 FORWARDED = b"x-forwarded-for"
 
 
@@ -82,7 +79,8 @@ class HeadAsGet:
 
 
 class RequestIds:
-    """Gives each request and WebSocket an id, and reports every HTTP response to `on_response(route, status)`."""
+    """Gives each request and WebSocket an id, and reports every HTTP response to
+    `on_response(route, status)`."""
 
     def __init__(self, app: ASGIApp, on_response: Callable[[str, int], None]) -> None:
         self.app = app
@@ -112,9 +110,11 @@ class RequestIds:
 
 
 class Authentication:
-    """Checks API keys on /v1 paths and on WebSockets, and the origin of whatever a browser lets any page send.
+    """Checks API keys on /v1 paths and on WebSockets, and the origin of whatever a browser lets any
+    page send.
 
-    Answers 401 or 403. A browser asks first (CORS) before it sends JSON or a DELETE of another page.
+    Answers 401 or 403. A browser asks first (CORS) before it sends JSON or a DELETE of another
+    page.
     """
 
     def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
@@ -138,7 +138,8 @@ class Authentication:
         under_api = any(f"{path}/".startswith(("/v1/", "/v2/")) for path in paths)
         needs_key = websocket or (scope["method"] != "OPTIONS" and under_api)
         open_list = not websocket and scope["method"] == "GET" and not OPEN_LISTS.isdisjoint(paths)
-        has_key = not keys or any([authorized(given, keys) for given in given_keys(headers)])  # noqa: C419 (as below)
+        sent = [authorized(key, keys) for key in given_keys(headers)]
+        has_key = not keys or any(sent)
         scope["state"]["authorized"] = has_key
         if needs_key and not has_key and not (self.config.open_lists and open_list):
             return ApiError(
@@ -153,7 +154,8 @@ class Authentication:
 
 
 class Preflight:
-    """Refuses what a browser asks before it sends for a page of another origin, and says which flag allows it."""
+    """Refuses what a browser asks before it sends for a page of another origin, and says which flag
+    allows it."""
 
     def __init__(self, app: ASGIApp, allowed_origins: tuple[str, ...]) -> None:
         self.app = app
@@ -183,8 +185,9 @@ def _paths(scope: Scope) -> tuple[str, str]:
 
 
 def given_keys(headers: Headers) -> Iterator[str]:
-    """List where a client may put a key: Authorization, ElevenLabs' header, and, for OpenAI's Realtime API in a
-    browser, which cannot set headers of a WebSocket, the name of a subprotocol."""
+    """List where a client may put a key: Authorization, ElevenLabs' header, and, for OpenAI's
+    Realtime API in a browser, which cannot set headers of a WebSocket, the name of a
+    subprotocol."""
     yield headers.get("authorization", "")
     yield headers.get(XI_API_KEY.decode(), "")
     for name in headers.get("sec-websocket-protocol", "").split(","):
@@ -192,18 +195,20 @@ def given_keys(headers: Headers) -> Iterator[str]:
 
 
 def authorized(given: str, keys: tuple[str, ...]) -> bool:
-    """Whether a bearer token is one of `keys`. The comparison takes the same time wherever they differ."""
+    """Whether a bearer token is one of `keys`. The comparison takes the same time wherever they
+    differ."""
     scheme, _, rest = given.partition(" ")
-    token = (rest.strip() if scheme.lower() == "bearer" else given).encode(
-        "latin-1", "replace"
-    )  # as the client sent it
-    return any([hmac.compare_digest(token, k.encode()) for k in keys])  # noqa: C419 (every key is compared)
+    # as the client sent it
+    token = (rest.strip() if scheme.lower() == "bearer" else given).encode("latin-1", "replace")
+    # Every key is compared: a generator would end at the first match.
+    return any([hmac.compare_digest(token, key.encode()) for key in keys])  # noqa: C419
 
 
 def from_own_origin(headers: Mapping[str, str], allowed: tuple[str, ...]) -> bool:
     """Whether a request comes from our own page, from an allowed one, or from no page at all.
 
-    Behind a proxy that changes Host, the browser itself says that the page is ours (Sec-Fetch-Site).
+    Behind a proxy that changes Host, the browser itself says that the page is ours
+    (Sec-Fetch-Site).
     """
     origin = headers.get("origin")
     if (
@@ -236,8 +241,8 @@ async def respond(error: ApiError, scope: Scope, receive: Receive, send: Send) -
 class AllowedHosts:
     """Refuses requests for other names than those of this machine and of `--allowed-hosts` (403).
 
-    A page on the web can have its own name resolve to 127.0.0.1 (DNS rebinding). To a browser, the server then is of
-    the page's origin. A request without Host is from no browser.
+    A page on the web can have its own name resolve to 127.0.0.1 (DNS rebinding). To a browser, the
+    server then is of the page's origin. A request without Host is from no browser.
     """
 
     def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
@@ -307,15 +312,16 @@ def is_here(name: str) -> bool:
 
 
 class Forwarded:
-    """Takes a client's address from X-Forwarded-For where one of our proxies has sent it (`--forwarded-allow-ips`).
+    """Takes a client's address from X-Forwarded-For where one of our proxies has sent it
+    (`--forwarded-allow-ips`).
 
-    A client may write anything there. What stands left of something that is no address counts as if it were absent.
+    A client may write anything there. What stands left of something that is no address counts as if
+    it were absent.
     """
 
     def __init__(self, app: ASGIApp, proxies: Sequence[str]) -> None:
-        self.app: ASGIApp = cast(Any, ProxyHeadersMiddleware)(
-            app, list(proxies)
-        )  # uvicorn has types of its own
+        # uvicorn has types of its own
+        self.app: ASGIApp = cast(Any, ProxyHeadersMiddleware)(app, list(proxies))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
@@ -348,7 +354,8 @@ def is_address(text: str) -> bool:
 
 
 class AccessLog:
-    """Logs every HTTP request and WebSocket when it has ended: method, path without its query, status and seconds.
+    """Logs every HTTP request and WebSocket when it has ended: method, path without its query,
+    status and seconds.
 
     The status is null when the client left before there was one.
     """
@@ -382,7 +389,8 @@ class AccessLog:
 
 
 def write_access(scope: Scope, status: int | None, seconds: float) -> None:
-    """Write the line of a request or a session that has ended. Of the scope it reads method, path and client."""
+    """Write the line of a request or a session that has ended. Of the scope it reads method, path
+    and client."""
     method = scope.get("method", "WEBSOCKET")
     path = quote(scope["path"])
     client = ":".join(map(str, scope.get("client") or ("-",)))

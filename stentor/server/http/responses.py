@@ -1,8 +1,8 @@
 """Responses of POST /v1/audio/speech: a whole file, a stream of bytes, or server-sent events.
 
-The work and the client are watched together. When the client disconnects, the work is cancelled at once. A client that
-reads too slowly is cut off. The status and headers are sent with the first audio, so that an earlier failure still gets
-its own status.
+The work and the client are watched together. When the client disconnects, the work is cancelled at
+once. A client that reads too slowly is cut off. The status and headers are sent with the first
+audio, so that an earlier failure still gets its own status.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ FLUSH_SECONDS = LIMITS.flush_seconds  # for the last event to a client that does
 async def begun(
     request: Request, planned: Coroutine[Any, Any, SpeechPlan]
 ) -> RunningRequest | None:
-    """The request of a plan, which may wait for a model or a reference. None: the client has left meanwhile. ApiError
-    if it is refused."""
+    """The request of a plan, which may wait for a model or a reference. None: the client has left
+    meanwhile. ApiError if it is refused."""
     s = server(request)
     timing = Timing()
     watched = run_while_connected(planned, request.receive, s.config.request_timeout, s.ended)
@@ -52,7 +52,8 @@ async def begun(
 
 
 async def plan_or_reject(s: Server, planned: Awaitable[SpeechPlan]) -> SpeechPlan:
-    """Await a plan. A refusal is counted and raised as an ApiError. Disconnected: there is nobody to refuse."""
+    """Await a plan. A refusal is counted and raised as an ApiError. Disconnected: there is nobody
+    to refuse."""
     try:
         return await planned
     except Disconnected:
@@ -64,7 +65,8 @@ async def plan_or_reject(s: Server, planned: Awaitable[SpeechPlan]) -> SpeechPla
 
 
 class SpeechResponse(Response):
-    """One speech request as an ASGI response: events if `sse`, else bytes, streamed if the plan says so."""
+    """One speech request as an ASGI response: events if `sse`, else bytes, streamed if the plan
+    says so."""
 
     def __init__(self, request: RunningRequest, sse: bool, timestamps: str) -> None:
         self.request = request
@@ -162,7 +164,8 @@ class SpeechResponse(Response):
             await asyncio.gather(fill, return_exceptions=True)
 
     async def _succeeded(self, fill: asyncio.Task[None]) -> bool:
-        """Wait for the work to end and record success. A failure is recorded later, once all audio has been sent."""
+        """Wait for the work to end and record success. A failure is recorded later, once all audio
+        has been sent."""
         if not fill.done():
             await asyncio.wait([fill])
         if fill.exception() is not None:
@@ -176,9 +179,8 @@ class SpeechResponse(Response):
     ) -> None:
         """Send, or stop waiting for a slow client once the work has failed."""
         try:
-            async with asyncio.timeout(
-                None
-            ) as waiting:  # a task for each part would cost more than to send it
+            # a task for each part would cost more than to send it
+            async with asyncio.timeout(None) as waiting:
                 stop = partial(_stop_waiting, waiting)
                 fill.add_done_callback(stop)
                 try:
@@ -203,7 +205,8 @@ class SpeechResponse(Response):
             buffer.close()
 
     def part(self, data: bytes) -> bytes:
-        """The part of a body for some audio. Of events: those of the segments that have ended, then the audio."""
+        """The part of a body for some audio. Of events: those of the segments that have ended, then
+        the audio."""
         if not self.sse:
             return data
         body = {

@@ -19,7 +19,8 @@ from stentor.server.wire_json import json_response
 
 
 class SomePath(PathConvertor):
-    """A path with slashes that is not empty, so that `/v1/models/` is `/v1/models`, as with other paths."""
+    """A path with slashes that is not empty, so that `/v1/models/` is `/v1/models`, as with other
+    paths."""
 
     regex = ".+"
 
@@ -29,8 +30,8 @@ router = APIRouter()
 
 
 def _model(name: str, host: ModelHost) -> dict[str, Any]:
-    """OpenAI's Model object, and what our page and other clients need to know. `root` is the model's first name.
-    Of an adapter it is its path, and `parent` is the model, as in vLLM."""
+    """OpenAI's Model object, and what our page and other clients need to know. `root` is the
+    model's first name. Of an adapter it is its path, and `parent` is the model, as in vLLM."""
     base = {
         "id": name,
         "object": "model",
@@ -139,8 +140,9 @@ def _state(host: ModelHost) -> dict[str, Any]:
     responses={503: {"description": "Not yet, or not any more. The phase says why"}},
 )
 async def ready(request: Request) -> Response:
-    """200 once every model has spoken, 503 with the phase until then. An idle model that was unloaded is
-    ready: a request has it loaded. Once all models were ready, it is 200 as long as one of them is."""
+    """200 once every model has spoken, 503 with the phase until then. An idle model that was
+    unloaded is ready: a request has it loaded. Once all models were ready, it is 200 as long as one
+    of them is."""
     hosts = await server(request).hosts.refreshed()
     waiting = [h for h in hosts if not h.serves or (h.health and not h.health.ready)]
     if not waiting:

@@ -32,7 +32,8 @@ Name = Annotated[str, Field(min_length=1, max_length=LIMITS.name_chars)]
 
 
 class LoadLora(Body):
-    """The adapter at `lora_path` gets the name `lora_name`, for the model `base_model_name` or else the first."""
+    """The adapter at `lora_path` gets the name `lora_name`, for the model `base_model_name` or else
+    the first."""
 
     lora_name: Name
     lora_path: Annotated[str, Field(min_length=1, max_length=LIMITS.lora_path_chars)]
@@ -83,17 +84,16 @@ async def unload(request: Request, body: UnloadLora) -> Response:
 
 
 def _allowed(config: ServerConfig, path: str) -> str:
-    """The path of an adapter, if the operator allows to load it at run time: it is one of --lora-modules, or lies in
-    --allowed-lora-path. ApiError 403 for others, whether they exist or not, 404 for one that does not exist, and 400
-    for what is no path."""
+    """The path of an adapter, if the operator allows to load it at run time: it is one of
+    --lora-modules, or lies in --allowed-lora-path. ApiError 403 for others, whether they exist or
+    not, 404 for one that does not exist, and 400 for what is no path."""
     if "\0" in path:
         raise ApiError(400, "lora_path: holds a NUL character", param="lora_path")
     if path in {m.path for m in lora_modules(config.lora_modules)}:
         return path
     folder = config.allowed_lora_path
-    found = Path(
-        os.path.realpath(path if folder is None else Path(folder, path))
-    )  # of a loop: a path with the loop
+    # of a loop: a path with the loop
+    found = Path(os.path.realpath(path if folder is None else Path(folder, path)))
     if folder is None or not found.is_relative_to(os.path.realpath(folder)):
         raise ApiError(403, "lora_path: lies outside of --allowed-lora-path", param="lora_path")
     if not os.path.exists(found):  # not an error where a name is too long

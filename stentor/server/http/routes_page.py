@@ -1,4 +1,5 @@
-"""The web page at `/` and the API's at `/docs`: static files that load nothing from elsewhere, without a build step."""
+"""The web page at `/` and the API's at `/docs`: static files that load nothing from elsewhere,
+without a build step."""
 
 from __future__ import annotations
 
@@ -21,13 +22,15 @@ TYPES = {
     ".svg": "image/svg+xml",
 }
 HEADERS = {
-    # no script or file of another site runs, and no other site may embed the page, which can use the microphone
+    # no script or file of another site runs, and no other site may embed the page, which can use
+    # the microphone
     "Content-Security-Policy": "default-src 'self'; media-src 'self' blob:; img-src 'self' data:; "
     "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
     "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",  # cached, but checked by ETag each time, so that a new version is used at once
+    # cached, but checked by ETag each time, so that a new version is used at once
+    "Cache-Control": "no-cache",
 }
 
 

@@ -46,8 +46,9 @@ SPEECH_RESPONSES: dict[int | str, dict[str, Any]] = {
     "/v1/audio/speech", response_class=Response, responses=SPEECH_RESPONSES, tags=["speech"]
 )
 async def speech(request: Request, body: SpeechBody) -> Response:
-    """Speak a text. The file's bytes are sent while it is made, those of wav and flac where `stream` asks for it.
-    `stream_format` sse, or Accept: text/event-stream, sends events. `stream` false sends the whole file."""
+    """Speak a text. The file's bytes are sent while it is made, those of wav and flac where
+    `stream` asks for it. `stream_format` sse, or Accept: text/event-stream, sends events. `stream`
+    false sends the whole file."""
     s = server(request)
     timed = body.timestamps != "none" or s.planner.times_words(body)
     sized = CONTAINERS[body.response_format or s.config.default_response_format].sized
@@ -62,8 +63,9 @@ async def speech(request: Request, body: SpeechBody) -> Response:
 def _delivery(
     body: SpeechBody, accept: str, whole: bool, timed: bool
 ) -> Literal["whole", "audio", "sse"]:
-    """How an answer is sent: the whole file, its bytes while it is made, or events. A field decides over the header.
-    whole: it is sent so if nothing else is asked for. timed: it has times, which a stream of bytes cannot hold."""
+    """How an answer is sent: the whole file, its bytes while it is made, or events. A field decides
+    over the header. whole: it is sent so if nothing else is asked for. timed: it has times, which a
+    stream of bytes cannot hold."""
     if body.stream_format == "sse":
         return "sse"
     if body.stream is False:
@@ -88,7 +90,8 @@ BATCH_RESPONSES: dict[int | str, dict[str, Any]] = {
     "/v1/audio/speech/batch", response_class=Response, responses=BATCH_RESPONSES, tags=["speech"]
 )
 async def batch(request: Request, body: BatchBody) -> Response:
-    """Speak up to 32 texts together. Each item has its own status. One that fails does not affect the others."""
+    """Speak up to 32 texts together. Each item has its own status. One that fails does not affect
+    the others."""
     _merged(body, "any")  # what is wrong with the shared parameters is wrong for all
     s = server(request)
     spoken = list[RunningRequest]()
@@ -195,10 +198,8 @@ def _merged(batch: BatchBody, item: BatchItem | str) -> SpeechBody:
 def _of_item(error: ApiError, index: int, item: BatchItem | str | WrongItem) -> ApiError:
     """The error of an item. A field that the item has itself is named `items.N.field`."""
     field = error.param
-    own = {
-        "input",
-        *(item.model_fields_set if isinstance(item, BatchItem) else ()),
-    }  # no batch has an input
+    # no batch has an input
+    own = {"input", *(item.model_fields_set if isinstance(item, BatchItem) else ())}
     if field is None or field.partition(".")[0] not in own:
         return error
     return error.renamed(f"items.{index}.{field}")
@@ -209,12 +210,14 @@ Id = Annotated[str, Path(max_length=LIMITS.name_chars)]
 
 @router.get("/v1/audio/speech/{request_id}", responses={**failures(400, 401, 404)}, tags=["speech"])
 async def outcome(request: Request, request_id: Id) -> dict[str, Any]:
-    """Outcome of one of the last 1024 requests: status, finish reason, usage, seed, sentence times."""
+    """Outcome of one of the last 1024 requests: status, finish reason, usage, seed, sentence
+    times."""
     return (await _outcome(request, request_id)).as_dict()
 
 
 async def _outcome(request: Request, id: str) -> Outcome:
-    """The outcome of a request that any process of the server has served. ApiError 404 if none has."""
+    """The outcome of a request that any process of the server has served. ApiError 404 if none
+    has."""
     s = server(request)
     found = await s.outcomes.find(id) or await s.others.outcome(id)
     if found is None:
@@ -237,7 +240,8 @@ async def timestamps(
     format: Annotated[Literal["srt", "vtt", "json"], Query()] = "srt",
     words: Annotated[bool, Query(description="false: subtitles of sentences only")] = True,
 ) -> Response:
-    """Times of a finished request, as subtitles: of words where it asked for them, else of sentences."""
+    """Times of a finished request, as subtitles: of words where it asked for them, else of
+    sentences."""
     found = await _outcome(request, request_id)
     if found.status == "running":
         raise ApiError(409, "the request is still running", param="request_id")

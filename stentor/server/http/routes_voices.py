@@ -27,10 +27,8 @@ router = APIRouter(tags=["voices"])
 
 MIME_TYPE = re.compile(r"(audio|video|application)/[a-z0-9.+-]{1,40}")
 
-SECONDS = (
-    LIMITS.voice_min_seconds,
-    LIMITS.voice_max_seconds,
-)  # of an uploaded voice, as in other engines
+# of an uploaded voice, as in other engines
+SECONDS = (LIMITS.voice_min_seconds, LIMITS.voice_max_seconds)
 Name = Annotated[str, Path(max_length=LIMITS.name_chars)]
 
 
@@ -40,7 +38,8 @@ async def voices(
     model: str | None = None,
     format: Annotated[Literal["names"] | None, Query()] = None,
 ) -> Response:
-    """The default voice, built-in voices, aliases and uploads, each as {id, name, ...}. format=names: their names."""
+    """The default voice, built-in voices, aliases and uploads, each as {id, name, ...}.
+    format=names: their names."""
     s = server(request)
     details = request.state.authorized
     own = own_voices(s.hosts.voices(model), s.config.aliases)
@@ -90,7 +89,8 @@ async def add(
     ] = None,
     speaker_description: Annotated[str | None, Form(max_length=LIMITS.note_chars)] = None,
 ) -> dict[str, Any]:
-    """Store a voice under a name. Every server on the same directory has a new one at once, and after restarts."""
+    """Store a voice under a name. Every server on the same directory has a new one at once, and
+    after restarts."""
     s = server(request)
     if not consent.strip():
         raise invalid("consent", "must say who has agreed to the use of this voice")
@@ -180,7 +180,8 @@ def _unknown(name: str) -> ApiError:
 
 
 def _mime_type(upload: UploadFile) -> str | None:
-    """Media type that the client gives, else that of the file's name. None: nothing that is the name of a type."""
+    """Media type that the client gives, else that of the file's name. None: nothing that is the
+    name of a type."""
     stated = (upload.content_type or "").partition(";")[0].strip().lower()
     if stated in ("", "application/octet-stream"):
         stated = mimetypes.guess_type(upload.filename or "")[0] or ""

@@ -1,5 +1,5 @@
-"""Fields of a request that its model uses: its turns, its language, the options of the family. The others are noted,
-and the request is served without them."""
+"""Fields of a request that its model uses: its turns, its language, the options of the family. The
+others are noted, and the request is served without them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ OF_A_VOICE = (
     "prompt_text",
 )
 """Fields that say which voice speaks."""
-# ISO 639 codes (one and three letters apart from their English names), for languages that speech models know
+# ISO 639 codes (one and three letters apart from their English names), for languages that speech
+# models know
 CODES = {
     "ar": "arabic",
     "bn": "bengali",
@@ -159,7 +160,8 @@ def language(body: Shared, spec: ModelInfo, ignored: Ignored) -> str:
 
 
 def options(body: Shared, spec: ModelInfo, ignored: Ignored) -> dict[str, Any]:
-    """The family's own options under any engine's name. The top level wins over extra_params and stage_params."""
+    """The family's own options under any engine's name. The top level wins over extra_params and
+    stage_params."""
     values: dict[str, Any] = {}
     for path, name, value in _given(body, spec):
         option = ALIASES.get(name, name)
@@ -184,15 +186,15 @@ def given_as(param: str, body: Shared, spec: ModelInfo) -> str:
 
 
 def _given(body: Shared, spec: ModelInfo) -> Iterator[tuple[str, str, Any]]:
-    """(where it stands if not at the top, name, value) of everything that may be an option. The last counts."""
+    """(where it stands if not at the top, name, value) of everything that may be an option. The
+    last counts."""
     for stage, values in (body.stage_params or {}).items():
         yield from ((f"stage_params.{stage}.", k, v) for k, v in values.items())
     yield from (("", k, v) for k, v in (body.extra_params or {}).items())
     yield from (("", k, v) for k, v in (body.model_extra or {}).items())
     yield "", "max_new_tokens", body.max_new_tokens
-    if "x_vector_only" in spec.options or not (
-        body.ref_audio or body.references
-    ):  # else it drops the transcript
+    # else it drops the transcript
+    if "x_vector_only" in spec.options or not (body.ref_audio or body.references):
         yield "", "x_vector_only_mode", body.x_vector_only_mode or None
 
 
@@ -208,8 +210,8 @@ def turns_of(body: SpeechBody) -> list[Turn]:
 
 
 def note_unused(body: SpeechBody, turns: Sequence[Turn], ignored: Ignored) -> None:
-    """Name what of a dialogue is not used: fields of turns that nobody knows, and the request's own voice where each
-    turn has another. ApiError in a strict server."""
+    """Name what of a dialogue is not used: fields of turns that nobody knows, and the request's own
+    voice where each turn has another. ApiError in a strict server."""
     for i, turn in enumerate(body.script or []):
         for name in turn.model_extra or {}:
             ignored.field(f"script[{i}].{name}", "is not known")
@@ -234,7 +236,8 @@ def at_turn(error: ApiError, turn: Turn) -> ApiError:
 
 
 def known_language(given: str | None, languages: Sequence[str]) -> str | None:
-    """The model's name of a language, "auto" where none is given, None where the model has no such language."""
+    """The model's name of a language, "auto" where none is given, None where the model has no such
+    language."""
     name = (given or "auto").strip().lower() or "auto"
     if name == "auto" or name in languages:
         return name
@@ -251,7 +254,8 @@ def codes() -> list[str]:
 
 
 def code_of(language: str) -> str:
-    """The shortest code of a language by its English name, in any case: "en". The name itself where none is known."""
+    """The shortest code of a language by its English name, in any case: "en". The name itself where
+    none is known."""
     return min(
         (code for code, name in CODES.items() if name == language.lower()),
         key=len,
@@ -261,7 +265,8 @@ def code_of(language: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class VoiceInput:
-    """A request's voice in the arguments of TTS.request. Reference audio is as the model takes it."""
+    """A request's voice in the arguments of TTS.request. Reference audio is as the model takes
+    it."""
 
     name: str | None = None
     references: list[ReferenceAudio] = field(default_factory=list)
@@ -287,14 +292,14 @@ class VoiceResolver:
         self._aliases = aliases
 
     async def resolve(self, host: ModelHost, body: Shared, ignored: Ignored) -> VoiceInput:
-        """ApiError names the field that is wrong. A name that says nothing to this model goes to `ignored`."""
+        """ApiError names the field that is wrong. A name that says nothing to this model goes to
+        `ignored`."""
         voice = await self._voice(host, body, ignored)
         given = await self._references(host, body)
         if body.speaker_embedding is not None and given:
             raise invalid("speaker_embedding", "stands for ref_audio: give one of them")
-        if (
-            body.speaker_embedding is not None or given
-        ):  # what the request brings wins over a stored voice
+        # what the request brings wins over a stored voice
+        if body.speaker_embedding is not None or given:
             voice = VoiceInput(voice.name, given, embedding=body.speaker_embedding)
         return replace(voice, prompt=await self._prompt(host, body))
 
@@ -365,9 +370,8 @@ class VoiceResolver:
     async def _references(self, host: ModelHost, body: Shared) -> list[ReferenceAudio]:
         """References to clone: ref_audio with ref_text, or the items of references."""
         found, param = _sources(body)
-        if (
-            not found or not host.spec.takes_reference
-        ):  # an empty one: any other was named as ignored
+        # an empty one: any other was named as ignored
+        if not found or not host.spec.takes_reference:
             return []
         if len(found) > host.spec.max_references:
             limit = host.spec.max_references

@@ -46,9 +46,8 @@ class Timing:
     submitted: float | None = None
     first: float | None = None
     done: float | None = None
-    engine: tuple[
-        float, ...
-    ] = ()  # of a traced request: when it was sent, and messages.Audio.moments
+    # of a traced request: when it was sent, and messages.Audio.moments
+    engine: tuple[float, ...] = ()
     encoded: float | None = None  # the first bytes of the container were made
     left: float | None = None  # they were given to the connection
 
@@ -127,7 +126,8 @@ class Outcomes:
             self._kept.popitem(last=False)
 
     def note_end(self, outcome: Outcome) -> None:
-        """The request has ended, and its outcome changes no more. This process needs to do nothing."""
+        """The request has ended, and its outcome changes no more. This process needs to do
+        nothing."""
 
     async def find(self, id: str) -> Outcome | None:
         """The outcome of a request that this process has served."""
@@ -135,12 +135,13 @@ class Outcomes:
 
 
 class ClientPlayback:
-    """An estimate of what a client has played, and of the stalls it had, if it plays a stream as it arrives. It is
-    fed each block of audio as it is sent. All times are in seconds.
+    """An estimate of what a client has played, and of the stalls it had, if it plays a stream as it
+    arrives. It is fed each block of audio as it is sent. All times are in seconds.
 
-    The engine keeps a model of its own (`Sequence.lead`), which cannot be used here: it counts the audio of one segment
-    at the model's rate when the engine delivers it. This one counts what leaves the server for a whole request, with
-    pauses between segments, time stretch and audio that is held back.
+    The engine keeps a model of its own (`Sequence.lead`), which cannot be used here: it counts the
+    audio of one segment at the model's rate when the engine delivers it. This one counts what
+    leaves the server for a whole request, with pauses between segments, time stretch and audio that
+    is held back.
     """
 
     def __init__(self, requested: float, rate: float) -> None:

@@ -1,5 +1,6 @@
-"""Caches on the event loop: reference audio as the engine takes it, decoded, checked and hashed once, and the uploaded
-voices that requests have asked for lately, so that not each request looks at the disk in a thread."""
+"""Caches on the event loop: reference audio as the engine takes it, decoded, checked and hashed
+once, and the uploaded voices that requests have asked for lately, so that not each request looks at
+the disk in a thread."""
 
 from __future__ import annotations
 
@@ -29,15 +30,15 @@ Made = TypeVar("Made", bound=Recording | None)
 
 LOOK_SECONDS = LIMITS.voice_look_seconds
 KEEP_SECONDS = LIMITS.voice_keep_seconds
-STALE_SECONDS = (
-    4 * LIMITS.voice_look_seconds
-)  # what was not looked at for so long is looked at first: disks may hang
+# what was not looked at for so long is looked at first: disks may hang
+STALE_SECONDS = 4 * LIMITS.voice_look_seconds
 CACHE_BYTES = LIMITS.voice_cache_mb * MIB
 CACHE_SECONDS = LIMITS.voice_cache_seconds
 
 
 class Recordings:
-    """Recordings by what a request names. It is used on the event loop, and works in the models' threads.
+    """Recordings by what a request names. It is used on the event loop, and works in the models'
+    threads.
 
     Requests that name the same audio at once have it decoded once.
     """
@@ -88,7 +89,8 @@ class Recordings:
     async def _once(
         self, key: str, make: Callable[[], Coroutine[Any, Any, Made]]
     ) -> Made | Recording:
-        """Return what is kept, else what is made once for all who wait. When nobody waits any more, it is given up."""
+        """Return what is kept, else what is made once for all who wait. When nobody waits any more,
+        it is given up."""
         if (kept := self.cache.get(key)) is not None:
             self.hits += 1
             return kept
@@ -120,7 +122,8 @@ def _in(pool: Executor, work: Callable[..., T], *args: Any) -> Awaitable[T]:
 
 
 def _loaded(spec: ModelInfo, found: Audio, param: str, digest: str) -> Recording:
-    """Decoded audio as the engine takes it. digest: of what was decoded, where it is known. It is for a thread."""
+    """Decoded audio as the engine takes it. digest: of what was decoded, where it is known. It is
+    for a thread."""
     samples, rate = found
     shortest, longest = spec.reference_seconds
     if len(samples) < shortest * rate:
@@ -148,8 +151,9 @@ class _Known:
 class KnownVoices:
     """Voices of a store by name. It is used on the event loop.
 
-    The file of a voice is looked at when it is first asked for, and every `LOOK_SECONDS` from then on. So a voice that
-    another server replaces or deletes is heard for so long. What this server changes, it forgets at once.
+    The file of a voice is looked at when it is first asked for, and every `LOOK_SECONDS` from then
+    on. So a voice that another server replaces or deletes is heard for so long. What this server
+    changes, it forgets at once.
     """
 
     def __init__(self, voices: VoiceStore) -> None:
@@ -168,9 +172,8 @@ class KnownVoices:
             return known.voice
         changes = self._changes
         voice = await asyncio.to_thread(self.voices.get, name)
-        if (
-            voice is not None and changes == self._changes
-        ):  # else it may be what the file was before
+        # else it may be what the file was before
+        if voice is not None and changes == self._changes:
             self._known[key] = _Known(voice, now, now)
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.create_task(self._look())

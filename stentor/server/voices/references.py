@@ -1,9 +1,10 @@
 """Reference audio from a request or an upload, found and decoded within limits.
 
-Fetching a URL is guarded against SSRF: a client must not reach hosts inside the server's network. Each connection, also
-of a redirect, resolves its host once, checks all addresses, and connects to an address that was checked. A name that
-resolves differently a moment later (DNS rebinding) therefore gains nothing. TLS still verifies the host's name. There
-are no proxies, cookies, credentials or decompression.
+Fetching a URL is guarded against SSRF: a client must not reach hosts inside the server's network.
+Each connection, also of a redirect, resolves its host once, checks all addresses, and connects to
+an address that was checked. A name that resolves differently a moment later (DNS rebinding)
+therefore gains nothing. TLS still verifies the host's name. There are no proxies, cookies,
+credentials or decompression.
 """
 
 from __future__ import annotations
@@ -35,17 +36,18 @@ MAX_RATE = LIMITS.max_audio_hz
 MAX_CHANNELS = LIMITS.audio_channels
 BLOCK_SECONDS = 4.0
 PADDING = 4096
-"""Samples that encoders of mp3 and aac put around the audio at most, which a file does not always say."""
+"""Samples that encoders of mp3 and aac put around the audio at most, which a file does not always
+say."""
 _URL_SAFE = str.maketrans("-_", "+/")
 HEADERS = [
     (b"Accept", b"audio/*, application/octet-stream, */*;q=0.1"),
     (b"Accept-Encoding", b"identity"),
 ]
-_UNICAST = ipaddress.ip_network(
-    "2000::/3"
-)  # all IPv6 that IANA has given out for the internet lies in it
+# all IPv6 that IANA has given out for the internet lies in it
+_UNICAST = ipaddress.ip_network("2000::/3")
 _SPECIAL = [ipaddress.ip_network(n) for n in ("2002::/16", "3fff::/20", "192.88.99.0/24")]
-"""Some versions of Python take these for global. 2002::/16 (6to4) holds IPv4 addresses, which may be private."""
+"""Some versions of Python take these for global. 2002::/16 (6to4) holds IPv4 addresses, which may
+be private."""
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 
@@ -71,8 +73,8 @@ class References:
         return await self.fetcher.get(source, param)
 
     def read(self, source: str, param: str, seconds: float, data: bytes | None) -> Audio:
-        """Decode `data`, or else the file that `source` names, at most `seconds` long. For a thread. ApiError 400 names
-        `param`."""
+        """Decode `data`, or else the file that `source` names, at most `seconds` long. For a
+        thread. ApiError 400 names `param`."""
         return decode(self._file(source, param) if data is None else data, param, seconds)
 
     def held(self, source: str, param: str) -> bytes:
@@ -120,9 +122,8 @@ class References:
                 if parts.netloc not in ("", "localhost"):
                     raise refused
                 path = unquote(parts.path)
-            real = Path(path).resolve(
-                strict=True
-            )  # follows links, so that a link cannot lead outside
+            # follows links, so that a link cannot lead outside
+            real = Path(path).resolve(strict=True)
             if not real.is_relative_to(self.local):
                 raise refused
             if real.is_dir():
@@ -149,8 +150,8 @@ def _is_url(source: str) -> bool:
 
 
 def from_base64(payload: str) -> bytes:
-    """The bytes of base64, also in its URL-safe letters, without the `=` at its end, and with white space in it.
-    binascii.Error or ValueError where it is not."""
+    """The bytes of base64, also in its URL-safe letters, without the `=` at its end, and with white
+    space in it. binascii.Error or ValueError where it is not."""
     try:
         return pybase64.b64decode(payload, validate=True)
     except (binascii.Error, ValueError):
@@ -159,10 +160,12 @@ def from_base64(payload: str) -> bytes:
 
 
 def decode(data: bytes, param: str, seconds: float) -> Audio:
-    """Mono samples of an audio file. It is read block by block, so that a small file cannot expand to gigabytes.
+    """Mono samples of an audio file. It is read block by block, so that a small file cannot expand
+    to gigabytes.
 
-    libsndfile reads wav, flac, ogg and mp3. FFmpeg reads mp4/m4a, webm and aac, which browsers record. The format is
-    given to it, because its own detection includes playlist formats that open other files.
+    libsndfile reads wav, flac, ogg and mp3. FFmpeg reads mp4/m4a, webm and aac, which browsers
+    record. The format is given to it, because its own detection includes playlist formats that open
+    other files.
     """
     if not data:
         raise invalid(param, "is empty")
@@ -197,9 +200,8 @@ def _by_libsndfile(data: bytes, param: str, seconds: float) -> Audio:
         else:
             padding = 0
         size = int(BLOCK_SECONDS * f.samplerate)
-        samples = np.empty(
-            max(0, min(f.frames, int(most) + size + padding)), np.float32
-        )  # memory that is not there yet
+        # memory that is not there yet
+        samples = np.empty(max(0, min(f.frames, int(most) + size + padding)), np.float32)
 
         def whole(mono: Mono) -> int:
             f.seek(0)
@@ -241,9 +243,8 @@ def _decoded(data: bytes, container: str, param: str, seconds: float, mono: Mono
     with av.open(io.BytesIO(data), "r", format=container) as f:
         stream = f.streams.audio[0]
         codec = stream.codec_context
-        if (
-            codec is None
-        ):  # the file does not say how its audio is coded, or FFmpeg does not know it
+        # the file does not say how its audio is coded, or FFmpeg does not know it
+        if codec is None:
             raise ValueError("no codec")
         rate = codec.sample_rate
         _check_layout(rate, codec.channels, param)
@@ -277,7 +278,8 @@ class NotPublic(Exception):
 
 
 class Resolver:
-    """The system's resolver in threads of its own, since a slow name holds its thread until the system gives up.
+    """The system's resolver in threads of its own, since a slow name holds its thread until the
+    system gives up.
 
     Names beyond the threads wait. They hold up nothing else.
     """
@@ -295,7 +297,8 @@ class Resolver:
 def is_public(address: str) -> bool:
     """Whether an address is public. IPv4 addresses inside IPv6 (6to4, Teredo) are not.
 
-    IPv6 is public only inside the internet's own range: the list of special ranges outside it grows.
+    IPv6 is public only inside the internet's own range: the list of special ranges outside it
+    grows.
     """
     ip = ipaddress.ip_address(address.partition("%")[0])
     if ip.version == 6 and ip not in _UNICAST:
@@ -348,7 +351,8 @@ class Fetcher:
         self._backend = PublicBackend(resolve)
 
     async def get(self, url: str, param: str) -> bytes:
-        """The body. ApiError 400 names `param` and the reason, and never what an internal host answered."""
+        """The body. ApiError 400 names `param` and the reason, and never what an internal host
+        answered."""
         try:
             async with asyncio.timeout(self.seconds):
                 return await self._follow(url, param)

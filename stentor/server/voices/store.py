@@ -1,7 +1,8 @@
-"""Uploaded voices: one safetensors file each, in a directory that several server processes can share.
+"""Uploaded voices: one safetensors file each, in a directory that several server processes can
+share.
 
-A voice is written to a temporary file and linked into place, so a crash cannot leave a partial voice. Only descriptions
-are held in memory, and each is checked against the file's identity.
+A voice is written to a temporary file and linked into place, so a crash cannot leave a partial
+voice. Only descriptions are held in memory, and each is checked against the file's identity.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ DEFAULT_DIR = Path("~/.cache/stentor/voices")
 
 
 class VoiceStore:
-    """The directory. Methods block on the disk: call them in a thread. Thread-safe, process-safe."""
+    """The directory. Methods block on the disk: call them in a thread. Thread-safe,
+    process-safe."""
 
     def __init__(self, folder: Path, max_voices: int, overwrite: bool) -> None:
         self.folder = folder.expanduser()
         self.max_voices = max_voices
         self.overwrite = overwrite
-        self._known: dict[
-            str, tuple[tuple[int, int, int] | None, Voice | None]
-        ] = {}  # by file name. None: it is no voice
+        # by file name. None: it is no voice
+        self._known: dict[str, tuple[tuple[int, int, int] | None, Voice | None]] = {}
         self._lock = threading.Lock()  # guards _known, and is never held while the disk is read
         self._placing = threading.Lock()
         self._sweep()
@@ -61,7 +62,8 @@ class VoiceStore:
         return [f.removesuffix(SUFFIX) for f in heapq.nsmallest(most, files)], len(files)
 
     def list(self) -> list[Voice]:
-        """All voices by name. What is no voice is left out, with a line in the log for each such file."""
+        """All voices by name. What is no voice is left out, with a line in the log for each such
+        file."""
         files = self._files()
         found = [self._describe(self.folder / f) for f in sorted(files)]
         with self._lock:
@@ -83,7 +85,8 @@ class VoiceStore:
         return (held[0], int(held[1]["rate"]))
 
     def audio_of(self, voice: Voice) -> Audio | None:
-        """Samples and rate of a voice. None: it has been deleted, or replaced by one of other audio and text."""
+        """Samples and rate of a voice. None: it has been deleted, or replaced by one of other audio
+        and text."""
         found = self.audio(voice.name)  # in this order: what was read is not newer
         now = self.get(voice.name)
         if now is not None and now.identity == voice.identity:
@@ -121,7 +124,8 @@ class VoiceStore:
         mime_type: str | None = None,
         reserved: Iterable[str] = (),
     ) -> Voice:
-        """Store a voice, from audio (samples [n], rate) or a speaker embedding [d]. ApiError says why not."""
+        """Store a voice, from audio (samples [n], rate) or a speaker embedding [d]. ApiError says
+        why not."""
         path = self._new_path(name, reserved)
         tensors: dict[str, np.ndarray] = {}
         facts = {
@@ -166,8 +170,8 @@ class VoiceStore:
     # -- files --
 
     def _path(self, name: str) -> Path | None:
-        """The file of a voice, or None if the name is not valid. A name has no slash and begins with a letter or digit,
-        so no path leaves the directory."""
+        """The file of a voice, or None if the name is not valid. A name has no slash and begins
+        with a letter or digit, so no path leaves the directory."""
         name = normal(name)
         if NAME.fullmatch(name) and len(name.encode()) <= 200:
             return self.folder / (name + SUFFIX)
@@ -191,7 +195,8 @@ class VoiceStore:
         return path
 
     def _files(self) -> set[str]:
-        """Names of the files that may be voices. There are none while the directory cannot be read."""
+        """Names of the files that may be voices. There are none while the directory cannot be
+        read."""
         try:
             return {
                 f
@@ -219,7 +224,8 @@ class VoiceStore:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """One upload at a time, of all servers on the directory. Where the file system has no locks: of this server."""
+        """One upload at a time, of all servers on the directory. Where the file system has no
+        locks: of this server."""
         folder = os.open(self.folder, os.O_RDONLY)
         try:
             with self._placing:
@@ -236,9 +242,8 @@ class VoiceStore:
         try:
             with os.fdopen(handle, "wb") as f:
                 with contextlib.suppress(OSError):  # of a file system without locks
-                    fcntl.flock(
-                        f, fcntl.LOCK_EX | fcntl.LOCK_NB
-                    )  # until it is in place: `_sweep` looks for it
+                    # until it is in place: `_sweep` looks for it
+                    fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 f.write(data)
                 f.flush()
                 os.fsync(f.fileno())
@@ -293,8 +298,9 @@ class VoiceStore:
     def _sweep(self) -> None:
         """Remove the files of uploads that were killed.
 
-        A file that another server of this machine writes is locked, whatever the clock says, which may have been set.
-        Fresh files stay too: they may belong to a server of another machine, whose locks are not always seen.
+        A file that another server of this machine writes is locked, whatever the clock says, which
+        may have been set. Fresh files stay too: they may belong to a server of another machine,
+        whose locks are not always seen.
         """
         with contextlib.suppress(OSError):
             for path in self.folder.glob(".upload-*" + PARTIAL):
@@ -303,7 +309,8 @@ class VoiceStore:
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:
-    """Changes with the file. None: there is no regular file. Others must not be opened: a FIFO would wait for ever."""
+    """Changes with the file. None: there is no regular file. Others must not be opened: a FIFO
+    would wait for ever."""
     try:
         s = path.stat()
     except (OSError, ValueError):
@@ -314,13 +321,12 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
 
 
 def _is_left(path: Path) -> bool:
-    """Whether no process writes the file of an upload any more. Where the file system has no locks, that is not known,
-    and True."""
+    """Whether no process writes the file of an upload any more. Where the file system has no locks,
+    that is not known, and True."""
     try:
         with open_regular(path) as file:
-            fcntl.flock(
-                file, fcntl.LOCK_SH | fcntl.LOCK_NB
-            )  # NFS wants a file that may be written for the other kind
+            # NFS wants a file that may be written for the other kind
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except (BlockingIOError, Unreadable):
         return False
     except OSError:
@@ -345,7 +351,8 @@ def _read(path: Path, identity: tuple[int, int, int]) -> Voice | None:
 
 
 def _checked(f: Any) -> str:
-    """The tensor of an open file of a voice. KeyError or ValueError: there is none that can be spoken with."""
+    """The tensor of an open file of a voice. KeyError or ValueError: there is none that can be
+    spoken with."""
     facts = f.metadata() or {}
     names = set(f.keys())
     if "samples" in names:
@@ -369,7 +376,8 @@ def _taken(path: Path) -> ApiError:
 
 
 def _refusal(error: OSError, param: str) -> ApiError:
-    """Error for a client when the disk is full or cannot be written. `param` is the field that was not stored."""
+    """Error for a client when the disk is full or cannot be written. `param` is the field that was
+    not stored."""
     log.error("voices cannot be changed: %s", error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return ApiError(

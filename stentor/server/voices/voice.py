@@ -16,14 +16,13 @@ Audio = tuple[np.ndarray, int]
 LONGEST_SECONDS = LIMITS.voice_max_seconds + 1  # what is stored may have the padding of its codec
 PLACEHOLDERS = ("default", "auto")  # names of no voice: the model takes its own
 DTYPES = ("F16", "F32", "F64")  # as safetensors names them
-DEFAULT_MIME = {
-    "audio": "audio/wav",
-    "embedding": "application/x-safetensors",
-}  # as vLLM-Omni calls them
+# as vLLM-Omni calls them
+DEFAULT_MIME = {"audio": "audio/wav", "embedding": "application/x-safetensors"}
 
 
 def check_tensor(kind: str, facts: Mapping[str, str], dtype: str, shape: Sequence[int]) -> None:
-    """KeyError or ValueError if the tensor of a voice's file cannot be one. Nothing of it has been read yet."""
+    """KeyError or ValueError if the tensor of a voice's file cannot be one. Nothing of it has been
+    read yet."""
     if dtype not in DTYPES or len(shape) != 1 or not shape[0]:
         raise ValueError(
             f"{kind} is {dtype} {list(shape)}, must be one of {', '.join(DTYPES)} with one dimension"
@@ -120,7 +119,8 @@ def _entry(name: str, kind: str, **more: Any) -> dict[str, Any]:
 
 
 def own_voices(built_in: Iterable[str], aliases: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Voices that are not uploaded, by name: the default voice, those of models, and aliases with what they mean."""
+    """Voices that are not uploaded, by name: the default voice, those of models, and aliases with
+    what they mean."""
     found = {PLACEHOLDERS[0]: _entry(PLACEHOLDERS[0], "default")}
     found |= {v: _entry(v, "built_in") for v in built_in}
     return found | {a: _entry(a, "alias", voice=v) for a, v in aliases.items()}
@@ -129,8 +129,9 @@ def own_voices(built_in: Iterable[str], aliases: Mapping[str, str]) -> dict[str,
 def listing(
     own: Mapping[str, dict[str, Any]], uploaded: Iterable[Voice], details: bool
 ) -> dict[str, Any]:
-    """The body of a list. `voices` is what Open WebUI and Kokoro's clients read, `data` OpenAI's shape, and
-    `uploaded_voices` vLLM-Omni's. Without `details` only `voices`, which says nothing of how a voice was made."""
+    """The body of a list. `voices` is what Open WebUI and Kokoro's clients read, `data` OpenAI's
+    shape, and `uploaded_voices` vLLM-Omni's. Without `details` only `voices`, which says nothing of
+    how a voice was made."""
     uploads = [v.as_dict() for v in uploaded if v.name not in own]
     short = [*own.values(), *(_entry(v["name"], v["type"]) for v in uploads)]
     if not details:

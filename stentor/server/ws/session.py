@@ -1,6 +1,8 @@
-"""WS /v1/audio/speech/stream: text arrives while audio is sent, and a cancel reports how much was played.
+"""WS /v1/audio/speech/stream: text arrives while audio is sent, and a cancel reports how much was
+played.
 
-docs/serving/streaming.md has the protocol. Names are vLLM-Omni's, with SGLang-Omni's commit and nari's cancel.
+docs/serving/streaming.md has the protocol. Names are vLLM-Omni's, with SGLang-Omni's commit and
+nari's cancel.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ async def nothing(ws: WebSocket, path: str) -> None:
 
 
 class Session(SocketSession):
-    """A connection. It has one configuration at a time and speaks utterances in the order they were written."""
+    """A connection. It has one configuration at a time and speaks utterances in the order they were
+    written."""
 
     out: MessageSender
 
@@ -182,8 +185,8 @@ class Session(SocketSession):
         return self.writing
 
     async def _cancel(self, message: Cancel) -> None:
-        """Drop waiting utterances, stop the current one, and report how much of it was played. A session.close that was
-        sent before still counts."""
+        """Drop waiting utterances, stop the current one, and report how much of it was played. A
+        session.close that was sent before still counts."""
         closes = False
         while not self.waiting.empty():
             closes |= self.waiting.get_nowait() is None
@@ -223,7 +226,8 @@ def _note_unknown(message: Message, ignored: Ignored) -> None:
 
 
 def parse(message: Mapping[str, Any]) -> Message:
-    """Parse a WebSocket frame. ApiError says what is wrong with it. CloseSession 1009: it is too large."""
+    """Parse a WebSocket frame. ApiError says what is wrong with it. CloseSession 1009: it is too
+    large."""
     value = read_json(message)
     if isinstance(value, dict):
         kind = value.get("type")
@@ -234,8 +238,7 @@ def parse(message: Mapping[str, Any]) -> Message:
     if kind != "session.config":
         check_size(message, kind)
     parsed = validated(KINDS[kind], value)
-    if isinstance(parsed, Append) and may_hold_halves(
-        message["text"]
-    ):  # the other half may be in the next message
+    # the other half may be in the next message
+    if isinstance(parsed, Append) and may_hold_halves(message["text"]):
         return parsed.model_copy(update={"text": loads_with_halves(message["text"])["text"]})
     return parsed

@@ -1,4 +1,5 @@
-"""Messages of a session of /v1/audio/speech/stream, and an utterance: text is written to it while its audio is sent."""
+"""Messages of a session of /v1/audio/speech/stream, and an utterance: text is written to it while
+its audio is sent."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 
 class Configure(Shared):
-    """session.config: the parameters of POST /v1/audio/speech other than its text, or an object `session` of them."""
+    """session.config: the parameters of POST /v1/audio/speech other than its text, or an object
+    `session` of them."""
 
     type: Literal["session.config"] = "session.config"
     stream_audio: bool | None = Field(
@@ -41,7 +43,8 @@ class Configure(Shared):
     )
 
     def streams(self, format: str) -> bool:
-        """Whether a segment's audio is sent while it is made. Joined frames of a plain format are a file."""
+        """Whether a segment's audio is sent while it is made. Joined frames of a plain format are a
+        file."""
         if self.stream_audio is None:
             return CONTAINERS[format].plain
         return self.stream_audio
@@ -63,8 +66,8 @@ class Configure(Shared):
 
 
 class Append(Body):
-    """input.text: more text. With a sequence number, it is acknowledged. It may end with half a surrogate pair, whose
-    other half begins the next one."""
+    """input.text: more text. With a sequence number, it is acknowledged. It may end with half a
+    surrogate pair, whose other half begins the next one."""
 
     type: Literal["input.text"]
     text: str
@@ -87,7 +90,8 @@ class Done(Body):
 
 
 class Cancel(Body):
-    """response.cancel: stop now. `played_ms`: how much of the utterance the client has played, if it knows."""
+    """response.cancel: stop now. `played_ms`: how much of the utterance the client has played, if
+    it knows."""
 
     type: Literal["response.cancel"]
     played_ms: float | None = Field(None, ge=0)
@@ -118,7 +122,8 @@ class MessageSender(SocketOutbox):
         self.json({"type": name, **body})
 
     def error(self, error: ApiError, **more: Any) -> None:
-        """Queue an `error` event: OpenAI's envelope, and its fields beside it for vLLM-Omni's and nari's clients."""
+        """Queue an `error` event: OpenAI's envelope, and its fields beside it for vLLM-Omni's and
+        nari's clients."""
         detail = error.body["error"]
         flat = {k: v for k, v in detail.items() if k != "type"}
         self.event("error", **flat, status=error.status, error=detail, **more)
@@ -151,9 +156,8 @@ class Utterance(LiveSpeech):
         self.settings = settings
         self.index = index
         self.session_id = plan.id
-        self.timed = (
-            settings.word_timestamps and plan.output.format == "pcm"
-        )  # chunks as vLLM-Omni sends them
+        # chunks as vLLM-Omni sends them
+        self.timed = settings.word_timestamps and plan.output.format == "pcm"
         self.chunks = (0, 0)  # segments so far, and chunks of the last of them
 
     def segment_begins(self, index: int, segment: Segment) -> None:
@@ -180,7 +184,8 @@ class Utterance(LiveSpeech):
             self.out.audio(data)
 
     def _send_timed(self, data: bytes) -> None:
-        """A chunk as vLLM-Omni sends it beside word times. They are null: a sentence's come with its audio.done."""
+        """A chunk as vLLM-Omni sends it beside word times. They are null: a sentence's come with
+        its audio.done."""
         ms = 1000 / (2 * self.plan.output.rate)
         end = self.bytes - self.bytes_before
         if self.chunks[0] == self.segments:
@@ -246,7 +251,8 @@ class Utterance(LiveSpeech):
         self.out.event("session.done", utterance_index=self.index, **{**ids, **body})
 
     async def played_report(self, played_ms: float | None) -> dict[str, Any]:
-        """How much a client has played: `played_ms` as it says itself, else an estimate for immediate playback."""
+        """How much a client has played: `played_ms` as it says itself, else an estimate for
+        immediate playback."""
         body: dict[str, Any] = {"utterance_index": self.index, "request_id": self.plan.id}
         if self.running is None:
             return {**body, "heard_ms": 0, "spoken_ms": 0, "text_index": 0, "heard_text": ""}

@@ -1,8 +1,8 @@
 """Text as people paste it, cleaned before anything else reads it, for every family.
 
-Each step is a function from a draft to a draft and has a name, by which requests and servers choose steps. What a step
-leaves out is never spoken by people who read such a text aloud. Every character of the result keeps its place in the
-text that was given.
+Each step is a function from a draft to a draft and has a name, by which requests and servers choose
+steps. What a step leaves out is never spoken by people who read such a text aloud. Every character
+of the result keeps its place in the text that was given.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def _notations(name: str, language: str | None) -> str:
 
 
 def cleaned(text: str, wanted: tuple[str, ...] = tuple(STEPS)) -> Draft:
-    """A text without what is not meant to be spoken. A text of which nothing would be left stays as it is."""
+    """A text without what is not meant to be spoken. A text of which nothing would be left stays as
+    it is."""
     draft = given = Draft.of(text)
     for name in wanted:
         step = STEPS.get(name) or languages.step(name.partition(":")[2])

@@ -1,4 +1,5 @@
-"""A text that is being cleaned, and the place in the given text that each of its characters stands for."""
+"""A text that is being cleaned, and the place in the given text that each of its characters stands
+for."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ LINE = "\n"
 PARAGRAPH = "\n\n"
 HEADING = "\n\n\n"
 SCENE = "\n\n\n\n"
-"""White space that ends a line, a paragraph, a heading and a scene. `sentences` gives each its own pause."""
+"""White space that ends a line, a paragraph, a heading and a scene. `sentences` gives each its own
+pause."""
 _IDEOGRAPHIC = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 _ENDED = re.compile(r"[.!?:;,…。！？、，；：।۔؟—–-][\"'”’»)\]」』）*_]*$")
 _CLOSERS = "\"'”’»)]」』）*_ \t\n"
@@ -62,7 +64,8 @@ class Draft:
 
 @dataclass
 class Writer:
-    """Writes a draft from another, from its beginning to its end. `at` is the place that has been read up to."""
+    """Writes a draft from another, from its beginning to its end. `at` is the place that has been
+    read up to."""
 
     old: Draft
     at: int = 0
@@ -106,8 +109,8 @@ class Writer:
         self.skip_to(end)
 
     def close(self, mark: str, gap: str) -> None:
-        """End what has been written with a mark, unless it has one, and with white space. Nothing in front of a text,
-        and of several gaps in a row the longest."""
+        """End what has been written with a mark, unless it has one, and with white space. Nothing
+        in front of a text, and of several gaps in a row the longest."""
         tail = "".join(self._texts[-4:])[-40:]
         body = tail.rstrip()
         if not body:
@@ -115,9 +118,8 @@ class Writer:
         drop = len(tail) - len(body)
         old_gap = tail[len(body) :]
         self._cut(drop)
-        if (
-            mark == STOP and body[-1] in ",、" and self._size() == self._comma_at
-        ):  # a row ends with its last cell
+        # a row ends with its last cell
+        if mark == STOP and body[-1] in ",、" and self._size() == self._comma_at:
             self._cut(1)
             body = body[:-1]
         bare = body.rstrip(_CLOSERS)

@@ -1,7 +1,7 @@
 """Numbers, dates, times of day, money, percentages and units of other languages as words.
 
-Number words are from unicode-rbnf (Unicode's rules for spelling numbers), names of months, units and currencies from
-Babel (Unicode's CLDR). Both come with the extra `notations`.
+Number words are from unicode-rbnf (Unicode's rules for spelling numbers), names of months, units
+and currencies from Babel (Unicode's CLDR). Both come with the extra `notations`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ _USUAL, _UNITS, _MONEY = (_LANGUAGES.pop(name) for name in ("usual", "units", "m
 CODES: dict[str, str] = {facts["name"]: code for code, facts in _LANGUAGES.items()}
 """Languages of requests, and their codes."""
 LONGEST = 15
-"""Digits of a number that is read as one. A longer one, and one that begins with 0, is read digit by digit."""
+"""Digits of a number that is read as one. A longer one, and one that begins with 0, is read digit
+by digit."""
 _DATIVE = re.compile(r"\b(?:[Aa]m|[Vv]om|[Zz]um|[Dd]em|[Dd]en|[Bb]eim|[Aa]b|[Bb]is|[Ss]eit) $")
 _DIGITS = "零一二三四五六七八九"
 _WIDE = ("zh", "ja", "ko")
 
 
 def check(code: str) -> None:
-    """InvalidRequest("cleanup") for a language that has no notations here, or without the packages."""
+    """InvalidRequest("cleanup") for a language that has no notations here, or without the
+    packages."""
     if code not in CODES.values():
         raise InvalidRequest(
             "cleanup", f"notations has {', '.join(sorted(CODES.values()))}, not {code[:20]!r}"

@@ -60,7 +60,8 @@ _SUPERSCRIPT = re.compile(
 
 
 def without_html(draft: Draft) -> Draft:
-    """Without tags of HTML. Those that begin or end a line, a cell, a paragraph or a heading are pauses."""
+    """Without tags of HTML. Those that begin or end a line, a cell, a paragraph or a heading are
+    pauses."""
     if "<" not in draft.text and "&" not in draft.text:
         return draft
     return _Page(draft).read()
@@ -84,7 +85,8 @@ class _Page:
             return self._without(m.start(), "-->", m.end())
         if m["open"] or m["close"]:
             return self._tag(m)
-        entity = f"&{m[0][:-1].rpartition(';')[2].lstrip('&')};"  # of one that was written twice: &amp;quot;
+        # of one that was written twice: &amp;quot;
+        entity = f"&{m[0][:-1].rpartition(';')[2].lstrip('&')};"
         meant = html.unescape(entity)
         if meant == entity or (meant in _KEPT and entity == m[0]):
             return m.end()
@@ -126,7 +128,8 @@ class _Page:
         return m.end()
 
     def _raised(self, m: re.Match[str]) -> int:
-        """A raised number: a power behind a letter, a digit or a bracket, else the mark of a note."""
+        """A raised number: a power behind a letter, a digit or a bracket, else the mark of a
+        note."""
         note = _SUPERSCRIPT.match(self.text, m.end())
         before = self.text[max(0, m.start() - 2) : m.start()]
         power = re.search(r"(?<![^\W\d_])[A-Za-z]$|[\d)]$", before)
@@ -198,7 +201,8 @@ def _parser() -> MarkdownIt:
 
 
 def without_markdown(draft: Draft) -> Draft:
-    """Without Markdown's signs, with pauses where a list's item, a row, a cell or a heading ends."""
+    """Without Markdown's signs, with pauses where a list's item, a row, a cell or a heading
+    ends."""
     if not _SIGNS.search(draft.text):
         return draft
     for pattern in _WRAPPED:
@@ -212,7 +216,8 @@ def without_markdown(draft: Draft) -> Draft:
 
 
 class _Answer:
-    """Goes through the tokens and the text side by side, as tokens do not say where they stand in a line."""
+    """Goes through the tokens and the text side by side, as tokens do not say where they stand in a
+    line."""
 
     def __init__(self, draft: Draft, tokens: list[Token]) -> None:
         self.text = draft.text
@@ -242,7 +247,8 @@ class _Answer:
             self.out.close(*_ENDS[kind])
 
     def _begin(self, line: int) -> None:
-        """Begin a block: empty lines in front of it stay, as their number says how long a pause is."""
+        """Begin a block: empty lines in front of it stay, as their number says how long a pause
+        is."""
         start = self.lines[min(line, len(self.lines) - 1)]
         if start > self.out.at:
             self.out.skip_to(start)

@@ -1,4 +1,5 @@
-"""Text of papers and scans: characters that nobody hears, LaTeX, marks of notes, and ends of lines."""
+"""Text of papers and scans: characters that nobody hears, LaTeX, marks of notes, and ends of
+lines."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ _ANY = re.compile(
 
 
 def plain_characters(draft: Draft) -> Draft:
-    """Without characters of category Cf and NULs, with plain letters for ligatures and ’ inside words."""
+    """Without characters of category Cf and NULs, with plain letters for ligatures and ’ inside
+    words."""
     if not _ANY.search(draft.text):
         return draft
     draft = (
@@ -98,7 +100,8 @@ def plain_formulas(draft: Draft) -> Draft:
 
 @lru_cache(256)
 def _plain(formula: str) -> str:
-    """ "\\frac{a}{b}" -> "a ÷ b", "x_{1}^2" -> "x 1^2". A formula that is no LaTeX stays, without its signs."""
+    """ "\\frac{a}{b}" -> "a ÷ b", "x_{1}^2" -> "x 1^2". A formula that is no LaTeX stays, without
+    its signs."""
     for _ in range(3):  # as deep as braces are followed
         formula = _FRACTION.sub(lambda m: f"{_grouped(m[1])} ÷ {_grouped(m[2])}", formula)
     formula = _LIMIT.sub(r"limit as \1 of ", _BOUNDS.sub(_bounds, formula))
@@ -132,9 +135,8 @@ def _grouped(part: str) -> str:
 def _unicode(formula: str) -> str:
     from pylatexenc.latex2text import LatexNodes2Text
 
-    logging.getLogger("pylatexenc").setLevel(
-        logging.CRITICAL
-    )  # it warns of arguments that are missing
+    # it warns of arguments that are missing
+    logging.getLogger("pylatexenc").setLevel(logging.CRITICAL)
     try:
         return str(
             LatexNodes2Text(math_mode="text", strict_latex_spaces="based-on-source").latex_to_text(
@@ -169,14 +171,16 @@ _MARKS = (
 
 
 def without_notes(draft: Draft) -> Draft:
-    """Without marks of notes: [^1], a raised number behind a word, [12] behind a word or a stop, and daggers."""
+    """Without marks of notes: [^1], a raised number behind a word, [12] behind a word or a stop,
+    and daggers."""
     for pattern in _MARKS:
         draft = draft.sub(pattern, "")
     return draft
 
 
 NARROWEST = 40
-"""Characters of a line of prose that is wrapped. What is narrower is a list, an address or a poem."""
+"""Characters of a line of prose that is wrapped. What is narrower is a list, an address or a
+poem."""
 HEADING_CHARS = 70
 _CUT_WORD = re.compile(
     r"([^\W\d_]{2,40})[-‐¬][ \t]*\n[ \t]*([^\W\d_]{2,40})(?=[\s.,;:!?'’\"”)\]—–]|$)"
@@ -197,7 +201,8 @@ _END = re.compile(r"[.!?:;,…。！？、，；：।؟][\"'”’»)\]」』*_
 
 
 def whole_lines(draft: Draft) -> Draft:
-    """With cut words whole, and marks behind lines that end without one where they end something."""
+    """With cut words whole, and marks behind lines that end without one where they end
+    something."""
     if "\n" not in draft.text.strip():
         return draft
     if _CUT_WORD.search(draft.text):
@@ -207,7 +212,8 @@ def whole_lines(draft: Draft) -> Draft:
 
 
 def _joined(first: str, second: str, written: frozenset[str]) -> str:
-    """ "nega", "tive" -> "negative", "well", "known" -> "well-known". written: words elsewhere in the text."""
+    """ "nega", "tive" -> "negative", "well", "known" -> "well-known". written: words elsewhere in
+    the text."""
     from stentor.text.english.dictionary import is_word
 
     whole = first + second

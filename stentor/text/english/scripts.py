@@ -21,7 +21,9 @@ _UNITS = "°ºµμΩ²³∆"
 _SYLLABLES = ("HANGUL SYLLABLE", "HIRAGANA LETTER", "KATAKANA LETTER", "BOPOMOFO LETTER")
 _IDEOGRAPH = r"\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff々〆"
 _KANA = r"\u3040-\u30ff"
-_FOREIGN = (  # letters of scripts that have no spelling in Latin letters here, and of which a reader knows no names
+# letters of scripts that have no spelling in Latin letters here, and of which a reader knows no
+# names
+_FOREIGN = (
     r"(?![\d฿])[\u0530-\u10ff\u1200-\u1aff\u1b00-\u1cff\u2d00-\u2dff\ua000-\ua63f\ua6a0-\ua6ff\ua800-\ua95f"
     r"\ua980-\uab2f\uab70-\uabff\ufb07-\ufdff\ufe70-\ufefc\U00010000-\U0001cfff]"
 )
@@ -33,27 +35,30 @@ UNREAD = (
     rf"[{_KANA}]{{0,40}}[{_IDEOGRAPH}][{_IDEOGRAPH}{_KANA}]*|(?:{_FOREIGN})+(?:[ \u200c\u200d\u060c]+(?:{_FOREIGN})+)*"
     rf"|(?:{_PICTURE}[\ufe0f\u200d]*)+"
 )
-"""Pattern of what is left out: Chinese and Japanese with Chinese characters, scripts other than Latin, Greek, Cyrillic,
-kana and Hangul, and emoji."""
+"""Pattern of what is left out: Chinese and Japanese with Chinese characters, scripts other than
+Latin, Greek, Cyrillic, kana and Hangul, and emoji."""
 _UNREAD = re.compile(UNREAD)
 _READ = re.compile(r"[^\W_]|[&@+%$£€¥°]")
 _POWERS = re.compile(r"(?:(?<=\b10)|(?<=\b[nxy]))[⁻⁰¹²³⁴-⁹]+")
 _OTHER_WORDS = frozenset(
     "résumé résumés rosé rosés pâté pâtés exposé exposés saké lamé maté niña niñas tomé".split()
 )
-"""Words that are others without their accents. They keep them, and `pronunciations.txt` has them."""
+"""Words that are others without their accents. They keep them, and `pronunciations.txt` has
+them."""
 
 
 def has_english(text: str) -> bool:
-    """Whether a text has anything that is read as English: a letter or a digit, or a sign such as &."""
+    """Whether a text has anything that is read as English: a letter or a digit, or a sign such as
+    &."""
     return _READ.search(text if text.isascii() else _UNREAD.sub(" ", text)) is not None
 
 
 def latin(text: str) -> str:
-    """Letters of other scripts in Latin ones, without accents. Fractions and raised digits are written in plain ones.
+    """Letters of other scripts in Latin ones, without accents. Fractions and raised digits are
+    written in plain ones.
 
-    Words that are others without their accents keep them. Cyrillic is transliterated, kana and Hangul are read by
-    syllables, Greek letters by their names. `UNREAD` is left out.
+    Words that are others without their accents keep them. Cyrillic is transliterated, kana and
+    Hangul are read by syllables, Greek letters by their names. `UNREAD` is left out.
     """
     if text.isascii():
         return text

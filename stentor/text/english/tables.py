@@ -1,4 +1,5 @@
-"""Tables of written English (`tables.toml`), and words that begin a sentence, to cut text and to read it."""
+"""Tables of written English (`tables.toml`), and words that begin a sentence, to cut text and to
+read it."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ DATED = TABLES["dated"]
 BEFORE_NUMBER = frozenset(
     (*NUMBERED, *DATED, *"ver bd ed jan feb mar apr jun jul aug sep sept oct nov dec".split())
 )
-"""Abbreviations before a number. Before anything else their stop ends a sentence, as in "He said no. Then"."""
+"""Abbreviations before a number. Before anything else their stop ends a sentence, as in "He said
+no. Then"."""
 _OTHER = frozenset(
     "msgr mx esq phd u.s u.k u.n u.s.a e.g i.e a.m p.m ph.d m.d b.a m.a b.sc m.sc d.c l.a n.b p.s a.k.a mon tue wed "
     "thu fri sat sun hr bzw z.b d.h usw ca str fr sra srta sres ud uds mm mgr".split()

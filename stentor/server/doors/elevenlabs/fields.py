@@ -64,7 +64,8 @@ def output_format(name: str | None) -> OutputFormat:
 
 
 class VoiceSettings(Body):
-    """How a voice speaks. Settings that no model here has, such as stability, are named as ignored."""
+    """How a voice speaks. Settings that no model here has, such as stability, are named as
+    ignored."""
 
     speed: float | None = Field(None, ge=0.25, le=4.0, description="Pitch is kept")
 
@@ -130,8 +131,9 @@ def speech_body(
     more: Mapping[str, Any],
     **ours: Any,
 ) -> SpeechBody:
-    """Our body for a request or a socket, with further fields `ours`. more: those without a counterpart, which the plan
-    uses as the model's options or names as ignored. ApiError for a field of ours under our name."""
+    """Our body for a request or a socket, with further fields `ours`. more: those without a
+    counterpart, which the plan uses as the model's options or names as ignored. ApiError for a
+    field of ours under our name."""
     fields = {
         "voice": voice,
         "model": model,
@@ -214,7 +216,8 @@ class Characters:
 
 
 class Aligner:
-    """Gives the characters of a text once each, in order. What lies between two segments belongs to the second.
+    """Gives the characters of a text once each, in order. What lies between two segments belongs to
+    the second.
 
     Between the places whose times are known, characters share the time evenly.
     """
@@ -224,7 +227,8 @@ class Aligner:
         self.seconds = 0.0
 
     def take(self, text: str, segments: Sequence[SegmentTiming], rest: bool = False) -> Characters:
-        """Take characters to the end of the last of these segments. rest: with what no segment has, as a line end."""
+        """Take characters to the end of the last of these segments. rest: with what no segment has,
+        as a line end."""
         places = [(self.at, self.seconds)]
         for times in segments:
             places.append((times.start_char, times.start))

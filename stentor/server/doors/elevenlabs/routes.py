@@ -1,4 +1,5 @@
-"""HTTP routes of ElevenLabs' API: audio, and audio with the times of characters, whole or as lines of JSON."""
+"""HTTP routes of ElevenLabs' API: audio, and audio with the times of characters, whole or as lines
+of JSON."""
 
 from __future__ import annotations
 
@@ -44,9 +45,8 @@ class AudioResponse(SpeechResponse):
 
     def __init__(self, request: RunningRequest) -> None:
         super().__init__(request, sse=False, timestamps="none")
-        self.timestamps = (
-            "none"  # what `SpeechResponse` adds to an answer, which here has another shape
-        )
+        # what `SpeechResponse` adds to an answer, which here has another shape
+        self.timestamps = "none"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -78,8 +78,9 @@ class TimedResponse(AudioResponse):
         return self._line(b"", rest=True) + b"\n"
 
     def _line(self, data: bytes, rest: bool = False) -> bytes:
-        """Audio, and the characters of the segments that have ended since the last call. Both alignments are of the
-        text that was given: what is spoken in its place has none of its own."""
+        """Audio, and the characters of the segments that have ended since the last call. Both
+        alignments are of the text that was given: what is spoken in its place has none of its
+        own."""
         fresh = self.request.run.timings[self.reported :]
         self.reported += len(fresh)
         characters = self.aligner.take(self.text, fresh, rest)
@@ -112,7 +113,8 @@ class Route(BodyRoute):
 
 
 class OwnModels(Route):
-    """A path that OpenAI's API has too: this route takes the requests of clients with ElevenLabs' key."""
+    """A path that OpenAI's API has too: this route takes the requests of clients with ElevenLabs'
+    key."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         if scope["type"] != "http" or XI_API_KEY not in {name for name, _ in scope["headers"]}:
@@ -161,7 +163,8 @@ async def streamed(request: Request, body: Speak) -> Response:
     PATH + "/with-timestamps", response_class=Response, responses=TIMED, openapi_extra=VOICE_ID
 )
 async def whole_timed(request: Request, body: Speak) -> Response:
-    """Speak a text. The answer is JSON: the whole file in base64, and when each character is spoken."""
+    """Speak a text. The answer is JSON: the whole file in base64, and when each character is
+    spoken."""
     return await _answer(request, body, streaming=False, timed=True)
 
 
@@ -172,7 +175,8 @@ async def whole_timed(request: Request, body: Speak) -> Response:
     openapi_extra=VOICE_ID,
 )
 async def streamed_timed(request: Request, body: Speak) -> Response:
-    """Speak a text. Lines of JSON are sent while it is made. Times come when a sentence has ended."""
+    """Speak a text. Lines of JSON are sent while it is made. Times come when a sentence has
+    ended."""
     return await _answer(request, body, streaming=True, timed=True)
 
 

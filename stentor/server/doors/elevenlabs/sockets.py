@@ -1,4 +1,5 @@
-"""WS /v1/text-to-speech/{voice_id}/stream-input and multi-stream-input: text arrives while audio is sent."""
+"""WS /v1/text-to-speech/{voice_id}/stream-input and multi-stream-input: text arrives while audio is
+sent."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ from stentor.speech.speaking import SpokenSegment
 from stentor.speech.timing import SegmentTiming
 from stentor.text.sentences import Segment
 
-ENOUGH = 50  # characters that try_trigger_generation needs, the least that a schedule of ElevenLabs may ask for
+# characters that try_trigger_generation needs, the least that a schedule of ElevenLabs may ask for
+ENOUGH = 50
 router = APIRouter()
 PATH = "/v1/text-to-speech/{voice_id}"
 DEFAULT = "default"  # the context of messages that name none
@@ -41,7 +43,8 @@ NORMALIZATION = ("auto", "on", "off")
 
 
 class Schedule:
-    """Holds text back until there is as much of it as the client's chunk_length_schedule wants. Without one, none."""
+    """Holds text back until there is as much of it as the client's chunk_length_schedule wants.
+    Without one, none."""
 
     def __init__(self, lengths: list[float] | None) -> None:
         self._lengths = list(lengths or [0])
@@ -69,7 +72,8 @@ class Schedule:
 
 
 class Context(LiveSpeech):
-    """Text until the client closes it. name: that of the client, None where a socket has one text."""
+    """Text until the client closes it. name: that of the client, None where a socket has one
+    text."""
 
     def __init__(
         self, owner: InputSession, plan: SpeechPlan, name: str | None, lengths: list[float] | None
@@ -114,7 +118,8 @@ class Context(LiveSpeech):
         self._send(base64.b64encode(data).decode(), None)
 
     def segment_ends(self, index: int, times: SegmentTiming, current: SpokenSegment) -> None:
-        """Its characters' times. They count from the end of the characters before, as ElevenLabs counts."""
+        """Its characters' times. They count from the end of the characters before, as ElevenLabs
+        counts."""
         characters = self.aligner.take(self.feed.text, [times])
         if characters.text:
             self._send("", characters.as_ms())
@@ -155,19 +160,18 @@ async def multi_stream_input(ws: WebSocket) -> None:
 
 
 class InputSession(SocketSession):
-    """Base of both sockets: the query, a plan for the settings of each text, and messages in ElevenLabs' shape."""
+    """Base of both sockets: the query, a plan for the settings of each text, and messages in
+    ElevenLabs' shape."""
 
     def __init__(self, ws: WebSocket, server: Server) -> None:
         super().__init__(ws, server)
         self.query = ws.query_params
         self.count = 0
         self.contexts: dict[str, Context] = {}  # those that are not finished
-        self.named: Any = (
-            None  # the context of the message that is being taken, as the client calls it
-        )
-        self.plan: tuple[dict[str, Any], SpeechPlan] | None = (
-            None  # for the settings that came last
-        )
+        # the context of the message that is being taken, as the client calls it
+        self.named: Any = None
+        # for the settings that came last
+        self.plan: tuple[dict[str, Any], SpeechPlan] | None = None
 
     @property
     def busy(self) -> bool:
@@ -226,7 +230,8 @@ class InputSession(SocketSession):
         return context
 
     def write(self, context: Context, message: Input, first: bool) -> None:
-        """Give a context a message's text. What only the first message may set is noted in the others."""
+        """Give a context a message's text. What only the first message may set is noted in the
+        others."""
         text = message.text or ""
         limit = self.config.max_input_chars
         if not first:
@@ -241,9 +246,8 @@ class InputSession(SocketSession):
 
     async def _plan(self, settings: VoiceSettings, unused: dict[str, Any]) -> SpeechPlan:
         given = {**unused, **settings.unused()}
-        more = {
-            n: v if isinstance(v, str | int | float) else "" for n, v in given.items()
-        }  # no option is nested
+        # no option is nested
+        more = {n: v if isinstance(v, str | int | float) else "" for n, v in given.items()}
         asked = {"speed": settings.speed, **more}
         if self.plan is None or self.plan[0] != asked:
             output = output_format(self.query.get("output_format"))

@@ -1,5 +1,5 @@
-"""Settings of a Realtime session, in the shape of the API and in that of its beta, items of its conversation, and a
-response, which speaks them and makes one."""
+"""Settings of a Realtime session, in the shape of the API and in that of its beta, items of its
+conversation, and a response, which speaks them and makes one."""
 
 from __future__ import annotations
 
@@ -23,21 +23,13 @@ from stentor.speech.speaking import SpokenSegment
 from stentor.speech.timing import SegmentTiming
 from stentor.text.sentences import Segment
 
-FORMATS = {
-    "pcm16": "pcm",
-    "g711_ulaw": "ulaw",
-    "g711_alaw": "alaw",
-}  # of the beta, and what we call them
+# of the beta, and what we call them
+FORMATS = {"pcm16": "pcm", "g711_ulaw": "ulaw", "g711_alaw": "alaw"}
 TYPES = {"audio/pcm": "pcm", "audio/pcmu": "ulaw", "audio/pcma": "alaw"}
 RATE = 24_000  # Hz of pcm where a client says nothing
 Modalities = list[Literal["text", "audio"]]
-OURS = (
-    "type",
-    "object",
-    "id",
-    "model",
-    "expires_at",
-)  # what a session tells itself, and a client may send back
+# what a session tells itself, and a client may send back
+OURS = ("type", "object", "id", "model", "expires_at")
 
 
 Note = Annotated[str, Field(max_length=LIMITS.note_chars)]
@@ -231,7 +223,8 @@ class GivenItem(Body):
 
 @dataclass(eq=False)
 class Item:
-    """A message. spoken: whether it has been, or is what was spoken. response: that made it, if one did."""
+    """A message. spoken: whether it has been, or is what was spoken. response: that made it, if one
+    did."""
 
     id: str
     role: str
@@ -324,7 +317,8 @@ class Conversation:
         return found
 
     def take_unspoken(self) -> str:
-        """The text of the messages that have not been spoken, which counts as spoken from now on."""
+        """The text of the messages that have not been spoken, which counts as spoken from now
+        on."""
         waiting = [item for item in self.items if not item.spoken]
         for item in waiting:
             item.spoken = True
@@ -332,7 +326,8 @@ class Conversation:
 
 
 class SpokenResponse(LiveSpeech):
-    """A text that is spoken as one assistant message. Events are those of the API, or of its beta."""
+    """A text that is spoken as one assistant message. Events are those of the API, or of its
+    beta."""
 
     def __init__(
         self,
@@ -346,7 +341,8 @@ class SpokenResponse(LiveSpeech):
         metadata: dict[str, Any] | None,
         traceparent: str | None,
     ) -> None:
-        """id: of the request, by which its outcome is found. conversation: to which its item belongs."""
+        """id: of the request, by which its outcome is found. conversation: to which its item
+        belongs."""
         super().__init__(server, plan, id, traceparent=traceparent)
         self.id = new_id("resp")
         self.item = Item(
@@ -362,7 +358,8 @@ class SpokenResponse(LiveSpeech):
         self._told = 0  # characters of the text in the transcript
 
     def begin(self, text: str, before: str | None) -> None:
-        """Tell the client of it, and give it its text. before: the id of the item before its own."""
+        """Tell the client of it, and give it its text. before: the id of the item before its
+        own."""
         self.send("response.created", response=self._as_dict("in_progress"))
         self.send(
             "response.output_item.added", **self._ids(item=None), item=self.item.as_dict(self.beta)

@@ -1,5 +1,5 @@
-"""WS /v1/realtime: OpenAI's Realtime API for speech from text. `response.create` speaks the text of the messages that
-have not been spoken."""
+"""WS /v1/realtime: OpenAI's Realtime API for speech from text. `response.create` speaks the text of
+the messages that have not been spoken."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from stentor.server.state import Server
 router = APIRouter()
 
 ELSEWHERE = ("input_audio_buffer.", "output_audio_buffer.", "transcription_session.")
-"""Events of what OpenAI's sessions do and these do not. They are refused, however many a client sends."""
+"""Events of what OpenAI's sessions do and these do not. They are refused, however many a client
+sends."""
 KINDS = (
     "session.update",
     "conversation.item.create",
@@ -63,9 +64,8 @@ class RealtimeSession(SocketSession):
             or "openai-beta.realtime-v1" in offered
         )
         self.settings = Settings(model=ws.query_params.get("model") or None)
-        self.plan: tuple[Settings, SpeechPlan] | None = (
-            None  # for the settings that were asked for last
-        )
+        # for the settings that were asked for last
+        self.plan: tuple[Settings, SpeechPlan] | None = None
         self.conversation = Conversation()
         self.active: tuple[SpokenResponse, asyncio.Task[None]] | None = None
         self.event_id: str | None = None  # of the event that is being handled

@@ -1,8 +1,9 @@
-"""Written English to spoken words: numbers, money, dates, times, units, abbreviations, addresses and code.
+"""Written English to spoken words: numbers, money, dates, times, units, abbreviations, addresses
+and code.
 
-A rule is a pattern and what reads a match of it, American style. Some rules backtrack over a whole run of characters.
-They run on windows of bounded length, so the work is linear in the length of the text. No pattern may need more than
-quadratic time in a window.
+A rule is a pattern and what reads a match of it, American style. Some rules backtrack over a whole
+run of characters. They run on windows of bounded length, so the work is linear in the length of the
+text. No pattern may need more than quadratic time in a window.
 """
 
 from __future__ import annotations
@@ -31,13 +32,16 @@ RULES: list[Rule] = [
     *amounts.PLAIN,
     *signs.RULES,
 ]
-"""The more specific before the more general, so a later rule never sees what an earlier one read."""
+"""The more specific before the more general, so a later rule never sees what an earlier one
+read."""
 WINDOW = 480
-"""Characters that the rules see at once. The server cuts long text into shorter pieces than this."""
+"""Characters that the rules see at once. The server cuts long text into shorter pieces than
+this."""
 MAX_WORD = 80
 """Characters of a word. A longer run without a space is read as several words."""
 MAX_PARTS = 8
-"""Parts of a word between hyphens and other signs. The dictionary looks at every range of a word's parts."""
+"""Parts of a word between hyphens and other signs. The dictionary looks at every range of a word's
+parts."""
 _LONG_WORD = re.compile(rf"(\S{{{MAX_WORD}}})(?=\S)")
 _MANY_PARTS = re.compile(rf"((?:[^\W_]+[^\w\s]+){{{MAX_PARTS}}})(?=\w)")
 _TIMES = any_of({*DAYS, *SHORT_DAYS, *MONTHS, *SHORT_MONTHS})
@@ -48,16 +52,16 @@ _RANGE = re.compile(
 _DASHES = re.compile(
     r"--(?![a-z])|(?<=\S)--|(?:(?<=[A-Za-z]{2}|\d[a-z])|(?<=[,.!?\"')]))\s-\s(?=[\"'(]?[A-Za-z]{2}|I\b|[Aa]\s[a-z]{2})|(?<=\d)\s-\s(?=[A-Z][a-z])"
 )
-_SENTENCE_END = re.compile(
-    r"[a-z]{4}[.!?][\"')\]]?(?= )"
-)  # four letters: "Dr. Smith" stays together
+# four letters: "Dr. Smith" stays together
+_SENTENCE_END = re.compile(r"[a-z]{4}[.!?][\"')\]]?(?= )")
 _QUOTES = str.maketrans(
     {"‘": "'", "’": "'", "`": "'", "–": " — ", "—": " — ", "―": " — ", "\u00a0": " ", "\u200b": ""}
 )
 
 
 def windows(text: Trace) -> Iterator[Trace]:
-    """`text` in parts of at most WINDOW characters and words of at most MAX_WORD, ending with a sentence if possible.
+    """`text` in parts of at most WINDOW characters and words of at most MAX_WORD, ending with a
+    sentence if possible.
 
     White space becomes single spaces. Empty parts are left out.
     """

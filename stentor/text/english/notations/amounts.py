@@ -154,7 +154,8 @@ def _inches(m: re.Match[str]) -> str:
 
 
 def _quoted(m: re.Match[str]) -> bool:
-    """Whether a quotation begins in front of a match. A sign behind a number ends one, or is inches."""
+    """Whether a quotation begins in front of a match. A sign behind a number ends one, or is
+    inches."""
     quoted = False
     for sign in re.finditer('(\\d?)"', m.string[: m.start()]):
         quoted = not quoted and not sign[1]
@@ -193,7 +194,8 @@ EUROPEAN = rules(  # before a rule takes their commas and points for something e
         "€ 0",
     ),  # no price of a liter
 )
-"""Amounts with a point between thousands or a comma in front of decimals, where they can be nothing else."""
+"""Amounts with a point between thousands or a comma in front of decimals, where they can be nothing
+else."""
 
 RULES = rules(
     (rf"(?:(?<=\s)|(?<=\()|^)[-−–](?=(?:{_SIGN})\s?\d)", "minus ", "0 -–− " + _ANY),

@@ -1,4 +1,5 @@
-"""Telephone numbers and codes, e-mail and web addresses, names of files, programs and versions, and words of code."""
+"""Telephone numbers and codes, e-mail and web addresses, names of files, programs and versions, and
+words of code."""
 
 from __future__ import annotations
 
@@ -132,7 +133,8 @@ SPELLED = rules(
         lambda m: ", ".join(re.findall("[A-Z]", m[0])),
     )
 )
-""" "S-W-I-F-T" -> "S, W, I, F, T": a name that is spelled has a pause behind each letter, an acronym has none.
+""" "S-W-I-F-T" -> "S, W, I, F, T": a name that is spelled has a pause behind each letter, an
+acronym has none.
 
 Before all other rules, which write acronyms as letters apart."""
 

@@ -1,5 +1,5 @@
-"""Words that are written short: titles, streets, months and other abbreviations, letters that are read one by one,
-Roman numerals, markers of items, and verses of the Bible and the Quran."""
+"""Words that are written short: titles, streets, months and other abbreviations, letters that are
+read one by one, Roman numerals, markers of items, and verses of the Bible and the Quran."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _CONTRACTED = (
     "can't won't that's what's there's here's who's where's how's ain't y'all could've should've would've "
     "might've must've you're they're we've they've you've i've you'll they'll he's she's i'm"
 ).split()
-"""Words that people write without their apostrophe. Those that are other words without it are missing."""
+"""Words that people write without their apostrophe. Those that are other words without it are
+missing."""
 BARE = {
     **TABLES["bare"],
     **{whole.replace("'", ""): whole for whole in _CONTRACTED},
@@ -39,9 +40,8 @@ SPELLED = frozenset(  # letters whose lower case is another word
     "AWS US WHO SAT LED ID AI HR LA ER ET PR IRA PA EU UI UX QA VP TA AC DC DIY LAX".split()
 )
 _SAID = "|".join(sorted(SPELLED))
-_CLEAR_NUMERAL = (
-    r"(?=[IVXL]{2}|[VX]\b|[ivxl]{2})([IVXLC]{1,7}|[ivxlc]{2,7})"  # "He said no. I left."
-)
+# "He said no. I left."
+_CLEAR_NUMERAL = r"(?=[IVXL]{2}|[VX]\b|[ivxl]{2})([IVXLC]{1,7}|[ivxlc]{2,7})"
 _NORTH = TABLES["directions"]
 _STREET = any_of({*STREETS, *STREETS.values()})
 _STARTS = re.compile(rf"\s+(?:{any_of(word.capitalize() for word in STARTERS)})\b")
