@@ -11,7 +11,9 @@ from difflib import get_close_matches
 import stentor
 from stentor import flags
 from stentor.config import path_of
+from stentor.host.environment import ensure_home, open_standard_streams
 from stentor.errors import InvalidRequest, ModelNotFound, StentorError
+from stentor.say.signals import Terminated
 
 _EPILOG = """examples:
   stentor say "Hello there." -o hello.wav
@@ -22,7 +24,10 @@ _EPILOG = """examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command. Returns 0 if it is done, 1 with a message if it failed, 2 for wrong usage (also a model that does
-    not exist), 3 if `say` or `batch` wrote speech that was cut, 4 if items of a batch failed, 130 if interrupted."""
+    not exist), 3 if `say` or `batch` wrote speech that was cut, 4 if items of a batch failed, 130 if interrupted, 129 or
+    143 if ended by SIGHUP or SIGTERM."""
+    open_standard_streams()
+    ensure_home()
     top = parser()
     if "_ARGCOMPLETE" in os.environ:
         from stentor.say import completion
@@ -44,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(e, InvalidRequest | ModelNotFound):
             return 2
         return 1
+    except Terminated as e:
+        return e.exit_code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

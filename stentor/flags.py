@@ -178,7 +178,11 @@ def add_say(say: argparse.ArgumentParser) -> None:
         "-v", "--verbose", action="store_true", help="say how fast it was, and the seed"
     )
     text = say.add_argument_group("text")
-    text.add_argument("text", nargs="?", help="text to speak; - or none in a pipe: standard input")
+    text.add_argument(
+        "text",
+        nargs="*",
+        help="words to speak, joined by spaces; - or none in a pipe: standard input",
+    )
     add(
         text,
         {

@@ -29,6 +29,7 @@ from stentor.batch.run import Results, Tally, speak_all, without_wrong
 from stentor.errors import EngineError, InvalidRequest
 from stentor.host import local_ray
 from stentor.say.progress import SpeakingBar, loading
+from stentor.say.signals import ENDING, terminated_by_signals
 
 if TYPE_CHECKING:
     from stentor.batch.run import Pool
@@ -46,7 +47,7 @@ def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
     """
     asked = plan(args, load)
     check_settings(asked.folder, asked.settings, args.resume)
-    with _sigterm_raises(), closing(asked.catalogue(args.strict)) as items, _locked(asked):
+    with terminated_by_signals(), closing(asked.catalogue(args.strict)) as items, _locked(asked):
         check_settings(
             asked.folder, asked.settings, args.resume
         )  # another process may have been here meanwhile
@@ -181,20 +182,12 @@ def _loaded(asked: Plan, items: Catalogue, audio: Path, strict: bool) -> Pool:
 
 
 @contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
 def _interruptible() -> Iterator[Future[None]]:
-    """A future that Ctrl-C or SIGTERM completes. The second one raises KeyboardInterrupt."""
+    """A future that Ctrl-C, SIGTERM or SIGHUP completes. The second one raises KeyboardInterrupt."""
     stop: Future[None] = Future()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *ENDING)}
+    if before[signal.SIGHUP] is signal.SIG_IGN:  # under nohup
+        del before[signal.SIGHUP]
 
     def interrupted(number: int, frame: FrameType | None) -> None:
         for each, handler in before.items():

@@ -4,8 +4,8 @@ depend on how the input is cut into chunks, as far as the watermark's does not."
 from __future__ import annotations
 
 import numpy as np
-import soxr
 
+from stentor.output.resample import Resampler, resampler
 from stentor.output.watermark import Make, WatermarkStage
 
 
@@ -108,44 +108,40 @@ class EffectChain:
             self.stretch = None
         else:
             self.stretch = Stretch(speed, source)
+        self.resample: Resampler | None
         if source == target:
             self.resample = None
         else:
-            self.resample = soxr.ResampleStream(source, target, 1, "float32", "HQ")
+            self.resample = resampler(source, target)
         if watermark is None:
             self.watermark = None
         else:
             self.watermark = WatermarkStage(watermark, target)
 
     def feed(self, samples: np.ndarray) -> np.ndarray:
+        """float32 [n] -> the part of the output that is final."""
         if self.stretch is not None:
             samples = self.stretch.feed(samples)
-        samples = self._resampled(samples, last=False)
-        if self.watermark is None:
-            return samples
-        return self.watermark.feed(samples)
+        if self.resample is not None:
+            samples = self.resample.feed(samples)
+        if self.watermark is not None:
+            samples = self.watermark.feed(samples)
+        return samples
 
     def finish(self) -> np.ndarray:
-        if self.stretch is None:
-            rest = np.zeros(0, np.float32)
-        else:
+        """The rest of the output."""
+        rest = np.zeros(0, np.float32)
+        if self.stretch is not None:
             rest = self.stretch.finish()
-        rest = self._resampled(rest, last=True)
-        if self.watermark is None:
-            return rest
-        return self.watermark.finish(rest)
-
-    def _resampled(self, samples: np.ndarray, last: bool) -> np.ndarray:
-        if self.resample is None:
-            return samples
-        out: np.ndarray = self.resample.resample_chunk(
-            np.ascontiguousarray(samples, np.float32), last
-        )
-        return out
+        if self.resample is not None:
+            rest = np.concatenate((self.resample.feed(rest), self.resample.finish()))
+        if self.watermark is not None:
+            rest = self.watermark.finish(rest)
+        return rest
 
 
 def pcm16(samples: np.ndarray) -> np.ndarray:
-    """float [-1, 1] -> int16, clipped."""
+    """float32 [n] in [-1, 1] -> int16 [n], clipped. Every 16-bit output of the package is made here."""
     scaled: np.ndarray = np.clip(samples, -1.0, 1.0)
     scaled *= 32767.0
     whole: np.ndarray = np.rint(scaled, out=scaled).astype("<i2")

@@ -6,8 +6,10 @@ has no Xing header, and flac says 0 samples, which means unknown (RFC 9639). The
 Each container can carry a comment: of wav in a LIST INFO chunk before the audio, of mp3 and aac in an ID3v2 tag at the
 head, of flac and ogg among the Vorbis comments, of m4a in its moov. Without one, none of these is written.
 
-A saved stream with 0xFFFFFFFF is read to its end by FFmpeg, libsndfile, Python's wave and scipy, and the first two tell
-its true duration. With 0, all but FFmpeg read nothing.
+A saved stream with 0xFFFFFFFF is read to its end by FFmpeg, libsndfile, Python's wave and scipy, and the first two
+report its true duration. With 0, all but FFmpeg read nothing. A wav beyond 4 GiB keeps the header of a stream.
+
+Streams of the same format may be joined byte by byte. Each Ogg stream therefore has a serial number of its own.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import importlib.util
 import io
 import os
 import struct
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -27,7 +30,7 @@ import soundfile
 from stentor.output import g711
 from stentor.output.effects import pcm16
 
-UNKNOWN = 0xFFFFFFFF
+UNKNOWN = 0xFFFFFFFF  # as a length in a wav header
 LAWS = ("ulaw", "alaw")
 LIBSNDFILE = ("flac", "mp3")  # what it writes where PyAV is missing
 TELEPHONE = (8000,)
@@ -68,6 +71,8 @@ CONTAINERS = {
         {"write_xing": "0", "id3v2_version": "0", "flush_packets": "1"},
         {"write_xing": "1", "id3v2_version": "0"},
         {"id3v2_version": "3"},
+        # each frame is complete by itself: streams start 30 ms earlier and can be joined
+        codec_options={"reservoir": "0"},
     ),
     "flac": Container("audio/flac", (), "flac", "flac", None, {"flush_packets": "1"}, sized=True),
     "opus": Container(
@@ -118,11 +123,26 @@ class Encoder(Protocol):
     def finish(self) -> bytes: ...
 
 
+def serial_number(seed: int, text: str) -> int:
+    """Return the serial number of an Ogg stream, 1 to 2^31 - 1: the same for the same seed and text."""
+    content = f"{seed} {text}".encode("utf-8", "surrogatepass")
+    return zlib.crc32(content) % (2**31 - 1) + 1
+
+
 def encoder(
-    format: str, rate: int, whole: bool, bit_rate: int | None = None, comment: str | None = None
+    format: str,
+    rate: int,
+    whole: bool,
+    bit_rate: int | None = None,
+    comment: str | None = None,
+    serial: int = 1,
 ) -> Encoder:
-    """`whole`: nothing is returned before `finish`, which returns a file with a complete header. bit_rate: bits per
-    second of a format that has one, in place of its usual one. comment: ASCII, for a format that has room for it."""
+    """Return an encoder of samples at `rate` Hz.
+
+    whole: nothing is returned before `finish`, which returns a file with a complete header. bit_rate: bits per second
+    of a format that has one, in place of its default. comment: ASCII, for a format that has room for it. serial: of an
+    Ogg stream (`serial_number`).
+    """
     if format == "pcm":
         return Pcm()
     if format in LAWS:
@@ -132,15 +152,17 @@ def encoder(
             return WholeWav(rate, comment)
         return Wav(rate, comment)
     container = CONTAINERS[format]
-    return Compressed(
-        replace(container, bit_rate=bit_rate or container.bit_rate), rate, whole, comment=comment
-    )
+    if bit_rate is not None:
+        container = replace(container, bit_rate=bit_rate)
+    return Compressed(container, rate, whole, comment=comment, serial=serial)
 
 
-def file_encoder(format: str, rate: int, file: IO[bytes], comment: str | None = None) -> Encoder:
-    """An encoder that writes into `file`, which can be sought, as it is fed. `feed` and `finish` return nothing.
+def file_encoder(
+    format: str, rate: int, file: IO[bytes], comment: str | None = None, serial: int = 1
+) -> Encoder:
+    """Return an encoder that writes into `file`, which can be sought, as it is fed. `feed` and `finish` return nothing.
 
-    libsndfile writes ogg (Vorbis), and flac and mp3 where PyAV is missing. ImportError for what needs PyAV.
+    libsndfile writes ogg (Vorbis), and flac and mp3 where PyAV is missing. ImportError for formats that need PyAV.
     """
     if format == "pcm":
         return FilePlain(Pcm(), file)
@@ -150,22 +172,17 @@ def file_encoder(format: str, rate: int, file: IO[bytes], comment: str | None = 
         return WholeWav(rate, comment, file)
     if format == "ogg" or (format in LIBSNDFILE and importlib.util.find_spec("av") is None):
         return SndFile(format, rate, file, comment)
-    return Compressed(FILES[format], rate, True, file, comment)
+    return Compressed(FILES[format], rate, True, file, comment, serial)
 
 
 def wav_header(rate: int, data_bytes: int | None, comment: str | None = None) -> bytes:
-    """The header of mono 16-bit audio. `data_bytes` None: a stream whose length is not known."""
-    if comment is None:
-        info = b""
-    else:
+    """The header of mono 16-bit audio. data_bytes: None for a stream whose length is not known."""
+    info = b""
+    if comment is not None:
         info = _info(comment)
-    if data_bytes is None:
-        riff = UNKNOWN
-    else:
+    riff = data = UNKNOWN
+    if data_bytes is not None and 36 + len(info) + data_bytes < UNKNOWN:  # lengths have 32 bits
         riff = 36 + len(info) + data_bytes
-    if data_bytes is None:
-        data = UNKNOWN
-    else:
         data = data_bytes
     head = struct.pack(
         "<4sI4s4sIHHIIHH", b"RIFF", riff, b"WAVE", b"fmt ", 16, 1, 1, rate, 2 * rate, 2, 16
@@ -237,7 +254,7 @@ class FilePlain:
 
 
 class WholeWav:
-    """A wav with its length in the header. file: where it is written to, in place of what `finish` returns."""
+    """A wav with its length in the header. file: where it is written, in place of the bytes from `finish`."""
 
     def __init__(
         self, rate: int, comment: str | None = None, file: IO[bytes] | None = None
@@ -271,7 +288,8 @@ class SndFile:
             self.file.comment = comment
 
     def feed(self, samples: np.ndarray) -> bytes:
-        self.file.write(samples)
+        # not the floats: libsndfile would floor them for 16 bits
+        self.file.write(pcm16(samples))
         return b""
 
     def finish(self) -> bytes:
@@ -318,7 +336,7 @@ def _one_cpu() -> Iterator[None]:
 
 
 class Compressed:
-    """mp3, flac, opus, aac, ogg and m4a. file: where a whole file is written to, in place of what `finish` returns."""
+    """mp3, flac, opus, aac, ogg and m4a. file: where a whole file is written, in place of the bytes from `finish`."""
 
     def __init__(
         self,
@@ -327,6 +345,7 @@ class Compressed:
         whole: bool,
         file: IO[bytes] | None = None,
         comment: str | None = None,
+        serial: int = 1,
     ) -> None:
         import av  # FFmpeg: large, and pcm and wav do not need it
         from av.audio.stream import AudioStream
@@ -334,11 +353,12 @@ class Compressed:
         self.rate = rate
         self.whole = whole
         self.sink: _Sink | io.BytesIO | IO[bytes] = file or (io.BytesIO() if whole else _Sink())
-        options = {
-            "fflags": "bitexact",
-            **(container.whole if whole else container.streamed),
-            **({} if comment is None else container.commented),
-        }  # no random serials, no dates
+        options = {"fflags": "bitexact"}  # no random serials, no dates
+        options |= container.whole if whole else container.streamed
+        if comment is not None:
+            options |= container.commented
+        if container.muxer == "ogg":
+            options["serial_offset"] = str(serial)
         self.out = av.open(self.sink, "w", format=container.muxer, options=options)
         if comment is not None:
             self.out.metadata["comment"] = comment

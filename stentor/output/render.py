@@ -53,15 +53,18 @@ AS_IT_IS = Output()
 
 
 class Rendering:
-    """Takes samples at `rate` Hz part by part. whole: the bytes come at the end, as a file with its length."""
+    """Renders samples at `rate` Hz part by part. whole: the bytes come at the end, as a file with its length. serial: of
+    an Ogg stream."""
 
-    def __init__(self, output: Output, rate: int, whole: bool) -> None:
+    def __init__(self, output: Output, rate: int, whole: bool, serial: int = 1) -> None:
         self._stretch = EffectChain(rate, rate, output.speed, output.marks.watermark)
         self._encoder: Encoder | None = None
         if output.format is not None:
             target = legal_rate(output.format, rate)
             self._resample = EffectChain(rate, target, 1.0)
-            self._encoder = encoder(output.format, target, whole, comment=output.marks.comment)
+            self._encoder = encoder(
+                output.format, target, whole, comment=output.marks.comment, serial=serial
+            )
 
     def feed(self, samples: np.ndarray, last: bool) -> tuple[np.ndarray, bytes]:
         """float32 [n] -> float32 [m] at the same rate, and the bytes that are final now."""

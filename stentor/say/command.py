@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 import stentor
 from stentor.errors import InvalidRequest, StentorError
 from stentor.flags import check_files, check_speed, request_options
+from stentor.retry import random_seed
 from stentor.say import source, target
 from stentor.say.progress import SpeakingBar, loading
+from stentor.say.signals import terminated_by_signals
 from stentor.say.target import HEADERLESS, Target
 from stentor.speech.timing import SegmentTiming, faster, srt, vtt
 from stentor.text.cleanup import steps
@@ -63,24 +65,23 @@ def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
     marks = target.marks(
         args.provenance, args.watermark, args.model, None if out is None else out.format
     )
-    if args.play:
-        play = _player(args.speed, marks.watermark)
-    else:
-        play = None
+    play = _player(args.speed, marks.watermark) if args.play else None
     options = _request_options(args)
+    spoken = Spoken()
     started = time.perf_counter()
-    with _loaded(load) as tts, _without_log():
+    from stentor.output.encode import serial_number
+
+    with terminated_by_signals(), _loaded(load) as tts, _without_log():
         loaded = time.perf_counter()
-        sinks: list[Sink] = (
-            []
-            if out is None
-            else [target.Output(out.path, out.format, tts.sample_rate, args.speed, marks)]
-        )
+        sinks: list[Sink] = []
+        if out is not None:
+            serial = serial_number(options["seed"], text)
+            sinks.append(
+                target.Output(out.path, out.format, tts.sample_rate, args.speed, marks, serial)
+            )
         if play is not None:
             sinks.append(play(tts.sample_rate))
-        spoken = Spoken()
-        where = "the loudspeaker" if out is None else out.path or "standard output"
-        with _written(where), _told_if_interrupted(out, spoken, args.speed):
+        with _written(_place(out)), _told_if_interrupted(out, spoken, args.speed):
             _speak(tts, text, options, sinks, spoken)
     if args.srt is not None:
         subtitles = SUBTITLES[args.srt.suffix.lower()](faster(spoken.segments, args.speed))
@@ -89,6 +90,17 @@ def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
     _report(out, spoken, args.speed)
     if args.verbose:
         _report_speed(spoken, loaded - started)
+    return _warned(spoken)
+
+
+def _place(out: Target | None) -> Path | str:
+    if out is None:
+        return "the loudspeaker"
+    return out.path or "standard output"
+
+
+def _warned(spoken: Spoken) -> int:
+    """Warn of text that is not in the audio. Returns the exit code."""
     if spoken.finish == "length":
         print(
             "stentor: warning: max_frames cut the speech before the end of its text",
@@ -142,18 +154,17 @@ def _check_flags(args: argparse.Namespace) -> None:
 
 
 def _request_options(args: argparse.Namespace) -> dict[str, Any]:
-    given = request_options(args)
+    options = request_options(args)
+    options["seed"] = random_seed() if args.seed is None else args.seed
     if args.srt is not None and args.split == "auto":
-        given["split_granularity"] = "sentence"
+        options["split_granularity"] = "sentence"
     if args.words:
-        given["word_timestamps"] = True
-    if args.seed is not None:
-        given["seed"] = args.seed
+        options["word_timestamps"] = True
     if args.reference is not None:
-        given["reference"] = stentor.Reference(args.reference, args.reference_text)
+        options["reference"] = stentor.Reference(args.reference, args.reference_text)
     if args.prompt is not None:
-        given["prompt"] = stentor.Reference(args.prompt, args.prompt_text)
-    return given
+        options["prompt"] = stentor.Reference(args.prompt, args.prompt_text)
+    return options
 
 
 def _speak(
@@ -183,7 +194,7 @@ def _speak(
 
 def _report(out: Target | None, spoken: Spoken, speed: float) -> None:
     """Print where the audio is and how to play it. Nothing where it was played or piped."""
-    if out is not None and out.path is not None:
+    if out is not None and out.path is not None and not target.is_stream(out.path):
         player = next(
             (name for name in PLAYERS if out.format not in HEADERLESS and shutil.which(name)), None
         )
@@ -220,12 +231,10 @@ def _told_if_interrupted(out: Target | None, spoken: Spoken, speed: float) -> It
     try:
         yield
     except KeyboardInterrupt:
-        kept = out is not None and out.path is not None and spoken.seconds
-        if out is not None and kept:
-            has = f"; {out.path} has the first {spoken.seconds / speed:.1f} s"
-        else:
-            has = ""
-        print(f"\nstentor: interrupted{has}", file=sys.stderr)
+        written = ""
+        if out is not None and out.path is not None and spoken.seconds:
+            written = f"; {out.path} has the first {spoken.seconds / speed:.1f} s"
+        print(f"\nstentor: interrupted{written}", file=sys.stderr)
         raise
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from stentor.errors import InvalidRequest
@@ -11,12 +12,13 @@ from stentor.text.files import decoded
 NONE = "give a text, - for standard input, or --file FILE"
 
 
-def read(text: str | None, file: Path | None) -> str:
-    """The text of the argument or of the file, which is not empty. "-", or neither in a pipe, is standard input."""
-    found = _read(text, file)
-    if not found.strip():
+def read(words: Sequence[str], file: Path | None) -> str:
+    """The text of the arguments or of the file, which is not empty. "-", or neither in a pipe, is standard input."""
+    text = " ".join(words) if words else None
+    content = _read(text, file)
+    if not content.strip():
         raise InvalidRequest("text", NONE if text is None and file is None else "must not be empty")
-    return found
+    return content
 
 
 def _read(text: str | None, file: Path | None) -> str:

@@ -1,4 +1,4 @@
-"""Where the audio of `stentor say` goes: a file or standard output. Checked before anything is loaded."""
+"""Where the audio of `stentor say` goes: a file, a pipe or standard output. Checked before anything is loaded."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from stentor.output.encode import Encoder
     from stentor.output.marks import Marks
 
-PIPED = (
-    "wav",
-    "raw",
-    "mp3",
-    "flac",
-    "opus",
-    "aac",
-    "ulaw",
-    "alaw",
-)  # formats that are written without going back
-HEADERLESS = ("raw", "ulaw", "alaw")  # formats that do not say their rate
-PLAIN = ("wav", *HEADERLESS)  # formats that need no PyAV
-WRITTEN = (*PLAIN, "flac", "mp3", "ogg")  # the same, in a file
+PIPED = ("wav", "raw", "mp3", "flac", "opus", "aac", "ulaw", "alaw")
+"""Formats that are written without going back."""
+
+HEADERLESS = ("raw", "ulaw", "alaw")
+"""Formats that do not state their rate."""
+
+PLAIN = ("wav", *HEADERLESS)
+"""Formats of streams that need no PyAV."""
+
+WRITTEN = (*PLAIN, "flac", "mp3", "ogg")
+"""Formats of files that need no PyAV."""
+
 SUFFIXES = {f".{name}": name for name in FORMATS} | {".pcm": "raw"}
+OGG = ("ogg", "opus")  # both may be named .ogg
 
 
 @dataclass(frozen=True)
 class Target:
-    """A checked output. path None: standard output."""
+    """A checked output. path: None for standard output."""
 
     path: Path | None
     format: str
@@ -47,31 +47,62 @@ def check(output: str | None, format: str | None, play: bool) -> Target | None:
     if output is None and play:
         return None
     if output is None:
-        name = "out." + (format or "wav")
-    else:
-        name = output
-    if name == "-":
+        output = "out." + (format or "wav")
+    if output == "-":
+        _check_standard_output()
         return Target(None, _piped(format or "wav"))
-    path = path_of("output", name)
+    path = path_of("output", output)
+    if path.is_dir():
+        raise InvalidRequest(
+            "output", f"{output!r} is a folder; name a file in it, such as {path / 'out.wav'}"
+        )
     if not path.parent.is_dir():
         raise InvalidRequest("output", f"folder {str(path.parent)!r} does not exist")
-    known = format or SUFFIXES.get(path.suffix.lower())
+    suffix = path.suffix.lower()
+    _check_suffix(path, format)
+    if is_stream(path):
+        return Target(path, _piped(format or SUFFIXES.get(suffix) or "wav"))
+    known = format or SUFFIXES.get(suffix)
     if known is None:
         raise InvalidRequest(
             "output",
-            f"cannot write {path.suffix or 'a file without suffix'!r}; use {', '.join(SUFFIXES)}",
+            f"cannot write {suffix or 'a file without suffix'!r}; use {', '.join(SUFFIXES)}",
         )
     return Target(path, available(known, WRITTEN))
+
+
+def is_stream(path: Path) -> bool:
+    """Whether a path names a pipe, a device or a socket, which cannot be sought."""
+    return path.exists() and not path.is_file()
+
+
+def _check_suffix(path: Path, format: str | None) -> None:
+    """InvalidRequest for a format that the suffix contradicts: players go by the suffix."""
+    by_suffix = SUFFIXES.get(path.suffix.lower())
+    if format is None or by_suffix is None or by_suffix == format:
+        return
+    if by_suffix in OGG and format in OGG:
+        return
+    raise InvalidRequest(
+        "format",
+        f"is {format}, and {path.name!r} ends in {path.suffix}; "
+        f"name it {path.with_suffix('.' + format).name!r} or leave --format out",
+    )
+
+
+def _check_standard_output() -> None:
+    if sys.__stdout__ is None:
+        raise InvalidRequest("output", "standard output is closed")
+    if sys.stdout.isatty():
+        raise InvalidRequest(
+            "output", "standard output is a terminal: pipe it into a program or a file"
+        )
 
 
 def _piped(format: str) -> str:
     if format not in PIPED:
         raise InvalidRequest(
             "format", f"{format} cannot be written to a pipe; use {', '.join(PIPED)}"
-        )
-    if sys.stdout.isatty():
-        raise InvalidRequest(
-            "output", "standard output is a terminal: pipe it into a program or a file"
         )
     return available(format, PLAIN)
 
@@ -99,20 +130,27 @@ def marks(provenance: bool, watermark: str | None, model: str | None, format: st
 
 
 class Output:
-    """A file that grows with the speech, or standard output (path None). What has been spoken is in it also when the
-    rest fails. A file is made with the first samples. rate: Hz of what is written."""
+    """A file that grows with the speech, or a stream (path None: standard output).
+
+    What has been spoken is in it also when the rest fails. A file is made with the first samples. rate: Hz of the
+    samples that are written. serial: of an Ogg stream.
+    """
 
     def __init__(
-        self, path: Path | None, format: str, rate: int, speed: float, marks: Marks
+        self,
+        path: Path | None,
+        format: str,
+        rate: int,
+        speed: float,
+        marks: Marks,
+        serial: int = 1,
     ) -> None:
         from stentor.output.effects import EffectChain
         from stentor.output.encode import legal_rate
 
         self._path = path
-        if format == "raw":
-            self._format = "pcm"
-        else:
-            self._format = format
+        self._format = "pcm" if format == "raw" else format
+        self._serial = serial
         self.rate = legal_rate(self._format, rate)
         self._chain = EffectChain(rate, self.rate, speed, marks.watermark)
         self._comment = marks.comment
@@ -136,12 +174,15 @@ class Output:
     def _open(self) -> tuple[Encoder, IO[bytes]]:
         from stentor.output.encode import encoder, file_encoder
 
+        if self._path is not None and not is_stream(self._path):
+            file = self._path.open("wb")
+            return file_encoder(self._format, self.rate, file, self._comment, self._serial), file
+        streamed = encoder(
+            self._format, self.rate, whole=False, comment=self._comment, serial=self._serial
+        )
         if self._path is None:
-            return encoder(
-                self._format, self.rate, whole=False, comment=self._comment
-            ), sys.stdout.buffer
-        file = self._path.open("wb")
-        return file_encoder(self._format, self.rate, file, self._comment), file
+            return streamed, sys.stdout.buffer
+        return streamed, self._path.open("wb")
 
     @staticmethod
     def _write(encoder: Encoder, file: IO[bytes], samples: np.ndarray) -> None:

@@ -69,6 +69,7 @@ def create_app(config: ServerConfig, server: Server | None = None) -> FastAPI:
         allow_methods=["*"],
         allow_headers=["*"],
         expose_headers=EXPOSED,
+        allow_private_network=True,  # of the allowed origins: the only ones that get here
     )
     app = FastAPI(
         title="stentor",

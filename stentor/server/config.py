@@ -23,6 +23,7 @@ from stentor.flags import ALIGNER, LEXICON, LORA, MODEL, THREADS, Flag
 from stentor.server.limits import LIMITS, MIB
 from stentor.server.load_options import load_options
 from stentor.server.lora_modules import lora_modules
+from stentor.server.origins import parse_origin
 from stentor.speech.client_names import taken_by_model
 from stentor.text.cleanup import ALL, HELP, steps
 from stentor.text.lexicon import Lexicon
@@ -260,6 +261,10 @@ class ServerConfig:
     ws_max_sessions: int = option(LIMITS.ws_max_sessions, "WebSocket sessions at once")
 
     def __post_init__(self) -> None:
+        for name in _WITH_COMMAS:
+            object.__setattr__(self, name, _split(getattr(self, name)))
+        origins = tuple(parse_origin(text) for text in self.allowed_origins)
+        object.__setattr__(self, "allowed_origins", origins)
         for f in fields(self):
             choices = f.metadata.get("choices")
             value = getattr(self, f.name)
@@ -361,11 +366,12 @@ class ServerConfig:
             )
 
     def _check_proxies(self) -> None:
-        for name in self.allowed_hosts:
-            if not HOST.fullmatch(name):
-                raise InvalidRequest(
-                    "allowed_hosts", f"must be names without scheme and port, got {name!r}"
-                )
+        for flag in ("allowed_hosts", "allowed_media_domains"):
+            for name in getattr(self, flag):
+                if not HOST.fullmatch(name):
+                    raise InvalidRequest(
+                        flag, f"must be names without scheme and port, got {name!r}"
+                    )
         for network in self.forwarded_allow_ips:
             try:
                 ip_network(network)
@@ -472,6 +478,14 @@ def _check_number(name: str, given: Sequence[object], models: int) -> None:
         raise InvalidRequest(name, f"give one value, or one per model ({models})")
 
 
+_WITH_COMMAS = (
+    "allowed_origins",
+    "allowed_hosts",
+    "allowed_media_domains",
+    "forwarded_allow_ips",
+)
+"""Lists of names without commas: `a,b` means two, also where a flag is repeated."""
+
 _FROM_ZERO = ("api_processes", "drain_seconds", "guard_retries")
 _OTHER_RANGES = (
     "port",
@@ -571,6 +585,13 @@ def numbers(value: str) -> tuple[float, ...]:
 def names(value: str) -> tuple[str, ...]:
     """Names with commas between them."""
     return tuple(part.strip() for part in value.split(","))
+
+
+def _split(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Names in lower case, of values that may hold several."""
+    return tuple(
+        part.strip().lower() for value in values for part in value.split(",") if part.strip()
+    )
 
 
 def default(f: Field[Any]) -> Any:

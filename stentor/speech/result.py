@@ -103,7 +103,10 @@ class Speech:
             raise InvalidRequest(
                 "path", f"{file.suffix} has no room for provenance; use {', '.join(COMMENTED)}"
             )
-        with soundfile.SoundFile(file, "w", samplerate=self.sample_rate, channels=1) as out:
+        kind = file.suffix[1:].upper()
+        subtype = soundfile.default_subtype(kind) or "PCM_16"  # which .raw has not
+        with soundfile.SoundFile(file, "w", self.sample_rate, 1, subtype, format=kind) as out:
             if self.provenance is not None:
                 out.comment = self.provenance
-            out.write(self.samples)
+            # not the floats: libsndfile would floor them for 16 bits
+            out.write(pcm16(self.samples))

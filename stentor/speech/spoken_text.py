@@ -11,6 +11,7 @@ import numpy as np
 
 from stentor.engine.stream import AudioStream, Chunk
 from stentor.errors import Overloaded, StentorError, request_failed
+from stentor.output.encode import serial_number
 from stentor.output.render import AS_IT_IS, Output, Rendering
 from stentor.speech.guard import runaway_frames
 from stentor.speech.result import Speech
@@ -61,7 +62,9 @@ class SpokenText:
         self._aligners = aligners
         self._request = next(iter(requests.values()))
         self._output = output
-        self._rendering = Rendering(output, spec.sample_rate, whole=not streaming)
+        text = " ".join(segment.text for segment in segments)
+        serial = serial_number(self._request.seed, text)
+        self._rendering = Rendering(output, spec.sample_rate, whole=not streaming, serial=serial)
         self._ignored: list[
             str
         ] = []  # pieces of its text that the model cannot speak, and nobody was told of

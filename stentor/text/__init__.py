@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from stentor.host.environment import ensure_home
 from stentor.text.english.scripts import UNREAD, has_english
 from stentor.text.front_end import FrontEnd, plain
 from stentor.text.marks import NEVER, has_words
@@ -39,6 +40,7 @@ def front_end(name: str | None) -> FrontEnd:
     if name is None:
         return plain
     if name == "english-phonemes":
+        ensure_home()  # a library looks for its cache there while it is imported
         from stentor.text.english.phonemes import EnglishPhonemes
 
         return EnglishPhonemes()

@@ -188,14 +188,43 @@ def test_a_flag_that_is_no_path_or_no_number_is_told_with_the_usage(
     assert says in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flag", ["-o", "--srt"])
 def test_what_cannot_be_written_is_told_in_one_line(
-    flag: str, book: Path, capsys: pytest.CaptureFixture[str]
+    book: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    name = {"-o": "taken.wav", "--srt": "taken.srt"}[flag]
-    Path(name).mkdir()
-    assert main(["say", "hello", flag, name, *SHORT]) == 1
-    assert f"stentor: cannot write '{name}': Is a directory" in capsys.readouterr().err
+    Path("taken.srt").mkdir()
+    assert main(["say", "hello", "--srt", "taken.srt", *SHORT]) == 1
+    assert "stentor: cannot write 'taken.srt': Is a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["-o", "books"], "output: 'books' is a folder; name a file in it, such as books/out.wav"),
+        (["-o", "a.wav", "--format", "mp3"], "name it 'a.mp3' or leave --format out"),
+        (["-o", "a.PCM", "--format", "flac"], "format: is flac, and 'a.PCM' ends in .PCM"),
+    ],
+)
+def test_an_output_that_means_something_else_is_refused(
+    flags: list[str], says: str, book: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("books").mkdir()
+    assert main(["say", "hello", *flags, *SHORT]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_words_are_joined_and_a_suffix_may_stand_for_two_formats(book: Path) -> None:
+    assert main(["say", "-o", "joined.wav", *SHORT, "hello", "there"]) == CUT
+    assert main(["say", "hello there", "-o", "quoted.wav", *SHORT]) == CUT
+    assert Path("joined.wav").read_bytes() == Path("quoted.wav").read_bytes()
+    assert main(["say", "hello", "-o", "a.ogg", "--format", "opus", *SHORT]) == CUT
+    assert main(["say", "hello", "-o", "a.audio", "--format", "wav", *SHORT]) == CUT
+
+
+def test_a_file_is_written_while_it_is_played(book: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = FakeDevice()
+    monkeypatch.setitem(sys.modules, "sounddevice", device)
+    assert main(["say", "hello", "--play", "-o", "a.wav", *SHORT]) == CUT
+    assert sum(len(b) for b in device.written) == FRAMES == soundfile.info("a.wav").frames
 
 
 def test_audio_is_not_written_on_a_terminal(
@@ -228,16 +257,16 @@ def test_the_name_of_a_file_as_text_is_asked_about_on_a_terminal(
 ) -> None:
     monkeypatch.setattr("sys.stdin", Terminal(answer))
     monkeypatch.setattr("sys.stderr", Terminal())
-    assert source.read(book.name, None) == spoken
+    assert source.read([book.name], None) == spoken
     assert "'book.txt' is a file. Speak the text in it?" in sys.stderr.getvalue()
 
 
 def test_the_name_of_a_file_as_text_is_spoken_with_a_warning_elsewhere(
     book: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert source.read(book.name, None) == "book.txt"
+    assert source.read([book.name], None) == "book.txt"
     assert "warning: 'book.txt' is a file" in capsys.readouterr().err
-    assert source.read("word " * 1000 + "\0", None).startswith("word")
+    assert source.read(["word " * 1000 + "\0"], None).startswith("word")
 
 
 def test_what_was_spoken_before_a_failure_is_in_the_file(book: Path) -> None:

@@ -7,13 +7,16 @@ import base64
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 
 import stentor
 from stentor import TTS, InvalidRequest, Speech
+from stentor.output.effects import pcm16
 from stentor.output.encode import CONTAINERS
 from tests.helpers.fake_loudspeaker import FakeDevice
 from tests.helpers.server_live import decoded, samples_of
@@ -97,6 +100,18 @@ def test_a_format_is_a_file_whole_and_in_parts(tts: TTS, format: str, speed: flo
     rate = {"pcm": 600, "wav": 600, "flac": 600, "opus": 48_000}.get(format, 8000)
     padding = 0.3 if format in ("mp3", "aac", "opus") else 1 / rate
     assert abs(len(whole) / rate - speech.duration) <= padding
+
+
+@pytest.mark.parametrize("suffix", ["wav", "aiff", "w64", "flac", "au", "caf", "raw"])
+def test_a_saved_file_has_the_16_bits_of_every_other_output(suffix: str, tmp_path: Path) -> None:
+    samples = np.linspace(-1, 1, 70_001, dtype=np.float32)
+    path = tmp_path / f"a.{suffix}"
+    Speech(samples, 24_000, np.zeros((1, 1)), "stop", 0).save(path)
+    if suffix == "raw":
+        stored = np.frombuffer(path.read_bytes(), "<i2")
+    else:
+        stored = soundfile.read(path, dtype="int16")[0]
+    assert np.array_equal(stored, pcm16(samples))
 
 
 def test_speed_changes_samples_and_times_and_keeps_pauses(tts: TTS) -> None:

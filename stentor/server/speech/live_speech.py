@@ -158,7 +158,7 @@ class LiveSpeech(ABC):
         self, running: RunningRequest, first: FedSegment, rest: AsyncIterator[FedSegment]
     ) -> None:
         if self.streamed:
-            pipeline = running.pipeline(whole=False)
+            pipeline = running.pipeline(whole=False, text=first[0].text)
         else:
             pipeline = None
         await self._segment(running, pipeline, *first)
@@ -182,7 +182,7 @@ class LiveSpeech(ABC):
         index = self.segments
         self.segments += 1
         self.bytes_before = self.bytes
-        own = pipeline or running.pipeline(whole=True)
+        own = pipeline or running.pipeline(whole=True, text=segment.text)
         run.speaking.add(segment, live=tail is not None, apart=pipeline is None)
         await self._encode(running, own, run.speaking.silence())
         begin = run.duration

@@ -13,7 +13,7 @@ import numpy as np
 
 from stentor.errors import EngineError
 from stentor.output.effects import EffectChain
-from stentor.output.encode import Encoder, encoder
+from stentor.output.encode import Encoder, encoder, serial_number
 from stentor.server.backpressure import Disconnected, SlowClient
 from stentor.server.errors import ApiError, translate
 from stentor.server.speech.outcomes import (
@@ -58,20 +58,22 @@ class RunningRequest:
         self._traced = server.traces is None  # its spans have been made, if any are wanted
         server.outcomes.add(self.outcome)
 
-    def pipeline(self, whole: bool) -> OutputPipeline:
-        """Effects and encoder for this request. `whole`: one file at the end in place of a stream."""
+    def pipeline(self, whole: bool, text: str) -> OutputPipeline:
+        """Effects and encoder for audio of `text`. whole: one file at the end in place of a stream."""
         output = self.plan.output
         cheap = output.format in CHEAP_FORMATS and output.marks.watermark is None
         if cheap:
             pool = None
         else:
             pool = self.server.encoders
-        return OutputPipeline(output, self.run.spec.sample_rate, whole, pool)
+        serial = serial_number(self.plan.seed, text)
+        return OutputPipeline(output, self.run.spec.sample_rate, whole, pool, serial)
 
     async def bytes(self, whole: bool) -> AsyncGenerator[bytes, None]:
         """The container's bytes as they are made. If `whole`, or if all audio is held back, all of them at the end."""
         pipeline: OutputPipeline | None = None
         held: list[np.ndarray] = []
+        text = " ".join(segment.text for segment in self.plan.segments)
         live = self.server.metrics.live
         if self.plan.streaming:
             live[self.playback] = self.plan.host.name
@@ -84,13 +86,12 @@ class RunningRequest:
                     joined = np.concatenate(held)
                     held = []
                     self.playback.add(joined)
-                    pipeline = pipeline or self.pipeline(whole)
+                    pipeline = pipeline or self.pipeline(whole, text)
                     if data := await pipeline.feed(joined):
                         self.encoded()
                         yield data
-            pipeline = pipeline or self.pipeline(
-                whole=True
-            )  # nothing has been sent: the length is known
+            # nothing has been sent: the length is known
+            pipeline = pipeline or self.pipeline(whole=True, text=text)
             for samples in held:
                 self.playback.add(samples)
                 if data := await pipeline.feed(samples):
@@ -208,11 +209,16 @@ class OutputPipeline:
     """Samples to bytes: speed, rate and watermark, then the encoder. It runs in `pool` if there is one."""
 
     def __init__(
-        self, output: Output, rate: int, whole: bool, pool: ThreadPoolExecutor | None
+        self,
+        output: Output,
+        rate: int,
+        whole: bool,
+        pool: ThreadPoolExecutor | None,
+        serial: int,
     ) -> None:
         self.chain = EffectChain(rate, output.rate, output.speed, output.marks.watermark)
         self.encoder: Encoder = encoder(
-            output.format, output.rate, whole, output.bit_rate, output.marks.comment
+            output.format, output.rate, whole, output.bit_rate, output.marks.comment, serial
         )
         self.pool = pool
 

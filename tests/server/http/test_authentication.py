@@ -119,6 +119,49 @@ def test_other_origins_may_read_our_headers_if_they_are_allowed(tmp_path: Path) 
         assert "access-control-allow-origin" not in other.headers
 
 
+@pytest.mark.parametrize(
+    ("written", "origins"),
+    [
+        (("http://app.example,http://b.example",), ("http://app.example", "http://b.example")),
+        (("https://App.Example/", " http://localhost:3000 "), ("https://app.example", "http://localhost:3000")),
+        (("https://app.example:443", "http://[::1]:80/"), ("https://app.example", "http://[::1]")),
+        (("https://bücher.example", "tauri://localhost"), ("https://xn--bcher-kva.example", "tauri://localhost")),
+        (("*",), ("*",)),
+        (("", ","), ()),
+    ],
+)  # fmt: skip
+def test_origins_are_kept_as_browsers_send_them(
+    written: tuple[str, ...], origins: tuple[str, ...]
+) -> None:
+    assert ServerConfig(allowed_origins=written).allowed_origins == origins
+
+
+@pytest.mark.parametrize(
+    "wrong", ["app.example", "https://app.example/page", "https://", "https://u@a.example", "http://["]
+)  # fmt: skip
+def test_an_origin_that_no_browser_sends_is_refused_at_start(wrong: str) -> None:
+    with pytest.raises(InvalidRequest, match="must look like https://app"):
+        ServerConfig(allowed_origins=(wrong,))
+
+
+def test_names_between_commas_are_several() -> None:
+    config = ServerConfig(allowed_hosts=("a.example, B.example",), allowed_media_domains=("c.example,d.example",))  # fmt: skip
+    assert config.allowed_hosts == ("a.example", "b.example")
+    assert config.allowed_media_domains == ("c.example", "d.example")
+
+
+def test_preflights_for_private_networks_are_answered(tmp_path: Path) -> None:
+    ask = {
+        "Origin": "https://app.example",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Private-Network": "true",
+    }
+    with serving(tmp_path, allowed_origins=("https://app.example/",)) as live:
+        answer = live.http.options("/v1/audio/speech", headers=ask)
+        assert answer.status_code == 200
+        assert answer.headers["access-control-allow-private-network"] == "true"
+
+
 FOREIGN = ["https://evil.example", "null", "http://[", "http://]", "http://127.0.0.1:1", "x", "//["]
 
 
