@@ -1,4 +1,5 @@
-"""The command line: `stentor say, voices, batch, serve, bench, doctor, completion`. Flags become calls of the API."""
+"""The command line: `stentor say, voices, batch, serve, bench, doctor, completion`. Flags become
+calls of the API."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from difflib import get_close_matches
 import stentor
 from stentor import flags
 from stentor.config import path_of
-from stentor.host.environment import ensure_home, open_standard_streams
 from stentor.errors import InvalidRequest, ModelNotFound, StentorError
+from stentor.host.environment import ensure_home, open_standard_streams
 from stentor.say.signals import Terminated
 
 _EPILOG = """examples:
@@ -23,9 +24,9 @@ _EPILOG = """examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Returns 0 if it is done, 1 with a message if it failed, 2 for wrong usage (also a model that does
-    not exist), 3 if `say` or `batch` wrote speech that was cut, 4 if items of a batch failed, 130 if interrupted, 129 or
-    143 if ended by SIGHUP or SIGTERM."""
+    """Run a command. Returns 0 if it is done, 1 with a message if it failed, 2 for wrong usage
+    (also a model that does not exist), 3 if `say` or `batch` wrote speech that was cut, 4 if items
+    of a batch failed, 130 if interrupted, 129 or 143 if ended by SIGHUP or SIGTERM."""
     open_standard_streams()
     ensure_home()
     top = parser()

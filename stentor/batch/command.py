@@ -73,7 +73,8 @@ def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
 
 @contextmanager
 def _locked(asked: Plan) -> Iterator[None]:
-    """The folder is there, has nothing on its way but open shards, and no other process writes to it."""
+    """The folder is there, has nothing on its way but open shards, and no other process writes to
+    it."""
     _refuse_links(asked.work)
     try:
         asked.work.mkdir(parents=True, exist_ok=True)
@@ -96,7 +97,8 @@ def _locked(asked: Plan) -> Iterator[None]:
 
 
 def _refuse_links(work: Path) -> None:
-    """InvalidRequest if the folder for audio on its way, or what is in it, is a link: a run deletes what is there."""
+    """InvalidRequest if the folder for audio on its way, or what is in it, is a link: a run deletes
+    what is there."""
     for found in [work, *(work.iterdir() if work.is_dir() and not work.is_symlink() else ())]:
         if found.is_symlink():
             raise InvalidRequest(
@@ -183,7 +185,8 @@ def _loaded(asked: Plan, items: Catalogue, audio: Path, strict: bool) -> Pool:
 
 @contextmanager
 def _interruptible() -> Iterator[Future[None]]:
-    """A future that Ctrl-C, SIGTERM or SIGHUP completes. The second one raises KeyboardInterrupt."""
+    """A future that Ctrl-C, SIGTERM or SIGHUP completes. The second one raises
+    KeyboardInterrupt."""
     stop: Future[None] = Future()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, *ENDING)}
     if before[signal.SIGHUP] is signal.SIG_IGN:  # under nohup

@@ -1,4 +1,5 @@
-"""Mends of an environment in which a process was started without standard streams or a home folder."""
+"""Mends of an environment in which a process was started without standard streams or a home
+folder."""
 
 from __future__ import annotations
 
@@ -10,9 +11,11 @@ from pathlib import Path
 
 
 def open_standard_streams() -> None:
-    """Open the null device in place of standard streams that are closed, as services and `2>&-` leave them.
+    """Open the null device in place of standard streams that are closed, as services and `2>&-`
+    leave them.
 
-    The next file that is opened would otherwise get the number of a closed stream, and the messages of C libraries.
+    The next file that is opened would otherwise get the number of a closed stream, and the messages
+    of C libraries.
     """
     for number in (0, 1, 2):
         try:
@@ -29,7 +32,8 @@ def open_standard_streams() -> None:
 
 
 def ensure_home() -> None:
-    """Set HOME to a folder of this user where there is none: in containers the user may have no entry and no HOME.
+    """Set HOME to a folder of this user where there is none: in containers the user may have no
+    entry and no HOME.
 
     Libraries look for their caches in it, some as they are imported, and fail where there is none.
     """

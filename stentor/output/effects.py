@@ -1,5 +1,5 @@
-"""Effects on samples before they are encoded: speed, sample rate, watermark. They stream, and the result does not
-depend on how the input is cut into chunks, as far as the watermark's does not."""
+"""Effects on samples before they are encoded: speed, sample rate, watermark. They stream, and the
+result does not depend on how the input is cut into chunks, as far as the watermark's does not."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from stentor.output.watermark import Make, WatermarkStage
 class Stretch:
     """WSOLA time stretch: pitch stays, `speed` 2 halves the duration (Verhelst & Roelands, 1993).
 
-    Frames of 40 ms are added every 20 ms. Each is taken from where it continues the last one best (by normalised
-    cross-correlation), within 12 ms of its nominal position. python-stretch 0.3.1 was tried first. Fed in small
-    blocks, it moves a 220 Hz tone to 200-215 Hz and is not deterministic at 0.25.
+    Frames of 40 ms are added every 20 ms. Each is taken from where it continues the last one best
+    (by normalised cross-correlation), within 12 ms of its nominal position. python-stretch 0.3.1
+    was tried first. Fed in small blocks, it moves a 220 Hz tone to 200-215 Hz and is not
+    deterministic at 0.25.
     """
 
     def __init__(self, speed: float, rate: int) -> None:
@@ -99,7 +100,8 @@ class Stretch:
 
 
 class EffectChain:
-    """Speed, then sample rate, then watermark: float32 [n] at `source` Hz in, float32 at `target` Hz out."""
+    """Speed, then sample rate, then watermark: float32 [n] at `source` Hz in, float32 at `target`
+    Hz out."""
 
     def __init__(
         self, source: int, target: int, speed: float, watermark: Make | None = None
@@ -141,7 +143,8 @@ class EffectChain:
 
 
 def pcm16(samples: np.ndarray) -> np.ndarray:
-    """float32 [n] in [-1, 1] -> int16 [n], clipped. Every 16-bit output of the package is made here."""
+    """float32 [n] in [-1, 1] -> int16 [n], clipped. Every 16-bit output of the package is made
+    here."""
     scaled: np.ndarray = np.clip(samples, -1.0, 1.0)
     scaled *= 32767.0
     whole: np.ndarray = np.rint(scaled, out=scaled).astype("<i2")

@@ -1,15 +1,19 @@
 """Formats, each as a stream of bytes or as a whole file. PyAV writes mp3, flac, opus and aac.
 
-The length of a stream is not known when it begins. A wav header then says 0xFFFFFFFF, as FFmpeg's and OpenAI's do, mp3
-has no Xing header, and flac says 0 samples, which means unknown (RFC 9639). The audio frames are the same either way.
+The length of a stream is not known when it begins. A wav header then says 0xFFFFFFFF, as FFmpeg's
+and OpenAI's do, mp3 has no Xing header, and flac says 0 samples, which means unknown (RFC 9639).
+The audio frames are the same either way.
 
-Each container can carry a comment: of wav in a LIST INFO chunk before the audio, of mp3 and aac in an ID3v2 tag at the
-head, of flac and ogg among the Vorbis comments, of m4a in its moov. Without one, none of these is written.
+Each container can carry a comment: of wav in a LIST INFO chunk before the audio, of mp3 and aac in
+an ID3v2 tag at the head, of flac and ogg among the Vorbis comments, of m4a in its moov. Without
+one, none of these is written.
 
-A saved stream with 0xFFFFFFFF is read to its end by FFmpeg, libsndfile, Python's wave and scipy, and the first two
-report its true duration. With 0, all but FFmpeg read nothing. A wav beyond 4 GiB keeps the header of a stream.
+A saved stream with 0xFFFFFFFF is read to its end by FFmpeg, libsndfile, Python's wave and scipy,
+and the first two report its true duration. With 0, all but FFmpeg read nothing. A wav beyond 4 GiB
+keeps the header of a stream.
 
-Streams of the same format may be joined byte by byte. Each Ogg stream therefore has a serial number of its own.
+Streams of the same format may be joined byte by byte. Each Ogg stream therefore has a serial number
+of its own.
 """
 
 from __future__ import annotations
@@ -41,8 +45,9 @@ MPEG = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
 class Container:
     """How one format is written.
 
-    rates: Hz that it carries, () for any. bits: of a sample. sized: its header states the length, which a stream has to
-    leave open. plain: samples without a header, so that parts are files too. commented: muxer options with a comment.
+    rates: Hz that it carries, () for any. bits: of a sample. sized: its header states the length,
+    which a stream has to leave open. plain: samples without a header, so that parts are files too.
+    commented: muxer options with a comment.
     """
 
     media_type: str
@@ -108,7 +113,8 @@ FILES = {
 
 
 def legal_rate(format: str, rate: int) -> int:
-    """The rate at which a format carries audio of `rate` Hz: its own, else the next above, else the highest."""
+    """The rate at which a format carries audio of `rate` Hz: its own, else the next above, else the
+    highest."""
     rates = FILES[format].rates
     if not rates or rate in rates:
         return rate
@@ -124,7 +130,8 @@ class Encoder(Protocol):
 
 
 def serial_number(seed: int, text: str) -> int:
-    """Return the serial number of an Ogg stream, 1 to 2^31 - 1: the same for the same seed and text."""
+    """Return the serial number of an Ogg stream, 1 to 2^31 - 1: the same for the same seed and
+    text."""
     content = f"{seed} {text}".encode("utf-8", "surrogatepass")
     return zlib.crc32(content) % (2**31 - 1) + 1
 
@@ -139,9 +146,9 @@ def encoder(
 ) -> Encoder:
     """Return an encoder of samples at `rate` Hz.
 
-    whole: nothing is returned before `finish`, which returns a file with a complete header. bit_rate: bits per second
-    of a format that has one, in place of its default. comment: ASCII, for a format that has room for it. serial: of an
-    Ogg stream (`serial_number`).
+    whole: nothing is returned before `finish`, which returns a file with a complete header.
+    bit_rate: bits per second of a format that has one, in place of its default. comment: ASCII, for
+    a format that has room for it. serial: of an Ogg stream (`serial_number`).
     """
     if format == "pcm":
         return Pcm()
@@ -160,9 +167,11 @@ def encoder(
 def file_encoder(
     format: str, rate: int, file: IO[bytes], comment: str | None = None, serial: int = 1
 ) -> Encoder:
-    """Return an encoder that writes into `file`, which can be sought, as it is fed. `feed` and `finish` return nothing.
+    """Return an encoder that writes into `file`, which can be sought, as it is fed. `feed` and
+    `finish` return nothing.
 
-    libsndfile writes ogg (Vorbis), and flac and mp3 where PyAV is missing. ImportError for formats that need PyAV.
+    libsndfile writes ogg (Vorbis), and flac and mp3 where PyAV is missing. ImportError for formats
+    that need PyAV.
     """
     if format == "pcm":
         return FilePlain(Pcm(), file)
@@ -254,7 +263,8 @@ class FilePlain:
 
 
 class WholeWav:
-    """A wav with its length in the header. file: where it is written, in place of the bytes from `finish`."""
+    """A wav with its length in the header. file: where it is written, in place of the bytes from
+    `finish`."""
 
     def __init__(
         self, rate: int, comment: str | None = None, file: IO[bytes] | None = None
@@ -298,7 +308,8 @@ class SndFile:
 
 
 class _Sink(io.RawIOBase):
-    """The file that PyAV writes a stream to. Bytes are taken out as they are written, so none can be changed later."""
+    """The file that PyAV writes a stream to. Bytes are taken out as they are written, so none can
+    be changed later."""
 
     def __init__(self) -> None:
         self.bytes = bytearray()
@@ -320,8 +331,9 @@ class _Sink(io.RawIOBase):
 def _one_cpu() -> Iterator[None]:
     """This thread on one CPU, where the system can do that.
 
-    With the first frame PyAV makes a filter graph, for which FFmpeg starts a thread per CPU that it sees. They have
-    nothing to do, and live until Python collects the encoder as garbage. PyAV has no setting for them.
+    With the first frame PyAV makes a filter graph, for which FFmpeg starts a thread per CPU that it
+    sees. They have nothing to do, and live until Python collects the encoder as garbage. PyAV has
+    no setting for them.
     """
     pin = getattr(os, "sched_setaffinity", None)
     if pin is None:
@@ -336,7 +348,8 @@ def _one_cpu() -> Iterator[None]:
 
 
 class Compressed:
-    """mp3, flac, opus, aac, ogg and m4a. file: where a whole file is written, in place of the bytes from `finish`."""
+    """mp3, flac, opus, aac, ogg and m4a. file: where a whole file is written, in place of the bytes
+    from `finish`."""
 
     def __init__(
         self,

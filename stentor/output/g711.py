@@ -1,7 +1,7 @@
 """G.711: 16-bit samples as µ-law and A-law codes, by the decision values of ITU-T G.711.
 
-Both laws work on magnitudes, so x and -x have the same code but for the sign, as in libsndfile. FFmpeg's encoder takes
-the nearest decoded value instead, which differs at the edges of segments.
+Both laws work on magnitudes, so x and -x have the same code but for the sign, as in libsndfile.
+FFmpeg's encoder takes the nearest decoded value instead, which differs at the edges of segments.
 """
 
 from __future__ import annotations
@@ -30,15 +30,24 @@ def _mu_law(samples: np.ndarray) -> np.ndarray:
     magnitude = np.abs(samples) >> 2  # 14 bits with the sign
     biased = np.minimum(magnitude, MU_LARGEST) + MU_BIAS
     segment = np.frexp(biased)[1] - 6
-    code = segment << 4 | (biased >> (segment + 1)) & 15
-    inverted: np.ndarray = (code ^ np.where(samples < 0, 0x7F, 0xFF)).astype(np.uint8)
-    return inverted
+    step = biased >> (segment + 1)
+    code = (segment << 4) | (step & 15)
+
+    inverted = np.where(samples < 0, 0x7F, 0xFF)
+    codes: np.ndarray = (code ^ inverted).astype(np.uint8)
+    return codes
 
 
 def _a_law(samples: np.ndarray) -> np.ndarray:
-    """Codes of int32 samples [n] by table 1 of the recommendation, with every other bit inverted."""
-    magnitude = np.minimum(np.abs(samples) >> 4, A_LARGEST) << 1  # 13 bits with the sign
-    segment = np.maximum(np.frexp(magnitude)[1] - 5, 0)
-    code = segment << 4 | (magnitude >> np.maximum(segment, 1)) & 15
-    inverted: np.ndarray = (code ^ np.where(samples < 0, 0x55, 0xD5)).astype(np.uint8)
-    return inverted
+    """Codes of int32 samples [n] by table 1 of the recommendation."""
+    magnitude = np.abs(samples) >> 4
+    magnitude = np.minimum(magnitude, A_LARGEST) << 1  # 13 bits with the sign
+    segment = np.frexp(magnitude)[1] - 5
+    segment = np.maximum(segment, 0)
+    step = magnitude >> np.maximum(segment, 1)
+    code = (segment << 4) | (step & 15)
+
+    # every other bit is inverted
+    inverted = np.where(samples < 0, 0x55, 0xD5)
+    codes: np.ndarray = (code ^ inverted).astype(np.uint8)
+    return codes

@@ -1,4 +1,5 @@
-"""Joined samples as a caller of the Python API wants them: faster or slower, and as the bytes of a format."""
+"""Joined samples as a caller of the Python API wants them: faster or slower, and as the bytes of a
+format."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ FASTEST = 4.0
 
 @dataclass(frozen=True)
 class Output:
-    """Speed by which samples are played faster, the format of their bytes (None: there are none), and their marks."""
+    """Speed by which samples are played faster, the format of their bytes (None: there are none),
+    and their marks."""
 
     speed: float = 1.0
     format: str | None = None
@@ -26,7 +28,8 @@ class Output:
 
     @classmethod
     def checked(cls, speed: object, format: object, marks: Marks = NO_MARKS) -> Output:
-        """Check what a caller asks for, None for the default. InvalidRequest says what is allowed."""
+        """Check what a caller asks for, None for the default. InvalidRequest says what is
+        allowed."""
         if speed is None:
             speed = 1.0
         if (
@@ -53,8 +56,8 @@ AS_IT_IS = Output()
 
 
 class Rendering:
-    """Renders samples at `rate` Hz part by part. whole: the bytes come at the end, as a file with its length. serial: of
-    an Ogg stream."""
+    """Renders samples at `rate` Hz part by part. whole: the bytes come at the end, as a file with
+    its length. serial: of an Ogg stream."""
 
     def __init__(self, output: Output, rate: int, whole: bool, serial: int = 1) -> None:
         self._stretch = EffectChain(rate, rate, output.speed, output.marks.watermark)

@@ -50,10 +50,12 @@ class SoxrResampler:
 
 
 class TelephoneResampler:
-    """A linear-phase polyphase FIR filter that returns every output sample as soon as its taps have arrived.
+    """A linear-phase polyphase FIR filter that returns every output sample as soon as its taps have
+    arrived.
 
-    Telephone lines send a packet each 20 ms. soxr returns 8 kHz audio in bursts of 60 ms, 80 to 150 ms late; this
-    filter is 5 ms late and returns 20 ms for each 20 ms. It passes 3.4 kHz and suppresses 4 kHz by 90 dB.
+    Telephone lines send a packet each 20 ms. soxr returns 8 kHz audio in bursts of 60 ms, 80 to 150
+    ms late; this filter is 5 ms late and returns 20 ms for each 20 ms. It passes 3.4 kHz and
+    suppresses 4 kHz by 90 dB.
     """
 
     def __init__(self, source: int, target: int) -> None:
@@ -62,7 +64,7 @@ class TelephoneResampler:
         self._down = source // divisor
         self._kernels = _kernels(source, target, self._up)
         self._half = self._kernels.shape[1] // 2
-        # buffer[0] is the input sample at `start`, which begins with silence before the first sample
+        # buffer[0] is input sample `start`: silence stands before the first sample
         self._start = 1 - self._half
         self._buffer = np.zeros(self._half - 1, np.float32)
         self._received = 0
@@ -75,47 +77,65 @@ class TelephoneResampler:
 
     def finish(self) -> np.ndarray:
         """Return the rest. The whole output has round(input * target / source) samples."""
-        wanted = (2 * self._received * self._up + self._down) // (2 * self._down)
-        remaining = wanted - self._emitted
-        silence = np.zeros(self._half + self._down // self._up + 1, np.float32)
+        numerator = self._received * self._up + self._down // 2
+        total = numerator // self._down
+        remaining = total - self._emitted
+        step = self._down // self._up + 1
+        silence = np.zeros(self._half + step, np.float32)
         return self._advance(silence)[:remaining]
 
     def _advance(self, samples: np.ndarray) -> np.ndarray:
         self._buffer = np.concatenate((self._buffer, samples), dtype=np.float32)
-        complete = self._start + len(self._buffer) - self._half  # input positions with all taps
-        end = max(self._emitted, -(-complete * self._up // self._down))
-        if end == self._emitted:
+        complete = self._start + len(self._buffer) - self._half  # input samples with all taps
+        end = math.ceil(complete * self._up / self._down)
+        if end <= self._emitted:
             return np.zeros(0, np.float32)
 
         positions = np.arange(self._emitted, end) * self._down
-        first_taps = positions // self._up - self._half + 1 - self._start
-        windows = sliding_window_view(self._buffer, 2 * self._half)[first_taps]
-        out: np.ndarray
+        length = 2 * self._half
+        centers = positions // self._up
+        first_taps = centers - self._half + 1
+        windows = sliding_window_view(self._buffer, length)
+        windows = windows[first_taps - self._start]
+
         # not a matrix product: BLAS rounds a row differently with the number of rows
+        out: np.ndarray
         if self._up == 1:
             out = np.einsum("nt,t->n", windows, self._kernels[0])
         else:
-            out = np.einsum("nt,nt->n", windows, self._kernels[positions % self._up])
+            phases = positions % self._up
+            out = np.einsum("nt,nt->n", windows, self._kernels[phases])
 
         self._emitted = end
-        keep = end * self._down // self._up - self._half + 1
-        self._buffer = self._buffer[keep - self._start :]
-        self._start = keep
+        start = end * self._down // self._up - self._half + 1
+        self._buffer = self._buffer[start - self._start :]
+        self._start = start
         return out
 
 
 @cache
 def _kernels(source: int, target: int, up: int) -> np.ndarray:
     """Taps float32 [up, taps] of each phase: a sinc in a Kaiser window, each phase with gain 1."""
-    half_rate = min(source, target) / 2
-    transition = half_rate * (1 - PASSED) / source  # in cycles per input sample
-    half = math.ceil((ATTENUATION_DB - 8) / (2.285 * 2 * np.pi * transition) / 2)
-    beta = 0.1102 * (ATTENUATION_DB - 8.7)
+    rate = min(source, target)
+    half_rate = rate / 2
     cutoff = half_rate * (1 + PASSED) / source
+    transition = half_rate * (1 - PASSED) / source  # in cycles per input sample
+
+    # Kaiser's formulas for the length and the shape of the window
+    radians = 2 * np.pi * transition
+    length = (ATTENUATION_DB - 8) / (2.285 * radians)
+    half = math.ceil(length / 2)
+    beta = 0.1102 * (ATTENUATION_DB - 8.7)
 
     taps = np.arange(2 * half) - half + 1
-    offsets = taps[None] - np.arange(up)[:, None] / up
-    window = np.i0(beta * np.sqrt(np.maximum(0, 1 - (offsets / half) ** 2))) / np.i0(beta)
-    kernels = np.sinc(cutoff * offsets) * window
-    normalised: np.ndarray = (kernels / kernels.sum(axis=1, keepdims=True)).astype(np.float32)
+    phases = np.arange(up) / up
+    offsets = taps[None] - phases[:, None]
+    inside = np.maximum(0, 1 - (offsets / half) ** 2)
+    window = np.i0(beta * np.sqrt(inside))
+    ideal = np.sinc(cutoff * offsets)
+
+    kernels = ideal * window
+    gains = kernels.sum(axis=1, keepdims=True)
+    kernels = kernels / gains
+    normalised: np.ndarray = kernels.astype(np.float32)
     return normalised

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import stentor
+from stentor.engine.seeds import random_seed
 from stentor.errors import InvalidRequest, StentorError
 from stentor.flags import check_files, check_speed, request_options
-from stentor.retry import random_seed
 from stentor.say import source, target
 from stentor.say.progress import SpeakingBar, loading
 from stentor.say.signals import terminated_by_signals
@@ -57,7 +57,8 @@ class Spoken:
 def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
     """Speak, with these arguments of `TTS`.
 
-    Returns 0, 3 if the speech was cut by max_frames, or 5 if the model cannot speak a part of the text.
+    Returns 0, 3 if the speech was cut by max_frames, or 5 if the model cannot speak a part of the
+    text.
     """
     text = source.read(args.text, args.file)
     out = target.check(args.output, args.format, args.play)
@@ -126,7 +127,8 @@ def _shown(pieces: Sequence[str]) -> str:
 
 
 def _player(speed: float, watermark: Make | None) -> Callable[[int], Sink]:
-    """Return a function that makes the player for a rate. InvalidRequest where nothing can be played here."""
+    """Return a function that makes the player for a rate. InvalidRequest where nothing can be
+    played here."""
     from stentor.output import player
 
     library = player.library()
@@ -170,7 +172,8 @@ def _request_options(args: argparse.Namespace) -> dict[str, Any]:
 def _speak(
     tts: TTS, text: str, options: dict[str, Any], sinks: Sequence[Sink], spoken: Spoken
 ) -> None:
-    """Speak into the sinks, which are completed also where the speech fails half-way or is interrupted."""
+    """Speak into the sinks, which are completed also where the speech fails half-way or is
+    interrupted."""
     started = time.perf_counter()
     stream = tts.stream(text, **options)
     bar = SpeakingBar(len(text))
@@ -216,7 +219,8 @@ def _report_speed(spoken: Spoken, load: float) -> None:
 
 @contextmanager
 def _written(place: Path | str) -> Iterator[None]:
-    """StentorError where the system does not take what is written. BrokenPipeError if nobody reads it any more."""
+    """StentorError where the system does not take what is written. BrokenPipeError if nobody reads
+    it any more."""
     try:
         yield
     except BrokenPipeError:

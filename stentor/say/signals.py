@@ -12,7 +12,7 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Terminated(KeyboardInterrupt):
-    """A signal asked the process to end. exit_code: as shells report it."""
+    """A signal requested the end of the process. exit_code: as shells report it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -21,9 +21,11 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def terminated_by_signals() -> Iterator[None]:
-    """Raise Terminated in the main thread on SIGTERM and SIGHUP, so that they end a command as Ctrl-C does.
+    """Raise Terminated in the main thread on SIGTERM and SIGHUP, so that they end a command as
+    Ctrl-C does.
 
-    A signal that is ignored, as SIGHUP is under nohup, stays so. Outside the main thread nothing changes.
+    A signal that is ignored, as SIGHUP is under nohup, stays so. Outside the main thread nothing
+    changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

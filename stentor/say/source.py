@@ -13,7 +13,8 @@ NONE = "give a text, - for standard input, or --file FILE"
 
 
 def read(words: Sequence[str], file: Path | None) -> str:
-    """The text of the arguments or of the file, which is not empty. "-", or neither in a pipe, is standard input."""
+    """The text of the arguments or of the file, which is not empty. "-", or neither in a pipe, is
+    standard input."""
     text = " ".join(words) if words else None
     content = _read(text, file)
     if not content.strip():

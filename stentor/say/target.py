@@ -1,4 +1,5 @@
-"""Where the audio of `stentor say` goes: a file, a pipe or standard output. Checked before anything is loaded."""
+"""Where the audio of `stentor say` goes: a file, a pipe or standard output. Checked before anything
+is loaded."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class Target:
 
 
 def check(output: str | None, format: str | None, play: bool) -> Target | None:
-    """The output that the flags name, or None where the audio is only played. InvalidRequest says what cannot be."""
+    """The output that the flags name, or None where the audio is only played. InvalidRequest says
+    what cannot be."""
     if output is None and play:
         return None
     if output is None:
@@ -118,8 +120,8 @@ def available(format: str, without: tuple[str, ...]) -> str:
 
 
 def marks(provenance: bool, watermark: str | None, model: str | None, format: str | None) -> Marks:
-    """The marks that flags ask for, in files of `format` (None: audio is only played). InvalidRequest for a format
-    without metadata, and for a watermark that does not work."""
+    """The marks that flags ask for, in files of `format` (None: audio is only played).
+    InvalidRequest for a format without metadata, and for a watermark that does not work."""
     if provenance and format in HEADERLESS:
         raise InvalidRequest(
             "provenance", f"{format} holds samples only; use a format with metadata, such as wav"
@@ -132,8 +134,8 @@ def marks(provenance: bool, watermark: str | None, model: str | None, format: st
 class Output:
     """A file that grows with the speech, or a stream (path None: standard output).
 
-    What has been spoken is in it also when the rest fails. A file is made with the first samples. rate: Hz of the
-    samples that are written. serial: of an Ogg stream.
+    What has been spoken is in it also when the rest fails. A file is made with the first samples.
+    rate: Hz of the samples that are written. serial: of an Ogg stream.
     """
 
     def __init__(

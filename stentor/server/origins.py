@@ -12,7 +12,8 @@ OPAQUE = "null"  # a sandboxed page, or a file
 
 
 def parse_origin(text: str) -> str:
-    """Return an origin as browsers send it: lower case, without the default port and without a slash at the end.
+    """Return an origin as browsers send it: lower case, without the default port and without a
+    slash at the end.
 
     InvalidRequest for a text that no browser sends.
     """

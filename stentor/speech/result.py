@@ -28,14 +28,16 @@ COMMENTED = (
 class Speech:
     """Audio and the frames that it was decoded from.
 
-    samples: float32 [n] in [-1, 1] at `sample_rate` Hz. frames: the family's frames [T, ...] (latents or codes).
-    finish_reason: "stop" (the model ended), "length" (max_frames was reached) or "cancelled". It is None for a chunk
-    of a stream that has more. seed: repeats a request that runs alone (docs/serving/requests.md, Seeds). segments: when
-    each piece of the text is spoken; a chunk has those that ended in it, with times of the stream. words: the same for
-    each word, where `word_timestamps` asks for them. ignored: pieces of the text that the model cannot speak, such as a
-    script that it does not read. A chunk has those that were found since the one before. data: the audio as a file of
-    the `format` that was asked for. Those of a stream's chunks are a file together. provenance: the line by which
-    programs know that a machine has made it, for the metadata of files. None: without.
+    samples: float32 [n] in [-1, 1] at `sample_rate` Hz. frames: the family's frames [T, ...]
+    (latents or codes). finish_reason: "stop" (the model ended), "length" (max_frames was reached)
+    or "cancelled". It is None for a chunk of a stream that has more. seed: repeats a request that
+    runs alone (docs/serving/requests.md, Seeds). segments: when each piece of the text is spoken; a
+    chunk has those that ended in it, with times of the stream. words: the same for each word, where
+    `word_timestamps` asks for them. ignored: pieces of the text that the model cannot speak, such
+    as a script that it does not read. A chunk has those that were found since the one before. data:
+    the audio as a file of the `format` that was asked for. Those of a stream's chunks are a file
+    together. provenance: the line by which programs know that a machine has made it, for the
+    metadata of files. None: without.
     """
 
     samples: np.ndarray
@@ -67,8 +69,8 @@ class Speech:
         return f'<audio controls src="data:audio/wav;base64,{source}"></audio>'
 
     def play(self) -> None:
-        """Play it through the loudspeaker and return when it has been heard. InvalidRequest says what is missing, such
-        as the extra `play`."""
+        """Play it through the loudspeaker and return when it has been heard. InvalidRequest says
+        what is missing, such as the extra `play`."""
         player = Player(library(), self.sample_rate, 1.0)
         try:
             player.feed(self.samples)
@@ -86,7 +88,8 @@ class Speech:
 
     @staticmethod
     def check_path(path: str | Path) -> Path:
-        """The path of a file that `save` can write. InvalidRequest when it could not write this kind."""
+        """The path of a file that `save` can write. InvalidRequest when it could not write this
+        kind."""
         file = path_of("path", path)
         suffix = file.suffix.lower().lstrip(".")
         if suffix.upper() not in soundfile.available_formats():

@@ -1,4 +1,5 @@
-"""A request on its way to a client, the same for HTTP and WebSocket: encoded audio, metrics, outcome, final report."""
+"""A request on its way to a client, the same for HTTP and WebSocket: encoded audio, metrics,
+outcome, final report."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ CHEAP_FORMATS = (
 
 
 class RunningRequest:
-    """One request from its plan to its end. It encodes the audio, and records metrics and the outcome once."""
+    """One request from its plan to its end. It encodes the audio, and records metrics and the
+    outcome once."""
 
     def __init__(
         self, server: Server, plan: SpeechPlan, timing: Timing, traceparent: str | None = None
@@ -59,7 +61,8 @@ class RunningRequest:
         server.outcomes.add(self.outcome)
 
     def pipeline(self, whole: bool, text: str) -> OutputPipeline:
-        """Effects and encoder for audio of `text`. whole: one file at the end in place of a stream."""
+        """Effects and encoder for audio of `text`. whole: one file at the end in place of a
+        stream."""
         output = self.plan.output
         cheap = output.format in CHEAP_FORMATS and output.marks.watermark is None
         if cheap:
@@ -70,7 +73,8 @@ class RunningRequest:
         return OutputPipeline(output, self.run.spec.sample_rate, whole, pool, serial)
 
     async def bytes(self, whole: bool) -> AsyncGenerator[bytes, None]:
-        """The container's bytes as they are made. If `whole`, or if all audio is held back, all of them at the end."""
+        """The container's bytes as they are made. If `whole`, or if all audio is held back, all of
+        them at the end."""
         pipeline: OutputPipeline | None = None
         held: list[np.ndarray] = []
         text = " ".join(segment.text for segment in self.plan.segments)
@@ -115,7 +119,8 @@ class RunningRequest:
         self._trace()
 
     def _trace(self) -> None:
-        """Make the spans, once the request has ended and its first bytes, if there are any, have left."""
+        """Make the spans, once the request has ended and its first bytes, if there are any, have
+        left."""
         timing = self.run.timing
         traces = self.server.traces
         complete = self.ended and (timing.left is not None or self.outcome.status != "completed")
@@ -124,7 +129,8 @@ class RunningRequest:
             traces.record(self.outcome, timing, self.traceparent)
 
     def completed(self) -> None:
-        """Record success. Call it before the last bytes are sent: a client that has them may ask for the outcome."""
+        """Record success. Call it before the last bytes are sent: a client that has them may ask
+        for the outcome."""
         run = self.run
         m = self.server.metrics
         name = self.plan.host.name
@@ -144,7 +150,8 @@ class RunningRequest:
         self._record("completed", run.finish)
 
     def failed(self, error: BaseException) -> ApiError | None:
-        """Record an ending other than success. Returns what to tell the client, or None if no client is left."""
+        """Record an ending other than success. Returns what to tell the client, or None if no
+        client is left."""
         if self.ended:
             return None  # all audio was made, but the client did not take the last bytes
         m = self.server.metrics
@@ -206,7 +213,8 @@ class RunningRequest:
 
 
 class OutputPipeline:
-    """Samples to bytes: speed, rate and watermark, then the encoder. It runs in `pool` if there is one."""
+    """Samples to bytes: speed, rate and watermark, then the encoder. It runs in `pool` if there is
+    one."""
 
     def __init__(
         self,
@@ -239,7 +247,8 @@ class OutputPipeline:
 
 
 def final_report(request: RunningRequest, timestamps: str) -> dict[str, Any]:
-    """Usage, finish reason, seed, length and (unless `timestamps` is "none") segment times of a finished request."""
+    """Usage, finish reason, seed, length and (unless `timestamps` is "none") segment times of a
+    finished request."""
     run = request.run
     body: dict[str, Any] = {
         "usage": run.usage.as_dict(),
