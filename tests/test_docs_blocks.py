@@ -26,6 +26,7 @@ from stentor.cli import main
 from stentor.models.info import SpeechRequest
 from stentor.say.command import CUT
 from stentor.server.config import ServerConfig, from_file, typed
+from stentor.server.stop_signals import StopSignals
 from stentor.text.lexicon import Lexicon
 from tests.fixtures.qwen3_omni import tiny_qwen3_omni
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts
@@ -121,7 +122,10 @@ def test_the_commands_of_a_page_run(
     (toy / "config.json").write_text('{"model_type": "toy"}')
     monkeypatch.setattr(stentor.api, "DEFAULT_VOICE", toy)
     served: list[ServerConfig] = []
-    monkeypatch.setattr(stentor.server.main, "serve", lambda config: served.append(config) or 0)
+    monkeypatch.setattr(
+        stentor.server.main, "serve", lambda config, stop: served.append(config) or 0
+    )
+    monkeypatch.setattr(StopSignals, "install", lambda stop: None)  # of this process
     for block in (b for b in blocks(run[0].page, "yaml") if b.why_not is None):
         (here / "server.yaml").write_text(block.text, encoding="utf-8")
     for block in run:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
-import threading
+import time
 import urllib.request
 from dataclasses import replace
 
@@ -16,7 +15,7 @@ from stentor.host.local_ray import own_ray
 from stentor.ray import environment
 from stentor.server import logs
 from stentor.server.config import ServerConfig
-from stentor.server.engines.process import CRASHED
+from stentor.server.stop_signals import CRASHED, StopSignals
 
 log = logging.getLogger("stentor.server")
 
@@ -42,7 +41,7 @@ def serve(config: ServerConfig) -> int:
     from stentor.ray.replica import application
 
     logs.configure(config.uvicorn_log_level, config.log_format)
-    stop = threading.Event()
+    stop = StopSignals()
     ray.init(**own_ray(config.most_replicas), configure_logging=False)
     try:
         if config.gpus_per_replica is None:
@@ -51,11 +50,7 @@ def serve(config: ServerConfig) -> int:
             else:
                 gpus = 0
             config = replace(config, gpus_per_replica=1.0 if gpus else 0.0)
-        for number in (
-            signal.SIGTERM,
-            signal.SIGINT,
-        ):  # after `ray.init`, which has handlers of its own
-            signal.signal(number, lambda *_: stop.set())
+        stop.install()  # after `ray.init`, which has handlers of its own
         ray_serve.start(
             proxy_location="HeadOnly", http_options={"host": config.host, "port": config.port}
         )
@@ -64,10 +59,11 @@ def serve(config: ServerConfig) -> int:
         except RuntimeError as e:
             log.error("the replicas could not be started: %s", e)
             return CRASHED
-        while not stop.is_set() and not _answers(config):
-            stop.wait(WATCH_S)
+        while not stop.requested and not _answers(config):
+            time.sleep(WATCH_S)
         log.info("%s replicas on http://%s:%d", config.most_replicas, config.host, config.port)
-        stop.wait()
+        while not stop.requested:
+            time.sleep(WATCH_S)
         log.info("stopping; waiting for running requests")
         return 0
     finally:

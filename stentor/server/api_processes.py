@@ -1,15 +1,14 @@
 """More API processes on one port, for more streams than one event loop can send:
 `stentor serve --api-processes N`.
 
-The first one owns the engines and starts the others. Each reaches every engine over a socket of its
-own. The kernel spreads connections over them. Limits count over all of them in memory that they
-share, outcomes and metrics are asked for where they are not here.
+The first one owns the engines and starts the others. Each has its own socket to every engine. The
+kernel spreads connections over them. Limits count over all of them in shared memory. A process asks
+the others for outcomes and metrics.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import mmap
@@ -17,8 +16,11 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Sequence
-from typing import Any
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 from prometheus_client import Metric, generate_latest
@@ -26,19 +28,23 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stentor.errors import EngineError
 from stentor.server.config import ServerConfig
+from stentor.server.engines import messages as m
 from stentor.server.engines.client import EngineLink
-from stentor.server.engines.launch import ProcessEngine, end_of, start_module
+from stentor.server.engines.launch import ProcessEngine, end_of, restart_pause, start_module
+from stentor.server.errors import ApiError
 from stentor.server.limits import LIMITS
 from stentor.server.metrics import OF_ENGINES
 from stentor.server.model_hosts import ModelHost, Phase
 from stentor.server.speech.outcomes import Outcome
 from stentor.server.state import SHARED, Counts, Others, Server
+from stentor.server.stop_signals import StopSignals
 
 log = logging.getLogger("stentor.server")
 
-MESSAGE_BYTES = LIMITS.process_message_kib << 10
-# for the first process, which asks those that may not answer
-ASK_SECONDS = 2 * LIMITS.process_seconds
+ASK_SECONDS = 2 * LIMITS.process_seconds  # the first process may wait for others before it answers
+BEAT_SECONDS = 1.0
+CLOSE_POLL_SECONDS = 0.05
+READ_BYTES = 1 << 18  # at once
 
 
 class Start(msgspec.Struct):
@@ -54,7 +60,7 @@ class _Message(msgspec.Struct, tag=True, array_like=True): ...
 
 
 class State(_Message):
-    """Where a model is, as the first process knows it."""
+    """Phase of a model in the first process."""
 
     name: str
     phase: Phase
@@ -69,8 +75,15 @@ class Attach(_Message):
     name: str
 
 
+class Beat(_Message):
+    """Sent by the other processes every second. missing: models that the first process reports
+    ready and that this one cannot reach, with the number of `Attach` messages received for each."""
+
+    missing: dict[str, int]
+
+
 class Ask(_Message):
-    """Ask for all metrics, or for the outcome of a request."""
+    """Request for all metrics, or for the outcome of a request."""
 
     call: int
     id: str | None = None
@@ -83,58 +96,120 @@ class Answer(_Message):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(State | Attach | Ask | Answer)
+_decoder = msgspec.msgpack.Decoder(State | Attach | Beat | Ask | Answer)
 
 
 class Control:
-    """Messages between two API processes, over a socket of packets. answer(ask): what this one
-    says."""
+    """Messages between two API processes over a stream socket. They wait in a queue while the other
+    one does not read.
+
+    answer: answers a question. note: handles any other message and the descriptors that have come
+    so far. lost: called when the other process is gone.
+    """
 
     def __init__(
         self,
         connection: socket.socket,
-        answer: Callable[[Ask], asyncio.Future[Answer] | Any],
-        note: Callable[[State | Attach, list[int]], None] = lambda message, descriptors: None,
+        answer: Callable[[Ask], Awaitable[Answer]],
+        note: Callable[[State | Attach | Beat, deque[int]], None] = lambda message, descriptors: (
+            None
+        ),
         lost: Callable[[], None] = lambda: None,
     ) -> None:
+        self.silent = 0  # beats that did not come
+        self.closed = False
         self._socket = connection
         self._answer = answer
         self._note = note
         self._lost = lost
+        self._loop = asyncio.get_running_loop()
+        self._unpacker = m.Unpacker()
+        self._descriptors: deque[int] = deque()
+        self._unsent: deque[tuple[memoryview, int | None]] = deque()
         self._calls: dict[int, asyncio.Future[Answer]] = {}
         self._numbers = itertools.count()
         self._tasks: set[asyncio.Task[None]] = set()
         connection.setblocking(False)
-        asyncio.get_running_loop().add_reader(connection, self._read)
+        self._loop.add_reader(connection, self._read)
 
-    def send(self, message: State | Attach | Ask | Answer, descriptor: int | None = None) -> None:
-        """Send a message. One that the other does not read is lost, as the other is."""
-        with contextlib.suppress(OSError):
-            socket.send_fds(
-                self._socket, [_encoder.encode(message)], [] if descriptor is None else [descriptor]
-            )
+    @property
+    def behind(self) -> bool:
+        """Whether the other process has not read everything yet."""
+        return bool(self._unsent)
+
+    def send(
+        self, message: State | Attach | Beat | Ask | Answer, descriptor: int | None = None
+    ) -> None:
+        """Send a message, with a copy of a descriptor."""
+        self.write(m.pack([_encoder.encode(message)]), descriptor)
+
+    def write(self, data: bytes, descriptor: int | None = None) -> None:
+        """Send bytes behind all earlier ones."""
+        if self.closed:
+            return
+        copy = None if descriptor is None else os.dup(descriptor)
+        self._unsent.append((memoryview(data), copy))
+        if len(self._unsent) == 1:
+            self._flush()
 
     async def ask(self, id: str | None = None, seconds: float = LIMITS.process_seconds) -> Answer:
-        """Ask the other process. It answers nothing where it takes too long."""
+        """Ask the other process. The answer is empty if that takes too long, or if it does not
+        read."""
         number = next(self._numbers)
-        answer = self._calls[number] = asyncio.get_running_loop().create_future()
+        if self.behind:
+            return Answer(number)
+        future = self._calls[number] = self._loop.create_future()
         self.send(Ask(number, id))
         try:
             async with asyncio.timeout(seconds):
-                told: Answer = await answer
-                return told
+                answer: Answer = await future
+                return answer
         except TimeoutError:
             return Answer(number)
         finally:
             del self._calls[number]
 
     def close(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._socket)
+        """Free the socket and all descriptors that were not sent or not used."""
+        if self.closed:
+            return
+        self.closed = True
+        self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
         self._socket.close()
+        for descriptor in (*(d for _, d in self._unsent), *self._descriptors):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._unsent.clear()
+        self._descriptors.clear()
+
+    def _flush(self) -> None:
+        """Send what the socket takes now, and the rest once it takes more."""
+        while self._unsent:
+            data, descriptor = self._unsent[0]
+            try:
+                sent = self._send_now(data, descriptor)
+            except BlockingIOError:
+                self._loop.add_writer(self._socket, self._flush)
+                return
+            except OSError:  # it is gone, which the reader sees
+                break
+            if descriptor is not None:
+                os.close(descriptor)
+            if sent < len(data):
+                self._unsent[0] = (data[sent:], None)
+            else:
+                self._unsent.popleft()
+        self._loop.remove_writer(self._socket)
+
+    def _send_now(self, data: memoryview, descriptor: int | None) -> int:
+        if descriptor is None:
+            return self._socket.send(data)
+        return socket.send_fds(self._socket, [data], [descriptor])
 
     def _read(self) -> None:
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._socket, MESSAGE_BYTES, 1)
+            data, descriptors, _, _ = socket.recv_fds(self._socket, READ_BYTES, 8)
         except BlockingIOError:
             return
         except OSError:
@@ -144,18 +219,23 @@ class Control:
             self.close()
             self._lost()
             return
-        message = _decoder.decode(data)
+        self.silent = 0
+        self._descriptors += descriptors
+        for head, _ in self._unpacker.feed(data):
+            self._handle(_decoder.decode(head))
+
+    def _handle(self, message: State | Attach | Beat | Ask | Answer) -> None:
         match message:
             case Ask():
                 task = asyncio.create_task(self._reply(message))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             case Answer():
-                answer = self._calls.get(message.call)
-                if answer is not None and not answer.done():
-                    answer.set_result(message)
+                future = self._calls.get(message.call)
+                if future is not None and not future.done():
+                    future.set_result(message)
             case _:
-                self._note(message, descriptors)
+                self._note(message, self._descriptors)
 
     async def _reply(self, ask: Ask) -> None:
         self.send(await self._answer(ask))
@@ -164,119 +244,206 @@ class Control:
 # -- the first process --
 
 
-class ApiProcesses(Others):
-    """The other API processes, which the first one starts, feeds and replaces."""
+@dataclass
+class _Links:
+    """Sockets to engines that were sent to an API process, by model."""
 
-    def __init__(self, config: ServerConfig, port: int) -> None:
+    control: Control
+    sent: Counter[str] = field(default_factory=Counter)
+    pending: Counter[str] = field(default_factory=Counter)  # being made
+
+
+class ApiProcesses(Others):
+    """The other API processes. The first one starts, attaches, watches and replaces them."""
+
+    def __init__(self, config: ServerConfig, port: int, stop: StopSignals) -> None:
         self.config = config
         self.port = port
+        self.stop = stop
         size = 8 * len(SHARED) * config.api_processes
         self._memory = os.memfd_create("stentor-counts")
         os.ftruncate(self._memory, size)
         self.counts = Counts(mmap.mmap(self._memory, size))
         self._controls: dict[int, Control] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._links: dict[int, _Links] = {}
+        self._pages: dict[int, str] = {}  # the last metrics of each process
+        self._retired = ""  # counters of processes that are gone
         self._tasks: list[asyncio.Task[None]] = []
         self._attaching: set[asyncio.Task[None]] = set()
         self._ending = False
 
     def start(self, server: Server) -> None:
-        """Start them, and tell them of the models of `server` from now on."""
+        """Start them, and report every phase of the models of `server` to them."""
         self.server = server
         server.others = self
         for host in server.hosts.all:
-            host.listeners.append(self._note)
-        self._tasks = [
-            asyncio.create_task(self._keep(api)) for api in range(1, self.config.api_processes)
-        ]
+            host.listeners.append(self._report_phase)
+        numbers = range(1, self.config.api_processes)
+        self._tasks = [asyncio.create_task(self._keep(api)) for api in numbers]
+        self._tasks.append(asyncio.create_task(self._watch()))
         self._tasks.append(asyncio.create_task(self._drain()))
 
+    # -- start and end --
+
     async def _keep(self, api: int) -> None:
-        """Run an API process, and another in its place when it has ended."""
+        """Run an API process, and start another one when it has ended."""
         crashes = 0
         while not self._ending:
-            process = self._begin(api)
-            code = await end_of(process)
-            self._controls.pop(api, None)
-            self.counts.clear(api)
-            if not self._ending:
-                crashes += 1
-                log.error("API process %d ended with code %d; restarting it", api, code)
-                await asyncio.sleep(min(LIMITS.restart_seconds, 0.1 * 2**crashes))
+            began = time.monotonic()
+            try:
+                code = await end_of(self._begin(api))
+                self._forget(api)
+                if not self._ending:
+                    log.error("API process %d ended with code %d; restarting it", api, code)
+            except Exception:  # such as a lack of descriptors
+                log.exception("API process %d cannot be started", api)
+            settled = time.monotonic() - began > LIMITS.settled_seconds
+            crashes = 1 if settled else crashes + 1
+            await asyncio.sleep(restart_pause(crashes))
 
     def _begin(self, api: int) -> subprocess.Popen[bytes]:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = socket.socketpair()
         with theirs:
-            process = self._processes[api] = start_module(
-                theirs, self._memory, module="stentor.server.main"
-            )
-        ours.send(msgspec.json.encode(Start(self.config, api, self.port, self._memory)))
-        self._controls[api] = Control(ours, self._answer)
+            process = start_module(theirs, self._memory, module="stentor.server.main")
+        self._processes[api] = process
+        control = self._controls[api] = Control(ours, self._answer, partial(self._note, api))
+        self._links[api] = _Links(control)
+        start = Start(self.config, api, self.port, self._memory)
+        control.write(msgspec.json.encode(start) + b"\n")
         for host in self.server.hosts.all:
-            self._tell(api, host)
+            self._report(api, host)
         return process
 
-    def _note(self, host: ModelHost) -> None:
-        """A model's phase has changed."""
-        for api in list(self._controls):
-            self._tell(api, host)
+    def _forget(self, api: int) -> None:
+        """Free what belongs to a process that is gone. Its counters stay in the metrics."""
+        control = self._controls.pop(api, None)
+        self.counts.clear(api)
+        if control is None:
+            return
+        control.close()
+        page = self._pages.pop(api, "")
+        self._retired = merged(self._retired, [counters(page)])
 
-    def _tell(self, api: int, host: ModelHost) -> None:
-        control = self._controls[api]
-        control.send(State(host.name, host.phase, host.reason, host.created, host.restarts))
+    async def _watch(self) -> None:
+        """Kill processes whose event loop has stopped. They are then replaced.
+
+        It counts its own iterations instead of seconds: a machine that was suspended is no reason
+        to kill."""
+        while not self._ending:
+            await asyncio.sleep(BEAT_SECONDS)
+            for api, control in list(self._controls.items()):
+                control.silent += 1
+                if control.silent * BEAT_SECONDS > LIMITS.process_stuck_seconds:
+                    log.error("API process %d is stuck; killing it", api)
+                    control.silent = 0
+                    self._processes[api].kill()
+
+    async def _drain(self) -> None:
+        """Stop the others when the first one stops."""
+        await self.server.drain.wait()
+        self._stop()
+
+    def _stop(self) -> None:
+        self._ending = True
+        self._signal(signal.SIGTERM)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self._processes.values():
+            process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill every process. For any thread."""
+        for process in list(self._processes.values()):
+            process.kill()
+
+    async def close(self) -> None:
+        """Wait until they have ended, as long as their clients may take, and kill those that have
+        not."""
+        self._stop()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.config.drain_seconds + 2 * LIMITS.end_seconds
+        hurried = False
+        while any(p.poll() is None for p in self._processes.values()) and loop.time() < deadline:
+            if self.stop.hurried and not hurried:
+                hurried = True
+                self._signal(signal.SIGINT)
+                deadline = min(deadline, loop.time() + 3 * LIMITS.end_seconds)
+            await asyncio.sleep(CLOSE_POLL_SECONDS)
+        self.kill()
+        for task in (*self._tasks, *self._attaching):
+            task.cancel()
+
+    # -- models --
+
+    def _report_phase(self, host: ModelHost) -> None:
+        for api in list(self._controls):
+            self._report(api, host)
+
+    def _report(self, api: int, host: ModelHost) -> None:
+        """Send a process the phase of a model, and a socket to its engine."""
+        state = State(host.name, host.phase, host.reason, host.created, host.restarts)
+        self._controls[api].send(state)
+        self._attach(api, host)
+
+    def _attach(self, api: int, host: ModelHost) -> None:
         if host.phase == "ready" and host.engine is not None:
-            task = asyncio.create_task(self._attach(control, api, host.name, host.engine))
+            task = asyncio.create_task(self._send_link(api, host.name, host.engine))
             self._attaching.add(task)
             task.add_done_callback(self._attaching.discard)
 
-    async def _attach(self, control: Control, api: int, name: str, engine: ProcessEngine) -> None:
-        with contextlib.suppress(EngineError), await engine.connect(api) as connection:
-            control.send(Attach(name), connection.fileno())
+    async def _send_link(self, api: int, name: str, engine: ProcessEngine) -> None:
+        links = self._links[api]
+        links.pending[name] += 1
+        try:
+            with await engine.connect(api) as connection:
+                links.control.send(Attach(name), connection.fileno())
+                links.sent[name] += 1
+        except EngineError:  # gone again: the next one is reported
+            return
+        except OSError as e:  # a lack of descriptors: the process reports the model as missing
+            log.error("API process %d cannot be connected to model %s: %s", api, name, e)
+        finally:
+            links.pending[name] -= 1
+
+    def _note(self, api: int, message: State | Attach | Beat, descriptors: deque[int]) -> None:
+        """Send sockets for missing models again, unless one is on its way."""
+        if not isinstance(message, Beat):
+            return
+        links = self._links[api]
+        for host in self.server.hosts.all:
+            received = message.missing.get(host.name)
+            if received == links.sent[host.name] and not links.pending[host.name]:
+                self._attach(api, host)
+
+    # -- questions --
 
     async def _answer(self, ask: Ask) -> Answer:
         if ask.id is None:
             return Answer(ask.call, text=await self.metrics())
-        return Answer(
-            ask.call, outcome=await self.server.outcomes.find(ask.id) or await self.outcome(ask.id)
-        )
+        outcome = await self.server.outcomes.find(ask.id) or await self.outcome(ask.id)
+        return Answer(ask.call, outcome=outcome)
 
     async def metrics(self) -> str:
-        """The metrics of all processes, in Prometheus's text format."""
-        own = self.server.metrics.text()
-        answers = await asyncio.gather(*(c.ask() for c in self._controls.values()))
-        return merged(own, [a.text for a in answers if a.text is not None])
+        """The metrics of all processes, in Prometheus's text format. Counters never go back: a
+        process that does not answer counts with its last answer, and one that is gone too."""
+        await asyncio.gather(*(self._refresh(*item) for item in self._controls.items()))
+        return merged(self.server.metrics.text(), [self._retired, *self._pages.values()])
+
+    async def _refresh(self, api: int, control: Control) -> None:
+        answer = await control.ask()
+        if answer.text is not None and self._controls.get(api) is control:
+            self._pages[api] = answer.text
 
     async def outcome(self, id: str) -> Outcome | None:
         """The outcome of a request that another process has served."""
         answers = await asyncio.gather(*(c.ask(id) for c in self._controls.values()))
         return next((a.outcome for a in answers if a.outcome is not None), None)
 
-    async def _drain(self) -> None:
-        """Have them finish what runs when the first one does."""
-        await self.server.drain.wait()
-        self._ending = True
-        for process in self._processes.values():
-            process.send_signal(signal.SIGTERM)
-
-    async def close(self) -> None:
-        """Wait until they have ended, which takes as long as their clients may."""
-        self._ending = True
-        for process in self._processes.values():
-            process.send_signal(signal.SIGTERM)
-        for process in self._processes.values():
-            try:
-                await asyncio.to_thread(
-                    process.wait, self.config.drain_seconds + 2 * LIMITS.end_seconds
-                )
-            except subprocess.TimeoutExpired:
-                process.kill()
-        for task in (*self._tasks, *self._attaching):
-            task.cancel()
-
 
 def merged(own: str, others: Sequence[str]) -> str:
-    """Metrics of several processes as those of one: sums, but for those of engines, which `own`
-    has, and for moments and the smallest lead."""
+    """Sum the metrics of several processes. Those of engines are `own`'s, and of moments and leads
+    the smallest."""
     lines: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
     families: dict[str, Metric] = {}
     for text in (own, *others):
@@ -296,12 +463,22 @@ def merged(own: str, others: Sequence[str]) -> str:
         family.samples = [
             s._replace(value=lines[s.name, tuple(sorted(s.labels.items()))]) for s in family.samples
         ]
+    return _page(list(families.values()))
 
-    class All:
+
+def counters(page: str) -> str:
+    """The metrics of a page that only ever grow and that its process counted itself."""
+    families = text_string_to_metric_families(page)
+    kept = ("counter", "histogram", "summary")
+    return _page([f for f in families if f.type in kept and f.name not in OF_ENGINES])
+
+
+def _page(families: list[Metric]) -> str:
+    class Families:
         def collect(self) -> list[Metric]:
-            return list(families.values())
+            return families
 
-    return generate_latest(All()).decode()
+    return generate_latest(Families()).decode()
 
 
 # -- the others --
@@ -311,37 +488,61 @@ class AttachedHost(ModelHost):
     """A model whose engine the first process owns."""
 
     api = 0
-    _told: Phase = "loading"
+    attached = 0  # sockets to its engine, so far
+    _reported: Phase = "loading"  # by the first process
+    _attaching = 0
 
     def start(self) -> None:
-        """Wait for the first process to say where the model is."""
+        """Wait for the first process to report the model's phase."""
 
     def note(self, state: State) -> None:
-        """Take over what the first process knows."""
+        """Take over what the first process reports."""
         self.reason = state.reason
         self.created = state.created
         self.restarts = state.restarts
-        self._told = state.phase
+        self._reported = state.phase
         self._settle()
 
+    @property
+    def missing(self) -> bool:
+        """Whether the model is ready, and this process has no socket to its engine."""
+        return self._reported == "ready" and not self._reachable and not self._attaching
+
+    @property
+    def _reachable(self) -> bool:
+        return self._client is not None and self._client.lost is None
+
     def _settle(self) -> None:
-        """Be ready once this process reaches the engine too."""
-        if self._told != "ready" or (self._client is not None and self._client.lost is None):
-            self._become(self._told)
+        """Be ready only while this process reaches the engine too."""
+        phase = self._reported
+        if phase == "ready" and not self._reachable:
+            phase = "restarting" if self.known else "loading"
+        if self.phase not in (phase, "closed"):
+            self._become(phase)
 
     async def attach(self, connection: socket.socket) -> None:
         """Use another engine from now on."""
-        link = EngineLink(self.name, self.api)
-        await asyncio.get_running_loop().create_connection(lambda: link, sock=connection)
-        with contextlib.suppress(EngineError):  # gone again
-            self._ready = await link.client.ready
+        self.attached += 1
+        number = self.attached
+        link = EngineLink(self.name, self.api, self._settle)
+        self._attaching += 1
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: link, sock=connection)
+            ready = await link.client.ready
+        except (EngineError, OSError):  # gone again
+            return
+        finally:
+            self._attaching -= 1
+        if number == self.attached:
+            self._ready = ready
             self._client = link.client
             self._settle()
 
     async def close(self) -> None:
         """Leave the engine to the first process."""
         self._become("closed")
-        self.references.shutdown(wait=False, cancel_futures=True)
+        for pool in (self.references, self.clocks):
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Owner(Others):
@@ -356,16 +557,25 @@ class Owner(Others):
             host.api = api
         connection = socket.socket(fileno=os.dup(0))
         self._control = Control(connection, self._answer, self._note, lost)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = {asyncio.create_task(self._beat())}
 
-    def _note(self, message: State | Attach, descriptors: list[int]) -> None:
-        host = self._hosts[message.name]
-        if isinstance(message, State):
-            host.note(message)
-            return
-        task = asyncio.create_task(host.attach(socket.socket(fileno=descriptors[0])))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _beat(self) -> None:
+        """Show that this event loop runs, and which models it does not reach."""
+        while True:
+            if not self._control.behind:
+                hosts = self._hosts.values()
+                self._control.send(Beat({h.name: h.attached for h in hosts if h.missing}))
+            await asyncio.sleep(BEAT_SECONDS)
+
+    def _note(self, message: State | Attach | Beat, descriptors: deque[int]) -> None:
+        match message:
+            case State():
+                self._hosts[message.name].note(message)
+            case Attach():
+                connection = socket.socket(fileno=descriptors.popleft())
+                task = asyncio.create_task(self._hosts[message.name].attach(connection))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, ask: Ask) -> Answer:
         if ask.id is None:
@@ -373,8 +583,13 @@ class Owner(Others):
         return Answer(ask.call, outcome=await self.server.outcomes.find(ask.id))
 
     async def metrics(self) -> str:
-        """The metrics of all processes."""
-        return (await self._control.ask(None, ASK_SECONDS)).text or self.server.metrics.text()
+        """The metrics of all processes. ApiError 503 if the first one does not answer: those of
+        this one alone would look like counters that went back."""
+        answer = await self._control.ask(None, ASK_SECONDS)
+        if answer.text is None:
+            message = "the first API process does not answer"
+            raise ApiError(503, message, code="not_ready", retry_after=5)
+        return answer.text
 
     async def outcome(self, id: str) -> Outcome | None:
         """The outcome of a request that another process has served."""
@@ -382,7 +597,7 @@ class Owner(Others):
 
 
 def read_start() -> tuple[Start, Counts]:
-    """Read the orders of the first process."""
-    with socket.socket(fileno=os.dup(0)) as connection:
-        start = msgspec.json.decode(connection.recv(MESSAGE_BYTES), type=Start)
+    """Read the orders of the first process, and nothing behind them."""
+    with socket.socket(fileno=os.dup(0)) as connection, connection.makefile("rb", 0) as file:
+        start = msgspec.json.decode(file.readline(), type=Start)
     return start, Counts(mmap.mmap(start.counts, 0), start.api)

@@ -12,6 +12,7 @@ from stentor.errors import InvalidRequest, ModelNotFound
 from stentor.host import local_ray
 from stentor.models import model_names
 from stentor.server.config import GROUPS, ServerConfig, build, default, items, kind, names, numbers
+from stentor.server.stop_signals import StopSignals
 
 NO_OPS = {  # accepted flags: two of vLLM, and two of ours from when they were not the default
     "--omni": "has no effect here",
@@ -124,23 +125,32 @@ def run(args: argparse.Namespace) -> int:
         return 2
     if (config := _config(args, "serve")) is None:
         return 2
-    if config.scaled:
-        extra = "ray"
-    else:
-        extra = "server"
     try:
         if config.scaled:
-            local_ray.prepare()
-            from stentor.ray.local import serve
-        else:
-            from stentor.server.main import serve
+            return _serve_replicas(config)
+        return _serve(config)
     except ImportError as e:
+        extra = "ray" if config.scaled else "server"
         print(
             f"stentor serve: {e}; install what it needs: pip install 'stentor[{extra}]'",
             file=sys.stderr,
         )
         return 2
+
+
+def _serve_replicas(config: ServerConfig) -> int:
+    local_ray.prepare()
+    from stentor.ray.local import serve
+
     return serve(config)
+
+
+def _serve(config: ServerConfig) -> int:
+    stop = StopSignals()
+    stop.install()  # before the imports, which take a second
+    from stentor.server.main import serve
+
+    return serve(config, stop)
 
 
 def compile(args: argparse.Namespace) -> int:

@@ -244,8 +244,8 @@ class Limits:
     process_seconds: float = limit(
         1.0, "s", "an answer from another of `--api-processes`", "it is left out"
     )
-    process_message_kib: int = limit(
-        1024, "KiB", "a message between `--api-processes`", "the rest is lost"
+    process_stuck_seconds: float = limit(
+        60.0, "s", "an API process whose event loop stands still", "it is killed and replaced"
     )
     stuck_seconds: float = limit(
         180.0, "s", "a step of an engine, or its process not answering", "it is restarted"
@@ -260,6 +260,12 @@ class Limits:
         3, "", "failed loads of a crashed engine in a row", "`/health` says failed"
     )
     stop_seconds: float = limit(5.0, "s", "stopping an engine's process", "it is killed")
+    exit_seconds: float = limit(
+        10.0,
+        "s",
+        "ending the server, once its requests have ended",
+        "it is killed with all its processes, exit code 70",
+    )
     health_seconds: float = limit(
         0.5, "s", "asking an engine for `/health` or `/metrics`", "they report the last known state"
     )

@@ -1,4 +1,5 @@
-"""The models a server holds: started in the background, watched, unloaded while idle and restarted after a crash."""
+"""The models a server holds: started in the background, watched, unloaded while idle and restarted
+after a crash."""
 
 from __future__ import annotations
 
@@ -18,30 +19,31 @@ from stentor.models.info import ModelInfo
 from stentor.server import memory
 from stentor.server.config import ServerConfig
 from stentor.server.engines.client import EngineClient
-from stentor.server.engines.launch import ProcessEngine
+from stentor.server.engines.launch import ProcessEngine, restart_pause
 from stentor.server.engines.messages import Ready
-from stentor.server.engines.process import CRASHED
 from stentor.server.errors import ApiError, clipped
 from stentor.server.limits import LIMITS, Limits
+from stentor.server.stop_signals import CRASHED
 from stentor.speech.client_names import OPENAI_MODELS, is_usual_model
 from stentor.text.lexicon import Lexicon
 
 log = logging.getLogger("stentor.server")
 GiveUp = Callable[[int], None]  # ends the process with an exit code
 Start = Callable[[Mapping[str, str], Ready | None, bool], ProcessEngine]
-"""Start an engine with these adapters, by name. The last `Ready` says what slots for adapters it had. The flag is for
-whether the model is to speak before it is ready."""
+"""Start an engine with these adapters, by name. The last `Ready` says what slots for adapters it
+had. The flag is for whether the model is to speak before it is ready."""
 Phase = Literal[
     "loading", "ready", "restarting", "unloading", "unloaded", "reloading", "failed", "closed"
 ]
 AWAY = ("unloading", "unloaded", "reloading")  # phases in which a request has the model loaded
 WATCH_SECONDS = 0.5
-WRONG = 2  # exit code when there is no such model or an option is wrong: another start would end the same way
+# exit code when there is no such model or an option is wrong: another start would end the same way
+WRONG = 2
 
 
 class Residency:
-    """The uses of one model: who waits until it is loaded again, and for how long it has been idle. Everything happens
-    on the event loop."""
+    """The uses of one model: who waits until it is loaded again, and for how long it has been idle.
+    Everything happens on the event loop."""
 
     def __init__(self, limits: Limits = LIMITS) -> None:
         self.limits = limits
@@ -70,7 +72,8 @@ class Residency:
         self.wanted.clear()
 
     def seconds_left(self, idle_seconds: float | None) -> float:
-        """Seconds until the model has been idle for so long, if nobody uses it meanwhile. None: it may stay."""
+        """Seconds until the model has been idle for so long, if nobody uses it meanwhile. None: it
+        may stay."""
         if self.uses or idle_seconds is None:
             return math.inf
         return self._idle_since + idle_seconds - asyncio.get_running_loop().time()
@@ -81,8 +84,8 @@ class Residency:
         self._changed = asyncio.Event()
 
     async def wait(self, name: str, away: Callable[[], bool]) -> None:
-        """Have the model loaded, and return once `away` is false. ApiError 503 if too many wait, or if it takes too
-        long."""
+        """Have the model loaded, and return once `away` is false. ApiError 503 if too many wait, or
+        if it takes too long."""
         if self.waiting >= self.limits.load_waiting:
             raise self._refusal(f"too many requests wait until model {name!r} is loaded")
         self.waiting += 1
@@ -106,15 +109,16 @@ class Residency:
 
 
 class HostAdapters:
-    """Names and folders of the LoRA adapters of one model. A model that is loaded again has them again."""
+    """Names and folders of the LoRA adapters of one model. A model that is loaded again has them
+    again."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self.paths = dict(given)  # in the order in which they were loaded
         self._lock = asyncio.Lock()
 
     async def load(self, client: EngineClient, name: str, path: str) -> None:
-        """Load an adapter while requests run. ApiError 400: a name is taken, no slot is free, or a tensor is wrong.
-        ApiError 503: the engine was lost meanwhile."""
+        """Load an adapter while requests run. ApiError 400: a name is taken, no slot is free, or a
+        tensor is wrong. ApiError 503: the engine was lost meanwhile."""
         async with self._lock:
             if name in self.paths:
                 raise ApiError(
@@ -132,8 +136,8 @@ class HostAdapters:
             self.paths[name] = path
 
     async def unload(self, client: EngineClient, name: str) -> None:
-        """Refuse the name from now on. Requests that have the adapter keep it. ApiError 404 if it is not loaded.
-        ApiError 503: the engine was lost meanwhile."""
+        """Refuse the name from now on. Requests that have the adapter keep it. ApiError 404 if it
+        is not loaded. ApiError 503: the engine was lost meanwhile."""
         async with self._lock:
             if name not in self.paths:
                 raise ApiError(
@@ -151,7 +155,8 @@ class HostAdapters:
 
 
 def _check_alive(client: EngineClient) -> None:
-    """ApiError 503 if the engine is gone. Another, which has the names of that moment, takes its place."""
+    """ApiError 503 if the engine is gone. Another, which has the names of that moment, takes its
+    place."""
     if client.lost is not None:
         raise ApiError(
             503, "the model has been started again; try again", code="not_ready", retry_after=5
@@ -159,8 +164,8 @@ def _check_alive(client: EngineClient) -> None:
 
 
 class ModelHost:
-    """One model and its engine. Everything but the decoding of references, and finding when words are
-    spoken, happens on the event loop."""
+    """One model and its engine. Everything but the decoding of references, and finding when words
+    are spoken, happens on the event loop."""
 
     def __init__(
         self,
@@ -171,7 +176,8 @@ class ModelHost:
         loading: asyncio.Lock,
         limits: Limits = LIMITS,
     ) -> None:
-        """loading: held while a model is loaded, as each plans with the memory that those before have left."""
+        """loading: held while a model is loaded, as each plans with the memory that those before
+        have left."""
         self.name = name
         self.config = config
         self.limits = limits
@@ -200,8 +206,8 @@ class ModelHost:
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[EngineClient]:
-        """The model, which stays loaded inside. If it was unloaded, it is loaded first. ApiError 503 while there is
-        none, and where that takes too long."""
+        """The model, which stays loaded inside. If it was unloaded, it is loaded first. ApiError
+        503 while there is none, and where that takes too long."""
         with self.residency.use():
             if self.phase in AWAY:
                 await self.residency.wait(self.name, lambda: self.phase in (*AWAY, "restarting"))
@@ -224,7 +230,8 @@ class ModelHost:
 
     @property
     def client(self) -> EngineClient:
-        """The engine of the loaded model. ApiError 503 while there is none. What may wait is inside `in_use`."""
+        """The engine of the loaded model. ApiError 503 while there is none. What may wait is inside
+        `in_use`."""
         if self._client is None or self.phase != "ready":
             if self.reason:
                 reason = f": {self.reason}"
@@ -256,6 +263,14 @@ class ModelHost:
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._live(), name=f"host {self.name}")
+        self._task.add_done_callback(self._note_keeper_end)
+
+    def _note_keeper_end(self, task: asyncio.Task[None]) -> None:
+        """End the server if the task that restarts this model has failed: nothing else would."""
+        if not task.cancelled() and task.exception() is not None:
+            log.error("model %s is no longer watched", self.name, exc_info=task.exception())
+            self._become("failed")
+            self._give_up(CRASHED)
 
     async def close(self) -> None:
         self._become("closed")
@@ -265,6 +280,12 @@ class ModelHost:
         await self._end_engine()
         self.references.shutdown(wait=False, cancel_futures=True)
         self.clocks.shutdown(wait=False, cancel_futures=True)
+
+    def kill(self) -> None:
+        """Kill the engine's process. For any thread."""
+        engine = self.engine
+        if engine is not None:
+            engine.kill()
 
     def note_duration(self, seconds: float) -> None:
         """Update the mean duration of a request, for Retry-After."""
@@ -288,7 +309,8 @@ class ModelHost:
             listener(self)
 
     async def _live(self) -> None:
-        """Load, watch, unload and restart the model until it cannot be loaded or the server ends."""
+        """Load, watch, unload and restart the model until it cannot be loaded or the server
+        ends."""
         crashes = failures = 0  # in a row: of engines, and of loads
         while True:
             began = time.monotonic()
@@ -317,7 +339,7 @@ class ModelHost:
             self.restarts += 1
             self._become("restarting")
             await self._end_engine()
-            await asyncio.sleep(min(self.limits.restart_seconds, 0.1 * 2**crashes))
+            await asyncio.sleep(restart_pause(crashes, self.limits))
 
     async def _fail(self, code: int) -> None:
         """The model is lost for good. So is the server where no other model serves."""
@@ -345,8 +367,8 @@ class ModelHost:
         self._become("ready")
 
     async def _watch(self) -> None:
-        """Wait until the model has been idle for `idle_unload_seconds`. EngineError when its engine ends or is
-        stuck."""
+        """Wait until the model has been idle for `idle_unload_seconds`. EngineError when its engine
+        ends or is stuck."""
         assert self.engine is not None
         engine = self.engine
         loop = asyncio.get_running_loop()
@@ -405,8 +427,8 @@ def _public(error: Exception) -> str:
 
 
 class ModelHosts:
-    """All models by name or by that of one of their adapters. A request that names none, or one of `aliases`, gets the
-    first. Where there is one model, usual names such as tts-1 mean it."""
+    """All models by name or by that of one of their adapters. A request that names none, or one of
+    `aliases`, gets the first. Where there is one model, usual names such as tts-1 mean it."""
 
     def __init__(self, hosts: list[ModelHost], aliases: Sequence[str]) -> None:
         self.all = hosts

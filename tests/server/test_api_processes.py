@@ -454,7 +454,7 @@ def test_a_gpu_has_as_many_processes_as_pay_where_the_flags_allow_it(
 ) -> None:
     monkeypatch.setattr(main, "GPU", tmp_path if gpu else tmp_path / "none")
     monkeypatch.setattr(machine, "cpus", lambda: cpus)
-    assert main.usual_api_processes(ServerConfig(**given)) == count
+    assert main.default_api_processes(ServerConfig(**given)) == count
 
 
 def page(requests: int, steps: int, leads: Sequence[float], sessions: int) -> str:

@@ -12,6 +12,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import MagicMock
 
 import httpx
@@ -22,6 +23,7 @@ from stentor.errors import InvalidRequest
 from stentor.server.config import ServerConfig
 from stentor.server.http.connections import Connection
 from stentor.server.main import _run, _sockets, _Uvicorn
+from stentor.server.stop_signals import StopSignals
 from tests.helpers import certificate, numpy_threads
 from tests.helpers.certificate import NEEDS_OPENSSL
 from tests.helpers.patience import STUCK_S
@@ -47,11 +49,12 @@ def refuses(url: str) -> bool:
 
 def ending() -> _Uvicorn:
     """A server that ends within 10 s, and has something that runs for longer."""
-    server = _Uvicorn(uvicorn.Config(lambda: None, lifespan="off", timeout_graceful_shutdown=10))
+    state: Any = SimpleNamespace(drain=asyncio.Event(), ended=asyncio.Event())
+    config = uvicorn.Config(lambda: None, lifespan="off", timeout_graceful_shutdown=10)
+    server = _Uvicorn(config, state, StopSignals())
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
     server.servers = []
-    server.held = SimpleNamespace(drain=asyncio.Event(), ended=asyncio.Event())  # type: ignore[assignment]
     server.server_state.tasks.add(asyncio.create_task(asyncio.sleep(1000)))
     return server
 
@@ -60,7 +63,10 @@ def test_products_of_numpy_take_one_thread_in_a_server() -> None:
     """Each API process has an aligner."""
     seen: list[int] = []
     server = SimpleNamespace(
-        run=lambda sockets: seen.extend(numpy_threads.counts()), lost=None, started=True
+        run=lambda sockets: seen.extend(numpy_threads.counts()),
+        stop=StopSignals(),
+        exit_code=None,
+        started=True,
     )
     with numpy_threads.two_before():
         assert _run(server) == 0  # type: ignore[arg-type]
@@ -71,7 +77,7 @@ def test_http_and_websockets_have_one_time_to_end() -> None:
     async def main(loop: VirtualTimeLoop) -> float:
         server, began = ending(), loop.time()
         await server.shutdown()
-        assert server.held.ended.is_set()
+        assert server.state.ended.is_set()
         return loop.time() - began
 
     assert 10 <= run(main) < 13
@@ -87,7 +93,7 @@ def test_an_idle_connection_is_closed_while_others_are_served() -> None:
         over = loop.create_task(server.shutdown())
         await asyncio.sleep(1)
         assert transport.close.called
-        assert not server.held.ended.is_set()
+        assert not server.state.ended.is_set()
         connection.connection_lost(None)
         await over
 

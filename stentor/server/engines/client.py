@@ -1,4 +1,5 @@
-"""The API process's side of the border: requests of one engine, wherever it runs. It imports no torch."""
+"""The API process's side of the border: requests of one engine, wherever it runs. It imports no
+torch."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class Facts:
 
 
 class EngineStream:
-    """Audio of one request, by `async for` in one reader, as `engine.stream.AudioStream` gives it to threads."""
+    """Audio of one request, by `async for` in one reader, as `engine.stream.AudioStream` gives it
+    to threads."""
 
     def __init__(self, client: EngineClient, id: int, resend: Callable[[], None]) -> None:
         """resend: submit it again, with all of its recordings."""
@@ -63,15 +65,18 @@ class EngineStream:
         self._held = False  # the engine waits until they are more
 
     async def accepted(self) -> Facts | None:
-        """Wait until the request is queued. None: there is nothing in its text that the model can speak.
+        """Wait until the request is queued. None: there is nothing in its text that the model can
+        speak.
 
-        InvalidRequest for what only the family can judge, Overloaded if the queue is full, EngineError."""
+        InvalidRequest for what only the family can judge, Overloaded if the queue is full,
+        EngineError."""
         if await self._accepted:
             return self.facts
         return None
 
     def append(self, text: str, last: bool = False) -> None:
-        """Give a live request more text. Nothing follows the `last`. What does not fit ends the request."""
+        """Give a live request more text. Nothing follows the `last`. What does not fit ends the
+        request."""
         self._client.send(m.Append(self.id, text, last))
 
     def cancel(self) -> None:
@@ -116,7 +121,8 @@ class EngineStream:
 
 
 class EngineClient:
-    """Requests to one engine, from the event loop of an API process. `send` is how it is reached."""
+    """Requests to one engine, from the event loop of an API process. `send` is how it is
+    reached."""
 
     def __init__(self, name: str, api: int, send: Send) -> None:
         """name: what errors call the model. api: the number of this API process."""
@@ -180,7 +186,8 @@ class EngineClient:
         request_id: str = "",
         traced: bool = False,
     ) -> EngineStream:
-        """Queue a request, or with `check_only` have its prompt made. EngineError if the engine is gone."""
+        """Queue a request, or with `check_only` have its prompt made. EngineError if the engine is
+        gone."""
         if self.lost is not None:
             raise self.lost
         id = next(self._ids)
@@ -234,7 +241,8 @@ class EngineClient:
         return stream
 
     async def check(self, req: SpeechRequest) -> None:
-        """Have a request's prompt made, and no more. InvalidRequest for what only the family can judge."""
+        """Have a request's prompt made, and no more. InvalidRequest for what only the family can
+        judge."""
         stream = self.submit(req, True, check_only=True)
         try:
             await stream.accepted()
@@ -259,7 +267,8 @@ class EngineClient:
     # -- calls --
 
     async def speakable(self, texts: Sequence[str]) -> list[bool]:
-        """Tell which texts have anything that the model can speak. EngineError if the engine is gone."""
+        """Tell which texts have anything that the model can speak. EngineError if the engine is
+        gone."""
         return (await self._call(lambda call: m.Speakable(call, list(texts)))).speakable
 
     async def load_lora(self, name: str, path: str) -> None:
@@ -372,7 +381,8 @@ class EngineClient:
         self._note_adapters(event.adapters)
 
     def _note_adapters(self, loaded: Sequence[Adapter]) -> None:
-        """Keep those that are known. The engine is told when no request holds an unloaded one any more."""
+        """Keep those that are known. The engine is told when no request holds an unloaded one any
+        more."""
         known = self.adapters
         self.adapters = {}
         for adapter in loaded:
@@ -407,8 +417,10 @@ class EngineClient:
 class EngineLink(asyncio.Protocol):
     """The socket to an engine's process, and the client that uses it."""
 
-    def __init__(self, name: str, api: int) -> None:
+    def __init__(self, name: str, api: int, lost: Callable[[], None] = lambda: None) -> None:
+        """lost: called once the engine is gone."""
         self.client = EngineClient(name, api, self._send)
+        self._lost = lost
         self._unpacker = m.Unpacker()
         self._transport: asyncio.WriteTransport | None = None
 
@@ -422,6 +434,7 @@ class EngineLink(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.client.lose(EngineError("the engine's process has ended"))
+        self._lost()
 
     def _send(self, command: m.Command, arrays: Sequence[np.ndarray]) -> None:
         if self._transport is not None:

@@ -1,4 +1,5 @@
-"""Starting an engine in a process of its own: the arguments of TTS for each model of a server, as plain data."""
+"""Starting an engine in a process of its own: the arguments of TTS for each model of a server, as
+plain data."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from stentor.server.config import ServerConfig
 from stentor.server.engines import messages as m
 from stentor.server.engines.client import RECORDINGS_BYTES, EngineLink
 from stentor.server.engines.process import Load
-from stentor.server.limits import LIMITS
+from stentor.server.limits import LIMITS, Limits
 from stentor.server.load_options import load_options
 
 CONNECT_SECONDS = 0.01  # until it is tried again to send an engine a descriptor
@@ -31,7 +32,8 @@ Given = TypeVar("Given")
 def start_module(
     connection: socket.socket, *descriptors: int, module: str
 ) -> subprocess.Popen[bytes]:
-    """Run a module of this package in a process of its own, whose standard input is `connection`."""
+    """Run a module of this package in a process of its own, whose standard input is
+    `connection`."""
     return subprocess.Popen(
         [sys.executable, "-m", module],
         stdin=connection.fileno(),
@@ -59,8 +61,15 @@ def end_of(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:
     return ended
 
 
+def restart_pause(crashes: int, limits: Limits = LIMITS) -> float:
+    """Seconds to wait after so many crashes in a row."""
+    doublings = min(crashes, 30)  # 2.0 ** 1024 overflows
+    return min(limits.restart_seconds, 0.1 * 2.0**doublings)
+
+
 class ProcessEngine:
-    """An engine in a process of its own. `client` reaches it. `ended` has its exit code once it is gone."""
+    """An engine in a process of its own. `client` reaches it. `ended` has its exit code once it is
+    gone."""
 
     def __init__(self, name: str, load: Load) -> None:
         self._loop = asyncio.get_running_loop()
@@ -86,7 +95,8 @@ class ProcessEngine:
         self.link.close()
 
     async def connect(self, api: int) -> socket.socket:
-        """A socket to the engine for another API process, once the model is ready. EngineError if it is gone."""
+        """A socket to the engine for another API process, once the model is ready. EngineError if
+        it is gone."""
         ours, theirs = socket.socketpair()
         with theirs:
             while self.client.lost is None:
@@ -118,7 +128,8 @@ class ProcessEngine:
 
 @dataclass(frozen=True)
 class EngineFactory:
-    """Starts the engine of a model: calling it runs a process. at: its place among the server's models."""
+    """Starts the engine of a model: calling it runs a process. at: its place among the server's
+    models."""
 
     name: str
     model: str | None
@@ -128,8 +139,8 @@ class EngineFactory:
     def __call__(
         self, adapters: Mapping[str, str], last: m.Ready | None, warm_up: bool
     ) -> ProcessEngine:
-        """Start it with these adapters. The first start has all that the flags name, or fails. A later one has slots
-        as the first, and what cannot be loaded again is left out."""
+        """Start it with these adapters. The first start has all that the flags name, or fails. A
+        later one has slots as the first, and what cannot be loaded again is left out."""
         return ProcessEngine(self.name, self.load(adapters, last, warm_up))
 
     def load(self, adapters: Mapping[str, str], last: m.Ready | None, warm_up: bool) -> Load:
@@ -186,7 +197,8 @@ class EngineFactory:
         }
 
     def if_taken(self, last: m.Ready | None) -> dict[str, Any]:
-        """Slots for adapters at run time, beside other models: this one may be of a family that has none."""
+        """Slots for adapters at run time, beside other models: this one may be of a family that has
+        none."""
         if len(self.config.models) < 2 or self.config.loras_of(self.name):
             return {}
         if last is None:
@@ -208,7 +220,8 @@ class EngineFactory:
 
 
 def cpu_share(models: int) -> int | None:
-    """CPU threads that each of several models takes at most. None: there is one, which may take all."""
+    """CPU threads that each of several models takes at most. None: there is one, which may take
+    all."""
     if models <= 1:
         return None
     return max(1, cpus() // models)

@@ -1,6 +1,8 @@
-"""The process of an engine: `python -m stentor.server.engines.process`, with what to load on its standard input.
+"""The process of an engine: `python -m stentor.server.engines.process`, with what to load on its
+standard input.
 
-Its standard input is a socket to the API process, and it ends with that, however the API process went.
+Its standard input is a socket to the API process, and it ends with that, however the API process
+went.
 """
 
 from __future__ import annotations
@@ -26,21 +28,24 @@ from stentor.errors import EngineError, InvalidRequest, StentorError
 from stentor.models.info import ATTENDED_WIDTH, ModelInfo, ReferenceAudio
 from stentor.server import logs
 from stentor.server.engines import messages as m
+from stentor.server.stop_signals import CRASHED
 
-CRASHED = 70  # exit code (EX_SOFTWARE) of a process whose model could not be loaded, or whose engine has stopped
+log = logging.getLogger("stentor.engine")
+
 BEAT_SECONDS = 0.5
 READ_BYTES = 1 << 18  # at once
 WARM_UP_TEXT = "Hello there."
 GPU_SECONDS = 28.0
 CPU_SECONDS = 1.0
-"""Seconds of reference audio. A GPU encodes a long one, so that the graphs of a long voice have been launched."""
+"""Seconds of reference audio. A GPU encodes a long one, so that the graphs of a long voice have
+been launched."""
 NOISE_HZ = 24_000
 
 
 class Load(msgspec.Struct):
-    """Order to load a model. `options`: arguments of TTS. `if_taken`: further ones, which a model that does not take
-    them is loaded without. `policy`: fields of its Policy. `adapters`: names and paths, of which those that `options`
-    does not name may be lost."""
+    """Order to load a model. `options`: arguments of TTS. `if_taken`: further ones, which a model
+    that does not take them is loaded without. `policy`: fields of its Policy. `adapters`: names and
+    paths, of which those that `options` does not name may be lost."""
 
     options: dict[str, Any]
     if_taken: dict[str, Any]
@@ -54,8 +59,9 @@ class Load(msgspec.Struct):
 
 
 class Peer:
-    """An API process at the other end of a stream socket. Its engine never waits for it: what the socket does not take
-    at once is sent by a thread. Streams that are not read stop by themselves (Policy.max_unread)."""
+    """An API process at the other end of a stream socket. Its engine never waits for it: what the
+    socket does not take at once is sent by a thread. Streams that are not read stop by themselves
+    (Policy.max_unread)."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
@@ -102,7 +108,8 @@ class Peer:
         self.socket.close()
 
     def messages(self) -> Iterator[tuple[list[m.Command], m.Reader, list[int]]]:
-        """Commands and their arrays as they come, with descriptors that came beside them, until the end."""
+        """Commands and their arrays as they come, with descriptors that came beside them, until the
+        end."""
         unpacker = m.Unpacker()
         descriptors = list[int]()
         while True:
@@ -119,29 +126,26 @@ class Peer:
 
 
 def main() -> None:
-    """Load the model, say so, and serve it until the API process is gone or the engine stops."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C is for the API process, which ends this one
+    """Load the model, report it, and serve it until the API process is gone or the engine stops."""
+    # The API process ends this one. Ctrl-C reaches all processes of a terminal, SIGTERM all of a
+    # systemd unit.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     peer = Peer(socket.socket(fileno=os.dup(0)))
     load = msgspec.json.decode(peer.socket.makefile("rb", 0).readline(), type=Load)
     logs.configure(load.log_level, load.log_format)
     try:
-        Engine(load, peer, _end).run()
+        EngineProcess(load, peer, os._exit).run()
     except BaseException as e:
         if not isinstance(e, StentorError):
-            logging.getLogger("stentor.engine").exception("the engine's process failed")
+            log.exception("the engine's process failed")
         peer.socket.sendall(m.pack(m.encode([m.Broken(m.error(e))], ())))
-    _end(CRASHED)
+    os._exit(CRASHED)  # torch's own end may wait for a device that no longer answers
 
 
-def _end(code: int) -> None:
-    logging.shutdown()
-    os._exit(code)  # torch's own end may wait for a device that answers no more
-
-
-class Engine:
-    """The process: a thread for each API process that reads its commands, and this one, which watches the engine.
+class EngineProcess:
+    """The process: one thread reads the commands of each API process, the main thread watches the
+    engine.
 
     end: ends the process with an exit code.
     """
@@ -152,9 +156,7 @@ class Engine:
         self.end = end
         self._readers: dict[int, threading.Thread] = {}
         self._loaded = threading.Event()
-        threading.Thread(
-            target=self._read, args=(0, peer), daemon=True, name="stentor-commands"
-        ).start()
+        self._start_reader(0, peer)
 
     def run(self) -> None:
         """Load the model and watch its engine. EngineError when it has stopped."""
@@ -164,10 +166,11 @@ class Engine:
         load = self.load
         self.tts, self.lost = load_model(load)
         collect()
-        gc.freeze()  # what was loaded is not visited by later collections, which would take 130 ms without audio
+        gc.freeze()  # later collections skip the model: visiting it takes 130 ms without audio
         self.service = EngineService(self.tts, self._send, load.recordings_bytes)
         self._loaded.set()
         self._greet(0)
+
         trimmed = time.monotonic()
         while (health := self.tts.engine.health()).error is None:
             self.service.beat()
@@ -178,51 +181,69 @@ class Engine:
         raise EngineError(f"the engine has stopped: {health.error}")
 
     def _send(self, api: int, events: Sequence[m.Event], arrays: Sequence[np.ndarray]) -> None:
-        if (peer := self.peers.get(api)) is not None:
+        peer = self.peers.get(api)
+        if peer is not None:
             peer.send(events, arrays)
 
     def _greet(self, api: int) -> None:
         self.service.connect(api)
         self._send(api, [ready(self.tts, self.lost)], ())
 
-    def _read(self, api: int, peer: Peer) -> None:
-        """Handle the commands of an API process. At the end of the first one's, whatever has ended it, all ends."""
-        for count, (messages, arrays, descriptors) in enumerate(peer.messages()):
-            if not count:  # read during the load too, which ends with the API process
-                self._loaded.wait()
-                self.tts.engine.set_up_thread()  # short prompts are made here
-            for message in messages:
-                if isinstance(message, m.Stop):
-                    self.service.close(EngineError("the engine has stopped: closed"))
-                    self.end(0)
-                    return
-                if isinstance(message, m.Connect):
-                    self._connect(message.api, Peer(socket.socket(fileno=descriptors.pop(0))))
-                else:
-                    self.service.handle(message, arrays)
-        if not api:
-            self.end(0)
-            return
-        self.service.disconnect(api)
-        del self.peers[api]
-        peer.close()
-
-    def _connect(self, api: int, peer: Peer) -> None:
-        """Serve another API process, or the one that takes its place."""
-        if (before := self.peers.get(api)) is not None:  # its end may not have been seen yet
-            before.end()
-            self._readers[api].join()
-        self.peers[api] = peer
-        self._greet(api)
+    def _start_reader(self, api: int, peer: Peer) -> None:
         reader = threading.Thread(
             target=self._read, args=(api, peer), daemon=True, name="stentor-commands"
         )
         self._readers[api] = reader
         reader.start()
 
+    def _read(self, api: int, peer: Peer) -> None:
+        """Handle the commands of an API process until it is gone. The engine's process ends with
+        the first one."""
+        code = 0
+        try:
+            self._handle_all(peer)
+        except Exception:
+            # Nobody would read on, while the engine still beats: this link must end, or the
+            # process.
+            log.exception("commands of API process %d can no longer be read", api)
+            code = CRASHED
+        if not api:
+            self.end(code)
+            return
+        self.service.disconnect(api)
+        del self.peers[api]
+        peer.close()
+
+    def _handle_all(self, peer: Peer) -> None:
+        for count, (commands, arrays, descriptors) in enumerate(peer.messages()):
+            if not count:  # read during the load too, which ends with the API process
+                self._loaded.wait()
+                self.tts.engine.set_up_thread()  # short prompts are made here
+            for command in commands:
+                match command:
+                    case m.Stop():
+                        self.service.close(EngineError("the engine has stopped: closed"))
+                        return
+                    case m.Connect():
+                        connection = socket.socket(fileno=descriptors.pop(0))
+                        self._connect(command.api, Peer(connection))
+                    case _:
+                        self.service.handle(command, arrays)
+
+    def _connect(self, api: int, peer: Peer) -> None:
+        """Serve another API process, or the one that takes its place."""
+        previous = self.peers.get(api)
+        if previous is not None:  # its end may not have been seen yet
+            previous.end()
+            self._readers[api].join()
+        self.peers[api] = peer
+        self._greet(api)
+        self._start_reader(api, peer)
+
 
 def load_model(load: Load) -> tuple[Any, list[str]]:
-    """A `TTS` that has spoken, if it is to, with its adapters, and the names of those that could not be loaded."""
+    """A `TTS` that has spoken, if it is to, with its adapters, and the names of those that could
+    not be loaded."""
     from stentor.api import TTS
     from stentor.config import Policy
 
@@ -236,13 +257,15 @@ def load_model(load: Load) -> tuple[Any, list[str]]:
             "%s is loaded without %s", load.options["name"], left
         )
         tts = TTS(**load.options, policy=Policy(**load.policy))
-    # The warm-up makes prompts of voices, which are kept: in a thread with the engine's settings of torch.
+    # The warm-up makes prompts of voices, which are kept: in a thread with the engine's settings of
+    # torch.
     with ThreadPoolExecutor(1, "stentor-load", tts.engine.set_up_thread) as pool:
         return pool.submit(adapted, tts, load.adapters, load.warm_up).result()
 
 
 def adapted(tts: Any, adapters: Mapping[str, str], warm: bool) -> tuple[Any, list[str]]:
-    """Load the adapters of a `TTS`, have it speak if it is to, and return it with the names that were lost."""
+    """Load the adapters of a `TTS`, have it speak if it is to, and return it with the names that
+    were lost."""
     lost = []
     for name in [name for name in adapters if name not in tts.loras]:
         try:
@@ -256,7 +279,8 @@ def adapted(tts: Any, adapters: Mapping[str, str], warm: bool) -> tuple[Any, lis
 
 
 def warm_up(tts: Any) -> None:
-    """Generate a short utterance as a request would, and one in the voice of a reference where the model takes one."""
+    """Generate a short utterance as a request would, and one in the voice of a reference where the
+    model takes one."""
     options: dict[str, Any] = {"max_frames": 8} if "max_frames" in tts.spec.options else {}
     voices: list[dict[str, Any]] = [{}]
     if tts.spec.speaker_size:

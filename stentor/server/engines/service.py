@@ -1,4 +1,5 @@
-"""The engine's side of the border: commands of API processes become prompts and requests, and their audio events."""
+"""The engine's side of the border: commands of API processes become prompts and requests, and their
+audio events."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ Send = Callable[[int, Sequence[m.Event], Sequence[np.ndarray]], None]
 """Give an API process events and the arrays that they announce. For any thread, one at a time."""
 
 QUICK_CHARS = 1000
-"""The prompt of a text of so many characters is made by the thread that has read it, in the order of the requests: to
-hand it over to another takes as long as to make it."""
+"""The prompt of a text of so many characters is made by the thread that has read it, in the order
+of the requests: to hand it over to another takes as long as to make it."""
 
 
 class _Abandoned(Exception):
@@ -44,7 +45,8 @@ class _Abandoned(Exception):
 
 
 class _Open:
-    """An open request: its prompt in the making, then its handle. It is the engine's outbox for the request."""
+    """An open request: its prompt in the making, then its handle. It is the engine's outbox for the
+    request."""
 
     def __init__(self, service: EngineService, command: m.Submit) -> None:
         self.service = service
@@ -77,13 +79,14 @@ class _Open:
         return self._put - self.taken
 
     def put(self, event: StreamEvent) -> None:
-        """For the engine, which flushes soon. The last event is a chunk with `finish`, or an exception."""
+        """For the engine, which flushes soon. The last event is a chunk with `finish`, or an
+        exception."""
         self._put += len(event.frames) if isinstance(event, Chunk) else 0
         self.service.put(self, event)
 
     def moments(self, now: float) -> list[float]:
-        """The moments up to this first audio (messages.Audio), in order: the host may read of a frame after its audio.
-        They are given once."""
+        """The moments up to this first audio (messages.Audio), in order: the host may read of a
+        frame after its audio. They are given once."""
         if (marks := self.marks) is None:
             return []
         self.marks = None
@@ -91,7 +94,8 @@ class _Open:
         return [min(now, max(found[: i + 1])) for i in range(len(found))]
 
     def release(self) -> None:
-        """Let go of what refers to this. A circle would keep audio and a slot for an adapter until it is collected."""
+        """Let go of what refers to this. A circle would keep audio and a slot for an adapter until
+        it is collected."""
         self.preparation = self.handle = None
 
     def check(self) -> None:
@@ -101,10 +105,12 @@ class _Open:
 
 
 class EngineService:
-    """Serves the requests of API processes with one model. Commands of each come from one thread."""
+    """Serves the requests of API processes with one model. Commands of each come from one
+    thread."""
 
     def __init__(self, tts: TTS, send: Send, recordings_bytes: float) -> None:
-        """recordings_bytes: of recordings that are kept, so that API processes need not send them again."""
+        """recordings_bytes: of recordings that are kept, so that API processes need not send them
+        again."""
         self.tts = tts
         self._send = send
         self._recordings: LruCache[Recording] = LruCache(
@@ -265,7 +271,8 @@ class EngineService:
         self._advance(request)
 
     def _request(self, c: m.Submit, data: m.Reader, request: _Open) -> SpeechRequest | None:
-        """The request as the engine takes it. None: a recording that it names is not here any more."""
+        """The request as the engine takes it. None: a recording that it names is not here any
+        more."""
         recordings = [self._recording(r, data) for r in c.recordings]
         found = [r for r in recordings if r is not None]
         if len(found) < len(recordings):

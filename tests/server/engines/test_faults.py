@@ -246,7 +246,8 @@ def test_sigterm_ends_streams_whole_and_leaves_no_process(tmp_path: Path) -> Non
         with begun(http, "one", 600) as a, begun(http, "other", 600) as b:
             parts = [a.iter_raw(), b.iter_raw()]
             data = [next(part) for part in parts]
-            running.send_signal(signal.SIGTERM)
+            for pid in (running.pid, *left):  # systemd signals all processes of a unit
+                kill(pid, signal.SIGTERM)
             one, other = (d + b"".join(part) for d, part in zip(data, parts, strict=True))
         assert one == other
         assert len(one) == 600 * 6 * 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import socket
 import threading
@@ -21,6 +22,7 @@ from stentor.server import memory
 from stentor.server.config import ServerConfig
 from stentor.server.engines import messages as m
 from stentor.server.engines import process
+from stentor.server.stop_signals import CRASHED
 from tests.helpers.local_engine import factory_of
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import until
@@ -32,8 +34,8 @@ class Api:
     def __init__(self) -> None:
         self.ours, self.theirs = socket.socketpair()
         self.events: list[m.Event] = []
-        self._reading = threading.Thread(target=self._read, daemon=True)
-        self._reading.start()
+        self.reading = threading.Thread(target=self._read, daemon=True)
+        self.reading.start()
 
     def _read(self) -> None:
         unpacker = m.Unpacker()
@@ -48,8 +50,9 @@ class Api:
         return [event for event in self.events if isinstance(event, kind)]
 
     def close(self) -> None:
-        self.ours.shutdown(socket.SHUT_RDWR)
-        self._reading.join(STUCK_S)
+        with contextlib.suppress(OSError):  # the other end may be gone
+            self.ours.shutdown(socket.SHUT_RDWR)
+        self.reading.join(STUCK_S)
         self.ours.close()
 
 
@@ -114,7 +117,7 @@ def running(monkeypatch: pytest.MonkeyPatch, frozen: list[float]) -> Run:
         api = Api()
         with ThreadPoolExecutor(1) as pool:
             ended = pool.submit(
-                lambda: process.Engine(load, process.Peer(api.theirs), codes.append).run()
+                lambda: process.EngineProcess(load, process.Peer(api.theirs), codes.append).run()
             )
             try:
                 yield Running(api, ended, codes)
@@ -201,6 +204,34 @@ def test_an_engine_that_stops_ends_its_process(
         )
         with pytest.raises(EngineError, match="the engine has stopped: the device is gone"):
             engine.ended.result(STUCK_S)
+
+
+NOT_MESSAGES = m.pack([b"\xc1 is no MessagePack"])
+
+
+def test_a_process_whose_commands_can_no_longer_be_read_ends(running: Run) -> None:
+    """It would beat on, and its server would wait for it."""
+    with running() as engine:
+        assert until(lambda: engine.api.of(m.Ready))
+        engine.api.ours.sendall(NOT_MESSAGES)
+        assert until(lambda: engine.codes == [CRASHED])
+
+
+def test_a_further_api_process_whose_commands_can_no_longer_be_read_loses_its_link(
+    running: Run,
+) -> None:
+    with running() as engine:
+        other = Api()
+        engine.api.send(m.Connect(1), [other.theirs.fileno()])
+        other.theirs.close()
+        assert until(lambda: other.of(m.Ready))
+        other.ours.sendall(NOT_MESSAGES)
+        other.reading.join(STUCK_S)
+        assert not other.reading.is_alive()
+        engine.api.send(m.Speakable(7, ["Hello."]))
+        assert until(lambda: engine.api.of(m.Result))
+        assert (engine.codes, engine.ended.done()) == ([], False)
+        other.close()
 
 
 def test_a_slow_api_process_gets_all_in_its_order_and_nobody_waits_for_it() -> None:
