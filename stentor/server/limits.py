@@ -247,6 +247,9 @@ class Limits:
     process_stuck_seconds: float = limit(
         60.0, "s", "an API process whose event loop stands still", "it is killed and replaced"
     )
+    unsent_mb: int = limit(
+        64, "MiB", "requests that wait for an engine that does not read them", "503 `queue_full`"
+    )
     stuck_seconds: float = limit(
         180.0, "s", "a step of an engine, or its process not answering", "it is restarted"
     )

@@ -31,6 +31,8 @@ NO_LIMITS = {  # numbers that are not limits, and why
     "stop_signals.py CRASHED": "an exit code",
     "voices/references.py PADDING": "samples that are no audio",
     "metrics.py ENGINE_GAUGES": "shares, by what there is",
+    "origins.py DEFAULT_PORTS": "ports of schemes",
+    "engines/client.py COMMAND_BYTES": "what a command counts in a limit",
     "engines/launch.py CONNECT_SECONDS": "how often it is tried to send a descriptor",
     "engines/messages.py API_BITS": "how ids are made",
     "engines/process.py BEAT_SECONDS": "how often an engine says how it is",

@@ -11,8 +11,10 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 
 from stentor import request
@@ -21,13 +23,16 @@ from stentor.engine.health import Health
 from stentor.engine.once import LruCache
 from stentor.engine.scheduling.sequence import Place
 from stentor.engine.stream import Chunk
-from stentor.errors import EngineError, InvalidRequest, StentorError
+from stentor.errors import EngineError, InvalidRequest, Overloaded, StentorError
 from stentor.models.info import Adapter, ModelInfo, ReferenceAudio, SpeechRequest
 from stentor.server.engines import messages as m
 from stentor.server.limits import LIMITS
 
 Send = Callable[[m.Command, Sequence[np.ndarray]], None]
 """Give the engine a command and the arrays that it announces. EngineError if it is gone."""
+
+COMMAND_BYTES = 512
+"""Bytes of a command without its text and its arrays, about."""
 
 RECORDINGS_BYTES = LIMITS.voice_cache_mb << 20
 """Recordings that an engine keeps, in bytes, so that each crosses the border once."""
@@ -121,18 +126,21 @@ class EngineStream:
 
 
 class EngineClient:
-    """Requests to one engine, from the event loop of an API process. `send` is how it is
-    reached."""
+    """Requests to one engine, from the event loop of an API process."""
 
-    def __init__(self, name: str, api: int, send: Send) -> None:
-        """name: what errors call the model. api: the number of this API process."""
+    def __init__(
+        self, name: str, api: int, send: Send, unsent: Callable[[], int] = lambda: 0
+    ) -> None:
+        """name: what errors call the model. api: the number of this API process. unsent: bytes that
+        the engine has not read."""
         self.name = name
-        self.health: Health | None = None  # as last heard
+        self.health: Health | None = None  # of the last beat
         self.lost: EngineError | None = None  # why nothing is taken any more
         self._loop = asyncio.get_running_loop()
         self.beat_at = self._loop.time()
         self.adapters: dict[str, Adapter] = {}  # that are loaded, by name
         self._send = send
+        self._unsent = unsent
         self._api = api
         self._ids = itertools.count(api << m.API_BITS)
         self._open: dict[int, EngineStream] = {}
@@ -187,58 +195,72 @@ class EngineClient:
         traced: bool = False,
     ) -> EngineStream:
         """Queue a request, or with `check_only` have its prompt made. EngineError if the engine is
-        gone."""
+        gone. The stream raises Overloaded if the engine does not read."""
         if self.lost is not None:
             raise self.lost
-        id = next(self._ids)
-
-        def send(every: bool = False) -> None:
-            """every: with all of its recordings, whatever the engine has."""
-            recordings: list[m.SentRecording] = []
-            arrays: list[np.ndarray] = []
-
-            def sent(reference: ReferenceAudio) -> m.SentReference:
-                recording = reference.recording
-                known = not every and self._note_sent(recording)
-                if known:
-                    size = 0
-                else:
-                    size = len(recording.samples)
-                arrays.extend([] if known else [recording.samples])
-                source = recording.digest.rpartition(" ")[0]
-                recordings.append(
-                    m.SentRecording(recording.digest, recording.rate, source, recording.kept, size)
-                )
-                return m.SentReference(len(recordings) - 1, reference.text)
-
-            vector = req.speaker_embedding
-            command = m.Submit(
-                id=id,
-                text=req.text,
-                voice=req.voice,
-                language=req.language,
-                instructions=req.instructions,
-                references=[
-                    sent(r) for r in (req.reference, *req.more_references) if r is not None
-                ],
-                prompt=None if req.prompt is None else sent(req.prompt),
-                recordings=recordings,
-                speaker_embedding=None if vector is None else vector.tobytes(),
-                live=req.live,
-                seed=req.seed,
-                options=dict(req.options),
-                adapter=None if req.lora is None else req.lora.number,
-                streaming=streaming,
-                place=place.value,
-                check_only=check_only,
-                request_id=request_id,
-                traced=traced,
-            )
-            self.send(command, arrays)
-
-        stream = self._open[id] = EngineStream(self, id, lambda: send(every=True))
-        send()
+        vector = req.speaker_embedding
+        command = m.Submit(
+            id=next(self._ids),
+            text=req.text,
+            voice=req.voice,
+            language=req.language,
+            instructions=req.instructions,
+            references=[],
+            prompt=None,
+            recordings=[],
+            speaker_embedding=None if vector is None else vector.tobytes(),
+            live=req.live,
+            seed=req.seed,
+            options=dict(req.options),
+            adapter=None if req.lora is None else req.lora.number,
+            streaming=streaming,
+            place=place.value,
+            check_only=check_only,
+            request_id=request_id,
+            traced=traced,
+        )
+        resend = partial(self._send_submit, command, req, every_recording=True)
+        stream = self._open[command.id] = EngineStream(self, command.id, resend)
+        if self._unsent() > LIMITS.unsent_mb << 20:
+            self._close(stream)
+            stream.put(Overloaded(f"the engine of {self.name} does not read its requests"))
+        else:
+            self._send_submit(command, req)
         return stream
+
+    def _send_submit(
+        self, command: m.Submit, req: SpeechRequest, every_recording: bool = False
+    ) -> None:
+        """Send a command with the recordings that the engine lacks, or with all of them."""
+        references = [r for r in (req.reference, *req.more_references) if r is not None]
+        prompts = [r for r in (req.prompt,) if r is not None]
+        recordings, samples = self._pack_recordings([*references, *prompts], every_recording)
+        sent = [m.SentReference(i, r.text) for i, r in enumerate([*references, *prompts])]
+        complete = msgspec.structs.replace(
+            command,
+            references=sent[: len(references)],
+            prompt=sent[-1] if prompts else None,
+            recordings=recordings,
+        )
+        self.send(complete, samples)
+
+    def _pack_recordings(
+        self, references: Sequence[ReferenceAudio], every_recording: bool
+    ) -> tuple[list[m.SentRecording], list[np.ndarray]]:
+        """The recording of each reference, and the samples of those that go along."""
+        recordings: list[m.SentRecording] = []
+        samples: list[np.ndarray] = []
+        for reference in references:
+            recording = reference.recording
+            size = 0
+            if every_recording or not self._note_sent(recording):
+                size = len(recording.samples)
+                samples.append(recording.samples)
+            source = recording.digest.rpartition(" ")[0]
+            recordings.append(
+                m.SentRecording(recording.digest, recording.rate, source, recording.kept, size)
+            )
+        return recordings, samples
 
     async def check(self, req: SpeechRequest) -> None:
         """Have a request's prompt made, and no more. InvalidRequest for what only the family can
@@ -280,7 +302,9 @@ class EngineClient:
         await self._call(lambda call: m.UnloadLora(call, name))
 
     async def refresh(self) -> None:
-        """Have `health` say how the engine is now, if it answers soon."""
+        """Update `health` if the engine answers soon."""
+        if self._unsent():  # nobody would read the question
+            return
         try:
             async with asyncio.timeout(LIMITS.health_seconds):
                 await self._call(m.AskHealth)
@@ -415,17 +439,37 @@ class EngineClient:
 
 
 class EngineLink(asyncio.Protocol):
-    """The socket to an engine's process, and the client that uses it."""
+    """The socket to an engine's process, and the client that uses it.
+
+    Commands wait here while the engine does not read. Those of a request that is cancelled before they
+    are written are dropped, with its recordings.
+    """
 
     def __init__(self, name: str, api: int, lost: Callable[[], None] = lambda: None) -> None:
         """lost: called once the engine is gone."""
-        self.client = EngineClient(name, api, self._send)
+        self.client = EngineClient(name, api, self._send, lambda: self._waiting_bytes)
         self._lost = lost
         self._unpacker = m.Unpacker()
         self._transport: asyncio.WriteTransport | None = None
+        self._waiting: dict[int, _Waiting] = {}  # in order of their numbers
+        self._waiting_bytes = 0
+        self._numbers = itertools.count()
+        self._paused = True  # until there is a socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's is no subclass of it
+        self.resume_writing()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        while self._waiting and not self._paused:
+            number = next(iter(self._waiting))
+            waiting = self._waiting.pop(number)
+            self._waiting_bytes -= waiting.size
+            self._write(waiting.command, waiting.arrays)
 
     def data_received(self, data: bytes) -> None:
         for parts in self._unpacker.feed(data):
@@ -434,17 +478,58 @@ class EngineLink(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.client.lose(EngineError("the engine's process has ended"))
+        self._waiting.clear()
+        self._waiting_bytes = 0
         self._lost()
 
     def _send(self, command: m.Command, arrays: Sequence[np.ndarray]) -> None:
+        if not self._paused:
+            self._write(command, arrays)
+            return
+        if isinstance(command, m.Cancel) and self._drop(command.id):
+            return
+        waiting = _Waiting(command, arrays)
+        self._waiting[next(self._numbers)] = waiting
+        self._waiting_bytes += waiting.size
+
+    def _write(self, command: m.Command, arrays: Sequence[np.ndarray]) -> None:
         if self._transport is not None:
             self._transport.write(m.pack(m.encode([command], arrays)))
 
+    def _drop(self, id: int) -> bool:
+        """Forget what waits for a request. Returns whether the engine does not know the request."""
+        commands = {
+            number: waiting
+            for number, waiting in self._waiting.items()
+            if isinstance(waiting.command, m.Submit | m.Append | m.Taken)
+            and waiting.command.id == id
+        }
+        for number, waiting in commands.items():
+            del self._waiting[number]
+            self._waiting_bytes -= waiting.size
+        return any(isinstance(waiting.command, m.Submit) for waiting in commands.values())
+
     @property
     def drained(self) -> bool:
-        """Whether the socket has taken all that was sent."""
+        """Whether the socket has taken all that was written."""
         return self._transport is not None and not self._transport.get_write_buffer_size()
 
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A command that the engine has not read yet."""
+
+    command: m.Command
+    arrays: Sequence[np.ndarray]
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes until it is written, about."""
+        text = 0
+        if isinstance(self.command, m.Submit | m.Append):
+            text = len(self.command.text)
+        return COMMAND_BYTES + text + sum(array.nbytes for array in self.arrays)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import gc
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,12 +20,14 @@ from stentor.engine.once import LruCache
 from stentor.engine.stream import Chunk
 from stentor.errors import EngineError, InvalidRequest, Overloaded
 from stentor.models.info import Adapter, ReferenceAudio, SpeechRequest
+from stentor.server.engines import client
 from stentor.server.engines import messages as m
-from stentor.server.engines.client import EngineClient, EngineStream, Facts
+from stentor.server.engines.client import EngineClient, EngineLink, EngineStream, Facts
 from stentor.server.engines.process import ready
 from stentor.server.limits import LIMITS
 from tests.helpers import virtual_time
 from tests.helpers.local_engine import LocalEngine
+from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, tone_wav
 
 HOP, WIDTH = 6, 7
@@ -111,7 +114,7 @@ async def chunks(stream: EngineStream) -> list[Chunk]:
 
 def test_audio_follows_what_is_known_of_the_prompt(play: Callable[[Test], None]) -> None:
     async def test(played: Played) -> None:
-        stream = played.submit()
+        stream = played.submit(seed=3)
         (sent,) = played.had(m.Submit)
         assert (sent.id, sent.text, sent.seed, sent.streaming) == (stream.id, "Hello.", 3, True)
         played.accept(stream)
@@ -252,7 +255,7 @@ def test_a_recording_crosses_once_and_again_if_the_engine_has_dropped_it(
         assert np.array_equal(
             np.concatenate(played.arrays[-1]), np.concatenate([given.samples, other.samples])
         )
-        again = played.client.submit(request, True)
+        again = played.client.submit(replace(request, seed=4), True)
         assert [r.size for r in played.had(m.Submit)[-1].recordings] == [0, 0, 0]
         assert played.arrays[-1] == []
         played.say(m.Resend(again.id))
@@ -455,3 +458,129 @@ def test_the_ids_of_api_processes_never_meet(told: m.Ready) -> None:
         assert [id >> m.API_BITS for id in ids] == [0, 1, 2]
 
     virtual_time.run(main)
+
+
+# -- an engine that does not read
+
+
+SMALL_BUFFER = 1 << 14
+
+
+class Unread:
+    """A link to an engine whose end of the socket nobody reads, until `read`."""
+
+    def __init__(self, link: EngineLink, theirs: socket.socket) -> None:
+        self.link = link
+        self.client = link.client
+        self.theirs = theirs
+
+    @classmethod
+    async def open(cls, told: m.Ready) -> Unread:
+        ours, theirs = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER)
+        theirs.setblocking(False)
+        link = EngineLink("toy", 0)
+        await asyncio.get_running_loop().create_connection(lambda: link, sock=ours)
+        link.client.receive([told], m.Reader(memoryview(b"")))
+        return cls(link, theirs)
+
+    def submit(self, seconds: float = 0.0, text: str = "Hello.") -> EngineStream:
+        req = self.client.request(text)
+        if seconds:
+            samples = np.zeros(int(seconds * 24000), np.float32)
+            req = replace(req, reference=ReferenceAudio(Recording(samples, 24000, False), None))
+        return self.client.submit(req, True)
+
+    async def read(self, ids: set[int]) -> list[m.Command]:
+        """Every command until those of `ids` have come."""
+        unpacker = m.Unpacker()
+        commands: list[m.Command] = []
+        while not ids <= {c.id for c in commands if isinstance(c, m.Submit | m.Cancel)}:
+            data = await asyncio.get_running_loop().sock_recv(self.theirs, 1 << 16)
+            for parts in unpacker.feed(data):
+                commands += m.commands(parts)[0]
+        return commands
+
+
+def unread(told: m.Ready, test: Callable[[Unread], Awaitable[None]]) -> None:
+    async def main() -> None:
+        engine = await Unread.open(told)
+        async with asyncio.timeout(STUCK_S):
+            await test(engine)
+        engine.link.close()
+        engine.theirs.close()
+
+    asyncio.run(main())
+
+
+def test_a_request_that_was_cancelled_before_it_was_written_is_never_sent(told: m.Ready) -> None:
+    async def test(engine: Unread) -> None:
+        first = engine.submit(seconds=30)  # fills the socket
+        kept = engine.submit(text="This one stays.")
+        for _ in range(200):
+            stream = engine.submit(seconds=30)
+            stream.append("more text")
+            stream.cancel()
+        last = engine.submit(text="So does this one.")
+        commands = await engine.read({first.id, kept.id, last.id})
+        assert [c.id for c in commands if isinstance(c, m.Submit)] == [first.id, kept.id, last.id]
+        assert len(commands) == 3
+
+    unread(told, test)
+
+
+def test_a_request_that_was_written_is_cancelled_in_its_turn(told: m.Ready) -> None:
+    async def test(engine: Unread) -> None:
+        first = engine.submit(seconds=30)
+        other = engine.submit()
+        first.cancel()
+        last = engine.submit()
+        kinds = [(type(c), c.id) for c in await engine.read({last.id})]  # type: ignore[union-attr]
+        want = [(m.Submit, first.id), (m.Submit, other.id), (m.Cancel, first.id)]
+        assert kinds == [*want, (m.Submit, last.id)]
+
+    unread(told, test)
+
+
+def test_beyond_a_limit_requests_are_refused_until_the_engine_reads(
+    told: m.Ready, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "LIMITS", replace(LIMITS, unsent_mb=8))
+
+    async def test(engine: Unread) -> None:
+        streams = [engine.submit(seconds=30) for _ in range(20)]  # 2.7 MiB each
+        waiting = [stream for stream in streams if not stream.ended]
+        assert 3 <= len(waiting) <= 6
+        for stream in streams[len(waiting) :]:
+            with pytest.raises(Overloaded):
+                await stream.accepted()
+        assert engine.client.open == len(waiting)
+        waiting[-1].cancel()
+        again = engine.submit(seconds=30)
+        await engine.read({again.id})
+        assert not engine.submit(seconds=30).ended
+
+    unread(told, test)
+
+
+def test_health_of_an_engine_that_does_not_read_is_that_of_its_last_beat(told: m.Ready) -> None:
+    async def test(engine: Unread) -> None:
+        first = engine.submit(seconds=30)
+        last = engine.submit()
+        for _ in range(1000):
+            await engine.client.refresh()
+        assert len(await engine.read({first.id, last.id})) == 2
+
+    unread(told, test)
+
+
+def test_what_waits_for_an_engine_ends_with_it(told: m.Ready) -> None:
+    async def test(engine: Unread) -> None:
+        streams = [engine.submit(seconds=30) for _ in range(4)]
+        engine.theirs.close()
+        for stream in streams:
+            with pytest.raises(EngineError):
+                await stream.accepted()
+        assert engine.client.open == 0
+
+    unread(told, test)
