@@ -44,14 +44,14 @@ _TOKEN = re.compile(
     r"<!--[^<>]*-->|<[!?][^<>]*>"
     r"|<(?P<close>/?)(?P<name>[A-Za-z][\w:.-]*)(?P<attributes>\s[^<>]*?)?(?P<empty>/?)>"
     r"|(?P<silence>\[(?i:(?P<length>short|medium|long)\s)?(?i:pause|silence|break)"
-    r"(?:\s*[:=]?\s*(?P<pause>\d{1,6}(?:\.\d{1,6})?)\s*(?:(?P<ms>(?i:ms|milliseconds?))|(?i:s|secs?|seconds?))?)?\])"
+    r"(?:\s*+[:=]?\s*+(?P<pause>\d{1,6}(?:\.\d{1,6})?)\s*(?:(?P<ms>(?i:ms|milliseconds?))|(?i:s|secs?|seconds?))?)?\])"
     r"|\[\[slnc (?P<slnc>\d{1,6})\]\]|<#(?P<seconds>\d{1,3}(?:\.\d{1,6})?)#>"
     rf"|{PHONEMES}"
     r"|&(?:amp|lt|gt|quot|apos|#\d{1,7}|#x[0-9a-fA-F]{1,6});"
 )
 _TAG = re.compile(rf"</?(?:{'|'.join(_NAMES)})(?:\s[^<>]*)?/?>")
-_ATTRIBUTE = re.compile(r"([\w:-]+)\s*=\s*(?:\"([^\"]*)\"|'([^']*)')")
-_SECONDS = re.compile(r"\s*\+?(\d{1,6}(?:\.\d{1,6})?|\.\d{1,6})\s*(ms|s)\s*")
+_ATTRIBUTE = re.compile(r"(?<![\w:-])([\w:-]++)\s*+=\s*+(?:\"([^\"]*)\"|'([^']*)')")
+_SECONDS = re.compile(r"(?<!\s)\s*+\+?(\d{1,6}(?:\.\d{1,6})?|\.\d{1,6})\s*+(ms|s)\s*+")
 _NUMBER = re.compile(r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
 _DATE_ORDER = {"mdy": (2, 0, 1), "dmy": (2, 1, 0), "ymd": (0, 1, 2)}
 _WITH_CONTENT = ("sub", "say-as", "phoneme")

@@ -11,7 +11,10 @@ from difflib import SequenceMatcher
 
 NO_WORD = -1
 Action = str | Callable[[re.Match[str]], str]
-WORD = re.compile(r"\S+?(?:—+(?=\w)|(?<=\w)--+(?=\w)|(?!\S))")
+WORD = re.compile(
+    r"\S(?:[^\s—-]++|—++(?!\w)|(?<!\w)-++|-(?!-)|--++(?!\w))*+"  # no dash in here ends a word
+    r"(?:—++|--++)?+"
+)
 """Text between white space, which ends behind a dash too: "it—went" is two words."""
 _UNUSUAL_SPACE = re.compile(r"\s{2,}|[^\S ]")
 

@@ -51,10 +51,10 @@ _TOKEN = re.compile(
     r"|&(?:amp;){0,3}(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});"
 )
 _NAME = re.compile(r"</?([A-Za-z][A-Za-z0-9-]*)")
-_ATTRIBUTES = re.compile(rf"\s+({html_re.attr_name})(\s*=\s*{html_re.attr_value})?")
+_ATTRIBUTES = re.compile(rf"(?<!\s)\s++({html_re.attr_name})(\s*+=\s*+{html_re.attr_value})?")
 _KEPT = frozenset("<>&")
 _SUPERSCRIPT = re.compile(
-    r"\s*(?:<a\s[^<>]{0,400}>\s*)?(\[?\d{1,3}\]?|\[?[a-df-np-z]\]?|[*†‡§])\s*(?:</a\s*>\s*)?</sup\s*>",
+    r"(?<!\s)\s*+(?:<a\s[^<>]{0,400}>\s*+)?(\[?\d{1,3}\]?|\[?[a-df-np-z]\]?|[*†‡§])\s*+(?:</a\s*+>\s*+)?</sup\s*+>",
     re.IGNORECASE,
 )
 
@@ -158,7 +158,7 @@ _SIGNS = re.compile(
 )
 _HIGHLIGHT = re.compile(r"(?<![=\w])==(?=[^\s=])([^\n=]{1,400})(?<=[^\s=])==(?![=\w])")
 _SPOILER = re.compile(r"(?<!\|)\|\|(?=[^\s|])([^\n|]{1,400})(?<=[^\s|])\|\|(?!\|)")
-_BOX = re.compile(r"[ \t]*\[[ xX]\][ \t]+")
+_BOX = re.compile(r"(?<![ \t])[ \t]*+\[[ xX]\][ \t]+")
 _DEFINITION = re.compile(
     r"^[ ]{0,3}\[([^\]\n^]{1,200})\]:[ \t]*<?((?:[a-z]{2,9}:|www\.|[/#.])[^\s>]*)>?[^\n]*\n?",
     re.MULTILINE,

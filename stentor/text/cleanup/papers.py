@@ -189,14 +189,16 @@ _WORDS = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _CUT_RANGE = re.compile(r"(?<=[^\W_])[-‐][ \t]*\n[ \t]*(?=[^\W_])")
 _SCENE = re.compile(r"^[ \t]*(?:(?:[*#~•·⁂❦◆◇§=_-][ \t]*){3,}|⁂|❦|#|\*)[ \t]*$", re.MULTILINE)
 _BLOCK = re.compile(r"\S[^\n]*(?:\n[ \t]*\S[^\n]*)*")
-_BULLET = re.compile(r"[ \t]*(?:[•◦▪‣·–—*+-][ \t]+(?=\S))")
-_ITEM = re.compile(r"[ \t]*(?:[•◦▪‣·*+–-]|\d{1,3}[.)]|\(?[a-zA-Z\d]{1,2}\)|[IVX]{1,5}\.)[ \t]+\S")
+_BULLET = re.compile(r"(?<![ \t])[ \t]*+(?:[•◦▪‣·–—*+-][ \t]+(?=\S))")
+_ITEM = re.compile(
+    r"(?<![ \t])[ \t]*+(?:[•◦▪‣·*+–-]|\d{1,3}[.)]|\(?[a-zA-Z\d]{1,2}\)|[IVX]{1,5}\.)[ \t]++\S"
+)
 _OPEN_END = re.compile(
     r"(?:[,;:—–-]|\b(?:a|an|the|and|or|but|nor|of|to|in|on|at|by|for|from|with|as|than|that|which|who|is|are|was|were|"
     r"be|been|his|her|its|their|my|your|our|this|these|those|into|not|no|if|when|while|because|said|mr|mrs|ms|dr|st)\.?)$",
     re.IGNORECASE,
 )
-_STREET = re.compile(r"\d.* (?:St|Ave|Rd|Blvd|Dr|Ln|Hwy|Sq|Ct|Pl)\.$")  # of an address
+_STREET = re.compile(r"^\D*+\d.* (?:St|Ave|Rd|Blvd|Dr|Ln|Hwy|Sq|Ct|Pl)\.$")  # of an address
 _END = re.compile(r"[.!?:;,…。！？、，；：।؟][\"'”’»)\]」』*_]*$")
 
 

@@ -36,7 +36,7 @@ PRONUNCIATIONS = Path(__file__).with_name("pronunciations.txt")
 _MARKS = "?!.;:,"  # the strongest first
 _PAUSES = str.maketrans(dict.fromkeys("—–…()[]", ","))
 _DOTS = re.compile(r"\.\.\.")
-_RUN = re.compile(rf"\s*[{_MARKS}][{_MARKS}\s]*")
+_RUN = re.compile(rf"(?:(?<!\s)\s++)?[{_MARKS}][{_MARKS}\s]*+")
 _LETTERS = re.compile(r"(?<![\w'-])([A-Z](?: [A-Z]){1,11})('?s)?(?![\w'-])(?=(\.?))")
 _ONE_CAPITAL = re.compile(r"\b[A-Z]\b")
 _A = re.compile(r"\bA\b")
@@ -55,7 +55,7 @@ _LONE_A = re.compile(
 )
 _GIVEN = re.compile(PHONEMES)
 _STRESSED = re.compile(r"([ˈˌ])([^AIOWYaiuæɐɑəɛɜɪɔʊʌᵊᵻ ]+)(?=[AIOWYaiuæɐɑəɛɜɪɔʊʌᵊᵻ])")
-_CAPITALS = re.compile(r"(?<![\w.])(?<!\d-)[A-Z]{2,}(?:['’][A-Z]{1,2})?(?![\w.]*\d|['’]?\w)")
+_CAPITALS = re.compile(r"(?<![\w.])(?<!\d-)[A-Z]{2,}+(?:['’][A-Z]{1,2}+)?+(?![\w.]*\d|['’]?\w)")
 SHORTEST_SHOUTED = 4
 """Letters of a word in capitals that is a word where its neighbours are not in capitals."""
 _CALENDAR = frozenset((*MONTHS, *DAYS))

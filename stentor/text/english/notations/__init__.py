@@ -43,7 +43,7 @@ MAX_PARTS = 8
 """Parts of a word between hyphens and other signs. The dictionary looks at every range of a word's
 parts."""
 _LONG_WORD = re.compile(rf"(\S{{{MAX_WORD}}})(?=\S)")
-_MANY_PARTS = re.compile(rf"((?:[^\W_]+[^\w\s]+){{{MAX_PARTS}}})(?=\w)")
+_MANY_PARTS = re.compile(rf"((?<![^\W_])(?:[^\W_]++[^\w\s]++){{{MAX_PARTS}}})(?=\w)")
 _TIMES = any_of({*DAYS, *SHORT_DAYS, *MONTHS, *SHORT_MONTHS})
 _HALF = r"(?<=\d[AaPp][Mm])|(?<=\d [AaPp][Mm])|(?<=[ap]\.m\.)"
 _RANGE = re.compile(

@@ -59,9 +59,9 @@ COMPARISONS = rules(  # before a rule takes their signs for something else
 
 RULES = rules(
     (rf"[{re.escape(''.join(SYMBOLS))}]", lambda m: f" {SYMBOLS[m[0]]} ", "".join(SYMBOLS)),
-    (r"\s*[*_#^|<>\[\]{}\\]+\s*", " ", "#*<>[\\]^_{|}"),
+    (r"(?:(?<!\s)\s++)?[*_#^|<>\[\]{}\\]++\s*+", " ", "#*<>[\\]^_{|}"),
     (r"(?<=\w)/(?=\w)", " slash ", "/"),
-    (r"\s+([,.;:!?])(?=\s|$)", r"\1"),
+    (r"(?<!\s)\s++([,.;:!?])(?=\s|$)", r"\1"),
     (r"(?<=[a-z])\((e?s)\)", r"\1", ") ("),  # "item(s)"
     # The dictionary has no pause inside of what stands without a space.
     (r"(?<=\w)(\.{3}|[,;:!?…]+)(?=[\"'“(]?[A-Za-z])", r"\1 "),
