@@ -36,9 +36,7 @@ GRANULARITIES = ("auto", "none", "sentence", "clause")
 NEAR = 60  # characters on either side that are looked at to decide whether a mark ends a sentence
 _TERMINATOR = re.compile(rf"[.!?{END_WIDE}]+[{re.escape(CLOSERS)}]*")
 _PARAGRAPH = re.compile(r"\n[ \t\r\f\v]*\n\s*")
-_WORD_BEFORE = re.compile(
-    r"(?<![^\W\d_])(?<![^\W\d_]\.)([^\W\d_](?:[^\W\d_]|\.(?=[^\W\d_]))*+)$"
-)
+_WORD_BEFORE = re.compile(r"(?<![^\W\d_])(?<![^\W\d_]\.)([^\W\d_](?:[^\W\d_]|\.(?=[^\W\d_]))*+)$")
 _INITIALS = re.compile(r"[A-Z](?:\.[A-Z]){0,5}")
 _INITIAL = re.compile(r"[A-Z]\.")
 _NUMERAL_LINE = re.compile(r"(?:^|[.!?:;\n][ \t]*\n)[ \t]*[IVXL]{1,6}$")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
@@ -64,9 +64,7 @@ class StepCounter:
             return ends[0]
         return None
 
-    def _sequence(
-        self, nodes: list[Node], index: int, at: int, then: Continue, flags: int
-    ) -> bool:
+    def _sequence(self, nodes: list[Node], index: int, at: int, then: Continue, flags: int) -> bool:
         if index == len(nodes):
             return then(at)
         self.steps += 1
@@ -224,7 +222,7 @@ class StepCounter:
 
     def _is(self, kind: Any, value: Any, sign: str, flags: int) -> bool:
         if flags & re.IGNORECASE:
-            return self._matches(kind, value, sign.lower()) or self._matches(
+            return self._matches(kind, value, sign.lower()[:1]) or self._matches(
                 kind, value, sign.upper()[:1]
             )
         return self._matches(kind, value, sign)
@@ -258,3 +256,74 @@ def steps(pattern: re.Pattern[str], text: str, longest: int | None = None) -> in
     counter = StepCounter(pattern, longest)
     counter.spans(text)
     return counter.steps
+
+
+def repeated(pattern: re.Pattern[str], signs: str) -> list[str]:
+    """One of `signs` for each set of the pattern's unbounded repetitions that take the same."""
+    counter = StepCounter(pattern)
+    items = [node for node, bounds in _loops(counter.nodes) if bounds[1] is sre.MAXREPEAT]
+    chosen: dict[tuple[bool, ...], str] = {}
+    for sign in signs:
+        takes = tuple(counter._is(*node, sign, counter.flags) for node in items)
+        if any(takes):
+            chosen.setdefault(takes, sign)
+    return list(chosen.values())
+
+
+def heads(pattern: re.Pattern[str]) -> set[str]:
+    """What a match may begin with: the plainest text for each place that a pattern can have reached."""
+    reached: set[str] = set()
+    _sample(StepCounter(pattern).nodes, "", reached)
+    return reached
+
+
+def _loops(nodes: Iterable[Node]) -> Iterator[tuple[Node, tuple[Any, Any]]]:
+    """Single signs inside of a repetition, with its bounds."""
+    for kind, value in nodes:
+        if kind in (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT):
+            yield from ((node, value[:2]) for node in _leaves(value[2]))
+        yield from _loops(_inside(kind, value))
+
+
+def _leaves(nodes: Iterable[Node]) -> Iterator[Node]:
+    for kind, value in nodes:
+        if kind in SINGLE:
+            yield kind, value
+        yield from _leaves(_inside(kind, value))
+
+
+def _inside(kind: Any, value: Any) -> list[Node]:
+    """Nodes one level below a node."""
+    if kind in (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT):
+        return list(value[2])
+    if kind is sre.BRANCH:
+        return [node for option in value[1] for node in option]
+    if kind is sre.SUBPATTERN:
+        return list(value[3])
+    if kind is sre.ATOMIC_GROUP:
+        return list(value)
+    if kind in (sre.ASSERT, sre.ASSERT_NOT):
+        return list(value[1])
+    return []
+
+
+def _sample(nodes: Iterable[Node], text: str, reached: set[str]) -> str:
+    """`text` with the plainest match of the nodes behind it. Every step on the way goes to `reached`."""
+    for kind, value in nodes:
+        reached.add(text)
+        if kind in SINGLE:
+            text += next((c for c in PLAIN if StepCounter._matches(PLAINEST, kind, value, c)), "?")
+        elif kind is sre.BRANCH:
+            samples = [_sample(option, text, reached) for option in value[1]]
+            text = samples[0]
+        elif kind in (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT):
+            once = _sample(value[2], text, reached)
+            text += once[len(text) :] * min(value[0], 2)
+        elif kind in (sre.SUBPATTERN, sre.ATOMIC_GROUP):
+            text = _sample(_inside(kind, value), text, reached)
+    reached.add(text)
+    return text
+
+
+PLAIN = [*"aA1 ", *map(chr, range(32, 127)), "\n", *map(chr, range(160, 0x2FFF))]
+PLAINEST = StepCounter(re.compile(""))

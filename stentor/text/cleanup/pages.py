@@ -67,6 +67,12 @@ def without_html(draft: Draft) -> Draft:
     return _Page(draft).read()
 
 
+@cache
+def _closing(end: str) -> re.Pattern[str]:
+    """Find `end` in any case. A lowered copy of a text has other places: "İ" becomes two characters."""
+    return re.compile(re.escape(end), re.IGNORECASE | re.ASCII)
+
+
 class _Page:
     def __init__(self, draft: Draft) -> None:
         self.text = draft.text
@@ -99,16 +105,15 @@ class _Page:
     def _without(self, start: int, end: str, after: int) -> int:
         """Leave out all up to `end`, where that follows."""
         if end == self._lost:
-            at = -1
-        else:
-            at = self.text.lower().find(end, after)
-        if at < 0:
+            return after
+        closing = _closing(end).search(self.text, after)
+        if closing is None:
             self._lost = end
             return after
+        bracket = self.text.find(">", closing.start())
+        stop = len(self.text) if bracket < 0 else bracket + 1
         self.out.keep_to(start)
-        self.out.skip_to(
-            stop := self.text.index(">", at) + 1 if ">" in self.text[at:] else len(self.text)
-        )
+        self.out.skip_to(stop)
         return stop
 
     def _tag(self, m: re.Match[str]) -> int:

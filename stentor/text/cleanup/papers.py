@@ -117,7 +117,7 @@ def _plain(formula: str) -> str:
     found = re.sub(r"(?<=\w)_(?=\w)", " ", found)
     found = _SPEED.sub("\\1\u2044\\2", found)
     found = re.sub(r"(?<=[\w)])\s*/\s*(?=[\w(])", " ÷ ", found).replace("\u2044", "/")
-    found = re.sub(r"\s*([=<>≤≥≠≈→⇒×÷∈])\s*", r" \1 ", found)
+    found = re.sub(r"(?:(?<!\s)\s++)?([=<>≤≥≠≈→⇒×÷∈])\s*+", r" \1 ", found)
     return _SPACE.sub(" ", re.sub(r"[\\{}$&]", " ", found)).strip()
 
 

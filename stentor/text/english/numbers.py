@@ -8,7 +8,7 @@ from sanotts.nano_g2p import cardinal_words, ordinal_words
 
 LARGEST = 15
 """Digits of a number that is read as one. A longer one is read digit by digit."""
-NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)"
+NUMBER = r"(?:\d{1,3}(?:,\d{3}){1,20}(?:\.\d+)?|\d+(?:\.\d+)?)"
 """A number with commas or without, and with decimals or without."""
 _SAME_PLURAL = frozenset(
     "hertz kilohertz megahertz gigahertz percent yen sen won baht dong naira sterling psi horsepower".split()

@@ -45,7 +45,7 @@ _COUNTS = ("M", "m", "B", "bn", "T")
 """Scales that count other things than money."""
 _HALVES = {2: "half", 4: "quarter"}
 _MANY = r"(?=\s+(?:users|people|views|followers|downloads|parameters|subscribers|players|customers|copies|tokens|rows))"
-_FRACTION = r"\b(\d+(?:,\d{3})*\s+)?(\d{1,3})[/⁄](\d{1,4})\b(?!/)"
+_FRACTION = r"\b(\d+(?:,\d{3}){0,20}\s+)?(\d{1,3})[/⁄](\d{1,4})\b(?!/)"
 _SHARED = "tsp|tbsp|Tbsp|fl oz|oz|lbs|lb|kg|km|mi|hr|gal|pt|qt|ml|cm|mm|ft|yd"
 """Units of which there are fractions, and that are no words."""
 _SIGNED = any_of(u for u in UNITS if re.search(r"\w/\w|[°º]\w|²|³", u))
@@ -250,7 +250,11 @@ RULES = rules(
     (_FRACTION, _fraction, "0 /⁄"),
     (r"\b(?<!\d,)(\d[\d,]*+)(?:st|nd|rd|th)s?\b", lambda m: ordinal(m[1]), "0"),
     (r"\b(\d+(?:\.\d+){2,})\b", lambda m: version(m[1]), "0"),
-    (rf"(?<!\d)({NUMBER})\s+[-−]\s+(?=[^.;]{{0,80}}=)", lambda m: f"{cardinal(m[1])} minus ", "= 0 -−"),
+    (
+        rf"(?<!\d)({NUMBER})\s+[-−]\s+(?=[^.;]{{0,80}}=)",
+        lambda m: f"{cardinal(m[1])} minus ",
+        "= 0 -−",
+    ),
     (r"(?:(?<=\s)|(?<=\()|^)[-−](?=\.?\d)", "minus ", "0 -−"),
     (r"(?<=to )[-−](?=\d)", "minus ", "0 -−"),
     (rf"\b({NUMBER})\s*[-–]\s*(?=[-−]?{NUMBER})", lambda m: f"{cardinal(m[1])} to ", "0 -–"),

@@ -31,7 +31,7 @@ _LETTERS = frozenset(
 )
 _SIGNS = TABLES["addresses"]
 _PART = re.compile(r"[A-Za-z]+|\d+|.")
-_HOST = rf"[a-zA-Z0-9][\w-]{{0,80}}(?:\.[a-zA-Z0-9][\w-]{{0,80}}){{0,40}}\.(?:{'|'.join(DOMAINS)})\b"
+_HOST = rf"(?<!\w[.-])[a-zA-Z0-9][\w-]*+(?:\.[a-zA-Z0-9][\w-]*+)*\.(?:{'|'.join(DOMAINS)})\b"
 FILES = TABLES["files"]
 NAMES = TABLES["names"]
 _RELEASED = (
@@ -41,7 +41,9 @@ _RELEASED = (
     "firmware update Update GPT Claude Gemini Llama Qwen kernel"
 ).split()
 _MODULES = "self this np pd os sys re io math json torch numpy pandas console window document process string std".split()
-_ONE_WORD = re.compile(r"(?:Mc|Mac|O|De|Di|La|Le|Van|Fitz|[ie])[A-Z]|PhDs?$|(?<![A-Z])[A-Z]{2,}e?s$")
+_ONE_WORD = re.compile(
+    r"(?:Mc|Mac|O|De|Di|La|Le|Van|Fitz|[ie])[A-Z]|PhDs?$|(?<![A-Z])[A-Z]{2,}e?s$"
+)
 _ASIDE = {".": " dot ", "_": " ", "/": " slash ", "-": " "}
 _EXT = any_of(FILES)
 _STAGE = r"(?:-?(alpha|beta|rc|dev|post)[-.]?(\d*))?"
@@ -139,7 +141,11 @@ acronym has none.
 Before all other rules, which write acronyms as letters apart."""
 
 IDENTIFIERS = rules(
-    (r"\b[\w.+-]{1,80}@[\w-]{1,80}(?:\.[\w-]{1,80}){1,40}", lambda m: spoken_address(m[0]), "@"),
+    (
+        r"(?<![\w.+-])([.+-]*+)(\w[\w.+-]*+@[\w-]++(?:\.[\w-]++)+)",
+        lambda m: m[1] + spoken_address(m[2]),
+        "@",
+    ),
     (r"(?i)\b(?:https?|ftp)://[^\s<>\"]+|\bwww\.[^\s<>\"]+", _web, ("http", "https", "ftp", "www")),
     (rf"\b{_HOST}(?:[/?][^\s<>\"]*)?", _web, DOMAINS),
     (r"(?<![\d.])(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})(?![\d.]*\d)(?::(\d{2,5})\b)?", _number, "0"),
@@ -155,7 +161,7 @@ IDENTIFIERS = rules(
     (rf"(?<![\w.$/-])({any_of(n for n in NAMES if n[-1] != '/')})(?![\w/]|-\w)", NAMES),
     (rf"(?<![\w./])({any_of(n for n in NAMES if n[-1] == '/')})(?=\s?\w)", NAMES),
     (
-        rf"(?i)(?<![\w@])(\.?[a-z_][\w-]{{1,80}}(?:\.[a-z_][\w-]{{0,80}}){{0,40}}?)((?:\.(?:{_EXT}))+)\b(?![\w@])",
+        rf"(?i)(?<![\w@])(?<![a-z_][.-])(\.?\d{{0,9}}[a-z_][\w-]++(?:\.[a-z_][\w-]*+)*?)((?:\.(?:{_EXT}))+)\b(?![\w@])",
         _file,
         FILES,
     ),
@@ -167,7 +173,7 @@ IDENTIFIERS = rules(
         "0",
     ),
     (
-        r"\b(\d{1,80}(?:\.\d{1,80}){1,40})-?(alpha|beta|rc|dev|post)[-.]?(\d*)\b",
+        r"\b(?<!\d\.)(\d+(?:\.\d+)+)-?(alpha|beta|rc|dev|post)[-.]?(\d*)\b",
         lambda m: version(m[1]) + _of_stage(m[2], m[3]),
         "0",
     ),

@@ -46,7 +46,11 @@ def _time(m: re.Match[str]) -> str:
 
 def _end(m: re.Match[str], half: str | None) -> str:
     """The full stop of "p.m." where it ends the sentence too."""
-    if half and half.endswith(".") and re.match(r"\s+[A-Z][a-z]", m.string[m.end() : m.end() + 9]):
+    if (
+        half
+        and half.endswith(".")
+        and re.match(r"(?<!\s)\s++[A-Z][a-z]", m.string[m.end() : m.end() + 9])
+    ):
         return "."
     return ""
 
