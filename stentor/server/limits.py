@@ -152,6 +152,14 @@ class Limits:
         "messages during `session.config`, each of at least 1 KiB",
         "the next are read after it",
     )
+    ws_turn_frames: int = limit(
+        32, "", "frames of a WebSocket in a turn of the event loop", "the others wait for the next"
+    )
+    ws_turn_kib: int = limit(
+        64, "KiB", "large frames of a WebSocket in a turn of the event loop", "the rest waits"
+    )
+    ws_fragments: int = limit(1024, "", "fragments of one WebSocket message", "1008")
+    ws_controls: int = limit(64, "a second", "pings and pongs of a WebSocket's client", "1008")
     ws_waiting: int = limit(8, "", "utterances waiting in a session", "429 `too_many_utterances`")
     ws_errors: int = limit(32, "", "refused messages of a session", "1008 `too_many_errors`")
     # other protocols (doors/). Their sessions count with those of WebSocket, and have their limits too

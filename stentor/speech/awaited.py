@@ -125,9 +125,9 @@ async def _write(feed: TextFeed, texts: AsyncIterable[str]) -> None:
                 raise InvalidRequest("text", f"must bring strings, got {type(text).__name__}")
             if (wrong := not_unicode(text)) is not None:
                 raise InvalidRequest("text", wrong)
-            feed.write(text)
+            await feed.write(text)
     finally:
-        feed.end()
+        await feed.end()
 
 
 async def _append(stream: AudioStream | None, current: SpokenSegment, tail: TextTail) -> None:

@@ -7,13 +7,14 @@ import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from stentor.arguments import mend_unicode
+from stentor.speech.long_text import QUICK_CHARS, worked
 from stentor.speech.timing import SegmentTiming, WordTiming
 from stentor.text.marks import speakers
 from stentor.text.segments import Reading
-from stentor.text.sentences import Segment, Word, ready, sentences
+from stentor.text.sentences import NEAR, Segment, Word, ready, sentences
 from stentor.text.trace import WORD
 
 if TYPE_CHECKING:
@@ -64,6 +65,14 @@ FedSegment = tuple[Segment, TextTail | None]
 """A segment, and where the rest of its text will arrive (None: it is complete)."""
 
 
+class _Cut(NamedTuple):
+    """Segments of the next `size` characters, and who speaks behind them, as a mark."""
+
+    size: int
+    segments: list[Segment]
+    speaker: str
+
+
 class TextFeed:
     """One utterance's text: it is written as it arrives and read as segments, which hold their place in the text.
 
@@ -102,65 +111,94 @@ class TextFeed:
         self._began = 0  # where that segment begins
         self._changed = asyncio.Event()
         self._half = ""  # of a surrogate pair, at the end of what was written
+        self._look_at = 0  # characters behind `_cut` from which they are read again for a border
+        self._searched = 0  # up to here there is no word behind `_cut`
 
-    def write(self, text: str) -> None:
-        """Add text, and cut off the segments that have become certain. Halves of surrogate pairs are joined, and those
-        that are alone become U+FFFD."""
+    async def write(self, text: str) -> None:
+        """Add text, and cut off the segments that have become certain. Halves of surrogate pairs
+        are joined, and those that are alone become U+FFFD."""
         text = self._half + text
         if "\ud800" <= text[-1:] <= "\udbff":
             self._half = text[-1:]
         else:
             self._half = ""
-        self._take(mend_unicode(text[: len(text) - len(self._half)]))
+        self.text += mend_unicode(text[: len(text) - len(self._half)])
 
-    def _take(self, text: str) -> None:
-        self.text += text
         if self.live:
-            self._extend(last=False)
-            return
-        if self.granularity == "none":
-            return
-        tail = self.text[self._cut :]
-        early = self.granularity == "clause" or (self.granularity == "auto" and not self.count)
-        safe = ready(tail, False, self.marks) or (ready(tail, True, self.marks) if early else 0)
-        if safe:
-            self._add_segments(safe, keep_last=False)
-        elif len(tail) > 2 * self.max_chars:  # no punctuation at all: cut where HTTP would
-            self._add_segments(len(tail), keep_last=True)
+            await self._extend(last=False)
+        elif self.granularity != "none" and len(self.text) - self._cut >= self._look_at:
+            await self._cut_off(last=False)
 
-    def flush(self, text: str = "") -> None:
-        """Speak what has been written now, and this text, wherever it ends. It is cut as that of a whole request."""
+    async def flush(self, text: str = "") -> None:
+        """Speak what has been written now, and this text, wherever it ends. It is cut as that of a
+        whole request."""
         self.text += mend_unicode(self._half + text)
         self._half = ""
         if self.live:
-            self._extend(last=True)
+            await self._extend(last=True)
         else:
-            self._add_segments(len(self.text) - self._cut, keep_last=False)
+            await self._cut_off(last=True)
 
-    def end(self, text: str = "") -> None:
+    async def end(self, text: str = "") -> None:
         """Nothing follows, besides this text."""
-        self.flush(text)
+        await self.flush(text)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Nothing follows. Text that has not been cut into segments is dropped."""
         self.ended = True
         self._changed.set()
 
-    def _add_segments(self, size: int, keep_last: bool) -> None:
-        start = self._cut
-        text = self.text[start : start + size]
-        segments = self.reading.segments(text, self.max_chars, self._wanted, self._speaker)
-        if keep_last and segments:
+    async def _cut_off(self, last: bool) -> None:
+        """Add the segments that are certain. last: all of the text is."""
+        tail = self.text[self._cut :]
+        cut = await worked(len(tail), self._certain, tail, last)
+        if self.ended:
+            return
+        self._look_at = 0 if cut.size else self._next_look(len(tail))
+        self._add_segments(cut)
+
+    def _next_look(self, size: int) -> int:
+        """Characters of a tail without a border at which it is worth another look. A long one is
+        not read again for each character that comes."""
+        if size <= QUICK_CHARS:
+            return 0
+        if size <= 2 * self.max_chars:
+            return min(2 * size, 2 * self.max_chars + 1)
+        return 2 * size
+
+    def _certain(self, tail: str, last: bool) -> _Cut:
+        """Cut the text behind `_cut`. It changes nothing here, as it may run in a thread."""
+        size = len(tail) if last else self._ready(tail)
+        goes_on = not size and len(tail) > 2 * self.max_chars
+        if goes_on:  # no punctuation at all: cut where HTTP would
+            size = len(tail)
+        if not size:
+            return _Cut(0, [], self._speaker)
+
+        segments = self.reading.segments(tail[:size], self.max_chars, self._wanted, self._speaker)
+        if goes_on and segments:
             size = segments[-1].start
             segments = segments[:-1]
-        self._cut += size
-        self._speaker = next(
-            reversed(speakers(self.text[start : self._cut], self.marks)), self._speaker
-        )
-        for p in segments:
-            if p.text:
-                if p is segments[-1]:
-                    gap = self._gap()
-                else:
-                    gap = p.gap
-                self._segments.append((replace(p.moved(start), gap=gap), None))
+        turns = speakers(tail[:size], self.marks)
+        return _Cut(size, segments, next(reversed(turns), self._speaker))
+
+    def _ready(self, tail: str) -> int:
+        """Characters of a text that are whole sentences, or clauses where speech is to begin early."""
+        size = ready(tail, False, self.marks)
+        early = self.granularity == "clause" or (self.granularity == "auto" and not self.count)
+        if early and not size:
+            return ready(tail, True, self.marks)
+        return size
+
+    def _add_segments(self, cut: _Cut) -> None:
+        start = self._cut
+        self._cut += cut.size
+        self._speaker = cut.speaker
+        for segment in cut.segments:
+            if segment.text:
+                gap = self._gap() if segment is cut.segments[-1] else segment.gap
+                self._segments.append((replace(segment.moved(start), gap=gap), None))
                 self.count += 1
         self._changed.set()
 
@@ -171,14 +209,12 @@ class TextFeed:
             return ends[0].count("\n")
         return 0
 
-    def _extend(self, last: bool) -> None:
+    async def _extend(self, last: bool) -> None:
         """Give all text to the segment that is being written, or begin one. last: it ends there."""
-        if (
-            self._tail is not None and self._tail.closed
-        ):  # the model stopped before the end of its text
-            self._cut -= len(self._tail.take())
-            self._tail = None
-        while self._cut < len(self.text):
+        while True:
+            self._take_back()
+            if self._cut == len(self.text):
+                break
             if self._tail is None:
                 size = self._begin_segment(last)
             else:
@@ -186,6 +222,9 @@ class TextFeed:
             if not size:
                 break
             self._cut += size
+            if len(self.text) - self._cut > QUICK_CHARS:
+                await asyncio.sleep(0)
+
         if last and self._tail is not None:
             self._tail.write(self.text[self._cut :])
             self._tail.close()
@@ -194,16 +233,24 @@ class TextFeed:
             self._cut = len(self.text)
         self._changed.set()
 
+    def _take_back(self) -> None:
+        """Take back the text of a segment whose model has stopped before the end of its text."""
+        if self._tail is not None and self._tail.closed:
+            self._cut -= len(self._tail.take())
+            self._searched = self._cut
+            self._tail = None
+
     def _begin_segment(self, last: bool) -> int:
         """Begin a segment with the first word. Returns how many characters it has taken."""
+        word = _WORD.search(self.text, max(self._cut, self._searched))
         rest = self.text[self._cut :]
-        word = _WORD.search(rest)
         if word is not None:
-            size = word.end()
+            size = word.end() - self._cut
         elif last and rest.strip():
             size = len(rest)
         else:
             size = 0
+        self._searched = max(self._cut, len(self.text) - 1)  # its last letter may end a word yet
         if size:
             text = rest[:size].lstrip()
             self._began = self._cut + size - len(text)
@@ -220,11 +267,8 @@ class TextFeed:
         rest = self.text[self._cut :]
         size = min(len(rest), self.max_chars - (self._cut - self._began))
         if size <= 0:
-            found = sentences(rest)
-            if len(found) > 1:
-                size = found[0].end
-            else:
-                size = 0
+            next_sentences = sentences(rest[: self.max_chars + 2 * NEAR])
+            size = next_sentences[0].end if len(next_sentences) > 1 else 0
             if len(rest) > self.max_chars and not 0 < size <= self.max_chars:
                 size = rest.rfind(" ", 0, self.max_chars) + 1 or self.max_chars
             if size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import orjson
@@ -34,9 +35,9 @@ def test_halves_are_joined_or_replaced(text: str, want: str) -> None:
     assert loads(json.dumps({text: [text]}).encode()) == {want: [want]}
     for at in range(len(text) + 1):  # in two messages
         feed = TextFeed("none", 400, False)
-        feed.write(text[:at])
-        feed.write(text[at:])
-        feed.end()
+        asyncio.run(feed.write(text[:at]))
+        asyncio.run(feed.write(text[at:]))
+        asyncio.run(feed.end())
         assert feed.text == want
 
 

@@ -16,6 +16,8 @@ from stentor.speech.speaking import SIDE_BY_SIDE
 DOC = Path(__file__).parents[2] / "docs" / "serving" / "limits.md"
 SERVER = Path(stentor.server.__file__).parent
 NO_LIMITS = {  # numbers that are not limits, and why
+    "http/frames.py CONTROL": "an opcode",
+    "http/frames.py POLICY_VIOLATION": "a close code",
     "doors/elevenlabs/sockets.py ENOUGH": "what ElevenLabs' protocol says",
     "doors/elevenlabs/routes.py AUDIO": "HTTP statuses",
     "doors/elevenlabs/routes.py TIMED": "HTTP statuses",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 from collections.abc import Callable
@@ -63,8 +64,8 @@ def test_a_dialogue_that_is_still_being_written_keeps_its_speakers(
 ) -> None:
     feed = TextFeed(granularity, 120, live=False, reading=Reading(MARKS))
     for i in range(0, len(DIALOGUE), step):
-        feed.write(DIALOGUE[i : i + step])
-    feed.end()
+        asyncio.run(feed.write(DIALOGUE[i : i + step]))
+    asyncio.run(feed.end())
     texts = [segment.spoken for segment, _ in feed._segments]
     assert all(SPEAKER.match(text) for text in texts)
     joined = " ".join(re.sub(r"<\|speaker:\d\|>", "", text) for text in texts)

@@ -314,25 +314,26 @@ class WyomingSession(Session):
             if self.writing is None:
                 whole = validated(Whole, data)
                 self.check_length(whole.text)
-                (await self._begin(whole, bit_by_bit=False)).feed.end(whole.text)
+                spoken = await self._begin(whole, bit_by_bit=False)
+                await spoken.feed.end(whole.text)
         elif SynthesizeStart.is_type(kind):
-            self._end_writing()
+            await self._end_writing()
             self.writing = await self._begin(validated(Start, data), bit_by_bit=True)
         elif SynthesizeChunk.is_type(kind):
-            self._append(validated(Chunk, data).text)
+            await self._append(validated(Chunk, data).text)
         elif SynthesizeStop.is_type(kind):
-            self._end_writing()
+            await self._end_writing()
         # others are of other services, and the protocol wants them dropped
 
-    def _append(self, text: str) -> None:
+    async def _append(self, text: str) -> None:
         if self.writing is None:
             raise invalid("type", "synthesize-chunk needs synthesize-start before it")
         self.check_length(self.writing.feed.text + text)
-        self.writing.feed.write(text)
+        await self.writing.feed.write(text)
 
-    def _end_writing(self) -> None:
+    async def _end_writing(self) -> None:
         if self.writing is not None:
-            self.writing.feed.end()
+            await self.writing.feed.end()
             self.writing = None
 
     async def _begin(self, start: Start, bit_by_bit: bool) -> Spoken:

@@ -18,6 +18,7 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from stentor.server.errors import ApiError
+from stentor.server.http.frames import Pace, PacedTransport
 from stentor.server.limits import LIMITS, Limits
 from stentor.server.wire_json import json_bytes
 
@@ -84,6 +85,7 @@ class Connection(HttpToolsProtocol):
     limits = LIMITS
     places = Places(LIMITS.max_connections)
     session: asyncio.Protocol | None = None  # of a WebSocket: takes what comes from then on
+    pace: Pace  # of that session
     timer: asyncio.TimerHandle | None = None
     deadline = 0.0  # of what the client is to do next, unless it is being answered
     in_headers = receiving = refused = False
@@ -105,13 +107,14 @@ class Connection(HttpToolsProtocol):
         if self.timer is not None:
             self.timer.cancel()
         if self.session is not None:
+            self.pace.close()
             self.session.connection_lost(exc)
         else:
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self.session is not None:
-            self.session.data_received(data)
+            self.pace.data_received(data)
             return
         if self.refused:
             return
@@ -135,9 +138,13 @@ class Connection(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         if self.refused:
             return
+        transport = self.transport
+        self.pace = Pace(transport, self.loop, self.limits)
+        self.transport = cast(asyncio.Transport, PacedTransport(transport, self.pace))
         super().handle_websocket_upgrade()
-        self.session = cast(asyncio.Protocol, self.transport.get_protocol())
-        self.transport.set_protocol(self)
+        self.transport = transport
+        self.session = self.pace.session = cast(asyncio.Protocol, transport.get_protocol())
+        transport.set_protocol(self)
         self.places.serve(self)
 
     @property

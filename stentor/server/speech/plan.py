@@ -20,6 +20,7 @@ from stentor.server.schemas import Ignored, Shared, SpeechBody
 from stentor.server.speech import fields
 from stentor.server.speech.fields import VoiceInput, VoiceResolver
 from stentor.speech.live_text import PROBE
+from stentor.speech.long_text import worked
 from stentor.speech.script import Turn, dialogue
 from stentor.text.sentences import Segment
 
@@ -160,7 +161,7 @@ class Planner:
         }
         if body.model in host.adapters.paths:
             named["lora"] = body.model
-        segments = self._segments(turns, host, granularity, body.cleanup, named["language"])
+        segments = await self._segments(turns, host, granularity, body.cleanup, named["language"])
         if body.seed is None:
             seed = random_seed()
         else:
@@ -232,7 +233,7 @@ class Planner:
             raise invalid("instructions", f"has {len(given)} characters, at most {limit}")
         return given or None
 
-    def _segments(
+    async def _segments(
         self,
         turns: Sequence[Turn],
         host: ModelHost,
@@ -251,7 +252,9 @@ class Planner:
             raise invalid(name, "must not be empty")
         most = self.config.split_chars
         wanted = cleanup or self.config.cleanup
-        return dialogue(host.spec, turns, granularity, most, host.lexicon, wanted, language)
+        return await worked(
+            chars, dialogue, host.spec, turns, granularity, most, host.lexicon, wanted, language
+        )
 
     def _output(self, spec: ModelInfo, body: Shared) -> Output:
         format = body.response_format or self.config.default_response_format

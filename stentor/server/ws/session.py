@@ -102,7 +102,7 @@ class Session(SocketSession):
                 await self._configure(message)
             case Close():
                 if self.writing is not None:
-                    self.writing.feed.end()
+                    await self.writing.feed.end()
                     self.writing = None
                 self.waiting.put_nowait(None)  # once everything has been spoken
             case _ if self.configured is None:
@@ -113,17 +113,17 @@ class Session(SocketSession):
                     ),
                 )
             case Append():
-                self._append(message)
+                await self._append(message)
             case Commit():
                 if self.writing is not None:
-                    self.writing.feed.flush()
+                    await self.writing.feed.flush()
                 if message.commit_id is None:
                     given = {}
                 else:
                     given = {"commit_id": message.commit_id}
                 self.out.event("input.committed", utterance_index=self._index, **given)
             case Done():
-                self._open().feed.end()
+                await self._open().feed.end()
                 self.writing = None
             case Cancel():
                 await self._cancel(message)
@@ -153,7 +153,7 @@ class Session(SocketSession):
             **plan.ignored.as_json(),
         )
 
-    def _append(self, message: Append) -> None:
+    async def _append(self, message: Append) -> None:
         limit = self.config.max_input_chars
         if self.writing is None:
             size = 0
@@ -165,7 +165,7 @@ class Session(SocketSession):
             )
         utterance = self._open()
         _note_unknown(message, utterance.plan.ignored)
-        utterance.feed.write(message.text)
+        await utterance.feed.write(message.text)
         if message.sequence is not None:
             self.out.event("input.ack", sequence=message.sequence, utterance_index=self._index)
 

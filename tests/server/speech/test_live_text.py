@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
 from stentor.speech.live_text import TextFeed, TextTail, extended, played_characters
 from stentor.speech.timing import SegmentTiming
+from stentor.text.segments import Reading
 from stentor.text.sentences import Segment
 
 
@@ -13,8 +19,8 @@ def test_text_is_cut_the_same_however_it_arrives() -> None:
     def segments(step: int) -> list[Segment]:
         feed = TextFeed("sentence", 400, live=False)
         for i in range(0, len(text), step):
-            feed.write(text[i : i + step])
-        feed.end()
+            asyncio.run(feed.write(text[i : i + step]))
+        asyncio.run(feed.end())
         return [segment for segment, _ in feed._segments]
 
     assert segments(1) == segments(3) == segments(len(text))
@@ -26,10 +32,10 @@ def test_text_is_cut_the_same_however_it_arrives() -> None:
 def test_text_without_marks_is_cut_before_it_grows_beyond_bounds() -> None:
     feed = TextFeed("auto", 40, live=False)
     for _ in range(300):
-        feed.write("word ")
+        asyncio.run(feed.write("word "))
     assert all(len(p.text) <= 40 for p, _ in feed._segments)
     assert len(feed.text) - feed._cut <= 80
-    feed.end()
+    asyncio.run(feed.end())
     assert " ".join(p.text for p, _ in feed._segments).split() == ["word"] * 300
 
 
@@ -59,8 +65,8 @@ def spoken(feed: TextFeed) -> list[Segment]:
 def written(text: str, step: int, most: int) -> list[Segment]:
     feed = TextFeed("auto", most, live=True)
     for i in range(0, len(text), step):
-        feed.write(text[i : i + step])
-    feed.end()
+        asyncio.run(feed.write(text[i : i + step]))
+    asyncio.run(feed.end())
     return spoken(feed)
 
 
@@ -83,14 +89,56 @@ def test_long_live_text_is_cut_at_sentences_however_it_arrives() -> None:
 
 def test_what_a_model_that_stops_early_has_not_taken_is_spoken_next() -> None:
     feed = TextFeed("auto", 400, live=True)
-    feed.write("Hello there, you ")
+    asyncio.run(feed.write("Hello there, you "))
     segment, tail = feed._segments.popleft()
     assert (segment.text, feed.needs_text) == ("Hello", True)
     assert isinstance(tail, TextTail)
     assert tail.take() == " there, you "
-    feed.write("and I ")
+    asyncio.run(feed.write("and I "))
     tail.close()  # the model has stopped
-    feed.write("speak.")
-    feed.end()
+    asyncio.run(feed.write("speak."))
+    asyncio.run(feed.end())
     assert [p.text for p in spoken(feed)] == ["and I speak."]
     assert feed.text[spoken(feed)[0].start :] == "and I speak."
+
+
+@dataclass(frozen=True)
+class CountedReading(Reading):
+    """Notes the length of each text that is cut into segments."""
+
+    lengths: list[int] = field(default_factory=list)
+
+    def segments(
+        self, text: str, max_chars: int, granularity: str, speaker: str = ""
+    ) -> list[Segment]:
+        self.lengths.append(len(text))
+        return super().segments(text, max_chars, granularity, speaker)
+
+
+@pytest.mark.parametrize("unit", ["[", "(", "—", "*", "a", "a.", "a ", "<", "\n"])
+def test_text_that_arrives_by_the_character_is_cut_where_it_is_new(unit: str) -> None:
+    reading = CountedReading()
+    feed = TextFeed("auto", 400, live=False, reading=reading)
+    text = unit * (6000 // len(unit))
+
+    async def write() -> None:
+        await feed.write(text)
+        for _ in range(200):
+            await feed.write(unit)
+        await feed.end()
+
+    asyncio.run(write())
+    assert sum(reading.lengths) < 4 * len(feed.text)
+    assert feed.text == text + 200 * unit
+
+
+def test_a_border_behind_a_long_text_without_any_is_found_once_it_has_doubled() -> None:
+    feed = TextFeed("auto", 400, live=False)
+
+    async def write() -> None:
+        await feed.write("[" * 2000)
+        for _ in range(400):
+            await feed.write("Well. ")
+
+    asyncio.run(write())
+    assert not feed.needs_text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from pathlib import Path
@@ -116,10 +117,10 @@ def test_over_a_websocket_it_is_a_piece_too(live: Live, text: str, granularity: 
 
 def test_live_text_of_signs_is_a_piece_too() -> None:
     feed = TextFeed("auto", 400, live=True)
-    feed.write("Hello there. ")
-    feed.flush()
-    feed.write(" 😀")
-    feed.end()
+    asyncio.run(feed.write("Hello there. "))
+    asyncio.run(feed.flush())
+    asyncio.run(feed.write(" 😀"))
+    asyncio.run(feed.end())
     assert [(s.start, s.text) for s, _ in feed._segments] == [(0, "Hello"), (14, "😀")]
 
 

@@ -95,19 +95,19 @@ class Context(LiveSpeech):
         """Characters written so far."""
         return len(self.feed.text) + self.schedule.size
 
-    def write(self, text: str, trigger: bool, flush: bool) -> None:
+    async def write(self, text: str, trigger: bool, flush: bool) -> None:
         """Take text, and speak what the schedule lets pass. flush: all of it."""
         ready = self.schedule.write(text, trigger)
         if flush or (self.auto and text.strip()):
-            self.feed.flush(ready + self.schedule.take())
+            await self.feed.flush(ready + self.schedule.take())
         elif ready:
-            self.feed.write(ready)
+            await self.feed.write(ready)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Nothing follows: speak the rest."""
         if not self.closed:
             self.closed = True
-            self.feed.end(self.schedule.take())
+            await self.feed.end(self.schedule.take())
 
     # -- to the client --
 
@@ -129,7 +129,7 @@ class Context(LiveSpeech):
 
     def failure(self, error: ApiError) -> None:
         self.closed = True
-        self.feed.end()
+        self.feed.abandon()
         self.owner.failed(self, error)
 
     def end(self, running: RunningRequest | None) -> None:
@@ -229,7 +229,7 @@ class InputSession(SocketSession):
         self.begin(context.speak())
         return context
 
-    def write(self, context: Context, message: Input, first: bool) -> None:
+    async def write(self, context: Context, message: Input, first: bool) -> None:
         """Give a context a message's text. What only the first message may set is noted in the
         others."""
         text = message.text or ""
@@ -242,7 +242,7 @@ class InputSession(SocketSession):
                     context.plan.ignored.field(name, "counts in the first message")
         if context.size + len(text) > limit:
             raise invalid("text", f"the text has more than {limit} characters", "text_too_long")
-        context.write(text, message.try_trigger_generation, message.flush)
+        await context.write(text, message.try_trigger_generation, message.flush)
 
     async def _plan(self, settings: VoiceSettings, unused: dict[str, Any]) -> SpeechPlan:
         given = {**unused, **settings.unused()}
@@ -296,9 +296,9 @@ class OneText(InputSession):
                 return
         if context.closed:
             raise ApiError(400, "the text has ended: an empty text ends it", code="text_ended")
-        self.write(context, message, first)
+        await self.write(context, message, first)
         if message.text == "" and not message.flush:
-            context.close()
+            await context.close()
 
     def failed(self, context: Context, error: ApiError) -> None:
         """End the session with the error."""
@@ -320,7 +320,7 @@ class Contexts(InputSession):
         if message.close_socket:
             self.closing = True
             for each in list(self.contexts.values()):
-                each.close()
+                await each.close()
             if not self.contexts:
                 raise CloseSession(1000)
         elif context is not None and context.closed:
@@ -331,21 +331,21 @@ class Contexts(InputSession):
                     "context_closed",
                 )
         elif context is not None:
-            self._continue(context, message, first=False)
+            await self._continue(context, message, first=False)
         elif message.text:  # an empty one only keeps the socket alive
             if len(self.contexts) >= LIMITS.contexts:
                 raise ApiError(
                     429, f"{LIMITS.contexts} contexts are open already", code="too_many_contexts"
                 )
             context = await self.begin_context(message, name)
-            self._continue(
+            await self._continue(
                 context, message.model_copy(update={"text": message.text.lstrip()}), first=True
             )
 
-    def _continue(self, context: Context, message: Input, first: bool) -> None:
-        self.write(context, message, first)
+    async def _continue(self, context: Context, message: Input, first: bool) -> None:
+        await self.write(context, message, first)
         if message.close_context:
-            context.close()
+            await context.close()
 
     def failed(self, context: Context, error: ApiError) -> None:
         """Tell it of the context. The others go on."""

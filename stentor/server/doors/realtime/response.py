@@ -357,7 +357,7 @@ class SpokenResponse(LiveSpeech):
         self.done = False
         self._told = 0  # characters of the text in the transcript
 
-    def begin(self, text: str, before: str | None) -> None:
+    async def begin(self, text: str, before: str | None) -> None:
         """Tell the client of it, and give it its text. before: the id of the item before its
         own."""
         self.send("response.created", response=self._as_dict("in_progress"))
@@ -373,7 +373,7 @@ class SpokenResponse(LiveSpeech):
         self.send(
             "response.content_part.added", **self._ids(), part={"type": "audio", "transcript": ""}
         )
-        self.feed.end(text)
+        await self.feed.end(text)
 
     # -- speech --
 

@@ -219,7 +219,7 @@ class RealtimeSession(SocketSession):
             before = self.conversation.add(response.item)
         else:
             before = None
-        response.begin(text, before)
+        await response.begin(text, before)
         task = self.begin(response.speak())
         self.active = response, task
         task.add_done_callback(self._response_ended)

@@ -1,0 +1,21 @@
+"""Work on a text, kept off the event loop where the text is long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+QUICK_CHARS = 1000
+"""A text of so many characters is worked on at once: to hand it to a thread takes as long."""
+
+
+async def worked(chars: int, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    """Return what `work` returns. It runs in a thread if its text has more than QUICK_CHARS
+    characters, so that the event loop goes on."""
+    if chars <= QUICK_CHARS:
+        return work(*args, **options)
+    return await asyncio.to_thread(work, *args, **options)
