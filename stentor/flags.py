@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stentor.align.aligner import Aligners
-from stentor.arguments import as_audio_file
-from stentor.config import EngineConfig, check_device, check_dtype, check_quantization, path_of
+from stentor.arguments import as_audio_file, as_path
+from stentor.config import EngineConfig, check_device, check_dtype, check_quantization
 from stentor.errors import InvalidRequest
 from stentor.models import model_names
 from stentor.text.cleanup import ALL, HELP
@@ -58,8 +58,11 @@ def taken(kind: type[Made], args: argparse.Namespace, **own: Any) -> Made:
 
 
 def path(text: str) -> Path:
-    """A path, with `~` where the shell has left it, as in --file=~/text.txt. An error of argparse has this name."""
-    return path_of("path", text)
+    """A path, with `~` where the shell has left it, as in --file=~/text.txt."""
+    try:
+        return as_path(text)
+    except ValueError as e:
+        raise argparse.ArgumentTypeError(str(e)) from None
 
 
 def number(text: str) -> float | int:

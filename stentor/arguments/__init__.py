@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import operator
 import os
 import reprlib
@@ -57,9 +58,20 @@ def as_path(value: object) -> Path:
             raise ValueError("it is empty")
         if b"\0" in os.fsencode(value):
             raise ValueError("it holds a NUL character")
-        return Path(value).expanduser()
+        path = Path(value).expanduser()
+        if _is_loop(path):
+            raise ValueError("it is a loop of links")
+        return path
     except (ValueError, RuntimeError) as e:  # a surrogate, or no such user
         raise ValueError(f"{shown(str(value))} is no path: {e}") from None
+
+
+def _is_loop(path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError as e:
+        return e.errno == errno.ELOOP
+    return False
 
 
 def as_audio_file(value: object) -> Path:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+_NO_LINK = 0 if os.name == "nt" else os.O_NOFOLLOW
+
 
 def write_all(handle: int, data: bytes) -> None:
     """Write all of `data` to an open file."""
@@ -15,12 +17,22 @@ def write_all(handle: int, data: bytes) -> None:
         view = view[os.write(handle, view) :]
 
 
+def append(path: Path, data: bytes) -> None:
+    """Add `data` at the end of a file of the run's own. OSError for a link."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _NO_LINK, 0o666)
+    try:
+        write_all(handle, data)
+    finally:
+        os.close(handle)
+
+
 @contextmanager
 def replaced(path: Path, aside: Path | None = None) -> Iterator[int]:
     """An open file that takes the place of `path` when it is complete, and lasts then. aside: its
     name until then."""
     aside = aside or path.with_name(path.name + ".part")
-    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    aside.unlink(missing_ok=True)  # of a run that was killed, or a link, which must not be followed
+    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         yield handle
         os.fsync(handle)

@@ -158,11 +158,7 @@ class Shards(Files):
             outcome.row["path"] = f"shards/{self._number:06}{self._suffix}"
             outcome.row["member"] = outcome.path.name
             lines.append(encoded({**outcome.row, "text": outcome.text}))
-        handle = os.open(self._open / LIST, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        try:
-            disk.write_all(handle, b"".join(lines))
-        finally:
-            os.close(handle)
+        disk.append(self._open / LIST, b"".join(lines))
         self._count += len(outcomes)
 
     def _closed(self) -> Iterator[list[Row]]:

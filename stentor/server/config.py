@@ -326,6 +326,8 @@ class ServerConfig:
                 path_of(name, path)
         if self.uds is not None and not Path(self.uds).parent.is_dir():
             raise InvalidRequest("uds", f"folder {str(Path(self.uds).parent)!r} does not exist")
+        if self.uds is not None and os.path.lexists(self.uds) and not Path(self.uds).is_socket():
+            raise InvalidRequest("uds", f"{self.uds!r} exists and is no socket")
 
     def _check_numbers(self) -> None:
         for f in fields(self):

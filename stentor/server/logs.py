@@ -14,6 +14,14 @@ from typing import TextIO
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s%(request_suffix)s"
 REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
 """The id of the request that is being handled. `middleware.RequestIds` sets it."""
+HTTP_SERVER = "uvicorn.error"
+CLIENT_MISTAKES = frozenset(
+    {
+        "ASGI callable returned without completing handshake.",  # it was refused with an answer
+        "ASGI callable returned without sending handshake.",
+        "Invalid UTF-8 sequence received from client.",
+    }
+)
 
 
 def configure(level: str, format: str, stream: TextIO | None = None) -> None:
@@ -24,6 +32,19 @@ def configure(level: str, format: str, stream: TextIO | None = None) -> None:
     handler.setFormatter(JsonFormatter() if format == "json" else logging.Formatter(TEXT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
+    logging.getLogger(HTTP_SERVER).addFilter(soften)
+
+
+def soften(record: logging.LogRecord) -> bool:
+    """A filter that makes one line of information of what uvicorn reports as an error of ours with
+    a traceback, and is a client's mistake."""
+    if record.msg in CLIENT_MISTAKES:
+        record.levelno = logging.INFO
+        record.levelname = logging.getLevelName(logging.INFO)
+        record.exc_info = None
+        record.exc_text = None
+        return logging.getLogger().isEnabledFor(logging.INFO)
+    return True
 
 
 def add_request_id(record: logging.LogRecord) -> bool:

@@ -1,10 +1,11 @@
 """JSON on the wire, by orjson. It refuses half a surrogate pair, which strings of browsers may
-hold: we do not."""
+hold, and a byte order mark, which editors and .NET write: we do not."""
 
 from __future__ import annotations
 
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -48,13 +49,10 @@ def loads(data: bytes | str) -> Any:
 def loads_with_halves(data: bytes | str) -> Any:
     """The value of a JSON text, whose texts may hold halves of surrogate pairs.
     json.JSONDecodeError: it is none."""
+    raw = data.encode() if isinstance(data, str) else data
     try:
-        return orjson.loads(data)
+        return orjson.loads(raw.removeprefix(BOM_UTF8))
     except orjson.JSONDecodeError:
-        if isinstance(data, str):
-            raw = data.encode()
-        else:
-            raw = data
         if _HALF.search(raw) is None:
             raise
     try:

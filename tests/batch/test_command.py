@@ -310,6 +310,30 @@ def test_a_link_where_a_run_deletes_is_refused_and_nothing_behind_it_is_touched(
     assert (mine / "000000.parquet").read_bytes() == b"mine"
 
 
+@pytest.mark.parametrize("link", ["manifest.jsonl.part", "run.json.part"])
+def test_a_link_where_a_run_writes_aside_is_replaced_and_nothing_behind_it_is_touched(
+    link: str, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / link).symlink_to(mine)
+    assert speak(tmp_path, GOOD[::-1]) == CUT
+    assert mine.read_text() == "mine"
+    assert check(tmp_path / "out") == [item["id"] for item in GOOD[::-1]]
+
+
+@pytest.mark.parametrize("place", ["input", "output"])
+def test_a_loop_of_links_is_refused_by_its_argument(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    paths = {"input": tmp_path / "in.txt", "output": tmp_path / "out", place: loop / "x"}
+    assert main(["batch", str(paths["input"]), str(paths["output"]), *TOY]) == 2
+    assert "is no path: it is a loop of links" in capsys.readouterr().err
+
+
 def test_only_what_a_run_makes_is_deleted(tmp_path: Path) -> None:
     work = tmp_path / "out" / ".work"
     for made in ("audio-0a_b1c2d", "000003.parquet", "000007.tar"):

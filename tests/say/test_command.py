@@ -173,10 +173,10 @@ def test_wrong_flags_are_told_before_anything_is_loaded(
     [
         (
             ["say", "--file", "~nobody-of-this-name/a"],
-            "--file: invalid path value: '~nobody-of-this-name/a'",
+            "--file: '~nobody-of-this-name/a' is no path",
         ),
-        (["say", "hello", "--srt="], "--srt: invalid path value: ''"),
-        (["batch", "in.jsonl", ""], "argument OUTPUT: invalid path value: ''"),
+        (["say", "hello", "--srt="], "--srt: '' is no path"),
+        (["batch", "in.jsonl", ""], "argument OUTPUT: '' is no path"),
         (["say", "hello", "--temperature", "hot"], "--temperature: invalid number value: 'hot'"),
     ],
 )

@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 from starlette.types import Message, Receive, Scope, Send
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from stentor.server import logs
 from stentor.server.http.middleware import AccessLog, RequestIds
 from tests.helpers.server_live import Live, until
+from tests.helpers.ws_talk import talk
 
 HERE = logging.getLogger("tests.server.test_logs")
 CLIENT = "1.2.3.4:5"
@@ -192,3 +195,27 @@ def test_a_server_logs_requests_and_no_probes(live: Live, caplog: pytest.LogCapt
     assert until(lambda: len(of_requests(caplog)) >= 2)
     asked = [(r["method"], r["path"], r["status"]) for r in of_requests(caplog)]
     assert asked == [("POST", "/v1/audio/speech", 200), ("GET", "/nothing", 404)]
+
+
+def softened(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.msg for r in caplog.records if r.msg in logs.CLIENT_MISTAKES]
+
+
+def test_mistakes_of_clients_of_a_websocket_are_no_errors_in_the_log(
+    live: Live, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    uvicorn = logging.getLogger(logs.HTTP_SERVER)
+    uvicorn.addFilter(logs.soften)
+    try:
+        with pytest.raises(InvalidStatus):
+            connect(live.url.replace("http", "ws") + "/nothing").close()
+        with talk(live, configure=False) as t:
+            t.socket.send(b"\xff\xfe", text=True)
+            assert t.close_code()[0] == 1007
+        assert until(lambda: len(softened(caplog)) == 2)
+        lines = [r for r in caplog.records if r.name == uvicorn.name]
+        wrong = [r.getMessage() for r in lines if r.levelno > logging.WARNING or r.exc_info]
+        assert wrong == []
+    finally:
+        uvicorn.removeFilter(logs.soften)

@@ -267,6 +267,7 @@ def test_a_name_with_an_address_that_this_machine_lacks_is_listened_to(
         ({"allowed_local_media_path": ""}, "allowed_local_media_path: '' is no path"),
         ({"allowed_lora_path": ""}, "allowed_lora_path: '' is no path"),
         ({"uds": "/nowhere/at/all/a.sock"}, "uds: folder '/nowhere/at/all' does not exist"),
+        ({"uds": __file__}, f"uds: {__file__!r} exists and is no socket"),
         ({"served_model_name": ("",)}, "served_model_name: must be names"),
         ({"models": ("dummy:toy", "dummy:toy")}, "served_model_name: must be names that differ"),
     ],

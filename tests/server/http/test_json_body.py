@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -82,3 +84,21 @@ def test_what_is_not_json_is_said(live: Live) -> None:
         "/v1/audio/speech", content=b'{"input": "Hello."}', headers={"Content-Type": ""}
     )
     assert unnamed.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/audio/speech", {"input": "Marked."}),
+        ("/v1/audio/speech/batch", {"items": [{"input": "Marked."}]}),
+        ("/v1/text-to-speech/low", {"text": "Marked, \ud83d."}),
+    ],
+)
+def test_a_byte_order_mark_before_a_body_is_passed_over(
+    live: Live, path: str, body: dict[str, Any]
+) -> None:
+    content = codecs.BOM_UTF8 + json.dumps(body).encode()
+    answer = live.http.post(path, content=content, headers=JSON)
+    assert answer.status_code == 200, answer.text
+    twice = live.http.post(path, content=codecs.BOM_UTF8 + content, headers=JSON)
+    assert twice.status_code == 400
