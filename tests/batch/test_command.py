@@ -330,7 +330,8 @@ def test_a_loop_of_links_is_refused_by_its_argument(
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     paths = {"input": tmp_path / "in.txt", "output": tmp_path / "out", place: loop / "x"}
-    assert main(["batch", str(paths["input"]), str(paths["output"]), *TOY]) == 2
+    with pytest.raises(SystemExit):
+        main(["batch", str(paths["input"]), str(paths["output"]), *TOY])
     assert "is no path: it is a loop of links" in capsys.readouterr().err
 
 

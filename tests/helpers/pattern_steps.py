@@ -271,7 +271,7 @@ def repeated(pattern: re.Pattern[str], signs: str) -> list[str]:
 
 
 def heads(pattern: re.Pattern[str]) -> set[str]:
-    """What a match may begin with: the plainest text for each place that a pattern can have reached."""
+    """Return beginnings of matches: the plainest text for each place in a pattern."""
     reached: set[str] = set()
     _sample(StepCounter(pattern).nodes, "", reached)
     return reached

@@ -71,7 +71,7 @@ PATTERNS = _patterns()
 
 
 def runs(pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
-    """What a match may begin with, and what is repeated behind it."""
+    """Yield the beginning of a match, and the unit that is repeated behind it."""
     signs = repeated(pattern, SIGNS)
     beginnings = sorted(heads(pattern), key=lambda head: (len(head), head))
     for head in beginnings[:: max(1, len(beginnings) // MOST_HEADS)]:
