@@ -228,8 +228,9 @@ def speech_verbs(source: Source) -> list[Place]:
 
 
 def prose(doc: ast.Expr) -> str:
-    """The text of a docstring."""
-    return str(doc.value.value) if isinstance(doc.value, ast.Constant) else ""
+    """The text of a docstring, without what it quotes as code."""
+    text = str(doc.value.value) if isinstance(doc.value, ast.Constant) else ""
+    return re.sub(r"`[^`]*`", "``", text)
 
 
 MEASURES = {

@@ -25,7 +25,16 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from stentor.align.network import DELAY, DILATIONS, FRAME_SECONDS, KERNEL, MELS, RATE, STACK, LogMel
+from stentor.align.network import (
+    DELAY,
+    DILATIONS,
+    FRAME_SECONDS,
+    KERNEL,
+    MELS,
+    RATE,
+    STACK,
+    LogMelStream,
+)
 from stentor.align.path import CLASSES, GAP, class_of
 from training.common import Stopwatch
 from training.sentences import held_out
@@ -179,7 +188,7 @@ def variant(samples: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray,
 
 def frames_of(wave: np.ndarray) -> np.ndarray:
     """Features [n, STACK * MELS] of 16 kHz samples."""
-    return LogMel().finish(wave)
+    return LogMelStream().finish(wave)
 
 
 def prepare(

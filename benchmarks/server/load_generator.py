@@ -99,7 +99,7 @@ async def _load(port: int, streams: int, seconds: float) -> dict[str, Any]:
     return row | {"streams": streams, "stream_seconds": seconds, "client": facts.client_facts()}
 
 
-def _figures(trace: generator.Trace, spool: Spool, seconds: float) -> dict[str, Any]:
+def _figures(trace: generator.LoadTrace, spool: Spool, seconds: float) -> dict[str, Any]:
     delays = np.concatenate([_delays(exchange, spool) for exchange in trace.exchanges])
     replies = [exchange.reply for exchange in trace.exchanges if exchange.reply]
     whole = round(seconds / CHUNK_S) * CHUNK_BYTES

@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 
 import stentor
 from stentor.align.english import word_classes
-from stentor.align.network import RATE, LogMel, Network
+from stentor.align.network import RATE, LogMelStream, Network
 from stentor.align.path import GAP
 from training.halves import half, kinds
 
@@ -54,7 +54,7 @@ def heard(samples: np.ndarray, rate: int) -> list[int]:
     network = Network(
         {name: value.astype(np.float32) for name, value in load_file(ALIGNER).items()}
     )
-    mel = LogMel()
+    mel = LogMelStream()
     frames = mel.feed(soxr.resample(samples, rate, RATE).astype(np.float32))
     scores = np.concatenate((network.feed(frames), network.finish(mel.finish())))
     best = scores.argmax(1)

@@ -1,2 +1,2 @@
-"""When words are spoken, found in the audio itself, for models that do not say so
+"""Find when words are spoken from the audio itself, for models that do not report it
 (docs/word_times.md)."""

@@ -38,8 +38,8 @@ class Alignment(Protocol):
         ...
 
     def spans(self, words: Sequence[str]) -> Sequence[tuple[float, float] | None]:
-        """Say when each word begins and ends in what was added, in seconds: infinity for one that
-        is not reached yet, None for one that is never spoken, such as a dash.
+        """Return when each word begins and ends in the audio so far, in seconds: infinity for one
+        that is not reached yet, None for one that is never spoken, such as a dash.
 
         Called at the end, and before that for the words so far. A word is empty where a mark of the
         model's stood.
@@ -62,28 +62,28 @@ class Aligners:
         self._own: Aligner | None = None if own is None else function_of("aligner", own)
 
     def segment(self, spec: ModelInfo, language: str | None, text: str) -> Alignment | None:
-        """Begin a segment with this text. None: the model says itself when its words are spoken, or
-        no aligner knows the language."""
+        """Begin a segment with this text. Returns None if the model reports its own word times, or
+        if no aligner knows the language."""
         if spec.alignment is not None:
             return None
-        named = language_of(spec, language, text)
+        text_language = language_of(spec, language, text)
         rate = spec.sample_rate
-        found = self._begin_own(named, rate)
-        if found is None and named == ENGLISH:
+        alignment = self._begin_own(text_language, rate)
+        if alignment is None and text_language == ENGLISH:
             return _alignment()(rate)
-        return found
+        return alignment
 
     def missing(self, spec: ModelInfo, language: str | None, text: str) -> str | None:
-        """Say why the words of a text cannot be timed with a model. None: they can."""
+        """Return why the words of a text cannot be timed with a model, or None if they can."""
         if spec.alignment is not None:
             return None
-        named = language_of(spec, language, text)
-        if named == ENGLISH or self._begin_own(named, spec.sample_rate) is not None:
+        text_language = language_of(spec, language, text)
+        if text_language == ENGLISH or self._begin_own(text_language, spec.sample_rate) is not None:
             return None
-        if named == UNKNOWN:
+        if text_language == UNKNOWN:
             which = "of a text that does not look English"
         else:
-            which = f"of {shown(named)}"
+            which = f"of {shown(text_language)}"
         return f"no aligner knows the words {which}; --aligner takes one that does (docs/word_times.md)"
 
     def _begin_own(self, language: str, rate: int) -> Alignment | None:

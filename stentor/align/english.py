@@ -10,7 +10,7 @@ import numpy as np
 import soxr
 from safetensors.numpy import load_file
 
-from stentor.align.network import FRAME_SECONDS, RATE, LogMel, Network, Weights
+from stentor.align.network import FRAME_SECONDS, RATE, LogMelStream, Network, Weights
 from stentor.align.path import class_of, word_frames
 from stentor.text.english.phonemes import EnglishPhonemes
 from stentor.text.trace import is_sound
@@ -30,7 +30,7 @@ class EnglishAlignment:
             self._resampled = soxr.ResampleStream(rate, RATE, 1, "float32", quality="MQ")
         else:
             self._resampled = None
-        self._mel = LogMel()
+        self._mel = LogMelStream()
         self._network = Network(weights)
         self._waiting: list[np.ndarray] = []
         self._scores: list[np.ndarray] = []
@@ -64,15 +64,15 @@ class EnglishAlignment:
 
 def word_classes(words: Sequence[str]) -> list[list[int]]:
     """The classes of the phonemes of each word."""
-    found: list[list[int]] = [[] for _ in words]
+    classes: list[list[int]] = [[] for _ in words]
     written = [i for i, word in enumerate(words) if word.strip()]
     read = _front_end()(" ".join(words[i].strip() for i in written))
     # those at the end may be marks
     for i, place in zip(written, read.places(is_sound), strict=False):
-        found[i] = [
+        classes[i] = [
             kind for sign in read.text[place.start : place.stop] if (kind := class_of(sign))
         ]
-    return found
+    return classes
 
 
 def _seconds(frames: tuple[float, float]) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """Log-mel frames of a stream of samples, and a small causal network from them to phonemes, chunk by
 chunk in numpy.
 
-Its answer about a frame comes `DELAY` frames later, so it hears that much beyond it.
+Its output for a frame comes `DELAY` frames later, so it sees that much beyond the frame.
 training/train_aligner.py has the same network in PyTorch.
 """
 
@@ -74,12 +74,12 @@ class Network:
     def _block(self, x: np.ndarray, i: int, dilation: int) -> np.ndarray:
         w = self._weights
         n = len(x)
-        seen = np.concatenate((self._before[i], x))
+        context = np.concatenate((self._before[i], x))
         # a view would keep the whole chunk
-        self._before[i] = seen[len(seen) - len(self._before[i]) :].copy()
+        self._before[i] = context[len(context) - len(self._before[i]) :].copy()
         taps = w[f"blocks.{i}.taps"]
         y = taps[KERNEL] + sum(
-            seen[k * dilation : k * dilation + n] * taps[k] for k in range(KERNEL)
+            context[k * dilation : k * dilation + n] * taps[k] for k in range(KERNEL)
         )
         hidden = _normal(y) @ w[f"blocks.{i}.rise.weight"] + w[f"blocks.{i}.rise.bias"]
         np.maximum(hidden, 0, out=hidden)
@@ -94,7 +94,7 @@ def _normal(x: np.ndarray) -> np.ndarray:
     return x
 
 
-class LogMel:
+class LogMelStream:
     """Cuts 16 kHz samples into frames [n, STACK * MELS], float32."""
 
     def __init__(self) -> None:
@@ -102,12 +102,12 @@ class LogMel:
 
     def feed(self, samples: np.ndarray) -> np.ndarray:
         """The frames that these samples complete."""
-        held = np.concatenate((self._held, samples.astype(np.float32, copy=False)))
-        count = max(0, (len(held) - _WINDOW) // HOP + 1) // STACK * STACK
-        self._held = held[count * HOP :]
+        pending = np.concatenate((self._held, samples.astype(np.float32, copy=False)))
+        count = max(0, (len(pending) - _WINDOW) // HOP + 1) // STACK * STACK
+        self._held = pending[count * HOP :]
         if not count:
             return np.zeros((0, STACK * MELS), np.float32)
-        windows = np.lib.stride_tricks.sliding_window_view(held, _WINDOW)[: count * HOP : HOP]
+        windows = np.lib.stride_tricks.sliding_window_view(pending, _WINDOW)[: count * HOP : HOP]
         power = [_power(windows[i : i + _AT_ONCE]) for i in range(0, count, _AT_ONCE)]
         frames: np.ndarray = np.log(np.maximum(np.concatenate(power) @ _BANK, _FLOOR))
         return frames.reshape(-1, STACK * MELS)

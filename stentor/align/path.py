@@ -1,5 +1,5 @@
-"""Phonemes that the English aligner tells apart, and the likeliest way of a text's through frames
-(Viterbi)."""
+"""Phonemes that the English aligner distinguishes, and the likeliest path of a text through the
+frames (Viterbi)."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def _follow(
     """How many states before each state [states, frames] the best way to it came from. Updates
     `best` [states].
 
-    One state after the other, each with all frames at once. Let upto[t] be the sum of its
-    likelihoods up to frame t. A way that entered it at frame e, with the likelihood L of the states
+    States are followed one after another, each with all frames at once. With upto[t] the sum of its
+    likelihoods up to frame t: A way that entered it at frame e, with the likelihood L of the states
     before, has L - upto[e - 1] + upto[t] at frame t. So the best entry for t is a running maximum.
     """
     n = len(scores)

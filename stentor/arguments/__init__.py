@@ -32,7 +32,7 @@ def whole(value: Any) -> int | None:
 
 
 def not_unicode(text: str) -> str | None:
-    """Say what is wrong with a text that is not valid Unicode. None if it is valid."""
+    """Return what is wrong with a text that is not valid Unicode, or None if it is valid."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as e:
@@ -50,7 +50,7 @@ def mend_unicode(text: str) -> str:
 
 
 def as_path(value: object) -> Path:
-    """A path, with the folder of a user in place of `~`. ValueError says why the value is none."""
+    """Return a path, with the user's folder in place of `~`. ValueError if the value is no path."""
     if not isinstance(value, str | Path):
         raise ValueError(f"must be a path, got {type(value).__name__}")
     try:
@@ -75,7 +75,7 @@ def _is_loop(path: Path) -> bool:
 
 
 def as_audio_file(value: object) -> Path:
-    """The path of an audio file. ValueError says why it cannot be one."""
+    """Return the path of an audio file. ValueError if it cannot be one."""
     path = as_path(value)
     if os.path.isfile(path):  # not an error where a name is too long
         return path

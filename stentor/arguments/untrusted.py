@@ -1,4 +1,4 @@
-"""Files, JSON and YAML that others wrote, read within limits. `Unreadable` says what is wrong,
+"""Read files, JSON and YAML that others wrote within limits. `Unreadable` describes the fault
 without the file's name.
 
 A parser alone has no bounds: lists in lists end in RecursionError, an integer of thousands of

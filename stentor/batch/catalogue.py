@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
-from stentor.batch.item import LOST, Item, Row
+from stentor.batch.item import LOST, BatchItem, Row
 from stentor.errors import EngineError, InvalidRequest
 
 # lines of the input that are in memory at once, and in which the longest is spoken first
@@ -43,7 +43,7 @@ class Catalogue:
         self._db.execute("BEGIN")
         self.fields: dict[str, int] = {}  # that any item has, and the first line that has it
 
-    def add(self, item: Item) -> None:
+    def add(self, item: BatchItem) -> None:
         """Take an item. InvalidRequest if another line has its id, also in other case: some file
         systems see no difference."""
         key = item.id.lower()
@@ -81,11 +81,11 @@ class Catalogue:
         """How many items cannot be spoken whatever the model."""
         return int(self._scalar("SELECT COUNT(*) FROM items WHERE error IS NOT NULL"))
 
-    def first_wrong(self, most: int) -> list[Item]:
-        """The first of them, `most` at most."""
-        return self._items("error IS NOT NULL ORDER BY line LIMIT ?", most)
+    def first_wrong(self, limit: int) -> list[BatchItem]:
+        """The first of them, `limit` at most."""
+        return self._items("error IS NOT NULL ORDER BY line LIMIT ?", limit)
 
-    def todo(self) -> Iterator[Item]:
+    def todo(self) -> Iterator[BatchItem]:
         """Yield what is to be spoken: window by window of the input, in each the longest text
         first."""
         last = int(self._scalar("SELECT COALESCE(MAX(line), 0) FROM items"))
@@ -100,23 +100,23 @@ class Catalogue:
         """Take a row of an earlier run, whose item has ended with it. False: its item is to be
         spoken again, and the row to be forgotten. InvalidRequest if it was spoken and the input has
         another line for it, or none."""
-        found = self._one(
+        item = self._one(
             "SELECT line, digest, state FROM items WHERE id = ?1 AND key = lower(?1)", row["id"]
         )
         lost = row["status"] == LOST
-        if found is None or found[1] != row["input"]:
+        if item is None or item[1] != row["input"]:
             if lost:
                 return False
-            if found is None:
+            if item is None:
                 why = "is not in the input any more"
             else:
-                why = f"is on line {found[0]}, which has changed"
+                why = f"is on line {item[0]}, which has changed"
             raise InvalidRequest(
                 "resume", f"{row['id']!r} has been spoken, and {why}; use another folder"
             )
-        if (lost and retry_failed) or found[2]:
+        if (lost and retry_failed) or item[2]:
             return False
-        row["line"] = found[0]
+        row["line"] = item[0]
         self.end(row)
         return True
 
@@ -137,8 +137,8 @@ class Catalogue:
         """Where in the manifest the rows are, as (at, size), in the order of the input."""
         with closing(
             self._db.execute("SELECT at, size FROM items WHERE at IS NOT NULL ORDER BY line")
-        ) as found:
-            yield from found
+        ) as rows:
+            yield from rows
 
     def close(self) -> None:
         """Forget everything."""
@@ -152,20 +152,20 @@ class Catalogue:
             where = "where temporary files are (TMPDIR or /var/tmp)"
             raise EngineError(f"line {line} of the input does not fit {where}: {e}") from None
 
-    def _items(self, which: str, *values: int) -> list[Item]:
-        found = self._db.execute(
+    def _items(self, which: str, *values: int) -> list[BatchItem]:
+        rows = self._db.execute(
             f"SELECT line, id, chars, digest, fields, error FROM items WHERE {which}", values
         )
-        return [_item(row) for row in found.fetchall()]
+        return [_item(row) for row in rows.fetchall()]
 
     def _one(self, query: str, *values: Any) -> tuple[Any, ...] | None:
-        found: tuple[Any, ...] | None = self._db.execute(query, values).fetchone()
-        return found
+        row: tuple[Any, ...] | None = self._db.execute(query, values).fetchone()
+        return row
 
     def _scalar(self, query: str) -> Any:
-        found = self._one(query)
-        assert found is not None
-        return found[0]
+        row = self._one(query)
+        assert row is not None
+        return row[0]
 
 
 def _state(row: Row) -> int:
@@ -182,7 +182,9 @@ def _where(states: tuple[int, ...]) -> str:
     return ""
 
 
-def _item(row: tuple[Any, ...]) -> Item:
+def _item(row: tuple[Any, ...]) -> BatchItem:
     line, id, chars, digest, fields, error = row
-    known: Mapping[str, Any] = json.loads(fields)
-    return Item(line, id, chars, digest, known, None if error is None else tuple(json.loads(error)))
+    values: Mapping[str, Any] = json.loads(fields)
+    return BatchItem(
+        line, id, chars, digest, values, None if error is None else tuple(json.loads(error))
+    )

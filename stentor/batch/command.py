@@ -1,4 +1,4 @@
-"""`stentor batch`: from flags to a run, and what it tells."""
+"""`stentor batch`: from flags to a run and its report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from stentor.batch.catalogue import CUT, FAILED, SPOKEN, TODO, Catalogue
 from stentor.batch.fields import FIELDS
-from stentor.batch.files import SHARD_NAME, Files
+from stentor.batch.files import SHARD_NAME, OutputFiles
 from stentor.batch.item import said
 from stentor.batch.manifest import NAME, Manifest
 from stentor.batch.plan import SHOWN, Plan, check_settings, plan, write_settings
@@ -45,23 +45,23 @@ def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
 
     Returns 0, 3 if max_frames cut some, 4 if some failed, 130 if it was interrupted.
     """
-    asked = plan(args, load)
-    check_settings(asked.folder, asked.settings, args.resume)
-    with terminated_by_signals(), closing(asked.catalogue(args.strict)) as items, _locked(asked):
+    job = plan(args, load)
+    check_settings(job.folder, job.settings, args.resume)
+    with terminated_by_signals(), closing(job.catalogue(args.strict)) as items, _locked(job):
         check_settings(
-            asked.folder, asked.settings, args.resume
+            job.folder, job.settings, args.resume
         )  # another process may have been here meanwhile
         try:
-            output = asked.output()
-            with closing(_taken_up(asked, items, output, args.retry_failed)) as listed:
+            output = job.output()
+            with closing(_taken_up(job, items, output, args.retry_failed)) as listed:
                 tally = Tally(items.count() - items.count(TODO))
-                _speak(asked, items, output, listed, args.strict, tally)
+                _speak(job, items, output, listed, args.strict, tally)
         except OSError as e:
             raise EngineError(f"the run stopped, and --resume goes on: {e}") from e
         except KeyboardInterrupt:  # while the model was loaded, or a second one
             _tell_interrupted(items)
             return INTERRUPTED
-        _report(asked, items, tally)
+        _report(job, items, tally)
         if not tally.complete:
             return INTERRUPTED
         if items.count(FAILED):
@@ -72,56 +72,56 @@ def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
 
 
 @contextmanager
-def _locked(asked: Plan) -> Iterator[None]:
+def _locked(job: Plan) -> Iterator[None]:
     """The folder is there, has nothing on its way but open shards, and no other process writes to
     it."""
-    _refuse_links(asked.work)
+    _refuse_links(job.work)
     try:
-        asked.work.mkdir(parents=True, exist_ok=True)
+        job.work.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise InvalidRequest("output", f"cannot make {str(asked.folder)!r}: {e.strerror}") from None
+        raise InvalidRequest("output", f"cannot make {str(job.folder)!r}: {e.strerror}") from None
     try:
-        held = FileLock(asked.folder / ".lock", timeout=0).acquire()
+        lock = FileLock(job.folder / ".lock", timeout=0).acquire()
     except Timeout:
-        raise InvalidRequest("output", f"another process writes to {str(asked.folder)!r}") from None
+        raise InvalidRequest("output", f"another process writes to {str(job.folder)!r}") from None
     except OSError as e:
         raise InvalidRequest(
-            "output", f"cannot write to {str(asked.folder)!r}: {e.strerror}"
+            "output", f"cannot write to {str(job.folder)!r}: {e.strerror}"
         ) from None
-    with held:
-        _clean(asked.work)
+    with lock:
+        _clean(job.work)
         try:
             yield
         finally:
-            _clean(asked.work)
+            _clean(job.work)
 
 
 def _refuse_links(work: Path) -> None:
     """InvalidRequest if the folder for audio on its way, or what is in it, is a link: a run deletes
     what is there."""
-    for found in [work, *(work.iterdir() if work.is_dir() and not work.is_symlink() else ())]:
-        if found.is_symlink():
+    for path in [work, *(work.iterdir() if work.is_dir() and not work.is_symlink() else ())]:
+        if path.is_symlink():
             raise InvalidRequest(
-                "output", f"{str(found)!r} is a link, and a run deletes what is there: remove it"
+                "output", f"{str(path)!r} is a link, and a run deletes what is there: remove it"
             )
 
 
 def _clean(work: Path) -> None:
     """Remove what runs have made there and no run goes on with: all but open shards."""
-    for left in work.iterdir():
-        if AUDIO.fullmatch(left.name):
-            shutil.rmtree(left, ignore_errors=True)
-        elif SHARD_NAME.fullmatch(left.name):
-            left.unlink()
+    for path in work.iterdir():
+        if AUDIO.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
+        elif SHARD_NAME.fullmatch(path.name):
+            path.unlink()
 
 
-def _taken_up(asked: Plan, items: Catalogue, output: Files, retry_failed: bool) -> Manifest:
+def _taken_up(job: Plan, items: Catalogue, output: OutputFiles, retry_failed: bool) -> Manifest:
     """The manifest with what earlier runs have done, all of which has ended in `items`."""
-    placed, kept = output.recover()
-    listed = Manifest(asked.folder, items, lambda row: items.settle(row, retry_failed))
+    placed, unpacked = output.recover()
+    listed = Manifest(job.folder, items, lambda row: items.settle(row, retry_failed))
     try:
         listed.append([row for row in placed if items.settle(row, retry_failed)])
-        for row in kept:
+        for row in unpacked:
             items.settle(row, retry_failed)
     except BaseException:
         listed.close()
@@ -130,23 +130,21 @@ def _taken_up(asked: Plan, items: Catalogue, output: Files, retry_failed: bool) 
 
 
 def _speak(
-    asked: Plan, items: Catalogue, output: Files, listed: Manifest, strict: bool, tally: Tally
+    job: Plan, items: Catalogue, output: OutputFiles, listed: Manifest, strict: bool, tally: Tally
 ) -> None:
     """Load the model, if there is anything to speak, and speak it."""
     started = time.perf_counter()
     audio = Path(
-        tempfile.mkdtemp(prefix="audio-", dir=asked.work)
+        tempfile.mkdtemp(prefix="audio-", dir=job.work)
     )  # processes of a killed run may write to its own
     with (
-        closing(_loaded(asked, items, audio, strict))
-        if items.count(TODO)
-        else nullcontext() as pool
+        closing(_loaded(job, items, audio, strict)) if items.count(TODO) else nullcontext() as pool
     ):
         tally.load = time.perf_counter() - started
-        write_settings(asked.folder, asked.settings)
-        done = items.chars() - items.chars(TODO)
-        with closing(SpeakingBar(items.chars(), done)) as bar, _interruptible() as stop:
-            results = Results(output, listed, bar, done, tally, SHOWN)
+        write_settings(job.folder, job.settings)
+        spoken = items.chars() - items.chars(TODO)
+        with closing(SpeakingBar(items.chars(), spoken)) as bar, _interruptible() as stop:
+            results = Results(output, listed, bar, spoken, tally, SHOWN)
             started = time.perf_counter()
             if pool is not None:
                 tally.complete = speak_all(
@@ -157,20 +155,20 @@ def _speak(
             tally.speaking = time.perf_counter() - started
 
 
-def _loaded(asked: Plan, items: Catalogue, audio: Path, strict: bool) -> Pool:
+def _loaded(job: Plan, items: Catalogue, audio: Path, strict: bool) -> Pool:
     """The model, which takes the defaults of the run. audio: the folder for audio on its way."""
-    with loading(asked.run.load.get("model", "the built-in voice")):
+    with loading(job.run.load.get("model", "the built-in voice")):
         from stentor.batch.speaker import Speaker
 
-        if asked.replicas is None:
-            pool: Pool = Speaker(asked.run, audio)
+        if job.replicas is None:
+            pool: Pool = Speaker(job.run, audio)
         else:
             local_ray.prepare()
             from stentor.batch.over_ray import RayPool
 
-            pool = RayPool(asked.run, audio, asked.replicas)
+            pool = RayPool(job.run, audio, job.replicas)
     try:
-        pool.check(asked.run.defaults)
+        pool.check(job.run.defaults)
         for name, line in items.fields.items():
             if name not in FIELDS and name not in pool.options:
                 what = f"line {line} is the first with {name!r}, which this model does not take"
@@ -207,7 +205,7 @@ def _interruptible() -> Iterator[Future[None]]:
             signal.signal(number, handler)
 
 
-def _report(asked: Plan, items: Catalogue, tally: Tally) -> None:
+def _report(job: Plan, items: Catalogue, tally: Tally) -> None:
     """How the run ended, on standard output, and what is wrong, on standard error."""
     failed = items.count(FAILED)
     total = items.count()
@@ -216,7 +214,7 @@ def _report(asked: Plan, items: Catalogue, tally: Tally) -> None:
         print(f"stentor: warning: {where}: {said(**outcome.row['error'])}", file=sys.stderr)
     if failed > len(tally.failures):
         print(
-            f"stentor: warning: {failed} items failed in all: {asked.folder / NAME} says why",
+            f"stentor: warning: {failed} items failed in all: {job.folder / NAME} says why",
             file=sys.stderr,
         )
     if not tally.complete:
@@ -230,15 +228,15 @@ def _report(asked: Plan, items: Catalogue, tally: Tally) -> None:
         earlier = ""
     rate = tally.seconds / max(tally.speaking, 1e-9)
     print(
-        f"{asked.folder}: {total} items: {ended}{earlier}; {tally.seconds:.1f} s of audio in {tally.speaking:.1f} s "
+        f"{job.folder}: {total} items: {ended}{earlier}; {tally.seconds:.1f} s of audio in {tally.speaking:.1f} s "
         f"({rate:.2f} s of audio per second); load {tally.load:.1f} s"
     )
 
 
 def _tell_interrupted(items: Catalogue) -> None:
-    left = items.count(TODO)
+    remaining = items.count(TODO)
     total = items.count()
     print(
-        f"stentor: interrupted, with {left} of {total} items left. --resume goes on",
+        f"stentor: interrupted, with {remaining} of {total} items left. --resume goes on",
         file=sys.stderr,
     )

@@ -73,8 +73,8 @@ REPLACED: Mapping[str, tuple[str, ...]] = {
 
 
 def check_id(value: object, dots: bool) -> str:
-    """An id, which becomes the name of a file. dots: whether it may have any. InvalidRequest says
-    what is allowed."""
+    """Check an id, which becomes the name of a file. dots: whether it may contain any. Raises
+    InvalidRequest."""
     if not FIELDS["id"][0](value):
         raise InvalidRequest("id", f"must be {FIELDS['id'][1]}, got {type(value).__name__}")
     id = str(value)
@@ -88,14 +88,14 @@ def check_id(value: object, dots: bool) -> str:
     return id
 
 
-def merged(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Values:
-    """A line's fields over the defaults of the run. None is not given. InvalidRequest names the
-    field that is wrong."""
-    own = {name: value for name, value in given.items() if value is not None}
-    for name, value in own.items():
+def merged(line: Mapping[str, Any], defaults: Mapping[str, Any]) -> Values:
+    """Merge a line's fields over the defaults of the run. A field that is None counts as absent.
+    InvalidRequest names a wrong field."""
+    values = {name: value for name, value in line.items() if value is not None}
+    for name, value in values.items():
         _check_kind(name, value)
-    hidden = {name for said, others in REPLACED.items() if said in own for name in others}
-    fields = {name: value for name, value in defaults.items() if name not in hidden} | own
+    hidden = {name for field, others in REPLACED.items() if field in values for name in others}
+    fields = {name: value for name, value in defaults.items() if name not in hidden} | values
     _check_together(fields)
     return fields
 
@@ -106,11 +106,11 @@ def _check_kind(name: str, value: object) -> None:
         return
     if name in FIELDS:
         raise InvalidRequest(name, f"must be {words}, got {type(value).__name__}")
-    known = ", ".join(FIELDS)
+    names = ", ".join(FIELDS)
     got = type(value).__name__
     raise InvalidRequest(
         name,
-        f"is not a known field; known: {known}, and options of the model, each {words}, and not {got}",
+        f"is not a known field; known: {names}, and options of the model, each {words}, and not {got}",
     )
 
 
@@ -155,55 +155,56 @@ def unfolded(
     """Return the fields of a line under their usual names, and what the line calls each that it
     names otherwise.
 
-    model, format: of the run. A body may name them, and no others. InvalidRequest says what of the
-    line is wrong.
+    model, format: of the run. A body may name these and no others. InvalidRequest names a wrong
+    field.
     """
-    given = {name: value for name, value in line.items() if value is not None}
-    if "body" not in given:
-        return _renamed(given, "")
-    body = given.pop("body")
+    values = {name: value for name, value in line.items() if value is not None}
+    if "body" not in values:
+        return _renamed(values, "")
+    body = values.pop("body")
     if not isinstance(body, dict):
         raise InvalidRequest("body", f"must be an object, got {type(body).__name__}")
-    _check_envelope(given)
+    _check_envelope(values)
     fields = {name: value for name, value in body.items() if value is not None}
     _check_run(fields.pop("model", None), fields.pop("response_format", None), model, format)
     if isinstance(fields.get("voice"), dict):
         fields["voice"] = fields["voice"].get("id")
-    found, names = _renamed(fields, "body.")
-    if "id" in found:
+    renamed, names = _renamed(fields, "body.")
+    if "id" in renamed:
         raise InvalidRequest("body.id", "is not known: custom_id names the item")
-    return {**found, "id": given["custom_id"]}, {**names, "id": "custom_id"}
+    return {**renamed, "id": values["custom_id"]}, {**names, "id": "custom_id"}
 
 
 def _renamed(fields: Values, where: str) -> tuple[Values, dict[str, str]]:
     for other, name in NAMES.items():
         if other in fields and name in fields:
             raise InvalidRequest(where + other, f"is another name for {name}: give one of them")
-    found = {NAMES.get(name, name): value for name, value in fields.items()}
-    return found, {NAMES.get(name, name): where + name for name in fields}
+    renamed = {NAMES.get(name, name): value for name, value in fields.items()}
+    return renamed, {NAMES.get(name, name): where + name for name in fields}
 
 
 def _check_envelope(line: Values) -> None:
     """Check what stands beside a body."""
     if "custom_id" not in line:
         raise InvalidRequest("custom_id", "is needed with body")
-    for name, wanted in (("method", "POST"), ("url", URL)):
-        if line.get(name, wanted) != wanted:
-            raise InvalidRequest(name, f"must be {wanted}, got {str(line[name])[:80]!r}")
+    for name, expected in (("method", "POST"), ("url", URL)):
+        if line.get(name, expected) != expected:
+            raise InvalidRequest(name, f"must be {expected}, got {str(line[name])[:80]!r}")
     for name in line.keys() - {"custom_id", "method", "url"}:
         raise InvalidRequest(name, "is not known with body, which holds the fields of the request")
 
 
-def _check_run(named: object, response_format: object, model: str | None, format: str) -> None:
+def _check_run(model_name: object, response_format: object, model: str | None, format: str) -> None:
     """A run has one model and one format."""
     if (
-        named is not None
-        and named != model
-        and not (isinstance(named, str) and is_usual_model(named))
+        model_name is not None
+        and model_name != model
+        and not (isinstance(model_name, str) and is_usual_model(model_name))
     ):
         speaks = model or "the built-in voice"
         raise InvalidRequest(
-            "body.model", f"is {str(named)[:80]!r}, and this run speaks with {speaks} (--model)"
+            "body.model",
+            f"is {str(model_name)[:80]!r}, and this run speaks with {speaks} (--model)",
         )
     if response_format is not None and FORMATS.get(str(response_format), response_format) != format:
         raise InvalidRequest(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stentor.batch import disk
-from stentor.batch.item import Outcome, Row
+from stentor.batch.item import ItemOutcome, Row
 from stentor.batch.manifest import encoded, rows
 from stentor.errors import InvalidRequest
 
@@ -25,7 +25,7 @@ NUMBER = re.compile(r"\d{6,}")
 LIST = "rows.jsonl"
 
 
-class Files:
+class OutputFiles:
     """audio/ID.FORMAT in a folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -38,9 +38,9 @@ class Files:
         is kept and will get to its place."""
         return [], []
 
-    def place(self, outcomes: Sequence[Outcome]) -> Iterator[list[Row]]:
-        """Take outcomes, whose audio is complete. Each list of rows is to be listed before the next
-        is asked for: of audio that stands at its place now, and of items that failed."""
+    def place(self, outcomes: Sequence[ItemOutcome]) -> Iterator[list[Row]]:
+        """Take outcomes, whose audio is complete. Yields rows of audio that is in place now, and of
+        items that failed. List each before you take the next."""
         for outcome in outcomes:
             if outcome.path is not None:
                 outcome.row["path"] = f"audio/{outcome.path.name}"
@@ -67,7 +67,7 @@ Pack = Callable[[Iterator[Sample], int], None]
 """Writes samples into an open file."""
 
 
-class Shards(Files):
+class Shards(OutputFiles):
     """shards/000000.tar or .parquet in a folder, each of `size` items, which are files in
     work/000000/ until then.
 
@@ -88,30 +88,30 @@ class Shards(Files):
 
     def recover(self) -> tuple[list[Row], list[Row]]:
         closed = {
-            int(found[1]) for p in self._shards.iterdir() if (found := SHARD_NAME.fullmatch(p.name))
+            int(match[1]) for p in self._shards.iterdir() if (match := SHARD_NAME.fullmatch(p.name))
         }
         self._number = 1 + max(closed, default=-1)
         placed: list[Row] = []
-        for left in self._folders():
-            if int(left.name) in closed:
-                placed += [row for row, _ in _listed(left)]
+        for folder in self._folders():
+            if int(folder.name) in closed:
+                placed += [row for row, _ in _listed(folder)]
             else:
-                self._number = int(left.name)
+                self._number = int(folder.name)
         if self._open.is_dir():
-            kept = [(row, text) for row, text in _listed(self._open) if self._is_whole(row)]
+            unpacked = [(row, text) for row, text in _listed(self._open) if self._is_whole(row)]
         else:
-            kept = []
-        if kept:
+            unpacked = []
+        if unpacked:
             with disk.replaced(self._open / LIST) as handle:
                 disk.write_all(
-                    handle, b"".join(encoded({**row, "text": text}) for row, text in kept)
+                    handle, b"".join(encoded({**row, "text": text}) for row, text in unpacked)
                 )
         elif self._open.is_dir():
             shutil.rmtree(self._open)
-        self._count = len(kept)
-        return placed, [row for row, _ in kept]
+        self._count = len(unpacked)
+        return placed, [row for row, _ in unpacked]
 
-    def place(self, outcomes: Sequence[Outcome]) -> Iterator[list[Row]]:
+    def place(self, outcomes: Sequence[ItemOutcome]) -> Iterator[list[Row]]:
         yield [outcome.row for outcome in outcomes if outcome.path is None]
         spoken = [outcome for outcome in outcomes if outcome.path is not None]
         while True:
@@ -127,8 +127,8 @@ class Shards(Files):
     def finish(self) -> Iterator[list[Row]]:
         if self._count:
             yield from self._closed()
-        for left in self._folders():  # of shards that a run has placed, which was killed then
-            shutil.rmtree(left)
+        for folder in self._folders():  # of shards that a run has placed, which was killed then
+            shutil.rmtree(folder)
 
     @property
     def _open(self) -> Path:
@@ -148,7 +148,7 @@ class Shards(Files):
     def _audio(self, row: Row) -> Path:
         return self._open / f"{row['id']}.{self._format}"
 
-    def _keep(self, outcomes: Sequence[Outcome]) -> None:
+    def _keep(self, outcomes: Sequence[ItemOutcome]) -> None:
         """Add items to the open shard. They last when it is closed."""
         self._open.mkdir(exist_ok=True)
         lines = []
@@ -163,12 +163,12 @@ class Shards(Files):
 
     def _closed(self) -> Iterator[list[Row]]:
         """Pack the open shard and put it to its place."""
-        done = self._open
+        folder = self._open
         name = f"{self._number:06}{self._suffix}"
-        with (done / LIST).open("rb") as file:
+        with (folder / LIST).open("rb") as file:
             os.fsync(file.fileno())
-        disk.sync_folder(done)
-        listed = list(_listed(done))
+        disk.sync_folder(folder)
+        listed = list(_listed(folder))
         with disk.replaced(self._shards / name, self._work / name) as handle:
             self._pack(
                 (Sample(row, text, self._audio(row).read_bytes()) for row, text in listed), handle
@@ -176,7 +176,7 @@ class Shards(Files):
         self._number = self._number + 1
         self._count = 0
         yield [row for row, _ in listed]
-        shutil.rmtree(done)
+        shutil.rmtree(folder)
 
 
 def _listed(folder: Path) -> Iterator[tuple[Row, str]]:

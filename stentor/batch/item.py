@@ -23,9 +23,9 @@ LOST = "error"
 
 
 @dataclass(frozen=True)
-class Item:
+class BatchItem:
     """A checked line. chars: of its text, or bytes of its file. digest: changes with the line.
-    fields: what it says over the defaults of the run, always with a seed. error: the field that is
+    fields: its fields over the defaults of the run, always with a seed. error: the field that is
     wrong and why, if it cannot be spoken."""
 
     line: int
@@ -37,7 +37,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ItemOutcome:
     """Outcome of an item. path: its audio, complete, in the folder for audio on its way. None if it
     failed."""
 
@@ -47,11 +47,11 @@ class Outcome:
     path: Path | None = None
 
 
-def failed(item: Item, field: str | None, message: str) -> Outcome:
+def failed(item: BatchItem, field: str | None, message: str) -> ItemOutcome:
     """The outcome of an item that cannot be spoken. field: what is wrong in its line, where that is
     known."""
     row = {"line": item.line, "id": item.id, "status": LOST, "input": item.digest}
-    return Outcome({**row, "error": {"field": field, "message": message}}, item.chars)
+    return ItemOutcome({**row, "error": {"field": field, "message": message}}, item.chars)
 
 
 def said(field: str | None, message: str) -> str:
@@ -64,9 +64,9 @@ def said(field: str | None, message: str) -> str:
 @dataclass(frozen=True)
 class Run:
     """Settings that all items of a run share, in whatever process. inputs: the folder from which
-    lines name files. defaults: of lines. seed: of the run. dots: whether an id may have any. load:
-    arguments of `TTS`. format: of the audio, as `stentor say` names it. provenance, watermark: its
-    marks."""
+    lines name files. defaults: of lines. seed: of the run. dots: whether an id may contain any.
+    load: arguments of `TTS`. format: of the audio, as `stentor say` names it. provenance,
+    watermark: its marks."""
 
     inputs: Path
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -78,18 +78,18 @@ class Run:
     watermark: str | None = None
 
 
-def checked(record: Record, run: Run) -> Item:
+def checked(record: Record, run: Run) -> BatchItem:
     """The item of a record. One that is wrong has an error."""
     id = f"{record.line:08}"
-    given = dict(record.fields)
+    line = dict(record.fields)
     fields = {}
     error = record.error
     names: Mapping[str, str] = {}
     try:
-        own, names = unfolded(given, run.load.get("model"), run.format)
-        if own.get("id") is not None:
-            id = check_id(own["id"], run.dots)
-        fields = {"seed": derived_seed(run.seed, id), **merged(own, run.defaults)}
+        values, names = unfolded(line, run.load.get("model"), run.format)
+        if values.get("id") is not None:
+            id = check_id(values["id"], run.dots)
+        fields = {"seed": derived_seed(run.seed, id), **merged(values, run.defaults)}
     except InvalidRequest as e:
         error = error or (names.get(e.param, e.param), e.message)
     fields.pop("id", None)
@@ -97,7 +97,7 @@ def checked(record: Record, run: Run) -> Item:
         chars = 0
     else:
         chars = _length(fields, run.inputs)
-    return Item(record.line, id, chars, digest(given or error), {} if error else fields, error)
+    return BatchItem(record.line, id, chars, digest(line or error), {} if error else fields, error)
 
 
 def derived_seed(run: int, id: str) -> int:

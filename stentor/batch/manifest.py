@@ -91,18 +91,18 @@ def rows(path: Path) -> Iterator[Row]:
 
 
 def parse_row(line: bytes) -> Row:
-    """The row of a line. Unreadable says why it is none."""
-    found = parse_json(line)
-    if not isinstance(found, dict) or not {"id", "line", "status", "input"} <= found.keys():
+    """Parse the row of a line. Raises Unreadable."""
+    row = parse_json(line)
+    if not isinstance(row, dict) or not {"id", "line", "status", "input"} <= row.keys():
         raise Unreadable("has no id, line, status or input")
-    id = found["id"]
-    status = found["status"]
+    id = row["id"]
+    status = row["status"]
     if not isinstance(id, str) or not ID.fullmatch(id):
         raise Unreadable(f"has the id {shown(id)}")
     if status not in (SAID, LOST) or (
-        status == SAID and not isinstance(found.get("finish_reason"), str)
+        status == SAID and not isinstance(row.get("finish_reason"), str)
     ):
         raise Unreadable("has no status or finish_reason of a row")
-    if not isinstance(found["line"], int) or not 0 < found["line"] < 1 << 63:
-        raise Unreadable(f"has the line {shown(found['line'])}")
-    return found
+    if not isinstance(row["line"], int) or not 0 < row["line"] < 1 << 63:
+        raise Unreadable(f"has the line {shown(row['line'])}")
+    return row

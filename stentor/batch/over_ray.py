@@ -18,7 +18,7 @@ from typing import Any
 
 import ray
 
-from stentor.batch.item import Item, Outcome, Run
+from stentor.batch.item import BatchItem, ItemOutcome, Run
 from stentor.batch.speaker import Speaker
 from stentor.errors import EngineError, InvalidRequest, StentorError
 from stentor.host.local_ray import own_ray
@@ -28,7 +28,7 @@ RESTARTS = 4  # of one actor. What it was speaking is spoken again
 CRASHED = 70  # exit code of an actor whose engine has stopped
 
 
-class Replica:
+class BatchReplica:
     """An actor: a speaker that ends its process when its engine stops, so that Ray starts
     another."""
 
@@ -41,7 +41,7 @@ class Replica:
         self._speaker.check(defaults)
         return self._speaker.at_once, self._speaker.options
 
-    def speak(self, item: Item) -> Outcome:
+    def speak(self, item: BatchItem) -> ItemOutcome:
         """Speak an item as `Speaker.speak`."""
         try:
             return self._speaker.speak(item)
@@ -61,7 +61,7 @@ class RayPool:
 
     def __init__(self, run: Run, work: Path, replicas: int) -> None:
         _start(replicas)
-        actor = ray.remote(Replica).options(
+        actor = ray.remote(BatchReplica).options(
             num_cpus=1,
             num_gpus=_gpus(run, replicas),
             max_concurrency=2 * run.load["max_num_seqs"] if "max_num_seqs" in run.load else THREADS,
@@ -85,23 +85,23 @@ class RayPool:
         self.options = ready[0][1]
         self.at_once = sum(count for count, _ in ready)
 
-    def submit(self, item: Item) -> Future[Outcome]:
+    def submit(self, item: BatchItem) -> Future[ItemOutcome]:
         with self._lock:
             actor = min(self._actors, key=lambda each: each.running)
             actor.running += 1
-        given: Future[Outcome] = Future()
+        outcome: Future[ItemOutcome] = Future()
 
-        def ended(spoken: Future[Outcome]) -> None:
+        def ended(spoken: Future[ItemOutcome]) -> None:
             with self._lock:
                 actor.running -= 1
             error = spoken.exception()
             if error is None:
-                given.set_result(spoken.result())
+                outcome.set_result(spoken.result())
             else:
-                given.set_exception(_cause(error))
+                outcome.set_exception(_cause(error))
 
         actor.handle.speak.remote(item).future().add_done_callback(ended)
-        return given
+        return outcome
 
     def close(self) -> None:
         for actor in self._actors:
@@ -110,7 +110,7 @@ class RayPool:
 
 
 def _start(replicas: int) -> None:
-    """Join the Ray that RAY_ADDRESS names, or start one. EngineError says why there is none."""
+    """Join the Ray that RAY_ADDRESS names, or start one. Raises EngineError."""
     try:
         ray.init(
             **({} if "RAY_ADDRESS" in os.environ else own_ray(replicas)),

@@ -44,14 +44,14 @@ def pack(samples: Iterator[Sample], handle: int) -> None:
     """Write samples into an open file, in row groups of at most `GROUP_BYTES` of audio."""
     with os.fdopen(handle, "wb", closefd=False) as file, ParquetWriter(file, SCHEMA) as writer:
         group: list[Sample] = []
-        held = 0
+        group_bytes = 0
         for sample in samples:
             group.append(sample)
-            held += len(sample.audio)
-            if held >= GROUP_BYTES:
+            group_bytes += len(sample.audio)
+            if group_bytes >= GROUP_BYTES:
                 writer.write_table(_table(group))
                 group = []
-                held = 0
+                group_bytes = 0
         if group:
             writer.write_table(_table(group))
 
@@ -62,5 +62,5 @@ def _table(group: list[Sample]) -> Any:
 
 def _record(sample: Sample) -> dict[str, Any]:
     row = sample.row
-    named = {name: row[name] for name in SCHEMA.names if name in row}
-    return {**named, "audio": {"bytes": sample.audio, "path": row["member"]}, "text": sample.text}
+    columns = {name: row[name] for name in SCHEMA.names if name in row}
+    return {**columns, "audio": {"bytes": sample.audio, "path": row["member"]}, "text": sample.text}

@@ -15,7 +15,7 @@ from stentor.arguments import shown
 from stentor.arguments.untrusted import MIB, Missing, Unreadable, read_json
 from stentor.batch import disk
 from stentor.batch.catalogue import Catalogue
-from stentor.batch.files import Files, Shards, pack_tar
+from stentor.batch.files import OutputFiles, Shards, pack_tar
 from stentor.batch.item import Run, checked, said
 from stentor.batch.reader import opened, records
 from stentor.config import path_of
@@ -72,10 +72,10 @@ class Plan:
             **run.defaults,
         }
 
-    def output(self) -> Files:
+    def output(self) -> OutputFiles:
         """Where audio goes."""
         if not self.shard:
-            return Files(self.folder)
+            return OutputFiles(self.folder)
         suffix = ".tar"
         pack = pack_tar
         if self.parquet:
@@ -86,24 +86,24 @@ class Plan:
         return Shards(self.folder, self.work, self.shard, self.run.format, suffix, pack)
 
     def catalogue(self, strict: bool) -> Catalogue:
-        """All items of the input. Wrong lines are told on standard error. InvalidRequest if the
+        """All items of the input. Wrong lines are reported on standard error. InvalidRequest if the
         input is wrong as a whole: nothing in it can be spoken, an id is there twice, or it is
         `strict` and any line is wrong."""
-        found = Catalogue()
+        catalogue = Catalogue()
         with opened(self.input) as file:
             for record in records(file, self.input_format):
-                found.add(checked(record, self.run))
-        self._check_lines(found, strict)
-        return found
+                catalogue.add(checked(record, self.run))
+        self._check_lines(catalogue, strict)
+        return catalogue
 
-    def _check_lines(self, found: Catalogue, strict: bool) -> None:
-        wrong = found.wrong()
-        items = found.count()
+    def _check_lines(self, catalogue: Catalogue, strict: bool) -> None:
+        wrong = catalogue.wrong()
+        items = catalogue.count()
         if not items:
             raise InvalidRequest("input", f"{str(self.input)!r} holds no items")
-        told = [
+        messages = [
             f"line {item.line}: {said(*item.error)}"
-            for item in found.first_wrong(SHOWN)
+            for item in catalogue.first_wrong(SHOWN)
             if item.error
         ]
         if wrong and (strict or wrong == items):
@@ -111,19 +111,18 @@ class Plan:
                 more = f" (and {wrong - 1} more lines are wrong)"
             else:
                 more = ""
-            raise InvalidRequest("input", told[0] + more)
-        for line in told:
+            raise InvalidRequest("input", messages[0] + more)
+        for line in messages:
             print(f"stentor: warning: {line}", file=sys.stderr)
-        if wrong > len(told):
+        if wrong > len(messages):
             print(
-                f"stentor: warning: {wrong - len(told)} more of {items} lines are wrong",
+                f"stentor: warning: {wrong - len(messages)} more of {items} lines are wrong",
                 file=sys.stderr,
             )
 
 
 def plan(args: argparse.Namespace, load: dict[str, Any]) -> Plan:
-    """Check the flags. load: the arguments of `TTS` that they give. InvalidRequest names the one
-    that is wrong."""
+    """Check the flags. load: their arguments of `TTS`. InvalidRequest names a wrong flag."""
     _check_flags(args)
     if args.loras:
         load = {**load, "loras": dict(map(_adapter, args.loras))}
@@ -166,21 +165,21 @@ def _check_flags(args: argparse.Namespace) -> None:
 
 
 def _defaults(args: argparse.Namespace) -> dict[str, Any]:
-    """Defaults for lines that do not say it themselves. --seed is the run's."""
+    """Return defaults for fields that a line leaves out. --seed is the run's."""
     audio = ("reference", "reference_text", "prompt", "prompt_text", "speed")
-    given = {name: _absolute(vars(args)[name]) for name in audio} | {
+    values = {name: _absolute(vars(args)[name]) for name in audio} | {
         "word_timestamps": args.words or None
     }
     return request_options(args) | {
-        name: value for name, value in given.items() if value is not None
+        name: value for name, value in values.items() if value is not None
     }
 
 
-def _adapter(given: str) -> tuple[str, str]:
+def _adapter(argument: str) -> tuple[str, str]:
     """The name and the path of NAME=PATH."""
-    name, _, path = given.partition("=")
+    name, _, path = argument.partition("=")
     if not name or not path or not path_of("loras", path).exists():
-        raise InvalidRequest("loras", f"must be NAME=PATH, where the path exists, got {given!r}")
+        raise InvalidRequest("loras", f"must be NAME=PATH, where the path exists, got {argument!r}")
     return name, str(path_of("loras", path).resolve())
 
 
@@ -194,21 +193,21 @@ def _absolute(value: Any) -> Any:
 def check_settings(folder: Path, settings: dict[str, Any], resume: bool) -> None:
     """InvalidRequest if the folder holds another run, or this one with other settings. Nothing is
     written."""
-    known = _settings_of(folder)
-    if known is None:
+    stored = _settings_of(folder)
+    if stored is None:
         return
     if not resume:
         raise InvalidRequest(
             "output", f"{str(folder)!r} holds a run already; --resume continues it"
         )
-    for name in sorted(known.keys() | settings.keys()):
-        before = known.get(name)
+    for name in sorted(stored.keys() | settings.keys()):
+        before = stored.get(name)
         now = settings.get(name)
         if before != now:
-            said = (
+            message = (
                 f"was {shown(before)} when the run began, and is {shown(now)}; use another folder"
             )
-            raise InvalidRequest(name, said)
+            raise InvalidRequest(name, message)
 
 
 def write_settings(folder: Path, settings: dict[str, Any]) -> None:
@@ -220,11 +219,11 @@ def write_settings(folder: Path, settings: dict[str, Any]) -> None:
 def _settings_of(folder: Path) -> dict[str, Any] | None:
     path = folder / SETTINGS
     try:
-        known = read_json(path, MIB)
+        stored = read_json(path, MIB)
     except Missing:
         return None
     except Unreadable as e:
         raise InvalidRequest("output", f"{str(path)!r} {e}") from None
-    if not isinstance(known, dict):
+    if not isinstance(stored, dict):
         raise InvalidRequest("output", f"{str(path)!r} holds no settings")
-    return known
+    return stored

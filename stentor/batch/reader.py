@@ -75,22 +75,22 @@ def _text_record(line: int, raw: bytes) -> Record:
 
 def _json_record(line: int, raw: bytes) -> Record:
     try:
-        found = parse_json(raw, _constant, _fields)
+        fields = parse_json(raw, _constant, _fields)
     except Unreadable as e:
         return Record(line, {}, (None, str(e)))
     except InvalidRequest as e:
         return Record(line, {}, (e.param, e.message))
-    if not isinstance(found, dict):
-        return Record(line, {}, (None, f"must be a JSON object, got {type(found).__name__}"))
-    return Record(line, found)
+    if not isinstance(fields, dict):
+        return Record(line, {}, (None, f"must be a JSON object, got {type(fields).__name__}"))
+    return Record(line, fields)
 
 
 def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
         raise InvalidRequest(next(n for n in names if names.count(n) > 1), "is given twice")
-    return found
+    return fields
 
 
 def _constant(name: str) -> NoReturn:

@@ -7,8 +7,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from stentor.batch.files import Files
-from stentor.batch.item import Item, Outcome, failed
+from stentor.batch.files import OutputFiles
+from stentor.batch.item import BatchItem, ItemOutcome, failed
 from stentor.batch.manifest import Manifest
 from stentor.say.progress import SpeakingBar
 
@@ -31,7 +31,7 @@ class Tally:
     seconds: float = 0.0
     load: float = 0.0
     speaking: float = 0.0
-    failures: list[Outcome] = field(default_factory=list)
+    failures: list[ItemOutcome] = field(default_factory=list)
     complete: bool = True
 
 
@@ -40,29 +40,29 @@ class Results:
 
     def __init__(
         self,
-        output: Files,
+        output: OutputFiles,
         manifest: Manifest,
         bar: SpeakingBar,
         chars: int,
         tally: Tally,
-        shown: int,
+        max_failures: int,
     ) -> None:
-        """chars: spoken by earlier runs. shown: failures that the tally keeps at most."""
+        """chars: spoken by earlier runs. max_failures: failures that the tally keeps at most."""
         self._output = output
         self._manifest = manifest
         self._bar = bar
         self._chars = chars
         self._tally = tally
-        self._shown = shown
+        self._shown = max_failures
 
-    def keep(self, outcomes: Sequence[Outcome], told: bool = False) -> None:
-        """Keep outcomes, and show how far the run is. told: their failures were told before."""
+    def keep(self, outcomes: Sequence[ItemOutcome], reported: bool = False) -> None:
+        """Keep outcomes and show how far the run is. reported: their failures were shown before."""
         for rows in self._output.place(outcomes):
             self._manifest.append(rows)
         for outcome in outcomes:
             self._tally.seconds += outcome.row.get("seconds", 0.0)
             self._chars += outcome.chars
-            if outcome.path is None and not told and len(self._tally.failures) < self._shown:
+            if outcome.path is None and not reported and len(self._tally.failures) < self._shown:
                 self._tally.failures.append(outcome)
         self._bar.at(self._chars, self._tally.seconds)
 
@@ -73,25 +73,25 @@ class Results:
         self._manifest.sort()
 
 
-def without_wrong(items: Iterator[Item], results: Results) -> Iterator[Item]:
-    """Items that can be given to a speaker. The others have failed, and are kept many at a time, as
-    each waits for the disk."""
-    wrong: list[Outcome] = []
+def without_wrong(items: Iterator[BatchItem], results: Results) -> Iterator[BatchItem]:
+    """Yield items that a speaker can take. The others have failed, and are written many at a time,
+    as each write waits for the disk."""
+    wrong: list[ItemOutcome] = []
     for item in items:
         if item.error is None:
             yield item
             continue
         wrong.append(failed(item, *item.error))
         if len(wrong) == WRONG_AT_ONCE:
-            results.keep(wrong, told=True)
+            results.keep(wrong, reported=True)
             wrong = []
-    results.keep(wrong, told=True)
+    results.keep(wrong, reported=True)
 
 
-def speak_all(items: Iterator[Item], pool: Pool, results: Results, stop: Future[None]) -> bool:
+def speak_all(items: Iterator[BatchItem], pool: Pool, results: Results, stop: Future[None]) -> bool:
     """Speak items until there are none, or until `stop` is set: then False. Raises what ended the
     run."""
-    pending: set[Future[Outcome]] = set()
+    pending: set[Future[ItemOutcome]] = set()
     while not stop.done():
         while len(pending) < pool.at_once and (item := next(items, None)) is not None:
             pending.add(pool.submit(item))

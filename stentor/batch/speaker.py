@@ -15,7 +15,7 @@ from stentor.api import TTS
 from stentor.arguments.untrusted import Unreadable, read_bytes
 from stentor.audio import Reference
 from stentor.batch.fields import listed
-from stentor.batch.item import SAID, Item, Outcome, Run, failed
+from stentor.batch.item import SAID, BatchItem, ItemOutcome, Run, failed
 from stentor.batch.reader import LINE_BYTES
 from stentor.config import Policy, path_of
 from stentor.engine.once import CacheCounts, LruCache, OnceCache
@@ -51,7 +51,7 @@ class Speaker:
         machine.one_thread_for_numpy()  # each of the threads may have an aligner
         policy = Policy(max_queue=2**20)  # `at_once` bounds what waits
         self._tts = TTS(**run.load, policy=policy)
-        self.references = References(self._tts.load_reference)
+        self.references = ReferenceFiles(self._tts.load_reference)
         threads = AHEAD * self._tts.engine.sizes.slots
         self.at_once = 2 * threads
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="stentor-batch")
@@ -61,11 +61,11 @@ class Speaker:
         """Names of the options that its model takes."""
         return frozenset(self._tts.spec.options)
 
-    def submit(self, item: Item) -> Future[Outcome]:
+    def submit(self, item: BatchItem) -> Future[ItemOutcome]:
         """Have an item spoken in a thread. The future raises what ends the run."""
         return self._threads.submit(self.speak, item)
 
-    def speak(self, item: Item) -> Outcome:
+    def speak(self, item: BatchItem) -> ItemOutcome:
         """Speak an item into a file in the folder for audio on its way. What is wrong with the item
         is an outcome.
 
@@ -88,12 +88,12 @@ class Speaker:
 
     def check(self, defaults: Mapping[str, Any]) -> None:
         """InvalidRequest if the model does not take the defaults of a run."""
-        taken = {
+        options = {
             name: v
             for name, v in self._options(defaults).items()
             if name not in ("retries", "split_granularity", "cleanup", "word_timestamps")
         }
-        self._tts.request("Hello.", **taken)
+        self._tts.request("Hello.", **options)
 
     def close(self) -> None:
         """Stop the engine. What is being spoken fails with EngineError."""
@@ -101,7 +101,7 @@ class Speaker:
         self.references.close()
         self._threads.shutdown(cancel_futures=True)
 
-    def _unforeseen(self, item: Item, error: Exception) -> Outcome:
+    def _unforeseen(self, item: BatchItem, error: Exception) -> ItemOutcome:
         if not self._tts.engine.health().alive:
             raise EngineError(str(error)) from error
         if isinstance(error, StentorError):
@@ -132,32 +132,33 @@ class Speaker:
                 if "reference_text" in fields
                 else [None] * len(paths)
             )
-            taken = self._tts.spec.takes_reference
+            supported = self._tts.spec.takes_reference
             options["reference"] = [
-                self._audio("reference", p, t, taken) for p, t in zip(paths, texts, strict=True)
+                self._audio("reference", p, t, supported) for p, t in zip(paths, texts, strict=True)
             ]
         if "prompt" in fields:
-            taken = self._tts.spec.takes_prompt
+            supported = self._tts.spec.takes_prompt
             options["prompt"] = self._audio(
-                "prompt", fields["prompt"], fields.get("prompt_text"), taken
+                "prompt", fields["prompt"], fields.get("prompt_text"), supported
             )
         return options
 
     def _voice(self, name: str) -> str | None:
         """The model's voice of a name, which may be one of OpenAI's, as on the server."""
-        own = own_voice(name, self._tts.voices)
-        if own is None and name.lower() in OPENAI_VOICES:
+        model_voice = own_voice(name, self._tts.voices)
+        if model_voice is None and name.lower() in OPENAI_VOICES:
             return openai_voice(name, self._tts.voices)
-        return own or name
+        return model_voice or name
 
-    def _audio(self, param: str, path: str, text: str | None, taken: bool) -> Given:
-        """The audio of a file. It is not read for a model that takes none, which says so."""
+    def _audio(self, param: str, path: str, text: str | None, supported: bool) -> Given:
+        """Return the audio of a file. It stays unread for a model that takes none and refuses
+        it."""
         file = self._run.inputs / path_of(param, path)
-        if taken:
+        if supported:
             return self.references.load(param, file, text)
         return Reference(file, text)
 
-    def _written(self, item: Item, text: str, speech: Speech) -> Outcome:
+    def _written(self, item: BatchItem, text: str, speech: Speech) -> ItemOutcome:
         """Write the audio, so that it lasts."""
         speed = float(item.fields.get("speed", 1.0))
         path = self._work / f"{item.id}.{self._run.format}"
@@ -182,10 +183,10 @@ class Speaker:
             **({"ignored": list(speech.ignored)} if speech.ignored else {}),
             "input": item.digest,
         }
-        return Outcome(row, item.chars, text, path)
+        return ItemOutcome(row, item.chars, text, path)
 
 
-class References:
+class ReferenceFiles:
     """Reference audio by path. For many threads, of which several that want one file wait for one
     reading."""
 
@@ -193,13 +194,13 @@ class References:
         self, load: Callable[[Reference], ReferenceAudio], kept_bytes: int = KEPT_BYTES
     ) -> None:
         """load: `TTS.load_reference`."""
-        kept: LruCache[ReferenceAudio] = LruCache(kept_bytes, lambda audio: audio.samples.nbytes)
+        cache: LruCache[ReferenceAudio] = LruCache(kept_bytes, lambda audio: audio.samples.nbytes)
         self._load = load
-        self._files = OnceCache("stentor-batch-reference", READERS, kept, lambda: None)
+        self._files = OnceCache("stentor-batch-reference", READERS, cache, lambda: None)
 
     def load(self, param: str, path: Path, text: str | None) -> ReferenceAudio:
-        """The audio of a file and its transcript. InvalidRequest names `param` and says what is
-        wrong with the file."""
+        """The audio of a file and its transcript. InvalidRequest names `param` and the fault of the
+        file."""
         claim = self._files.claim(str(path), lambda: self._load(Reference(path)))
         try:
             return ReferenceAudio(claim.result().recording, text)

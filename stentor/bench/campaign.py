@@ -16,10 +16,10 @@ from stentor.bench.load.prompts import TextItem
 from stentor.bench.load.record import Spool, SpoolError
 from stentor.bench.metrics import score
 from stentor.bench.metrics.summary import Summary
-from stentor.bench.report.output import SCHEMA, Files, flat, request_row
+from stentor.bench.report.output import SCHEMA, ReportFiles, flat, request_row
 from stentor.bench.report.plot import Chart, Series, page
 from stentor.bench.report.table import TableOptions, levels_table, markdown, summary_table
-from stentor.bench.session import BenchRun, Level, Settings
+from stentor.bench.session import BenchRun, Level, RunSettings
 
 
 @dataclass(frozen=True)
@@ -47,16 +47,16 @@ class BenchJob:
     """Job of a benchmark: the load, and what to do with the outcome."""
 
     texts: Sequence[TextItem]
-    settings: Settings
+    settings: RunSettings
     levels: Sequence[Level]
     """One per run. Repeats of a load follow each other and differ in their seed."""
-    shown: TableOptions
+    table: TableOptions
     describe: Mapping[str, Any]
     """Settings for the result file."""
     repeats: int = 1
     capacity: Capacity | None = None
     scoring: Scoring = field(default_factory=Scoring)
-    files: Files | None = None
+    files: ReportFiles | None = None
     append: bool = False
     save_detailed: bool = False
     require_real_time: bool = False
@@ -65,7 +65,7 @@ class BenchJob:
 async def run(
     job: BenchJob, sender: Sender, spool: Spool, facts: Callable[[], Mapping[str, Any]]
 ) -> int:
-    """Do the job, print the report, write the files. facts: asked when the load is over, as GPU
+    """Do the job, print the report, write the files. facts: called when the load is over, as GPU
     peaks are only known then. Returns the exit code: 1 if nothing succeeded, if real time was
     required and not kept, or if a disk was full. What was measured before is reported then."""
     runs: list[BenchRun] = []
@@ -83,19 +83,19 @@ async def run(
             )
         plan = session.make_plan(level, settings, job.texts)
         sender.prepare(plan.prompts)
-        done = await session.run_level(sender, plan, level, settings, spool)
-        _score(done, job, spool)
-        runs.append(done)
-        if done.unsaved:
-            wrong.append(f"--save-audio: {done.unsaved}")
+        result = await session.run_level(sender, plan, level, settings, spool)
+        _score(result, job, spool)
+        runs.append(result)
+        if result.unsaved:
+            wrong.append(f"--save-audio: {result.unsaved}")
         if several:
-            print(_one_line(done))
-        return done
+            print(_one_line(result))
+        return result
 
-    found: float | None = None
+    capacity: float | None = None
     try:
         if job.capacity:
-            found = await _search(job, job.capacity, measure)
+            capacity = await _search(job, job.capacity, measure)
         else:
             for level in job.levels:
                 await measure(level)
@@ -104,18 +104,18 @@ async def run(
             raise
         wrong.append(str(e))
         job = replace(job, capacity=None)  # a search that did not end has found nothing
-    _print(job, runs, found)
+    _print(job, runs, capacity)
     if job.files:
-        wrong += _write(job, job.files, facts(), runs, found)
+        wrong += _write(job, job.files, facts(), runs, capacity)
     for what in wrong:
         print(f"error: {what}", file=sys.stderr)
-    kept = all(done.summary.verdict.maintained for done in runs)
+    in_time = all(result.summary.verdict.maintained for result in runs)
     if job.capacity:
-        wanted = found is not None
+        meets_target = capacity is not None
     else:
-        wanted = kept
-    failed = wrong or not any(done.summary.completed for done in runs)
-    if failed or (job.require_real_time and not wanted):
+        meets_target = in_time
+    failed = wrong or not any(result.summary.completed for result in runs)
+    if failed or (job.require_real_time and not meets_target):
         return 1
     return 0
 
@@ -126,8 +126,8 @@ async def _search(
     async def passes(rate: float) -> bool:
         for repeat in range(job.repeats):
             level = replace(job.levels[0], rate=rate, seed=job.levels[0].seed + repeat)
-            done: BenchRun = await measure(level)
-            if reason := _misses(done.summary, capacity.slo_ttfa_s):
+            run: BenchRun = await measure(level)
+            if reason := _misses(run.summary, capacity.slo_ttfa_s):
                 print(f"  {rate:.2f} req/s fails: {reason}")
                 return False
         return True
@@ -178,19 +178,19 @@ def _misses(summary: Summary, slo_ttfa_s: float | None) -> str:
     return ""
 
 
-def _score(done: BenchRun, job: BenchJob, spool: Spool) -> None:
+def _score(run: BenchRun, job: BenchJob, spool: Spool) -> None:
     """WER and MOS of the first answers of the run, into its summary."""
     if not job.scoring.wer_model and not job.scoring.mos:
         return
     answers: list[score.AnswerAudio] = []
-    for exchange, result in zip(done.trace.exchanges, done.results, strict=True):
+    for exchange, result in zip(run.trace.exchanges, run.results, strict=True):
         if result.completed and result.in_window:
             audio = session.decode_reply(exchange, spool, job.settings)
         else:
             audio = None
         if audio is not None and len(answers) < job.scoring.limit:
             answers.append(score.AnswerAudio(result.index, result.text, audio.samples, audio.rate))
-    extra = done.summary.extra
+    extra = run.summary.extra
     if job.scoring.wer_model and answers:
         rated = score.error_rate(answers, score.whisper(job.scoring.wer_model))
         extra |= {
@@ -222,56 +222,56 @@ def label(level: Level) -> str:
     return ", ".join(parts) or "all at once"
 
 
-def _one_line(done: BenchRun) -> str:
-    summary = done.summary
+def _one_line(run: BenchRun) -> str:
+    summary = run.summary
     ttfa = summary.metrics.get("audible_ttfa")
     if ttfa:
-        shown = f"TTFA p95 {ttfa.percentiles[95.0] * 1000:.0f} ms"
+        latency = f"TTFA p95 {ttfa.percentiles[95.0] * 1000:.0f} ms"
     else:
-        shown = "no audio"
+        latency = "no audio"
     if summary.verdict.maintained:
         verdict = "real time"
     else:
         verdict = "NOT real time"
     return (
-        f"{label(done.level)}: {summary.completed} of {summary.scheduled} done, {shown}, {verdict}"
+        f"{label(run.level)}: {summary.completed} of {summary.scheduled} done, {latency}, {verdict}"
     )
 
 
-def _print(job: BenchJob, runs: Sequence[BenchRun], found: float | None) -> None:
+def _print(job: BenchJob, runs: Sequence[BenchRun], capacity: float | None) -> None:
     if len(runs) == 1 and not job.capacity:
-        print(summary_table(runs[0].summary, _load(runs[0]), job.shown))
+        print(summary_table(runs[0].summary, _load(runs[0]), job.table))
         return
     print("\n" + _levels(runs))
     if job.repeats > 1 and not job.capacity:
         print("\n" + _spread(runs))
     if job.capacity:
-        print("\n" + _capacity_text(job.capacity, found))
+        print("\n" + _capacity_text(job.capacity, capacity))
 
 
 def _levels(runs: Sequence[BenchRun]) -> str:
-    return levels_table([(label(done.level), done.summary) for done in runs])
+    return levels_table([(label(run.level), run.summary) for run in runs])
 
 
-def _capacity_text(capacity: Capacity, found: float | None) -> str:
+def _capacity_text(capacity: Capacity, rps: float | None) -> str:
     if capacity.slo_ttfa_s is not None:
         limit = f" with p95 audible TTFA <= {capacity.slo_ttfa_s * 1000:g} ms"
     else:
         limit = ""
-    if found is None:
+    if rps is None:
         return f"Capacity: below {capacity.lowest_rps:g} req/s (the lowest rate tried) real time{limit} is not kept"
-    if found >= capacity.highest_rps:
+    if rps >= capacity.highest_rps:
         more = " or more (the highest rate tried)"
     else:
         more = ""
-    return f"Capacity: {found:.2f} req/s{more}, real time maintained{limit}"
+    return f"Capacity: {rps:.2f} req/s{more}, real time maintained{limit}"
 
 
 def _spread(runs: Sequence[BenchRun]) -> str:
     """Mean and range over the repeats of each load."""
     body = []
-    for name in dict.fromkeys(label(done.level) for done in runs):
-        group = [done.summary for done in runs if label(done.level) == name]
+    for name in dict.fromkeys(label(run.level) for run in runs):
+        group = [run.summary for run in runs if label(run.level) == name]
         for title, values in _spread_values(group):
             mean = float(np.mean(values))
             std = float(np.std(values))
@@ -310,36 +310,36 @@ def _spread_values(group: Sequence[Summary]) -> list[tuple[str, list[float]]]:
 
 def _write(
     job: BenchJob,
-    files: Files,
+    files: ReportFiles,
     facts: Mapping[str, Any],
     runs: Sequence[BenchRun],
-    found: float | None,
+    capacity: float | None,
 ) -> list[str]:
     """Write the files. Returns what is wrong with those that cannot be written."""
-    rows = [_flat(job, done, facts) for done in runs]
+    rows = [_flat(job, run, facts) for run in runs]
     if len(rows) == 1 and not job.capacity:
-        whole: Mapping[str, Any] = rows[0]
+        document: Mapping[str, Any] = rows[0]
     else:
         if job.capacity:
             kind = "capacity"
         else:
             kind = "sweep"
-        whole = {"schema": SCHEMA, "kind": kind, "capacity_rps": found, "runs": rows}
+        document = {"schema": SCHEMA, "kind": kind, "capacity_rps": capacity, "runs": rows}
     requests = [
-        {"load": label(done.level), **request_row(result, done.trace.started)}
-        for done in runs
-        for result in done.results
+        {"load": label(run.level), **request_row(result, run.trace.started)}
+        for run in runs
+        for result in run.results
     ]
     table = _levels(runs)
     single = len(runs) == 1 and not job.capacity
     if single:
-        full = summary_table(runs[0].summary, _load(runs[0]), job.shown)
+        full = summary_table(runs[0].summary, _load(runs[0]), job.table)
     else:
         full = ""
     text = _markdown(job, facts, table, full)
     plots = page(f"stentor bench: {files.stem}", _charts(job, runs), full or table)
     writes: Sequence[Callable[[], Path]] = (
-        lambda: files.write_json(whole, job.append),
+        lambda: files.write_json(document, job.append),
         lambda: files.write_lines(requests, job.append),
         lambda: files.write_text(".md", text),
         lambda: files.write_text(".html", plots),
@@ -355,12 +355,12 @@ def _write(
     return wrong
 
 
-def _load(done: BenchRun) -> dict[str, Any]:
+def _load(run: BenchRun) -> dict[str, Any]:
     row: dict[str, Any] = {
-        "request_rate": done.level.rate,
-        "max_concurrency": done.level.max_concurrency,
+        "request_rate": run.level.rate,
+        "max_concurrency": run.level.max_concurrency,
     }
-    if ramp := done.level.ramp:
+    if ramp := run.level.ramp:
         row |= {
             "ramp_up_strategy": ramp.strategy,
             "ramp_up_start_rps": ramp.start_rps,
@@ -369,18 +369,18 @@ def _load(done: BenchRun) -> dict[str, Any]:
     return row
 
 
-def _flat(job: BenchJob, done: BenchRun, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(job: BenchJob, run: BenchRun, facts: Mapping[str, Any]) -> dict[str, Any]:
     settings = {
         "date": datetime.now().strftime("%Y%m%d-%H%M%S"),
         **job.describe,
-        **_load(done),
-        "num_prompts": len(done.results),
-        "seed": done.level.seed,
+        **_load(run),
+        "num_prompts": len(run.results),
+        "seed": run.level.seed,
         "facts": dict(facts),
     }
-    row = flat(done.summary, settings)
+    row = flat(run.summary, settings)
     if job.save_detailed:
-        row["requests"] = [request_row(result, done.trace.started) for result in done.results]
+        row["requests"] = [request_row(result, run.trace.started) for result in run.results]
     return row
 
 
@@ -400,14 +400,14 @@ def _markdown(job: BenchJob, facts: Mapping[str, Any], table: str, full: str) ->
 def _charts(job: BenchJob, runs: Sequence[BenchRun]) -> list[Chart]:
     if len(runs) == 1:
         return [_distribution(runs[0])]
-    by_rate = any(np.isfinite(done.level.rate) for done in runs)
+    by_rate = any(np.isfinite(run.level.rate) for run in runs)
     if by_rate:
         axis = "offered load (requests per second)"
     else:
         axis = "concurrent requests"
     # An infinite rate has no place on the axis.
-    placed = [done for done in runs if np.isfinite(_load_value(done, by_rate))]
-    ordered = sorted(placed, key=lambda done: _load_value(done, by_rate))
+    placed = [run for run in runs if np.isfinite(_load_value(run, by_rate))]
+    ordered = sorted(placed, key=lambda run: _load_value(run, by_rate))
     if job.capacity:
         limit = job.capacity.slo_ttfa_s
     else:
@@ -424,22 +424,22 @@ def _charts(job: BenchJob, runs: Sequence[BenchRun]) -> list[Chart]:
         else:
             line_at = None
         charts.append(Chart(f"{title} against load", axis, "ms", lines, line_at))
-    x = [_load_value(done, by_rate) for done in ordered]
-    throughput = Series("audio s per s", x, [done.summary.audio_throughput for done in ordered])
+    x = [_load_value(run, by_rate) for run in ordered]
+    throughput = Series("audio s per s", x, [run.summary.audio_throughput for run in ordered])
     return [*charts, Chart("Audio throughput against load", axis, "x real time", [throughput])]
 
 
-def _load_value(done: BenchRun, by_rate: bool) -> float:
-    return float(done.level.rate if by_rate else done.level.max_concurrency or 0)
+def _load_value(run: BenchRun, by_rate: bool) -> float:
+    return float(run.level.rate if by_rate else run.level.max_concurrency or 0)
 
 
 def _against_load(runs: Sequence[BenchRun], name: str, mark: float, by_rate: bool) -> Series:
-    known = [done for done in runs if name in done.summary.metrics]
-    y = [done.summary.metrics[name].percentiles[mark] * 1000 for done in known]
-    return Series(f"p{mark:g}", [_load_value(done, by_rate) for done in known], y)
+    measured = [run for run in runs if name in run.summary.metrics]
+    y = [run.summary.metrics[name].percentiles[mark] * 1000 for run in measured]
+    return Series(f"p{mark:g}", [_load_value(run, by_rate) for run in measured], y)
 
 
-def _distribution(done: BenchRun) -> Chart:
+def _distribution(run: BenchRun) -> Chart:
     lines = []
     for name, title in (
         ("ttfb", "TTFB"),
@@ -447,10 +447,8 @@ def _distribution(done: BenchRun) -> Chart:
         ("audible_ttfa", "audible TTFA"),
     ):
         values = sorted(
-            row.metrics[name] * 1000
-            for row in done.results
-            if row.completed and name in row.metrics
+            row.metrics[name] * 1000 for row in run.results if row.completed and name in row.metrics
         )
         share = [100 * (i + 1) / len(values) for i in range(len(values))]
         lines.append(Series(title, share, values))
-    return Chart(f"First audio, {label(done.level)}", "percent of requests", "ms, at most", lines)
+    return Chart(f"First audio, {label(run.level)}", "percent of requests", "ms, at most", lines)

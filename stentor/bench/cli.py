@@ -124,14 +124,14 @@ def at_least(low: _Number) -> Any:
     return _number(type(low), lambda value: value >= low, f"{kind} of at least {low:g}")
 
 
-def _number(kind: Any, valid: Any, wanted: str) -> Any:
+def _number(kind: Any, valid: Any, expected: str) -> Any:
     def parse(text: str) -> Any:
         try:
             value = kind(text)
         except ValueError:
             value = math.nan
         if math.isnan(value) or not valid(value):
-            raise argparse.ArgumentTypeError(f"expected {wanted}, got {text!r}")
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
         return value
 
     return parse

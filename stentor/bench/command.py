@@ -16,9 +16,9 @@ from stentor.bench.load.generator import Ramp
 from stentor.bench.load.record import Framing
 from stentor.bench.metrics import score
 from stentor.bench.metrics.measure import METRICS, VLLM_METRICS
-from stentor.bench.report.output import DESCRIBED, OF_ENGINE, Files, default_stem
+from stentor.bench.report.output import DESCRIBED, OF_ENGINE, ReportFiles, default_stem
 from stentor.bench.report.table import TableOptions
-from stentor.bench.session import Level, Settings
+from stentor.bench.session import Level, RunSettings
 from stentor.flags import taken
 
 METRIC_NAMES = tuple(metric.name for metric in VLLM_METRICS)
@@ -38,13 +38,13 @@ def server_target(args: argparse.Namespace) -> ServerTarget:
     defaults = taken(
         RequestDefaults, args, seed=args.request_seed, file_references=args.seed_tts_file_ref_audio
     )
-    own = {
+    settings = {
         "base_url": url,
         "backend": BACKENDS[args.backend],
         "defaults": defaults,
         "headers": headers,
     }
-    return taken(ServerTarget, args, **own, timeout_s=args.request_timeout_s)
+    return taken(ServerTarget, args, **settings, timeout_s=args.request_timeout_s)
 
 
 def offline(args: argparse.Namespace, load: dict[str, Any]) -> int:
@@ -59,13 +59,15 @@ def offline(args: argparse.Namespace, load: dict[str, Any]) -> int:
     shared |= {"seed": args.request_seed, "ignore_eos": args.ignore_eos or None}
     shared = {name: value for name, value in shared.items() if value is not None} | args.extra_body
     options = CallOptions(args.mode, shared, stentor.Reference)
-    asked = job(args, args.model or "embedded", "float32")
+    bench_job = job(args, args.model or "embedded", "float32")
     # Open loop: the threads limit how many requests run at once. Waiting for one shows as client
     # queue.
-    threads = max(level.max_concurrency or min(args.max_in_flight, 512) for level in asked.levels)
-    given = {**load, **args.engine_options}
-    with stentor.TTS(given.pop("model", None), **given) as engine:
-        return offline(engine, options, asked, threads)
+    threads = max(
+        level.max_concurrency or min(args.max_in_flight, 512) for level in bench_job.levels
+    )
+    arguments = {**load, **args.engine_options}
+    with stentor.TTS(arguments.pop("model", None), **arguments) as engine:
+        return offline(engine, options, bench_job, threads)
 
 
 def _pairs(flag: str, values: list[str]) -> dict[str, str]:
@@ -95,11 +97,11 @@ def job(args: argparse.Namespace, model: str, framing: Framing) -> BenchJob:
         texts=prompts.load(args.dataset_name, args.dataset_language, args.dataset_path),
         settings=_settings(args, framing),
         levels=levels,
-        shown=TableOptions(_metric_names(args.percentile_metrics), args.metric_percentiles),
+        table=TableOptions(_metric_names(args.percentile_metrics), args.metric_percentiles),
         describe=_describe(args, model),
         capacity=_capacity(args),
         scoring=Scoring(args.wer, args.mos, args.score_limit),
-        files=Files(target.parent, target.name) if saved else None,
+        files=ReportFiles(target.parent, target.name) if saved else None,
         append=args.append_result,
     )
 
@@ -114,7 +116,7 @@ def _make_folder(flag: str, folder: Path) -> None:
         raise ValueError(f"{flag}: the folder {folder} cannot be written to")
 
 
-def _settings(args: argparse.Namespace, framing: Framing) -> Settings:
+def _settings(args: argparse.Namespace, framing: Framing) -> RunSettings:
     online = args.bench_command == "serve"
     if args.determinism_check and args.request_seed is None and "seed" not in args.extra_body:
         raise ValueError(
@@ -125,7 +127,7 @@ def _settings(args: argparse.Namespace, framing: Framing) -> Settings:
             "--warmup-seconds: only counts with --duration; use --num-warmups otherwise"
         )
     return taken(
-        Settings,
+        RunSettings,
         args,
         text_seed=args.seed,
         warmup_s=args.warmup_seconds,
@@ -243,5 +245,7 @@ def _describe(args: argparse.Namespace, model: str) -> dict[str, Any]:
         "duration_s": args.duration,
         "warmup_s": args.warmup_seconds,
     }
-    own = () if online else OF_ENGINE
-    return {name: how[name] for name in (*DESCRIBED, *own)} | _pairs("--metadata", args.metadata)
+    excluded = () if online else OF_ENGINE
+    return {name: how[name] for name in (*DESCRIBED, *excluded)} | _pairs(
+        "--metadata", args.metadata
+    )

@@ -114,9 +114,9 @@ def compare(first: Path, second: Path, threshold: float) -> Comparison:
     for level in shared:
         old = a[level][0]
         new = b[level][0]
-        named = [name for name in _SETTINGS if old.get(name) != new.get(name)]
+        changed = [name for name in _SETTINGS if old.get(name) != new.get(name)]
         differing = [
-            f"! {name} differs: {old.get(name)!r} against {new.get(name)!r}" for name in named
+            f"! {name} differs: {old.get(name)!r} against {new.get(name)!r}" for name in changed
         ]
         parts += ["", f"## {level}", *differing, ""]
         head, body, worse = _table(a[level], b[level], threshold)
@@ -152,11 +152,11 @@ def _table(
     body = []
     worse = []
     for row in _ROWS:
-        left = _values(a, row.key)
+        before = _values(a, row.key)
         right = _values(b, row.key)
-        if not left or not right:
+        if not before or not right:
             continue
-        old = fmean(left)
+        old = fmean(before)
         new = fmean(right)
         if old:
             change = (new - old) / abs(old)
@@ -164,16 +164,16 @@ def _table(
             change = 0.0
         else:
             change = float("inf")
-        mark = _mark(row, left, right, change, threshold)
+        mark = _mark(row, before, right, change, threshold)
         if mark == "worse":
             worse.append(row.key)
         if new == old:
-            shown = "="
+            difference = "="
         elif change == float("inf"):
-            shown = "new"
+            difference = "new"
         else:
-            shown = f"{100 * change:+.1f} %"
-        body.append([row.key, f"{old:.{row.digits}f}", f"{new:.{row.digits}f}", shown, mark])
+            difference = f"{100 * change:+.1f} %"
+        body.append([row.key, f"{old:.{row.digits}f}", f"{new:.{row.digits}f}", difference, mark])
     return ["", "A", "B", "change", ""], body, worse
 
 
@@ -181,10 +181,17 @@ def _values(runs: list[dict[str, Any]], key: str) -> list[float]:
     return [float(run[key]) for run in runs if isinstance(run.get(key), (int, float))]
 
 
-def _mark(row: _Row, left: list[float], right: list[float], change: float, threshold: float) -> str:
+def _mark(
+    row: _Row, before: list[float], right: list[float], change: float, threshold: float
+) -> str:
     if not row.better or abs(change) <= threshold:
         return ""
-    if len(left) > 1 and len(right) > 1 and min(left) <= max(right) and min(right) <= max(left):
+    if (
+        len(before) > 1
+        and len(right) > 1
+        and min(before) <= max(right)
+        and min(right) <= max(before)
+    ):
         return "within spread"
     if (change < 0) == (row.better == "lower"):
         return "better"

@@ -84,15 +84,15 @@ class InProcess:
         return [self._engine.generate(text, **arguments)]
 
     def _arguments(self, prompt: TextItem) -> dict[str, Any]:
-        own: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "voice": prompt.voice,
             "language": prompt.language,
             "instructions": prompt.instructions,
         }
         if prompt.ref_audio is not None and self._options.reference is not None:
-            own["reference"] = self._options.reference(prompt.ref_audio, prompt.ref_text)
-        own = {name: value for name, value in own.items() if value is not None}
-        return dict(self._options.shared) | own | dict(prompt.extra_body)
+            fields["reference"] = self._options.reference(prompt.ref_audio, prompt.ref_text)
+        fields = {name: value for name, value in fields.items() if value is not None}
+        return dict(self._options.shared) | fields | dict(prompt.extra_body)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -40,12 +40,12 @@ async def _serve(
         job = make_job(model or "default")
         async with Client(target, spool) as client:
             await _wait_until_ready(client, job, spool, ready_timeout_s)
-            known = {
+            facts_before = {
                 "client": facts.client_facts(),
                 "server": await facts.server_facts(client.session, target.base_url),
             }
             with facts.gpu_watch(facts.is_local(target.base_url)) as gpus, garbage_collection_off():
-                return await run(job, client, spool, lambda: known | gpus())
+                return await run(job, client, spool, lambda: facts_before | gpus())
     finally:
         spool.close()
 
@@ -76,7 +76,7 @@ async def _wait_until_ready(client: Client, job: BenchJob, spool: Spool, timeout
     probe = select(job.texts, 1, 0)
     client.prepare(probe)
     deadline = time.monotonic() + timeout_s
-    told = False
+    reported = False
     while True:
         reply = await client.send(probe[0])
         failure = decode(
@@ -95,13 +95,13 @@ async def _wait_until_ready(client: Client, job: BenchJob, spool: Spool, timeout
             else:
                 what = "answers the request without valid audio"
             raise ValueError(f"{client.target.url} {what}: {why}")
-        if not told:
+        if not reported:
             print(
                 f"waiting up to {timeout_s:g} s for {client.target.url}: {why}",
                 file=sys.stderr,
                 flush=True,
             )
-            told = True
+            reported = True
         if time.monotonic() > deadline:
             raise ValueError(f"{client.target.url} is not ready after {timeout_s:g} s: {why}")
         await asyncio.sleep(1)

@@ -10,7 +10,7 @@ import numpy as np
 from tqdm import tqdm
 
 from stentor.bench.load import generator, prompts
-from stentor.bench.load.generator import LoadPlan, Ramp, Sender, Trace
+from stentor.bench.load.generator import LoadPlan, LoadTrace, Ramp, Sender
 from stentor.bench.load.prompts import TextItem
 from stentor.bench.load.record import Exchange, Floats, Framing, Spool
 from stentor.bench.metrics import quality
@@ -21,7 +21,7 @@ from stentor.bench.report.output import save_wav
 
 
 @dataclass(frozen=True)
-class Settings:
+class RunSettings:
     """Settings of all levels of an invocation."""
 
     num_prompts: int = 100
@@ -61,14 +61,14 @@ class BenchRun:
     """One run: its results in the order of the schedule and their summary."""
 
     level: Level
-    trace: Trace
+    trace: LoadTrace
     results: list[RequestResult]
     summary: Summary
     unsaved: str | None = None
     """Why audio of this run could not be saved."""
 
 
-def make_plan(level: Level, settings: Settings, texts: Sequence[TextItem]) -> LoadPlan:
+def make_plan(level: Level, settings: RunSettings, texts: Sequence[TextItem]) -> LoadPlan:
     """The prompts and send times of a level, which are the same for the same seeds."""
     if settings.duration_s:
         total = settings.warmup_s + settings.duration_s
@@ -88,7 +88,7 @@ def make_plan(level: Level, settings: Settings, texts: Sequence[TextItem]) -> Lo
     )
 
 
-def _offsets(level: Level, settings: Settings, total: float | None) -> Floats | None:
+def _offsets(level: Level, settings: RunSettings, total: float | None) -> Floats | None:
     if level.ramp:
         return generator.ramped(settings.num_prompts, level.ramp, settings.burstiness, level.seed)
     if np.isinf(level.rate):
@@ -101,7 +101,7 @@ def _offsets(level: Level, settings: Settings, total: float | None) -> Floats | 
 
 
 async def run_level(
-    sender: Sender, plan: LoadPlan, level: Level, settings: Settings, spool: Spool
+    sender: Sender, plan: LoadPlan, level: Level, settings: RunSettings, spool: Spool
 ) -> BenchRun:
     """Warm up, run the load, then measure. The spool keeps the run's audio until its next
     `clear`."""
@@ -112,10 +112,15 @@ async def run_level(
         total = None
     else:
         total = len(plan.prompts)
-    shown = settings.progress and sys.stderr.isatty()
+    show_progress = settings.progress and sys.stderr.isatty()
     words = "{n_fmt} of {total_fmt} requests done, {rate_fmt} "
     with tqdm(
-        total=total, unit=" req", disable=not shown, leave=False, mininterval=0.25, bar_format=words
+        total=total,
+        unit=" req",
+        disable=not show_progress,
+        leave=False,
+        mininterval=0.25,
+        bar_format=words,
     ) as progress:
         trace = await generator.run(plan, sender, progress.update)
     results: list[RequestResult] = []
@@ -149,7 +154,7 @@ async def run_level(
     return BenchRun(level, trace, results, summary, unsaved)
 
 
-def decode_reply(exchange: Exchange, spool: Spool, settings: Settings) -> DecodedAudio | None:
+def decode_reply(exchange: Exchange, spool: Spool, settings: RunSettings) -> DecodedAudio | None:
     """The decoded reply of an exchange, None if it was never sent."""
     if exchange.reply is None:
         return None
@@ -167,7 +172,7 @@ def _save(path: Path, audio: DecodedAudio) -> str | None:
     return None
 
 
-def _window(trace: Trace, settings: Settings) -> Window:
+def _window(trace: LoadTrace, settings: RunSettings) -> Window:
     if settings.duration_s is None:
         return Window(trace.started, trace.ended)
     start = trace.started + settings.warmup_s
@@ -175,7 +180,11 @@ def _window(trace: Trace, settings: Settings) -> Window:
 
 
 async def _check_determinism(
-    sender: Sender, trace: Trace, results: Sequence[RequestResult], settings: Settings, spool: Spool
+    sender: Sender,
+    trace: LoadTrace,
+    results: Sequence[RequestResult],
+    settings: RunSettings,
+    spool: Spool,
 ) -> dict[str, object]:
     """Send some of the run's requests again, one at a time, and compare the audio with that under
     load.
@@ -184,12 +193,12 @@ async def _check_determinism(
     another batch is far below 1e-3 of full scale, another random draw is above. Answers of another
     length have none. Requests that fail alone are counted apart.
     """
-    done = [
+    completed = [
         (exchange, result)
         for exchange, result in zip(trace.exchanges, results, strict=True)
         if result.completed
     ]
-    checked = done[: settings.determinism_check]
+    checked = completed[: settings.determinism_check]
     failed = 0
     differing = []
     lengths = 0

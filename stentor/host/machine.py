@@ -29,7 +29,7 @@ def cpus() -> int:
 
 def memory() -> int | None:
     """Bytes of memory that this process may take: the machine's, or fewer where a control group has
-    a limit. None where the system does not say."""
+    a limit. None where the system does not report it."""
     try:
         known = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):  # Windows has no sysconf

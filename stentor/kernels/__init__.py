@@ -2,7 +2,7 @@
 `stentor.host.machine`.
 
 Most are written in Triton, those of `hopper_gemm` in CUDA C++. `from stentor import kernels` does
-not import Triton. A caller asks `kernels.enabled(Kernel.NORM, x)` and then calls a launcher as
+not import Triton. A caller checks `kernels.enabled(Kernel.NORM, x)` and then calls a launcher as
 `kernels.norm_rope.rms_norm(...)`: the modules with kernels are imported when they are first used.
 `kernels.linear` chooses for linear layers. Each kernel has a reference implementation in PyTorch
 (in `layers`, `engine` or the family), which runs where it is off and which its tests compare it

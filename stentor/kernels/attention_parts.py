@@ -137,12 +137,12 @@ def norm_rope_args(
 
 
 @triton.jit
-def softmax_step(q, k, v, seen, m_i, l_i, acc, scale):
-    """(m_i, l_i, acc) of queries [M, D] after another block of keys and values [N, D]. seen: [M, N]
-    or [1, N]."""
+def softmax_step(q, k, v, visible, m_i, l_i, acc, scale):
+    """(m_i, l_i, acc) of queries [M, D] after another block of keys and values [N, D]. visible: [M,
+    N] or [1, N]."""
     # Float32 is multiplied as float32. TF32 would keep ten bits of the mantissa.
     qk = tl.dot(q.to(k.dtype), tl.trans(k), input_precision="ieee") * scale
-    qk = tl.where(seen, qk, float("-inf"))
+    qk = tl.where(visible, qk, float("-inf"))
     m_ij = tl.maximum(m_i, tl.max(qk, 1))
     p = tl.exp(qk - m_ij[:, None])
     alpha = tl.exp(m_i - m_ij)
@@ -171,5 +171,5 @@ def window_args(window: TextWindow | None) -> tuple[tuple[Any, Any, Any], dict[s
     parameter."""
     if window is None:
         return (None, None, None), {"WINDOW": False, "BEHIND": 0, "AHEAD": 0}
-    given = (window.start, window.end, window.place)
-    return given, {"WINDOW": True, "BEHIND": window.behind, "AHEAD": window.ahead}
+    limits = (window.start, window.end, window.place)
+    return limits, {"WINDOW": True, "BEHIND": window.behind, "AHEAD": window.ahead}

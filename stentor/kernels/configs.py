@@ -156,9 +156,9 @@ class PagedConfig(NamedTuple):
     """`block_n` keys of an iteration over the history, the warps of a CTA, and the iterations that
     load at a time.
 
-    A decode step waits for keys and values from memory. Small blocks and few warps let several CTAs
-    share an SM, which puts more bytes in flight. `num_splits` CTAs share one history, and a second
-    kernel combines their results.
+    A decode step waits for keys and values from memory. With small blocks and few warps several
+    CTAs share an SM, which puts more bytes in flight. `num_splits` CTAs share one history, and a
+    second kernel combines their results.
     """
 
     block_n: int
@@ -215,8 +215,8 @@ def depth_config(pairs: int, group: int) -> HeadsConfig:
 
 def local_config(sequences: int, group: int) -> HeadsConfig:
     """For so many short sequences, where `group` query heads share a key head."""
-    wanted = 1 if sequences <= 16 else 4
-    block_h = min(wanted, group & -group)  # a power of two that divides the group
+    num_warps = 1 if sequences <= 16 else 4
+    block_h = min(num_warps, group & -group)  # a power of two that divides the group
     return HeadsConfig(block_h, max(2, block_h))
 
 
@@ -357,9 +357,9 @@ def lora_tile(rows: int, per_row: int, sequences: int, by_adapter: bool = False)
         )
     if per_row == 1 and rows > LORA_FEW_ROWS:
         return LoraTile(LORA_ROWS, LORA_ROWS, -(-rows // LORA_ROWS), 1, one_adapter=False)
-    own = rows // sequences
-    tile = min(own, LORA_ROWS)
-    chunks = -(-own // tile)
+    rows_each = rows // sequences
+    tile = min(rows_each, LORA_ROWS)
+    chunks = -(-rows_each // tile)
     return LoraTile(
         tile, 16 if tile <= 16 else LORA_ROWS, sequences * chunks, chunks, one_adapter=True
     )

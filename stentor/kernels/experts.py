@@ -86,8 +86,8 @@ def _route_kernel(
     rstd = 1.0
     if NORM:
         every = tl.arange(0, BLOCK_X)
-        whole = tl.load(x_ptr + every, every < hidden, 0.0).to(tl.float32)
-        rstd = tl.rsqrt(tl.sum(whole * whole, 0) / hidden + eps)
+        x_row = tl.load(x_ptr + every, every < hidden, 0.0).to(tl.float32)
+        rstd = tl.rsqrt(tl.sum(x_row * x_row, 0) / hidden + eps)
     logits = tl.zeros([BLOCK_E], tl.float32)
     shared_sums = tl.zeros([BLOCK_H], tl.float32)
     for start in range(0, hidden, BLOCK_H):
@@ -104,13 +104,13 @@ def _route_kernel(
     likely = tl.exp(logits - tl.max(logits, 0))
     likely = likely / tl.sum(likely, 0)
     # a row that is not finite chooses any: ids must be in range
-    left = tl.where(likely >= 0.0, likely, 0.0)
-    left = tl.where(offs_e < experts, left, -1.0)
+    remaining = tl.where(likely >= 0.0, likely, 0.0)
+    remaining = tl.where(offs_e < experts, remaining, -1.0)
     chosen = offs_e < 0
     for _ in tl.static_range(CHOSEN):
-        best = tl.min(tl.where(left == tl.max(left, 0), offs_e, BLOCK_E), 0)
+        best = tl.min(tl.where(remaining == tl.max(remaining, 0), offs_e, BLOCK_E), 0)
         chosen = chosen | (offs_e == best)
-        left = tl.where(offs_e == best, -1.0, left)
+        remaining = tl.where(offs_e == best, -1.0, remaining)
     if NORMALISED:
         likely = likely / tl.sum(tl.where(chosen, likely, 0.0), 0)
     at = row * CHOSEN + tl.cumsum(chosen.to(tl.int32), 0) - 1
@@ -134,7 +134,7 @@ def route(
     rows, hidden = x.shape
     out = torch.empty(rows, hidden, dtype=x.dtype, device=x.device)
     ids = torch.empty(rows, chosen, dtype=torch.int32, device=x.device)
-    found = Routing(out, ids, x.new_empty(rows, chosen), x.new_empty(rows))
+    routing = Routing(out, ids, x.new_empty(rows, chosen), x.new_empty(rows))
     weight, eps = (gate, 0.0) if norm is None else norm
     if rows:
         _route_kernel[(rows,)](
@@ -142,7 +142,7 @@ def route(
             weight,
             gate,
             shared_gate,
-            *found,
+            *routing,
             hidden,
             len(gate),
             x.stride(0),
@@ -156,7 +156,7 @@ def route(
             num_warps=16,
             **PDL_LAUNCH,
         )
-    return found
+    return routing
 
 
 @triton.jit(do_not_specialize=["pairs", "slots"])
@@ -174,26 +174,26 @@ def _group_kernel(
     """One expert's place among those that were chosen, and its pairs. The experts that nobody chose
     come last."""
     pdl_wait(USE_PDL)
-    own = tl.program_id(0)
+    expert = tl.program_id(0)
     offs_e, offs_p = tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_P)
     counts = tl.zeros([BLOCK_E], tl.int32)
     for start in range(0, pairs, BLOCK_P):
         ids = tl.load(ids_ptr + start + offs_p, start + offs_p < pairs, -1)
         counts += tl.sum((ids[None, :] == offs_e[:, None]).to(tl.int32), 1)
-    taken = (counts > 0).to(tl.int32)
+    chosen = (counts > 0).to(tl.int32)
     begin, before = (
-        tl.sum(tl.where(offs_e < own, counts, 0), 0),
-        tl.sum(tl.where(offs_e < own, taken, 0), 0),
+        tl.sum(tl.where(offs_e < expert, counts, 0), 0),
+        tl.sum(tl.where(offs_e < expert, chosen, 0), 0),
     )
-    count = tl.sum(tl.where(offs_e == own, counts, 0), 0)
-    slot = tl.where(count > 0, before, tl.sum(taken, 0) + own - before)
+    count = tl.sum(tl.where(offs_e == expert, counts, 0), 0)
+    slot = tl.where(count > 0, before, tl.sum(chosen, 0) + expert - before)
     if slot < slots:
-        tl.store(groups_ptr + slot * 3, own)
+        tl.store(groups_ptr + slot * 3, expert)
         tl.store(groups_ptr + slot * 3 + 1, begin)
         tl.store(groups_ptr + slot * 3 + 2, count)
     at = begin
     for start in range(0, pairs, BLOCK_P):
-        mine = tl.load(ids_ptr + start + offs_p, start + offs_p < pairs, -1) == own
+        mine = tl.load(ids_ptr + start + offs_p, start + offs_p < pairs, -1) == expert
         tl.store(order_ptr + at + tl.cumsum(mine.to(tl.int32), 0) - 1, start + offs_p, mine)
         at += tl.sum(mine.to(tl.int32), 0)
 
@@ -279,8 +279,8 @@ def _experts_kernel(
     mask_n = offs_n < N
     first = expert * N
     first_up = first + tl.cast(experts, tl.int64) * N
-    for done in range(0, count, BLOCK_M):
-        offs_m = done + tl.arange(0, BLOCK_M)
+    for first_pair in range(0, count, BLOCK_M):
+        offs_m = first_pair + tl.arange(0, BLOCK_M)
         mask_m = offs_m < count
         place = (begin + offs_m).to(tl.int64)
         pair = tl.load(order_ptr + place, mask_m, 0).to(tl.int64)
@@ -381,11 +381,11 @@ def _experts(
 
 
 def grouped_swiglu(
-    found: Routing, gate_up: ExpertWeight, down: ExpertWeight, experts: int
+    routing: Routing, gate_up: ExpertWeight, down: ExpertWeight, experts: int
 ) -> Tensor:
     """Weighted products [N k, H] of the tokens' experts. gate_up [2 E I, H]: gates of all experts,
     then the other half. down [E H, I]."""
-    x, ids, weights, _ = found
+    x, ids, weights, _ = routing
     if not len(x):
         return x.new_empty(0, x.shape[1])
     order, groups = group(ids, experts)
@@ -424,23 +424,23 @@ def _combine_kernel(
     tl.store(out_ptr + row * hidden + offs, total.to(dtype), mask)
 
 
-def combine(routed: Tensor, found: Routing, shared: Tensor, residual: Tensor | None) -> Tensor:
+def combine(routed: Tensor, routing: Routing, shared: Tensor, residual: Tensor | None) -> Tensor:
     """Add up the products routed [N k, H] of each token, the shared expert's [N, H] and residual
     [N, H]: [N, H].
 
     The sum is rounded after each.
     """
-    rows, hidden = found.x.shape
-    out = torch.empty_like(found.x)
+    rows, hidden = routing.x.shape
+    out = torch.empty_like(routing.x)
     if rows:
         _combine_kernel[(rows, triton.cdiv(hidden, COMBINED))](
             routed,
-            found.shared,
+            routing.shared,
             shared,
             shared if residual is None else residual,
             out,
             hidden,
-            CHOSEN=found.ids.shape[1],
+            CHOSEN=routing.ids.shape[1],
             ADD=residual is not None,
             BLOCK=COMBINED,
             num_warps=2,

@@ -55,13 +55,13 @@ def _frame_kernel(
     row = request * ROWS + offs_r
     pages_ptr = table_ptr + tl.load(slot_ptr + request) * stride_table
     pos = tl.load(pos_ptr + row, mask_r, 0)
-    seen = tl.load(seen_ptr + row, mask_r, -1)
-    kept = mask_r
+    visible = tl.load(seen_ptr + row, mask_r, -1)
+    stored = mask_r
     if HAS_KEPT:
-        kept = mask_r & (tl.load(kept_ptr + row, mask_r, 0) != 0)
-    last = tl.max(seen, 0)
+        stored = mask_r & (tl.load(kept_ptr + row, mask_r, 0) != 0)
+    last = tl.max(visible, 0)
     # The rows that are kept are the last of the history: what stands before them is in the pages.
-    own_start = tl.min(tl.where(kept, pos, last + 1), 0)
+    own_start = tl.min(tl.where(stored, pos, last + 1), 0)
     q = load_norm_rope(
         q_ptr, row[:, None] * stride_q + head * HEAD_DIM, offs_d[None, :], mask, q_norm_ptr, cos_ptr, sin_ptr,
         pos[:, None], eps, HEAD_DIM, NORM_ROPE, NORM, CAST_FIRST, INTERLEAVED, IN_FLOAT32,
@@ -76,19 +76,19 @@ def _frame_kernel(
     dtype: tl.constexpr = pool_ptr.dtype.element_ty
     q, own_k, own_v = q.to(dtype), own_k.to(dtype), own_v.to(dtype)
     keys_ptr = pool_ptr + kv_head * HEAD_DIM
-    page = tl.load(pages_ptr + pos // PAGE_SIZE, kept, 0)
+    page = tl.load(pages_ptr + pos // PAGE_SIZE, stored, 0)
     own_ptrs = (
         keys_ptr + ((page * PAGE_SIZE + pos % PAGE_SIZE) * stride_pos)[:, None] + offs_d[None, :]
     )
-    stored = (kept & (head % GROUP == 0))[:, None] & mask_d
-    tl.store(own_ptrs, own_k, stored)
-    tl.store(own_ptrs + stride_kv, own_v, stored)
+    store_mask = (stored & (head % GROUP == 0))[:, None] & mask_d
+    tl.store(own_ptrs, own_k, store_mask)
+    tl.store(own_ptrs + stride_kv, own_v, store_mask)
     # Rows that are not kept may be anything, and 0 times NaN is NaN.
-    own_v = tl.where(kept[:, None], own_v, 0.0)
+    own_v = tl.where(stored[:, None], own_v, 0.0)
     m_i = tl.full([BLOCK_R], -1e30, tl.float32)  # finite: a row may see nothing of a block
     l_i = tl.zeros([BLOCK_R], tl.float32)
     acc = tl.zeros([BLOCK_R, BLOCK_D], tl.float32)
-    in_own = kept[None, :] & (pos[None, :] <= seen[:, None])
+    in_own = stored[None, :] & (pos[None, :] <= visible[:, None])
     m_i, l_i, acc = _softmax_step(q, own_k, own_v, in_own, m_i, l_i, acc, scale)
     end = tl.minimum(own_start, last + 1)
     first_n = tl.arange(0, BLOCK_N)
@@ -105,7 +105,7 @@ def _frame_kernel(
         v = tl.load(kv_ptrs + stride_kv, mask_n[:, None] & mask_d, 0.0)
         # The pages of the next iteration are loaded while this one computes.
         page = tl.load(pages_ptr + (offs_n + BLOCK_N) // PAGE_SIZE, offs_n + BLOCK_N < end, 0)
-        in_history = mask_n[None, :] & (offs_n[None, :] <= seen[:, None])
+        in_history = mask_n[None, :] & (offs_n[None, :] <= visible[:, None])
         m_i, l_i, acc = _softmax_step(q, k, v, in_history, m_i, l_i, acc, scale)
     l_i = tl.where(l_i == 0.0, 1.0, l_i)  # rows of padding saw nothing
     out_ptrs = out_ptr + (row[:, None] * NUM_HEADS + head) * HEAD_DIM + offs_d[None, :]
@@ -117,8 +117,8 @@ def frame_attention(
     table: Tensor,
     slot: Tensor,
     pos: Tensor,
-    seen: Tensor,
-    kept: Tensor | None,
+    visible: Tensor,
+    stored: Tensor | None,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -139,11 +139,11 @@ def frame_attention(
     c = config or (FLOAT32 if pool.element_size() > 2 else HALF)
     tables, eps, constants = norm_rope_args(qk_norm_rope, q)
     _frame_kernel[(heads, len(slot))](
-        pool, table, slot, pos, seen, kept, q, k, v, out, *tables, table.stride(0), pool.stride(0), pool.stride(2),
+        pool, table, slot, pos, visible, stored, q, k, v, out, *tables, table.stride(0), pool.stride(0), pool.stride(2),
         q.stride(0), k.stride(0), v.stride(0), dim**-0.5 * LOG2_E, eps,
         ROWS=rows, BLOCK_R=max(16, triton.next_power_of_2(rows)), NUM_HEADS=heads, GROUP=heads // kv_heads,
         HEAD_DIM=dim, BLOCK_D=max(16, triton.next_power_of_2(dim)), PAGE_SIZE=page_size, BLOCK_N=c.block_n,
-        HAS_KEPT=kept is not None, num_warps=c.num_warps, num_stages=c.num_stages, **constants,
+        HAS_KEPT=stored is not None, num_warps=c.num_warps, num_stages=c.num_stages, **constants,
         **PDL_LAUNCH,
     )  # fmt: skip
     return out

@@ -145,16 +145,16 @@ def embed_prompt(
     """Embedding [N, H] of prompt tokens, where every sum is rounded.
 
     A token is the sum of rows of two tables, of the frame at its position and, where the second
-    index is VECTOR_ID, of its row of `vectors` [slots, H]. A table is given as (index [N], table),
-    and a negative index adds nothing. Frames are given as (codes [M, books], offset [books], table,
+    index is VECTOR_ID, of its row of `vectors` [slots, H]. A table is a pair (index [N], table),
+    and a negative index adds nothing. Frames are (codes [M, books], offset [books], table,
     positions [M]). A frame at position N is left out.
     """
     (index, table), (codes, offset, books, positions) = first, frames
     count, hidden = len(index), table.shape[1]
     out = torch.empty(count, hidden, dtype=table.dtype, device=table.device)
-    given = RowRef(table, index) if vectors is None else vectors
+    source = RowRef(table, index) if vectors is None else vectors
     _embed_prompt_kernel[embed_grid(count, hidden)](
-        *first, *second, *given, out, hidden,
+        *first, *second, *source, out, hidden,
         HAS_VECTORS=vectors is not None, VECTOR_ID=VECTOR_ID, BLOCK_H=EMBED_BLOCK, num_warps=2,
         **PDL_LAUNCH,
     )  # fmt: skip
@@ -177,9 +177,9 @@ def _sample_first_codebook_kernel(
     pdl_wait(USE_PDL)
     row = tl.program_id(0).to(tl.int64)
     offs, mask, logits = load_logits(logits_ptr, row, stride_logits, vocab, BLOCK)
-    seen = tl.load(seen_ptr + tl.load(idx_ptr + row) * vocab + offs, mask, 0) != 0
+    repeated = tl.load(seen_ptr + tl.load(idx_ptr + row) * vocab + offs, mask, 0) != 0
     penalty = tl.load(penalty_ptr + row)
-    logits = tl.where(seen, tl.where(logits > 0, logits / penalty, logits * penalty), logits)
+    logits = tl.where(repeated, tl.where(logits > 0, logits / penalty, logits * penalty), logits)
     early = tl.load(step_ptr + row) < tl.load(min_frames_ptr + row)
     masked = tl.where(offs == eos, early, offs >= vocab - num_special)
     logits = tl.where(masked, float("-inf"), logits)
@@ -196,7 +196,7 @@ def _sample_first_codebook_kernel(
         KEY_BITS,
     )
     token = checked(token, logits)
-    tl.store(seen_out_ptr + row * vocab + offs, (seen | (offs == token)).to(tl.uint8), mask)
+    tl.store(seen_out_ptr + row * vocab + offs, (repeated | (offs == token)).to(tl.uint8), mask)
     tl.store(ended_ptr + row, (token == eos).to(tl.uint8))
     store_sample(
         token,
@@ -218,23 +218,23 @@ def sample_first_codebook(
     logits: Tensor,
     params: SamplingParams,
     out: SampleOut,
-    seen: RowRef,
+    history: RowRef,
     penalty: Tensor,
     min_frames: MinFrames,
     num_special: int,
     eos: int,
 ) -> tuple[Tensor, Tensor]:
-    """`kernels.sampling.sample_into`, after the repetition penalty [B] for the ids `seen` [slots,
-    V] bool.
+    """`kernels.sampling.sample_into`, after the repetition penalty [B] for the ids `history`
+    [slots, V] bool.
 
     The last `num_special` ids are masked. Only `eos` stays allowed among them, once a row has made
     its `min_frames`. Returns ([B] bool, whether `eos` was drawn, [B, V] bool, the ids seen now).
     """
-    given, constants = launch_args(logits, params, out)
+    arguments, constants = launch_args(logits, params, out)
     ended = torch.empty(len(logits), dtype=torch.uint8, device=logits.device)
     now = torch.empty(logits.shape, dtype=torch.uint8, device=logits.device)
     _sample_first_codebook_kernel[(len(logits),)](
-        *given, seen.idx, seen.table.view(torch.uint8), penalty, *min_frames, now, ended, num_special, eos,
+        *arguments, history.idx, history.table.view(torch.uint8), penalty, *min_frames, now, ended, num_special, eos,
         KEY_BITS=32, **constants,  # penalised logits are float32
     )  # fmt: skip
     return ended.view(torch.bool), now.view(torch.bool)

@@ -1,7 +1,7 @@
 """Linear layers of up to some hundreds of rows on Hopper GPUs, with norm, gate, bias and residual
 addition inside.
 
-The sources are CUDA C++, compiled by NVRTC, and say how they work: skinny_gemm.cu and
+The sources are CUDA C++, compiled by NVRTC, and explain how they work: skinny_gemm.cu and
 skinny_int8_gemm.cu for few rows, whose results are the same bit for bit whatever other rows are
 computed with them, and cluster_gemm.cu for more rows. There too a row keeps its bits, as long as K
 is split alike. The tile, from `cuda_cpp.tables`, says which one it is. Weights may be int8, with
@@ -111,7 +111,7 @@ def launch(p: Product, tile: Tile | ClusterTile, o: Operands, out: Tensor) -> No
 
 @cache
 def _compile_others(p: Product, source: str, device: int, one_order: bool) -> None:
-    """Begin to compile a source for other numbers of rows, which other graphs will ask for."""
+    """Begin to compile a source for other numbers of rows, which other graphs will need."""
     table = tables.of(HOPPER)
     assert table is not None
     for tile in table.tiles(p, one_order):

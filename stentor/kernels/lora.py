@@ -113,7 +113,7 @@ def _shrunk(
     x_ptr,
     a_ptr,
     row,
-    own,
+    selected,
     mask_r,
     offs_r,
     first,
@@ -129,10 +129,10 @@ def _shrunk(
         x_ptrs = x_ptr + row[:, None] * stride_x + offs_k[None, :]
         a_ptrs = a_ptr + offs_r[None, :] * K + offs_k[:, None]
         if EVEN:
-            x, a = tl.load(x_ptrs, own[:, None], 0.0), tl.load(a_ptrs, mask_r[None, :], 0.0)
+            x, a = tl.load(x_ptrs, selected[:, None], 0.0), tl.load(a_ptrs, mask_r[None, :], 0.0)
         else:
             mask_k = offs_k < last
-            x = tl.load(x_ptrs, own[:, None] & mask_k[None, :], 0.0)
+            x = tl.load(x_ptrs, selected[:, None] & mask_k[None, :], 0.0)
             a = tl.load(a_ptrs, mask_k[:, None] & mask_r[None, :], 0.0)
         acc = tl.dot(x, a, acc, input_precision="ieee")
     return acc
@@ -176,15 +176,15 @@ def _shrink_kernel(
             )
         else:
             for number in range(low, high + 1):
-                own = adapter == number
-                if tl.max(own.to(tl.int32), 0) > 0:
+                selected = adapter == number
+                if tl.max(selected.to(tl.int32), 0) > 0:
                     own_ptr = part_ptr + tl.cast(number - 1, tl.int64) * stride_slot
                     acc = _shrunk(
                         acc,
                         x_ptr,
                         own_ptr,
                         row,
-                        own,
+                        selected,
                         mask_r,
                         offs_r,
                         first,
@@ -202,10 +202,18 @@ def _shrink_kernel(
 
 @triton.jit
 def summed(
-    h_ptr, row, own, part, offs_r, M, PARTS: tl.constexpr, RANK: tl.constexpr, SPLITS: tl.constexpr
+    h_ptr,
+    row,
+    selected,
+    part,
+    offs_r,
+    M,
+    PARTS: tl.constexpr,
+    RANK: tl.constexpr,
+    SPLITS: tl.constexpr,
 ):
     """Own rows of what the first kernel made, its splits added up in their order."""
-    mask = own[:, None] & (offs_r < RANK)[None, :]
+    mask = selected[:, None] & (offs_r < RANK)[None, :]
     h_ptrs = h_ptr + (row[:, None] * PARTS + part) * RANK + offs_r[None, :]
     total = tl.load(h_ptrs, mask, 0.0)
     for split in tl.static_range(1, SPLITS):
@@ -258,9 +266,9 @@ def _expand_kernel(
     elif high > 0:
         acc = y.to(tl.float32)
         for number in range(low, high + 1):
-            own = adapter == number
-            if tl.max(own.to(tl.int32), 0) > 0:
-                h = summed(h_ptr, row, own, part, offs_r, M, PARTS, RANK, SPLITS).to(dtype)
+            selected = adapter == number
+            if tl.max(selected.to(tl.int32), 0) > 0:
+                h = summed(h_ptr, row, selected, part, offs_r, M, PARTS, RANK, SPLITS).to(dtype)
                 b = tl.load(b_ptrs + tl.cast(number - 1, tl.int64) * stride_slot, mask_b, 0.0)
                 acc = tl.dot(h, b, acc, input_precision="ieee")
         tl.store(y_ptrs, acc.to(dtype), mask)

@@ -24,7 +24,7 @@ at most."""
 @dataclass(frozen=True, eq=False)
 class Filters:
     """Linear resampling of windows: window [width] of samples, `before` of them before a block of
-    `step` samples, times `matrix` [width, made] gives what is made of the block. `first` is the
+    `step` samples, times `matrix` [width, outputs] is the output of the block. `first` is the
     matrix of the first block."""
 
     before: int
@@ -34,8 +34,8 @@ class Filters:
 
     def __call__(self, samples: Tensor, count: int) -> Tensor:
         """Samples [n] -> the first `count` of those that are made."""
-        width, made = self.matrix.shape
-        blocks = max(1, -(-count // made))
+        width, outputs = self.matrix.shape
+        blocks = max(1, -(-count // outputs))
         behind = (blocks - 1) * self.step + width - self.before - len(samples)
         windows = torch.nn.functional.pad(samples, (self.before, behind)).unfold(
             0, width, self.step
@@ -49,26 +49,28 @@ def filters(source: int, target: int, quality: str) -> Filters | None:
     """The filters by which soxr resamples, from what it makes of impulses. None: they are not known
     for these rates.
 
-    In lowest terms `step` samples become `made`, each by a filter of its own, and so on for the
+    In lowest terms `step` samples become `outputs`, each by a filter of its own, and so on for the
     next ones. quality: of soxr.
     """
     common = math.gcd(source, target)
-    step, made = source // common, target // common
-    if max(step, made) > LARGEST or source > min(HIGHEST, STEEPEST * target):
+    step, outputs = source // common, target // common
+    if max(step, outputs) > LARGEST or source > min(HIGHEST, STEEPEST * target):
         return None
     at = -(-REACH // step) * step
     ones = np.zeros((at + REACH, step), np.float32)
     ones[at + np.arange(step), np.arange(step)] = 1
-    heard = soxr.resample(ones, source, target, quality=quality)
-    times = np.arange(len(heard))[:, None] * (step / made) - (at + np.arange(step))
-    reach = math.ceil(np.abs(times[np.abs(heard) > NOISE]).max())
+    response = soxr.resample(ones, source, target, quality=quality)
+    times = np.arange(len(response))[:, None] * (step / outputs) - (at + np.arange(step))
+    reach = math.ceil(np.abs(times[np.abs(response) > NOISE]).max())
     repeats = max(1, reach // step)  # small blocks would be of many windows that overlap
-    step, made = repeats * step, repeats * made
+    step, outputs = repeats * step, repeats * outputs
     samples = np.arange(-reach, step + reach)  # of a window
     phase = samples % ones.shape[1]
-    index = np.arange(made) + ((at + phase - samples) * made // step)[:, None]
-    near = np.abs(index * (step / made) - (at + phase)[:, None]) <= reach
-    matrix = np.where(near, heard[np.minimum(index, len(heard) - 1), phase[:, None]], np.float32(0))
+    index = np.arange(outputs) + ((at + phase - samples) * outputs // step)[:, None]
+    near = np.abs(index * (step / outputs) - (at + phase)[:, None]) <= reach
+    matrix = np.where(
+        near, response[np.minimum(index, len(response) - 1), phase[:, None]], np.float32(0)
+    )
     first = _first(matrix, reach, source, target, quality)
     return Filters(reach, step, torch.from_numpy(matrix), torch.from_numpy(first))
 
@@ -77,11 +79,11 @@ def _first(matrix: np.ndarray, reach: int, source: int, target: int, quality: st
     """The matrix of the first block, whose first samples soxr makes by other filters."""
     changed = min(-(-FIRST * target // source), matrix.shape[1])
     count = min(reach + FIRST, len(matrix) - reach)  # samples that these see
-    heard = soxr.resample(
+    response = soxr.resample(
         np.eye(count + REACH, count, dtype=np.float32), source, target, quality=quality
     )
     first = matrix.copy()
-    first[reach : reach + count, :changed] = heard[:changed].T
+    first[reach : reach + count, :changed] = response[:changed].T
     return first
 
 

@@ -175,7 +175,7 @@ def launch_args(
     table, x = (logits, logits) if out.table is None or out.x is None else (out.table, out.x)
     head = x if out.prefix is None else out.prefix
     u_row = params.u.stride(0)
-    given = (
+    arguments = (
         logits,
         *params,
         out.code,
@@ -196,7 +196,7 @@ def launch_args(
         "num_warps": 8,
         **PDL_LAUNCH,
     }
-    return (*given, hidden), constants
+    return (*arguments, hidden), constants
 
 
 @triton.jit(do_not_specialize=["stride_u", "stride_prefix"])
@@ -242,8 +242,8 @@ def sample_into(logits: Tensor, params: SamplingParams, out: SampleOut) -> None:
     """Sample an id per row of logits [B, V] in any floating dtype: by temperature, top-k and top-p,
     where temperature 0 takes the largest logit. Writes the ids, and the token that follows from
     them, to `out`."""
-    given, constants = launch_args(logits, params, out)
-    _sample_kernel[(len(logits),)](*given, KEY_BITS=key_bits(logits), **constants)
+    arguments, constants = launch_args(logits, params, out)
+    _sample_kernel[(len(logits),)](*arguments, KEY_BITS=key_bits(logits), **constants)
 
 
 def sample(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:

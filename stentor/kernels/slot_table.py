@@ -104,11 +104,11 @@ def _commit_kernel(
     tl.store(progress_ptr + num_slots + slot, tl.where(running, new_status, status))
     tl.store(progress_ptr + 2 * num_slots + slot, tl.where(running, new_pos, pos))
     if HIDES_FRAMES:
-        heard = keep & (tl.load(heard_ptr + row) != 0)
+        emitted = keep & (tl.load(heard_ptr + row) != 0)
         num_heard = tl.load(num_heard_ptr + row)
-        tl.store(progress_ptr + 3 * num_slots + slot, num_heard + heard.to(tl.int64))
+        tl.store(progress_ptr + 3 * num_slots + slot, num_heard + emitted.to(tl.int64))
         tl.store(
-            heard_at_ptr + slot * max_stored + tl.minimum(num_heard, max_stored - 1), step, heard
+            heard_at_ptr + slot * max_stored + tl.minimum(num_heard, max_stored - 1), step, emitted
         )
     mask_store = mask & keep
     frame_at = tl.minimum(step, max_stored - 1)
@@ -140,21 +140,21 @@ def commit(
     progress, frames, last = table
     batch, size = len(ended), last[0].numel()
     frame = frame.flatten(1)
-    kept = torch.empty(batch, dtype=torch.uint8, device=frame.device)
-    heard = (
-        (kept, rows[0], rows[0])
+    written = torch.empty(batch, dtype=torch.uint8, device=frame.device)
+    emitted = (
+        (written, rows[0], rows[0])
         if hidden is None
         else (hidden[0].contiguous().view(torch.uint8), *hidden[1:])
     )
     _commit_kernel[(batch,)](
         *rows, rows[0] if length is None else length, ended.contiguous().view(torch.uint8), frame, progress, frames,
-        last, kept, *heard, frame.stride(0), frame.stride(1), progress.shape[1], frames.shape[1], size,
+        last, written, *emitted, frame.stride(0), frame.stride(1), progress.shape[1], frames.shape[1], size,
         HAS_LENGTH=length is not None, HIDES_FRAMES=hidden is not None, STOP_KEEPS_FRAME=stop_keeps,
         IS_FLOAT=frame.is_floating_point(),
         **status._asdict(), BLOCK=triton.next_power_of_2(size), num_warps=1 if size <= 64 else 4,
         **PDL_LAUNCH,
     )  # fmt: skip
-    return kept
+    return written
 
 
 @triton.jit(do_not_specialize=["stride_new", "size"])
@@ -176,7 +176,7 @@ def _masked_write_kernel(
     tl.store(column_ptr + tl.load(idx_ptr + row) * size + offs, value, mask)
 
 
-def masked_write(idx: Tensor, kept: Tensor, new: Tensor, column: Tensor) -> None:
+def masked_write(idx: Tensor, written: Tensor, new: Tensor, column: Tensor) -> None:
     """column[idx] = new where kept [B]: new [B, *shape], column [slots, *shape] of one dtype."""
     batch = len(new)
     values = new.reshape(batch, -1)
@@ -185,5 +185,5 @@ def masked_write(idx: Tensor, kept: Tensor, new: Tensor, column: Tensor) -> None
     size = values.shape[1]
     block = min(MAX_BLOCK, triton.next_power_of_2(size))
     _masked_write_kernel[(batch, triton.cdiv(size, block))](
-        idx, kept, values, column, values.stride(0), size, BLOCK=block, num_warps=4, **PDL_LAUNCH
+        idx, written, values, column, values.stride(0), size, BLOCK=block, num_warps=4, **PDL_LAUNCH
     )

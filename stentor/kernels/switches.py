@@ -106,14 +106,14 @@ _INVARIANT = ContextVar("stentor_batch_invariant", default=False)
 
 
 @contextmanager
-def batch_invariant(wanted: bool) -> Iterator[None]:
-    """Inside, if `wanted`, kernels add up a row in one order, whatever the number of rows and
+def batch_invariant(enabled: bool) -> Iterator[None]:
+    """Inside, if `enabled`, kernels add up a row in one order, whatever the number of rows and
     wherever it stands.
 
     It holds for this thread, and for what is captured meanwhile. Kernels then serve products of any
     number of rows, and attention over a history does not depend on how it was split.
     """
-    before = _INVARIANT.set(wanted)
+    before = _INVARIANT.set(enabled)
     try:
         yield
     finally:
@@ -141,7 +141,7 @@ def enabled(kernel: Kernel, x: Tensor) -> bool:
 
 
 def linear_kernels(x: Tensor) -> frozenset[Kernel]:
-    """The kernels of linear layers that serve x. Those in CUDA C++ ask for more."""
+    """The kernels of linear layers that serve x. Those in CUDA C++ need more."""
     here = AVAILABLE and (x.device.type == "cuda" or INTERPRETED)
     return (
         _LINEAR - OFF

@@ -70,12 +70,12 @@ def _window_kernel(
         )
         k = tl.load(k_ptr + k_base + rows * stride_kt + offs_d[None, :], mask_kv, 0.0)
         v = tl.load(v_ptr + v_base + rows * stride_vt + offs_d[None, :], mask_kv, 0.0)
-        seen = (
+        visible = (
             mask_n[None, :]
             & (key[None, :] <= pos[:, None])
             & (key[None, :] > pos[:, None] - window)
         )
-        m_i, l_i, acc = softmax_step(q, k, v, seen, m_i, l_i, acc, scale)
+        m_i, l_i, acc = softmax_step(q, k, v, visible, m_i, l_i, acc, scale)
     out_base = (
         (batch * num_queries + offs_m[:, None]) * (NUM_HEADS * HEAD_DIM)
         + head * HEAD_DIM

@@ -58,18 +58,18 @@ def sdpa_once(
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     if mask is not None:
         mask = mask.expand(*q.shape[:3], k.shape[2])
-    found = torch.ops.aten._scaled_dot_product_efficient_attention(
+    result = torch.ops.aten._scaled_dot_product_efficient_attention(
         q, k, v, mask, False, 0.0, causal
     )
-    out: Tensor = found[0].transpose(1, 2)
+    out: Tensor = result[0].transpose(1, 2)
     return out
 
 
 def full(layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
     """Every token sees every token of its sequence: q [B, T, Hq, D], k and v [B, S, Hkv, D]."""
     if max(q.shape[1], k.shape[1]) <= LOCAL_TOKENS and kernels.enabled(Kernel.LOCAL, q):
-        q, k, left = norm_rope.for_kernel(q, k)
-        return kernels.short_attention.local_attention(q, k, v, left, norm_rope.first_query)
+        q, k, rest = norm_rope.for_kernel(q, k)
+        return kernels.short_attention.local_attention(q, k, v, rest, norm_rope.first_query)
     q, k = norm_rope.apply(q, k)
     return sdpa(q, k, v)
 
@@ -94,9 +94,9 @@ class KeptQueries:
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
         """`Attend`: q [..., Hq, D], k and v [..., Hkv, D]."""
         if layer in self._layers:
-            own = q[..., : self._heads, :].contiguous()
+            queries = q[..., : self._heads, :].contiguous()
             key = k[..., :1, :].contiguous()
-            self.queries.append(norm_rope.apply(own, key)[0])
+            self.queries.append(norm_rope.apply(queries, key)[0])
         return self._attend(layer, q, k, v, norm_rope)
 
 
@@ -119,9 +119,9 @@ class DepthKV:
         """n new tokens per row, q [B, n, Hq, D]. They see all earlier ones and, causally, each
         other."""
         if kernels.enabled(Kernel.DEPTH, q):
-            q, k, left = norm_rope.for_kernel(q, k)
+            q, k, rest = norm_rope.for_kernel(q, k)
             return kernels.short_attention.depth_attention(
-                self.cache[layer], self.length, q, k, v, left
+                self.cache[layer], self.length, q, k, v, rest
             )
         q, k = norm_rope.apply(q, k)
         new = q.shape[1]

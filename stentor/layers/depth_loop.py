@@ -75,7 +75,7 @@ class CodePredictor(nn.Module):
         return heads
 
 
-class Tables:
+class DepthTables:
     """Embeddings, projected once so that the projections disappear from serving.
 
     Code tables stack all codebooks. Row `i` of codebook `g` is `starts[g] + i`. Codebook 0 has the
@@ -114,7 +114,7 @@ class FrameBuffers(NamedTuple):
 class DepthLoop:
     """The transformer of a frame's codes, ready to run inside the step.
 
-    heads [codebooks - 1, vocab, hidden]. table, starts: inputs, as in `Tables`. `project` maps the
+    heads [codebooks - 1, vocab, hidden]. table, starts: inputs, as in `DepthTables`. `project` maps the
     backbone's state to the loop's width. codes: dtype of a frame. draw: sampler of the codes after
     the first.
     """

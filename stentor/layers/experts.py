@@ -109,13 +109,15 @@ class Experts(nn.Module):
     ) -> Tensor:
         c = self.config
         gates = (self.gate.weight, self.shared_expert_gate.weight)
-        found = kernels.experts.route(rows, norm, *gates, c.chosen, c.normalised)
+        routing = kernels.experts.route(rows, norm, *gates, c.chosen, c.normalised)
         layers = self.experts.gate_up_proj, self.experts.down_proj
         gate_up, down = (
             kernels.experts.ExpertWeight(layer.weight, scale_of(layer)) for layer in layers
         )
-        routed = kernels.experts.grouped_swiglu(found, gate_up, down, c.count)
-        return kernels.experts.combine(routed, found, self.shared_expert.alone(found.x), residual)
+        routed = kernels.experts.grouped_swiglu(routing, gate_up, down, c.count)
+        return kernels.experts.combine(
+            routed, routing, self.shared_expert.alone(routing.x), residual
+        )
 
 
 def route(logits: Tensor, chosen: int, normalised: bool) -> tuple[Tensor, Tensor]:

@@ -35,5 +35,5 @@ def _kaldi(fft: int) -> Tensor:
     low, high = mel(torch.tensor([20.0, 8000.0]))
     width = (high - low) / (MELS + 1)
     at = mel(torch.arange(fft // 2).float() * FBANK_RATE / fft)[:, None]
-    left = low + width * torch.arange(MELS)
-    return torch.minimum((at - left) / width, (left + 2 * width - at) / width).clamp_min(0)
+    lower = low + width * torch.arange(MELS)
+    return torch.minimum((at - lower) / width, (lower + 2 * width - at) / width).clamp_min(0)

@@ -49,10 +49,12 @@ def embed_prompt(
         return kernels.frame_codes.embed_prompt(text, code, vectors, given_frames)
     x = _rows_or_zeros(*text) + _rows_or_zeros(*code)
     if vectors is not None:
-        given = vectors.table[vectors.idx].to(x.dtype)
-        x = x + given.masked_fill((code[0] != VECTOR_ID)[:, None], 0)
-    given = x.new_zeros(len(x) + 1, x.shape[1]).index_copy(0, frames[1], table.embed(frames[0]))
-    return x + given[:-1]
+        vector_rows = vectors.table[vectors.idx].to(x.dtype)
+        x = x + vector_rows.masked_fill((code[0] != VECTOR_ID)[:, None], 0)
+    frame_rows = x.new_zeros(len(x) + 1, x.shape[1]).index_copy(
+        0, frames[1], table.embed(frames[0])
+    )
+    return x + frame_rows[:-1]
 
 
 def _rows_or_zeros(index: Tensor, table: Tensor) -> Tensor:
@@ -82,13 +84,13 @@ def sample_first_codebook(
     logits: Tensor,
     params: SamplingParams,
     out: SampleOut,
-    seen: RowRef,
+    history: RowRef,
     penalty: Tensor,
     min_frames: MinFrames,
     num_special: int,
     eos: int,
 ) -> tuple[Tensor, Tensor]:
-    """`sample_into` after the repetition penalty [B] on the ids `seen` [slots, V] bool.
+    """`sample_into` after the repetition penalty [B] on the ids `history` [slots, V] bool.
 
     The last `num_special` ids are never drawn, except `eos`, which may be drawn once `min_frames`
     are made. Returns two bool tensors: [B], whether `eos` was drawn, and [B, V], the ids that have
@@ -96,9 +98,9 @@ def sample_first_codebook(
     """
     if kernels.enabled(Kernel.FUSED_SAMPLING, logits):
         return kernels.frame_codes.sample_first_codebook(
-            logits, params, out, seen, penalty, min_frames, num_special, eos
+            logits, params, out, history, penalty, min_frames, num_special, eos
         )
-    had = seen.table[seen.idx]
+    had = history.table[history.idx]
     ids = torch.arange(logits.shape[1], device=logits.device)
     logits = penalize_seen(logits.float(), had, penalty)
     early = (min_frames.step < min_frames.least)[:, None]

@@ -97,9 +97,9 @@ class LoraLinear(nn.Linear):
         rank = len(a)
         self.lora_a[part, slot, :rank].copy_(a)
         self.lora_a[part, slot, rank:].zero_()
-        own = self.lora_b[slot, :, start : start + self.widths[part]]
-        own[:rank].copy_(b.T)
-        own[rank:].zero_()
+        columns = self.lora_b[slot, :, start : start + self.widths[part]]
+        columns[:rank].copy_(b.T)
+        columns[rank:].zero_()
 
 
 def project(layer: nn.Linear, x: Tensor) -> Tensor:
@@ -128,11 +128,11 @@ def add_lora(
     if kernels.enabled(Kernel.LORA, x):
         return kernels.lora.add_lora(y, x, index, a, b, widths, tiles)
     slots, rank = b.shape[:2]
-    own = index.repeat(len(x) // len(index))[:, None] == torch.arange(
+    selected = index.repeat(len(x) // len(index))[:, None] == torch.arange(
         1, slots + 1, device=index.device
     )
-    own = own.view(len(x), *[1] * (x.ndim - 2), 1, slots, 1)
+    selected = selected.view(len(x), *[1] * (x.ndim - 2), 1, slots, 1)
     h = F.linear(x, a.reshape(-1, a.shape[-1])).view(*x.shape[:-1], len(widths), slots, rank)
-    h = torch.where(own, h, 0).flatten(-2)
+    h = torch.where(selected, h, 0).flatten(-2)
     parts = torch.split(b.reshape(slots * rank, -1), list(widths), dim=1)
     return y + torch.cat([h[..., i, :] @ part for i, part in enumerate(parts)], dim=-1)

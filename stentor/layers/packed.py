@@ -39,8 +39,8 @@ def packs(device: torch.device, dtype: torch.dtype) -> bool:
 
 @cache
 def _has_product() -> bool:
-    """Whether torch has the product. It may leave one day, and torch says so once in a process,
-    here unheard.
+    """Whether torch has the product. A later release may drop it. torch warns of that once in a
+    process, which is silenced here.
 
     The operator that is to stay takes 7 us more for a call (docs/log/2026-11.md).
     """
@@ -57,8 +57,8 @@ def _has_product() -> bool:
 
 
 class PackedLinear(nn.Linear):
-    """x W^T + b, W [out, in] in float16. Of `weight`, in float32 where `packs` says so, shape and
-    dtype are left."""
+    """x W^T + b, W [out, in] in float16. Of `weight`, in float32 where `packs` requires it, shape
+    and dtype are left."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         nn.Module.__init__(self)
@@ -75,7 +75,7 @@ class PackedLinear(nn.Linear):
 
 
 def pack_linears(module: nn.Module) -> None:
-    """Let the `Linear` layers of `module`, which `packs` is true of, run so. Their weights are
+    """Pack the `Linear` layers of `module` for which `packs` holds. Their weights are
     rounded to float16."""
     for name, layer in [(n, m) for n, m in module.named_modules() if isinstance(m, Linear)]:
         packed = PackedLinear(layer.weight, layer.bias)
@@ -85,19 +85,19 @@ def pack_linears(module: nn.Module) -> None:
 
 
 def pack_convolutions(codec: nn.Module, pool: Executor, taps: bool = False) -> None:
-    """Let the convolutions of `codec`, which `packs` is true of, run so. Weights of 1x1 and
+    """Pack the convolutions of `codec` for which `packs` holds. Weights of 1x1 and
     transposed ones are rounded to float16.
 
     pool: its threads do the work, which holds no lock of Python's. taps: those of longer kernels
     too, where they are dense and have several outputs.
     """
-    found = {
+    convolutions = {
         name: m
         for name, m in codec.named_modules()
         if type(m) in (CausalConv1d, CausalConvTranspose1d)
     }
     for name, packed in zip(
-        found, pool.map(partial(_packed, taps=taps), found.values()), strict=True
+        convolutions, pool.map(partial(_packed, taps=taps), convolutions.values()), strict=True
     ):
         codec.get_submodule(name.rpartition(".")[0]).register_module(
             name.rpartition(".")[2], packed

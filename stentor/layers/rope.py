@@ -70,10 +70,10 @@ class Rope(nn.Module):
             y = x.float()
         else:
             y = x
-        own = factors[0].to(y.dtype)
+        cos = factors[0].to(y.dtype)
         others = factors[1].to(y.dtype)
         a, b = (y[..., 0::2], y[..., 1::2]) if self.interleaved else y.chunk(2, dim=-1)
-        return (y * own).add_(self._arranged(b, a).mul_(others)).to(x.dtype)
+        return (y * cos).add_(self._arranged(b, a).mul_(others)).to(x.dtype)
 
     def _arranged(self, a: Tensor, b: Tensor) -> Tensor:
         """[..., dim] of the first [..., dim / 2] and the second numbers of the pairs that are

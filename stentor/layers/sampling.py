@@ -70,8 +70,8 @@ def sample(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p:
 
 
 def sample_into(logits: Tensor, params: SamplingParams, out: SampleOut) -> None:
-    """`sample` from logits [B, V]. Writes the ids, and the embeddings of the next token, where
-    `out` says."""
+    """`sample` from logits [B, V]. Writes the ids, and the embeddings of the next token, to
+    `out`."""
     if kernels.enabled(Kernel.FUSED_SAMPLING, logits):
         kernels.sampling.sample_into(logits, params, out)
     else:

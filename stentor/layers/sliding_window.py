@@ -51,9 +51,9 @@ class WindowKV:
         WORD apart."""
         if self._bias is None:
             size = self._seen.shape[-1]
-            seen = F.pad(self._seen, (0, -size % WORD))
-            zeros = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
-            self._bias = zeros.masked_fill_(~seen, NEVER)[..., :size]
+            visible = F.pad(self._seen, (0, -size % WORD))
+            zeros = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+            self._bias = zeros.masked_fill_(~visible, NEVER)[..., :size]
         return self._bias
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:

@@ -1,7 +1,7 @@
 """A recording in pieces of few shapes, so that an engine can capture what an encoder computes of
 each.
 
-An encoder gives its work to a `Launch`: functions of tensors whose shapes come from a small set.
+An encoder passes its work to a `Launch`: functions of tensors whose shapes come from a small set.
 Causal convolutions take a recording a window at a time, in the memory that one window takes. What
 sees all of a recording takes it padded to a whole number of steps.
 """
@@ -51,8 +51,8 @@ class Windows:
         x = F.pad(x, (0, sum(sizes) - count))
         state = x.new_zeros(len(x), sum(math.prod(c.shape) for c in self.columns.values()))
         for size in sizes:
-            given = torch.full((), min(size, count - at), dtype=torch.int64, device=x.device)
-            y, state = launch(self._window, x[..., at : at + size], state, given)
+            valid = torch.full((), min(size, count - at), dtype=torch.int64, device=x.device)
+            y, state = launch(self._window, x[..., at : at + size], state, valid)
             parts.append(y.clone())
             at += size
         # as the kernels read it

@@ -20,7 +20,7 @@ class ConfigReader:
     """One JSON object, read key by key. Every CheckpointError names the file, the section and the
     key.
 
-    A key whose value is null counts as left out: the read gives its default, or fails if it has
+    A key whose value is null counts as left out: the read returns its default, or fails if it has
     none. What else is allowed is stated by each read. Booleans, NaN and infinity are never numbers.
     """
 
@@ -45,14 +45,14 @@ class ConfigReader:
         value = self._get(key, default)
         if not _is_integer(value) or not low <= value <= high:
             if low == 1:
-                wanted = "a positive integer"
+                expected = "a positive integer"
             else:
-                wanted = f"an integer of at least {low}"
+                expected = f"an integer of at least {low}"
             if _is_integer(value) and value > high:
-                most = f", at most {high}"
+                upper_limit = f", at most {high}"
             else:
-                most = ""
-            raise self.error(key, f"must be {wanted}{most}, got {shown(value)}")
+                upper_limit = ""
+            raise self.error(key, f"must be {expected}{upper_limit}, got {shown(value)}")
         return int(value)
 
     def count(self, key: str, default: int | None = None) -> int:
@@ -64,10 +64,10 @@ class ConfigReader:
         value = self._get(key, default)
         if not _is_number(value) or value <= above:
             if above == -inf:
-                wanted = "a number"
+                expected = "a number"
             else:
-                wanted = f"a number above {above:g}"
-            raise self.error(key, f"must be {wanted}, got {shown(value)}")
+                expected = f"a number above {above:g}"
+            raise self.error(key, f"must be {expected}, got {shown(value)}")
         return float(value)
 
     def flag(self, key: str, default: bool | None = None) -> bool:

@@ -63,7 +63,7 @@ def random_init(
 
     Gains (of norms, Snake activations and rate scales) are ones and biases are zeros. Batch norms
     have a mean of zero and a variance of one. Other weights are uniform within gain / sqrt(fan in).
-    A gain of 1 is torch's default. `constants` gives the value of parameters by the last part of
+    A gain of 1 is torch's default. `constants` maps values of parameters by the last part of
     their name, before these rules.
     """
     generators: dict[torch.device, torch.Generator] = {}

@@ -1,7 +1,7 @@
 """Find the model families: the folders under stentor/models, and those of installed packages.
 
 A package brings a family by an entry point of the group `stentor.families`. Its facts are read from
-its source, so nothing of it is imported before one of its models is asked for (docs/families.md).
+its source, so nothing of it is imported before one of its models is used (docs/families.md).
 """
 
 from __future__ import annotations
@@ -55,14 +55,16 @@ class Family:
 def families() -> tuple[Family, ...]:
     """stentor's own families, then those of installed packages by name."""
     folders = [m.name for m in pkgutil.iter_modules(stentor.models.__path__) if m.ispkg]
-    found = [_family(name, f"stentor.models.{name}", OWN, installed=False) for name in folders]
+    all_families = [
+        _family(name, f"stentor.models.{name}", OWN, installed=False) for name in folders
+    ]
     for point in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda p: p.name):
         if point.dist is None:
             origin = "?"
         else:
             origin = f"{point.dist.name} {point.dist.version}"
-        found.append(_family(point.name, point.value, origin, installed=True))
-    return tuple(found)
+        all_families.append(_family(point.name, point.value, origin, installed=True))
+    return tuple(all_families)
 
 
 def named(name: str) -> Family | None:
@@ -70,20 +72,20 @@ def named(name: str) -> Family | None:
     return next((family for family in families() if family.name == name), None)
 
 
-def only(found: Iterable[Family], what: str) -> Family | None:
+def only(candidates: Iterable[Family], what: str) -> Family | None:
     """The family that was found for `what`, None if there is none. CheckpointError if several were,
     or if another has its name."""
-    wanted = list(found)
-    if not wanted:
+    matching = list(candidates)
+    if not matching:
         return None
-    if len(wanted) > 1:
-        clash = wanted
+    if len(matching) > 1:
+        clash = matching
     else:
-        clash = [f for f in families() if f.name == wanted[0].name]
+        clash = [f for f in families() if f.name == matching[0].name]
     if len(clash) > 1:
         brought = " and ".join(f"{f.name!r} of {f.origin}" for f in clash)
         raise CheckpointError(f"{what}: the families {brought} clash; uninstall one of them")
-    return wanted[0]
+    return matching[0]
 
 
 def clashes() -> list[str]:
@@ -138,24 +140,23 @@ def _literal(name: str, value: ast.expr) -> Any:
     """The value of a constant. ValueError if it would have to be computed, or is of another
     kind."""
     try:
-        found = ast.literal_eval(value)
+        literal = ast.literal_eval(value)
     except ValueError:
         raise ValueError(
             f"{name} must be written out, as it is read without running anything"
         ) from None
     kind: type[Any] = {"SEAM": int, "FOLDERS": dict}.get(name, tuple)
-    if type(found) is not kind or (
-        kind is tuple and not all(isinstance(word, str) for word in found)
+    if type(literal) is not kind or (
+        kind is tuple and not all(isinstance(word, str) for word in literal)
     ):
         raise ValueError(
             f"{name} must be {'a tuple of strings' if kind is tuple else f'of type {kind.__name__}'}"
         )
-    return found
+    return literal
 
 
 def _facts(package: str, names: tuple[str, ...]) -> dict[str, Any]:
-    """Constants of a package's `__init__.py`, read without running it. ValueError says what is
-    wrong."""
+    """Constants of a package's `__init__.py`, read without running it. Raises ValueError."""
     if "." in package and not package.startswith("stentor.models."):
         raise ValueError(
             f"{package} is not at the top level, and looking into it would import what is above it"
@@ -163,13 +164,13 @@ def _facts(package: str, names: tuple[str, ...]) -> dict[str, Any]:
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None or spec.submodule_search_locations is None:
         raise ValueError(f"there is no package {package}")
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
         if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
             continue
         target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
         if isinstance(target, ast.Name) and target.id in (*names, READS):
-            found[target.id] = _literal(target.id, node.value)
-    if missing := [name for name in names if name not in found]:
+            facts[target.id] = _literal(target.id, node.value)
+    if missing := [name for name in names if name not in facts]:
         raise ValueError(f"{package} has no {missing[0]}")
-    return found
+    return facts

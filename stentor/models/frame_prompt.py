@@ -37,13 +37,13 @@ class LiveColumn:
     back."""
 
     def __init__(
-        self, encode: Callable[[str], list[int]], end: int, prompt: Prompt, held: str
+        self, encode: Callable[[str], list[int]], end: int, prompt: Prompt, pending: str
     ) -> None:
-        """`end` follows the last text. `held` is what the prompt has left."""
+        """`end` follows the last text. `pending` is what the prompt has left."""
         self._encode = encode
         self._end = end
         self._prompt = prompt
-        self._held = held
+        self._held = pending
         self._free = TEXT_CAPACITY - len(prompt.columns["text"])
         self._ended = False
 
@@ -51,15 +51,15 @@ class LiveColumn:
         """See models.base.LiveText."""
         if self._ended:
             raise InvalidRequest("text", "nothing may follow the last text")
-        held = self._held + text
+        pending = self._held + text
         if last:
-            cut = len(held)
+            cut = len(pending)
         else:
-            cut = settled(held)
-        ids = self._encode(held[:cut]) + [self._end] * last
+            cut = settled(pending)
+        ids = self._encode(pending[:cut]) + [self._end] * last
         if len(ids) > self._free:
             raise InvalidRequest("text", "is too long for one request; go on in another")
-        self._held = held[cut:]
+        self._held = pending[cut:]
         self._free = self._free - len(ids)
         self._ended = last
         self._prompt.streamed_text_tokens += len(ids)
@@ -71,14 +71,14 @@ class LiveColumn:
 def frame_prompt(
     request: SpeechRequest,
     rows: Mapping[str, np.ndarray],
-    given: tuple[np.ndarray, np.ndarray],
+    frames: tuple[np.ndarray, np.ndarray],
     trailing: Sequence[int],
     text_tokens: int,
     max_model_len: int,
 ) -> Prompt:
     """The prompt of `rows`, after which each step takes one of the text ids `trailing`.
 
-    given: frames [M, codebooks] at positions [M], whose state the codec begins with. text_tokens:
+    frames: [M, codebooks] at positions [M], whose state the codec begins with. text_tokens:
     of the whole text. InvalidRequest if the text is too long. The rows are known to fit.
     """
     if len(trailing) > TEXT_CAPACITY:
@@ -97,12 +97,12 @@ def frame_prompt(
         columns["subtalker_temperature"] = 0.0
     return Prompt(
         rows=dict(rows),
-        frames=given[0],
-        frame_at=given[1],
+        frames=frames[0],
+        frame_at=frames[1],
         columns={**columns, "text": np.array(trailing, np.int32)},
         max_frames=max_frames,
         min_frames=minimum,
-        codec_prefix=given[0],
+        codec_prefix=frames[0],
         runaway_frames=None if greedy or minimum >= run_on else run_on,
         trim_silent_frames=1 if options["trim_leading_silence"] else 0,
         streamed_text_tokens=len(trailing),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from stentor.kernels.constants import NO_ID
 from stentor.kernels.types import MinFrames, SamplingParams
-from stentor.layers.depth_loop import CodePredictor, DepthLoop, Tables, TextProjection
+from stentor.layers.depth_loop import CodePredictor, DepthLoop, DepthTables, TextProjection
 from stentor.layers.frame_codes import embed_codes_and_text, embed_prompt, sample_first_codebook
 from stentor.layers.frame_decoder import FrameCodec, FrameDecoder
 from stentor.layers.linear import linear
@@ -54,10 +54,10 @@ column `speaker`."""
 
 
 def talker_options(
-    c: TalkerConfig, top: float, defaults: Mapping[str, Any], own: Mapping[str, Option]
+    c: TalkerConfig, top: float, defaults: Mapping[str, Any], family_options: Mapping[str, Option]
 ) -> dict[str, Option]:
-    """Options of a request. top: frames at most. defaults: of those that all have. own: those that
-    only this has."""
+    """Options of a request. top: frames at most. defaults: of those that all have. family_options:
+    those that only this has."""
     shared: dict[str, tuple[float, float, type[Any], str]] = {
         "temperature": (0.0, 10.0, float, "randomness of the first codebook; 0: argmax everywhere"),
         "top_k": (0, c.talker.vocab, int, "draw from the k likeliest; 0: from all"),
@@ -71,7 +71,7 @@ def talker_options(
     }
     return {
         **{name: Option(defaults[name], *limits) for name, limits in shared.items()},
-        **own,
+        **family_options,
         "trim_leading_silence": Option(
             False, 0, 1, bool, "leave out the first frame if it is silent (-60 dBFS)"
         ),
@@ -148,20 +148,20 @@ class TalkerWeights(Protocol):
     @property
     def talker(self) -> Talker: ...
 
-    def process_weights_after_loading(self) -> Tables:
+    def process_weights_after_loading(self) -> DepthTables:
         """Project the embeddings into tables, and free them."""
         ...
 
 
 def eight_bits(options: Mapping[str, object]) -> EightBits:
-    """The layers that may have 8 bits, and those that load options ask for."""
+    """The layers that may have 8 bits, and those that load options select."""
     return EightBits(quantization(options), ("talker.model",), ("talker.code_predictor.model",))
 
 
 def talker_dtype(
     tensors: Mapping[str, Tensor], dtype: torch.dtype | None, device: torch.device
 ) -> torch.dtype:
-    """The dtype of the language models where `dtype` is asked for, by the checkpoint's tensors."""
+    """The dtype of the language models: `dtype`, or the dtype of the checkpoint's tensors."""
     norm = tensors.get("talker.model.norm.weight")  # never quantised
     return model_dtype(dtype, torch.bfloat16 if norm is None else norm.dtype, device)
 
@@ -241,7 +241,7 @@ class FrameTalker(Prompted):
     def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
         """Codebook 0 from the backbone, then the others from the predictor."""
         loop = self._predictor.start(h[0])
-        stop, seen = sample_first_codebook(
+        stop, history = sample_first_codebook(
             linear(h[0], self._head.weight),
             SamplingParams(u[:, 0], *(rows[name] for name in SAMPLING)),
             loop.first,
@@ -252,7 +252,7 @@ class FrameTalker(Prompted):
             self._eos,
         )
         frame = self._predictor(loop, u[:, 1:], *(rows["subtalker_" + name] for name in SAMPLING))
-        return Emit(frame, stop, {"seen": seen})
+        return Emit(frame, stop, {"seen": history})
 
 
 def rope(c: TransformerConfig, positions: int, device: torch.device, dtype: torch.dtype) -> Rope:

@@ -111,8 +111,8 @@ class SpeechRequest:
     """One utterance validated by request.py against a ModelSpec. `options` has a value for every
     family option.
 
-    `check` is called between the parts of long preparation. It raises when the request has been
-    given up.
+    `check` is called between the parts of long preparation. It raises once the request is
+    cancelled.
     """
 
     text: str

@@ -24,7 +24,7 @@ from stentor.models.weights import checkpoint_names
 ADAPTER_OPTIONS = ("loras", "max_loras", "max_lora_rank", "lora_targets")
 """Load options of a family whose requests may name adapters."""
 USUAL_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
-"""Layers that get slots for adapters where nothing else is asked for."""
+"""Layers that get slots for adapters unless options name others."""
 USUAL_RANK = 32
 MOST_RANK = 256
 MOST_SLOTS = 1024
@@ -213,22 +213,22 @@ class AdapterPlan:
     ) -> AdapterPlan:
         """From load options. The defaults are made for the adapters in `loras`. InvalidRequest and
         CheckpointError."""
-        given = {
+        loras = {
             name: read(path_of("loras", path))
             for name, path in dict(options.get("loras") or {}).items()
         }
-        slots = _whole(options, "max_loras", len(given), MOST_SLOTS, least=0)
-        if slots < len(given):
-            raise InvalidRequest("max_loras", f"is {slots}, and {len(given)} loras are given")
+        slots = _whole(options, "max_loras", len(loras), MOST_SLOTS, least=0)
+        if slots < len(loras):
+            raise InvalidRequest("max_loras", f"is {slots}, and {len(loras)} loras are given")
         # A higher rank than the most is refused with its tensor when the adapter is loaded, and so
         # is a wrong layer.
-        usual_rank = min(max((w.rank for w in given.values()), default=USUAL_RANK), MOST_RANK)
+        usual_rank = min(max((w.rank for w in loras.values()), default=USUAL_RANK), MOST_RANK)
         targets = options.get("lora_targets")
-        named = targets is not None
+        has_targets = targets is not None
         if targets is None:
             targets = {
                 *usual_targets,
-                *(n.rpartition(".")[2] for w in given.values() for n in w.pairs),
+                *(n.rpartition(".")[2] for w in loras.values() for n in w.pairs),
             }
         if isinstance(targets, str):  # as a flag gives them
             targets = targets.split(",")
@@ -238,16 +238,18 @@ class AdapterPlan:
             slots,
             _whole(options, "max_lora_rank", usual_rank, MOST_RANK),
             frozenset(targets),
-            named,
+            has_targets,
         )
 
 
-def _whole(options: Mapping[str, Any], name: str, usual: int, most: int, least: int = 1) -> int:
+def _whole(
+    options: Mapping[str, Any], name: str, usual: int, upper_limit: int, least: int = 1
+) -> int:
     value = options.get(name, usual)
     number = whole(value)
-    if number is None or not least <= number <= most:
+    if number is None or not least <= number <= upper_limit:
         raise InvalidRequest(
-            name, f"must be a whole number from {least} to {most}, got {shown(value)}"
+            name, f"must be a whole number from {least} to {upper_limit}, got {shown(value)}"
         )
     return number
 
@@ -258,8 +260,8 @@ def install_adapters(
     serves: Callable[[str], bool],
     read: Callable[[Path], LoraWeights],
 ) -> AdapterSlots:
-    """Give linear layers of a loaded `net` slots for adapters: those that `serves` names and the
-    plan wants.
+    """Add slots for adapters to the linear layers of a loaded `net` that `serves` names and the
+    plan includes.
 
     `serves` takes the checkpoint's name of a layer. InvalidRequest for a target that no such layer
     has.

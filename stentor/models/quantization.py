@@ -35,7 +35,7 @@ class EightBits(NamedTuple):
     """Linear layers that may have 8 bits: those of the blocks of `stacks`, and those of the depth
     loops `depth`.
 
-    dtype: asked for. None: as the checkpoint has them.
+    dtype: requested, or None for the checkpoint's own.
     """
 
     dtype: torch.dtype | None
@@ -47,7 +47,7 @@ ONLY_WIDENED = EightBits(None, ())
 
 
 def quantization(options: Mapping[str, object]) -> torch.dtype | None:
-    """The dtype of quantised weights that was asked for. None: as the checkpoint has them.
+    """Return the requested dtype of quantised weights, or None for the checkpoint's own. Raises
     InvalidRequest."""
     return DTYPES[check_quantization(str(options.get(QUANTIZATION, "auto")))]
 
@@ -83,33 +83,35 @@ def place_quantized(
     InvalidRequest if the checkpoint is quantised to another dtype. CheckpointError names the tensor
     that does not fit.
     """
-    found = dict(tensors)
+    placed = dict(tensors)
     loops = _linears(net, depth)
     for name in (*_linears(net, stacks), *loops):
         parts = [part.removesuffix(".weight") for part in checkpoint_names(f"{name}.weight")]
-        if not any(f"{part}.weight_scale" in found for part in parts):
-            if dtype is None or any(f"{part}.weight" not in found for part in parts):
+        if not any(f"{part}.weight_scale" in placed for part in parts):
+            if dtype is None or any(f"{part}.weight" not in placed for part in parts):
                 continue  # load_weights names what is missing
             if name in loops and (dtype, 1) != DEPTH:
                 continue
             for part in parts:
-                weight, scale = quantize(found[f"{part}.weight"].to(device), dtype)
+                weight, scale = quantize(placed[f"{part}.weight"].to(device), dtype)
                 # a device would hold parts beside the layer that stacks them
-                home = found[f"{part}.weight"].device
-                found[f"{part}.weight"], found[f"{part}.weight_scale"] = (
+                home = placed[f"{part}.weight"].device
+                placed[f"{part}.weight"], placed[f"{part}.weight_scale"] = (
                     weight.to(home),
                     scale.to(home),
                 )
-        stored = _stored(found, parts, dtype, source)
+        stored = _stored(placed, parts, dtype, source)
         if name not in loops or stored == DEPTH:
             _replace(net, name, *stored)
-    kept = {part for name in _quantized(net) for part in checkpoint_names(f"{name}.weight_scale")}
-    for name in [n for n in found if n.endswith(".weight_scale") and n not in kept]:
+    scale_names = {
+        part for name in _quantized(net) for part in checkpoint_names(f"{name}.weight_scale")
+    }
+    for name in [n for n in placed if n.endswith(".weight_scale") and n not in scale_names]:
         layer = name.removesuffix("_scale")
-        if layer in found:  # load_weights names a scale without a weight
-            found[layer] = dequantize(found[layer], found[name].float(), found[name].dtype)
-            del found[name]
-    return found
+        if layer in placed:  # load_weights names a scale without a weight
+            placed[layer] = dequantize(placed[layer], placed[name].float(), placed[name].dtype)
+            del placed[name]
+    return placed
 
 
 def pack_layers(
@@ -130,11 +132,11 @@ def pack_layers(
         layer = net.get_submodule(name)
         assert isinstance(layer, Linear)
         if _fit(layer, parts, rest):
-            own = [
+            own_layers = [
                 (rest.pop(f"{part}.weight"), rest.pop(f"{part}.weight_scale", None))
                 for part in parts
             ]
-            waiting.append((name, pool.submit(_packed, own)))
+            waiting.append((name, pool.submit(_packed, own_layers)))
     for name, packed in waiting:
         net.get_submodule(name.rpartition(".")[0]).register_module(
             name.rpartition(".")[2], packed.result()
@@ -146,10 +148,10 @@ def _fit(layer: Linear, parts: list[str], tensors: Mapping[str, Tensor]) -> bool
     """Whether these parts make up a layer, which has a weight and no bias."""
     if [name for name, _ in layer.named_parameters()] != ["weight"]:
         return False
-    found = [tensors[f"{part}.weight"].shape for part in parts if f"{part}.weight" in tensors]
-    complete = len(found) == len(parts) and all(len(shape) == 2 for shape in found)
-    shape = [sum(n for n, _ in found), layer.in_features]
-    return complete and all(k == shape[1] for _, k in found) and shape == list(layer.weight.shape)
+    shapes = [tensors[f"{part}.weight"].shape for part in parts if f"{part}.weight" in tensors]
+    complete = len(shapes) == len(parts) and all(len(shape) == 2 for shape in shapes)
+    shape = [sum(n for n, _ in shapes), layer.in_features]
+    return complete and all(k == shape[1] for _, k in shapes) and shape == list(layer.weight.shape)
 
 
 @torch.no_grad()
@@ -161,14 +163,14 @@ def _packed(parts: Iterable[tuple[Tensor, Tensor | None]]) -> PackedLinear:
 
 
 def _stored(
-    found: Mapping[str, Tensor], parts: list[str], wanted: torch.dtype | None, source: str
+    tensors: Mapping[str, Tensor], parts: list[str], wanted: torch.dtype | None, source: str
 ) -> tuple[torch.dtype, int]:
     """(dtype, scales of each output) of the parts of a layer, which agree and are what was
     wanted."""
     kinds = set()
     for part in parts:
-        weight = found.get(f"{part}.weight")
-        scale = found.get(f"{part}.weight_scale")
+        weight = tensors.get(f"{part}.weight")
+        scale = tensors.get(f"{part}.weight_scale")
         if weight is None or scale is None:
             raise CheckpointError(
                 f"{source}: tensor {part}.weight{'_scale' if weight is not None else ''} is missing: "

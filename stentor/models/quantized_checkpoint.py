@@ -1,8 +1,8 @@
 """Checkpoints that come quantised, by torchao or compressed-tensors: weights of 8 bits, by channel
 or group.
 
-config.json's `quantization_config` says how. What it may say is checked first, so that no other
-scheme is read as one of these. The formats are those of torchao 0.16 in safetensors, and of
+config.json's `quantization_config` describes them. It is checked first, so that no other scheme is
+read as one of these. The formats are those of torchao 0.16 in safetensors, and of
 compressed-tensors 0.8 to 0.13.
 """
 
@@ -32,16 +32,16 @@ def read_quantized(
     config: config.json. Without a `quantization_config` in it tensors have these names already.
     CheckpointError names the field or the tensor that stentor does not read, and what it does.
     """
-    named = config.get("quantization_config") is not None
+    has_config = config.get("quantization_config") is not None
     plain = (
         _renamed(ConfigReader(config).section("quantization_config"), tensors, source)
-        if named
+        if has_config
         else tensors
     )
     for name, value in plain.items():
         # Where no scheme is named, float8 may be no more than a dtype. Integers never are weights
         # by themselves.
-        quantized = not value.is_floating_point() or (named and value.element_size() == 1)
+        quantized = not value.is_floating_point() or (has_config and value.element_size() == 1)
         if name.endswith(".weight") and quantized and f"{name}_scale" not in plain:
             raise CheckpointError(
                 f"{source}: tensor {name}_scale is missing: {name} is stored in {value.dtype}"
@@ -109,14 +109,14 @@ def _check_compressed(settings: ConfigReader) -> None:
 
 
 def _check_scheme(weights: ConfigReader) -> None:
-    """Check what compressed-tensors says about the weights of a group of layers."""
+    """Check the compressed-tensors scheme of a group of layers."""
     if weights.integer("num_bits", 8) != 8:
         raise weights.error("num_bits", f"must be 8, got {weights.data['num_bits']}")
     weights.choice("type", ("int", "float"), "int")
     weights.choice("strategy", ("channel", "group", "tensor"), "channel")
-    for name, wanted in (("symmetric", True), ("dynamic", False)):
-        if weights.flag(name, wanted) is not wanted:
-            raise weights.error(name, f"must be {str(wanted).lower()}")
+    for name, expected in (("symmetric", True), ("dynamic", False)):
+        if weights.flag(name, expected) is not expected:
+            raise weights.error(name, f"must be {str(expected).lower()}")
     if weights.data.get("actorder") not in (None, False, "weight", "static"):
         raise weights.error(
             "actorder", f"must be null, weight or static, got {weights.data['actorder']!r}"
@@ -126,11 +126,11 @@ def _check_scheme(weights: ConfigReader) -> None:
 def _compressed(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
     """`X.weight` or, four to an int32, `X.weight_packed` with `X.weight_shape`. Then
     `X.weight_scale`."""
-    found = _without_zero_points(tensors)
-    for name in [k for k in found if k.endswith(".weight_packed")]:
+    unpacked = _without_zero_points(tensors)
+    for name in [k for k in unpacked if k.endswith(".weight_packed")]:
         layer = name.removesuffix("_packed")
-        packed = found.pop(name)
-        shape = found.pop(f"{layer}_shape", None)
+        packed = unpacked.pop(name)
+        shape = unpacked.pop(f"{layer}_shape", None)
         if packed.dtype != torch.int32 or packed.ndim != 2 or shape is None or shape.numel() != 2:
             raise CheckpointError(
                 f"{source}: tensor {name} must be int32 of two dimensions beside {layer}_shape"
@@ -140,8 +140,8 @@ def _compressed(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]
             raise CheckpointError(
                 f"{source}: tensor {name} has shape {list(packed.shape)} for {[rows, columns]} weights"
             )
-        found[layer] = _unpacked(packed, columns)
-    return found
+        unpacked[layer] = _unpacked(packed, columns)
+    return unpacked
 
 
 def _unpacked(packed: Tensor, columns: int) -> Tensor:

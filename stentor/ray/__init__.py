@@ -41,11 +41,11 @@ def configured(args: Mapping[str, Any]) -> ServerConfig:
     from stentor.ray import environment
     from stentor.server.config import build, typed
 
-    given = typed(args)
+    options = typed(args)
     for name in OF_SERVE:
-        if name in given:
+        if name in options:
             raise InvalidRequest(name, "belongs to Serve's own http_options, not to args")
-    config = replace(build(given), host=ANY)
+    config = replace(build(options), host=ANY)
     if not config.scaled:
         config = replace(config, replicas=1)
     environment.check(os.environ, config)

@@ -67,8 +67,8 @@ def check(environment: Mapping[str, str], config: ServerConfig) -> None:
 
 
 def gpus_seen() -> bool:
-    """Whether this process may use a GPU of NVIDIA. It does not ask CUDA, which would take memory
-    of it."""
+    """Whether this process may use a GPU of NVIDIA. It does not initialise CUDA, which would take
+    GPU memory."""
     return os.environ.get("CUDA_VISIBLE_DEVICES") != "" and any(Path("/dev").glob("nvidia[0-9]*"))
 
 

@@ -23,7 +23,8 @@ WATCH_S = 0.5
 
 
 def serve(config: ServerConfig) -> int:
-    """Serve until SIGTERM or SIGINT, then let running requests end. Returns the exit code of the process."""
+    """Serve until SIGTERM or SIGINT, then wait for running requests. Returns the exit code of the
+    process."""
     if "RAY_ADDRESS" in os.environ:
         print(
             "stentor serve: --replicas starts a Ray of its own; on a cluster use `serve run`",
@@ -72,7 +73,8 @@ def serve(config: ServerConfig) -> int:
 
 
 def _answers(config: ServerConfig) -> bool:
-    """Whether the proxy passes requests on. It is started beside the replicas, and again if it was too slow."""
+    """Whether the proxy passes requests on. It is started beside the replicas, and again if it was
+    too slow."""
     if config.host in ("0.0.0.0", "::"):
         host = "127.0.0.1"
     else:

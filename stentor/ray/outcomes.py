@@ -1,8 +1,8 @@
-"""Outcomes of requests that any replica can tell: each tells an actor what has ended, and asks it
-on a miss.
+"""Outcomes of requests that any replica can report: each sends an actor what has ended, and queries
+it on a miss.
 
 One actor would be the first limit of many replicas (docs/scaling_arithmetic.md), so there is one
-for each `REPLICAS_OF_AN_ACTOR`. The id of a request says which.
+for each `REPLICAS_OF_AN_ACTOR`. The id of a request selects it.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class SharedOutcomes(Outcomes):
             return mine
         store = self._store(id)
         try:
-            found: Outcome | None = await store.find.remote(id)
-            if found is None:
+            outcome: Outcome | None = await store.find.remote(id)
+            if outcome is None:
                 await asyncio.sleep(ON_ITS_WAY_S)
-                found = await store.find.remote(id)
+                outcome = await store.find.remote(id)
         except RayError as e:
             log.error("outcomes of other replicas cannot be read: %s", e)
             return None
-        return found
+        return outcome
 
     def _store(self, id: str) -> Any:
         # the same in every process

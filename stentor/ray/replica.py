@@ -67,9 +67,9 @@ class Replica:
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """slot_load: requests that run or wait, per slot."""
-        held = [h.health for h in self.server.hosts.all if h.health is not None]
-        slots = sum(h.running + h.free_slots for h in held)
-        return {"slot_load": sum(h.running + h.queued for h in held) / max(1, slots)}
+        healths = [h.health for h in self.server.hosts.all if h.health is not None]
+        slots = sum(h.running + h.free_slots for h in healths)
+        return {"slot_load": sum(h.running + h.queued for h in healths) / max(1, slots)}
 
 
 class WithoutRequestId:
@@ -98,10 +98,10 @@ def slot_policy(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
     loads = list(((context.aggregated_metrics or {}).get("slot_load") or {}).values())
     if not loads:
         return context.current_num_replicas, {}
-    wanted = -int(-sum(loads) / TARGET_LOAD // 1)
+    replicas = -int(-sum(loads) / TARGET_LOAD // 1)
     low = context.capacity_adjusted_min_replicas
     high = context.capacity_adjusted_max_replicas
-    return min(max(wanted, low, 1), high), {}
+    return min(max(replicas, low, 1), high), {}
 
 
 def application(config: ServerConfig, replica: type[Any] = Replica) -> serve.Application:

@@ -10,7 +10,7 @@ import torch
 
 import stentor
 from stentor.align.english import EnglishAlignment, word_classes
-from stentor.align.network import DELAY, MELS, RATE, STACK, LogMel, Network
+from stentor.align.network import DELAY, MELS, RATE, STACK, LogMelStream, Network
 from stentor.align.path import CLASSES, FLOOR, GAP, SYMBOLS, word_frames
 from stentor.speech.words import sounding_words
 from stentor.text.marks import TextMarks
@@ -93,7 +93,7 @@ def test_the_network_is_the_one_that_was_trained() -> None:
 
 def test_frames_do_not_depend_on_how_samples_are_cut() -> None:
     samples = np.random.default_rng(0).normal(0, 0.1, 5000).astype(np.float32)
-    whole, many = LogMel().finish(samples), LogMel()
+    whole, many = LogMelStream().finish(samples), LogMelStream()
     *first, last = np.split(samples, (1, 2, 400, 401, 3000))
     parts = [many.feed(part) for part in first]
     for _ in range(2):  # the end may be asked for and more fed

@@ -11,7 +11,7 @@ import pytest
 
 import stentor
 from stentor.audio import Recording
-from stentor.batch.speaker import References
+from stentor.batch.speaker import ReferenceFiles
 from stentor.models.info import ReferenceAudio
 from tests.batch.runs import CUT, SOME_FAILED, TOY, manifest, speak
 from tests.helpers.patience import STUCK_S
@@ -65,7 +65,7 @@ def test_a_model_that_takes_no_reference_says_so_and_reads_none(
 
 
 def test_what_is_kept_has_a_budget() -> None:
-    files = References(four_bytes, kept_bytes=8)
+    files = ReferenceFiles(four_bytes, kept_bytes=8)
     for name in ("a", "b", "a", "c", "a", "b"):
         files.load("reference", Path(name), None)
     counts = files.counts()
@@ -80,7 +80,7 @@ def test_those_who_want_one_file_at_the_same_time_wait_for_one_reading() -> None
         assert go.wait(STUCK_S)
         return four_bytes(reference)
 
-    files = References(load)
+    files = ReferenceFiles(load)
     with ThreadPoolExecutor(3) as pool:
         wanted = [pool.submit(files.load, "reference", Path("a"), str(n)) for n in range(3)]
         assert until(lambda: files.counts().hits == 2)
@@ -94,7 +94,7 @@ def test_those_who_want_one_file_at_the_same_time_wait_for_one_reading() -> None
 
 def test_a_file_that_cannot_be_read_is_named_by_its_field_and_tried_again(tmp_path: Path) -> None:
     with stentor.TTS("dummy:toy", memory_gb=0.01, max_num_seqs=1) as tts:
-        files = References(tts.load_reference)
+        files = ReferenceFiles(tts.load_reference)
         with pytest.raises(stentor.InvalidRequest, match=r"prompt: audio file .* does not exist"):
             files.load("prompt", tmp_path / "late.wav", None)
         with pytest.raises(

@@ -13,7 +13,7 @@ import pytest
 from stentor.batch import reader
 from stentor.batch.catalogue import WINDOW, Catalogue
 from stentor.batch.files import Shards, pack_tar
-from stentor.batch.item import Item, Outcome, Run, checked
+from stentor.batch.item import BatchItem, ItemOutcome, Run, checked
 from stentor.batch.manifest import rows
 from stentor.batch.reader import records
 from stentor.errors import EngineError, InvalidRequest
@@ -24,15 +24,17 @@ def shards(folder: Path, size: int = 100) -> Shards:
     return Shards(folder, folder / ".work", size, "wav", ".tar", pack_tar)
 
 
-def spoken(folder: Path, id: str, audio: bytes) -> Outcome:
+def spoken(folder: Path, id: str, audio: bytes) -> ItemOutcome:
     """An item whose audio is on its way."""
     path = folder / ".work" / f"{id}.wav"
     path.write_bytes(audio)
     row = {"id": id, "line": 1, "status": "ok", "finish_reason": "stop", "input": "x"}
-    return Outcome({**row, "sha256": hashlib.sha256(audio).hexdigest()}, 1, f"text of {id}", path)
+    return ItemOutcome(
+        {**row, "sha256": hashlib.sha256(audio).hexdigest()}, 1, f"text of {id}", path
+    )
 
 
-def place(output: Shards, *outcomes: Outcome) -> list[str]:
+def place(output: Shards, *outcomes: ItemOutcome) -> list[str]:
     """The ids that are listed."""
     return [row["id"] for rows in output.place(outcomes) for row in rows]
 
@@ -168,7 +170,7 @@ def test_a_full_disk_of_temporary_files_is_named_where_items_end_too(tmp_path: P
     for item in items:
         catalogue.add(item)
 
-    def listed(item: Item) -> None:
+    def listed(item: BatchItem) -> None:
         catalogue.listed({"line": item.line, "status": "ok", "finish_reason": "stop"}, 2**40, 2**20)
 
     catalogue._db.execute(f"PRAGMA max_page_count = {catalogue._scalar('PRAGMA page_count')}")

@@ -17,9 +17,9 @@ from stentor.bench.cli import add_parser
 from stentor.bench.load.prompts import TextItem
 from stentor.bench.load.record import Spool, SpoolError
 from stentor.bench.offline import CallOptions, InProcess, offline
-from stentor.bench.report.output import Files
+from stentor.bench.report.output import ReportFiles
 from stentor.bench.report.table import TableOptions
-from stentor.bench.session import Level, Settings
+from stentor.bench.session import Level, RunSettings
 from tests.bench.fake_server import silence, tone
 from tests.helpers.full_disk import FULL, files_of_at_most, full
 from tests.helpers.patience import STUCK_S
@@ -83,14 +83,14 @@ class FakeTTS:
 
 
 def job(texts, **changes):
-    settings = Settings(
+    settings = RunSettings(
         num_prompts=len(texts), framing="float32", watch_client=False, progress=False
     )
     base = {
         "texts": [TextItem(i, text) for i, text in enumerate(texts)],
         "settings": settings,
         "levels": [Level(float("inf"), 2, 0)],
-        "shown": TableOptions(["e2el", "audio_ttfp", "audio_rtf"], [50.0]),
+        "table": TableOptions(["e2el", "audio_ttfp", "audio_rtf"], [50.0]),
         "describe": {"backend": "offline"},
     }
     return BenchJob(**(base | changes))
@@ -148,7 +148,7 @@ def test_a_result_file_that_finds_the_disk_full_is_named_and_the_others_are_writ
     capsys, tmp_path
 ):
     lost = [full(tmp_path / name) for name in ("r.json", "r.md")]
-    saved = job(["one", "two"], files=Files(tmp_path, "r"))
+    saved = job(["one", "two"], files=ReportFiles(tmp_path, "r"))
     assert offline(FakeTTS(), CallOptions(), saved, threads=2) == 1
     told = capsys.readouterr()
     assert told.err == "".join(f"error: cannot write {path}: {FULL}\n" for path in lost)
@@ -159,7 +159,9 @@ def test_a_result_file_that_finds_the_disk_full_is_named_and_the_others_are_writ
 def test_audio_that_finds_the_disk_full_is_named_once_and_everything_is_measured(capsys, tmp_path):
     lost = full(tmp_path / "run-01" / "00001.wav")
     sweep = job(
-        ["one", "two", "three"], levels=[Level(float("inf"), 1, 0)] * 2, files=Files(tmp_path, "r")
+        ["one", "two", "three"],
+        levels=[Level(float("inf"), 1, 0)] * 2,
+        files=ReportFiles(tmp_path, "r"),
     )
     sweep = replace(sweep, settings=replace(sweep.settings, save_audio=tmp_path))
     assert offline(FakeTTS(), CallOptions(), sweep, threads=1) == 1
@@ -187,7 +189,7 @@ def test_a_full_disk_of_temporary_files_ends_the_load_and_reports_earlier_runs(
     monkeypatch.setattr(Spool, "_write", until_full)
     levels = [Level(float("inf"), 1, 0)] * 2
     sweep = job(
-        ["one", "two", "three"], levels=levels, capacity=capacity, files=Files(tmp_path, "r")
+        ["one", "two", "three"], levels=levels, capacity=capacity, files=ReportFiles(tmp_path, "r")
     )
     assert offline(FakeTTS(), CallOptions(), sweep, threads=1) == 1
     told = capsys.readouterr()

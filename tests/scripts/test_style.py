@@ -45,6 +45,7 @@ def test_plain_code_meets_every_measure(measure):
         ("columns", f"words = '{'a ' * 50}'\n", []),
         ("columns", f'"""Pages.\n\n{"a " * 60}\n"""\n', [3]),
         ("verbs", 'def a():\n    """Tell the engine what a client says."""\n', [2, 2]),
+        ("verbs", 'def a():\n    """Parse the flags of `stentor say`."""\n', []),
         ("verbs", 'def a():\n    """Return 1."""\n    return "tell"\n', []),
     ],
 )

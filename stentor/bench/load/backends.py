@@ -1,6 +1,6 @@
 """The requests of each kind of server: endpoint, body, and the framing of its answer.
 
-A backend is a row in a table. Bodies ask for uncompressed audio, because compressed bytes cannot be
+A backend is a row in a table. Bodies request uncompressed audio, because compressed bytes cannot be
 timed. Sources of the bodies: OpenAI's speech API, the documented speech API of vLLM-Omni
 (SGLang-Omni and stentor read its `stream` and `stream_format` too), its WebSocket protocol, the
 `/generate` schema of nanovllm-voxcpm, and the public parameters of fish-speech's `/v1/tts`.
@@ -33,7 +33,7 @@ class RequestDefaults:
 
 
 @dataclass(frozen=True)
-class Backend:
+class ServerBackend:
     """A kind of server."""
 
     name: str
@@ -44,7 +44,7 @@ class Backend:
     """Fields that every body has besides."""
 
 
-def request_body(backend: Backend, prompt: TextItem, defaults: RequestDefaults) -> Body:
+def request_body(backend: ServerBackend, prompt: TextItem, defaults: RequestDefaults) -> Body:
     """The JSON body for one prompt: the backend's own fields, then the prompt's and the run's
     extras over them."""
     body = backend.body(prompt, defaults)
@@ -122,29 +122,29 @@ def _reference(prompt: TextItem, defaults: RequestDefaults) -> str | None:
 BACKENDS = {
     backend.name: backend
     for backend in (
-        Backend(
+        ServerBackend(
             "stentor",
             "/v1/audio/speech",
             "raw",
             _speech,
             {"stream": True, "stream_format": "audio"},
         ),
-        Backend(
+        ServerBackend(
             "openai-audio-speech",
             "/v1/audio/speech",
             "raw",
             _speech,
             {"stream": True, "stream_format": "audio"},
         ),
-        Backend(
+        ServerBackend(
             "openai-audio-speech-sse",
             "/v1/audio/speech",
             "sse",
             _speech,
             {"stream": True, "stream_format": "sse"},
         ),
-        Backend("websocket", "/v1/audio/speech/stream", "websocket", _session),
-        Backend("nanovllm", "/generate", "raw", _generate),
-        Backend("fish", "/v1/tts", "raw", _tts),
+        ServerBackend("websocket", "/v1/audio/speech/stream", "websocket", _session),
+        ServerBackend("nanovllm", "/generate", "raw", _generate),
+        ServerBackend("fish", "/v1/tts", "raw", _tts),
     )
 }

@@ -14,7 +14,7 @@ from typing import Self
 
 import aiohttp
 
-from stentor.bench.load.backends import Backend, RequestDefaults, request_body
+from stentor.bench.load.backends import RequestDefaults, ServerBackend, request_body
 from stentor.bench.load.generator import Clock
 from stentor.bench.load.prompts import TextItem
 from stentor.bench.load.record import Arrival, ArrivalKind, Failure, Reply, Spool
@@ -22,10 +22,10 @@ from stentor.bench.load.record import Arrival, ArrivalKind, Failure, Reply, Spoo
 
 @dataclass(frozen=True)
 class ServerTarget:
-    """Where and how to ask."""
+    """Address and settings of the server under test."""
 
     base_url: str
-    backend: Backend
+    backend: ServerBackend
     defaults: RequestDefaults
     endpoint: str | None = None
     headers: Mapping[str, str] | None = None
@@ -121,13 +121,13 @@ class Client:
 
     async def _post(self, body: bytes, reply: Reply, chunks: list[bytes]) -> None:
         headers = {"Content-Type": "application/json"}
-        seen = SimpleNamespace(requested=None)
+        timing = SimpleNamespace(requested=None)
         reply.sent = self.clock()
         async with self._session.post(
-            self.target.url, data=body, headers=headers, trace_request_ctx=seen
+            self.target.url, data=body, headers=headers, trace_request_ctx=timing
         ) as response:
             reply.headers_at = self.clock()
-            reply.requested = seen.requested
+            reply.requested = timing.requested
             reply.status = response.status
             reply.headers = {name.lower(): value for name, value in response.headers.items()}
             async for data in response.content.iter_any():
@@ -136,9 +136,9 @@ class Client:
             reply.ended = self.clock()
 
     async def _talk(self, text: str, config: str, reply: Reply, chunks: list[bytes]) -> None:
-        begun = self.clock()
+        started = self.clock()
         async with self._session.ws_connect(self.target.url, max_msg_size=0) as socket:
-            reply.setup_s = self.clock() - begun
+            reply.setup_s = self.clock() - started
             reply.status = 200
             await socket.send_str(config)
             reply.sent = self.clock()

@@ -54,7 +54,7 @@ class LoadPlan:
 
 
 @dataclass
-class Trace:
+class LoadTrace:
     """The record of one run of the load generator."""
 
     started: float
@@ -68,9 +68,9 @@ class Trace:
 
 async def run(
     plan: LoadPlan, sender: Sender, progress: Callable[[int], None] = lambda done: None
-) -> Trace:
+) -> LoadTrace:
     """Run the plan to the end of its last answer."""
-    trace = Trace(started=sender.clock())
+    trace = LoadTrace(started=sender.clock())
     watch = asyncio.create_task(_watch_loop(sender.clock, trace.loop_delays))
     cpu = time.process_time()
     try:
@@ -101,7 +101,11 @@ def garbage_collection_off() -> Iterator[None]:
 
 
 async def _open_loop(
-    plan: LoadPlan, offsets: Floats, sender: Sender, trace: Trace, progress: Callable[[int], None]
+    plan: LoadPlan,
+    offsets: Floats,
+    sender: Sender,
+    trace: LoadTrace,
+    progress: Callable[[int], None],
 ) -> None:
     if plan.max_concurrency:
         places = asyncio.Semaphore(plan.max_concurrency)
@@ -133,7 +137,7 @@ async def _open_loop(
 
 
 async def _closed_loop(
-    plan: LoadPlan, sender: Sender, trace: Trace, progress: Callable[[int], None]
+    plan: LoadPlan, sender: Sender, trace: LoadTrace, progress: Callable[[int], None]
 ) -> None:
     prompts = cycle(plan.prompts) if plan.duration else iter(plan.prompts)
     if plan.duration:
@@ -205,7 +209,7 @@ def fixed_count(count: int, rate: float, burstiness: float, seed: int) -> Floats
 
 
 def fixed_duration(duration: float, rate: float, burstiness: float, seed: int) -> Floats:
-    """Send times in [0, duration) of the same process, not rescaled: as many as chance gives."""
+    """Send times in [0, duration) of the same process, not rescaled, so their number is random."""
     rng = np.random.default_rng(seed)
     times = np.zeros(0)
     while times.size == 0 or times[-1] < duration:

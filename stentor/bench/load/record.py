@@ -50,14 +50,14 @@ class Failure(NamedTuple):
     message: str
 
 
-class Span(NamedTuple):
+class SpoolSpan(NamedTuple):
     """The position of a reply's bytes in the spool."""
 
     offset: int
     size: int
 
 
-EMPTY_SPAN = Span(0, 0)
+EMPTY_SPAN = SpoolSpan(0, 0)
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
     """Header names in lower case."""
     arrivals: list[Arrival] = field(default_factory=list)
-    body: Span = EMPTY_SPAN
+    body: SpoolSpan = EMPTY_SPAN
     failure: Failure | None = None
 
 
@@ -114,9 +114,9 @@ class Spool:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="stentor-spool")
         self._writes: list[Future[None]] = []  # nobody has waited for
 
-    def put(self, chunks: list[bytes]) -> Span:
-        """Append the chunks of one reply and say where they will be."""
-        span = Span(self._size, sum(map(len, chunks)))
+    def put(self, chunks: list[bytes]) -> SpoolSpan:
+        """Append the chunks of one reply and return where they will be."""
+        span = SpoolSpan(self._size, sum(map(len, chunks)))
         self._size += span.size
         self._writes.append(self._writer.submit(self._write, span.offset, chunks))
         return span
@@ -137,7 +137,7 @@ class Spool:
                     f"cannot keep answers in {folder}, which TMPDIR may change: {e.strerror}"
                 ) from e
 
-    def get(self, span: Span) -> bytes:
+    def get(self, span: SpoolSpan) -> bytes:
         """The bytes put at `span`. SpoolError if any could not be kept."""
         self._wait()
         self._file.seek(span.offset)

@@ -41,7 +41,7 @@ _PCM_TYPES = (
 _OPEN_SIZES = (0, 0x7FFFFFFF, 0xFFFFFFFF)
 
 
-class Format(NamedTuple):
+class AudioFormat(NamedTuple):
     """How samples are laid out in the bytes."""
 
     rate: int
@@ -75,7 +75,7 @@ class DecodedAudio:
 
 @dataclass
 class _Payload:
-    """Audio bytes by arrival, with what the framing said about them."""
+    """Audio bytes by arrival, with what the framing declared about them."""
 
     pieces: list[tuple[float, bytes]] = field(default_factory=list)
     rate: int | None = None
@@ -184,13 +184,13 @@ def _unframe_sse(arrivals: list[Arrival], body: bytes) -> _Payload:
     arrived."""
     payload = _Payload()
     pending = b""
-    done = False
+    ended = False
     for arrival, data in _split(arrivals, body):
         pending = (pending + data).replace(b"\r\n", b"\n")
         *events, pending = pending.split(b"\n\n")
         for event in events:
-            done |= _take_event(payload, arrival.time, _sse_data(event))
-    if not done and payload.failure is None:
+            ended |= _take_event(payload, arrival.time, _sse_data(event))
+    if not ended and payload.failure is None:
         payload.failure = Failure("incomplete", "the event stream ended without speech.audio.done")
     return payload
 
@@ -239,13 +239,13 @@ def _error_text(event: Mapping[str, Any]) -> str:
 
 def _unframe_websocket(arrivals: list[Arrival], body: bytes) -> _Payload:
     payload = _Payload()
-    done = False
+    ended = False
     for arrival, data in _split(arrivals, body):
         if arrival.kind is ArrivalKind.BINARY:
             payload.pieces.append((arrival.time, data))
         else:
-            done |= _take_event(payload, arrival.time, data.decode("utf-8", "replace"))
-    if not done and payload.failure is None:
+            ended |= _take_event(payload, arrival.time, data.decode("utf-8", "replace"))
+    if not ended and payload.failure is None:
         payload.failure = Failure("incomplete", "the socket closed before session.done")
     return payload
 
@@ -259,7 +259,7 @@ def _container(
     event_rate: int | None,
     framing: Framing,
     assumed_rate: int,
-) -> tuple[int, int | None, Format, str, tuple[str, ...]]:
+) -> tuple[int, int | None, AudioFormat, str, tuple[str, ...]]:
     """Where samples start, how many bytes of them there are (None: all), their format, the source
     of the rate, notes.
 
@@ -280,7 +280,7 @@ def _container(
         raise ValueError(f"{content} is compressed: its bytes cannot be timed; ask for pcm or wav")
     channels = next((int(headers[h]) for h in _CHANNEL_HEADERS if headers.get(h, "").isdigit()), 1)
     dtype: Literal["<f4", "<i2"] = "<f4" if framing == "float32" else "<i2"
-    fmt = Format(stated or assumed_rate, max(channels, 1), dtype)
+    fmt = AudioFormat(stated or assumed_rate, max(channels, 1), dtype)
     return 0, None, fmt, source if stated else "assumed", ()
 
 
@@ -301,7 +301,7 @@ _DTYPES: dict[tuple[int, int], Literal["<i2", "<i4", "<f4", "|u1"]] = {
 }
 
 
-def _wav_header(data: bytes) -> tuple[int, int | None, Format]:
+def _wav_header(data: bytes) -> tuple[int, int | None, AudioFormat]:
     """Offset and size of the samples (None where the header leaves it open) and their format."""
     offset = 12
     fmt = None
@@ -317,7 +317,7 @@ def _wav_header(data: bytes) -> tuple[int, int | None, Format]:
     raise ValueError("the WAV header is cut off")
 
 
-def _wav_format(chunk: bytes) -> Format:
+def _wav_format(chunk: bytes) -> AudioFormat:
     tag, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", chunk)
     if tag == 0xFFFE and len(chunk) >= 26:  # extensible: the true tag opens the sub-format
         (tag,) = struct.unpack_from("<H", chunk, 24)
@@ -325,7 +325,7 @@ def _wav_format(chunk: bytes) -> Format:
         raise ValueError(
             f"WAV format tag {tag} with {bits} bits, {channels} channels at {rate} Hz is not supported"
         )
-    return Format(rate, channels, _DTYPES[tag, bits])
+    return AudioFormat(rate, channels, _DTYPES[tag, bits])
 
 
 def _chunks(
@@ -343,7 +343,7 @@ def _chunks(
     return times[counts > 0], counts[counts > 0]
 
 
-def _mono(audio: bytes, fmt: Format) -> Samples:
+def _mono(audio: bytes, fmt: AudioFormat) -> Samples:
     """Samples in [-1, 1], channels averaged."""
     raw: NDArray[Any] = np.frombuffer(audio, dtype=fmt.dtype)
     scale, offset = {

@@ -1,4 +1,4 @@
-"""Whether the audio can be speech at all: finite, audible, as long as its text asks for. Needs no
+"""Whether the audio can be speech at all: finite, audible, as long as its text requires. Needs no
 model.
 
 Speed bought by broken audio is the oldest trick of a benchmark, so these figures come from the
@@ -114,7 +114,7 @@ def summarise(results: Iterable[RequestResult]) -> Quality:
 
 
 def _hashes(rows: Sequence[RequestResult]) -> dict[str, int]:
-    seen: dict[str, list[str]] = defaultdict(list)
+    texts: dict[str, list[str]] = defaultdict(list)
     for row in rows:
-        seen[row.text].append(row.audio_sha256)
-    return {text: len(set(hashes)) for text, hashes in seen.items() if len(hashes) > 1}
+        texts[row.text].append(row.audio_sha256)
+    return {text: len(set(hashes)) for text, hashes in texts.items() if len(hashes) > 1}

@@ -108,7 +108,7 @@ def errors_of(answers: Sequence[AnswerAudio], transcripts: Sequence[str]) -> Sco
 def whisper(model: str, threads: int = 2) -> Transcriber:
     """faster-whisper with beam 1 on the CPU: `model` is a size such as `base` or a local
     directory."""
-    made = recogniser(model, threads)
+    loaded = recogniser(model, threads)
 
     def transcribe(samples: Samples, language: str) -> str:
         # Whisper writes Chinese in either script. A prompt in Simplified makes it write Simplified.
@@ -116,7 +116,9 @@ def whisper(model: str, threads: int = 2) -> Transcriber:
             hint = "以下是普通话的句子。"
         else:
             hint = None
-        segments, _ = made.transcribe(samples, language=language, beam_size=1, initial_prompt=hint)
+        segments, _ = loaded.transcribe(
+            samples, language=language, beam_size=1, initial_prompt=hint
+        )
         return " ".join(segment.text.strip() for segment in segments)
 
     return transcribe

@@ -130,8 +130,8 @@ def summarise(
     """
     rows = [result for result in results if result.in_window]
     good = [row for row in rows if row.completed]
-    found = {name: [row.metrics[name] for row in good if name in row.metrics] for name in METRICS}
-    measured = {name: stats(values, percentiles) for name, values in found.items()}
+    samples = {name: [row.metrics[name] for row in good if name in row.metrics] for name in METRICS}
+    measured = {name: stats(values, percentiles) for name, values in samples.items()}
     ended = sum(
         1
         for row in results
@@ -170,7 +170,7 @@ def summarise(
 
 def _peak(rows: Sequence[RequestResult]) -> int:
     """Most requests in flight at once. At equal times an end counts before a start, so one at a
-    time gives 1."""
+    time makes 1."""
     events = [(row.sent or 0.0, 1) for row in rows] + [(row.ended or 0.0, -1) for row in rows]
     running = peak = 0
     for _, step in sorted(events):
@@ -191,18 +191,18 @@ def _received_audio(results: Sequence[RequestResult], window: Window) -> float:
 
 
 def _goodput(good: Sequence[RequestResult], limits: dict[str, float], window: Window) -> float:
-    kept = [
+    in_limits = [
         row
         for row in good
         if all(row.metrics.get(name, np.inf) <= limit for name, limit in limits.items())
     ]
-    return len(kept) / window.length
+    return len(in_limits) / window.length
 
 
 def _total(counts: Sequence[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    if known:
-        return sum(known)
+    counted = [count for count in counts if count is not None]
+    if counted:
+        return sum(counted)
     return None
 
 

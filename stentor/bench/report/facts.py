@@ -1,4 +1,4 @@
-"""Facts about a run: this machine, its GPU during the load, and what the server says of itself."""
+"""Facts about a run: this machine, its GPU during the load, and the server's own description."""
 
 import asyncio
 import platform
@@ -32,14 +32,14 @@ _LARGEST_ANSWER = 20_000
 
 def client_facts() -> dict[str, Any]:
     """The machine that measures: processor, memory, versions. No host or user name."""
-    held = memory()
+    total = memory()
     packages = ("stentor", "torch", "numpy", "aiohttp")
     return {
         "platform": platform.platform(),
         "python": platform.python_version(),
         "processor": _processor(),
         "cores": cpus(),
-        "memory_gb": None if held is None else round(held / 2**30, 1),
+        "memory_gb": None if total is None else round(total / 2**30, 1),
         "packages": {name: version for name in packages if (version := _version(name))},
     }
 
@@ -94,18 +94,18 @@ async def _ask(session: aiohttp.ClientSession, url: str) -> Any:
 
 @contextmanager
 def gpu_watch(
-    wanted: bool = True, program: str = "nvidia-smi"
+    local: bool = True, program: str = "nvidia-smi"
 ) -> Iterator[Callable[[], dict[str, Any]]]:
     """Sample this machine's GPUs while the block runs. The yielded function gives `{"gpus": [...]}`
     so far.
 
     Per GPU: name, driver, and the range of memory, clocks, power and temperature seen. One
-    `nvidia-smi` process samples once a second into a file, so that the load generator does not pay
-    for it. The function gives {} where there is no such program, no GPU, or it is not `wanted` (the
-    server runs elsewhere).
+    `nvidia-smi` process samples once a second into a file, so that it costs the load generator
+    nothing. The function returns {} where there is no such program, no GPU, or it is not `local`
+    (the server runs elsewhere).
     """
     path = shutil.which(program)
-    if path is None or not wanted:
+    if path is None or not local:
         yield dict
         return
     query = [

@@ -129,7 +129,7 @@ def clean(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Files:
+class ReportFiles:
     """Where the files of one invocation go: `<folder>/<stem>.json` and so on. OSError names a file
     that cannot be written, of which nothing is left."""
 
@@ -171,7 +171,7 @@ def default_stem(label: str, rate: float, concurrency: int | None, model: str) -
 
 
 def save_wav(path: Path, samples: Samples, rate: int) -> None:
-    """16-bit mono WAV, non-finite samples as silence. OSError as from `Files`."""
+    """16-bit mono WAV, non-finite samples as silence. OSError as from `ReportFiles`."""
     scaled = np.clip(np.round(np.nan_to_num(samples) * 32768), -32768, 32767).astype("<i2")
     _write(path, wav_header(rate, scaled.nbytes) + scaled.tobytes())
 

@@ -25,12 +25,12 @@ def banner(title: str, fill: str = "=") -> str:
 def line(label: str, value: object, digits: int = 2) -> str:
     """One `{:<40} {:<10}` line. None becomes n/a."""
     if value is None:
-        shown = "n/a"
+        text = "n/a"
     elif isinstance(value, float):
-        shown = f"{value:.{digits}f}"
+        text = f"{value:.{digits}f}"
     else:
-        shown = str(value)
-    return f"{label:<40} {shown:<10}".rstrip()
+        text = str(value)
+    return f"{label:<40} {text:<10}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class TableOptions:
     percentiles: Sequence[float]
 
 
-def summary_table(summary: Summary, load: Mapping[str, object], shown: TableOptions) -> str:
+def summary_table(summary: Summary, load: Mapping[str, object], options: TableOptions) -> str:
     """The whole report. `load` holds request_rate and max_concurrency."""
     lines = [
-        *_serving_block(summary, load, shown),
-        *_playback_block(summary, shown.percentiles),
+        *_serving_block(summary, load, options),
+        *_playback_block(summary, options.percentiles),
         *_load_block(summary),
         *_quality_block(summary.quality, summary),
         "=" * WIDTH,
@@ -53,10 +53,12 @@ def summary_table(summary: Summary, load: Mapping[str, object], shown: TableOpti
     return "\n".join(lines)
 
 
-def _serving_block(summary: Summary, load: Mapping[str, object], shown: TableOptions) -> list[str]:
-    chosen = [metric for metric in VLLM_METRICS if metric.name in shown.metrics]
+def _serving_block(
+    summary: Summary, load: Mapping[str, object], options: TableOptions
+) -> list[str]:
+    chosen = [metric for metric in VLLM_METRICS if metric.name in options.metrics]
     blocks = {
-        metric.name: _metric_block(metric, summary.metrics.get(metric.name), shown)
+        metric.name: _metric_block(metric, summary.metrics.get(metric.name), options)
         for metric in chosen
     }
     lines = [
@@ -99,7 +101,7 @@ def _serving_block(summary: Summary, load: Mapping[str, object], shown: TableOpt
     return lines
 
 
-def _metric_block(metric: Metric, stats: MetricStats | None, shown: TableOptions) -> list[str]:
+def _metric_block(metric: Metric, stats: MetricStats | None, options: TableOptions) -> list[str]:
     name = metric.name.upper()
     if metric.unit:
         unit = f" ({metric.unit})"
@@ -110,7 +112,7 @@ def _metric_block(metric: Metric, stats: MetricStats | None, shown: TableOptions
         return [*lines, line(f"Mean {name}{unit}:", None)]
     marks = {"Mean": stats.mean, "Median": stats.median}
     # the median is there already
-    marks |= {f"P{p:g}": stats.percentiles[p] for p in shown.percentiles if p != 50}
+    marks |= {f"P{p:g}": stats.percentiles[p] for p in options.percentiles if p != 50}
     return lines + [
         line(f"{mark} {name}{unit}:", value * metric.scale, metric.digits)
         for mark, value in marks.items()
@@ -120,18 +122,20 @@ def _metric_block(metric: Metric, stats: MetricStats | None, shown: TableOptions
 def _playback_block(summary: Summary, marks: Sequence[float]) -> list[str]:
     lines = [banner("Playback Result"), " " * _ROW + "".join(f"{f'P{p:g}':>8}" for p in marks)]
     for metric in PLAYBACK_METRICS:
-        if found := summary.metrics.get(metric.name):
-            lines.append(_percentile_row(metric.title, metric.unit, metric.scale, found, marks))
+        if percentiles := summary.metrics.get(metric.name):
+            lines.append(
+                _percentile_row(metric.title, metric.unit, metric.scale, percentiles, marks)
+            )
     if summary.chunk_gap:
         lines.append(_percentile_row("Gap between chunks", "ms", 1000, summary.chunk_gap, marks))
-    done = max(summary.completed, 1)
+    completed = max(summary.completed, 1)
     buffer = summary.metrics.get("start_buffer")
     lines += [
         "-" * WIDTH,
-        line("Underrun requests, zero buffer:", _share(summary.underrun_requests, done)),
+        line("Underrun requests, zero buffer:", _share(summary.underrun_requests, completed)),
         line(
             f"Underrun requests, > {CONTINUITY_S:g} s (vLLM rule):",
-            _share(summary.discontinuous_requests, done),
+            _share(summary.discontinuous_requests, completed),
         ),
         line("Stalls, zero buffer:", summary.stalls),
         line("Start buffer, all gapless (ms):", buffer.high * 1000 if buffer else None),
@@ -160,8 +164,8 @@ def _share(count: int, total: int) -> str:
 
 def _load_block(summary: Summary) -> list[str]:
     failures = summary.failures
-    named = ("dropped", "http_429", "http_503", "timeout")
-    others = {kind: count for kind, count in failures.items() if kind not in named}
+    kinds = ("dropped", "http_429", "http_503", "timeout")
+    others = {kind: count for kind, count in failures.items() if kind not in kinds}
     lag = summary.metrics.get("send_lag")
     queue = summary.metrics.get("client_queue")
     lines = [
@@ -232,14 +236,17 @@ def _quality_block(quality: Quality, summary: Summary) -> list[str]:
             )
         )
     extra = summary.extra
-    if found := extra.get("determinism"):
+    if determinism := extra.get("determinism"):
         lines.append(
-            line("Alone = under load, equal audio:", f"{found['equal']} of {found['checked']}")
+            line(
+                "Alone = under load, equal audio:",
+                f"{determinism['equal']} of {determinism['checked']}",
+            )
         )
-        if found["failed"]:
-            lines.append(line("  failed alone:", found["failed"]))
-        if found["differing"]:
-            what = f"{found['largest_difference']:.1e} / {found['other_length']}"
+        if determinism["failed"]:
+            lines.append(line("  failed alone:", determinism["failed"]))
+        if determinism["differing"]:
+            what = f"{determinism['largest_difference']:.1e} / {determinism['other_length']}"
             lines.append(line("  largest difference / other length:", what))
     if "wer" in extra:
         lines.append(line(f"WER over {extra['wer_answers']} answers (%):", 100 * extra["wer"]))
@@ -261,9 +268,9 @@ def levels_table(rows: Sequence[tuple[str, Summary]]) -> str:
 
 def _level_cells(summary: Summary) -> dict[str, str]:
     def mark(name: str, percentile: float, scale: float, digits: int) -> str:
-        found = summary.metrics.get(name)
-        if found:
-            return f"{found.percentiles[percentile] * scale:.{digits}f}"
+        stats = summary.metrics.get(name)
+        if stats:
+            return f"{stats.percentiles[percentile] * scale:.{digits}f}"
         return "-"
 
     return {

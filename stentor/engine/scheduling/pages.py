@@ -61,15 +61,15 @@ class PageAllocator:
         if count > self.available:
             return None
         first = max(0, len(self._free) - max(0, count))
-        taken = self._free[first:]
+        pages = self._free[first:]
         del self._free[first:]
-        while len(taken) < count:
+        while len(pages) < count:
             page, _ = self._kept.popitem(last=False)
             self._unpublish(page)
             self.evictions += 1
-            taken.append(page)
-        self._holders.update(dict.fromkeys(taken, 1))
-        return taken
+            pages.append(page)
+        self._holders.update(dict.fromkeys(pages, 1))
+        return pages
 
     def find(self, keys: Iterable[bytes]) -> list[int]:
         """The pages that hold what the keys name, up to the first that no page holds."""
@@ -177,10 +177,10 @@ class PageTables:
         every layer stores before it attends.
         """
         size = self.pages.page_size
-        found = self.pages.find(seq.prefix[: (seq.length - 1) // size])
-        pages = _in_time(found, self._unwritten, seq)
-        found = self.frames.find(seq.frame_keys[: seq.frames_before(len(pages) * size)])
-        frames = _in_time(found, self._unwritten_frames, seq)
+        cached = self.pages.find(seq.prefix[: (seq.length - 1) // size])
+        pages = _in_time(cached, self._unwritten, seq)
+        cached = self.frames.find(seq.frame_keys[: seq.frames_before(len(pages) * size)])
+        frames = _in_time(cached, self._unwritten_frames, seq)
         # those that are found may be fewer
         while seq.frames_before(len(pages) * size) > len(frames):
             pages.pop()
@@ -279,7 +279,7 @@ class PageTables:
             seq.room = min(seq.room, len(frames) - len(seq.frame_at) - 1)
 
 
-def _in_time(found: list[int], unwritten: Mapping[int, int], seq: Sequence) -> list[int]:
+def _in_time(pages: list[int], unwritten: Mapping[int, int], seq: Sequence) -> list[int]:
     """The first of the pages found, up to one that another launch than that of `seq` is to
     write."""
-    return list(takewhile(lambda page: unwritten.get(page, seq.num_evals) == seq.num_evals, found))
+    return list(takewhile(lambda page: unwritten.get(page, seq.num_evals) == seq.num_evals, pages))

@@ -184,10 +184,10 @@ class PrefillPlanner:
 
         Only what is longer than a whole budget is cut.
         """
-        left = max(0, self._budget - self._spent)
+        budget = max(0, self._budget - self._spent)
         rest = (seq.length if start < seq.length else seq.prefill_length) - start
-        if rest <= left:
+        if rest <= budget:
             return rest
         if rest > self._budget:
-            return left
+            return budget
         return 0

@@ -1,6 +1,5 @@
-"""A product, the tile of a CTA or of a cluster of them, and what the sources ask of both.
-
-No torch here, and no GPU is asked.
+"""A product, the tile of a CTA or of a cluster, and what the sources require of both. It needs
+neither torch nor a GPU.
 """
 
 from __future__ import annotations

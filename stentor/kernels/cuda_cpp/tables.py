@@ -1,6 +1,6 @@
 """Tables of the fastest tiles of each GPU, as data: `sm_90.json` for the H100 and H200.
 
-benchmarks/kernels/tile_search.py writes them. No torch here, and no GPU is asked.
+benchmarks/kernels/tile_search.py writes them. It needs neither torch nor a GPU.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FewRows(NamedTuple):
     norm: tuple[Tile, ...]
 
 
-class Tables(NamedTuple):
+class TileTables(NamedTuple):
     """Tiles of one GPU.
 
     clusters: by k, rows of the weight, and its type. few_rows: by k, outputs, whether there is a
@@ -77,12 +77,12 @@ class Tables(NamedTuple):
         yield from (t for _, _, t in ranges.get((p.k, p.weight_rows, p.weight), ()))
 
     def _few_rows(self, p: Product) -> tuple[Tile, ...]:
-        found = self.few_rows.get((p.k, p.n, p.gate, p.weight))
-        return () if found is None else found.norm if p.norm else found.plain
+        ranges = self.few_rows.get((p.k, p.n, p.gate, p.weight))
+        return () if ranges is None else ranges.norm if p.norm else ranges.plain
 
 
 def _tile_for(ranges: Ranges, rows: int) -> ClusterTile | None:
-    return next((t for least, most, t in ranges if least <= rows <= most), None)
+    return next((t for least, last, t in ranges if least <= rows <= last), None)
 
 
 def file(arch: int) -> Path:
@@ -91,17 +91,17 @@ def file(arch: int) -> Path:
 
 
 @cache
-def of(arch: int) -> Tables | None:
+def of(arch: int) -> TileTables | None:
     """Read the tables of a GPU of this compute capability. None: there are none."""
     if not file(arch).exists():
         return None
-    found = json.loads(file(arch).read_text(encoding="utf-8"))
+    table = json.loads(file(arch).read_text(encoding="utf-8"))
     clusters, one_order = (
         {
             (r["k"], r["weight_rows"], r["weight"]): tuple(
                 (a, b, ClusterTile(*t)) for a, b, t in r["tiles"]
             )
-            for r in found[name]
+            for r in table[name]
         }
         for name in ("clusters", "one_order")
     )
@@ -110,8 +110,8 @@ def of(arch: int) -> Tables | None:
             tuple(f["microseconds"]),
             *(tuple(Tile(*t) for t in f.get(kind, f["plain"])) for kind in ("plain", "norm")),
         )
-        for f in found["few_rows"]
+        for f in table["few_rows"]
     }
-    return Tables(
-        clusters, few_rows, one_order, found["library"]["launch"], found["library"]["bandwidth"]
+    return TileTables(
+        clusters, few_rows, one_order, table["library"]["launch"], table["library"]["bandwidth"]
     )

@@ -100,9 +100,13 @@ def _fill_codec(source: Source, decoder: Decoder, encoder: Encoder, device: torc
     tensors = fold_weight_norm(
         source.tensors(lambda path: read_safetensors(path / "vocoder.safetensors"))
     )
-    own = {name: name.startswith(ENCODER) for name in tensors}
-    source.fill(decoder, {name: t for name, t in tensors.items() if not own[name]}, where, device)
-    source.fill(encoder, {name: t for name, t in tensors.items() if own[name]}, where, device)
+    encoder_part = {name: name.startswith(ENCODER) for name in tensors}
+    source.fill(
+        decoder, {name: t for name, t in tensors.items() if not encoder_part[name]}, where, device
+    )
+    source.fill(
+        encoder, {name: t for name, t in tensors.items() if encoder_part[name]}, where, device
+    )
 
 
 def read_stats(file: Path, latent: int) -> tuple[np.ndarray, np.ndarray]:

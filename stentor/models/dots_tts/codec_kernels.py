@@ -72,15 +72,15 @@ def _keep_histories(
     """Copy one row's history before its result, and keep what the next call needs. Pointers are
     those of the row."""
     at = tl.arange(0, BLOCK_T)[:, None]
-    kept = in_range & (at < tail)
-    history = tl.load(history_ptr + at * stride_ht + offs_c, kept, 0.0)
-    tl.store(out_ptr + at * num_channels + offs_c, history, kept)
-    old = kept & (end + at < tail)
+    mask = in_range & (at < tail)
+    history = tl.load(history_ptr + at * stride_ht + offs_c, mask, 0.0)
+    tl.store(out_ptr + at * num_channels + offs_c, history, mask)
+    old = mask & (end + at < tail)
     history = tl.load(history_ptr + (end + at) * stride_ht + offs_c, old, 0.0)
     tl.store(new_history_ptr + at * num_channels + offs_c, history, old)
-    kept = in_range & (at < PAST)
-    x = _input(x_ptr + offs_c, past_ptr + offs_c, end - PAST + at, kept, stride_xt, stride_pt, PAST)
-    tl.store(new_past_ptr + at * num_channels + offs_c, x.to(new_past_ptr.dtype.element_ty), kept)
+    mask = in_range & (at < PAST)
+    x = _input(x_ptr + offs_c, past_ptr + offs_c, end - PAST + at, mask, stride_xt, stride_pt, PAST)
+    tl.store(new_past_ptr + at * num_channels + offs_c, x.to(new_past_ptr.dtype.element_ty), mask)
 
 
 @triton.jit

@@ -116,7 +116,7 @@ class Quotas:
     singles: int = 0  # patches with one token between patches with two. 0: all have one
 
     def of(self, patch: int) -> int:
-        """Tokens for heard patch number `patch`."""
+        """Tokens for audible patch number `patch`."""
         if patch == 0:
             return self.first
         at = patch - 1 - self.warm_up
@@ -185,17 +185,19 @@ def parse(raw: Mapping[str, Any], language: Mapping[str, Any]) -> DotsConfig:
 
 
 def with_solver(c: DotsConfig, options: Mapping[str, object]) -> DotsConfig:
-    """`c` with the solver that load options ask for. InvalidRequest names one that is malformed or
+    """`c` with the solver that load options request. InvalidRequest names one that is malformed or
     locked."""
     solver = c.solver
-    given = {name: options[name] for name in ("flow_steps", "ode_method", "cfg") if name in options}
-    if given and solver.locked:
-        name = next(iter(given))
+    values = {
+        name: options[name] for name in ("flow_steps", "ode_method", "cfg") if name in options
+    }
+    if values and solver.locked:
+        name = next(iter(values))
         raise InvalidRequest(
             name, "is fixed by this checkpoint, which was distilled for its own solver"
         )
-    if "ode_method" in given:
-        method = given["ode_method"]
+    if "ode_method" in values:
+        method = values["ode_method"]
         if solver.method == MEANFLOW or method not in (EULER, MIDPOINT):
             if solver.method == MEANFLOW:
                 allowed = MEANFLOW
@@ -203,13 +205,13 @@ def with_solver(c: DotsConfig, options: Mapping[str, object]) -> DotsConfig:
                 allowed = f"{EULER} or {MIDPOINT}"
             raise InvalidRequest("ode_method", f"must be {allowed}, got {shown(method)}")
         solver = replace(solver, method=str(method))
-    if "flow_steps" in given:
-        steps = whole(given["flow_steps"])
+    if "flow_steps" in values:
+        steps = whole(values["flow_steps"])
         if steps is None or not 1 <= steps <= MAX_STEPS:
             raise InvalidRequest("flow_steps", f"must be a whole number from 1 to {MAX_STEPS}")
         solver = replace(solver, steps=steps)
-    if "cfg" in given:
-        cfg = given["cfg"]
+    if "cfg" in values:
+        cfg = values["cfg"]
         if (
             solver.method == MEANFLOW
             or isinstance(cfg, bool)
@@ -221,8 +223,8 @@ def with_solver(c: DotsConfig, options: Mapping[str, object]) -> DotsConfig:
     return replace(c, solver=solver)
 
 
-def _same(reader: ConfigReader, wanted: Mapping[str, object]) -> None:
-    for name, value in wanted.items():
+def _same(reader: ConfigReader, expected: Mapping[str, object]) -> None:
+    for name, value in expected.items():
         if reader.data.get(name) != value:
             raise reader.error(name, f"must be {value!r}, got {reader.data.get(name)!r}")
 
@@ -259,14 +261,14 @@ def _layers(s: ConfigReader) -> LayersConfig:
 
 
 def _vocoder(s: ConfigReader, latent: int) -> VocoderConfig:
-    wanted = {
+    expected = {
         "resblock": "1",
         "activation": "snakebeta",
         "snake_logscale": True,
         "causal": True,
         "causal_encoder": True,
     }
-    _same(s, wanted)
+    _same(s, expected)
     if s.integer("latent_dim") != latent:
         raise s.error("latent_dim", f"must be {latent}, as that of the model")
     for name in ("num_encoder_lookahead", "num_decoder_lookahead"):

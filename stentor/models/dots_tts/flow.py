@@ -46,7 +46,7 @@ PARTS = 6
 
 
 class Modulation(nn.Sequential):
-    """Numbers that a condition gives to a layer."""
+    """Scales, shifts and gates that a condition sets in a layer."""
 
     def __init__(self, width: int, parts: int) -> None:
         super().__init__(nn.SiLU(), Linear(width, parts * width))
@@ -119,7 +119,7 @@ class OutputLayer(nn.Module):
         self.linear = Linear(width, latent)
 
 
-class Place(NamedTuple):
+class FlowHistory(NamedTuple):
     """Where rows of the flow stand: the attention over their page set, and their positions."""
 
     attend: Attend
@@ -202,49 +202,51 @@ class FlowHead(nn.Module):
         return lambda evaluation, layer: self.modulation(layer, times[evaluation] + voice)
 
     def remember(
-        self, rows: list[Tensor], tables: list[Tables], evaluations: int, place: Place
+        self, rows: list[Tensor], tables: list[Tables], evaluations: int, place: FlowHistory
     ) -> None:
         """Store keys and values of finished units: rows [M, n, width] and tables of each branch."""
         for evaluation in range(evaluations):
-            for branch, (own, table) in enumerate(zip(rows, tables, strict=True)):
-                x = self.input_layer(own)
+            for branch, (branch_rows, table) in enumerate(zip(rows, tables, strict=True)):
+                x = self.input_layer(branch_rows)
                 added = None
                 for i, block in enumerate(self.layers):
                     numbers = table(evaluation, i)
                     layer = self._layer(evaluation, len(rows), branch, i)
                     x, h = add_norm(x, added, numbers[:, 0], numbers[:, 1])
-                    seen = place.attend(
+                    attended = place.attend(
                         layer,
                         *block.attn.heads_of(project(block.attn.qkv_proj, h)),
                         self._norm_rope(block, place),
                     )
                     # of the last layer only keys and values are of use
                     if i + 1 < len(self.blocks):
-                        x, added = self._after(block, x, seen.view(*x.shape), numbers)
+                        x, added = self._after(block, x, attended.view(*x.shape), numbers)
 
     def velocity(
-        self, rows: Tensor, branches: int, evaluation: int, tables: list[Tables], place: Place
+        self, rows: Tensor, branches: int, evaluation: int, tables: list[Tables], place: FlowHistory
     ) -> Tensor:
         """Velocities [branches * B, patch, D] of rows [branches * B, n, width], of which the last
         are noisy."""
         x = self.input_layer(rows)
         added = None
         for i, block in enumerate(self.layers):
-            whole = self._joined([table(evaluation, i) for table in tables], len(rows) // branches)
-            x, h = add_norm(x, added, whole[:, 0], whole[:, 1])
+            numbers = self._joined(
+                [table(evaluation, i) for table in tables], len(rows) // branches
+            )
+            x, h = add_norm(x, added, numbers[:, 0], numbers[:, 1])
             norm_rope = self._norm_rope(block, place)
             q, k, v = block.attn.heads_of(project(block.attn.qkv_proj, h))
             parts = [
-                place.attend(self._layer(evaluation, branches, branch, i), *own, norm_rope)
-                for branch, own in enumerate(
+                place.attend(self._layer(evaluation, branches, branch, i), *qkv, norm_rope)
+                for branch, qkv in enumerate(
                     zip(q.chunk(branches), k.chunk(branches), v.chunk(branches), strict=True)
                 )
             ]
-            seen = (torch.cat(parts) if branches > 1 else parts[0]).view(*x.shape)
+            attended = (torch.cat(parts) if branches > 1 else parts[0]).view(*x.shape)
             if i + 1 == len(self.blocks):  # what follows reads the noisy rows only
                 x = x[:, -self.patch :]
-                seen = seen[:, -self.patch :]
-            x, added = self._after(block, x, seen, whole)
+                attended = attended[:, -self.patch :]
+            x, added = self._after(block, x, attended, numbers)
         shift, scale = self._joined(
             [t(evaluation, len(self.blocks)) for t in tables], len(rows) // branches
         ).unbind(1)
@@ -259,7 +261,7 @@ class FlowHead(nn.Module):
             return torch.cat([t.expand(rows, -1, -1) for t in numbers])
         return numbers[0]
 
-    def _norm_rope(self, block: FlowBlock, place: Place) -> NormRope:
+    def _norm_rope(self, block: FlowBlock, place: FlowHistory) -> NormRope:
         return NormRope(block.attn.q_norm, block.attn.k_norm, place.positions)
 
     def _after(
@@ -305,11 +307,11 @@ def flow_rope(c: DotsConfig, patches: int) -> Rope:
 
 
 def flow_place(
-    frames: FrameKV, rope: Rope, pos: Tensor, seen: Tensor | None, kept: Tensor | None
-) -> Place:
+    frames: FrameKV, rope: Rope, pos: Tensor, visible: Tensor | None, stored: Tensor | None
+) -> FlowHistory:
     """The place of rows at pos [N, n] of the page set."""
-    return Place(
-        frames.view(FLOW, pos, seen, kept), RopePositions(rope, pos.flatten().clamp_min(0))
+    return FlowHistory(
+        frames.view(FLOW, pos, visible, stored), RopePositions(rope, pos.flatten().clamp_min(0))
     )
 
 

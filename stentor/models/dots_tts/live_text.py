@@ -6,8 +6,8 @@ they make: the last patch again. When the text has ended, its rest and a mark ar
 way, and from then on every step feeds a patch and makes the next one. What is fed depends on the
 tokens alone, not on when they came.
 
-A value of the column `feed` says of a step what it feeds, whether it makes a patch, whether all
-text has come, and how many patches come before that which it makes, or the next one.
+A value of the column `feed` encodes a step: the token it feeds, whether it makes a patch, whether
+all text has arrived, and how many patches come before its own, or before the next one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def value(token: int, makes: bool, ended: bool, patch: int) -> int:
     return ((patch * 2 + ended) * 2 + makes) << TOKEN_BITS | (token + 1)
 
 
-class Turn(NamedTuple):
+class StepActions(NamedTuple):
     """Actions of a step [B]: the token that it feeds or AUDIO, whether it makes a patch, whether
     all text has come, and how many patches come before that one."""
 
@@ -54,19 +54,23 @@ class Turn(NamedTuple):
     patch: Tensor
 
 
-def turn_of(rows: Rows, live: bool) -> Turn:
+def turn_of(rows: Rows, live: bool) -> StepActions:
     """live: whether the checkpoint takes text that arrives. Else every step feeds a patch and makes
     one."""
     step = rows["step"]
     if not live:
         yes = torch.ones_like(step, dtype=torch.bool)
-        return Turn(torch.full_like(step, AUDIO), yes, yes, step)
-    found = rows.lookup("feed", (step - 1).clamp(0, FEED - 1))
+        return StepActions(torch.full_like(step, AUDIO), yes, yes, step)
+    actions = rows.lookup("feed", (step - 1).clamp(0, FEED - 1))
     plain = rows["opening"] == NOTHING_OPEN
     usual = ((step * 4) + 3) << TOKEN_BITS
-    found = torch.where(plain, usual, torch.where(step == 0, rows["opening"] << TOKEN_BITS, found))
-    flags = found >> TOKEN_BITS
-    return Turn((found & ((1 << TOKEN_BITS) - 1)) - 1, flags & 1 == 1, flags & 2 == 2, flags >> 2)
+    actions = torch.where(
+        plain, usual, torch.where(step == 0, rows["opening"] << TOKEN_BITS, actions)
+    )
+    flags = actions >> TOKEN_BITS
+    return StepActions(
+        (actions & ((1 << TOKEN_BITS) - 1)) - 1, flags & 1 == 1, flags & 2 == 2, flags >> 2
+    )
 
 
 class Arrivals:
@@ -113,13 +117,13 @@ class Arrivals:
 
     def _take(self, text: str, last: bool) -> None:
         """Hold back what could still change with the next letter."""
-        held = self._held + text
+        pending = self._held + text
         if last:
-            cut = len(held)
+            cut = len(pending)
         else:
-            cut = settled(held)
-        ids = self._encode(held[:cut])
-        self._held = held[cut:]
+            cut = settled(pending)
+        ids = self._encode(pending[:cut])
+        self._held = pending[cut:]
         self.tokens = self.tokens + len(ids)
         self._buffer += ids
 

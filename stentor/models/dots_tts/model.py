@@ -17,7 +17,7 @@ from stentor.models.base import Emit, Hidden, KVView, Prompted, PromptRows, Rows
 from stentor.models.dots_tts.codec import Decoder, Encoder
 from stentor.models.dots_tts.config import DotsConfig
 from stentor.models.dots_tts.flow import Tables, Velocity, flow_place, flow_rope, solve
-from stentor.models.dots_tts.live_text import Turn, turn_of
+from stentor.models.dots_tts.live_text import StepActions, turn_of
 from stentor.models.dots_tts.network import DotsNet, language_rope
 from stentor.models.dots_tts.prompt import PromptBuilder
 from stentor.models.dots_tts.reference import SpeakerEncoder, speaker_window
@@ -124,11 +124,11 @@ class DotsTTS(Prompted):
     def backbone(self, x: Hidden, kv: KVView) -> Hidden:
         inputs, at, encoded, number, *unit = x
         if len(at):
-            made = self.net.patch_encoder(encoded, number, kv.frame_kv)
+            patches = self.net.patch_encoder(encoded, number, kv.frame_kv)
             # padding of the patches stands behind the last token
             inputs = torch.cat((inputs, inputs[:1]))
-            made = torch.where((number >= 0)[:, None], made, inputs[at])
-            inputs = inputs.index_copy(0, at, made)[:-1]
+            patches = torch.where((number >= 0)[:, None], patches, inputs[at])
+            inputs = inputs.index_copy(0, at, patches)[:-1]
         hidden = self.net.llm.model(inputs, kv.attend, self.rope, kv.pos)
         if unit and len(at):
             self._remember(torch.cat((hidden, hidden[:1]))[at], kv, *unit)
@@ -152,15 +152,15 @@ class DotsTTS(Prompted):
         unit = self.head.unit
         within = torch.arange(unit, device=number.device)
         pos = number[:, None] * unit + within
-        kept = None
+        stored = None
         rows = self._units(hidden, patch)
         if makes is not None:
             first_hidden, first_patch, first_number, follows = first
             before = self._units(first_hidden, first_patch)
             rows = [torch.cat(pair, dim=1) for pair in zip(before, rows, strict=True)]
             pos = torch.cat((first_number[:, None] * unit + within, pos), dim=1)
-            kept = torch.stack((follows, makes), dim=1).repeat_interleave(unit, dim=1)
-        place = flow_place(kv.frame_kv, self.flow_rope, pos, None, kept)
+            stored = torch.stack((follows, makes), dim=1).repeat_interleave(unit, dim=1)
+        place = flow_place(kv.frame_kv, self.flow_rope, pos, None, stored)
         tables = [self.head.of_condition(self.times, voice), *self.without]
         self.head.remember(rows, tables, self.config.solver.evaluations, place)
 
@@ -197,18 +197,20 @@ class DotsTTS(Prompted):
             silent = self.silence[turn.patch.clamp_max(len(self.silence) - 1)]
             patch = torch.where((turn.patch < rows["silent"])[:, None, None], silent, patch)
             patch = torch.where(turn.makes[:, None, None], patch, rows["prev"])
-        heard = turn.makes & ~(is_first & (rows["given"] > 0))
+        emitted = turn.makes & ~(is_first & (rows["given"] > 0))
         ends = self.net.stop_probability(hidden) > rows["eos_threshold"]
         if self.live:
             ends = (ends & turn.ended) | (turn.patch + 1 >= rows["most"])
-        return Emit(patch, ends & heard, new, heard)
+        return Emit(patch, ends & emitted, new, emitted)
 
-    def normals(self, rows: Rows, u: Tensor, turn: Turn) -> Tensor:
+    def normals(self, rows: Rows, u: Tensor, turn: StepActions) -> Tensor:
         """Noise [B, noises, patch, D] float32 of what the step makes."""
         drawn = normal(u).view(len(u), -1, self.config.patch, self.config.latent)
         return drawn * rows["noise_scale"].view(-1, 1, 1, 1)
 
-    def _velocity(self, hidden: Tensor, rows: Rows, turn: Turn, tables: list[Tables]) -> Velocity:
+    def _velocity(
+        self, hidden: Tensor, rows: Rows, turn: StepActions, tables: list[Tables]
+    ) -> Velocity:
         """The guided velocity [B, patch, D] of noisy patches. The unit before theirs is stored
         along."""
         head = self.head
@@ -216,22 +218,24 @@ class DotsTTS(Prompted):
         number = rows["given"] + turn.patch
         pos = (number[:, None] - 1) * head.unit + torch.arange(2 * head.unit, device=hidden.device)
         is_last = torch.arange(2 * head.unit, device=hidden.device) < head.unit
-        seen = torch.where(is_last, pos, pos[:, -1:])
-        kept = ~is_last | (turn.patch > 0)[:, None]
-        place = flow_place(rows.frame_kv, self.flow_rope, pos, seen, kept)
+        visible = torch.where(is_last, pos, pos[:, -1:])
+        stored = ~is_last | (turn.patch > 0)[:, None]
+        place = flow_place(rows.frame_kv, self.flow_rope, pos, visible, stored)
         before = self._units(rows["last_hidden"], rows["prev"])
         current = self._units(hidden, rows["prev"])
-        given = torch.cat(
+        context = torch.cat(
             [torch.cat((b, c[:, :1]), dim=1) for b, c in zip(before, current, strict=True)]
         )
         guidance = rows["cfg"].to(self.dtype).view(-1, 1, 1)
 
         def velocity(z: Tensor, evaluation: int) -> Tensor:
             noisy = self.net.coordinate_proj(z).repeat(branches, 1, 1)
-            v = head.velocity(torch.cat((given, noisy), dim=1), branches, evaluation, tables, place)
+            v = head.velocity(
+                torch.cat((context, noisy), dim=1), branches, evaluation, tables, place
+            )
             if branches == 1:
                 return v
-            own, without = v.chunk(2)
-            return own + guidance * (own - without)
+            conditional, without = v.chunk(2)
+            return conditional + guidance * (conditional - without)
 
         return velocity

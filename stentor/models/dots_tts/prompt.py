@@ -57,7 +57,7 @@ LANGUAGES = {
 """Tags before a text of each language, in brackets."""
 
 
-class Given(NamedTuple):
+class PromptPrefix(NamedTuple):
     """A recording: its scaled speaker vector [n], or zeros, and normalised latents [G, patch, D] of the patches that
     are given. all: patches that it takes of the budget. id: of all this."""
 
@@ -153,7 +153,9 @@ class PromptBuilder:
             return whole
         return tag + whole
 
-    def _prompt(self, request: SpeechRequest, ids: list[int], given: Given, tokens: int) -> Prompt:
+    def _prompt(
+        self, request: SpeechRequest, ids: list[int], given: PromptPrefix, tokens: int
+    ) -> Prompt:
         c = self.config
         options = request.options
         count = len(given.patches)
@@ -200,7 +202,7 @@ class PromptBuilder:
             runaway_frames=None if options["ignore_eos"] else suspect + unheard,
         )
 
-    def _entries(self, given: Given) -> np.ndarray:
+    def _entries(self, given: PromptPrefix) -> np.ndarray:
         """Frames for the positions from the last text token on [G + 1, 2 patch, D]: latents of its patch as the
         semantic encoder takes them, behind the last one before them, and the normalised ones of the patch that its
         hidden state makes. The first position has no patch, and the last makes one that is not given."""
@@ -213,20 +215,20 @@ class PromptBuilder:
             [np.concatenate([none, shifted]), np.concatenate([given.patches, none])], axis=1
         )
 
-    def _given(self, request: SpeechRequest, voices: Sequence[Voice]) -> Given:
+    def _given(self, request: SpeechRequest, voices: Sequence[Voice]) -> PromptPrefix:
         c = self.config
         none = np.zeros((0, c.patch, c.latent), np.float32)
         if request.reference is None:
-            return Given("", np.zeros(c.speaker, np.float32), none, none, 0)
+            return PromptPrefix("", np.zeros(c.speaker, np.float32), none, none, 0)
         voice = voices[0]
         scale = request.options["speaker_scale"]
         id = f"{voice.id} {scale}"
         speaker = (voice.features["speaker"] * scale).astype(np.float32)
         if request.reference.text is None:
-            return Given(id, speaker, none, none, 0)
+            return PromptPrefix(id, speaker, none, none, 0)
         raw = voice.once("raw", lambda: self._latents(voice))
         kept = raw[:-1]
-        return Given(
+        return PromptPrefix(
             id, speaker, ((kept - self.mean) / self.std).astype(np.float32), kept, len(raw)
         )
 

@@ -55,10 +55,10 @@ def build(
     tensors = source.tensors(lambda path: read_language_model(path, source.config))
     tensors = merge_option(tensors, options, read)
     if "embeddings.weight" in tensors:
-        own = tensors["embeddings.weight"].dtype
+        stored_dtype = tensors["embeddings.weight"].dtype
     else:
-        own = torch.bfloat16
-    language = Language(c, tokens.semantic, tokens.im_end, model_dtype(dtype, own, device))
+        stored_dtype = torch.bfloat16
+    language = Language(c, tokens.semantic, tokens.im_end, model_dtype(dtype, stored_dtype, device))
     eight_bits = EightBits(quantization(options), QUANTIZED, QUANTIZED_DEPTH)
     source.fill(
         language, tensors, source.name, device, file_name=released_name, eight_bits=eight_bits

@@ -113,10 +113,10 @@ def codec(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     plain = {k.removeprefix("generator."): v for k, v in tensors.items() if not k.endswith(_UNUSED)}
     one_style = {renamed(k, WEIGHT_NORM): v for k, v in plain.items()}
     folded = fold_weight_norm(one_style)
-    own = {
+    codec_tensors = {
         re.sub(r"\.conv\.(weight|bias)$", r".\1", renamed(k, _BLOCK)): v for k, v in folded.items()
     }
-    return _fold_gains(_split_qkv(own))
+    return _fold_gains(_split_qkv(codec_tensors))
 
 
 def _split_qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -184,9 +184,9 @@ def size(tensors: Mapping[str, Tensor], name: str, dim: int, least: int = 1) -> 
 def count(tensors: Mapping[str, Tensor], pattern: str, first: int = 0) -> int:
     """How many numbers the only group of `pattern` takes among the tensor names: at least one, no
     gap."""
-    found = {int(m.group(1)) for name in tensors if (m := re.match(pattern, name))}
-    if not found or found != set(range(first, first + len(found))):
+    numbers = {int(m.group(1)) for name in tensors if (m := re.match(pattern, name))}
+    if not numbers or numbers != set(range(first, first + len(numbers))):
         raise CheckpointError(
-            f"codec.pth: tensors {pattern!r} are numbered {sorted(found)}: some are missing"
+            f"codec.pth: tensors {pattern!r} are numbered {sorted(numbers)}: some are missing"
         )
-    return len(found)
+    return len(numbers)

@@ -25,7 +25,7 @@ class LanguageConfig:
 
 
 def parse(config: Mapping[str, Any]) -> LanguageConfig:
-    """CheckpointError names a key that is missing, or that says something this family is not."""
+    """CheckpointError names a key that is missing or does not fit this family."""
     top = ConfigReader(config)
     text = top.section("text_config")
     audio = top.section("audio_decoder_config")

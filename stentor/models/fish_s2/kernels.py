@@ -272,9 +272,9 @@ def sample_ranked(
 def sample_ranked_into(logits: Tensor, params: SamplingParams, out: SampleOut) -> None:
     """Sample an id per row of logits [B, V] by rank: top-p acts before the temperature and leaves
     the crossing id out. Writes the ids, and the token that follows from them, to `out`."""
-    given, constants = launch_args(logits, params, out)
+    arguments, constants = launch_args(logits, params, out)
     _sample_ranked_kernel[(len(logits),)](
-        *given,
+        *arguments,
         *_scratch(logits, 1),
         KEY_BITS=key_bits(logits),
         MAX_PAIRWISE=MAX_PAIRWISE,
@@ -298,11 +298,11 @@ def sample_first_code(
     id is the end. It is allowed once a row has made its `min_frames`, and it is stored as code 0.
     Returns [B] bool, whether it was drawn.
     """
-    given, constants = launch_args(logits, params, out)
+    arguments, constants = launch_args(logits, params, out)
     ended = torch.empty(len(logits), dtype=torch.uint8, device=logits.device)
     frames = past.table
     _sample_first_code_kernel[(len(logits),)](
-        *given, *_scratch(logits, 2), past.idx, frames, *min_frames, ended, frames.stride(0), frames.stride(1), window,
+        *arguments, *_scratch(logits, 2), past.idx, frames, *min_frames, ended, frames.stride(0), frames.stride(1), window,
         *again, KEY_BITS=key_bits(logits), MAX_PAIRWISE=MAX_PAIRWISE, WINDOW=triton.next_power_of_2(window),
         **constants,
     )  # fmt: skip

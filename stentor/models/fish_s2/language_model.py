@@ -77,8 +77,8 @@ def sample_ranked(
 
 
 def sample_ranked_into(logits: Tensor, params: SamplingParams, out: SampleOut) -> None:
-    """`sample_ranked` from logits [B, V]. Writes the ids, and the embeddings of the next token,
-    where `out` says."""
+    """`sample_ranked` from logits [B, V]. Writes the ids, and the embeddings of the next token, to
+    `out`."""
     if kernels.enabled(Kernel.FUSED_SAMPLING, logits):
         from stentor.models.fish_s2.kernels import sample_ranked_into as fused
 

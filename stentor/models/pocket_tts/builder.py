@@ -127,11 +127,11 @@ def _noise(c: LayerConfig) -> Voice:
 
 def _words(vocab: int) -> Tokenizer:
     """One id per word. An id is decoded as the word that had it last."""
-    said: dict[int, str] = {}
+    phrases: dict[int, str] = {}
 
     def encode(text: str) -> list[int]:
         ids = dummy_tokens(text, vocab)
-        said.update(zip(ids, dummy_words(text), strict=True))
+        phrases.update(zip(ids, dummy_words(text), strict=True))
         return ids
 
-    return Tokenizer(encode, lambda ids: "".join(said[i] for i in ids))
+    return Tokenizer(encode, lambda ids: "".join(phrases[i] for i in ids))

@@ -66,9 +66,9 @@ class Files:
     @property
     def clones(self) -> bool:
         """Whether the weights are those with which recordings may be cloned. The others have an
-        encoder that does not work, and only the place that they are from says so."""
-        own = self.weights == self._local(self.config.weights)
-        return own and "without-voice-cloning" not in str(self.path.resolve())
+        encoder that does not work, and only their path shows it."""
+        is_local = self.weights == self._local(self.config.weights)
+        return is_local and "without-voice-cloning" not in str(self.path.resolve())
 
     @property
     def tokenizer(self) -> Path:
@@ -94,22 +94,22 @@ class Files:
 
 
 def _described(path: Path) -> tuple[Path, Any] | None:
-    """The YAML of a folder that describes a model, and what it says. None if there is no such.
+    """Return the YAML of a folder that describes a model, with its content, or None.
     CheckpointError if there are several."""
-    found = []
+    descriptions = []
     for file in sorted(path.glob("*.yaml")):
         try:
             data = yaml.safe_load(file.read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError, OSError) as e:
             raise CheckpointError(f"{file} is not valid YAML: {e}") from e
         if isinstance(data, Mapping) and {"flow_lm", "mimi"} <= data.keys():
-            found.append((file, data))
-    if len(found) > 1:
+            descriptions.append((file, data))
+    if len(descriptions) > 1:
         raise CheckpointError(
-            f"{path} describes several models: {', '.join(file.name for file, _ in found)}"
+            f"{path} describes several models: {', '.join(file.name for file, _ in descriptions)}"
         )
-    if found:
-        return found[0]
+    if descriptions:
+        return descriptions[0]
     return None
 
 
@@ -137,12 +137,12 @@ def named(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, 
 
 def language_model(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of the language model, by their names here."""
-    own = {
+    renamed = {
         name: t
         for name, t in tensors.items()
         if name.startswith(LM) and not _renamed(name, DECODER)
     }
-    return {name.removeprefix(LM): t for name, t in own.items()}
+    return {name.removeprefix(LM): t for name, t in renamed.items()}
 
 
 def _renamed(name: str, names: Mapping[str, str]) -> str:

@@ -100,9 +100,9 @@ def parse(data: object, file: str) -> PocketConfig:
     flow = lm.section("flow")
     table = lm.section("lookup_table")
     kind = flow.choice("type", FLOWS, "lsd")
-    for name, wanted in (("sample_rate", RATE), ("channels", 1)):
-        if mimi.integer(name) != wanted:
-            raise mimi.error(name, f"must be {wanted}, got {mimi.data[name]!r}")
+    for name, expected in (("sample_rate", RATE), ("channels", 1)):
+        if mimi.integer(name) != expected:
+            raise mimi.error(name, f"must be {expected}, got {mimi.data[name]!r}")
     quantizer = mimi.section("quantizer")
     backbone = _backbone(lm.section("transformer"))
     latent = quantizer.integer("dimension")
@@ -143,8 +143,8 @@ def parse(data: object, file: str) -> PocketConfig:
 
 def _of_decoder(mimi: ConfigReader, name: str) -> ConfigReader:
     """The decoder's own section, or the one that it shares with the encoder."""
-    own = f"decoder_{name}"
-    return mimi.section(own if mimi.data.get(own) is not None else name)
+    decoder_name = f"decoder_{name}"
+    return mimi.section(decoder_name if mimi.data.get(decoder_name) is not None else name)
 
 
 def _backbone(s: ConfigReader) -> LayerConfig:
@@ -187,9 +187,9 @@ def _check_theta(s: ConfigReader) -> None:
 
 def _seanet(s: ConfigReader) -> SeanetConfig:
     supported: dict[str, Any] = {"channels": 1, "n_residual_layers": 1, "pad_mode": "constant"}
-    for name, wanted in supported.items():
-        if s.data.get(name, wanted) != wanted:
-            raise s.error(name, f"must be {wanted}, got {s.data[name]!r}")
+    for name, expected in supported.items():
+        if s.data.get(name, expected) != expected:
+            raise s.error(name, f"must be {expected}, got {s.data[name]!r}")
     if s.integers("ratios") != RATIOS:
         raise s.error("ratios", f"must be {list(RATIOS)}, got {s.data['ratios']!r}")
     first, residual, last = (

@@ -65,22 +65,22 @@ class PromptBuilder:
         """The prompt of one chunk of text."""
         c = self.config
         options = request.options
-        given = voice.features.get("given")
+        prefix = voice.features.get("given")
         latents = voice.features.get("voice", np.zeros((0, self.config.voice)))
-        if given is None:
+        if prefix is None:
             length = len(latents)
         else:
-            length = given.shape[2]
-        said = self.tokens.encode(text.text)
-        if given is None and c.voice_bos:
+            length = prefix.shape[2]
+        text_ids = self.tokens.encode(text.text)
+        if prefix is None and c.voice_bos:
             begin = [self.voice_bos]
         else:
             begin = []
-        ids = np.array([*begin, *[0] * length, *said, self.audio_bos], np.int64)
+        ids = np.array([*begin, *[0] * length, *text_ids, self.audio_bos], np.int64)
         free = MAX_MODEL_LEN - len(ids)
         if free < 1:
             raise too_long(len(ids), MAX_MODEL_LEN - 1, request.text, len(latents))
-        limit = math.ceil((len(said) / IDS_PER_SECOND + SPARE_SECONDS) * FRAMES_PER_SECOND)
+        limit = math.ceil((len(text_ids) / IDS_PER_SECOND + SPARE_SECONDS) * FRAMES_PER_SECOND)
         max_frames = min(
             options["max_frames"], free, MAX_MODEL_LEN if options["ignore_eos"] else limit
         )
@@ -102,7 +102,7 @@ class PromptBuilder:
             num_evals=options.get("flow_steps", 1),
             runaway_frames=None if options["ignore_eos"] else limit,
             voice=voice.id,
-            given=given,
+            given=prefix,
         )
 
 

@@ -65,32 +65,36 @@ def _with_end_mark(text: str) -> str:
     return text + "."
 
 
-def chunks(text: str, c: TextConfig, tokens: Tokenizer, most: int) -> list[str]:
+def chunks(text: str, c: TextConfig, tokens: Tokenizer, max_tokens: int) -> list[str]:
     """The parts that are spoken one after another, each from the voice on: whole sentences, of
-    `most` tokens together.
+    `max_tokens` tokens together.
 
     A longer sentence is cut at commas, semicolons and colons, and stays as it is without any. Each
     part is to be prepared again.
     """
     parts: list[tuple[int, str]] = []
     for ids in _cut(tokens.encode(prepare(text, c).text.strip()), tokens.ends, _in_number(tokens)):
-        said = tokens.decode(ids)
-        if len(ids) > most:
-            finer = list(_cut(tokens.encode(said.strip()), tokens.pauses))
+        sentence = tokens.decode(ids)
+        if len(ids) > max_tokens:
+            finer = list(_cut(tokens.encode(sentence.strip()), tokens.pauses))
         else:
             finer = []
         parts += (
-            [(len(p), tokens.decode(p)) for p in finer] if len(finer) > 1 else [(len(ids), said)]
+            [(len(p), tokens.decode(p)) for p in finer]
+            if len(finer) > 1
+            else [(len(ids), sentence)]
         )
-    found: list[str] = []
+    pieces: list[str] = []
     count = 0
-    for size, said in parts:
-        if found and (not found[-1] or count + size <= most):
-            found[-1], count = (f"{found[-1]} {said}", count + size) if found[-1] else (said, size)
+    for size, sentence in parts:
+        if pieces and (not pieces[-1] or count + size <= max_tokens):
+            pieces[-1], count = (
+                (f"{pieces[-1]} {sentence}", count + size) if pieces[-1] else (sentence, size)
+            )
         else:
-            found.append(said)
+            pieces.append(sentence)
             count = size
-    return [part.strip() for part in found if part]
+    return [part.strip() for part in pieces if part]
 
 
 def _cut(

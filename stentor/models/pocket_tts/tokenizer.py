@@ -26,7 +26,7 @@ class Tokenizer:
 
 
 def read_tokenizer(file: Path) -> Tokenizer:
-    """The tokenizer of a file. CheckpointError says what is wrong with it."""
+    """Read the tokenizer of a file. Raises CheckpointError."""
     if not file.is_file():
         raise CheckpointError(f"{file} does not exist")
     try:

@@ -29,23 +29,22 @@ def ending_on_pause(recording: Recording) -> Recording:
     """
     x = recording.samples
     n = max(1, recording.rate // FRAMES_PER_SECOND)
-    whole = x[: len(x) // n * n].reshape(-1, n)
-    if not len(whole):
+    blocks = x[: len(x) // n * n].reshape(-1, n)
+    if not len(blocks):
         return recording
-    db = 20 * np.log10(np.sqrt((whole**2).mean(1, dtype=np.float32)) + 1e-12)
+    db = 20 * np.log10(np.sqrt((blocks**2).mean(1, dtype=np.float32)) + 1e-12)
     end = (int(np.flatnonzero(db > db.max() - QUIET_DB)[-1]) + 1) * n
-    kept = x[:end].copy()
-    kept[-n:] *= np.linspace(1, 0, n, dtype=np.float32)
+    trimmed = x[:end].copy()
+    trimmed[-n:] *= np.linspace(1, 0, n, dtype=np.float32)
     silence = np.zeros(int(PAUSE * recording.rate), np.float32)
-    samples = np.concatenate([kept, silence])
+    samples = np.concatenate([trimmed, silence])
     return Recording(samples, recording.rate)
 
 
 class VoiceFiles(Mapping[str, Voice]):
     """Voices of one checkpoint in a folder, each a file NAME.safetensors, by names in small
-    letters. They are read when they are first used.
-
-    Any thread may ask for one. CheckpointError if its file is not one of this checkpoint.
+    letters. They are read when they are first used, by any thread. CheckpointError if its file is
+    not one of this checkpoint.
     """
 
     def __init__(self, folder: Path, c: LayerConfig) -> None:

@@ -1,5 +1,4 @@
-"""The talker of Qwen3-Omni (Alibaba Qwen team, 2025), which speaks a given text without the
-thinker."""
+"""The talker of Qwen3-Omni (Alibaba Qwen team, 2025), which speaks a text without the thinker."""
 
 ARCHITECTURES = ("qwen3_omni_moe",)
 DUMMIES = ("qwen3-omni-talker",)

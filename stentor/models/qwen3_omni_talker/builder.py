@@ -91,22 +91,22 @@ def stack_experts(tensors: Mapping[str, Tensor], count: int, source: str) -> dic
 
     CheckpointError names an expert that is missing, or one of more than `count`.
     """
-    found: dict[str, Tensor] = {}
+    stacked: dict[str, Tensor] = {}
     parts: dict[tuple[str, str], dict[int, Tensor]] = {}
     for name, value in tensors.items():
         if match := EXPERT.fullmatch(name):
             parts.setdefault((match[1], match[3]), {})[int(match[2])] = value
         else:
-            found[name] = value
-    for (experts, leaf), own in parts.items():
-        if wrong := set(range(count)) ^ set(own):
+            stacked[name] = value
+    for (experts, leaf), tensors_by_expert in parts.items():
+        if wrong := set(range(count)) ^ set(tensors_by_expert):
             e = min(wrong)
-            if e in own:
+            if e in tensors_by_expert:
                 problem = "is not part of this model"
             else:
                 problem = "is missing"
             raise CheckpointError(f"{source}: tensor {experts}.{e}.{leaf} {problem}")
-        if len({part.shape for part in own.values()}) > 1:
+        if len({part.shape for part in tensors_by_expert.values()}) > 1:
             raise CheckpointError(f"{source}: tensors {experts}.*.{leaf} differ in shape")
-        found[f"{experts}.{leaf}"] = torch.cat([own[e] for e in range(count)])
-    return found
+        stacked[f"{experts}.{leaf}"] = torch.cat([tensors_by_expert[e] for e in range(count)])
+    return stacked

@@ -22,7 +22,7 @@ class Decoder(FrameDecoder):
 
     def process_weights_after_loading(self, dtype: torch.dtype | None = None) -> None:
         """Prepare for decoding: fold gains and the mean over codebooks into weights, and round
-        these to `dtype`, if it is given. Once."""
+        these to `dtype` unless it is None. Call it once."""
         self.fold_gains()
         table = self.code_embedding.weight / self.shape.codebooks
         del self.code_embedding

@@ -33,7 +33,7 @@ class Config(TalkerConfig):
 
 
 def parse(data: Mapping[str, Any], where: str) -> Config:
-    """Read config.json. CheckpointError names a key that is missing, or that asks for what is not
+    """Read config.json. CheckpointError names a key that is missing or selects what is not
     served."""
     top = ConfigReader(data, where)
     if not top.flag("enable_audio_output"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from stentor.layers.depth_loop import Tables, project
+from stentor.layers.depth_loop import DepthTables, project
 from stentor.layers.types import Launch, eager
 from stentor.models.frame_talker import FrameTalker, Talker
 from stentor.models.qwen3_omni_talker.config import Config
@@ -22,14 +22,14 @@ class Weights(nn.Module):
             {"model": nn.ModuleDict({"embed_tokens": nn.Embedding(c.text_vocab, c.text_hidden)})}
         )
 
-    def process_weights_after_loading(self) -> Tables:
+    def process_weights_after_loading(self) -> DepthTables:
         """Project the embeddings into tables, and free them."""
         talker = self.talker
         text = project(
             talker.text_projection, self.thinker.get_parameter("model.embed_tokens.weight")
         )
         del self.thinker, talker.text_projection
-        tables = Tables(text, talker.model.codec_embedding.weight, talker.code_predictor)
+        tables = DepthTables(text, talker.model.codec_embedding.weight, talker.code_predictor)
         del talker.model.codec_embedding
         return tables
 

@@ -54,20 +54,20 @@ class PromptBuilder:
         if not body:
             raise InvalidRequest("text", "must not be empty")
         user = self._tokenize(user_turn(self._user(request)))
-        told = [*user, *self._role]
-        texts = [*told, *[i.tts_pad] * 4, i.tts_bos, body[0]]
-        codes = [*[NONE] * len(told), i.nothink, i.think_bos, i.think_eos, voice, i.pad, i.bos]
+        turns = [*user, *self._role]
+        texts = [*turns, *[i.tts_pad] * 4, i.tts_bos, body[0]]
+        codes = [*[NONE] * len(turns), i.nothink, i.think_bos, i.think_eos, voice, i.pad, i.bos]
         if len(texts) >= self._max_model_len:
             raise InvalidRequest(
                 "instructions", f"has {len(user)} tokens, which leave no room for speech"
             )
         rows = {"text": np.array(texts, np.int32), "code": np.array(codes, np.int32)}
-        given = np.zeros((0, self._c.codebooks), np.int32), np.zeros(0, np.int64)
+        frames = np.zeros((0, self._c.codebooks), np.int32), np.zeros(0, np.int64)
         if request.live:
             trailing = body[1:]
         else:
             trailing = [*body[1:], i.tts_eos]
-        prompt = frame_prompt(request, rows, given, trailing, len(body), self._max_model_len)
+        prompt = frame_prompt(request, rows, frames, trailing, len(body), self._max_model_len)
         if request.live:
             prompt.live = LiveText("text", LiveColumn(self._tokenize, i.tts_eos, prompt, rest))
         return prompt

@@ -39,10 +39,10 @@ def _options(defaults: Mapping[str, Any], c: Config) -> dict[str, Option]:
         "min_frames": 1,
         "max_frames": longest,
     }
-    own = {
+    talker = {
         "empty_user_turn": Option(False, 0, 1, bool, "without instructions the user says nothing")
     }
-    return talker_options(c, c.talker.positions, usual, own)
+    return talker_options(c, c.talker.positions, usual, talker)
 
 
 def make_spec(

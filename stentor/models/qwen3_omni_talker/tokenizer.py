@@ -14,10 +14,9 @@ ROLE = "<|im_start|>assistant\n"
 """Marks before the answer."""
 
 
-def user_turn(said: str) -> str:
-    """Put the marks of a user's turn around what was said, which may hold those of further
-    turns."""
-    return f"<|im_start|>user\n{said}<|im_end|>\n"
+def user_turn(text: str) -> str:
+    """Put the marks of a user's turn around a text, which may contain those of further turns."""
+    return f"<|im_start|>user\n{text}<|im_end|>\n"
 
 
 def read_tokenizer(path: Path) -> Tokenize:

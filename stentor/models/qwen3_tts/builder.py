@@ -132,14 +132,14 @@ def fill_codec(
 def _used(tensors: Mapping[str, Tensor], c: EncoderConfig) -> dict[str, Tensor]:
     """Without what encoding does not need: output projections, flags, and the quantizers past the
     used ones."""
-    kept = {
+    used_tensors = {
         k: v for k, v in tensors.items() if not k.endswith((".output_proj.weight", ".initialized"))
     }
     unused = tuple(
         f"quantizer.acoustic_residual_vector_quantizer.layers.{i}."
         for i in range(c.used - c.semantic, c.quantizers)
     )
-    return {k: v for k, v in kept.items() if not k.startswith(unused)}
+    return {k: v for k, v in used_tensors.items() if not k.startswith(unused)}
 
 
 def prepare(encoder: Encoder, codec: CodecConfig, dtype: torch.dtype) -> None:

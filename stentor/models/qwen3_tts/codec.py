@@ -99,7 +99,7 @@ class Decoder(FrameDecoder):
 
         In the precision of the weights, the 16 codebooks and their projections become one table,
         gains are multiplied into the weights in front of them, and the RoPE table is made. Then the
-        weights are rounded to `dtype`, if it is given.
+        weights are rounded to `dtype` unless it is None.
         """
         self.fold_gains()
         parts = [part for part in self.quantizer.children() if isinstance(part, Quantizer)]
@@ -163,8 +163,8 @@ class Convolutions(nn.ModuleList):
                     x = layer(x, state)
                 continue
             if layer.stride > 1:
-                given = torch.arange(x.shape[2], device=x.device) * stride < count
-                x = torch.where(given, x, 0)
+                exists = torch.arange(x.shape[2], device=x.device) * stride < count
+                x = torch.where(exists, x, 0)
                 stride *= layer.stride
             x = convolve(layer, x, state)
         return x

@@ -151,7 +151,7 @@ def _decoder(r: ConfigReader) -> FrameDecoderConfig:
     return read_frame_decoder(r, stack, r.number("rope_theta"), latent, codebook_dim=width)
 
 
-def _encoder(r: ConfigReader, used: int, hop: int) -> EncoderConfig:
+def _encoder(r: ConfigReader, num_codebooks: int, hop: int) -> EncoderConfig:
     hidden = r.integer("hidden_size", 512)
     heads = r.count("num_attention_heads", 8)
     stack = StackConfig(
@@ -179,7 +179,7 @@ def _encoder(r: ConfigReader, used: int, hop: int) -> EncoderConfig:
         quantizer_dim=r.integer("vector_quantization_hidden_dimension", 256),
         quantizers=r.count("num_quantizers", 32),
         semantic=r.count("num_semantic_quantizers", 1),
-        used=used,
+        used=num_codebooks,
         hop=hop,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from stentor.layers.depth_loop import Tables, project
+from stentor.layers.depth_loop import DepthTables, project
 from stentor.layers.types import Launch, eager
 from stentor.models.frame_talker import FrameTalker, Talker
 from stentor.models.lora import NO_ADAPTERS, AdapterSlots
@@ -26,11 +26,11 @@ class Weights(nn.Module):
         if c.speaker is not None:
             self.speaker_encoder = SpeakerEncoder(c.speaker)
 
-    def process_weights_after_loading(self) -> Tables:
+    def process_weights_after_loading(self) -> DepthTables:
         """Project the embeddings into tables, and free them."""
         talker = self.talker
         text = project(talker.text_projection, talker.model.get_parameter("text_embedding.weight"))
-        tables = Tables(text, talker.model.codec_embedding.weight, talker.code_predictor)
+        tables = DepthTables(text, talker.model.codec_embedding.weight, talker.code_predictor)
         del talker.model.text_embedding, talker.model.codec_embedding, talker.text_projection
         return tables
 

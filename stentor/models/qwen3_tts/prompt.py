@@ -71,10 +71,10 @@ class PromptBuilder:
             and request.speaker_embedding is None
             and request.reference is None
         ):
-            wanted = (
+            message = (
                 "this model speaks with the voice of a reference: give one, or a speaker_embedding"
             )
-            raise InvalidRequest("reference", wanted)
+            raise InvalidRequest("reference", message)
         return reference_of(request)
 
     def build(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
@@ -82,12 +82,12 @@ class PromptBuilder:
         c = self._c
         options = request.options
         voice = self._voice(request)
-        whole = self._whole(request)
+        whole_text = self._whole(request)
         if request.reference is not None and request.reference.text:
-            said = request.reference.text
+            transcript = request.reference.text
         else:
-            said = ""
-        cloned = bool(voices) and bool(said.strip()) and not options["x_vector_only"]
+            transcript = ""
+        cloned = bool(voices) and bool(transcript.strip()) and not options["x_vector_only"]
         text = request.text
         rest = ""
         if request.live:
@@ -114,19 +114,19 @@ class PromptBuilder:
         codes = np.zeros((0, c.codebooks), np.int32)
         if cloned:
             codes = voices[0].features["codes"]
-            heard = voices[0].once(said, lambda: self._transcript_ids(said))
-            trailing = self._clone(layout, [*heard, *body], len(codes), whole)
+            transcript_ids = voices[0].once(transcript, lambda: self._transcript_ids(transcript))
+            trailing = self._clone(layout, [*transcript_ids, *body], len(codes), whole_text)
         else:
-            trailing = self._speak(layout, body, whole)
+            trailing = self._speak(layout, body, whole_text)
         if request.live:
             trailing.pop()  # the text's end
         prompt = self._finish(request, layout, trailing, codes, len(body))
         if self._c.kind == "base":
-            given = request.speaker_embedding
-            if given is None:
+            embedding = request.speaker_embedding
+            if embedding is None:
                 speaker = voices[0]
             else:
-                speaker = Voice(digest(given), {"speaker": given})
+                speaker = Voice(digest(embedding), {"speaker": embedding})
             prompt.voice = speaker.id
             prompt.columns["speaker"] = speaker.features["speaker"]
         if request.live:
@@ -165,7 +165,7 @@ class PromptBuilder:
         return request.voice.lower()
 
     def _transcript_ids(self, text: str) -> list[int]:
-        """Ids of what a reference says."""
+        """Token ids of a reference's transcript."""
         return self._tokenizer.encode(f"<|im_start|>assistant\n{text}<|im_end|>\n")[
             ROLE:-REFERENCE_TAIL
         ]
@@ -199,22 +199,24 @@ class PromptBuilder:
         codes.append(i.pad)
         layout.add([i.tts_pad] * (len(codes) - 1) + [i.tts_bos], codes)
 
-    def _speak(self, layout: PromptLayout, body: list[int], whole: bool) -> list[int]:
+    def _speak(self, layout: PromptLayout, body: list[int], whole_text: bool) -> list[int]:
         """Text for a voice without reference codes. Returns the text that later steps take."""
         i = self._c.ids
-        if whole:
+        if whole_text:
             layout.add([*body, i.tts_eos], i.pad)
             layout.add([i.tts_pad], i.bos)
             return []
         layout.add(body[:1], i.bos)
         return [*body[1:], i.tts_eos]
 
-    def _clone(self, layout: PromptLayout, text: list[int], frames: int, whole: bool) -> list[int]:
+    def _clone(
+        self, layout: PromptLayout, text: list[int], frames: int, whole_text: bool
+    ) -> list[int]:
         """In-context cloning: the reference's text and codes before the text. Returns the text of
         later steps."""
         i = self._c.ids
         text = [*text, i.tts_eos]
-        if whole:
+        if whole_text:
             layout.add(text, i.pad)
             layout.add([i.tts_pad], i.bos)
             layout.add_frames([i.tts_pad] * frames)
@@ -236,5 +238,5 @@ class PromptBuilder:
         if length >= self._max_model_len:
             raise too_long(length, self._max_model_len - 1, request.text, len(codes))
         rows = {"text": np.array(layout.text, np.int32), "code": layout.codes()}
-        given = codes, layout.frame_at()
-        return frame_prompt(request, rows, given, trailing, text_tokens, self._max_model_len)
+        frames = codes, layout.frame_at()
+        return frame_prompt(request, rows, frames, trailing, text_tokens, self._max_model_len)

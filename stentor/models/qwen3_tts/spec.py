@@ -44,7 +44,7 @@ def _options(defaults: Mapping[str, Any], c: Config) -> dict[str, Option]:
         "min_frames": MIN_FRAMES,
         "max_frames": longest,
     }
-    own = {
+    talker = {
         "non_streaming_mode": Option(
             None, 0, 1, bool, "whole text in the prompt; default: yes, but no for cloned voices"
         ),
@@ -52,7 +52,7 @@ def _options(defaults: Mapping[str, Any], c: Config) -> dict[str, Option]:
             False, 0, 1, bool, "clone by the speaker vector alone, without the reference's codes"
         ),
     }
-    return talker_options(c, float(c.talker.positions), usual, own)
+    return talker_options(c, float(c.talker.positions), usual, talker)
 
 
 def make_spec(

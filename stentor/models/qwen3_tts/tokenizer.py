@@ -1,6 +1,6 @@
 """The text tokenizer: byte-level BPE with Qwen2's own pre-tokeniser.
 
-The reference asks transformers to "fix" the pre-tokeniser of local directories to Mistral's, which
+The reference has transformers "fix" the pre-tokeniser of local directories to Mistral's, which
 splits CamelCase words differently from a Hub load. Here the plain Qwen2 pattern is the default and
 Mistral's a choice.
 """

@@ -46,5 +46,5 @@ def test_gpu_samples_are_folded_into_ranges_per_gpu(tmp_path):
 def test_no_gpu_program_means_no_gpu_facts():
     with gpu_watch(program="no-such-program") as gpus:
         assert gpus() == {}
-    with gpu_watch(wanted=False) as gpus:
+    with gpu_watch(local=False) as gpus:
         assert gpus() == {}

@@ -7,13 +7,13 @@ import pytest
 import soundfile
 
 from stentor.bench.compare import load
-from stentor.bench.report.output import SCHEMA, Files, clean, default_stem, save_wav
+from stentor.bench.report.output import SCHEMA, ReportFiles, clean, default_stem, save_wav
 from tests.bench.fake_server import tone
 from tests.helpers.full_disk import files_of_at_most
 
 
 def test_saved_json_is_strict_and_keeps_infinity_as_vllm_writes_it(tmp_path):
-    path = Files(tmp_path / "new", "r").write_json(
+    path = ReportFiles(tmp_path / "new", "r").write_json(
         {"request_rate": float("inf"), "x": float("nan"), "y": [1.5]}
     )
     assert json.loads(path.read_text()) == {"request_rate": "inf", "x": None, "y": [1.5]}
@@ -21,7 +21,7 @@ def test_saved_json_is_strict_and_keeps_infinity_as_vllm_writes_it(tmp_path):
 
 
 def test_appending_adds_a_line_each_time(tmp_path):
-    files = Files(tmp_path, "r")
+    files = ReportFiles(tmp_path, "r")
     for value in (1, 2):
         files.write_json({"schema": SCHEMA, "request_rate": value}, append=True)
         requests = files.write_lines([{"index": value}], append=True)
@@ -30,7 +30,7 @@ def test_appending_adds_a_line_each_time(tmp_path):
 
 
 def test_what_cannot_be_written_whole_is_named_and_leaves_nothing(tmp_path):
-    files = Files(tmp_path, "r")
+    files = ReportFiles(tmp_path, "r")
     files.write_json({"schema": SCHEMA, "request_rate": 1}, append=True)
     kept = (tmp_path / "r.json").read_bytes()
     lost = {
