@@ -192,6 +192,11 @@ class ServerConfig:
         "characters of instructions",
         names=("--tts-max-instructions-length",),
     )
+    realtime_instructions: bool = option(
+        False,
+        "shape the voice by `instructions` of Realtime clients, which are prompts for an assistant "
+        "otherwise",
+    )
     max_body_mb: float = option(LIMITS.max_body_mb, "size of a request body, in MiB")
     split_chars: int = option(
         MAX_CHARS,

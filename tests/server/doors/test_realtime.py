@@ -16,7 +16,9 @@ from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
 from stentor.server import sessions
+from stentor.server.doors.realtime.response import Given, Settings
 from stentor.server.limits import LIMITS
+from stentor.server.schemas import Ignored
 from tests.helpers.door_talk import JsonTalk, Message, audio_of, json_talk
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, pcm, serving, toy, until
@@ -185,7 +187,43 @@ def test_what_means_nothing_here_is_named(live: Live) -> None:
         messages = speak(
             t, input=[message("One.")], max_output_tokens="inf", instructions="Speak slowly."
         )
-        assert [i["param"] for i in messages[-1]["response"]["ignored"]] == ["max_output_tokens"]
+        assert [i["param"] for i in messages[-1]["response"]["ignored"]] == [
+            "max_output_tokens",
+            "instructions",
+        ]
+
+
+READ_ALOUD = "You are a text to speech assistant. Read the user's text aloud, word for word. " * 9
+
+
+def test_a_prompt_for_an_assistant_shapes_no_voice() -> None:
+    ignored = Ignored(strict=False)
+    plain = Settings().updated(Given(), ignored)
+    prompted = Settings().updated(Given(instructions=READ_ALOUD), ignored)
+    assert prompted.body() == plain.body()  # of which every family's request is made
+    assert ignored.as_json()["ignored"][0]["param"] == "instructions"
+    assert Settings().updated(Given(instructions=""), Ignored(strict=True)).body() == plain.body()
+
+
+@pytest.mark.parametrize("by", ["flag", "session"])
+def test_instructions_shape_the_voice_where_a_flag_or_the_session_wants_it(by: str) -> None:
+    started = Settings(apply_instructions=by == "flag")
+    given = Given(instructions="Softly.", apply_instructions=True if by == "session" else None)
+    assert started.updated(given, Ignored(strict=True)).body().instructions == "Softly."
+    off = started.updated(Given(instructions="No.", apply_instructions=False), Ignored(False))
+    assert off.body().instructions is None
+
+
+def test_a_session_says_whether_it_uses_instructions(live: Live, tmp_path: Path) -> None:
+    with realtime(live) as t:
+        t.send(type="session.update", session={"instructions": READ_ALOUD})
+        session = t.get()["session"]
+        assert (session["instructions"], session["apply_instructions"]) == (READ_ALOUD, False)
+        messages = speak(t, input=[message("One.")], instructions=READ_ALOUD)
+        assert messages[-1]["response"]["status"] == "completed"
+    with serving(tmp_path / "voices", realtime_instructions=True) as other, realtime(other) as t:
+        t.send(type="session.update", session={"instructions": READ_ALOUD})
+        assert t.get()["error"]["param"] == "instructions"  # has more than 500 characters
 
 
 # -- the conversation --
@@ -384,7 +422,13 @@ WRONG = [
         "audio",
     ),
     ({"type": "session.update", "session": {"audio": 5}}, "audio"),
-    ({"type": "session.update", "session": {"instructions": "x" * 501}}, "instructions"),
+    (
+        {
+            "type": "session.update",
+            "session": {"instructions": "x" * 501, "apply_instructions": True},
+        },
+        "instructions",
+    ),
     ({"type": "conversation.item.create"}, "item"),
     ({"type": "conversation.item.create", "item": {"content": [5]}}, "content"),
     ({"type": "conversation.item.create", "item": {"id": "", "content": []}}, "id"),

@@ -61,7 +61,8 @@ class Audio(Body):
 class Given(Body):
     """A session of session.update, or a response of response.create. The beta has no `audio`."""
 
-    instructions: Text | None = None
+    instructions: Text | None = Field(None, description="A prompt for an assistant: not used")
+    apply_instructions: bool | None = Field(None, description="Use them: they say how to speak")
     audio: Audio | None = None
     output_modalities: Modalities | None = None
     modalities: Modalities | None = None
@@ -102,12 +103,17 @@ def unsupported(what: str, param: str | None = None) -> ApiError:
 
 @dataclass(frozen=True)
 class Settings:
-    """How responses are spoken. model: as the client named it."""
+    """How responses are spoken.
+
+    model: as the client named it. apply_instructions: whether instructions shape the voice. Those
+    of OpenAI's clients tell an assistant what to answer ("Read the text aloud, add nothing").
+    """
 
     model: str | None = None
     voice: str = "default"
     speed: float = 1.0
     instructions: str = ""
+    apply_instructions: bool = False
     format: str = "pcm"
     rate: int = RATE
 
@@ -128,9 +134,20 @@ class Settings:
             "voice": voice.id if isinstance(voice, VoiceId) else voice,
             "speed": speed,
             "instructions": given.instructions,
+            "apply_instructions": given.apply_instructions,
             **_format(output.format, given.output_audio_format),
         }
-        return replace(self, **{k: v for k, v in found.items() if v is not None})
+        wanted = replace(self, **{k: v for k, v in found.items() if v is not None})
+        if given.instructions and not wanted.apply_instructions:
+            ignored.field("instructions", "is an assistant's prompt; apply_instructions uses it")
+        return wanted
+
+    @property
+    def voice_instructions(self) -> str | None:
+        """Instructions on how to speak, None where there are none or they are for an assistant."""
+        if self.apply_instructions and self.instructions:
+            return self.instructions
+        return None
 
     def body(self) -> Shared:
         """Make a request of ours. ApiError for what that does not take."""
@@ -140,7 +157,7 @@ class Settings:
                 "model": self.model,
                 "voice": self.voice,
                 "speed": self.speed,
-                "instructions": self.instructions or None,
+                "instructions": self.voice_instructions,
                 "response_format": self.format,
                 "sample_rate": self.rate,
             },
@@ -153,6 +170,7 @@ class Settings:
             "object": "realtime.session",
             "model": model,
             "instructions": self.instructions,
+            "apply_instructions": self.apply_instructions,
         }
         shared |= {"tools": [], "tool_choice": "none"}
         if beta:
@@ -268,7 +286,8 @@ def given_item(value: Any, param: str = "item") -> Item:
         raise unsupported(f"items of type {given.type[:80]!r}", f"{param}.type")
     if given.role == "system":
         raise unsupported(
-            "messages of the system (instructions of the session say how to speak)", f"{param}.role"
+            "messages of the system (instructions with apply_instructions say how to speak)",
+            f"{param}.role",
         )
     for part in given.content:
         if part.type not in TEXTS:

@@ -63,7 +63,10 @@ class RealtimeSession(SocketSession):
             "realtime=v1" in ws.headers.get("openai-beta", "")
             or "openai-beta.realtime-v1" in offered
         )
-        self.settings = Settings(model=ws.query_params.get("model") or None)
+        self.settings = Settings(
+            ws.query_params.get("model") or None,
+            apply_instructions=server.config.realtime_instructions,
+        )
         # for the settings that were asked for last
         self.plan: tuple[Settings, SpeechPlan] | None = None
         self.conversation = Conversation()
