@@ -19,6 +19,7 @@ from stentor.server.doors.elevenlabs import sockets as elevenlabs_sockets
 from stentor.server.doors.realtime import session as realtime
 from stentor.server.http import (
     middleware,
+    routes_consents,
     routes_info,
     routes_lora,
     routes_page,
@@ -115,6 +116,7 @@ def create_app(config: ServerConfig, server: Server | None = None) -> FastAPI:
     for part in (
         routes_speech,
         *doors,
+        routes_consents,
         routes_voices,
         routes_lora,
         routes_info,

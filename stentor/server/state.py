@@ -23,6 +23,7 @@ from stentor.server.model_hosts import GiveUp, ModelHost, ModelHosts, Start, nam
 from stentor.server.speech.fields import VoiceResolver
 from stentor.server.speech.outcomes import Outcome, Outcomes
 from stentor.server.speech.plan import Planner
+from stentor.server.voices.consents import ConsentStore
 from stentor.server.voices.recordings import KnownVoices, Recordings
 from stentor.server.voices.references import Fetcher, References, Resolver
 from stentor.server.voices.store import DEFAULT_DIR, VoiceStore
@@ -116,6 +117,7 @@ class Server:
         else:
             folder = DEFAULT_DIR
         self.voices = VoiceStore(folder, config.max_voices, config.voice_policy == "overwrite")
+        self.consents = ConsentStore(folder, config.max_voices)
         self.known_voices = KnownVoices(self.voices)
         max_bytes = int(config.max_upload_mb * MIB)
         domains = config.allowed_media_domains

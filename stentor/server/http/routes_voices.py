@@ -9,15 +9,24 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, File, Form, Path, Query, Request, UploadFile
+from pydantic import Field
+from starlette.datastructures import Headers
 from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Scope
 
 from stentor import audio
 from stentor.arguments.untrusted import Unreadable, parse_json
 from stentor.audio import Reference
 from stentor.audio.silence import QUIET_PEAK
 from stentor.errors import InvalidRequest
-from stentor.server.errors import ApiError, failures, invalid
+from stentor.server.errors import ApiError, failures, invalid, validated
+from stentor.server.http.bodies import BodyRoute
+from stentor.server.http.middleware import is_json
+from stentor.server.http.responses import NoResponse, begun
 from stentor.server.limits import LIMITS, MIB
+from stentor.server.model_hosts import ModelHost
+from stentor.server.schemas import Body, SpeechBody
 from stentor.server.state import Server, server
 from stentor.server.voices.references import decode
 from stentor.server.voices.voice import Audio, listing, own_voices
@@ -27,6 +36,7 @@ router = APIRouter(tags=["voices"])
 
 MIME_TYPE = re.compile(r"(audio|video|application)/[a-z0-9.+-]{1,40}")
 
+RELEASE = re.compile(r"\d{4}-\d\d-\d\d")  # of OpenAI's models that make voices
 # of an uploaded voice, as in other engines
 SECONDS = (LIMITS.voice_min_seconds, LIMITS.voice_max_seconds)
 Name = Annotated[str, Path(max_length=LIMITS.name_chars)]
@@ -66,7 +76,124 @@ async def voice(request: Request, name: Name) -> dict[str, Any]:
     return found.as_dict()
 
 
-@router.post("/v1/audio/voices", responses=failures(400, 401, 409, 413, 415, 429, 503, 507))
+class DesignRoute(BodyRoute):
+    """The route of bodies in JSON beside one of forms at the same path."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if scope["type"] == "http" and not is_json(Headers(scope=scope)):
+            return Match.NONE, {}
+        return super().matches(scope)
+
+
+class DesignedVoice(Body):
+    """A voice to make from a description, as OpenAI's SDK asks for it."""
+
+    name: Annotated[str, Field(min_length=1, max_length=LIMITS.name_chars)]
+    type: Literal["prompt"]
+    prompt: Annotated[str, Field(max_length=LIMITS.note_chars)]
+    model: Annotated[str, Field(max_length=LIMITS.name_chars)] | None = None
+    script_hint: Annotated[str, Field(max_length=LIMITS.transcript_chars)] | None = None
+
+
+async def design(request: Request, body: DesignedVoice) -> Response:
+    """Make a voice from a description: speak a script with it, and keep that recording under the
+    name."""
+    s = server(request)
+    for name in ("prompt", "script_hint"):
+        text = getattr(body, name)
+        if text is not None and not text.strip():
+            raise invalid(name, "must not be empty")
+    host = _designer(s, body.model)
+    script = body.script_hint or SCRIPT
+    await asyncio.to_thread(s.voices.check_name, body.name, _reserved(s))
+    wanted = validated(
+        SpeechBody,
+        {
+            "input": script,
+            "model": host.name,
+            "instructions": body.prompt,
+            "response_format": "wav",
+            "sample_rate": max(host.spec.sample_rate, 24_000),
+            "stream": False,
+        },
+    )
+    try:
+        running = await begun(
+            request, s.planner.text(wanted, request.state.request_id, "none", False)
+        )
+    except ApiError as e:
+        raise _as_of_design(e) from e
+    if running is None:
+        return NoResponse()
+    try:
+        data = b"".join([part async for part in running.bytes(whole=True)])
+        sample = await _checked_sample(data, "script_hint")
+    except BaseException as e:
+        if (error := running.failed(e)) is None:
+            raise
+        raise error from e
+    running.completed()
+    running.left()
+    stored = await _store(
+        s, body.name, consent=DESIGNED, audio=sample, text=script, description=body.prompt.strip()
+    )
+    return json_response({**stored, "type": "prompt", "prompt": stored["speaker_description"]})
+
+
+router.add_api_route(
+    "/v1/audio/voices",
+    design,
+    methods=["POST"],
+    responses=failures(400, 401, 404, 409, 413, 415, 429, 500, 503, 504, 507),
+    response_model=dict[str, Any],
+    route_class_override=DesignRoute,
+    include_in_schema=False,  # a path has one description: that of the form
+)
+SCRIPT = (
+    "The rainbow is a division of white light into many beautiful colors. "
+    "People look for the pot of gold at its end, and nobody has found it yet."
+)
+"""Spoken to make a voice where the client has no text for it."""
+DESIGNED = "designed from a description"
+
+
+def _designer(s: Server, model: str | None) -> ModelHost:
+    """The model that makes a voice: the one that is named, else the first that can."""
+    hosts = s.hosts.all
+    if model is not None and model != "auto" and not RELEASE.fullmatch(model):
+        hosts = [s.hosts.named(model)]
+    for host in hosts:
+        if host.serves and host.spec.takes_instructions and host.spec.takes_reference:
+            return host
+    names = ", ".join(host.name for host in hosts)
+    raise invalid("type", f"no model here designs a voice and speaks with it then: {names}")
+
+
+def _as_of_design(error: ApiError) -> ApiError:
+    """The error of a field of speech as one of the body of a designed voice."""
+    name = {"input": "script_hint", "instructions": "prompt"}.get(error.param or "")
+    return error if name is None else error.renamed(name)
+
+
+def _reserved(s: Server) -> list[str]:
+    """Names that no uploaded voice may have."""
+    return [*s.hosts.voices(), *s.config.aliases]
+
+
+async def _store(s: Server, name: str, **facts: Any) -> dict[str, Any]:
+    """Store a voice, which every server on the folder knows from then on."""
+    try:
+        voice = await asyncio.to_thread(s.voices.add, name, reserved=_reserved(s), **facts)
+    finally:
+        s.known_voices.forget(name)
+    return voice.as_dict()
+
+
+@router.post(
+    "/v1/audio/voices",
+    responses=failures(400, 401, 404, 409, 413, 415, 429, 500, 503, 504, 507),
+    response_model=dict[str, Any],
+)
 async def add(
     request: Request,
     name: Annotated[str, Form(max_length=LIMITS.name_chars)],
@@ -76,7 +203,7 @@ async def add(
             max_length=LIMITS.note_chars,
             description="Who has agreed to the use of this voice, or a record's id",
         ),
-    ],
+    ] = "",
     audio_sample: Annotated[
         UploadFile | None, File(description="wav, flac, ogg, mp3, m4a, webm or aac, 1 to 30 s")
     ] = None,
@@ -88,10 +215,21 @@ async def add(
         Form(max_length=LIMITS.transcript_chars, description="What is said in the audio"),
     ] = None,
     speaker_description: Annotated[str | None, Form(max_length=LIMITS.note_chars)] = None,
-) -> dict[str, Any]:
+    type: Annotated[
+        Literal["audio_sample", "prompt"],
+        Form(description="prompt: make the voice from a description"),
+    ] = "audio_sample",
+    prompt: Annotated[str | None, Form(description="The description")] = None,
+    script_hint: Annotated[str | None, Form(description="What the new voice says first")] = None,
+    model: Annotated[str | None, Form(description="That makes the voice")] = None,
+) -> Any:
     """Store a voice under a name. Every server on the same directory has a new one at once, and
-    after restarts."""
+    after restarts. Of `type` prompt, which may be sent as JSON too, it is made from a description."""
     s = server(request)
+    if type == "prompt":
+        asked = {"name": name, "type": type, "prompt": prompt, "script_hint": script_hint}
+        described = {k: v for k, v in {**asked, "model": model}.items() if v is not None}
+        return await design(request, validated(DesignedVoice, described))
     if not consent.strip():
         raise invalid("consent", "must say who has agreed to the use of this voice")
     if (audio_sample is None) == (speaker_embedding is None):
@@ -105,7 +243,7 @@ async def add(
         embedding = None
     else:
         embedding = await asyncio.to_thread(_embedding, speaker_embedding)
-    reserved = [*s.hosts.voices(), *s.config.aliases]
+    reserved = _reserved(s)
 
     def store() -> tuple[bool, dict[str, Any]]:
         replaced = s.voices.get(name) is not None
@@ -190,21 +328,32 @@ def _mime_type(upload: UploadFile) -> str | None:
     return None
 
 
+async def uploaded_audio(s: Server, upload: UploadFile, param: str) -> bytes:
+    """The bytes of an audio file that can be read. ApiError names `param`."""
+    data = await _bytes_of(upload, int(s.config.max_upload_mb * MIB), param)
+    await asyncio.to_thread(decode, data, param, LIMITS.voice_max_seconds)
+    return data
+
+
+async def _bytes_of(upload: UploadFile, max_bytes: int, param: str) -> bytes:
+    if upload.size is None or upload.size <= max_bytes:
+        data = await upload.read(max_bytes + 1)
+        if len(data) <= max_bytes:
+            return data
+    raise ApiError(413, f"{param}: is larger than {max_bytes / MIB:g} MiB", param=param)
+
+
 async def _sample(upload: UploadFile, max_bytes: int) -> Audio:
-    if upload.size is not None and upload.size > max_bytes:
-        raise ApiError(
-            413, f"audio_sample: is larger than {max_bytes / MIB:g} MiB", param="audio_sample"
-        )
-    data = await upload.read(max_bytes + 1)
-    if len(data) > max_bytes:
-        raise ApiError(
-            413, f"audio_sample: is larger than {max_bytes / MIB:g} MiB", param="audio_sample"
-        )
-    samples, rate = await asyncio.to_thread(decode, data, "audio_sample", LIMITS.voice_max_seconds)
+    data = await _bytes_of(upload, max_bytes, "audio_sample")
+    return await _checked_sample(data, "audio_sample")
+
+
+async def _checked_sample(data: bytes, param: str) -> Audio:
+    samples, rate = await asyncio.to_thread(decode, data, param, LIMITS.voice_max_seconds)
     try:  # the same checks as for a reference: finite, not silent, long enough
-        audio.load(Reference((samples, rate)), "audio_sample", SECONDS)
+        audio.load(Reference((samples, rate)), param, SECONDS)
     except InvalidRequest as e:
-        raise ApiError(400, str(e), param="audio_sample") from e
+        raise ApiError(400, str(e), param=param) from e
     return samples, rate
 
 

@@ -112,6 +112,10 @@ class VoiceStore:
         except NO_VOICE:
             return None
 
+    def check_name(self, name: str, reserved: Iterable[str]) -> None:
+        """ApiError says why a voice cannot have this name."""
+        self._new_path(name, reserved)
+
     def add(
         self,
         name: str,

@@ -1,0 +1,98 @@
+"""Consents to the use of a voice, as OpenAI's SDK keeps them: `client.audio.voice_consents`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, File, Form, Path, Query, Request, UploadFile
+from pydantic import Field
+
+from stentor.server.errors import ApiError, failures
+from stentor.server.http.bodies import JsonRoute
+from stentor.server.http.routes_voices import uploaded_audio
+from stentor.server.limits import LIMITS
+from stentor.server.schemas import Body
+from stentor.server.state import server
+from stentor.server.voices.consents import Consent
+
+router = APIRouter(tags=["voices"], prefix="/v1/audio/voice_consents", route_class=JsonRoute)
+Id = Annotated[str, Path(max_length=LIMITS.name_chars)]
+Language = Annotated[
+    str, Form(min_length=2, max_length=35, pattern="^[A-Za-z0-9-]+$", description="BCP 47: en-US")
+]
+
+
+class Rename(Body):
+    """POST /v1/audio/voice_consents/{id}."""
+
+    name: Annotated[str, Field(min_length=1, max_length=LIMITS.name_chars)]
+
+
+@router.post("", responses=failures(400, 401, 409, 413, 415, 429, 507))
+async def add(
+    request: Request,
+    name: Annotated[str, Form(min_length=1, max_length=LIMITS.name_chars)],
+    language: Language,
+    recording: Annotated[UploadFile, File(description="wav, flac, ogg, mp3, m4a, webm or aac")],
+) -> dict[str, Any]:
+    """Keep a recording in which a speaker agrees to the use of their voice."""
+    s = server(request)
+    data = await uploaded_audio(s, recording, "recording")
+    consent = await asyncio.to_thread(s.consents.add, name, language, data)
+    return consent.as_dict()
+
+
+@router.get("", responses=failures(400, 401))
+async def consents(
+    request: Request,
+    after: Annotated[str | None, Query(max_length=LIMITS.name_chars)] = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+) -> dict[str, Any]:
+    """List consents, the newest first, those behind `after`."""
+    all_of_them = await asyncio.to_thread(server(request).consents.newest)
+    ids = [consent.id for consent in all_of_them]
+    if after is not None and after not in ids:
+        raise _unknown(after, "after")
+    start = 0 if after is None else ids.index(after) + 1
+    page = all_of_them[start : start + limit]
+    return {
+        "object": "list",
+        "data": [consent.as_dict() for consent in page],
+        "first_id": page[0].id if page else None,
+        "last_id": page[-1].id if page else None,
+        "has_more": start + limit < len(ids),
+    }
+
+
+@router.get("/{consent_id}", responses=failures(400, 401, 404))
+async def consent(request: Request, consent_id: Id) -> dict[str, Any]:
+    """Return one consent."""
+    return _known(consent_id, await asyncio.to_thread(server(request).consents.get, consent_id))
+
+
+@router.post("/{consent_id}", responses=failures(400, 401, 404, 415, 429))
+async def rename(request: Request, consent_id: Id, body: Rename) -> dict[str, Any]:
+    """Give a consent another name."""
+    renamed = await asyncio.to_thread(server(request).consents.rename, consent_id, body.name)
+    return _known(consent_id, renamed)
+
+
+@router.delete("/{consent_id}", responses=failures(400, 401, 404))
+async def delete(request: Request, consent_id: Id) -> dict[str, Any]:
+    """Delete a consent. Voices that name it stay."""
+    if not await asyncio.to_thread(server(request).consents.delete, consent_id):
+        raise _unknown(consent_id)
+    return {"id": consent_id, "object": "audio.voice_consent", "deleted": True}
+
+
+def _known(id: str, consent: Consent | None) -> dict[str, Any]:
+    if consent is None:
+        raise _unknown(id)
+    return consent.as_dict()
+
+
+def _unknown(id: str, param: str = "consent_id") -> ApiError:
+    return ApiError(
+        404, f"{param}: there is no consent {id[:80]!r}", param=param, code="consent_not_found"
+    )
