@@ -10,16 +10,22 @@ from pydantic import Field
 
 from stentor.server.errors import ApiError, failures
 from stentor.server.http.bodies import JsonRoute
-from stentor.server.http.routes_voices import uploaded_audio
-from stentor.server.limits import LIMITS
+from stentor.server.limits import LIMITS, MIB
 from stentor.server.schemas import Body
 from stentor.server.state import server
+from stentor.server.voices import samples
 from stentor.server.voices.consents import Consent
 
 router = APIRouter(tags=["voices"], prefix="/v1/audio/voice_consents", route_class=JsonRoute)
 Id = Annotated[str, Path(max_length=LIMITS.name_chars)]
 Language = Annotated[
-    str, Form(min_length=2, max_length=35, pattern="^[A-Za-z0-9-]+$", description="BCP 47: en-US")
+    str,
+    Form(
+        min_length=2,
+        max_length=LIMITS.name_chars,
+        pattern="^[A-Za-z0-9-]+$",
+        description="BCP 47: en-US",
+    ),
 ]
 
 
@@ -38,7 +44,8 @@ async def add(
 ) -> dict[str, Any]:
     """Keep a recording in which a speaker agrees to the use of their voice."""
     s = server(request)
-    data = await uploaded_audio(s, recording, "recording")
+    data = await samples.uploaded(recording, int(s.config.max_upload_mb * MIB), "recording")
+    await samples.decoded(data, "recording")
     consent = await asyncio.to_thread(s.consents.add, name, language, data)
     return consent.as_dict()
 

@@ -15,11 +15,8 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import Scope
 
-from stentor import audio
 from stentor.arguments.untrusted import Unreadable, parse_json
-from stentor.audio import Reference
 from stentor.audio.silence import QUIET_PEAK
-from stentor.errors import InvalidRequest
 from stentor.server.errors import ApiError, failures, invalid, validated
 from stentor.server.http.bodies import BodyRoute
 from stentor.server.http.middleware import is_json
@@ -28,8 +25,8 @@ from stentor.server.limits import LIMITS, MIB
 from stentor.server.model_hosts import ModelHost
 from stentor.server.schemas import Body, SpeechBody
 from stentor.server.state import Server, server
-from stentor.server.voices.references import decode
-from stentor.server.voices.voice import Audio, listing, own_voices
+from stentor.server.voices import samples
+from stentor.server.voices.voice import listing, own_voices
 from stentor.server.wire_json import json_response
 
 router = APIRouter(tags=["voices"])
@@ -37,8 +34,6 @@ router = APIRouter(tags=["voices"])
 MIME_TYPE = re.compile(r"(audio|video|application)/[a-z0-9.+-]{1,40}")
 
 RELEASE = re.compile(r"\d{4}-\d\d-\d\d")  # of OpenAI's models that make voices
-# of an uploaded voice, as in other engines
-SECONDS = (LIMITS.voice_min_seconds, LIMITS.voice_max_seconds)
 Name = Annotated[str, Path(max_length=LIMITS.name_chars)]
 
 
@@ -127,7 +122,7 @@ async def design(request: Request, body: DesignedVoice) -> Response:
         return NoResponse()
     try:
         data = b"".join([part async for part in running.bytes(whole=True)])
-        sample = await _checked_sample(data, "script_hint")
+        sample = await samples.checked(data, "script_hint")
     except BaseException as e:
         if (error := running.failed(e)) is None:
             raise
@@ -238,7 +233,9 @@ async def add(
     if audio_sample is None:
         sample = None
     else:
-        sample = await _sample(audio_sample, int(s.config.max_upload_mb * MIB))
+        max_bytes = int(s.config.max_upload_mb * MIB)
+        data = await samples.uploaded(audio_sample, max_bytes, "audio_sample")
+        sample = await samples.checked(data, "audio_sample")
     if speaker_embedding is None:
         embedding = None
     else:
@@ -326,35 +323,6 @@ def _mime_type(upload: UploadFile) -> str | None:
     if MIME_TYPE.fullmatch(stated):
         return stated
     return None
-
-
-async def uploaded_audio(s: Server, upload: UploadFile, param: str) -> bytes:
-    """The bytes of an audio file that can be read. ApiError names `param`."""
-    data = await _bytes_of(upload, int(s.config.max_upload_mb * MIB), param)
-    await asyncio.to_thread(decode, data, param, LIMITS.voice_max_seconds)
-    return data
-
-
-async def _bytes_of(upload: UploadFile, max_bytes: int, param: str) -> bytes:
-    if upload.size is None or upload.size <= max_bytes:
-        data = await upload.read(max_bytes + 1)
-        if len(data) <= max_bytes:
-            return data
-    raise ApiError(413, f"{param}: is larger than {max_bytes / MIB:g} MiB", param=param)
-
-
-async def _sample(upload: UploadFile, max_bytes: int) -> Audio:
-    data = await _bytes_of(upload, max_bytes, "audio_sample")
-    return await _checked_sample(data, "audio_sample")
-
-
-async def _checked_sample(data: bytes, param: str) -> Audio:
-    samples, rate = await asyncio.to_thread(decode, data, param, LIMITS.voice_max_seconds)
-    try:  # the same checks as for a reference: finite, not silent, long enough
-        audio.load(Reference((samples, rate)), param, SECONDS)
-    except InvalidRequest as e:
-        raise ApiError(400, str(e), param=param) from e
-    return samples, rate
 
 
 def _embedding(text: str) -> np.ndarray:

@@ -9,6 +9,7 @@ import httpx
 import openai
 import pytest
 
+from stentor.server.voices import samples
 from tests.helpers.server_live import Live, serving, tone_wav
 
 PROMPT = "An old sailor, hoarse and slow."
@@ -92,7 +93,10 @@ def test_consents_need_a_key_where_the_server_has_one_and_have_a_limit(tmp_path:
         assert statuses == [200, 409]
 
 
-def test_a_voice_is_designed_and_speaks(client: openai.OpenAI, live: Live) -> None:
+def test_a_voice_is_designed_and_speaks(
+    client: openai.OpenAI, live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(samples, "SECONDS", (0.1, 30.0))  # the toy speaks for 0.16 s
     voice = client.audio.voices.create(
         name="sailor", type="prompt", prompt=PROMPT, script_hint="Words. " * 60
     )
