@@ -37,9 +37,6 @@ small."""
 W8A8_ROWS = 17
 """Rows from which activations are made int8. Fewer wait for weights, and kernels that widen them
 make one launch."""
-CPU_ROWS = 8
-"""Rows up to which torch's int8 product is faster on a CPU than a product of float weights
-(docs/log/2026-11.md)."""
 CPU_INPUTS = 16
 """Inputs that torch's int8 product reads at a time. It reads past the end of rows of another
 length."""
@@ -240,16 +237,11 @@ def unfused(p: Problem) -> Choice:
         # Few rows take the time of reading the weights. The library cannot read 8 bits.
         if Kernel.QUANTIZED in p.kernels and (p.invariant or p.rows <= QUANTIZED_ROWS):
             return Choice(Backend.EIGHT_BITS)
-        # torch has a product for a CPU, with one scale for each output.
-        few, whole = 0 < p.rows <= CPU_ROWS, p.k % CPU_INPUTS == 0
+        # torch has a product for a CPU, with one scale for each output. It rounds activations, so it
+        # must not depend on the rows: a seed would give other speech in a larger batch.
         one_scale = p.weight == torch.int8 and p.groups == 1
-        if (
-            p.device == "cpu"
-            and few
-            and whole
-            and one_scale
-            and p.dtype in (torch.float32, torch.bfloat16)
-        ):
+        rounds = p.dtype in (torch.float32, torch.bfloat16)
+        if p.device == "cpu" and p.rows and p.k % CPU_INPUTS == 0 and one_scale and rounds:
             return Choice(Backend.CPU_INT8)
         return Choice(Backend.LIBRARY)
     # The library splits sums by the number of rows.

@@ -1,8 +1,8 @@
-"""The rule for run-ons: when an utterance is far too long for its text, where it is cut, and with which seed it is made
-again.
+"""The rule for run-ons: when an utterance is far too long for its text, where it is cut, and with
+which seed it is made again.
 
-A model sometimes fails to stop. An answer that is not streamed is thrown away in that case and generated again with the
-next seed. A stream has been sent, so it is only cut.
+A model sometimes fails to stop. An answer that is not streamed is thrown away in that case and
+generated again with the next seed. A stream has been sent, so it is only cut.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 def runaway_frames(prompt: Prompt) -> int | None:
     """Return the frames beyond which an utterance counts as a run-on, None for no limit.
 
-    The number grows while live text arrives. It covers one prompt, so a request of several prompts has none.
+    The number grows while live text arrives. It covers one prompt, so a request of several prompts
+    has none.
     """
     if prompt.continuation is None:
         return prompt.runaway_frames
@@ -34,8 +35,8 @@ def runaway_frames(prompt: Prompt) -> int | None:
 
 @dataclass(frozen=True)
 class GuardRule:
-    """Settings of a guard, which always notes run-ons. cuts: end them where they begin. silent_seconds: end an
-    utterance after this much silence inside it."""
+    """Settings of a guard, which always notes run-ons. cuts: end them where they begin.
+    silent_seconds: end an utterance after this much silence inside it."""
 
     cuts: bool = False
     silent_seconds: float = math.inf
@@ -48,8 +49,9 @@ NOTES_ONLY = GuardRule()
 class Guard:
     """Watches one try of an utterance, chunk by chunk.
 
-    It counts samples and frames of the whole try, never those of a chunk, so the result does not depend on how the
-    audio is cut into chunks: a codec may deliver a frame's last samples with the next chunk.
+    It counts samples and frames of the whole try, never those of a chunk, so the result does not
+    depend on how the audio is cut into chunks: a codec may deliver a frame's last samples with the
+    next chunk.
     """
 
     def __init__(self, spec: ModelInfo, request: SpeechRequest, rule: GuardRule) -> None:
@@ -61,9 +63,11 @@ class Guard:
         self._hop = spec.hop
 
     def check(self, chunk: Chunk, runaway: int | None) -> Chunk:
-        """Return the part of the next chunk that is delivered, with `finish` set if the guard ends the try there.
+        """Return the part of the next chunk that is delivered, with `finish` set if the guard ends
+        the try there.
 
-        runaway: see `runaway_frames`. An utterance of exactly that many frames ran on unless it stopped by itself.
+        runaway: see `runaway_frames`. An utterance of exactly that many frames ran on unless it
+        stopped by itself.
         """
         frames = self._frames  # before this chunk
         samples = self._samples
@@ -100,7 +104,8 @@ def _cut(chunk: Chunk, samples: int, frames: int, finish: str) -> Chunk:
 
 
 class Silence:
-    """Finds where an utterance has been silent for too long, in blocks of a frame's samples from its beginning on."""
+    """Finds where an utterance has been silent for too long, in blocks of a frame's samples from
+    its beginning on."""
 
     def __init__(self, spec: ModelInfo, request: SpeechRequest, seconds: float) -> None:
         voices = (request.reference, *request.more_references, request.prompt)
@@ -132,15 +137,16 @@ class Silence:
 
 @dataclass
 class Tries:
-    """The tries of one utterance: `left` counts the present one, `seed` is the present one's."""
+    """The tries of one utterance. num_left counts the present one, whose seed is `seed`."""
 
     seed: int
-    left: int = TRIES
+    num_left: int = TRIES
 
     def again(self, ran_on: bool) -> bool:
-        """Whether to generate once more after a try that has ended. If so, `seed` is the next try's."""
-        self.left -= 1
-        if not ran_on or self.left < 1:
+        """Whether to generate once more after a try that has ended. If so, `seed` is the next
+        try's."""
+        self.num_left -= 1
+        if not ran_on or self.num_left < 1:
             return False
         self.seed = next_seed(self.seed)
         return True

@@ -136,10 +136,10 @@ def test_rows_that_must_not_depend_on_their_number_are_summed_in_one_order_by_tr
 
 
 @pytest.mark.parametrize(("other", "backend"), [
-    ({}, "cpu int8"), ({"rows": 9}, "library"), ({"k": 2056}, "library"), ({"groups": 2}, "library"),
+    ({}, "cpu int8"), ({"rows": 9}, "cpu int8"), ({"k": 2056}, "library"), ({"groups": 2}, "library"),
     ({"weight": torch.float8_e4m3fn}, "library"), ({"dtype": torch.float64}, "library"),
 ])  # fmt: skip
-def test_a_cpu_has_a_product_of_few_rows_with_weights_in_int8(other, backend):
+def test_a_cpu_has_a_product_of_weights_in_int8(other, backend):
     cpu = {
         "weight": torch.int8,
         "groups": 1,

@@ -45,14 +45,14 @@ def delivered(guard: Guard, stream: list[Chunk], runaway: int | None) -> tuple[i
 
 
 def test_a_run_on_takes_the_next_seed_until_no_try_is_left():
-    tries = Tries(seed=7, left=3)
+    tries = Tries(seed=7, num_left=3)
     assert [tries.again(ran_on=True), tries.seed] == [True, 8]
     assert [tries.again(ran_on=True), tries.seed] == [True, 9]
     assert [tries.again(ran_on=True), tries.seed] == [False, 9]
 
 
 def test_an_utterance_that_ended_is_kept():
-    tries = Tries(seed=7, left=3)
+    tries = Tries(seed=7, num_left=3)
     assert [tries.again(ran_on=False), tries.seed] == [False, 7]
 
 
