@@ -226,8 +226,9 @@ class TTS:
         """Generate speech for a text and yield its audio as it comes, for asyncio. Leaving the loop cancels the rest.
 
         An async iterable brings text that is still being written, such as a language model's answer. It is spoken as
-        soon as later text cannot change how. The last chunk then has no samples, and `script` and `voices` are not
-        taken. Options: see generate. What is wrong with them is raised with the first chunk.
+        soon as later text cannot change how. The last chunk has the end: at most 5 ms, and a pause that the text asks
+        for there. `script` and `voices` are not taken. Options: see generate. The first chunk raises what is wrong
+        with them.
         """
         if isinstance(text, AsyncIterable):
             return awaited.live(partial(self._growing, options), text)

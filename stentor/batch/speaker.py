@@ -27,10 +27,9 @@ from stentor.request import Given
 from stentor.say.target import Output
 from stentor.speech.client_names import OPENAI_VOICES, openai_voice, own_voice
 from stentor.speech.result import Speech
-from stentor.speech.timing import faster
 from stentor.text.files import decoded
 
-READ_HERE = ("text", "text_file", "reference", "reference_text", "prompt", "prompt_text", "speed")
+READ_HERE = ("text", "text_file", "reference", "reference_text", "prompt", "prompt_text")
 KEPT_BYTES = 256 * 2**20  # of samples of references. A file that was dropped is read again
 READERS = 2  # threads that read them
 AHEAD = 2  # items that are prepared, spoken or written at a time, for each slot of the engine
@@ -91,7 +90,7 @@ class Speaker:
         options = {
             name: v
             for name, v in self._options(defaults).items()
-            if name not in ("retries", "split_granularity", "cleanup", "word_timestamps")
+            if name not in ("retries", "split_granularity", "cleanup", "word_timestamps", "speed")
         }
         self._tts.request("Hello.", **options)
 
@@ -160,9 +159,8 @@ class Speaker:
 
     def _written(self, item: BatchItem, text: str, speech: Speech) -> ItemOutcome:
         """Write the audio, so that it lasts."""
-        speed = float(item.fields.get("speed", 1.0))
         path = self._work / f"{item.id}.{self._run.format}"
-        sink = Output(path, self._run.format, speech.sample_rate, speed, self._marks)
+        sink = Output(path, self._run.format, speech.sample_rate, self._marks)
         try:
             sink.feed(speech.samples)
         finally:
@@ -174,12 +172,12 @@ class Speaker:
             "line": item.line,
             "id": item.id,
             "status": SAID,
-            "seconds": round(speech.duration / speed, 6),
+            "seconds": round(speech.duration, 6),
             "sample_rate": sink.rate,
             "finish_reason": speech.finish_reason,
             "seed": speech.seed,
             "sha256": sha256,
-            "segments": [asdict(s) for s in faster(speech.segments, speed)],
+            "segments": [asdict(s) for s in speech.segments],
             **({"ignored": list(speech.ignored)} if speech.ignored else {}),
             "input": item.digest,
         }

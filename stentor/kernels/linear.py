@@ -237,8 +237,8 @@ def unfused(p: Problem) -> Choice:
         # Few rows take the time of reading the weights. The library cannot read 8 bits.
         if Kernel.QUANTIZED in p.kernels and (p.invariant or p.rows <= QUANTIZED_ROWS):
             return Choice(Backend.EIGHT_BITS)
-        # torch has a product for a CPU, with one scale for each output. It rounds activations, so it
-        # must not depend on the rows: a seed would give other speech in a larger batch.
+        # torch has a product for a CPU, with one scale for each output. It rounds activations, so
+        # it must not depend on the rows: a seed would give other speech in a larger batch.
         one_scale = p.weight == torch.int8 and p.groups == 1
         rounds = p.dtype in (torch.float32, torch.bfloat16)
         if p.device == "cpu" and p.rows and p.k % CPU_INPUTS == 0 and one_scale and rounds:

@@ -25,7 +25,10 @@ class Stretch:
         self.window = np.hanning(2 * self.hop + 1)[:-1].astype(np.float32)
         self.start = 0  # input position of buffer[0]
         self.buffer = np.zeros(0, np.float32)
-        self.received = self.emitted = self.frame = 0
+        self.received = 0
+        self.emitted = 0
+        self.frame = 0
+        self.ended = False  # what follows is silence that pushes the rest out
         self.last = 0  # input position of the last frame
         self.tail = np.zeros(self.hop, np.float32)
 
@@ -37,6 +40,7 @@ class Stretch:
     def finish(self) -> np.ndarray:
         """The rest. The whole output has round(input / speed) samples."""
         wanted = round(self.received / self.speed)
+        self.ended = True
         out = []
         silence = np.zeros(2 * self.hop, np.float32)
         while self.emitted < wanted:
@@ -59,6 +63,9 @@ class Stretch:
     def _step(self) -> np.ndarray | None:
         """Add one frame to the output. None: its input has not arrived."""
         size = 2 * self.hop
+        due = self.received / self.speed
+        if not self.ended and self.emitted + self.hop > due:
+            return None  # fast speech has the input of a frame before all of that frame is due
         nominal = round(self.frame * self.hop * self.speed)
         low = max(0, nominal - self.tolerance)
         high = nominal + self.tolerance

@@ -22,7 +22,7 @@ from stentor.say import source, target
 from stentor.say.progress import SpeakingBar, loading
 from stentor.say.signals import terminated_by_signals
 from stentor.say.target import HEADERLESS, Target
-from stentor.speech.timing import SegmentTiming, faster, srt, vtt
+from stentor.speech.timing import SegmentTiming, srt, vtt
 from stentor.text.cleanup import steps
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ SUBTITLES = {".srt": srt, ".vtt": vtt}
 
 @dataclass
 class Spoken:
-    """Outcome of speaking. Times are seconds of the audio before `speed`."""
+    """Outcome of speaking. Times are seconds of the audio."""
 
     seconds: float = 0.0
     first: float = 0.0  # seconds of work until the first audio
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
     marks = target.marks(
         args.provenance, args.watermark, args.model, None if out is None else out.format
     )
-    play = _player(args.speed, marks.watermark) if args.play else None
+    play = _player(marks.watermark) if args.play else None
     options = _request_options(args)
     spoken = Spoken()
     started = time.perf_counter()
@@ -77,18 +77,16 @@ def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
         sinks: list[Sink] = []
         if out is not None:
             serial = serial_number(options["seed"], text)
-            sinks.append(
-                target.Output(out.path, out.format, tts.sample_rate, args.speed, marks, serial)
-            )
+            sinks.append(target.Output(out.path, out.format, tts.sample_rate, marks, serial))
         if play is not None:
             sinks.append(play(tts.sample_rate))
-        with _written(_place(out)), _told_if_interrupted(out, spoken, args.speed):
+        with _written(_place(out)), _told_if_interrupted(out, spoken):
             _speak(tts, text, options, sinks, spoken)
     if args.srt is not None:
-        subtitles = SUBTITLES[args.srt.suffix.lower()](faster(spoken.segments, args.speed))
+        subtitles = SUBTITLES[args.srt.suffix.lower()](spoken.segments)
         with _written(args.srt):
             args.srt.write_text(subtitles, encoding="utf-8")
-    _report(out, spoken, args.speed)
+    _report(out, spoken)
     if args.verbose:
         _report_speed(spoken, loaded - started)
     return _warned(spoken)
@@ -126,13 +124,13 @@ def _shown(pieces: Sequence[str]) -> str:
     return ", ".join(p if len(p) <= 40 else p[:39] + "…" for p in pieces[:MOST_SHOWN]) + more
 
 
-def _player(speed: float, watermark: Make | None) -> Callable[[int], Sink]:
+def _player(watermark: Make | None) -> Callable[[int], Sink]:
     """Return a function that makes the player for a rate. InvalidRequest where nothing can be
     played here."""
     from stentor.output import player
 
     library = player.library()
-    return lambda rate: player.Player(library, rate, speed, watermark)
+    return lambda rate: player.Player(library, rate, 1.0, watermark)
 
 
 def _loaded(load: dict[str, Any]) -> TTS:
@@ -157,6 +155,7 @@ def _check_flags(args: argparse.Namespace) -> None:
 
 def _request_options(args: argparse.Namespace) -> dict[str, Any]:
     options = request_options(args)
+    options["speed"] = args.speed
     options["seed"] = random_seed() if args.seed is None else args.seed
     if args.srt is not None and args.split == "auto":
         options["split_granularity"] = "sentence"
@@ -195,7 +194,7 @@ def _speak(
             sink.finish()
 
 
-def _report(out: Target | None, spoken: Spoken, speed: float) -> None:
+def _report(out: Target | None, spoken: Spoken) -> None:
     """Print where the audio is and how to play it. Nothing where it was played or piped."""
     if out is not None and out.path is not None and not target.is_stream(out.path):
         player = next(
@@ -205,7 +204,7 @@ def _report(out: Target | None, spoken: Spoken, speed: float) -> None:
             play = ""
         else:
             play = f" Play it with: {player} {shlex.quote(str(out.path))}"
-        print(f"Saved {out.path} ({spoken.seconds / speed:.1f} s).{play}")
+        print(f"Saved {out.path} ({spoken.seconds:.1f} s).{play}")
 
 
 def _report_speed(spoken: Spoken, load: float) -> None:
@@ -230,14 +229,14 @@ def _written(place: Path | str) -> Iterator[None]:
 
 
 @contextmanager
-def _told_if_interrupted(out: Target | None, spoken: Spoken, speed: float) -> Iterator[None]:
+def _told_if_interrupted(out: Target | None, spoken: Spoken) -> Iterator[None]:
     """Print what is in the file after Ctrl-C."""
     try:
         yield
     except KeyboardInterrupt:
         written = ""
         if out is not None and out.path is not None and spoken.seconds:
-            written = f"; {out.path} has the first {spoken.seconds / speed:.1f} s"
+            written = f"; {out.path} has the first {spoken.seconds:.1f} s"
         print(f"\nstentor: interrupted{written}", file=sys.stderr)
         raise
 

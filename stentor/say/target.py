@@ -143,7 +143,6 @@ class Output:
         path: Path | None,
         format: str,
         rate: int,
-        speed: float,
         marks: Marks,
         serial: int = 1,
     ) -> None:
@@ -154,7 +153,7 @@ class Output:
         self._format = "pcm" if format == "raw" else format
         self._serial = serial
         self.rate = legal_rate(self._format, rate)
-        self._chain = EffectChain(rate, self.rate, speed, marks.watermark)
+        self._chain = EffectChain(rate, self.rate, 1.0, marks.watermark)
         self._comment = marks.comment
         self._opened = self._open() if path is None else None
 

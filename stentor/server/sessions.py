@@ -29,7 +29,7 @@ from stentor.server.backpressure import (
 from stentor.server.errors import ApiError, invalid, shutting_down, translate
 from stentor.server.limits import LIMITS, MIB
 from stentor.server.schemas import Shared
-from stentor.server.speech.plan import SpeechPlan
+from stentor.server.speech.plan import SpeechPlan, WordTimes
 from stentor.server.state import Server, server
 from stentor.server.wire_json import json_response, loads
 
@@ -346,10 +346,10 @@ class SocketSession(Session):
             raise CloseSession(1000)
         return message
 
-    async def planned(self, body: Shared, word_timestamps: bool) -> SpeechPlan:
+    async def planned(self, body: Shared, words: WordTimes) -> SpeechPlan:
         """The plan for text that arrives later. It may wait for a model. Messages are read ahead
         meanwhile."""
-        planned = self.server.planner.live(body, self.id, word_timestamps)
+        planned = self.server.planner.live(body, self.id, words)
         return await run_while_connected(
             planned, self.incoming.ahead, self.config.request_timeout, self.server.ended
         )

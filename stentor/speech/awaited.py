@@ -87,7 +87,7 @@ async def live(
                     appending.cancel()
         await writing
         if text.speaking.segments:
-            yield text.finish()
+            yield text.finish(feed.silence)
     finally:
         writing.cancel()
         with suppress(asyncio.CancelledError, Exception):

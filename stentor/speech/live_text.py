@@ -1,4 +1,5 @@
-"""Text that is still being written, cut into segments as soon as later text can no longer change them."""
+"""Text that is still being written, cut into segments as soon as later text can no longer change
+them."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ _WORD = re.compile(r"[^\W\d_](?=[^\w<|>/])")  # the last letter of a complete wo
 
 
 class TextTail:
-    """Text that is written to a segment after it has begun, for a model that takes text while it speaks."""
+    """Text that is written to a segment after it has begun, for a model that takes text while it
+    speaks."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -50,7 +52,8 @@ class TextTail:
         return text
 
     async def give(self, append: Callable[[str, bool], None], current: SpokenSegment) -> None:
-        """Append the text to a segment that is spoken, as it is written. append: of the engine's stream."""
+        """Append the text to a segment that is spoken, as it is written. append: of the engine's
+        stream."""
         last = False
         while not last:
             await self._changed.wait()
@@ -66,22 +69,27 @@ FedSegment = tuple[Segment, TextTail | None]
 
 
 class _Cut(NamedTuple):
-    """Segments of the next `size` characters, and who speaks behind them, as a mark."""
+    """Segments of the next `size` characters, and who speaks behind them, as a mark.
+
+    silence: seconds that text without segments asks for.
+    """
 
     size: int
     segments: list[Segment]
     speaker: str
+    silence: float = 0.0
 
 
 class TextFeed:
-    """One utterance's text: it is written as it arrives and read as segments, which hold their place in the text.
+    """One utterance's text: it is written as it arrives and read as segments, which hold their
+    place in the text.
 
-    granularity: "auto" (complete sentences, grouped up to `max_chars` characters, where the first segment may be a
-    clause, so that speech starts early), "sentence", "clause", "none" (nothing before `flush`).
-    live: for a model that takes text while it speaks. A segment begins with the first word and has a tail. It ends at
-    the first end of a sentence beyond `max_chars` characters.
-    reading: the family's marks, and the user's lexicon. A live text is taken as it is. usual: how the family
-    wants complete sentences cut where granularity is "auto".
+    granularity: "auto" (complete sentences, grouped up to `max_chars` characters, where the first
+    segment may be a clause, so that speech starts early), "sentence", "clause", "none" (nothing
+    before `flush`). live: for a model that takes text while it speaks. A segment begins with the
+    first word and has a tail. It ends at the first end of a sentence beyond `max_chars` characters.
+    reading: the family's marks, and the user's lexicon. A live text is taken as it is. usual: how
+    the family wants complete sentences cut where granularity is "auto".
     """
 
     def __init__(
@@ -103,6 +111,7 @@ class TextFeed:
             self._wanted = granularity
         self.text = ""
         self.count = 0  # segments cut
+        self.silence = 0.0  # seconds that the text asks for behind its last segment
         self.ended = False
         self._cut = 0  # characters that are in segments
         self._speaker = ""  # who speaks at `_cut`, as a mark
@@ -177,14 +186,15 @@ class TextFeed:
             return _Cut(0, [], self._speaker)
 
         segments = self.reading.segments(tail[:size], self.max_chars, self._wanted, self._speaker)
+        silence = 0.0 if segments else self.reading.silence(tail[:size])
         if goes_on and segments:
             size = segments[-1].start
             segments = segments[:-1]
         turns = speakers(tail[:size], self.marks)
-        return _Cut(size, segments, next(reversed(turns), self._speaker))
+        return _Cut(size, segments, next(reversed(turns), self._speaker), silence)
 
     def _ready(self, tail: str) -> int:
-        """Characters of a text that are whole sentences, or clauses where speech is to begin early."""
+        """Characters of a text that are whole sentences, or clauses where speech begins early."""
         size = ready(tail, False, self.marks)
         early = self.granularity == "clause" or (self.granularity == "auto" and not self.count)
         if early and not size:
@@ -195,10 +205,14 @@ class TextFeed:
         start = self._cut
         self._cut += cut.size
         self._speaker = cut.speaker
+        self.silence += cut.silence
         for segment in cut.segments:
             if segment.text:
                 gap = self._gap() if segment is cut.segments[-1] else segment.gap
-                self._segments.append((replace(segment.moved(start), gap=gap), None))
+                before = segment.before + self.silence
+                self.silence = 0.0
+                placed = replace(segment.moved(start), gap=gap, before=before)
+                self._segments.append((placed, None))
                 self.count += 1
         self._changed.set()
 
@@ -262,8 +276,9 @@ class TextFeed:
         return size
 
     def _continue_segment(self, tail: TextTail) -> int:
-        """Give the segment more text. Beyond `max_chars` it takes only the rest of a sentence, or up to `max_chars`
-        more if the sentence does not end. Returns how many characters it has taken."""
+        """Give the segment more text. Beyond `max_chars` it takes only the rest of a sentence, or
+        up to `max_chars` more if the sentence does not end. Returns how many characters it has
+        taken."""
         rest = self.text[self._cut :]
         size = min(len(rest), self.max_chars - (self._cut - self._began))
         if size <= 0:
@@ -276,6 +291,11 @@ class TextFeed:
                 self._tail = None
         tail.write(rest[:size])
         return size
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no segment is left and none follows."""
+        return self.ended and not self._segments
 
     @property
     def needs_text(self) -> bool:
@@ -308,12 +328,13 @@ def played_characters(
     played_seconds: float,
     words: Sequence[WordTiming] = (),
 ) -> int:
-    """The number of characters of a text whose audio has been played after `played_seconds` seconds.
+    """The number of characters of a text whose audio has been played after `played_seconds`
+    seconds.
 
-    It is exact where a segment ends. Inside one it goes by words where their times are known, each from its beginning
-    on, and else by the share of its time. `current`: the segment whose end is not yet known, and where its audio
-    begins. words: those of it that have been spoken, if they are known. Its pace is that of the segments before, or 15
-    characters per second.
+    It is exact where a segment ends. Inside one it goes by words where their times are known, each
+    from its beginning on, and else by the share of its time. `current`: the segment whose end is
+    not yet known, and where its audio begins. words: those of it that have been spoken, if they are
+    known. Its pace is that of the segments before, or 15 characters per second.
     """
     characters = 0
     total = sum(t.end - t.start for t in timings)

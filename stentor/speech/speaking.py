@@ -1,7 +1,9 @@
-"""Speaking a text: which segment is generated when, in whose voice and with which seed, and all audio in order.
+"""Speaking a text: which segment is generated when, in whose voice and with which seed, and all
+audio in order.
 
-`Speaking` decides and joins, and does nothing else: it has no thread, event loop or engine. A driver submits what
-`next` gives and reports what comes: `feed` for each chunk, `again` at the end of a try, `ended` at that of a segment.
+`Speaking` decides and joins, and does nothing else: it has no thread, event loop or engine. A
+driver submits what `next` gives and reports what comes: `feed` for each chunk, `again` at the end
+of a try, `ended` at that of a segment.
 """
 
 from __future__ import annotations
@@ -70,15 +72,16 @@ class SpokenSegment:
         self.chunks: list[Chunk] = []  # of the present try, where they are kept
 
     def voiced(self, spec: ModelInfo) -> SpeechRequest:
-        """Return the request of the present try: in the voices of the segments before, with the try's seed. It may read
-        their audio: for a thread where there are `tails`."""
+        """Return the request of the present try: in the voices of the segments before, with the
+        try's seed. It may read their audio: for a thread where there are `tails`."""
         if self.tails:
             self.request = with_tail_reference(self.request, spec, self.tails)
             self.tails = ()
         return replace(self.request, seed=self.tries.seed)
 
     def check(self, spec: ModelInfo, rule: GuardRule, chunk: Chunk, runaway: int | None) -> Chunk:
-        """Return what the guard leaves of the next chunk of the present try. For the arguments see `Guard`."""
+        """Return what the guard leaves of the next chunk of the present try. For the arguments see
+        `Guard`."""
         if self._guard is None:
             self._guard = Guard(spec, self.request, rule)
         checked = self._guard.check(chunk, runaway)
@@ -94,11 +97,12 @@ class SpokenSegment:
 class Speaking:
     """The segments of one request on their way through an engine.
 
-    requests: of each voice by its name in the segments, with None for the request's own. streaming: segments are spoken
-    one by one, each chunk goes out at once and there is one try. Else as many run together as depend on no other, and
-    the audio of a segment goes out once it and all before it have ended. tries: of each segment. speed: how much faster
-    a client plays the samples than they are. growing: segments are added with `add` until `end`. fades: the last 5 ms
-    of a segment are held back, to be faded where something follows or it is cut. guard: what happens to run-ons.
+    requests: of each voice by its name in the segments, with None for the request's own. streaming:
+    segments are spoken one by one, each chunk goes out at once and there is one try. Else as many
+    run together as depend on no other, and the audio of a segment goes out once it and all before
+    it have ended. tries: of each segment. speed: how much faster a client plays the samples than
+    they are. growing: segments are added with `add` until `end`. fades: the last 5 ms of a segment
+    are held back, to be faded where something follows or it is cut. guard: what happens to run-ons.
     """
 
     def __init__(
@@ -136,13 +140,18 @@ class Speaking:
         self._again: deque[SpokenSegment] = deque()  # have run on
         self._open: deque[SpokenSegment] = deque()  # given and not yet joined, in their order
         self._before = NO_SAMPLES  # silence that the next audio of a stream brings
-        self._live = self._closed = self._admitted = False
+        self._live = False
+        self._apart = False
+        self._closed = False
+        self._admitted = False
+        self._cut = False  # the last segment that was joined broke off inside its sound
         self._places = 0  # in the engine's queue, of tries that have ended, for those that follow
 
     # -- what is to be submitted --
 
     def next(self) -> SpokenSegment | None:
-        """The segment to submit now, perhaps once more. None: another has to end first, or none is left."""
+        """The segment to submit now, perhaps once more. None: another has to end first, or none is
+        left."""
         if self._closed or self._running == self.at_once:
             return None
         if self._again:
@@ -167,12 +176,16 @@ class Speaking:
         return current
 
     def add(self, segment: Segment, live: bool = False, apart: bool = False) -> None:
-        """Add a segment to a text that grows, once all before it have ended. live: more of its text comes while it is
-        spoken. apart: its audio is a file of its own, and has no pause before it."""
+        """Add a segment to a text that grows, once all before it have ended.
+
+        live: more of its text comes while it is spoken. apart: its audio is a file of its own, with
+        the pauses that the text asks for and no other.
+        """
         if self.segments and not apart:
-            self._before = self.joined.pause(self.segments[-1], segment)
+            self._before = self.joined.go_on(self.segments[-1], segment)
         self.segments.append(segment)
         self._live = live
+        self._apart = apart
 
     def place(self, current: SpokenSegment) -> Place:
         """Take a place in the engine's queue for a try that is submitted now."""
@@ -187,8 +200,8 @@ class Speaking:
         return place
 
     def admit(self) -> None:
-        """Note that the engine has taken a segment of this request, or of the call it belongs to: none is refused
-        now."""
+        """Note that the engine has taken a segment of this request, or of the call it belongs to:
+        none is refused now."""
         self._admitted = True
 
     # -- what has come of it --
@@ -200,7 +213,8 @@ class Speaking:
         return before
 
     def check(self, current: SpokenSegment, chunk: Chunk, runaway: int | None) -> Chunk:
-        """Return the part of a segment's next chunk that is delivered. The try has ended if it has a `finish`.
+        """Return the part of a segment's next chunk that is delivered. The try has ended if it has
+        a `finish`.
 
         runaway: see `guard.runaway_frames`.
         """
@@ -218,8 +232,8 @@ class Speaking:
         return NO_SAMPLES
 
     def again(self, current: SpokenSegment) -> bool:
-        """Note the end of a try, which leaves its place in the engine's queue to the next. True: it ran on, its audio
-        is dropped, and `next` returns the segment with another seed."""
+        """Note the end of a try, which leaves its place in the engine's queue to the next. True: it
+        ran on, its audio is dropped, and `next` returns the segment with another seed."""
         self._running -= 1
         self._places += current.placed
         current.placed = False
@@ -229,8 +243,8 @@ class Speaking:
         return True
 
     def ended(self, current: SpokenSegment, spans: Sequence[Span | None] = ()) -> np.ndarray:
-        """Note the end of a segment, after `again` -> the samples that may go out now, float32 [n]. spans: of its
-        words."""
+        """Note the end of a segment, after `again` -> the samples that may go out now, float32 [n].
+        spans: of its words."""
         current.spans = spans
         current.done = True
         if current.unspoken:
@@ -256,26 +270,36 @@ class Speaking:
         else:
             parts = [joined.begin(segment), joined.feed(current.audio)]
         joined.note_end(segment, current.samples, current.finish, current.spans)
-        if self.growing:
-            return np.concatenate((*parts, joined.close_early()))
-        last = self._closed or current.index + 1 == len(self.segments)
-        return np.concatenate(
-            (*parts, joined.close(segment, last, cut=current.finish.startswith("guard")))
-        )
+        self._cut = current.finish.startswith("guard")
+        if self.growing and not self._apart:
+            return np.concatenate(parts or [NO_SAMPLES])  # its last 5 ms wait for what follows
+        last = self.growing or self._closed or current.index + 1 == len(self.segments)
+        return np.concatenate((*parts, joined.close(segment, last, self._cut)))
 
     # -- its end --
 
     @property
     def finish(self) -> str | None:
-        """How it ended: "stop", or as the last segment that did not end by itself. None: more follows."""
+        """How it ended: "stop", or as the last segment that did not end by itself. None: more
+        follows."""
         complete = not self.growing and self._given == len(self.segments) and not self._open
         if self._closed or complete:
             return self.joined.ending
         return None
 
-    def end(self) -> None:
-        """Nothing more is added to a text that grew."""
+    def end(self, silence: float = 0.0) -> np.ndarray:
+        """Note that nothing more is added to a text that grew -> its last samples, float32 [n].
+
+        silence: seconds that the text asks for behind its last segment, besides `Segment.after`.
+        """
+        growing = self.growing
         self.growing = False
+        if not growing or self._apart or not self.segments:
+            return NO_SAMPLES
+        last = self.segments[-1]
+        if silence:
+            last = replace(last, after=(last.after or 0.0) + silence)
+        return self.joined.close(last, True, self._cut)
 
     def close(self) -> None:
         """Give no more segments."""
@@ -290,7 +314,8 @@ def continues(spec: ModelInfo, request: SpeechRequest) -> bool:
 
 
 class GeneratedSegment(NamedTuple):
-    """A segment whose voice the next one takes: float32 samples [n] at the model's rate, and their text."""
+    """A segment whose voice the next one takes: float32 samples [n] at the model's rate, and their
+    text."""
 
     samples: np.ndarray
     text: str
@@ -306,8 +331,8 @@ class GeneratedSegment(NamedTuple):
 class Cast:
     """The voices of one request, and what has been spoken in each so far.
 
-    requests: of each voice by its name in the segments, with None for the request's own. several: there is more than
-    one segment, or may be.
+    requests: of each voice by its name in the segments, with None for the request's own. several:
+    there is more than one segment, or may be.
     """
 
     def __init__(
@@ -333,8 +358,8 @@ class Cast:
         return segment.voice in self._carried
 
     def request(self, segment: Segment) -> SpeechRequest:
-        """The request for a segment, without the audio that it takes its voice from. A text that is one segment keeps
-        the spaces around it."""
+        """The request for a segment, without the audio that it takes its voice from. A text that is
+        one segment keeps the spaces around it."""
         request = self._requests[segment.voice]
         if request.text.strip() != segment.spoken:
             request = replace(request, text=segment.spoken)
@@ -344,7 +369,8 @@ class Cast:
         return request  # the audio has the voice
 
     def tails(self, segment: Segment) -> tuple[GeneratedSegment, ...]:
-        """The segments that it takes its voice from: the latest of each of its speakers, or of all. None at first."""
+        """The segments that it takes its voice from: the latest of each of its speakers, or of all.
+        None at first."""
         latest = self._latest[segment.voice]
         named = speakers(segment.spoken, self._spec.marks)
         found = [latest[speaker] for speaker in latest if speaker in named] or list(
@@ -353,7 +379,8 @@ class Cast:
         return tuple({id(one): one for one in found}.values())[-self._spec.max_references :]
 
     def spoken(self, segment: Segment, samples: np.ndarray) -> None:
-        """Note a segment that has been spoken and that `carries_on`: float32 samples [n] at the model's rate."""
+        """Note a segment that has been spoken and that `carries_on`: float32 samples [n] at the
+        model's rate."""
         self._begun.add(segment.voice)
         generated = GeneratedSegment(samples, segment.spoken)
         latest = self._latest[segment.voice]
@@ -378,8 +405,9 @@ def with_tail_reference(
 class JoinedAudio:
     """Joins the segments of one request in their order, and counts what it gives out.
 
-    For each segment call `begin`, `feed` with its samples, `note_end` and `close`. rate: Hz of the samples. speed: how
-    much faster a client plays them than they are. alone: there is one segment, of which nothing is kept back.
+    For each segment call `begin`, `feed` with its samples, `note_end` and `close`. rate: Hz of the
+    samples. speed: how much faster a client plays them than they are. alone: there is one segment,
+    of which nothing is kept back.
     """
 
     def __init__(self, rate: int, speed: float = 1.0, alone: bool = False) -> None:
@@ -396,6 +424,11 @@ class JoinedAudio:
         """Seconds of audio so far, as a client plays them."""
         return self.samples / self.rate / self.speed
 
+    @property
+    def segment_start(self) -> float:
+        """Seconds at which the latest segment's sound begins, behind the silence before it."""
+        return self._start / self.rate / self.speed
+
     def begin(self, segment: Segment) -> np.ndarray:
         """A segment begins, with the silence that its text asks for."""
         silence = self._out(np.zeros(round(segment.before * self.rate * self.speed), np.float32))
@@ -409,7 +442,8 @@ class JoinedAudio:
     def note_end(
         self, segment: Segment, samples: int, finish: str, spans: Sequence[Span | None] = ()
     ) -> None:
-        """Note the times of the segment, which has had so many `samples`, and how it ended. spans: of its words."""
+        """Note the times of the segment, which has had so many `samples`, and how it ended. spans:
+        of its words."""
         if finish != "stop":
             self.ending = finish
         begin, end = (at / self.rate / self.speed for at in (self._start, self._start + samples))
@@ -424,7 +458,8 @@ class JoinedAudio:
         )
 
     def close(self, segment: Segment, last: bool, cut: bool = False) -> np.ndarray:
-        """The end of the segment, and the pause behind it. The last has one if its text asks for it.
+        """The end of the segment, and the pause behind it. The last has one if its text asks for
+        it.
 
         cut: it broke off inside its sound.
         """
@@ -440,21 +475,16 @@ class JoinedAudio:
             self._joiner.end_segment(pause, fade=not last or cut or segment.after is not None)
         )
 
-    def close_early(self) -> np.ndarray:
-        """The faded end of a segment of which it is not known whether another follows. See `pause`."""
-        return self._out(self._joiner.end_segment(0.0, fade=True))
-
-    def pause(self, before: Segment, following: Segment) -> np.ndarray:
-        """The pause between two segments, besides what the second begins with."""
-        if following.before:
-            usual = 0.0
-        else:
-            usual = PAUSES[before.ending]
-        if before.after is None:
-            pause = usual
-        else:
+    def go_on(self, before: Segment, following: Segment) -> np.ndarray:
+        """Return the faded end of a segment that was not closed, and the pause before the next,
+        besides what that begins with."""
+        if before.after is not None:
             pause = before.after * self.speed
-        return self._out(np.zeros(round(pause * self.rate), np.float32))
+        elif following.before:
+            pause = 0.0
+        else:
+            pause = PAUSES[before.ending]
+        return self._out(self._joiner.end_segment(pause, fade=True))
 
     def _out(self, samples: np.ndarray) -> np.ndarray:
         self.samples += len(samples)
@@ -496,7 +526,8 @@ class SegmentJoiner:
         return joined[:cut]
 
     def end_segment(self, pause: float, fade: bool) -> np.ndarray:
-        """The end of a segment, faded if another follows or if it was cut, and `pause` seconds of silence."""
+        """The end of a segment, faded if another follows or if it was cut, and `pause` seconds of
+        silence."""
         tail = self.held
         self.held = tail[:0]
         if fade and len(tail):

@@ -1,4 +1,5 @@
-"""Driver of `Speaking` for the engine of this process, from threads: a text whole (`speak`) or as a stream."""
+"""Driver of `Speaking` for the engine of this process, from threads: a text whole (`speak`) or as a
+stream."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from stentor.output.encode import serial_number
 from stentor.output.render import AS_IT_IS, Output, Rendering
 from stentor.speech.guard import runaway_frames
 from stentor.speech.result import Speech
-from stentor.speech.speaking import NO_SAMPLES, Speaking, SpokenSegment, unspoken
+from stentor.speech.speaking import Speaking, SpokenSegment, unspoken
 from stentor.speech.timing import SegmentTiming
 from stentor.speech.words import WordClock
 from stentor.text.sentences import Segment
@@ -32,9 +33,10 @@ log = logging.getLogger("stentor.speech")
 class SpokenText:
     """One text of a call: its segments become prompts, streams of the engine and `Speech`.
 
-    prompt: makes a request's prompt. speakable: whether the model can speak a text. aligners: the times of words are
-    wanted, and these find them where the model does not. output: what is made of the samples. For the others see
-    `Speaking`. It is made with its first prompt, which says what is wrong with the request. Nothing is queued.
+    prompt: makes a request's prompt. speakable: whether the model can speak a text. aligners: the
+    times of words are wanted, and these find them where the model does not. output: what is made of
+    the samples. For the others see `Speaking`. It is made with its first prompt, which says what is
+    wrong with the request. Nothing is queued.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class SpokenText:
         growing: bool = False,
     ) -> None:
         self.spec = spec = engine.model.spec
-        fades = growing or len(segments) > 1
+        fades = growing or len(segments) > 1 or segments[0].after is not None
         self.speaking = Speaking(
             spec, requests, segments, streaming, tries, output.speed, growing, fades
         )
@@ -82,7 +84,8 @@ class SpokenText:
         return self._prepared is not None
 
     def prepare(self) -> None:
-        """Make the prompt of the next segment, if it is not made yet. It may wait for the encoding of a recording."""
+        """Make the prompt of the next segment, if it is not made yet. It may wait for the encoding
+        of a recording."""
         if self._prepared is None and (current := self.speaking.next()) is not None:
             if current not in self._prompts:
                 self._make_prompt(current)
@@ -103,7 +106,8 @@ class SpokenText:
         self._prompts[current] = prompt
 
     def start(self) -> SpokenSegment | None:
-        """Queue the next segment. None: see `Speaking.next`. Overloaded if it is the first and the queue is full."""
+        """Queue the next segment. None: see `Speaking.next`. Overloaded if it is the first and the
+        queue is full."""
         self.prepare()
         current = self._prepared
         speaking = self.speaking
@@ -167,10 +171,10 @@ class SpokenText:
             self._spoken.append(current)
         return np.concatenate((samples, self.speaking.ended(current, clock.spans(current.segment))))
 
-    def finish(self) -> Speech:
-        """The end of a text that grew."""
-        self.speaking.end()
-        return self._speech(NO_SAMPLES, np.zeros((0, *self.spec.frame.shape), np.float32), ())
+    def finish(self, silence: float) -> Speech:
+        """Return the end of a text that grew, with the seconds of silence that it asks for there."""
+        samples = self.speaking.end(silence)
+        return self._speech(samples, np.zeros((0, *self.spec.frame.shape), np.float32), ())
 
     def outcome(self) -> Speech | StentorError:
         """All of a text that is not streamed and has ended, or why it has no speech."""
@@ -186,8 +190,8 @@ class SpokenText:
         return self._speech(np.concatenate(self._parts), joined, self.speaking.joined.timings)
 
     def fail(self, error: Exception) -> StentorError:
-        """End it with an error. What stentor did not raise on purpose, such as no memory to encode audio, is its
-        cause."""
+        """End it with an error. What stentor did not raise on purpose, such as no memory to encode
+        audio, is its cause."""
         if isinstance(error, StentorError):
             self.error = error
         else:
@@ -249,8 +253,8 @@ Running = deque[tuple[SpokenText, SpokenSegment]]
 
 
 def speak(texts: Sequence[SpokenText]) -> list[Speech | StentorError]:
-    """Speak all of them together, and give the speech of each, or its error. While the queue is full, what is running
-    ends before another text begins.
+    """Speak all of them together, and give the speech of each, or its error. While the queue is
+    full, what is running ends before another text begins.
 
     Overloaded if others fill the queue before the first one.
     """
@@ -268,8 +272,9 @@ def speak(texts: Sequence[SpokenText]) -> list[Speech | StentorError]:
 
 
 def _begin(text: SpokenText, running: Running, first: bool) -> None:
-    """Queue the first segments of a text. While there is no room, have what runs end. If nothing runs, others fill the
-    queue: they stand before it, and it is not refused once another of its call was taken."""
+    """Queue the first segments of a text. While there is no room, have what runs end. If nothing
+    runs, others fill the queue: they stand before it, and it is not refused once another of its
+    call was taken."""
     while text.error is None:
         try:
             current = text.start()
@@ -305,8 +310,8 @@ def _end_oldest(running: Running) -> None:
 
 
 class SpeechStream(Iterator[Speech]):
-    """The audio of a text as it is generated, one segment after another. Closing it cancels the rest, and so does
-    dropping it, which drops the engine's stream."""
+    """The audio of a text as it is generated, one segment after another. Closing it cancels the
+    rest, and so does dropping it, which drops the engine's stream."""
 
     def __init__(self, text: SpokenText) -> None:
         self._text = text

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -37,24 +36,9 @@ class SegmentTiming:
     turn: int | None = None
 
 
-Timed = TypeVar("Timed", SegmentTiming, WordTiming)
-
-
 def words_of(segments: Iterable[SegmentTiming]) -> tuple[WordTiming, ...]:
     """The words of segments."""
     return tuple(word for segment in segments for word in segment.words)
-
-
-def faster(segments: Sequence[SegmentTiming], speed: float) -> list[SegmentTiming]:
-    """The times in audio that is `speed` times as fast."""
-    return [
-        _faster(replace(s, words=tuple(_faster(w, speed) for w in s.words)), speed)
-        for s in segments
-    ]
-
-
-def _faster(timing: Timed, speed: float) -> Timed:
-    return replace(timing, start=timing.start / speed, end=timing.end / speed)
 
 
 def srt(segments: Sequence[SegmentTiming]) -> str:

@@ -360,6 +360,11 @@ class Reading:
             return found
         return [_given(s, draft, text) for s in found]
 
+    def silence(self, text: str) -> float:
+        """Return the seconds of the pauses in a text without words, which has no segments."""
+        clean = cleaned(text, self.cleanup).text
+        return sum(part.pause or 0.0 for part in parts(clean, self.phonemes, self.lexicon))
+
     def _noted(self, segment: Segment) -> Segment:
         """A segment with what of it is not read."""
         left_out = tuple(m[0] for m in re.finditer(self.unread, segment.text))

@@ -27,6 +27,15 @@ def test_stretching_keeps_pitch_and_loudness_and_hits_the_duration(speed: float)
     assert np.sqrt((middle**2).mean()) == pytest.approx(np.sqrt((TONE**2).mean()), rel=0.02)
 
 
+@pytest.mark.parametrize("speed", [2.6, 2.7, 3.1, 4.0])
+@pytest.mark.parametrize("size", [1, 479, 480, 2000, 2500, 9601, 20_160])
+def test_fast_speech_gets_no_sample_too_much(speed: float, size: int) -> None:
+    for step in (1, 480, size):
+        stretch = Stretch(speed, RATE)
+        parts = [stretch.feed(TONE[at : min(at + step, size)]) for at in range(0, size, step)]
+        assert sum(map(len, [*parts, stretch.finish()])) == round(size / speed)
+
+
 @pytest.mark.parametrize(
     ("target", "speed"), [(8000, 1.0), (48_000, 1.0), (24_000, 1.7), (16_000, 0.6)]
 )

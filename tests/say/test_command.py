@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import re
 import sys
 from pathlib import Path
 
@@ -97,6 +98,15 @@ def test_audio_goes_to_a_pipe_and_words_to_standard_error(
     assert data.startswith(head)
     assert len(data) == 2 * FRAMES if format == "raw" else len(data) > 44
     assert "max_frames cut the speech" in capsys.readouterr().err
+
+
+def test_speed_stretches_no_pause_that_the_text_asks_for(book: Path) -> None:
+    for speed in ("0.5", "1", "2"):
+        ask = ["say", "One. [pause 2s] Two.", "-o", "a.wav", "--srt", "a.srt", *SHORT]
+        assert main([*ask, "--speed", speed]) == CUT
+        first, second = re.findall(r"(\S+) --> (\S+)", Path("a.srt").read_text())
+        end, begin = (float(clock[6:].replace(",", ".")) for clock in (first[1], second[0]))
+        assert begin - end == pytest.approx(2.0, abs=2e-3)
 
 
 def test_speed_changes_length_and_times(book: Path) -> None:

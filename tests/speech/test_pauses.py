@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 
 import numpy as np
 import pytest
@@ -99,6 +100,38 @@ def test_what_cannot_be_spoken_is_named(tts: TTS, caplog: pytest.LogCaptureFixtu
     assert [
         p for c in tts.stream("🙂[pause 100ms] Two. [pause 100ms]🙂", **ask) for p in c.ignored
     ] == ["🙂"] * 2
+
+
+GROWING = (
+    "[pause 300ms] One. [pause 600ms] Two. Three. [pause 1s]",
+    "One. [pause 250ms] [pause 250ms]",
+    "One.<break time='1s'/>",
+    "One. Two.",
+)
+
+
+@pytest.mark.parametrize("text", GROWING)
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_text_that_grows_has_the_pauses_and_the_last_samples_of_the_whole(
+    tts: TTS, text: str, size: int
+) -> None:
+    async def written() -> AsyncIterator[str]:
+        for at in range(0, len(text), size):
+            yield text[at : at + size]
+
+    async def streamed() -> np.ndarray:
+        stream = tts.astream(written(), split_granularity="sentence", **ASK)
+        return np.concatenate([chunk.samples async for chunk in stream])
+
+    whole = tts.generate(text, split_granularity="sentence", retries=1, **ASK).samples
+    np.testing.assert_allclose(asyncio.run(streamed()), whole, atol=1e-6)
+
+
+@pytest.mark.parametrize("speed", [0.5, 2.0])
+def test_a_speed_changes_no_pause_that_the_text_asks_for(tts: TTS, speed: float) -> None:
+    text = "One. [pause 600ms] Two. [pause 1s]"
+    speech = tts.generate(text, split_granularity="sentence", speed=speed, **ASK)
+    assert gaps(speech)[1:] == [0.6, 1.0]
 
 
 def test_pauses_alone_are_refused(tts: TTS) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from stentor.models.info import ATTENDED_WIDTH, REACH
 from stentor.speech.speaking import JoinedAudio
-from stentor.speech.timing import faster, srt, vtt
+from stentor.speech.timing import srt, vtt
 from stentor.speech.words import UNLIKELY, Span, _likeliest, timed, word_spans
 from stentor.text.lexicon import Lexicon
 from stentor.text.segments import Reading
@@ -126,8 +126,8 @@ def test_words_count_from_the_beginning_of_the_whole_audio_and_follow_its_speed(
     assert second.words[0].start == pytest.approx(second.start + 0.05)
 
 
-def timings() -> JoinedAudio:
-    joined = JoinedAudio(1000)
+def timings(speed: float = 1.0) -> JoinedAudio:
+    joined = JoinedAudio(1000, speed)
     segment = Segment(
         "A <b> c.", 0, 8, words=(Word("A", 0, 1), Word("<b>", 2, 5), Word("c.", 6, 8))
     )
@@ -139,7 +139,7 @@ def timings() -> JoinedAudio:
 
 def test_subtitles_have_a_cue_for_each_word_or_its_time_in_the_cue_of_the_sentence():
     assert srt(timings().timings).split("\n\n")[2] == "3\n00:00:01,250 --> 00:00:02,000\nc.\n"
-    text = vtt(faster(timings().timings, 2.0)).split("\n")
+    text = vtt(timings(speed=2.0).timings).split("\n")
     assert text[2:4] == [
         "00:00:00.000 --> 00:00:01.000",
         "<00:00:00.000>A <00:00:00.250>&lt;b&gt; <00:00:00.625>c.",

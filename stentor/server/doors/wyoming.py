@@ -43,7 +43,7 @@ from stentor.server.sessions import CloseSession, Session, counted, refusal
 from stentor.server.speech.fields import code_of, codes
 from stentor.server.speech.live_speech import LiveSpeech
 from stentor.server.speech.output import RunningRequest
-from stentor.server.speech.plan import SpeechPlan
+from stentor.server.speech.plan import NO_WORD_TIMES, SpeechPlan
 from stentor.server.state import Server
 from stentor.server.voices.voice import own_voices
 from stentor.speech.speaking import SpokenSegment
@@ -352,7 +352,7 @@ class WyomingSession(Session):
             voice = {"voice": named.name, "speaker": named.speaker, "language": named.language}
         body = validated(Shared, {"model": self.model, "response_format": "pcm", **voice})
         async with asyncio.timeout(self.config.request_timeout):
-            plan = await self.server.planner.live(body, self.id, word_timestamps=False)
+            plan = await self.server.planner.live(body, self.id, NO_WORD_TIMES)
         plan.ignored.extend(ignored)
         spoken = Spoken(self, plan, f"{self.id}-{self.count}", bit_by_bit)
         self.count += 1

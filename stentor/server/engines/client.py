@@ -441,8 +441,8 @@ class EngineClient:
 class EngineLink(asyncio.Protocol):
     """The socket to an engine's process, and the client that uses it.
 
-    Commands wait here while the engine does not read. Those of a request that is cancelled before they
-    are written are dropped, with its recordings.
+    Commands wait here while the engine does not read. Those of a request that is cancelled before
+    they are written are dropped, with its recordings.
     """
 
     def __init__(self, name: str, api: int, lost: Callable[[], None] = lambda: None) -> None:

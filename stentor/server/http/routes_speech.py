@@ -50,10 +50,11 @@ async def speech(request: Request, body: SpeechBody) -> Response:
     `stream` asks for it. `stream_format` sse, or Accept: text/event-stream, sends events. `stream`
     false sends the whole file."""
     s = server(request)
-    timed = body.timestamps != "none" or s.planner.times_words(body)
+    words = s.planner.word_times(body, body.word_timestamps)
+    timed = body.timestamps != "none" or words.available
     sized = CONTAINERS[body.response_format or s.config.default_response_format].sized
     delivery = _delivery(body, request.headers.get("accept", ""), whole=sized or timed, timed=timed)
-    planned = s.planner.speech(body, request.state.request_id, delivery != "whole")
+    planned = s.planner.speech(body, request.state.request_id, delivery != "whole", words)
     running = await begun(request, planned)
     if running is None:
         return NoResponse()

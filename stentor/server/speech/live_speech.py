@@ -35,7 +35,8 @@ QUIET_SECONDS = (
 
 
 class LiveSpeech(ABC):
-    """Speaks what is written to `feed`, segment by segment. Call `speak` once. Fields may be read meanwhile.
+    """Speaks what is written to `feed`, segment by segment. Call `speak` once. Fields may be read
+    meanwhile.
 
     A protocol's subclass sends what is made. Its methods may raise SlowClient.
     """
@@ -50,8 +51,8 @@ class LiveSpeech(ABC):
         streamed: bool = True,
         traceparent: str | None = None,
     ) -> None:
-        """plan: of `Planner.live`. streamed: audio is sent while it is made, else each segment becomes its own file.
-        traceparent: the header of that name, to which its spans belong."""
+        """plan: of `Planner.live`. streamed: audio is sent while it is made, else each segment
+        becomes its own file. traceparent: the header of that name, to which its spans belong."""
         self.server = server
         self.streamed = streamed
         self.traceparent = traceparent
@@ -111,19 +112,21 @@ class LiveSpeech(ABC):
         return quiet and self.feed.needs_text
 
     async def played(self, seconds: float) -> int:
-        """The number of characters of the text that were heard in so many seconds of the audio."""
+        """Return the number of characters of the text whose audio is played after `seconds`."""
         if self.running is None:
             return 0
         timings = self.running.run.timings
-        if self.current is None:
-            return played_characters(timings, None, seconds)
-        current, begin = self.current
-        return played_characters(
-            timings, (current.current.segment, begin), seconds, await current.words_so_far(begin)
-        )
+        while (speaking := self.current) is not None:
+            segment_run, begin = speaking
+            words = await segment_run.words_so_far(begin)
+            if self.current is speaking:  # else it has ended meanwhile, and another may have begun
+                segment = segment_run.current.segment
+                return played_characters(timings, (segment, begin), seconds, words)
+        return played_characters(timings, None, seconds)
 
     async def speak(self) -> None:
-        """Speak every segment. A failure is told by `failure` and ends only this speech. Raises SlowClient."""
+        """Speak every segment. A failure is told by `failure` and ends only this speech. Raises
+        SlowClient."""
         segments = self.feed.segments()
         first = await anext(segments, None)
         if first is None:
@@ -164,9 +167,15 @@ class LiveSpeech(ABC):
         await self._segment(running, pipeline, *first)
         async for fed in rest:
             await self._segment(running, pipeline, *fed)
+        silence = self.feed.silence
+        ending = running.run.end(silence)
         if pipeline is not None:
+            await self._encode(running, pipeline, ending)
             self._made(running, await pipeline.finish())
-        running.run.end()
+        elif silence:
+            self.plan.ignored.piece(
+                f"[pause {silence:g}s]"
+            )  # no file follows that could begin with it
         running.completed()
         self.end(running)
 
@@ -177,7 +186,8 @@ class LiveSpeech(ABC):
         segment: Segment,
         tail: TextTail | None,
     ) -> None:
-        """Speak one segment. `pipeline` is the stream of all. With None, the segment becomes its own file."""
+        """Speak one segment. `pipeline` is the stream of all. With None, the segment becomes its
+        own file."""
         run = running.run
         index = self.segments
         self.segments += 1
@@ -185,10 +195,9 @@ class LiveSpeech(ABC):
         own = pipeline or running.pipeline(whole=True, text=segment.text)
         run.speaking.add(segment, live=tail is not None, apart=pipeline is None)
         await self._encode(running, own, run.speaking.silence())
-        begin = run.duration
         current = run.next(tail)
         assert current is not None
-        self.current = (current, begin)
+        self.current = (current, run.speaking.joined.segment_start)
         self.last_audio = time.monotonic()
         self.segment_begins(index, segment)
         limit = asyncio.timeout(self.server.config.request_timeout)
@@ -198,6 +207,8 @@ class LiveSpeech(ABC):
         self.current = None
         if pipeline is None:
             self._made(running, await own.finish())
+        elif self.feed.exhausted:  # its last 5 ms need not wait for what follows
+            await self._encode(running, pipeline, run.end(self.feed.silence))
         self.segment_ends(index, run.timings[-1], current.current)
 
     async def _encode(

@@ -1,10 +1,11 @@
-"""From a request body to a plan: fields are checked, voices and references found, and text is cut into segments."""
+"""From a request body to a plan: fields are checked, voices and references found, and text is cut
+into segments."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from stentor.audio.silence import QUIET_PEAK
 from stentor.engine.seeds import random_seed
@@ -27,7 +28,8 @@ from stentor.text.sentences import Segment
 
 @dataclass(frozen=True)
 class Output:
-    """How audio is sent: container, Hz, speed, marks. bit_rate: bits per second, None as usual for the container."""
+    """How audio is sent: container, Hz, speed, marks. bit_rate: bits per second, None as usual for
+    the container."""
 
     format: str
     rate: int
@@ -36,10 +38,25 @@ class Output:
     marks: Marks = NO_MARKS
 
 
+class WordTimes(NamedTuple):
+    """Whether a request wants the times of its words, and why they cannot be found (None: they
+    can)."""
+
+    wanted: bool
+    missing: str | None
+
+    @property
+    def available(self) -> bool:
+        return self.wanted and self.missing is None
+
+
+NO_WORD_TIMES = WordTimes(False, None)
+
+
 @dataclass(frozen=True, eq=False)
 class SpeechPlan:
-    """One speech request, ready to run. `requests` are validated: of each voice by its name in the segments, with None
-    for the request's own, each with the text of its first segment."""
+    """One speech request, ready to run. `requests` are validated: of each voice by its name in the
+    segments, with None for the request's own, each with the text of its first segment."""
 
     id: str
     host: ModelHost
@@ -78,12 +95,14 @@ class Planner:
         else:
             self._watermark = load(config.watermark)
 
-    async def speech(self, body: SpeechBody, id: str, streaming: bool) -> SpeechPlan:
+    async def speech(
+        self, body: SpeechBody, id: str, streaming: bool, words: WordTimes
+    ) -> SpeechPlan:
         """The plan for a body of POST /v1/audio/speech."""
         granularity = body.split_granularity
-        if granularity == "auto" and (body.timestamps != "none" or self.times_words(body)):
-            granularity = "sentence"
-        return _with_words(await self.text(body, id, granularity, streaming), body.word_timestamps)
+        if granularity == "auto" and body.timestamps != "none":
+            granularity = "sentence"  # a cue of subtitles is one
+        return _with_words(await self.text(body, id, granularity, streaming), words)
 
     async def text(
         self, body: SpeechBody, id: str, granularity: str, streaming: bool
@@ -94,30 +113,23 @@ class Planner:
         fields.note_unused(body, turns, plan.ignored)
         return plan
 
-    def times_words(self, body: SpeechBody) -> bool:
-        """Whether the times of words are asked for and can be found."""
-        return body.word_timestamps and self.knows_words(body)
-
-    def knows_words(self, body: Shared) -> bool:
-        """Whether the times of a body's words can be found. False for a model that nobody knows, which a plan
-        refuses."""
+    def word_times(self, body: Shared, wanted: bool = True) -> WordTimes:
+        """Decide once per request whether it has the times of words: a plan and its answer follow."""
+        if not wanted:
+            return NO_WORD_TIMES
         try:
             host = self.hosts.named(body.model)
-            text = ""
-            if isinstance(body, SpeechBody):
-                text = " ".join([body.input or "", *(turn.text for turn in body.script or [])])
-            return (
-                host.aligners.missing(
-                    host.spec, fields.known_language(body.language, host.spec.languages), text
-                )
-                is None
-            )
-        except ApiError:
-            return False
+            language = fields.known_language(body.language, host.spec.languages)
+        except ApiError:  # the plan refuses it
+            return NO_WORD_TIMES
+        text = ""
+        if isinstance(body, SpeechBody):
+            text = " ".join([body.input or "", *(turn.text for turn in body.script or [])])
+        return WordTimes(True, host.aligners.missing(host.spec, language, text))
 
-    async def live(self, body: Shared, id: str, word_timestamps: bool) -> SpeechPlan:
+    async def live(self, body: Shared, id: str, words: WordTimes) -> SpeechPlan:
         """A plan without text, for a session whose text arrives later, in segments."""
-        plan = _with_words(await self.make(body, [Turn(PROBE)], id, "none", True), word_timestamps)
+        plan = _with_words(await self.make(body, [Turn(PROBE)], id, "none", True), words)
         live = body.split_granularity == "auto" and plan.host.spec.live_text
         if live:
             async with plan.host.in_use() as client:
@@ -137,8 +149,8 @@ class Planner:
         )
 
     async def begun(self, plan: SpeechPlan) -> SpeechPlan:
-        """A session's plan for an utterance that begins: with the adapter that has its name now, which it keeps.
-        ApiError 404 where the adapter has been unloaded."""
+        """A session's plan for an utterance that begins: with the adapter that has its name now,
+        which it keeps. ApiError 404 where the adapter has been unloaded."""
         if plan.lora is None:
             return plan
         self.hosts.named(plan.lora)
@@ -280,13 +292,7 @@ def _note_quiet(body: Shared, voice: VoiceInput, ignored: Ignored) -> None:
             ignored.quiet(param)
 
 
-def _with_words(plan: SpeechPlan, wanted: bool) -> SpeechPlan:
-    """The plan, with the times of words if they are wanted. They are ignored where nothing can find them."""
-    text = " ".join(segment.text for segment in plan.segments)
-    if wanted:
-        why = plan.host.aligners.missing(plan.host.spec, plan.request.language, text)
-    else:
-        why = None
-    if why is not None:
-        plan.ignored.field("word_timestamps", why)
-    return replace(plan, words=wanted and why is None)
+def _with_words(plan: SpeechPlan, words: WordTimes) -> SpeechPlan:
+    if words.missing is not None:
+        plan.ignored.field("word_timestamps", words.missing)
+    return replace(plan, words=words.available)

@@ -1,4 +1,5 @@
-"""Driver of `Speaking` for a plan of the server: its segments go to the model's engine process, guarded and counted."""
+"""Driver of `Speaking` for a plan of the server: its segments go to the model's engine process,
+guarded and counted."""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ class SpeechRun:
         return [t for t in self.timings if t.index in self.speaking.unspoken]
 
     async def audio(self) -> AsyncGenerator[np.ndarray, None]:
-        """float32 samples [n] at the model's rate, as they are generated. Closing it cancels what is running."""
+        """float32 samples [n] at the model's rate, as they are generated. Closing it cancels what
+        is running."""
         if self.plan.streaming and len(self.plan.segments) > 1:
             await self._name_unspeakable()  # in the headers, which the first audio takes with it
         if self.speaking.at_once == 1:
@@ -102,14 +104,16 @@ class SpeechRun:
             for text in segment.unread if can else [segment.spoken]:
                 self.plan.ignored.piece(text)
 
-    def end(self) -> None:
-        """All segments have been spoken."""
-        self.speaking.end()
+    def end(self, silence: float = 0.0) -> np.ndarray:
+        """Note that all segments have been spoken. For the rest see `Speaking.end`."""
+        rest = self.speaking.end(silence)
         self.finish = self.speaking.finish
         self.timing.done = time.monotonic()
+        return rest
 
     def next(self, tail: TextTail | None = None) -> SegmentRun | None:
-        """The next try of a segment, as `Speaking.next` gives it. tail: its text that is yet to come."""
+        """The next try of a segment, as `Speaking.next` gives it. tail: its text that is yet to
+        come."""
         current = self.speaking.next()
         if current is None:
             return None
@@ -140,8 +144,8 @@ class SpeechRun:
 
 
 class SegmentRun:
-    """One try of a segment in the engine. The model is in use meanwhile, and only then: a session that waits for text
-    does not keep it in memory."""
+    """One try of a segment in the engine. The model is in use meanwhile, and only then: a session
+    that waits for text does not keep it in memory."""
 
     def __init__(
         self, run: SpeechRun, current: SpokenSegment, tail: TextTail | None = None
@@ -153,7 +157,8 @@ class SegmentRun:
         self._facts = Facts(0, 0, None, ())
 
     async def words_so_far(self, begin: float) -> tuple[WordTiming, ...]:
-        """Its words with their times, as far as it is spoken, where its audio begins at `begin` seconds."""
+        """Its words with their times, as far as it is spoken, where its audio begins at `begin`
+        seconds."""
         speed = self.run.plan.output.speed
         end = begin + self.current.samples / self.run.spec.sample_rate / speed
         spans = await self._spans()
@@ -162,7 +167,8 @@ class SegmentRun:
         return ()
 
     async def audio(self) -> AsyncGenerator[np.ndarray, None]:
-        """float32 samples [n] of the response, as this try makes them known, and at its end those that follow it."""
+        """float32 samples [n] of the response, as this try makes them known, and at its end those
+        that follow it."""
         run, current, speaking = self.run, self.current, self.run.speaking
         for piece in current.segment.unread:
             run.plan.ignored.piece(piece)
@@ -274,8 +280,8 @@ class SegmentRun:
 
 
 class ThreadedClock:
-    """A WordClock in the one thread of `pool`, which does what it is given in order: what hears words must not keep the
-    event loop."""
+    """A WordClock in the one thread of `pool`, which does what it is given in order: what hears
+    words must not keep the event loop."""
 
     def __init__(self, pool: ThreadPoolExecutor, make: Callable[[], WordClock]) -> None:
         """make: makes the clock, in the thread."""
@@ -288,7 +294,8 @@ class ThreadedClock:
         self._added.append(self._pool.submit(lambda: self._clock.result().add(chunk)))
 
     async def spans(self, segment: Segment) -> list[Span | None]:
-        """When each word of the segment is spoken in what was added. EngineError if an aligner failed."""
+        """When each word of the segment is spoken in what was added. EngineError if an aligner
+        failed."""
 
         def found() -> list[Span | None]:
             for added in self._added:

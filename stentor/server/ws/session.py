@@ -139,7 +139,8 @@ class Session(SocketSession):
             raise ApiError(
                 409, "session.config: wait for session.done, or cancel", code="session_busy"
             )
-        plan = await self.planned(settings, settings.word_timestamps)
+        words = self.server.planner.word_times(settings, settings.word_timestamps)
+        plan = await self.planned(settings, words)
         self.configured = plan, settings
         self.out.event(
             "session.configured",
@@ -191,14 +192,18 @@ class Session(SocketSession):
         while not self.waiting.empty():
             closes |= self.waiting.get_nowait() is None
         self.writing = None
+        utterance = self.last
+        seconds = 0.0
+        if utterance is not None:
+            seconds = utterance.played_seconds(message.played_ms)  # before it takes time to stop
         if self.speaking is not None:
             self.speaking.cancel()
             await asyncio.wait([self.speaking])
         self.out.drop_audio()
-        if self.last is None:
+        if utterance is None:
             report = {}
         else:
-            report = await self.last.played_report(message.played_ms)
+            report = await utterance.played_report(seconds)
         self.out.event("response.cancelled", **report)
         if closes:
             self.waiting.put_nowait(None)

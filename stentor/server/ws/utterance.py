@@ -250,17 +250,21 @@ class Utterance(LiveSpeech):
         }
         self.out.event("session.done", utterance_index=self.index, **{**ids, **body})
 
-    async def played_report(self, played_ms: float | None) -> dict[str, Any]:
-        """How much a client has played: `played_ms` as it says itself, else an estimate for
-        immediate playback."""
+    def played_seconds(self, played_ms: float | None) -> float:
+        """How much a client has played: `played_ms` as it reports, else as if it plays at once."""
+        if self.running is None:
+            return 0.0
+        playback = self.running.playback
+        if played_ms is None:
+            return playback.played_seconds
+        return min(playback.sent, played_ms / 1000)
+
+    async def played_report(self, seconds: float) -> dict[str, Any]:
+        """How much of the audio and of its text a client had played after `seconds`."""
         body: dict[str, Any] = {"utterance_index": self.index, "request_id": self.plan.id}
         if self.running is None:
             return {**body, "heard_ms": 0, "spoken_ms": 0, "text_index": 0, "heard_text": ""}
         playback = self.running.playback
-        if played_ms is None:
-            seconds = playback.played_seconds
-        else:
-            seconds = min(playback.sent, played_ms / 1000)
         index = await self.played(seconds)
         return {
             **body,

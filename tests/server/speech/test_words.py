@@ -13,7 +13,14 @@ from tests.helpers.ws_talk import talk
 
 TEXT = "One is here. Two, is here!"
 LONG = {"max_frames": 24, "min_frames": 24}
-ASK = {"input": TEXT, "seed": 8, "word_timestamps": True, "response_format": "pcm", **LONG}
+ASK = {
+    "input": TEXT,
+    "seed": 8,
+    "word_timestamps": True,
+    "split_granularity": "sentence",
+    "response_format": "pcm",
+    **LONG,
+}
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +112,13 @@ def test_a_stream_of_bytes_has_none_but_they_can_be_asked_for_later(words: Live)
     assert answer.headers["content-type"].startswith("audio/")
     found = words.http.get(f"/v1/audio/speech/{answer.headers['x-request-id']}").json()
     assert [w["word"] for w in found["words"]] == TEXT.split()
+
+
+@pytest.mark.parametrize("granularity", ["auto", "sentence", "none"])
+def test_the_times_of_words_change_no_audio(words: Live, granularity: str) -> None:
+    ask = {**ASK, "split_granularity": granularity, "stream": False, "response_format": "wav"}
+    plain = words.speech(**{**ask, "word_timestamps": False})
+    assert told(words, **ask)["duration"] == float(plain.headers["x-audio-duration"])
 
 
 def test_who_does_not_ask_for_words_gets_none(words: Live) -> None:

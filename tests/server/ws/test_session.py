@@ -170,6 +170,54 @@ def test_whole_files_per_sentence_and_base64_are_there_for_those_who_want_them(l
         assert int.from_bytes(data[4:8], "little") == len(data) - 8
 
 
+def test_files_of_pieces_have_the_pauses_that_the_text_asks_for(live: Live) -> None:
+    def seconds(text: str) -> tuple[list[float], dict]:
+        how = {"response_format": "wav", "encoding": "base64", "split_granularity": "sentence"}
+        with talk(live, **how) as t:
+            events, _ = t.say(text)
+        files = [base64.b64decode(e["audio"]) for e in events if e["type"] == "audio.chunk"]
+        return [(len(data) - 44) / 2 / 600 for data in files], events[-1]
+
+    plain, _ = seconds("One is here. Two is here.")
+    paused, done = seconds("One is here. [pause 2s] Two is here.")
+    assert sum(paused) - sum(plain) == pytest.approx(2.0, abs=0.01)
+    assert "ignored" not in done
+    _, done = seconds("One is here. Two is here.\n\n [pause 2s]")
+    assert done["ignored"] == [{"param": "input", "text": "[pause 2s]"}]  # no file has room for it
+
+
+@either_engine
+def test_the_bytes_of_a_session_are_those_of_the_text_whenever_it_ends(live: Live) -> None:
+    """The last 5 ms of a piece wait for what follows it, if anything does."""
+    whole = pcm(
+        live.speech(
+            input="Hello there, you.", seed=5, guard=False, response_format="pcm", stream=False
+        ).content
+    )
+    with talk(live) as t:
+        t.send("input.text", text="Hello there, you.")
+        t.send("input.commit")
+        _, first = t.until("audio.done")
+        t.send("input.done")
+        events, rest = t.until("session.done")
+    assert 0 < len(rest) < len(first)
+    assert np.abs(pcm(first + rest) - whole).max() < 2.1 / 32768
+    assert events[-1]["total_bytes"] == len(first) + len(rest)
+
+
+def test_words_count_as_played_once_the_pause_before_them_is(live: Live) -> None:
+    text = "Here it is. [pause 2s] There it was, and is, and is."
+    long = {"min_frames": 120, "max_frames": 120, "split_granularity": "sentence"}
+    # 1.2 s, a pause, and most of the second sentence
+    with talk(live, word_timestamps=True, **long) as t, held(live, frames=[230]):
+        t.send("input.text", text=text)
+        t.send("input.done")
+        t.until("audio.done")
+        t.send("response.cancel", played_ms=2_500.0)
+        events, _ = t.until("response.cancelled")
+    assert events[-1]["heard_text"].rstrip() == "Here it is."
+
+
 @either_engine
 def test_speed_holds_over_websocket_too(live: Live) -> None:
     with talk(live) as t:

@@ -34,7 +34,7 @@ from stentor.server.http.responses import NoResponse, SpeechResponse, begun
 from stentor.server.limits import LIMITS
 from stentor.server.speech.fields import code_of
 from stentor.server.speech.output import RunningRequest
-from stentor.server.speech.plan import SpeechPlan
+from stentor.server.speech.plan import NO_WORD_TIMES, SpeechPlan
 from stentor.server.state import Server, server
 from stentor.server.voices.voice import listing, own_voices
 from stentor.server.wire_json import json_bytes, json_response
@@ -210,9 +210,10 @@ async def _plan(request: Request, body: Speak, streaming: bool, timed: bool) -> 
         stream=streaming,
         stream_format="audio",
     )
-    if not timed or not s.planner.times_words(speech):
-        speech = speech.model_copy(update={"word_timestamps": False})
-    plan = await s.planner.speech(speech, request.state.request_id, streaming)
+    words = s.planner.word_times(speech, timed and speech.word_timestamps)
+    if not words.available:  # the answer then has the times of characters by their share
+        words = NO_WORD_TIMES
+    plan = await s.planner.speech(speech, request.state.request_id, streaming, words)
     return replace(plan, output=replace(plan.output, bit_rate=output.bit_rate))
 
 

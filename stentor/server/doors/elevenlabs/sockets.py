@@ -28,7 +28,7 @@ from stentor.server.limits import LIMITS
 from stentor.server.sessions import CloseSession, SocketSession, check_size, read_json, serve
 from stentor.server.speech.live_speech import LiveSpeech
 from stentor.server.speech.output import RunningRequest
-from stentor.server.speech.plan import SpeechPlan
+from stentor.server.speech.plan import NO_WORD_TIMES, SpeechPlan
 from stentor.server.state import Server
 from stentor.speech.speaking import SpokenSegment
 from stentor.speech.timing import SegmentTiming
@@ -266,7 +266,8 @@ class InputSession(SocketSession):
                 more,
                 input="",
             )
-            plan = await self.planned(body, self.server.planner.times_words(body))
+            words = self.server.planner.word_times(body, body.word_timestamps)
+            plan = await self.planned(body, words if words.available else NO_WORD_TIMES)
             plan = replace(plan, output=replace(plan.output, bit_rate=output.bit_rate))
             self.plan = asked, plan
         return self.plan[1]

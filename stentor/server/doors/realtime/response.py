@@ -374,6 +374,7 @@ class SpokenResponse(LiveSpeech):
         self.metadata = metadata
         self.error: ApiError | None = None
         self.done = False
+        self._truncated = False
         self._told = 0  # characters of the text in the transcript
 
     async def begin(self, text: str, before: str | None) -> None:
@@ -417,7 +418,7 @@ class SpokenResponse(LiveSpeech):
     def finish(self, status: str) -> None:
         """Tell the client that it has ended: completed, cancelled or failed."""
         self.done = True
-        if status == "completed":
+        if status == "completed" and not self._truncated:
             self.item.status = "completed"
         else:
             self.item.status = "incomplete"
@@ -435,7 +436,9 @@ class SpokenResponse(LiveSpeech):
         self.send("response.done", response=self._as_dict(status))
 
     async def truncate(self, ms: int) -> None:
-        """Keep of the transcript what was heard within so many milliseconds of the audio."""
+        """Cut the transcript to what is audible within the first `ms` of the audio. It grows no
+        more."""
+        self._truncated = True
         self.item.text = self.feed.text[: await self.played(ms / 1000)]
         self.item.status = "incomplete"
 
@@ -453,7 +456,8 @@ class SpokenResponse(LiveSpeech):
         if not delta:
             return
         self._told = end
-        self.item.text += delta
+        if not self._truncated:
+            self.item.text += delta
         self.send(self._named("audio_transcript.delta"), **self._ids(), delta=delta)
 
     def _named(self, name: str) -> str:

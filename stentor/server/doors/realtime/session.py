@@ -24,7 +24,7 @@ from stentor.server.errors import ApiError, clipped, invalid, validated
 from stentor.server.limits import LIMITS
 from stentor.server.schemas import Ignored
 from stentor.server.sessions import CloseSession, SocketSession, check_size, read_json, serve
-from stentor.server.speech.plan import SpeechPlan
+from stentor.server.speech.plan import NO_WORD_TIMES, SpeechPlan
 from stentor.server.state import Server
 
 router = APIRouter()
@@ -261,5 +261,7 @@ class RealtimeSession(SocketSession):
         """The plan for these settings. It may wait for a model."""
         if self.plan is None or self.plan[0] != wanted:
             body = wanted.body()
-            self.plan = wanted, await self.planned(body, self.server.planner.knows_words(body))
+            words = self.server.planner.word_times(body)
+            plan = await self.planned(body, words if words.available else NO_WORD_TIMES)
+            self.plan = wanted, plan
         return self.plan[1]
