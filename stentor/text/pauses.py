@@ -8,6 +8,8 @@ PAUSES: Mapping[str, float] = {
     "comma": 0.05,
     "semicolon": 0.1,
     "dash": 0.1,
+    "aside": 0.02,  # a dash inside a sentence that is cut there for its pause
+    "hesitation": 0.17,  # an ellipsis there
     "stop": 0.15,
     "turn": 0.25,  # a paragraph that is somebody's speech
     "ellipsis": 0.4,

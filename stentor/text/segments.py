@@ -377,7 +377,9 @@ class Reading:
         before = 0.0
         for part in parts(text, self.phonemes, self.lexicon):
             if part.text.strip():
-                cut = split(part.text, max_chars, granularity, self.marks, speaker)
+                cut = split(
+                    part.text, max_chars, granularity, self.marks, speaker, dashes=self.phonemes
+                )
                 cut = [_placed(s, part, text) for s in cut]
                 if before:
                     cut[0] = replace(cut[0], before=before)

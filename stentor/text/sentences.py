@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import NamedTuple
 
-from stentor.text.english.tables import ALL, BEFORE_NUMBER, MAY_END, STARTERS
+from stentor.text.english.tables import ALL, BEFORE_NUMBER, DAYS, MAY_END, MONTHS, STARTERS
 from stentor.text.length import spoken_length, spoken_lengths
 from stentor.text.marks import NO_MARKS, PLACEHOLDERS, TURN, TextMarks, is_blank, masked, speakers
+from stentor.text.pauses import PAUSES
 
 END_WIDE = "。！？｡।॥۔؟…‼⁇⁈⁉"  # end a sentence whatever follows
 CLOSERS = "\"'”’»」』】）)]›〉》"
@@ -45,6 +46,12 @@ _WORD_CHAR = re.compile(r"\w")
 _SIGN = re.compile(r"\S")
 _TURN = re.compile(rf"(?<!{TURN}){TURN}")
 _SPACE = re.compile(r"\s")
+SHORTEST_PART = 6  # characters of what stands between dashes
+_DASH = re.compile(
+    rf"[^\W\d_][,.?!{re.escape(CLOSERS)}]*?"
+    r"(?:\s*—+|\s+(?:–|--+|-)(?=\s)|--+|\s?(?P<ellipsis>\.{3,}|…+))"
+    rf"[{re.escape(CLOSERS)}]*\s*(?=[\"'“‘(]?[^\W\d_])(?!(?:{'|'.join((*DAYS, *MONTHS))}))"
+)
 _CLAUSE_END = re.compile(rf"[{CLAUSE}](?=\s)|[，、；：]")
 _PLACES = (  # where a long sentence is cut, the best first
     _CLAUSE_END,
@@ -141,28 +148,36 @@ def _spans(text: str) -> Iterator[tuple[int, int, int]]:
 
 
 def split(
-    text: str, max_chars: int, granularity: str, marks: TextMarks = NO_MARKS, speaker: str = ""
+    text: str,
+    max_chars: int,
+    granularity: str,
+    marks: TextMarks = NO_MARKS,
+    speaker: str = "",
+    dashes: bool = False,
 ) -> list[Segment]:
     """Segments to speak one after another, none longer than `max_chars` besides the mark of its speaker. That is the
     spoken length of so many letters: digits, signs and wide characters count more (text/length.py).
 
     granularity: "none" (one segment), "auto" (paragraphs, of which long ones are cut into sentences grouped up to
     `max_chars`), "sentence", "clause". marks: what the family wants kept together. speaker: who speaks where the text
-    begins, as a mark.
+    begins, as a mark. dashes: whether a segment ends behind a dash and an ellipsis too, for a model that makes no pause
+    there.
     """
     whole = _trimmed(text, 0, len(text), 2)
     short = spoken_length(text) <= max_chars and not _PARAGRAPH.search(text.strip())
-    if granularity == "none" or (granularity == "auto" and short):
-        return list(_with_speakers(text, _blank_turns_apart(text, [whole], marks), marks, speaker))
     plain = masked(text, marks)
-    segments = [p for s in sentences(plain) for p in _fit(plain, s, max_chars)]
+    if granularity == "none" or (granularity == "auto" and short):
+        segments = [whole]
+    else:
+        segments = [p for s in sentences(plain) for p in _fit(plain, s, max_chars)] or [whole]
     if granularity == "clause":
         segments = [c for p in segments for c in _clauses(plain, p, 20)]
     if granularity == "auto":
         segments = list(_grouped(plain, segments, max_chars))
-    return list(
-        _with_speakers(text, _blank_turns_apart(text, segments or [whole], marks), marks, speaker)
-    )
+    if dashes and granularity != "none":
+        segments = [piece for p in segments for piece in _between_dashes(plain, p)]
+    apart = _blank_turns_apart(text, segments, marks)
+    return list(_with_speakers(text, apart, marks, speaker))
 
 
 def _blank_turns_apart(
@@ -176,7 +191,8 @@ def _blank_turns_apart(
             turns, lambda turn: is_blank(text[turn[0] : turn[1]], marks)
         ):
             same = list(group)
-            yield _trimmed(text, same[0][0], same[-1][1], p.gap if same[-1][1] == p.end else 0)
+            part = _trimmed(text, same[0][0], same[-1][1], 0)
+            yield replace(part, gap=p.gap, after=p.after) if same[-1][1] == p.end else part
 
 
 def _with_speakers(
@@ -184,7 +200,7 @@ def _with_speakers(
 ) -> Iterator[Segment]:
     """The segments with their real text, each with the mark of who speaks it if it begins without one."""
     for p in segments:
-        own = _trimmed(text, p.start, p.end, p.gap)
+        own = replace(_trimmed(text, p.start, p.end, p.gap), after=p.after)
         begins = re.match(marks.speaker, own.text) is not None
         yield own if begins else replace(own, speaker=speaker)
         speaker = next(reversed(speakers(own.text, marks)), speaker)
@@ -319,6 +335,19 @@ def _clauses(text: str, segment: Segment, least: int) -> Iterator[Segment]:
         if cut - start >= least and segment.end - cut >= least // 2:
             yield _trimmed(text, start, cut, 0)
             start = cut
+    yield _trimmed(text, start, segment.end, segment.gap)
+
+
+def _between_dashes(text: str, segment: Segment) -> Iterator[Segment]:
+    """A segment in parts that end behind its dashes and ellipses, with the silence that is due there."""
+    start = segment.start
+    for m in _DASH.finditer(segment.text):
+        cut = segment.start + m.end()
+        if min(cut - start, segment.end - cut) < SHORTEST_PART:
+            continue
+        kind = "hesitation" if m["ellipsis"] else "aside"
+        yield replace(_trimmed(text, start, cut, 0), after=PAUSES[kind])
+        start = cut
     yield _trimmed(text, start, segment.end, segment.gap)
 
 
