@@ -45,7 +45,7 @@ _TOKEN = re.compile(
     r"|<(?P<close>/?)(?P<name>[A-Za-z][\w:.-]*)(?P<attributes>\s[^<>]*?)?(?P<empty>/?)>"
     r"|(?P<silence>\[(?i:(?P<length>short|medium|long)\s)?(?i:pause|silence|break)"
     r"(?:\s*+[:=]?\s*+(?P<pause>\d{1,6}(?:\.\d{1,6})?)\s*(?:(?P<ms>(?i:ms|milliseconds?))|(?i:s|secs?|seconds?))?)?\])"
-    r"|\[\[slnc (?P<slnc>\d{1,6})\]\]|<#(?P<seconds>\d{1,3}(?:\.\d{1,6})?)#>"
+    r"|(?:\[\[slnc |<\|pause:)(?P<slnc>\d{1,6})(?:ms)?(?:\]\]|\|>)|<#(?P<seconds>\d{1,3}(?:\.\d{1,6})?)#>"
     rf"|{PHONEMES}"
     r"|&(?:amp|lt|gt|quot|apos|#\d{1,7}|#x[0-9a-fA-F]{1,6});"
 )

@@ -46,6 +46,7 @@ _WORD_CHAR = re.compile(r"\w")
 _SIGN = re.compile(r"\S")
 _TURN = re.compile(rf"(?<!{TURN}){TURN}")
 _SPACE = re.compile(r"\s")
+_ITEM = re.compile(r"[ \t]*\n\s*(?:\d{1,3}[.)]|[-•*–])\s")
 SHORTEST_PART = 6  # characters of what stands between dashes
 _DASH = re.compile(
     rf"[^\W\d_][,.?!{re.escape(CLOSERS)}]*?"
@@ -247,7 +248,7 @@ def _ends(text: str, mark: re.Match[str]) -> bool:
     following = after.lstrip()
     if not following or following[0].islower():
         return not following or "\n\n" in after[:4]
-    if run != ".":
+    if run != "." or _ITEM.match(after):
         return True
     return _dot_ends(text[max(0, mark.start() - NEAR) : mark.start()], following)
 

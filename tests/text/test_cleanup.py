@@ -78,6 +78,7 @@ def test_a_step_that_is_not_asked_for_is_not_taken(name: str) -> None:
         "characters": "ﬁne",
         "formulas": "$n^2$ is it",
         "html": "red<br>blue",
+        "layout": "One\n\nPage 7\n\nTwo",
         "notes": "word.[1] Next",
         "markdown": "a **b**",
         "lines": "Red\nBlue",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from markdown_it.common import html_re
 
 from stentor.text.cleanup.draft import COMMA, HEADING, LINE, PARAGRAPH, SCENE, STOP, Draft, Writer
+from stentor.text.english.tables import CENSORED
 from stentor.text.marks import PHONEMES
 
 if TYPE_CHECKING:
@@ -23,12 +24,12 @@ _INLINE = frozenset(
 )
 _PARAGRAPHS = frozenset(
     "address article aside blockquote body caption center dd details dialog div dl dt fieldset figcaption figure "
-    "footer form header main menu nav ol p pre section summary table title ul".split()
+    "footer form header main menu ol p pre section summary table ul".split()
 )
 _HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6"})
 _ITEMS = frozenset({"li", "tr", "option"})
 _CELLS = frozenset({"td", "th"})
-_UNSPOKEN = frozenset({"script", "style", "template", "noscript", "svg", "math"})
+_UNSPOKEN = frozenset({"script", "style", "template", "noscript", "svg", "math", "title", "nav"})
 _OPENING = {
     "br": (COMMA, LINE),
     "hr": (STOP, SCENE),
@@ -178,6 +179,10 @@ _LEFT = re.compile(
 )
 _WRAPPED = (_HIGHLIGHT, _SPOILER, _INSERTED, _LOWERED, _RAISED, _ALERT)
 _PHONEMES = re.compile(PHONEMES)
+_CENSORED = re.compile(CENSORED, re.IGNORECASE)
+_STAR = "\ue010"
+"""Stands for a star that no sign of Markdown is, while Markdown is read."""
+_STARS = re.compile(_STAR)
 _BLOCKS = frozenset("paragraph_open heading_open fence hr tr_open list_item_open".split())
 _ENDS = {
     "hr": (STOP, SCENE),
@@ -212,12 +217,14 @@ def without_markdown(draft: Draft) -> Draft:
         return draft
     for pattern in _WRAPPED:
         draft = draft.sub(pattern, r"\1")
+    draft = draft.sub(_CENSORED, lambda m: m[0].replace("*", _STAR))
     references = {
         m[1].strip().upper(): {"title": "", "href": m[2]} for m in _DEFINITION.finditer(draft.text)
     }
     if references:
         draft = draft.sub(_DEFINITION, "")
-    return _Answer(draft, _parser().parse(draft.text, {"references": references})).read()
+    answer = _Answer(draft, _parser().parse(draft.text, {"references": references})).read()
+    return answer.sub(_STARS, "*")
 
 
 class _Answer:

@@ -28,8 +28,13 @@ _LETTER = r"[^\W\d_]"
 _APOSTROPHES = re.compile(
     rf"(?<={_LETTER})[\u02bc\u00b4\u2032\u201b\u02b9\uff07\u055a`](?={_LETTER})"
 )
+_ELISIONS = re.compile(
+    r"(?<![\w'’])[\u02bc\u00b4\u2032\u201b\u02b9\uff07\u055a`‘](?=(?:twas|tis|twere|twill|twould|twixt|til|till|em|bout|cause|"
+    r"cuz|neath|gainst|nuff|tude|round|ere|kay)\b)",
+    re.IGNORECASE,
+)
 _ANY = re.compile(
-    rf"[\r\x00\x7f-\x9f\u2028\u2029\ufb00-\ufb17\u02bc\u00b4\u2032\u201b\u02b9\uff07\u055a`{_JOINERS}{_INVISIBLE}]"
+    rf"[\r\x00\x7f-\x9f\u2028\u2029\ufb00-\ufb17\u02bc\u00b4\u2032\u201b\u02b9\uff07\u055a`‘{_JOINERS}{_INVISIBLE}]"
 )
 
 
@@ -44,8 +49,10 @@ def plain_characters(draft: Draft) -> Draft:
         .sub(_LINE_ENDS, "\n")
         .sub(_PARAGRAPH_ENDS, "\n\n")
     )
-    return draft.sub(_LIGATURES, lambda m: unicodedata.normalize("NFKC", m[0])).sub(
-        _APOSTROPHES, "’"
+    return (
+        draft.sub(_LIGATURES, lambda m: unicodedata.normalize("NFKC", m[0]))
+        .sub(_APOSTROPHES, "’")
+        .sub(_ELISIONS, "’")
     )
 
 
@@ -148,14 +155,10 @@ def _unicode(formula: str) -> str:
 
 
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
-_UNITS = r"(?<![\d\s][kcmd]m)(?<!\b[kcmd]m)(?<!\bft)(?<!\bin)(?<!\byd)(?<!\bmi)(?<!\bsin)(?<!\bcos)(?<!\btan)"
 _SOURCES = r"\[\d{1,3}(?:\s?[,–-]\s?\d{1,3}){0,5}\]"
 _MARKS = (
     re.compile(r"^[ \t]*\[\^[^\]\s]{1,40}\]:[ \t]*", re.MULTILINE),  # the note itself
     re.compile(r"[ \t]?\[\^[^\]\s]{1,40}\]"),
-    re.compile(
-        rf"(?:(?<=[^\W\d_]{{2}}|['’][^\W\d_]){_UNITS}|(?<=[.,;:!?”\"’»)])(?<![\w]\)))[{_RAISED}]{{1,3}}(?![\w^])"
-    ),
     re.compile(
         rf"(?<=[^\W\d_]{{2}})(?:{_SOURCES}){{1,6}}(?!\()|(?<=[.,;:!?”\"’)])(?:{_SOURCES}|\[[a-z]\]){{1,6}}(?=\s|$)"
     ),
@@ -170,12 +173,33 @@ _MARKS = (
 )
 
 
+_PLAIN = rf"[^\W\d_{_RAISED}]"
+_RAISED_NUMBER = re.compile(
+    rf"((?:{_PLAIN}+['’])?{_PLAIN}+|(?<!\w)\)|[.,;:!?”\"’»])[{_RAISED}]{{1,3}}(?![\w^])"
+)
+_POWERED = frozenset("sin cos tan cot sec csc log sinh cosh tanh".split())
+"""Words with a raised number that is a power."""
+_SHORT_WORDS = frozenset(
+    "ad ah am an as at be by do eh go ha he hi ho if is it ma me my no of oh ok on or ox pa so to up us we yo".split()
+)
+_WIDE_UNITS = ("公里", "千米", "厘米", "毫米", "分米", "米", "キロ", "メートル", "센티", "미터")
+
+
 def without_notes(draft: Draft) -> Draft:
     """Without marks of notes: [^1], a raised number behind a word, [12] behind a word or a stop,
     and daggers."""
     for pattern in _MARKS:
         draft = draft.sub(pattern, "")
-    return draft
+    return draft.sub(_RAISED_NUMBER, lambda m: m[0] if _is_power(m[1]) else m[1])
+
+
+def _is_power(base: str) -> bool:
+    """Whether a raised number behind this is a power: of "mc", "km", "πr", "sin", no word."""
+    if not base[-1].isalpha():
+        return False
+    if len(base) <= 2:
+        return base.lower() not in _SHORT_WORDS
+    return base in _POWERED or base.endswith(_WIDE_UNITS)
 
 
 NARROWEST = 40

@@ -8,7 +8,7 @@ from sanotts.nano_g2p import cardinal_words, ordinal_words
 
 LARGEST = 15
 """Digits of a number that is read as one. A longer one is read digit by digit."""
-NUMBER = r"(?:\d{1,3}(?:,\d{3}){1,20}(?:\.\d+)?|\d+(?:\.\d+)?)"
+NUMBER = r"(?:\d{1,3}(?:,\d{3}){1,20}(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?)"
 """A number with commas or without, and with decimals or without."""
 _SAME_PLURAL = frozenset(
     "hertz kilohertz megahertz gigahertz percent yen sen won baht dong naira sterling psi horsepower".split()
@@ -18,10 +18,10 @@ _ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
 
 
 def say(value: str | int) -> str:
-    """ "1234" -> "one thousand two hundred thirty-four". More than 15 digits one by one."""
+    """ "1234" -> "one thousand two hundred thirty-four". More than 15 digits one by one, with a pause behind four."""
     digits = str(value)
     if len(digits) > LARGEST:
-        return spell(digits)
+        return ", ".join(spell(digits[at : at + 4]) for at in range(0, len(digits), 4))
     return _american(cardinal_words(int(digits)))
 
 

@@ -28,7 +28,7 @@ BEFORE_NUMBER = frozenset(
 no. Then"."""
 _OTHER = frozenset(
     "msgr mx esq phd u.s u.k u.n u.s.a e.g i.e a.m p.m ph.d m.d b.a m.a b.sc m.sc d.c l.a n.b p.s a.k.a mon tue wed "
-    "thu fri sat sun hr bzw z.b d.h usw ca str fr sra srta sres ud uds mm mgr".split()
+    "thu fri sat sun v hr bzw z.b d.h usw ca str fr sra srta sres ud uds mm mgr".split()
 )
 ALL = (
     frozenset(
@@ -57,3 +57,8 @@ STARTERS = frozenset(
     "be am do does did has have had can could may might must shall should will would let".split()
 )
 """The closed class of words that begin a sentence rather than go on with a name."""
+CENSORED = (
+    r"(?<![\w*])(?=[a-z*]{4})(?:(?:[a-z]{1,2}|motherf|bullsh|godd|jacka|dumba)\*{1,6}[a-z]{1,5}(?:ing|ers?|ed|s)?"
+    r"|[a-z]\*{3,6}(?:ing|ers?|ed|s)?)(?![\w*(=])"
+)
+"""Pattern of a word with stars for letters, in any case: f**k."""

@@ -11,17 +11,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from stentor.text.english.notations import amounts, codes, names, signs, times
+from stentor.text.english.notations import amounts, codes, hexadecimal, names, signs, times
 from stentor.text.english.notations.rule import Rule, any_of, features
 from stentor.text.english.scripts import latin
 from stentor.text.english.tables import DAYS, MONTHS, SHORT_DAYS, SHORT_MONTHS
 from stentor.text.trace import NO_WORD, Trace
 
 RULES: list[Rule] = [
+    *codes.CENSORED_WORDS,
     *codes.SPELLED,
     *times.BASIC,
     *names.ITEMS,
+    *hexadecimal.COLORS,
     *codes.IDENTIFIERS,
+    *hexadecimal.RULES,
+    *amounts.GROUPED,
     *amounts.EUROPEAN,
     *signs.COMPARISONS,
     *names.RULES,

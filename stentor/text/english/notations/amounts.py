@@ -172,6 +172,30 @@ def _thousand(m: re.Match[str]) -> str:
     return f"{cardinal(number)} thousand"
 
 
+_NUMBERS_A_NAME = (
+    r"(?<![Pp]age )(?<![Pp]ages )(?<![Cc]hapter )(?<![Pp]art )(?<![Rr]oom )(?<![Ss]tep )(?<![Dd]ay )(?<![Ww]eek )"
+    r"(?<![Ll]evel )(?<![Tt]able )(?<![Ff]igure )(?<![Ss]ection )(?<![Vv]ersion )(?<![Ii]tem )(?<![Nn]umber )"
+)
+
+GROUPED = rules(
+    (
+        rf"(?<![\d.,:/+-])(?<!\d )(?<!\) ){_NUMBERS_A_NAME}([1-9]\d{{0,2}}(?: \d{{3}})+)(?![\d,/:-]| \d|\.\d{{3}})",
+        lambda m: m[1].replace(" ", ","),
+        "0",
+    ),
+    (
+        r"(?<![\d.,:/+-])(?<!\d )([1-9]\d{0,2}(?: \d{3})+),(\d\d?)(?![\w,])",
+        lambda m: f"{m[1].replace(' ', ',')}.{m[2]}",
+        "0",
+    ),
+    (
+        r"(?<![\w.,'’])([1-9]\d{0,2}(?:['’]\d{3})+)(?![\w'’])",
+        lambda m: re.sub("['’]", ",", m[1]),
+        "0 '’",
+    ),
+)
+"""Numbers with spaces or apostrophes between their thousands."""
+
 EUROPEAN = rules(  # before a rule takes their commas and points for something else
     (r"(?<![\w.,])[1-9]\d{0,2}(?:\.\d{3})+,\d\d?(?![\w,])", _european, "0"),
     (r"(?<![\w.,])[1-9]\d{0,2}\.\d{3}\.\d{3}(?!\w|[.,]\d)", _european, "0"),

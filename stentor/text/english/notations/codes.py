@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import re
 
+from stentor.text.english.notations.hexadecimal import HASH, KEY
 from stentor.text.english.notations.rule import any_of, rules
 from stentor.text.english.numbers import groups, house, letters, say, spell, version
-from stentor.text.english.tables import TABLES
+from stentor.text.english.tables import CENSORED, TABLES
 
 _ROOMS = "Flight flight Bus bus Route route Room room Area Apartment Suite suite Unit Highway Interstate Gate gate".split()
 _NAMED = (
@@ -30,7 +31,7 @@ _LETTERS = frozenset(
     "jpg xml cpp".split()
 )
 _SIGNS = TABLES["addresses"]
-_PART = re.compile(r"[A-Za-z]+|\d+|.")
+_PART = re.compile(rf"\b(?:{HASH}|{KEY})\b|[A-Za-z]+|\d+|.")
 _HOST = rf"(?<!\w[.-])[a-zA-Z0-9][\w-]*+(?:\.[a-zA-Z0-9][\w-]*+)*\.(?:{'|'.join(DOMAINS)})\b"
 FILES = TABLES["files"]
 NAMES = TABLES["names"]
@@ -94,7 +95,15 @@ def _digits(written: str) -> str:
 def spoken_address(address: str) -> str:
     """ "www.stentor.org/a_b" -> "W W W dot stentor dot org slash a underscore b". Digits stay."""
     parts = (p for p in _PART.findall(address) if not p.isspace())
-    return " ".join(_SIGNS.get(p) or (letters(p) if p.lower() in _LETTERS else p) for p in parts)
+    return " ".join(map(_address_part, parts))
+
+
+def _address_part(part: str) -> str:
+    if part in _SIGNS:
+        return _SIGNS[part]
+    if part.lower() in _LETTERS:
+        return letters(part)
+    return part
 
 
 def _web(m: re.Match[str]) -> str:
@@ -128,6 +137,26 @@ def _of_stage(stage: str | None, number: str | None) -> str:
         return f" {'R C' if stage == 'rc' else stage} {number}".rstrip()
     return ""
 
+
+def _censored(m: re.Match[str]) -> str:
+    """ "f**king" -> "bleeping"."""
+    ending = re.search(r"(?:ing|ers?|ed)$", m[0])
+    return "bleep" + (ending[0] if ending else "")
+
+
+CENSORED_WORDS = rules(
+    (rf"(?i){CENSORED}", _censored, "*"),
+    (r"(?<![^\s\"“'(])(?=\S{0,6}[@#$%&])(?!([@#$%&])\1+)[@#$%^&*!?]{4,}", "bleep ", "@#$%&"),
+    (r"(?<=[a-z])\$\$(?![\d$])", "ss", "$"),
+    (r"(?<![\w$])\$(?=hit)", "s", "$"),
+    (r"(?<![\w@.])@(?=ss(?:hole)?(?:es)?\b)", "a", "@"),
+    (
+        r"\b(s?[bh])[!1](?=t(?:ch)?(?:es|s|ty)?\b)",
+        r"\1i",
+        "!",
+    ),
+)
+"""Before a rule takes their stars and signs for something else."""
 
 SPELLED = rules(
     (

@@ -151,6 +151,9 @@ ITEMS = rules(
 """Before a rule takes their numerals and numbers for something else."""
 
 RULES = rules(
+    (r"(?<!\S)(?:RE|Re|re):(?=\s)", "regarding:", ("re",)),
+    (r"(?<!\S)(?:FW|Fw|FWD|Fwd|fwd):(?=\s)", "forward:", ("fw", "fwd")),
+    (r"\b([A-Z][\w.'’]*,?)\sv\.?\s(?=(?:the\s)?[A-Z])", r"\1 versus ", ("v",)),
     # Verses stand before times of day.
     (rf"(?<![\w.,:-])([123]) (?=(?:{_OF_SEVERAL})\.? \d)", lambda m: f"{_ORDINALS[m[1]]} ", "0"),
     (
@@ -250,6 +253,13 @@ RULES = rules(
 )
 
 ROMANS = rules(
+    (
+        rf"\b((?:[Bb]ooks?|[Cc]antos?|[Pp]arts?|[Aa]cts?|[Ss]tanzas?|[Pp]salms?|[Aa]ppendix|[Ff]igures?|[Tt]ables?|[Aa]rticles?)"
+        rf" )(?=[ivxl]{{2}}|[vx]\b){_SMALL}()()(?![\w'’-])",
+        _pages,
+        "book books canto cantos part parts act acts stanza stanzas psalm psalms appendix figure figures table tables "
+        "article articles".split(),
+    ),
     (rf"\b((?:{_PAGED}) ){_SMALL}(?:( ?[-–] ?| to | and ){_SMALL})?(?![\w'’-])", _pages, _PAGES),
     (rf"\b({'|'.join(_COUNTED)})\s+{_FULL}", lambda m: f"{m[1]} {say(roman(m[2]))}", _COUNTED),
     (

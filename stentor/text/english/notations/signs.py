@@ -18,6 +18,12 @@ def _power(m: re.Match[str]) -> str:
 
 
 COMPARISONS = rules(  # before a rule takes their signs for something else
+    (
+        r"(?<=[-+−=(] )(?!my|by)([a-ce-z])([xyz])(?=\s?[-+−=²³^)]|[.,;]?$)",
+        r"\1 \2",
+        "-+−=(",
+    ),  # "+ bx"
+    (r"(?<![\w'’])(?!my|by)([a-ce-z])([xyz])(?= [-+−=] )", r"\1 \2", "-+−="),
     # "10%-20%", "$5K–$10K": the same unit on either side
     (r"(?<=\d)([A-Za-z%°]{1,4})\s?[-—]\s?(?=[$£€]?\d[\d.,]*\1(?!\w))", r"\1 to ", "0 -—"),
     (r"(?<=\d)(\s?(?:cm|mm|m|km|in|ft))\.?\s?[x×]\s?(?=\d)", r"\1 by ", "0"),
@@ -58,6 +64,7 @@ COMPARISONS = rules(  # before a rule takes their signs for something else
 )
 
 RULES = rules(
+    (r"(?<![\w])([a-zA-Z])([a-z])(?=[²³])", r"\1 \2", "²³"),  # "mc²"
     (rf"[{re.escape(''.join(SYMBOLS))}]", lambda m: f" {SYMBOLS[m[0]]} ", "".join(SYMBOLS)),
     (r"(?:(?<!\s)\s++)?[*_#^|<>\[\]{}\\]++\s*+", " ", "#*<>[\\]^_{|}"),
     (r"(?<=\w)/(?=\w)", " slash ", "/"),

@@ -1,0 +1,184 @@
+"""What stands around a text: numbers and times of subtitles, front matter, page numbers and running headers."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import defaultdict
+
+from stentor.text.cleanup.draft import Draft, Writer
+
+_TIME = r"(?:\d{1,3}:)?\d{1,2}:\d{2}[.,]\d{1,3}"
+_CUE = re.compile(
+    rf"(?:^|\n)\s*(?:\d{{1,6}}[ \t]*\n[ \t]*)?{_TIME}[ \t]*-->[ \t]*{_TIME}[^\n]*(?:\n|$)"
+)
+_CAPTIONS = re.compile(r"\A\s*WEBVTT\b[^\n]*(?:\n[^\n]*\S[^\n]*)*")
+_CAPTION_BLOCK = re.compile(r"^(?:NOTE|STYLE|REGION)\b[^\n]*(?:\n[^\n]*\S[^\n]*)*\n?", re.MULTILINE)
+_CAPTION_NAME = re.compile(rf"(?:^|\n)[ \t]*\n[^\n]+(?=\n[ \t]*{_TIME}[ \t]*-->)")
+_CAPTION_TAG = re.compile(
+    rf"<{_TIME}>|</?(?:[cv]|lang)(?:\.[\w.]+)?(?:\s[^<>\n]{{0,80}})?>|\{{\\[^{{}}\n]{{1,40}}\}}"
+)
+_LYRICS_TIME = r"\[(?:\d{1,2}:)?\d{1,3}:\d{2}(?:[.:]\d{1,3})?\]"
+_LYRICS = re.compile(rf"^[ \t]*(?:{_LYRICS_TIME})+[ \t]*", re.MULTILINE)
+_LYRICS_WORD = re.compile(r"[ \t]*<\d{1,3}:\d{2}[.:]\d{1,3}>[ \t]*")
+_LYRICS_FACT = re.compile(
+    r"^[ \t]*\[(?:ar|ti|al|au|by|offset|re|ve|length|la|id|lr|tool):[^\]\n]*\][ \t]*(?:\n|$)",
+    re.MULTILINE | re.IGNORECASE,
+)
+_FRONT_MATTER = re.compile(
+    r"\A\s*(---|\+\+\+)[ \t]*\n((?:[^\n]*\n){1,200}?)(?:\1|\.\.\.)[ \t]*(?:\n|$)"
+)
+_FACT = re.compile(r"[\w.\"'-]+[ \t]*[:=](?:[ \t]|$)")
+_NO_PROSE = re.compile(
+    r"[ \t]*(?:#.*|-[ \t].*|-|[\]}],?)?$|[ \t]+\S.*$|[\w.\"'-]+[ \t]*[:=](?:[ \t].*)?$"
+)
+_PAGE_NUMBER = re.compile(
+    r"[ \t\f]*(?:(?:[-–—][ \t]?)(\d{1,4})(?:[ \t]?[-–—])|"
+    r"\[?[Pp](?:age|AGE)[ \t]+(\d{1,4})(?:[ \t]*(?:of|/)[ \t]*\d{1,4})?\]?"
+    r"|(\d{1,4})(?:[ \t]*(?:of|/)[ \t]*\d{1,4})?)[ \t]*"
+)
+_SIGN = re.compile(r"\S")
+_LINE = re.compile(r"[^\n]*")
+_DIGITS = re.compile(r"\d+")
+_ENDED = re.compile(r"[.!?:;…。！？][\"'”’»)\]]*$")
+HEADER_CHARS = 70
+REPEATS = 3
+"""A running header stands in a text so often."""
+
+
+def without_layout(draft: Draft) -> Draft:
+    """Without what a file or a page has around its text."""
+    text = draft.text
+    if "-->" in text:
+        draft = _without_cues(draft)
+    if "[" in text:
+        draft = _without_lyrics_times(draft)
+    if text.lstrip()[:3] in ("---", "+++"):
+        draft = _without_front_matter(draft)
+    if any(c.isdecimal() for c in text) and "\n" in text:
+        draft = _without_page_ends(draft)
+    return draft
+
+
+def _without_cues(draft: Draft) -> Draft:
+    """Subtitles as the text that they show, which goes on from one to the next."""
+    if not _CUE.search(draft.text):
+        return draft
+    if _CAPTIONS.match(draft.text):
+        draft = draft.sub(_CAPTIONS, "").sub(_CAPTION_BLOCK, "").sub(_CAPTION_NAME, "\n")
+    return draft.sub(_CUE, lambda m: "\n" if m.start() else "").sub(_CAPTION_TAG, "")
+
+
+def _without_lyrics_times(draft: Draft) -> Draft:
+    if len(_LYRICS.findall(draft.text)) < 2:
+        return draft
+    return draft.sub(_LYRICS_FACT, "").sub(_LYRICS, "").sub(_LYRICS_WORD, " ")
+
+
+def _without_front_matter(draft: Draft) -> Draft:
+    found = _FRONT_MATTER.match(draft.text)
+    if found is None:
+        return draft
+    lines = found[2].splitlines()
+    if not any(map(_FACT.match, lines)) or not all(map(_NO_PROSE.match, lines)):
+        return draft
+    return draft.sub(_FRONT_MATTER, "")
+
+
+def _without_page_ends(draft: Draft) -> Draft:
+    """Without page numbers and running headers, where a page ends. A sentence goes on behind them."""
+    lines = [m.span() for m in _LINE.finditer(draft.text) if m.end() > m.start()]
+    shown = [draft.text[start:end].strip() for start, end in lines]
+    numbers = _page_numbers(shown)
+    ends = numbers | _numbered_headers(shown) | _headers_beside(shown, numbers)
+    if not ends or len(ends) == sum(map(bool, shown)):
+        return draft
+    return _without_lines(draft, [lines[at] for at in sorted(ends)])
+
+
+def _without_lines(draft: Draft, spans: list[tuple[int, int]]) -> Draft:
+    """Without these lines. What stood on either side is one paragraph where a sentence goes on."""
+    text = draft.text
+    out = Writer(draft)
+    for start, end in spans:
+        before = text[out.at : start].rstrip()
+        behind = _SIGN.search(text, end)
+        following = behind.start() if behind else len(text)
+        if not before:
+            out.skip_to(following)
+            continue
+        out.keep_to(out.at + len(before))
+        goes_on = text[following : following + 1].islower() and not _ENDED.search(before[-9:])
+        out.say("\n" if goes_on else "\n\n", following)
+    return out.done()
+
+
+def _page_numbers(lines: list[str]) -> set[int]:
+    """Which lines hold the number of a page: those that say so, and bare ones that count pages."""
+    marked = set()
+    bare: list[tuple[int, int]] = []
+    for at, line in enumerate(lines):
+        m = _PAGE_NUMBER.fullmatch(line)
+        if m is None:
+            continue
+        if m[3] is None:
+            marked.add(at)
+        else:
+            bare.append((at, int(m[3])))
+    if not _counts_pages(lines, bare):
+        return marked
+    return marked | {at for at, _ in bare}
+
+
+def _counts_pages(lines: list[str], bare: list[tuple[int, int]]) -> bool:
+    """Whether bare numbers count pages: each is the next, and a sentence goes on across one of them."""
+    numbers = [number for _, number in bare]
+    if len(numbers) < 2 or any(b - a != 1 for a, b in itertools.pairwise(numbers)):
+        return False
+    return any(_goes_on(lines, at) for at, _ in bare)
+
+
+def _goes_on(lines: list[str], at: int) -> bool:
+    """Whether a sentence goes on from the line with words before to the one behind."""
+    before = next((lines[i] for i in reversed(range(at)) if lines[i]), "")
+    behind = next((lines[i] for i in range(at + 1, len(lines)) if lines[i]), "")
+    return bool(before) and behind[:1].islower() and _ENDED.search(before) is None
+
+
+def _numbered_headers(lines: list[str]) -> set[int]:
+    """Which lines are running headers: the same words again and again, with the numbers of pages."""
+    places: dict[str, list[int]] = defaultdict(list)
+    for at, line in enumerate(lines):
+        if name := _header_name(line):
+            places[name].append(at)
+    headers = set()
+    for lines_of_name in places.values():
+        numbers = [int(_DIGITS.findall(lines[at])[-1]) for at in lines_of_name]
+        if len(numbers) >= REPEATS and all(a < b for a, b in itertools.pairwise(numbers)):
+            headers |= set(lines_of_name)
+    return headers
+
+
+def _headers_beside(lines: list[str], page_numbers: set[int]) -> set[int]:
+    """Which lines are running headers: the same short line again and again beside the number of a page."""
+    places: dict[str, list[int]] = defaultdict(list)
+    written = [at for at, line in enumerate(lines) if line]
+    for here, following in itertools.pairwise(written):
+        for at, beside in ((here, following), (following, here)):
+            short = len(lines[at]) <= HEADER_CHARS and _ENDED.search(lines[at]) is None
+            if beside in page_numbers and at not in page_numbers and short:
+                places[lines[at].casefold()].append(at)
+    return {at for same in places.values() if len(set(same)) > 1 for at in same}
+
+
+def _header_name(line: str) -> str:
+    """The words of a line that may be a header: short, with a number at its beginning or end, and no sentence."""
+    if not line or len(line) > HEADER_CHARS or _ENDED.search(line):
+        return ""
+    name = re.sub(r"^\d{1,4}(?:\s*[|•–—-])?\s{2,}|^\d{1,4}\s*[|•–—-]\s*", "", line)
+    name = re.sub(
+        r"(?:\s{2,}|\s*[|•–—-]\s*|\s+[Pp]age\s+)\d{1,4}(?:\s*(?:of|/)\s*\d{1,4})?$", "", name
+    )
+    if name == line or not any(c.isalpha() for c in name):
+        return ""
+    return name.casefold()
