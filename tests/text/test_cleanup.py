@@ -78,7 +78,7 @@ def test_a_step_that_is_not_asked_for_is_not_taken(name: str) -> None:
         "characters": "ﬁne",
         "formulas": "$n^2$ is it",
         "html": "red<br>blue",
-        "layout": "One\n\nPage 7\n\nTwo",
+        "layout": "[00:01.00]One is.\n[00:02.00]Two is.",
         "notes": "word.[1] Next",
         "markdown": "a **b**",
         "lines": "Red\nBlue",
