@@ -1,4 +1,4 @@
-"""What stands around a text: numbers and times of subtitles, front matter, page numbers and running headers."""
+"""Leave out what stands around a text: numbers and times of subtitles, front matter, page numbers, running headers."""
 
 from __future__ import annotations
 
