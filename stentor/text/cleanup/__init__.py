@@ -11,14 +11,14 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from stentor.errors import InvalidRequest
-from stentor.text.cleanup import languages, layout, pages, papers
+from stentor.text.cleanup import formulas, languages, layout, pages, papers
 from stentor.text.cleanup.draft import Draft
 
 STEPS: dict[str, Callable[[Draft], Draft]] = {
     "html": pages.without_html,
     "characters": papers.plain_characters,
     "layout": layout.without_layout,
-    "formulas": papers.plain_formulas,
+    "formulas": formulas.plain_formulas,
     "notes": papers.without_notes,
     "markdown": pages.without_markdown,
     "lines": papers.whole_lines,
