@@ -46,12 +46,12 @@ _WORD_CHAR = re.compile(r"\w")
 _SIGN = re.compile(r"\S")
 _TURN = re.compile(rf"(?<!{TURN}){TURN}")
 _SPACE = re.compile(r"\s")
-_ITEM = re.compile(r"[ \t]*\n\s*(?:\d{1,3}[.)]|[-•*–])\s")
+_ITEM = re.compile(r"\A[ \t]*+\n\s*+(?:\d{1,3}[.)]|[-•*–])\s")
 SHORTEST_PART = 6  # characters of what stands between dashes
 _DASH = re.compile(
-    rf"[^\W\d_][,.?!{re.escape(CLOSERS)}]*?"
-    r"(?:\s*—+|\s+(?:–|--+|-)(?=\s)|--+|\s?(?P<ellipsis>\.{3,}|…+))"
-    rf"[{re.escape(CLOSERS)}]*\s*(?=[\"'“‘(]?[^\W\d_])(?!(?:{'|'.join((*DAYS, *MONTHS))}))"
+    rf"(?<=[^\W\d_])[,.?!{re.escape(CLOSERS)}]{{0,3}}?"
+    r"(?:\s*+—++|\s++(?:–|--++|-)(?=\s)|--++|\s?(?P<ellipsis>\.{3,}+|…++))"
+    rf"[{re.escape(CLOSERS)}]{{0,3}}+\s*+(?=[\"'“‘(]?[^\W\d_])(?!(?:{'|'.join((*DAYS, *MONTHS))}))"
 )
 _CLAUSE_END = re.compile(rf"[{CLAUSE}](?=\s)|[，、；：]")
 _PLACES = (  # where a long sentence is cut, the best first

@@ -41,7 +41,7 @@ _TOKEN = re.compile(
 _SIMPLE = re.compile(r"[\w.]+")
 _EXPONENT = re.compile(r"[-−]?\w+")
 _GIVEN = re.compile(r"\b([A-Za-z]{1,4}[(\[][^()\[\]|]{1,40})\|([^()\[\]|]{1,40}[)\]])")
-_ABSOLUTE = re.compile(r"(?<![\w)])(\s*)\|([^|]{1,200})\|")
+_ABSOLUTE = re.compile(r"(?<![\w)])\|([^|]{1,200})\|")
 _SPEED = re.compile(r"(?<![\w/])([kcm]?m|mi|ft)/(s|h|min)(?![\w/])")
 _NO_MEANING = frozenset(
     "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr displaystyle textstyle scriptstyle limits "
@@ -120,7 +120,7 @@ def plain_formula(formula: str) -> str:
     r""" "\frac{a}{b}" -> "a ÷ b", "x_{1}^2" -> "x 1^2", "\ll" -> "is much less than"."""
     text = _Formula(formula).read()
     text = _GIVEN.sub(r"\1 given \2", text)
-    text = _ABSOLUTE.sub(r"\1 the absolute value of \2 ", text)
+    text = _ABSOLUTE.sub(r" the absolute value of \1 ", text)
     text = re.sub(r"(?<=[\w)])\s*\|\s*(?=[\w(])", " divides ", text)
     text = _SPEED.sub("\\1\u2044\\2", text)
     text = re.sub(r"(?<=[\w)])\s*/\s*(?=[A-Za-z(])|(?<=[A-Za-z)])\s*/\s*(?=\w)", " ÷ ", text)
@@ -234,7 +234,7 @@ class _Formula:
         return f" {script} "
 
     def _command(self, token: str, before: str) -> str:
-        """What a command stands for. One of no table is read by its name."""
+        """Read a command by its table, and one of no table by its name."""
         name = token[1:].rstrip("*").strip().partition("{")[0].strip()
         if name == "begin":
             return self._environment(token)

@@ -10,7 +10,8 @@ from stentor.text.cleanup.draft import Draft, Writer
 
 _TIME = r"(?:\d{1,3}:)?\d{1,2}:\d{2}[.,]\d{1,3}"
 _CUE = re.compile(
-    rf"(?:^|\n)\s*(?:\d{{1,6}}[ \t]*\n[ \t]*)?{_TIME}[ \t]*-->[ \t]*{_TIME}[^\n]*(?:\n|$)"
+    rf"(?:(?<!\n)\n++)?^(?:\d{{1,6}}[ \t]*+\n)?[ \t]*+{_TIME}[ \t]*+-->[ \t]*+{_TIME}[^\n]*+(?:\n|\Z)",
+    re.MULTILINE,
 )
 _CAPTIONS = re.compile(r"\A\s*WEBVTT\b[^\n]*(?:\n[^\n]*\S[^\n]*)*")
 _CAPTION_BLOCK = re.compile(r"^(?:NOTE|STYLE|REGION)\b[^\n]*(?:\n[^\n]*\S[^\n]*)*\n?", re.MULTILINE)
@@ -20,7 +21,7 @@ _CAPTION_TAG = re.compile(
 )
 _LYRICS_TIME = r"\[(?:\d{1,2}:)?\d{1,3}:\d{2}(?:[.:]\d{1,3})?\]"
 _LYRICS = re.compile(rf"^[ \t]*(?:{_LYRICS_TIME})+[ \t]*", re.MULTILINE)
-_LYRICS_WORD = re.compile(r"[ \t]*<\d{1,3}:\d{2}[.:]\d{1,3}>[ \t]*")
+_LYRICS_WORD = re.compile(r"(?:(?<![ \t])[ \t]++)?<\d{1,3}:\d{2}[.:]\d{1,3}>[ \t]*+")
 _LYRICS_FACT = re.compile(
     r"^[ \t]*\[(?:ar|ti|al|au|by|offset|re|ve|length|la|id|lr|tool):[^\]\n]*\][ \t]*(?:\n|$)",
     re.MULTILINE | re.IGNORECASE,
@@ -28,19 +29,23 @@ _LYRICS_FACT = re.compile(
 _FRONT_MATTER = re.compile(
     r"\A\s*(---|\+\+\+)[ \t]*\n((?:[^\n]*\n){1,200}?)(?:\1|\.\.\.)[ \t]*(?:\n|$)"
 )
-_FACT = re.compile(r"[\w.\"'-]+[ \t]*[:=](?:[ \t]|$)")
+_FACT = re.compile(r"\A[\w.\"'-]+[ \t]*[:=](?:[ \t]|$)")
 _NO_PROSE = re.compile(
-    r"[ \t]*(?:#.*|-[ \t].*|-|[\]}],?)?$|[ \t]+\S.*$|[\w.\"'-]+[ \t]*[:=](?:[ \t].*)?$"
+    r"\A(?:[ \t]*+(?:#.*|-[ \t].*|-|[\]}],?)?$|[ \t]++\S.*$|[\w.\"'-]++[ \t]*+[:=](?:[ \t].*)?$)"
 )
 _PAGE_NUMBER = re.compile(
-    r"[ \t\f]*(?:(?:[-–—][ \t]?)(\d{1,4})(?:[ \t]?[-–—])|"
+    r"\A(?:(?:[-–—][ \t]?)(\d{1,4})(?:[ \t]?[-–—])|"
     r"\[?[Pp](?:age|AGE)[ \t]+(\d{1,4})(?:[ \t]*(?:of|/)[ \t]*\d{1,4})?\]?"
-    r"|(\d{1,4})(?:[ \t]*(?:of|/)[ \t]*\d{1,4})?)[ \t]*"
+    r"|(\d{1,4})(?:[ \t]*+(?:of|/)[ \t]*+\d{1,4})?)"
 )
 _SIGN = re.compile(r"\S")
 _LINE = re.compile(r"[^\n]*")
 _DIGITS = re.compile(r"\d+")
 _ENDED = re.compile(r"[.!?:;…。！？][\"'”’»)\]]*$")
+_NUMBER_IN_FRONT = re.compile(r"\A\d{1,4}(?:\s*+[|•–—-]\s*+|\s{2,}+)")
+_NUMBER_BEHIND = re.compile(
+    r"(?:(?<!\s)\s++)?(?:[|•–—-]\s*+|(?<=\s)[Pp]age\s++|(?<=\s\s))\d{1,4}(?:\s?(?:of|/)\s?\d{1,4})?\Z"
+)
 HEADER_CHARS = 70
 REPEATS = 3
 """A running header stands in a text so often."""
@@ -114,7 +119,7 @@ def _without_lines(draft: Draft, spans: list[tuple[int, int]]) -> Draft:
 
 
 def _page_numbers(lines: list[str]) -> set[int]:
-    """Which lines hold the number of a page: those that say so, and bare ones that count pages."""
+    """Find the lines that hold the number of a page: those that say so, and bare ones that count pages."""
     marked = set()
     bare: list[tuple[int, int]] = []
     for at, line in enumerate(lines):
@@ -146,7 +151,7 @@ def _goes_on(lines: list[str], at: int) -> bool:
 
 
 def _numbered_headers(lines: list[str]) -> set[int]:
-    """Which lines are running headers: the same words again and again, with the numbers of pages."""
+    """Find running headers: the same words again and again, with the numbers of pages."""
     places: dict[str, list[int]] = defaultdict(list)
     for at, line in enumerate(lines):
         if name := _header_name(line):
@@ -160,7 +165,7 @@ def _numbered_headers(lines: list[str]) -> set[int]:
 
 
 def _headers_beside(lines: list[str], page_numbers: set[int]) -> set[int]:
-    """Which lines are running headers: the same short line again and again beside the number of a page."""
+    """Find running headers: the same short line again and again beside the number of a page."""
     places: dict[str, list[int]] = defaultdict(list)
     written = [at for at, line in enumerate(lines) if line]
     for here, following in itertools.pairwise(written):
@@ -175,10 +180,7 @@ def _header_name(line: str) -> str:
     """The words of a line that may be a header: short, with a number at its beginning or end, and no sentence."""
     if not line or len(line) > HEADER_CHARS or _ENDED.search(line):
         return ""
-    name = re.sub(r"^\d{1,4}(?:\s*[|•–—-])?\s{2,}|^\d{1,4}\s*[|•–—-]\s*", "", line)
-    name = re.sub(
-        r"(?:\s{2,}|\s*[|•–—-]\s*|\s+[Pp]age\s+)\d{1,4}(?:\s*(?:of|/)\s*\d{1,4})?$", "", name
-    )
+    name = _NUMBER_BEHIND.sub("", _NUMBER_IN_FRONT.sub("", line))
     if name == line or not any(c.isalpha() for c in name):
         return ""
     return name.casefold()

@@ -75,7 +75,7 @@ _MARKS = (
 
 _PLAIN = rf"[^\W\d_{_RAISED}]"
 _RAISED_NUMBER = re.compile(
-    rf"((?:{_PLAIN}+['’])?{_PLAIN}+|(?<!\w)\)|[.,;:!?”\"’»])[{_RAISED}]{{1,3}}(?![\w^])"
+    rf"((?<!{_PLAIN})(?:{_PLAIN}++['’])?{_PLAIN}++|(?<!\w)\)|[.,;:!?”\"’»])[{_RAISED}]{{1,3}}(?![\w^])"
 )
 _POWERED = frozenset("sin cos tan cot sec csc log sinh cosh tanh".split())
 """Words with a raised number that is a power."""
