@@ -12,19 +12,17 @@ from types import TracebackType
 from typing import Any, overload
 
 import numpy as np
-import torch
 
-from stentor import registry, request
+from stentor import request
 from stentor.align.aligner import Aligner, Aligners
 from stentor.arguments import shown
 from stentor.audio import Reference
-from stentor.config import EngineConfig, check_dtype, check_quantization, path_of
-from stentor.engine.adapters import Adapters
+from stentor.config import EngineConfig, path_of
 from stentor.engine.engine import Engine
-from stentor.engine.running.device import Device, pick_device
+from stentor.engine.opening import Wanted, open_model
+from stentor.engine.preparation import Preparation
 from stentor.engine.seeds import random_seed
 from stentor.engine.stream import AudioStream, Chunk
-from stentor.engine.voice import Preparation
 from stentor.errors import BatchError, CheckpointError, InvalidRequest, StentorError
 from stentor.models.base import ModelSpec, Prompt, VoiceSource
 from stentor.models.info import Adapter, ReferenceAudio, SpeechRequest
@@ -49,17 +47,20 @@ class TTS:
     """A loaded model and its engine. Thread-safe. Use `with` or call `close()`.
 
     model: a local directory, a Hugging Face Hub id, `dummy:NAME`, or None for the built-in voice.
-    device: "auto", "cpu", "cuda", "cuda:N". dtype: "auto" (float32 on a CPU, the checkpoint's own on CUDA),
-    "float32", "bfloat16", "float16", or "float64" (for checks). quantization: weights of the language models in "int8"
-    or "fp8", or "auto" (as the checkpoint has them). name: what errors call the model, by default `model`.
-    lexicon: how words are said (docs/python_api.md): a mapping or the path of a YAML file.
-    aligner: finds the times of words where the model does not say them, as `package:function` or the function itself
-    (docs/word_times.md). Without it, English words are found.
-    loras: LoRA adapters that requests may name (`lora=`), each a file or folder of weights, by name.
-    provenance: mark files as made by a machine, in their metadata. watermark: makes what marks samples, as
-    `package:function` or the function itself (docs/provenance.md).
-    options: fields of EngineConfig (max_num_seqs, memory_gb, threads, ...) and the family's load options, such as
-    `lora` (weights to merge) and `flow_steps` (the default of requests). docs/models lists them.
+    device: "auto", "cpu", "cuda", "cuda:N". dtype: "auto" (float32 on a CPU, the checkpoint's own
+    on CUDA), "float32", "bfloat16", "float16", or "float64" (for checks). quantization: weights of
+    the language models in "int8" or "fp8", or "auto" (as the checkpoint has them). runtime:
+    "onnxruntime" for a checkpoint with graphs, such as the built-in voice, on a CPU; "torch" for
+    every other; "auto" takes the first that serves the other arguments. There "auto" as dtype means
+    products of 8 bits. name: what errors call the model, by default `model`. lexicon: how words are
+    said (docs/python_api.md): a mapping or the path of a YAML file. aligner: finds the times of
+    words where the model does not say them, as `package:function` or the function itself
+    (docs/word_times.md). Without it, English words are found. loras: LoRA adapters that requests
+    may name (`lora=`), each a file or folder of weights, by name. provenance: mark files as made by
+    a machine, in their metadata. watermark: makes what marks samples, as `package:function` or the
+    function itself (docs/provenance.md). options: fields of EngineConfig (max_num_seqs, memory_gb,
+    threads, ...) and the family's load options, such as `lora` (weights to merge) and `flow_steps`
+    (the default of requests). docs/models lists them.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class TTS:
         device: str = "auto",
         dtype: str = "auto",
         quantization: str = "auto",
+        runtime: str = "auto",
         name: str | None = None,
         lexicon: Lexicon | Mapping[object, object] | str | Path | None = None,
         aligner: str | Aligner | None = None,
@@ -78,35 +80,25 @@ class TTS:
         **options: Any,
     ) -> None:
         _check_types(model, name, lexicon, loras, provenance)
-        check_dtype(dtype)
-        if check_quantization(quantization) == "auto":
-            eight_bits = {}
-        else:
-            eight_bits = {"quantization": quantization}
         self.lexicon = Lexicon.of(lexicon)
         self.aligners = Aligners(aligner)
         self._marks = Marks.of(provenance, watermark, model)
         config = EngineConfig(
             **{k: options.pop(k) for k in EngineConfig.__dataclass_fields__ if k in options}
         )
-        where = Device(pick_device(device))
-        load = {
-            k: v
-            for k, v in {**options, **eight_bits, "loras": loras or None}.items()
-            if v is not None
-        }
-        if dtype == "auto":
-            precision = None
-        else:
-            precision = getattr(torch, dtype)
         self.name = name or ("the built-in voice" if model is None else str(model))
-        with where.current(), where.loading():
-            self._model = registry.load(self._named(model), where.torch, precision, load)
-            where.release_cached()  # what only the load needed
-            self._adapters = Adapters(self._model.adapters, where)
-            for lora, path in (loras or {}).items():
-                self._adapters.load(lora, path)
-            self.engine = Engine(self._model, where, config)
+        wanted = Wanted(
+            device=device,
+            dtype=dtype,
+            quantization=quantization,
+            runtime=runtime,
+            adapters=dict(loras or {}),
+            options={key: value for key, value in options.items() if value is not None},
+        )
+        opened = open_model(self._named(model), self.name, wanted, config)
+        self._model = opened.model
+        self._adapters = opened.adapters
+        self.engine = Engine(opened.model, opened.side, config)
 
     @staticmethod
     def _named(model: str | Path | None) -> str | Path:
@@ -148,14 +140,16 @@ class TTS:
 
     @property
     def lora_options(self) -> dict[str, Any]:
-        """Arguments of TTS that make the same slots for adapters, also where those in `loras` are gone."""
-        return self._adapters.slots.options
+        """Arguments of TTS that make the same slots for adapters, also where those in `loras` are
+        gone."""
+        return self._adapters.options
 
     def load_lora(self, name: str, path: str | Path) -> None:
-        """Load a LoRA adapter, a file or folder of weights, for requests that name it. Running requests go on.
+        """Load a LoRA adapter, a file or folder of weights, for requests that name it. Running
+        requests go on.
 
-        InvalidRequest: the name is taken, or all `max_loras` slots are. CheckpointError names the tensor that does not
-        fit this model, its `max_lora_rank` or its `lora_targets`.
+        InvalidRequest: the name is taken, or all `max_loras` slots are. CheckpointError names the
+        tensor that does not fit this model, its `max_lora_rank` or its `lora_targets`.
         """
         self._adapters.load(name, path)
 
@@ -172,22 +166,25 @@ class TTS:
     def generate(
         self, text: str | Sequence[str] | None = None, **options: Any
     ) -> Speech | list[Speech]:
-        """Generate speech for a text, or for several texts in one batch, which share all other arguments.
+        """Generate speech for a text, or for several texts in one batch, which share all other
+        arguments.
 
-        Long text is cut at sentences, as the model wants it, and spoken piece by piece in one voice.
+        Long text is cut at sentences, as the model wants it, and spoken piece by piece in one
+        voice.
 
-        Options: voice, language="auto", instructions, reference, prompt, speaker_embedding (in place of a reference,
-        where `spec.speaker_size` is not 0), lora (the name of a loaded adapter), seed, and those in `spec.options`
-        (temperature, top_k, top_p, cfg, flow_steps, min_frames, max_frames, ...). retries: tries for an utterance that
-        runs on, default 3. Each takes the next seed. split_granularity: "auto", "none", "sentence", "clause".
-        cleanup: steps of the clean-up of pasted text, "all" by default (docs/text.md).
-        word_timestamps: have the times of words in `Speech.words`: by the model where it has `spec.alignment`, else of
-        English, or of what the `aligner` knows.
-        speed: 0.25 to 4, which keeps the pitch. format: have the audio as a file in `Speech.data` ("mp3", "opus", ...).
-        script: turns of a dialogue, `{"voice", "text", "pause"}`, in place of a text. voices: what names of voices in
-        it, and in marks `[voice: name]` of a text, stand for: a `Reference`, or one of `spec.voices`.
-        InvalidRequest (a ValueError) names what is wrong. BatchError has the results of a list of which some texts
-        failed. Overloaded: the queue has no room for the first text.
+        Options: voice, language="auto", instructions, reference, prompt, speaker_embedding (in
+        place of a reference, where `spec.speaker_size` is not 0), lora (the name of a loaded
+        adapter), seed, and those in `spec.options` (temperature, top_k, top_p, cfg, flow_steps,
+        min_frames, max_frames, ...). retries: tries for an utterance that runs on, default 3. Each
+        takes the next seed. split_granularity: "auto", "none", "sentence", "clause". cleanup: steps
+        of the clean-up of pasted text, "all" by default (docs/text.md). word_timestamps: have the
+        times of words in `Speech.words`: by the model where it has `spec.alignment`, else of
+        English, or of what the `aligner` knows. speed: 0.25 to 4, which keeps the pitch. format:
+        have the audio as a file in `Speech.data` ("mp3", "opus", ...). script: turns of a dialogue,
+        `{"voice", "text", "pause"}`, in place of a text. voices: what names of voices in it, and in
+        marks `[voice: name]` of a text, stand for: a `Reference`, or one of `spec.voices`.
+        InvalidRequest (a ValueError) names what is wrong. BatchError has the results of a list of
+        which some texts failed. Overloaded: the queue has no room for the first text.
         """
         results = speak(self._texts(text, options))
         if _several(text):
@@ -195,9 +192,11 @@ class TTS:
         return _speech(results[0])
 
     def stream(self, text: str | None = None, **options: Any) -> Iterator[Speech]:
-        """Generate speech for a text and yield its audio as it comes. Leaving the loop early cancels the rest.
+        """Generate speech for a text and yield its audio as it comes. Leaving the loop early
+        cancels the rest.
 
-        This call checks and queues the request, before the first chunk is taken. Options: see generate.
+        This call checks and queues the request, before the first chunk is taken. Options: see
+        generate.
         """
         return SpeechStream(self._text(text, options, tries=1, streaming=True))
 
@@ -223,19 +222,21 @@ class TTS:
     def astream(
         self, text: str | AsyncIterable[str] | None = None, **options: Any
     ) -> AsyncGenerator[Speech, None]:
-        """Generate speech for a text and yield its audio as it comes, for asyncio. Leaving the loop cancels the rest.
+        """Generate speech for a text and yield its audio as it comes, for asyncio. Leaving the loop
+        cancels the rest.
 
-        An async iterable brings text that is still being written, such as a language model's answer. It is spoken as
-        soon as later text cannot change how. The last chunk has the end: at most 5 ms, and a pause that the text asks
-        for there. `script` and `voices` are not taken. Options: see generate. The first chunk raises what is wrong
-        with them.
+        An async iterable brings text that is still being written, such as a language model's
+        answer. It is spoken as soon as later text cannot change how. The last chunk has the end: at
+        most 5 ms, and a pause that the text asks for there. `script` and `voices` are not taken.
+        Options: see generate. The first chunk raises what is wrong with them.
         """
         if isinstance(text, AsyncIterable):
             return awaited.live(partial(self._growing, options), text)
         return awaited.stream(partial(self._text, text, options, tries=1, streaming=True))
 
     def speaker_embedding(self, reference: Reference) -> np.ndarray:
-        """The voice of a reference as a vector, float32 [spec.speaker_size], for later requests instead of audio.
+        """The voice of a reference as a vector, float32 [spec.speaker_size], for later requests
+        instead of audio.
 
         InvalidRequest where the model takes none, EngineError in a forked child.
         """
@@ -250,8 +251,8 @@ class TTS:
         )
 
     def load_reference(self, reference: Reference | ReferenceAudio) -> ReferenceAudio:
-        """Read, check and hash a reference once. `reference` and `prompt` take the result in its place, as often as
-        wanted, for every model. InvalidRequest says what is wrong with it."""
+        """Read, check and hash a reference once. `reference` and `prompt` take the result in its
+        place, as often as wanted, for every model. InvalidRequest says what is wrong with it."""
         return request.load(self.spec, "reference", reference)
 
     def _texts(self, text: object, options: Mapping[str, Any]) -> list[SpokenText]:
@@ -281,7 +282,8 @@ class TTS:
     def _text(
         self, text: object, options: Mapping[str, Any], tries: int, streaming: bool
     ) -> SpokenText:
-        """A text, or a script, cut into what is spoken at a time, and checked with its options. Nothing is queued."""
+        """A text, or a script, cut into what is spoken at a time, and checked with its options.
+        Nothing is queued."""
         how = self._reading_of(options)
         if how.options.get("seed") is None:
             how = replace(how, options={**how.options, "seed": random_seed()})  # of all its voices
@@ -325,7 +327,8 @@ class TTS:
         )
 
     def _aligners(self, how: _How, text: str) -> Aligners | None:
-        """Aligners for the times of words, if they are wanted. InvalidRequest if none knows this text's language."""
+        """Aligners for the times of words, if they are wanted. InvalidRequest if none knows this
+        text's language."""
         if not how.words:
             return None
         if (why := self.aligners.missing(self.spec, how.language, text)) is not None:
@@ -424,12 +427,13 @@ class TTS:
         )
 
     def adapter(self, name: str) -> Adapter:
-        """The loaded adapter of a name, as a request has it (`lora`). InvalidRequest if there is none."""
+        """The loaded adapter of a name, as a request has it (`lora`). InvalidRequest if there is
+        none."""
         return self._adapters.named(name)
 
     def prompt(self, req: SpeechRequest) -> Prompt:
-        """Tokenise a request and encode its reference audio (cached by content). Raises what `req.check` raises,
-        and EngineError in a forked child."""
+        """Tokenise a request and encode its reference audio (cached by content). Raises what
+        `req.check` raises, and EngineError in a forked child."""
         preparation = self.prepare(req)
         try:
             return preparation.wait()
@@ -445,15 +449,16 @@ class TTS:
         return self.engine.prepare(replace(req, lora=self._adapters.current(req.lora)))
 
     def speakable(self, text: str, check: Check = proceed) -> bool:
-        """Whether a text has anything that the model can speak: not an emoji, "..." or a script that it cannot read."""
+        """Whether a text has anything that the model can speak: not an emoji, "..." or a script
+        that it cannot read."""
         return self._model.speakable(text, check)
 
     def submit(self, req: SpeechRequest, streaming: bool = True) -> AudioStream:
-        """Queue a request. Its audio comes in small chunks at first if `streaming`, else in large ones, as the model
-        makes it: without a watermark.
+        """Queue a request. Its audio comes in small chunks at first if `streaming`, else in large
+        ones, as the model makes it: without a watermark.
 
-        Where `spec.live_text`, `request("The first words ", live=True)` generates as far as it has text. The stream's
-        `append` adds text.
+        Where `spec.live_text`, `request("The first words ", live=True)` generates as far as it has
+        text. The stream's `append` adds text.
         """
         return self.engine.submit(self.prompt(req), req.seed, streaming)
 
@@ -481,7 +486,8 @@ class TTS:
 
 @dataclass(frozen=True)
 class _How:
-    """The arguments of a call: how text is read and audio is given out, and the `options` of requests."""
+    """The arguments of a call: how text is read and audio is given out, and the `options` of
+    requests."""
 
     granularity: str
     cleanup: str

@@ -1,4 +1,5 @@
-"""The configuration of an engine and of its scheduler. Both are frozen: they are read once and nothing writes back.
+"""The configuration of an engine and of its scheduler. Both are frozen: they are read once and
+nothing writes back.
 
 Of the package, only arguments and the errors are imported here, so every room may import this file.
 """
@@ -18,6 +19,9 @@ from stentor.errors import InvalidRequest
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")  # of the language model
 
+RUNTIMES = ("auto", "onnxruntime", "torch")
+"""Runtimes of a model. auto: onnxruntime where a checkpoint has graphs for it and no argument needs
+torch."""
 QUANTIZATIONS = (
     "auto",
     "int8",
@@ -26,7 +30,8 @@ QUANTIZATIONS = (
 
 
 def path_of(param: str, value: object) -> Path:
-    """A path, with the folder of a user in place of `~`. InvalidRequest names `param` if the value is none."""
+    """A path, with the folder of a user in place of `~`. InvalidRequest names `param` if the value
+    is none."""
     try:
         return as_path(value)
     except ValueError as e:
@@ -51,7 +56,8 @@ def function_of(param: str, given: object) -> Any:
 
 
 def check_device(name: str) -> str:
-    """The name of a device, which may not exist here. InvalidRequest if no device can have this name."""
+    """The name of a device, which may not exist here. InvalidRequest if no device can have this
+    name."""
     if not isinstance(name, str) or not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
         raise InvalidRequest("device", f"must be auto, cpu, cuda or cuda:N, got {shown(name)}")
     return name
@@ -70,6 +76,13 @@ def check_quantization(name: str) -> str:
         raise InvalidRequest(
             "quantization", f"must be one of {', '.join(QUANTIZATIONS)}, got {shown(name)}"
         )
+    return name
+
+
+def check_runtime(name: str) -> str:
+    """The name of a runtime. InvalidRequest if it is none of RUNTIMES."""
+    if name not in RUNTIMES:
+        raise InvalidRequest("runtime", f"must be one of {', '.join(RUNTIMES)}, got {shown(name)}")
     return name
 
 
@@ -172,7 +185,8 @@ class Policy:
             _check(name, getattr(self, name), 0)
 
     def min_cached(self, voice: bool) -> int:
-        """Tokens that a prompt, with reference audio or without, must have in common with others to find them."""
+        """Tokens that a prompt, with reference audio or without, must have in common with others to
+        find them."""
         if voice:
             return min(self.min_cached_tokens, self.min_cached_voice_tokens)
         return self.min_cached_tokens
@@ -180,7 +194,8 @@ class Policy:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """Sizes of an engine and how it runs. None means that the value is chosen from the device and the model."""
+    """Sizes of an engine and how it runs. None means that the value is chosen from the device and
+    the model."""
 
     max_num_seqs: int | None = (
         None  # requests served at once (slots). Default: 8 on a CPU, 64 on CUDA

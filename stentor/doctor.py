@@ -6,20 +6,23 @@ import importlib.metadata
 import platform
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 
-import torch
+import onnxruntime
 
 import stentor
-from stentor.engine.running.device import Device, pick_device
 from stentor.errors import InvalidRequest
+from stentor.graphs.exactness import adds_exactly
 from stentor.host.machine import cpus
-from stentor.kernels.gpus import known
 from stentor.models import families
 from stentor.output import player
 
 SENTENCE = "The quick brown fox jumps over the lazy dog near the old stone bridge."
 CUDA_TORCH = "pip install --force-reinstall 'torch>=2.11' 'stentor[cuda]'"
 """The public registry's build for Linux is one for CUDA."""
+NO_TORCH = (
+    "not installed: every model but the built-in voice needs it; pip install 'stentor[torch]'"
+)
 EXTRAS = {
     "serve": ("server", ("fastapi", "uvicorn", "av")),
     "mp3, opus": ("audio", ("av",)),
@@ -35,17 +38,10 @@ def run(model: str | None) -> int:
     with the reason, or 2 if there is no such model."""
     print(f"stentor   {stentor.__version__}")
     print(f"python    {platform.python_version()} on {platform.platform(terse=True)}")
-    threads = _count(torch.get_num_threads(), "thread")
-    cores = _count(cpus(), "core")
-    print(f"torch     {torch.__version__}, {threads}, {cores}")
-    device = Device(pick_device("auto"))
-    free = device.free_bytes()
-    print(
-        f"device    {device.describe()}"
-        + ("" if free is None else f", {free / 2**30:.1f} GiB free")
-    )
-    print(f"gpu       {known(device.describe(), device.compute_capability())}")
-    print(f"cuda      {_cuda(device)}")
+    print(f"cpu       {_count(cpus(), 'core')}")
+    print(f"onnx      onnxruntime {onnxruntime.__version__}, {_products()}")
+    for line in _torch():
+        print(line)
     print(f"play      {_play()}")
     for purpose, (extra, packages) in EXTRAS.items():
         missing = [p for p in packages if not _installed(p)]
@@ -68,11 +64,38 @@ def _families() -> Iterator[str]:
     yield from (f"refused, because names clash: {clash}" for clash in families.clashes())
 
 
-def _cuda(device: Device) -> str:
-    """Whether models run on a GPU, or the line that adds what is missing."""
-    if torch.version.cuda is None:
+def _products() -> str:
+    """How the built-in voice's products run on this CPU."""
+    if adds_exactly():
+        return "products of 8 bits"
+    return "products in float32: this CPU does not add those of 8 bits exactly"
+
+
+def _torch() -> Iterator[str]:
+    """Lines about torch and its device, or the line that installs it."""
+    if find_spec("torch") is None:
+        yield f"torch     {NO_TORCH}"
+        return
+    import torch
+
+    from stentor.engine.running.device import Device, pick_device
+    from stentor.kernels.gpus import known
+
+    yield f"torch     {torch.__version__}, {_count(torch.get_num_threads(), 'thread')}"
+    device = Device(pick_device("auto"))
+    free = device.free_bytes()
+    room = "" if free is None else f", {free / 2**30:.1f} GiB free"
+    yield f"device    {device.describe()}{room}"
+    yield f"gpu       {known(device.describe(), device.compute_capability())}"
+    yield f"cuda      {_cuda(torch.version.cuda, device.compute_capability())}"
+
+
+def _cuda(version: str | None, capability: int | None) -> str:
+    """Whether models run on a GPU, or the line that adds what is missing. version: of CUDA, for
+    which torch was built."""
+    if version is None:
         return f"this torch is a CPU build; for an NVIDIA GPU: {CUDA_TORCH}"
-    if device.compute_capability() is None:
+    if capability is None:
         return "torch finds no GPU: nvidia-smi says whether the driver is there"
     if _installed("triton"):
         return "ready"

@@ -12,7 +12,13 @@ from typing import Any, TypeVar
 
 from stentor.align.aligner import Aligners
 from stentor.arguments import as_audio_file, as_path
-from stentor.config import EngineConfig, check_device, check_dtype, check_quantization
+from stentor.config import (
+    RUNTIMES,
+    EngineConfig,
+    check_device,
+    check_dtype,
+    check_quantization,
+)
 from stentor.errors import InvalidRequest
 from stentor.models import model_names
 from stentor.text.cleanup import ALL, HELP
@@ -78,9 +84,12 @@ MODEL = {
     "device": flag("auto, cpu, cuda or cuda:N", default="auto"),
     "dtype": flag("auto, float32, bfloat16 or float16", default="auto"),
     "quantization": flag("weights of the language model: auto, int8 or fp8", default="auto"),
+    "runtime": flag(
+        "auto, onnxruntime (the built-in voice on a CPU) or torch", default="auto", choices=RUNTIMES
+    ),
 }
 """The model, and where it runs."""
-THREADS = {"threads": flag("torch threads of the engine on a CPU", int)}
+THREADS = {"threads": flag("threads of the engine on a CPU", int)}
 LORA = {"lora": flag("LoRA weights to merge at load", path)}
 LEXICON = {
     "lexicon": flag(

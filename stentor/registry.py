@@ -9,15 +9,18 @@ import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-
-import torch
+from typing import TYPE_CHECKING
 
 from stentor.errors import CheckpointError
-from stentor.models.base import SpeechModel
+from stentor.models.config_files import read_config
 from stentor.models.families import Family, families, only, unusable
 from stentor.models.model_names import CONFIG, DUMMY, directory, dummy_family, family_of_files
-from stentor.models.source import Checkpoint, Source, random_weights
-from stentor.models.weights import read_config
+
+if TYPE_CHECKING:
+    import torch
+
+    from stentor.models.base import ModelSpec, SpeechModel
+    from stentor.models.graph_model import GraphModel
 
 
 def load(
@@ -26,28 +29,50 @@ def load(
     dtype: torch.dtype | None,
     options: Mapping[str, object],
 ) -> SpeechModel:
-    """Load a model directory, a Hub id or `dummy:NAME` (full released sizes, random weights).
+    """Load a model directory, a Hub id or `dummy:NAME` (full released sizes, random weights), with
+    torch.
 
-    `dtype` None takes the checkpoint's own. `options` are load-time options of the family (e.g. LoRA weights).
+    `dtype` None takes the checkpoint's own. `options` are load-time options of the family (e.g.
+    LoRA weights).
     """
+    from stentor.models.source import Checkpoint, Source, random_weights
+
     name = str(model)
     if name.startswith(DUMMY):
         name = name.removeprefix(DUMMY)
         family = dummy_family(name)
-        module = _builder(family)
+        module = _module(family, "builder")
         source: Source = random_weights(Path(str(module.__file__)).parent, name)
     else:
         path = directory(model)
-        own = family_of_files(path)
-        if own is None or (path / CONFIG).is_file():
-            config = read_config(path)
-        else:
-            config = {}
-        family = own or _family_of_config(path, config)
-        module = _builder(family)
+        family, config = _family(path)
+        module = _module(family, "builder")
         source = Checkpoint(path, config)
     loaded: SpeechModel = module.build(source, device, dtype, options)
-    spec = loaded.spec
+    _check_spec(family, loaded.spec)
+    return loaded
+
+
+def load_graphs(path: Path, eight_bits: bool, options: Mapping[str, object]) -> GraphModel:
+    """Load a model directory that has graphs, with onnxruntime. eight_bits: products take weights
+    of 8 bits."""
+    family, _ = _family(path)
+    loaded: GraphModel = _module(family, "graphs").build(path, eight_bits, options)
+    _check_spec(family, loaded.spec)
+    return loaded
+
+
+def _family(path: Path) -> tuple[Family, Mapping[str, object]]:
+    """The family of a model directory, and its config.json, empty where there is none."""
+    by_files = family_of_files(path)
+    config: Mapping[str, object] = {}
+    if by_files is None or (path / CONFIG).is_file():
+        config = read_config(path)
+    return by_files or _family_of_config(path, config), config
+
+
+def _check_spec(family: Family, spec: ModelSpec) -> None:
+    """CheckpointError names what a family's spec says against itself."""
     if spec.family != family.name:
         raise CheckpointError(
             f"family {family.name} of {family.origin}: its spec.family is {spec.family!r}"
@@ -56,7 +81,6 @@ def load(
         raise CheckpointError(
             f"family {family.name}: spec.default_voice {spec.default_voice!r} is not in spec.voices"
         )
-    return loaded
 
 
 def _family_of_config(path: Path, config: Mapping[str, object]) -> Family:
@@ -73,10 +97,10 @@ def _family_of_config(path: Path, config: Mapping[str, object]) -> Family:
     return found
 
 
-def _builder(family: Family) -> ModuleType:
-    """Import the module with a family's `build`. Only a family that is used has its modules imported. CheckpointError
-    names the package of one that cannot be."""
-    module = f"{family.package}.builder"
+def _module(family: Family, name: str) -> ModuleType:
+    """Import a module of a family: `builder` or `graphs`. Only a family that is used has its
+    modules imported. CheckpointError names the package of one that cannot be."""
+    module = f"{family.package}.{name}"
     try:
         return importlib.import_module(module)
     except Exception as e:  # whatever the package raises

@@ -11,8 +11,9 @@ import torch
 
 import stentor
 from stentor.config import EngineConfig
-from stentor.engine.memory import GIB, plan_memory
+from stentor.engine.memory import plan_memory
 from stentor.engine.running.device import Device
+from stentor.engine.sizes import GIB
 from stentor.host import machine
 from stentor.models.toy.model import Toy
 

@@ -21,8 +21,8 @@ from stentor.arguments.untrusted import (
     read_bytes,
 )
 from stentor.errors import CheckpointError, InvalidRequest
+from stentor.models.config_files import read_config
 from stentor.models.config_reader import ConfigReader
-from stentor.models.weights import read_config
 from stentor.text.lexicon import Lexicon
 
 BOMB = "\n".join(

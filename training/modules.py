@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from stentor.layers.attention import Attend, causal
+from stentor.models.config_files import read_config
 from stentor.models.dummy import random_init
 from stentor.models.quantization import place_quantized
 from stentor.models.quantized_checkpoint import read_quantized
 from stentor.models.voxcpm2.codec import AudioVAE
 from stentor.models.voxcpm2.config import parse, parse_vae
 from stentor.models.voxcpm2.modules import VoxCPM2Net
-from stentor.models.weights import load_weights, read_config, read_safetensors
+from stentor.models.weights import load_weights, read_safetensors
 from training.examples import Batch
 
 Velocity = Callable[..., Tensor]

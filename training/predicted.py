@@ -22,7 +22,8 @@ from torch import Tensor
 
 from stentor.models.voxcpm2.flow import euler_solve
 from stentor.models.voxcpm2.modules import VoxCPM2Net
-from stentor.models.voxcpm2.schedule import EulerSchedule, cfg_zero_steps, evaluations, time_grid
+from stentor.models.voxcpm2.schedule import EulerSchedule, time_grid
+from stentor.models.voxcpm2.steps import cfg_zero_steps, evaluations
 from training.common import Log, load_config, pick_device
 from training.examples import TAIL, Batch, Examples
 from training.modules import build_net, hidden_states, load_packaged

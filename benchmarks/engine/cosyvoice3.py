@@ -105,7 +105,7 @@ class Streams(Bench):
         tts, rounds = self.tts, list[dict[str, Any]]()
         frames = SECONDS * 25 if self.cuda else 30
         options = {"max_frames": frames, "ignore_eos": True, "voice": tts.spec.voices[0]}
-        eager = tts.engine.eager_calls
+        eager = tts.engine.side.eager_calls
         for _ in range(4):
             started = time.perf_counter()
             reqs = [
@@ -120,7 +120,7 @@ class Streams(Bench):
                     "ttfa_ms": [round(firsts[i], 1) for i in (0, count // 2, -1)],
                     "wall_s": round(wall, 3),
                     "audio_s_per_s": round(sum(h[1] for h in heard) / tts.sample_rate / wall, 1),
-                    "eager_calls": tts.engine.eager_calls - eager,
+                    "eager_calls": tts.engine.side.eager_calls - eager,
                 }
             )
         every = sorted(rounds[1:], key=lambda found: float(found["audio_s_per_s"]))

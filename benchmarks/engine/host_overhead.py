@@ -97,7 +97,7 @@ def without_device(model: str, rows: int) -> TTS:
     outline = without_weights(model)
     policy = Policy(ramp=RAMP, max_ahead=float("inf"), max_unread=float("inf"))
     with (
-        mock.patch("stentor.api.Device", InstantDevice),
+        mock.patch("stentor.engine.running.device.Device", InstantDevice),
         mock.patch.object(registry, "load", return_value=outline),
     ):
         tts = TTS(model, device="cpu", max_num_seqs=rows, memory_gb=0.3, max_frames=2048, overlap_steps=1,
@@ -133,7 +133,7 @@ def measure(
         then = [tts.prompt(tts.request(TEXT, **given)) for n in lengths]
         streams = [tts.engine.submit(p, 1, True) for p in (*first, *then)]
         asyncio.run(listen(streams))
-        assert tts.engine.eager_calls == 0
+        assert tts.engine.side.eager_calls == 0
     ms = [took for took, _ in recorder.steps]
     silent = [took for took, audio in recorder.steps if not audio]
     return {

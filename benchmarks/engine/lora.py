@@ -70,7 +70,7 @@ def measure(
             firsts = sorted(first - started for first, _ in answers)
             best = {"audio_s_per_s": round(rate, 2), "ms_per_frame": round(wall * 1e3 / frames, 3)}
             best["ttfa_ms"] = [round(1e3 * firsts[i], 1) for i in (0, len(firsts) // 2, -1)]
-    return best | {"eager_calls": tts.engine.eager_calls}
+    return best | {"eager_calls": tts.engine.side.eager_calls}
 
 
 def random_adapter(slots: AdapterSlots, rank: int, folder: Path) -> Path:

@@ -341,16 +341,16 @@ def second(bench: Bench, count: int, seconds: float, audio: float) -> dict[str, 
     """Run `count` streams. Returns replays by graph, and the time in which the streams of the device are busy."""
     engine = bench.tts.engine
     streams, spans = Streams(bench, count, audio), list[Span]()
-    originals = {runner.name: dict(runner.graphs) for runner in engine.graph_runners}
+    originals = {runner.name: dict(runner.graphs) for runner in engine.side.graph_runners}
     streams.run(min(WARM, seconds / 2))
-    for runner in engine.graph_runners:
+    for runner in engine.side.graph_runners:
         for key, graph in originals[runner.name].items():
             timed: Any = TimedGraph(graph, runner.name, key, spans)
             runner.graphs[key] = timed
     cuda = bench.device == "cuda"
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if cuda else []
     eager, begun, samples, started = (
-        engine.eager_calls,
+        engine.side.eager_calls,
         streams.begun,
         streams.samples,
         time.monotonic(),
@@ -365,8 +365,8 @@ def second(bench: Bench, count: int, seconds: float, audio: float) -> dict[str, 
         streams.samples - samples,
         streams.begun - begun,
     )
-    eager = engine.eager_calls - eager
-    for runner in engine.graph_runners:
+    eager = engine.side.eager_calls - eager
+    for runner in engine.side.graph_runners:
         runner.graphs.update(originals[runner.name])
     streams.finish()
     found: dict[str, Any] = {
@@ -427,7 +427,7 @@ def alone(bench: Bench, found: dict[str, Any]) -> None:
     engine, sums = bench.tts.engine, defaultdict[str, float](float)
     tops: dict[str, Any] = {}
     for graph in found.get("graphs", []):
-        runner = next(r for r in engine.graph_runners if r.name == graph["runner"])
+        runner = next(r for r in engine.side.graph_runners if r.name == graph["runner"])
         key, stream = tuple(graph["key"]), runner.stream
         graph["alone_ms"] = graph["span_ms"]
         if graph["span_ms_per_s"] >= 2:  # others are of no account

@@ -183,7 +183,7 @@ def child(profile: Profile, device: str, file: Path) -> None:
                 found[name] = speakers.run(float(seconds))
             found["preemptions"], found["eager_calls"] = (
                 tts.engine.health().preemptions,
-                tts.engine.eager_calls,
+                tts.engine.side.eager_calls,
             )
             file.write_text(json.dumps(found, indent=1) + "\n")
             say(name)

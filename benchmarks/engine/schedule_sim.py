@@ -203,13 +203,13 @@ def captured(runner: ModelRunner, codec: CodecRunner, costs: Costs, graph: MakeG
 def simulated(name: str, policy: Policy) -> Iterator[TTS]:
     outline = without_weights(name)
     with (
-        mock.patch("stentor.api.Device", SimulatedDevice),
+        mock.patch("stentor.engine.running.device.Device", SimulatedDevice),
         mock.patch.object(registry, "load", return_value=outline),
     ):
         tts = TTS(name, device="cpu", max_num_seqs=SLOTS, memory_gb=0.05, max_frames=1024, overlap_steps=1,
                   policy=policy, batch_sizes=default_batch_sizes(SLOTS))  # fmt: skip
     with tts:
-        line = tts.engine.device.line  # type: ignore[attr-defined]
+        line = tts.engine.side.device.line  # type: ignore[attr-defined]
         captured(tts.engine.runner, tts.engine.codec, COSTS[name], partial(SimulatedGraph, line))
         yield tts
 
@@ -338,7 +338,7 @@ def measure(tts: TTS, load: str) -> dict[str, Any]:
     run, count = LOADS[load]
     stats = tts.engine.stats
     before = stats.steps, stats.prefills
-    line, started = tts.engine.device.line, time.perf_counter()  # type: ignore[attr-defined]
+    line, started = tts.engine.side.device.line, time.perf_counter()  # type: ignore[attr-defined]
     busy = dict(line.busy)
     players, rate = run(tts, count)
     wall = time.perf_counter() - started

@@ -74,8 +74,8 @@ def once(model: str, device: str) -> dict[str, Any]:
     again = time.perf_counter()
     next(tts.stream(TEXT, seed=1, **voice))
     found["first audio later"] = time.perf_counter() - again
-    found["failed"] = sum(len(runner.failed) for runner in tts.engine.graph_runners)
-    found["eager calls"] = tts.engine.eager_calls
+    found["failed"] = sum(len(runner.failed) for runner in tts.engine.side.graph_runners)
+    found["eager calls"] = tts.engine.side.eager_calls
     tts.close()
     return {
         name: round(value, 3) if isinstance(value, float) else value
@@ -84,7 +84,7 @@ def once(model: str, device: str) -> dict[str, Any]:
 
 
 def graphs(tts: TTS) -> dict[str, int]:
-    return {runner.name: len(runner.graphs) for runner in tts.engine.graph_runners}
+    return {runner.name: len(runner.graphs) for runner in tts.engine.side.graph_runners}
 
 
 def kernels() -> int:

@@ -138,7 +138,7 @@ class Bench:
         self.tts = TTS(self.model, device=self.device, max_num_seqs=self.slots, **self.settings())
         ready = time.perf_counter() - started
         self.runner = self.tts.engine.runner
-        graph_runners = self.tts.engine.graph_runners
+        graph_runners = self.tts.engine.side.graph_runners
         return {
             "ready_seconds": round(ready, 1),
             "graphs": {x.name: len(x.graphs) for x in graph_runners},
@@ -331,7 +331,7 @@ class Bench:
         if concurrency > self.slots:
             return {}
         tts, options = self.tts, self.options()
-        eager = self.tts.engine.eager_calls
+        eager = self.tts.engine.side.eager_calls
         rounds = []
         for _ in range(2 if concurrency > 1 else 3):
             started = time.perf_counter()
@@ -351,7 +351,7 @@ class Bench:
                     "frames": frames,
                 }
             )
-        return {"rounds": rounds, "eager_calls": self.tts.engine.eager_calls - eager}
+        return {"rounds": rounds, "eager_calls": self.tts.engine.side.eager_calls - eager}
 
     def listen(self, request: Any) -> tuple[float, int, int]:
         """When the first audio came, and how many samples and frames there were."""

@@ -182,7 +182,7 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
             )
         health = tts.engine.health()
         found["references, codec states"] = [str(health.references), str(health.codec_states)]
-        found["eager calls"] = tts.engine.eager_calls
+        found["eager calls"] = tts.engine.side.eager_calls
     return found
 
 

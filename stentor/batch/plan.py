@@ -66,6 +66,7 @@ class Plan:
                 for name in ("model", "dtype", "lora", "loras", "lexicon", "aligner")
             },
             "quantization": None if load["quantization"] == "auto" else load["quantization"],
+            "runtime": None if load["runtime"] == "auto" else load["runtime"],
             "deterministic": load["deterministic"] or None,
             "provenance": run.provenance or None,
             "watermark": run.watermark,

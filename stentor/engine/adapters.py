@@ -10,30 +10,40 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from stentor.arguments import shown
 from stentor.config import path_of
-from stentor.engine.running.device import Device
 from stentor.errors import InvalidRequest
 from stentor.models.info import Adapter
-from stentor.models.lora import AdapterSlots
+
+if TYPE_CHECKING:
+    from stentor.models.lora import AdapterSlots, LoraWeights
+
+Write: TypeAlias = "Callable[[int, LoraWeights], None]"
+"""Copies weights into a slot, whose number comes first, and blocks until they are there."""
 
 
 class Adapters:
     """The adapters of one model. Thread-safe."""
 
-    def __init__(self, slots: AdapterSlots, device: Device) -> None:
+    def __init__(self, slots: AdapterSlots | None = None, write: Write | None = None) -> None:
+        """slots: None in a model whose linear layers take no adapters."""
         self.slots = slots
-        self.device = device
-        self._stream = device.stream(0)
+        self.count = 0 if slots is None else slots.count
+        self._write = write
         self._lock = threading.Lock()  # guards changes of `_by_name`
         self._by_name: dict[str, Adapter] = {}
         self._made: weakref.WeakSet[Adapter] = weakref.WeakSet()
         # numbers. What is collected comes back at any time, in any thread
-        self._free = deque(range(1, slots.count + 1))
+        self._free = deque(range(1, self.count + 1))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Load options that make the same slots."""
+        return {} if self.slots is None else self.slots.options
 
     @property
     def loaded(self) -> dict[str, Adapter]:
@@ -67,7 +77,7 @@ class Adapters:
         InvalidRequest: the name is taken or empty, the path is none, or no slot is free.
         CheckpointError names the tensor that is wrong.
         """
-        if not self.slots.count:
+        if self.slots is None or self._write is None or not self.count:
             raise InvalidRequest(
                 "lora", "this model was loaded without slots for adapters: give loras or max_loras"
             )
@@ -83,11 +93,7 @@ class Adapters:
                 raise InvalidRequest("lora", f"{name!r} is loaded already")
             number = self._take()
             try:
-                with self.device.current(), self._stream.active(), torch.inference_mode():
-                    self.slots.write(number, weights)
-                    written = self.device.event()
-                    written.record()
-                    written.wait_host()
+                self._write(number, weights)
             except BaseException:
                 self._free.append(number)
                 raise
@@ -107,11 +113,9 @@ class Adapters:
         try:
             return self._free.popleft()
         except IndexError:
-            kept = self.slots.count - len(self._by_name)
+            kept = self.count - len(self._by_name)
             if kept:
                 more = f", {kept} of them by requests that run with unloaded adapters"
             else:
                 more = ""
-            raise InvalidRequest(
-                "max_loras", f"all {self.slots.count} slots are taken{more}"
-            ) from None
+            raise InvalidRequest("max_loras", f"all {self.count} slots are taken{more}") from None

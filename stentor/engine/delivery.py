@@ -9,10 +9,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from stentor.engine.requests import OpenRequests, Request
-from stentor.engine.running.codec_runner import InFlightAudio
-from stentor.engine.running.model_runner import InFlightStep
 from stentor.engine.scheduling.audio_scheduler import AudioJob
 from stentor.engine.scheduling.scheduler import Scheduler
+from stentor.engine.side import InFlightAudio, InFlightStep
 from stentor.engine.stream import Chunk, LoopNotifier
 from stentor.errors import EngineError
 from stentor.models.base import ModelSpec
@@ -59,7 +58,7 @@ class AudioDelivery:
     def _deliver(self, call: InFlightAudio) -> None:
         call.done.wait_host()
         now = time.monotonic()
-        samples, frames, attended = (part.numpy() for part in call.output)
+        samples, frames, attended = call.arrays()
         for job, row in zip(call.jobs, call.rows, strict=True):
             audio = self.scheduler.audio.on_audio(job, now)
             self.requests.stats.frames += len(audio)
@@ -73,8 +72,9 @@ class AudioDelivery:
             self._put(self.requests.of(job.seq), job, chunk)
 
     def _put(self, request: Request, job: AudioJob, chunk: Chunk) -> None:
-        """Give a request its chunk, without the silence that it wants trimmed. The chunk is copied: a view would keep
-        the pinned buffer of the whole codec call for as long as the caller keeps the chunk."""
+        """Give a request its chunk, without the silence that it wants trimmed. The chunk is copied:
+        a view would keep the pinned buffer of the whole codec call for as long as the caller keeps
+        the chunk."""
         if not np.isfinite(chunk.samples).all() and not request.closed:
             self.requests.cancel(
                 request, EngineError("the codec produced samples that are not finite")

@@ -9,27 +9,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
-import torch
 
-from stentor import kernels
-from stentor.config import EngineConfig, Policy
+from stentor.config import EngineConfig
 from stentor.engine.delivery import AudioDelivery
 from stentor.engine.health import Health, Stats
-from stentor.engine.memory import plan_memory, size
+from stentor.engine.launcher import Launcher
+from stentor.engine.preparation import Preparation
 from stentor.engine.requests import Inbox, Marks, OpenRequests, Request, Submit
-from stentor.engine.running.codec_runner import CodecRunner
-from stentor.engine.running.cuda_graphs import CudaGraphRunner
-from stentor.engine.running.device import Device
-from stentor.engine.running.launcher import Launcher
-from stentor.engine.running.model_runner import InFlightStep, ModelRunner
-from stentor.engine.scheduling.audio_scheduler import GENTLE_RAMP
 from stentor.engine.scheduling.pages import PageAllocator
 from stentor.engine.scheduling.scheduler import Scheduler
 from stentor.engine.scheduling.sequence import BROKEN, Place
 from stentor.engine.sequence_maker import SequenceMaker
+from stentor.engine.side import InFlightStep, RunningSide
 from stentor.engine.stream import (
     AppendText,
     AudioStream,
@@ -40,10 +33,8 @@ from stentor.engine.stream import (
     RequestHandle,
     Taken,
 )
-from stentor.engine.voice import CodecPrimer, Preparation, VoiceEncoder
-from stentor.errors import EngineError, InvalidRequest
-from stentor.host.machine import cpus
-from stentor.models.base import Prompt, SpeechModel
+from stentor.errors import EngineError
+from stentor.models.base import HostModel, Prompt
 from stentor.models.info import SpeechRequest
 
 log = logging.getLogger("stentor.engine")
@@ -57,39 +48,23 @@ CHECK_SECONDS = 0.0003  # and for audio of the codec, which sends no message
 class Engine:
     """Serves one model on one device. Thread-safe. `close` ends what is running."""
 
-    def __init__(self, model: SpeechModel, device: Device, config: EngineConfig) -> None:
+    def __init__(self, model: HostModel, side: RunningSide, config: EngineConfig) -> None:
+        """side: the buffers and launches of `model`."""
         self.model = model
-        self.device = device
+        self.side = side
         self.config = config
-        if config.deterministic:
-            check_deterministic(model, device)
-        taken = device.allocated_bytes()
-        if taken:
-            weights = f"weights ({size(taken)}), "
-        else:
-            weights = ""
-        self.sizes = plan_memory(model, config, device)
-        log.info("memory on %s: %s%s", device.describe(), weights, self.sizes.describe())
-        if config.overlap_steps is None:
-            self.overlap_steps = int(device.cuda)
-        else:
+        self.sizes = side.sizes
+        self.runner = side.runner
+        self.codec = side.codec
+        self.primer = side.primer
+        self.encoder = side.encoder
+        self.overlap_steps = side.overlap_steps
+        if config.overlap_steps is not None:
             self.overlap_steps = config.overlap_steps
-        self.runner = ModelRunner(model, self.sizes, config, device)
-        self.codec = CodecRunner(
-            model, self.sizes, config, device, self.runner.slots, self.runner.stream
-        )
-        self.primer = CodecPrimer(model, config, device)
-        self.encoder = VoiceEncoder(
-            model,
-            device,
-            config.encoded_references,
-            self.sizes.encoder_columns,
-            config.require_graphs,
-        )
         pages = PageAllocator(self.sizes.pages, self.sizes.page_size)
         frames = PageAllocator(self.sizes.frame_pages, 1)
         parked = self.sizes.parked(config.policy.parked_mb)
-        policy = _policy(config, device, self.sizes.prefill_tokens)
+        policy = side.policy(config.policy)
         self.scheduler = Scheduler(
             self.sizes.slots, pages, policy, parked, self.codec.timing, frames
         )
@@ -99,7 +74,7 @@ class Engine:
         )
         self._requests = OpenRequests(model.spec.frame, self.scheduler, self.sequences, self.stats)
         self._notifier = LoopNotifier()
-        self._launcher = Launcher(self.runner, self.codec, self.scheduler, self._requests)
+        self._launcher = Launcher(side, self.scheduler, self._requests, model.spec.hides_frames)
         self._delivery = AudioDelivery(self.scheduler, self._requests, self._notifier, model.spec)
         self.inbox = Inbox()
         self._in_flight: deque[InFlightStep] = deque()
@@ -134,7 +109,8 @@ class Engine:
     def submit(
         self, prompt: Prompt, seed: int, streaming: bool, place: Place = Place.NEW
     ) -> AudioStream:
-        """Queue a request. InvalidRequest if it can never fit, Overloaded if it is new and the queue is full."""
+        """Queue a request. InvalidRequest if it can never fit, Overloaded if it is new and the
+        queue is full."""
         outbox = Outbox(self.inbox.put, self._notifier)
         self.queue(prompt, seed, streaming, place, outbox)
         return AudioStream(seed, outbox, prompt.live, self.inbox.put)
@@ -148,7 +124,8 @@ class Engine:
         outbox: EventSink,
         marks: Marks | None = None,
     ) -> RequestHandle:
-        """Queue a request whose events go to `outbox`. Its moments go to `marks`. Raises what `submit` does."""
+        """Queue a request whose events go to `outbox`. Its moments go to `marks`. Raises what
+        `submit` does."""
         self.fit(prompt)
         self.inbox.check()
         self._requests.enter_queue(self.config.policy.max_queue if place is Place.NEW else None)
@@ -165,7 +142,8 @@ class Engine:
         self._notifier.on_flush.append(call)
 
     def fit(self, prompt: Prompt) -> None:
-        """Bound a prompt, as `submit` does, by what these buffers can serve. InvalidRequest if that is too little."""
+        """Bound a prompt, as `submit` does, by what these buffers can serve. InvalidRequest if that
+        is too little."""
         self.sequences.fit(prompt)
 
     def health(self) -> Health:
@@ -182,35 +160,18 @@ class Engine:
             pages=s.tables.count,
             preemptions=s.preemptions,
             evictions=s.pages.evictions + s.tables.frames.evictions,
-            eager_calls=self.eager_calls,
+            eager_calls=self.side.eager_calls,
             working=0.0 if (since := self._working_since) is None else time.monotonic() - since,
-            gpu_bytes=self.device.allocated_bytes(),
+            gpu_bytes=self.side.device_bytes(),
             stats=self.stats,
             references=self.encoder.counts(),
             codec_states=self.primer.counts(),
         )
 
-    @property
-    def graph_runners(self) -> tuple[CudaGraphRunner, ...]:
-        return (
-            *self.runner.graph_runners,
-            *self.codec.graph_runners,
-            self.primer.graphs,
-            self.encoder.graphs,
-        )
-
-    @property
-    def eager_calls(self) -> int:
-        """Launches since start that no CUDA graph served."""
-        return sum(x.eager_calls for x in self.graph_runners)
-
     def close(self) -> None:
         """Stop the thread. Requests that are still open fail with EngineError."""
         self._stop()
-        self.encoder.close()
-        self.primer.close()
-        for runner in self.graph_runners:
-            runner.close()
+        self.side.close()
 
     def _stop(self) -> None:
         """End the thread and wait for it. A forked child has none."""
@@ -222,10 +183,10 @@ class Engine:
 
     def _run(self) -> None:
         try:
-            self.set_up_thread()
-            self._warm_up()
+            self.side.set_up_thread()
+            self.side.warm_up()
             self._started.set()
-            with torch.inference_mode(), kernels.batch_invariant(self.config.deterministic):
+            with self.side.serving():
                 while self.inbox.refusal is None:
                     self._step()
         except BaseException as e:
@@ -235,43 +196,6 @@ class Engine:
             self._started.set()
             self._abandon()
             atexit.unregister(self._stop)
-
-    def set_up_thread(self) -> None:
-        """Give this thread the engine's settings of torch, on which the last bits of a product depend."""
-        self.device.select()
-        threads = self._torch_threads()
-        if threads is not None:
-            torch.set_num_threads(threads)  # OpenMP counts for each thread by itself
-        torch.set_flush_denormal(True)  # silence decays into denormals, which are slow on a CPU
-
-    def _torch_threads(self) -> int | None:
-        """Threads of torch on a CPU. None: torch's own number."""
-        if self.config.threads is not None:
-            return self.config.threads
-        allowed = cpus()  # by a container too, which OpenMP does not ask
-        if allowed < torch.get_num_threads():
-            quota = allowed
-        else:
-            quota = None
-        limits = (self.model.spec.threads, self.config.max_threads, quota)
-        return min((most for most in limits if most is not None), default=None)
-
-    def _warm_up(self) -> None:
-        """Capture graphs for all that is launched, and run what the first voice would otherwise run cold."""
-        self.device.synchronize()  # weights and buffers were made on another stream
-        started = time.monotonic()
-        held = self.device.allocated_bytes()
-        with torch.inference_mode(), kernels.batch_invariant(self.config.deterministic):
-            self.runner.capture()
-            self.codec.capture()
-            self.primer.capture()
-            self.device.release_cached()
-        self.primer.warm_up()
-        self.encoder.warm_up()
-        if self.device.cuda:
-            graphs = sum(len(x.graphs) for x in self.graph_runners)
-            taken = size(self.device.allocated_bytes() - held)
-            log.info("captured %d graphs in %.1f s, %s", graphs, time.monotonic() - started, taken)
 
     def _step(self) -> None:
         """One iteration: read messages, plan, launch, read reports that are due, hand audio out."""
@@ -344,7 +268,8 @@ class Engine:
                 self._requests.cancel(request, e)
 
     def _append(self, request: Request, text: AppendText) -> None:
-        """Append live text to the row, if the request has one, and to the prompt, which becomes a row on admission."""
+        """Append live text to the row, if the request has one, and to the prompt, which becomes a
+        row on admission."""
         seq = request.seq
         columns = request.prompt.columns
         held = columns[text.column]
@@ -372,42 +297,11 @@ class Engine:
                 self._requests.cancel(self._requests.of(seq), error)
 
     def _abandon(self) -> None:
-        """The thread ends: every open request fails, also those in the inbox. No command runs and no device is used."""
+        """The thread ends: every open request fails, also those in the inbox. No command runs and
+        no device is used."""
         self.inbox.close(str(self._error))
         error = EngineError(f"the engine has stopped: {self._error or 'closed'}")
         self._requests.abandon(
             error, [m.request for m in self.inbox.rest() if isinstance(m, Submit)]
         )
         self._notifier.flush()
-
-
-def _policy(config: EngineConfig, device: Device, captured_tokens: int) -> Policy:
-    """The scheduler's policy. Without a ramp of its own, a CPU takes the gentle one. A GPU's prefills are captured."""
-    policy = config.policy
-    if device.cuda:
-        return replace(policy, max_prefill_tokens=min(policy.max_prefill_tokens, captured_tokens))
-    if policy.ramp is None:
-        return replace(policy, ramp=GENTLE_RAMP)
-    return policy
-
-
-def check_deterministic(model: SpeechModel, device: Device) -> None:
-    """InvalidRequest, which says what is missing, if requests would not give the same bytes alone and beside others."""
-    spec = model.spec
-    if not kernels.batch_invariance_supported(device.torch, spec.kv.dtype):
-        raise InvalidRequest(
-            "deterministic",
-            "needs a CUDA GPU, Triton, a dtype of at most 32 bits, and all kernels on; on a CPU, codes in float32 do "
-            "not depend on other requests",
-        )
-    if not spec.batch_invariant:
-        raise InvalidRequest("deterministic", f"is not available for {spec.family}")
-    wide = [
-        c.dtype
-        for c in model.codec.columns.values()
-        if c.dtype.is_floating_point and c.dtype.itemsize > 2
-    ]
-    if wide and spec.codec_timing.batch_invariant:
-        raise InvalidRequest(
-            "deterministic", f"needs a codec in 16 bits, got {str(wide[0]).removeprefix('torch.')}"
-        )

@@ -1,249 +1,72 @@
-"""Division of memory between pages, graphs, codec calls and encodings, once at start, and the shapes of the buffers.
-
-`plan_memory` measures what a model takes for each part (`Needs`). The rest is arithmetic on bytes.
-"""
+"""Measurement of what a model takes for each part of memory, once at start. `engine.sizes` divides
+the memory."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 
 import torch
 from torch import Tensor
 
 from stentor import kernels
 from stentor.config import EngineConfig
+from stentor.engine.columns import engine_columns
 from stentor.engine.running.codec_state import CodecStateTable, make_pool, one_row
 from stentor.engine.running.device import Device
-from stentor.engine.running.slot_table import engine_columns
 from stentor.engine.scheduling.audio_scheduler import chunk_sizes
+from stentor.engine.sizes import (
+    CONTEXT,
+    GIB,
+    BufferSizes,
+    Needs,
+    Shares,
+    advice,
+    beside_weights,
+    fewer,
+    fit,
+    given_pages,
+)
 from stentor.errors import EngineError
 from stentor.host import machine
-from stentor.layers.types import Column, Eager, eager
+from stentor.layers.types import Column, Eager, eager, torch_dtype
 from stentor.layers.windows import COLUMNS
 from stentor.models.base import ModelSpec, SpeechModel
 from stentor.models.info import ATTENDED_WIDTH
-
-MIB = 1 << 20
-GIB = 1 << 30
-
-CONTEXT = GIB // 2
-"""Bytes that CUDA takes for a process beside what torch asks for: context, modules, local memory of kernels. Without
-them, a budget of 4 GiB showed 4,479 MiB."""
-WORKSPACE = GIB // 4
-"""Bytes for libraries' workspaces and eager calls, whatever is captured."""
-GRAPHS = 7 * GIB // 4
-"""Bytes of the language model's graphs with prefills of 2048 tokens. With 64 slots and 512 frames in a codec call,
-graphs, codec and workspace were 2.3 to 2.7 GiB for the released models (docs/models). It grows with the tokens."""
-LEVELS = ((2048, 512), (1024, 256), (512, 128), (256, 64), (128, 0))
-"""(tokens of the largest captured prefill, frames of a codec call), from what suits a large GPU to the least. An H200
-decodes no more audio per second in calls of more than 512 frames, such as 64 chunks of 8 frames or 20 of 25."""
-CODEC_FRAMES = LEVELS[0][1]
-CODEC_CELLS = 64
-"""Chunks of a codec call, where the codec has a grid and they are more frames than that."""
-CODEC_SHARE = 0.1
-"""Share of all memory that codec calls take before smaller ones are tried."""
-ENOUGH_TOKENS = 512
-"""Key-value tokens per slot, below which smaller graphs and codec calls are tried first."""
-SPARE = 0.3
-"""At the last level, at most this share of all memory is left for graphs and codec calls, for models that are tiny."""
-
-
-@dataclass(frozen=True)
-class Needs:
-    """Bytes that a model takes for each part."""
-
-    slot: int
-    page: int
-    codec_frame: int  # of a codec call, by frame
-    encoder: int  # of encoding references
-    page_size: int  # tokens of a page
-    wanted: int  # pages of the longest request
-    chunk: int  # frames that a codec call holds at least
-    priming: int  # frames of a codec call beside the others
-    primer: int = 0  # pages of the codec for the voice that is being primed
-    grid: int = 1  # of the codec, in frames
-
-    def codec_frames(self, level: int, slots: int) -> int:
-        """Frames of a codec call, where a causal codec without a grid would take `level` of them."""
-        if self.grid > 1:
-            cells = CODEC_CELLS * self.grid * level // CODEC_FRAMES
-        else:
-            cells = 0
-        return min(max(level, cells, self.chunk), slots * self.chunk)
-
-    def buffers(self, slots: int, pages: int) -> int:
-        """Bytes that are taken whatever runs."""
-        return slots * self.slot + pages * self.page + self.encoder + self.primer
-
-
-@dataclass(frozen=True)
-class Shares:
-    """Memory of each part, and the number of slots and pages that fit."""
-
-    slots: int
-    prefill_tokens: int  # of the largest captured prefill
-    codec_frames: int  # rows times frames of one codec call at most
-    graph_bytes: int  # left free for graphs of the language model and workspaces
-    codec_bytes: int  # left free for codec calls
-    pages: int
-
-
-def divide(needs: Needs, slots: int, usable: int, total: int) -> Shares | None:
-    """The largest level at which every slot has enough pages, or the last if it has at least one. None: nothing fits.
-
-    usable: bytes beside the weights. total: with them.
-    """
-    enough = _enough(needs, slots)
-    for level in LEVELS:
-        tokens = level[0]
-        last = level == LEVELS[-1]
-        frames = needs.codec_frames(level[1], slots)
-        graphs = WORKSPACE + GRAPHS * tokens // LEVELS[0][0]
-        codec = (frames + needs.priming) * needs.codec_frame
-        left = graphs + codec
-        if last:
-            left = min(left, int(SPARE * total))
-        pages = (usable - left - needs.buffers(slots, 0)) // needs.page
-        if pages >= slots if last else (pages >= enough and codec <= CODEC_SHARE * total):
-            pages = min(pages, slots * needs.wanted)
-            return Shares(slots, tokens, frames, graphs, codec, pages)
-    return None
-
-
-def given_pages(needs: Needs, slots: int, pages: int) -> Shares:
-    """Slots and at most so many pages, whether they fit or not, with the largest graphs and codec calls."""
-    tokens, level = LEVELS[0]
-    frames = needs.codec_frames(level, slots)
-    codec = (frames + needs.priming) * needs.codec_frame
-    return Shares(slots, tokens, frames, 0, codec, min(slots * needs.wanted, pages))
-
-
-def beside_weights(needs: Needs, shares: Shares) -> int:
-    """Bytes of all that `given_pages` has, with graphs."""
-    return needs.buffers(shares.slots, shares.pages) + WORKSPACE + GRAPHS + shares.codec_bytes
-
-
-def _enough(needs: Needs, slots: int) -> int:
-    """Pages with which no slot waits for pages most of the time."""
-    return slots * min(needs.wanted, -(-ENOUGH_TOKENS // needs.page_size))
-
-
-def fit(needs: Needs, slots: Sequence[int], usable: int, total: int) -> Shares | None:
-    """Return what fits with the first of these numbers of slots that has enough pages, else the first that fits."""
-    found = [f for f in (divide(needs, n, usable, total) for n in slots) if f is not None]
-    return next(
-        (f for f in found if f.pages >= _enough(needs, f.slots)), found[0] if found else None
-    )
-
-
-def fewer(slots: int) -> list[int]:
-    """Numbers of slots to try, from so many down to one."""
-    return [slots >> i for i in range(slots.bit_length())]
-
-
-def advice(needs: Needs, slots: int, usable: int, total: int, context: int = 0) -> str:
-    """Say what would fit instead of `slots` slots. context: bytes that CUDA takes beside `total`."""
-    fitting = (divide(needs, n, usable, total) for n in range(slots, 0, -1))
-    most = next((f for f in fitting if f is not None), None)
-    more = max(1, total)
-    while divide(needs, slots, usable + more - total, more) is None:
-        more += max(1, more // 50)
-    larger = f"{(more + context) / GIB:.2f} GiB hold {slots} slots"
-    if most is None:
-        return larger
-    return f"{most.slots} slots fit, or {larger}"
-
-
-@dataclass(frozen=True)
-class BufferSizes(Shares):
-    """Shapes of the engine's buffers."""
-
-    max_frames: int  # per request
-    page_size: int  # tokens per page
-    max_pages: int  # per request
-    max_model_len: int  # tokens (prompt and frames) that one request can take
-    slot_bytes: int
-    page_bytes: int
-    encoder_bytes: int  # left free for encoding references
-    encoder_columns: int  # of the largest window in which a reference is encoded
-    codec_window: float = (
-        0.0  # seconds of a stream, with its prefix, that the codec keeps pages of. 0: it has none
-    )
-    codec_page_bytes: int = 0  # of those pages, in all slots and for priming
-    frame_pages: int = (
-        0  # of page sets by frame, one frame each. Their bytes are those of the KV pages
-    )
-    adapter_bytes: int = 0  # of all slots for LoRA adapters, taken at load
-
-    def parked(self, mb: float) -> int:
-        """Rows that so many MiB of the host hold."""
-        return int(mb * MIB) // self.slot_bytes
-
-    def describe(self) -> str:
-        """Describe what memory is for, in one line. Parts that take none, as on a CPU, are left out."""
-        if self.slots == 1:
-            slots = "1 slot"
-        else:
-            slots = f"{self.slots} slots"
-        window = f"the codec's pages, for the last {self.codec_window:.1f} s of each stream and its voice"
-        if self.frame_pages:
-            frames = f" and {self.frame_pages} of a frame"
-        else:
-            frames = ""
-        parts = {
-            slots: (self.slots + 1) * self.slot_bytes,
-            f"{self.pages} KV pages of {self.page_size} tokens{frames}": self.pages
-            * self.page_bytes,
-            f"graphs, prefills of up to {self.prefill_tokens} tokens": self.graph_bytes,
-            f"codec calls of up to {self.codec_frames} frames": self.codec_bytes,
-            "encoding of references": self.encoder_bytes,
-            window: self.codec_page_bytes,
-            "adapters": self.adapter_bytes,
-        }
-        taken = [f"{name} ({size(count)})" for name, count in parts.items() if count]
-        return ", ".join([*taken, f"at most {self.max_model_len} tokens per request"])
-
-
-def size(count: int) -> str:
-    """Bytes in words: MiB, or GiB from one on."""
-    if count >= GIB:
-        return f"{count / GIB:.2f} GiB"
-    return f"{max(1, round(count / MIB))} MiB"
-
 
 SLOTS = 64
 CPU_SLOTS = 8
 """Where nobody asked for a number. On a GPU fewer, if so many do not fit."""
 CPU_PAGES = GIB
 CPU_PAGES_SHARE = 0.25
-"""Bytes of key-value pages on a CPU where nobody asked for a number, and at most this share of the memory that the
-process may take."""
+"""Bytes of key-value pages on a CPU where nobody asked for a number, and at most this share of the
+memory that the process may take."""
 CODEC_COPIES = 3
-"""A codec call's memory counts three times: for eager warm-up, for the graphs, and for fragmentation."""
+"""A codec call's memory counts three times: for eager warm-up, for the graphs, and for
+fragmentation."""
 ENCODER_COPIES = 2
 """An encoding's memory counts twice: for the graphs, and for the eager warm-up of each."""
 POSITIONS_PER_FRAME = 2
-"""Positions for which there is memory beside each frame of page sets by frame, which take far more. Speech has about
-0.6 text tokens per frame at 6.25 Hz."""
+"""Positions for which there is memory beside each frame of page sets by frame, which take far more.
+Speech has about 0.6 text tokens per frame at 6.25 Hz."""
 ENCODER_SHARE = 0.2
-"""Without `max_memory_gb`, the encoding of references takes at most this share of the memory beside the weights. Where
-the longest does not fit, it is tried with what is left."""
+"""Without `max_memory_gb`, the encoding of references takes at most this share of the memory beside
+the weights. Where the longest does not fit, it is tried with what is left."""
 ENCODER_COLUMNS = (COLUMNS[0], eager.columns)
 """Columns of the largest window of an encoding, where there is memory and where there is little."""
 
 
 def _bytes(columns: Mapping[str, Column]) -> int:
-    return sum(
-        math.prod(c.shape) * torch.empty(0, dtype=c.dtype).element_size() for c in columns.values()
-    )
+    return sum(math.prod(c.shape) * torch_dtype(c.dtype).itemsize for c in columns.values())
 
 
 def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> BufferSizes:
-    """Buffer sizes for `model` on `device`. EngineError, which says what would fit, when this does not.
+    """Buffer sizes for `model` on `device`. EngineError, which says what would fit, when this does
+    not.
 
-    The weights and the slots for adapters have been made: what is free and what is taken count them.
+    The weights and the slots for adapters have been made: what is free and what is taken count
+    them.
     """
     spec, timing = model.spec, model.spec.codec_timing
     usable, total = _usable(config, device)
@@ -290,12 +113,13 @@ def _frames_per_page(spec: ModelSpec, config: EngineConfig) -> int:
 def _needs(
     model: SpeechModel, config: EngineConfig, device: Device, max_frames: int, encoder_bytes: int
 ) -> Needs:
-    """Measure the memory of each part. max_frames: frames that a slot holds. encoder_bytes: of encoding references."""
+    """Measure the memory of each part. max_frames: frames that a slot holds. encoder_bytes: of
+    encoding references."""
     spec, kv = model.spec, model.spec.kv
     frames = Column((max_frames, *spec.frame.shape), spec.frame.dtype)
     hidden = {f"hidden {i}": column for i, column in enumerate(spec.hidden)}
     if spec.hides_frames:
-        heard = {"heard_at": Column((max_frames,), torch.int64)}
+        heard = {"heard_at": Column((max_frames,), "int64")}
     else:
         heard = {}
     attended = Column((max_frames, ATTENDED_WIDTH if spec.alignment else 0))
@@ -334,7 +158,8 @@ def _needs(
 def _shares(
     model: SpeechModel, needs: Needs, config: EngineConfig, usable: int | None, total: int
 ) -> Shares:
-    """How the memory beside the weights is divided. `usable` None: it is a CPU's, of which nothing is planned."""
+    """How the memory beside the weights is divided. `usable` None: it is a CPU's, of which nothing
+    is planned."""
     if usable is None or config.memory_gb is not None:
         return _with_pages(needs, config, usable)
     if config.max_num_seqs is not None:
@@ -363,9 +188,11 @@ def _shares(
 
 
 def _with_pages(needs: Needs, config: EngineConfig, usable: int | None) -> Shares:
-    """Take as many pages as were asked for. Slots that were not are as many as fit beside them, graphs and codec calls.
+    """Take as many pages as were asked for. Slots that were not are as many as fit beside them,
+    graphs and codec calls.
 
-    `usable` None: it is a CPU's, of which nothing is planned. EngineError if slots and pages alone are too many.
+    `usable` None: it is a CPU's, of which nothing is planned. EngineError if slots and pages alone
+    are too many.
     """
     pages = (
         _cpu_pages() if config.memory_gb is None else int(config.memory_gb * GIB)
@@ -388,7 +215,8 @@ def _with_pages(needs: Needs, config: EngineConfig, usable: int | None) -> Share
 
 
 def _cpu_pages() -> int:
-    """Bytes of key-value pages on a CPU. They fill in time, and a container that has no more memory is killed."""
+    """Bytes of key-value pages on a CPU. They fill in time, and a container that has no more memory
+    is killed."""
     held = machine.memory()
     if held is None:
         return CPU_PAGES
@@ -408,11 +236,14 @@ def _usable(config: EngineConfig, device: Device) -> tuple[int | None, int]:
 
 
 def _codec_frame(model: SpeechModel, chunk: int, device: Device, deterministic: bool) -> int:
-    """Bytes of a codec call, by frame. A call of one row is measured, as it will be served. On a CPU 0."""
+    """Bytes of a codec call, by frame. A call of one row is measured, as it will be served. On a
+    CPU 0."""
     if device.free_bytes() is None:
         return 0
     spec, timing, where = model.spec.frame, model.spec.codec_timing, device.torch
-    given = torch.zeros(1, chunk + timing.lookahead, *spec.shape, dtype=spec.dtype, device=where)
+    given = torch.zeros(
+        1, chunk + timing.lookahead, *spec.shape, dtype=torch_dtype(spec.dtype), device=where
+    )
     with torch.inference_mode(), kernels.batch_invariant(deterministic):
         state = CodecStateTable(model.codec.columns, 1, where).columns
         call = one_row(make_pool(model.codec.pages, 1, where), timing.window, where)
@@ -428,11 +259,12 @@ def _codec_frame(model: SpeechModel, chunk: int, device: Device, deterministic: 
 def _encoder(
     model: SpeechModel, device: Device, usable: int | None, budget: bool
 ) -> tuple[int, int]:
-    """Bytes to leave for the encoding of references, one at a time, and columns of the largest window of it.
+    """Bytes to leave for the encoding of references, one at a time, and columns of the largest
+    window of it.
 
-    The encoding of the longest one is measured, in the largest windows whose encoding takes its share of memory at
-    most. budget: it must not be exceeded, so all that the smallest take is left, however much that is. On a CPU 0
-    bytes.
+    The encoding of the longest one is measured, in the largest windows whose encoding takes its
+    share of memory at most. budget: it must not be exceeded, so all that the smallest take is left,
+    however much that is. On a CPU 0 bytes.
     """
     spec = model.spec
     if usable is None or not spec.takes_reference:

@@ -1,6 +1,7 @@
 """Open requests: from a caller's message to the last event of its stream.
 
-A request may take several prompts, such as speaker turns: each next one is made from the frames of the last.
+A request may take several prompts, such as speaker turns: each next one is made from the frames of
+the last.
 """
 
 from __future__ import annotations
@@ -12,30 +13,29 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from stentor.audio.silence import FRAME_PEAK
 from stentor.engine.health import Stats
-from stentor.engine.running.codec_state import SavedCodec
 from stentor.engine.scheduling.scheduler import Scheduler
 from stentor.engine.scheduling.sequence import LENGTH, Phase, Place, Sequence
 from stentor.engine.seeds import next_seed
 from stentor.engine.sequence_maker import SequenceMaker
 from stentor.engine.stream import AppendText, Cancel, Chunk, EventSink, Taken
 from stentor.errors import EngineError, InvalidRequest, Overloaded
-from stentor.layers.types import Column
+from stentor.layers.types import Column, dtype_name
 from stentor.models.base import Prompt
 
 
 @dataclass(frozen=True)
 class SavedRow:
-    """Host copy of a preempted request's slot: its row and frames, and the codec's state."""
+    """A preempted request's slot: its row and frames, and the codec's state, as its runners saved
+    them."""
 
-    row: list[Tensor]
-    codec: SavedCodec
+    row: Any
+    codec: Any
 
 
 @dataclass
@@ -49,7 +49,8 @@ class Marks:
 
 @dataclass(eq=False)
 class Request:
-    """A sequence with its prompt and its caller's outbox. A request may take several prompts, one by one."""
+    """A sequence with its prompt and its caller's outbox. A request may take several prompts, one
+    by one."""
 
     seq: Sequence
     prompt: Prompt
@@ -87,7 +88,8 @@ class Request:
 
 
 class OpenRequests:
-    """Requests from their start in the engine's thread until they hold nothing, and how many wait for a slot.
+    """Requests from their start in the engine's thread until they hold nothing, and how many wait
+    for a slot.
 
     Used from the engine's thread only, but for `enter_queue` and `leave_queue`.
     """
@@ -148,7 +150,8 @@ class OpenRequests:
             self.remove(request.seq)
 
     def prepare_next(self, seq: Sequence) -> None:
-        """Make the next prompt of the request whose present one ends as `seq`, which still has its pages.
+        """Make the next prompt of the request whose present one ends as `seq`, which still has its
+        pages.
 
         What the next prompt repeats can be found in those pages from now on.
         """
@@ -176,8 +179,9 @@ class OpenRequests:
         request.following = following, prompt
 
     def close(self, seq: Sequence) -> None:
-        """The prompt of `seq` holds nothing any more. That it has ended may be known only after its last audio: an
-        empty chunk says why then. It comes after the counting, so that whoever has it finds the request counted."""
+        """The prompt of `seq` holds nothing any more. That it has ended may be known only after its
+        last audio: an empty chunk says why then. It comes after the counting, so that whoever has
+        it finds the request counted."""
         request = self.remove(seq)
         if request.closed:
             return
@@ -196,7 +200,8 @@ class OpenRequests:
             self.queue(request)
 
     def end(self, request: Request) -> None:
-        """The last event of a stream: an error, or that it was cancelled. Nothing after a final chunk."""
+        """The last event of a stream: an error, or that it was cancelled. Nothing after a final
+        chunk."""
         if request.closed:
             return
         request.closed = True
@@ -212,7 +217,8 @@ class OpenRequests:
             self.failed_in_a_row = 0
 
     def abandon(self, error: EngineError, submitted: Iterable[Request]) -> None:
-        """End all streams that are still open, and those of requests that were submitted and not read."""
+        """End all streams that are still open, and those of requests that were submitted and not
+        read."""
         for request in submitted:
             self._add(request)
         for request in self._by_id.values():
@@ -225,8 +231,7 @@ class OpenRequests:
 
     def no_frames(self) -> np.ndarray:
         """Frames [0, *frame]."""
-        dtype = torch.empty(0, dtype=self.frame.dtype).numpy().dtype
-        return np.zeros((0, *self.frame.shape), dtype)
+        return np.zeros((0, *self.frame.shape), dtype_name(self.frame.dtype))
 
     def _empty(self, finish: str) -> Chunk:
         return Chunk(np.zeros(0, np.float32), self.no_frames(), finish)
@@ -244,9 +249,11 @@ Message = Submit | Cancel | AppendText | Taken | None
 
 
 class Inbox:
-    """A queue that can be closed. `put` and `close` exclude each other: what was put before is found by `rest`.
+    """A queue that can be closed. `put` and `close` exclude each other: what was put before is
+    found by `rest`.
 
-    A stream may be dropped by the garbage collector while its thread puts something else, hence the reentrant lock.
+    A stream may be dropped by the garbage collector while its thread puts something else, hence the
+    reentrant lock.
     """
 
     def __init__(self) -> None:
@@ -257,7 +264,8 @@ class Inbox:
 
     @property
     def forked(self) -> bool:
-        """Whether this is a forked child, which has a copy of the engine and no thread that runs it."""
+        """Whether this is a forked child, which has a copy of the engine and no thread that runs
+        it."""
         return os.getpid() != self._process
 
     def check_process(self) -> None:
@@ -268,7 +276,8 @@ class Inbox:
             )
 
     def check(self) -> None:
-        """EngineError where no message would be read: the engine has stopped, or this is a forked child."""
+        """EngineError where no message would be read: the engine has stopped, or this is a forked
+        child."""
         self.check_process()
         if self.refusal is not None:
             raise EngineError(f"the engine has stopped: {self.refusal}")

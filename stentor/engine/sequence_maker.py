@@ -1,9 +1,10 @@
-"""From prompts to sequences: what the buffers can serve, and the keys of what a prompt's pages hold.
+"""From prompts to sequences: what the buffers can serve, and the keys of what a prompt's pages
+hold.
 
-Keys and values of a position depend on what stands there and before it, on the request's adapter, and on nothing else
-of the request. So requests with the same voice, pieces of a long text and resumed requests find the pages of what they
-have in common.
-This is automatic prefix caching as in vLLM (docs.vllm.ai, "Automatic Prefix Caching").
+Keys and values of a position depend on what stands there and before it, on the request's adapter,
+and on nothing else of the request. So requests with the same voice, pieces of a long text and
+resumed requests find the pages of what they have in common. This is automatic prefix caching as in
+vLLM (docs.vllm.ai, "Automatic Prefix Caching").
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stentor.config import Policy
-from stentor.engine.running.slot_table import engine_columns
+from stentor.engine.columns import engine_columns
 from stentor.engine.scheduling.sequence import Place, Sequence
 from stentor.errors import EngineError, too_long
 from stentor.models.base import ModelSpec, Prompt
 
 if TYPE_CHECKING:
-    from stentor.engine.memory import BufferSizes
+    from stentor.engine.sizes import BufferSizes
 
 
 class SequenceMaker:
@@ -50,8 +51,8 @@ class SequenceMaker:
         self._columns = engine_columns(spec).keys() | spec.columns.keys()
 
     def fit(self, prompt: Prompt) -> None:
-        """Bound a prompt by what the buffers can serve. InvalidRequest if that is too little. EngineError names what in
-        it is against the family's spec."""
+        """Bound a prompt by what the buffers can serve. InvalidRequest if that is too little.
+        EngineError names what in it is against the family's spec."""
         if unknown := prompt.columns.keys() - self._columns:
             raise EngineError(
                 f"the prompt gives the column {min(unknown)!r}, which is not in spec.columns"
@@ -78,8 +79,8 @@ class SequenceMaker:
     def new(
         self, prompt: Prompt, streaming: bool, place: Place, last: Sequence | None = None
     ) -> Sequence:
-        """The sequence of a prompt that fits. One that follows `last` in its request finds in pages what it repeats of
-        it."""
+        """The sequence of a prompt that fits. One that follows `last` in its request finds in pages
+        what it repeats of it."""
         timing = self._timing
         cache = self.policy.prefix_cache
         size = self.sizes.page_size
@@ -126,8 +127,9 @@ class SequenceMaker:
 
 
 def prefix_keys(prompt: Prompt, page_size: int, known: tuple[bytes, ...] = ()) -> tuple[bytes, ...]:
-    """A key for each full page of the prompt: of its rows, of where it has given frames, of all pages before it, of the
-    voice, and of the adapter's weights (not of its number, which another gets).
+    """A key for each full page of the prompt: of its rows, of where it has given frames, of all
+    pages before it, of the voice, and of the adapter's weights (not of its number, which another
+    gets).
 
     known: the keys of its first pages.
     """
@@ -154,7 +156,8 @@ def prefix_keys(prompt: Prompt, page_size: int, known: tuple[bytes, ...] = ()) -
 
 
 def frame_keys(frame_at: Seq[int], prefix: Seq[bytes], page_size: int) -> tuple[bytes, ...]:
-    """A key for the page of each given frame, in page sets by frame, that stands in a full page of the prompt.
+    """A key for the page of each given frame, in page sets by frame, that stands in a full page of
+    the prompt.
 
     frame_at: positions of the frames. prefix: keys of the full pages.
     """

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import itertools
 import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,16 +20,15 @@ from torch import Tensor
 from stentor import kernels
 from stentor.audio import QUALITY, Recording
 from stentor.config import EngineConfig
-from stentor.engine.memory import MIB
 from stentor.engine.once import CacheCounts, Claim, LruCache, OnceCache
 from stentor.engine.running.codec_state import CodecPages, CodecStateTable, one_row
 from stentor.engine.running.cuda_graphs import CudaGraphRunner
 from stentor.engine.running.device import BACKGROUND, CudaStream, Device
+from stentor.engine.sizes import MIB
 from stentor.kernels.resampler import Filters, filters, resampled
-from stentor.layers.types import eager
+from stentor.layers.types import eager, torch_dtype
 from stentor.layers.windows import STEP
 from stentor.models.base import Prompt, SpeechModel, Voice, VoiceSource
-from stentor.models.info import SpeechRequest
 
 log = logging.getLogger("stentor.engine")
 
@@ -41,65 +38,6 @@ WARM_SECONDS = (3, 30)  # of recordings: libraries may have kernels for few wind
 FILTERS = 16  # of rates used last, that are kept
 
 Call = Callable[..., tuple[Tensor, ...]]
-
-
-class Preparation:
-    """A prompt in the making, for callers that must not wait in a thread. Call `leave` when it is done or given up.
-
-    It holds a claim on each voice that the prompt needs, then makes the prompt, and claims the codec's state at last.
-    """
-
-    def __init__(
-        self, model: SpeechModel, encoder: VoiceEncoder, primer: CodecPrimer, request: SpeechRequest
-    ) -> None:
-        """Raises InvalidRequest for references that the model does not take."""
-        self._model = model
-        self._primer = primer
-        self._request = request
-        self._prompt: Prompt | None = None
-        self._lock = threading.Lock()  # guards what follows: `leave` is called beside `advance`
-        self._left = False
-        self._claims: list[Claim[Any]] = [
-            encoder.claim(source) for source in model.references(request)
-        ]
-
-    def advance(self) -> Prompt | Claim[Any]:
-        """The prompt, or else what to wait for before the next call. Raises what the request's `check` raises."""
-        self._request.check()
-        for claim in self._claims:
-            if not claim.done:
-                return claim
-        if self._prompt is None:
-            self._prompt = self._model.prompt(
-                self._request, [claim.result() for claim in self._claims]
-            )
-            self._prompt.lora = self._request.lora
-            if self._prompt.primes_codec:
-                self._claim(self._primer.claim(self._prompt))
-                return self.advance()
-        elif self._prompt.primes_codec:
-            self._prompt.codec_state = self._claims[-1].result()
-        return self._prompt
-
-    def wait(self) -> Prompt:
-        """The prompt, after all that it needs."""
-        while not isinstance(found := self.advance(), Prompt):
-            found.result()
-        return found
-
-    def leave(self) -> None:
-        """Drop work that only this request needs and that has not begun. For any thread, also beside `advance`."""
-        with self._lock:
-            self._left = True
-            for claim in self._claims:
-                claim.leave()
-
-    def _claim(self, claim: Claim[Any]) -> None:
-        """Hold one more claim. One that comes after `leave` is left at once."""
-        with self._lock:
-            self._claims.append(claim)
-            if self._left:
-                claim.leave()
 
 
 class Resampler:
@@ -298,7 +236,7 @@ class CodecPrimer:
         self._state = CodecStateTable(model.codec.columns, 1, where)
         self._row = torch.zeros(1, dtype=torch.int64, device=where)
         shape = (1, max(self.sizes, default=0) + self.timing.lookahead, *spec.frame.shape)
-        self._frames = torch.zeros(shape, dtype=spec.frame.dtype, device=where)
+        self._frames = torch.zeros(shape, dtype=torch_dtype(spec.frame.dtype), device=where)
         chunks = self.timing.num_chunks(spec.codec_prefix)
         assert not self.timing.window or chunks < self.timing.window, (
             "a prefix must leave pages for the stream"

@@ -65,3 +65,9 @@ def _limits(name: str) -> Iterator[list[str]]:
             continue
         if words and words[0] != "max":
             yield words
+
+
+def has_nvidia_gpu() -> bool:
+    """Whether the system has a device file of an NVIDIA GPU. Asking CUDA would import torch."""
+    dev = Path("/dev")
+    return (dev / "dxg").exists() or any(dev.glob("nvidia[0-9]*"))

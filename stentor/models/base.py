@@ -1,63 +1,68 @@
 """Interface of a model family: pure tensor functions over rows, and a table of facts about itself.
 
-The engine owns every buffer, stream and decision. A family owns none of them. All families are one machine:
+The engine owns every buffer, stream and decision. A family owns none of them. All families are one
+machine:
 
     row state -> embed(last frame) -> causal backbone over paged KV -> emit(hidden) -> (frame, stop)
 
-A step makes one frame and has fixed shapes, so the same functions run eagerly on a CPU and inside a CUDA graph.
+A step makes one frame and has fixed shapes, so the same functions run eagerly on a CPU and inside a
+CUDA graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from stentor.audio import Recording
-from stentor.kernels.types import RowRef
-from stentor.layers.attention import Attend
-from stentor.layers.qk_norm_rope import NormRope
-from stentor.layers.types import CodecCall, Column, Launch, State, eager
+from stentor.layers.types import CodecCall, Column, DType, Launch, State, eager
 from stentor.models.codec_timing import CAUSAL, CodecTiming
 from stentor.models.info import ModelInfo, SpeechRequest
 from stentor.text.front_end import Check
 from stentor.text.marks import has_words
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from stentor.kernels.types import RowRef
+    from stentor.layers.attention import Attend
+    from stentor.layers.qk_norm_rope import NormRope
     from stentor.models.info import Adapter
     from stentor.models.lora import AdapterSlots
 
 T = TypeVar("T")
 
-Hidden = tuple[Tensor, ...]
-"""State that a family's functions hand to each other: tensors with the same leading dimension N. The engine does not
-look inside."""
+Hidden: TypeAlias = "tuple[Tensor, ...]"
+"""State that a family's functions hand to each other: tensors with the same leading dimension N.
+The engine does not look inside."""
 
 
 @dataclass(frozen=True)
 class KVSpec:
-    """Key-value heads of one layer. Every layer of the family has this shape, and all share one page table."""
+    """Key-value heads of one layer. Every layer of the family has this shape, and all share one
+    page table."""
 
     layers: int
     heads: int
     dim: int
-    dtype: torch.dtype = torch.float32
+    dtype: DType = "float32"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrameKVSpec(KVSpec):
-    """Keys and values of a further attention, which counts frames instead of positions: `rows` of them per frame."""
+    """Keys and values of a further attention, which counts frames instead of positions: `rows` of
+    them per frame."""
 
     rows: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec(ModelInfo):
-    """Facts about a family that the engine needs, beside those that callers see. Nothing here changes after load."""
+    """Facts about a family that the engine needs, beside those that callers see. Nothing here
+    changes after load."""
 
     frame: Column  # one frame: patch of latents or codes
     kv: KVSpec
@@ -115,10 +120,11 @@ class ModelSpec(ModelInfo):
 
 @dataclass(frozen=True)
 class LiveText:
-    """Text that arrives while a request runs. It extends `column`. Frame n needs value n - 1 of that column.
+    """Text that arrives while a request runs. It extends `column`. Frame n needs value n - 1 of
+    that column.
 
-    more(text, last) returns the next values [m] of the column. It raises InvalidRequest if they do not fit. One thread
-    calls it at a time. The values do not depend on how the text is split.
+    more(text, last) returns the next values [m] of the column. It raises InvalidRequest if they do
+    not fit. One thread calls it at a time. The values do not depend on how the text is split.
 
     heard_is_free: frame n needs as many values as frames before it are not heard.
     """
@@ -142,7 +148,8 @@ class VoiceSource:
 
 @dataclass(eq=False)
 class Voice:
-    """A recording in one role, encoded once for all requests that bring it, or a voice that comes with a checkpoint.
+    """A recording in one role, encoded once for all requests that bring it, or a voice that comes
+    with a checkpoint.
 
     id: names its content. features: what `encode` gave, on the host. Nobody changes them.
     """
@@ -152,7 +159,8 @@ class Voice:
     _made: tuple[str | None, Any] = (None, None)
 
     def once(self, key: str, make: Callable[[], T]) -> T:
-        """Return what `make` made for this key, such as ids of a transcript. It is kept until another is asked for."""
+        """Return what `make` made for this key, such as ids of a transcript. It is kept until
+        another is asked for."""
         made = self._made
         if made[0] != key:
             self._made = made = key, make()
@@ -171,16 +179,18 @@ def reference_of(
 
 @dataclass
 class Prompt:
-    """A request as arrays, ready for a slot. It has T positions, of which M carry a given frame (reference audio).
+    """A request as arrays, ready for a slot. It has T positions, of which M carry a given frame
+    (reference audio).
 
-    `rows[name]` is [T, *spec.prompt_rows[name].shape]. Given `frames` [M, *given frame] stand at positions `frame_at`
-    [M]. `columns` are initial values of engine and family columns: scalars, or arrays no longer than the column, whose
-    rest keeps the column's fill. `codec_conditions` are such values of the codec's columns. Then `codec_prefix`
-    [m, *frame] is decoded, and its audio discarded. The engine puts the codec's state before frame 0 into
-    `codec_state`, on the host.
+    `rows[name]` is [T, *spec.prompt_rows[name].shape]. Given `frames` [M, *given frame] stand at
+    positions `frame_at` [M]. `columns` are initial values of engine and family columns: scalars, or
+    arrays no longer than the column, whose rest keeps the column's fill. `codec_conditions` are
+    such values of the codec's columns. Then `codec_prefix` [m, *frame] is decoded, and its audio
+    discarded. The engine puts the codec's state before frame 0 into `codec_state`, on the host.
 
-    `voice` names the content of `frames`, of `given`, of the columns that `embed_prompt` reads, and of the codec's
-    conditions and prefix. Prompts with the same one share pages and the codec's state. It is made of ids of voices.
+    `voice` names the content of `frames`, of `given`, of the columns that `embed_prompt` reads, and
+    of the codec's conditions and prefix. Prompts with the same one share pages and the codec's
+    state. It is made of ids of voices.
     """
 
     rows: dict[str, np.ndarray]
@@ -192,7 +202,8 @@ class Prompt:
     codec_prefix: np.ndarray
     voice: str = ""
     voices: tuple[tuple[str, int], ...] = ()
-    """Names of the voices in `frames` and the first frame of each, where prompts share some of them. Else `voice`."""
+    """Names of the voices in `frames` and the first frame of each, where prompts share some of
+    them. Else `voice`."""
     codec_conditions: dict[str, np.ndarray] = field(default_factory=dict)
     num_evals: int = 0  # loop length that emit needs for this row (flow steps). A step runs the largest of its batch
     runaway_frames: int | None = (
@@ -200,8 +211,8 @@ class Prompt:
     )
     trim_silent_frames: int = 0  # so many first frames are not delivered if they are silent
     continuation: Callable[[np.ndarray], Prompt | None] | None = None
-    """Makes the request's next prompt from the frames [T, *frame] that are heard. It returns None when nothing
-    follows."""
+    """Makes the request's next prompt from the frames [T, *frame] that are heard. It returns None
+    when nothing follows."""
     repeats: int = 0  # its first positions are the last prompt and all its frames, embedded as they were. 0: not so
     live: LiveText | None = None
     streamed_text_tokens: int = 0  # text tokens beyond the prompt: each later step takes one
@@ -209,13 +220,13 @@ class Prompt:
         None  # one row of the codec's state before frame 0, once it is made
     )
     given: np.ndarray | None = None
-    """Keys and values [layers, 2, length, heads, dim] float32 of its first positions, whose rows say nothing, as the
-    backbone would compute them (keys after RoPE)."""
+    """Keys and values [layers, 2, length, heads, dim] float32 of its first positions, whose rows
+    say nothing, as the backbone would compute them (keys after RoPE)."""
     lora: Adapter | None = None  # the request's, kept until its end. Families leave it alone
     words: tuple[range, ...] = ()
-    """Where each word of the request's text, cut at white space, stands in the prompt's text, which the columns
-    `text_start` and `text_end` bound: positions from `text_start` on. Empty for a word that is not spoken. Only where
-    `spec.alignment`."""
+    """Where each word of the request's text, cut at white space, stands in the prompt's text, which
+    the columns `text_start` and `text_end` bound: positions from `text_start` on. Empty for a word
+    that is not spoken. Only where `spec.alignment`."""
 
     @property
     def length(self) -> int:
@@ -251,20 +262,23 @@ class FrameKV(Protocol):
     def view(
         self, name: str, pos: Tensor, seen: Tensor | None = None, kept: Tensor | None = None
     ) -> Attend:
-        """Attention of n rows for each token, in the order of the tokens: q, k and v [N * n, heads, D].
+        """Attention of n rows for each token, in the order of the tokens: q, k and v [N * n, heads,
+        D].
 
-        All rows are stored at pos [N, n] of the set, where frame f has f * rows to (f + 1) * rows - 1. Then each sees
-        what is stored up to seen [N, n], which is `pos` where None. Rows that are not kept [N, n] are stored nowhere.
-        In a decode step the kept rows of a token are consecutive, and no row sees what stands behind them.
-        Nobody may see a place before its frame is stored there. A page holds one frame. It is shared with all prompts
-        that have the same positions up to that of the given frame, so what later positions store in it follows from
-        these.
+        All rows are stored at pos [N, n] of the set, where frame f has f * rows to (f + 1) * rows -
+        1. Then each sees what is stored up to seen [N, n], which is `pos` where None. Rows that are
+        not kept [N, n] are stored nowhere. In a decode step the kept rows of a token are
+        consecutive, and no row sees what stands behind them. Nobody may see a place before its
+        frame is stored there. A page holds one frame. It is shared with all prompts that have the
+        same positions up to that of the given frame, so what later positions store in it follows
+        from these.
         """
         ...
 
 
 class Rows(Protocol):
-    """Slot-table rows of one step, gathered on first use. `rows["prev"]` is [B, *frame], `rows["step"]` is [B]."""
+    """Slot-table rows of one step, gathered on first use. `rows["prev"]` is [B, *frame],
+    `rows["step"]` is [B]."""
 
     num_evals: int  # loop length for emit, static within a step
     first: bool  # whether frame 0 is made of all rows, static within a step
@@ -278,11 +292,13 @@ class Rows(Protocol):
     def __getitem__(self, name: str) -> Tensor: ...
 
     def lookup(self, name: str, index: Tensor) -> Tensor:
-        """table[name][row, index]: one element per row [B, ...] of a long column, which is not gathered."""
+        """table[name][row, index]: one element per row [B, ...] of a long column, which is not
+        gathered."""
         ...
 
     def recent(self, count: int) -> tuple[Tensor, Tensor]:
-        """The last `count` frames of each row, newest first [B, count, *frame], and which of them exist [B, count]."""
+        """The last `count` frames of each row, newest first [B, count, *frame], and which of them
+        exist [B, count]."""
         ...
 
     def made(self) -> Tensor:
@@ -305,14 +321,15 @@ class KVView(Protocol):
     frame_kv: FrameKV  # of the tokens at `frame_at` of a prompt, else of all
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
-        """Apply `norm_rope` to q [N, Hq, D] and k [N, Hkv, D], store k and v, attend causally. Returns [N, Hq, D]."""
+        """Apply `norm_rope` to q [N, Hq, D] and k [N, Hkv, D], store k and v, attend causally.
+        Returns [N, Hq, D]."""
         ...
 
 
 @dataclass
 class PromptRows:
-    """Packed prompt tokens of several requests: `rows[name]` [N, ...] and given `frames` [M, *given frame] at
-    `frame_at` [M].
+    """Packed prompt tokens of several requests: `rows[name]` [N, ...] and given `frames` [M, *given
+    frame] at `frame_at` [M].
 
     M may be 0. Padding frames have `frame_at == N`: scatter into N + 1 rows and drop the last.
     """
@@ -323,13 +340,15 @@ class PromptRows:
 
 
 class Emit(NamedTuple):
-    """Output of one step per row: `frame` [B, *frame], `stop` [B] bool, and new values of family columns.
+    """Output of one step per row: `frame` [B, *frame], `stop` [B] bool, and new values of family
+    columns.
 
-    A frame with a NaN, an infinity or a code below 0 (kernels.constants.NO_ID) ends its row as broken.
-    `heard` [B] bool, None unless `spec.hides_frames`: a frame that is not heard is `prev` of the next step and part of
-    the row's history, counts for min_frames and max_frames, and is given neither to the codec nor to the caller. So is
-    what a step feeds besides frames, such as a text token.
-    `queries` [B, layers, heads, dim], None unless `spec.alignment`: of those heads, with norms and RoPE.
+    A frame with a NaN, an infinity or a code below 0 (kernels.constants.NO_ID) ends its row as
+    broken. `heard` [B] bool, None unless `spec.hides_frames`: a frame that is not heard is `prev`
+    of the next step and part of the row's history, counts for min_frames and max_frames, and is
+    given neither to the codec nor to the caller. So is what a step feeds besides frames, such as a
+    text token. `queries` [B, layers, heads, dim], None unless `spec.alignment`: of those heads,
+    with norms and RoPE.
     """
 
     frame: Tensor
@@ -352,47 +371,31 @@ class Codec(Protocol):
 
     @property
     def pages(self) -> Mapping[str, Column]:
-        """One page of the state that grows with a stream, NO_PAGES without. A page is a multiple of 8 bytes."""
+        """One page of the state that grows with a stream, NO_PAGES without. A page is a multiple of
+        8 bytes."""
         ...
 
     def decode(self, frames: Tensor, state: State, call: CodecCall, /) -> tuple[Tensor, State]:
-        """frames [B, n + lookahead, *frame] and state rows [B, ...] -> samples, next state after n frames.
+        """frames [B, n + lookahead, *frame] and state rows [B, ...] -> samples, next state after n
+        frames.
 
-        Samples are [B, (delay + n) * hop + late] float32 in [-1, 1]: of the n frames, and of those before them whose
-        audio is owed. In rows whose stream goes on, the last `delay` frames and `late` samples are not used. Frames
-        before 0 and from `call.end` on have any values. A row's n reaches beyond its end only in its last chunk.
+        Samples are [B, (delay + n) * hop + late] float32 in [-1, 1]: of the n frames, and of those
+        before them whose audio is owed. In rows whose stream goes on, the last `delay` frames and
+        `late` samples are not used. Frames before 0 and from `call.end` on have any values. A row's
+        n reaches beyond its end only in its last chunk.
 
-        Where `call.whole`, which only `spec.codec_timing` asks for, a row has an utterance and its codec prefix. frames
-        [B, n, *frame] give samples [B, n * hop]. The state is as it was before the stream, and is not read again.
+        Where `call.whole`, which only `spec.codec_timing` asks for, a row has an utterance and its
+        codec prefix. frames [B, n, *frame] give samples [B, n * hop]. The state is as it was before
+        the stream, and is not read again.
         """
         ...
 
 
-class SpeechModel(Protocol):
-    """A loaded family. Every member is required."""
+class HostModel(Protocol):
+    """The part of a loaded family that works on the host, without tensors: what requests become."""
 
     @property
     def spec(self) -> ModelSpec: ...
-
-    @property
-    def codec(self) -> Codec: ...
-
-    @property
-    def adapters(self) -> AdapterSlots:
-        """Where its linear layers keep the LoRA weights that a request may name, or `models.lora.NO_ADAPTERS`.
-
-        The engine says which adapter each row of a call uses. A function whose linear layers see other rows than it was
-        given says so itself (`adapters.rows.at`).
-        """
-        ...
-
-    def encode(self, wav: Tensor, role: str, launch: Launch = eager) -> dict[str, Tensor]:
-        """Reference audio [n] at `spec.reference_rate` -> features (latents, codes). On the device.
-
-        What it gives to `launch` has shapes that recordings of any length share, so that the engine can capture it.
-        A family with a `speaker_size` gives its speaker embedding as `speaker` [speaker_size].
-        """
-        ...
 
     def references(self, request: SpeechRequest) -> list[VoiceSource]:
         """Return the recordings that `prompt` needs as voices. Host, pure, any thread, quick.
@@ -402,26 +405,56 @@ class SpeechModel(Protocol):
         ...
 
     def prompt(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
-        """Host, pure, any thread, called once. voices: those of `references(request)`, in its order.
+        """Host, pure, any thread, called once. voices: those of `references(request)`, in its
+        order.
 
-        Raises InvalidRequest for what only the family can judge. Work that may take long, such as a text front end, is
-        given `request.check`.
+        Raises InvalidRequest for what only the family can judge. Work that may take long, such as a
+        text front end, is given `request.check`.
         """
         ...
 
     def speakable(self, text: str, check: Check) -> bool:
-        """Whether a text has anything that can be spoken. Host, any thread, and much faster than `prompt`.
+        """Whether a text has anything that can be spoken. Host, any thread, and much faster than
+        `prompt`.
 
         Who cuts text puts a silence in place of a part that has nothing.
         """
         ...
 
+
+class SpeechModel(HostModel, Protocol):
+    """A loaded family as tensor functions of torch. Every member is required."""
+
+    @property
+    def codec(self) -> Codec: ...
+
+    @property
+    def adapters(self) -> AdapterSlots:
+        """Where its linear layers keep the LoRA weights that a request may name, or
+        `models.lora.NO_ADAPTERS`.
+
+        The engine says which adapter each row of a call uses. A function whose linear layers see
+        other rows than it was given says so itself (`adapters.rows.at`).
+        """
+        ...
+
+    def encode(self, wav: Tensor, role: str, launch: Launch = eager) -> dict[str, Tensor]:
+        """Reference audio [n] at `spec.reference_rate` -> features (latents, codes). On the device.
+
+        What it gives to `launch` has shapes that recordings of any length share, so that the engine
+        can capture it. A family with a `speaker_size` gives its speaker embedding as `speaker`
+        [speaker_size].
+        """
+        ...
+
     def embed_prompt(self, p: PromptRows, rows: Rows) -> Hidden:
-        """Packed prompt tokens, and the columns of the slots they belong to -> backbone input, each [N, ...]."""
+        """Packed prompt tokens, and the columns of the slots they belong to -> backbone input, each
+        [N, ...]."""
         ...
 
     def embed_frame(self, rows: Rows) -> Hidden:
-        """The row's last frame (`prev`, made at `step - 1`) -> backbone input, each [B, ...]. Captured."""
+        """The row's last frame (`prev`, made at `step - 1`) -> backbone input, each [B, ...].
+        Captured."""
         ...
 
     def backbone(self, x: Hidden, kv: KVView) -> Hidden:
@@ -429,8 +462,8 @@ class SpeechModel(Protocol):
         ...
 
     def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
-        """Backbone output [B, ...] and uniforms u [B, draws] in (0, 1) -> frame `step`. Captured: no value is read on
-        the host."""
+        """Backbone output [B, ...] and uniforms u [B, draws] in (0, 1) -> frame `step`. Captured:
+        no value is read on the host."""
         ...
 
 
@@ -442,7 +475,8 @@ class Prompts(Protocol):
 
 
 class Prompted:
-    """The members of a SpeechModel before its tensors, by a builder of prompts and for text of every script."""
+    """The members of a SpeechModel before its tensors, by a builder of prompts and for text of
+    every script."""
 
     spec: ModelSpec
     prompts: Prompts

@@ -12,7 +12,7 @@ from tokenizers.models import BPE
 
 from stentor.arguments.untrusted import JSON_BYTES, Unreadable, read_text
 from stentor.errors import CheckpointError
-from stentor.models.weights import read_json
+from stentor.models.config_files import read_json
 
 QWEN2 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 

@@ -21,7 +21,7 @@ from stentor.errors import CheckpointError
 
 GROUP = "stentor.families"
 OWN = "stentor"
-SEAM = 3
+SEAM = 4
 """Version of what families may use. It grows when something there is removed or changed, not when
 something is added. A package names the version that it was written for as its own SEAM."""
 FACTS = ("ARCHITECTURES", "DUMMIES", "FILES", "TENSORS", "FOLDERS", "UNUSED_FILES")

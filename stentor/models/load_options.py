@@ -1,8 +1,8 @@
-"""Load options that the families share: which names are allowed, and the dtypes of the parts of a model."""
+"""Load options that the families share: the dtypes of the parts of a model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 
@@ -15,17 +15,6 @@ DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
 }
-
-
-def check_load_options(options: Iterable[str], known: Iterable[str]) -> None:
-    """InvalidRequest names the first option that is not among `known`."""
-    allowed = tuple(known)
-    for name in options:
-        if name not in allowed:
-            takes = ", ".join(allowed) or "none"
-            raise InvalidRequest(
-                name, f"is no engine option and no load option of this model, which takes {takes}"
-            )
 
 
 def model_dtype(

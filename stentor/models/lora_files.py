@@ -12,9 +12,10 @@ from torch import Tensor
 
 from stentor.config import path_of
 from stentor.errors import CheckpointError
+from stentor.models.config_files import read_json
 from stentor.models.config_reader import ConfigReader
 from stentor.models.lora import LoraWeights
-from stentor.models.weights import read_json, read_pickle, read_safetensors
+from stentor.models.weights import read_pickle, read_safetensors
 
 PEFT_CONFIG = "adapter_config.json"
 PEFT_FILES = ("adapter_model.safetensors", "adapter_model.bin")

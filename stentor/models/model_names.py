@@ -19,6 +19,8 @@ DEFAULT_VOICE = Path(__file__).parents[1] / "assets" / "voice"
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
+GRAPHS = Path("graphs", "graphs.json")
+"""The table of a checkpoint's graphs for onnxruntime, which few have."""
 MAX_HEADER = 100_000_000
 """Bytes of the header of a safetensors file at most, as the format has it."""
 NOT_LOADED = ("*.md", "*.png", "*.jpg", "*.mp4", "*.wav")
@@ -93,6 +95,15 @@ def _is_hub_id(name: str) -> bool:
     if not folder:
         return name.count("/") == 1
     return _folder(repository) != "" and not {"", ".", ".."} & set(folder.split("/"))
+
+
+def graphs_of(model: str | Path) -> Path | None:
+    """The directory of a checkpoint with graphs for onnxruntime. None: the model is not local, or
+    has none."""
+    path = path_of("model", model)
+    if (path / GRAPHS).is_file():
+        return path
+    return None
 
 
 def dummy_family(name: str) -> Family:

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from stentor.errors import CheckpointError
+from stentor.models.config_files import RELEASED, read_json, read_release
 from stentor.models.config_reader import ConfigReader
 from stentor.models.dummy import UNIT_GAIN, initialize_dummy_weights
-from stentor.models.load_options import check_load_options
+from stentor.models.option_names import check_load_options
 from stentor.models.quantization import ONLY_WIDENED, EightBits, place_quantized, quantize_layers
-from stentor.models.weights import RELEASED, load_weights, read_json, read_release, same_name
+from stentor.models.weights import load_weights, same_name
 
 MOST_SEED = 2**63 - 1
 

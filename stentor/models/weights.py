@@ -13,10 +13,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from stentor.arguments import shown, untrusted
-from stentor.arguments.untrusted import Unreadable
+from stentor.arguments import shown
 from stentor.errors import CheckpointError
-from stentor.models.config_reader import ConfigReader
+from stentor.models.config_files import read_json
 
 Value = TypeVar("Value")
 Built = TypeVar("Built", bound=nn.Module)
@@ -35,8 +34,6 @@ SAFETENSORS = {
     "F8_E5M2": torch.float8_e5m2,
 }
 """Names of dtypes in safetensors files."""
-RELEASED = "released.json"
-"""Configurations of released checkpoints, in the folder of a family that describes them."""
 
 
 class _NoInit(TorchFunctionMode):
@@ -63,45 +60,6 @@ def on_meta(make: Callable[[], Built], dtype: torch.dtype) -> Built:
     """Make a module on the meta device, in evaluation mode, with parameters of `dtype`."""
     with meta_init():
         return make().to(dtype).eval().requires_grad_(False)
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """A file that holds one JSON object. CheckpointError says what is wrong with it."""
-    try:
-        data = untrusted.read_json(file)
-    except Unreadable as e:
-        raise CheckpointError(f"{file} {e}") from None
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{file} must hold a JSON object, got {type(data).__name__}")
-    return data
-
-
-def read_release(folder: Path, name: str) -> dict[str, Any]:
-    """Read what released.json in a family's folder says about a release, with the one that it is `like` under it."""
-    data = ConfigReader(read_json(folder / RELEASED), str(folder / RELEASED)).table(name)
-    if "like" in data:
-        return _changed(read_release(folder, data["like"]), data)
-    return data
-
-
-def _changed(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`data` with these values in place of its own. Objects in both are changed key by key."""
-    both = {
-        key
-        for key, value in changes.items()
-        if isinstance(value, dict) and isinstance(data.get(key), dict)
-    }
-    return {**data, **changes, **{key: _changed(data[key], changes[key]) for key in both}}
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """config.json of a model directory as a dict. CheckpointError names what is wrong."""
-    file = path / "config.json"
-    if not path.is_dir():
-        raise CheckpointError(f"model directory {path} does not exist")
-    if not file.is_file():
-        raise CheckpointError(f"{path} has no config.json: not a model directory")
-    return read_json(file)
 
 
 def read_safetensors(file: Path) -> dict[str, Tensor]:

@@ -23,5 +23,5 @@ def compile_kernels(config: ServerConfig) -> None:
         factory = EngineFactory(name, model, config, at)
         tts, _ = load_model(factory.load({}, None, warm_up=True))
         with tts:
-            graphs = sum(len(runner.graphs) for runner in tts.engine.graph_runners)
+            graphs = sum(len(runner.graphs) for runner in tts.engine.side.graph_runners)
             print(f"{name}: {graphs} graphs, {time.monotonic() - started:.1f} s", flush=True)

@@ -76,6 +76,7 @@ class ServerConfig:
         "weights of the language model: auto, int8 or fp8; auto,int8 gives each model its own",
         commas=True,
     )
+    runtime: str = common(MODEL, "runtime")
     lora: str | None = common(LORA, "lora")
     lora_modules: tuple[str, ...] = option(
         (),

@@ -9,6 +9,7 @@ import torch
 
 from stentor import registry
 from stentor.engine.adapters import Adapters
+from stentor.engine.running.adapter_writer import AdapterWriter
 from stentor.engine.running.device import Device
 from stentor.errors import CheckpointError, InvalidRequest
 from tests.helpers.adapters import TINY, make
@@ -21,8 +22,12 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def adapters() -> Adapters:
-    model = registry.load(TINY, torch.device("cpu"), None, {"max_loras": 2, "max_lora_rank": 2})
-    return Adapters(model.adapters, Device("cpu"))
+    return of_model(TINY, max_loras=2, max_lora_rank=2)
+
+
+def of_model(model: str | Path, **options: int) -> Adapters:
+    slots = registry.load(model, torch.device("cpu"), None, options).adapters
+    return Adapters(slots, AdapterWriter(slots, Device("cpu")))
 
 
 def test_the_slot_of_an_unloaded_adapter_is_free_when_its_last_holder_lets_go(
@@ -47,9 +52,7 @@ def test_the_slot_of_an_unloaded_adapter_is_free_when_its_last_holder_lets_go(
 def test_an_adapter_of_a_model_that_was_unloaded_is_ours_of_that_name(
     adapters: Adapters, folder: Path
 ) -> None:
-    others = Adapters(
-        registry.load(TINY, torch.device("cpu"), None, {"max_loras": 2}).adapters, Device("cpu")
-    )
+    others = of_model(TINY, max_loras=2)
     for name in ("a", "b"):
         others.load(name, folder)
     adapters.load("b", folder)
@@ -102,9 +105,7 @@ def test_a_load_that_fails_takes_no_slot_and_no_name(
 
 
 def test_a_model_without_slots_says_which_option_makes_them(folder: Path) -> None:
-    plain = Adapters(
-        registry.load("dummy:toy", torch.device("cpu"), None, {}).adapters, Device("cpu")
-    )
+    plain = of_model("dummy:toy")
     with pytest.raises(
         InvalidRequest, match="loaded without slots for adapters: give loras or max_loras"
     ):

@@ -19,6 +19,7 @@ from stentor.engine.running.device import Device
 from stentor.engine.running.model_runner import ModelRunner
 from stentor.engine.running.prefill_batch import PrefillBuffers, batch_shape, pieces_of
 from stentor.engine.scheduling.sequence import RUNNING, Sequence
+from stentor.layers.types import torch_dtype
 from stentor.models.base import Prompt
 from tests.helpers.meta_step import to_meta
 from tests.helpers.tiny import FAMILIES, TEXT, VOICE, Bench, checkpoint
@@ -118,9 +119,9 @@ def test_an_admitted_row_holds_fills_and_what_the_request_says_and_nothing_of_th
             **prompt.columns,
         }
         for name, column in slots.columns.items():
-            want = torch.full(column.shape, column.fill, dtype=column.dtype)
+            want = torch.full(column.shape, column.fill, dtype=torch_dtype(column.dtype))
             if name in given:
-                value = torch.as_tensor(given[name]).to(column.dtype)
+                value = torch.as_tensor(given[name]).to(torch_dtype(column.dtype))
                 (want[: len(value)] if value.ndim else want).copy_(value)
             assert torch.equal(slots.table[name][seq.slot], want), name
         for name, column in bench.model.codec.columns.items():

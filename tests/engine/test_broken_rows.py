@@ -9,6 +9,7 @@ from stentor.engine.scheduling.sequence import BROKEN, RUNNING
 from stentor.kernels.constants import NO_ID
 from stentor.kernels.types import SampleOut, SamplingParams
 from stentor.layers.sampling import sample, sample_into
+from stentor.layers.types import torch_dtype
 from stentor.models.base import Emit
 from stentor.models.fish_s2.language_model import rank, sample_ranked
 from tests.engine.test_engine import LONG, assert_all_free, assert_equal, toy
@@ -46,7 +47,7 @@ def test_a_code_below_zero_breaks_its_row_and_no_other(family, tmp_path):
     slots.table["stop"][idx] = RUNNING
     slots.table["max_frames"][idx] = 9
     slots.table["step"][idx] = 0
-    frame = torch.ones(2, *spec.frame.shape, dtype=spec.frame.dtype)
+    frame = torch.ones(2, *spec.frame.shape, dtype=torch_dtype(spec.frame.dtype))
     frame[1, -1] = NO_ID
     rows = slots.rows(idx, 0)
     columns = {name: rows[name] for name in spec.columns if name == "seen"}

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from stentor import TTS
-from stentor.engine.memory import LEVELS
 from stentor.engine.running.cuda_graphs import CudaGraphRunner
 from stentor.engine.running.model_runner import ModelRunner, default_batch_sizes
 from stentor.engine.scheduling.audio_scheduler import AudioJob
 from stentor.engine.scheduling.sequence import Sequence
+from stentor.engine.sizes import LEVELS
 from tests.helpers.captured import TOKENS, capture_prefills, small_shapes
 from tests.helpers.tiny import FIXTURES, Bench, checkpoint
 

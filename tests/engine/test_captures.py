@@ -89,9 +89,9 @@ def test_a_closed_engine_holds_no_graph(captured: list[Event]) -> None:
     tts = TTS("dummy:toy", **SMALL)
     assert captured
     tts.close()
-    assert not any(runner.graphs for runner in tts.engine.graph_runners)
+    assert not any(runner.graphs for runner in tts.engine.side.graph_runners)
 
 
 def test_an_engine_on_a_cpu_captures_nothing() -> None:
     with TTS("dummy:toy", max_num_seqs=2, memory_gb=0.001) as tts:
-        assert not any(runner.graphs for runner in tts.engine.graph_runners)
+        assert not any(runner.graphs for runner in tts.engine.side.graph_runners)

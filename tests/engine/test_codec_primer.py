@@ -20,7 +20,7 @@ from stentor.engine.running.codec_state import CodecStateTable
 from stentor.engine.running.cuda_graphs import CudaGraphRunner
 from stentor.engine.running.device import Device
 from stentor.engine.voice import CodecPrimer, piece_sizes, pieces
-from stentor.layers.types import Launch
+from stentor.layers.types import Launch, torch_dtype
 from stentor.models.base import Prompt, SpeechModel
 from stentor.models.toy.model import Toy
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts
@@ -92,7 +92,9 @@ def decoded_whole(tts: TTS, speech: Speech, reference: Reference) -> np.ndarray:
     frames = np.concatenate((made.codec_prefix, speech.frames[: len(speech.samples) // spec.hop]))
     state = CodecStateTable(codec.columns, 1, torch.device("cpu")).columns
     with torch.inference_mode():
-        samples, _ = codec.decode(torch.from_numpy(frames)[None].to(spec.frame.dtype), state)
+        samples, _ = codec.decode(
+            torch.from_numpy(frames)[None].to(torch_dtype(spec.frame.dtype)), state
+        )
     return samples[0].numpy()
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from stentor import TTS
 from stentor.config import Policy
-from stentor.engine.memory import CODEC_FRAMES
 from stentor.engine.running.codec_runner import CodecRunner, rows_of_call
+from stentor.engine.sizes import CODEC_FRAMES
 from tests.helpers.tiny import TEXT, VOICE, checkpoint
 
 ROWS = {1, 2, 4, 8, 16, 20}
@@ -70,7 +70,7 @@ def test_audio_from_calls_of_fixed_sizes_equals_audio_from_calls_as_large_as_nee
     policy = Policy(ramp=(1, 2, 4, 8, 16, 25))
     with TTS("dummy:toy", dtype="float64", max_num_seqs=6, memory_gb=0.002, policy=policy) as plain:
         want = speech(plain, 6)
-        eager = plain.engine.eager_calls
+        eager = plain.engine.side.eager_calls
     with TTS("dummy:toy", dtype="float64", max_num_seqs=6, memory_gb=0.002, policy=policy) as tts:
         calls = captured(tts)
         got = speech(tts, 6)

@@ -77,7 +77,7 @@ def test_a_closed_engine_lets_go_of_its_graphs_without_a_garbage_collection() ->
     with stentor.TTS("dummy:toy", memory_gb=0.001, max_num_seqs=1) as tts:
         graph = Graph()
         held = weakref.ref(graph)
-        for runner in tts.engine.graph_runners:
+        for runner in tts.engine.side.graph_runners:
             runner.graphs[0, 0] = graph  # type: ignore[assignment]
         del graph
         assert held() is not None

@@ -12,8 +12,8 @@ import torch
 from stentor import TTS, EngineError
 from stentor.config import Policy
 from stentor.engine.delivery import AudioDelivery
+from stentor.engine.launcher import Launcher
 from stentor.engine.running.codec_runner import InFlightAudio
-from stentor.engine.running.launcher import Launcher
 from stentor.engine.running.model_runner import InFlightStep, ModelRunner
 from stentor.engine.running.prefill_batch import Group
 from stentor.engine.scheduling.audio_scheduler import AudioJob

@@ -9,9 +9,9 @@ import torch
 
 from stentor import TTS, InvalidRequest, kernels
 from stentor.config import EngineConfig
-from stentor.engine.engine import Engine, check_deterministic
 from stentor.engine.running import model_runner
 from stentor.engine.running.device import Device
+from stentor.engine.running.side import TorchSide, check_deterministic
 from stentor.engine.stream import AudioStream
 from stentor.engine.voice import CodecPrimer
 from stentor.kernels import Kernel, switches
@@ -87,12 +87,14 @@ def test_captures_and_launches_of_an_engine_are_inside(wanted, monkeypatch):
             return plain(self, *args)
 
         monkeypatch.setattr(owner, name, spy)
-    monkeypatch.setattr("stentor.engine.engine.check_deterministic", lambda model, device: None)
+    monkeypatch.setattr(
+        "stentor.engine.running.side.check_deterministic", lambda model, device: None
+    )
     with TTS(
         "dummy:toy", device="cpu", max_num_seqs=2, memory_gb=0.01, deterministic=wanted
     ) as tts:
         tts.generate("Hello.", seed=1, max_frames=3)
-        assert isinstance(tts.engine, Engine)
+        assert isinstance(tts.engine.side, TorchSide)
         assert tts.engine.config == EngineConfig(
             max_num_seqs=2, memory_gb=0.01, deterministic=wanted
         )
@@ -119,7 +121,9 @@ def test_a_codec_of_the_libraries_sums_has_calls_of_one_shape(wanted, monkeypatc
         return decode(self, frames, state, call)
 
     monkeypatch.setattr(CosyVoice3Codec, "decode", spy)
-    monkeypatch.setattr("stentor.engine.engine.check_deterministic", lambda model, device: None)
+    monkeypatch.setattr(
+        "stentor.engine.running.side.check_deterministic", lambda model, device: None
+    )
     path = checkpoint("cosyvoice3", tmp_path)
     settings = {"max_num_seqs": 3, "memory_gb": 0.01, "deterministic": wanted, **LOAD["cosyvoice3"]}
     with TTS(path, device="cpu", **settings) as tts:

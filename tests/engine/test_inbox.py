@@ -12,8 +12,8 @@ import torch
 
 from stentor import TTS, EngineError
 from stentor.config import Policy
+from stentor.engine.launcher import Launcher
 from stentor.engine.requests import Inbox
-from stentor.engine.running.launcher import Launcher
 from stentor.engine.stream import AppendText, AudioStream, Cancel, Chunk, LoopNotifier, Outbox
 from tests.helpers.child import python
 from tests.helpers.patience import STUCK_S

@@ -127,7 +127,7 @@ def test_memory_that_has_run_out_is_given_back_before_the_next_try(
     monkeypatch: pytest.MonkeyPatch, tts: TTS
 ):
     released: list[int] = []
-    monkeypatch.setattr(tts.engine.device, "release_cached", lambda: released.append(1))
+    monkeypatch.setattr(tts.engine.side.device, "release_cached", lambda: released.append(1))
     failing(monkeypatch, tts.engine.runner, "decode", lambda n: n == 2, after=False)
     assert len(tts.generate("hello", seed=1, max_frames=9, min_frames=9, retries=1).frames) == 9
     assert np.sum(released) == 1

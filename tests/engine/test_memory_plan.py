@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from stentor.engine.memory import (
+from stentor.engine.sizes import (
     CODEC_FRAMES,
     ENOUGH_TOKENS,
     GIB,

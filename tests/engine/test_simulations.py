@@ -11,7 +11,7 @@ def test_the_engine_speaks_on_the_simulated_device() -> None:
     """It failed where the engine made more streams than the device had."""
     with schedule_sim.simulated("voxcpm2", Policy(ramp=RAMP)) as tts:
         found = schedule_sim.measure(tts, "burst1")
-        frames, busy = tts.engine.stats.frames, tts.engine.device.line.busy
+        frames, busy = tts.engine.stats.frames, tts.engine.side.device.line.busy
     assert (found["requests"], found["prefills"]) == (1, 1)
     assert frames == round(schedule_sim.SECONDS * tts.spec.sample_rate / tts.spec.hop)
     assert min(busy.values()) > 0

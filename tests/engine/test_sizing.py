@@ -10,20 +10,17 @@ import torch
 
 from stentor import TTS, InvalidRequest, registry
 from stentor.config import EngineConfig
-from stentor.engine.memory import (
-    CODEC_COPIES,
+from stentor.engine.memory import CODEC_COPIES, ENCODER_COLUMNS, ENCODER_COPIES, plan_memory
+from stentor.engine.running.device import Device
+from stentor.engine.sizes import (
     CODEC_FRAMES,
     CODEC_SHARE,
     CONTEXT,
-    ENCODER_COLUMNS,
-    ENCODER_COPIES,
     GIB,
     GRAPHS,
     WORKSPACE,
     BufferSizes,
-    plan_memory,
 )
-from stentor.engine.running.device import Device
 from stentor.errors import EngineError
 from stentor.layers.types import Eager
 from stentor.models.toy.model import Toy

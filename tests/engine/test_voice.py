@@ -15,8 +15,9 @@ import torch
 
 from stentor.audio import Recording
 from stentor.engine.once import CacheCounts, Claim
+from stentor.engine.preparation import Preparation
 from stentor.engine.running.device import Device
-from stentor.engine.voice import ENCODINGS, Preparation, VoiceEncoder
+from stentor.engine.voice import ENCODINGS, VoiceEncoder
 from stentor.errors import EngineError
 from stentor.layers.types import Launch
 from stentor.models.base import Prompt, SpeechModel, Voice, VoiceSource

@@ -185,7 +185,7 @@ def test_every_graph_is_captured_before_the_engine_is_ready_and_serves(family, t
         **LOAD.get(family, {}),
     ) as tts:
         runner = tts.engine.runner
-        assert not any(graphs.failed for graphs in tts.engine.graph_runners)
+        assert not any(graphs.failed for graphs in tts.engine.side.graph_runners)
         assert set(runner.decode_graphs.graphs) == set(runner.decode_keys())
         assert set(runner.prefill_graphs.graphs) == set(runner.prefill_keys())
         tts.generate([TEXT] * 3, seed=1, retries=1, **options(tts, family))

@@ -55,7 +55,7 @@ class Faults:
         for owner in (runner, codec):
             self._wrap(owner, "save", "save", lambda seq: [seq])
             self._wrap(owner, "restore", "restore", lambda seq, _: [seq])
-        self._wrap(engine.device, "download", "download", lambda _: [])
+        self._wrap(engine.side.device, "download", "download", lambda _: [])
         self._wrap(engine.model, "encode", "encode", lambda *_: [])
 
         decode = engine.model.codec.decode

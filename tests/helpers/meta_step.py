@@ -14,7 +14,7 @@ from stentor.engine.running import step
 from stentor.engine.running.kv_cache import PagedKV
 from stentor.engine.running.prefill_batch import PrefillBatch
 from stentor.engine.running.slot_table import SlotTable
-from stentor.layers.types import NO_END, CodecCall, CodecPageTable, State
+from stentor.layers.types import NO_END, CodecCall, CodecPageTable, State, torch_dtype
 from stentor.models.base import ModelSpec, PromptRows, SpeechModel
 from tests.fixtures.cosyvoice3 import tiny_cosyvoice3
 from tests.fixtures.dots_tts import tiny_dots_tts
@@ -74,7 +74,9 @@ def codec_inputs(
     spec, codec = model.spec, model.codec
     timing = spec.codec_timing
     count = 3 if timing.grid == 1 else timing.grid + timing.lookahead
-    frames = torch.zeros(rows, count, *spec.frame.shape, dtype=spec.frame.dtype, device=device)
+    frames = torch.zeros(
+        rows, count, *spec.frame.shape, dtype=torch_dtype(spec.frame.dtype), device=device
+    )
     state = {n: c.rows(rows, device) for n, c in codec.columns.items()}
     at = torch.zeros(rows, dtype=torch.int64, device=device)
     pool = {n: c.rows(2, device) for n, c in codec.pages.items()}
@@ -125,7 +127,7 @@ def prefill_batch(model: SpeechModel, device: str) -> PrefillBatch:
 
     given = spec.prompt_frame.rows(frames, torch.device(device))
     columns = {
-        n: torch.zeros(tokens, *c.shape, dtype=c.dtype, device=device)
+        n: torch.zeros(tokens, *c.shape, dtype=torch_dtype(c.dtype), device=device)
         for n, c in spec.prompt_rows.items()
     }
     packed = {name: index(tokens) for name in ("row", "slot", "pos")}

@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 
 from stentor.engine.running.prefill_batch import BatchShape, Group, Piece
+from stentor.layers.types import torch_dtype
 from tests.helpers.tiny import Bench
 
 GIVEN = 8  # codes that every codebook has
@@ -24,8 +25,8 @@ def cut(bench: Bench, group: Group, size: BatchShape) -> list[Piece]:
         shape = (given, *frame.shape)
         frames = (
             torch.randn(shape)
-            if frame.dtype.is_floating_point
-            else torch.randint(GIVEN, shape, dtype=frame.dtype)
+            if torch_dtype(frame.dtype).is_floating_point
+            else torch.randint(GIVEN, shape, dtype=torch_dtype(frame.dtype))
         )
         rows = {name: values[:length] for name, values in prompt.rows.items()}
         at = torch.arange(given).numpy() * 2

@@ -30,4 +30,4 @@ def shrink(patch: pytest.MonkeyPatch, change: Callable[[dict[str, Any]], object]
         change(files)
         return replace(source, files=files)
 
-    patch.setattr("stentor.registry.random_weights", changed)
+    patch.setattr("stentor.models.source.random_weights", changed)

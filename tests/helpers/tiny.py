@@ -13,11 +13,12 @@ import torch
 from stentor import registry, request
 from stentor.config import EngineConfig
 from stentor.engine.memory import plan_memory
+from stentor.engine.preparation import Preparation
 from stentor.engine.running.codec_runner import CodecRunner
 from stentor.engine.running.device import Device
 from stentor.engine.running.model_runner import ModelRunner
 from stentor.engine.scheduling.sequence import Sequence
-from stentor.engine.voice import CodecPrimer, Preparation, VoiceEncoder
+from stentor.engine.voice import CodecPrimer, VoiceEncoder
 from stentor.models.base import Prompt, SpeechModel
 from stentor.models.info import SpeechRequest
 

@@ -17,6 +17,7 @@ from stentor.engine.running.codec_state import CodecStateTable
 from stentor.engine.running.prefill_batch import build_eager_batch, pieces_of
 from stentor.layers.linear import linear
 from stentor.layers.rng import uniform
+from stentor.layers.types import torch_dtype
 from stentor.models.voxcpm2.modules import FSQ
 from tests.helpers.draws import Draw, drawing
 from tests.helpers.tiny import DEVICE, FAMILIES, Bench, checkpoint
@@ -223,7 +224,7 @@ class Pair:
             }
             want, state = self.ref.model.codec.decode(frames, state)
             got, _ = self.dut.model.codec.decode(
-                frames.to(DEVICE, self.dut.model.spec.frame.dtype), there
+                frames.to(DEVICE, torch_dtype(self.dut.model.spec.frame.dtype)), there
             )
             self.note("codec", want, got)
             at += count

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from stentor import registry
 from stentor.api import TTS
-from stentor.engine.memory import GIB
+from stentor.engine.sizes import GIB
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.linear import QuantizedLinear
 from stentor.layers.packed import PackedLinear, packs

@@ -21,7 +21,7 @@ from stentor.audio import load
 from stentor.engine.stream import AudioStream
 from stentor.layers.configs import StackConfig
 from stentor.models.voxcpm2.flow import LocDiT
-from stentor.models.voxcpm2.schedule import evaluations
+from stentor.models.voxcpm2.steps import evaluations
 from stentor.models.voxcpm2.tokenizer import TextTokenizer
 
 HERE = Path(__file__).parents[1] / "fixtures" / "voxcpm2"

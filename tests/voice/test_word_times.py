@@ -24,7 +24,7 @@ ASK = {"seed": 2, "retries": 1, "word_timestamps": True}
 
 @pytest.fixture(scope="module")
 def voice() -> Iterator[stentor.TTS]:
-    with stentor.TTS(device="cpu", max_num_seqs=1) as tts:
+    with stentor.TTS(runtime="torch", device="cpu", max_num_seqs=1) as tts:
         yield tts
 
 

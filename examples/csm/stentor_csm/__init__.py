@@ -6,4 +6,4 @@ FILES = ()
 TENSORS = ()
 FOLDERS: dict[str, str] = {}
 UNUSED_FILES = ("ckpt.pt", "prompts/*", "transformers-*")
-SEAM = 3
+SEAM = 4

@@ -10,7 +10,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from stentor.errors import CheckpointError
-from stentor.models.weights import read_json
+from stentor.models.config_files import read_json
 
 BEGIN, END = "<|begin_of_text|>", "<|end_of_text|>"
 

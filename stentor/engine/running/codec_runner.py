@@ -10,17 +10,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from stentor.config import EngineConfig
-from stentor.engine.memory import BufferSizes
 from stentor.engine.running.codec_state import CodecPages, CodecStateTable, SavedCodec
 from stentor.engine.running.cuda_graphs import CudaGraphRunner
 from stentor.engine.running.device import CODEC, CudaStream, Device, Event
 from stentor.engine.running.slot_table import SlotTable
 from stentor.engine.scheduling.audio_scheduler import AudioJob, chunk_sizes
 from stentor.engine.scheduling.sequence import RUNNING, Phase, Sequence
+from stentor.engine.sizes import BufferSizes
 from stentor.errors import EngineError
 from stentor.layers.types import NO_END, CodecCall, CodecPageTable, State
 from stentor.models.base import Prompt, SpeechModel
@@ -52,6 +53,11 @@ class InFlightAudio:
     done: Event
     staged: tuple[Tensor, ...]  # device tensors that must live until `done`
     delay: int
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Samples, frames and text positions, once `done` is ready."""
+        samples, frames, attended = (part.numpy() for part in self.output)
+        return samples, frames, attended
 
     def first_frame(self, job: AudioJob) -> int:
         """The frame of the stream with which its row of samples and frames begins."""

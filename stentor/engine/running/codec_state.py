@@ -18,7 +18,7 @@ from torch import Tensor
 from stentor.engine.running.device import Device
 from stentor.engine.scheduling.pages import PageAllocator
 from stentor.errors import EngineError
-from stentor.layers.types import NO_END, CodecCall, CodecPageTable, Column, State
+from stentor.layers.types import NO_END, CodecCall, CodecPageTable, Column, State, torch_dtype
 from stentor.models.codec_timing import CodecTiming
 
 WORD = 8  # bytes
@@ -36,7 +36,11 @@ class CodecStateTable:
         self._slices = {}
         end = 0
         for name, c in columns.items():
-            words = -(-math.prod(c.shape) * c.dtype.itemsize // ROW_ALIGN) * ROW_ALIGN // WORD
+            words = (
+                -(-math.prod(c.shape) * torch_dtype(c.dtype).itemsize // ROW_ALIGN)
+                * ROW_ALIGN
+                // WORD
+            )
             self._slices[name] = slice(end, end + words)
             end += words
         self.data = torch.zeros(rows, end, dtype=torch.int64, device=device)
@@ -50,7 +54,7 @@ class CodecStateTable:
         views = {}
         for name, c in self._specs.items():
             count = math.prod(c.shape)
-            values = data[:, self._slices[name]].view(c.dtype)[:, :count]
+            values = data[:, self._slices[name]].view(torch_dtype(c.dtype))[:, :count]
             views[name] = values.view(len(data), *c.shape)
         return views
 
@@ -73,8 +77,8 @@ class CodecStateTable:
         """A column [k, *shape] as words, then its padding. No copy is made if the values already lie as words."""
         c = self._specs[name]
         words_slice = self._slices[name]
-        values = state[name].to(c.dtype).reshape(len(state[name]), -1)
-        per_word = WORD // c.dtype.itemsize
+        values = state[name].to(torch_dtype(c.dtype)).reshape(len(state[name]), -1)
+        per_word = WORD // torch_dtype(c.dtype).itemsize
         layout = (values.shape[1], values.stride(0), values.storage_offset())
         if values.stride(1) != 1 or any(n % per_word for n in layout):
             values = F.pad(
@@ -140,7 +144,8 @@ class CodecPages:
         self.pages = PageAllocator(self.padding, timing.grid)
         self.pool = make_pool(columns, self.padding, device.torch)
         self.words = {
-            name: math.prod(c.shape) * c.dtype.itemsize // WORD for name, c in columns.items()
+            name: math.prod(c.shape) * torch_dtype(c.dtype).itemsize // WORD
+            for name, c in columns.items()
         }
         self._held: dict[int, SlotPages] = {}
 
@@ -205,7 +210,9 @@ class CodecPages:
             for name, c in self.columns.items():
                 size = count * self.words[name]
                 values = (
-                    saved[at : at + size].to(self.device.torch, non_blocking=True).view(c.dtype)
+                    saved[at : at + size]
+                    .to(self.device.torch, non_blocking=True)
+                    .view(torch_dtype(c.dtype))
                 )
                 self.pool[name].index_copy_(0, where, values.view(count, *c.shape))
                 at += size
@@ -223,7 +230,7 @@ class CodecPages:
 def make_pool(columns: Mapping[str, Column], pages: int, device: torch.device) -> dict[str, Tensor]:
     """Pages, and one more for padding."""
     return {
-        name: torch.zeros(pages + 1, *c.shape, dtype=c.dtype, device=device)
+        name: torch.zeros(pages + 1, *c.shape, dtype=torch_dtype(c.dtype), device=device)
         for name, c in columns.items()
     }
 

@@ -21,6 +21,7 @@ from stentor.engine.running.device import zeros
 from stentor.kernels.types import TextWindow
 from stentor.layers.attention import Attend, sdpa
 from stentor.layers.qk_norm_rope import NormRope
+from stentor.layers.types import torch_dtype
 from stentor.models.base import FrameKV, KVSpec, KVView
 
 
@@ -41,14 +42,14 @@ class PagedKV:
         frames: Mapping[str, PagedKV] = MappingProxyType({}),
     ) -> None:
         shape = (spec.layers, 2, pages + 1, page, spec.heads, spec.dim)
-        self.pool = zeros(shape, spec.dtype, device)
+        self.pool = zeros(shape, torch_dtype(spec.dtype), device)
         self.table = torch.full((slots + 1, max_pages), pages, dtype=torch.int64, device=device)
         self.page = page
         self.slots = slots
         self.pages = pages
         self.frames = frames
         self._gathered = self.pool.new_empty(0)
-        self.fused = kernels.paged_attention_supported(device, spec.dtype)
+        self.fused = kernels.paged_attention_supported(device, torch_dtype(spec.dtype))
         """Attention reads lengths on the device. Otherwise its shapes follow from `max_pages` and
         `max_seqlen`."""
 

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from stentor.config import EngineConfig
-from stentor.engine.memory import BufferSizes
 from stentor.engine.running import step
 from stentor.engine.running.cuda_graphs import CudaGraphRunner
 from stentor.engine.running.device import LANGUAGE_MODEL, Device, Event, StagingBuffer
@@ -31,6 +30,7 @@ from stentor.engine.running.prefill_batch import (
 )
 from stentor.engine.running.slot_table import SlotTable
 from stentor.engine.scheduling.sequence import RUNNING, Sequence
+from stentor.engine.sizes import BufferSizes
 from stentor.errors import InvalidRequest
 from stentor.layers.types import ADAPTER
 from stentor.models.base import Prompt, SpeechModel

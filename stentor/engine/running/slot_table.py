@@ -17,43 +17,15 @@ import torch
 from torch import Tensor
 
 from stentor import kernels
+from stentor.engine.columns import engine_columns
 from stentor.engine.running.device import Device, Shape, StagingBuffer, host_values, zeros
 from stentor.engine.scheduling.sequence import BROKEN, LENGTH, RUNNING, STOPPED
 from stentor.errors import EngineError
 from stentor.kernels.buffers import empty_aligned
 from stentor.kernels.types import RowRef, RowStatus
-from stentor.layers.types import Column
+from stentor.layers.types import Column, torch_dtype
 from stentor.models.base import Emit, FrameKV, ModelSpec
 from stentor.models.info import ATTENDED_WIDTH
-
-
-def engine_columns(spec: ModelSpec) -> dict[str, Column]:
-    """Columns that every family has. `step` counts generated frames, `pos` counts tokens in the
-    key-value cache.
-
-    A family that hides frames also has `heard`, which counts those that are heard. One with
-    alignment heads has the bounds of the text in the prompt.
-    """
-    i64 = torch.int64
-    return {
-        "step": Column(dtype=i64),
-        "stop": Column(dtype=i64, fill=STOPPED),
-        "pos": Column(dtype=i64),
-        **({"heard": Column(dtype=i64)} if spec.hides_frames else {}),
-        **(
-            {"text_start": Column(dtype=i64), "text_end": Column(dtype=i64)}
-            if spec.alignment
-            else {}
-        ),
-        "seed": Column(dtype=i64),
-        "max_frames": Column(dtype=i64),
-        "min_frames": Column(dtype=i64),
-        "temperature": Column(),
-        "top_k": Column(dtype=i64),
-        "top_p": Column(fill=1.0),
-        "prev": spec.frame,
-    }
-
 
 PROGRESS = ("step", "stop", "pos", "heard")  # the first numbers, written by every step
 STATES = RowStatus(RUNNING=RUNNING, STOPPED=STOPPED, LENGTH=LENGTH, BROKEN=BROKEN)
@@ -79,7 +51,7 @@ class SlotTable:
         self.names: dict[torch.dtype, list[str]] = {}  # of the numbers, in their order
         for name, c in self.columns.items():
             if not c.shape:
-                self.names.setdefault(c.dtype, []).append(name)
+                self.names.setdefault(torch_dtype(c.dtype), []).append(name)
         self.numbers = {dtype: self._numbers(names, device) for dtype, names in self.names.items()}
         self.table = {
             name: self.numbers[d][i]
@@ -88,7 +60,9 @@ class SlotTable:
         }
         self.arrays = [name for name, c in self.columns.items() if c.shape]
         self.table |= {name: self.columns[name].rows(slots + 1, device) for name in self.arrays}
-        self.frames = zeros((slots + 1, max_frames, *spec.frame.shape), spec.frame.dtype, device)
+        self.frames = zeros(
+            (slots + 1, max_frames, *spec.frame.shape), torch_dtype(spec.frame.dtype), device
+        )
         shape = (slots + 1, max_frames) if spec.hides_frames else (0,)
         # the steps of a row's heard frames
         self.heard_at = torch.zeros(shape, dtype=torch.int64, device=device)
@@ -115,7 +89,7 @@ class SlotTable:
     def _numbers(self, names: list[str], device: torch.device) -> Tensor:
         fills = [self.columns[name].fill for name in names]
         first = self.columns[names[0]]
-        return torch.tensor(fills, dtype=first.dtype, device=device)[:, None].repeat(
+        return torch.tensor(fills, dtype=torch_dtype(first.dtype), device=device)[:, None].repeat(
             1, self.slots + 1
         )
 
@@ -125,7 +99,7 @@ class SlotTable:
         parts: dict[str, Shape] = {"": ((count,), torch.int64)}  # the slots
         parts |= {str(dtype): ((len(names), count), dtype) for dtype, names in self.names.items()}
         parts |= {
-            name: ((count, *self.columns[name].shape), self.columns[name].dtype)
+            name: ((count, *self.columns[name].shape), torch_dtype(self.columns[name].dtype))
             for name in self.arrays
         }
         buffer = StagingBuffer(parts, device)
@@ -145,10 +119,11 @@ class SlotTable:
             host[str(dtype)][:] = host_values(values, dtype)
         for name in self.arrays:
             column = self.columns[name]
-            host[name][:] = host_values(column.fill, column.dtype)
+            dtype = torch_dtype(column.dtype)
+            host[name][:] = host_values(column.fill, dtype)
             for target, (_, given) in zip(host[name], rows, strict=True):
                 if name in given:
-                    value = host_values(given[name], column.dtype)
+                    value = host_values(given[name], dtype)
                     target[: len(value) if value.ndim else None] = value
 
     def save(self, slot: int, frames: int, device: Device) -> list[Tensor]:
@@ -344,11 +319,12 @@ class SlotRows:
         if column.shape:
             self._seen[name] = self._slots.table[name][self.idx]
             return
-        numbers = self._slots.numbers[column.dtype]
+        dtype = torch_dtype(column.dtype)
+        numbers = self._slots.numbers[dtype]
         count = len(self.idx)
         gathered = empty_aligned(len(numbers), count, numbers.dtype, numbers.device)
         torch.index_select(numbers, 1, self.idx, out=gathered)
-        for other, values in zip(self._slots.names[column.dtype], gathered, strict=True):
+        for other, values in zip(self._slots.names[dtype], gathered, strict=True):
             self._seen.setdefault(other, values)
 
     def place(self) -> Tensor:

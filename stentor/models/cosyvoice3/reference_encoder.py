@@ -1,15 +1,12 @@
-"""Reference audio to a voice, by the released ONNX models of speech tokenizer and speaker
-(`stentor[cosyvoice]`).
+"""Reference audio to a voice, by the released ONNX models of speech tokenizer and speaker.
 
 They run on the CPU, once per voice. A stored voice (voice.py) needs neither them nor this.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +71,6 @@ def slaney(rate: int, fft: int, mels: int) -> Tensor:
     return (torch.minimum(rising, falling).clamp_min(0) * 2 / (right - left)).float()
 
 
-log = logging.getLogger("stentor.models")
-
 TOKENIZER = "speech_tokenizer_v3.onnx"
 SPEAKER_MODEL = "campplus.onnx"
 
@@ -102,13 +97,10 @@ class VoiceEncoder:
     def __init__(self, path: Path | None) -> None:
         """path: the model directory. None: there are no such models."""
         self._path = path
-        files = path is not None and all(
+        self.available = path is not None and all(
             (path / name).is_file() for name in (TOKENIZER, SPEAKER_MODEL)
         )
-        self.available = files and find_spec("onnxruntime") is not None
         """Whether references can be encoded."""
-        if files and not self.available:
-            log.warning("cannot encode references without onnxruntime: install stentor[cosyvoice]")
         self._lock = threading.Lock()
         self._sessions: dict[str, Any] = {}
 
@@ -145,12 +137,8 @@ class VoiceEncoder:
             raise InvalidRequest(
                 "reference", f"cannot be encoded: this model has no {name}; {wanted}"
             )
-        try:
-            import onnxruntime
-        except ImportError as e:
-            raise InvalidRequest(
-                "reference", "cannot be encoded without onnxruntime: install stentor[cosyvoice]"
-            ) from e
+        import onnxruntime
+
         try:
             return onnxruntime.InferenceSession(
                 str(self._path / name), providers=["CPUExecutionProvider"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from tokenizers import Tokenizer as Library
 
 from stentor.errors import CheckpointError
-from stentor.models.weights import read_json
+from stentor.models.config_files import read_json
 
 GEN_START = "<|audio_gen_start|>"
 GEN_SPAN = "<|audio_gen_span|>"

@@ -11,7 +11,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from stentor.errors import CheckpointError
-from stentor.models.weights import read_json
+from stentor.models.config_files import read_json
 
 
 @dataclass(frozen=True)

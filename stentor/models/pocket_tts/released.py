@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from stentor.models.config_files import RELEASED, read_json, read_release
 from stentor.models.pocket_tts import DUMMIES
-from stentor.models.weights import RELEASED, read_json, read_release
 
 REPOSITORY = "kyutai/pocket-tts"
 OPEN_REPOSITORY = "kyutai/pocket-tts-without-voice-cloning"

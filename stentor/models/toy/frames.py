@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from stentor.layers.qk_norm_rope import NormRope
-from stentor.layers.types import Column
+from stentor.layers.types import Column, torch_dtype
 from stentor.models.base import Emit, FrameKVSpec, Hidden, KVView, Prompt, PromptRows, Rows, Voice
 from stentor.models.info import SpeechRequest
 from stentor.models.toy.config import HEARD, HIDDEN
@@ -29,7 +29,9 @@ class FramesToy(Toy):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        width, (dtype, device) = HEADS * DIM, (self.spec.kv.dtype, self.stop_head.weight.device)
+        width = HEADS * DIM
+        dtype = torch_dtype(self.spec.kv.dtype)
+        device = self.stop_head.weight.device
         self.heard = nn.Linear(HIDDEN, 2 * 3 * width)
         self.heard_out = nn.Linear(2 * width, HIDDEN)
         self.made = nn.Linear(HIDDEN, 3 * width)

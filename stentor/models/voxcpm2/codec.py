@@ -1,7 +1,8 @@
 """AudioVAE V2: a causal convolutional autoencoder with continuous latents.
 
-Modules are named as the checkpoint names them, with weight norm folded. Everything is differentiable: training runs
-the same modules over whole sequences (`state=None`), serving runs the decoder in chunks with a `StreamingState`.
+Modules are named as the checkpoint names them, with weight norm folded. Everything is
+differentiable: training runs the same modules over whole sequences (`state=None`), serving runs the
+decoder in chunks with a `StreamingState`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from stentor.models.voxcpm2.config import VAEConfig
 
 
 class Encoder(nn.Module):
-    """Waveform [B, 1, n] -> latent means [B, latent_dim, n / hop]. The checkpoint's fc_logvar is for training only."""
+    """Waveform [B, 1, n] -> latent means [B, latent_dim, n / hop]. The checkpoint's fc_logvar is
+    for training only."""
 
     def __init__(self, c: VAEConfig) -> None:
         super().__init__()
@@ -58,7 +60,8 @@ class Encoder(nn.Module):
 
 
 class RateCondition(nn.Module):
-    """Per-channel affine chosen by the output sample rate. The rate is fixed, so `bucket` is a plain number."""
+    """Per-channel affine chosen by the output sample rate. The rate is fixed, so `bucket` is a
+    plain number."""
 
     def __init__(self, channels: int, buckets: int, bucket: int) -> None:
         super().__init__()
@@ -124,20 +127,21 @@ class AudioVAE(nn.Module):
         self.config = c
 
     def encode_latents(self, wav: Tensor, launch: Launch = eager) -> Tensor:
-        """wav [B, n] at `sample_rate`, n a multiple of `hop` -> latent means [B, n / hop, latent_dim]. In 16 bits the
-        encoder gives float32 too."""
+        """wav [B, n] at `sample_rate`, n a multiple of `hop` -> latent means [B, n / hop,
+        latent_dim]. In 16 bits the encoder gives float32 too."""
         x = wav.unsqueeze(1).to(self.encoder.fc_mu.weight.dtype)
         return upcast(self.encoder.windows(x, launch).transpose(1, 2))
 
     def decode(self, latents: Tensor, state: StreamingState | None = None) -> Tensor:
-        """latents [B, T, latent_dim] -> waveform [B, T * upsampling] in [-1, 1]. `state` continues an earlier call.
-        `PatchCodec` names its entries. None starts from silence."""
+        """latents [B, T, latent_dim] -> waveform [B, T * upsampling] in [-1, 1]. `state` continues
+        an earlier call. `PatchCodec` names its entries. None starts from silence."""
         out: Tensor = self.decoder(latents.to(self.decoder.dtype).transpose(1, 2), state).squeeze(1)
         return out
 
 
 class PatchCodec:
-    """The decoder as the engine sees it: patches of latents in, samples out, state in columns. Implements Codec."""
+    """The decoder as the engine sees it: patches of latents in, samples out, state in columns.
+    Implements Codec."""
 
     pages = NO_PAGES
 
@@ -148,6 +152,7 @@ class PatchCodec:
     def decode(
         self, frames: Tensor, state: State, _: CodecCall | None = None
     ) -> tuple[Tensor, State]:
-        """frames [B, n, patch, latent_dim] float32 -> samples [B, n * patch * upsampling], next state."""
+        """frames [B, n, patch, latent_dim] float32 -> samples [B, n * patch * upsampling], next
+        state."""
         streaming = StreamingState(state)
         return self.vae.decode(frames.flatten(1, 2), streaming), streaming.new

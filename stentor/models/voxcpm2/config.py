@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from stentor.errors import CheckpointError
+from stentor.arguments import shown, whole
+from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.configs import StackConfig
 from stentor.models.config_reader import ConfigReader
 from stentor.models.stack_config import even_heads, read_stack
+from stentor.models.voxcpm2.steps import MAX_STEPS
 from stentor.text.sentences import GRANULARITIES
 
 OWN_DEFAULTS = ("temperature", "cfg", "flow_steps", "min_frames", "max_frames")
@@ -19,8 +21,9 @@ OWN_DEFAULTS = ("temperature", "cfg", "flow_steps", "min_frames", "max_frames")
 class VAEConfig:
     """AudioVAE V2. Rates in samples per second. Strides multiply to the samples of one latent.
 
-    With `samples_per_column` above 1 the outermost convolutions take and give that many samples as channels, so that no
-    layer runs at the sample rate (WaveNeXt's linear head, Okamoto et al., 2023).
+    With `samples_per_column` above 1 the outermost convolutions take and give that many samples as
+    channels, so that no layer runs at the sample rate (WaveNeXt's linear head, Okamoto et al.,
+    2023).
     """
 
     encoder_dim: int = 128
@@ -56,15 +59,17 @@ class VAEConfig:
 
     @property
     def rate_bucket(self) -> int:
-        """Row of the sample-rate tables that `out_sample_rate` selects (torch.bucketize, right=False)."""
+        """Row of the sample-rate tables that `out_sample_rate` selects (torch.bucketize,
+        right=False)."""
         return sum(b < self.out_sample_rate for b in self.sr_bin_boundaries or ())
 
 
 @dataclass(frozen=True)
 class AlignmentConfig:
-    """The base language model's heads that were trained to look at the text of the patch that is made: the first
-    `heads` of each of `layers`. lag: seconds by which they pass a word late, as training measures it. window: positions
-    of the text behind and ahead of the last frame's place that these layers see. None: all."""
+    """The base language model's heads that were trained to look at the text of the patch that is
+    made: the first `heads` of each of `layers`. lag: seconds by which they pass a word late, as
+    training measures it. window: positions of the text behind and ahead of the last frame's place
+    that these layers see. None: all."""
 
     layers: tuple[int, ...]
     heads: int
@@ -74,7 +79,8 @@ class AlignmentConfig:
 
 @dataclass(frozen=True)
 class VoxCPM2Config:
-    """Sizes of one checkpoint. The four stacks share heads, epsilon and RoPE settings as the release does."""
+    """Sizes of one checkpoint. The four stacks share heads, epsilon and RoPE settings as the
+    release does."""
 
     base: StackConfig
     residual: StackConfig
@@ -156,7 +162,8 @@ def parse_vae(data: object) -> VAEConfig:
 
 
 def parse(config: Mapping[str, object]) -> VoxCPM2Config:
-    """The whole config.json. CheckpointError names a field that is missing, malformed or not supported."""
+    """The whole config.json. CheckpointError names a field that is missing, malformed or not
+    supported."""
     top = ConfigReader(config)
     lm = top.section("lm_config")
     if lm.flag("use_mup", False):
@@ -300,3 +307,15 @@ def _dtype_name(top: ConfigReader) -> str:
     if name not in known:
         raise top.error("dtype", f"{name!r} is not one of {', '.join(known)}")
     return known[name]
+
+
+def with_steps(c: VoxCPM2Config, steps: object) -> VoxCPM2Config:
+    """`c` with another default of flow_steps, for which the engine prepares too."""
+    if steps is None:
+        return c
+    number = whole(steps)
+    if number is None or not 1 <= number <= MAX_STEPS:
+        raise InvalidRequest(
+            "flow_steps", f"must be a whole number from 1 to {MAX_STEPS}, got {shown(steps)}"
+        )
+    return replace(c, defaults={**c.defaults, "flow_steps": number})

@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 
 from stentor.errors import CheckpointError
+from stentor.models.config_files import read_json
 from stentor.models.config_reader import ConfigReader
 from stentor.models.lora import USUAL_TARGETS, LoraWeights
 from stentor.models.lora_files import is_peft, read_pairs, read_peft
-from stentor.models.weights import read_json, read_pickle, read_safetensors
+from stentor.models.weights import read_pickle, read_safetensors
 
 DEFAULT_ALPHA = 16.0  # of the reference, for files without a lora_config.json
 STACKS = ("base_lm.layers.", "residual_lm.layers.", "feat_decoder.estimator.decoder.layers.")
@@ -18,16 +19,17 @@ TARGETS = (*USUAL_TARGETS, *PROJECTIONS)  # of the reference's training
 
 
 def serves_adapters(name: str) -> bool:
-    """Whether a request's adapter may change this layer: those of the language models, of the flow's transformer, and
-    the projections between them. All rows of a step run through these."""
+    """Whether a request's adapter may change this layer: those of the language models, of the
+    flow's transformer, and the projections between them. All rows of a step run through these."""
     return name in PROJECTIONS or name.startswith(STACKS)
 
 
 def read_lora(path: Path) -> LoraWeights:
-    """The weights in `path`: a file or a directory with lora_weights.safetensors or .ckpt, or a folder of PEFT.
+    """The weights in `path`: a file or a directory with lora_weights.safetensors or .ckpt, or a
+    folder of PEFT.
 
-    alpha comes from lora_config.json beside the weights, r from the tensors (and must agree with the file).
-    CheckpointError names a pair that is incomplete, or a tensor that is none of a LoRA.
+    alpha comes from lora_config.json beside the weights, r from the tensors (and must agree with
+    the file). CheckpointError names a pair that is incomplete, or a tensor that is none of a LoRA.
     """
     if is_peft(path):
         return read_peft(path)

@@ -1,6 +1,7 @@
 """A request as a VoxCPM2 sequence (docs/models/voxcpm2.md).
 
-Text is taken as it is but for white space: the reference's optional normaliser (WeText) is not part of stentor.
+Text is taken as it is but for white space: the reference's optional normaliser (WeText) is not part
+of stentor.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from stentor.errors import InvalidRequest, too_long
+from stentor import text as texts
+from stentor.errors import CheckpointError, InvalidRequest, too_long
 from stentor.models.base import Prompt, Voice, VoiceSource
 from stentor.models.info import ReferenceAudio, SpeechRequest
-from stentor.models.voxcpm2.schedule import evaluations
+from stentor.models.voxcpm2.config import VoxCPM2Config
+from stentor.models.voxcpm2.steps import evaluations
 from stentor.models.voxcpm2.tokenizer import AUDIO_START, REFERENCE_END, REFERENCE_START
 from stentor.text.front_end import FrontEnd
 from stentor.text.trace import is_sound
 
+VOICES = "voices.safetensors"
 PRIME = 3  # patches that set the codec's state before the first generated one
 CAP_EXTRA = 10  # further patches after which an utterance of suspect length ends
 MIN_LEN = 2  # the reference's default: a stop counts after MIN_LEN + 1 patches
@@ -31,7 +35,8 @@ Tokenize = Callable[[str], list[int]]
 
 @dataclass
 class GivenAudio:
-    """The given part of the sequence: patches of the isolated reference and of the prompt, and the prompt's text.
+    """The given part of the sequence: patches of the isolated reference and of the prompt, and the
+    prompt's text.
 
     id: names both. voices: names of each, with its first patch.
     """
@@ -57,8 +62,9 @@ class PromptBuilder:
         aligned: bool = False,
         voices: Mapping[str, Voice] | None = None,
     ) -> None:
-        """suspect: an utterance of n tokens is of suspect length beyond suspect[0] n + suspect[1] patches. aligned:
-        whether prompts say where their words stand, of which each character is a token then.
+        """suspect: an utterance of n tokens is of suspect length beyond suspect[0] n + suspect[1]
+        patches. aligned: whether prompts say where their words stand, of which each character is a
+        token then.
 
         voices: named ones, with `patches` as of a reference. The first speaks where none is named.
         """
@@ -71,7 +77,8 @@ class PromptBuilder:
         self.max_length = max_length
 
     def references(self, request: SpeechRequest) -> list[VoiceSource]:
-        """Recordings to clone and to continue. Raises InvalidRequest for combinations that the model cannot take."""
+        """Recordings to clone and to continue. Raises InvalidRequest for combinations that the
+        model cannot take."""
         _, prompt = given = _given(request)
         if prompt is not None and prompt.text is None:
             raise InvalidRequest(
@@ -137,8 +144,8 @@ class PromptBuilder:
         )
 
     def _given(self, request: SpeechRequest, voices: Sequence[Voice]) -> GivenAudio:
-        """The mode, one of four: what is cloned (reference) and what is continued (prompt). Where a request gives
-        neither, a named voice is cloned."""
+        """The mode, one of four: what is cloned (reference) and what is continued (prompt). Where a
+        request gives neither, a named voice is cloned."""
         _, prompt = _given(request)
         if not voices and self.voices:
             voices = [self.voices[request.voice or next(iter(self.voices))]]
@@ -161,7 +168,8 @@ class PromptBuilder:
         )
 
     def _sequence(self, given: GivenAudio, text: str) -> tuple[list[int], np.ndarray, np.ndarray]:
-        """Token ids [T] (0 where audio stands), the given patches in order [M, P, feat] and their positions [M]."""
+        """Token ids [T] (0 where audio stands), the given patches in order [M, P, feat] and their
+        positions [M]."""
         ids: list[int] = []
         at: list[int] = []
         if len(given.reference):
@@ -177,6 +185,49 @@ class PromptBuilder:
         return ids, frames, np.asarray(at, np.int64)
 
 
+def front_end_of(c: VoxCPM2Config) -> FrontEnd:
+    """The text front end that the checkpoint was trained with. Released ones take text as it is."""
+    try:
+        return texts.front_end(c.text_frontend)
+    except ValueError as e:
+        raise CheckpointError(f"config.json: stentor.text_frontend: {e}") from e
+
+
+def make_prompts(
+    c: VoxCPM2Config,
+    tokenize: Tokenize,
+    front_end: FrontEnd,
+    patches: Mapping[str, np.ndarray] | None,
+) -> PromptBuilder:
+    """The prompts of a checkpoint, with `patches` [R, patch, feat] of the voices that config.json
+    names.
+
+    patches: None for random weights, which have no voices.
+    """
+    voices = patches or {}
+    if patches is not None:
+        _check_voices(c, voices)
+    return PromptBuilder(
+        tokenize,
+        front_end,
+        c.patch,
+        c.feat,
+        c.max_length,
+        (c.patches_per_token, c.patches_around),
+        c.alignment is not None,
+        {name: Voice(name, {"patches": stored}) for name, stored in voices.items()},
+    )
+
+
+def _check_voices(c: VoxCPM2Config, patches: Mapping[str, np.ndarray]) -> None:
+    """CheckpointError names a voice of config.json that is missing, or has another shape."""
+    for name in c.voices:
+        if name not in patches or patches[name].shape[1:] != (c.patch, c.feat):
+            raise CheckpointError(
+                f"{VOICES}: {name} must be there with patches [R, {c.patch}, {c.feat}]"
+            )
+
+
 def _given(request: SpeechRequest) -> tuple[ReferenceAudio | None, ReferenceAudio | None]:
     """Audio to clone, and audio to continue: the prompt, or a reference with its text."""
     reference = request.reference
@@ -187,7 +238,8 @@ def _given(request: SpeechRequest) -> tuple[ReferenceAudio | None, ReferenceAudi
 
 
 def _with_instructions(request: SpeechRequest) -> str:
-    """Voice design and style control are a half-width parenthesis in front of the text, nothing else."""
+    """Voice design and style control are a half-width parenthesis in front of the text, nothing
+    else."""
     instructions = (request.instructions or "").strip()
     if instructions:
         return f"({instructions}){request.text}"

@@ -1,4 +1,5 @@
-"""The Euler schedule of the flow: sway-sampled times, step sizes, and the steps that CFG-Zero* leaves out."""
+"""The Euler schedule of the flow: sway-sampled times, step sizes, and the steps that CFG-Zero*
+leaves out."""
 
 from __future__ import annotations
 
@@ -9,21 +10,12 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-MAX_STEPS = 100
-
-
-def cfg_zero_steps(steps: int) -> int:
-    """First Euler steps whose velocity CFG-Zero* (Fan et al., 2025) sets to zero, of `steps`."""
-    return max(1, int((steps + 1) * 0.04))
-
-
-def evaluations(steps: int) -> int:
-    """Network evaluations that `steps` Euler steps take."""
-    return steps - cfg_zero_steps(steps)
+from stentor.models.voxcpm2.steps import MAX_STEPS, cfg_zero_steps, evaluations
 
 
 def time_grid(steps: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Times [steps + 1] from 1 to 0 with sway sampling, in the model's own dtype as the reference rounds them."""
+    """Times [steps + 1] from 1 to 0 with sway sampling, in the model's own dtype as the reference
+    rounds them."""
     t = torch.linspace(1, 0, steps + 1, device=device, dtype=dtype)
     return t + 1.0 * (torch.cos(torch.pi / 2 * t) - 1 + t)
 
@@ -44,8 +36,9 @@ class EulerSchedule:
 
 
 class TimeTokens:
-    """The schedules of all numbers of steps. On a CPU the time tokens of a number are computed when it is first asked
-    for: those of all take 40 ms. A GPU has all from the start, since its graphs read them."""
+    """The schedules of all numbers of steps. On a CPU the time tokens of a number are computed when
+    it is first asked for: those of all take 40 ms. A GPU has all from the start, since its graphs
+    read them."""
 
     def __init__(
         self, time_tokens: Callable[[Tensor], Tensor], dtype: torch.dtype, device: torch.device
@@ -95,7 +88,8 @@ class TimeTokens:
 def _euler(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """(t, dt) [MAX_STEPS + 1, MAX_STEPS] of Euler step k for each number of steps.
 
-    The reference accumulates t and derives dt from it, in the model's dtype. The same additions are done here.
+    The reference accumulates t and derives dt from it, in the model's dtype. The same additions are
+    done here.
     """
     grid = torch.zeros(MAX_STEPS + 1, MAX_STEPS + 1, dtype=dtype, device=device)
     for steps in range(1, MAX_STEPS + 1):

@@ -1,18 +1,17 @@
-"""The family's `ModelSpec`: options with the checkpoint's defaults, the frame, keys and values, references."""
+"""The family's `ModelSpec`: options with the checkpoint's defaults, the frame, keys and values,
+references."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
-
-from stentor.layers.types import Column
+from stentor.layers.types import Column, DType
 from stentor.models.base import KVSpec, ModelSpec
 from stentor.models.codec_timing import CodecTiming
 from stentor.models.info import AlignmentHeads, Option
 from stentor.models.voxcpm2.config import VoxCPM2Config
 from stentor.models.voxcpm2.prompt import MIN_LEN, PRIME
-from stentor.models.voxcpm2.schedule import MAX_STEPS, evaluations
+from stentor.models.voxcpm2.steps import MAX_STEPS, evaluations
 from stentor.text import languages, unread
 
 CAPTURED_STEPS = (4, 6, 16, 25)  # numbers of flow steps that are captured besides the default
@@ -53,8 +52,9 @@ def _alignment(c: VoxCPM2Config) -> AlignmentHeads | None:
     return AlignmentHeads(given.layers, given.heads, group, scale, given.lag, given.window)
 
 
-def _hidden(c: VoxCPM2Config, dtype: torch.dtype) -> tuple[Column, ...]:
-    """Hidden states of both language models, and the queries of the heads that look at the text, if there are any."""
+def _hidden(c: VoxCPM2Config, dtype: DType) -> tuple[Column, ...]:
+    """Hidden states of both language models, and the queries of the heads that look at the text, if
+    there are any."""
     plain = Column((c.base.hidden,), dtype)
     heads = c.alignment
     queries = (
@@ -63,9 +63,7 @@ def _hidden(c: VoxCPM2Config, dtype: torch.dtype) -> tuple[Column, ...]:
     return plain, plain, *queries
 
 
-def make_spec(
-    c: VoxCPM2Config, dtype: torch.dtype, more_columns: Mapping[str, Column]
-) -> ModelSpec:
+def make_spec(c: VoxCPM2Config, dtype: DType, more_columns: Mapping[str, Column]) -> ModelSpec:
     """Facts about one checkpoint. more_columns: what its adapters need."""
     choices = _options(c.defaults)
     steps = choices["flow_steps"].default
@@ -80,10 +78,10 @@ def make_spec(
         draws=c.patch * c.feat,
         columns={
             "cfg": Column(fill=1.0),
-            "flow_steps": Column(dtype=torch.int64, fill=1),
+            "flow_steps": Column(dtype="int64", fill=1),
             **more_columns,
         },
-        prompt_rows={"token": Column(dtype=torch.int64)},
+        prompt_rows={"token": Column(dtype="int64")},
         options=choices,
         stop_keeps_frame=True,
         reference_rate=c.vae.sample_rate,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
 from stentor.errors import CheckpointError
+from stentor.models.config_files import read_json
+from stentor.models.config_reader import ConfigReader
 
 UNKNOWN = 0
 AUDIO_START = 101
@@ -16,9 +16,12 @@ PREFIX = "▁"
 
 
 class TextTokenizer:
-    """tokenizer.json without special tokens added. Tokens of several Chinese characters become single characters."""
+    """tokenizer.json without special tokens added. Tokens of several Chinese characters become
+    single characters."""
 
     def __init__(self, file: Path) -> None:
+        from tokenizers import Tokenizer
+
         if not file.is_file():
             raise CheckpointError(f"{file} does not exist")
         try:
@@ -33,7 +36,8 @@ class TextTokenizer:
         }
 
     def __call__(self, text: str) -> list[int]:
-        """Token ids of `text`, without BOS or EOS. Single characters that the vocabulary lacks become <unk>."""
+        """Token ids of `text`, without BOS or EOS. Single characters that the vocabulary lacks
+        become <unk>."""
         ids: list[int] = []
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         for token, index in zip(encoding.tokens, encoding.ids, strict=True):
@@ -49,3 +53,19 @@ class TextTokenizer:
         if found is None:
             return UNKNOWN
         return found
+
+
+class CharacterTokenizer:
+    """tokenizer.json of a vocabulary of single characters, read without the `tokenizers` package."""
+
+    def __init__(self, file: Path) -> None:
+        """Raises CheckpointError for a tokenizer that does not split a text into its characters."""
+        data = read_json(file)
+        model = ConfigReader(data, str(file)).section("model")
+        if model.text("type", "") != "WordLevel":
+            raise model.error("type", f"must be WordLevel, got {model.data.get('type')!r}")
+        self._ids = model.table("vocab")
+
+    def __call__(self, text: str) -> list[int]:
+        """Token ids of `text`. Characters that the vocabulary lacks become <unk>."""
+        return [self._ids.get(character, UNKNOWN) for character in text]

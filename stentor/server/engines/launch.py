@@ -178,6 +178,7 @@ class EngineFactory:
             "device": c.device,
             "dtype": c.dtype,
             "quantization": self._own(c.quantization) or "auto",
+            "runtime": c.runtime,
             "lora": c.lora,
             "lexicon": c.lexicon,
             "max_num_seqs": c.max_num_seqs,

@@ -25,6 +25,7 @@ import numpy as np
 
 from stentor.audio import Recording
 from stentor.errors import EngineError, InvalidRequest, StentorError
+from stentor.layers.types import dtype_name
 from stentor.models.info import ATTENDED_WIDTH, ModelInfo, ReferenceAudio
 from stentor.server import logs
 from stentor.server.engines import messages as m
@@ -218,7 +219,7 @@ class EngineProcess:
         for count, (commands, arrays, descriptors) in enumerate(peer.messages()):
             if not count:  # read during the load too, which ends with the API process
                 self._loaded.wait()
-                self.tts.engine.set_up_thread()  # short prompts are made here
+                self.tts.engine.side.set_up_thread()  # short prompts are made here
             for command in commands:
                 match command:
                     case m.Stop():
@@ -257,9 +258,8 @@ def load_model(load: Load) -> tuple[Any, list[str]]:
             "%s is loaded without %s", load.options["name"], left
         )
         tts = TTS(**load.options, policy=Policy(**load.policy))
-    # The warm-up makes prompts of voices, which are kept: in a thread with the engine's settings of
-    # torch.
-    with ThreadPoolExecutor(1, "stentor-load", tts.engine.set_up_thread) as pool:
+    # The warm-up makes prompts of voices, which are kept: in a thread with the engine's settings.
+    with ThreadPoolExecutor(1, "stentor-load", tts.engine.side.set_up_thread) as pool:
         return pool.submit(adapted, tts, load.adapters, load.warm_up).result()
 
 
@@ -286,7 +286,7 @@ def warm_up(tts: Any) -> None:
     if tts.spec.speaker_size:
         voices = [{"speaker_embedding": [0.0] * tts.spec.speaker_size}]
     if tts.spec.takes_reference:
-        if tts.engine.device.cuda:
+        if tts.engine.side.on_gpu:
             seconds = GPU_SECONDS
         else:
             seconds = CPU_SECONDS
@@ -309,10 +309,9 @@ def noise(spec: ModelInfo, seconds: float) -> Recording:
 def ready(tts: Any, lost: Sequence[str]) -> m.Ready:
     """Describe a loaded model to an API process."""
     frame = tts.spec.frame
-    dtype = str(frame.rows(0).numpy().dtype)
     return m.Ready(
         tts.spec.info,
-        (frame.shape, dtype),
+        (frame.shape, dtype_name(frame.dtype)),
         ATTENDED_WIDTH,
         list(tts.adapters),
         dict(tts.lora_options),

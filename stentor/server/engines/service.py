@@ -15,10 +15,10 @@ import numpy as np
 
 from stentor.audio import Recording
 from stentor.engine.once import Claim, LruCache
+from stentor.engine.preparation import Preparation
 from stentor.engine.requests import Marks
 from stentor.engine.scheduling.sequence import Place
 from stentor.engine.stream import Chunk, RequestHandle, StreamEvent
-from stentor.engine.voice import Preparation
 from stentor.errors import EngineError, InvalidRequest, StentorError, request_failed
 from stentor.models.base import Prompt
 from stentor.models.info import Adapter, ReferenceAudio, SpeechRequest
@@ -126,7 +126,7 @@ class EngineService:
         self._sending = threading.Lock()  # keeps the order of events
         # no thread waits for reference audio: the engine's own threads encode it meanwhile
         self._prompts = ThreadPoolExecutor(
-            LIMITS.prepare_threads, "stentor-prepare", tts.engine.set_up_thread
+            LIMITS.prepare_threads, "stentor-prepare", tts.engine.side.set_up_thread
         )
         self._loads = ThreadPoolExecutor(
             1, "stentor-load"

@@ -14,14 +14,15 @@ from stentor.layers.attention import causal, full
 from stentor.layers.configs import StackConfig
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack
+from stentor.models.config_files import read_config
 from stentor.models.dummy import random_init
 from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
 from stentor.models.voxcpm2.config import VAEConfig, parse
 from stentor.models.voxcpm2.flow import LocDiT, euler_solve, last_layer_subset
 from stentor.models.voxcpm2.modules import VoxCPM2Net
 from stentor.models.voxcpm2.ops import cfg_zero_star
-from stentor.models.voxcpm2.schedule import MAX_STEPS, EulerSchedule, cfg_zero_steps, evaluations
-from stentor.models.weights import read_config
+from stentor.models.voxcpm2.schedule import EulerSchedule
+from stentor.models.voxcpm2.steps import MAX_STEPS, cfg_zero_steps, evaluations
 from tests.helpers.fused_products import fuse_products
 
 TINY = Path(__file__).parents[2] / "fixtures" / "voxcpm2"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
+from stentor.models.config_files import read_config
 from stentor.models.source import Checkpoint
 from stentor.models.voxcpm2.builder import build
 from stentor.models.voxcpm2.flow import sinusoid
 from stentor.models.voxcpm2.model import VoxCPM2
-from stentor.models.weights import read_config
 
 TINY = Path(__file__).parents[2] / "fixtures" / "voxcpm2"
 TIMES = (0.953125, 0.609375, 0.1884765625)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import stentor
-from stentor.engine.voice import Preparation
+from stentor.engine.preparation import Preparation
 from stentor.errors import InvalidRequest
 from stentor.models.info import SpeechRequest
 from stentor.server.engines import messages as m

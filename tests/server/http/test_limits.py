@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from stentor.engine.once import Claim
-from stentor.engine.voice import Preparation
+from stentor.engine.preparation import Preparation
 from stentor.models.base import Prompt
 from stentor.models.info import SpeechRequest
 from stentor.server.engines import service

@@ -6,15 +6,12 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-import torch
-
 from stentor.engine.requests import OpenRequests, SavedRow
-from stentor.engine.running.codec_runner import CodecRunner, InFlightAudio
-from stentor.engine.running.model_runner import InFlightStep, ModelRunner
 from stentor.engine.scheduling.audio_scheduler import AudioJob
 from stentor.engine.scheduling.prefill import StepPlan, by_num_evals, by_prefill
 from stentor.engine.scheduling.scheduler import Scheduler
 from stentor.engine.scheduling.sequence import Phase, Sequence
+from stentor.engine.side import CodecRunner, InFlightAudio, InFlightStep, ModelRunner, RunningSide
 from stentor.errors import EngineError
 
 log = logging.getLogger("stentor.engine")
@@ -27,10 +24,13 @@ class Launcher:
     """Used from the engine's thread only."""
 
     def __init__(
-        self, runner: ModelRunner, codec: CodecRunner, scheduler: Scheduler, requests: OpenRequests
+        self, side: RunningSide, scheduler: Scheduler, requests: OpenRequests, hides_frames: bool
     ) -> None:
-        self.runner = runner
-        self.codec = codec
+        """hides_frames: whether some frames have no audio."""
+        self.side = side
+        self.runner = side.runner
+        self.codec = side.codec
+        self.hides_frames = hides_frames
         self.scheduler = scheduler
         self.requests = requests
 
@@ -73,7 +73,8 @@ class Launcher:
         """Launch codec calls for these chunks."""
         if not jobs:
             return []
-        calls, rest = self.codec.launched_first(jobs)
+        first, rest = self.codec.launched_first(jobs)
+        calls = list(first)
         for part in self.codec.parts(rest):
             calls += self._codec_call(part)
         return calls
@@ -92,7 +93,8 @@ class Launcher:
         return self._launch(self.codec, jobs, self.codec.launch, fail)
 
     def _park(self, parked: list[Sequence]) -> None:
-        """Save the rows of requests whose slots others get. A request whose row cannot be saved ends."""
+        """Save the rows of requests whose slots others get. A request whose row cannot be saved
+        ends."""
         for seq in parked:
             request = self.requests.of(seq)
             try:
@@ -131,7 +133,8 @@ class Launcher:
         return [s for s in sequences if s not in dependent]
 
     def _count_tokens(self, group: list[Sequence]) -> None:
-        """Count tokens of prompts: those of each piece, and with the first one those that are in pages already."""
+        """Count tokens of prompts: those of each piece, and with the first one those that are in
+        pages already."""
         stats = self.requests.stats
         for seq in [s for s in group if not s.replays]:
             if seq.piece.start == seq.first_computed:
@@ -144,8 +147,8 @@ class Launcher:
     def _each(
         self, sequences: list[Sequence], write: Callable[[list[Sequence]], None]
     ) -> list[Sequence]:
-        """Write something of all at once. If that fails, one by one, so that a prompt that cannot be written ends only
-        its own request. Returns those that were written."""
+        """Write something of all at once. If that fails, one by one, so that a prompt that cannot
+        be written ends only its own request. Returns those that were written."""
         if not sequences:
             return []
         try:
@@ -162,7 +165,8 @@ class Launcher:
         return [seq for seq in sequences if not seq.cancelled]
 
     def _decode_first_frames(self, admitted: list[Sequence]) -> None:
-        """Send first frames to the codec before the host has read that they exist, if most running requests are new.
+        """Send first frames to the codec before the host has read that they exist, if most running
+        requests are new.
 
         Otherwise the codec's next chunks for older requests would wait for this prefill.
         """
@@ -171,7 +175,7 @@ class Launcher:
         first = [
             s for s in admitted if s.phase is Phase.RUNNING and s.streaming and not s.trim_frames
         ]
-        at_once = audio.starts_at_once and not self.runner.model.spec.hides_frames
+        at_once = audio.starts_at_once and not self.hides_frames
         if first and at_once and 2 * len(first) >= len(live) and not audio.busy:
             try:
                 self.codec.decode_first_frames(first)
@@ -185,7 +189,8 @@ class Launcher:
                     self.requests.cancel(self.requests.of(seq), e)
 
     def _prefill(self, sequences: list[Sequence], dependent: list[Sequence]) -> list[InFlightStep]:
-        """Prefill. Rows that share pages which this launch was to write are put back before its halves are tried."""
+        """Prefill. Rows that share pages which this launch was to write are put back before its
+        halves are tried."""
 
         def launch(rows: list[Sequence]) -> InFlightStep:
             return self.runner.prefill([(seq, self.requests.of(seq).prompt) for seq in rows])
@@ -202,14 +207,15 @@ class Launcher:
         fail: Callable[[T, Exception], None],
         before_halves: Callable[[list[T]], list[T]] = lambda rows: rows,
     ) -> list[R]:
-        """Launch. Where memory has run out and nothing has moved on, try each half once. The rows of what fails end."""
+        """Launch. Where memory has run out and nothing has moved on, try each half once. The rows
+        of what fails end."""
         owner.moved_on = False
         try:
             return [launch(rows)]
         except Exception as e:
             self.survive(e)
             error = e
-        if owner.moved_on or not _out_of_memory(error):
+        if owner.moved_on or not self.side.out_of_memory(error):
             for row in rows:
                 fail(row, error)
             return []
@@ -226,20 +232,14 @@ class Launcher:
         return launched
 
     def survive(self, error: Exception) -> None:
-        """Log a failed launch. A CUDA error that has broken the device is raised again and ends the engine."""
-        full = _out_of_memory(error)
-        if isinstance(error, torch.AcceleratorError) and not full:
+        """Log a failed launch. An error that has broken the device is raised again and ends the
+        engine."""
+        if self.side.is_fatal(error):
             raise error
         log.error("a launch failed: %s", error, exc_info=error)
-        if full:
-            self.runner.device.release_cached()
+        if self.side.out_of_memory(error):
+            self.side.release_cached()
 
     def _fail(self, seq: Sequence, error: BaseException, codec_frames: int = 0) -> None:
         self.scheduler.fail(seq, codec_frames)
         self.requests.cancel(self.requests.of(seq), error)
-
-
-def _out_of_memory(error: Exception) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(
-        error
-    )  # the latter: pinned memory

@@ -1,0 +1,156 @@
+"""Rows of requests, and the steps that make their frames.
+
+Every row runs by itself, and a prompt in one piece: products in 8 bits have one scale per call, so
+what shares a call depends on its neighbours. Audio is therefore the same bytes with other requests,
+streamed, and after preemption. A preempted row keeps its keys and values. Pages only bound how many
+positions run.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from stentor.engine.running_onnx.alignment import attended, text_masks
+from stentor.engine.running_onnx.workers import Workers
+from stentor.engine.scheduling.sequence import BROKEN, LENGTH, RUNNING, STOPPED, Sequence
+from stentor.graphs.rng import uniform
+from stentor.models.base import Prompt
+from stentor.models.graph_model import GraphModel, GraphRow
+
+
+class Now:
+    """Work that has run."""
+
+    def ready(self) -> bool:
+        return True
+
+    def wait_host(self) -> None:
+        return
+
+
+@dataclass
+class GraphStep:
+    """A step that has run. Implements engine.side.InFlightStep.
+
+    report: frames generated and stop value of the slots, by slot.
+    """
+
+    sequences: list[Sequence]
+    report: tuple[list[int], list[int]]
+    prefill: bool
+    launched_at: float
+    prefilled_at: float = 0.0
+
+    @property
+    def done(self) -> Now:
+        return Now()
+
+    def result(self) -> tuple[list[int], list[int], list[int]]:
+        generated, stop = self.report
+        return generated, stop, generated
+
+
+class GraphModelRunner:
+    """Implements engine.side.ModelRunner. `rows` are of the slots."""
+
+    def __init__(self, model: GraphModel, slots: int, workers: Workers) -> None:
+        self.model = model
+        self.workers = workers
+        self.rows: list[GraphRow | None] = [None] * slots
+        self.moved_on = False
+
+    def row(self, seq: Sequence) -> GraphRow:
+        row = self.rows[seq.slot]
+        assert row is not None, "a row is written before it is launched"
+        return row
+
+    def admit(self, new: list[tuple[Sequence, Prompt, int]]) -> None:
+        frame = self.model.spec.frame
+        for seq, prompt, seed in new:
+            columns = {
+                "max_frames": prompt.max_frames,
+                "min_frames": prompt.min_frames,
+                **prompt.columns,
+            }
+            previous = np.asarray(columns.pop("prev", np.zeros(frame.shape)), np.float32)
+            self.rows[seq.slot] = GraphRow(prompt, seed, previous, columns, self.model.silence())
+
+    def covering_evals(self, num_evals: int) -> int:
+        return num_evals
+
+    def extend(self, seq: Sequence, name: str, start: int, values: np.ndarray) -> None:
+        columns = self.row(seq).columns
+        columns[name] = np.concatenate((columns[name][:start], values))
+
+    def save(self, seq: Sequence) -> GraphRow:
+        row = self.row(seq)
+        self.rows[seq.slot] = None
+        return row
+
+    def restore(self, seq: Sequence, saved: GraphRow) -> None:
+        self.rows[seq.slot] = saved
+
+    def set_pages(self, sequences: list[Sequence]) -> None:
+        """Rows hold their own keys and values."""
+
+    def fill_pages(self, seq: Sequence, given: np.ndarray) -> None:
+        raise NotImplementedError("no family with graphs brings keys and values")
+
+    # -- steps --
+
+    def prefill(self, group: list[tuple[Sequence, Prompt]]) -> GraphStep:
+        """Run the prompts that end here. Earlier pieces and replayed frames need nothing."""
+        launched_at = time.monotonic()
+        self.moved_on = True
+        self.workers.each(self._first_frame, [self.row(seq) for seq, _ in group if seq.emits])
+        return self._step([seq for seq, _ in group], launched_at, True)
+
+    def decode(self, sequences: list[Sequence]) -> GraphStep:
+        launched_at = time.monotonic()
+        self.moved_on = True
+        self.workers.each(self._next_frame, [self.row(seq) for seq in sequences])
+        return self._step(sequences, launched_at, False)
+
+    def _step(self, sequences: list[Sequence], launched_at: float, prefill: bool) -> GraphStep:
+        generated = [0 if row is None else row.step for row in self.rows]
+        stop = [STOPPED if row is None else row.stop for row in self.rows]
+        return GraphStep(sequences, (generated, stop), prefill, launched_at, time.monotonic())
+
+    def _first_frame(self, row: GraphRow) -> None:
+        masks = text_masks(self.model.spec.alignment, row, row.prompt.length)
+        self._emit(row, partial(self.model.read_prompt, row, masks.inside), row.prompt.length)
+
+    def _next_frame(self, row: GraphRow) -> None:
+        if row.stop != RUNNING:
+            return
+        positions = row.positions + 1
+        masks = text_masks(self.model.spec.alignment, row, positions)
+        self._emit(row, partial(self.model.read_frame, row, masks), positions)
+
+    def _emit(self, row: GraphRow, read: Any, positions: int) -> None:
+        """Make a frame and commit it, as `SlotTable.commit` does for rows of a table."""
+        spec = self.model.spec
+        reading = read()
+        emitted = self.model.emit(row, reading, uniform(row.seed, row.step, spec.draws))
+        row.memory = reading.memory
+        row.positions = positions
+        if not np.isfinite(emitted.frame).all():
+            row.stop = BROKEN
+            return
+        stops = emitted.stop and row.step >= row.columns["min_frames"]
+        if not stops or spec.stop_keeps_frame:
+            where = attended(spec.alignment, row, reading.attention)
+            row.frames.append(emitted.frame)
+            row.attended.append(where)
+            row.text_place = int(where[0]) if len(where) else 0
+            row.previous = emitted.frame
+            row.step += 1
+        if stops:
+            row.stop = STOPPED
+        elif row.step >= row.columns["max_frames"]:
+            row.stop = LENGTH

@@ -1,0 +1,1 @@
+"""Graphs of model families for onnxruntime: their weights from a checkpoint, and their sessions."""

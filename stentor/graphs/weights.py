@@ -1,0 +1,104 @@
+"""Weights of a graph from the tensors of a checkpoint. Graphs are checked in without them.
+
+A graph's table names, for each weight, the tensors it is made of and its layout: see `LAYOUTS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stentor.graphs.tensors import TensorFile
+
+PRODUCT = "product"
+SCALE = "#scale"
+"""Ends the name of the scales [outputs] of a weight in 8 bits."""
+EPSILON = 1e-9  # of the reference, so that an alpha of 0 leaves its input as it is
+
+
+def _product(value: np.ndarray) -> np.ndarray:
+    """A linear layer [out, in] as the right factor of a product [in, out]."""
+    return value.T
+
+
+def _taps(value: np.ndarray) -> np.ndarray:
+    """A convolution [out, in, taps] as [taps * in, out]."""
+    outputs = len(value)
+    return value.transpose(2, 1, 0).reshape(-1, outputs)
+
+
+def _upsampling(value: np.ndarray) -> np.ndarray:
+    """A transposed convolution [in, out, taps] as [in, taps * out]."""
+    return value.transpose(0, 2, 1).reshape(len(value), -1)
+
+
+def _inverse(value: np.ndarray) -> np.ndarray:
+    return 1 / (value + np.float32(EPSILON))
+
+
+def _plain(value: np.ndarray) -> np.ndarray:
+    return value
+
+
+LAYOUTS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    PRODUCT: _product,
+    "taps": _taps,
+    "upsampling": _upsampling,
+    "inverse": _inverse,
+    "plain": _plain,
+}
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One weight of a graph: `tensors`, stacked along their first dimension, in a layout of
+    `shape`.
+
+    row: the row that is taken of the stacked tensors, None for all.
+    """
+
+    tensors: tuple[str, ...]
+    layout: str
+    shape: tuple[int, ...]
+    row: int | None = None
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> Weight:
+        return cls(tuple(data["tensors"]), data["layout"], tuple(data["shape"]), data.get("row"))
+
+    def dump(self) -> dict[str, Any]:
+        data: dict[str, Any] = {
+            "tensors": list(self.tensors),
+            "layout": self.layout,
+            "shape": list(self.shape),
+        }
+        if self.row is not None:
+            data["row"] = self.row
+        return data
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is the right factor of a product, which may have 8 bits."""
+        return self.layout == PRODUCT
+
+    def wide(self, file: TensorFile) -> np.ndarray:
+        """The weight in float32."""
+        stacked = _stacked([file.wide(name) for name in self.tensors])
+        if self.row is not None:
+            stacked = stacked[self.row]
+        return np.ascontiguousarray(LAYOUTS[self.layout](stacked)).reshape(self.shape)
+
+    def narrow(self, file: TensorFile) -> tuple[np.ndarray, np.ndarray]:
+        """The right factor of a product as it is stored: int8 [in, out], and float32 scales [out]."""
+        stacked = _stacked([file.stored(name) for name in self.tensors])
+        scales = _stacked([file.stored(f"{name}_scale") for name in self.tensors])
+        return np.ascontiguousarray(stacked.T), scales.reshape(-1)
+
+
+def _stacked(parts: list[np.ndarray]) -> np.ndarray:
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts)
