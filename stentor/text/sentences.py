@@ -50,7 +50,7 @@ _ITEM = re.compile(r"\A[ \t]*+\n\s*+(?:\d{1,3}[.)]|[-•*–])\s")
 SHORTEST_PART = 6  # characters of what stands between dashes
 _DASH = re.compile(
     rf"(?<=[^\W\d_])[,.?!{re.escape(CLOSERS)}]{{0,3}}?"
-    r"(?:\s*+—++|\s++(?:–|--++|-)(?=\s)|--++|\s?(?P<ellipsis>\.{3,}+|…++))"
+    r"(?:\s*+—++|\s++(?:–|--++|(?<=[^\W\d_]{2}\s)-)(?=\s)|--++|\s?(?P<ellipsis>\.{3,}+|…++))"
     rf"[{re.escape(CLOSERS)}]{{0,3}}+\s*+(?=[\"'“‘(]?[^\W\d_])(?!(?:{'|'.join((*DAYS, *MONTHS))}))"
 )
 _CLAUSE_END = re.compile(rf"[{CLAUSE}](?=\s)|[，、；：]")

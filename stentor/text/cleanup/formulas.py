@@ -33,10 +33,10 @@ _MATHEMATICAL = re.compile(
     r"[\\^_={}<>≤≥±×÷√∞∑∫≠≈∈]|^-?[A-Za-z]['’]{0,2}(?:\([A-Za-z]\))?$|^[A-Za-z](?:\([A-Za-z,\s]{1,9}\))?(?:\s?[-+*/]\s?\w{1,3})*$"
     r"|^[A-Za-z]\([\w,|\s]{1,20}\)$|^\|[\w\s+*/-]{1,30}\|$|^\(?[\w\s+*/-]{1,20}\)?!$|^\d+(?:[.,]\d+)*$"
     r"|^[A-Za-z](?:,\s?[A-Za-z]){1,8}$|^[\[(]\s?\w{1,6}(?:,\s?\w{1,6}){1,4}\s?[)\]]$"
-    r"|^\d*[A-Za-z](?:\s?[-+*/]\s?\d*[A-Za-z]?){1,6}$"
+    r"|^\d+\s?[*/+]\s?[A-Za-z]$|^\d*[A-Za-z](?:\s?[-+*/]\s?\d*[A-Za-z]?){1,6}$"
 )
 _TOKEN = re.compile(
-    r"\\\\(?:\s?\[-?[\d.]{1,6}\s?(?:pt|em|ex|mm|cm|in)\])?|\\(?:left|right)\s*\.?|\\(?:begin|end)\s*\{[A-Za-z]{1,20}\*?\}|\\[A-Za-z]+\*?|\\.|\d+(?:[.,]\d+)*|\s+|."
+    r"\\\\(?:\s?\[-?[\d.]{1,6}\s?(?:pt|em|ex|mm|cm|in)\])?|\\(?:left|right)(?![A-Za-z])\s*\.?|\\(?:begin|end)\s*\{[A-Za-z]{1,20}\*?\}|\\[A-Za-z]+\*?|\\.|\d+(?:[.,]\d+)*|\s+|."
 )
 _SIMPLE = re.compile(r"[\w.]+")
 _EXPONENT = re.compile(r"[-−]?\w+")
@@ -235,9 +235,9 @@ class _Formula:
 
     def _command(self, token: str, before: str) -> str:
         """Read a command by its table, and one of no table by its name."""
-        name = token[1:].rstrip("*").strip().partition("{")[0].strip()
-        if name == "begin":
+        if token.startswith("\\begin"):
             return self._environment(token)
+        name = token[1:].rstrip("*").strip()
         command = commands().get(name)
         if command is not None:
             return command(self, before)
@@ -270,7 +270,7 @@ class _Formula:
         if index in _ROOTS:
             return f" the {_ROOTS[index]} of {radicand} "
         suffix = _ORDINALS.get(index[-1], "th") if index[-2:-1] != "1" else "th"
-        return f" the {index}{suffix if index.isdigit() else '-th'} root of {radicand} "
+        return f" the {index}{suffix} root of {radicand} "
 
     def _not(self, before: str) -> str:
         meant = self._argument()

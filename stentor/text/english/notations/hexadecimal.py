@@ -60,8 +60,8 @@ COLORS = rules(
 """Before a rule takes their sign for that of a hashtag."""
 
 RULES = rules(
-    (r"(?<![\w.-])0[xX]([\da-fA-F]+)(?!\w)", lambda m: f"zero X {spell_groups(m[1])}", "0", ("x",)),
-    (r"(?<![\w.-])0[bB]([01]+)(?!\w)", lambda m: f"zero B {spell_groups(m[1])}", "0", ("b",)),
+    (r"(?<![\w.-])0[xX]([\da-fA-F]+)(?!\w)", lambda m: f"zero X {spell_groups(m[1])}", "0"),
+    (r"(?<![\w.-])0[bB]([01]+)(?!\w)", lambda m: f"zero B {spell_groups(m[1])}", "0"),
     (rf"(?<![\w-]){_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}(?![\w-])", _spell_parts, "- 0"),
     (
         rf"(?<![\w:-])(?=\S*[a-fA-F:]){_HEX}{{2}}([:-])(?:{_HEX}{{2}}\1){{4,6}}{_HEX}{{2}}(?![\w:-])",
