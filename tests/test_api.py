@@ -33,7 +33,7 @@ def test_speech_knows_its_length_and_saves_itself(tts: TTS, tmp_path: Path):
     speech.save(tmp_path / "a.wav")
     read, rate = soundfile.read(tmp_path / "a.wav", dtype="float32")
     assert rate == tts.sample_rate
-    np.testing.assert_allclose(read, speech.samples, atol=1 / 32000)
+    np.testing.assert_allclose(read, speech.samples, atol=1.6 / 32768)
 
 
 def test_a_stream_yields_chunks_and_only_the_last_says_how_it_ended(tts: TTS):
@@ -161,15 +161,16 @@ def wav(samples: np.ndarray, rate: int) -> bytes:
         ("/nowhere/ref.wav", "does not exist"),
         ("/", "'/' is a directory; name an audio file (wav, flac, ogg, mp3)"),
         ("/dev/null", "'/dev/null' is no regular file; name an audio file"),
-        (b"", "the given file is not readable audio (wav, flac, ogg, mp3): Format not recognised."),
+        (b"", "the given file is empty"),
+        (b"no audio at all", "the given file is not readable audio (wav, flac, ogg, mp3, m4a"),
         (b"RIFF\x00\x00\x00\x00WAVEjunk", "not readable audio"),
         (wav(TONE, 6000)[:60], "long, must be"),
         ((np.zeros(3000, np.float32), 6000), "silent"),
         ((TONE[:60], 6000), "0.01 s long, must be 0.05 to 5 s"),
         ((TONE[:299], 6000), "0.04983 s long, must be 0.05 to 5 s"),
         ((np.tile(TONE, 20), 6000), "10 s long, must be 0.05 to 5 s"),
-        (wav(np.tile(TONE, 1300), 6000), "longer than 600 s"),
-        (wav(np.zeros((4_000_000, 16), np.int16), 192_000), "holds 64000000 samples"),
+        (wav(np.tile(TONE, 1300), 6000), "the given file is longer than 5 s"),
+        (wav(np.zeros((4_000, 16), np.int16), 192_000), "has 16 channels at 192000 Hz; at most 8"),
         ((nan_tone(), 6000), "NaN"),
         ((TONE, 0), "sample rate"),
         ((TONE, 44100.5), "sample rate"),

@@ -16,7 +16,6 @@ from stentor import audio
 from stentor.audio import Recording
 from stentor.engine.once import LruCache
 from stentor.models.info import ModelInfo
-from stentor.server.errors import invalid
 from stentor.server.limits import LIMITS, MIB
 from stentor.server.voices.references import References
 from stentor.server.voices.store import VoiceStore, normal
@@ -125,11 +124,6 @@ def _loaded(spec: ModelInfo, found: Audio, param: str, digest: str) -> Recording
     """Decoded audio as the engine takes it. digest: of what was decoded, where it is known. It is
     for a thread."""
     samples, rate = found
-    shortest, longest = spec.reference_seconds
-    if len(samples) < shortest * rate:
-        raise invalid(
-            param, f"is {len(samples) / rate:.4g} s long, must be {shortest:g} to {longest:g} s"
-        )
     recording = replace(audio.checked(samples, rate, param, spec.reference_seconds), source=digest)
     assert recording.digest  # computed here, where it holds up nobody
     return recording

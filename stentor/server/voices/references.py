@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import binascii
-import io
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Iterable
@@ -22,22 +21,14 @@ from typing import Any
 from urllib.parse import unquote, unquote_to_bytes, urljoin, urlsplit
 
 import httpcore
-import numpy as np
 import pybase64
-import soundfile
 
-from stentor.audio import Mono, read, with_length
+from stentor.audio import decoding
+from stentor.audio.opened import BadAudio
 from stentor.server.errors import ApiError, invalid
 from stentor.server.limits import LIMITS, MIB
 from stentor.server.voices.voice import Audio
 
-MIN_RATE = LIMITS.min_audio_hz
-MAX_RATE = LIMITS.max_audio_hz
-MAX_CHANNELS = LIMITS.audio_channels
-BLOCK_SECONDS = 4.0
-PADDING = 4096
-"""Samples that encoders of mp3 and aac put around the audio at most, which a file does not always
-say."""
 _URL_SAFE = str.maketrans("-_", "+/")
 HEADERS = [
     (b"Accept", b"audio/*, application/octet-stream, */*;q=0.1"),
@@ -160,117 +151,11 @@ def from_base64(payload: str) -> bytes:
 
 
 def decode(data: bytes, param: str, seconds: float) -> Audio:
-    """Mono samples of an audio file. It is read block by block, so that a small file cannot expand
-    to gigabytes.
-
-    libsndfile reads wav, flac, ogg and mp3. FFmpeg reads mp4/m4a, webm and aac, which browsers
-    record. The format is given to it, because its own detection includes playlist formats that open
-    other files.
-    """
-    if not data:
-        raise invalid(param, "is empty")
+    """Decode mono samples of an audio file of at most `seconds`. ApiError 400 names `param`."""
     try:
-        container = sniff(data)
-        if container is None:
-            return _by_libsndfile(data, param, seconds)
-        return _by_ffmpeg(data, container, param, seconds)
-    except (soundfile.LibsndfileError, RuntimeError, ValueError, OSError, IndexError):
-        raise invalid(
-            param, "is not readable audio (wav, flac, ogg, mp3, m4a, webm, aac)"
-        ) from None
-
-
-def sniff(data: bytes) -> str | None:
-    """FFmpeg's name of a container that libsndfile does not read, None for the others."""
-    if data[4:8] == b"ftyp":
-        return "mp4"
-    if data[:4] == b"\x1a\x45\xdf\xa3":
-        return "matroska"
-    if data[:2] in (b"\xff\xf1", b"\xff\xf9"):
-        return "aac"
-    return None
-
-
-def _by_libsndfile(data: bytes, param: str, seconds: float) -> Audio:
-    with soundfile.SoundFile(io.BytesIO(with_length(data))) as f:
-        _check_layout(f.samplerate, f.channels, param)
-        most = seconds * f.samplerate
-        if f.format == "MPEG":
-            padding = PADDING
-        else:
-            padding = 0
-        size = int(BLOCK_SECONDS * f.samplerate)
-        # memory that is not there yet
-        samples = np.empty(max(0, min(f.frames, int(most) + size + padding)), np.float32)
-
-        def whole(mono: Mono) -> int:
-            f.seek(0)
-            frames = 0
-            while count := read(f, samples[frames : frames + size], mono):
-                frames += count
-                _check_length(frames, most + padding, param, seconds)
-            return frames
-
-        mono = Mono()
-        frames = whole(mono)
-        if (channel := mono.instead) is not None:
-            frames = whole(Mono(channel))
-    if not frames:
-        raise invalid(param, "holds no audio")
-    frames = min(frames, int(most))
-    return (samples if frames == len(samples) else samples[:frames].copy()), f.samplerate
-
-
-def _by_ffmpeg(data: bytes, container: str, param: str, seconds: float) -> Audio:
-    import av
-
-    mono = Mono()
-    try:
-        samples, rate = _decoded(data, container, param, seconds, mono)
-        if (channel := mono.instead) is not None:
-            samples, rate = _decoded(data, container, param, seconds, Mono(channel))
-    except av.error.FFmpegError as e:
-        raise ValueError(str(e)) from e
-    return samples, rate
-
-
-def _decoded(data: bytes, container: str, param: str, seconds: float, mono: Mono) -> Audio:
-    import av  # large, and rarely needed
-    from av.audio.frame import AudioFrame
-
-    blocks = []
-    frames = 0
-    with av.open(io.BytesIO(data), "r", format=container) as f:
-        stream = f.streams.audio[0]
-        codec = stream.codec_context
-        # the file does not say how its audio is coded, or FFmpeg does not know it
-        if codec is None:
-            raise ValueError("no codec")
-        rate = codec.sample_rate
-        _check_layout(rate, codec.channels, param)
-        to_float = av.AudioResampler(format="fltp", rate=rate)
-        for frame in f.decode(stream):
-            assert isinstance(frame, AudioFrame)
-            for part in to_float.resample(frame):
-                frames += part.samples
-                _check_length(frames, seconds * rate + PADDING, param, seconds)
-                blocks.append(mono.of(part.to_ndarray().T))
-    if not blocks:
-        raise invalid(param, "holds no audio")
-    return np.ascontiguousarray(np.concatenate(blocks)[: int(seconds * rate)], np.float32), rate
-
-
-def _check_layout(rate: int, channels: int, param: str) -> None:
-    if not MIN_RATE <= rate <= MAX_RATE or not 1 <= channels <= MAX_CHANNELS:
-        raise invalid(
-            param,
-            f"has {channels} channels at {rate} Hz; at most {MAX_CHANNELS} at {MIN_RATE} to {MAX_RATE} Hz",
-        )
-
-
-def _check_length(frames: int, max_frames: float, param: str, seconds: float) -> None:
-    if frames > max_frames:
-        raise invalid(param, f"is longer than {seconds:g} s")
+        return decoding.decode(data, seconds)
+    except BadAudio as e:
+        raise invalid(param, str(e)) from None
 
 
 class NotPublic(Exception):

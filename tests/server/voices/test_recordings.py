@@ -124,7 +124,7 @@ class Source:
     ) -> tuple[np.ndarray, int]:
         if source == "wrong":
             raise ApiError(400, "wrong", param=param)
-        return np.full(600, 0.5, np.float32), 1200
+        return np.sin(np.arange(600, dtype=np.float32)), 1200
 
 
 async def until(true: Any) -> None:
