@@ -59,7 +59,7 @@ def mutate(data: bytes, rng: random.Random) -> bytes:
 
 
 def outcome(data: bytes) -> str:
-    """What the decoder makes of a file: audio, or a refusal without its figures."""
+    """Name the result of decoding: audio, or a refusal without its figures."""
     try:
         samples, _ = decode(data, LONGEST)
     except BadAudio as e:

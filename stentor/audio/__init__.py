@@ -13,7 +13,6 @@ import soxr
 
 from stentor.arguments import as_audio_file, shown, whole
 from stentor.audio.channels import Mono
-from stentor.audio.decoding import decode
 from stentor.audio.opened import BadAudio
 from stentor.audio.silence import REFERENCE_PEAK
 from stentor.errors import InvalidRequest
@@ -144,6 +143,8 @@ def _decoded(
     content: bytes | Path, name: str, param: str, longest: float
 ) -> tuple[np.ndarray, int]:
     """name: of the file in messages."""
+    from stentor.audio.decoding import decode  # libraries that few processes need
+
     try:
         return decode(content, longest)
     except BadAudio as e:

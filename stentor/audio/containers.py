@@ -6,8 +6,10 @@ FFmpeg's own detection is never used: it includes playlists, which open other fi
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from stentor.audio.input_file import InputFile
+if TYPE_CHECKING:
+    from stentor.audio.input_file import InputFile
 
 ID3_HEADER = 10  # bytes
 MAX_TAGS = 8  # ID3 tags before the audio

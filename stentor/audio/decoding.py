@@ -68,7 +68,7 @@ def _has_pyav() -> bool:
 
 
 def _decoders(file: InputFile) -> Iterator[Open]:
-    """What may read the file, the best first."""
+    """List the decoders that may read the file, the best first."""
     container = container_of(file)
     by_libsndfile = partial(open_by_libsndfile, file)
     if container is None or not _has_pyav():
