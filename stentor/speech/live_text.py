@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from stentor.arguments import mend_unicode
 from stentor.speech.long_text import QUICK_CHARS, worked
 from stentor.speech.timing import SegmentTiming, WordTiming
-from stentor.text.marks import speakers
+from stentor.text.endings import NEAR
+from stentor.text.marks import as_prefix, find_lead, speakers
 from stentor.text.segments import Reading
-from stentor.text.sentences import NEAR, Segment, Word, ready, sentences
+from stentor.text.sentences import Segment, Word, ready, sentences
 from stentor.text.trace import WORD
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ class TextFeed:
         else:
             self._wanted = granularity
         self.text = ""
+        self.lead: str | None = None  # what governs all of the text. None: not known yet
         self.count = 0  # segments cut
         self.silence = 0.0  # seconds that the text asks for behind its last segment
         self.ended = False
@@ -133,6 +135,8 @@ class TextFeed:
             self._half = ""
         self.text += mend_unicode(text[: len(text) - len(self._half)])
 
+        if not self._know_lead(complete=False):
+            return
         if self.live:
             await self._extend(last=False)
         elif self.granularity != "none" and len(self.text) - self._cut >= self._look_at:
@@ -143,10 +147,18 @@ class TextFeed:
         whole request."""
         self.text += mend_unicode(self._half + text)
         self._half = ""
+        self._know_lead(complete=True)
         if self.live:
             await self._extend(last=True)
         else:
             await self._cut_off(last=True)
+
+    def _know_lead(self, complete: bool) -> bool:
+        """Take off what leads the text once that is known, and return whether it is."""
+        if self.lead is None and self.text.strip():
+            self.lead = find_lead(self.text, self.marks, complete)
+            self._cut = len(self.lead or "")
+        return self.lead is not None
 
     async def end(self, text: str = "") -> None:
         """Nothing follows, besides this text."""
@@ -185,7 +197,9 @@ class TextFeed:
         if not size:
             return _Cut(0, [], self._speaker)
 
-        segments = self.reading.segments(tail[:size], self.max_chars, self._wanted, self._speaker)
+        segments = self.reading.segments(
+            tail[:size], self.max_chars, self._wanted, self._speaker, self.lead
+        )
         silence = 0.0 if segments else self.reading.silence(tail[:size])
         if goes_on and segments:
             size = segments[-1].start
@@ -269,9 +283,8 @@ class TextFeed:
             text = rest[:size].lstrip()
             self._began = self._cut + size - len(text)
             self._tail = TextTail()
-            self._segments.append(
-                (extended(Segment("", self._began, self._began), text), self._tail)
-            )
+            segment = Segment("", self._began, self._began, lead=as_prefix(self.lead or ""))
+            self._segments.append((extended(segment, text), self._tail))
             self.count += 1
         return size
 

@@ -361,31 +361,38 @@ class Cast:
         """The request for a segment, without the audio that it takes its voice from. A text that is
         one segment keeps the spaces around it."""
         request = self._requests[segment.voice]
-        if request.text.strip() != segment.spoken:
-            request = replace(request, text=segment.spoken)
         continued = self.carries_on(segment) and segment.voice in self._begun
-        if continued:
+        if continued and not self._spec.marks.lead_continues:
+            text = segment.transcript
+        else:
+            text = segment.spoken
+        if request.text.strip() != text:
+            request = replace(request, text=text)
+        if continued:  # the audio has the voice
             return replace(request, instructions=None)
-        return request  # the audio has the voice
+        return request
 
     def tails(self, segment: Segment) -> tuple[GeneratedSegment, ...]:
         """The segments that it takes its voice from: the latest of each of its speakers, or of all.
         None at first."""
         latest = self._latest[segment.voice]
-        named = speakers(segment.spoken, self._spec.marks)
+        named = speakers(segment.transcript, self._spec.marks)
         found = [latest[speaker] for speaker in latest if speaker in named] or list(
             latest.values()
         )[-1:]
-        return tuple({id(one): one for one in found}.values())[-self._spec.max_references :]
+        tails = list({id(one): one for one in found}.values())
+        if segment.spaced and self._spec.takes_prompt:  # its text and that behind it are one string
+            tails = [one._replace(text=f"{one.text} ") for one in tails]
+        return tuple(tails[-self._spec.max_references :])
 
     def spoken(self, segment: Segment, samples: np.ndarray) -> None:
         """Note a segment that has been spoken and that `carries_on`: float32 samples [n] at the
         model's rate."""
         self._begun.add(segment.voice)
-        generated = GeneratedSegment(samples, segment.spoken)
+        generated = GeneratedSegment(samples, segment.transcript)
         latest = self._latest[segment.voice]
         if generated.fits(self._spec):
-            for speaker in speakers(segment.spoken, self._spec.marks) or [""]:
+            for speaker in speakers(segment.transcript, self._spec.marks) or [""]:
                 latest.pop(speaker, None)
                 latest[speaker] = generated
 

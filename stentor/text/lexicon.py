@@ -13,7 +13,7 @@ MAX_ENTRIES = 10_000
 MAX_WORD = 80
 MAX_READING = 200
 MAX_BYTES = 2**20
-_TOKEN = re.compile(r"[^\s,;:!?()\"“”\[\]<>]+")
+_TOKEN = re.compile(r"[^\s,;:!?()\"“”\[\]<>\U000f0000-\U0010ffff]+")  # private characters are marks
 _EDGES = ".'’*_"
 
 

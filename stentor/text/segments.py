@@ -22,7 +22,16 @@ from stentor.errors import InvalidRequest
 from stentor.text.cleanup import STEPS, cleaned
 from stentor.text.cleanup.draft import Draft
 from stentor.text.lexicon import Lexicon
-from stentor.text.marks import NEVER, NO_MARKS, PHONEMES, TextMarks, speakers
+from stentor.text.marks import (
+    NEVER,
+    NO_MARKS,
+    PHONEMES,
+    Held,
+    TextMarks,
+    as_prefix,
+    find_lead,
+    speakers,
+)
 from stentor.text.pauses import LONGEST_PAUSE, MOST_SILENCE
 from stentor.text.sentences import Segment, Word, split
 from stentor.text.trace import WORD
@@ -42,7 +51,7 @@ _STRENGTHS = {
 _LENGTHS = {"short": "250ms", "medium": "500ms", "long": "1s"}
 _TOKEN = re.compile(
     r"<!--[^<>]*-->|<[!?][^<>]*>"
-    r"|<(?P<close>/?)(?P<name>[A-Za-z][\w:.-]*)(?P<attributes>\s[^<>]*?)?(?P<empty>/?)>"
+    r"|<(?P<close>/?)(?P<name>[A-Za-z][A-Za-z0-9_:.-]*)(?P<attributes>\s[^<>]*?)?(?P<empty>/?)>"
     r"|(?P<silence>\[(?i:(?P<length>short|medium|long)\s)?(?i:pause|silence|break)"
     r"(?:\s*+[:=]?\s*+(?P<pause>\d{1,6}(?:\.\d{1,6})?)\s*(?:(?P<ms>(?i:ms|milliseconds?))|(?i:s|secs?|seconds?))?)?\])"
     r"|(?:\[\[slnc |<\|pause:)(?P<slnc>\d{1,6})(?:ms)?(?:\]\]|\|>)|<#(?P<seconds>\d{1,3}(?:\.\d{1,6})?)#>"
@@ -346,19 +355,37 @@ class Reading:
     unread: str = NEVER
 
     def segments(
-        self, text: str, max_chars: int, granularity: str, speaker: str = ""
+        self,
+        text: str,
+        max_chars: int,
+        granularity: str,
+        speaker: str = "",
+        lead: str | None = None,
     ) -> list[Segment]:
         """Cut a text as `split` does, and at every pause that it asks for. Segments without text are left out.
 
+        lead: what governs this text and stood before it. None: it is looked for in front of `text`.
         InvalidRequest("text") for pauses that are too long together.
         """
-        draft = cleaned(text, self.cleanup)
-        found = [
-            self._noted(s) for s in self._segments(draft.text, max_chars, granularity, speaker)
-        ]
-        if draft.text == text:
-            return found
-        return [_given(s, draft, text) for s in found]
+        if lead is None:
+            lead = find_lead(text, self.marks) or ""
+            segments = self._cleaned(text[len(lead) :], max_chars, granularity, speaker)
+            segments = [s.moved(len(lead)) for s in segments]
+        else:
+            segments = self._cleaned(text, max_chars, granularity, speaker)
+
+        if lead:
+            segments = [replace(s, lead=as_prefix(lead)) for s in segments]
+        return [self._noted(s) for s in segments]
+
+    def _cleaned(self, text: str, max_chars: int, granularity: str, speaker: str) -> list[Segment]:
+        """The segments of a text that is cleaned while the family's marks are held."""
+        held = Held(text, self.marks)
+        draft = cleaned(held.text, self.cleanup)
+        segments = self._segments(draft.text, held, max_chars, granularity, speaker)
+        if draft.text == held.text:
+            return segments
+        return [_given(s, draft, text) for s in segments]
 
     def silence(self, text: str) -> float:
         """Return the seconds of the pauses in a text without words, which has no segments."""
@@ -372,27 +399,32 @@ class Reading:
             return replace(segment, unread=left_out)
         return segment
 
-    def _segments(self, text: str, max_chars: int, granularity: str, speaker: str) -> list[Segment]:
-        found: list[Segment] = []
+    def _segments(
+        self, text: str, held: Held, max_chars: int, granularity: str, speaker: str
+    ) -> list[Segment]:
+        """The segments of a clean text whose marks are held, with places in that text."""
+        segments: list[Segment] = []
+        whole = held.restored(text)
         before = 0.0
-        for part in parts(text, self.phonemes, self.lexicon):
+        for held_part in parts(text, self.phonemes, self.lexicon):
+            part = replace(held_part, text=held.restored(held_part.text))
             if part.text.strip():
                 cut = split(
                     part.text, max_chars, granularity, self.marks, speaker, dashes=self.phonemes
                 )
-                cut = [_placed(s, part, text) for s in cut]
+                cut = [_placed(s, part, whole) for s in cut]
                 if before:
                     cut[0] = replace(cut[0], before=before)
                 if part.pause is not None:
                     cut[-1] = replace(cut[-1], after=part.pause)
-                found = found + cut
+                segments += cut
                 before = 0.0
                 speaker = next(reversed(speakers(part.text, self.marks)), speaker)
-            elif found and part.pause is not None:
-                found[-1] = replace(found[-1], after=(found[-1].after or 0.0) + part.pause)
+            elif segments and part.pause is not None:
+                segments[-1] = replace(segments[-1], after=(segments[-1].after or 0.0) + part.pause)
             else:
                 before += part.pause or 0.0
-        return found
+        return segments
 
 
 def _given(segment: Segment, draft: Draft, text: str) -> Segment:

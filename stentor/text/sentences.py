@@ -11,14 +11,22 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import NamedTuple
 
-from stentor.text.english.tables import ALL, BEFORE_NUMBER, DAYS, MAY_END, MONTHS, STARTERS
+from stentor.text.endings import CLAUSE_END, GROWING_CLAUSE_END, cuts
+from stentor.text.english.tables import DAYS, MONTHS
 from stentor.text.length import spoken_length, spoken_lengths
-from stentor.text.marks import NO_MARKS, PLACEHOLDERS, TURN, TextMarks, is_blank, masked, speakers
+from stentor.text.marks import (
+    NO_MARKS,
+    OTHER,
+    PLACEHOLDERS,
+    TURN,
+    TextMarks,
+    is_blank,
+    masked,
+    speakers,
+)
 from stentor.text.pauses import PAUSES
+from stentor.text.punctuation import CLOSERS
 
-END_WIDE = "。！？｡।॥۔؟…‼⁇⁈⁉"  # end a sentence whatever follows
-CLOSERS = "\"'”’»」』】）)]›〉》"
-CLAUSE = ",;:，、；：،؛—–"
 _MARKS = {
     c: kind
     for kind, marks in (
@@ -34,28 +42,18 @@ _OPENS_TURN = '"“«「『—–'
 _CLOSES_TURN = '"”»」』'
 MAX_CHARS = 400  # of a segment, by default
 GRANULARITIES = ("auto", "none", "sentence", "clause")
-NEAR = 60  # characters on either side that are looked at to decide whether a mark ends a sentence
-_TERMINATOR = re.compile(rf"[.!?{END_WIDE}]+[{re.escape(CLOSERS)}]*")
 _PARAGRAPH = re.compile(r"\n[ \t\r\f\v]*\n\s*")
-_WORD_BEFORE = re.compile(r"(?<![^\W\d_])(?<![^\W\d_]\.)([^\W\d_](?:[^\W\d_]|\.(?=[^\W\d_]))*+)$")
-_INITIALS = re.compile(r"[A-Z](?:\.[A-Z]){0,5}")
-_INITIAL = re.compile(r"[A-Z]\.")
-_NUMERAL_LINE = re.compile(r"(?:^|[.!?:;\n][ \t]*\n)[ \t]*[IVXL]{1,6}$")
-_NUMBER = re.compile(r"[\d#]|(?:[IVXLCDM]{2,}|[VX]|[ivxl]{2,6})\b")
 _WORD_CHAR = re.compile(r"\w")
 _SIGN = re.compile(r"\S")
-_TURN = re.compile(rf"(?<!{TURN}){TURN}")
 _SPACE = re.compile(r"\s")
-_ITEM = re.compile(r"\A[ \t]*+\n\s*+(?:\d{1,3}[.)]|[-•*–])\s")
 SHORTEST_PART = 6  # characters of what stands between dashes
 _DASH = re.compile(
     rf"(?<=[^\W\d_])[,.?!{re.escape(CLOSERS)}]{{0,3}}?"
     r"(?:\s*+—++|\s++(?:–|--++|(?<=[^\W\d_]{2}\s)-)(?=\s)|--++|\s?(?P<ellipsis>\.{3,}+|…++))"
     rf"[{re.escape(CLOSERS)}]{{0,3}}+\s*+(?=[\"'“‘(]?[^\W\d_])(?!(?:{'|'.join((*DAYS, *MONTHS))}))"
 )
-_CLAUSE_END = re.compile(rf"[{CLAUSE}](?=\s)|[，、；：]")
 _PLACES = (  # where a long sentence is cut, the best first
-    _CLAUSE_END,
+    CLAUSE_END,
     re.compile(r"(?<!\d)\s(?!\d)"),
     _SPACE,
     re.compile(r"[/&?=_~+|;:,](?=\w)(?!\d{3}(?!\d))|[-.](?=[A-Za-z])"),
@@ -75,7 +73,8 @@ class Segment:
     """text == whole[start:end], without white space at its ends. gap: line ends behind it, from the second on (0: its
     paragraph goes on). 2 end a paragraph, 3 a heading, more a scene.
 
-    speaker: the mark of who speaks it, where the text begins inside a turn and so without its mark. before, after:
+    speaker: the mark of who speaks it, where the text begins inside a turn and so without its mark. lead: what stood in
+    front of the whole text and governs it. spaced: white space stands before it in the text. before, after:
     seconds of silence that the text asks for there. None: the usual pause between segments. Where the text had marks
     of its own (markup.py), `start` and `end` are places in the text with them. words: those of `spoken`, where
     `Reading` has cut it. unread: pieces of it that the model leaves out. In a dialogue, voice: who speaks it (None: the
@@ -88,6 +87,8 @@ class Segment:
     end: int
     gap: int = 0
     speaker: str = ""
+    lead: str = ""
+    spaced: bool = field(default=False, compare=False)
     before: float = 0.0
     after: float | None = None
     words: tuple[Word, ...] = field(default=(), compare=False)
@@ -111,6 +112,11 @@ class Segment:
     @property
     def spoken(self) -> str:
         """The text as the model is to get it."""
+        return self.lead + self.transcript
+
+    @property
+    def transcript(self) -> str:
+        """The text as a later piece continues it, without what governs it."""
         return self.speaker + self.text
 
     def moved(self, by: int) -> Segment:
@@ -129,13 +135,12 @@ def _spans(text: str) -> Iterator[tuple[int, int, int]]:
     follows where it leads or is a speaker's mark."""
     last: tuple[int, int, int] | None = None
     start = seen = 0
-    for cut, gap in itertools.chain(_cuts(text), [(len(text), 2)]):
+    for cut, gap in itertools.chain(cuts(text), [(len(text), 2)]):
         if start == seen and not text[seen:cut].strip():
             if gap and last:
                 last = (*last[:2], gap)
         elif _WORD_CHAR.search(text, seen, cut) is None:
-            first = _SIGN.search(text, start)
-            if last is None or (first is not None and first[0] == TURN and cut < len(text)):
+            if last is None or (cut < len(text) and _leads(text, start, cut, last[2])):
                 seen = cut
                 continue
             last = (last[0], cut, gap)
@@ -146,6 +151,15 @@ def _spans(text: str) -> Iterator[tuple[int, int, int]]:
         start = seen = cut
     if last is not None:
         yield last
+
+
+def _leads(text: str, start: int, cut: int, gap: int) -> bool:
+    """Whether signs go with what follows: behind a speaker's mark, or with a mark in a paragraph without words. gap: of
+    the sentence before."""
+    first = _SIGN.search(text, start)
+    if first is not None and first[0] == TURN:
+        return True
+    return gap > 0 and OTHER in text[start:cut]
 
 
 def split(
@@ -201,7 +215,11 @@ def _with_speakers(
 ) -> Iterator[Segment]:
     """The segments with their real text, each with the mark of who speaks it if it begins without one."""
     for p in segments:
-        own = replace(_trimmed(text, p.start, p.end, p.gap), after=p.after)
+        own = replace(
+            _trimmed(text, p.start, p.end, p.gap),
+            after=p.after,
+            spaced=text[max(0, p.start - 1) : p.start].isspace(),
+        )
         begins = re.match(marks.speaker, own.text) is not None
         yield own if begins else replace(own, speaker=speaker)
         speaker = next(reversed(speakers(own.text, marks)), speaker)
@@ -213,66 +231,13 @@ def ready(text: str, clause: bool, marks: TextMarks = NO_MARKS) -> int:
     A full stop counts once it is known what follows it, because "3." may become "3.14" and "Dr." is followed by a name.
     """
     text = masked(text, marks)
-    cuts = [
-        cut
-        for cut, _ in _cuts(text)
-        if cut < len(text.rstrip()) or text[cut - 1] in END_WIDE + CLOSERS
-    ]
-    last = max(cuts, default=0)
+    last = max((cut for cut, _ in cuts(text, growing=True)), default=0)
     if clause:
-        tail = text[last:]
-        clauses = [
-            m.end() for m in re.finditer(rf"[{CLAUSE}](?=\s\S)|[，、；：]", tail) if m.end() >= 20
-        ]
-        last += max(clauses, default=0)
+        clauses = [m.end() for m in GROWING_CLAUSE_END.finditer(text, last) if m.end() - last >= 20]
+        last = max(clauses, default=last)
     if _WORD_CHAR.search(text[:last]):
         return last
     return 0
-
-
-def _cuts(text: str) -> Iterator[tuple[int, int]]:
-    """Positions after which a sentence has ended, and how many line ends follow where a paragraph has."""
-    breaks = [(m.start(), m[0].count("\n")) for m in _PARAGRAPH.finditer(text)]
-    stops = [(m.end(), 0) for m in _TERMINATOR.finditer(text) if _ends(text, m)]
-    turns = [(m.start(), 0) for m in _TURN.finditer(text)]
-    yield from sorted(breaks + stops + turns)
-
-
-def _ends(text: str, mark: re.Match[str]) -> bool:
-    run = mark.group().rstrip(CLOSERS)
-    after = text[mark.end() : mark.end() + NEAR]
-    if any(c in END_WIDE for c in run) and run[-1] != "…":
-        return True
-    if not after[:1].isspace():
-        return after == "" or (run[-1] in "!?" and not after[:1].isascii())
-    following = after.lstrip()
-    if not following or following[0].islower():
-        return not following or "\n\n" in after[:4]
-    if run != "." or _ITEM.match(after):
-        return True
-    return _dot_ends(text[max(0, mark.start() - NEAR) : mark.start()], following)
-
-
-def _dot_ends(before: str, following: str) -> bool:
-    """Whether a single full stop between `before` and `following` ends a sentence."""
-    word = _WORD_BEFORE.search(before)
-    if word is None:
-        line = before.rsplit("\n", 1)[-1].strip()
-        return not (line.isdigit() and len(line) <= 3)  # "1. First item"
-    name = word.group(1)
-    if _NUMERAL_LINE.search(before):
-        return False  # "II. The Journey Home"
-    first = re.match(r"\w+", following)
-    starter = (
-        first is not None and first.group().lower() in STARTERS and not _INITIAL.match(following)
-    )
-    if _INITIALS.fullmatch(name) and name != "I":
-        return starter  # "J. Smith", "J.R.R. Tolkien", "the U.S. economy"
-    if name.lower() in BEFORE_NUMBER:
-        return not _NUMBER.match(following)
-    if name.lower() in MAY_END:
-        return starter
-    return name.lower() not in ALL
 
 
 def _trimmed(text: str, start: int, end: int, gap: int) -> Segment:
@@ -331,7 +296,7 @@ def _outside_marks(text: str, cut: int, max_chars: int) -> int:
 
 def _clauses(text: str, segment: Segment, least: int) -> Iterator[Segment]:
     start = segment.start
-    for m in _CLAUSE_END.finditer(segment.text):
+    for m in CLAUSE_END.finditer(segment.text):
         cut = segment.start + m.end()
         if cut - start >= least and segment.end - cut >= least // 2:
             yield _trimmed(text, start, cut, 0)

@@ -9,7 +9,6 @@ from typing import Any
 from stentor.layers.configs import StackConfig
 from stentor.models.config_reader import ConfigReader
 from stentor.models.stack_config import even_heads, read_stack
-from stentor.text.marks import TextMarks
 
 YAML = "cosyvoice3.yaml"
 TEXT_MODEL = "CosyVoice-BlankEN"
@@ -31,11 +30,6 @@ DIT_EPS = 1e-6
 MAX_PROMPT = 750  # codes of the longest reference
 MAX_MODEL_LEN = (
     4096  # positions of a sequence: 20 codes per token of text, beside prompts of 30 seconds
-)
-
-MARKS = TextMarks(
-    other=r"<\|[a-z]+\|>|</?(?:strong|laughter)>|\[[^\[\]\s]{1,20}\]",
-    unfinished=r"<[|/a-z]{0,20}$|\[[^\[\]\s]{0,20}$",
 )
 
 

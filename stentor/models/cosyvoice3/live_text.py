@@ -23,8 +23,9 @@ from stentor.errors import InvalidRequest
 from stentor.layers.types import Column
 from stentor.models.base import Emit, Rows
 from stentor.models.byte_bpe import settled
-from stentor.models.cosyvoice3.config import FEED, MARK, MARKS, MIX, MOST_SILENT, LanguageConfig
+from stentor.models.cosyvoice3.config import FEED, MARK, MIX, MOST_SILENT, LanguageConfig
 from stentor.models.cosyvoice3.language_model import mask_early
+from stentor.models.cosyvoice3.tokenizer import MARKS
 
 NEXT, DRAW, LAST = range(3)
 """Kinds of what follows a value: another one, a code, or the codes to the end."""

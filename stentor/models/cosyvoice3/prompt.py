@@ -12,9 +12,10 @@ from stentor.errors import InvalidRequest, too_long
 from stentor.models.base import LiveText, Prompt, Voice, VoiceSource, reference_of
 from stentor.models.cosyvoice3.config import CODE_RATE, MIX, LanguageConfig
 from stentor.models.cosyvoice3.live_text import Arrivals, Mixing
-from stentor.models.cosyvoice3.tokenizer import END_OF_PROMPT, Tokens
+from stentor.models.cosyvoice3.tokenizer import END_OF_PROMPT, SYSTEM, Tokens
 from stentor.models.cosyvoice3.voice import StoredVoice
 from stentor.models.info import SpeechRequest
+from stentor.text.punctuation import CLOSERS
 
 _CHINESE = re.compile("[\u4e00-\u9fff]")
 _REPLACED = (("²", "平方"), ("³", "立方"), (" - ", "\uff0c"), ("——", " "))
@@ -24,6 +25,8 @@ _STOP = re.compile(
 )  # the original has spelled decimals before, by another package
 _SPACE = re.compile(r"(?<![!-~]) | (?![!-~])")
 _OPEN_END = re.compile("[\uff0c,、]+$")
+_STOPS = "。\uff1f\uff01\uff1b\uff1a、.?!;:…"
+_ENDED = re.compile(rf"[{_STOPS}][{re.escape(CLOSERS)}*>]*$")
 
 
 def normalized(text: str) -> str:
@@ -37,9 +40,16 @@ def normalized(text: str) -> str:
     return _OPEN_END.sub("。", _DROPPED.sub("", text))
 
 
-SYSTEM = "You are a helpful assistant."
 MOST_PER_TOKEN = 20  # codes per token of text: more have run on. The original ends there too
 LEAST_PER_TOKEN = 2  # the original does not draw the code `start` before so many
+
+
+def ended(text: str) -> str:
+    """Text with a stop at its end if it has none, as the original's front end appends it to every piece."""
+    body = text.rstrip()
+    if "<|" in text or not body or _ENDED.search(body):
+        return text
+    return body + ("。" if _CHINESE.search(text) else ".")
 
 
 @dataclass(frozen=True)
@@ -52,16 +62,23 @@ class Layout:
 
 
 def layout(text: str, instructions: str | None, transcript: str | None) -> Layout:
-    """The texts of a request. A part that has `<|endofprompt|>` itself is taken as it is."""
+    """The texts of a request. A part that has `<|endofprompt|>` itself is taken as it is. A system part in front of the
+    text stands before the transcript."""
+    system = SYSTEM + END_OF_PROMPT
     if instructions:
         whole = END_OF_PROMPT in instructions
         return Layout(
             instructions if whole else f"{SYSTEM} {instructions}{END_OF_PROMPT}", text, False
         )
-    if transcript:
-        whole = END_OF_PROMPT in transcript
-        return Layout(transcript if whole else f"{SYSTEM}{END_OF_PROMPT}{transcript}", text, True)
-    return Layout("", text if END_OF_PROMPT in text else f"{SYSTEM}{END_OF_PROMPT}{text}", False)
+    if not transcript:
+        return Layout("", text if END_OF_PROMPT in text else system + text, False)
+
+    if END_OF_PROMPT in transcript:
+        return Layout(transcript, text, True)
+    lead, mark, words = text.rpartition(END_OF_PROMPT)
+    if mark:
+        return Layout(lead + mark + transcript, words, True)
+    return Layout(system + transcript, text, True)
 
 
 @dataclass(frozen=True)
@@ -105,7 +122,7 @@ class PromptBuilder:
             return self._live(request, parts, voice)
         # as the original, which sees the mark in it
         if parts.before:
-            spoken = normalized(parts.text)
+            spoken = ended(normalized(parts.text))
         else:
             spoken = parts.text
         before = self._tokens.encode(parts.before)

@@ -10,7 +10,6 @@ from stentor.models.codec_timing import CodecTiming
 from stentor.models.cosyvoice3.codec import HOP
 from stentor.models.cosyvoice3.codec_noise import FLOW_FRAMES
 from stentor.models.cosyvoice3.config import (
-    MARKS,
     MAX_MODEL_LEN,
     MAX_PROMPT,
     REFERENCE_SECONDS,
@@ -19,6 +18,7 @@ from stentor.models.cosyvoice3.config import (
     Config,
 )
 from stentor.models.cosyvoice3.live_text import COLUMNS
+from stentor.models.cosyvoice3.tokenizer import MARKS
 from stentor.models.info import Option
 
 MOST_FRAMES = FLOW_FRAMES // 2 - MAX_PROMPT  # the flow's noise ends there: 270 seconds

@@ -5,6 +5,7 @@ Special tokens match before anything else wherever they stand, so text that cont
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from stentor.errors import CheckpointError
 from stentor.models.byte_bpe import ByteBPE
 from stentor.models.cosyvoice3.config import TEXT_MODEL
+from stentor.text.marks import TextMarks
 
 END_OF_PROMPT = "<|endofprompt|>"
 _SOUNDS = """[breath] <strong> </strong> [noise] [laughter] [cough] [clucking] [accent] [quick_breath] <laughter>
@@ -34,6 +36,19 @@ def special_tokens() -> list[str]:
         for stress in (("", "0", "1", "2") if p in _VOWELS else ("",))
     ]
     return [END_OF_PROMPT, *_SOUNDS.split(), *(f"[{p}]" for p in (*phones, *_PINYIN.split()))]
+
+
+SYSTEM = "You are a helpful assistant."
+_LONGEST_SYSTEM = 2000  # characters of a system part in front of a text
+MARKS = TextMarks(
+    other="|".join([r"<\|[a-z]+\|>", *map(re.escape, special_tokens())]),
+    unfinished=r"<[|/a-z]{0,20}$|\[[^\[\]\s]{0,20}$",
+    lead=rf"(?s:.{{0,{_LONGEST_SYSTEM}}}?){re.escape(END_OF_PROMPT)}\s*",
+    lead_begun=rf"\s*(?:{'|'.join(re.escape(SYSTEM[:n]) for n in range(len(SYSTEM)))}"
+    rf"|{re.escape(SYSTEM)}(?s:(?!{re.escape(END_OF_PROMPT)}).){{0,{_LONGEST_SYSTEM}}})",
+    lead_continues=True,
+)
+"""Special tokens in a text, and a system part of its own in front of it."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from stentor.models.dots_tts.live_text import FEED, Arrivals
 from stentor.models.dots_tts.reference import as_heard
 from stentor.models.dots_tts.tokenizer import GEN_START, TEXT_END
 from stentor.models.info import SpeechRequest
-from stentor.text.marks import has_words
+from stentor.text.marks import TextMarks, has_words
 
 SPOKEN = "[文本]"
 INSTRUCTED = "[带指令文本]"
@@ -57,6 +58,16 @@ LANGUAGES = {
     "vietnamese": "VI",
 }
 """Tags before a text of each language, in brackets."""
+
+
+_TAGS = "|".join(tag for tag in LANGUAGES.values() if tag.isascii())
+MARKS = TextMarks(
+    lead=rf"\s*\[(?:{_TAGS}|口音[:\uff1a][^\[\]\n]{{1,20}})\]\s*",
+    lead_begun=r"\s*(?:\[(?:[A-Z]{0,2}|口(?:音(?:[:\uff1a][^\[\]\n]{0,20})?)?))?",
+    lead_continues=True,
+)
+"""The tag of a language or an accent in front of a text."""
+_LEAD = re.compile(MARKS.lead)
 
 
 class PromptPrefix(NamedTuple):
@@ -136,24 +147,23 @@ class PromptBuilder:
         return prompt
 
     def _spoken(self, request: SpeechRequest, text: str) -> str:
-        """Transcript and text as one string, the tag of the language in front."""
-        if request.reference is not None:
-            said = request.reference.text
-        else:
-            said = None
-        if request.language == "auto":
-            tag = ""
-        else:
+        """Transcript and text as one string, with one tag in front: the text's own, or that of the language."""
+        tag = ""
+        if request.language != "auto":
             tag = f"[{LANGUAGES[request.language]}]"
+        lead = _LEAD.match(text)
+        if lead is not None:
+            tag = lead[0]
+            text = text[lead.end() :]
         if request.instructions:
             text = f"[{request.instructions.strip()}]{text}"
-        if said is not None:
-            whole = f"{said.strip()}\n{text}"
-        else:
-            whole = text
-        if whole.startswith(tag):
-            return whole
-        return tag + whole
+
+        if request.reference is None or request.reference.text is None:
+            return tag + text
+        transcript = request.reference.text.strip()
+        if _LEAD.match(transcript):
+            tag = ""
+        return f"{tag}{transcript}\n{text}"
 
     def _prompt(
         self, request: SpeechRequest, ids: list[int], given: PromptPrefix, tokens: int

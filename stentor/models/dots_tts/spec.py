@@ -13,7 +13,7 @@ from stentor.models.dots_tts.config import LOOKAHEAD, DotsConfig
 from stentor.models.dots_tts.flow import FLOW, PARTS
 from stentor.models.dots_tts.live_text import COLUMNS
 from stentor.models.dots_tts.network import ENCODER, TOKENS
-from stentor.models.dots_tts.prompt import LANGUAGES, MAX_PATCHES
+from stentor.models.dots_tts.prompt import LANGUAGES, MARKS, MAX_PATCHES
 from stentor.models.info import Option
 
 MAX_MODEL_LEN = 2048
@@ -105,6 +105,7 @@ def make_spec(c: DotsConfig, dtype: torch.dtype, more_columns: Mapping[str, Colu
         reference_seconds=REFERENCE_SECONDS,
         languages=tuple(LANGUAGES),
         takes_instructions=True,
+        marks=MARKS,
         live_text=c.quotas is not None,
         codec_timing=CodecTiming(late=LOOKAHEAD * c.vocoder.hop, chunk=CHUNK),
         num_evals=c.solver.evaluations,

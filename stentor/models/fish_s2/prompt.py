@@ -17,8 +17,9 @@ from stentor.models.info import ReferenceAudio, SpeechRequest
 
 SPEAKER = re.compile(r"<\|speaker:\d+\|>")
 TAG = re.compile(r"\[[^\[\]]*\]")
-UNFINISHED = (
-    r"<(\|[\w:]{0,20}\|?)?$|\[[^\[\]]{0,80}$"  # the beginning of either, where more text may follow
+PHONEMES = re.compile(r"<\|phoneme_start\|>[^<\n]{0,200}<\|phoneme_end\|>")
+UNFINISHED = (  # the beginning of any, where more text may follow
+    r"<(\|[\w:]{0,20}\|?)?$|\[[^\[\]]{0,80}$|<\|phoneme_start\|>[^<\n]{0,200}(<[\w|]{0,14})?$"
 )
 TURNS_PER_BATCH = 5
 CHUNK_BYTES = (

@@ -9,7 +9,7 @@ import torch
 from stentor.layers.types import Column
 from stentor.models.base import KVSpec, ModelSpec
 from stentor.models.fish_s2.config import LanguageConfig
-from stentor.models.fish_s2.prompt import SPEAKER, TAG, UNFINISHED
+from stentor.models.fish_s2.prompt import PHONEMES, SPEAKER, TAG, UNFINISHED
 from stentor.models.info import Option
 from stentor.text.marks import TextMarks
 
@@ -55,6 +55,6 @@ def make_spec(
         reference_seconds=REFERENCE_SECONDS,
         max_references=MAX_REFERENCES,
         takes_instructions=False,
-        marks=TextMarks(SPEAKER.pattern, TAG.pattern, UNFINISHED),
+        marks=TextMarks(SPEAKER.pattern, f"{TAG.pattern}|{PHONEMES.pattern}", UNFINISHED),
         batch_invariant=True,
     )

@@ -21,12 +21,19 @@ from stentor.models.voxcpm2.config import VoxCPM2Config
 from stentor.models.voxcpm2.steps import evaluations
 from stentor.models.voxcpm2.tokenizer import AUDIO_START, REFERENCE_END, REFERENCE_START
 from stentor.text.front_end import FrontEnd
+from stentor.text.marks import TextMarks
 from stentor.text.trace import is_sound
 
 VOICES = "voices.safetensors"
 PRIME = 3  # patches that set the codec's state before the first generated one
 CAP_EXTRA = 10  # further patches after which an utterance of suspect length ends
 MIN_LEN = 2  # the reference's default: a stop counts after MIN_LEN + 1 patches
+
+_STYLE = r"\((?:[^()\n]|\([^()\n]{0,100}\)){1,400}"
+MARKS = TextMarks(
+    lead=rf"\s*{_STYLE}\)\s*", lead_begun=rf"\s*(?:\(|{_STYLE}(?:\([^()\n]{{0,100}})?)?"
+)
+"""A description of the voice or the style in half-width parentheses, in front of a text."""
 
 ROLES = "reference", "prompt"  # of what is cloned, and of what is continued
 

@@ -10,9 +10,10 @@ from stentor.models.base import KVSpec, ModelSpec
 from stentor.models.codec_timing import CodecTiming
 from stentor.models.info import AlignmentHeads, Option
 from stentor.models.voxcpm2.config import VoxCPM2Config
-from stentor.models.voxcpm2.prompt import MIN_LEN, PRIME
+from stentor.models.voxcpm2.prompt import MARKS, MIN_LEN, PRIME
 from stentor.models.voxcpm2.steps import MAX_STEPS, evaluations
 from stentor.text import languages, unread
+from stentor.text.marks import NO_MARKS
 
 CAPTURED_STEPS = (4, 6, 16, 25)  # numbers of flow steps that are captured besides the default
 REFERENCE_SECONDS = (0.3, 120.0)
@@ -90,6 +91,7 @@ def make_spec(c: VoxCPM2Config, dtype: DType, more_columns: Mapping[str, Column]
         voice_descriptions=c.voice_descriptions,
         languages=languages(c.text_frontend),
         takes_instructions=c.takes_instructions,
+        marks=MARKS if c.takes_instructions else NO_MARKS,
         instructs_prompt=False,
         takes_reference=c.takes_reference,
         voice_frames=bool(c.voices),

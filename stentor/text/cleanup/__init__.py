@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from stentor.errors import InvalidRequest
-from stentor.text.cleanup import formulas, languages, layout, pages, papers
+from stentor.text.cleanup import formulas, languages, layout, lines, pages, papers
 from stentor.text.cleanup.draft import Draft
 
 STEPS: dict[str, Callable[[Draft], Draft]] = {
@@ -21,7 +21,7 @@ STEPS: dict[str, Callable[[Draft], Draft]] = {
     "formulas": formulas.plain_formulas,
     "notes": papers.without_notes,
     "markdown": pages.without_markdown,
-    "lines": papers.whole_lines,
+    "lines": lines.whole_lines,
 }
 """In the order in which they run."""
 ALL = "all"

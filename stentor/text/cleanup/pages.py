@@ -11,7 +11,7 @@ from markdown_it.common import html_re
 
 from stentor.text.cleanup.draft import COMMA, HEADING, LINE, PARAGRAPH, SCENE, STOP, Draft, Writer
 from stentor.text.english.tables import CENSORED
-from stentor.text.marks import PHONEMES
+from stentor.text.marks import ADDRESS, PHONEMES
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -166,7 +166,7 @@ _HIGHLIGHT = re.compile(r"(?<![=\w])==(?=[^\s=])([^\n=]{1,400})(?<=[^\s=])==(?![
 _SPOILER = re.compile(r"(?<!\|)\|\|(?=[^\s|])([^\n|]{1,400})(?<=[^\s|])\|\|(?!\|)")
 _BOX = re.compile(r"(?<![ \t])[ \t]*+\[[ xX]\][ \t]+")
 _DEFINITION = re.compile(
-    r"^[ ]{0,3}\[([^\]\n^]{1,200})\]:[ \t]*<?((?:[a-z]{2,9}:|www\.|[/#.])[^\s>]*)>?[^\n]*\n?",
+    rf"^[ ]{{0,3}}\[([^\]\n^]{{1,200}})\]:[ \t]*<?({ADDRESS})>?[ \t]*(?:[\"'(][^\n]*)?(?:\n|$)",
     re.MULTILINE,
 )
 _INSERTED = re.compile(r"(?<![+\w])\+\+(?=[^\s+])([^\n+]{1,400})(?<=[^\s+])\+\+(?![+\w])")

@@ -37,7 +37,7 @@ OPTIONS = {
     "max_frames": None,
     "ignore_eos": False,
 }
-REQUEST = SpeechRequest("Three more words", options=OPTIONS)
+REQUEST = SpeechRequest("Three more words.", options=OPTIONS)
 SOUND = Recording(np.zeros(24000, np.float32), 24000)
 
 
@@ -58,7 +58,7 @@ def rows(before: str, text: str, codes=()) -> list[int]:
 def test_zero_shot_hears_the_transcript_and_the_codes():
     p = build()
     assert p.rows["token"].tolist() == rows(
-        f"{SYSTEM}{END}what was said", "Three more words", VOICE.codes
+        f"{SYSTEM}{END}what was said", "Three more words.", VOICE.codes
     )
     assert p.codec_prefix[:, 0].tolist() == VOICE.codes.tolist()
 
@@ -74,9 +74,9 @@ def test_a_voice_that_the_window_of_a_stream_cannot_keep_is_refused():
 
 def test_cross_lingual_hears_no_codes_but_the_flow_does():
     p = build(replace(REQUEST, reference=ReferenceAudio(SOUND, None)))
-    assert p.rows["token"].tolist() == rows("", f"{SYSTEM}{END}Three more words")
+    assert p.rows["token"].tolist() == rows("", f"{SYSTEM}{END}Three more words.")
     assert len(p.codec_prefix) == 30
-    assert p.max_frames == 20 * len(TOKENS.encode(f"{SYSTEM}{END}Three more words"))
+    assert p.max_frames == 20 * len(TOKENS.encode(f"{SYSTEM}{END}Three more words."))
 
 
 def test_text_is_cleaned_where_it_stands_alone_and_not_behind_the_system_part():
@@ -90,13 +90,13 @@ def test_text_is_cleaned_where_it_stands_alone_and_not_behind_the_system_part():
 
 def test_instructions_stand_in_the_place_of_transcript_and_codes():
     p = build(replace(REQUEST, instructions="Speak softly."))
-    assert p.rows["token"].tolist() == rows(f"{SYSTEM} Speak softly.{END}", "Three more words")
+    assert p.rows["token"].tolist() == rows(f"{SYSTEM} Speak softly.{END}", "Three more words.")
     assert len(p.codec_prefix) == 30
 
 
 def test_a_speaker_embedding_alone_gives_the_flow_no_prompt():
     p = build(replace(REQUEST, speaker_embedding=np.ones(192, np.float32)))
-    assert p.rows["token"].tolist() == rows("", f"{SYSTEM}{END}Three more words")
+    assert p.rows["token"].tolist() == rows("", f"{SYSTEM}{END}Three more words.")
     assert len(p.codec_prefix) == 0
     assert p.codec_conditions["speaker"].tolist() == [1.0] * 192
 
@@ -123,7 +123,7 @@ def test_a_part_that_ends_its_own_system_part_is_taken_as_it_is(given, before, t
 
 
 def test_limits_come_from_the_texts_tokens_without_the_transcript():
-    words = len(TOKENS.encode("Three more words"))
+    words = len(TOKENS.encode("Three more words."))
     p = build()
     assert (p.max_frames, p.min_frames, p.columns["start_from"]) == (20 * words, 0, 2 * words)
     assert p.runaway_frames == 20 * words

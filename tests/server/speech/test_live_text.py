@@ -109,10 +109,15 @@ class CountedReading(Reading):
     lengths: list[int] = field(default_factory=list)
 
     def segments(
-        self, text: str, max_chars: int, granularity: str, speaker: str = ""
+        self,
+        text: str,
+        max_chars: int,
+        granularity: str,
+        speaker: str = "",
+        lead: str | None = None,
     ) -> list[Segment]:
         self.lengths.append(len(text))
-        return super().segments(text, max_chars, granularity, speaker)
+        return super().segments(text, max_chars, granularity, speaker, lead)
 
 
 @pytest.mark.parametrize("unit", ["[", "(", "—", "*", "a", "a.", "a ", "<", "\n"])

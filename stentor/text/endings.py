@@ -1,0 +1,268 @@
+"""Where sentences and clauses end: marks of many scripts, abbreviations and ordinals by language (`endings.toml`).
+
+Text may still be growing. A place then counts as an end only if no text that follows can change that.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from stentor.text.english.tables import ALL, BEFORE_NUMBER, MAY_END, STARTERS
+from stentor.text.marks import PLACEHOLDERS, TURN
+from stentor.text.punctuation import CLAUSE, CLOSERS, END_MARKS, WIDE
+
+NEAR = 60
+"""Characters on either side that decide whether a mark ends a sentence."""
+_ENOUGH = 30  # characters behind a stop by which the language is known
+_UNSPACED = "\u0e01-\u0e5b\u0e81-\u0edf"  # Thai and Lao: a space ends a phrase or a sentence
+_LEAST_PHRASES = 60  # characters of phrases of those that are a sentence
+
+CLAUSE_END = re.compile(
+    rf"[{CLAUSE}](?=\s)|(?<!\d)[，：]|[，：](?!\d)|[、；､၊፣፤፥᠂]"
+    rf"|(?<=[{WIDE}])[,;:](?=[{WIDE}])|(?<=[{_UNSPACED}])[ ](?=[{_UNSPACED}])"
+)
+GROWING_CLAUSE_END = re.compile(
+    rf"[{CLAUSE}](?=\s\S)|(?:(?<!\d)[，：]|[，：](?!\d)|[、；､၊፣፤፥᠂])(?=.)"
+    rf"|(?<=[{WIDE}])[,;:](?=[{WIDE}])|(?<=[{_UNSPACED}])[ ](?=[{_UNSPACED}])",
+    re.DOTALL,
+)
+"""Where a clause ends whatever follows."""
+_TERMINATOR = re.compile(rf"[.!?．…{END_MARKS}]+[{re.escape(CLOSERS)}]*")
+_PARAGRAPH = re.compile(r"\n[ \t\r\f\v]*\n\s*")
+_TURN = re.compile(rf"(?<!{TURN}){TURN}")
+_PHRASE_END = re.compile(rf"(?<=[{_UNSPACED}])[ ]+(?=[{_UNSPACED}])")
+
+_WIDE_BEFORE = re.compile(rf"[{WIDE}」』】）”’》〉]$")
+_WIDE_AFTER = re.compile(rf"[{WIDE}「『【（“‘《〈]")
+_NAMES = ("Yahoo", "Jeopardy", "Kahoot")  # end in an exclamation mark themselves
+_LATIN_BEFORE = re.compile(r"[A-Za-z\d]$")
+_UNSPACED_BEFORE = re.compile(rf"[{_UNSPACED}]$")
+_MARKS = "\u0300-\u036f\u0900-\u0903\u093a-\u094f\u0981-\u0983\u09bc-\u09cd"
+_LETTER = rf"(?:[^\W\d_]|[{_MARKS}])"
+_INNER = "[.'’-]"
+_WORD_BEFORE = re.compile(
+    rf"(?<![^\W\d_])(?<![{_MARKS}])(?<![^\W\d_]{_INNER})(?<![{_MARKS}]{_INNER})"
+    rf"([^\W\d_](?:{_LETTER}|{_INNER}(?=[^\W\d_]))*+)$"
+)
+_SPACED_BEFORE = re.compile(rf"(?<![\w.])((?:{_LETTER}{{1,4}}\.\s?){{1,4}}{_LETTER}{{1,4}})$")
+_ENGLISH_BEFORE = re.compile(
+    r"(?<![^\W\d_])(?<![^\W\d_]\.)([^\W\d_](?:[^\W\d_]|\.(?=[^\W\d_]))*+)$"
+)
+_NUMBER_BEFORE = re.compile(r"(?<![\w.,:/-])(?:\d{1,3}|\d{1,2}\.\d{1,2}|[IVXLC]{1,6})$")
+_ITEM = re.compile(r"\A[ \t]*+\n\s*+(?:\d{1,3}[.)]|[-•*–])\s")
+_CAPITAL = re.compile(r"[\"'“„«‚‘(]?[^\W\d_]")
+_INITIALS = re.compile(r"[A-Z](?:\.[A-Z]){0,5}")
+_INITIAL = re.compile(r"[^\W\d_]\.")
+_PAIR = re.compile(r"([^\W\d_])\1")  # of initials of a plural: "EE. UU."
+_NUMERAL_LINE = re.compile(r"(?:^|[.!?:;\n][ \t]*\n)[ \t]*[IVXL]{1,6}$")
+_NUMBER = re.compile(r"[\d#]|(?:[IVXLCDM]{2,}|[VX]|[ivxl]{2,6})\b")
+_FIRST_WORD = re.compile(r"\w+")
+_COMPLETE_WORD = re.compile(r"(?<!\w)\w*+\W")
+_WORDS = re.compile(r"[^\W\d_]+")
+_PARTICLES = frozenset("de del della di da van von le la du des el al bin den der ten ter".split())
+
+
+@dataclass(frozen=True)
+class Language:
+    """Written forms of one language, in small letters. See `endings.toml`."""
+
+    words: frozenset[str]
+    ordinals: bool
+    never: frozenset[str]
+    numbered: frozenset[str]
+    may_end: frozenset[str]
+
+
+def _language(code: str, facts: dict[str, str | bool]) -> Language:
+    def names(field: str) -> frozenset[str]:
+        return frozenset(str(facts.get(field, "")).split())
+
+    may_end = names("may_end")
+    return Language(
+        names("words") | (STARTERS if code == "en" else frozenset()),
+        bool(facts.get("ordinals")),
+        (names("never") | names("shared")) - may_end,
+        names("numbered"),
+        may_end,
+    )
+
+
+_FACTS = tomllib.loads(Path(__file__).with_name("endings.toml").read_text(encoding="utf-8"))
+LANGUAGES = {code: _language(code, facts) for code, facts in _FACTS.items()}
+_SHARED = frozenset(
+    name for facts in _FACTS.values() for name in str(facts.get("shared", "")).split()
+)
+_ABBREVIATIONS = frozenset(
+    name
+    for language in LANGUAGES.values()
+    for name in (*language.never, *language.numbered, *language.may_end)
+)
+_SPOKEN_BY = {
+    word: [code for code, language in LANGUAGES.items() if word in language.words]
+    for word in frozenset().union(*(language.words for language in LANGUAGES.values()))
+    if not (len(word) == 1 and word.isascii() and word != "w")
+}
+"""Codes of the languages that have a word. Hardly any single letter is of one language."""
+ENGLISH = LANGUAGES["en"]
+_UNKNOWN = Language(frozenset(), False, frozenset(), frozenset(), frozenset())
+
+
+def cuts(text: str, growing: bool = False) -> Iterator[tuple[int, int]]:
+    """Positions after which a sentence has ended, and how many line ends follow where a paragraph has."""
+    breaks = [(m.start(), m[0].count("\n")) for m in _PARAGRAPH.finditer(text)]
+    stops = [(m.end(), 0) for m in _TERMINATOR.finditer(text) if _ends(text, m, growing)]
+    turns = [(m.start(), 0) for m in _TURN.finditer(text)]
+    phrases = [(m.start(), 0) for m in _PHRASE_END.finditer(text)]
+    if phrases:
+        yield from _with_long_phrases(phrases, breaks + stops + turns)
+    else:
+        yield from sorted(breaks + stops + turns)
+
+
+def _with_long_phrases(
+    phrases: list[tuple[int, int]], ends: list[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """Ends of sentences, and of phrases that are as long as sentences, counted from the end before."""
+    last = 0
+    places = sorted([(*end, False) for end in ends] + [(*phrase, True) for phrase in phrases])
+    for at, gap, is_phrase in places:
+        if is_phrase and at - last < _LEAST_PHRASES:
+            continue
+        yield at, gap
+        last = at
+
+
+def _ends(text: str, mark: re.Match[str], growing: bool) -> bool:
+    run = mark.group().rstrip(CLOSERS)
+    before = text[max(0, mark.start() - NEAR) : mark.start()]
+    after = text[mark.end() : mark.end() + NEAR]
+    if not after:
+        return not growing
+    if run[-1] in END_MARKS or (run[-1] != "…" and any(c in END_MARKS for c in run)):
+        return not (run == "។" and after.startswith("ល។"))  # "and so on", in Khmer
+    if not after[0].isspace():
+        return _ends_unspaced(run[-1], before, after)
+
+    following = after.lstrip()
+    if not following or following[0].islower():
+        return "\n\n" in after[:4] or not (following or growing)
+    if run == "!" and before.endswith(_NAMES):
+        return _first_word(following) in STARTERS
+    if run not in (".", "．") or _ITEM.match(after):
+        return True
+    if growing and _COMPLETE_WORD.match(following) is None and len(following) < NEAR:
+        return False
+    return _stop_ends(before, following, growing and len(following) < _ENOUGH)
+
+
+def _ends_unspaced(mark: str, before: str, after: str) -> bool:
+    """Whether a mark ends a sentence that the next one follows without a space."""
+    if _WIDE_AFTER.match(after):
+        return _WIDE_BEFORE.search(before) is not None and mark != "…"
+    return mark in "!?" and not after[0].isascii()
+
+
+def _stop_ends(before: str, following: str, uncertain: bool) -> bool:
+    """Whether a single full stop between `before` and `following` ends a sentence. uncertain: too little follows to
+    know the language; a stop that depends on it does not count yet."""
+    if _UNSPACED_BEFORE.search(before):
+        return False  # Thai and Lao have it only in abbreviations
+    if _NUMERAL_LINE.search(before):
+        return False  # "II. The Journey Home"
+    line = before.rsplit("\n", 1)[-1].strip()
+    if line.isdigit() and len(line) <= 3:
+        return False  # "1. First item"
+
+    if _NUMBER_BEFORE.search(before) and _CAPITAL.match(following):
+        language = _language_near(before, following)
+        if language.ordinals or uncertain:
+            return not uncertain and _starts(following, language)
+    return _abbreviation_ends(before, following, uncertain)
+
+
+def _abbreviation_ends(before: str, following: str, uncertain: bool) -> bool:
+    word = _WORD_BEFORE.search(before)
+    if word is None:
+        return True
+    name = re.split("['’]", word[1].lower())[-1]
+    spaced = _SPACED_BEFORE.search(before)
+    if spaced is None:
+        joined = name
+    else:
+        joined = "".join(spaced[1].split()).lower()
+    known = name in _ABBREVIATIONS or joined in _ABBREVIATIONS
+    if known or len(name) <= 2:
+        language = _language_near(before, following)
+        decision = _foreign_stop_ends(name, joined, following, language)
+        if decision is not None:
+            return decision
+        if known and uncertain:
+            return False
+    return _english_stop_ends(before, following)
+
+
+def _foreign_stop_ends(name: str, joined: str, following: str, language: Language) -> bool | None:
+    """Whether the stop of an abbreviation ends a sentence of a language. None: it is none that is known."""
+    starter = _starts(following, language)
+    numbered = _NUMBER.match(following) is not None
+    for written in (joined, name):
+        if written in language.may_end:
+            return starter
+        if written in language.numbered and numbered:
+            return False
+        if written in language.never or written in _SHARED:
+            return False
+    if len(name) == 1 and name != "я" and language is not ENGLISH:
+        return starter and _first_word(following) not in _PARTICLES
+    if _PAIR.fullmatch(name) and re.match(r"([^\W\d_])\1\.", following):
+        return False
+    return None
+
+
+def _english_stop_ends(before: str, following: str) -> bool:
+    word = _ENGLISH_BEFORE.search(before)
+    if word is None:
+        return True
+    name = word[1]
+    starter = _first_word(following) in STARTERS and not _INITIAL.match(following)
+    if _INITIALS.fullmatch(name) and name != "I":
+        return starter  # "J. Smith", "J.R.R. Tolkien", "the U.S. economy"
+    if name.lower() in BEFORE_NUMBER:
+        return not _NUMBER.match(following)
+    if name.lower() in MAY_END:
+        return starter
+    return name.lower() not in ALL
+
+
+def _starts(following: str, language: Language) -> bool:
+    """Whether a word that begins sentences follows, and no initial."""
+    word = _first_word(following)
+    return (word in language.words or word in STARTERS) and not _INITIAL.match(following)
+
+
+def _first_word(text: str) -> str:
+    word = _FIRST_WORD.match(text.lstrip(PLACEHOLDERS + "\"'“‘«„¿¡(「"))
+    return word[0].lower() if word else ""
+
+
+def _language_near(before: str, following: str) -> Language:
+    return language_of(f"{before} {following[: following.rfind(' ') + 1]}")
+
+
+@lru_cache(4096)
+def language_of(text: str) -> Language:
+    """The language that has most of the words of a short text, English where others have no more."""
+    words = frozenset(map(str.lower, _WORDS.findall(text)))
+    counts = Counter(code for word in words for code in _SPOKEN_BY.get(word, ()))
+    if counts:
+        code = max(LANGUAGES, key=lambda code: (counts[code], code == "en"))
+        return LANGUAGES[code]
+    if all(word.isascii() for word in words):
+        return ENGLISH
+    return _UNKNOWN
