@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
@@ -43,6 +44,8 @@ THEIRS = {  # our fields by the names that clients of this API know
     "speed": "voice_settings.speed",
     "cleanup": "apply_text_normalization",
 }
+IN_SCRIPT = re.compile(r"script\[(\d+)\]\.(\w+)")
+"""A field of a turn, as plans name it."""
 CLEANUP = {"on": ALL, "off": NONE}
 Normalization = Literal["auto", "on", "off"]
 
@@ -87,6 +90,13 @@ class Speak(Body):
     )
 
 
+class Line(Body):
+    """A line of a dialogue."""
+
+    text: Text
+    voice_id: str = Field(min_length=1, max_length=LIMITS.name_chars)
+
+
 class GenerationConfig(Body):
     """When text that arrives bit by bit is spoken."""
 
@@ -120,7 +130,7 @@ class Input(Body):
 
 
 def speech_body(
-    voice: str,
+    voice: str | None,
     model: str | None,
     language: str | None,
     output: OutputFormat,
@@ -159,7 +169,11 @@ def speech_body(
 
 def theirs(error: ApiError) -> ApiError:
     """The error with the field's name as clients of this API know it."""
-    name = THEIRS.get(error.param or "")
+    param = error.param or ""
+    line = IN_SCRIPT.fullmatch(param)
+    if line is not None:
+        return error.renamed(f"inputs.{line[1]}.{THEIRS.get(line[2], line[2])}")
+    name = THEIRS.get(param)
     if name is None:
         return error
     return error.renamed(name)

@@ -38,6 +38,7 @@ from stentor.server.speech.plan import NO_WORD_TIMES, SpeechPlan
 from stentor.server.state import Server, server
 from stentor.server.voices.voice import listing, own_voices
 from stentor.server.wire_json import json_bytes, json_response
+from stentor.speech.timing import SegmentTiming
 
 
 class AudioResponse(SpeechResponse):
@@ -81,8 +82,9 @@ class TimedResponse(AudioResponse):
         """Audio, and the characters of the segments that have ended since the last call. Both
         alignments are of the text that was given: what is spoken in its place has none of its
         own."""
-        fresh = self.request.run.timings[self.reported :]
-        self.reported += len(fresh)
+        timings = self.request.run.timings[self.reported :]
+        self.reported += len(timings)
+        fresh = self.moved(timings)
         characters = self.aligner.take(self.text, fresh, rest)
         if characters.text:
             alignment = characters.as_seconds()
@@ -90,8 +92,21 @@ class TimedResponse(AudioResponse):
             alignment = None
         audio = base64.b64encode(data).decode()
         return json_bytes(
-            {"audio_base64": audio, "alignment": alignment, "normalized_alignment": alignment}
+            {
+                "audio_base64": audio,
+                "alignment": alignment,
+                "normalized_alignment": alignment,
+                **self.more(fresh),
+            }
         )
+
+    def moved(self, fresh: Sequence[SegmentTiming]) -> Sequence[SegmentTiming]:
+        """Timings with places in `text`."""
+        return fresh
+
+    def more(self, fresh: Sequence[SegmentTiming]) -> dict[str, Any]:
+        """Further fields of an answer with these timings."""
+        return {}
 
 
 class Route(BodyRoute):
