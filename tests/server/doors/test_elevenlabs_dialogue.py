@@ -31,17 +31,21 @@ def options(**more: Any) -> dict[str, Any]:
     return {"inputs": LINES, "output_format": PCM, "seed": 3, **more}
 
 
+def near(one: bytes, other: bytes) -> bool:
+    """Whether two streams of PCM are the same but for the rounding of a resampler's pieces."""
+    steps = np.frombuffer(one, "<i2").astype(int) - np.frombuffer(other, "<i2")
+    return bool(np.abs(steps).max() <= 1)
+
+
 def test_a_dialogue_sounds_the_same_whole_streamed_and_with_times(client: ElevenLabs) -> None:
     dialogue = client.text_to_dialogue
     whole = b"".join(dialogue.convert(**options()))
     assert len(whole) > 1000
-    streamed = b"".join(dialogue.stream(**options()))
-    steps = np.frombuffer(whole, "<i2").astype(int) - np.frombuffer(streamed, "<i2")
-    assert np.abs(steps).max() <= 1  # resampled in one piece, and in several
+    assert near(b"".join(dialogue.stream(**options())), whole)
     timed = dialogue.convert_with_timestamps(**options())
-    assert base64.b64decode(timed.audio_base_64) == whole
+    assert near(base64.b64decode(timed.audio_base_64), whole)
     parts = list(dialogue.stream_with_timestamps(**options()))
-    assert b"".join(base64.b64decode(part.audio_base_64) for part in parts) == streamed
+    assert near(b"".join(base64.b64decode(part.audio_base_64) for part in parts), whole)
     for answers in ([timed], parts):
         characters = [c for a in answers if a.alignment for c in a.alignment.characters]
         assert "".join(characters) == TEXT

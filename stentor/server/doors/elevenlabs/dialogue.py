@@ -25,13 +25,13 @@ from stentor.server.doors.elevenlabs.routes import (
     AudioResponse,
     Route,
     TimedResponse,
+    planned,
 )
 from stentor.server.http.responses import NoResponse, begun
 from stentor.server.limits import LIMITS
 from stentor.server.schemas import Body, Seed
 from stentor.server.speech.output import RunningRequest
 from stentor.server.speech.plan import SpeechPlan
-from stentor.server.state import server
 from stentor.speech.script import MOST_TURNS
 from stentor.speech.timing import SegmentTiming
 
@@ -123,7 +123,6 @@ async def _answer(request: Request, body: Dialogue, streaming: bool, timed: bool
 
 async def _plan(request: Request, body: Dialogue, streaming: bool, timed: bool) -> SpeechPlan:
     """The plan for a body and its query. ApiError names the field that is wrong."""
-    s = server(request)
     query = request.query_params
     output = output_format(query.get("output_format"))
     settings = body.settings or VoiceSettings(speed=None)
@@ -146,10 +145,8 @@ async def _plan(request: Request, body: Dialogue, streaming: bool, timed: bool) 
         stream=streaming,
         stream_format="audio",
     )
-    if not timed or not s.planner.times_words(speech):
-        speech = speech.model_copy(update={"word_timestamps": False})
-    plan = await s.planner.speech(speech, request.state.request_id, streaming)
+    plan = await planned(request, speech, output, streaming, timed)
     for i, line in enumerate(body.inputs):
         for name in line.model_extra or {}:
             plan.ignored.field(f"inputs.{i}.{name}", "is not a field of a line")
-    return replace(plan, output=replace(plan.output, bit_rate=output.bit_rate))
+    return plan

@@ -20,6 +20,7 @@ from stentor.output.encode import CONTAINERS
 from stentor.server.backpressure import Disconnected
 from stentor.server.doors.elevenlabs.fields import (
     Aligner,
+    OutputFormat,
     Speak,
     VoiceSettings,
     detail,
@@ -32,6 +33,7 @@ from stentor.server.http.bodies import BodyRoute, Handler
 from stentor.server.http.middleware import XI_API_KEY
 from stentor.server.http.responses import NoResponse, SpeechResponse, begun
 from stentor.server.limits import LIMITS
+from stentor.server.schemas import SpeechBody
 from stentor.server.speech.fields import code_of
 from stentor.server.speech.output import RunningRequest
 from stentor.server.speech.plan import NO_WORD_TIMES, SpeechPlan
@@ -206,7 +208,6 @@ async def _answer(request: Request, body: Speak, streaming: bool, timed: bool) -
 
 async def _plan(request: Request, body: Speak, streaming: bool, timed: bool) -> SpeechPlan:
     """The plan for a body and its query. ApiError names the field that is wrong."""
-    s = server(request)
     query = request.query_params
     output = output_format(query.get("output_format"))
     settings = body.voice_settings or VoiceSettings(speed=None)
@@ -225,10 +226,18 @@ async def _plan(request: Request, body: Speak, streaming: bool, timed: bool) -> 
         stream=streaming,
         stream_format="audio",
     )
-    words = s.planner.word_times(speech, timed and speech.word_timestamps)
+    return await planned(request, speech, output, streaming, timed)
+
+
+async def planned(
+    request: Request, speech: SpeechBody, output: OutputFormat, streaming: bool, timed: bool
+) -> SpeechPlan:
+    """The plan for our body of a request. timed: the answer has times of characters."""
+    planner = server(request).planner
+    words = planner.word_times(speech, timed and speech.word_timestamps)
     if not words.available:  # the answer then has the times of characters by their share
         words = NO_WORD_TIMES
-    plan = await s.planner.speech(speech, request.state.request_id, streaming, words)
+    plan = await planner.speech(speech, request.state.request_id, streaming, words)
     return replace(plan, output=replace(plan.output, bit_rate=output.bit_rate))
 
 
