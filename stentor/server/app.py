@@ -14,7 +14,6 @@ from starlette.middleware.cors import CORSMiddleware
 import stentor
 from stentor.server import errors
 from stentor.server.config import ServerConfig
-from stentor.server.doors.elevenlabs import dialogue as elevenlabs_dialogue
 from stentor.server.doors.elevenlabs import routes as elevenlabs
 from stentor.server.doors.elevenlabs import sockets as elevenlabs_sockets
 from stentor.server.doors.realtime import session as realtime
@@ -110,7 +109,6 @@ def create_app(config: ServerConfig, server: Server | None = None) -> FastAPI:
     app.state.server = server
     errors.install(app)
     doors = (
-        elevenlabs_dialogue,
         elevenlabs,
         elevenlabs_sockets,
         realtime,

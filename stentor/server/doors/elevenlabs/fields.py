@@ -13,6 +13,7 @@ from pydantic import AliasChoices, Field
 from stentor.server.errors import ApiError, invalid, validated
 from stentor.server.limits import LIMITS
 from stentor.server.schemas import Body, Ignored, Seed, SpeechBody, Text
+from stentor.speech.script import MOST_TURNS
 from stentor.speech.timing import SegmentTiming
 from stentor.text.cleanup import ALL, NONE
 
@@ -95,6 +96,17 @@ class Line(Body):
 
     text: Text
     voice_id: str = Field(min_length=1, max_length=LIMITS.name_chars)
+
+
+class Dialogue(Body):
+    """POST /v1/text-to-dialogue. The model's own options are taken too."""
+
+    inputs: Annotated[list[Line], Field(min_length=1, max_length=MOST_TURNS)]
+    model_id: str | None = Field(None, max_length=LIMITS.name_chars)
+    language_code: str | None = Field(None, max_length=LIMITS.name_chars)
+    settings: VoiceSettings | None = None
+    seed: Seed | None = None
+    apply_text_normalization: Normalization = "auto"
 
 
 class GenerationConfig(Body):
