@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import http.client
 import importlib.metadata
+import json
+import os
 import platform
+import socket
+import subprocess
+import sys
+import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -52,7 +60,10 @@ def run(model: str | None) -> int:
         print(f"{purpose:9s} {told}")
     for line in _families():
         print(f"families  {line}")
-    return _speak(model)
+    status = _speak(model)
+    if status or model is None or not _installed("uvicorn"):
+        return status
+    return _serve(model)
 
 
 def _families() -> Iterator[str]:
@@ -121,6 +132,56 @@ def _installed(package: str) -> bool:
     except importlib.metadata.PackageNotFoundError:
         return False
     return True
+
+
+def _serve(model: str) -> int:
+    """Speak through a server of the model as users run it, streamed and whole. Returns 0 or 1."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "stentor", "serve", model, "--port", str(port)]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("STENTOR_")}
+    with (
+        tempfile.TemporaryDirectory() as voices,
+        subprocess.Popen(
+            [*command, "--voices-dir", voices],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as server,
+    ):
+        try:
+            seconds = [_served(server, port, stream) for stream in (True, False)]
+        except OSError as e:
+            print(f"server    no: {e}")
+            return 1
+        finally:
+            server.terminate()
+    streamed, complete = seconds
+    print(f"server    {streamed:.2f} s of audio streamed, {complete:.2f} s in a whole answer")
+    return 0
+
+
+def _served(server: subprocess.Popen[bytes], port: int, stream: bool) -> float:
+    """Seconds of audio of one answer. OSError says why there is none."""
+    url = f"http://127.0.0.1:{port}"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # none for this machine
+    while True:
+        if server.poll() is not None:
+            raise OSError(f"it ended with status {server.returncode}")
+        try:
+            with opener.open(f"{url}/ready"):
+                break
+        except OSError:  # it still loads the model
+            time.sleep(0.1)
+    body = {"input": SENTENCE, "seed": 0, "response_format": "pcm", "stream": stream}
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}/v1/audio/speech", json.dumps(body).encode(), headers)
+    try:
+        with opener.open(request) as answer:
+            return len(answer.read()) / 2 / int(answer.headers["x-sample-rate"])
+    except http.client.HTTPException as e:
+        raise OSError(f"its {'stream' if stream else 'answer'} broke off: {e!r}") from None
 
 
 def _speak(model: str | None) -> int:
