@@ -151,7 +151,8 @@ class TTS:
         InvalidRequest: the name is taken, or all `max_loras` slots are. CheckpointError names the
         tensor that does not fit this model, its `max_lora_rank` or its `lora_targets`.
         """
-        self._adapters.load(name, path)
+        with self.engine.side.caller_thread():
+            self._adapters.load(name, path)
 
     def unload_lora(self, name: str) -> None:
         """Refuse an adapter's name from now on. Requests that have it keep it to their end."""
@@ -436,7 +437,8 @@ class TTS:
         `req.check` raises, and EngineError in a forked child."""
         preparation = self.prepare(req)
         try:
-            return preparation.wait()
+            with self.engine.side.caller_thread():
+                return preparation.wait()
         finally:
             preparation.leave()
 

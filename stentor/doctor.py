@@ -21,16 +21,12 @@ import onnxruntime
 import stentor
 from stentor.errors import InvalidRequest
 from stentor.graphs.exactness import adds_exactly
+from stentor.host.installed import pip_install
 from stentor.host.machine import cpus
 from stentor.models import families
 from stentor.output import player
 
 SENTENCE = "The quick brown fox jumps over the lazy dog near the old stone bridge."
-CUDA_TORCH = "pip install --force-reinstall 'torch>=2.11' 'stentor[cuda]'"
-"""The public registry's build for Linux is one for CUDA."""
-NO_TORCH = (
-    "not installed: every model but the built-in voice needs it; pip install 'stentor[torch]'"
-)
 EXTRAS = {
     "serve": ("server", ("fastapi", "uvicorn", "av")),
     "mp3, opus": ("audio", ("av",)),
@@ -54,10 +50,10 @@ def run(model: str | None) -> int:
     for purpose, (extra, packages) in EXTRAS.items():
         missing = [p for p in packages if not _installed(p)]
         if missing:
-            told = f"not installed: {', '.join(missing)}; pip install 'stentor[{extra}]'"
+            state = f"not installed: {', '.join(missing)}; {pip_install(extra)}"
         else:
-            told = "ready"
-        print(f"{purpose:9s} {told}")
+            state = "ready"
+        print(f"{purpose:9s} {state}")
     for line in _families():
         print(f"families  {line}")
     status = _speak(model)
@@ -85,7 +81,8 @@ def _products() -> str:
 def _torch() -> Iterator[str]:
     """Lines about torch and its device, or the line that installs it."""
     if find_spec("torch") is None:
-        yield f"torch     {NO_TORCH}"
+        need = "not installed: every model but the built-in voice needs it"
+        yield f"torch     {need}; {pip_install('torch')}"
         return
     import torch
 
@@ -105,12 +102,14 @@ def _cuda(version: str | None, capability: int | None) -> str:
     """Whether models run on a GPU, or the line that adds what is missing. version: of CUDA, for
     which torch was built."""
     if version is None:
-        return f"this torch is a CPU build; for an NVIDIA GPU: {CUDA_TORCH}"
+        # a CPU build satisfies the range. The default index has builds for CUDA
+        line = f"pip uninstall -y torch && {pip_install('cuda')}"
+        return f"this torch is a CPU build; for an NVIDIA GPU: {line}"
     if capability is None:
         return "torch finds no GPU: nvidia-smi says whether the driver is there"
     if _installed("triton"):
         return "ready"
-    return "not installed: triton; pip install 'stentor[cuda]'"
+    return f"not installed: triton; {pip_install('cuda')}"
 
 
 def _play() -> str:

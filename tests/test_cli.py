@@ -11,6 +11,7 @@ import torch
 
 import stentor
 from stentor.cli import main
+from stentor.host.installed import pip_install
 
 SAY = [
     "say",
@@ -119,12 +120,12 @@ def test_doctor_names_what_is_missing_for_what_and_the_line_that_adds_it(
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     for purpose, line in (
-        ("cuda", "pip install --force-reinstall 'torch>=2.11' 'stentor[cuda]'"),
-        ("play", "pip install 'stentor[play]'"),
-        ("serve", "pip install 'stentor[server]'"),
-        ("mp3, opus", "pip install 'stentor[audio]'"),
-        ("replicas", "pip install 'stentor[ray]'"),
-        ("traces", "pip install 'stentor[traces]'"),
+        ("cuda", f"pip uninstall -y torch && {pip_install('cuda')}"),
+        ("play", pip_install("play")),
+        ("serve", pip_install("server")),
+        ("mp3, opus", pip_install("audio")),
+        ("replicas", pip_install("ray")),
+        ("traces", pip_install("traces")),
     ):
         assert [said for said in lines if said.startswith(purpose) and said.endswith(line)], purpose
 

@@ -28,6 +28,7 @@ from stentor.flags import (
     request_options,
     taken,
 )
+from stentor.host.installed import pip_install
 from stentor.say.target import WRITTEN, available, marks
 
 SETTINGS = "run.json"  # the settings of a run, which a resumed run must share
@@ -154,9 +155,9 @@ def _check_flags(args: argparse.Namespace) -> None:
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise InvalidRequest(name, f"must be at least 1, got {getattr(args, name)}")
     if args.replicas is not None and importlib.util.find_spec("ray") is None:
-        raise InvalidRequest("replicas", "needs Ray: pip install 'stentor[ray]'")
+        raise InvalidRequest("replicas", f"needs Ray: {pip_install('ray')}")
     if args.parquet and importlib.util.find_spec("pyarrow") is None:
-        raise InvalidRequest("parquet", "needs pyarrow: pip install 'stentor[parquet]'")
+        raise InvalidRequest("parquet", f"needs pyarrow: {pip_install('parquet')}")
     if args.retry_failed and not args.resume:
         raise InvalidRequest("retry_failed", "needs --resume")
     # not an error where a name is too long

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stentor.flags import MODEL, add, flag, load_options, switch
+from stentor.host.installed import pip_install
 
 BACKENDS = (
     "stentor",
@@ -74,7 +75,7 @@ def _serve(args: argparse.Namespace) -> int:
     try:
         from stentor.bench.serve import serve
     except ModuleNotFoundError as error:
-        install = "install it with: pip install 'stentor[bench]'"
+        install = f"install it with: {pip_install('bench')}"
         raise ValueError(f"`stentor bench serve` needs {error.name}; {install}") from None
     from stentor.bench import command
 

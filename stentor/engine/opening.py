@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from stentor.config import (
 from stentor.engine.adapters import Adapters
 from stentor.engine.side import RunningSide
 from stentor.errors import InvalidRequest
+from stentor.host.installed import pip_install
 from stentor.host.machine import has_nvidia_gpu
 from stentor.models.base import HostModel
 from stentor.models.model_names import check, graphs_of
@@ -115,7 +116,7 @@ def torch_message(checkpoint: Path | None, name: str, wanted: Wanted) -> str:
     """The line that installs what is missing."""
     extra = "cuda" if wanted.device.startswith("cuda") else "torch"
     subject = "this" if checkpoint else name
-    return f"{subject} needs PyTorch, which is not installed: pip install 'stentor[{extra}]'"
+    return f"{subject} needs PyTorch, which is not installed: {pip_install(extra)}"
 
 
 def _with_graphs(checkpoint: Path, wanted: Wanted, config: EngineConfig) -> Opened:
@@ -135,6 +136,7 @@ def _with_torch(model: str | Path, wanted: Wanted, config: EngineConfig) -> Open
 
     from stentor.engine.running.adapter_writer import AdapterWriter
     from stentor.engine.running.device import Device, pick_device
+    from stentor.engine.running.forked import one_thread
     from stentor.engine.running.side import TorchSide
 
     device = Device(pick_device(wanted.device))
@@ -144,7 +146,9 @@ def _with_torch(model: str | Path, wanted: Wanted, config: EngineConfig) -> Open
         options["quantization"] = wanted.quantization
     if wanted.adapters:
         options["loras"] = wanted.adapters
-    with device.current(), device.loading():
+    with device.current(), device.loading(), one_thread() as threads:
+        if threads is not None:
+            config = replace(config, max_threads=min(threads, config.max_threads or threads))
         loaded = registry.load(model, device.torch, dtype, options)
         device.release_cached()  # what only the load needed
         adapters = Adapters(loaded.adapters, AdapterWriter(loaded.adapters, device))

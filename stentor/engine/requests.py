@@ -272,7 +272,7 @@ class Inbox:
         """EngineError in a forked child."""
         if self.forked:
             raise EngineError(
-                "the engine's thread did not follow into this forked process; load the model after fork"
+                "the engine's thread did not follow into this forked process; load a TTS here, or spawn"
             )
 
     def check(self) -> None:

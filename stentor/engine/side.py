@@ -202,6 +202,10 @@ class RunningSide(Protocol):
         them."""
         ...
 
+    def caller_thread(self) -> AbstractContextManager[object]:
+        """Inside, a thread of a caller computes, which may be the first one of a forked process."""
+        ...
+
     def warm_up(self) -> None:
         """Run once what the first request would otherwise run cold. Called in the engine's thread."""
         ...

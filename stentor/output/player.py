@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from stentor.errors import InvalidRequest
+from stentor.host.installed import pip_install
 from stentor.output.effects import EffectChain
 from stentor.output.watermark import Make
 
@@ -23,7 +24,7 @@ def library() -> Any:
         sounddevice = importlib.import_module("sounddevice")
     except ImportError:
         raise InvalidRequest(
-            "play", "needs the package sounddevice: pip install 'stentor[play]'"
+            "play", f"needs the package sounddevice: {pip_install('play')}"
         ) from None
     except OSError as e:
         raise InvalidRequest(

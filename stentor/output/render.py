@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stentor.errors import InvalidRequest
+from stentor.host.installed import pip_install
 from stentor.output.effects import EffectChain
 from stentor.output.encode import CONTAINERS, Encoder, encoder, legal_rate
 from stentor.output.marks import NO_MARKS, Marks
@@ -48,7 +49,7 @@ class Output:
                 "format", f"must be one of {', '.join(CONTAINERS)}, got {format!r:.80}"
             )
         if CONTAINERS[known].codec and importlib.util.find_spec("av") is None:
-            raise InvalidRequest("format", f"{known} needs PyAV: pip install 'stentor[audio]'")
+            raise InvalidRequest("format", f"{known} needs PyAV: {pip_install('audio')}")
         return cls(float(speed), known, marks)
 
 

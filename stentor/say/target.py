@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING
 from stentor.config import path_of
 from stentor.errors import InvalidRequest
 from stentor.flags import FORMATS
+from stentor.host.installed import pip_install
 
 if TYPE_CHECKING:
     import numpy as np
@@ -114,7 +115,7 @@ def available(format: str, without: tuple[str, ...]) -> str:
     if format not in without and importlib.util.find_spec("av") is None:
         allowed = ", ".join(without)
         raise InvalidRequest(
-            "format", f"{format} needs PyAV: pip install 'stentor[audio]'. Without it: {allowed}"
+            "format", f"{format} needs PyAV: {pip_install('audio')}. Without it: {allowed}"
         )
     return format
 

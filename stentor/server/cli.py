@@ -10,6 +10,7 @@ from typing import Any
 
 from stentor.errors import InvalidRequest, ModelNotFound
 from stentor.host import local_ray
+from stentor.host.installed import pip_install
 from stentor.models import model_names
 from stentor.server.config import GROUPS, ServerConfig, build, default, items, kind, names, numbers
 from stentor.server.stop_signals import StopSignals
@@ -132,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
     except ImportError as e:
         extra = "ray" if config.scaled else "server"
         print(
-            f"stentor serve: {e}; install what it needs: pip install 'stentor[{extra}]'",
+            f"stentor serve: {e}; install what it needs: {pip_install(extra)}",
             file=sys.stderr,
         )
         return 2
@@ -161,7 +162,7 @@ def compile(args: argparse.Namespace) -> int:
         from stentor.server.compile import compile_kernels
     except ImportError as e:
         print(
-            f"stentor compile: {e}; install what it needs: pip install 'stentor[server]'",
+            f"stentor compile: {e}; install what it needs: {pip_install('server')}",
             file=sys.stderr,
         )
         return 2

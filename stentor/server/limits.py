@@ -272,7 +272,7 @@ class Limits:
     )
     stop_seconds: float = limit(5.0, "s", "stopping an engine's process", "it is killed")
     exit_seconds: float = limit(
-        10.0,
+        15.0,
         "s",
         "ending the server, once its requests have ended",
         "it is killed with all its processes, exit code 70",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import HTTPConnection
 
 from stentor.errors import InvalidRequest
+from stentor.host.installed import pip_install
 from stentor.host.machine import cpus
 from stentor.server.config import ServerConfig
 from stentor.server.engines.launch import EngineFactory
@@ -160,7 +161,7 @@ def _traces(endpoint: str | None) -> Traces | None:
     try:
         from stentor.server.traces import Traces
     except ImportError as e:
-        message = f"needs OpenTelemetry: pip install 'stentor[traces]' ({e})"
+        message = f"needs OpenTelemetry: {pip_install('traces')} ({e})"
         raise InvalidRequest("otlp_traces_endpoint", message) from None
     return Traces(endpoint)
 

@@ -21,7 +21,10 @@ CRASHED = 70
 """Exit code (EX_SOFTWARE) of a process whose model cannot be loaded or whose engine has stopped, or
 that did not stop."""
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+)  # in this order: whoever sees SIGTERM handled may send both
 
 
 class StopSignals:

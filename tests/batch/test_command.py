@@ -21,6 +21,7 @@ from stentor.batch import run
 from stentor.batch.item import derived_seed
 from stentor.cli import main
 from stentor.errors import EngineError
+from stentor.host.installed import pip_install
 from tests.batch.runs import CUT, INTERRUPTED, SOME_FAILED, TOY, audio, check, manifest, speak
 from tests.helpers import adapters, numpy_threads
 from tests.helpers.patience import STUCK_S
@@ -355,9 +356,9 @@ def test_without_the_extra_that_a_flag_needs_it_is_named(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for flags, says in (
-        (["--replicas", "2"], "replicas: needs Ray: pip install 'stentor[ray]'"),
-        (["--parquet"], "parquet: needs pyarrow: pip install 'stentor[parquet]'"),
-        (["--format", "opus"], "format: opus needs PyAV: pip install 'stentor[audio]'"),
+        (["--replicas", "2"], f"replicas: needs Ray: {pip_install('ray')}"),
+        (["--parquet"], f"parquet: needs pyarrow: {pip_install('parquet')}"),
+        (["--format", "opus"], f"format: opus needs PyAV: {pip_install('audio')}"),
     ):
         assert speak(tmp_path, GOOD, *flags) == 2
         assert says in capsys.readouterr().err

@@ -13,6 +13,7 @@ import pytest
 import soundfile
 
 from stentor.cli import main
+from stentor.host.installed import pip_install
 from stentor.say import source
 from tests.helpers.fake_loudspeaker import FakeDevice
 from tests.helpers.server_live import decoded
@@ -253,7 +254,7 @@ def test_without_pyav_the_formats_that_need_it_are_named(
         importlib.util, "find_spec", lambda name, *rest: None if name == "av" else find(name, *rest)
     )
     assert main(["say", "hello", "-o", "a.m4a", *SHORT]) == 2
-    assert "m4a needs PyAV: pip install 'stentor[audio]'" in capsys.readouterr().err
+    assert f"m4a needs PyAV: {pip_install('audio')}" in capsys.readouterr().err
     for name in ("a.flac", "a.mp3", "a.ogg"):
         assert main(["say", "hello", "-o", name, *SHORT]) == CUT
         assert len(decoded(Path(name).read_bytes())[0]) >= FRAMES
@@ -363,7 +364,7 @@ def test_it_is_played_at_a_rate_that_the_device_takes_and_no_file_is_written(
 @pytest.mark.parametrize(
     ("device", "says"),
     [
-        (None, "pip install 'stentor[play]'"),
+        (None, pip_install("play")),
         (FakeDevice(device=False), "play: this machine has no device to play on"),
     ],
 )

@@ -16,6 +16,7 @@ import soundfile
 
 import stentor
 from stentor import TTS, InvalidRequest, Speech
+from stentor.host.installed import pip_install
 from stentor.output.effects import pcm16
 from stentor.output.encode import CONTAINERS
 from tests.helpers.fake_loudspeaker import FakeDevice
@@ -73,7 +74,7 @@ def test_it_plays_to_its_end(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("device", "says"),
     [
-        (None, "pip install 'stentor[play]'"),
+        (None, pip_install("play")),
         (FakeDevice(device=False), "this machine has no device to play on"),
     ],
 )
@@ -167,7 +168,7 @@ def test_without_pyav_formats_that_need_it_say_so(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(
-        InvalidRequest, match=re.escape("format: mp3 needs PyAV: pip install 'stentor[audio]'")
+        InvalidRequest, match=re.escape(f"format: mp3 needs PyAV: {pip_install('audio')}")
     ):
         tts.generate("Hi.", format="mp3")
     assert tts.generate("Hi.", format="ulaw", **ASK).data

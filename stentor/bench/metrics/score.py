@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from stentor.bench.load.record import Samples
+from stentor.host.installed import pip_install
 
 _RATE = 16000
 _IDEOGRAPH = re.compile(r"[\u3400-\u9fff]")
@@ -179,5 +180,5 @@ def _missing(module: str, flag: str) -> ValueError:
     if package == "distillmos":
         get = "pip install --no-deps distillmos xls-r-sqa"
     else:
-        get = "pip install 'stentor[quality]'"
+        get = pip_install("quality")
     return ValueError(f"{flag} needs the package {package}; install it with: {get}")

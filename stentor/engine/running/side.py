@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 import torch
@@ -16,6 +16,7 @@ from stentor.engine.memory import plan_memory
 from stentor.engine.running.codec_runner import CodecRunner
 from stentor.engine.running.cuda_graphs import CudaGraphRunner
 from stentor.engine.running.device import Device
+from stentor.engine.running.forked import one_thread
 from stentor.engine.running.model_runner import ModelRunner
 from stentor.engine.scheduling.audio_scheduler import GENTLE_RAMP
 from stentor.engine.sizes import size
@@ -89,6 +90,9 @@ class TorchSide:
         if threads is not None:
             torch.set_num_threads(threads)  # OpenMP counts for each thread by itself
         torch.set_flush_denormal(True)  # silence decays into denormals, which are slow on a CPU
+
+    def caller_thread(self) -> AbstractContextManager[object]:
+        return one_thread()
 
     def _torch_threads(self) -> int | None:
         """Threads of torch on a CPU. None: torch's own number."""

@@ -56,6 +56,9 @@ class GraphSide:
     def set_up_thread(self) -> None:
         """onnxruntime's sessions bring their own settings."""
 
+    def caller_thread(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
     def warm_up(self) -> None:
         """The first call takes no longer than later ones."""
 

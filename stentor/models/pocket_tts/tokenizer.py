@@ -9,6 +9,7 @@ from pathlib import Path
 from tokenizers import Tokenizer as Library
 
 from stentor.errors import CheckpointError
+from stentor.host.installed import pip_install
 
 
 class Tokenizer:
@@ -34,7 +35,7 @@ def read_tokenizer(file: Path) -> Tokenizer:
             return _of_json(file)
         return _of_sentencepiece(file)
     except ImportError as e:
-        raise CheckpointError(f"{file} needs the extra stentor[pocket] (sentencepiece)") from e
+        raise CheckpointError(f"{file} needs sentencepiece: {pip_install('pocket')}") from e
     except Exception as e:  # both libraries raise bare exceptions for a file that they cannot read
         raise CheckpointError(f"{file} is not a valid tokenizer: {e}") from e
 

@@ -49,7 +49,7 @@ class Facts:
 
 
 class EngineStream:
-    """Audio of one request, by `async for` in one reader, as `engine.stream.AudioStream` gives it
+    """Audio of one request, by `async for` in one reader, as `engine.stream.AudioStream` has it
     to threads."""
 
     def __init__(self, client: EngineClient, id: int, resend: Callable[[], None]) -> None:
@@ -80,12 +80,12 @@ class EngineStream:
         return None
 
     def append(self, text: str, last: bool = False) -> None:
-        """Give a live request more text. Nothing follows the `last`. What does not fit ends the
+        """Add text to a live request. Nothing follows the `last`. Text that does not fit ends the
         request."""
         self._client.send(m.Append(self.id, text, last))
 
     def cancel(self) -> None:
-        """End the request, if it has not ended. Nothing more comes of it."""
+        """End the request, if it has not ended, and forget it."""
         self._client.cancel(self)
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
@@ -105,7 +105,7 @@ class EngineStream:
                 self._client.send(m.Taken(self.id, self._taken))
 
     def hold(self, held: bool) -> None:
-        """Say how much has been taken, at once and as long as the engine waits for that."""
+        """Report consumed frames now, and after every chunk while the engine is paused."""
         self._held = held
         if held:
             self._client.send(m.Taken(self.id, self._taken))
@@ -161,7 +161,7 @@ class EngineClient:
         return len(self._open)
 
     def send(self, command: m.Command, arrays: Sequence[np.ndarray] = ()) -> None:
-        """Give the engine a command. Nothing happens if it is gone: what is open ends by itself."""
+        """Send a command. Nothing happens if the engine is gone: open requests end by themselves."""
         if self.lost is None:
             self._send(command, arrays)
 
@@ -169,20 +169,20 @@ class EngineClient:
 
     def request(self, text: str, lora: str | None = None, **options: Any) -> SpeechRequest:
         """Check a request, as `TTS.request` does. InvalidRequest names the field that is wrong."""
-        named = {k: options.pop(k) for k in request.NAMED if k in options}
+        fields = {k: options.pop(k) for k in request.NAMED if k in options}
         if lora is None:
             adapter = None
         else:
             adapter = self.adapter(lora)
         return request.build(
-            self.info, text, model=self.name, lora=adapter, options=options, **named
+            self.info, text, model=self.name, lora=adapter, options=options, **fields
         )
 
     def adapter(self, name: str) -> Adapter:
         """The loaded adapter of a name. InvalidRequest if there is none."""
         if name not in self.adapters:
-            known = ", ".join(self.adapters) or "none"
-            raise InvalidRequest("lora", f"{name[:80]!r} is not loaded; loaded: {known}")
+            loaded = ", ".join(self.adapters) or "none"
+            raise InvalidRequest("lora", f"{name[:80]!r} is not loaded; loaded: {loaded}")
         return self.adapters[name]
 
     def submit(
@@ -276,9 +276,9 @@ class EngineClient:
         key = recording.digest
         if not recording.kept:
             return False
-        known = self._sent.get(key) is not None
+        was_sent = self._sent.get(key) is not None
         self._sent.put(key, recording.samples.nbytes)
-        return known
+        return was_sent
 
     def cancel(self, stream: EngineStream) -> None:
         """End a request, if it has not ended."""
@@ -289,7 +289,7 @@ class EngineClient:
     # -- calls --
 
     async def speakable(self, texts: Sequence[str]) -> list[bool]:
-        """Tell which texts have anything that the model can speak. EngineError if the engine is
+        """Return which texts the model can speak anything of. EngineError if the engine is
         gone."""
         return (await self._call(lambda call: m.Speakable(call, list(texts)))).speakable
 
@@ -373,12 +373,12 @@ class EngineClient:
                 stream.put(m.exception(event.error))
 
     def _close(self, stream: EngineStream) -> None:
-        """Nothing more comes of a request."""
+        """Forget a finished request."""
         del self._open[stream.id]
         stream.ended = True
 
     def _audio(self, event: m.Audio, data: m.Reader) -> None:
-        """Take its arrays, also where nobody wants them any more, and give its stream a chunk."""
+        """Pass a chunk on to its stream. Arrays of a stream that has ended are skipped."""
         samples = data.take(event.samples, np.dtype(np.float32))
         frames = data.take(event.frames, self._frame_dtype, self._frame_shape)
         attended = data.take(
@@ -405,24 +405,24 @@ class EngineClient:
         self._note_adapters(event.adapters)
 
     def _note_adapters(self, loaded: Sequence[Adapter]) -> None:
-        """Keep those that are known. The engine is told when no request holds an unloaded one any
-        more."""
-        known = self.adapters
+        """Take over the loaded adapters. An object stays as long as its slot has the same adapter,
+        and the engine is notified once no request holds an unloaded one."""
+        previous = self.adapters
         self.adapters = {}
         for adapter in loaded:
-            kept = known.get(adapter.name)
-            if kept is None or kept.number != adapter.number:
-                kept = adapter
-                weakref.finalize(kept, self._release, kept.number).atexit = False
-            self.adapters[adapter.name] = kept
+            current = previous.get(adapter.name)
+            if current is None or current.number != adapter.number:
+                current = adapter
+                weakref.finalize(current, self._release, current.number).atexit = False
+            self.adapters[adapter.name] = current
 
     def _release(self, number: int) -> None:
-        """Tell the engine. For any thread, as what is collected may be collected in any."""
+        """Report an adapter that no request holds. For any thread: the collector runs in any."""
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self.send, m.ReleaseLora(self._api, number))
 
     def lose(self, error: StentorError) -> None:
-        """The engine is gone: all that is open ends with `error`, and nothing is taken any more."""
+        """Note that the engine is gone: open requests end with `error`, new ones are refused."""
         self.lost = self.lost or (
             error if isinstance(error, EngineError) else EngineError(str(error))
         )

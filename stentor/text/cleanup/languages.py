@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stentor.errors import InvalidRequest
+from stentor.host.installed import pip_install
 from stentor.text.cleanup.draft import Draft
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def check(code: str) -> None:
         import unicode_rbnf  # noqa: F401
     except ImportError:
         raise InvalidRequest(
-            "cleanup", "notations needs packages: pip install 'stentor[notations]'"
+            "cleanup", f"notations needs packages: {pip_install('notations')}"
         ) from None
 
 
