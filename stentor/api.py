@@ -258,14 +258,14 @@ class TTS:
 
     def _texts(self, text: object, options: Mapping[str, Any]) -> list[SpokenText]:
         """The texts of a call. Nothing is queued."""
-        own = dict(options)
-        tries = request.retries(own.pop("retries", None))
-        own = self._loaded(own)
+        load_options = dict(options)
+        tries = request.retries(load_options.pop("retries", None))
+        load_options = self._loaded(load_options)
         if _several(text):
             texts = request.texts(text)
         else:
             texts = [text]
-        return [self._text(t, own, tries, streaming=False) for t in texts]
+        return [self._text(t, load_options, tries, streaming=False) for t in texts]
 
     def _loaded(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a call with its audio loaded, once for all texts."""
@@ -344,12 +344,14 @@ class TTS:
             name: value for name, value in how.options.items() if name not in request.OF_A_VOICE
         }
         stands_for = how.voices.get(voice.lower(), voice)
-        own = {"voice": stands_for} if isinstance(stands_for, str) else {"reference": stands_for}
+        voice_options = (
+            {"voice": stands_for} if isinstance(stands_for, str) else {"reference": stands_for}
+        )
         try:
-            return self.request(text, **options, **own)
+            return self.request(text, **options, **voice_options)
         except InvalidRequest as e:
             raise InvalidRequest(
-                turn.named("voice") if e.param in own else e.param, e.message
+                turn.named("voice") if e.param in voice_options else e.param, e.message
             ) from e
 
     def _growing(self, options: Mapping[str, Any]) -> tuple[SpokenText, TextFeed]:
@@ -399,32 +401,32 @@ class TTS:
             raise InvalidRequest(
                 "live", "is for submit(request(...)), whose stream takes the text that follows"
             )
-        given = {name: value for name, value in options.items() if name != "script"}
-        given = {"split_granularity": "auto", "word_timestamps": False, "cleanup": ALL, **given}
-        granularity = given.pop("split_granularity")
-        cleanup = given.pop("cleanup")
+        values = {name: value for name, value in options.items() if name != "script"}
+        values = {"split_granularity": "auto", "word_timestamps": False, "cleanup": ALL, **values}
+        granularity = values.pop("split_granularity")
+        cleanup = values.pop("cleanup")
         if granularity not in GRANULARITIES:
             allowed = ", ".join(GRANULARITIES)
             raise InvalidRequest(
                 "split_granularity", f"must be one of {allowed}, got {shown(granularity)}"
             )
-        words = request.word_times(given.pop("word_timestamps"))
-        output = Output.checked(given.pop("speed", None), given.pop("format", None), self._marks)
-        voices = request.load_voices(self.spec, given.pop("voices", None), self.name)
-        return _How(granularity, cleanup, given.get("language"), words, output, voices, given)
+        words = request.word_times(values.pop("word_timestamps"))
+        output = Output.checked(values.pop("speed", None), values.pop("format", None), self._marks)
+        voices = request.load_voices(self.spec, values.pop("voices", None), self.name)
+        return _How(granularity, cleanup, values.get("language"), words, output, voices, values)
 
     # -- for servers and tools --
 
     def request(self, text: str, **options: Any) -> SpeechRequest:
         """Check a request. Its reference audio is read. Nothing is queued."""
-        named = {k: options.pop(k) for k in request.NAMED if k in options}
+        arguments = {k: options.pop(k) for k in request.NAMED if k in options}
         lora = options.pop("lora", None)
         if lora is None:
             adapter = None
         else:
             adapter = self.adapter(lora)
         return request.build(
-            self.spec, text, model=self.name, lora=adapter, options=options, **named
+            self.spec, text, model=self.name, lora=adapter, options=options, **arguments
         )
 
     def adapter(self, name: str) -> Adapter:

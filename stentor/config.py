@@ -40,19 +40,19 @@ def path_of(param: str, value: object) -> Path:
 
 def function_of(param: str, given: object) -> Any:
     """A function, or what `package.module:function` names. InvalidRequest(param) if it is none."""
-    found = given
+    function = given
     if isinstance(given, str):
         if not all(given.partition(":")):
             raise InvalidRequest(param, f"must be package:function, got {shown(given)}")
         try:
-            found = pkgutil.resolve_name(given)
+            function = pkgutil.resolve_name(given)
         except Exception as e:  # whatever the package raises
             raise InvalidRequest(
                 param, f"{shown(given)} cannot be imported: {type(e).__name__}: {e}"
             ) from e
-    if not callable(found):
+    if not callable(function):
         raise InvalidRequest(param, f"must be package:function, or a function, got {shown(given)}")
-    return found
+    return function
 
 
 def check_device(name: str) -> str:

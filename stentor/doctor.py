@@ -64,10 +64,10 @@ def run(model: str | None) -> int:
 
 def _families() -> Iterator[str]:
     """One line for each package that brings families, and one for each problem."""
-    found = families.families()
-    for origin in dict.fromkeys(f.origin for f in found):
-        yield f"{', '.join(f.name for f in found if f.origin == origin)} (from {origin})"
-    yield from (f"{f.name} cannot be used: {f.problem}" for f in found if f.problem)
+    all_families = families.families()
+    for origin in dict.fromkeys(f.origin for f in all_families):
+        yield f"{', '.join(f.name for f in all_families if f.origin == origin)} (from {origin})"
+    yield from (f"{f.name} cannot be used: {f.problem}" for f in all_families if f.problem)
     yield from (f"refused, because names clash: {clash}" for clash in families.clashes())
 
 

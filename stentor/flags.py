@@ -47,20 +47,20 @@ def add(parser: Parser, flags: Mapping[str, Flag]) -> None:
     """Add flags by their names, as attributes of what is parsed."""
     for name, how in flags.items():
         also = how.get("also", ())
-        given = {
+        options = {
             key: value
             for key, value in how.items()
             if key != "also" and (key, value) != ("type", None)
         }
-        parser.add_argument("--" + name.replace("_", "-"), *also, dest=name, **given)
+        parser.add_argument("--" + name.replace("_", "-"), *also, dest=name, **options)
 
 
 def taken(kind: type[Made], args: argparse.Namespace, **own: Any) -> Made:
     """An options object, whose fields are flags of the same name, or `own`."""
-    given = {
+    values = {
         name: vars(args)[name] for name in inspect.signature(kind).parameters if name in vars(args)
     }
-    return kind(**{**given, **own})
+    return kind(**{**values, **own})
 
 
 def path(text: str) -> Path:
@@ -133,30 +133,30 @@ _USUAL = {"language": "auto", "cleanup": ALL, "split_granularity": "auto"}
 def load_options(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `TTS` that flags give, checked before torch is imported. InvalidRequest or ModelNotFound for
     what is wrong on every machine."""
-    given = {
+    values = {
         name: value for name, value in vars(args).items() if name in _LOAD and value is not None
     }
     model_names.check(args.model)
     check_device(args.device)
     check_dtype(args.dtype)
     check_quantization(args.quantization)
-    Aligners(given.get("aligner"))
+    Aligners(values.get("aligner"))
     EngineConfig(
         **{
             name: value
-            for name, value in given.items()
+            for name, value in values.items()
             if name in EngineConfig.__dataclass_fields__
         }
     )
-    return given
+    return values
 
 
 def request_options(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments of a request that flags give beside its audio and its seed, without those that are as usual."""
-    given = {name: vars(args)[name] for name in _SPOKEN} | {"split_granularity": args.split}
+    values = {name: vars(args)[name] for name in _SPOKEN} | {"split_granularity": args.split}
     return {
         name: value
-        for name, value in given.items()
+        for name, value in values.items()
         if value is not None and value != _USUAL.get(name)
     }
 

@@ -86,15 +86,15 @@ def _check_spec(family: Family, spec: ModelSpec) -> None:
 def _family_of_config(path: Path, config: Mapping[str, object]) -> Family:
     """The family that serves what config.json names."""
     architecture = config.get("architecture", config.get("model_type"))
-    found = only(
+    family = only(
         (f for f in families() if architecture in f.architectures), f"architecture {architecture!r}"
     )
-    if found is None:
-        known = ", ".join(sorted(a for f in families() for a in f.architectures))
+    if family is None:
+        names = ", ".join(sorted(a for f in families() for a in f.architectures))
         raise CheckpointError(
-            f"{path / CONFIG} says architecture {architecture!r}; known: {known}{unusable()}"
+            f"{path / CONFIG} says architecture {architecture!r}; known: {names}{unusable()}"
         )
-    return found
+    return family
 
 
 def _module(family: Family, name: str) -> ModuleType:

@@ -59,10 +59,10 @@ def build(
     and calls the model `model`."""
     values = _options(spec, options, model)
     references = load_references(spec, reference, model)
-    named = _name("voice", voice, spec.voices, model)
+    voice_name = _name("voice", voice, spec.voices, model)
     return SpeechRequest(
         text=_text(spec, text),
-        voice=spec.default_voice if named is None and not references else named,
+        voice=spec.default_voice if voice_name is None and not references else voice_name,
         language=_language(spec, language, model),
         instructions=_instructions(spec, instructions, model),
         reference=references[0] if references else None,
@@ -85,11 +85,11 @@ def check_text(text: object) -> str:
     return _unicode("text", text)
 
 
-def texts(given: object) -> list[Any]:
+def texts(value: object) -> list[Any]:
     """A text, or several that are not checked yet. InvalidRequest if it is neither."""
-    if isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping | Set):
-        return list(given)
-    return [check_text(given)]
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | Set):
+        return list(value)
+    return [check_text(value)]
 
 
 def _text(spec: ModelInfo, text: object) -> str:
@@ -107,15 +107,15 @@ def _unicode(param: str, text: str) -> str:
     return text
 
 
-def _name(param: str, value: str | None, known: tuple[str, ...], model: str) -> str | None:
+def _name(param: str, value: str | None, names: tuple[str, ...], model: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
         raise InvalidRequest(param, f"must be a string, got {type(value).__name__}")
-    if value.lower() in known:
+    if value.lower() in names:
         return value.lower()
-    if known:
-        allowed = f"known: {', '.join(known)}"
+    if names:
+        allowed = f"known: {', '.join(names)}"
     else:
         allowed = f"{model} has no named {param}s"
     raise InvalidRequest(param, f"{shown(value)} is not known; {allowed}")
@@ -148,14 +148,16 @@ def load_references(
 
     What was loaded before is taken as it is.
     """
-    given: list[Any] = (
+    references: list[Any] = (
         list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
     )
-    if given and not spec.takes_reference:
+    if references and not spec.takes_reference:
         raise InvalidRequest("reference", f"{model} takes none")
-    if len(given) > spec.max_references:
-        raise InvalidRequest("reference", f"{model} takes {spec.max_references}, got {len(given)}")
-    return tuple(load(spec, "reference", r) for r in given)
+    if len(references) > spec.max_references:
+        raise InvalidRequest(
+            "reference", f"{model} takes {spec.max_references}, got {len(references)}"
+        )
+    return tuple(load(spec, "reference", r) for r in references)
 
 
 def load_voices(spec: ModelInfo, value: object, model: str) -> dict[str, str | ReferenceAudio]:
@@ -169,24 +171,24 @@ def load_voices(spec: ModelInfo, value: object, model: str) -> dict[str, str | R
         raise InvalidRequest(
             "voices", f"must be a mapping of names to references, got {type(value).__name__}"
         )
-    found: dict[str, str | ReferenceAudio] = {}
-    for name, given in value.items():
+    voices: dict[str, str | ReferenceAudio] = {}
+    for name, voice in value.items():
         if not isinstance(name, str) or not name.strip():
             raise InvalidRequest(
                 "voices", f"has a name that is no string, or is empty: {shown(name)}"
             )
         param = f"voices[{name.strip()[:80]}]"
-        if isinstance(given, str):
-            found[name.strip().lower()] = given
-        elif isinstance(given, audio.Reference | ReferenceAudio):
+        if isinstance(voice, str):
+            voices[name.strip().lower()] = voice
+        elif isinstance(voice, audio.Reference | ReferenceAudio):
             if not spec.takes_reference:
                 raise InvalidRequest(param, f"{model} takes no reference")
-            found[name.strip().lower()] = load(spec, param, given)
+            voices[name.strip().lower()] = load(spec, param, voice)
         else:
             raise InvalidRequest(
-                param, f"must be a Reference or the name of a voice, got {type(given).__name__}"
+                param, f"must be a Reference or the name of a voice, got {type(voice).__name__}"
             )
-    return found
+    return voices
 
 
 def load_prompt(spec: ModelInfo, value: Given | None, model: str) -> ReferenceAudio | None:
@@ -209,13 +211,13 @@ def _speaker(
     if references:
         raise InvalidRequest(name, "stands for a reference: give one of them")
     try:
-        given = np.asarray(value)
+        embedding = np.asarray(value)
     except ValueError:  # rows of different lengths
         raise InvalidRequest(name, "must be a list of numbers") from None
-    if given.dtype.kind not in "fiu":
+    if embedding.dtype.kind not in "fiu":
         raise InvalidRequest(name, "must be a list of numbers")
     with np.errstate(over="ignore"):
-        vector = given.astype(np.float32)
+        vector = embedding.astype(np.float32)
     if vector.shape != (spec.speaker_size,):
         if vector.ndim == 1:
             shape = f"{len(vector)} numbers"
@@ -246,11 +248,11 @@ def _live(spec: ModelInfo, live: object, model: str) -> bool:
     return live
 
 
-def word_times(wanted: object) -> bool:
+def word_times(value: object) -> bool:
     """Whether the times of words are wanted."""
-    if wanted is not None and not isinstance(wanted, bool):
-        raise InvalidRequest("word_timestamps", f"must be true or false, got {shown(wanted)}")
-    return bool(wanted)
+    if value is not None and not isinstance(value, bool):
+        raise InvalidRequest("word_timestamps", f"must be true or false, got {shown(value)}")
+    return bool(value)
 
 
 def _seed(seed: int | None) -> int:
@@ -262,22 +264,22 @@ def _seed(seed: int | None) -> int:
     return number
 
 
-def retries(given: object) -> int:
+def retries(value: object) -> int:
     """How often an utterance is tried, `TRIES` times by default. InvalidRequest if it is no such number."""
-    number = TRIES if given is None else whole(given)
+    number = TRIES if value is None else whole(value)
     if number is None or not 1 <= number <= MOST_TRIES:
         raise InvalidRequest(
-            "retries", f"must be a whole number from 1 to {MOST_TRIES}, got {shown(given)}"
+            "retries", f"must be a whole number from 1 to {MOST_TRIES}, got {shown(value)}"
         )
     return number
 
 
-def _options(spec: ModelInfo, given: Mapping[str, Any], model: str) -> dict[str, Any]:
-    for name, value in given.items():
+def _options(spec: ModelInfo, options: Mapping[str, Any], model: str) -> dict[str, Any]:
+    for name, value in options.items():
         if name not in spec.options and value is not None:
-            taken = ", ".join(sorted(spec.options))
-            raise InvalidRequest(name, f"{model} does not take it; it takes {taken}")
-    return {name: _value(name, option, given.get(name)) for name, option in spec.options.items()}
+            names = ", ".join(sorted(spec.options))
+            raise InvalidRequest(name, f"{model} does not take it; it takes {names}")
+    return {name: _value(name, option, options.get(name)) for name, option in spec.options.items()}
 
 
 def _value(name: str, option: Option, value: Any) -> float | int | bool | None:

@@ -124,10 +124,10 @@ class Parity:
         """Requests that take pages from each other, and compute again what these held."""
         with self._tts(page_size=PAGE, policy=Policy(reserve_tokens=1, prefix_cache=False)) as tts:
             pool = tts.engine.scheduler.pages
-            most = max(
+            max_pages = max(
                 tts.prompt(_request(tts, case)).length + len(case.frames) for case in self.cases
             )
-            pool.allocate(pool.available - pool.pages_for(most) - 2)  # nobody frees these
+            pool.allocate(pool.available - pool.pages_for(max_pages) - 2)  # nobody frees these
             for _ in range(ROUNDS):
                 self._together(tts)
                 if tts.engine.health().preemptions:

@@ -57,11 +57,11 @@ class Adapters:
             raise InvalidRequest(
                 "lora", f"must be the name of a loaded adapter, got {type(name).__name__}"
             )
-        found = self._by_name.get(name)
-        if found is None:
-            known = ", ".join(self._by_name) or "none"
-            raise InvalidRequest("lora", f"{name[:80]!r} is not loaded; loaded: {known}")
-        return found
+        adapter = self._by_name.get(name)
+        if adapter is None:
+            names = ", ".join(self._by_name) or "none"
+            raise InvalidRequest("lora", f"{name[:80]!r} is not loaded; loaded: {names}")
+        return adapter
 
     def current(self, adapter: Adapter | None) -> Adapter | None:
         """The adapter itself. One of another model, such as this one before it was unloaded: ours
@@ -71,7 +71,7 @@ class Adapters:
         return self.named(adapter.name)
 
     def load(self, name: str, path: str | Path) -> None:
-        """Read a file or folder of LoRA weights and give them a name. Waits for the copy to the
+        """Load a file or folder of LoRA weights under a name. Waits for the copy to the
         device.
 
         InvalidRequest: the name is taken or empty, the path is none, or no slot is free.

@@ -72,9 +72,9 @@ class AudioDelivery:
             self._put(self.requests.of(job.seq), job, chunk)
 
     def _put(self, request: Request, job: AudioJob, chunk: Chunk) -> None:
-        """Give a request its chunk, without the silence that it wants trimmed. The chunk is copied:
-        a view would keep the pinned buffer of the whole codec call for as long as the caller keeps
-        the chunk."""
+        """Deliver a chunk to its request, without the silence that is to be trimmed. The chunk is
+        copied: a view would keep the pinned buffer of the whole codec call for as long as the
+        caller keeps the chunk."""
         if not np.isfinite(chunk.samples).all() and not request.closed:
             self.requests.cancel(
                 request, EngineError("the codec produced samples that are not finite")

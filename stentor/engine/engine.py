@@ -279,7 +279,7 @@ class Engine:
         self.scheduler.add_text(seq, len(text.values), text.last)
 
     def _observe(self, step: InFlightStep) -> None:
-        generated, stop, heard = step.result()
+        generated, stop, emitted = step.result()
         now = time.monotonic()
         if step.prefill:
             self.scheduler.prefills.took(now - max(step.launched_at, self._last_done))
@@ -291,7 +291,7 @@ class Engine:
         observe = self.scheduler.observe
         for seq in step.sequences:
             slot = seq.slot
-            observe(seq, generated[slot], stop[slot], generated[slot] - heard[slot])
+            observe(seq, generated[slot], stop[slot], generated[slot] - emitted[slot])
             if stop[slot] == BROKEN and not seq.cancelled:
                 error = EngineError("the model produced a frame that is not finite")
                 self._requests.cancel(self._requests.of(seq), error)

@@ -122,9 +122,9 @@ class Launcher:
     def _write_given(self, sequences: list[Sequence]) -> None:
         """Fill pages with the keys and values that prompts bring, where others have not."""
         for seq in [s for s in sequences if s.num_cached < s.given]:
-            given = self.requests.of(seq).prompt.given
-            assert given is not None
-            self.runner.fill_pages(seq, given)
+            prefix = self.requests.of(seq).prompt.given
+            assert prefix is not None
+            self.runner.fill_pages(seq, prefix)
 
     def _put_back(self, sequences: list[Sequence], dependent: list[Sequence]) -> list[Sequence]:
         """Have those that share pages which will not be written try again. Returns the others."""

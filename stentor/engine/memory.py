@@ -226,13 +226,13 @@ def _cpu_pages() -> int:
 def _usable(config: EngineConfig, device: Device) -> tuple[int | None, int]:
     """Bytes beside the weights, and bytes with them. On a CPU None."""
     free = device.free_bytes()
-    taken = device.allocated_bytes()
+    weights = device.allocated_bytes()
     if free is None:
         return None, 0
     usable = int(free * config.gpu_memory_utilization)
     if config.max_memory_gb is not None:
-        usable = min(usable, int(config.max_memory_gb * GIB) - CONTEXT - taken)
-    return usable, usable + taken
+        usable = min(usable, int(config.max_memory_gb * GIB) - CONTEXT - weights)
+    return usable, usable + weights
 
 
 def _codec_frame(model: SpeechModel, chunk: int, device: Device, deterministic: bool) -> int:

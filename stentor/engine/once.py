@@ -1,5 +1,5 @@
-"""Results of slow work, made once for all who ask, in threads of their own, and kept within a
-budget."""
+"""Share slow work between callers: each result is computed once, in a thread pool, and cached
+within a budget."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class LruCache(Generic[T]):
 
     def __init__(
         self,
-        most: float,
+        budget: float,
         weigh: Callable[[T], float] = lambda value: 1,
         seconds: float = inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.most = most
+        self.most = budget
         self.weigh = weigh
         self.held = 0.0
         self._seconds = seconds
@@ -80,8 +80,8 @@ class LruCache(Generic[T]):
 
 
 class Claim(Generic[T]):
-    """One caller's wish for a result. Who does not want it any more calls `leave`. `future` must
-    not be cancelled."""
+    """A caller's handle on shared work. Call `leave` when you no longer need the result. `future`
+    must not be cancelled."""
 
     def __init__(self, future: Future[T], leave: Callable[[], None]) -> None:
         self.future = future
@@ -114,15 +114,14 @@ class _Job(Generic[T]):
 
 
 class OnceCache(Generic[T]):
-    """Work by key. Whoever asks for what is kept waits for nobody: no lock is held while work is
-    done."""
+    """Work by key. A cached result is returned at once: no lock is held while work is done."""
 
     def __init__(
-        self, name: str, threads: int, kept: LruCache[T], start: Callable[[], None]
+        self, name: str, threads: int, cache: LruCache[T], start: Callable[[], None]
     ) -> None:
         """start: called in each of the threads before its first work."""
         self._pool = ThreadPoolExecutor(threads, name, start)
-        self._kept = kept
+        self._kept = cache
         self._jobs: dict[str, _Job[T]] = {}
         self._lock = threading.Lock()  # guards all of this
         self._hits = self._misses = 0

@@ -76,10 +76,10 @@ class Request:
 
     def silent_frames(self, samples: np.ndarray, hop: int) -> int:
         """Number of silent frames at the start of this chunk [n * hop] that are to be trimmed."""
-        wanted = self.prompt.trim_silent_frames - self.frames
-        if wanted <= 0 or self.audible:
+        remaining = self.prompt.trim_silent_frames - self.frames
+        if remaining <= 0 or self.audible:
             return 0
-        peaks = np.abs(samples[: wanted * hop]).reshape(-1, hop).max(axis=1)
+        peaks = np.abs(samples[: remaining * hop]).reshape(-1, hop).max(axis=1)
         loud = np.flatnonzero(peaks > FRAME_PEAK)
         self.audible = len(loud) > 0
         if len(loud):
@@ -140,13 +140,14 @@ class OpenRequests:
         return self._by_outbox.get(outbox)
 
     def cancel(self, request: Request, error: BaseException | None = None) -> None:
-        """Stop a request wherever it is, for its caller or because of `error`, and end its stream."""
+        """Stop a request wherever it is, for its caller or because of `error`, and end its
+        stream."""
         if request.seq.phase is Phase.QUEUED:
             self.leave_queue()
         request.error = error or request.error
-        gone = self.scheduler.cancel(request.seq)
+        finished = self.scheduler.cancel(request.seq)
         self.end(request)
-        if gone:
+        if finished:
             self.remove(request.seq)
 
     def prepare_next(self, seq: Sequence) -> None:
@@ -179,8 +180,8 @@ class OpenRequests:
         request.following = following, prompt
 
     def close(self, seq: Sequence) -> None:
-        """The prompt of `seq` holds nothing any more. That it has ended may be known only after its
-        last audio: an empty chunk says why then. It comes after the counting, so that whoever has
+        """The prompt of `seq` holds nothing any more. If its end is known only after its last
+        audio, an empty chunk carries the reason. It comes after the counting, so that whoever has
         it finds the request counted."""
         request = self.remove(seq)
         if request.closed:
@@ -293,7 +294,8 @@ class Inbox:
             self._messages.put(message)
 
     def get(self, wait: bool, timeout: float | None) -> Message:
-        """The next message. queue.Empty if there is none, with `wait` not within `timeout` seconds."""
+        """The next message. queue.Empty if there is none, with `wait` not within `timeout`
+        seconds."""
         return self._messages.get(wait, timeout)
 
     def close(self, reason: str) -> None:
@@ -304,8 +306,8 @@ class Inbox:
 
     def rest(self) -> list[Submit | Cancel | AppendText | Taken]:
         """All messages that were taken and not read."""
-        left: list[Message] = []
+        remaining: list[Message] = []
         with suppress(queue.Empty):
             while True:
-                left.append(self._messages.get_nowait())
-        return [message for message in left if message is not None]
+                remaining.append(self._messages.get_nowait())
+        return [message for message in remaining if message is not None]

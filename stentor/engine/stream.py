@@ -29,7 +29,7 @@ class Chunk:
 
     `finish` is None until the last chunk. Then it is "stop" (the model ended), "length"
     (max_frames) or "cancelled". attended: float32 [n, ATTENDED_WIDTH], where in the text each frame
-    is. [n, 0] where nothing says it.
+    is, or [n, 0] without alignment.
     """
 
     samples: np.ndarray
@@ -186,7 +186,7 @@ class RequestHandle:
         self._send = send
 
     def append(self, text: str, last: bool = False) -> None:
-        """Give a live request more text, from one thread at a time. The `last` text may be empty.
+        """Append text to a live request, from one thread at a time. The `last` text may be empty.
         Nothing follows it.
 
         InvalidRequest if the request is not live, has had its last text, or takes no more of it,
@@ -203,14 +203,14 @@ class RequestHandle:
             self._send(Cancel(self._outbox))
 
     def note_taken(self) -> None:
-        """Tell the engine that audio was taken from an outbox that is `held`."""
+        """Notify the engine that audio was taken from an outbox that is `held`."""
         with contextlib.suppress(EngineError):  # the engine has stopped, which the last event says
             self._send(Taken(self._outbox))
 
 
 class AudioStream(RequestHandle):
     """Chunks of one request, in order, by `for` or `async for` in one reader. A failure is raised
-    there. A stream that has ended gives nothing more.
+    there. A stream that has ended yields nothing more.
 
     A request that was submitted as `streaming` stops while `Policy.max_unread` seconds of its audio
     are unread, and is cancelled when nobody holds its stream any more.

@@ -1,7 +1,8 @@
-"""Voices: recordings as a family hears them, and the codec's state after them. Each is made once for all who ask.
+"""Voices: recordings as a family encodes them, and the codec's state after them. Each is made once
+for all callers.
 
-This is done beside the engine's thread, in threads and on CUDA streams of its own. Nobody waits for the audio of
-others, and who asks for what is kept waits for nothing.
+This is done beside the engine's thread, in threads and on CUDA streams of its own. Nobody waits for
+the audio of others, and a cached voice is returned at once.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from stentor.models.base import Prompt, SpeechModel, Voice, VoiceSource
 
 log = logging.getLogger("stentor.engine")
 
-ENCODINGS = 2  # at a time on a CPU. On a GPU one, which graphs keep busy, so that less of it runs beside the streams
+# at a time on a CPU. On a GPU one, which graphs keep busy, so that less of it runs beside the
+# streams
+ENCODINGS = 2
 USUAL_RATES = (16_000, 22_050, 24_000, 44_100, 48_000)
 WARM_SECONDS = (3, 30)  # of recordings: libraries may have kernels for few windows and for many
 FILTERS = 16  # of rates used last, that are kept
@@ -41,7 +44,8 @@ Call = Callable[..., tuple[Tensor, ...]]
 
 
 class Resampler:
-    """Recordings on the device, at the rate of one model: by soxr on a CPU, and on a GPU by its filters as a product.
+    """Recordings on the device, at the rate of one model: by soxr on a CPU, and on a GPU by its
+    filters as a product.
 
     For one thread at a time, but on a CPU for any number.
     """
@@ -52,7 +56,8 @@ class Resampler:
         self._filters: LruCache[Filters] = LruCache(FILTERS)
 
     def warm_up(self) -> None:
-        """Make the filters of usual rates, which takes some milliseconds for each, and load the kernels of products."""
+        """Make the filters of usual rates, which takes some milliseconds for each, and load the
+        kernels of products."""
         for source, seconds in itertools.product(
             USUAL_RATES if self.device.cuda else (), WARM_SECONDS
         ):
@@ -61,21 +66,21 @@ class Resampler:
     def __call__(self, recording: Recording) -> Tensor:
         """float32 samples [ceil(n * rate / recording.rate)], those of `Recording.at`."""
         if self.device.cuda and recording.rate != self.rate:
-            made = self._of(recording.rate)
+            filters = self._of(recording.rate)
         else:
-            made = None
-        if made is None:
+            filters = None
+        if filters is None:
             return torch.from_numpy(recording.at(self.rate)).to(self.device.torch)
         samples = torch.from_numpy(recording.samples).to(self.device.torch)
-        return resampled(samples, recording.rate, self.rate, made)
+        return resampled(samples, recording.rate, self.rate, filters)
 
     def _of(self, source: int) -> Filters | None:
-        kept = self._filters.get(str(source))
-        if kept is None and (new := filters(source, self.rate, QUALITY)) is not None:
+        on_device = self._filters.get(str(source))
+        if on_device is None and (new := filters(source, self.rate, QUALITY)) is not None:
             device = self.device.torch
-            kept = Filters(new.before, new.step, new.matrix.to(device), new.first.to(device))
-            self._filters.put(str(source), kept)
-        return kept
+            on_device = Filters(new.before, new.step, new.matrix.to(device), new.first.to(device))
+            self._filters.put(str(source), on_device)
+        return on_device
 
 
 class VoiceEncoder:
@@ -85,11 +90,11 @@ class VoiceEncoder:
         self,
         model: SpeechModel,
         device: Device,
-        kept: int,
+        capacity: int,
         columns: int = eager.columns,
         require_graphs: bool = False,
     ) -> None:
-        """kept: voices that are kept. columns: of the largest window that is launched."""
+        """capacity: voices that are kept. columns: of the largest window that is launched."""
         self.model = model
         self.device = device
         self.threads = threads = 1 if device.cuda else ENCODINGS
@@ -97,7 +102,7 @@ class VoiceEncoder:
         self._stream = device.stream(BACKGROUND)
         self._launch = EncoderGraphs(device, self._stream, require_graphs, columns)
         self.graphs = self._launch.graphs
-        self._once = OnceCache[Voice]("stentor-encode", threads, LruCache(kept), device.select)
+        self._once = OnceCache[Voice]("stentor-encode", threads, LruCache(capacity), device.select)
 
     def claim(self, source: VoiceSource) -> Claim[Voice]:
         """Begin to encode as soon as a thread is free."""
@@ -109,8 +114,9 @@ class VoiceEncoder:
         return self._once.counts()
 
     def warm_up(self) -> None:
-        """Encode noise in every thread, so that the first voice costs what later ones do: graphs are captured,
-        libraries have been loaded, and memory for the longest reference belongs to the stream."""
+        """Encode noise in every thread, so that the first voice costs what later ones do: graphs
+        are captured, libraries have been loaded, and memory for the longest reference belongs to
+        the stream."""
         spec = self.model.spec
         shortest, longest = (int(s * spec.reference_rate) for s in spec.reference_seconds)
         if self.device.cuda:
@@ -209,10 +215,11 @@ class EncoderGraphs:
 
 
 class CodecPrimer:
-    """Makes the codec's state with the conditions of a voice and after the frames that a request continues.
+    """Makes the codec's state with the conditions of a voice and after the frames that a request
+    continues.
 
-    One state at a time, in pieces of fixed lengths, each of which is a captured graph. It is kept on the host.
-    Thread-safe.
+    One state at a time, in pieces of fixed lengths, each of which is a captured graph. It is kept
+    on the host. Thread-safe.
     """
 
     def __init__(self, model: SpeechModel, config: EngineConfig, device: Device) -> None:
@@ -256,8 +263,8 @@ class CodecPrimer:
             self.graphs.capture((n,) for n in self.sizes)
 
     def claim(self, prompt: Prompt) -> Claim[Tensor]:
-        """The codec's state with the prompt's conditions, after its codec prefix: a row and then pages, as words on the
-        host. Prompts in one voice share it."""
+        """The codec's state with the prompt's conditions, after its codec prefix: a row and then
+        pages, as words on the host. Prompts in one voice share it."""
         return self._once.claim(
             prompt.voice, partial(self._prime, prompt.codec_prefix, prompt.codec_conditions)
         )
@@ -267,7 +274,8 @@ class CodecPrimer:
         return self._once.counts()
 
     def warm_up(self) -> None:
-        """Run every length once in the thread that will, so that the first voice costs what later ones do."""
+        """Run every length once in the thread that will, so that the first voice costs what later
+        ones do."""
         count = sum(self.sizes) + self.timing.lookahead
         frames = np.zeros((count, *self.model.spec.frame.shape), np.float32)
         if self.sizes:
@@ -309,24 +317,27 @@ class CodecPrimer:
         return state
 
     def _next_page(self, at: int, count: int) -> None:
-        """The next call writes the page of the chunk of `count` frames from frame `at` of the prefix."""
+        """The next call writes the page of the chunk of `count` frames from frame `at` of the
+        prefix."""
         if self._pages.width:
             pages, filled = self._pages.row(0, at, count)
             self.device.fill(self._call.pages.table[0], pages)
             self.device.fill(self._call.pages.filled, [filled])
 
     def _decode(self, count: int) -> None:
-        """The captured function: the first `count` of `_frames` in, `_state` on to what follows them."""
+        """The captured function: the first `count` of `_frames` in, `_state` on to what follows
+        them."""
         frames = self._frames[:, : count + self.timing.lookahead]
         _, new = self.model.codec.decode(frames, self._state.gather(self._row), self._call)
         self._state.store(self._row, new)
 
 
 def warm_lengths(shortest: int, longest: int) -> list[int]:
-    """Samples of recordings, longest first, that need all shapes that recordings of any length need.
+    """Samples of recordings, longest first, that need all shapes that recordings of any length
+    need.
 
-    What sees all of a recording takes it in steps. A window is at least three quarters of the next one, so lengths that
-    grow by a third need each of them as their last.
+    What sees all of a recording takes it in steps. A window is at least three quarters of the next
+    one, so lengths that grow by a third need each of them as their last.
     """
     grown = [shortest]
     while (more := -(-4 * grown[-1] // 3)) < longest:
@@ -339,7 +350,8 @@ def _noise(count: int) -> np.ndarray:
 
 
 def piece_sizes(longest: int, grid: int = 1) -> list[int]:
-    """Frames of one call, largest first: the longest, and powers of two below it, in steps of the codec's grid."""
+    """Frames of one call, largest first: the longest, and powers of two below it, in steps of the
+    codec's grid."""
     most = longest // grid
     return sorted(
         {n * grid for n in (most, *(1 << i for i in range(most.bit_length())))} if most else (),

@@ -19,11 +19,11 @@ def cpus() -> int:
     """CPUs that this process may keep busy: those it may run on, or fewer where a control group has
     a quota."""
     if sys.platform == "linux":
-        known = len(os.sched_getaffinity(0))
+        allowed = len(os.sched_getaffinity(0))
     else:
-        known = os.cpu_count() or 1
+        allowed = os.cpu_count() or 1
     return min(
-        [known, *(math.ceil(int(quota) / int(period)) for quota, period in _limits("cpu.max"))]
+        [allowed, *(math.ceil(int(quota) / int(period)) for quota, period in _limits("cpu.max"))]
     )
 
 
@@ -31,10 +31,10 @@ def memory() -> int | None:
     """Bytes of memory that this process may take: the machine's, or fewer where a control group has
     a limit. None where the system does not report it."""
     try:
-        known = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):  # Windows has no sysconf
         return None
-    return min([known, *(int(most) for [most] in _limits("memory.max"))])
+    return min([total, *(int(limit) for [limit] in _limits("memory.max"))])
 
 
 def one_thread_for_numpy() -> None:
@@ -46,8 +46,8 @@ def one_thread_for_numpy() -> None:
     still. torch's products keep their threads.
     """
     libraries = ThreadpoolController()
-    own = [library["filepath"] for library in libraries.info() if "numpy" in library["filepath"]]
-    libraries.select(filepath=own).limit(limits=1)
+    paths = [library["filepath"] for library in libraries.info() if "numpy" in library["filepath"]]
+    libraries.select(filepath=paths).limit(limits=1)
 
 
 def _limits(name: str) -> Iterator[list[str]]:

@@ -29,18 +29,14 @@ def load_norm_rope(
     if NORM_ROPE:
         dtype: tl.constexpr = raw.dtype
         if INTERLEAVED:
-            offs_partner, offs_cs, sign = (
-                offs_d ^ 1,
-                offs_d // 2,
-                tl.where(offs_d % 2 == 0, -1.0, 1.0),
-            )
+            offs_partner = offs_d ^ 1
+            offs_cs = offs_d // 2
+            sign = tl.where(offs_d % 2 == 0, -1.0, 1.0)
         else:
             first = offs_d < HEAD_DIM // 2
             offs_partner = tl.where(first, offs_d + HEAD_DIM // 2, offs_d - HEAD_DIM // 2)
-            offs_cs, sign = (
-                tl.where(first, offs_d, offs_d - HEAD_DIM // 2),
-                tl.where(first, -1.0, 1.0),
-            )
+            offs_cs = tl.where(first, offs_d, offs_d - HEAD_DIM // 2)
+            sign = tl.where(first, -1.0, 1.0)
         partner = tl.load(x_ptr + base + offs_partner, mask, 0.0).to(tl.float32)
         cos = tl.load(cos_ptr + pos * (HEAD_DIM // 2) + offs_cs, mask, 0.0)
         sin = tl.load(sin_ptr + pos * (HEAD_DIM // 2) + offs_cs, mask, 0.0)
@@ -70,7 +66,8 @@ def _rope(x, partner, cos, sin, sign, dtype: tl.constexpr, IN_FLOAT32: tl.conste
     """x cos + sign partner sin, rounded as rope.py rounds but for the last time."""
     if IN_FLOAT32:
         return x * cos + sign * partner * sin
-    cos, sin = cos.to(dtype).to(tl.float32), sin.to(dtype).to(tl.float32)
+    cos = cos.to(dtype).to(tl.float32)
+    sin = sin.to(dtype).to(tl.float32)
     return (x * cos).to(dtype).to(tl.float32) + sign * (partner * sin).to(dtype).to(tl.float32)
 
 
@@ -87,14 +84,17 @@ def load_norm_rope_halves(
     rows of the tables.
     """
     if INTERLEAVED:
-        offs_x, offs_y = 2 * offs_half, 2 * offs_half + 1
+        offs_x = 2 * offs_half
+        offs_y = 2 * offs_half + 1
     else:
-        offs_x, offs_y = offs_half, offs_half + HEAD_DIM // 2
+        offs_x = offs_half
+        offs_y = offs_half + HEAD_DIM // 2
     x = tl.load(x_ptr + base + offs_x, mask, 0.0)
     y = tl.load(x_ptr + base + offs_y, mask, 0.0)
     if NORM_ROPE:
         dtype: tl.constexpr = x.dtype
-        a, b = x.to(tl.float32), y.to(tl.float32)
+        a = x.to(tl.float32)
+        b = y.to(tl.float32)
         if NORM:
             rstd = tl.rsqrt((tl.sum(a * a, 1) + tl.sum(b * b, 1)) / HEAD_DIM + eps)[:, None]
             a = _times_weight(

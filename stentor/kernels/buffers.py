@@ -17,4 +17,6 @@ def rows_of(x: Tensor, size: int) -> Tensor:
     """x [..., size] as [N, size], whose rows are contiguous. A plain `reshape` of one sequence is a
     view whatever its layout, such as channels by time."""
     rows = x.reshape(-1, size)
-    return rows if rows.stride(1) == 1 or size == 1 else rows.contiguous()
+    if rows.stride(1) == 1 or size == 1:
+        return rows
+    return rows.contiguous()

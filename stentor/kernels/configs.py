@@ -22,7 +22,9 @@ MIN_CONV_CTAS = 128
 """CTAs wanted of a convolution before its blocks may be larger."""
 
 
-FIXED_ROWS, FIXED_GEMM_ROWS, FIXED_CONV_ROWS = 16, 64, 1 << 16
+FIXED_ROWS = 16
+FIXED_GEMM_ROWS = 64
+FIXED_CONV_ROWS = 1 << 16
 """Rows by which configs are chosen where results must not depend on how many there are
 (`switches.batch_invariant`)."""
 
@@ -47,11 +49,15 @@ def gemv_config(n: int, k: int, gate: bool) -> GemvConfig:
     if k % 1024:
         if k > 4096:
             return GemvConfig(4, 2048, 4)
-        return GemvConfig(8, 256, 2) if n > 4096 else GemvConfig(8, 1024, 2)
+        if n > 4096:
+            return GemvConfig(8, 256, 2)
+        return GemvConfig(8, 1024, 2)
     if k <= 1024 and n >= 2048:
         return GemvConfig(8, 1024, 2)
     if k <= 2048:
-        return GemvConfig(2, 2048, 4) if n <= 2048 else GemvConfig(8, 1024, 4)
+        if n <= 2048:
+            return GemvConfig(2, 2048, 4)
+        return GemvConfig(8, 1024, 4)
     return GemvConfig(2, 1024, 2) if k == 4096 else GemvConfig(4, 2048, 4)
 
 
@@ -96,7 +102,9 @@ def gemm_config(rows: int, n: int, itemsize: int) -> GemmConfig:
     # The time is that of reading the weights: enough CTAs, each with many loads in flight.
     if n <= 2048:
         return GemmConfig(16, 16, 256, 4, 5)
-    return GemmConfig(16, 32, 256, 4, 4) if n <= 8192 else GemmConfig(16, 64, 128, 4, 4)
+    if n <= 8192:
+        return GemmConfig(16, 32, 256, 4, 4)
+    return GemmConfig(16, 64, 128, 4, 4)
 
 
 class WindowConfig(NamedTuple):
@@ -115,7 +123,12 @@ WINDOW = WindowConfig(16, 32, 4)
 def quantized_gemm_config(rows: int, n: int) -> GemmConfig:
     """For up to 64 rows and n outputs. Not measured: chosen so that 2048 outputs make 128 CTAs with
     loads in flight."""
-    block_m = 16 if rows <= 16 else 32 if rows <= 32 else 64
+    if rows <= 16:
+        block_m = 16
+    elif rows <= 32:
+        block_m = 32
+    else:
+        block_m = 64
     return GemmConfig(block_m, 16 if n <= 4096 else 64, 128, 4, 4 if block_m < 64 else 3)
 
 
@@ -130,12 +143,16 @@ def w8a8_config(rows: int, n: int) -> GemmConfig:
         # The time is that of reading the weights: two CTAs for each SM.
         if n <= 4096:
             return GemmConfig(64, 16, 256, 4, 4)
-        return GemmConfig(64, 32, 256, 4, 4) if n <= 8192 else GemmConfig(64, 64, 128, 4, 5)
+        if n <= 8192:
+            return GemmConfig(64, 32, 256, 4, 4)
+        return GemmConfig(64, 64, 128, 4, 5)
     if rows <= 256:
         return GemmConfig(64, 64, 128, 4, 5)
     narrow = GemmConfig(128, 64, 128, 4, 4)
     one_wave = -(-rows // narrow.block_m) * -(-n // narrow.block_n) <= 128
-    return narrow if one_wave else GemmConfig(128, 128, 128, 8, 3)
+    if one_wave:
+        return narrow
+    return GemmConfig(128, 128, 128, 8, 3)
 
 
 def experts_config(pairs: int, experts: int, itemsize: int, grouped: bool) -> GemmConfig:
@@ -196,7 +213,9 @@ def prefill_config(group: int, itemsize: int, decodes: bool) -> PrefillConfig:
     """
     if itemsize > 2:
         return PrefillConfig(max(16, group), 32, 4, 2)
-    return PrefillConfig(max(16, group), 128, 4, 2) if decodes else PrefillConfig(64, 64, 4, 3)
+    if decodes:
+        return PrefillConfig(max(16, group), 128, 4, 2)
+    return PrefillConfig(64, 64, 4, 3)
 
 
 class HeadsConfig(NamedTuple):
@@ -215,7 +234,10 @@ def depth_config(pairs: int, group: int) -> HeadsConfig:
 
 def local_config(sequences: int, group: int) -> HeadsConfig:
     """For so many short sequences, where `group` query heads share a key head."""
-    num_warps = 1 if sequences <= 16 else 4
+    if sequences <= 16:
+        num_warps = 1
+    else:
+        num_warps = 4
     block_h = min(num_warps, group & -group)  # a power of two that divides the group
     return HeadsConfig(block_h, max(2, block_h))
 
@@ -244,12 +266,16 @@ def conv_config(rows: int, outputs: int, channels: int, one_order: bool = False)
     order of the sums, follows from the channels alone. On an H200 all blocks then gave the same
     bits.
     """
-    block_k = 64 if channels % 64 == 0 else 32 if channels > 16 else 16
-    middle = (
-        [ConvConfig(128, 64, 0, block_k, 4), ConvConfig(64, 64, 0, block_k, 4)]
-        if outputs > 32
-        else []
-    )
+    if channels % 64 == 0:
+        block_k = 64
+    elif channels > 16:
+        block_k = 32
+    else:
+        block_k = 16
+    if outputs > 32:
+        middle = [ConvConfig(128, 64, 0, block_k, 4), ConvConfig(64, 64, 0, block_k, 4)]
+    else:
+        middle = []
     small = [ConvConfig(64, 32, 0, block_k, 4), ConvConfig(16, 32, 0, block_k, 4)]
     fitting = [*_wide_conv_configs(outputs, block_k), *middle, *small]
     enough = [c for c in fitting if c.num_ctas(rows, outputs) >= MIN_CONV_CTAS]
@@ -269,7 +295,9 @@ def _wide_conv_configs(outputs: int, block_k: int) -> list[ConvConfig]:
     """
     beyond = outputs % 128
     if outputs <= 64 or 0 < beyond <= 64:
-        return [ConvConfig(128, 128, 64, block_k, 8)] if outputs % 192 == 0 else []
+        if outputs % 192 == 0:
+            return [ConvConfig(128, 128, 64, block_k, 8)]
+        return []
     if outputs % 96 == 0 and beyond:
         return [ConvConfig(128, 64, 32, block_k, 8, num_stages=4)]
     return [ConvConfig(128, 128, 0, block_k, 8, max_registers=128)]
@@ -319,7 +347,12 @@ def lora_config(rank: int, itemsize: int, sequences: bool) -> LoraConfig:
 def lora_splits(k: int) -> tuple[int, int]:
     """(CTAs that share k inputs, inputs of each). The number of rows has no part in it, so that a
     row's sums have one order."""
-    splits = 1 if k < 1024 else 2 if k < 4096 else 4
+    if k < 1024:
+        splits = 1
+    elif k < 4096:
+        splits = 2
+    else:
+        splits = 4
     return splits, -(-k // (splits * 128)) * 128
 
 

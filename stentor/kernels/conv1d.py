@@ -190,7 +190,8 @@ def _conv_kernel(
     for i in range(num_taps * tl.cdiv(num_inputs, BLOCK_K)):
         tap = i % num_taps
         start_k = (i // num_taps) * BLOCK_K
-        x_offs, w_offs = tap * step * stride_xt + start_k, tap * stride_tap + start_k
+        x_offs = tap * step * stride_xt + start_k
+        w_offs = tap * stride_tap + start_k
         if EVEN_K:
             x = tl.load(x_ptrs + x_offs)
         else:
@@ -290,8 +291,12 @@ def conv_transpose1d(
     """
     _, width, kernel = weight.shape
     taps = kernel // stride
-    outputs, count = width * stride, x.shape[1] - taps + 1
-    wide = None if residual is None else residual.reshape(len(x), count, outputs)
+    outputs = width * stride
+    count = x.shape[1] - taps + 1
+    if residual is None:
+        wide = None
+    else:
+        wide = residual.reshape(len(x), count, outputs)
     y = _launch_conv(
         x, weight.transpose(0, 1), bias, snake, wide, outputs, count, taps, taps - 1, -1
     )
@@ -299,12 +304,16 @@ def conv_transpose1d(
 
 
 def _channels_last(x: Tensor) -> Tensor:
-    return x if x.stride(2) == 1 else x.contiguous()
+    if x.stride(2) == 1:
+        return x
+    return x.contiguous()
 
 
 def _row_stride(x: Tensor) -> int:
     """Elements between rows. 0 for a single one, so that the length of the audio chooses no other kernel."""
-    return x.stride(0) if len(x) > 1 else 0
+    if len(x) > 1:
+        return x.stride(0)
+    return 0
 
 
 def _launch_conv(
@@ -320,7 +329,9 @@ def _launch_conv(
     step: int,
 ) -> Tensor:
     x, added = _channels_last(x), x if residual is None else _channels_last(residual)
-    batch, channels, width = len(x), x.shape[2], weight.shape[0]
+    batch = len(x)
+    channels = x.shape[2]
+    width = weight.shape[0]
     assert weight.stride(1) == 1, "weights must be laid out by layers.conv.cast_codec"
     out = torch.empty(batch, count, outputs, dtype=x.dtype, device=x.device)
     rows = batch * count

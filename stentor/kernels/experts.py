@@ -22,7 +22,9 @@ from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 from stentor.kernels.quantized import GROUPED, PER_OUTPUT, read_scale, weight_bits, widen
 from stentor.kernels.switches import INTERPRETED
 
-ROUTED_INPUTS, GROUPED_PAIRS, COMBINED = 256, 64, 256
+ROUTED_INPUTS = 256
+GROUPED_PAIRS = 64
+COMBINED = 256
 """Elements of a block: inputs of the gate, pairs that are put in order, outputs that are added
 up."""
 
@@ -81,7 +83,8 @@ def _route_kernel(
     pdl_wait(USE_PDL)
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
-    offs_e, offs_h = tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_H)
+    offs_e = tl.arange(0, BLOCK_E)
+    offs_h = tl.arange(0, BLOCK_H)
     x_ptr += row * stride_x
     rstd = 1.0
     if NORM:
@@ -175,16 +178,15 @@ def _group_kernel(
     come last."""
     pdl_wait(USE_PDL)
     expert = tl.program_id(0)
-    offs_e, offs_p = tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_P)
+    offs_e = tl.arange(0, BLOCK_E)
+    offs_p = tl.arange(0, BLOCK_P)
     counts = tl.zeros([BLOCK_E], tl.int32)
     for start in range(0, pairs, BLOCK_P):
         ids = tl.load(ids_ptr + start + offs_p, start + offs_p < pairs, -1)
         counts += tl.sum((ids[None, :] == offs_e[:, None]).to(tl.int32), 1)
     chosen = (counts > 0).to(tl.int32)
-    begin, before = (
-        tl.sum(tl.where(offs_e < expert, counts, 0), 0),
-        tl.sum(tl.where(offs_e < expert, chosen, 0), 0),
-    )
+    begin = tl.sum(tl.where(offs_e < expert, counts, 0), 0)
+    before = tl.sum(tl.where(offs_e < expert, chosen, 0), 0)
     count = tl.sum(tl.where(offs_e == expert, counts, 0), 0)
     slot = tl.where(count > 0, before, tl.sum(chosen, 0) + expert - before)
     if slot < slots:
@@ -274,7 +276,9 @@ def _experts_kernel(
     pdl_wait(USE_PDL)
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     slot = groups_ptr + tl.program_id(1) * 3
-    expert, begin, count = tl.load(slot).to(tl.int64), tl.load(slot + 1), tl.load(slot + 2)
+    expert = tl.load(slot).to(tl.int64)
+    begin = tl.load(slot + 1)
+    count = tl.load(slot + 2)
     offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     mask_n = offs_n < N
     first = expert * N
@@ -284,9 +288,11 @@ def _experts_kernel(
         mask_m = offs_m < count
         place = (begin + offs_m).to(tl.int64)
         pair = tl.load(order_ptr + place, mask_m, 0).to(tl.int64)
-        x_rows, out_rows = place, pair
+        x_rows = place
+        out_rows = pair
         if GATE:
-            x_rows, out_rows = pair // CHOSEN, place
+            x_rows = pair // CHOSEN
+            out_rows = place
         acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         acc_up = acc
         for start in range(0, K, BLOCK_K):
@@ -352,10 +358,12 @@ def _experts(
     experts: int,
     gate: bool,
 ) -> Tensor:
-    pairs, k = weights.numel(), x.shape[1]
+    pairs = weights.numel()
+    k = x.shape[1]
     n = len(w.weight) // (2 * experts if gate else experts)
     out = torch.empty(pairs, n, dtype=x.dtype, device=x.device)
-    bits, scales = weight_bits(w.weight), 0 if w.scale is None else w.scale.shape[1]
+    bits = weight_bits(w.weight)
+    scales = 0 if w.scale is None else w.scale.shape[1]
     c = experts_config(pairs, experts, x.element_size(), scales > 1)
     if INTERPRETED:
         c = c.for_interpreter(n, k)

@@ -19,7 +19,8 @@ from stentor.kernels.constants import LOG2_E
 from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 from stentor.kernels.types import QKNormRope
 
-HALF, FLOAT32 = PagedConfig(64, 4, 3), PagedConfig(32, 4, 2)
+HALF = PagedConfig(64, 4, 3)
+FLOAT32 = PagedConfig(32, 4, 2)
 """Keys of an iteration, warps and stages, as attention over prompts has them. Not measured."""
 
 
@@ -47,10 +48,13 @@ def _frame_kernel(
 ):  # fmt: skip
     """Attention of one head of the ROWS rows of a request."""
     pdl_wait(USE_PDL)
-    head, request = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    head = tl.program_id(0)
+    request = tl.program_id(1).to(tl.int64)
     kv_head = head // GROUP
-    offs_r, offs_d = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_D)
-    mask_r, mask_d = offs_r < ROWS, (offs_d < HEAD_DIM)[None, :]
+    offs_r = tl.arange(0, BLOCK_R)
+    offs_d = tl.arange(0, BLOCK_D)
+    mask_r = offs_r < ROWS
+    mask_d = (offs_d < HEAD_DIM)[None, :]
     mask = mask_r[:, None] & mask_d
     row = request * ROWS + offs_r
     pages_ptr = table_ptr + tl.load(slot_ptr + request) * stride_table
@@ -74,7 +78,9 @@ def _frame_kernel(
         v_ptr + row[:, None] * stride_v + kv_head * HEAD_DIM + offs_d[None, :], mask, 0.0
     )
     dtype: tl.constexpr = pool_ptr.dtype.element_ty
-    q, own_k, own_v = q.to(dtype), own_k.to(dtype), own_v.to(dtype)
+    q = q.to(dtype)
+    own_k = own_k.to(dtype)
+    own_v = own_v.to(dtype)
     keys_ptr = pool_ptr + kv_head * HEAD_DIM
     page = tl.load(pages_ptr + pos // PAGE_SIZE, stored, 0)
     own_ptrs = (
@@ -133,7 +139,8 @@ def frame_attention(
     are consecutive, and nothing behind them is stored. Returns [B * n, Hq, D].
     """
     page_size, kv_heads, dim = pool.shape[2:]
-    heads, rows = q.shape[1], len(q) // len(slot)
+    heads = q.shape[1]
+    rows = len(q) // len(slot)
     q, k, v = (t if t.stride()[1:] == (dim, 1) else t.contiguous() for t in (q, k, v))
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     c = config or (FLOAT32 if pool.element_size() > 2 else HALF)

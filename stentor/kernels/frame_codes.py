@@ -98,10 +98,8 @@ def _embed_prompt_kernel(
     row = tl.program_id(0).to(tl.int64)
     offs_h = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     mask = offs_h < hidden
-    first_id, second_id = (
-        tl.load(first_ptr + row).to(tl.int64),
-        tl.load(second_ptr + row).to(tl.int64),
-    )
+    first_id = tl.load(first_ptr + row).to(tl.int64)
+    second_id = tl.load(second_ptr + row).to(tl.int64)
     acc = tl.load(first_table_ptr + first_id * hidden + offs_h, mask & (first_id >= 0), 0.0).to(
         tl.float32
     )
@@ -150,9 +148,13 @@ def embed_prompt(
     positions [M]). A frame at position N is left out.
     """
     (index, table), (codes, offset, books, positions) = first, frames
-    count, hidden = len(index), table.shape[1]
+    count = len(index)
+    hidden = table.shape[1]
     out = torch.empty(count, hidden, dtype=table.dtype, device=table.device)
-    source = RowRef(table, index) if vectors is None else vectors
+    if vectors is None:
+        source = RowRef(table, index)
+    else:
+        source = vectors
     _embed_prompt_kernel[embed_grid(count, hidden)](
         *first, *second, *source, out, hidden,
         HAS_VECTORS=vectors is not None, VECTOR_ID=VECTOR_ID, BLOCK_H=EMBED_BLOCK, num_warps=2,

@@ -49,7 +49,8 @@ def _gemm_kernel(
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(0, K, BLOCK_K):
         if EVEN_K:
-            x, w = tl.load(x_ptrs + start, mask_m, 0.0), tl.load(w_ptrs + start)
+            x = tl.load(x_ptrs + start, mask_m, 0.0)
+            w = tl.load(w_ptrs + start)
         else:
             x = tl.load(x_ptrs + start, mask_m & (offs_k < K - start)[None, :], 0.0)
             w = tl.load(w_ptrs + start, (offs_k < K - start)[:, None], 0.0)

@@ -44,7 +44,8 @@ def _widened(w, scale_ptr, offs_n, offs_k, N, K, groups, SCALE: tl.constexpr):
 @triton.jit
 def _scales(scale_ptr, offs_n, mask, N, GATE: tl.constexpr, SCALE: tl.constexpr):
     """Load the scales of some outputs, and of the second half's."""
-    scale, scale_up = 1.0, 1.0
+    scale = 1.0
+    scale_up = 1.0
     if SCALE == PER_OUTPUT:
         scale = tl.load(scale_ptr + offs_n, mask, 0.0)
         if GATE:
@@ -104,12 +105,15 @@ def _gemv_kernel(
         next_up = _load_weights(weight_ptr, up_offs, offs_k, K, mask_n, EVEN_K)
     pdl_wait(USE_PDL)
     acc = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
-    acc1, acc_up, acc1_up = acc, acc, acc
+    acc1 = acc
+    acc_up = acc
+    acc1_up = acc
     squares = tl.zeros([BLOCK_K], tl.float32)
     squares1 = squares
     for i in tl.static_range(NUM_BLOCKS):
         offs_k = i * BLOCK_K + tl.arange(0, BLOCK_K)
-        w, w_up = next_w, next_up
+        w = next_w
+        w_up = next_up
         if i + 1 < NUM_BLOCKS:
             # The next weights load while these are multiplied.
             next_w = _load_weights(weight_ptr, row_offs, offs_k + BLOCK_K, K, mask_n, EVEN_K)
@@ -130,14 +134,16 @@ def _gemv_kernel(
                 acc1_up += w_up * x[None, :]
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     scale, scale_up = _scales(scale_ptr, offs_n, mask, N, GATE, SCALE)
-    y, up = tl.sum(acc, 1) * scale, tl.sum(acc_up, 1) * scale_up
+    y = tl.sum(acc, 1) * scale
+    up = tl.sum(acc_up, 1) * scale_up
     y = _epilogue(
         y, up, squares, residual_ptr, bias_ptr, offs_n, mask, K, eps, dtype, NORM, GATE, ADD, BIAS
     )
     tl.store(out_ptr + offs_n, y, mask)
     if M == 2:
         residual_ptr += stride_residual
-        y, up = tl.sum(acc1, 1) * scale, tl.sum(acc1_up, 1) * scale_up
+        y = tl.sum(acc1, 1) * scale
+        up = tl.sum(acc1_up, 1) * scale_up
         y = _epilogue(
             y,
             up,
@@ -175,9 +181,15 @@ def fused_linear(
     weight is quantised.
     """
     k = x.shape[-1]
-    n = len(weight) // 2 if gate else len(weight)
+    if gate:
+        n = len(weight) // 2
+    else:
+        n = len(weight)
     rows = rows_of(x, k)
-    added = rows if residual is None else rows_of(residual, n)
+    if residual is None:
+        added = rows
+    else:
+        added = rows_of(residual, n)
     out = torch.empty(len(rows), n, dtype=x.dtype, device=x.device)
     norm_weight, eps = (weight, 0.0) if norm is None else norm[:2]
     config = config or gemv_config(n, k, gate)
@@ -186,7 +198,10 @@ def fused_linear(
     if INTERPRETED:
         # The interpreter runs CTAs one after the other, so it gets few of them.
         block_n = min(512, triton.next_power_of_2(n))
-    groups = 0 if scale is None else scale.shape[1]
+    if scale is None:
+        groups = 0
+    else:
+        groups = scale.shape[1]
     bits = weight_bits(weight)
     _gemv_kernel[(triton.cdiv(n, block_n),)](
         rows, bits, bits if scale is None else scale, norm_weight, added, bits if bias is None else bias, out,

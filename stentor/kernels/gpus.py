@@ -46,9 +46,8 @@ def known(name: str, arch: int | None) -> str:
         return f"none here; {others}; kernels are compiled for {', '.join(f'sm_{a}' for a in COMPILED)}"
     if any(each in name for each in MEASURED):
         return f"{name} was measured"
-    tested = (
-        "kernels are compiled for it in tests"
-        if arch in COMPILED
-        else "kernels are not compiled for it in tests"
-    )
+    if arch in COMPILED:
+        tested = "kernels are compiled for it in tests"
+    else:
+        tested = "kernels are not compiled for it in tests"
     return f"sm_{arch}: {tested}, speed was not measured; {others}"

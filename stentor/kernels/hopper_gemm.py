@@ -61,7 +61,10 @@ class Operands:
     def arguments(self, out: Tensor) -> Arguments:
         """Arguments of a kernel."""
         norm, eps = (None, 0.0) if self.norm is None else self.norm
-        stride_residual = 0 if self.residual is None else self.residual.stride(0)
+        if self.residual is None:
+            stride_residual = 0
+        else:
+            stride_residual = self.residual.stride(0)
         operands = (self.x, self.weight, self.scale, norm, self.bias, self.residual, out)
         pointers = (None if t is None else t.data_ptr() for t in operands)
         return Arguments(*pointers, self.x.stride(0), stride_residual, len(self.x), eps)
@@ -75,7 +78,9 @@ def weight_type(weight: Tensor) -> WeightType:
 def aligned(rows: Tensor) -> Tensor:
     """Rows as the kernels read them."""
     strides = rows.stride(1) == 1 and rows.stride(0) * rows.element_size() % ALIGNMENT == 0
-    return rows if strides and rows.data_ptr() % ALIGNMENT == 0 else rows.contiguous()
+    if strides and rows.data_ptr() % ALIGNMENT == 0:
+        return rows
+    return rows.contiguous()
 
 
 def fused_linear(
@@ -91,11 +96,17 @@ def fused_linear(
     """norm(x) @ weight.T (+ bias) (+ residual) for x [..., K], weight [N, K]: see
     `layers.linear`."""
     k = x.shape[-1]
-    n = len(weight) // 2 if gate else len(weight)
+    if gate:
+        n = len(weight) // 2
+    else:
+        n = len(weight)
     fused = (norm is not None, gate, bias is not None, residual is not None)
     p = Product(k, n, DTYPES[x.dtype], *fused, weight_type(weight))
     rows = aligned(x.reshape(-1, k))
-    added = None if residual is None else aligned(rows_of(residual, n))
+    if residual is None:
+        added = None
+    else:
+        added = aligned(rows_of(residual, n))
     out = torch.empty(len(rows), n, dtype=x.dtype, device=x.device)
     _compile_others(p, tile.source(p), out.device.index, is_batch_invariant())
     launch(p, tile, Operands(rows, weight, norm, bias, added, scale), out)

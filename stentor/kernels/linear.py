@@ -102,9 +102,12 @@ class Problem(NamedTuple):
     def product(self) -> Product | None:
         """Describe it to the sources in CUDA C++. None: they do not take these types, or several
         scales."""
-        weight = (
-            WEIGHTS.get(self.weight) if self.groups == 1 else "same" if self.groups == 0 else None
-        )
+        if self.groups == 1:
+            weight = WEIGHTS.get(self.weight)
+        elif self.groups == 0:
+            weight = "same"
+        else:
+            weight = None
         if weight is None or self.dtype not in DTYPES:
             return None
         return Product(
@@ -128,17 +131,19 @@ def problem(
     """Describe the product of x [..., k] and a weight [n, k], quantised with scale [n, groups] or
     not."""
     n, k = weight.shape
-    kernels = linear_kernels(x) if scale is not None or weight.dtype == x.dtype else NO_KERNELS
+    if scale is not None or weight.dtype == x.dtype:
+        kernels = linear_kernels(x)
+    else:
+        kernels = NO_KERNELS
     if CUDA_CPP & kernels and not (
         x.is_cuda and available_on(x.device.index) and _aligned(weight, scale)
     ):
         kernels -= CUDA_CPP
-    rows, groups, invariant = (
-        x.numel() // x.shape[-1],
-        0 if scale is None else scale.shape[1],
-        is_batch_invariant(),
-    )
-    dtypes, device = (x.dtype, weight.dtype), x.device.type
+    rows = x.numel() // x.shape[-1]
+    groups = 0 if scale is None else scale.shape[1]
+    invariant = is_batch_invariant()
+    dtypes = (x.dtype, weight.dtype)
+    device = x.device.type
     return Problem(rows, k, n, *dtypes, groups, norm, gate, device, kernels, invariant, must_fuse)
 
 
@@ -164,7 +169,9 @@ def select(*products: Problem) -> tuple[Choice, ...]:
     # Other tiles follow from the number of rows, on which no row may depend here.
     if first.invariant:
         fixed = tuple(choice for p in products if (choice := _one_order(p)) is not None)
-        return fixed if len(fixed) == len(products) else plain
+        if len(fixed) == len(products):
+            return fixed
+        return plain
     tiles = [_tile(p) for p in products]
     # One or two rows take the time of reading the weights. GEMV does no more than that, for every
     # shape.
@@ -185,21 +192,27 @@ def select(*products: Problem) -> tuple[Choice, ...]:
     timed = [
         p for p, choice in zip(products, fused, strict=True) if choice.backend is not Backend.W8A8
     ]
-    return fused if _faster_than_library(timed) else plain
+    if _faster_than_library(timed):
+        return fused
+    return plain
 
 
 def _one_order(p: Problem) -> Choice | None:
     """Clusters that split K alike whatever the number of rows. No rows are left to other
     kernels."""
-    table, product = tables.of(HOPPER), p.product
+    table = tables.of(HOPPER)
+    product = p.product
     if table is None or product is None or not p.kernels >= CUDA_CPP:
         return None
     tile = table.one_order_tile(product, p.rows)
-    return None if tile is None else Choice(Backend.CLUSTER, tile)
+    if tile is None:
+        return None
+    return Choice(Backend.CLUSTER, tile)
 
 
 def _tile(p: Problem) -> Choice | None:
-    table, product = tables.of(HOPPER), p.product
+    table = tables.of(HOPPER)
+    product = p.product
     if table is None or product is None or Kernel.SKINNY_GEMM not in p.kernels:
         return None
     # Clusters are in the table only where they are faster than the kernels for few rows.
@@ -209,14 +222,14 @@ def _tile(p: Problem) -> Choice | None:
     ):
         return Choice(Backend.CLUSTER, cluster)
     tile = table.few_rows_tile(product, p.rows)
-    return None if tile is None else Choice(Backend.FEW_ROWS, tile)
+    if tile is None:
+        return None
+    return Choice(Backend.FEW_ROWS, tile)
 
 
 def _faster_than_library(products: Sequence[Problem]) -> bool:
-    table, found = (
-        tables.of(HOPPER),
-        [(product, p.rows) for p in products if (product := p.product) is not None],
-    )
+    table = tables.of(HOPPER)
+    found = [(product, p.rows) for p in products if (product := p.product) is not None]
     assert table is not None
     ours = sum(table.microseconds(product, rows) for product, rows in found)
     return ours <= sum(table.library_microseconds(product) for product, _ in found)
@@ -252,6 +265,6 @@ def unfused(p: Problem) -> Choice:
 
 def any_rows(x: Tensor) -> Backend:
     """Choose for x of any number of rows, often many: kernels for few rows are not asked for."""
-    return (
-        Backend.ONE_ORDER if is_batch_invariant() and enabled(Kernel.GEMM, x) else Backend.LIBRARY
-    )
+    if is_batch_invariant() and enabled(Kernel.GEMM, x):
+        return Backend.ONE_ORDER
+    return Backend.LIBRARY

@@ -57,7 +57,10 @@ def tiles_of(index: Tensor) -> Tensor:
     count = len(index)
     tiles = torch.empty(count, 1 + LORA_TILE_ROWS, dtype=torch.int32, device=index.device)
     block = max(16, triton.next_power_of_2(count))
-    warps = 4 if block <= 64 else 16
+    if block <= 64:
+        warps = 4
+    else:
+        warps = 16
     constants = {"BLOCK_G": block, "TILE_ROWS": LORA_TILE_ROWS, "num_warps": warps}
     _tiles_kernel[(1,)](index, tiles, count, **constants, **PDL_LAUNCH)
     return tiles
@@ -129,7 +132,8 @@ def _shrunk(
         x_ptrs = x_ptr + row[:, None] * stride_x + offs_k[None, :]
         a_ptrs = a_ptr + offs_r[None, :] * K + offs_k[:, None]
         if EVEN:
-            x, a = tl.load(x_ptrs, selected[:, None], 0.0), tl.load(a_ptrs, mask_r[None, :], 0.0)
+            x = tl.load(x_ptrs, selected[:, None], 0.0)
+            a = tl.load(a_ptrs, mask_r[None, :], 0.0)
         else:
             mask_k = offs_k < last
             x = tl.load(x_ptrs, selected[:, None] & mask_k[None, :], 0.0)
@@ -147,14 +151,16 @@ def _shrink_kernel(
     if USE_PDL:  # in this order: once the second kernel runs, all before this one is complete
         gdc_wait()
         gdc_launch_dependents()
-    part, split = tl.program_id(1), tl.program_id(2)
+    part = tl.program_id(1)
+    split = tl.program_id(2)
     row, valid, adapter, low, high = _rows_of_tile(
         index_ptr, M, T, G, CHUNKS, ROWS, BLOCK_M, ONE_ADAPTER, BY_ADAPTER
     )
     if high > 0:
         offs_r = tl.arange(0, BLOCK_R)
         mask_r = offs_r < RANK
-        first, last = split * each, tl.minimum(split * each + each, K)
+        first = split * each
+        last = tl.minimum(split * each + each, K)
         acc = tl.zeros([BLOCK_M, BLOCK_R], tl.float32)
         part_ptr = a_ptr + tl.cast(part, tl.int64) * stride_part
         if ONE_ADAPTER:
@@ -243,14 +249,14 @@ def _expand_kernel(
     row, valid, adapter, low, high = _rows_of_tile(
         index_ptr, M, T, G, CHUNKS, ROWS, BLOCK_M, ONE_ADAPTER, BY_ADAPTER
     )
-    offs_r, offs_n = tl.arange(0, BLOCK_R), (block - first) * BLOCK_N + tl.arange(0, BLOCK_N)
-    mask_r, mask_n = offs_r < RANK, offs_n < width
+    offs_r = tl.arange(0, BLOCK_R)
+    offs_n = (block - first) * BLOCK_N + tl.arange(0, BLOCK_N)
+    mask_r = offs_r < RANK
+    mask_n = offs_n < width
     offs_n += start
     dtype: tl.constexpr = y_ptr.dtype.element_ty
-    y_ptrs, mask = (
-        y_ptr + row[:, None] * N + offs_n[None, :],
-        (valid & (adapter > 0))[:, None] & mask_n[None, :],
-    )
+    y_ptrs = y_ptr + row[:, None] * N + offs_n[None, :]
+    mask = (valid & (adapter > 0))[:, None] & mask_n[None, :]
     b_ptrs = b_ptr + offs_r[:, None] * stride_r + offs_n[None, :]
     mask_b = mask_r[:, None] & mask_n[None, :]
     # as the index: from L2, since this comes before the wait
@@ -296,10 +302,8 @@ def add_lora(
     (splits, each), config = lora_splits(k), lora_config(rank, x.element_size(), tile.sequences)
     # The first product, in parts that are to be added up. Rows without adapter are not written.
     h = torch.empty(splits, len(rows), parts, rank, dtype=torch.float32, device=x.device)
-    rows_by, sizes = (
-        tiles if tile.by_adapter else index,
-        (len(rows), len(rows) // len(x), len(index), tile.chunks),
-    )
+    rows_by = tiles if tile.by_adapter else index
+    sizes = (len(rows), len(rows) // len(x), len(index), tile.chunks)
     constants = {
         "RANK": rank,
         "BLOCK_R": config.block_r,

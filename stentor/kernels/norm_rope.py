@@ -27,7 +27,8 @@ def normed(x, weight, size, eps, AXIS: tl.constexpr, CAST_FIRST: tl.constexpr):
     y = x.to(tl.float32)
     scale = tl.rsqrt(tl.sum(y * y, AXIS) / size + eps)
     if AXIS == 1:
-        scale, weight = scale[:, None], weight[None, :]
+        scale = scale[:, None]
+        weight = weight[None, :]
     y = y * scale
     if CAST_FIRST:
         y = y.to(x.dtype).to(tl.float32)
@@ -73,11 +74,16 @@ def _launch_rms_norm(
     rows = rows_of(x, size)
     out = torch.empty_like(rows, memory_format=torch.contiguous_format)
     block = triton.next_power_of_2(size)
-    warps = 4 if block <= 2048 else 8
-    if delta is None:
-        total, other = rows, rows
+    if block <= 2048:
+        warps = 4
     else:
-        total, other = torch.empty_like(out), rows_of(delta, size)
+        warps = 8
+    if delta is None:
+        total = rows
+        other = rows
+    else:
+        total = torch.empty_like(out)
+        other = rows_of(delta, size)
     _add_rms_norm_kernel[(len(rows),)](
         rows, other, weight, total, out, rows.stride(0), other.stride(0), size, eps,
         ADD=delta is not None, CAST_FIRST=weight_after_cast, BLOCK=block, num_warps=warps,
@@ -126,9 +132,11 @@ def _qk_norm_rope_kernel(
     offs_half = tl.arange(0, BLOCK_HALF)[None, :]
     mask_half = offs_half < HEAD_DIM // 2
     if INTERLEAVED:
-        offs_x, offs_y = 2 * offs_half, 2 * offs_half + 1
+        offs_x = 2 * offs_half
+        offs_y = 2 * offs_half + 1
     else:
-        offs_x, offs_y = offs_half, offs_half + HEAD_DIM // 2
+        offs_x = offs_half
+        offs_y = offs_half + HEAD_DIM // 2
     mask_q = mask_half & (head < num_q_heads)
     mask_k = mask_half & (head >= num_q_heads) & (head < num_q_heads + num_k_heads)
     q_base = token * stride_q + head * HEAD_DIM
@@ -140,48 +148,44 @@ def _qk_norm_rope_kernel(
     raw_y = tl.load(q_ptr + q_base + offs_y, mask_q, 0.0) + tl.load(
         k_ptr + k_base + offs_y, mask_k, 0.0
     )
-    x, y = raw_x.to(tl.float32), raw_y.to(tl.float32)
+    x = raw_x.to(tl.float32)
+    y = raw_y.to(tl.float32)
     if NORM:
         rstd = tl.rsqrt((tl.sum(x * x, 1) + tl.sum(y * y, 1)) / HEAD_DIM + eps)[:, None]
-        x, y = x * rstd, y * rstd
+        x = x * rstd
+        y = y * rstd
         if CAST_FIRST:
-            x, y = x.to(raw_x.dtype).to(tl.float32), y.to(raw_x.dtype).to(tl.float32)
+            x = x.to(raw_x.dtype).to(tl.float32)
+            y = y.to(raw_x.dtype).to(tl.float32)
         is_q = head < num_q_heads
-        q_wx, k_wx = (
-            tl.load(q_norm_ptr + offs_x, mask_half, 0.0),
-            tl.load(k_norm_ptr + offs_x, mask_half, 0.0),
-        )
-        q_wy, k_wy = (
-            tl.load(q_norm_ptr + offs_y, mask_half, 0.0),
-            tl.load(k_norm_ptr + offs_y, mask_half, 0.0),
-        )
+        q_wx = tl.load(q_norm_ptr + offs_x, mask_half, 0.0)
+        k_wx = tl.load(k_norm_ptr + offs_x, mask_half, 0.0)
+        q_wy = tl.load(q_norm_ptr + offs_y, mask_half, 0.0)
+        k_wy = tl.load(k_norm_ptr + offs_y, mask_half, 0.0)
         x *= tl.where(is_q, q_wx, k_wx).to(tl.float32)
         y *= tl.where(is_q, q_wy, k_wy).to(tl.float32)
-        x, y = x.to(raw_x.dtype).to(tl.float32), y.to(raw_x.dtype).to(tl.float32)
+        x = x.to(raw_x.dtype).to(tl.float32)
+        y = y.to(raw_x.dtype).to(tl.float32)
     # Tables of one sequence, `period` positions, serve every sequence of a batch.
     offs_cs = (token % period) * (HEAD_DIM // 2) + offs_half
-    cos, sin = (
-        tl.load(cos_ptr + offs_cs, mask_half, 0.0),
-        tl.load(sin_ptr + offs_cs, mask_half, 0.0),
-    )
+    cos = tl.load(cos_ptr + offs_cs, mask_half, 0.0)
+    sin = tl.load(sin_ptr + offs_cs, mask_half, 0.0)
     if IN_FLOAT32:
-        x_out, y_out = x * cos - y * sin, y * cos + x * sin
+        x_out = x * cos - y * sin
+        y_out = y * cos + x * sin
     else:
-        cos, sin = cos.to(raw_x.dtype).to(tl.float32), sin.to(raw_x.dtype).to(tl.float32)
-        x_cos, y_sin = (
-            (x * cos).to(raw_x.dtype).to(tl.float32),
-            (y * sin).to(raw_x.dtype).to(tl.float32),
-        )
-        y_cos, x_sin = (
-            (y * cos).to(raw_x.dtype).to(tl.float32),
-            (x * sin).to(raw_x.dtype).to(tl.float32),
-        )
-        x_out, y_out = x_cos - y_sin, y_cos + x_sin
-    q_offs, k_offs = (
-        (token * num_q_heads + head) * HEAD_DIM,
-        (token * num_k_heads + head - num_q_heads) * HEAD_DIM,
-    )
-    x_out, y_out = x_out.to(raw_x.dtype), y_out.to(raw_x.dtype)
+        cos = cos.to(raw_x.dtype).to(tl.float32)
+        sin = sin.to(raw_x.dtype).to(tl.float32)
+        x_cos = (x * cos).to(raw_x.dtype).to(tl.float32)
+        y_sin = (y * sin).to(raw_x.dtype).to(tl.float32)
+        y_cos = (y * cos).to(raw_x.dtype).to(tl.float32)
+        x_sin = (x * sin).to(raw_x.dtype).to(tl.float32)
+        x_out = x_cos - y_sin
+        y_out = y_cos + x_sin
+    q_offs = (token * num_q_heads + head) * HEAD_DIM
+    k_offs = (token * num_k_heads + head - num_q_heads) * HEAD_DIM
+    x_out = x_out.to(raw_x.dtype)
+    y_out = y_out.to(raw_x.dtype)
     tl.store(q_out_ptr + q_offs + offs_x, x_out, mask_q)
     tl.store(q_out_ptr + q_offs + offs_y, y_out, mask_q)
     tl.store(k_out_ptr + k_offs + offs_x, x_out, mask_k)
@@ -203,7 +207,8 @@ def qk_norm_rope(
     q and k are slices of one projection, each token's heads side by side.
     """
     (q_heads, dim), k_heads = q.shape[-2:], k.shape[-2]
-    flat_q, flat_k = q.flatten(0, -3), k.flatten(0, -3)
+    flat_q = q.flatten(0, -3)
+    flat_k = k.flatten(0, -3)
     q_out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     k_out = torch.empty(k.shape, dtype=k.dtype, device=k.device)
     _qk_norm_rope_kernel[(len(flat_q), triton.cdiv(q_heads + k_heads, BLOCK_H))](
@@ -281,9 +286,13 @@ def add_modulated_norm(
     """
     tokens, dim = x.shape[-2:]
     rows = x.reshape(-1, tokens, dim)
-    rows = rows if rows.stride(2) == 1 else rows.contiguous()
+    if rows.stride(2) != 1:
+        rows = rows.contiguous()
     out = torch.empty(rows.shape, dtype=x.dtype, device=x.device)
-    total = rows if delta is None else torch.empty_like(out)
+    if delta is None:
+        total = rows
+    else:
+        total = torch.empty_like(out)
     _add_norm_kernel[(len(rows) * tokens,)](
         rows, rows if delta is None else delta.contiguous(), gate, scale, shift, total, out, tokens, rows.stride(0),
         rows.stride(1), _stride(gate), _stride(scale), _stride(shift), dim, eps,
@@ -296,4 +305,6 @@ def add_modulated_norm(
 def _stride(numbers: Tensor) -> int:
     """From a sequence's numbers to the next one's. 0: all sequences have the same."""
     assert numbers.stride(-1) == 1
-    return 0 if numbers.ndim == 1 or len(numbers) == 1 else numbers.stride(0)
+    if numbers.ndim == 1 or len(numbers) == 1:
+        return 0
+    return numbers.stride(0)

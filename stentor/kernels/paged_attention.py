@@ -58,7 +58,8 @@ def _store_output(
     With several splits, store acc, m_i and l_i instead, [N, Hq, NUM_SPLITS, HEAD_DIM + 2], for
     _combine_splits_kernel.
     """
-    offs_m, offs_d = tl.arange(0, acc.shape[0]), tl.arange(0, acc.shape[1])[None, :]
+    offs_m = tl.arange(0, acc.shape[0])
+    offs_d = tl.arange(0, acc.shape[1])[None, :]
     # The copies of a head have the same output. The first is stored.
     mask_m = (offs_m % COPIES == 0) & (offs_m // COPIES < GROUP)
     head = first_head + offs_m // COPIES
@@ -221,7 +222,8 @@ def paged_attention(
     page_size, kv_heads, dim = pool.shape[2:]
     group = q.shape[1] // kv_heads
     c = config or paged_config(len(q) * kv_heads, group, pool.element_size())
-    block_g, block_d = triton.next_power_of_2(group), max(16, triton.next_power_of_2(dim))
+    block_g = triton.next_power_of_2(group)
+    block_d = max(16, triton.next_power_of_2(dim))
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     splits = out
     if c.num_splits > 1:

@@ -37,7 +37,9 @@ TILES_AGREE: bool = target_arch() < ONE_ORDER
 def tile_rows(rows: int, fixed: int) -> int:
     """The number of rows by which a tile of a product is chosen: `fixed` where that could change
     the bits of a row that must not depend on it."""
-    return rows if TILES_AGREE else config_rows(rows, fixed)
+    if TILES_AGREE:
+        return rows
+    return config_rows(rows, fixed)
 
 
 USE_PDL: bool = pdl_enabled() and has_pdl(target_arch())

@@ -88,12 +88,16 @@ def _prefill_kernel(
     # Packed prompts end with their longest histories, and what takes longest should start first.
     first = (tl.num_programs(1) - 1 - tl.program_id(1)) * TOKENS
     end = tl.minimum(first + TOKENS, num_tokens)
-    offs_m, offs_d = tl.arange(0, BLOCK_T * BLOCK_G), tl.arange(0, BLOCK_D)
-    token, in_group = first + offs_m // BLOCK_G, offs_m % BLOCK_G
+    offs_m = tl.arange(0, BLOCK_T * BLOCK_G)
+    offs_d = tl.arange(0, BLOCK_D)
+    token = first + offs_m // BLOCK_G
+    in_group = offs_m % BLOCK_G
     mask_m = (token < end) & (in_group < GROUP)
     slot = tl.load(slot_ptr + token, mask_m, -1)
     pos = tl.load(pos_ptr + token, mask_m, -1)
-    text_start, text_end, place = pos, pos, pos
+    text_start = pos
+    text_end = pos
+    place = pos
     if WINDOW:
         text_start, text_end, place = load_window(
             text_start_ptr, text_end_ptr, place_ptr, token, mask_m
@@ -148,7 +152,10 @@ def prefill_attention(
     c = config or prefill_config(block_g, pool.element_size(), is_batch_invariant())
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     block_t = c.block_m // block_g
-    tokens = 1 if alone else block_t
+    if alone:
+        tokens = 1
+    else:
+        tokens = block_t
     bounds, limits = window_args(window)
     _prefill_kernel[(kv_heads, triton.cdiv(len(q), tokens))](
         pool, table, slot, pos, q, out, *bounds, len(q), table.stride(0), pool.stride(0), pool.stride(2), q.stride(0),

@@ -11,7 +11,9 @@ from torch import Tensor
 from stentor.kernels.gpus import converts_float8
 from stentor.kernels.pdl import target_arch
 
-NO_SCALE, PER_OUTPUT, GROUPED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+NO_SCALE = tl.constexpr(0)
+PER_OUTPUT = tl.constexpr(1)
+GROUPED = tl.constexpr(2)
 """How many scales an output has. The last stands for more than one."""
 
 

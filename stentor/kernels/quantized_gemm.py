@@ -35,7 +35,8 @@ def _gemm_kernel(
 ):
     offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     offs_m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
-    mask_n, mask_m = offs_n < N, offs_m < M
+    mask_n = offs_n < N
+    mask_m = offs_m < M
     x_ptrs = x_ptr + offs_m[:, None].to(tl.int64) * stride_x
     w_ptrs = weight_ptr + offs_n[None, :].to(tl.int64) * K
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
@@ -67,10 +68,8 @@ def linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Ten
     n, k = weight.shape
     rows = rows_of(x, k)
     out = torch.empty(len(rows), n, dtype=x.dtype, device=x.device)
-    config, bits = (
-        quantized_gemm_config(config_rows(len(rows), QUANTIZED_ROWS), n),
-        weight_bits(weight),
-    )
+    config = quantized_gemm_config(config_rows(len(rows), QUANTIZED_ROWS), n)
+    bits = weight_bits(weight)
     grid = (triton.cdiv(n, config.block_n), triton.cdiv(len(rows), config.block_m))
     _gemm_kernel[grid](
         rows,

@@ -16,7 +16,9 @@ NOISE = 1e-7
 """Smallest tap that counts, where the peak is at most 1: float32 rounds the others."""
 FIRST = 160
 """Samples of a recording in whose time soxr uses other filters, at its beginning."""
-LARGEST, HIGHEST, STEEPEST = 640, 48_000, 4
+LARGEST = 640
+HIGHEST = 48_000
+STEEPEST = 4
 """Rates in lowest terms, in Hz, and by each other, for which soxr is so imitated: a matrix has 2 MB
 at most."""
 
@@ -53,7 +55,8 @@ def filters(source: int, target: int, quality: str) -> Filters | None:
     next ones. quality: of soxr.
     """
     common = math.gcd(source, target)
-    step, outputs = source // common, target // common
+    step = source // common
+    outputs = target // common
     if max(step, outputs) > LARGEST or source > min(HIGHEST, STEEPEST * target):
         return None
     at = -(-REACH // step) * step
@@ -63,7 +66,8 @@ def filters(source: int, target: int, quality: str) -> Filters | None:
     times = np.arange(len(response))[:, None] * (step / outputs) - (at + np.arange(step))
     reach = math.ceil(np.abs(times[np.abs(response) > NOISE]).max())
     repeats = max(1, reach // step)  # small blocks would be of many windows that overlap
-    step, outputs = repeats * step, repeats * outputs
+    step = repeats * step
+    outputs = repeats * outputs
     samples = np.arange(-reach, step + reach)  # of a window
     phase = samples % ones.shape[1]
     index = np.arange(outputs) + ((at + phase - samples) * outputs // step)[:, None]

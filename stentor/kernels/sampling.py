@@ -49,16 +49,15 @@ def kth_largest(key, mask, k, bits: tl.constexpr):
     high = largest
     for _ in range((bits + 1) // 2):
         span = high - low
-        first, second, third = (
-            low + (span + 3) // 4,
-            low + (2 * span + 3) // 4,
-            low + (3 * span + 3) // 4,
-        )
+        first = low + (span + 3) // 4
+        second = low + (2 * span + 3) // 4
+        third = low + (3 * span + 3) // 4
         counts = ((key >= second).to(tl.int64) << COUNT_BITS) + (
             (key >= third).to(tl.int64) << 2 * COUNT_BITS
         )
         counts = tl.sum(tl.where(mask, counts + (key >= first).to(tl.int64), 0), 0)
-        one, two = (counts & MAX_COUNT) >= k, ((counts >> COUNT_BITS) & MAX_COUNT) >= k
+        one = (counts & MAX_COUNT) >= k
+        two = ((counts >> COUNT_BITS) & MAX_COUNT) >= k
         three = (counts >> 2 * COUNT_BITS) >= k
         high = tl.where(three, high, tl.where(two, third - 1, tl.where(one, second - 1, first - 1)))
         low = tl.where(three, third, tl.where(two, second, tl.where(one, first, low)))
@@ -127,7 +126,9 @@ def checked(token, logits):
 
 def key_bits(logits: Tensor) -> int:
     """Bits of the keys that `kth_largest` searches over."""
-    return 16 if logits.dtype == torch.bfloat16 else 32
+    if logits.dtype == torch.bfloat16:
+        return 16
+    return 32
 
 
 @triton.jit
@@ -171,9 +172,13 @@ def launch_args(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments that every sampling kernel takes first, and constants and launch options."""
     size = logits.shape[1]
-    has_x, has_prefix = out.x is not None, out.prefix is not None
+    has_x = out.x is not None
+    has_prefix = out.prefix is not None
     table, x = (logits, logits) if out.table is None or out.x is None else (out.table, out.x)
-    head = x if out.prefix is None else out.prefix
+    if out.prefix is None:
+        head = x
+    else:
+        head = out.prefix
     u_row = params.u.stride(0)
     arguments = (
         logits,

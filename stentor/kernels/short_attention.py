@@ -71,7 +71,8 @@ def _depth_kernel(
     tl.store(new_ptr, new_k, mask_store)
     tl.store(new_ptr + stride_kv, new_v, mask_store)
     for i in tl.static_range(NUM_NEW * BLOCK_H):
-        token, head = i // BLOCK_H, kv_head * GROUP + tl.program_id(2) * BLOCK_H + i % BLOCK_H
+        token = i // BLOCK_H
+        head = kv_head * GROUP + tl.program_id(2) * BLOCK_H + i % BLOCK_H
         q = load_norm_rope(
             q_ptr, row * stride_qb + token * stride_qt + head * HEAD_DIM, offs_d, mask_d, q_norm_ptr, cos_ptr, sin_ptr,
             length + token, eps, HEAD_DIM, NORM_ROPE, NORM, CAST_FIRST, INTERLEAVED, IN_FLOAT32,
@@ -81,7 +82,8 @@ def _depth_kernel(
             offs_new <= token, tl.sum(new_k.to(tl.float32) * q, 1) * scale, float("-inf")
         )
         m_i = tl.maximum(tl.max(qk, 0), tl.max(qk_new, 0))
-        p, p_new = tl.exp(qk - m_i), tl.exp(qk_new - m_i)
+        p = tl.exp(qk - m_i)
+        p_new = tl.exp(qk_new - m_i)
         acc = tl.sum(v.to(tl.float32) * p[:, None], 0) + tl.sum(
             new_v.to(tl.float32) * p_new[:, None], 0
         )
@@ -144,21 +146,21 @@ def _local_kernel(
     mask_half = offs_half < HEAD_DIM // 2
     offs_n = tl.arange(0, BLOCK_N)
     offs_m = tl.arange(0, BLOCK_H * BLOCK_N)  # the queries of all heads, one head after the other
-    head, offs_t = first_head + offs_m // BLOCK_N, offs_m % BLOCK_N
+    head = first_head + offs_m // BLOCK_N
+    offs_t = offs_m % BLOCK_N
     mask_k = (offs_n < num_keys)[:, None] & mask_half
     mask_q = (offs_t < num_queries)[:, None] & mask_half
-    k_cos, k_sin, q_cos, q_sin = 0.0, 0.0, 0.0, 0.0
+    k_cos = 0.0
+    k_sin = 0.0
+    q_cos = 0.0
+    q_sin = 0.0
     if NORM_ROPE:
         k_offs = offs_n[:, None] * (HEAD_DIM // 2) + offs_half
         q_offs = (first_pos + offs_t)[:, None] * (HEAD_DIM // 2) + offs_half
-        k_cos, k_sin = (
-            tl.load(cos_ptr + k_offs, mask_k, 0.0),
-            tl.load(sin_ptr + k_offs, mask_k, 0.0),
-        )
-        q_cos, q_sin = (
-            tl.load(cos_ptr + q_offs, mask_q, 0.0),
-            tl.load(sin_ptr + q_offs, mask_q, 0.0),
-        )
+        k_cos = tl.load(cos_ptr + k_offs, mask_k, 0.0)
+        k_sin = tl.load(sin_ptr + k_offs, mask_k, 0.0)
+        q_cos = tl.load(cos_ptr + q_offs, mask_q, 0.0)
+        q_sin = tl.load(sin_ptr + q_offs, mask_q, 0.0)
     offs_d = tl.arange(0, BLOCK_D)[None, :]
     mask_v = (offs_n < num_keys)[:, None] & (offs_d < HEAD_DIM)
     v = tl.load(

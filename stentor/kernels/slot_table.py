@@ -138,14 +138,14 @@ def commit(
     steps [slots, max_frames]. Then progress is [4, slots].
     """
     progress, frames, last = table
-    batch, size = len(ended), last[0].numel()
+    batch = len(ended)
+    size = last[0].numel()
     frame = frame.flatten(1)
     written = torch.empty(batch, dtype=torch.uint8, device=frame.device)
-    emitted = (
-        (written, rows[0], rows[0])
-        if hidden is None
-        else (hidden[0].contiguous().view(torch.uint8), *hidden[1:])
-    )
+    if hidden is None:
+        emitted = (written, rows[0], rows[0])
+    else:
+        emitted = (hidden[0].contiguous().view(torch.uint8), *hidden[1:])
     _commit_kernel[(batch,)](
         *rows, rows[0] if length is None else length, ended.contiguous().view(torch.uint8), frame, progress, frames,
         last, written, *emitted, frame.stride(0), frame.stride(1), progress.shape[1], frames.shape[1], size,
@@ -181,7 +181,8 @@ def masked_write(idx: Tensor, written: Tensor, new: Tensor, column: Tensor) -> N
     batch = len(new)
     values = new.reshape(batch, -1)
     if new.dtype == torch.bool:
-        values, column = values.view(torch.uint8), column.view(torch.uint8)
+        values = values.view(torch.uint8)
+        column = column.view(torch.uint8)
     size = values.shape[1]
     block = min(MAX_BLOCK, triton.next_power_of_2(size))
     _masked_write_kernel[(batch, triton.cdiv(size, block))](

@@ -86,7 +86,9 @@ def parse_off(value: str) -> frozenset[Kernel]:
             raise ValueError(
                 f"STENTOR_KERNELS_OFF: no kernel is named {name!r}; allowed are all, {allowed}"
             )
-    return frozenset(Kernel) if "all" in names else frozenset(Kernel(name) for name in names)
+    if "all" in names:
+        return frozenset(Kernel)
+    return frozenset(Kernel(name) for name in names)
 
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -128,7 +130,9 @@ def is_batch_invariant() -> bool:
 def config_rows(rows: int, fixed: int) -> int:
     """The number of rows by which a launch config is chosen: `fixed` where results must not depend
     on their number."""
-    return fixed if is_batch_invariant() else rows
+    if is_batch_invariant():
+        return fixed
+    return rows
 
 
 def _runs(kernel: Kernel, device: torch.device) -> bool:
@@ -143,11 +147,9 @@ def enabled(kernel: Kernel, x: Tensor) -> bool:
 def linear_kernels(x: Tensor) -> frozenset[Kernel]:
     """The kernels of linear layers that serve x. Those in CUDA C++ need more."""
     here = AVAILABLE and (x.device.type == "cuda" or INTERPRETED)
-    return (
-        _LINEAR - OFF
-        if here and x.dtype in _DTYPES and torch.is_inference_mode_enabled()
-        else NO_KERNELS
-    )
+    if here and x.dtype in _DTYPES and torch.is_inference_mode_enabled():
+        return _LINEAR - OFF
+    return NO_KERNELS
 
 
 def slot_kernels_enabled(device: torch.device) -> bool:

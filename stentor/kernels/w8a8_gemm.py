@@ -138,7 +138,8 @@ def _gemm_kernel(
     )
     for start in range(0, K, BLOCK_K):
         if EVEN_K:
-            x, w = tl.load(x_ptrs + start, mask_m, 0.0), tl.load(w_ptrs + start)
+            x = tl.load(x_ptrs + start, mask_m, 0.0)
+            w = tl.load(w_ptrs + start)
         else:
             x = tl.load(x_ptrs + start, mask_m & (offs_k < K - start)[None, :], 0.0)
             w = tl.load(w_ptrs + start, (offs_k < K - start)[:, None], 0.0)
@@ -178,7 +179,10 @@ def product(
     """
     (m, k), n = x.bits.shape, len(weight) // 2 if gate else len(weight)
     out = torch.empty(m, n, dtype=dtype, device=weight.device)
-    added = out if residual is None else residual
+    if residual is None:
+        added = out
+    else:
+        added = residual
     c = config or w8a8_config(m, len(weight))
     if INTERPRETED:
         c = c.for_interpreter(len(weight), c.block_k)
@@ -215,7 +219,13 @@ def fused_linear(
 ) -> Tensor:
     """norm(x) @ weight.T (+ bias) (+ residual) for x [..., K], weight [N, K] in int8: see
     `layers.linear`."""
-    n = len(weight) // 2 if gate else len(weight)
-    added = None if residual is None else rows_of(residual, n)
+    if gate:
+        n = len(weight) // 2
+    else:
+        n = len(weight)
+    if residual is None:
+        added = None
+    else:
+        added = rows_of(residual, n)
     out = product(quantize_rows(x, weight.dtype, norm), weight, scale, x.dtype, added, gate, bias)
     return out.view(*x.shape[:-1], n)

@@ -64,10 +64,8 @@ def _window_kernel(
         mask_n = (key >= lowest) & (key <= last)
         mask_kv = mask_n[:, None] & mask_d
         rows = (key - first_key)[:, None]
-        k_base, v_base = (
-            batch * stride_kb + head // GROUP * HEAD_DIM,
-            batch * stride_vb + head // GROUP * HEAD_DIM,
-        )
+        k_base = batch * stride_kb + head // GROUP * HEAD_DIM
+        v_base = batch * stride_vb + head // GROUP * HEAD_DIM
         k = tl.load(k_ptr + k_base + rows * stride_kt + offs_d[None, :], mask_kv, 0.0)
         v = tl.load(v_ptr + v_base + rows * stride_vt + offs_d[None, :], mask_kv, 0.0)
         visible = (

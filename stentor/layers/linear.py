@@ -47,7 +47,8 @@ def linear(
         assert scale is not None
         return kernels.w8a8_gemm.fused_linear(x, weight, scale, norm, residual, gate, bias)
     y = _product(choice.backend, x if norm is None else rms_norm(x, *norm), weight, bias, scale)
-    y = swiglu(y) if gate else y
+    if gate:
+        y = swiglu(y)
     if residual is None:
         return y
     return residual + y

@@ -84,8 +84,8 @@ class ByteBPE:
 
     def id(self, name: str) -> int | None:
         """The id of a token, None where it has none."""
-        found: int | None = self._fast.token_to_id(name)
-        return found
+        token_id: int | None = self._fast.token_to_id(name)
+        return token_id
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text. Special tokens in it become their ids."""

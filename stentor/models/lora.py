@@ -224,7 +224,7 @@ class AdapterPlan:
         # is a wrong layer.
         usual_rank = min(max((w.rank for w in loras.values()), default=USUAL_RANK), MOST_RANK)
         targets = options.get("lora_targets")
-        has_targets = targets is not None
+        explicit = targets is not None
         if targets is None:
             targets = {
                 *usual_targets,
@@ -238,7 +238,7 @@ class AdapterPlan:
             slots,
             _whole(options, "max_lora_rank", usual_rank, MOST_RANK),
             frozenset(targets),
-            has_targets,
+            explicit,
         )
 
 

@@ -30,11 +30,11 @@ NOT_LOADED = ("*.md", "*.png", "*.jpg", "*.mp4", "*.wav")
 def family_of_files(path: Path) -> Family | None:
     """The family whose checkpoints have a file that this directory has, or where there is no
     config.json a tensor. None where config.json has to say it."""
-    found = only(
+    family = only(
         (f for f in families() if any((path / name).is_file() for name in f.files)), str(path)
     )
-    if found is not None or (path / CONFIG).is_file():
-        return found
+    if family is not None or (path / CONFIG).is_file():
+        return family
     names = _tensor_names(path / WEIGHTS)
     return only((f for f in families() if not names.isdisjoint(f.tensors)), str(path))
 
@@ -147,17 +147,17 @@ def directory(model: str | Path) -> Path:
         repository, folder = _hub_parts(name)
         folder = folder or _folder(repository)
         if folder:
-            wanted = [f"{folder}/*"]
+            patterns = [f"{folder}/*"]
         else:
-            wanted = None
-        if wanted is None:  # what says which shards the family reads comes first
+            patterns = None
+        if patterns is None:  # what says which shards the family reads comes first
             unused += _unread_shards(
                 Path(snapshot_download(repository, allow_patterns=[CONFIG, INDEX]))
             )
-        found = snapshot_download(
-            repository, allow_patterns=wanted, ignore_patterns=[*NOT_LOADED, *unused]
+        folder_path = snapshot_download(
+            repository, allow_patterns=patterns, ignore_patterns=[*NOT_LOADED, *unused]
         )
-        return Path(found, folder)
+        return Path(folder_path, folder)
     except (errors.RepositoryNotFoundError, errors.HFValidationError) as e:
         raise ModelNotFound(
             f"model {name!r}: not a local directory, and the Hub has no such model: {e}"

@@ -96,10 +96,8 @@ def place_quantized(
                 weight, scale = quantize(placed[f"{part}.weight"].to(device), dtype)
                 # a device would hold parts beside the layer that stacks them
                 home = placed[f"{part}.weight"].device
-                placed[f"{part}.weight"], placed[f"{part}.weight_scale"] = (
-                    weight.to(home),
-                    scale.to(home),
-                )
+                placed[f"{part}.weight"] = weight.to(home)
+                placed[f"{part}.weight_scale"] = scale.to(home)
         stored = _stored(placed, parts, dtype, source)
         if name not in loops or stored == DEPTH:
             _replace(net, name, *stored)
@@ -163,7 +161,7 @@ def _packed(parts: Iterable[tuple[Tensor, Tensor | None]]) -> PackedLinear:
 
 
 def _stored(
-    tensors: Mapping[str, Tensor], parts: list[str], wanted: torch.dtype | None, source: str
+    tensors: Mapping[str, Tensor], parts: list[str], target: torch.dtype | None, source: str
 ) -> tuple[torch.dtype, int]:
     """(dtype, scales of each output) of the parts of a layer, which agree and are what was
     wanted."""
@@ -182,7 +180,7 @@ def _stored(
             f"{source}: {' and '.join(parts)} are one layer here, and are quantised differently"
         )
     dtype, groups = kinds.pop()
-    if wanted not in (None, dtype):
+    if target not in (None, dtype):
         name = next(n for n, t in DTYPES.items() if t == dtype)
         raise InvalidRequest(QUANTIZATION, f"this checkpoint comes in {name}: leave it out")
     return dtype, groups

@@ -113,10 +113,10 @@ class RandomWeights:
 
     def json(self, name: str, default: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Return a configuration file of the release."""
-        found = self.files.get(name, default)
-        if found is None:
+        content = self.files.get(name, default)
+        if content is None:
             raise CheckpointError(f"{self.name}: {RELEASED} has no {name}")
-        return found
+        return content
 
     def tensors(self, read: Callable[[Path], Mapping[str, Tensor]]) -> dict[str, Tensor]:
         """Return no tensors."""

@@ -121,9 +121,9 @@ def read_sharded(
     return tensors
 
 
-def _beginning(prefixes: tuple[str, ...], named: Mapping[str, Value]) -> dict[str, Value]:
+def _beginning(prefixes: tuple[str, ...], tensors: Mapping[str, Value]) -> dict[str, Value]:
     """Keep what has a name that begins with one of `prefixes`."""
-    return {name: value for name, value in named.items() if name.startswith(prefixes)}
+    return {name: value for name, value in tensors.items() if name.startswith(prefixes)}
 
 
 def read_pickle(file: Path, wrappers: Iterable[str] = ("state_dict",)) -> dict[str, Tensor]:
@@ -245,14 +245,14 @@ def load_weights(
     Any other leftover, gap or shape mismatch is a CheckpointError that names the tensor and `source`.
     `file_name` maps a name in `tensors` to the one in the file, for families that rename.
     """
-    used: set[str] = set()
+    loaded: set[str] = set()
     state: dict[str, Tensor] = {}
     for name, want in module.state_dict().items():
         parts = checkpoint_names(name)
         missing = [p for p in parts if p not in tensors]
         if missing:
             raise CheckpointError(f"{source}: tensor {file_name(missing[0])} is missing")
-        used.update(parts)
+        loaded.update(parts)
         if len(parts) == 1:
             value = tensors[parts[0]]
         else:
@@ -261,7 +261,7 @@ def load_weights(
             got = f"tensor {' + '.join(map(file_name, parts))} has shape {list(value.shape)}"
             raise CheckpointError(f"{source}: {got}, config.json asks for {list(want.shape)}")
         state[name] = value.to(device=device, dtype=want.dtype)
-    extra = sorted(k for k in tensors if k not in used and not k.startswith(tuple(ignore)))
+    extra = sorted(k for k in tensors if k not in loaded and not k.startswith(tuple(ignore)))
     if extra:
         raise CheckpointError(
             f"{source}: tensor {file_name(extra[0])} is not part of this model ({len(extra)} such)"

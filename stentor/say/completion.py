@@ -17,8 +17,8 @@ from stentor.models.model_names import CONFIG, DEFAULT_VOICE
 
 def script(shell: str) -> str:
     """The script that makes a shell ask stentor what may come next."""
-    found: str = shellcode(["stentor"], shell=shell)
-    return found
+    code: str = shellcode(["stentor"], shell=shell)
+    return code
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
@@ -52,5 +52,5 @@ def voices() -> dict[str, str]:
     config = DEFAULT_VOICE / CONFIG
     if not config.is_file():
         return {}
-    found = json.loads(config.read_text(encoding="utf-8"))["stentor"]
-    return {name: found["voice_descriptions"].get(name, "") for name in found["voices"]}
+    settings = json.loads(config.read_text(encoding="utf-8"))["stentor"]
+    return {name: settings["voice_descriptions"].get(name, "") for name in settings["voices"]}

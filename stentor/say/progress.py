@@ -18,10 +18,10 @@ def loading(what: str) -> Iterator[None]:
         yield
         return
     started = time.monotonic()
-    done = threading.Event()
+    finished = threading.Event()
 
     def show() -> None:
-        while not done.wait(REDRAW_SECONDS):
+        while not finished.wait(REDRAW_SECONDS):
             print(
                 f"\rloading {what}: {time.monotonic() - started:.0f} s ",
                 end="",
@@ -34,7 +34,7 @@ def loading(what: str) -> Iterator[None]:
     try:
         yield
     finally:
-        done.set()
+        finished.set()
         thread.join()
         print("\r" + " " * (len(what) + 24) + "\r", end="", file=sys.stderr, flush=True)
 
@@ -43,12 +43,12 @@ class SpeakingBar:
     """A bar over the characters of a text, with the time left. done: characters that were spoken
     before."""
 
-    def __init__(self, characters: int, done: int = 0) -> None:
+    def __init__(self, characters: int, spoken: int = 0) -> None:
         from tqdm import tqdm
 
         self._bar: tqdm[None] = tqdm(
             total=characters,
-            initial=done,
+            initial=spoken,
             desc="speaking",
             unit=" chars",
             file=sys.stderr,

@@ -65,13 +65,13 @@ def check(output: str | None, format: str | None, play: bool) -> Target | None:
     _check_suffix(path, format)
     if is_stream(path):
         return Target(path, _piped(format or SUFFIXES.get(suffix) or "wav"))
-    known = format or SUFFIXES.get(suffix)
-    if known is None:
+    format_name = format or SUFFIXES.get(suffix)
+    if format_name is None:
         raise InvalidRequest(
             "output",
             f"cannot write {suffix or 'a file without suffix'!r}; use {', '.join(SUFFIXES)}",
         )
-    return Target(path, available(known, WRITTEN))
+    return Target(path, available(format_name, WRITTEN))
 
 
 def is_stream(path: Path) -> bool:

@@ -22,9 +22,11 @@ def run(load: dict[str, Any]) -> int:
 def facts(spec: ModelInfo) -> dict[str, str]:
     """Describe what a request may say about the voice."""
     shortest, longest = spec.reference_seconds
-    said = {name: f" ({description})" for name, description in spec.voice_descriptions.items()}
+    descriptions = {
+        name: f" ({description})" for name, description in spec.voice_descriptions.items()
+    }
     return {
-        "voices": ", ".join(name + said.get(name, "") for name in spec.voices)
+        "voices": ", ".join(name + descriptions.get(name, "") for name in spec.voices)
         or "one, which needs no name",
         "languages": ", ".join(spec.languages) or "chosen from the text",
         "--reference": f"{shortest:g} to {longest:g} s of speech to clone"

@@ -152,7 +152,10 @@ def _percentile_row(
         label = f"{title} ({unit})"
     else:
         label = title
-    digits = 1 if unit == "ms" else 3
+    if unit == "ms":
+        digits = 1
+    else:
+        digits = 3
     return f"{label:<{_ROW}}" + "".join(
         f"{stats.percentiles[p] * scale:>8.{digits}f}" for p in marks
     )

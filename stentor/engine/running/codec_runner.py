@@ -1,4 +1,5 @@
-"""The codec on the device: state of every slot, calls for audio chunks, and their copies to the host.
+"""The codec on the device: state of every slot, calls for audio chunks, and their copies to the
+host.
 
 Nothing here waits for the device.
 """
@@ -28,14 +29,16 @@ from stentor.models.base import Prompt, SpeechModel
 
 SMALL_CALL = 32  # rows times frames of a codec call that takes no longer when padded
 WHOLE_FRAMES = 800
-"""Frames in a call of several whole utterances. So many fill a GPU, and longer ones are captured for fewer rows."""
+"""Frames in a call of several whole utterances. So many fill a GPU, and longer ones are captured
+for fewer rows."""
 BESIDE = 8
-"""Rows of a call at most where each is decoded alone, and beside the others: more would gain nothing."""
+"""Rows of a call at most where each is decoded alone, and beside the others: more would gain
+nothing."""
 
 
 class CodecOutput(NamedTuple):
-    """Output of a codec call: samples [B, n * hop], their frames [B, n, *frame], and where in the text these are
-    [B, n, ATTENDED_WIDTH], or [B, n, 0] where nothing says it."""
+    """Output of a codec call: samples [B, n * hop], their frames [B, n, *frame], and where in the
+    text these are [B, n, ATTENDED_WIDTH], or [B, n, 0] without alignment."""
 
     samples: Tensor
     frames: Tensor
@@ -44,8 +47,8 @@ class CodecOutput(NamedTuple):
 
 @dataclass
 class InFlightAudio:
-    """A launched codec call. `rows` of its output belong to `jobs`. They are on the host once `done` is ready. They
-    begin `delay` frames before the chunks."""
+    """A launched codec call. `rows` of its output belong to `jobs`. They are on the host once
+    `done` is ready. They begin `delay` frames before the chunks."""
 
     jobs: list[AudioJob]
     rows: Seq[int]
@@ -116,8 +119,8 @@ class CodecRunner:
         self.inputs = torch.full(
             (self.numbers * sizes.slots,), idle, dtype=torch.int64, device=where
         )
-        """Numbers of a call with B rows: B slots, B first frames and B ends of streams, one after the other. With pages
-        also B numbers of filled pages and B rows of the page table."""
+        """Numbers of a call with B rows: B slots, B first frames and B ends of streams, one after
+        the other. With pages also B numbers of filled pages and B rows of the page table."""
         self.outputs: dict[
             tuple[int, int, bool], CodecOutput
         ] = {}  # of the last run, by rows, frames, whether whole
@@ -170,7 +173,8 @@ class CodecRunner:
     # -- state --
 
     def admit(self, new: list[tuple[Sequence, Prompt]]) -> None:
-        """Set the codec state of new requests: silence, or that of their voice, copied once per voice."""
+        """Set the codec state of new requests: silence, or that of their voice, copied once per
+        voice."""
         with self.stream.active():
             self.states.reset(self.device.upload([seq.slot for seq, _ in new]))
             words = self.states.data.shape[1]
@@ -196,7 +200,7 @@ class CodecRunner:
                 self.pages.enter(seq.slot, prefix, prompt.voice, state[words:])
 
     def save(self, seq: Sequence) -> SavedCodec:
-        """A host copy of the codec's state of a request that gives up its slot."""
+        """A host copy of the codec's state of a request that leaves its slot."""
         with self.stream.active():
             words = torch.cat((self.states.data[seq.slot], *self.pages.save(seq.slot)))
             return SavedCodec(self.device.download(words), self.pages.held(seq.slot))
@@ -211,7 +215,8 @@ class CodecRunner:
     # -- audio --
 
     def launched_first(self, jobs: list[AudioJob]) -> tuple[list[InFlightAudio], list[AudioJob]]:
-        """The calls of `decode_first_frames` that hold chunks of these, each with these only, and the other chunks."""
+        """The calls of `decode_first_frames` that hold chunks of these, each with these only, and
+        the other chunks."""
         calls: dict[int, InFlightAudio] = {}
         rest: list[AudioJob] = []
         for job in jobs:
@@ -220,16 +225,17 @@ class CodecRunner:
                 continue
             assert job.count == 1
             call, row = self._first_frames.pop(job.seq.id)
-            own = calls.get(id(call), replace(call, jobs=[], rows=[]))
-            calls[id(call)] = replace(own, jobs=[*own.jobs, job], rows=[*own.rows, row])
+            copy = calls.get(id(call), replace(call, jobs=[], rows=[]))
+            calls[id(call)] = replace(copy, jobs=[*copy.jobs, job], rows=[*copy.rows, row])
         return list(calls.values()), rest
 
     def decode_first_frames(self, sequences: list[Sequence]) -> None:
         """Decode frame 0 of each request right after the prefill that was launched last.
 
-        This happens before the host has read the frame and before the next step. Run beside that step, the codec would
-        take longer than the step is delayed. `launched_first` is called for the chunk once the host has read the frame.
-        If there is no such frame, the request has ended and its codec state does not matter any more.
+        This happens before the host has read the frame and before the next step. Run beside that
+        step, the codec would take longer than the step is delayed. `launched_first` is called for
+        the chunk once the host has read the frame. If there is no such frame, the request has ended
+        and its codec state does not matter any more.
         """
         prefilled = self.device.event()
         decoded = self.device.event()
@@ -255,7 +261,8 @@ class CodecRunner:
         return seq.id in self._first_frames
 
     def parts(self, jobs: list[AudioJob]) -> list[list[AudioJob]]:
-        """Jobs by call: chunks of equal length (on the codec's grid) together, chunks of one request in order."""
+        """Jobs by call: chunks of equal length (on the codec's grid) together, chunks of one
+        request in order."""
         rounds: dict[tuple[int, bool, int], list[AudioJob]] = {}
         round_of: dict[int, int] = {}
         for job in jobs:
@@ -265,21 +272,25 @@ class CodecRunner:
         return [part for key in sorted(rounds) for part in self._equal_parts(rounds[key])]
 
     def _size(self, job: AudioJob) -> int:
-        """Frames of the call for a job. A whole utterance, its codec prefix among them, is padded to a captured one."""
+        """Frames of the call for a job. A whole utterance, its codec prefix among them, is padded
+        to a captured one."""
         need = self.timing.on_grid(job.count)
         if not job.whole:
             return need
         return min((n for _, n in self.whole_graphs.graphs if n >= need), default=need)
 
     def _equal_parts(self, jobs: list[AudioJob]) -> list[list[AudioJob]]:
-        """Jobs of equal length in parts, chosen so that the captured calls hold few rows of padding."""
+        """Jobs of equal length in parts, chosen so that the captured calls hold few rows of
+        padding."""
         count = self._size(jobs[0])
         if jobs[0].whole:
-            most = max(
+            max_rows = max(
                 (b for b, n in self.whole_graphs.graphs if n == count),
                 default=self._whole_frames // count,
             )
-            return [jobs[at : at + max(1, most)] for at in range(0, len(jobs), max(1, most))]
+            return [
+                jobs[at : at + max(1, max_rows)] for at in range(0, len(jobs), max(1, max_rows))
+            ]
         sizes = {b for b, n in self.graphs.graphs if n >= count}
         parts = []
         at = 0
@@ -320,8 +331,8 @@ class CodecRunner:
         return call
 
     def _decode(self, jobs: list[AudioJob], whole: bool) -> CodecOutput:
-        """The output of chunks, from `delay` frames before each on, or of whole utterances. The codec's state moves on
-        with chunks only."""
+        """The output of chunks, from `delay` frames before each on, or of whole utterances. The
+        codec's state moves on with chunks only."""
         batch, count = self._graph_key(jobs)
         self._fill_inputs(jobs, batch)
         if batch > len(
@@ -350,8 +361,8 @@ class CodecRunner:
     def _given(
         self, batch: int, before: int, count: int
     ) -> tuple[Tensor, CodecCall, Tensor, Tensor]:
-        """Slots and call of `inputs`, `count` frames of each row with so many before them, and where in the text they
-        are."""
+        """Slots and call of `inputs`, `count` frames of each row with so many before them, and
+        where in the text they are."""
         inputs = self.inputs[: self.numbers * batch]
         idx, start, end, *rest = inputs.view(self.numbers, batch)
         table = inputs[4 * batch :].view(batch, self.pages.width)
@@ -360,8 +371,8 @@ class CodecRunner:
         return idx, CodecCall(start, end, pages), *self.slots.heard(idx, at)
 
     def _graph_key(self, jobs: list[AudioJob]) -> tuple[int, int]:
-        """Rows and frames to decode. A stream's last chunk may be padded, as its state does not matter any more, unless
-        it would need pages for that."""
+        """Rows and frames to decode. A stream's last chunk may be padded, as its state does not
+        matter any more, unless it would need pages for that."""
         need = self._size(max(jobs, key=lambda j: j.count))
         least = len(jobs)
         if jobs[0].whole:
@@ -380,7 +391,8 @@ class CodecRunner:
         return batch, count
 
     def _decode_call(self, batch: int, count: int, whole: bool = False) -> None:
-        """The captured function: `inputs` in, `outputs` and new states out. Whole utterances leave the states."""
+        """The captured function: `inputs` in, `outputs` and new states out. Whole utterances leave
+        the states."""
         before, after = (0, 0) if whole else (self.timing.delay, self.timing.lookahead)
         idx, call, frames, where = self._given(batch, before, count + after)
         decode = self._decode_alone if self.timing.alone else self.model.codec.decode
@@ -430,7 +442,8 @@ class CodecRunner:
 
 
 def rows_of_call(waiting: int, frames: int, sizes: set[int]) -> int:
-    """Rows that the next call takes of those `waiting` for calls of so many frames. `sizes`: rows of captured calls.
+    """Rows that the next call takes of those `waiting` for calls of so many frames. `sizes`: rows
+    of captured calls.
 
     Padding may be a quarter of a call, or more where the call is small.
     """

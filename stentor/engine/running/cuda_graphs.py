@@ -73,9 +73,9 @@ class CudaGraphRunner:
         self.device.release_cached()
 
     def close(self) -> None:
-        """Let go of the graphs. They are in a circle with whoever captured them, and a garbage
-        collection that destroys one while another model's graph is captured in that thread breaks
-        the capture."""
+        """Release the graphs explicitly: they form a reference cycle with their runner, and a
+        garbage collection that frees one during another model's capture in that thread breaks the
+        capture."""
         self.graphs.clear()
 
     def covering_key(self, key: Key, least: int = 0) -> Key:

@@ -1,5 +1,5 @@
 """Streams, events and pinned memory for CUDA. On a CPU the same names do nothing, so other files
-need not ask."""
+need not check."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class StagingBuffer:
     """Host memory for arrays of any shapes and dtypes that reach the device in one copy: fill
     `host`, then `send`.
 
-    `host` has numpy's arrays. A thread that uses torch lets go of the GIL with each operation, and
+    `host` has numpy's arrays. A thread that uses torch releases the GIL with each operation, and
     waits for it while other threads run. numpy keeps it for small ones.
     """
 
@@ -196,8 +196,7 @@ class Device:
         target[: len(value)].copy_(host.pin_memory() if self.cuda else host, non_blocking=True)
 
     def release_cached(self) -> None:
-        """Give memory that torch holds and does not use back to the driver: after it ran out, a
-        load or an unload."""
+        """Return memory that torch caches to the driver: after it ran out, a load or an unload."""
         if self.cuda:
             torch.cuda.empty_cache()
 
@@ -210,7 +209,9 @@ class Device:
     def allocated_bytes(self) -> int:
         """Device memory that torch has taken from the driver since this model's load began. On a
         CPU 0."""
-        return torch.cuda.memory_reserved(self.torch) - self._before if self.cuda else 0
+        if self.cuda:
+            return torch.cuda.memory_reserved(self.torch) - self._before
+        return 0
 
     def peak_bytes(self, run: Callable[[], object]) -> int:
         """Device memory that `run` takes at its peak, beyond what was taken before. Only at start.
@@ -229,7 +230,9 @@ class Device:
     def stage(self, value: Tensor) -> Tensor:
         """A copy on the device that later work on this stream does not change, for another stream
         to download. On a CPU the value itself, since a download copies at once."""
-        return value.clone() if self.cuda else value
+        if self.cuda:
+            return value.clone()
+        return value
 
     def download(self, value: Tensor) -> Tensor:
         """A pinned host copy that is complete once an event recorded after this call is ready."""
@@ -244,7 +247,9 @@ class Device:
         return value.cpu().numpy()
 
     def describe(self) -> str:
-        return torch.cuda.get_device_name(self.torch) if self.cuda else "CPU"
+        if self.cuda:
+            return torch.cuda.get_device_name(self.torch)
+        return "CPU"
 
     def compute_capability(self) -> int | None:
         """Such as 90 for sm_90. On a CPU None."""
@@ -255,13 +260,15 @@ class Device:
 
     def free_bytes(self) -> int | None:
         """Free device memory. On a CPU None."""
-        return torch.cuda.mem_get_info(self.torch)[0] if self.cuda else None
+        if self.cuda:
+            return torch.cuda.mem_get_info(self.torch)[0]
+        return None
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """A large buffer of zeros. A CPU takes memory for its parts when they are first written.
 
-    It takes pages of 4 KB. numpy asks for pages of 2 MB, and a first request would take one for
+    It takes pages of 4 KB. numpy allocates pages of 2 MB, and a first request would take one for
     each layer's keys and one for its values.
     """
     if device.type != "cpu":

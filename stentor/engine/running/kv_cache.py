@@ -66,9 +66,11 @@ class PagedKV:
         out = self._gathered[:size].view(2, len(pages), *pool.shape[2:])
         return torch.index_select(pool, 1, pages, out=out)
 
-    def fill(self, page: Tensor, offset: Tensor, given: Tensor) -> None:
+    def fill(self, page: Tensor, offset: Tensor, keys_values: Tensor) -> None:
         """Write keys and values [layers, 2, n, heads, dim] to places [n] in pages [n]."""
-        self.pool.flatten(2, 3).index_copy_(2, page * self.page + offset, given.to(self.pool.dtype))
+        self.pool.flatten(2, 3).index_copy_(
+            2, page * self.page + offset, keys_values.to(self.pool.dtype)
+        )
 
     def frames_of(self, idx: Tensor, max_pages: int) -> FrameKV:
         """The page sets by frame as slots idx [B] see them, with one token each. `max_pages`: of
@@ -140,11 +142,11 @@ class FramePages:
         row: Tensor,
         slot: Tensor,
         max_pages: int,
-        most: int,
+        max_frames: int,
         alone: bool = False,
     ) -> None:
         self._sets = kv.frames
-        self._most = most
+        self._most = max_frames
         self._alone = alone
         self._idx = idx
         self._row = row
@@ -171,10 +173,10 @@ class FramePages:
             def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
                 """A frame or two of each slot: one kernel applies norms and RoPE, stores and
                 attends."""
-                q, k, left = norm_rope.for_kernel(q, k)
+                q, k, rest = norm_rope.for_kernel(q, k)
                 frame_attention = kernels.frame_attention.frame_attention
                 return frame_attention(
-                    kv.pool[layer], kv.table, self._slot, at, seen, kept, q, k, v, left
+                    kv.pool[layer], kv.table, self._slot, at, seen, kept, q, k, v, rest
                 )
 
             return attend
@@ -183,9 +185,9 @@ class FramePages:
                 kv, self._slot.repeat_interleave(rows), at, None, self, seen, kept
             ).attend
         row = self._row.repeat_interleave(rows)
-        most = self._most * rows
+        max_rows = self._most * rows
         max_pages = min(self._max_frames, kv.table.shape[1])
-        return PagedView(kv, self._idx, row, at, max_pages, most, None, self, seen, kept).attend
+        return PagedView(kv, self._idx, row, at, max_pages, max_rows, None, self, seen, kept).attend
 
 
 class FusedDecode:
@@ -202,11 +204,11 @@ class FusedDecode:
         self._window = window
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
-        q, k, left = norm_rope.for_kernel(q, k)
+        q, k, rest = norm_rope.for_kernel(q, k)
         kv = self._kv
         window = in_layer(self._window, layer)
         paged = kernels.paged_attention.paged_attention
-        return paged(kv.pool[layer], kv.table, self._slot, self.pos, q, k, v, left, window=window)
+        return paged(kv.pool[layer], kv.table, self._slot, self.pos, q, k, v, rest, window=window)
 
 
 class FusedPrefill:
@@ -226,7 +228,7 @@ class FusedPrefill:
         window: TextWindow | None,
         frames: FrameKV,
         seen_to: Tensor | None = None,
-        kept: Tensor | None = None,
+        stored: Tensor | None = None,
         alone: bool = False,
     ) -> None:
         self.pos = pos
@@ -239,10 +241,10 @@ class FusedPrefill:
             self._seen_to = pos
         else:
             self._seen_to = seen_to
-        if kept is None:
+        if stored is None:
             self._stored_in = slot
         else:
-            self._stored_in = torch.where(kept, slot, kv.slots)
+            self._stored_in = torch.where(stored, slot, kv.slots)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
         q, k = norm_rope.apply(q, k)
@@ -272,7 +274,7 @@ class PagedView:
         window: TextWindow | None,
         frames: FrameKV,
         seen_to: Tensor | None = None,
-        kept: Tensor | None = None,
+        stored: Tensor | None = None,
     ) -> None:
         self.pos = pos
         self.frame_kv = frames
@@ -286,8 +288,8 @@ class PagedView:
         pages = kv.table[idx, :max_pages]
         self._pages = pages.flatten()
         self._at = pages[row, (pos // kv.page).clamp_max(max_pages - 1)] * kv.page + pos % kv.page
-        if kept is not None:
-            self._at = torch.where(kept, self._at, kv.pages * kv.page)
+        if stored is not None:
+            self._at = torch.where(stored, self._at, kv.pages * kv.page)
         key_pos = torch.arange(max_pages * kv.page, device=pos.device)
         self._window = window
         if max_seqlen == 1:

@@ -84,9 +84,9 @@ class ModelRunner:
         self.device = device
         where = device.torch
         self.slots = SlotTable(model.spec, sizes.slots, sizes.max_frames, where)
-        most = min(sizes.frame_pages, sizes.max_model_len + 1)
+        frame_limit = min(sizes.frame_pages, sizes.max_model_len + 1)
         by_frame = {
-            name: PagedKV(kv, sizes.slots, sizes.frame_pages, kv.rows, most, where)
+            name: PagedKV(kv, sizes.slots, sizes.frame_pages, kv.rows, frame_limit, where)
             for name, kv in model.spec.frame_kv.items()
         }
         self.kv = PagedKV(
@@ -146,12 +146,12 @@ class ModelRunner:
 
     def decode_keys(self) -> Iterator[tuple[int, int, int]]:
         """(rows, pages, num_evals)."""
-        most = self.sizes.max_pages
+        max_pages = self.sizes.max_pages
         main = self.model.spec.num_evals
         if self.kv.fused:
-            pages = {most}
+            pages = {max_pages}
         else:
-            pages = {min(most, n) for n in (*DECODE_PAGES, most)}
+            pages = {min(max_pages, n) for n in (*DECODE_PAGES, max_pages)}
         for rows in sorted(self.batch_sizes, reverse=True):
             for count in sorted(pages, reverse=True):
                 for evals in sorted(self.evals, reverse=True):
@@ -160,12 +160,12 @@ class ModelRunner:
 
     def prefill_keys(self) -> Iterator[tuple[int, int, int]]:
         """(tokens, given frames, replayed frames): as many of one kind as tokens, or none."""
-        most = self.sizes.prefill_tokens
-        for tokens in [n for n in PREFILL_TOKENS if n <= most] or [most]:
+        max_tokens = self.sizes.prefill_tokens
+        for tokens in [n for n in PREFILL_TOKENS if n <= max_tokens] or [max_tokens]:
             if self.model.spec.gives_frames:
                 yield (tokens, tokens, 0)
             yield (tokens, 0, 0)
-            if tokens in (*REPLAY_TOKENS, most):
+            if tokens in (*REPLAY_TOKENS, max_tokens):
                 yield (tokens, 0, tokens)
 
     def first_keys(self) -> Iterator[tuple[int, int, int]]:
@@ -192,10 +192,10 @@ class ModelRunner:
         InvalidRequest if none is: each of its steps would run without a graph, at everyone's
         expense. Where nothing is captured, any length is served as it is.
         """
-        most = max(self.evals, default=num_evals)
-        if num_evals > most:
+        max_evals = max(self.evals, default=num_evals)
+        if num_evals > max_evals:
             raise InvalidRequest(
-                "flow_steps", f"takes {num_evals} evaluations per frame, here at most {most}"
+                "flow_steps", f"takes {num_evals} evaluations per frame, here at most {max_evals}"
             )
         return min((n for n in self.evals if n >= num_evals), default=num_evals)
 
@@ -208,7 +208,7 @@ class ModelRunner:
             )
 
     def save(self, seq: Sequence) -> list[Tensor]:
-        """A host copy of the row of a request that gives up its slot."""
+        """A host copy of the row of a request that leaves its slot."""
         with self.stream.active():
             return self.slots.save(seq.slot, seq.num_generated, self.device)
 
@@ -236,21 +236,21 @@ class ModelRunner:
         )
         buffer.host["slot"][:] = slots
         buffer.host["pages"][:] = first.pages
-        for row, own in zip(buffer.host["pages"], pages, strict=True):
-            row[: len(own)] = own
+        for row, row_pages in zip(buffer.host["pages"], pages, strict=True):
+            row[: len(row_pages)] = row_pages
         with self.stream.active():
             sent = buffer.send()
             for kv in sets:
                 kv.table.index_copy_(0, sent["slot"], sent["pages"])
 
-    def fill_pages(self, seq: Sequence, given: np.ndarray) -> None:
+    def fill_pages(self, seq: Sequence, keys_values: np.ndarray) -> None:
         """Write the keys and values that a prompt brings into its pages, behind those that it
         shares."""
         start = seq.num_cached
         up = self.device.upload
-        page, offset = np.divmod(np.arange(start, given.shape[2]), self.sizes.page_size)
+        page, offset = np.divmod(np.arange(start, keys_values.shape[2]), self.sizes.page_size)
         with self.stream.active():
-            self.kv.fill(up(np.array(seq.pages)[page]), up(offset), up(given[:, :, start:]))
+            self.kv.fill(up(np.array(seq.pages)[page]), up(offset), up(keys_values[:, :, start:]))
 
     # -- steps --
 
@@ -294,8 +294,8 @@ class ModelRunner:
 
     def _launch_first_frame(self, sequences: list[Sequence]) -> None:
         """Frame 0 of these requests. All take the same `num_evals`."""
-        wanted = (len(sequences), self._max_pages(sequences), sequences[0].num_evals)
-        key = self.first_graphs.covering_key(wanted, least=1)
+        size = (len(sequences), self._max_pages(sequences), sequences[0].num_evals)
+        key = self.first_graphs.covering_key(size, least=1)
         padding = [self.sizes.slots] * (key[0] - len(sequences))
         self.device.fill(self.first_idx, [s.slot for s in sequences] + padding)
         self.first_graphs(*key)
@@ -309,8 +309,8 @@ class ModelRunner:
         """One frame for each request. All take the same `num_evals`."""
         launched_at = time.monotonic()
         batch = min((b for b in self.batch_sizes if b >= len(sequences)), default=len(sequences))
-        wanted = (batch, self._max_pages(sequences), sequences[0].num_evals)
-        key = self.decode_graphs.covering_key(wanted, least=1)
+        size = (batch, self._max_pages(sequences), sequences[0].num_evals)
+        key = self.decode_graphs.covering_key(size, least=1)
         rows = [s.slot for s in sequences] + [self.sizes.slots] * (key[0] - len(sequences))
         with self.stream.active():
             if rows != self._idx_host:
@@ -343,15 +343,15 @@ class ModelRunner:
 
 def _columns(prompt: Prompt, seed: int) -> dict[str, Any]:
     """Column values of a request's row."""
-    given = {
+    columns = {
         "seed": seed,
         "max_frames": prompt.max_frames,
         "min_frames": prompt.min_frames,
         "stop": RUNNING,
     }
     if prompt.lora is not None:
-        given[ADAPTER] = prompt.lora.number
-    return {**given, **prompt.columns}
+        columns[ADAPTER] = prompt.lora.number
+    return {**columns, **prompt.columns}
 
 
 def default_batch_sizes(slots: int) -> tuple[int, ...]:

@@ -94,7 +94,7 @@ class SlotTable:
         )
 
     def admit(self, rows: Seq[Row], device: Device) -> None:
-        """Write fresh rows: the values given, and the fill of every other column."""
+        """Write fresh rows: these values, and the fill of every other column."""
         count = len(rows)
         parts: dict[str, Shape] = {"": ((count,), torch.int64)}  # the slots
         parts |= {str(dtype): ((len(names), count), dtype) for dtype, names in self.names.items()}
@@ -140,11 +140,16 @@ class SlotTable:
         """Views of everything that the table has of a slot."""
         numbers = [numbers[:, slot] for numbers in self.numbers.values()]
         if self.hides_frames:
-            heard = [self.heard_at[slot, :frames]]
+            emitted_steps = [self.heard_at[slot, :frames]]
         else:
-            heard = []
+            emitted_steps = []
         history = [self.attended[slot, :frames], self.frames[slot, :frames]]
-        return [*numbers, *(self.table[name][slot] for name in self.arrays), *heard, *history]
+        return [
+            *numbers,
+            *(self.table[name][slot] for name in self.arrays),
+            *emitted_steps,
+            *history,
+        ]
 
     def heard(self, idx: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
         """The frames [B, n, *frame] of slots idx [B] that are heard as numbers at [B, n], and where
@@ -172,13 +177,13 @@ class SlotTable:
     def keep_hidden(self, idx: Tensor, hidden: tuple[Tensor, ...], length: Tensor) -> None:
         """Keep what the backbone gave for the last tokens of prompts of `length` [B] tokens, each
         [B, ...]."""
-        for kept, new in zip(self.hidden, hidden, strict=True):
-            kept.index_copy_(0, idx, new)
+        for column, new in zip(self.hidden, hidden, strict=True):
+            column.index_copy_(0, idx, new)
         self.table["pos"].index_copy_(0, idx, length)
 
     def hidden_of(self, idx: Tensor) -> tuple[Tensor, ...]:
         """Hidden states that `keep_hidden` has kept for slots idx [B]."""
-        return tuple(kept.index_select(0, idx) for kept in self.hidden)
+        return tuple(column.index_select(0, idx) for column in self.hidden)
 
     def commit(
         self, rows: SlotRows, out: Emit, length: Tensor | None, attended: Tensor | None = None
@@ -187,7 +192,7 @@ class SlotTable:
         (None: one more).
 
         A stopped row does not change. attended: where in the text each frame is [B,
-        ATTENDED_WIDTH]. EngineError names what the family gives against its spec.
+        ATTENDED_WIDTH]. EngineError names a value that does not fit the family's spec.
         """
         self._check(out)
         if kernels.slot_kernels_enabled(rows.idx.device):
@@ -213,15 +218,15 @@ class SlotTable:
         ended = torch.where(finite, ended, BROKEN)
         at = step.clamp_max(self.max_frames - 1)
         frames = _choose(keep, out.frame, self.frames[rows.idx, at])
-        given = {"prev": out.frame, **out.columns}
-        new = {name: _choose(keep, value, rows[name]) for name, value in given.items()}
+        new_columns = {"prev": out.frame, **out.columns}
+        new = {name: _choose(keep, value, rows[name]) for name, value in new_columns.items()}
         status = torch.where(running, ended, rows["stop"])
         counted = [num_frames, status, _choose(running, pos, rows["pos"])]
         if out.heard is not None:
-            heard = keep & out.heard
-            counted.append(rows["heard"] + heard)
+            emitted = keep & out.heard
+            counted.append(rows["heard"] + emitted)
             heard_as = rows["heard"].clamp_max(self.max_frames - 1)
-            heard_at = _choose(heard, step, self.heard_at[rows.idx, heard_as])
+            heard_at = _choose(emitted, step, self.heard_at[rows.idx, heard_as])
             self.heard_at[rows.idx, heard_as] = heard_at
         if attended is not None:
             self.attended[rows.idx, at] = _choose(keep, attended, self.attended[rows.idx, at])
@@ -248,21 +253,21 @@ class SlotTable:
         """`commit` in one kernel launch, and one more for each of the family's columns and for
         `attended`."""
         names = ("step", "stop", "pos", "max_frames", "min_frames")
-        given = (rows.idx, *(rows[name] for name in names))
+        arguments = (rows.idx, *(rows[name] for name in names))
         table = (self.progress, self.frames, self.table["prev"])
         new = {name: value.to(self.table[name].dtype) for name, value in out.columns.items()}
         if out.heard is None:
             hidden = None
         else:
             hidden = (out.heard, rows["heard"], self.heard_at)
-        kept = kernels.slot_table.commit(
-            given, length, out.stop, out.frame, table, STATES, self.keeps_frame, hidden
+        written = kernels.slot_table.commit(
+            arguments, length, out.stop, out.frame, table, STATES, self.keeps_frame, hidden
         )
         for name, value in new.items():
-            kernels.slot_table.masked_write(rows.idx, kept, value, self.table[name])
+            kernels.slot_table.masked_write(rows.idx, written, value, self.table[name])
         if attended is not None:
             at = rows.idx * self.max_frames + rows["step"].clamp_max(self.max_frames - 1)
-            kernels.slot_table.masked_write(at, kept, attended, self.attended.flatten(0, 1))
+            kernels.slot_table.masked_write(at, written, attended, self.attended.flatten(0, 1))
 
 
 class SlotRows:
@@ -273,19 +278,19 @@ class SlotRows:
         slots: SlotTable,
         idx: Tensor,
         num_evals: int,
-        seen: dict[str, Tensor],
+        history: dict[str, Tensor],
         frame_kv: FrameKV | None = None,
         first: bool = False,
         replays: bool = False,
     ) -> None:
-        """seen: columns that are already known."""
+        """history: columns that are already known."""
         self.idx = idx
         self.num_evals = num_evals
         self.first = first
         self.replays = replays
         self._slots = slots
         self._frame_kv = frame_kv
-        self._seen = seen
+        self._seen = history
 
     @property
     def frame_kv(self) -> FrameKV:
@@ -308,10 +313,10 @@ class SlotRows:
         """Gather all numbers and the last frames in one kernel launch."""
         slots = self._slots
         ints, floats = (slots.numbers[dtype] for dtype in GATHERED)
-        found = kernels.slot_table.gather(self.idx, ints, floats, slots.table["prev"])
-        for dtype, values in zip(GATHERED, (found.ints, found.floats), strict=True):
+        gathered = kernels.slot_table.gather(self.idx, ints, floats, slots.table["prev"])
+        for dtype, values in zip(GATHERED, (gathered.ints, gathered.floats), strict=True):
             self._seen.update(zip(slots.names[dtype], values, strict=True))
-        self._seen["prev"] = found.frames
+        self._seen["prev"] = gathered.frames
 
     def _gather(self, name: str) -> None:
         """Gather a column. Numbers come with all others of their dtype."""

@@ -137,7 +137,7 @@ def attended(
     outside = ((at < start) | (at >= end) if window is None else ~seen(window, at, inside=True))[
         :, None
     ]
-    used = -(-heads.heads // heads.group)  # key heads
+    num_key_heads = -(-heads.heads // heads.group)  # key heads
     total = torch.zeros_like(at, dtype=torch.float32)
     for i, layer in enumerate(heads.layers):
         keys = (
@@ -145,7 +145,7 @@ def attended(
             .index_select(0, pages.flatten())
             .view(len(idx), len(at), *kv.pool.shape[4:])
         )
-        for head in range(used):
+        for head in range(num_key_heads):
             q = queries[:, i, head * heads.group : (head + 1) * heads.group]
             scores = (
                 torch.matmul(q.to(keys.dtype), keys[:, :, head].transpose(1, 2)).float()

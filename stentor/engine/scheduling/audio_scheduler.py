@@ -269,8 +269,8 @@ class AudioScheduler:
             return 0
         if self._is_whole(seq):
             return sys.maxsize
-        heard = seq.audio_scheduled + self._wanted(seq, lead) + self.timing.lookahead
-        return min(seq.num_unheard + heard, seq.max_schedulable)
+        audible = seq.audio_scheduled + self._wanted(seq, lead) + self.timing.lookahead
+        return min(seq.num_unheard + audible, seq.max_schedulable)
 
     def on_audio(self, job: AudioJob, now: float) -> range:
         """The audio of a chunk has arrived on the host. The frames whose audio it is."""
@@ -328,17 +328,17 @@ class AudioScheduler:
             return (0, False)
         size = self._wanted(seq, lead)
         if self.timing.window:
-            most = size
+            max_size = size
         else:
-            most = self.chunk
+            max_size = self.chunk
         if ready < size and not ended:
             if ready <= 0 or (seq.may_go_on and not self._is_held_up(seq)):
                 return 0, False
             size = self._longest[
-                min(ready, most)
+                min(ready, max_size)
             ]  # nothing follows for now: these can be played meanwhile
         elif seq.audio_chunks and seq.streaming:
-            longest = self._longest[min(ready, most)]
+            longest = self._longest[min(ready, max_size)]
             size = max(
                 size, longest
             )  # more frames wait than were due: longer chunks cost the codec less
@@ -373,8 +373,8 @@ class AudioScheduler:
             extra = 0
         else:
             extra = seq.trim_frames
-        wanted = self.ramp[min(seq.audio_chunks, len(self.ramp) - 1)] + extra
-        return min(self.timing.on_grid(wanted), self.chunk)
+        size = self.ramp[min(seq.audio_chunks, len(self.ramp) - 1)] + extra
+        return min(self.timing.on_grid(size), self.chunk)
 
     def _urgency(self, seq: Sequence, now: float) -> tuple[float, float]:
         """Sort key. First chunks come in the order of their requests, then chunks by the seconds of audio that each
@@ -422,12 +422,12 @@ def most_in_codec(policy: Policy, timing: CodecTiming) -> int:
 def chunk_sizes(policy: Policy, timing: CodecTiming) -> tuple[int, tuple[int, ...]]:
     """The longest chunk and the ramp, on the codec's grid."""
     if policy.chunk is None:
-        most = timing.chunk
+        max_chunk = timing.chunk
     else:
-        most = policy.chunk
+        max_chunk = policy.chunk
     if timing.window:
         several = timing.chunk_pages
     else:
-        several = max(1, most // timing.grid)
+        several = max(1, max_chunk // timing.grid)
     chunk = several * timing.grid
     return chunk, tuple(min(timing.on_grid(n), chunk) for n in policy.ramp or RAMP)

@@ -87,7 +87,7 @@ class PageAllocator:
             self._kept.pop(page, None)
 
     def publish(self, pages: list[int], keys: Iterable[bytes]) -> list[int]:
-        """Say what pages hold, or will hold before anybody else's launch reads them. Known keys
+        """Record what pages hold, or will hold before another launch reads them. Known keys
         keep their page.
 
         Returns the pages that can be found now, and could not before.
@@ -197,8 +197,8 @@ class PageTables:
         return room and frames <= self.frames.available - self.frames.free_among(shared.frames)
 
     def start(self, seq: Sequence, shared: Shared) -> bool:
-        """Give `seq` the pages that were found for it, and new ones for the rest of its prompt and
-        its past frames. False: there are too few."""
+        """Assign `seq` its shared pages, and new ones for the rest of its prompt and its past
+        frames. Returns False if there are too few."""
         self.pages.hold(shared.pages)
         self.frames.hold(shared.frames)
         self._give(seq, *shared)
@@ -214,8 +214,8 @@ class PageTables:
         return frames or any(page in self._unwritten for page in shared.pages)
 
     def publish(self, seq: Sequence) -> None:
-        """Let others find the pages of its prompt that its present piece fills, and before the
-        first one those of what it brings."""
+        """Publish the pages of its prompt that its present piece fills, and before the first one
+        those of the prefix that it brings."""
         size = self.pages.page_size
         if seq.piece.start == seq.first_computed:
             start = seq.num_cached
@@ -229,7 +229,7 @@ class PageTables:
             self._unwritten_frames[page] = seq.num_evals
 
     def hand_on(self, seq: Sequence, following: Sequence) -> None:
-        """Let the prompt that follows `seq` in its request find the pages of what it repeats.
+        """Publish the pages that the next prompt of the request repeats.
 
         The last frame may not be there: only the step after it computes its keys and values.
         """
@@ -237,8 +237,8 @@ class PageTables:
         self.pages.publish(seq.pages[:full], following.prefix[:full])
 
     def grow(self, seq: Sequence) -> bool:
-        """Give `seq` more pages, so that it can hold its next frame: with a reserve if there are
-        enough, else just those. False: there are too few."""
+        """Allocate pages to `seq` for its next frame, with a reserve if there are enough. Returns
+        False if there are too few."""
         tokens = seq.length + seq.num_scheduled
         frames = self._frames(seq)
         reserve = max(0, min(self.policy.reserve_tokens, seq.max_frames - seq.num_scheduled))
@@ -270,11 +270,9 @@ class PageTables:
         return 0
 
     def _give(self, seq: Sequence, pages: list[int], frames: list[int]) -> None:
-        seq.pages, seq.frame_pages, seq.room = (
-            pages,
-            frames,
-            len(pages) * self.pages.page_size - seq.length,
-        )
+        seq.pages = pages
+        seq.frame_pages = frames
+        seq.room = len(pages) * self.pages.page_size - seq.length
         if self.frames.count:
             seq.room = min(seq.room, len(frames) - len(seq.frame_at) - 1)
 

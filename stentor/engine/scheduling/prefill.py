@@ -104,8 +104,7 @@ class PrefillPlanner:
         audio: AudioScheduler,
         slots: int,
     ) -> str | None:
-        """Say why the request `first`, whose prefill has begun or would begin, waits. None: it need
-        not.
+        """Return why the prefill of the request `first` has to wait, or None if it need not.
 
         While it waits, `running` rows are decoded. live: all that have a slot. slots: how many
         there are.
@@ -155,7 +154,8 @@ class PrefillPlanner:
         return self._count(seq, max(seq.given, len(shared.pages) * self.tables.pages.page_size)) > 0
 
     def start(self, seq: Sequence, shared: Shared, plan: StepPlan) -> bool:
-        """Give `seq` pages and its first piece, which fits. False: there are too few pages."""
+        """Allocate pages to `seq` and plan its first piece, which fits. Returns False if there are
+        too few pages."""
         if not self.tables.start(seq, shared):
             return False
         if self.tables.depends(shared):

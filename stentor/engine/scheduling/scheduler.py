@@ -276,15 +276,17 @@ class Scheduler:
 
     def finished(self) -> list[Sequence]:
         """The complete requests, which hold nothing any more. Their slots are free again."""
-        done = self.complete()
-        for seq in done:
+        complete = self.complete()
+        for seq in complete:
             self.tables.free(seq)
             seq.move(Phase.DONE)
             self.free_slots.append(seq.slot)
-        if done:  # last: a thread that reads how many run must find the slots of the others free
+        if (
+            complete
+        ):  # last: a thread that reads how many run must find the slots of the others free
             self.draining = [s for s in self.draining if s.phase is not Phase.DONE]
             self.live = [s for s in self.live if s.phase is not Phase.DONE]
-        return done
+        return complete
 
     @property
     def idle(self) -> bool:
@@ -302,9 +304,9 @@ def _victim(live: list[Sequence], plan: StepPlan, now: float) -> Sequence:
     Of equal ones it is the youngest. It is never the oldest request that could go on, so that something always
     finishes, nor one that this very plan prefills. live: oldest first.
     """
-    named = {id(s) for s in plan.prefill}
+    prefilling = {id(s) for s in plan.prefill}
     holders = [
-        s for s in live if s.phase in (Phase.RUNNING, Phase.PREFILLING) and id(s) not in named
+        s for s in live if s.phase in (Phase.RUNNING, Phase.PREFILLING) and id(s) not in prefilling
     ]
     if len(holders) == 1:
         return holders[0]

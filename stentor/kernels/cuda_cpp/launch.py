@@ -116,7 +116,9 @@ def _checked(result: tuple[Any, ...], by: str = "NVRTC") -> Any:
     status, *values = result
     if int(status) != 0:
         raise RuntimeError(f"{by}: {status!r}")
-    return values[0] if len(values) == 1 else tuple(values)
+    if len(values) == 1:
+        return values[0]
+    return tuple(values)
 
 
 def _keep(file: Path, code: bytes) -> None:
@@ -150,7 +152,8 @@ class LoadedKernel:
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY = grid
         config.gridDimZ = config.blockDimY = config.blockDimZ = 1
-        config.blockDimX, config.sharedMemBytes = self.threads, self.shared_bytes
+        config.blockDimX = self.threads
+        config.sharedMemBytes = self.shared_bytes
         config.hStream = torch.cuda.current_stream().cuda_stream
         if pdl_enabled():
             overlap = driver.CUlaunchAttribute()
@@ -158,7 +161,8 @@ class LoadedKernel:
                 driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             )
             overlap.value.programmaticStreamSerializationAllowed = 1
-            config.attrs, config.numAttrs = [overlap], 1
+            config.attrs = [overlap]
+            config.numAttrs = 1
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
         _checked(
             driver.cuLaunchKernelEx(config, self.function, ctypes.addressof(pointers), 0),

@@ -39,18 +39,24 @@ class Product:
 
     @property
     def weight_rows(self) -> int:
-        return self.n * 2 if self.gate else self.n
+        if self.gate:
+            return self.n * 2
+        return self.n
 
     @property
     def row_tile(self) -> int:
         """Rows of x whose products a tensor core makes at once: 8, or 4 beside int8, where a row is
         two columns."""
-        return 8 if self.weight == "same" else 4
+        if self.weight == "same":
+            return 8
+        return 4
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of one weight."""
-        return 2 if self.weight == "same" else 1
+        if self.weight == "same":
+            return 2
+        return 1
 
     @property
     def macros(self) -> dict[str, int | str]:
@@ -66,7 +72,9 @@ class Product:
 
 def splits(weight_rows: int) -> int:
     """Parts of K by default."""
-    return 16 if weight_rows <= FEW_OUTPUTS else 8
+    if weight_rows <= FEW_OUTPUTS:
+        return 16
+    return 8
 
 
 FEW_OUTPUTS = 2560
@@ -89,7 +97,9 @@ class Tile:
 
     def source(self, p: Product) -> str:
         """Name of the source."""
-        return "skinny_gemm" if p.weight == "same" else "skinny_int8_gemm"
+        if p.weight == "same":
+            return "skinny_gemm"
+        return "skinny_int8_gemm"
 
     def threads(self, p: Product) -> int:
         """Threads of a CTA."""
@@ -99,17 +109,25 @@ class Tile:
         return -(-all_tiles(p, self.half) // self.tiles), -(-rows // (p.row_tile * self.row_tiles))
 
     def shared_bytes(self, p: Product) -> int:
-        tile_rows = 8 if self.half else 16
+        if self.half:
+            tile_rows = 8
+        else:
+            tile_rows = 16
         unit = tile_rows * GROUP * p.weight_bytes
         rows = self.row_tiles * p.row_tile
         sums = p.splits * self.tiles * self.row_tiles * 32 * (16 if p.weight == "same" else 8)
-        squares = p.splits * rows * 4 if p.norm else 0
-        scales = 0 if p.weight == "same" else self.tiles * tile_rows * 4
-        integers = (
-            0
-            if p.weight == "same"
-            else p.splits * self.batch * rows * (2 * GROUP + (8 if p.norm else 4))
-        )
+        if p.norm:
+            squares = p.splits * rows * 4
+        else:
+            squares = 0
+        if p.weight == "same":
+            scales = 0
+        else:
+            scales = self.tiles * tile_rows * 4
+        if p.weight == "same":
+            integers = 0
+        else:
+            integers = p.splits * self.batch * rows * (2 * GROUP + (8 if p.norm else 4))
         return self.stages * p.splits * unit + sums + squares + scales + integers
 
     def macros(self, p: Product) -> dict[str, int | str]:

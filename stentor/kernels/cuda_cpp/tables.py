@@ -59,7 +59,9 @@ class TileTables(NamedTuple):
         """The tile for so many rows. None: the table ends before, or does not have the product."""
         tiles = self._few_rows(p)
         row_tiles = -(-rows // p.row_tile)
-        return tiles[row_tiles - 1] if 0 < row_tiles <= len(tiles) else None
+        if 0 < row_tiles <= len(tiles):
+            return tiles[row_tiles - 1]
+        return None
 
     def microseconds(self, p: Product, rows: int) -> float:
         """Time of a product that has a tile for few rows."""
@@ -73,12 +75,19 @@ class TileTables(NamedTuple):
         """The tiles of a product for all numbers of rows."""
         if not one_order:
             yield from self._few_rows(p)
-        ranges = self.one_order if one_order else self.clusters
+        if one_order:
+            ranges = self.one_order
+        else:
+            ranges = self.clusters
         yield from (t for _, _, t in ranges.get((p.k, p.weight_rows, p.weight), ()))
 
     def _few_rows(self, p: Product) -> tuple[Tile, ...]:
         ranges = self.few_rows.get((p.k, p.n, p.gate, p.weight))
-        return () if ranges is None else ranges.norm if p.norm else ranges.plain
+        if ranges is None:
+            return ()
+        if p.norm:
+            return ranges.norm
+        return ranges.plain
 
 
 def _tile_for(ranges: Ranges, rows: int) -> ClusterTile | None:

@@ -119,20 +119,22 @@ def _cell_attention_kernel(
     dim: tl.constexpr = HEADS * HEAD_DIM
     half: tl.constexpr = HEAD_DIM // 2
     pdl_wait(USE_PDL)
-    branch, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
-    row, split, offs_d, offs = (
-        branch // 2,
-        tl.program_id(1),
-        tl.arange(0, HEAD_DIM)[None, :],
-        tl.arange(0, BLOCK),
-    )
-    exist_n, exist = (offs < FRAMES)[None, :], (offs < FRAMES)[:, None]
+    branch = tl.program_id(0) // HEADS
+    head = tl.program_id(0) % HEADS
+    row = branch // 2
+    split = tl.program_id(1)
+    offs_d = tl.arange(0, HEAD_DIM)[None, :]
+    offs = tl.arange(0, BLOCK)
+    exist_n = (offs < FRAMES)[None, :]
+    exist = (offs < FRAMES)[:, None]
     offs_m = tl.arange(0, CELLS * BLOCK)  # queries: each cell begins a block
-    cell_m, frame_m = offs_m // BLOCK, offs_m // BLOCK * FRAMES + offs_m % BLOCK
+    cell_m = offs_m // BLOCK
+    frame_m = offs_m // BLOCK * FRAMES + offs_m % BLOCK
     exist_m = offs_m % BLOCK < FRAMES
     filled = tl.load(filled_ptr + row).to(tl.int32)
     each = tl.cdiv(filled + 1, SPLITS)  # the cells are the first of them
-    first, end = tl.maximum(split * each - 1, 0), tl.minimum((split + 1) * each - 1, filled)
+    first = tl.maximum(split * each - 1, 0)
+    end = tl.minimum((split + 1) * each - 1, filled)
     row_table = table_ptr + row * width
     page = tl.load(row_table + tl.minimum(first, filled))
     first_q = qkv_ptr + branch.to(tl.int64) * (CELLS * FRAMES * 3 * dim) + head * HEAD_DIM + offs_d
@@ -182,10 +184,8 @@ def _cell_attention_kernel(
         v = tl.load(ptrs + 2 * FRAMES * dim, exist, 0.0).to(q.dtype)
         page = tl.load(row_table + tl.minimum(i + 1, filled))  # while this one computes
         m_i, l_i, acc = attend(q, k, v, exist_n, m_i, l_i, acc, scale)
-    rows, stat = (
-        tl.num_programs(0).to(tl.int64) * (CELLS * FRAMES),
-        tl.program_id(0) * (CELLS * FRAMES) + frame_m,
-    )
+    rows = tl.num_programs(0).to(tl.int64) * (CELLS * FRAMES)
+    stat = tl.program_id(0) * (CELLS * FRAMES) + frame_m
     store(
         out_ptr,
         part_ptr,
@@ -218,8 +218,10 @@ def _combine_kernel(
 ):
     """The output of some frames of a head from the splits of its keys."""
     pdl_wait(USE_PDL)
-    branch, head = tl.program_id(1) // HEADS, tl.program_id(1) % HEADS
-    offs_m, offs_d = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM)
+    branch = tl.program_id(1) // HEADS
+    head = tl.program_id(1) % HEADS
+    offs_m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_d = tl.arange(0, HEAD_DIM)
     exist = offs_m < num_frames
     rows = tl.num_programs(1).to(tl.int64) * num_frames
     stats = stat_ptr + tl.program_id(1) * num_frames + offs_m
@@ -257,7 +259,8 @@ class Splits:
     def __init__(self, qkv: Tensor, heads: int, tiles: int, blocks: int, warps: int = 4) -> None:
         """qkv [B, 2, T, 3 C]. tiles: of queries. blocks: of keys, at most. warps: of a CTA that attends."""
         batch, _, self.frames, width = qkv.shape
-        self.rows, head_dim = 2 * batch * heads, width // 3 // heads
+        self.rows = 2 * batch * heads
+        head_dim = width // 3 // heads
         self.count = count = splits_of(tiles * self.rows, blocks)
         out = torch.empty(batch, 2, self.frames, width // 3, dtype=qkv.dtype, device=qkv.device)
         parts = stats = out
@@ -266,7 +269,8 @@ class Splits:
             stats = torch.empty(
                 count, 2, self.rows, self.frames, dtype=torch.float32, device=qkv.device
             )
-        self.results, self.scale = (out, parts, stats), LOG2_E * head_dim**-0.5
+        self.results = (out, parts, stats)
+        self.scale = LOG2_E * head_dim**-0.5
         self._shape = {"SPLITS": count, "HEADS": heads, "HEAD_DIM": head_dim, **PDL_LAUNCH}
         # Of loads that run ahead: shared memory holds no more. With so many registers an SM holds four CTAs.
         stages, registers = (3, 128) if qkv.dtype.itemsize == 2 else (1, None)
@@ -305,8 +309,10 @@ def cell_attention(
     plus block. What is kept is read once for two cells.
     """
     qkv, (pool, table, filled) = qkv.contiguous(), pages
-    frames, width = qkv.shape[2] // cells, table.shape[-1]
-    splits, layer = Splits(qkv, heads, 1, width, 4 * cells), at * 4 * frames * (qkv.shape[3] // 3)
+    frames = qkv.shape[2] // cells
+    width = table.shape[-1]
+    splits = Splits(qkv, heads, 1, width, 4 * cells)
+    layer = at * 4 * frames * (qkv.shape[3] // 3)
     if splits.count == 1 and hopper_attention.fits(qkv, pages, heads, cells):
         out = splits.results[0]
         hopper_attention.cell_attention(
@@ -354,15 +360,18 @@ def _keep_kernel(
 ):
     """Store key and value of one frame of a branch of a row. RoPE turns neighbours in the first head of the key."""
     pdl_wait(USE_PDL)
-    frame, branch = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    frame = tl.program_id(0)
+    branch = tl.program_id(1).to(tl.int64)
     offs = tl.arange(0, BLOCK)
-    mask, turns = offs < DIM, offs < 2 * HALF
+    mask = offs < DIM
+    turns = offs < 2 * HALF
     k_ptr = qkv_ptr + (branch * num_frames + frame) * (3 * DIM) + DIM
     k = tl.load(k_ptr + offs, mask, 0.0)
     v = tl.load(k_ptr + DIM + offs, mask, 0.0)
     other = tl.load(k_ptr + (offs ^ 1), turns, 0.0).to(tl.float32)
     at = ((branch // 2) * num_frames + frame) * HALF + offs // 2
-    cos, sin = tl.load(cos_ptr + at, turns, 1.0), tl.load(sin_ptr + at, turns, 0.0)
+    cos = tl.load(cos_ptr + at, turns, 1.0)
+    sin = tl.load(sin_ptr + at, turns, 0.0)
     sign = tl.where(offs % 2 == 0, -1.0, 1.0)
     k = (k.to(tl.float32) * cos + other * (sign * sin)).to(k.dtype)
     own_ptr = kept_ptr + (2 * branch * num_frames + frame) * DIM + offs
@@ -380,10 +389,14 @@ def _whole_attention_kernel(
     dim: tl.constexpr = HEADS * HEAD_DIM
     half: tl.constexpr = HEAD_DIM // 2
     pdl_wait(USE_PDL)
-    branch, head = (tl.program_id(1) // HEADS).to(tl.int64), tl.program_id(1) % HEADS
-    row, offs_d, offs_n = branch // 2, tl.arange(0, HEAD_DIM)[None, :], tl.arange(0, BLOCK_N)
+    branch = (tl.program_id(1) // HEADS).to(tl.int64)
+    head = tl.program_id(1) % HEADS
+    row = branch // 2
+    offs_d = tl.arange(0, HEAD_DIM)[None, :]
+    offs_n = tl.arange(0, BLOCK_N)
     offs_m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    exist_m, split = offs_m < num_frames, tl.program_id(2)
+    exist_m = offs_m < num_frames
+    split = tl.program_id(2)
     count = tl.load(count_ptr + row).to(tl.int32)
     total = tl.cdiv(count, BLOCK_N)
     each = tl.cdiv(total, SPLITS)
@@ -405,10 +418,8 @@ def _whole_attention_kernel(
         k = tl.load(keys + at_n[:, None] * dim, exist[:, None], 0.0)
         v = tl.load(keys + (num_frames + at_n)[:, None] * dim, exist[:, None], 0.0)
         m_i, l_i, acc = attend(q, k, v, exist[None, :], m_i, l_i, acc, scale)
-    rows, stat = (
-        tl.num_programs(1).to(tl.int64) * num_frames,
-        tl.program_id(1) * num_frames + offs_m,
-    )
+    rows = tl.num_programs(1).to(tl.int64) * num_frames
+    stat = tl.program_id(1) * num_frames + offs_m
     store(
         out_ptr,
         part_ptr,
@@ -436,7 +447,8 @@ def whole_attention(
     for the keys and the values of each branch.
     """
     batch, _, frames, width = qkv.shape
-    dim, half = width // 3, width // 6 // heads
+    dim = width // 3
+    half = width // 6 // heads
     qkv = qkv.contiguous()
     keeps = {"DIM": dim, "HALF": half, "BLOCK": triton.next_power_of_2(dim), **PDL_LAUNCH}
     _keep_kernel[(frames, 2 * batch)](qkv, cos, sin, kept, frames, num_warps=4, **keeps)

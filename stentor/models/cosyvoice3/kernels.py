@@ -167,7 +167,8 @@ def sample_ras(
 ) -> Tensor:
     """`sampling.sample_ras`, which draws in the order of ids: with the same probabilities, not the
     same ids."""
-    codes, exist = recent[0], recent[1].to(torch.int8)
+    codes = recent[0]
+    exist = recent[1].to(torch.int8)
     assert codes.stride(1) == exist.stride(1) == u.stride(1) == 1
     out = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     window = codes.shape[1]

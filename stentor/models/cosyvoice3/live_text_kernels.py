@@ -109,7 +109,8 @@ def _mask_kernel(
 ):
     pdl_wait(USE_PDL)
     row = tl.program_id(0).to(tl.int64)
-    slot, step = tl.load(idx_ptr + row).to(tl.int64), tl.load(step_ptr + row)
+    slot = tl.load(idx_ptr + row).to(tl.int64)
+    step = tl.load(step_ptr + row)
     _, asks, _ = _turn(
         feed_ptr, slot, tl.load(prev_ptr + row), step, tl.load(asks_ptr + row) == 1, MARK, FEED
     )
@@ -149,18 +150,24 @@ def _emit_kernel(
     USE_PDL: tl.constexpr,
 ):
     pdl_wait(USE_PDL)
-    row, rows = tl.program_id(0), tl.num_programs(0)
-    slot, prev = tl.load(idx_ptr + row).to(tl.int64), tl.load(prev_ptr + row)
+    row = tl.program_id(0)
+    rows = tl.num_programs(0)
+    slot = tl.load(idx_ptr + row).to(tl.int64)
+    prev = tl.load(prev_ptr + row)
     live = tl.load(asks_ptr + row) == 1
     draws, asks, marked = _turn(feed_ptr, slot, prev, tl.load(step_ptr + row), live, MARK, FEED)
-    count, next_fill = tl.load(count_ptr + row), tl.load(next_fill_ptr + row)
+    count = tl.load(count_ptr + row)
+    next_fill = tl.load(next_fill_ptr + row)
     taken = tl.where(marked, prev - MARK + 1, tl.load(taken_ptr + row))
     code = tl.where(asks & draws & (count == next_fill), fill, tl.load(code_ptr + row))
     special = (code >= codes) & draws
-    asked, stop, speaks = special & asks, special & ~asks, draws & ~special
+    asked = special & asks
+    stop = special & ~asks
+    speaks = draws & ~special
     offs = tl.arange(0, BLOCK)
     silences = tl.load(silence_ptr + offs, offs < SILENCE, -2) == code
-    silent, held = tl.load(silent_ptr + row), tl.max(silences.to(tl.int32), 0) > 0
+    silent = tl.load(silent_ptr + row)
+    held = tl.max(silences.to(tl.int32), 0) > 0
     silent = tl.where(speaks, tl.where(held, silent + 1, 0), silent)
     frame = tl.where(speaks, code, tl.where(stop, 0, MARK + taken))
     frame = tl.where(draws & (code < 0), code, frame)
@@ -184,13 +191,17 @@ class FusedStep:
 
     def __init__(self, rows: Rows, silence: Tensor, c: LanguageConfig) -> None:
         """silence: the codes of it."""
-        self._rows, self._silence, self._config, self._feed = rows, silence, c, rows.column("feed")
+        self._rows = rows
+        self._silence = silence
+        self._config = c
+        self._feed = rows.column("feed")
         self._turn = self._feed.idx, rows["prev"], rows["step"], rows["asks"]
         self._limits = {"MARK": MARK, "FEED": FEED, **PDL_LAUNCH}
 
     def masked(self, logits: Tensor) -> Tensor:
         """Logits [B, V] float32, in which what must not be drawn is -inf."""
-        logits, rows = logits.contiguous(), self._rows
+        logits = logits.contiguous()
+        rows = self._rows
         out = torch.empty_like(logits)
         size = logits.shape[1]
         ends = rows["min_frames"], rows["start_from"], self._feed.table, size, self._config.codes
@@ -202,8 +213,12 @@ class FusedStep:
 
     def emitted(self, code: Tensor) -> Emit:
         """Return what each row makes of a sampled code [B]."""
-        rows, made, c = self._rows, self._rows.column("made"), self._config
-        batch, window, device = len(code), made.table.shape[1], code.device
+        rows = self._rows
+        made = self._rows.column("made")
+        c = self._config
+        batch = len(code)
+        window = made.table.shape[1]
+        device = code.device
         numbers = torch.empty(6, batch, dtype=torch.int64, device=device)
         flags = torch.empty(2, batch, dtype=torch.uint8, device=device)
         latest = torch.empty(batch, window, dtype=torch.int64, device=device)

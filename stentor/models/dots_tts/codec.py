@@ -55,8 +55,8 @@ class ChunkState(StreamingState):
         y = torch.cat((self.old[key].movedim(1, dim).to(x.dtype), x), dim)
         steps = x.shape[dim]
         ahead = self.ahead(steps)
-        usual, begun = (y.narrow(dim, steps - n, count).movedim(dim, 1) for n in (ahead, 2 * ahead))
-        self.new[key] = torch.where(self.first.view(-1, *[1] * (y.ndim - 1)), begun, usual)
+        usual, first = (y.narrow(dim, steps - n, count).movedim(dim, 1) for n in (ahead, 2 * ahead))
+        self.new[key] = torch.where(self.first.view(-1, *[1] * (y.ndim - 1)), first, usual)
         return y
 
 
@@ -196,8 +196,8 @@ class Generator(nn.Module):
         """From what `conv_pre` gave [B, C, n] to samples [B, n * hop] float32."""
         for i, up in enumerate(self.ups):
             x = up(x, state)
-            own = self.resblocks[i * self.kinds : (i + 1) * self.kinds]
-            x = functools.reduce(torch.add, [block(x, state) for block in own]) / self.kinds
+            blocks = self.resblocks[i * self.kinds : (i + 1) * self.kinds]
+            x = functools.reduce(torch.add, [block(x, state) for block in blocks]) / self.kinds
         y: Tensor = upcast(convolve_activated(self.activation_post, self.conv_post, x, state))[:, 0]
         if self.tanh:
             return y.tanh()

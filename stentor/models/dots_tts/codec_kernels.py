@@ -19,7 +19,8 @@ from stentor.kernels.types import SnakeParams
 
 PAST = 11  # input columns before one that its result depends on
 LANES = 256  # of a CTA, in four warps
-LONG_WALK, SHORT_WALK = 32, 8
+LONG_WALK = 32
+SHORT_WALK = 8
 MANY_ELEMENTS = 2**22  # fill a GPU with lanes that walk far
 
 
@@ -104,17 +105,25 @@ def _walk(
     x5 = _input(x_ptr, past_ptr, start - 6, live, stride_xt, stride_pt, PAST)
     # the sums of the next column and of five behind it
     y0 = tl.zeros((BLOCK_W, BLOCK_C), tl.float32)
-    y1, y2, y3, y4, y5 = y0, y0, y0, y0, y0
+    y1 = y0
+    y2 = y0
+    y3 = y0
+    y4 = y0
+    y5 = y0
     for i in range(-6, 0):
         even = _double(x0, x1, x2, x3, x4, x5, u10, u8, u6, u4, u2, u0, alpha, gain, ROUND)
         odd = _double(x0, x1, x2, x3, x4, x5, u11, u9, u7, u5, u3, u1, alpha, gain, ROUND)
-        y0, y1, y2 = (
-            y1 + d9 * even + d10 * odd,
-            y2 + d7 * even + d8 * odd,
-            y3 + d5 * even + d6 * odd,
-        )
-        y3, y4, y5 = y4 + d3 * even + d4 * odd, y5 + d1 * even + d2 * odd, d0 * odd
-        x0, x1, x2, x3, x4 = x1, x2, x3, x4, x5
+        y0 = y1 + d9 * even + d10 * odd
+        y1 = y2 + d7 * even + d8 * odd
+        y2 = y3 + d5 * even + d6 * odd
+        y3 = y4 + d3 * even + d4 * odd
+        y4 = y5 + d1 * even + d2 * odd
+        y5 = d0 * odd
+        x0 = x1
+        x1 = x2
+        x2 = x3
+        x3 = x4
+        x4 = x5
         time = start + i + 1
         x5 = _input(x_ptr, past_ptr, time, live & (time < num_steps), stride_xt, stride_pt, PAST)
     # The first value at twice the rate stands before a stream as often as it takes.
@@ -134,13 +143,17 @@ def _walk(
         tl.store(out_ptr + (tail + time) * num_channels, y, live & (time < num_steps))
         place = time + tail - end
         tl.store(new_history_ptr + place * num_channels, y, live & (time < end) & (place >= 0))
-        y0, y1, y2 = (
-            y1 + d9 * even + d10 * odd,
-            y2 + d7 * even + d8 * odd,
-            y3 + d5 * even + d6 * odd,
-        )
-        y3, y4, y5 = y4 + d3 * even + d4 * odd, y5 + d1 * even + d2 * odd, d0 * odd
-        x0, x1, x2, x3, x4 = x1, x2, x3, x4, x5
+        y0 = y1 + d9 * even + d10 * odd
+        y1 = y2 + d7 * even + d8 * odd
+        y2 = y3 + d5 * even + d6 * odd
+        y3 = y4 + d3 * even + d4 * odd
+        y4 = y5 + d1 * even + d2 * odd
+        y5 = d0 * odd
+        x0 = x1
+        x1 = x2
+        x2 = x3
+        x3 = x4
+        x4 = x5
         x5 = tl.load(x_ptr + (time + 1) * stride_xt, live & (time + 1 < num_steps), 0.0).to(
             tl.float32
         )
@@ -158,7 +171,8 @@ def _activation_kernel(
 ):  # fmt: skip
     offs_c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
     in_range = offs_c < num_channels
-    program, row_length = tl.program_id(0), (tail + num_steps) * num_channels
+    program = tl.program_id(0)
+    row_length = (tail + num_steps) * num_channels
     if program >= walk_programs:
         row = (program - walk_programs).to(tl.int64)
         _keep_histories(
@@ -203,13 +217,17 @@ def activation(
     # A kernel reads the channels of a column side by side.
     x, past, history = (t if t.stride(2) == 1 else t.contiguous() for t in (x, past, history))
     out = torch.empty(batch, tail + steps, channels, dtype=x.dtype, device=x.device)
-    new_past, new_history = (
-        torch.empty_like(past[..., :channels]),
-        x.new_empty(batch, tail, channels),
-    )
-    walk = LONG_WALK if x.numel() >= MANY_ELEMENTS else SHORT_WALK
+    new_past = torch.empty_like(past[..., :channels])
+    new_history = x.new_empty(batch, tail, channels)
+    if x.numel() >= MANY_ELEMENTS:
+        walk = LONG_WALK
+    else:
+        walk = SHORT_WALK
     per_row = triton.cdiv(steps, walk)
-    block_c = 64 if channels % 64 == 0 else 32
+    if channels % 64 == 0:
+        block_c = 64
+    else:
+        block_c = 32
     block_w = LANES // block_c
     programs = triton.cdiv(batch * per_row, block_w)
     _activation_kernel[(programs + batch, triton.cdiv(channels, block_c))](

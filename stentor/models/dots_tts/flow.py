@@ -144,12 +144,10 @@ class FlowHead(nn.Module):
     def __init__(self, c: DotsConfig) -> None:
         super().__init__()
         f = c.flow
-        self.width, self.patch, self.unit, self.duration = (
-            f.hidden,
-            c.patch,
-            c.patch + 1,
-            c.duration,
-        )
+        self.width = f.hidden
+        self.patch = c.patch
+        self.unit = c.patch + 1
+        self.duration = c.duration
         self.input_layer = Linear(f.hidden, f.hidden)
         self.time_embedder = Embedder(f.hidden)
         if c.duration:
@@ -265,11 +263,11 @@ class FlowHead(nn.Module):
         return NormRope(block.attn.q_norm, block.attn.k_norm, place.positions)
 
     def _after(
-        self, block: FlowBlock, x: Tensor, seen: Tensor, numbers: Tensor
+        self, block: FlowBlock, x: Tensor, attention: Tensor, numbers: Tensor
     ) -> tuple[Tensor, Branch]:
         """The layer from what its attention saw on: x after the attention, and the feed-forward to
         be added."""
-        attended = project(block.attn.o_proj, seen), numbers[:, 2]
+        attended = project(block.attn.o_proj, attention), numbers[:, 2]
         x, h = add_norm(x, attended, numbers[:, 3], numbers[:, 4])
         return x, (project(block.ffn.fc2, _gelu(block.ffn.fc1, h)), numbers[:, 5])
 

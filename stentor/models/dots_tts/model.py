@@ -88,13 +88,13 @@ class DotsTTS(Prompted):
         speaker = rows.column("speaker")
         both = torch.stack((p.rows["patch"], speaker.idx))
         number, slot = torch.cat((both, both[:, :1]), dim=1)[:, p.frame_at]
-        encoded, made = p.frames.chunk(2, dim=1)
+        encoded, new_patches = p.frames.chunk(2, dim=1)
         return (
             text,
             p.frame_at,
             encoded,
             number - 1,
-            made,
+            new_patches,
             self.net.voice(speaker.table[slot]),
             number,
         )

@@ -114,7 +114,8 @@ class DotsNet(nn.Module):
 
     def __init__(self, c: DotsConfig) -> None:
         super().__init__()
-        hidden, width = c.language.hidden, c.flow.hidden
+        hidden = c.language.hidden
+        width = c.flow.hidden
         self.llm = LanguageModel(c)
         self.patch_encoder = PatchEncoder(c)
         self.hidden_proj = Linear(hidden, width)

@@ -110,11 +110,11 @@ class PromptBuilder:
         text = request.text.strip()
         if not has_words(text):
             raise InvalidRequest("text", "has nothing that this model can speak")
-        given = self._given(request, voices)
-        said = self._spoken(request, text)
-        ids = self.encode(INSTRUCTED if request.instructions else SPOKEN) + self.encode(said)
+        prefix = self._given(request, voices)
+        full_text = self._spoken(request, text)
+        ids = self.encode(INSTRUCTED if request.instructions else SPOKEN) + self.encode(full_text)
         ids += [*self.encode(AUDIO), self.special[GEN_START]]
-        return self._prompt(request, ids, given, len(self.encode(text)))
+        return self._prompt(request, ids, prefix, len(self.encode(text)))
 
     def _live(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
         """A prompt whose text arrives."""
@@ -125,8 +125,8 @@ class PromptBuilder:
         if request.instructions or (
             request.reference is not None and request.reference.text is not None
         ):
-            wanted = "text that arrives is spoken with no instructions, and with a reference without its text"
-            raise InvalidRequest("live", wanted)
+            message = "text that arrives is spoken with no instructions, and with a reference without its text"
+            raise InvalidRequest("live", message)
         arrivals = Arrivals(self.encode, quotas, self.special[TEXT_END])
         if request.language == "auto":
             tag = ""
@@ -166,14 +166,14 @@ class PromptBuilder:
         return f"{tag}{transcript}\n{text}"
 
     def _prompt(
-        self, request: SpeechRequest, ids: list[int], given: PromptPrefix, tokens: int
+        self, request: SpeechRequest, ids: list[int], prefix: PromptPrefix, tokens: int
     ) -> Prompt:
         c = self.config
         options = request.options
-        count = len(given.patches)
+        count = len(prefix.patches)
         length = len(ids) + count
         unheard = int(count > 0)
-        free = min(MAX_PATCHES - given.all + unheard, c.positions - length)
+        free = min(MAX_PATCHES - prefix.all + unheard, c.positions - length)
         if free <= unheard:
             raise too_long(length, c.positions - 1, request.text, count)
         suspect = tokens * SUSPECT_PER_TOKEN + SUSPECT_MORE
@@ -189,19 +189,19 @@ class PromptBuilder:
             at = np.zeros(0, np.int64)
         columns: dict[str, Any] = {
             "given": count,
-            "speaker": given.speaker,
+            "speaker": prefix.speaker,
             "cfg": options.get("cfg", 0.0),
             "noise_scale": options["temperature"],
             "eos_threshold": options["eos_threshold"],
         }
         if count:
-            columns["tail"] = given.raw[-1, -1]
+            columns["tail"] = prefix.raw[-1, -1]
         return Prompt(
             rows={
                 "token": np.array(ids + [0] * count, np.int64),
                 "patch": np.concatenate([np.zeros(len(ids) - 1, np.int64), np.arange(count + 1)]),
             },
-            frames=self._entries(given)
+            frames=self._entries(prefix)
             if count
             else np.zeros((0, 2 * c.patch, c.latent), np.float32),
             frame_at=at,
@@ -209,22 +209,22 @@ class PromptBuilder:
             max_frames=max_frames,
             min_frames=max_frames if options["ignore_eos"] else options["min_frames"],
             codec_prefix=np.zeros((0, c.patch, c.latent), np.float32),
-            voice=given.id,
+            voice=prefix.id,
             num_evals=c.solver.evaluations,
             runaway_frames=None if options["ignore_eos"] else suspect + unheard,
         )
 
-    def _entries(self, given: PromptPrefix) -> np.ndarray:
+    def _entries(self, prefix: PromptPrefix) -> np.ndarray:
         """Frames for the positions from the last text token on [G + 1, 2 patch, D]: latents of its patch as the
         semantic encoder takes them, behind the last one before them, and the normalised ones of the patch that its
         hidden state makes. The first position has no patch, and the last makes one that is not given."""
         p = self.config.patch
         d = self.config.latent
-        raw = given.raw.reshape(-1, d)
+        raw = prefix.raw.reshape(-1, d)
         shifted = np.concatenate([np.zeros((1, d), np.float32), raw[:-1]]).reshape(-1, p, d)
         none = np.zeros((1, p, d), np.float32)
         return np.concatenate(
-            [np.concatenate([none, shifted]), np.concatenate([given.patches, none])], axis=1
+            [np.concatenate([none, shifted]), np.concatenate([prefix.patches, none])], axis=1
         )
 
     def _given(self, request: SpeechRequest, voices: Sequence[Voice]) -> PromptPrefix:
@@ -239,9 +239,9 @@ class PromptBuilder:
         if request.reference.text is None:
             return PromptPrefix(id, speaker, none, none, 0)
         raw = voice.once("raw", lambda: self._latents(voice))
-        kept = raw[:-1]
+        patches = raw[:-1]
         return PromptPrefix(
-            id, speaker, ((kept - self.mean) / self.std).astype(np.float32), kept, len(raw)
+            id, speaker, ((patches - self.mean) / self.std).astype(np.float32), patches, len(raw)
         )
 
     def _latents(self, voice: Voice) -> np.ndarray:

@@ -77,7 +77,8 @@ def _sample_leading(
     pair."""
     key = narrow_key(ordered_key(logits), KEY_BITS)
     kth = kth_largest(key, mask, top_k, KEY_BITS)
-    above, tied = mask & (key > kth), mask & (key == kth)
+    above = mask & (key > kth)
+    tied = mask & (key == kth)
     count = tl.cumsum(above.to(tl.int32) + (tied.to(tl.int32) << 16), 0)
     num_above = tl.sum(above.to(tl.int32), 0)
     rank = tl.where(above, count & 0xFFFF, num_above + (count >> 16)) - 1
@@ -87,11 +88,13 @@ def _sample_leading(
     # Each thread reads what others have stored.
     tl.debug_barrier()
     offs_i = tl.arange(0, MAX_PAIRWISE)
-    i, j = offs_i[:, None], offs_i[None, :]
+    i = offs_i[:, None]
+    j = offs_i[None, :]
     mask_j = j < top_k
     logit_i = tl.load(scratch_logits_ptr + i, i < top_k, float("-inf"))
     logit_j = tl.load(scratch_logits_ptr + j, mask_j, float("-inf"))
-    id_i, id_j = tl.load(scratch_ids_ptr + i, i < top_k, 0), tl.load(scratch_ids_ptr + j, mask_j, 0)
+    id_i = tl.load(scratch_ids_ptr + i, i < top_k, 0)
+    id_j = tl.load(scratch_ids_ptr + j, mask_j, 0)
     # in rank, or itself
     not_behind = mask_j & ((logit_j > logit_i) | ((logit_j == logit_i) & (id_j <= id_i)))
     rank = tl.sum(not_behind.to(tl.int32), 1)
@@ -225,10 +228,8 @@ def _sample_first_code_kernel(
             )  # fmt: skip
             draws += (tl.sum((mask_past & (past_code == token)).to(tl.int32), 0) > 0).to(tl.int32)
             # A row of temperature 0 takes the largest logit again.
-            temperature, top_p = (
-                tl.where(temperature > 0, again_temperature, 0.0),
-                tl.cast(again_top_p, tl.float32),
-            )
+            temperature = tl.where(temperature > 0, again_temperature, 0.0)
+            top_p = tl.cast(again_top_p, tl.float32)
     token = checked(token, logits)
     stop = token == vocab - 1
     tl.store(ended_ptr + row, stop.to(tl.uint8))
@@ -254,7 +255,8 @@ def _scratch(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     row."""
     if logits.shape[1] > MAX_VOCAB.value:
         raise ValueError(f"logits: at most {MAX_VOCAB.value} wide, got {logits.shape[1]}")
-    shape, device = (len(logits), count * MAX_PAIRWISE), logits.device
+    shape = (len(logits), count * MAX_PAIRWISE)
+    device = logits.device
     return torch.empty(shape, dtype=torch.float32, device=device), torch.empty(
         shape, dtype=torch.int32, device=device
     )

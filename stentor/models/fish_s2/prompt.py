@@ -175,12 +175,12 @@ class PromptBuilder:
 
     def references(self, request: SpeechRequest) -> list[VoiceSource]:
         """The recordings of the speakers. InvalidRequest for one without its text."""
-        given = _given(request)
-        if not all((audio.text or "").strip() for audio in given):
+        recordings = _given(request)
+        if not all((audio.text or "").strip() for audio in recordings):
             raise InvalidRequest(
                 "reference", "needs its text: this model clones from audio and transcript"
             )
-        return [VoiceSource(audio.recording, "reference") for audio in given]
+        return [VoiceSource(audio.recording, "reference") for audio in recordings]
 
     def build(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
         """Raises InvalidRequest for what this model cannot speak."""
@@ -214,13 +214,15 @@ class PromptBuilder:
 
         def next_batch(spoken: np.ndarray) -> Prompt | None:
             if o["max_frames"] is None:
-                left = None
+                remaining = None
             else:
-                left = o["max_frames"] - len(spoken)
-            if left == 0:
+                remaining = o["max_frames"] - len(spoken)
+            if remaining == 0:
                 return None
             spoken_turns = [*history, SpokenTurn(texts[0], spoken, digest(spoken))]
-            following = self._batch(texts[1:], speakers, spoken_turns, {**o, "max_frames": left})
+            following = self._batch(
+                texts[1:], speakers, spoken_turns, {**o, "max_frames": remaining}
+            )
             following.repeats = prompt.length + len(spoken)
             return following
 

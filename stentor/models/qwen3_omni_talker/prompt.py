@@ -51,8 +51,6 @@ class PromptBuilder:
         # By itself: the thinker makes it token by token after the role, whose newline it cannot
         # join.
         body = self._tokenize(text)
-        if not body:
-            raise InvalidRequest("text", "must not be empty")
         user = self._tokenize(user_turn(self._user(request)))
         turns = [*user, *self._role]
         texts = [*turns, *[i.tts_pad] * 4, i.tts_bos, body[0]]

@@ -120,8 +120,8 @@ class PaddedConv1d(CausalConv1d):
     def __init__(
         self, inputs: int, outputs: int, kernel: int, stride: int = 1, dilation: int = 1
     ) -> None:
-        left = (kernel - 1) * dilation + 1 - stride
-        super().__init__(inputs, outputs, kernel, dilation, stride=stride, left=left)
+        padding = (kernel - 1) * dilation + 1 - stride
+        super().__init__(inputs, outputs, kernel, dilation, stride=stride, left=padding)
 
 
 class Downsample(CausalConv1d):

@@ -81,6 +81,7 @@ def make_spec(
         reference_rate=codec.sample_rate,
         reference_seconds=REFERENCE_SECONDS,
         languages=tuple(n for n in c.languages if n not in dialects and not n.endswith("_dialect")),
+        default_voice=next(iter(c.speakers), None),
         takes_instructions=c.kind != "base" and c.size != "0b6",
         takes_reference=c.kind == "base",
         codec_silent=256,

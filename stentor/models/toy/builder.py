@@ -31,9 +31,9 @@ def build(
     sees behind and ahead of the last frame's place), and `frame_pages` (it has page sets by frame).
     """
     source.check_options(options, ())
-    own = source.json(FILES[0], {})
-    if own:
-        reader = ConfigReader(own, FILES[0])
+    config = source.json(FILES[0], {})
+    if config:
+        reader = ConfigReader(config, FILES[0])
     else:
         reader = ConfigReader(source.config)
     codec = reader.choice("codec", CODECS, "causal")

@@ -75,9 +75,9 @@ class FramesToy(Toy):
         embedded = torch.cat((embedded, embedded[:1]))
         pos = 2 * number[:, None] + torch.arange(2, device=at.device)
         q, k, v = self.heard(embedded[at]).view(len(at) * 2, 3, HEADS, DIM).unbind(1)
-        heard = kv.frame_kv.view("heard", pos)(0, q, k, v, PLAIN)
+        attended = kv.frame_kv.view("heard", pos)(0, q, k, v, PLAIN)
         embedded = embedded.index_add(
-            0, at, self.heard_out(heard.reshape(len(at), 2 * HEADS * DIM))
+            0, at, self.heard_out(attended.reshape(len(at), 2 * HEADS * DIM))
         )
         (hidden,) = super().backbone((embedded[:-1],), kv)
         self._history(
@@ -92,5 +92,5 @@ class FramesToy(Toy):
 
     def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
         number = (rows["given"] + rows["step"])[:, None]
-        seen = self._history(h[0].sin(), rows.frame_kv.view("made", number))
-        return super().emit((h[0] + 0.5 * seen,), rows, u)
+        frames = self._history(h[0].sin(), rows.frame_kv.view("made", number))
+        return super().emit((h[0] + 0.5 * frames,), rows, u)

@@ -92,23 +92,23 @@ class Toy(nn.Module):
     def prompt(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
         if "\x00" in request.text:
             raise InvalidRequest("text", "must not contain NUL")
-        named = {"low": [1], "high": [2], None: []}[request.voice]
-        tokens = named + list(request.text.encode())
+        voice_token = {"low": [1], "high": [2], None: []}[request.voice]
+        tokens = voice_token + list(request.text.encode())
         if len(tokens) > MAX_TEXT:  # letters of several bytes
             raise too_long(len(tokens), MAX_TEXT, request.text)
         trail = [*tokens[::-1], *([0] * MAX_TEXT if BROKEN in request.text else [])]
         if voices:
-            given = voices[0].features["frames"]
+            frames = voices[0].features["frames"]
         else:
-            given = np.zeros((0, LATENT + CODES), np.float32)
+            frames = np.zeros((0, LATENT + CODES), np.float32)
         o = request.options
-        prefix = given[-self.spec.codec_prefix :]
-        token = np.array([0] * len(given) + tokens, np.int64)
-        text = {"text_start": len(given) + len(named), "text_end": len(token)}
+        prefix = frames[-self.spec.codec_prefix :]
+        token = np.array([0] * len(frames) + tokens, np.int64)
+        text = {"text_start": len(frames) + len(voice_token), "text_end": len(token)}
         return Prompt(
-            rows={"token": token, "given": np.arange(len(token)) < len(given)},
-            frames=given,
-            frame_at=np.arange(len(given)),
+            rows={"token": token, "given": np.arange(len(token)) < len(frames)},
+            frames=frames,
+            frame_at=np.arange(len(frames)),
             columns={
                 "temperature": o["temperature"],
                 "top_k": o["top_k"],
@@ -144,9 +144,9 @@ class Toy(nn.Module):
 
     def embed_prompt(self, p: PromptRows, rows: Rows) -> Hidden:
         token = p.rows["token"]
-        given = self.text.weight.new_zeros(len(token) + 1, HIDDEN)
-        given[p.frame_at] = self._embed_frames(p.frames)
-        return (torch.where(p.rows["given"][:, None], given[:-1], self.text(token)),)
+        frame_rows = self.text.weight.new_zeros(len(token) + 1, HIDDEN)
+        frame_rows[p.frame_at] = self._embed_frames(p.frames)
+        return (torch.where(p.rows["given"][:, None], frame_rows[:-1], self.text(token)),)
 
     def embed_frame(self, rows: Rows) -> Hidden:
         at = rows["step"] - 1
@@ -163,7 +163,7 @@ class Toy(nn.Module):
     def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
         hidden = h[0] + 0.1 * rows["mood"]
         latent = self._flow(hidden, rows, u)
-        seen, exists = rows.recent(3)
+        history, exists = rows.recent(3)
         codes = []
         depth = hidden
         for j, head in enumerate(self.heads):
@@ -180,23 +180,23 @@ class Toy(nn.Module):
                 again = sample(
                     head(depth).float(), u[:, -1], rows["temperature"], rows["top_k"], rows["top_p"]
                 )
-                repeated = ((seen[:, :, LATENT].long() == code[:, None]) & exists).any(1)
+                repeated = ((history[:, :, LATENT].long() == code[:, None]) & exists).any(1)
                 code = torch.where(repeated, again, code)
             codes.append(code)
             depth = depth + self.codes[j](code.clamp_min(0))
-        made = torch.stack(codes, -1)
+        code_frame = torch.stack(codes, -1)
         frame = torch.cat(
-            (latent, made.to(latent.dtype).masked_fill(made < 0, float("nan"))), dim=-1
+            (latent, code_frame.to(latent.dtype).masked_fill(code_frame < 0, float("nan"))), dim=-1
         )
         if self.spec.hides_frames:
-            heard = made[:, 1] >= rows["hide"]
+            emitted = code_frame[:, 1] >= rows["hide"]
         else:
-            heard = None
+            emitted = None
         return Emit(
             frame,
             self.stop_head(hidden)[:, 0] > 1.5,
             {"mood": torch.tanh(rows["mood"] + hidden)},
-            heard,
+            emitted,
             *h[1:],
         )
 

@@ -292,7 +292,8 @@ def _cfg_euler_step_kernel(
     pdl_wait(USE_PDL)
     cond_ptr = both_ptr + row * (PATCH_SIZE * PATCH_DIM)
     uncond_ptr = cond_ptr + batch * (PATCH_SIZE * PATCH_DIM)
-    dot, norm_sq = tl.zeros([BLOCK_D], tl.float32), tl.zeros([BLOCK_D], tl.float32)
+    dot = tl.zeros([BLOCK_D], tl.float32)
+    norm_sq = tl.zeros([BLOCK_D], tl.float32)
     for p in tl.static_range(PATCH_SIZE):
         cond = tl.load(cond_ptr + p * PATCH_DIM + offs_d, mask_d, 0.0).to(tl.float32)
         uncond = tl.load(uncond_ptr + p * PATCH_DIM + offs_d, mask_d, 0.0).to(tl.float32)

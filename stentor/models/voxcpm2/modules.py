@@ -80,7 +80,8 @@ class VoxCPM2Net(nn.Module):
 
     def __init__(self, c: VoxCPM2Config, dtype: torch.dtype) -> None:
         super().__init__()
-        hidden, dit = c.base.hidden, c.dit.hidden
+        hidden = c.base.hidden
+        dit = c.dit.hidden
         self.base_lm = TextLM(c.base, c.vocab)
         self.residual_lm = Stack(c.residual, first_layer=c.base.layers)
         self.feat_encoder = LocEnc(c.encoder, c.feat)
