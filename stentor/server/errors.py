@@ -100,7 +100,9 @@ class ApiError(Exception):
             return {"Connection": "close"}  # else the client goes on sending its body
         if self.retry_after is None:
             return {}
-        return {"Retry-After": str(max(1, math.ceil(self.retry_after)))}
+        # clients sleep for all of it, some in the thread that called them
+        seconds = min(self.retry_after, LIMITS.retry_seconds)
+        return {"Retry-After": str(max(1, math.ceil(seconds)))}
 
 
 def invalid(param: str, message: str, code: str | None = None) -> ApiError:

@@ -66,6 +66,7 @@ class Limits:
         64, "KiB", "JSON that is parsed on the event loop", "it is parsed in a thread"
     )
     # requests
+    retry_seconds: float = limit(10.0, "s", "`Retry-After`", "shortened to this")
     max_active_requests: int = limit(
         512, "", "requests with a complete body in progress", "429", flag=True
     )

@@ -112,9 +112,9 @@ class SpeechResponse(Response):
         body = {"error": error.body["error"], "partial_audio": True, "action": "discard"}
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_SECONDS):
-                await send(
-                    {"type": "http.response.body", "body": event("speech.audio.error", body)}
-                )
+                told = event("speech.audio.error", body)
+                # no last chunk follows: some clients take a clean end for success
+                await send({"type": "http.response.body", "body": told, "more_body": True})
 
     async def _whole(self, send: Send) -> None:
         request = self.request
