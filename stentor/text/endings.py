@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,10 @@ from stentor.text.punctuation import CLAUSE, CLOSERS, END_MARKS, WIDE
 
 NEAR = 60
 """Characters on either side that decide whether a mark ends a sentence."""
+_STAY_BEHIND = "\u200d\ufe0fーっゃゅょァィゥェォッャュョ々、。，！？：；」』）"  # begin no part
+_STAY_BEFORE = "\u200dเแโใไເແໂໃໄ「『（"  # end no part
+_IN_NUMBERS = ".,:：，．/"
+_LATIN_END = "\u0250"
 _ENOUGH = 30  # characters behind a stop by which the language is known
 _UNSPACED = "\u0e01-\u0e5b\u0e81-\u0edf"  # Thai and Lao: a space ends a phrase or a sentence
 _LEAST_PHRASES = 60  # characters of phrases of those that are a sentence
@@ -113,6 +118,19 @@ ENGLISH = LANGUAGES["en"]
 _UNKNOWN = Language(frozenset(), False, frozenset(), frozenset(), frozenset())
 
 
+def is_joined(text: str, at: int) -> bool:
+    """Whether text[at - 1] and text[at] are of one number, Latin word or sign with its marks."""
+    before = text[at - 1]
+    after = text[at]
+    if unicodedata.category(after)[0] == "M" or after in _STAY_BEHIND or before in _STAY_BEFORE:
+        return True
+    if before.isdigit():
+        return after.isdigit() or (after in _IN_NUMBERS and text[at + 1 : at + 2].isdigit())
+    if after.isdigit():
+        return before in _IN_NUMBERS and at > 1 and text[at - 2].isdigit()
+    return before.isalpha() and after.isalpha() and max(before, after) < _LATIN_END
+
+
 def cuts(text: str, growing: bool = False) -> Iterator[tuple[int, int]]:
     """Positions after which a sentence has ended, and how many line ends follow where a paragraph has."""
     breaks = [(m.start(), m[0].count("\n")) for m in _PARAGRAPH.finditer(text)]
@@ -150,7 +168,7 @@ def _ends(text: str, mark: re.Match[str], growing: bool) -> bool:
         return _ends_unspaced(run[-1], before, after)
 
     following = after.lstrip()
-    if not following or following[0].islower():
+    if not following or _is_small(following[0]):
         return "\n\n" in after[:4] or not (following or growing)
     if run == "!" and before.endswith(_NAMES):
         return _first_word(following) in STARTERS
@@ -159,6 +177,11 @@ def _ends(text: str, mark: re.Match[str], growing: bool) -> bool:
     if growing and _COMPLETE_WORD.match(following) is None and len(following) < NEAR:
         return False
     return _stop_ends(before, following, growing and len(following) < _ENOUGH)
+
+
+def _is_small(sign: str) -> bool:
+    """Whether a letter is small in a script that begins sentences with capitals: Georgian does not."""
+    return sign.islower() and not "\u10d0" <= sign <= "\u10ff"
 
 
 def _ends_unspaced(mark: str, before: str, after: str) -> bool:

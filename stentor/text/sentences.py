@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import itertools
 import re
+import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import NamedTuple
 
-from stentor.text.endings import CLAUSE_END, GROWING_CLAUSE_END, cuts
+from stentor.text.endings import CLAUSE_END, GROWING_CLAUSE_END, cuts, is_joined
 from stentor.text.english.tables import DAYS, MONTHS
 from stentor.text.length import spoken_length, spoken_lengths
 from stentor.text.marks import (
@@ -40,6 +41,7 @@ _MARKS = {
 _GAPS = {2: "paragraph", 3: "heading", 4: "scene"}
 _OPENS_TURN = '"“«「『—–'
 _CLOSES_TURN = '"”»」』'
+_LONGEST_WORD = 40  # characters of a word or a number that stays whole in text without spaces
 MAX_CHARS = 400  # of a segment, by default
 GRANULARITIES = ("auto", "none", "sentence", "clause")
 _PARAGRAPH = re.compile(r"\n[ \t\r\f\v]*\n\s*")
@@ -278,7 +280,19 @@ def _cut(text: str, lengths: Sequence[int], start: int, longest: int) -> int:
         horizon = space.start()
     whole = lengths[horizon] - lengths[start]
     part = ceil(whole / ceil(whole / longest))
-    return max(start + 1, bisect_right(lengths, lengths[start] + part) - 1)
+    cut = max(start + 1, bisect_right(lengths, lengths[start] + part) - 1)
+    return _between_signs(text, start, cut)
+
+
+def _between_signs(text: str, start: int, cut: int) -> int:
+    """The nearest place up to `cut` that is inside no number, Latin word or sign with its marks. What is too long for
+    that is cut behind a sign."""
+    for at in range(cut, max(start, cut - _LONGEST_WORD), -1):
+        if at >= len(text) or not is_joined(text, at):
+            return at
+    while cut < len(text) and unicodedata.category(text[cut])[0] == "M":
+        cut += 1
+    return cut
 
 
 def _outside_marks(text: str, cut: int, max_chars: int) -> int:
