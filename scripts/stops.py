@@ -102,10 +102,8 @@ def planned(number: int, seed: int) -> Stop:
 @contextmanager
 def busy_loops(count: int) -> Iterator[None]:
     """Keep `count` cores busy inside."""
-    loops = [
-        subprocess.Popen([sys.executable, "-c", "while True: pass"])  # killed below
-        for _ in range(count)
-    ]
+    # killed below
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
     finally:

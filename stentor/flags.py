@@ -1,5 +1,5 @@
-"""Flags that several commands share, each declared once, and what the flags of a command become: arguments of `TTS` and
-of requests. Nothing heavy is imported."""
+"""Flags that several commands share, each declared once, and what the flags of a command become:
+arguments of `TTS` and of requests. Nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -131,8 +131,8 @@ _USUAL = {"language": "auto", "cleanup": ALL, "split_granularity": "auto"}
 
 
 def load_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of `TTS` that flags give, checked before torch is imported. InvalidRequest or ModelNotFound for
-    what is wrong on every machine."""
+    """The arguments of `TTS` that flags give, checked before torch is imported. InvalidRequest or
+    ModelNotFound for what is wrong on every machine."""
     values = {
         name: value for name, value in vars(args).items() if name in _LOAD and value is not None
     }
@@ -152,7 +152,8 @@ def load_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def request_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of a request that flags give beside its audio and its seed, without those that are as usual."""
+    """The arguments of a request that flags give beside its audio and its seed, without those that
+    are as usual."""
     values = {name: vars(args)[name] for name in _SPOKEN} | {"split_granularity": args.split}
     return {
         name: value
@@ -168,7 +169,8 @@ def check_speed(speed: float) -> None:
 
 
 def check_files(args: argparse.Namespace) -> None:
-    """InvalidRequest for a reference, prompt or adapter that cannot be read, and for a transcript without its audio."""
+    """InvalidRequest for a reference, prompt or adapter that cannot be read, and for a transcript
+    without its audio."""
     for audio, text in (("reference", args.reference_text), ("prompt", args.prompt_text)):
         file = vars(args)[audio]
         if file is not None:
@@ -178,9 +180,8 @@ def check_files(args: argparse.Namespace) -> None:
                 raise InvalidRequest(audio, str(e)) from None
         elif text is not None:
             raise InvalidRequest(f"{audio}_text", f"needs --{audio}")
-    if args.lora is not None and not os.path.exists(
-        args.lora
-    ):  # not an error where a name is too long
+    # not an error where a name is too long
+    if args.lora is not None and not os.path.exists(args.lora):
         raise InvalidRequest("lora", f"file {str(args.lora)!r} does not exist")
 
 

@@ -48,9 +48,8 @@ def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
     job = plan(args, load)
     check_settings(job.folder, job.settings, args.resume)
     with terminated_by_signals(), closing(job.catalogue(args.strict)) as items, _locked(job):
-        check_settings(
-            job.folder, job.settings, args.resume
-        )  # another process may have been here meanwhile
+        # another process may have been here meanwhile
+        check_settings(job.folder, job.settings, args.resume)
         try:
             output = job.output()
             with closing(_taken_up(job, items, output, args.retry_failed)) as listed:
@@ -134,9 +133,8 @@ def _speak(
 ) -> None:
     """Load the model, if there is anything to speak, and speak it."""
     started = time.perf_counter()
-    audio = Path(
-        tempfile.mkdtemp(prefix="audio-", dir=job.work)
-    )  # processes of a killed run may write to its own
+    # processes of a killed run may write to its own
+    audio = Path(tempfile.mkdtemp(prefix="audio-", dir=job.work))
     with (
         closing(_loaded(job, items, audio, strict)) if items.count(TODO) else nullcontext() as pool
     ):

@@ -58,9 +58,8 @@ class Request:
     seed: int  # of the present prompt
     marks: Marks | None = None
     frames: int = 0  # delivered, of the present prompt
-    delivered_frames: list[np.ndarray] = field(
-        default_factory=list
-    )  # those frames, if the next prompt needs them
+    # those frames, if the next prompt needs them
+    delivered_frames: list[np.ndarray] = field(default_factory=list)
     saved: SavedRow | None = None  # while it is parked
     following: tuple[Sequence, Prompt] | None = None  # the next prompt, while the present one ends
     audible: bool = False  # audio that is not silent has come

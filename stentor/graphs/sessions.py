@@ -35,7 +35,8 @@ class Session:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = FATAL
-        # The graph was rewritten when it was made. Here that would take longer than the first words.
+        # The graph was rewritten when it was made. Here that would take longer than the first
+        # words.
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.enable_mem_pattern = False
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -92,7 +92,8 @@ class Weight:
         return np.ascontiguousarray(LAYOUTS[self.layout](stacked)).reshape(self.shape)
 
     def narrow(self, file: TensorFile) -> tuple[np.ndarray, np.ndarray]:
-        """The right factor of a product as it is stored: int8 [in, out], and float32 scales [out]."""
+        """The right factor of a product as it is stored: int8 [in, out], and float32 scales
+        [out]."""
         stacked = _stacked([file.stored(name) for name in self.tensors])
         scales = _stacked([file.stored(f"{name}_scale") for name in self.tensors])
         return np.ascontiguousarray(stacked.T), scales.reshape(-1)

@@ -114,9 +114,9 @@ class FrameBuffers(NamedTuple):
 class DepthLoop:
     """The transformer of a frame's codes, ready to run inside the step.
 
-    heads [codebooks - 1, vocab, hidden]. table, starts: inputs, as in `DepthTables`. `project` maps the
-    backbone's state to the loop's width. codes: dtype of a frame. draw: sampler of the codes after
-    the first.
+    heads [codebooks - 1, vocab, hidden]. table, starts: inputs, as in `DepthTables`. `project` maps
+    the backbone's state to the loop's width. codes: dtype of a frame. draw: sampler of the codes
+    after the first.
     """
 
     def __init__(

@@ -1,4 +1,5 @@
-"""Byte-level BPE from vocab.json and merges.txt with Qwen2's pre-tokeniser, by which several families read text."""
+"""Byte-level BPE from vocab.json and merges.txt with Qwen2's pre-tokeniser, by which several
+families read text."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ class ByteBPE:
     """A checkpoint's tokenizer. Thread-safe."""
 
     def __init__(self, path: Path, pattern: str = QWEN2) -> None:
-        """Read vocab.json, merges.txt and the added tokens of tokenizer_config.json. Raises CheckpointError."""
+        """Read vocab.json, merges.txt and the added tokens of tokenizer_config.json. Raises
+        CheckpointError."""
         vocab = read_json(path / "vocab.json")
         merges = _read_merges(path / "merges.txt")
         try:
@@ -77,7 +79,8 @@ class ByteBPE:
         return int(self._fast.get_vocab_size(with_added_tokens=True))
 
     def add(self, names: list[str]) -> None:
-        """More special tokens, whose ids go on from the last one. Text that contains one becomes its id."""
+        """More special tokens, whose ids go on from the last one. Text that contains one becomes
+        its id."""
         self._fast.add_special_tokens(
             [AddedToken(name, normalized=False, special=True) for name in names]
         )
@@ -106,10 +109,12 @@ def _read_merges(file: Path) -> list[tuple[str, str]]:
 
 
 def settled(text: str) -> int:
-    """Characters of a text whose ids no longer depend on what follows: up to the end of its last complete word.
+    """Characters of a text whose ids no longer depend on what follows: up to the end of its last
+    complete word.
 
-    The pre-tokeniser's pattern ends a run of letters before whatever is no letter and no mark (NFC may join marks to
-    letters), and starts anew there. Signs that occur inside special tokens do not count.
+    The pre-tokeniser's pattern ends a run of letters before whatever is no letter and no mark (NFC
+    may join marks to letters), and starts anew there. Signs that occur inside special tokens do not
+    count.
     """
     for at in range(len(text) - 1, 0, -1):
         if (

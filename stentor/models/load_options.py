@@ -20,18 +20,20 @@ DTYPES = {
 def model_dtype(
     requested: torch.dtype | None, own: torch.dtype, device: torch.device
 ) -> torch.dtype:
-    """The dtype of the language models: the requested one, else float32 on a CPU and the checkpoint's own elsewhere."""
+    """The dtype of the language models: the requested one, else float32 on a CPU and the
+    checkpoint's own elsewhere."""
     return requested or (torch.float32 if device.type == "cpu" else own)
 
 
 def codec_dtype(
     options: Mapping[str, object], device: torch.device, dtype: torch.dtype | None
 ) -> torch.dtype:
-    """The dtype of a codec's decoder. `dtype` was requested for the language model, None for the checkpoint's own.
+    """The dtype of a codec's decoder. `dtype` was requested for the language model, None for the
+    checkpoint's own.
 
-    The default on CUDA is float16. It has eight times the resolution of bfloat16, sums are float32, and activations
-    stay far inside its range. Elsewhere the default is float32. A decoder beside a language model in float32 or
-    float64 is as precise as that. Raises InvalidRequest.
+    The default on CUDA is float16. It has eight times the resolution of bfloat16, sums are float32,
+    and activations stay far inside its range. Elsewhere the default is float32. A decoder beside a
+    language model in float32 or float64 is as precise as that. Raises InvalidRequest.
     """
     name = options.get(CODEC_DTYPE, "auto")
     if name != "auto":
@@ -55,8 +57,9 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
 def encoder_dtype(codec: torch.dtype, device: torch.device) -> torch.dtype:
     """The dtype of the encoder of reference audio beside a codec that decodes in `codec`.
 
-    On CUDA it is float16 beside float16: tensor cores and fused kernels are several times as fast, and its eleven bits
-    are those of TF32. Elsewhere it is float32 at least. The search for the nearest code is in float32 always.
+    On CUDA it is float16 beside float16: tensor cores and fused kernels are several times as fast,
+    and its eleven bits are those of TF32. Elsewhere it is float32 at least. The search for the
+    nearest code is in float32 always.
     """
     if device.type == "cuda" and codec == torch.float16:
         return codec

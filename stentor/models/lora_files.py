@@ -1,4 +1,5 @@
-"""Files of LoRA weights: what all layouts share, the layout of the PEFT library, and merging into a checkpoint."""
+"""Files of LoRA weights: what all layouts share, the layout of the PEFT library, and merging into a
+checkpoint."""
 
 from __future__ import annotations
 
@@ -49,9 +50,11 @@ ONLY_TRAINING = frozenset(
     }
     | {"target_modules", "task_type"}
 )
-"""Fields of adapter_config.json that say nothing about what the weights mean. The tensors name their layers."""
+"""Fields of adapter_config.json that say nothing about what the weights mean. The tensors name
+their layers."""
 INITIAL = (True, False, "gaussian", "eva", "orthogonal")
-"""Values of `init_lora_weights` after which the base model's weights are those of its checkpoint."""
+"""Values of `init_lora_weights` after which the base model's weights are those of its
+checkpoint."""
 
 
 def is_peft(path: Path) -> bool:
@@ -62,7 +65,8 @@ def is_peft(path: Path) -> bool:
 def read_peft(path: Path) -> LoraWeights:
     """The weights in a folder with adapter_config.json and adapter_model.safetensors (or .bin).
 
-    CheckpointError names a field that asks for more than low-rank products, or a tensor that is none of theirs.
+    CheckpointError names a field that asks for more than low-rank products, or a tensor that is
+    none of theirs.
     """
     if not is_peft(path):
         raise CheckpointError(f"lora {path}: no folder with {PEFT_CONFIG} and {PEFT_FILES[0]}")
@@ -105,9 +109,11 @@ def _check_fields(c: ConfigReader) -> None:
 def read_pairs(
     tensors: Mapping[str, Tensor], source: str, before: str = "", after: str = ""
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """A and B by the name of their layer. Their tensors are named before + layer + `.lora_A` + after, and `.lora_B`.
+    """A and B by the name of their layer. Their tensors are named before + layer + `.lora_A` +
+    after, and `.lora_B`.
 
-    CheckpointError names a tensor that is none of these, is missing, or is not of floating point and two dimensions.
+    CheckpointError names a tensor that is none of these, is missing, or is not of floating point
+    and two dimensions.
     """
     ends = (f".lora_A{after}", f".lora_B{after}")
     other = [k for k in tensors if not (k.startswith(before) and k.endswith(ends))]

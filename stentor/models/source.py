@@ -1,8 +1,8 @@
 """Sources of a model: a checkpoint's directory, or random weights at the sizes of a release.
 
-`build(source, device, dtype, options)` in a family's builder.py walks through either in the same way. A family's
-`released.json` holds the configuration files of its releases, so a model without files goes through the reader of those
-with files.
+`build(source, device, dtype, options)` in a family's builder.py walks through either in the same
+way. A family's `released.json` holds the configuration files of its releases, so a model without
+files goes through the reader of those with files.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def _fill(
     file_name: Callable[[str], str] = same_name,
     eight_bits: EightBits = ONLY_WIDENED,
 ) -> None:
-    """Load `tensors` into a module on the meta device (`place_quantized`, `load_weights`), or draw its weights.
+    """Load `tensors` into a module on the meta device (`place_quantized`, `load_weights`), or draw
+    its weights.
 
     number: of the module. Random weights draw those of different numbers from different seeds.
     """
@@ -67,11 +68,13 @@ class Checkpoint:
     def check_options(
         self, options: Iterable[str], known: Iterable[str], of_files: Iterable[str] = ()
     ) -> None:
-        """InvalidRequest names a load option that is neither in `known` nor in `of_files`, which only files have."""
+        """InvalidRequest names a load option that is neither in `known` nor in `of_files`, which
+        only files have."""
         check_load_options(options, (*of_files, *known))
 
     def json(self, name: str, default: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """Read a configuration file. default: the content of one that is missing. Raises CheckpointError."""
+        """Read a configuration file. default: the content of one that is missing. Raises
+        CheckpointError."""
         file = self.path / name
         if default is None or file.is_file():
             return read_json(file)
@@ -86,10 +89,11 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class RandomWeights:
-    """Random weights at the sizes of a release, the same for the same seed. There are no files but configurations.
+    """Random weights at the sizes of a release, the same for the same seed. There are no files but
+    configurations.
 
-    files: these, by their names in a checkpoint's directory. gain, constants: see `random_init`. words, special: ids
-    that words of a text may have, and those of special tokens.
+    files: these, by their names in a checkpoint's directory. gain, constants: see `random_init`.
+    words, special: ids that words of a text may have, and those of special tokens.
     """
 
     name: str

@@ -1,4 +1,5 @@
-"""Reading released checkpoints into modules: every tensor must be there, have the right shape, and be used."""
+"""Reading released checkpoints into modules: every tensor must be there, have the right shape, and
+be used."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ SAFETENSORS = {
 
 
 class _NoInit(TorchFunctionMode):
-    """Weights are not initialised. `nn.init.normal_` on the meta device would import torch's compiler, a second at
-    every load, and the others take 50 us each."""
+    """Weights are not initialised. `nn.init.normal_` on the meta device would import torch's
+    compiler, a second at every load, and the others take 50 us each."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -73,8 +74,9 @@ def read_safetensors(file: Path) -> dict[str, Tensor]:
 
 
 def _mapped(file: Path) -> dict[str, Tensor]:
-    """Views of the mapped file, as the library's `load_file` gives them. That one never frees two integers for each
-    tensor, which hold memory of Python's: the built-in voice took a MiB more with every load.
+    """Views of the mapped file, as the library's `load_file` gives them. That one never frees two
+    integers for each tensor, which hold memory of Python's: the built-in voice took a MiB more with
+    every load.
 
     The library checks that the tensors fill the file behind its header without gaps.
     """
@@ -101,7 +103,8 @@ def read_sharded(
 ) -> dict[str, Tensor]:
     """`stem`.safetensors, or the shards named by `stem`.safetensors.index.json.
 
-    prefixes: of the names of tensors. Shards without any such are not opened, and need not be there.
+    prefixes: of the names of tensors. Shards without any such are not opened, and need not be
+    there.
     """
     index = path / f"{stem}.safetensors.index.json"
     if not index.is_file():
@@ -127,7 +130,8 @@ def _beginning(prefixes: tuple[str, ...], tensors: Mapping[str, Value]) -> dict[
 
 
 def read_pickle(file: Path, wrappers: Iterable[str] = ("state_dict",)) -> dict[str, Tensor]:
-    """Tensors of a torch pickle (weights only, never code), unwrapped from these keys in turn where it has them."""
+    """Tensors of a torch pickle (weights only, never code), unwrapped from these keys in turn where
+    it has them."""
     tensors = read_pickled_dict(file)
     for key in wrappers:
         if isinstance(tensors.get(key), dict):
@@ -146,7 +150,8 @@ def read_pickle(file: Path, wrappers: Iterable[str] = ("state_dict",)) -> dict[s
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether every number of a tensor is in the file. A file of a few bytes may else stand for terabytes."""
+    """Whether every number of a tensor is in the file. A file of a few bytes may else stand for
+    terabytes."""
     if (
         tensor.is_nested
         or tensor.is_quantized
@@ -198,10 +203,11 @@ def renamed(name: str, parts: Mapping[str, str]) -> str:
 
 
 def fold_weight_norm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Replace `x.weight_g`, `x.weight_v` by `x.weight` = g * v / ||v|| (norm over all dims but the first).
+    """Replace `x.weight_g`, `x.weight_v` by `x.weight` = g * v / ||v|| (norm over all dims but the
+    first).
 
-    Integers in `x.weight_v` need no scale: the norm takes it out. The weight then has the dtype of g.
-    CheckpointError names a tensor that is missing or whose shape is none of a weight norm.
+    Integers in `x.weight_v` need no scale: the norm takes it out. The weight then has the dtype of
+    g. CheckpointError names a tensor that is missing or whose shape is none of a weight norm.
     """
     folded = {k: v for k, v in tensors.items() if not k.endswith(("weight_g", "weight_v"))}
     for key, v in tensors.items():
@@ -239,11 +245,13 @@ def load_weights(
     ignore: Iterable[str] = (),
     file_name: Callable[[str], str] = same_name,
 ) -> None:
-    """Load `tensors` (checkpoint names) into `module`, fusing projections, in each parameter's own dtype.
+    """Load `tensors` (checkpoint names) into `module`, fusing projections, in each parameter's own
+    dtype.
 
-    `module` may be on the meta device. Tensors whose name starts with an entry of `ignore` may be left over.
-    Any other leftover, gap or shape mismatch is a CheckpointError that names the tensor and `source`.
-    `file_name` maps a name in `tensors` to the one in the file, for families that rename.
+    `module` may be on the meta device. Tensors whose name starts with an entry of `ignore` may be
+    left over. Any other leftover, gap or shape mismatch is a CheckpointError that names the tensor
+    and `source`. `file_name` maps a name in `tensors` to the one in the file, for families that
+    rename.
     """
     loaded: set[str] = set()
     state: dict[str, Tensor] = {}

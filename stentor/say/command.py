@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     Sink = target.Output | Player
 
-CUT = 3  # exit codes: the audio was written, but max_frames cut it, or a part of the text is not in it
+# exit codes: the audio was written, but max_frames cut it, or a part of the text is not in it
+CUT = 3
 LEFT_OUT = 5
 MOST_SHOWN = 8  # pieces of text that cannot be spoken, which are named
 PLAYERS = ("ffplay", "mpv", "afplay", "pw-play")
@@ -49,9 +50,8 @@ class Spoken:
     finish: str = "cancelled"
     seed: int = 0
     segments: list[SegmentTiming] = field(default_factory=list)
-    ignored: list[str] = field(
-        default_factory=list
-    )  # pieces of the text that the model cannot speak
+    # pieces of the text that the model cannot speak
+    ignored: list[str] = field(default_factory=list)
 
 
 def run(args: argparse.Namespace, load: dict[str, Any]) -> int:

@@ -49,7 +49,8 @@ EXPOSED = [
 
 
 def create_app(config: ServerConfig, server: Server | None = None) -> FastAPI:
-    """An ASGI app that loads its models when it starts. server: its state, where that is not the usual one."""
+    """An ASGI app that loads its models when it starts. server: its state, where that is not the
+    usual one."""
     server = server or Server(config)
 
     @asynccontextmanager
@@ -108,11 +109,8 @@ def create_app(config: ServerConfig, server: Server | None = None) -> FastAPI:
     )
     app.state.server = server
     errors.install(app)
-    doors = (
-        elevenlabs,
-        elevenlabs_sockets,
-        realtime,
-    )  # before routes_info: ElevenLabs has a /v1/models too
+    # before routes_info: ElevenLabs has a /v1/models too
+    doors = (elevenlabs, elevenlabs_sockets, realtime)
     for part in (
         routes_speech,
         *doors,
@@ -129,7 +127,8 @@ def create_app(config: ServerConfig, server: Server | None = None) -> FastAPI:
 
 
 def openapi(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI description: FastAPI's, with our errors (400 in OpenAI's envelope) in place of its 422."""
+    """The OpenAPI description: FastAPI's, with our errors (400 in OpenAI's envelope) in place of
+    its 422."""
     if app.openapi_schema is None:
         made = get_openapi(
             title=app.title, version=app.version, summary=app.summary, routes=app.routes

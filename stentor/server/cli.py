@@ -1,4 +1,5 @@
-"""`stentor serve` and `stentor compile`: from flags to a ServerConfig. What they run is imported only then."""
+"""`stentor serve` and `stentor compile`: from flags to a ServerConfig. What they run is imported
+only then."""
 
 from __future__ import annotations
 
@@ -119,8 +120,8 @@ def _add(parser: argparse._ArgumentGroup, f: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until a signal comes. Returns the exit code: 0 after a signal, 2 for wrong options and models that do not
-    exist, 70 if an engine crashed for good."""
+    """Serve until a signal comes. Returns the exit code: 0 after a signal, 2 for wrong options and
+    models that do not exist, 70 if an engine crashed for good."""
     if sys.platform == "win32":  # an engine's process has a socket as its standard input
         print(f"stentor serve: {NO_WINDOWS}", file=sys.stderr)
         return 2
@@ -155,7 +156,8 @@ def _serve(config: ServerConfig) -> int:
 
 
 def compile(args: argparse.Namespace) -> int:
-    """Compile the kernels that a server with these flags launches. Returns the exit code as `run` does."""
+    """Compile the kernels that a server with these flags launches. Returns the exit code as `run`
+    does."""
     if (config := _config(args, "compile")) is None:
         return 2
     try:

@@ -1,4 +1,5 @@
-"""One frozen configuration object for a server. Each field is a flag and a key of `--config file.yaml`.
+"""One frozen configuration object for a server. Each field is a flag and a key of
+`--config file.yaml`.
 
 Imports nothing heavy: the command line reads this file to build its parser.
 """
@@ -35,7 +36,8 @@ HOST = re.compile(r"\*|(\*\.)?[\w.-]+|[0-9A-Fa-f.:]+")
 
 
 def option(default: Any, help: str, **more: Any) -> Any:
-    """A field with its help text. `more` may hold `names` (other flags), `choices`, and `commas` between its values."""
+    """A field with its help text. `more` may hold `names` (other flags), `choices`, and `commas`
+    between its values."""
     return field(default=default, metadata={"help": help, **more})
 
 
@@ -505,7 +507,8 @@ _OTHER_RANGES = (
 
 
 def kind(f: Field[Any]) -> str:
-    """The type of a field, from its annotation: bool, int, float, str, "numbers", "names" or "list"."""
+    """The type of a field, from its annotation: bool, int, float, str, "numbers", "names" or
+    "list"."""
     name = str(f.type).removesuffix(" | None")
     if name == "tuple[float, ...]":
         return "numbers"
@@ -546,7 +549,8 @@ def from_file(path: str | Path) -> dict[str, Any]:
 
 
 def typed(read: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by field. Keys are flag names with - or _. InvalidRequest names the key that is wrong."""
+    """Settings by field. Keys are flag names with - or _. InvalidRequest names the key that is
+    wrong."""
     known = {f.name: f for f in fields(ServerConfig)}
     values: dict[str, Any] = {}
     for key, value in read.items():
@@ -626,9 +630,8 @@ def _typed(f: Field[Any], value: Any) -> Any:
     if value is None:
         return default(f)
     if wanted == "bool":
-        value = {"true": True, "false": False}.get(
-            str(value).lower(), value
-        )  # `serve run` gives text
+        # `serve run` gives text
+        value = {"true": True, "false": False}.get(str(value).lower(), value)
         if not isinstance(value, bool):
             raise InvalidRequest(f.name, f"must be true or false, got {value!r}")
         return value

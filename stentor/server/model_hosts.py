@@ -353,9 +353,8 @@ class ModelHost:
         """Start an engine, once the loads before it have ended, and wait until it has spoken."""
         async with self._loading:
             began = time.monotonic()
-            warm_up = (
-                self.config.warmup and self.phase != "reloading"
-            )  # then a request waits to do so
+            # then a request waits to do so
+            warm_up = self.config.warmup and self.phase != "reloading"
             self.engine = engine = self._start(self.adapters.paths, self._ready, warm_up)
             self._client = engine.client
             self._ready = await asyncio.shield(engine.client.ready)

@@ -21,10 +21,8 @@ CRASHED = 70
 """Exit code (EX_SOFTWARE) of a process whose model cannot be loaded or whose engine has stopped, or
 that did not stop."""
 
-SIGNALS = (
-    signal.SIGINT,
-    signal.SIGTERM,
-)  # in this order: whoever sees SIGTERM handled may send both
+# in this order: whoever sees SIGTERM handled may send both
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignals:
@@ -39,9 +37,8 @@ class StopSignals:
         self.forced = False  # nor do other processes
         self.signal: signal.Signals | None = None  # the first one
         self.exit_code = CRASHED  # if the process has to be ended
-        self.kills: list[
-            Callable[[], None]
-        ] = []  # end other processes, if this one has to be ended
+        # end other processes, if this one has to be ended
+        self.kills: list[Callable[[], None]] = []
         self._hurry_at_once = hurry_at_once
         self._requests: queue.SimpleQueue[None] = queue.SimpleQueue()
 

@@ -117,7 +117,8 @@ class Silence:
         self._peak = 0.0
 
     def end_in(self, samples: np.ndarray) -> int | None:
-        """Return where in the next float32 samples [n] the utterance is to end, None if it goes on."""
+        """Return where in the next float32 samples [n] the utterance is to end, None if it goes
+        on."""
         before = self._pending
         complete, self._pending = divmod(before + len(samples), self._block)
         padded = np.pad(np.abs(samples), (before, -(before + len(samples)) % self._block))

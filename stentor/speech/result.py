@@ -16,12 +16,8 @@ from stentor.output.encode import wav_header
 from stentor.output.player import Player, library
 from stentor.speech.timing import SegmentTiming, WordTiming, words_of
 
-COMMENTED = (
-    ".wav",
-    ".flac",
-    ".mp3",
-    ".ogg",
-)  # suffixes of files that libsndfile writes a comment to
+# suffixes of files that libsndfile writes a comment to
+COMMENTED = (".wav", ".flac", ".mp3", ".ogg")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

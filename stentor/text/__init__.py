@@ -1,7 +1,7 @@
 """Text front ends. They turn written text into what a checkpoint was trained to read.
 
-A checkpoint names its front end in its config (`"stentor": {"text_frontend": "english-phonemes"}`). Without the
-key the tokenizer gets the text as it is.
+A checkpoint names its front end in its config (`"stentor": {"text_frontend": "english-phonemes"}`).
+Without the key the tokenizer gets the text as it is.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def reads(name: str | None) -> Callable[[str], bool]:
 
 
 def front_end(name: str | None) -> FrontEnd:
-    """The front end that a checkpoint's config names. None means `plain`. Raises ValueError for unknown names."""
+    """The front end that a checkpoint's config names. None means `plain`. Raises ValueError for
+    unknown names."""
     if name is None:
         return plain
     if name == "english-phonemes":

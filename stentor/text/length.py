@@ -1,7 +1,7 @@
 """How long a text takes to speak, in letters of English prose, by which long text is cut.
 
-A letter counts one. A digit counts as its part of an amount ("forty-nine thousand"), a sign as its name ("percent"), and
-a Chinese character or a syllable as the letters that take as long.
+A letter counts one. A digit counts as its part of an amount ("forty-nine thousand"), a sign as its
+name ("percent"), and a Chinese character or a syllable as the letters that take as long.
 """
 
 from __future__ import annotations

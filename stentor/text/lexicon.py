@@ -18,7 +18,8 @@ _EDGES = ".'’*_"
 
 
 class Lexicon:
-    """Words and how each is said: phonemes between slashes, or words. InvalidRequest("lexicon") names a wrong entry.
+    """Words and how each is said: phonemes between slashes, or words. InvalidRequest("lexicon")
+    names a wrong entry.
 
     A word in small letters is found in any case, another one as it is written.
     """

@@ -1,6 +1,8 @@
-"""A family's marks inside a text (`TextMarks`): where they stand, who speaks, and what governs all of the text.
+"""A family's marks inside a text (`TextMarks`): where they stand, who speaks, and what governs all
+of the text.
 
-Clean-up and markup see private characters instead of the marks (`Held`), cutting sees placeholders (`masked`).
+Clean-up and markup see private characters instead of the marks (`Held`), cutting sees placeholders
+(`masked`).
 """
 
 from __future__ import annotations
@@ -29,20 +31,23 @@ _OURS = (
     r"|\[\^[^\[\]\s]{1,40}\]|(?<=[-*+] )\[[xX ]\](?=\s)|\[![A-Z]{1,20}\]|\[[\d\s,–-]{1,40}\]"
     r"|\[(?i:citation needed|clarification needed|better source needed|note \d{1,3})\]"
 )
-"""Marks that are read the same in every family, and what people paste in brackets: links, notes, boxes."""
+"""Marks that are read the same in every family, and what people paste in brackets: links, notes,
+boxes."""
 
 
 @dataclass(frozen=True)
 class TextMarks:
-    """Marks inside a text that the family understands, as regular expressions. By default there are none.
+    """Marks inside a text that the family understands, as regular expressions. By default there are
+    none.
 
-    Text is cut neither inside a mark nor between a mark and the words behind it. A part that begins inside a
-    speaker's turn gets that speaker's mark.
+    Text is cut neither inside a mark nor between a mark and the words behind it. A part that begins
+    inside a speaker's turn gets that speaker's mark.
 
-    speaker: names who speaks up to the next such mark. other: any other mark. unfinished: the beginning of a mark at
-    the end of a text that is still being written. lead: what stands in front of a text and governs all of it, with the
-    white space behind it. lead_begun: a whole text so far that may become a lead. lead_continues: a lead also stands in
-    front of a transcript that is continued; else the audio that is continued replaces it.
+    speaker: names who speaks up to the next such mark. other: any other mark. unfinished: the
+    beginning of a mark at the end of a text that is still being written. lead: what stands in front
+    of a text and governs all of it, with the white space behind it. lead_begun: a whole text so far
+    that may become a lead. lead_continues: a lead also stands in front of a transcript that is
+    continued; else the audio that is continued replaces it.
     """
 
     speaker: str = NEVER
@@ -57,9 +62,11 @@ NO_MARKS = TextMarks()
 
 
 class Held:
-    """A text whose marks are held by place: in `text` each is as many copies of a private character of its own.
+    """A text whose marks are held by place: in `text` each is as many copies of a private character
+    of its own.
 
-    Steps of the clean-up and markup neither read nor change such a character, and `restored` puts the marks back.
+    Steps of the clean-up and markup neither read nor change such a character, and `restored` puts
+    the marks back.
     """
 
     def __init__(self, given: str, marks: TextMarks) -> None:
@@ -87,7 +94,8 @@ class Held:
         return self._names[m[0]] * len(m[0])
 
     def restored(self, text: str) -> str:
-        """Part of `self.text`, cleaned or not, with the marks in their places. It keeps its length."""
+        """Part of `self.text`, cleaned or not, with the marks in their places. It keeps its
+        length."""
         if not self._marks:
             return text
         runs = re.compile(f"([{chr(_PRIVATE[0])}-{chr(_PRIVATE[-1])}])\\1*")
@@ -102,7 +110,8 @@ class Held:
 
 
 def find_lead(text: str, marks: TextMarks, complete: bool = True) -> str | None:
-    """Return what leads a text and governs all of it, "" if nothing does. None: more of the text decides.
+    """Return what leads a text and governs all of it, "" if nothing does. None: more of the text
+    decides.
 
     complete: no more text follows. A lead without words behind it is none.
     """
@@ -128,7 +137,8 @@ def as_prefix(lead: str) -> str:
 
 
 def masked(text: str, marks: TextMarks) -> str:
-    """The text with every mark replaced by as many placeholders: TURN for speakers, OTHER for the rest."""
+    """The text with every mark replaced by as many placeholders: TURN for speakers, OTHER for the
+    rest."""
     pattern = f"(?:(?P<turn>{marks.speaker})|{marks.other}|{marks.unfinished}){_SPACE}"
     return re.sub(pattern, lambda m: (TURN if m["turn"] else OTHER) * len(m[0]), text)
 
@@ -139,7 +149,8 @@ def speakers(text: str, marks: TextMarks) -> list[str]:
 
 
 def is_blank(text: str, marks: TextMarks) -> bool:
-    """Whether a text is signs only: something besides speakers' marks, but no word and no other mark."""
+    """Whether a text is signs only: something besides speakers' marks, but no word and no other
+    mark."""
     plain = masked(text, marks).replace(TURN, "").strip()
     return bool(plain) and OTHER not in plain and _WORD_CHAR.search(plain) is None
 

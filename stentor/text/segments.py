@@ -1,13 +1,14 @@
-"""Text to the segments that are spoken one after another, with marks that people write into it for a voice: pauses,
-phonemes, a small part of SSML, and a lexicon's words.
+"""Text to the segments that are spoken one after another, with marks that people write into it for
+a voice: pauses, phonemes, a small part of SSML, and a lexicon's words.
 
     Wait. [pause 600ms] [pause:1.5] [PAUSE 1.0] [pause] Done.       [Worcester](/wˈʊstəɹ/)
-    <break time="600ms"/>  <sub alias="...">  <say-as interpret-as="characters">  <phoneme ph="...">  <p>  <s>
+    <break time="600ms"/>  <sub alias="...">  <say-as interpret-as="characters">  <phoneme ph="...">
+    <p>  <s>
 
-This is no XML parser: tags are found by their form, in one pass. Entities other than the five of XML and numbers stay
-as they are, declarations are skipped, and nothing is fetched or expanded. Tags of another name are skipped. A tag that
-is not closed is skipped too, so malformed markup loses no words. What a page or a chat has besides is read before, by
-`cleanup`.
+This is no XML parser: tags are found by their form, in one pass. Entities other than the five of
+XML and numbers stay as they are, declarations are skipped, and nothing is fetched or expanded. Tags
+of another name are skipped. A tag that is not closed is skipped too, so malformed markup loses no
+words. What a page or a chat has besides is read before, by `cleanup`.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ _WITH_CONTENT = ("sub", "say-as", "phoneme")
 
 
 class Place(NamedTuple):
-    """A chunk of a part begins at `here`, and stands for given[start:end]. same: it is that text, unchanged."""
+    """A chunk of a part begins at `here`, and stands for given[start:end]. same: it is that text,
+    unchanged."""
 
     here: int
     start: int
@@ -77,10 +79,11 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """A text without marks, and the seconds of silence behind it (None: the usual pause, as it ends the text).
+    """A text without marks, and the seconds of silence behind it (None: the usual pause, as it ends
+    the text).
 
-    places: where each chunk of it begins, ascending, and where what it stands for begins and ends in the text that was
-    given.
+    places: where each chunk of it begins, ascending, and where what it stands for begins and ends
+    in the text that was given.
     """
 
     text: str
@@ -88,24 +91,25 @@ class Part:
     places: tuple[Place, ...]
 
     def origin(self, place: int) -> int:
-        """The border in the text that was given for one between two characters of this text. It never goes back as
-        `place` goes on: what says something else than it stands for is passed in proportion."""
+        """The border in the text that was given for one between two characters of this text. It
+        never goes back as `place` goes on: what says something else than it stands for is passed in
+        proportion."""
         chunk = self.places[at := self._chunk(place)]
         return chunk.start + (place - chunk.here) * (chunk.end - chunk.start) // (
             self._until(at) - chunk.here
         )
 
     def extent(self, start: int, end: int) -> tuple[int, int]:
-        """Where in the text that was given text[start:end] begins and ends. The extents of parts of a text that follow
-        each other do so too."""
+        """Where in the text that was given text[start:end] begins and ends. The extents of parts of
+        a text that follow each other do so too."""
         last = self._chunk(end - 1)
         return self.origin(start), self.places[last].end if end == self._until(
             last
         ) else self.origin(end)
 
     def source(self, start: int, end: int) -> tuple[int, int]:
-        """Where in the text that was given stands what text[start:end] says. Of a chunk that says something else it
-        is all that the chunk stands for."""
+        """Where in the text that was given stands what text[start:end] says. Of a chunk that says
+        something else it is all that the chunk stands for."""
         first = self.places[self._chunk(start)]
         last = self.places[self._chunk(end - 1)]
         begin, stop = self.extent(start, end)
@@ -127,7 +131,8 @@ class Part:
 
 
 def parts(text: str, phonemes: bool, lexicon: Lexicon | None = None) -> list[Part]:
-    """A text between its pauses. phonemes: the family reads them, as `[word](/phonemes/)` without white space.
+    """A text between its pauses. phonemes: the family reads them, as `[word](/phonemes/)` without
+    white space.
 
     InvalidRequest("text") for pauses of more than MOST_SILENCE seconds together.
     """
@@ -150,7 +155,8 @@ def shown(text: str) -> str:
 
 @dataclass
 class _Open:
-    """A tag whose content is read in another way. start: how many chunks stand before its content."""
+    """A tag whose content is read in another way. start: how many chunks stand before its
+    content."""
 
     name: str
     attributes: dict[str, str]
@@ -345,8 +351,8 @@ _ANY_TAG = re.compile(r"<[^<>]*>")
 
 @dataclass(frozen=True)
 class Reading:
-    """How a text is read: marks that the family wants kept together, whether it reads phonemes, the user's lexicon, the
-    steps of the clean-up, and a pattern of what the family leaves out."""
+    """How a text is read: marks that the family wants kept together, whether it reads phonemes, the
+    user's lexicon, the steps of the clean-up, and a pattern of what the family leaves out."""
 
     marks: TextMarks = NO_MARKS
     phonemes: bool = False
@@ -362,7 +368,8 @@ class Reading:
         speaker: str = "",
         lead: str | None = None,
     ) -> list[Segment]:
-        """Cut a text as `split` does, and at every pause that it asks for. Segments without text are left out.
+        """Cut a text as `split` does, and at every pause that it asks for. Segments without text
+        are left out.
 
         lead: what governs this text and stood before it. None: it is looked for in front of `text`.
         InvalidRequest("text") for pauses that are too long together.
@@ -428,7 +435,8 @@ class Reading:
 
 
 def _given(segment: Segment, draft: Draft, text: str) -> Segment:
-    """A segment of a clean text with its places in `text`, which was given, and those of its words."""
+    """A segment of a clean text with its places in `text`, which was given, and those of its
+    words."""
     start, end = draft.source(segment.start, segment.end)
     words = tuple(_given_word(w, draft, text) for w in segment.words)
     return replace(segment, start=start, end=end, words=words)
@@ -445,9 +453,8 @@ def _given_word(word: Word, draft: Draft, text: str) -> Word:
 
 def _placed(segment: Segment, part: Part, text: str) -> Segment:
     """A segment of `part` with its places in the text that was given, and those of its words."""
-    if (
-        len(part.places) == 1 and part.text == text and "[" not in text
-    ):  # without marks: every place is the same
+    # without marks: every place is the same
+    if len(part.places) == 1 and part.text == text and "[" not in text:
         at = segment.start
         places = WORD.finditer(segment.text)
         return replace(

@@ -11,8 +11,9 @@ from difflib import SequenceMatcher
 
 NO_WORD = -1
 Action = str | Callable[[re.Match[str]], str]
+# no dash in here ends a word
 WORD = re.compile(
-    r"\S(?:[^\s—-]++|—++(?!\w)|(?<!\w)-++|-(?!-)|--++(?!\w))*+"  # no dash in here ends a word
+    r"\S(?:[^\s—-]++|—++(?!\w)|(?<!\w)-++|-(?!-)|--++(?!\w))*+"
     r"(?:—++|--++)?+"
 )
 """Text between white space, which ends behind a dash too: "it—went" is two words."""

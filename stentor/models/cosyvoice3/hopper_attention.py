@@ -1,4 +1,5 @@
-"""Attention of cells on Hopper GPUs, in calls of many rows. cell_attention.cu, CUDA C++, says how it works."""
+"""Attention of cells on Hopper GPUs, in calls of many rows. cell_attention.cu, CUDA C++, says how
+it works."""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ THREADS = 128
 
 
 class Pages(NamedTuple):
-    """Where keys and values lie: pool [pages, steps, blocks, 2, 2, H, T, D], a page for T frames of a row.
-    A CTA reads a head: its frames lie side by side.
+    """Where keys and values lie: pool [pages, steps, blocks, 2, 2, H, T, D], a page for T frames of
+    a row. A CTA reads a head: its frames lie side by side.
 
-    A page has keys, then values, of both branches. table [B, n] int64: each row's pages in order. filled [B] int64 of
-    them hold earlier frames, and the next take those of the call, a cell each.
+    A page has keys, then values, of both branches. table [B, n] int64: each row's pages in order.
+    filled [B] int64 of them hold earlier frames, and the next take those of the call, a cell each.
     """
 
     pool: Tensor

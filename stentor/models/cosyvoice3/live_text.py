@@ -1,11 +1,14 @@
-"""Text that comes while the model speaks (bi-streaming): what is fed when, and when codes are drawn.
+"""Text that comes while the model speaks (bi-streaming): what is fed when, and when codes are
+drawn.
 
-Five tokens of text go before fifteen codes each. As long as the voice has codes, those follow. Then the model makes
-codes and asks for text by the code `fill`, at the latest after fifteen. The rest of the text, and the code `task`, come
-last. Arrivals alone decide what is fed, so the codes do not depend on when it was.
+Five tokens of text go before fifteen codes each. As long as the voice has codes, those follow. Then
+the model makes codes and asks for text by the code `fill`, at the latest after fifteen. The rest of
+the text, and the code `task`, come last. Arrivals alone decide what is fed, so the codes do not
+depend on when it was.
 
-What a step feeds follows from the frame before: a code, or MARK + n for value n of the column `feed`. Such frames are
-not heard, and neither are codes before they are drawn. A value is 4 times a row of the model's table, plus a kind.
+What a step feeds follows from the frame before: a code, or MARK + n for value n of the column
+`feed`. Such frames are not heard, and neither are codes before they are drawn. A value is 4 times a
+row of the model's table, plus a kind.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ from stentor.models.cosyvoice3.tokenizer import MARKS
 NEXT, DRAW, LAST = range(3)
 """Kinds of what follows a value: another one, a code, or the codes to the end."""
 AGAIN = -1
-"""In place of a row: what was fed when the model asked for text is fed again, as the original does."""
+"""In place of a row: what was fed when the model asked for text is fed again, as the original
+does."""
 TEXT, CODES = MIX
 COLUMNS = {
     "feed": Column((FEED,), torch.int64),
@@ -45,7 +49,8 @@ def encoded(fed: list[Value]) -> np.ndarray:
 
 
 class Mixing:
-    """From tokens, one by one, to what is fed: (row, kind) of each. Both lists are rows of the table."""
+    """From tokens, one by one, to what is fed: (row, kind) of each. Both lists are rows of the
+    table."""
 
     def __init__(self, buffer: list[int], codes: list[int]) -> None:
         self._buffer = buffer
@@ -132,7 +137,8 @@ class Arrivals:
 
 
 class Turn(NamedTuple):
-    """Actions of a step on its codes, [B] each. asks: the model may ask for text. forced: it does."""
+    """Actions of a step on its codes, [B] each. asks: the model may ask for text. forced: it
+    does."""
 
     draws: Tensor
     asks: Tensor
@@ -146,9 +152,8 @@ def turn_of(rows: Rows) -> Turn:
     marked = (before >= MARK) & (step > 0)
     kind = torch.where(marked, rows.lookup("feed", (before - MARK).clamp(0, FEED - 1)) & 3, DRAW)
     live = rows["asks"] == 1
-    draws = (kind != NEXT) & ~(
-        live & (step == 0)
-    )  # the first step of a text that goes on is fed value 0 next
+    # the first step of a text that goes on is fed value 0 next
+    draws = (kind != NEXT) & ~(live & (step == 0))
     asks = live & ~(marked & (kind == LAST))
     forced = asks & draws & (rows["made_count"] == rows["next_fill"])
     return Turn(draws, asks, forced, torch.where(marked, before - MARK + 1, rows["taken"]))
@@ -171,12 +176,14 @@ def _row_of(rows: Rows, frame: Tensor, c: LanguageConfig) -> Tensor:
 
 
 def silent_run(code: Tensor, silent: Tensor, silence: Tensor) -> Tensor:
-    """Silent codes in a row, up to code [B], which follows `silent` [B] of them. silence: the codes of it."""
+    """Silent codes in a row, up to code [B], which follows `silent` [B] of them. silence: the codes
+    of it."""
     return torch.where((code[:, None] == silence).any(-1), silent + 1, 0)
 
 
 class LiveStep:
-    """Actions of a step on its codes. Of most rows all text is there, and each of their turns draws."""
+    """Actions of a step on its codes. Of most rows all text is there, and each of their turns
+    draws."""
 
     def __init__(self, rows: Rows, silence: Tensor, c: LanguageConfig) -> None:
         self._rows = rows

@@ -1,6 +1,8 @@
-"""The text tokenizer: Qwen2's, and special tokens for phones, sounds and the end of the system part.
+"""The text tokenizer: Qwen2's, and special tokens for phones, sounds and the end of the system
+part.
 
-Special tokens match before anything else wherever they stand, so text that contains `[laughter]` becomes that token.
+Special tokens match before anything else wherever they stand, so text that contains `[laughter]`
+becomes that token.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ uǎn uǎng uǐ uǒ vè w x y z zh à ài àn àng ào á ái án áng áo è èi
 
 
 def special_tokens() -> list[str]:
-    """In the order of their ids, from `<|endofprompt|>` on: sounds, 84 phones (CMU's), 176 parts of pinyin."""
+    """In the order of their ids, from `<|endofprompt|>` on: sounds, 84 phones (CMU's), 176 parts of
+    pinyin."""
     phones = [
         p + stress
         for p in _PHONES.split(" ")
@@ -60,7 +63,8 @@ class Tokens:
 
 
 def read_tokens(path: Path, vocab: int) -> Tokens:
-    """The tokenizer in the text model's folder. `vocab`: rows of the model's table. Raises CheckpointError.
+    """The tokenizer in the text model's folder. `vocab`: rows of the model's table. Raises
+    CheckpointError.
 
     Special tokens that the table has no row for stay plain text.
     """

@@ -71,8 +71,8 @@ _LEAD = re.compile(MARKS.lead)
 
 
 class PromptPrefix(NamedTuple):
-    """A recording: its scaled speaker vector [n], or zeros, and normalised latents [G, patch, D] of the patches that
-    are given. all: patches that it takes of the budget. id: of all this."""
+    """A recording: its scaled speaker vector [n], or zeros, and normalised latents [G, patch, D] of
+    the patches that are given. all: patches that it takes of the budget. id: of all this."""
 
     id: str
     speaker: np.ndarray
@@ -147,7 +147,8 @@ class PromptBuilder:
         return prompt
 
     def _spoken(self, request: SpeechRequest, text: str) -> str:
-        """Transcript and text as one string, with one tag in front: the text's own, or that of the language."""
+        """Transcript and text as one string, with one tag in front: the text's own, or that of the
+        language."""
         tag = ""
         if request.language != "auto":
             tag = f"[{LANGUAGES[request.language]}]"
@@ -215,9 +216,10 @@ class PromptBuilder:
         )
 
     def _entries(self, prefix: PromptPrefix) -> np.ndarray:
-        """Frames for the positions from the last text token on [G + 1, 2 patch, D]: latents of its patch as the
-        semantic encoder takes them, behind the last one before them, and the normalised ones of the patch that its
-        hidden state makes. The first position has no patch, and the last makes one that is not given."""
+        """Frames for the positions from the last text token on [G + 1, 2 patch, D]: latents of its
+        patch as the semantic encoder takes them, behind the last one before them, and the
+        normalised ones of the patch that its hidden state makes. The first position has no patch,
+        and the last makes one that is not given."""
         p = self.config.patch
         d = self.config.latent
         raw = prefix.raw.reshape(-1, d)
@@ -252,7 +254,8 @@ class PromptBuilder:
         return raw.astype(np.float32).reshape(-1, c.patch, c.latent)
 
     def sample_noise(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Return the standard normals by which a voice's latents are drawn, the same for every recording.
+        """Return the standard normals by which a voice's latents are drawn, the same for every
+        recording.
 
         Seeded by the recording's hash, a piece of a text that continues the one before would turn a
         difference in rounding into other noise.

@@ -1,4 +1,5 @@
-"""The family's `ModelSpec`: options, keys and values by position and by patch, columns, references."""
+"""The family's `ModelSpec`: options, keys and values by position and by patch, columns,
+references."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def _options(c: DotsConfig) -> dict[str, Option]:
 
 
 def page_sets(c: DotsConfig, dtype: torch.dtype) -> dict[str, FrameKVSpec]:
-    """Keys and values by patch: of the semantic encoder, and of each evaluation and branch of the flow head."""
+    """Keys and values by patch: of the semantic encoder, and of each evaluation and branch of the
+    flow head."""
     e = c.encoder
     f = c.flow
     flows = f.layers * c.solver.evaluations * c.solver.branches

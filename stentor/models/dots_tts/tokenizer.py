@@ -1,4 +1,5 @@
-"""The text tokenizer: tokenizer.json without its special tokens, which have meaning outside of text only."""
+"""The text tokenizer: tokenizer.json without its special tokens, which have meaning outside of text
+only."""
 
 from __future__ import annotations
 

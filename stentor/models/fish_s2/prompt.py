@@ -1,4 +1,5 @@
-"""From a request to its prompt: chat turns whose speech is given as codes (docs/models/fish_s2.md). Plain data."""
+"""From a request to its prompt: chat turns whose speech is given as codes (docs/models/fish_s2.md).
+Plain data."""
 
 from __future__ import annotations
 
@@ -22,9 +23,8 @@ UNFINISHED = (  # the beginning of any, where more text may follow
     r"<(\|[\w:]{0,20}\|?)?$|\[[^\[\]]{0,80}$|<\|phoneme_start\|>[^<\n]{0,200}(<[\w|]{0,14})?$"
 )
 TURNS_PER_BATCH = 5
-CHUNK_BYTES = (
-    200  # of text spoken at a time when it has speaker turns, as in the reference's server
-)
+# of text spoken at a time when it has speaker turns, as in the reference's server
+CHUNK_BYTES = 200
 RESERVED = 2048  # positions that a prompt must leave free, as in the reference
 FRAMES = 1024  # default of max_frames for short texts, as in the reference's server
 RUN_ON = 128  # frames, besides those below, after which speech has probably run on
@@ -35,7 +35,8 @@ SYSTEM_CLONE = "convert the provided text to speech reference to the following:\
 
 @dataclass(frozen=True)
 class SpokenTurn:
-    """A text and its speech as codes [T, books]: a reference, or a turn that has already been spoken.
+    """A text and its speech as codes [T, books]: a reference, or a turn that has already been
+    spoken.
 
     id: names the codes.
     """
@@ -62,9 +63,11 @@ class TokenizedPrompt:
 
 
 def turns(text: str) -> list[str]:
-    """`text` split before each `<|speaker:N|>`. Words before the first one are a turn without a tag.
+    """`text` split before each `<|speaker:N|>`. Words before the first one are a turn without a
+    tag.
 
-    White space around turns separates them and is dropped. Text without such a tag is one turn, as it is.
+    White space around turns separates them and is dropped. Text without such a tag is one turn, as
+    it is.
     """
     starts = [m.start() for m in SPEAKER.finditer(text)]
     if not starts:
@@ -79,8 +82,8 @@ def turns(text: str) -> list[str]:
 
 
 def batches(text: str, chunk_bytes: int) -> list[str]:
-    """Split a dialogue into what is spoken at a time: up to five turns and `chunk_bytes` UTF-8 bytes. A longer turn
-    stands alone."""
+    """Split a dialogue into what is spoken at a time: up to five turns and `chunk_bytes` UTF-8
+    bytes. A longer turn stands alone."""
     packed: list[list[str]] = []
     size = 0
     for turn in turns(text):
@@ -101,7 +104,8 @@ def spoken_words(text: str) -> str:
 def tokenize_turns(
     tokens: Tokens, books: int, text: str, speakers: Speakers, history: Iterable[SpokenTurn]
 ) -> TokenizedPrompt:
-    """The prompt after which the model speaks `text`, in the voices of `speakers`, going on from `history`.
+    """The prompt after which the model speaks `text`, in the voices of `speakers`, going on from
+    `history`.
 
     Each part is tokenised by itself, so that no merge crosses a border.
     """
@@ -148,9 +152,8 @@ class _Writer:
 
     def speech(self, codes: np.ndarray) -> _Writer:
         self._at += range(len(self._ids), len(self._ids) + len(codes))
-        self._ids += (
-            self._tokens.semantic + codes[:, 0].astype(np.int64)
-        ).data  # as Python's integers, at once
+        # as Python's integers, at once
+        self._ids += (self._tokens.semantic + codes[:, 0].astype(np.int64)).data
         self._frames.append(codes)
         return self
 
@@ -209,7 +212,8 @@ class PromptBuilder:
         history: Sequence[SpokenTurn],
         o: Mapping[str, Any],
     ) -> Prompt:
-        """The prompt of the first of `texts`. The others follow, each after what has been spoken."""
+        """The prompt of the first of `texts`. The others follow, each after what has been
+        spoken."""
         prompt = self.assemble(texts[0], speakers, history, o)
 
         def next_batch(spoken: np.ndarray) -> Prompt | None:
@@ -233,7 +237,8 @@ class PromptBuilder:
     def assemble(
         self, text: str, speakers: Speakers, history: Sequence[SpokenTurn], o: Mapping[str, Any]
     ) -> Prompt:
-        """A prompt for `text` in the voices of `speakers`, after the turns of `history`. `o` are option values."""
+        """A prompt for `text` in the voices of `speakers`, after the turns of `history`. `o` are
+        option values."""
         p = tokenize_turns(self.tokens, self._books, text, speakers, history)
         free = self._max_model_len - len(p.token)
         if free < RESERVED:

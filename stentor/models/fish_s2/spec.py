@@ -1,4 +1,5 @@
-"""The family's `ModelSpec`, which the engine and `request.py` read: options, the frame, keys and values, references."""
+"""The family's `ModelSpec`, which the engine and `request.py` read: options, the frame, keys and
+values, references."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def _options(c: LanguageConfig) -> dict[str, Option]:
 def make_spec(
     c: LanguageConfig, hop: int, dtype: torch.dtype, adapters: Mapping[str, Column]
 ) -> ModelSpec:
-    """Facts of one checkpoint. `dtype` is that of the language model. adapters: columns of LoRA adapters."""
+    """Facts of one checkpoint. `dtype` is that of the language model. adapters: columns of LoRA
+    adapters."""
     return ModelSpec(
         family="fish_s2",
         sample_rate=SAMPLE_RATE,

@@ -16,7 +16,8 @@ from stentor.models.config_files import read_json
 
 @dataclass(frozen=True)
 class Tokens:
-    """A text encoder and the ids that prompts are made with. Code c of the first book has the id `semantic + c`."""
+    """A text encoder and the ids that prompts are made with. Code c of the first book has the id
+    `semantic + c`."""
 
     text: Callable[[str], Sequence[int]]
     im_start: int
@@ -67,7 +68,8 @@ def select_tokens(
     vocab: int,
     source: str,
 ) -> Tokens:
-    """The special ids that prompts need, out of `ids`. CheckpointError names `source` and what is wrong."""
+    """The special ids that prompts need, out of `ids`. CheckpointError names `source` and what is
+    wrong."""
 
     def one(content: str) -> int:
         if content not in ids:

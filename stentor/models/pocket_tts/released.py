@@ -1,4 +1,5 @@
-"""Released checkpoints, by the name of their folder. The repositories hold weights only, without a description.
+"""Released checkpoints, by the name of their folder. The repositories hold weights only, without a
+description.
 
 Descriptions in released.json are those of the YAML files in the package `pocket-tts` 4.0.1.
 """

@@ -36,9 +36,8 @@ class VAEConfig:
     out_sample_rate: int = 48000  # of the decoder's output
     sr_bin_boundaries: tuple[int, ...] | None = (20000, 30000, 40000)
     samples_per_column: int = 1
-    decoder_widths: tuple[
-        int, ...
-    ] = ()  # channels before and after each block. (): decoder_dim, halved by each
+    # channels before and after each block. (): decoder_dim, halved by each
+    decoder_widths: tuple[int, ...] = ()
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -103,18 +102,16 @@ class VoxCPM2Config:
     takes_reference: bool = True
     voices: tuple[str, ...] = ()  # of voices.safetensors. The first one speaks where none is named
     voice_descriptions: Mapping[str, str] = field(default_factory=dict)
-    counts_positions: bool = (
-        False  # text embeddings carry their position, so that equal phonemes differ
-    )
-    widens: bool = False  # weights of 8 bits are stored so for their size: they are widened if 8 bits are not asked for
+    # text embeddings carry their position, so that equal phonemes differ
+    counts_positions: bool = False
+    # weights of 8 bits are stored so for their size: they are widened if 8 bits are not asked for
+    widens: bool = False
     threads: int | None = None  # of a CPU, where more are no faster
-    patches_per_token: float = (
-        6.0  # more than that, and `patches_around`, is suspect: the utterance may run on
-    )
+    # more than that, and `patches_around`, is suspect: the utterance may run on
+    patches_per_token: float = 6.0
     patches_around: float = 0.0  # silence before and after
-    first_patch_seed: int | None = (
-        None  # of the noise of every request's first patch, which decides when speech begins
-    )
+    # of the noise of every request's first patch, which decides when speech begins
+    first_patch_seed: int | None = None
     split_granularity: str = "auto"  # how text is cut by default
     alignment: AlignmentConfig | None = None
 
@@ -141,9 +138,8 @@ def parse_vae(data: object) -> VAEConfig:
         raise s.error(
             "decoder_widths", f"must have {len(rates) + 1} values, one more than decoder_rates"
         )
-    plain = (
-        "sr_bin_boundaries" in s.data and s.data["sr_bin_boundaries"] is None
-    )  # null: no such tables
+    # null: no such tables
+    plain = "sr_bin_boundaries" in s.data and s.data["sr_bin_boundaries"] is None
     return VAEConfig(
         encoder_dim=s.integer("encoder_dim", d.encoder_dim),
         encoder_rates=s.integers("encoder_rates", d.encoder_rates),
@@ -222,7 +218,8 @@ def parse(config: Mapping[str, object]) -> VoxCPM2Config:
 
 
 def _alignment(stentor: ConfigReader, base: StackConfig) -> AlignmentConfig | None:
-    """stentor.alignment: {"layers": [1, 2, 3], "heads": 2, "lag": 0.05, "behind": 1, "ahead": 8}."""
+    """stentor.alignment: {"layers": [1, 2, 3], "heads": 2, "lag": 0.05, "behind": 1, "ahead":
+    8}."""
     if stentor.data.get("alignment") is None:
         return None
     section = stentor.section("alignment")

@@ -62,7 +62,8 @@ class TimeTokens:
         self._missing = set(range(1, MAX_STEPS + 1))
         self._lock = Lock()
         one = time_tokens(self._times[:1])
-        # Zeros, since a row that needs no further evaluation looks at tokens that may not be there yet.
+        # Zeros, since a row that needs no further evaluation looks at tokens that may not be there
+        # yet.
         self.schedule = EulerSchedule(dt, at, one.new_zeros(len(self._times), *one.shape[1:]))
         if device.type != "cpu":
             self.prepare_all()

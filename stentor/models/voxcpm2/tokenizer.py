@@ -56,7 +56,8 @@ class TextTokenizer:
 
 
 class CharacterTokenizer:
-    """tokenizer.json of a vocabulary of single characters, read without the `tokenizers` package."""
+    """tokenizer.json of a vocabulary of single characters, read without the `tokenizers`
+    package."""
 
     def __init__(self, file: Path) -> None:
         """Raises CheckpointError for a tokenizer that does not split a text into its characters."""

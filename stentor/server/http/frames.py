@@ -1,7 +1,8 @@
-"""Frames of a WebSocket on their way to its session: few in each turn of the event loop, and not too many a second.
+"""Frames of a WebSocket on their way to its session: few in each turn of the event loop, and not
+too many a second.
 
-The library behind the session takes what it gets in one go, where an empty frame of six bytes costs as much as one
-with a text.
+The library behind the session takes what it gets in one go, where an empty frame of six bytes costs
+as much as one with a text.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class FrameReader:
         return at
 
     def _head_size(self) -> int:
-        """Bytes of a frame before its payload: two, a longer length, and the mask (RFC 6455, 5.2)."""
+        """Bytes of a frame before its payload: two, a longer length, and the mask (RFC 6455,
+        5.2)."""
         if len(self._head) < 2:
             return 2
         length = self._head[1] & 0x7F

@@ -219,7 +219,8 @@ async def add(
     model: Annotated[str | None, Form(description="That makes the voice")] = None,
 ) -> Any:
     """Store a voice under a name. Every server on the same directory has a new one at once, and
-    after restarts. Of `type` prompt, which may be sent as JSON too, it is made from a description."""
+    after restarts. Of `type` prompt, which may be sent as JSON too, it is made from a
+    description."""
     s = server(request)
     if type == "prompt":
         asked = {"name": name, "type": type, "prompt": prompt, "script_hint": script_hint}

@@ -29,9 +29,8 @@ from stentor.text.sentences import Segment
 if TYPE_CHECKING:
     from stentor.server.state import Server
 
-QUIET_SECONDS = (
-    LIMITS.ws_quiet_seconds
-)  # without audio, after which a segment with a tail is taken to wait for text
+# without audio, after which a segment with a tail is taken to wait for text
+QUIET_SECONDS = LIMITS.ws_quiet_seconds
 
 
 class LiveSpeech(ABC):
@@ -69,9 +68,8 @@ class LiveSpeech(ABC):
         )
         self.feed = TextFeed(granularity, most, plan.live, how, spec.split_granularity)
         self.running: RunningRequest | None = None
-        self.current: tuple[SegmentRun, float] | None = (
-            None  # the segment being spoken, and where its audio begins
-        )
+        # the segment being spoken, and where its audio begins
+        self.current: tuple[SegmentRun, float] | None = None
         self.failed = False  # what follows of its text is dropped
         self.last_audio = 0.0  # when the current segment began, or last gave audio
         self.bytes = self.segments = 0  # made so far
@@ -173,9 +171,8 @@ class LiveSpeech(ABC):
             await self._encode(running, pipeline, ending)
             self._made(running, await pipeline.finish())
         elif silence:
-            self.plan.ignored.piece(
-                f"[pause {silence:g}s]"
-            )  # no file follows that could begin with it
+            # no file follows that could begin with it
+            self.plan.ignored.piece(f"[pause {silence:g}s]")
         running.completed()
         self.end(running)
 

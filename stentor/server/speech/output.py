@@ -32,12 +32,8 @@ if TYPE_CHECKING:
     from stentor.server.speech.plan import Output, SpeechPlan
     from stentor.server.state import Server
 
-CHEAP_FORMATS = (
-    "pcm",
-    "wav",
-    "ulaw",
-    "alaw",
-)  # encoded on the event loop: a thread switch would cost more
+# encoded on the event loop: a thread switch would cost more
+CHEAP_FORMATS = ("pcm", "wav", "ulaw", "alaw")
 
 
 class RunningRequest:

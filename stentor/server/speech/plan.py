@@ -114,7 +114,8 @@ class Planner:
         return plan
 
     def word_times(self, body: Shared, wanted: bool = True) -> WordTimes:
-        """Decide once per request whether it has the times of words: a plan and its answer follow."""
+        """Decide once per request whether it has the times of words: a plan and its answer
+        follow."""
         if not wanted:
             return NO_WORD_TIMES
         try:

@@ -1,5 +1,6 @@
-"""Recordings in which people agree to the use of their voice, as OpenAI's API keeps them: two files each in a folder
-beside the uploaded voices, one with the facts and one with the recording as it came."""
+"""Recordings in which people agree to the use of their voice, as OpenAI's API keeps them: two files
+each in a folder beside the uploaded voices, one with the facts and one with the recording as it
+came."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Leave out what stands around a text: numbers and times of subtitles, front matter, page numbers, running headers."""
+"""Leave out what stands around a text: numbers and times of subtitles, front matter, page numbers,
+running headers."""
 
 from __future__ import annotations
 
@@ -91,7 +92,8 @@ def _without_front_matter(draft: Draft) -> Draft:
 
 
 def _without_page_ends(draft: Draft) -> Draft:
-    """Without page numbers and running headers, where a page ends. A sentence goes on behind them."""
+    """Without page numbers and running headers, where a page ends. A sentence goes on behind
+    them."""
     lines = [m.span() for m in _LINE.finditer(draft.text) if m.end() > m.start()]
     shown = [draft.text[start:end].strip() for start, end in lines]
     numbers = _page_numbers(shown)
@@ -119,7 +121,8 @@ def _without_lines(draft: Draft, spans: list[tuple[int, int]]) -> Draft:
 
 
 def _page_numbers(lines: list[str]) -> set[int]:
-    """Find the lines that hold the number of a page: those that say so, and bare ones that count pages."""
+    """Find the lines that hold the number of a page: those that say so, and bare ones that count
+    pages."""
     marked = set()
     bare: list[tuple[int, int]] = []
     for at, line in enumerate(lines):
@@ -136,7 +139,8 @@ def _page_numbers(lines: list[str]) -> set[int]:
 
 
 def _counts_pages(lines: list[str], bare: list[tuple[int, int]]) -> bool:
-    """Whether bare numbers count pages: each is the next, and a sentence goes on across one of them."""
+    """Whether bare numbers count pages: each is the next, and a sentence goes on across one of
+    them."""
     numbers = [number for _, number in bare]
     if len(numbers) < 2 or any(b - a != 1 for a, b in itertools.pairwise(numbers)):
         return False
@@ -177,7 +181,8 @@ def _headers_beside(lines: list[str], page_numbers: set[int]) -> set[int]:
 
 
 def _header_name(line: str) -> str:
-    """The words of a line that may be a header: short, with a number at its beginning or end, and no sentence."""
+    """The words of a line that may be a header: short, with a number at its beginning or end, and
+    no sentence."""
     if not line or len(line) > HEADER_CHARS or _ENDED.search(line):
         return ""
     name = _NUMBER_BEHIND.sub("", _NUMBER_IN_FRONT.sub("", line))

@@ -1,4 +1,5 @@
-"""Ends of lines: words that they cut, lines that end something, and lines of prose that is wrapped."""
+"""Ends of lines: words that they cut, lines that end something, and lines of prose that is
+wrapped."""
 
 from __future__ import annotations
 

@@ -70,7 +70,8 @@ def without_html(draft: Draft) -> Draft:
 
 @cache
 def _closing(end: str) -> re.Pattern[str]:
-    """Find `end` in any case. A lowered copy of a text has other places: "İ" becomes two characters."""
+    """Find `end` in any case. A lowered copy of a text has other places: "İ" becomes two
+    characters."""
     return re.compile(re.escape(end), re.IGNORECASE | re.ASCII)
 
 

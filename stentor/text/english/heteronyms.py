@@ -1,7 +1,8 @@
 """Words that are written alike and spoken differently, told apart by the words around them.
 
-misaki's dictionary has the readings of such words by part of speech. A word whose part of speech is clear here is
-written with one more letter, for which the dictionary gets an entry with that reading.
+misaki's dictionary has the readings of such words by part of speech. A word whose part of speech is
+clear here is written with one more letter, for which the dictionary gets an entry with that
+reading.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ _USED = (  # a use of what kind, or how many
 
 @dataclass(frozen=True)
 class Context:
-    """Where `words` have a reading. Every other field is a pattern of what stands beside them, separated by |.
+    """Where `words` have a reading. Every other field is a pattern of what stands beside them,
+    separated by |.
 
     Where `before` and `after` are both given, one of them is enough.
     """
@@ -68,8 +70,8 @@ class Context:
     not_after: str = ""
 
     def expression(self) -> str:
-        """Matches the word alone. The words in front of it have a fixed length each, as Python asks, and are looked at
-        where the word stands."""
+        """Matches the word alone. The words in front of it have a fixed length each, as Python
+        asks, and are looked at where the word stands."""
         word = rf"(?:{self.words})\b"
         sides = [rf"(?<=\b{b} ){word}" for b in self.before.split("|") if b]
         sides += [rf"{word}(?=[- ]?(?:{self.after})(?!\w))"] if self.after else []
@@ -270,7 +272,8 @@ _NAMED = re.compile(rf"\b(?:{'|'.join(c.words for c in (*_CONTEXTS, *_REST))})\b
 
 @dataclass(frozen=True)
 class _Marking:
-    """Where words have the reading of a part of speech. named: whether it is about words of _NAMED only."""
+    """Where words have the reading of a part of speech. named: whether it is about words of _NAMED
+    only."""
 
     part: str
     source: Context | str
@@ -317,7 +320,8 @@ class Heteronyms:
         return mark
 
     def _has(self, word: str, part: str) -> bool:
-        """Whether the dictionary has this reading of a word. If so, it has it under the marked spelling from now on."""
+        """Whether the dictionary has this reading of a word. If so, it has it under the marked
+        spelling from now on."""
         readings = self._dictionary.readings(word)
         if readings:
             by_part = {"ADJ": readings["DEFAULT"], **readings}

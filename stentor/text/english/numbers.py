@@ -18,7 +18,8 @@ _ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
 
 
 def say(value: str | int) -> str:
-    """ "1234" -> "one thousand two hundred thirty-four". More than 15 digits one by one, with a pause behind four."""
+    """ "1234" -> "one thousand two hundred thirty-four". More than 15 digits one by one, with a
+    pause behind four."""
     digits = str(value)
     if len(digits) > LARGEST:
         return ", ".join(spell(digits[at : at + 4]) for at in range(0, len(digits), 4))

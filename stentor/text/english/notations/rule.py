@@ -32,7 +32,8 @@ class Rule:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Compiled at first use: all rules together take a tenth of a second, and few texts need many of them."""
+        """Compiled at first use: all rules together take a tenth of a second, and few texts need
+        many of them."""
         return re.compile(self.expression)
 
     def may_match(self, present: frozenset[str]) -> bool:
@@ -44,11 +45,12 @@ Row = tuple[str, Action | Mapping[str, str], *tuple[Iterable[str], ...]]
 
 
 def rules(*table: Row) -> list[Rule]:
-    """Make rules of a table of expressions and actions. An action is a function, a template as of `re.sub`, or a table
-    in which the group that matched is looked up.
+    """Make rules of a table of expressions and actions. An action is a function, a template as of
+    `re.sub`, or a table in which the group that matched is looked up.
 
-    A row may say what a match has in any case: groups of signs with spaces between them, in which 0 is any digit
-    ("0 -–": a digit, and one of two dashes), and words of which it has one: those of its table unless it says so.
+    A row may say what a match has in any case: groups of signs with spaces between them, in which 0
+    is any digit ("0 -–": a digit, and one of two dashes), and words of which it has one: those of
+    its table unless it says so.
     """
     return [_rule(*row) for row in table]
 
@@ -69,7 +71,8 @@ def _lookup(table: Mapping[str, str]) -> Action:
 
 
 def _key(word: str) -> str:
-    """The feature by which a word is known: a sign or a digit in it, else the longest run of its letters."""
+    """The feature by which a word is known: a sign or a digit in it, else the longest run of its
+    letters."""
     sign = next((c for c in word if c in _SIGNS or c.isdigit()), None)
     if sign is not None:
         if sign.isdigit():
