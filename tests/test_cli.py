@@ -115,7 +115,7 @@ def test_doctor_names_what_is_missing_for_what_and_the_line_that_adds_it(
 
     monkeypatch.setattr(importlib.metadata, "version", absent)
     monkeypatch.setitem(sys.modules, "sounddevice", None)
-    monkeypatch.setattr("stentor.doctor.torch.version.cuda", None)
+    monkeypatch.setattr("torch.version.cuda", None)
     monkeypatch.setattr("stentor.doctor._speak", lambda model: 0)
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()

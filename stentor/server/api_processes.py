@@ -2,8 +2,8 @@
 `stentor serve --api-processes N`.
 
 The first one owns the engines and starts the others. Each has its own socket to every engine. The
-kernel spreads connections over them. Limits count over all of them in shared memory. A process asks
-the others for outcomes and metrics.
+kernel spreads connections over them. Limits count over all of them in shared memory. A process
+requests outcomes and metrics from the others.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Control:
             self._flush()
 
     async def ask(self, id: str | None = None, seconds: float = LIMITS.process_seconds) -> Answer:
-        """Ask the other process. The answer is empty if that takes too long, or if it does not
+        """Question the other process. The answer is empty if that takes too long, or if it does not
         read."""
         number = next(self._numbers)
         if self.behind:
@@ -448,13 +448,13 @@ def merged(own: str, others: Sequence[str]) -> str:
     families: dict[str, Metric] = {}
     for text in (own, *others):
         for family in text_string_to_metric_families(text):
-            known = families.setdefault(family.name, family)
+            total = families.setdefault(family.name, family)
             for sample in family.samples:
                 key = sample.name, tuple(sorted(sample.labels.items()))
                 if key not in lines:
                     lines[key] = sample.value
-                    if known is not family:
-                        known.samples.append(sample)
+                    if total is not family:
+                        total.samples.append(sample)
                 elif sample.name.endswith("_created") or "playback_lead" in sample.name:
                     lines[key] = min(lines[key], sample.value)
                 elif family.name not in OF_ENGINES:
@@ -469,8 +469,8 @@ def merged(own: str, others: Sequence[str]) -> str:
 def counters(page: str) -> str:
     """The metrics of a page that only ever grow and that its process counted itself."""
     families = text_string_to_metric_families(page)
-    kept = ("counter", "histogram", "summary")
-    return _page([f for f in families if f.type in kept and f.name not in OF_ENGINES])
+    growing = ("counter", "histogram", "summary")
+    return _page([f for f in families if f.type in growing and f.name not in OF_ENGINES])
 
 
 def _page(families: list[Metric]) -> str:

@@ -75,7 +75,7 @@ class _Uvicorn(uvicorn.Server):
             listening.listen(LIMITS.backlog)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept nothing more, wait until requests and WebSocket sessions have finished, then let
+        """Accept nothing more, wait until requests and WebSocket sessions have finished, then have
         uvicorn close.
 
         uvicorn closes WebSockets at once and cancels HTTP requests without an answer. Here both

@@ -161,7 +161,8 @@ class EngineClient:
         return len(self._open)
 
     def send(self, command: m.Command, arrays: Sequence[np.ndarray] = ()) -> None:
-        """Send a command. Nothing happens if the engine is gone: open requests end by themselves."""
+        """Send a command. If the engine is gone, nothing happens: open requests end by
+        themselves."""
         if self.lost is None:
             self._send(command, arrays)
 

@@ -158,7 +158,7 @@ class EngineFactory:
         )
 
     def _own(self, given: Sequence[Given]) -> Given | None:
-        """This model's of values for each, or the one for all. None: none is given."""
+        """The value for this model, or the one for all models. None without any."""
         if given:
             return given[self.at if len(given) > 1 else 0]
         return None

@@ -2,7 +2,7 @@
 them.
 
 A message is a list of structs, and the bytes of arrays that they announce, one after another.
-Requests have an id that the API process gives them. Calls have a number, which `Result` repeats. On
+The API process numbers requests. Calls have a number, which `Result` repeats. On
 a stream socket each message has the sizes of both in front, and ends at a multiple of eight bytes,
 so that arrays are views of what was received.
 """
@@ -89,13 +89,13 @@ class Append(_Message):
 
 
 class Cancel(_Message):
-    """End a request. Nothing more comes of it."""
+    """End a request. The engine forgets it."""
 
     id: int
 
 
 class Taken(_Message):
-    """So many frames of a held request's audio have been taken in all."""
+    """Total frames consumed so far, sent while the engine has the stream paused."""
 
     id: int
     frames: int
@@ -109,7 +109,7 @@ class Connect(_Message):
 
 
 class Speakable(_Message):
-    """Ask which of these texts have anything that the model can speak."""
+    """Request: which of these texts have anything that the model can speak."""
 
     call: int
     texts: list[str]
@@ -172,7 +172,7 @@ class Error(_Message):
 
 class Ready(_Message):
     """The model is loaded and warmed up. `frame`: shape and dtype of one frame. `attended`: numbers
-    of a frame that say where in the text it is. `lost`: adapters that could not be loaded again."""
+    of a frame that show its place in the text. `lost`: adapters that could not be loaded again."""
 
     info: ModelInfo
     frame: tuple[tuple[int, ...], str]
@@ -335,7 +335,7 @@ def pack(parts: Sequence[bytes | bytearray]) -> bytes:
 
 
 class Unpacker:
-    """Cuts what a stream socket gives into messages, in time that is linear in their bytes."""
+    """Cuts the bytes of a stream socket into messages, in time that is linear in their bytes."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -366,7 +366,7 @@ class Unpacker:
 
     @staticmethod
     def _end(view: memoryview, at: int) -> int:
-        """Where the message at `at` ends, or at least reaches as far as can be told."""
+        """Where the message at `at` ends, or where enough of it to know that would."""
         if at + SIZES.size > len(view):
             return at + SIZES.size
         body, head = SIZES.unpack_from(view, at)
@@ -384,11 +384,11 @@ class Reader:
         """[count, *shape], a view."""
         size = count * int(np.prod(shape, dtype=int))
         if size:
-            found = np.frombuffer(self._data, dtype, size, self._at)
+            array = np.frombuffer(self._data, dtype, size, self._at)
         else:
-            found = np.zeros(0, dtype)
-        self._at += found.nbytes
-        return found.reshape(count, *shape)
+            array = np.zeros(0, dtype)
+        self._at += array.nbytes
+        return array.reshape(count, *shape)
 
 
 _CLASSES: dict[Kind, type[StentorError]] = {
@@ -404,7 +404,9 @@ def error(e: BaseException) -> Error:
     engine."""
     if isinstance(e, InvalidRequest):
         return Error("invalid", e.message, e.param)
-    kinds: Iterator[Kind] = (kind for kind, known in _CLASSES.items() if isinstance(e, known))
+    kinds: Iterator[Kind] = (
+        kind for kind, error_class in _CLASSES.items() if isinstance(e, error_class)
+    )
     return Error(next(kinds, "engine"), str(e))
 
 

@@ -115,12 +115,12 @@ class Peer:
         descriptors = list[int]()
         while True:
             try:
-                data, found, _, _ = socket.recv_fds(self.socket, READ_BYTES, 8)
+                data, received, _, _ = socket.recv_fds(self.socket, READ_BYTES, 8)
             except OSError:
                 return
             if not data:
                 return
-            descriptors += found
+            descriptors += received
             for parts in unpacker.feed(data):
                 messages, arrays = m.commands(parts)
                 yield messages, m.Reader(arrays), descriptors
@@ -243,7 +243,7 @@ class EngineProcess:
 
 
 def load_model(load: Load) -> tuple[Any, list[str]]:
-    """A `TTS` that has spoken, if it is to, with its adapters, and the names of those that could
+    """Load and optionally warm up a TTS. Returns it and the names of adapters that could
     not be loaded."""
     from stentor.api import TTS
     from stentor.config import Policy
@@ -253,9 +253,9 @@ def load_model(load: Load) -> tuple[Any, list[str]]:
     except InvalidRequest as e:  # before any weights are read
         if e.param not in load.if_taken:
             raise
-        left = ", ".join(load.if_taken)
+        options = ", ".join(load.if_taken)
         logging.getLogger("stentor.server").warning(
-            "%s is loaded without %s", load.options["name"], left
+            "%s is loaded without %s", load.options["name"], options
         )
         tts = TTS(**load.options, policy=Policy(**load.policy))
     # The warm-up makes prompts of voices, which are kept: in a thread with the engine's settings.

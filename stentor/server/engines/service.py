@@ -86,15 +86,15 @@ class _Open:
 
     def moments(self, now: float) -> list[float]:
         """The moments up to this first audio (messages.Audio), in order: the host may read of a
-        frame after its audio. They are given once."""
+        frame after its audio. A second call returns none."""
         if (marks := self.marks) is None:
             return []
         self.marks = None
-        found = (self.prepared, marks.admitted, marks.prefilled, marks.first_frame, now)
-        return [min(now, max(found[: i + 1])) for i in range(len(found))]
+        moments = (self.prepared, marks.admitted, marks.prefilled, marks.first_frame, now)
+        return [min(now, max(moments[: i + 1])) for i in range(len(moments))]
 
     def release(self) -> None:
-        """Let go of what refers to this. A circle would keep audio and a slot for an adapter until
+        """Drop references to this. A circle would keep audio and a slot for an adapter until
         it is collected."""
         self.preparation = self.handle = None
 
@@ -180,7 +180,7 @@ class EngineService:
             prompt = request.prompt
             assert prompt is not None
             attended = event.attended.size > 0
-            found = m.Audio(
+            audio = m.Audio(
                 request.id,
                 len(event.samples),
                 len(event.frames),
@@ -195,7 +195,7 @@ class EngineService:
                 if attended
                 else (event.samples, event.frames)
             )
-            self._add(request.id >> m.API_BITS, found, arrays)
+            self._add(request.id >> m.API_BITS, audio, arrays)
 
     def hold(self, request: _Open, held: bool) -> None:
         """Keep that a request has stopped, or goes on, until the next flush."""
@@ -207,9 +207,9 @@ class EngineService:
         """Keep an event for an API process. The lock is held."""
         if api not in self._apis:
             return
-        events, held = self._pending.setdefault(api, ([], []))
+        events, pending_arrays = self._pending.setdefault(api, ([], []))
         events.append(event)
-        held += arrays
+        pending_arrays += arrays
 
     def flush(self) -> None:
         """Send what is kept. For any thread. The engine calls it after each iteration."""
@@ -230,7 +230,7 @@ class EngineService:
         self.flush()
 
     def beat(self) -> None:
-        """Say how the engine is."""
+        """Report the engine's health."""
         self.tell(m.Beat(self.tts.engine.health()))
 
     # -- requests --
@@ -242,27 +242,27 @@ class EngineService:
                 request.texts = asked_again.texts
             self._open[command.id] = request
         try:
-            made = self._request(command, data, request)
+            speech = self._request(command, data, request)
         except Exception as e:
             self._fail(request, e)
             return
-        if made is None:
+        if speech is None:
             with self._lock:  # it stays open: live text that comes meanwhile is kept
                 self._add(command.id >> m.API_BITS, m.Resend(command.id))
             self.flush()
         elif len(command.text) <= QUICK_CHARS:
-            self._prepare(request, made)
+            self._prepare(request, speech)
         else:
-            self._prompts.submit(self._prepare, request, made)
+            self._prompts.submit(self._prepare, request, speech)
 
-    def _prepare(self, request: _Open, made: SpeechRequest) -> None:
+    def _prepare(self, request: _Open, speech: SpeechRequest) -> None:
         """Begin the prompt of a request."""
         try:
             request.check()  # it may have waited for a thread
-            if not self.tts.speakable(made.text, request.check):
+            if not self.tts.speakable(speech.text, request.check):
                 self._end(request, m.Unspeakable(request.id))
                 return
-            request.preparation = self.tts.prepare(made)
+            request.preparation = self.tts.prepare(speech)
         except _Abandoned:
             return
         except Exception as e:
@@ -274,10 +274,10 @@ class EngineService:
         """The request as the engine takes it. None: a recording that it names is not here any
         more."""
         recordings = [self._recording(r, data) for r in c.recordings]
-        found = [r for r in recordings if r is not None]
-        if len(found) < len(recordings):
+        available = [r for r in recordings if r is not None]
+        if len(available) < len(recordings):
             return None
-        references = [ReferenceAudio(found[r.recording], r.text) for r in c.references]
+        references = [ReferenceAudio(available[r.recording], r.text) for r in c.references]
         if c.speaker_embedding is None:
             vector = None
         else:
@@ -291,7 +291,7 @@ class EngineService:
             more_references=tuple(references[1:]),
             prompt=None
             if c.prompt is None
-            else ReferenceAudio(found[c.prompt.recording], c.prompt.text),
+            else ReferenceAudio(available[c.prompt.recording], c.prompt.text),
             speaker_embedding=vector,
             live=c.live,
             seed=c.seed,
@@ -303,10 +303,10 @@ class EngineService:
     def _adapter(self, c: m.Submit) -> Adapter | None:
         if c.adapter is None:
             return None
-        found = self._adapters.get((c.id >> m.API_BITS, c.adapter))
-        if found is None:
+        adapter = self._adapters.get((c.id >> m.API_BITS, c.adapter))
+        if adapter is None:
             raise InvalidRequest("lora", "the adapter is not loaded any more")
-        return found
+        return adapter
 
     def _recording(self, sent: m.SentRecording, data: m.Reader) -> Recording | None:
         if not sent.size:
@@ -327,14 +327,14 @@ class EngineService:
         if preparation is None:  # it was cancelled
             return
         try:
-            found = preparation.advance()
-            if isinstance(found, Claim):
-                found.future.add_done_callback(
+            result = preparation.advance()
+            if isinstance(result, Claim):
+                result.future.add_done_callback(
                     lambda _: self._prompts.submit(self._advance, request)
                 )
                 return
             preparation.leave()
-            self._start(request, found)
+            self._start(request, result)
         except _Abandoned:
             preparation.leave()
         except Exception as e:

@@ -262,7 +262,7 @@ def test_a_recording_crosses_once_and_again_if_the_engine_has_dropped_it(
         sent = played.had(m.Submit)[-1]
         assert (sent.id, sent.seed, [r.size for r in sent.recordings]) == (
             again.id,
-            3,
+            4,
             [800, 800, 800],
         )
         played.accept(again)
