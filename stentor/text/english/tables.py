@@ -58,7 +58,7 @@ STARTERS = frozenset(
 )
 """The closed class of words that begin a sentence rather than go on with a name."""
 CENSORED = (
-    r"(?<![\w*])(?=[a-z*]{4})(?:(?:[a-z]{1,2}|motherf|bullsh|godd|jacka|dumba)\*{1,6}[a-z]{1,5}(?:ing|ers?|ed|s)?"
+    r"(?<![\w*])(?=[a-z*]{4})(?:(?:[a-z]{1,2}|motherf|bullsh?|horsesh?|godd|jacka|dumba)\*{1,6}[a-z]{1,5}(?:ing|ers?|ed|s)?"
     r"|[a-z]\*{3,6}(?:ing|ers?|ed|s)?)(?![\w*(=])"
 )
 """Pattern of a word with stars for letters, in any case: f**k."""

@@ -36,9 +36,8 @@ def _spell_parts(m: re.Match[str]) -> str:
 
 def _internet_address(m: re.Match[str]) -> str:
     """ "fe80::1" -> "F E eight zero, colon colon, one"."""
-    parts = m[0].replace("::", ":::").split(":")
-    spoken = ["colon colon" if part == "" else _spell(part) for part in parts]
-    return ", ".join(part for at, part in enumerate(spoken) if spoken[at - 1 : at] != [part])
+    parts = re.findall(r"::|[^:]+", m[0])
+    return ", ".join("colon colon" if part == "::" else _spell(part) for part in parts)
 
 
 def _power(m: re.Match[str]) -> str:
