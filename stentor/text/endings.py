@@ -172,7 +172,8 @@ def _ends(text: str, mark: re.Match[str], growing: bool) -> bool:
         return "\n\n" in after[:4] or not (following or growing)
     if run == "!" and before.endswith(_NAMES):
         return _first_word(following) in STARTERS
-    if run not in (".", "．") or _ITEM.match(after):
+    number = text[mark.start() - 1 : mark.start()].isdigit()
+    if run not in (".", "．") or (_ITEM.match(after) and not number):
         return True
     if growing and _COMPLETE_WORD.match(following) is None and len(following) < NEAR:
         return False
