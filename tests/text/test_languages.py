@@ -91,3 +91,26 @@ def test_a_request_may_ask_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(InvalidRequest, match="cleanup: must be a string"):
             tts.generate("x", cleanup=["html"], **ask)
     assert seen == ["fünf Kilometer", "5 km"]
+
+
+@pytest.mark.parametrize(
+    ("code", "written", "spoken"),
+    [
+        ("de", "1 km", "ein Kilometer"),
+        ("de", "1 h", "eine Stunde"),
+        ("de", "1 €", "ein Euro"),
+        ("es", "1 h", "una hora"),
+        ("es", "1 km", "un kilómetro"),
+        ("es", "1000000 €", "un millón de euros"),
+        ("fr", "1 h", "une heure"),
+        ("fr", "1000000 €", "un million d’euros"),
+        ("it", "1 km", "un chilometro"),
+        ("pt", "2 h", "duas horas"),
+        ("ru", "2 мин", "две минуты"),
+        ("ru", "2 ч", "два часа"),
+        ("zh", "2 h", "两小时"),
+        ("zh", "12 km", "十二公里"),
+    ],
+)
+def test_a_number_agrees_with_what_it_counts(code: str, written: str, spoken: str) -> None:
+    assert cleaned(f"{written}.", (f"notations:{code}",)).text == f"{spoken}."

@@ -30,6 +30,7 @@ by digit."""
 _DATIVE = re.compile(r"\b(?:[Aa]m|[Vv]om|[Zz]um|[Dd]em|[Dd]en|[Bb]eim|[Aa]b|[Bb]is|[Ss]eit) $")
 _DIGITS = "零一二三四五六七八九"
 _WIDE = ("zh", "ja", "ko")
+_MILLIONS = re.compile(r"(?:mill[oó]n|million|milhão|milhões|milliard|milion|miliard)\w*$")
 
 
 def check(code: str) -> None:
@@ -187,7 +188,8 @@ class _Reader:
         if minute == "00" and not second:
             if "hour" in self.facts:
                 return str(self.facts["hour"]).format(self._hour(hour))
-            return self._unit(str(hour), "h").replace(self._say(hour), self._hour(hour))
+            counted = self._agreeing(self._say(hour), "h")
+            return self._unit(str(hour), "h").replace(counted, self._hour(hour))
         time: str = self.facts[
             "time_at_one" if hour == 1 and "time_at_one" in self.facts else "time"
         ]
@@ -218,16 +220,30 @@ class _Reader:
         )
         if self.wide:
             return self._number(written) + name
-        words = [self._number(whole), name.split()[-1] if sign == "₽" else name]
+        spoken = self._agreeing(self._number(whole), sign)
+        name = name.split()[-1] if sign == "₽" else name
+        if "of" in self.facts and _MILLIONS.search(spoken):
+            name = self.facts["of"] + name
+        words = [spoken, name]
         if small and int(small[:2]):
             words.append(self._say(int(small[:2].ljust(2, "0"))))
         return " ".join(words)
+
+    def _agreeing(self, words: str, counted: str) -> str:
+        """A number whose last word has the gender of what it counts: "eins" -> "ein" Kilometer."""
+        gender = "feminine" if counted in self.facts["feminine_of"] else "masculine"
+        forms: dict[str, str] = self.facts.get(gender, {})
+        start, space, last = words.rpartition(" ")
+        return start + space + forms.get(last, last)
 
     def _unit(self, written: str, unit: str) -> str:
         """ "5 km" -> "fünf Kilometer"."""
         from babel.units import format_unit
 
-        words, (whole, decimals) = self._number(written), self._parts(written)
+        whole, decimals = self._parts(written)
+        words = self._number(written)
+        if not decimals:
+            words = self._agreeing(words, self.names[unit])
         if unit == "%" and "percent" in self.facts:
             return str(self.facts["percent"]).format(words)
         if decimals:
