@@ -113,9 +113,9 @@ class Adapters:
         try:
             return self._free.popleft()
         except IndexError:
-            kept = self.count - len(self._by_name)
-            if kept:
-                more = f", {kept} of them by requests that run with unloaded adapters"
+            free = self.count - len(self._by_name)
+            if free:
+                more = f", {free} of them by requests that run with unloaded adapters"
             else:
                 more = ""
             raise InvalidRequest("max_loras", f"all {self.count} slots are taken{more}") from None

@@ -92,15 +92,15 @@ class AudioDelivery:
             finish = None
         try:
             if continues:
-                kept = [chunk.frames.copy()]
+                frames = [chunk.frames.copy()]
             else:
-                kept = []
+                frames = []
             rest = chunk.samples[start:].copy(), chunk.frames[trim:].copy()
             part = Chunk(*rest, finish, chunk.attended[trim:].copy())
         except MemoryError:
             self.requests.cancel(request, EngineError("the host has no memory for the audio"))
             return
-        request.delivered_frames += kept
+        request.delivered_frames += frames
         if finish is not None:
             self.requests.end(request)  # first, so that whoever has the last chunk finds it counted
         if trim < count or finish is not None:

@@ -272,10 +272,10 @@ class Engine:
         row on admission."""
         seq = request.seq
         columns = request.prompt.columns
-        held = columns[text.column]
-        columns[text.column] = np.concatenate((held, text.values))
+        values = columns[text.column]
+        columns[text.column] = np.concatenate((values, text.values))
         if seq.has_row and len(text.values):
-            self.runner.extend(seq, text.column, len(held), text.values)
+            self.runner.extend(seq, text.column, len(values), text.values)
         self.scheduler.add_text(seq, len(text.values), text.last)
 
     def _observe(self, step: InFlightStep) -> None:

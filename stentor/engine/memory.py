@@ -217,10 +217,10 @@ def _with_pages(needs: Needs, config: EngineConfig, usable: int | None) -> Share
 def _cpu_pages() -> int:
     """Bytes of key-value pages on a CPU. They fill in time, and a container that has no more memory
     is killed."""
-    held = machine.memory()
-    if held is None:
+    memory = machine.memory()
+    if memory is None:
         return CPU_PAGES
-    return min(CPU_PAGES, int(CPU_PAGES_SHARE * held))
+    return min(CPU_PAGES, int(CPU_PAGES_SHARE * memory))
 
 
 def _usable(config: EngineConfig, device: Device) -> tuple[int | None, int]:
@@ -271,16 +271,16 @@ def _encoder(
         return 0, eager.columns
     room = int(ENCODER_SHARE * max(0, usable))
     wav = torch.zeros(int(spec.reference_seconds[1] * spec.reference_rate), device=device.torch)
-    taken = 0
+    num_bytes = 0
     with torch.inference_mode():
         model.encode(
             wav[: spec.reference_rate], "reference"
         )  # compiles kernels and makes the libraries' workspaces
         for columns in ENCODER_COLUMNS:
-            taken = ENCODER_COPIES * _peak(model, device, wav, Eager(columns), room)
-            if taken <= room:
+            num_bytes = ENCODER_COPIES * _peak(model, device, wav, Eager(columns), room)
+            if num_bytes <= room:
                 break
-    return taken if budget else min(taken, room), columns
+    return num_bytes if budget else min(num_bytes, room), columns
 
 
 def _peak(model: SpeechModel, device: Device, wav: Tensor, launch: Eager, room: int) -> int:

@@ -137,16 +137,18 @@ def prefix_keys(prompt: Prompt, page_size: int, known: tuple[bytes, ...] = ()) -
     borders = [
         page * page_size for page in range(first, max(first, prompt.length // page_size) + 1)
     ]
-    given = list(map(int, np.searchsorted(prompt.frame_at, borders)))  # frames before each border
+    num_frames = list(
+        map(int, np.searchsorted(prompt.frame_at, borders))
+    )  # frames before each border
     parts = [_pages(prompt.rows[name], borders) for name in sorted(prompt.rows)]
-    parts += [_pages(prompt.frame_at % page_size, given)]
+    parts += [_pages(prompt.frame_at % page_size, num_frames)]
     lengths = struct.Struct(f"{len(parts)}q").pack
     if prompt.lora is None:
         adapter = b""
     else:
         adapter = prompt.lora.identity
     keys = list(known)
-    for page, frames in zip(zip(*parts, strict=True), given[1:], strict=True):
+    for page, frames in zip(zip(*parts, strict=True), num_frames[1:], strict=True):
         voice = " ".join(
             id for id, start in prompt.voices or ((prompt.voice, -1),) if start < frames
         )

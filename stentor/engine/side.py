@@ -103,7 +103,7 @@ class ModelRunner(Protocol):
         """Write the page tables of requests."""
         ...
 
-    def fill_pages(self, seq: Sequence, given: np.ndarray) -> None:
+    def fill_pages(self, seq: Sequence, keys_values: np.ndarray) -> None:
         """Write the keys and values that a prompt brings."""
         ...
 

@@ -57,8 +57,8 @@ def _limits(name: str) -> Iterator[list[str]]:
         lines = OWN_GROUP.read_text(encoding="utf-8").splitlines()
     except OSError:
         return
-    own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
-    for group in (Path(own), *Path(own).parents):
+    group_path = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
+    for group in (Path(group_path), *Path(group_path).parents):
         try:
             words = (GROUPS / group / name).read_text(encoding="ascii").split()
         except OSError:  # the root has no limits

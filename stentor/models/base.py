@@ -161,11 +161,11 @@ class Voice:
     def once(self, key: str, make: Callable[[], T]) -> T:
         """Return what `make` made for this key, such as ids of a transcript. It is kept until
         another is asked for."""
-        made = self._made
-        if made[0] != key:
-            self._made = made = key, make()
-        found: T = made[1]
-        return found
+        stored = self._made
+        if stored[0] != key:
+            self._made = stored = key, make()
+        value: T = stored[1]
+        return value
 
 
 def reference_of(
