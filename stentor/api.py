@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,6 +33,7 @@ from stentor.output.render import Output
 from stentor.output.watermark import Make
 from stentor.speech import awaited
 from stentor.speech.live_text import PROBE, TextFeed
+from stentor.speech.opening import OpeningStream, opens
 from stentor.speech.result import Speech
 from stentor.speech.script import Turn, dialogue, marked, reading, scripted
 from stentor.speech.spoken_text import SpeechStream, SpokenText, speak
@@ -81,6 +83,7 @@ class TTS:
     ) -> None:
         _check_types(model, name, lexicon, loras, provenance)
         self.lexicon = Lexicon.of(lexicon)
+        self._opening: weakref.WeakSet[OpeningStream] = weakref.WeakSet()
         self.aligners = Aligners(aligner)
         self._marks = Marks.of(provenance, watermark, model)
         config = EngineConfig(
@@ -462,9 +465,15 @@ class TTS:
         ones, as the model makes it: without a watermark.
 
         Where `spec.live_text`, `request("The first words ", live=True)` generates as far as it has
-        text. The stream's `append` adds text.
+        text. The stream's `append` adds text. Where all of it ends inside the first word, the
+        request is queued once that is complete.
         """
-        return self.engine.submit(self.prompt(req), req.seed, streaming)
+        prompt = self.prompt(req)
+        if not opens(req):
+            return self.engine.submit(prompt, req.seed, streaming)
+        stream = OpeningStream(self.engine, req, self.prompt, streaming)
+        self._opening.add(stream)
+        return stream
 
     def speech(self, chunks: Sequence[Chunk], seed: int) -> Speech:
         """Concatenate consecutive chunks."""
@@ -474,6 +483,8 @@ class TTS:
 
     def close(self) -> None:
         """Stop the engine. Open requests fail. Safe to call twice."""
+        for stream in tuple(self._opening):
+            stream.stop()
         self.engine.close()
 
     def __enter__(self) -> TTS:

@@ -27,6 +27,7 @@ from stentor.engine.stream import (
     AppendText,
     AudioStream,
     Cancel,
+    Chunk,
     EventSink,
     LoopNotifier,
     Outbox,
@@ -111,9 +112,21 @@ class Engine:
     ) -> AudioStream:
         """Queue a request. InvalidRequest if it can never fit, Overloaded if it is new and the
         queue is full."""
-        outbox = Outbox(self.inbox.put, self._notifier)
+        outbox = self.outbox()
         self.queue(prompt, seed, streaming, place, outbox)
         return AudioStream(seed, outbox, prompt.live, self.inbox.put)
+
+    def outbox(self) -> Outbox:
+        """Make the outbox of a request."""
+        return Outbox(self.inbox.put, self._notifier)
+
+    def cancelled(self) -> Chunk:
+        """Make the last event of a request that was cancelled before it was queued."""
+        return Chunk(np.zeros(0, np.float32), self._requests.no_frames(), "cancelled")
+
+    def notify(self) -> None:
+        """Wake the readers of events that the engine's thread has not put."""
+        self._notifier.flush()
 
     def queue(
         self,

@@ -194,7 +194,7 @@ class RequestHandle:
         """
         if self._live is None:
             raise InvalidRequest("live", "the request already has its complete text")
-        values = self._live.more(_text(text, last), last)
+        values = self._live.more(checked_text(text, last), last)
         self._send(AppendText(self._outbox, self._live.column, values, last))
 
     def cancel(self) -> None:
@@ -257,7 +257,7 @@ class AudioStream(RequestHandle):
             )
 
 
-def _text(text: object, last: object) -> str:
+def checked_text(text: object, last: object) -> str:
     """Check the text that is added to a live request. InvalidRequest names what is wrong with
     it."""
     if not isinstance(text, str):

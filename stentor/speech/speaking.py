@@ -89,6 +89,11 @@ class SpokenSegment:
         return checked
 
     @property
+    def empty(self) -> bool:
+        """Whether the present try has ended by itself without a sample."""
+        return not self.samples and self.finish == "stop"
+
+    @property
     def audio(self) -> np.ndarray:
         """float32 samples [n] of the chunks that are kept."""
         return np.concatenate([NO_SAMPLES, *(chunk.samples for chunk in self.chunks)])

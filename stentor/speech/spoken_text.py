@@ -167,6 +167,9 @@ class SpokenText:
             self.prepare()  # its prompt is made
             return samples
         self._prompts.pop(current, None)
+        if current.empty:
+            log.warning("the model ended %r before its first sound", current.segment.text)
+            self._ignored.append(current.segment.text)
         if not self.speaking.streaming:
             self._spoken.append(current)
         return np.concatenate((samples, self.speaking.ended(current, clock.spans(current.segment))))

@@ -33,6 +33,7 @@ class FakeEngine:
         self.open = 0
         self.events: list[tuple[object, ...]] = []
         self.fails: set[str] = set()
+        self.silent: set[str] = set()  # what ends in its first draw
 
     def fit(self, prompt: Prompt) -> None:
         """Any prompt fits."""
@@ -59,7 +60,7 @@ class FakeStream:
         if name(self.prompt) in self.engine.fails:
             raise EngineError("broken")
         ran_on = self.seed in self.engine.run_ons
-        frames = 9 if ran_on else 4
+        frames = 0 if name(self.prompt) in self.engine.silent else 9 if ran_on else 4
         finish = "length" if ran_on else "stop"
         yield Chunk(np.zeros(frames, np.float32), np.zeros((frames, 1)), finish)
 
@@ -120,6 +121,15 @@ def test_the_last_try_is_kept_and_the_seed_of_the_first_repeats_it():
         assert isinstance(result, Speech)
         assert (len(result.frames), result.seed) == (9, 1)
         assert [seed for _, seed, _ in engine.done("submit")] == [1, 2]
+
+
+def test_a_segment_that_ends_in_its_first_draw_is_named(caplog: pytest.LogCaptureFixture):
+    engine = FakeEngine()
+    engine.silent = {"b"}
+    (result,) = speak(texts(engine, "abc"))
+    assert isinstance(result, Speech)
+    assert (len(result.frames), result.ignored) == (8, ("b",))
+    assert "ended 'b' before its first sound" in caplog.text
 
 
 def test_what_the_queue_does_not_hold_waits_for_others_to_end():

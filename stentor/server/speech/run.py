@@ -185,6 +185,8 @@ class SegmentRun:
         else:
             if current.finish.startswith("guard"):
                 run.guarded.append("cut")
+            if current.empty:  # the model ended in its first draw
+                run.plan.ignored.piece(current.segment.spoken)
             yield speaking.ended(current, await self._spans())
 
     async def _spans(self) -> list[Span | None]:

@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor import TTS, InvalidRequest, Reference, Speech
+from stentor import TTS, EngineError, InvalidRequest, Reference, Speech
 from stentor.engine.stream import AudioStream
 from stentor.models.base import Prompt
 from stentor.models.byte_bpe import settled
 from stentor.models.frame_prompt import LiveColumn
 from stentor.models.frame_talker import TEXT_CAPACITY
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
+from stentor.speech.opening import OpeningStream
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
 from tests.helpers.patience import STUCK_S
 from tests.helpers.stepped_engine import hold
@@ -59,6 +60,31 @@ def begin(tts: TTS, text: str, **more: object) -> AudioStream:
 
 def frames(tts: TTS, stream: AudioStream) -> np.ndarray:
     return tts.speech(list(stream), 0).frames
+
+
+@pytest.mark.parametrize("text", ["There they are, the three.", "The end", "A", "3 there"])
+def test_the_codes_do_not_depend_on_where_the_first_piece_ends(tts: TTS, text: str) -> None:
+    whole = frames(tts, tts.submit(tts.request(text, **ASK)))
+    for cut in range(1, min(8, len(text)) + 1):
+        stream = begin(tts, text[:cut])
+        for letter in text[cut:]:
+            stream.append(letter)
+        stream.append("", last=True)
+        assert np.array_equal(frames(tts, stream), whole), text[:cut]
+
+
+def test_a_request_that_is_not_queued_yet_ends(tts: TTS) -> None:
+    """Its text ends inside its first word."""
+    stream = begin(tts, "Th")
+    stream.cancel()
+    assert [chunk.finish for chunk in stream] == ["cancelled"]
+    with pytest.raises(InvalidRequest, match="has ended"):
+        stream.append("ere ")
+    with TTS("dummy:toy", max_num_seqs=1, memory_gb=0.002) as other:
+        waiting = OpeningStream(other.engine, other.request("Th"), other.prompt, True)
+        waiting.stop()
+        with pytest.raises(EngineError, match="stopped"):
+            list(waiting)
 
 
 def waits(tts: TTS, beyond: int = 0) -> int:
