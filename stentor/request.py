@@ -13,6 +13,7 @@ from stentor.arguments import not_unicode, shown, whole
 from stentor.engine.seeds import MAX_SEED, MOST_TRIES, TRIES, random_seed
 from stentor.errors import InvalidRequest
 from stentor.models.info import ModelInfo, Option, ReferenceAudio, SpeechRequest
+from stentor.speech.client_names import OPENAI_VOICES, openai_voice, own_voice
 
 if TYPE_CHECKING:
     from stentor.models.info import Adapter
@@ -59,7 +60,7 @@ def build(
     and calls the model `model`."""
     values = _options(spec, options, model)
     references = load_references(spec, reference, model)
-    voice_name = _name("voice", voice, spec.voices, model)
+    voice_name = _voice(spec, voice, model)
     return SpeechRequest(
         text=_text(spec, text),
         voice=spec.default_voice if voice_name is None and not references else voice_name,
@@ -105,6 +106,17 @@ def _unicode(param: str, text: str) -> str:
     if (wrong := not_unicode(text)) is not None:
         raise InvalidRequest(param, wrong)
     return text
+
+
+def _voice(spec: ModelInfo, voice: str | None, model: str) -> str | None:
+    """The model's voice of a name, which may be one of OpenAI's or Kokoro's."""
+    if isinstance(voice, str):
+        model_voice = own_voice(voice, spec.voices)
+        if model_voice is not None:
+            return model_voice
+        if voice.lower() in OPENAI_VOICES:
+            return openai_voice(voice, spec.voices)
+    return _name("voice", voice, spec.voices, model)
 
 
 def _name(param: str, value: str | None, names: tuple[str, ...], model: str) -> str | None:

@@ -129,6 +129,14 @@ def test_bad_requests_name_the_field_and_what_is_allowed(
     assert tts.engine.health().stats.submitted == before
 
 
+def test_voices_of_openai_and_kokoro_are_voices_of_the_model(tts: TTS):
+    """Each name stands for the voice that it has on the server."""
+    plain = {"seed": 5, "max_frames": 3}
+    of = {v: tts.generate("hi", voice=v, **plain).samples.tobytes() for v in ("low", "high")}
+    for name, voice in (("alloy", "low"), ("Ash", "high"), ("af_high", "high"), ("LOW", "low")):
+        assert tts.generate("hi", voice=name, **plain).samples.tobytes() == of[voice]
+
+
 def test_numbers_of_numpy_are_numbers(tts: TTS):
     plain = {"seed": 5, "max_frames": 3, "temperature": 0.5, "retries": 2}
     kinds = {

@@ -25,7 +25,6 @@ from stentor.models.info import ReferenceAudio
 from stentor.output.marks import Marks
 from stentor.request import Given
 from stentor.say.target import Output
-from stentor.speech.client_names import OPENAI_VOICES, openai_voice, own_voice
 from stentor.speech.result import Speech
 from stentor.text.files import decoded
 
@@ -122,8 +121,6 @@ class Speaker:
     def _options(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of `TTS.generate`."""
         options = {name: value for name, value in fields.items() if name not in READ_HERE}
-        if "voice" in options:
-            options["voice"] = self._voice(options["voice"])
         if "reference" in fields:
             paths = listed(fields["reference"])
             texts = (
@@ -141,13 +138,6 @@ class Speaker:
                 "prompt", fields["prompt"], fields.get("prompt_text"), supported
             )
         return options
-
-    def _voice(self, name: str) -> str | None:
-        """The model's voice of a name, which may be one of OpenAI's, as on the server."""
-        model_voice = own_voice(name, self._tts.voices)
-        if model_voice is None and name.lower() in OPENAI_VOICES:
-            return openai_voice(name, self._tts.voices)
-        return model_voice or name
 
     def _audio(self, param: str, path: str, text: str | None, supported: bool) -> Given:
         """Return the audio of a file. It stays unread for a model that takes none and refuses
