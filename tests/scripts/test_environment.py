@@ -59,10 +59,10 @@ def made(tree: Path, *extras: str, index: str = "") -> tuple[list[str], list[str
 
 
 def test_torch_comes_from_the_index_that_was_chosen_and_every_step_has_a_line(tree: Path):
-    asked, told = made(tree, "server", index="https://index/cpu")
+    asked, told = made(tree, "server", "torch", index="https://index/cpu")
     assert asked == [
         "--retries 0 --timeout 15 --index-url https://index/cpu torch==2.13.0",
-        "-e .[server]",
+        "-e .[server,torch]",
     ]
     for line, words in zip(
         told, ("1 of 3", "2 of 3: torch 2.13.0 from the stand-in", "3 of 3", "ready"), strict=True
@@ -71,20 +71,25 @@ def test_torch_comes_from_the_index_that_was_chosen_and_every_step_has_a_line(tr
 
 
 def test_an_index_that_fails_leaves_the_plain_pin(tree: Path):
-    asked, _ = made(tree, index="broken")
+    asked, _ = made(tree, "torch", index="broken")
     assert asked == [
         "--retries 0 --timeout 15 --index-url broken torch==2.13.0",
         "torch==2.13.0",
-        "-e .",
+        "-e .[torch]",
     ]
 
 
+def test_the_built_in_voice_and_its_server_get_no_torch(tree: Path):
+    assert made(tree)[0] == ["-e ."]
+    assert made(tree, "server")[0] == ["-e .[server]"]
+
+
 def test_what_is_installed_is_not_installed_again(tree: Path):
-    made(tree, "server")
-    assert made(tree, "server") == ([], [])
+    made(tree, "server", "torch")
+    assert made(tree, "server", "torch") == ([], [])
     assert made(tree, "dev")[0] == ["-e .[dev]", "--no-deps distillmos==0.9.1 xls-r-sqa==0.1.0"]
     (tree / "pyproject.toml").write_text("[project] # with other dependencies\n")
-    assert made(tree, "server")[0] == ["-e .[server]"]
+    assert made(tree, "server", "torch")[0] == ["-e .[server,torch]"]
 
 
 @pytest.mark.parametrize("script", ["quickstart", "test", "check"])
