@@ -81,7 +81,13 @@ MARKS = st.sampled_from(
         "مرحبا ", "\U0001f600", "\ud83d", "\ude00", "\0", "\u202e", "e\u0301", "https://a.example/b?c=d ", "1" * 50, "-", "…",
     ]
 )  # fmt: skip
-SPOKEN = st.one_of(st.lists(MARKS, max_size=12).map("".join), ANY_TEXT)
+RUNS = st.builds(
+    lambda units, times: "".join(units) * times,
+    st.lists(MARKS | st.characters(exclude_categories=()), min_size=1, max_size=2),
+    st.sampled_from([40, 100]),
+)
+"""One or two signs again and again: what a pattern that backtracks reads for long."""
+SPOKEN = st.one_of(st.lists(MARKS, max_size=12).map("".join), ANY_TEXT, RUNS)
 NUMBERS = st.one_of(
     st.integers(-3, 40),
     st.floats(),
