@@ -30,7 +30,7 @@ by digit."""
 _DATIVE = re.compile(r"\b(?:[Aa]m|[Vv]om|[Zz]um|[Dd]em|[Dd]en|[Bb]eim|[Aa]b|[Bb]is|[Ss]eit) $")
 _DIGITS = "零一二三四五六七八九"
 _WIDE = ("zh", "ja", "ko")
-_MILLIONS = re.compile(r"(?:mill[oó]n|million|milhão|milhões|milliard|milion|miliard)\w*$")
+_MILLIONS = re.compile(r"(?:mill[oó]n|million|milhão|milhões|milliard|milion|miliard)\w{0,20}$")
 
 
 def check(code: str) -> None:
