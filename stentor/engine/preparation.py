@@ -13,7 +13,7 @@ from stentor.models.info import SpeechRequest
 
 class Preparation:
     """A prompt in the making, for callers that must not wait in a thread. Call `leave` when it is
-    done or given up.
+    done or dropped.
 
     It holds a claim on each voice that the prompt needs, then makes the prompt, and claims the
     codec's state at last.

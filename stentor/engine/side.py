@@ -117,7 +117,7 @@ class ModelRunner(Protocol):
 
 
 class CodecRunner(Protocol):
-    """The codec's state per slot, and its calls. Every method is called from the engine's thread."""
+    """The codec's state per slot, and its calls. For the engine's thread only."""
 
     timing: CodecTiming
     moved_on: bool  # whether a call has written the codec's state: it cannot be tried again
@@ -207,7 +207,7 @@ class RunningSide(Protocol):
         ...
 
     def warm_up(self) -> None:
-        """Run once what the first request would otherwise run cold. Called in the engine's thread."""
+        """Run what the first request would otherwise run cold, in the engine's thread."""
         ...
 
     def serving(self) -> AbstractContextManager[object]:

@@ -53,7 +53,7 @@ class Needs:
     grid: int = 1  # of the codec, in frames
 
     def codec_frames(self, level: int, slots: int) -> int:
-        """Frames of a codec call, where a causal codec without a grid would take `level` of them."""
+        """Frames of a codec call in which a causal codec without a grid has `level` of them."""
         if self.grid > 1:
             cells = CODEC_CELLS * self.grid * level // CODEC_FRAMES
         else:
@@ -132,7 +132,10 @@ def fewer(slots: int) -> list[int]:
 
 
 def advice(needs: Needs, slots: int, usable: int, total: int, context: int = 0) -> str:
-    """Say what would fit instead of `slots` slots. context: bytes that CUDA takes beside `total`."""
+    """Describe what would fit instead of `slots` slots.
+
+    context: bytes that CUDA takes beside `total`.
+    """
     fitting = (divide(needs, n, usable, total) for n in range(slots, 0, -1))
     largest = next((f for f in fitting if f is not None), None)
     more = max(1, total)

@@ -7,10 +7,6 @@ from pathlib import Path
 from typing import Any
 from unicodedata import category
 
-from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers
-from tokenizers import Tokenizer as FastTokenizer
-from tokenizers.models import BPE
-
 from stentor.arguments.untrusted import JSON_BYTES, Unreadable, read_text
 from stentor.errors import CheckpointError
 from stentor.models.config_files import read_json
@@ -24,10 +20,13 @@ class ByteBPE:
     def __init__(self, path: Path, pattern: str = QWEN2) -> None:
         """Read vocab.json, merges.txt and the added tokens of tokenizer_config.json. Raises
         CheckpointError."""
+        from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
+        from tokenizers.models import BPE
+
         vocab = read_json(path / "vocab.json")
         merges = _read_merges(path / "merges.txt")
         try:
-            self._fast = FastTokenizer(
+            self._fast = Tokenizer(
                 BPE(vocab=vocab, merges=merges, fuse_unk=False, byte_fallback=False)
             )
         except (
@@ -47,6 +46,8 @@ class ByteBPE:
         self._add(read_json(path / "tokenizer_config.json"), path)
 
     def _add(self, config: dict[str, Any], path: Path) -> None:
+        from tokenizers import AddedToken
+
         added = config.get("added_tokens_decoder")
         if not isinstance(added, dict) or not added:
             raise CheckpointError(
@@ -81,6 +82,8 @@ class ByteBPE:
     def add(self, names: list[str]) -> None:
         """More special tokens, whose ids go on from the last one. Text that contains one becomes
         its id."""
+        from tokenizers import AddedToken
+
         self._fast.add_special_tokens(
             [AddedToken(name, normalized=False, special=True) for name in names]
         )

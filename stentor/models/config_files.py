@@ -16,7 +16,7 @@ RELEASED = "released.json"
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """A file that holds one JSON object. CheckpointError says what is wrong with it."""
+    """A file that holds one JSON object. CheckpointError names the fault."""
     try:
         data = untrusted.read_json(file)
     except Unreadable as e:
@@ -27,8 +27,8 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def read_release(folder: Path, name: str) -> dict[str, Any]:
-    """Read what released.json in a family's folder says about a release, with the one that it is
-    `like` under it."""
+    """Read a release of released.json in a family's folder, with the one that it is `like` under
+    it."""
     data = ConfigReader(read_json(folder / RELEASED), str(folder / RELEASED)).table(name)
     if "like" in data:
         return _changed(read_release(folder, data["like"]), data)

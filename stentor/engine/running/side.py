@@ -151,8 +151,8 @@ class TorchSide:
 
 
 def check_deterministic(model: SpeechModel, device: Device) -> None:
-    """InvalidRequest, which says what is missing, if requests would not give the same bytes alone
-    and beside others."""
+    """Raise InvalidRequest, which names what is missing, unless requests have the same bytes
+    whatever else runs."""
     spec = model.spec
     if not kernels.batch_invariance_supported(device.torch, torch_dtype(spec.kv.dtype)):
         raise InvalidRequest(
