@@ -229,9 +229,6 @@ class EngineConfig:
     )
     encoded_references: int = 64  # that are kept, by content
     codec_states_mb: float = 256.0  # MiB of the host for the codec's state after voices
-    codec_pages_mb: float = (
-        4096.0  # the same of a codec that keeps pages, which take 90 MB per second of a voice
-    )
     policy: Policy = field(default_factory=Policy)
 
     def __post_init__(self) -> None:
@@ -252,8 +249,7 @@ class EngineConfig:
             raise InvalidRequest(
                 "policy", f"must be a stentor.config.Policy, got {type(self.policy).__name__}"
             )
-        for name in ("codec_states_mb", "codec_pages_mb"):
-            _check(name, getattr(self, name), 0)
+        _check("codec_states_mb", self.codec_states_mb, 0)
         for name in ("memory_gb", "max_memory_gb"):
             value = getattr(self, name)
             _check(name, value, None)

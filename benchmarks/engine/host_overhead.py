@@ -40,7 +40,7 @@ from stentor.config import Policy
 from stentor.engine.engine import Engine
 from stentor.engine.running.device import Device
 from stentor.engine.running.model_runner import default_batch_sizes
-from stentor.engine.scheduling.audio_scheduler import RAMP
+from stentor.engine.scheduling.chunks import RAMP
 from stentor.engine.stream import AudioStream
 
 FULL = sum(RAMP) * 2  # frames after which every chunk has its full length

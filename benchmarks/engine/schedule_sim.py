@@ -46,9 +46,9 @@ from stentor.engine.running.codec_runner import CodecOutput, CodecRunner
 from stentor.engine.running.device import CODEC, LANGUAGE_MODEL
 from stentor.engine.running.model_runner import MAX_PREFILL_TOKENS, ModelRunner, default_batch_sizes
 from stentor.engine.running.prefill_batch import BatchShape, PrefillBuffers
-from stentor.engine.scheduling.audio_scheduler import RAMP
+from stentor.engine.scheduling.chunks import RAMP
 from stentor.engine.scheduling.sequence import LENGTH, RUNNING
-from stentor.layers.types import NO_PAGES, CodecCall, State
+from stentor.layers.types import CodecCall, State
 from stentor.models.base import KVSpec, SpeechModel
 from stentor.models.lora import NO_ADAPTERS
 
@@ -110,7 +110,6 @@ class Silence:
 
     def __init__(self) -> None:
         self.columns: dict[str, Any] = {}
-        self.pages = NO_PAGES
 
     def decode(
         self, frames: torch.Tensor, state: State, call: CodecCall
@@ -188,14 +187,13 @@ def captured(runner: ModelRunner, codec: CodecRunner, costs: Costs, graph: MakeG
     for key in runner.first_keys():
         ms = interpolate(costs.step, key[0]) - costs.backbone
         add(runner.first_graphs, key, ms, partial(advance, first_idx[: key[0]]))
-    for key in codec.graph_keys(count):
-        samples, frames = (
-            torch.zeros(key[0], key[1] * spec.hop),
-            torch.zeros(*key, *spec.frame.shape),
-        )
-        silence = CodecOutput(samples, frames, torch.zeros(*key, 0))
-        speak = partial(codec.outputs.__setitem__, (*key, False), silence)
-        add(codec.graphs, key, interpolate(costs.codec, key[0] * key[1]), speak)
+    for key in codec.calls.captured_shapes(count):
+        rows, _, decodes = key
+        samples = torch.zeros(rows, decodes * spec.hop)
+        frames = torch.zeros(rows, decodes, *spec.frame.shape)
+        silence = CodecOutput(samples, frames, torch.zeros(rows, decodes, 0))
+        speak = partial(codec.outputs.__setitem__, key, silence)
+        add(codec.graphs, key, interpolate(costs.codec, rows * decodes), speak)
     runner.kv.fused = True  # shapes do not depend on lengths
 
 

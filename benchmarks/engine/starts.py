@@ -40,7 +40,7 @@ MODELS = (
     "dummy:fish-s2-pro",
     "dummy:cosyvoice3",
 )
-OPTIONS: dict[str, dict[str, Any]] = {"dummy:cosyvoice3": {"stream_window": 20, "memory_gb": 4}}
+OPTIONS: dict[str, dict[str, Any]] = {"dummy:cosyvoice3": {"memory_gb": 4}}
 TEXT = "The quick brown fox jumps over the lazy dog."
 GIB = 2**30
 WAYS = ("usual", "cold")

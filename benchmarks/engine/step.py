@@ -280,12 +280,10 @@ class Bench:
     def codec(self) -> dict[str, float]:
         codec, out = self.tts.engine.codec, {}
         for key in sorted(codec.graphs.graphs):
-            if key[0] not in (1, 16, 64) or key[1] not in (1, 8, codec.counts[-1]):
+            if key[0] not in (1, 16, 64) or key[1] not in (1, 8, codec.timing.chunk):
                 continue
             with torch.inference_mode(), codec.stream.active():
-                codec.inputs.fill_(
-                    0 if codec.pages.width else codec.sizes.slots
-                )  # the frames that captures read
+                codec.inputs.fill_(codec.sizes.slots)  # the frames that captures read
                 codec.graphs(*key)
                 a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
                 a.record()

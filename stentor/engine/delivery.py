@@ -60,15 +60,17 @@ class AudioDelivery:
         now = time.monotonic()
         samples, frames, attended = call.arrays()
         for job, row in zip(call.jobs, call.rows, strict=True):
-            audio = self.scheduler.audio.on_audio(job, now)
-            self.requests.stats.frames += len(audio)
-            first = call.first_frame(job)
-            at = audio.start - first
-            end = audio.stop - first
+            self.scheduler.audio.on_audio(job, now)
+            self.requests.stats.frames += job.count
             # With late samples a row begins that much before its first frame.
-            begin = at * self.hop + (0 if audio.start else self.late)
-            own = samples[row, begin : end * self.hop + (self.late if job.last else 0)]
-            chunk = Chunk(own, frames[row, at:end], None, attended[row, at:end])
+            begin = 0 if job.start else self.late
+            end = job.count * self.hop + (self.late if job.last else 0)
+            chunk = Chunk(
+                samples[row, begin:end],
+                frames[row, : job.count],
+                None,
+                attended[row, : job.count],
+            )
             self._put(self.requests.of(job.seq), job, chunk)
 
     def _put(self, request: Request, job: AudioJob, chunk: Chunk) -> None:

@@ -81,12 +81,11 @@ class Launcher:
 
     def _codec_call(self, jobs: list[AudioJob]) -> list[InFlightAudio]:
         def fail(job: AudioJob, error: Exception) -> None:
-            self._fail(job.seq, error, job.count)
+            self._fail(job.seq, error, job.reads)
 
         for job in [j for j in jobs if j.seq.cancelled]:  # its chunk before this one failed
-            self._fail(
-                job.seq, self.requests.of(job.seq).error or EngineError("cancelled"), job.count
-            )
+            error = self.requests.of(job.seq).error or EngineError("cancelled")
+            self._fail(job.seq, error, job.reads)
         jobs = [j for j in jobs if not j.seq.cancelled]
         if not jobs:
             return []
@@ -175,7 +174,7 @@ class Launcher:
         first = [
             s for s in admitted if s.phase is Phase.RUNNING and s.streaming and not s.trim_frames
         ]
-        at_once = audio.starts_at_once and not self.hides_frames
+        at_once = audio.chunks.starts_at_once and not self.hides_frames
         if first and at_once and 2 * len(first) >= len(live) and not audio.busy:
             try:
                 self.codec.decode_first_frames(first)

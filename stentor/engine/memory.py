@@ -13,9 +13,9 @@ from torch import Tensor
 from stentor import kernels
 from stentor.config import EngineConfig
 from stentor.engine.columns import engine_columns
-from stentor.engine.running.codec_state import CodecStateTable, make_pool, one_row
+from stentor.engine.running.codec_state import CodecStateTable, one_row
 from stentor.engine.running.device import Device
-from stentor.engine.scheduling.audio_scheduler import chunk_sizes
+from stentor.engine.scheduling.chunks import chunk_sizes
 from stentor.engine.sizes import (
     CONTEXT,
     GIB,
@@ -33,6 +33,7 @@ from stentor.host import machine
 from stentor.layers.types import Column, Eager, eager, torch_dtype
 from stentor.layers.windows import COLUMNS
 from stentor.models.base import ModelSpec, SpeechModel
+from stentor.models.codec_timing import UtteranceTiming
 from stentor.models.info import ATTENDED_WIDTH
 
 SLOTS = 64
@@ -68,7 +69,7 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
     The weights and the slots for adapters have been made: what is free and what is taken count
     them.
     """
-    spec, timing = model.spec, model.spec.codec_timing
+    spec = model.spec
     usable, total = _usable(config, device)
     encoder_bytes, encoder_columns = _encoder(
         model, device, usable, budget=config.max_memory_gb is not None
@@ -89,8 +90,6 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
         encoder_columns=encoder_columns,
         frame_pages=shares.pages * _frames_per_page(spec, config),
         adapter_bytes=model.adapters.bytes,
-        codec_window=timing.window * timing.grid * spec.hop / spec.sample_rate,
-        codec_page_bytes=shares.slots * timing.window * _bytes(model.codec.pages) + needs.primer,
     )
 
 
@@ -124,11 +123,10 @@ def _needs(
         heard = {}
     attended = Column((max_frames, ATTENDED_WIDTH if spec.alignment else 0))
     timing = spec.codec_timing
-    if timing.window:
-        codec_page = _bytes(model.codec.pages)
+    if isinstance(timing, UtteranceTiming):
+        chunk = timing.chunk
     else:
-        codec_page = 0
-    chunk, _ = chunk_sizes(config.policy, timing)
+        chunk, _ = chunk_sizes(config.policy, timing)
     return Needs(
         slot=_bytes(
             {
@@ -140,9 +138,7 @@ def _needs(
                 "frames": frames,
             }
         )
-        + _bytes(model.codec.columns)
-        + timing.window * codec_page,
-        primer=timing.num_chunks(spec.codec_prefix) * codec_page,
+        + _bytes(model.codec.columns),
         page=_bytes({"kv": Column((kv.layers, 2, config.page_size, kv.heads, kv.dim), kv.dtype)})
         + _frames_per_page(spec, config) * frame_bytes(spec),
         codec_frame=_codec_frame(model, chunk, device, config.deterministic),
@@ -151,7 +147,6 @@ def _needs(
         wanted=math.ceil(spec.max_model_len / config.page_size),
         chunk=chunk,
         priming=min(spec.codec_prefix, timing.chunk),  # frames of a call beside the others
-        grid=timing.grid,
     )
 
 
@@ -240,14 +235,12 @@ def _codec_frame(model: SpeechModel, chunk: int, device: Device, deterministic: 
     CPU 0."""
     if device.free_bytes() is None:
         return 0
-    spec, timing, where = model.spec.frame, model.spec.codec_timing, device.torch
-    given = torch.zeros(
-        1, chunk + timing.lookahead, *spec.shape, dtype=torch_dtype(spec.dtype), device=where
-    )
+    frame = model.spec.frame
+    where = device.torch
+    given = torch.zeros(1, chunk, *frame.shape, dtype=torch_dtype(frame.dtype), device=where)
     with torch.inference_mode(), kernels.batch_invariant(deterministic):
         state = CodecStateTable(model.codec.columns, 1, where).columns
-        call = one_row(make_pool(model.codec.pages, 1, where), timing.window, where)
-        call = call._replace(whole=not timing.chunks)
+        call = one_row(where, chunk)
         model.codec.decode(
             given, state, call
         )  # compiles kernels and makes the libraries' workspaces

@@ -45,7 +45,6 @@ class SequenceMaker:
         self.ids = itertools.count()
         self._hop_seconds = spec.hop / spec.sample_rate
         self._late_seconds = spec.codec_timing.late / spec.sample_rate
-        self._timing = spec.codec_timing
         self._by_frame = bool(spec.frame_kv)
         self._covering_evals = covering_evals
         self._columns = engine_columns(spec).keys() | spec.columns.keys()
@@ -81,11 +80,8 @@ class SequenceMaker:
     ) -> Sequence:
         """The sequence of a prompt that fits. One that follows `last` in its request finds in pages
         what it repeats of it."""
-        timing = self._timing
         cache = self.policy.prefix_cache
         size = self.sizes.page_size
-        streaming = streaming and timing.chunks
-        primed = len(prompt.codec_prefix)
         continues = (
             cache and last is not None and prompt.repeats == last.length + last.num_generated
         )
@@ -111,8 +107,7 @@ class SequenceMaker:
             streaming,
             place,
             self._late_seconds,
-            held_frames=timing.held,
-            window_end=timing.window_end(primed),
+            codec_prefix=len(prompt.codec_prefix),
             heard_is_free=live is not None and live.heard_is_free,
             prefix=prefix,
             continues=continues,
@@ -122,7 +117,6 @@ class SequenceMaker:
             frame_keys=frame_keys(frame_at, prefix, size),
             given=prompt.num_given,
             max_schedulable=sys.maxsize if live is None else 1 + len(prompt.columns[live.column]),
-            audio_scheduled=timing.start(primed, streaming),
         )
 
 

@@ -71,10 +71,6 @@ class InFlightAudio(Protocol):
         0], once done."""
         ...
 
-    def first_frame(self, job: AudioJob) -> int:
-        """The frame of the stream with which the job's row begins."""
-        ...
-
 
 class ModelRunner(Protocol):
     """Rows and steps of the language model. Every method is called from the engine's thread."""

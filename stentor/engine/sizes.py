@@ -26,8 +26,6 @@ LEVELS = ((2048, 512), (1024, 256), (512, 128), (256, 64), (128, 0))
 the least. An H200 decodes no more audio per second in calls of more than 512 frames, such as 64
 chunks of 8 frames or 20 of 25."""
 CODEC_FRAMES = LEVELS[0][1]
-CODEC_CELLS = 64
-"""Chunks of a codec call, where the codec has a grid and they are more frames than that."""
 CODEC_SHARE = 0.1
 """Share of all memory that codec calls take before smaller ones are tried."""
 ENOUGH_TOKENS = 512
@@ -49,20 +47,14 @@ class Needs:
     wanted: int  # pages of the longest request
     chunk: int  # frames that a codec call holds at least
     priming: int  # frames of a codec call beside the others
-    primer: int = 0  # pages of the codec for the voice that is being primed
-    grid: int = 1  # of the codec, in frames
 
     def codec_frames(self, level: int, slots: int) -> int:
-        """Frames of a codec call in which a causal codec without a grid has `level` of them."""
-        if self.grid > 1:
-            cells = CODEC_CELLS * self.grid * level // CODEC_FRAMES
-        else:
-            cells = 0
-        return min(max(level, cells, self.chunk), slots * self.chunk)
+        """Frames of a codec call, of which the level allows `level`."""
+        return min(max(level, self.chunk), slots * self.chunk)
 
     def buffers(self, slots: int, pages: int) -> int:
         """Bytes that are taken whatever runs."""
-        return slots * self.slot + pages * self.page + self.encoder + self.primer
+        return slots * self.slot + pages * self.page + self.encoder
 
 
 @dataclass(frozen=True)
@@ -159,10 +151,6 @@ class BufferSizes(Shares):
     page_bytes: int
     encoder_bytes: int  # left free for encoding references
     encoder_columns: int  # of the largest window in which a reference is encoded
-    codec_window: float = (
-        0.0  # seconds of a stream, with its prefix, that the codec keeps pages of. 0: it has none
-    )
-    codec_page_bytes: int = 0  # of those pages, in all slots and for priming
     frame_pages: int = (
         0  # of page sets by frame, one frame each. Their bytes are those of the KV pages
     )
@@ -179,7 +167,6 @@ class BufferSizes(Shares):
             slots = "1 slot"
         else:
             slots = f"{self.slots} slots"
-        window = f"the codec's pages, for the last {self.codec_window:.1f} s of each stream and its voice"
         if self.frame_pages:
             frames = f" and {self.frame_pages} of a frame"
         else:
@@ -191,7 +178,6 @@ class BufferSizes(Shares):
             f"graphs, prefills of up to {self.prefill_tokens} tokens": self.graph_bytes,
             f"codec calls of up to {self.codec_frames} frames": self.codec_bytes,
             "encoding of references": self.encoder_bytes,
-            window: self.codec_page_bytes,
             "adapters": self.adapter_bytes,
         }
         shares = [f"{name} ({size(count)})" for name, count in parts.items() if count]

@@ -11,7 +11,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -22,7 +22,7 @@ from stentor import kernels
 from stentor.audio import QUALITY, Recording
 from stentor.config import EngineConfig
 from stentor.engine.once import CacheCounts, Claim, LruCache, OnceCache
-from stentor.engine.running.codec_state import CodecPages, CodecStateTable, one_row
+from stentor.engine.running.codec_state import CodecStateTable, one_row
 from stentor.engine.running.cuda_graphs import CudaGraphRunner
 from stentor.engine.running.device import BACKGROUND, CudaStream, Device
 from stentor.engine.sizes import MIB
@@ -30,6 +30,7 @@ from stentor.kernels.resampler import Filters, filters, resampled
 from stentor.layers.types import eager, torch_dtype
 from stentor.layers.windows import STEP
 from stentor.models.base import Prompt, SpeechModel, Voice, VoiceSource
+from stentor.models.codec_timing import UtteranceTiming
 
 log = logging.getLogger("stentor.engine")
 
@@ -228,33 +229,20 @@ class CodecPrimer:
         self.model = model
         self.device = device
         self._deterministic = config.deterministic
-        self.timing = spec.codec_timing
-        if self.timing.window:
-            longest = self.timing.grid
-        else:
-            longest = spec.codec_silent
-        self.sizes = piece_sizes(
-            min(spec.codec_prefix, longest) if self.timing.chunks else 0, self.timing.grid
-        )
+        # A codec that decodes from an utterance's beginning is given its prefix with each call.
+        primes = not isinstance(spec.codec_timing, UtteranceTiming)
+        longest = min(spec.codec_prefix, spec.codec_silent) if primes else 0
+        self.sizes = piece_sizes(longest)
         self.stream = device.stream(BACKGROUND)
         self.graphs = CudaGraphRunner(
             "priming", self._decode, device, self.stream, config.require_graphs
         )
         self._state = CodecStateTable(model.codec.columns, 1, where)
         self._row = torch.zeros(1, dtype=torch.int64, device=where)
-        shape = (1, max(self.sizes, default=0) + self.timing.lookahead, *spec.frame.shape)
+        shape = (1, longest, *spec.frame.shape)
         self._frames = torch.zeros(shape, dtype=torch_dtype(spec.frame.dtype), device=where)
-        chunks = self.timing.num_chunks(spec.codec_prefix)
-        assert not self.timing.window or chunks < self.timing.window, (
-            "a prefix must leave pages for the stream"
-        )
-        self._pages = CodecPages(model.codec.pages, replace(self.timing, window=chunks), 1, device)
-        self._call = one_row(self._pages.pool, self._pages.width, where)._replace(silent=True)
-        if self._pages.width:
-            budget = config.codec_pages_mb
-        else:
-            budget = config.codec_states_mb
-        kept = LruCache[Tensor](budget * MIB, lambda state: state.nbytes)
+        self._call = one_row(where, longest)._replace(silent=True)
+        kept = LruCache[Tensor](config.codec_states_mb * MIB, lambda state: state.nbytes)
         self._once = OnceCache[Tensor]("stentor-prime", 1, kept, self._start)
 
     def capture(self) -> None:
@@ -263,8 +251,8 @@ class CodecPrimer:
             self.graphs.capture((n,) for n in self.sizes)
 
     def claim(self, prompt: Prompt) -> Claim[Tensor]:
-        """The codec's state with the prompt's conditions, after its codec prefix: a row and then
-        pages, as words on the host. Prompts in one voice share it."""
+        """The codec's state with the prompt's conditions, after its codec prefix, as words on the
+        host. Prompts in one voice share it."""
         return self._once.claim(
             prompt.voice, partial(self._prime, prompt.codec_prefix, prompt.codec_conditions)
         )
@@ -276,8 +264,7 @@ class CodecPrimer:
     def warm_up(self) -> None:
         """Run every length once in the thread that will, so that the first voice costs what later
         ones do."""
-        count = sum(self.sizes) + self.timing.lookahead
-        frames = np.zeros((count, *self.model.spec.frame.shape), np.float32)
+        frames = np.zeros((sum(self.sizes), *self.model.spec.frame.shape), np.float32)
         if self.sizes:
             self._once.on_each_thread(1, partial(self._prime, frames, {}))
 
@@ -297,38 +284,29 @@ class CodecPrimer:
             self.stream.active(),
         ):
             self._state.reset(self._row)
-            self._pages.enter(0, 0, "", self._row)
             for name, value in conditions.items():
                 column = self._state.columns[name]
                 self.device.fill(column[0] if value.ndim else column, np.atleast_1d(value))
             source = self.device.upload(frames).to(self._frames.dtype)
             at = 0
-            for count in pieces(self.timing.chunks_of(len(frames)), self.sizes):
-                given = count + self.timing.lookahead
-                self._frames[0, :given].copy_(source[at : at + given])
+            for count in pieces(len(frames) if self.sizes else 0, self.sizes):
+                self._frames[0, :count].copy_(source[at : at + count])
                 self._call.start.fill_(at - len(frames))
-                self._next_page(at, count)
+                self._call.stop.fill_(at + count - len(frames))
                 self.graphs(count)
                 at += count
-            state = self.device.download(torch.cat((self._state.data[0], *self._pages.save(0))))
+            state = self.device.download(self._state.data[0].clone())
             done = self.device.event()
             done.record()
             done.wait_host()
         return state
 
-    def _next_page(self, at: int, count: int) -> None:
-        """The next call writes the page of the chunk of `count` frames from frame `at` of the
-        prefix."""
-        if self._pages.width:
-            pages, filled = self._pages.row(0, at, count)
-            self.device.fill(self._call.pages.table[0], pages)
-            self.device.fill(self._call.pages.filled, [filled])
-
     def _decode(self, count: int) -> None:
         """The captured function: the first `count` of `_frames` in, `_state` on to what follows
         them."""
-        frames = self._frames[:, : count + self.timing.lookahead]
-        _, new = self.model.codec.decode(frames, self._state.gather(self._row), self._call)
+        call = self._call._replace(decodes=count)
+        state = self._state.gather(self._row)
+        _, new = self.model.codec.decode(self._frames[:, :count], state, call)
         self._state.store(self._row, new)
 
 
@@ -349,21 +327,19 @@ def _noise(count: int) -> np.ndarray:
     return np.random.default_rng(0).standard_normal(count).astype(np.float32) * np.float32(0.1)
 
 
-def piece_sizes(longest: int, grid: int = 1) -> list[int]:
-    """Frames of one call, largest first: the longest, and powers of two below it, in steps of the
-    codec's grid."""
-    most = longest // grid
-    return sorted(
-        {n * grid for n in (most, *(1 << i for i in range(most.bit_length())))} if most else (),
-        reverse=True,
-    )
+def piece_sizes(longest: int) -> list[int]:
+    """Frames of one call, largest first: the longest, and powers of two below it."""
+    if not longest:
+        return []
+    sizes = {longest, *(1 << i for i in range(longest.bit_length()) if 1 << i <= longest)}
+    return sorted(sizes, reverse=True)
 
 
 def pieces(count: int, sizes: list[int]) -> list[int]:
     """`count` frames as pieces of these sizes, largest first."""
-    found = []
+    result = []
     for size in sizes:
-        found += [size] * (count // size)
+        result += [size] * (count // size)
         count %= size
     assert count == 0, "the family's codec_prefix says that it has none"
-    return found
+    return result

@@ -49,12 +49,12 @@ def clamp_cast(x, out_ptr):
     return x.to(out_ptr.dtype.element_ty)
 
 
-@triton.jit(do_not_specialize=["num_rows", "num_steps", "tail", "ahead"])
+@triton.jit(do_not_specialize=["num_rows", "num_steps", "tail"])
 def _concat_history_kernel(
-    x_ptr, past_ptr, first_ptr, scale_ptr, shift_ptr, alpha_ptr, gain_ptr, out_ptr, last_ptr, num_rows, num_steps,
-    tail, ahead, num_channels, stride_xb, stride_xt, stride_xc, stride_pb, stride_pt,
-    HAS_PAST: tl.constexpr, HAS_FIRST: tl.constexpr, STORE_LAST: tl.constexpr, HAS_AFFINE: tl.constexpr,
-    HAS_SNAKE: tl.constexpr, ROUND: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
+    x_ptr, past_ptr, first_ptr, ahead_ptr, scale_ptr, shift_ptr, alpha_ptr, gain_ptr, out_ptr, last_ptr, num_rows,
+    num_steps, tail, num_channels, stride_xb, stride_xt, stride_xc, stride_pb, stride_pt,
+    HAS_PAST: tl.constexpr, HAS_FIRST: tl.constexpr, STORE_LAST: tl.constexpr, HAS_AHEAD: tl.constexpr,
+    HAS_AFFINE: tl.constexpr, HAS_SNAKE: tl.constexpr, ROUND: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     offs_m = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     offs_c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
@@ -85,7 +85,9 @@ def _concat_history_kernel(
     y = clamp_cast(y, out_ptr)
     tl.store(out_ptr + offs_m.to(tl.int64)[:, None] * num_channels + offs_c, y, mask)
     if STORE_LAST:
-        last_step = time + 2 * tail + ahead - num_steps
+        last_step = time + 2 * tail - num_steps
+        if HAS_AHEAD:
+            last_step += tl.load(ahead_ptr + batch, (offs_m < num_rows)[:, None], 0).to(tl.int32)
         kept = mask & (last_step >= 0) & (last_step < tail)
         tl.store(last_ptr + (batch * tail + last_step) * num_channels + offs_c, y, kept)
 
@@ -97,10 +99,10 @@ def concat_history(
     snake: SnakeParams | None,
     affine: Affine | None = None,
     keep: bool = False,
-    ahead: int = 0,
+    ahead: Tensor | None = None,
     first: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(history and activated x [B, tail + T, C], its last `tail` steps before the last `ahead`).
+    """(history and activated x [B, tail + T, C], its last `tail` steps before the last `ahead` [B], None: before none).
 
     The history is past [B, tail, C], or zeros. After it comes snake(x * scale + shift) for x [B, T, C], without what is
     None. What stands before x[b, first[b]] counts as zero. The second result is a copy if `keep`, or not to be used.
@@ -115,11 +117,12 @@ def concat_history(
     alpha, gain = (x, x) if snake is None else snake
     scale, shift = (x, x) if affine is None else affine
     _concat_history_kernel[(triton.cdiv(batch * length, block_t), triton.cdiv(channels, block_c))](
-        x, before, x if first is None else first, scale, shift, alpha, gain, out, kept, batch * length, length, tail,
-        ahead, channels, _row_stride(x), x.stride(1), x.stride(2) if channels > 1 else 1, _row_stride(before),
-        before.stride(1),
-        HAS_PAST=past is not None, HAS_FIRST=first is not None, STORE_LAST=keep, HAS_AFFINE=affine is not None,
-        HAS_SNAKE=snake is not None, ROUND=ROUND, BLOCK_T=block_t, BLOCK_C=block_c, num_warps=4,
+        x, before, x if first is None else first, x if ahead is None else ahead, scale, shift, alpha, gain, out, kept,
+        batch * length, length, tail, channels, _row_stride(x), x.stride(1), x.stride(2) if channels > 1 else 1,
+        _row_stride(before), before.stride(1),
+        HAS_PAST=past is not None, HAS_FIRST=first is not None, STORE_LAST=keep, HAS_AHEAD=ahead is not None,
+        HAS_AFFINE=affine is not None, HAS_SNAKE=snake is not None, ROUND=ROUND, BLOCK_T=block_t, BLOCK_C=block_c,
+        num_warps=4,
     )  # fmt: skip
     return out, kept
 

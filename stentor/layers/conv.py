@@ -24,28 +24,42 @@ from stentor.layers.types import Column, State
 class StreamingState:
     """State of the causal modules of one codec during one call: `old` is read, `new` is filled, by module key.
 
-    Every entry is [B, time, ...], whatever the layout of the activations that it belongs to. `ahead` (n, of m): the
-    last n of every m input steps are decoded ahead of the stream, and the new state is the one before them.
+    Every entry is [B, time, ...], whatever the layout of the activations that it belongs to.
+
+    ahead: of each row, how many of the last of `steps` input steps are decoded ahead of the stream,
+    [B] int64. The new state is the one before them. None: no step is.
     """
 
-    def __init__(self, old: State, ahead: tuple[int, int] = (0, 1)) -> None:
+    def __init__(self, old: State, ahead: Tensor | None = None, steps: int = 1) -> None:
         self.old = old
-        self._ahead = ahead
         self.new: State = {}
+        self._ahead = ahead
+        self._steps = steps
 
-    def steps_ahead(self, count: int) -> int:
-        """How many of `count` input steps are decoded ahead of the stream."""
-        steps, of = self._ahead
-        assert count * steps % of == 0, "a module sees a part of a step that is decoded ahead"
-        return count * steps // of
+    def steps_ahead(self, count: int) -> Tensor | None:
+        """How many of a module's `count` input steps are decoded ahead of each row's stream, [B]."""
+        if self._ahead is None:
+            return None
+        assert count % self._steps == 0, "a module sees a part of a step that is decoded ahead"
+        return self._ahead * (count // self._steps)
 
     def concat_history(self, key: str, x: Tensor, count: int, dim: int) -> Tensor:
         """Put the `count` stored steps of `key` before x along time dimension `dim`. Store the result's last steps."""
         y = torch.cat((self.old[key].movedim(1, dim).to(x.dtype), x), dim=dim)
-        last = torch.narrow(y, dim, x.shape[dim] - self.steps_ahead(x.shape[dim]), count)
+        ahead = self.steps_ahead(x.shape[dim])
+        if ahead is not None:
+            self.new[key] = steps_from(y.movedim(dim, 1), x.shape[dim] - ahead, count)
+            return y
+        last = torch.narrow(y, dim, x.shape[dim], count)
         # A small part must not keep all of a long input alive until the end of the call.
         self.new[key] = (last.clone() if y.shape[dim] > 2 * count else last).movedim(dim, 1)
         return y
+
+
+def steps_from(x: Tensor, first: Tensor, count: int) -> Tensor:
+    """`count` steps of each row of x [B, T, ...] from step `first` [B] on: [B, count, ...]."""
+    at = first[:, None] + torch.arange(count, device=x.device)
+    return x[torch.arange(len(x), device=x.device)[:, None], at]
 
 
 class CausalModule(nn.Module):
@@ -247,10 +261,7 @@ def _fused_convolve(
             past = None
         else:
             past = streaming.old[conv.key]
-        if streaming is None:
-            ahead = 0
-        else:
-            ahead = streaming.steps_ahead(x.shape[1])
+        ahead = streaming.steps_ahead(x.shape[1]) if streaming is not None else None
         keep = streaming is not None
         x, last = kernels.conv1d.concat_history(
             x, past, conv.tail, _params(before), affine, keep, ahead, first

@@ -26,7 +26,7 @@ from stentor.layers.conv import (
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sliding_window import WindowKV, window_columns
 from stentor.layers.transformer import Block, Stack, SwiGLU
-from stentor.layers.types import NO_PAGES, CodecCall, Column, State
+from stentor.layers.types import CodecCall, Column, State
 
 WINDOW = "window"
 CLOCK = "clock"
@@ -247,8 +247,6 @@ class FrameDecoder(nn.Module):
 
 class FrameCodec:
     """A decoder as a stateful codec (implements models.base.Codec)."""
-
-    pages = NO_PAGES
 
     def __init__(self, decoder: FrameDecoder) -> None:
         c = decoder.shape

@@ -3,9 +3,8 @@ torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -16,33 +15,21 @@ State: TypeAlias = "dict[str, Tensor]"
 """Tensors [B, ...] that a codec carries from one call to the next, by name."""
 
 
-class CodecPageTable(NamedTuple):
-    """Pages of codec state that grow with each row's stream, as one call sees them.
-
-    pool: by name, [pages, *shape]. table: [B, window] int64, the pages of each row. filled: [B]
-    int64. table[b, : filled[b]] are of chunks before, to be read. Those of the call follow, one for
-    each grid of its frames. They are written, in place.
-    """
-
-    pool: Mapping[str, Tensor]
-    table: Tensor
-    filled: Tensor
-
-
 class CodecCall(NamedTuple):
     """Place of a codec call in each stream. A causal codec need not know.
 
-    start: [B] int64, the stream's frame that comes first. Negative where a first chunk begins
-    inside the codec prefix. end: [B] int64, the number of the stream's frames where it has ended,
-    and otherwise NO_END. pages: empty where the codec has no pages. whole: whether each row is an
-    utterance as a whole, from the first frame of its codec prefix on. silent: whether nobody hears
-    the audio, so that only the state counts. A codec may return less audio then.
+    start: [B] int64, the stream's first frame whose audio the call makes.
+    stop: [B] int64, the frame behind the last one.
+    end: [B] int64, the number of the stream's frames where it has ended, and otherwise NO_END.
+    decodes: frames whose audio the call makes, in the row that has most of them.
+    silent: whether nobody hears the audio, so that only the state counts. A codec may return less
+    audio then.
     """
 
     start: Tensor
+    stop: Tensor
     end: Tensor
-    pages: CodecPageTable
-    whole: bool = False
+    decodes: int
     silent: bool = False
 
 
@@ -84,9 +71,6 @@ class Column:
         dtype = torch_dtype(self.dtype)
         return torch.full((count, *self.shape), self.fill, dtype=dtype, device=device)
 
-
-NO_PAGES: Mapping[str, Column] = MappingProxyType({})
-"""Pages of a codec whose state does not grow: none."""
 
 ADAPTER = "adapter"
 """The column with the number of each row's LoRA adapter, 0 for none, in a model that takes

@@ -87,7 +87,7 @@ class ModelSpec(ModelInfo):
     codec_skip: int = (
         0  # first samples of an utterance that the codec makes and nobody hears: less than a frame
     )
-    codec_timing: CodecTiming = CAUSAL  # its grid, look-ahead, delay and chunks
+    codec_timing: CodecTiming = CAUSAL
     hides_frames: bool = False  # emit says of each frame whether it is heard
     num_evals: int = (
         0  # loop length that emit needs for a request with default options (see Prompt.num_evals)
@@ -361,7 +361,7 @@ class Emit(NamedTuple):
 class Codec(Protocol):
     """Frames to audio, stateful: decoded chunks, concatenated, equal the decoded whole.
 
-    It is causal, or says in `spec.codec_timing` how far it looks ahead.
+    It is causal, or `spec.codec_timing` says that it decodes each chunk from the utterance so far.
     """
 
     @property
@@ -369,24 +369,15 @@ class Codec(Protocol):
         """Decoder state of one request."""
         ...
 
-    @property
-    def pages(self) -> Mapping[str, Column]:
-        """One page of the state that grows with a stream, NO_PAGES without. A page is a multiple of
-        8 bytes."""
-        ...
-
     def decode(self, frames: Tensor, state: State, call: CodecCall, /) -> tuple[Tensor, State]:
-        """frames [B, n + lookahead, *frame] and state rows [B, ...] -> samples, next state after n
-        frames.
+        """frames [B, T, *frame] and state rows [B, ...] -> samples, next state
+        after frame `call.stop` - 1.
 
-        Samples are [B, (delay + n) * hop + late] float32 in [-1, 1]: of the n frames, and of those
-        before them whose audio is owed. In rows whose stream goes on, the last `delay` frames and
-        `late` samples are not used. Frames before 0 and from `call.end` on have any values. A row's
-        n reaches beyond its end only in its last chunk.
-
-        Where `call.whole`, which only `spec.codec_timing` asks for, a row has an utterance and its
-        codec prefix. frames [B, n, *frame] give samples [B, n * hop]. The state is as it was before
-        the stream, and is not read again.
+        Samples are [B, call.decodes * hop + late] float32 in [-1, 1]: of `call.decodes` frames from
+        `call.start` on, and of the `late` samples before them, which are owed. In rows whose stream
+        goes on, the last `late` samples are not used. Frames from `call.end` on have any values. A
+        causal codec is given the T = call.decodes frames to decode, one with `UtteranceTiming` all
+        frames of the utterance from the first one of its codec prefix on, and the frames ahead.
         """
         ...
 

@@ -237,12 +237,6 @@ class Limits:
         "codec states after references, kept by an engine",
         "the least recently used is dropped",
     )
-    codec_pages_mb: float = limit(
-        4096.0,
-        "MiB",
-        "the same where a codec keeps pages (`stream_window`)",
-        "the least recently used is dropped",
-    )
     parked_mb: float = limit(
         256.0,
         "MiB",

@@ -176,7 +176,7 @@ def test_an_utterance_that_ran_on_has_the_words_of_its_last_try():
     with toy() as tts:
         ask = {**ASK, "max_frames": 60, "min_frames": 60}
         again = tts.generate("ab cd", seed=7, **{**ask, "retries": 3})  # every try runs on
-        assert again.seed == 9
+        assert again.seed == 7
         assert_same_words(tts.generate("ab cd", seed=9, **ask), again)
 
 

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.config import Policy
-from stentor.engine.scheduling.audio_scheduler import GENTLE_RAMP, RAMP, most_in_codec
-from stentor.engine.scheduling.scheduler import Scheduler
-from stentor.engine.scheduling.sequence import RUNNING, Sequence
-from stentor.models.codec_timing import CAUSAL, CodecTiming
+from stentor.engine.scheduling.audio_scheduler import max_in_codec
+from stentor.engine.scheduling.chunks import GENTLE_RAMP, RAMP
+from stentor.engine.scheduling.sequence import Sequence
+from stentor.models.codec_timing import CAUSAL, UtteranceTiming
 from tests.helpers.fake_device import FakeDevice, SlowCodec, all_free, scheduler
 
 
@@ -51,12 +51,12 @@ def test_a_request_that_is_not_streamed_is_decoded_in_large_chunks():
 def test_a_plan_looks_at_no_request_whose_next_chunk_cannot_be_due(monkeypatch: pytest.MonkeyPatch):
     s = scheduler(slots=8, pages=256, ramp=(1, 2, 4), chunk=4)
     d, looked = FakeDevice(s), []
-    plain = s.audio._next_chunk
+    plain = s.audio.chunks.next_chunk
     monkeypatch.setattr(
         "tests.helpers.fake_device.check", lambda scheduler: None
     )  # which looks at all of them
     monkeypatch.setattr(
-        s.audio, "_next_chunk", lambda seq, lead: (looked.append(seq.id), plain(seq, lead))[1]
+        s.audio.chunks, "next_chunk", lambda seq: (looked.append(seq.id), plain(seq))[1]
     )
     for i in range(8):
         d.add(i, 4, 60)
@@ -79,69 +79,11 @@ def test_the_codec_is_given_no_more_than_it_can_be_asked_to_take():
     assert d.given
 
 
-def test_a_codec_with_a_grid_holds_cells_for_two_calls():
-    cells = CodecTiming(25, 3, 3)
-    assert (most_in_codec(Policy(), CAUSAL), most_in_codec(Policy(), cells)) == (256, 3200)
-    assert most_in_codec(Policy(max_frames_in_codec=50), cells) == 50
-
-
-def test_chunks_of_two_pages_are_for_streams_that_can_wait_and_end_before_pages_are_cut():
-    timing = CodecTiming(4, 3, 2, window=5, chunk_pages=2)
-    s = scheduler(slots=1, pages=256, timing=timing)
-    d = SlowCodec(s)
-    seq = d.add(0, 4, 60)
-    seq.held_frames, seq.window_end = timing.held, timing.window_end(0)
-    d.step()
-    seq.num_generated, seq.hop_seconds = 60, 0.08
-    s.audio.look_at(seq)
-    while jobs := s.plan_audio(d.now):
-        d.chunks.setdefault(0, []).extend((job.start, job.count) for job in jobs)
-        for job in jobs:
-            s.audio.on_audio(job, d.now)
-    assert d.chunks[0][:6] == [(0, 4), (4, 4), (8, 4), (12, 8), (20, 4), (24, 4)]
-
-
-def test_a_first_chunk_takes_two_pages_where_one_would_bring_no_audio():
-    timing = CodecTiming(4, 3, 2, window=5, chunk_pages=2)
-    for start, first in ((-6, (-6, 8)), (-3, (-3, 8)), (-1, (-1, 4)), (0, (0, 4))):
-        d = SlowCodec(scheduler(slots=1, pages=256, timing=timing))
-        seq = d.add(0, 4, 60)
-        seq.audio_scheduled, seq.held_frames, seq.window_end = start, timing.held, 12
-        while not d.given:
-            d.step()
-        assert d.chunks[0] == [first]
-        assert seq.num_generated >= sum(first) + timing.lookahead
-
-
-def test_a_client_that_has_played_what_it_had_gets_one_page():
-    timing = CodecTiming(4, 3, 2, window=9, chunk_pages=2)
-    s = scheduler(slots=1, pages=256, timing=timing)
-    d = SlowCodec(s)
-    seq = d.add(0, 4, 60)
-    d.step()
-    seq.num_generated, seq.audio_scheduled, seq.audio_chunks, seq.hop_seconds = 19, 12, 3, 0.1
-    seq.first_audio = d.now
-    s.audio.look_at(seq)
-    assert s.plan_audio(d.now + 0.4) == []  # 0.6 s are left: it waits for 23 frames
-    assert [(job.start, job.count) for job in s.plan_audio(d.now + 0.6)] == [(12, 4)]
-
-
-def test_a_stream_that_waits_for_two_pages_gives_the_one_it_has_when_its_client_has_played_what_it_had():
-    s, seq, now = waiting_for_two_pages()
-    report(s, seq, 20)
-    assert s.plan_audio(now + 0.4) == []  # 0.6 s are left
-    report(s, seq, 21)
-    assert s.plan_audio(now + 0.6) == []  # it is looked at with its next frame
-    report(s, seq, 22)
-    assert [(job.start, job.count) for job in s.plan_audio(now + 0.6)] == [(12, 4)]
-
-
-def test_a_preempted_stream_gives_the_page_it_has_when_its_client_has_played_what_it_had():
-    s, seq, now = waiting_for_two_pages()
-    report(s, seq, 20)
-    s._preempt(seq)
-    assert s.plan_audio(now + 0.4) == []
-    assert [(job.start, job.count) for job in s.plan_audio(now + 0.6)] == [(12, 4)]
+def test_a_codec_that_decodes_from_the_beginning_holds_more_frames():
+    utterances = UtteranceTiming(chunk=800, hops=(25,), ahead=3)
+    assert max_in_codec(Policy(), CAUSAL) == 256
+    assert max_in_codec(Policy(), utterances) == 1600
+    assert max_in_codec(Policy(max_frames_in_codec=50), utterances) == 50
 
 
 @pytest.mark.parametrize(("streaming", "chunks"), [(True, [(0, 1), (1, 2)]), (False, [])])
@@ -160,25 +102,6 @@ def test_a_preempted_stream_gives_what_it_has_since_nothing_follows_for_now(
     s._preempt(seq)
     assert sum(job.count for job in s.plan_audio(d.now)) == (left if streaming else 0)
     assert s.plan_audio(d.now) == []
-
-
-def waiting_for_two_pages() -> tuple[Scheduler, Sequence, float]:
-    """A stream whose client has a second of audio now, and whose next chunk is from frame 12 on."""
-    s = scheduler(slots=1, pages=256, timing=CodecTiming(4, 3, 2, window=9, chunk_pages=2))
-    d = SlowCodec(s)
-    seq = d.add(0, 4, 60)
-    d.step()
-    seq.audio_scheduled, seq.audio_chunks, seq.hop_seconds, seq.first_audio = 12, 3, 0.1, d.now
-    s.audio.look_at(seq)
-    assert s.plan_audio(d.now) == []
-    assert seq.audio_due == 23
-    return s, seq, d.now
-
-
-def report(s: Scheduler, seq: Sequence, generated: int) -> None:
-    """A step has ended, after which so many frames exist."""
-    seq.in_flight += 1
-    s.observe(seq, generated, RUNNING)
 
 
 def test_a_first_chunk_overtakes_what_the_codec_has_not_been_given():
@@ -246,9 +169,9 @@ def test_while_the_codec_is_busy_a_plan_looks_at_no_stream_whose_client_has_enou
     for seq in s.live:
         seq.num_generated, seq.audio_scheduled, seq.audio_chunks, seq.first_audio = 65, 40, 6, d.now
         s.audio.look_at(seq)
-    looked, plain = [], s.audio._next_chunk
+    looked, plain = [], s.audio.chunks.next_chunk
     monkeypatch.setattr(
-        s.audio, "_next_chunk", lambda seq, lead: (looked.append(seq.id), plain(seq, lead))[1]
+        s.audio.chunks, "next_chunk", lambda seq: (looked.append(seq.id), plain(seq))[1]
     )
     s.audio.in_codec = 20
     assert s.plan_audio(d.now) == []

@@ -145,26 +145,24 @@ def test_a_prompt_takes_no_graph_that_replays_frames_where_its_own_failed(
 
 
 @pytest.mark.parametrize("slots", [1, 3, 20, 64])
-@pytest.mark.parametrize("model", ["dummy:toy", "dummy:toy-lookahead"])
+@pytest.mark.parametrize("model", ["dummy:toy", "dummy:toy-utterance"])
 def test_codec_calls_fit_into_what_is_captured(model: str, slots: int) -> None:
     """Chunks of any length and number of rows, at the end of their stream or not, and utterances as a whole."""
     with TTS(model, max_num_seqs=slots, memory_gb=0.01) as tts:
-        codec, timing = tts.engine.codec, tts.spec.codec_timing
+        codec = tts.engine.codec
         rows = [Sequence(i, 4, 4, 0, 0, 0.1, True, slot=i) for i in range(slots)]
-        record(codec.graphs, codec.graph_keys(slots))
-        record(codec.whole_graphs, codec.whole_keys(slots))
-        for count in range(1, max(codec.counts) + 1):
+        shapes = codec.calls.captured_shapes(slots)
+        record(codec.graphs, shapes)
+        lengths = {shape.decodes for shape in shapes}
+        longest = max(shape.reads for shape in shapes)
+        for count in range(1, longest + 1):
             for waiting in range(1, slots + 1):
-                jobs = [
-                    AudioJob(seq, 0, count, count not in codec.counts) for seq in rows[:waiting]
-                ]
+                last = count not in lengths
+                jobs = [AudioJob(seq, 0, count, last, count) for seq in rows[:waiting]]
                 parts = codec.parts(jobs)
                 assert sum(map(len, parts)) == waiting
-                assert all(codec._graph_key(part) in codec.graphs.graphs for part in parts)
-        for count in range(1, max(timing.wholes, default=0) + 1):
-            for part in codec.parts([AudioJob(seq, 0, count, True, whole=True) for seq in rows]):
-                assert codec._graph_key(part) in codec.whole_graphs.graphs
-        assert codec._graph_key([AudioJob(rows[0], 0, codec.counts[0], False)])[0] == 1
+                for part in parts:
+                    assert codec.calls.shape(part, codec.captured) in codec.graphs.graphs
 
 
 def test_fewer_steps_are_captured_of_other_loop_lengths(runner: ModelRunner) -> None:

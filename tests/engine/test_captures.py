@@ -32,7 +32,7 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     return found
 
 
-@pytest.mark.parametrize("model", ["dummy:toy", "dummy:toy-lookahead"])
+@pytest.mark.parametrize("model", ["dummy:toy", "dummy:toy-utterance"])
 def test_all_graphs_are_captured_once_before_the_engine_is_ready_and_serve(
     captured: list[Event], model: str
 ) -> None:
@@ -41,15 +41,9 @@ def test_all_graphs_are_captured_once_before_the_engine_is_ready_and_serve(
         assert len(ready) == len(set(ready))
         runner, codec = tts.engine.runner, tts.engine.codec
         assert set(runner.decode_graphs.graphs) == set(runner.decode_keys())
-        assert set(codec.graphs.graphs) == set(codec.graph_keys(6))
-        assert set(codec.whole_graphs.graphs) == set(codec.whole_keys(6))
+        assert set(codec.graphs.graphs) == set(codec.calls.captured_shapes(6))
         got = tts.generate("what a graph makes", seed=1, max_frames=20).samples
-        assert (
-            runner.decode_graphs.eager_calls
-            == codec.graphs.eager_calls
-            == codec.whole_graphs.eager_calls
-            == 0
-        )
+        assert runner.decode_graphs.eager_calls == codec.graphs.eager_calls == 0
     assert captured == ready
     np.testing.assert_allclose(got, eager(model), atol=1e-6)
 

@@ -222,12 +222,3 @@ def test_every_thread_and_every_piece_has_run_before_the_engine_is_ready(
         assert len(set(encoded)) == tts.engine.encoder.threads
         assert primed == [2, 1]
         assert tts.engine.primer.counts().misses == 0
-
-
-def test_a_codec_with_pages_keeps_voices_in_a_budget_of_their_own() -> None:
-    """A voice's pages are far larger than a row. Where the budget of rows decided, none would be kept."""
-    with TTS("dummy:toy-lookahead", **TOY, codec_states_mb=0) as tts:
-        for _ in range(2):
-            tts.generate("One.", reference=voice(200), max_frames=4)
-        counts = tts.engine.primer.counts()
-        assert (counts.hits, counts.misses, counts.kept) == (1, 1, 1)

@@ -10,7 +10,8 @@ import pytest
 
 from stentor import TTS
 from stentor.config import Policy
-from stentor.engine.running.codec_runner import CodecRunner, rows_of_call
+from stentor.engine.running.codec_calls import CallShape, rows_of_call
+from stentor.engine.running.codec_runner import CodecRunner
 from stentor.engine.sizes import CODEC_FRAMES
 from tests.helpers.stepped_engine import hold
 from tests.helpers.tiny import TEXT, VOICE, checkpoint
@@ -47,17 +48,18 @@ class Replayed:
     """Stands for a captured call."""
 
     codec: CodecRunner
-    key: tuple[int, int]
-    calls: list[tuple[int, int]]
+    key: CallShape
+    calls: list[CallShape]
 
     def replay(self) -> None:
         self.calls.append(self.key)
         self.codec.graphs.fn(*self.key)
 
 
-def captured(tts: TTS) -> list[tuple[int, int]]:
-    codec, calls = tts.engine.codec, []
-    keys = codec.graph_keys(tts.engine.sizes.slots)
+def captured(tts: TTS) -> list[CallShape]:
+    codec = tts.engine.codec
+    calls: list[CallShape] = []
+    keys = codec.calls.captured_shapes(tts.engine.sizes.slots)
     codec.graphs.graphs = {key: Replayed(codec, key, calls) for key in keys}
     return calls
 
@@ -87,11 +89,11 @@ def test_audio_from_calls_of_fixed_sizes_equals_audio_from_calls_as_large_as_nee
 
 def test_no_captured_call_is_larger_than_what_one_may_hold():
     with TTS("dummy:toy", max_num_seqs=64, memory_gb=0.01) as tts:
-        keys = tts.engine.codec.graph_keys(64)
+        shapes = tts.engine.codec.calls.captured_shapes(64)
         assert tts.engine.sizes.codec_frames == CODEC_FRAMES
-    assert max(b * n for b, n in keys) <= CODEC_FRAMES
-    assert {(64, 1), (64, 8), (20, 25), (1, 25)} <= set(keys)
-    assert keys[0][0] * keys[0][1] == max(b * n for b, n in keys)
+    assert max(shape.rows * shape.decodes for shape in shapes) <= CODEC_FRAMES
+    assert {(64, 1, 1), (64, 8, 8), (20, 25, 25), (1, 25, 25)} <= set(shapes)
+    assert shapes[0].rows * shapes[0].decodes == max(s.rows * s.decodes for s in shapes)
 
 
 @pytest.mark.parametrize("family", ["qwen3_tts", "fish_s2", "qwen3_omni_talker"])
@@ -111,6 +113,6 @@ def test_calls_with_padding_may_go_on_for_days(family, tmp_path):
         streams = [tts.stream(TEXT, seed=i, max_frames=6, **VOICE[family]) for i in range(3)]
         go.set()
         assert all(sum(len(chunk.samples) for chunk in stream) for stream in streams)
-    assert any(rows == 4 for rows, _ in calls)  # three and the padding row
+    assert any(shape.rows == 4 for shape in calls)
     assert counters
     assert all(counter[-1] < 1 << 20 for counter in counters)

@@ -134,21 +134,3 @@ def test_what_would_fit_is_named() -> None:
     larger = int((more + 0.01) * GIB)
     assert divide(needs, 8, larger - (total - usable), larger) is not None
     assert "slots fit" not in advice(needs, 8, 0, total)
-
-
-@pytest.mark.parametrize(
-    ("grid", "level", "slots", "frames"),
-    [
-        (1, 512, 64, 512),
-        (25, 512, 64, 1600),
-        (25, 256, 64, 800),
-        (25, 512, 8, 200),
-        (4, 512, 64, 512),
-        (25, 0, 64, 25),
-    ],
-)
-def test_a_call_of_a_codec_with_a_grid_holds_more_frames(
-    grid: int, level: int, slots: int, frames: int
-) -> None:
-    """64 cells, since products of fewer rows leave a part of a GPU idle."""
-    assert replace(Needs(0, 1, 1, 0, 16, 1, 25, 25), grid=grid).codec_frames(level, slots) == frames

@@ -36,7 +36,7 @@ FRAMES_BYTES = (
 )  # frames, rows of both page sets, keys and values, heads, numbers, bytes
 MODELS = {
     "dummy:toy": PAGE_BYTES,
-    "dummy:toy-lookahead": PAGE_BYTES,
+    "dummy:toy-utterance": PAGE_BYTES,
     "dummy:toy-frames": PAGE_BYTES + FRAMES_BYTES,
 }
 """Bytes of a page of each."""

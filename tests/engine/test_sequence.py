@@ -52,7 +52,9 @@ def written() -> dict[str, set[str]]:
 
 
 def test_each_field_of_a_sequence_has_the_one_writer_that_its_docstring_names() -> None:
-    table = dict(re.findall(r"^ {8}(\w+): (.+)$", Sequence.__doc__ or "", re.MULTILINE))
+    pattern = r"^ {8}(\w+): (.+(?:\n {12}.+)*)$"
+    rows = re.findall(pattern, Sequence.__doc__ or "", re.MULTILINE)
+    table = {owner: re.sub(r"\s+", " ", names) for owner, names in rows}
     named = {field: {owner} for owner, rest in table.items() for field in rest.split(", ")}
     assert written() == named
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.engine import schedule_sim
 from stentor.config import Policy
-from stentor.engine.scheduling.audio_scheduler import RAMP
+from stentor.engine.scheduling.chunks import RAMP
 
 
 def test_the_engine_speaks_on_the_simulated_device() -> None:

@@ -20,7 +20,6 @@ from tests.helpers.tiny import (
     EVERY,
     FAMILIES,
     FIXTURES,
-    LOAD,
     TEXT,
     VOICE,
     Bench,
@@ -38,11 +37,7 @@ def options(tts: TTS, family: str) -> dict:
     )
 
 
-CASES = [
-    (family, dtype, LOAD.get(family, {}))
-    for family in EVERY
-    for dtype in (torch.float32, torch.bfloat16)
-]
+CASES = [(family, dtype, {}) for family in EVERY for dtype in (torch.float32, torch.bfloat16)]
 CASES += [
     (family, torch.bfloat16, {"quantization": bits})
     for family in FAMILIES
@@ -182,7 +177,6 @@ def test_every_graph_is_captured_before_the_engine_is_ready_and_serves(family, t
         device="cuda",
         max_num_seqs=4,
         memory_gb=0.1,
-        **LOAD.get(family, {}),
     ) as tts:
         runner = tts.engine.runner
         assert not any(graphs.failed for graphs in tts.engine.side.graph_runners)
@@ -203,7 +197,6 @@ def test_serving_does_not_wait_for_the_device(family, tmp_path):
         device="cuda",
         max_num_seqs=STREAMS,
         memory_gb=0.1,
-        **LOAD.get(family, {}),
     ) as tts:
         started = threading.Barrier(STREAMS)
 

@@ -14,7 +14,7 @@ def test_each_model_is_loaded_with_its_graphs_as_the_server_would(
 ) -> None:
     models = [
         "dummy:toy",
-        "dummy:toy-lookahead",
+        "dummy:toy-utterance",
         "--served-model-name",
         "one",
         "--served-model-name",

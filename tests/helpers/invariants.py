@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from stentor.engine.running.codec_state import CodecPages
 from stentor.engine.scheduling.pages import PageAllocator
 from stentor.engine.scheduling.scheduler import Scheduler
 from stentor.engine.scheduling.sequence import Phase
@@ -30,7 +29,7 @@ def check(scheduler: Scheduler) -> None:
         by_frame = [len(s.frame_pages) - len(s.frame_at) - 1] if frames.count else []
         assert s.room == min([len(s.pages) * pages.page_size - s.length, *by_frame]) or not s.pages
         assert bool(s.frame_pages) == bool(s.pages and frames.count)
-        due = not s.cancelled and scheduler.audio._next_chunk(s, 0.0)[0]
+        due = not s.cancelled and scheduler.audio.chunks.next_chunk(s)[0]
         assert not due or scheduler.audio.looks_at(s), "a chunk is due and nobody looks at it"
         holds = s.phase in (Phase.RUNNING, Phase.PREFILLING)
         assert holds == bool(s.pages) or (s.phase is Phase.DRAINING and s.keeps_pages), s
@@ -38,12 +37,6 @@ def check(scheduler: Scheduler) -> None:
             assert s.length + s.num_scheduled - 1 <= len(s.pages) * pages.page_size
             assert not frames.count or len(s.frame_at) + s.num_scheduled <= len(s.frame_pages)
             assert s.piece.stop <= s.length + s.num_scheduled
-
-
-def check_codec_pages(codec: CodecPages) -> None:
-    """Check the codec's pages, of which each slot holds those of its stream."""
-    check_pages(codec.pages, [p for held in codec._held.values() for p in held.all])
-    assert all(len(held.all) <= codec.width for held in codec._held.values())
 
 
 def check_pages(pages: PageAllocator, held: list[int]) -> None:

@@ -25,8 +25,8 @@ from triton.runtime import interpreter
 from stentor import kernels, registry
 from stentor.engine.running import step
 from stentor.engine.running.slot_table import SlotTable
+from stentor.models.codec_timing import UtteranceTiming
 from tests.helpers import meta_step as plain
-from tests.helpers.tiny import LOAD
 
 STORED = Path(__file__).parent / "launches.json"
 BATCHES = (1, 16, 64)
@@ -69,9 +69,10 @@ def launches(run: Any) -> Launches:
 
 
 def count(family: str, folder: Path) -> dict[str, dict[str, int]]:
-    """Launches of one decode step by batch size, and of a prefill. Of a codec with a grid, those of a chunk too."""
+    """Launches of one decode step by batch size, and of a prefill. Of a codec that decodes from an
+    utterance's beginning, those of a chunk too."""
     path = plain.checkpoint(family, folder)
-    options = {"codec_dtype": "float16", **LOAD.get(family, {})}
+    options = {"codec_dtype": "float16"}
     model = registry.load(path, torch.device("cpu"), torch.bfloat16, options)
     plain.to_meta(model, {})
     device, spec = torch.device("meta"), model.spec
@@ -85,7 +86,7 @@ def count(family: str, folder: Path) -> dict[str, dict[str, int]]:
     prompt = plain.prefill_batch(model, "meta")
     out["prefill"] = launches(lambda: plain.prefill(model, slots, kv, prompt)).counts()
     inputs = plain.codec_inputs(model, 2, device)
-    if spec.codec_timing.grid > 1:
+    if isinstance(spec.codec_timing, UtteranceTiming):
         out["codec"] = launches(lambda: model.codec.decode(*inputs)).counts()
     if not spec.batch_invariant:
         return {**out, "library": {}}

@@ -14,14 +14,14 @@ from stentor.engine.running import step
 from stentor.engine.running.kv_cache import PagedKV
 from stentor.engine.running.prefill_batch import PrefillBatch
 from stentor.engine.running.slot_table import SlotTable
-from stentor.layers.types import NO_END, CodecCall, CodecPageTable, State, torch_dtype
+from stentor.layers.types import NO_END, CodecCall, State, torch_dtype
 from stentor.models.base import ModelSpec, PromptRows, SpeechModel
+from stentor.models.codec_timing import UtteranceTiming
 from tests.fixtures.cosyvoice3 import tiny_cosyvoice3
 from tests.fixtures.dots_tts import tiny_dots_tts
 from tests.fixtures.pocket_tts import tiny_pocket_tts
 from tests.fixtures.qwen3_omni import tiny_qwen3_omni
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
-from tests.helpers.tiny import LOAD
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -62,30 +62,23 @@ def checkpoint(family: str, folder: Path) -> Path:
 
 
 def load(family: str, folder: Path) -> SpeechModel:
-    return registry.load(
-        checkpoint(family, folder), torch.device("cpu"), torch.float32, LOAD.get(family, {})
-    )
+    return registry.load(checkpoint(family, folder), torch.device("cpu"), torch.float32, {})
 
 
 def codec_inputs(
     model: SpeechModel, rows: int, device: torch.device
 ) -> tuple[Tensor, State, CodecCall]:
-    """Inputs for three frames, or for one chunk on the codec's grid."""
+    """Inputs for three frames, or for the first chunk of an utterance."""
     spec, codec = model.spec, model.codec
     timing = spec.codec_timing
-    count = 3 if timing.grid == 1 else timing.grid + timing.lookahead
+    count = timing.needs(0, 0) if isinstance(timing, UtteranceTiming) else 3
     frames = torch.zeros(
         rows, count, *spec.frame.shape, dtype=torch_dtype(spec.frame.dtype), device=device
     )
     state = {n: c.rows(rows, device) for n, c in codec.columns.items()}
     at = torch.zeros(rows, dtype=torch.int64, device=device)
-    pool = {n: c.rows(2, device) for n, c in codec.pages.items()}
-    table = torch.zeros(rows, timing.window, dtype=torch.int64, device=device)
-    return (
-        frames,
-        state,
-        CodecCall(at, torch.full_like(at, NO_END), CodecPageTable(pool, table, at)),
-    )
+    call = CodecCall(at, torch.full_like(at, 3), torch.full_like(at, NO_END), count)
+    return frames, state, call
 
 
 def to_meta(thing: Any, seen: dict[int, Tensor]) -> None:

@@ -36,8 +36,6 @@ VOICE = {
     "dots_tts": {},
     "voxcpm2_window": {},
 }
-LOAD: dict[str, dict[str, Any]] = {"cosyvoice3": {"stream_window": 8}}
-"""Load options with which a family's codec takes streams in chunks."""
 TEXT = "Hello there, one two three."
 
 

@@ -23,7 +23,7 @@ from stentor.audio import load
 from stentor.config import Policy
 from stentor.layers.fbank import speaker_fbank
 from stentor.layers.quantized import dequantize, quantize
-from stentor.layers.types import NO_END, CodecCall, CodecPageTable
+from stentor.layers.types import NO_END, CodecCall
 from stentor.models.dots_tts.builder import read_stats
 from stentor.models.dots_tts.config import MAX_STEPS, Quotas
 from stentor.models.dots_tts.live_text import TOKEN_BITS, Arrivals
@@ -537,11 +537,8 @@ def test_the_codec_s_chunks_joined_equal_the_whole(sizes: list[int], make: Make)
         for size in sizes:
             ends = at + size == 5
             start = torch.full((2,), at)
-            call = CodecCall(
-                start,
-                torch.full((2,), 5 if ends else NO_END),
-                CodecPageTable({}, start[:, None], start),
-            )
+            end = torch.full((2,), 5 if ends else NO_END)
+            call = CodecCall(start, start + size, end, size)
             samples, state = codec.decode(patches[:, at : at + size], state, call)
             first, last = codec.late * (at == 0), samples.shape[1] - codec.late * (not ends)
             parts.append(samples[:, first:last])
@@ -557,12 +554,10 @@ def test_rows_that_begin_go_on_and_end_share_a_call(make: Make):
     codec = make("mf4")._model.codec
     patches = torch.randn(1, 3, 4, 8, generator=torch.Generator().manual_seed(1))
     fresh = {name: c.rows(1) for name, c in codec.columns.items()}
-    none = CodecPageTable(
-        {}, torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
-    )
 
     def call(starts: list[int], ends: list[int]) -> CodecCall:
-        return CodecCall(torch.tensor(starts), torch.tensor(ends), none)
+        start = torch.tensor(starts)
+        return CodecCall(start, start + 1, torch.tensor(ends), 1)
 
     _, begun = codec.decode(patches[:, :1], fresh, call([0], [NO_END]))
     alone = [

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from stentor.layers.conv import StreamingState, cast_codec, state_columns, upcast
 from stentor.layers.rope import Rope
 from stentor.layers.sliding_window import WindowKV, window_columns
-from stentor.layers.types import NO_PAGES, CodecCall, Column, State
+from stentor.layers.types import CodecCall, Column, State
 from stentor_csm.config import MimiConfig
 from stentor_csm.mimi import (
     DepthwiseUpsample,
@@ -70,8 +70,6 @@ class Decoder(nn.Module):
 
 class Codec:
     """The decoder with its state in columns."""
-
-    pages = NO_PAGES
 
     def __init__(self, decoder: Decoder) -> None:
         c, s = decoder.config, decoder.config.stack

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -16,29 +15,29 @@ import torch
 from torch import Tensor
 
 from stentor.config import EngineConfig
-from stentor.engine.running.codec_state import CodecPages, CodecStateTable, SavedCodec
+from stentor.engine.running.codec_calls import CallShape, ChunkCalls, CodecCalls, UtteranceCalls
+from stentor.engine.running.codec_state import CodecStateTable
 from stentor.engine.running.cuda_graphs import CudaGraphRunner
 from stentor.engine.running.device import CODEC, CudaStream, Device, Event
 from stentor.engine.running.slot_table import SlotTable
-from stentor.engine.scheduling.audio_scheduler import AudioJob, chunk_sizes
-from stentor.engine.scheduling.sequence import RUNNING, Phase, Sequence
+from stentor.engine.scheduling.audio_scheduler import AudioJob
+from stentor.engine.scheduling.chunks import chunk_sizes
+from stentor.engine.scheduling.sequence import Phase, Sequence
 from stentor.engine.sizes import BufferSizes
 from stentor.errors import EngineError
-from stentor.layers.types import NO_END, CodecCall, CodecPageTable, State
+from stentor.layers.types import NO_END, CodecCall
 from stentor.models.base import Prompt, SpeechModel
+from stentor.models.codec_timing import UtteranceTiming
 
-SMALL_CALL = 32  # rows times frames of a codec call that takes no longer when padded
-WHOLE_FRAMES = 800
-"""Frames in a call of several whole utterances. So many fill a GPU, and longer ones are captured
-for fewer rows."""
-BESIDE = 8
-"""Rows of a call at most where each is decoded alone, and beside the others: more would gain
-nothing."""
+NUMBERS = 5
+"""Numbers of a row in a call: slot, first frame to read, first and last frame to decode, end."""
 
 
 class CodecOutput(NamedTuple):
-    """Output of a codec call: samples [B, n * hop], their frames [B, n, *frame], and where in the
-    text these are [B, n, ATTENDED_WIDTH], or [B, n, 0] without alignment."""
+    """Output of a codec call, with where in the text its frames are, if anything knows it.
+
+    samples [B, n * hop + late], frames [B, n, *frame], attended [B, n, ATTENDED_WIDTH or 0].
+    """
 
     samples: Tensor
     frames: Tensor
@@ -47,24 +46,19 @@ class CodecOutput(NamedTuple):
 
 @dataclass
 class InFlightAudio:
-    """A launched codec call. `rows` of its output belong to `jobs`. They are on the host once
-    `done` is ready. They begin `delay` frames before the chunks."""
+    """A launched codec call. `rows` of its output belong to `jobs`, and are on the host once `done`
+    is ready."""
 
     jobs: list[AudioJob]
     rows: Seq[int]
     output: CodecOutput
     done: Event
     staged: tuple[Tensor, ...]  # device tensors that must live until `done`
-    delay: int
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Samples, frames and text positions, once `done` is ready."""
         samples, frames, attended = (part.numpy() for part in self.output)
         return samples, frames, attended
-
-    def first_frame(self, job: AudioJob) -> int:
-        """The frame of the stream with which its row of samples and frames begins."""
-        return job.start - self.delay
 
 
 class CodecRunner:
@@ -90,85 +84,43 @@ class CodecRunner:
         where = device.torch
         self.states = CodecStateTable(model.codec.columns, sizes.slots + 1, where)
         self._padding = torch.tensor([sizes.slots], device=where)
-        self.timing = model.spec.codec_timing.for_engine(config.deterministic)
-        self.pages = CodecPages(model.codec.pages, self.timing, sizes.slots, device)
+        self.timing = model.spec.codec_timing
+        self.calls = self._kind_of_calls(config)
         self.stream = device.stream(CODEC)
         self.copies = device.stream(CODEC)  # copies audio to the host beside the codec's next call
-        self._beside = [device.stream(CODEC) for _ in range(BESIDE if self.timing.alone else 0)]
-        of_stream = (device, self.stream, config.require_graphs)
-        whole = partial(self._decode_call, whole=True)
-        self.graphs = CudaGraphRunner("codec", self._decode_call, *of_stream)
-        self.whole_graphs = CudaGraphRunner(
-            "whole codec", whole, *of_stream, shares_pool_of=self.graphs
+        self.graphs = CudaGraphRunner(
+            "codec", self._decode_call, device, self.stream, config.require_graphs
         )
-        self._whole_frames = min(sizes.codec_frames, WHOLE_FRAMES)
-        chunk, ramp = chunk_sizes(config.policy, self.timing)
-        if self.timing.chunks:
-            self.counts = sorted({*ramp, chunk})
-        else:
-            self.counts = []
-        if self.pages.width:
-            self.numbers = 4 + self.pages.width
-        else:
-            self.numbers = 3
-        # while calls are captured, slot 0 and page 0 are free
-        if self.pages.width:
-            idle = 0
-        else:
-            idle = sizes.slots
+        # While calls are captured, each row is the one that padding writes to.
         self.inputs = torch.full(
-            (self.numbers * sizes.slots,), idle, dtype=torch.int64, device=where
+            (NUMBERS * sizes.slots,), sizes.slots, dtype=torch.int64, device=where
         )
-        """Numbers of a call with B rows: B slots, B first frames and B ends of streams, one after
-        the other. With pages also B numbers of filled pages and B rows of the page table."""
-        self.outputs: dict[
-            tuple[int, int, bool], CodecOutput
-        ] = {}  # of the last run, by rows, frames, whether whole
-        self.moved_on = (
-            False  # whether a call has written the codec's state, so that it cannot be tried again
-        )
-        self._first_frames: dict[
-            int, tuple[InFlightAudio, int]
-        ] = {}  # by request: its row of a call
+        """`NUMBERS` of a call with B rows: B slots, B first frames to read, and so on."""
+        self.outputs: dict[CallShape, CodecOutput] = {}  # of the last run of each shape
+        self.moved_on = False
+        """Whether a call has written the codec's state, so that it cannot be tried again."""
+        self._first_frames: dict[int, tuple[InFlightAudio, int]] = {}
+        """By request: the call that decodes its first frame, and its row."""
 
-    @property
-    def graph_runners(self) -> tuple[CudaGraphRunner, ...]:
-        """Graphs that the engine's thread replays."""
-        return self.graphs, self.whole_graphs
+    def _kind_of_calls(self, config: EngineConfig) -> CodecCalls:
+        timing = self.timing
+        if isinstance(timing, UtteranceTiming):
+            max_rows = self.sizes.slots
+            if config.deterministic and not timing.batch_invariant:
+                max_rows = 1
+            return UtteranceCalls(timing, self.sizes.codec_frames, max_rows)
+        chunk, ramp = chunk_sizes(config.policy, timing)
+        return ChunkCalls([*ramp, chunk], self.sizes.codec_frames)
 
     def capture(self) -> None:
         """Capture every graph."""
-        slots = self.sizes.slots
         with self.stream.active():
-            self.graphs.capture(self.graph_keys(slots))
-            self.whole_graphs.capture(self.whole_keys(slots))
+            self.graphs.capture(self.calls.captured_shapes(self.sizes.slots))
 
-    def graph_keys(self, slots: int) -> list[tuple[int, int]]:
-        """(rows, frames), largest first: rows by powers of two, up to as many as one call holds."""
-        if self.timing.alone:
-            most = min(slots, BESIDE)
-        else:
-            most = slots
-        keys = set()
-        for frames in self.counts:
-            max_rows = max(1, min(most, self.sizes.codec_frames // frames))
-            keys |= {(min(1 << i, max_rows), frames) for i in range(max_rows.bit_length() + 1)}
-        return sorted(keys, key=lambda k: k[0] * k[1], reverse=True)
-
-    def whole_keys(self, slots: int) -> list[tuple[int, int]]:
-        """(rows, frames) of calls that hold whole utterances, padded to a few lengths."""
-        if self.timing.alone:
-            most = 1
-        else:
-            most = slots
-        rows = [1 << i for i in range(most.bit_length()) if 1 << i <= most]
-        keys = [
-            (b, n)
-            for n in self.timing.wholes
-            for b in rows
-            if b == 1 or b * n <= self._whole_frames
-        ]
-        return sorted(keys, key=lambda k: k[0] * k[1], reverse=True)
+    @property
+    def captured(self) -> list[CallShape]:
+        """Shapes that have a graph."""
+        return [CallShape(*key) for key in self.graphs.graphs]
 
     # -- state --
 
@@ -177,40 +129,23 @@ class CodecRunner:
         voice."""
         with self.stream.active():
             self.states.reset(self.device.upload([seq.slot for seq, _ in new]))
-            words = self.states.data.shape[1]
-            primed: dict[
-                int, tuple[Tensor, list[int]]
-            ] = {}  # states by identity, each with the slots that get it
+            # By identity of the state: it, and the slots that get it.
+            primed: dict[int, tuple[Tensor, list[int]]] = {}
             for seq, prompt in new:
                 if (state := prompt.codec_state) is not None:
                     primed.setdefault(id(state), (state, []))[1].append(seq.slot)
             for state, slots in primed.values():
-                self.states.fill(self.device.upload(slots), state[:words])
-            for seq, prompt in (
-                new if self.pages.width else []
-            ):  # a view of each state would take time for nothing
-                if prompt.codec_state is None:
-                    state = self.states.fresh[0]
-                else:
-                    state = prompt.codec_state
-                if self.timing.whole and not seq.streaming:
-                    prefix = 0
-                else:
-                    prefix = len(prompt.codec_prefix)
-                self.pages.enter(seq.slot, prefix, prompt.voice, state[words:])
+                self.states.fill(self.device.upload(slots), state)
 
-    def save(self, seq: Sequence) -> SavedCodec:
+    def save(self, seq: Sequence) -> Tensor:
         """A host copy of the codec's state of a request that leaves its slot."""
         with self.stream.active():
-            words = torch.cat((self.states.data[seq.slot], *self.pages.save(seq.slot)))
-            return SavedCodec(self.device.download(words), self.pages.held(seq.slot))
+            return self.device.download(self.states.data[seq.slot].clone())
 
-    def restore(self, seq: Sequence, saved: SavedCodec) -> None:
+    def restore(self, seq: Sequence, saved: Tensor) -> None:
         """Write such a state into the request's new slot."""
         with self.stream.active():
-            count = self.states.data.shape[1]
-            self.states.data[seq.slot].copy_(saved.words[:count], non_blocking=True)
-            self.pages.restore(seq.slot, saved.pages, saved.words[count:])
+            self.states.data[seq.slot].copy_(saved, non_blocking=True)
 
     # -- audio --
 
@@ -248,7 +183,8 @@ class CodecRunner:
             for id, (call, row) in self._first_frames.items()
             if call.jobs[row].seq.phase is not Phase.DONE
         }
-        for part in self.parts([AudioJob(seq, 0, 1, False) for seq in sequences]):
+        first = [AudioJob(seq, 0, 1, last=False, reads=1) for seq in sequences]
+        for part in self.parts(first):
             call = self.launch(part)
             self._first_frames |= {job.seq.id: (call, row) for row, job in enumerate(call.jobs)}
         with self.stream.active():
@@ -261,58 +197,18 @@ class CodecRunner:
         return seq.id in self._first_frames
 
     def parts(self, jobs: list[AudioJob]) -> list[list[AudioJob]]:
-        """Jobs by call: chunks of equal length (on the codec's grid) together, chunks of one
-        request in order."""
-        rounds: dict[tuple[int, bool, int], list[AudioJob]] = {}
-        round_of: dict[int, int] = {}
-        for job in jobs:
-            round_of[job.seq.id] = round_of.get(job.seq.id, -1) + 1
-            key = round_of[job.seq.id], job.whole, self._size(job)
-            rounds.setdefault(key, []).append(job)
-        return [part for key in sorted(rounds) for part in self._equal_parts(rounds[key])]
-
-    def _size(self, job: AudioJob) -> int:
-        """Frames of the call for a job. A whole utterance, its codec prefix among them, is padded
-        to a captured one."""
-        need = self.timing.on_grid(job.count)
-        if not job.whole:
-            return need
-        return min((n for _, n in self.whole_graphs.graphs if n >= need), default=need)
-
-    def _equal_parts(self, jobs: list[AudioJob]) -> list[list[AudioJob]]:
-        """Jobs of equal length in parts, chosen so that the captured calls hold few rows of
-        padding."""
-        count = self._size(jobs[0])
-        if jobs[0].whole:
-            max_rows = max(
-                (b for b, n in self.whole_graphs.graphs if n == count),
-                default=self._whole_frames // count,
-            )
-            return [
-                jobs[at : at + max(1, max_rows)] for at in range(0, len(jobs), max(1, max_rows))
-            ]
-        sizes = {b for b, n in self.graphs.graphs if n >= count}
-        parts = []
-        at = 0
-        while at < len(jobs):
-            rows = rows_of_call(len(jobs) - at, count, sizes)
-            parts.append(jobs[at : at + rows])
-            at += rows
-        return parts
+        """Jobs of each call, chunks of one request in order."""
+        return self.calls.group(jobs, self.captured)
 
     def launch(self, jobs: list[AudioJob]) -> InFlightAudio:
-        """One codec call for chunks of equal length, and the copy of their audio to the host."""
+        """Launch one codec call for jobs that may share it, and the copy of their audio to the
+        host."""
         self.moved_on = False
-        whole = jobs[0].whole
-        if whole:
-            delay = 0
-        else:
-            delay = self.timing.delay
         rows = len(jobs)
-        used = max(j.count for j in jobs) + delay
+        used = max(job.count for job in jobs)
         samples = used * self.model.spec.hop + self.timing.late
         with self.stream.active():
-            out = self._decode(jobs, whole)
+            out = self._decode(jobs)
             parts = (
                 out.samples[:rows, :samples],
                 out.frames[:rows, :used],
@@ -325,129 +221,51 @@ class CodecRunner:
                 decoded.wait_stream()
                 on_host = [self.device.download(t) for t in staged]
                 call = InFlightAudio(
-                    jobs, range(rows), CodecOutput(*on_host), self.device.event(), staged, delay
+                    jobs, range(rows), CodecOutput(*on_host), self.device.event(), staged
                 )
                 call.done.record()
         return call
 
-    def _decode(self, jobs: list[AudioJob], whole: bool) -> CodecOutput:
-        """The output of chunks, from `delay` frames before each on, or of whole utterances. The
-        codec's state moves on with chunks only."""
-        batch, count = self._graph_key(jobs)
-        self._fill_inputs(jobs, batch)
-        if batch > len(
-            jobs
-        ):  # its counters move on with every call, and would pass the end of RoPE's table
+    def _decode(self, jobs: list[AudioJob]) -> CodecOutput:
+        shape = self.calls.shape(jobs, self.captured)
+        self._fill_inputs(jobs, shape.rows)
+        if shape.rows > len(jobs):
+            # Counters of the padding row would pass the end of RoPE's table after some days.
             self.states.reset(self._padding)
-        (self.whole_graphs if whole else self.graphs)(batch, count)
-        self.moved_on = not whole  # also where a graph has run
-        return self.outputs[batch, count, whole]
+        self.graphs(*shape)
+        self.moved_on = True  # also where a graph has run
+        return self.outputs[shape]
 
-    def _fill_inputs(self, jobs: list[AudioJob], batch: int) -> None:
-        padding = batch - len(jobs)
-        slots = [j.seq.slot for j in jobs] + [self.sizes.slots] * padding
-        ends = [j.seq.num_heard if j.seq.status != RUNNING else NO_END for j in jobs]
-        inputs = slots + [j.start for j in jobs] + [0] * padding + ends + [NO_END] * padding
-        if (
-            self.pages.width
-        ):  # how many pages each row's chunk reads, and the rows of the page table
-            none = [self.pages.padding] * self.pages.width, 0
-            rows = [
-                none if j.whole else self.pages.row(j.seq.slot, j.start, j.count) for j in jobs
-            ] + [none] * padding
-            inputs += [filled for _, filled in rows] + [page for table, _ in rows for page in table]
-        self.device.fill(self.inputs, inputs)
+    def _fill_inputs(self, jobs: list[AudioJob], rows: int) -> None:
+        none = [0] * (rows - len(jobs))
+        padding = rows - len(jobs)
+        slots = [job.seq.slot for job in jobs] + [self.sizes.slots] * padding
+        first = [self.calls.first_read(job) for job in jobs] + none
+        start = [job.start for job in jobs] + none
+        stop = [job.start + job.count for job in jobs] + none
+        ended = [job.seq.num_heard if job.last else NO_END for job in jobs]
+        self.device.fill(self.inputs, slots + first + start + stop + ended + [NO_END] * padding)
 
-    def _given(
-        self, batch: int, before: int, count: int
-    ) -> tuple[Tensor, CodecCall, Tensor, Tensor]:
-        """Slots and call of `inputs`, `count` frames of each row with so many before them, and
-        where in the text they are."""
-        inputs = self.inputs[: self.numbers * batch]
-        idx, start, end, *rest = inputs.view(self.numbers, batch)
-        table = inputs[4 * batch :].view(batch, self.pages.width)
-        pages = CodecPageTable(self.pages.pool, table, rest[0] if rest else start)
-        at = start[:, None] + torch.arange(-before, count, device=self.device.torch)
-        return idx, CodecCall(start, end, pages), *self.slots.heard(idx, at)
-
-    def _graph_key(self, jobs: list[AudioJob]) -> tuple[int, int]:
-        """Rows and frames to decode. A stream's last chunk may be padded, as its state does not
-        matter any more, unless it would need pages for that."""
-        need = self._size(max(jobs, key=lambda j: j.count))
-        least = len(jobs)
-        if jobs[0].whole:
-            return min(
-                (b for b, n in self.whole_graphs.graphs if b >= least and n == need), default=least
-            ), need
-        last = all(j.last for j in jobs) and not self.pages.width
-        if (least, need) in self.graphs.graphs:
-            return least, need
-        fits = [
-            k
-            for k in self.graphs.graphs
-            if k[0] >= least and (k[1] == need or (last and k[1] > need))
-        ]
-        batch, count = min(fits, key=lambda k: (k[1], k[0]), default=(least, need))
-        return batch, count
-
-    def _decode_call(self, batch: int, count: int, whole: bool = False) -> None:
-        """The captured function: `inputs` in, `outputs` and new states out. Whole utterances leave
-        the states."""
-        before, after = (0, 0) if whole else (self.timing.delay, self.timing.lookahead)
-        idx, call, frames, where = self._given(batch, before, count + after)
-        decode = self._decode_alone if self.timing.alone else self.model.codec.decode
-        samples, new = decode(
-            frames[:, before:], self.states.gather(idx), call._replace(whole=whole)
+    def _decode_call(self, rows: int, reads: int, decodes: int) -> None:
+        """The captured function: `inputs` in, `outputs` and new states out."""
+        inputs = self.inputs[: NUMBERS * rows].view(NUMBERS, rows)
+        idx, first, start, stop, end = inputs
+        frames, attended = self._read(idx, first, reads)
+        samples, new = self.model.codec.decode(
+            frames, self.states.gather(idx), CodecCall(start, stop, end, decodes)
         )
-        hop = self.model.spec.hop
-        if whole:
-            late = 0
-        else:
-            late = self.timing.late
-        if samples.shape != (wanted := (batch, (before + count) * hop + late)):
+        wanted = (rows, decodes * self.model.spec.hop + self.timing.late)
+        if samples.shape != wanted:
             raise EngineError(
                 f"codec.decode gives samples {tuple(samples.shape)}, and by spec.hop they are {wanted}"
             )
-        if not whole:
-            self.moved_on = True
-            self.states.store(idx, new)
-        self.outputs[batch, count, whole] = CodecOutput(samples, frames, where)
+        self.moved_on = True
+        self.states.store(idx, new)
+        if isinstance(self.timing, UtteranceTiming):
+            frames, attended = self._read(idx, start, decodes)
+        self.outputs[CallShape(rows, reads, decodes)] = CodecOutput(samples, frames, attended)
 
-    def _decode_alone(self, frames: Tensor, state: State, call: CodecCall) -> tuple[Tensor, State]:
-        """Decode each row in a call of its own, beside the others."""
-        streams = self._beside[: len(frames)]
-        given = self.device.event()
-        given.record()
-        for stream in streams:
-            with stream.active():
-                given.wait_stream()
-        decoded: list[tuple[Tensor, State]] = []
-        for i in range(len(frames)):
-            row, (pool, table, filled) = slice(i, i + 1), call.pages
-            pages = CodecPageTable(pool, table[row], filled[row])
-            own = call._replace(start=call.start[row], end=call.end[row], pages=pages)
-            with streams[i % len(streams)].active():
-                decoded.append(
-                    self.model.codec.decode(frames[row], {n: t[row] for n, t in state.items()}, own)
-                )
-        for stream in streams:
-            done = self.device.event()
-            with stream.active():
-                done.record()
-            done.wait_stream()
-        samples, states = zip(*decoded, strict=True)
-        return torch.cat(samples), {
-            name: torch.cat([s[name] for s in states]) for name in states[0]
-        }
-
-
-def rows_of_call(waiting: int, frames: int, sizes: set[int]) -> int:
-    """Rows that the next call takes of those `waiting` for calls of so many frames. `sizes`: rows
-    of captured calls.
-
-    Padding may be a quarter of a call, or more where the call is small.
-    """
-    fitting = min((b for b in sizes if b >= waiting), default=0)
-    if not sizes or (fitting and (3 * fitting <= 4 * waiting or fitting * frames <= SMALL_CALL)):
-        return waiting
-    return max((b for b in sizes if b <= waiting), default=waiting)
+    def _read(self, idx: Tensor, first: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """`count` frames of each slot from frame `first` [B] on, and where in the text they are."""
+        at = first[:, None] + torch.arange(count, device=self.device.torch)
+        return self.slots.heard(idx, at)

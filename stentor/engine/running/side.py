@@ -18,7 +18,7 @@ from stentor.engine.running.cuda_graphs import CudaGraphRunner
 from stentor.engine.running.device import Device
 from stentor.engine.running.forked import one_thread
 from stentor.engine.running.model_runner import ModelRunner
-from stentor.engine.scheduling.audio_scheduler import GENTLE_RAMP
+from stentor.engine.scheduling.chunks import GENTLE_RAMP
 from stentor.engine.sizes import size
 from stentor.engine.voice import CodecPrimer, VoiceEncoder
 from stentor.errors import InvalidRequest
@@ -66,7 +66,7 @@ class TorchSide:
     def graph_runners(self) -> tuple[CudaGraphRunner, ...]:
         return (
             *self.runner.graph_runners,
-            *self.codec.graph_runners,
+            self.codec.graphs,
             self.primer.graphs,
             self.encoder.graphs,
         )

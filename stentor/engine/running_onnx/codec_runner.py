@@ -48,9 +48,6 @@ class GraphAudio:
     def arrays(self) -> Arrays:
         return self.future.result()
 
-    def first_frame(self, job: AudioJob) -> int:
-        return job.start
-
 
 class GraphCodecRunner:
     """Implements engine.side.CodecRunner. A row's histories are in the row."""

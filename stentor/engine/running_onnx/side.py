@@ -13,7 +13,7 @@ from stentor.engine.once import CacheCounts, Claim
 from stentor.engine.running_onnx.codec_runner import GraphCodecRunner
 from stentor.engine.running_onnx.model_runner import GraphModelRunner
 from stentor.engine.running_onnx.workers import Workers
-from stentor.engine.scheduling.audio_scheduler import GENTLE_RAMP, chunk_sizes
+from stentor.engine.scheduling.chunks import GENTLE_RAMP, chunk_sizes
 from stentor.engine.sizes import BufferSizes
 from stentor.errors import EngineError, InvalidRequest
 from stentor.host.machine import cpus

@@ -104,7 +104,7 @@ class Scheduler:
 
     def plan_audio(self, now: float) -> list[AudioJob]:
         """Audio chunks that are due."""
-        return self.audio.plan(now, self.live)
+        return self.audio.plan(now)
 
     def can_step(self, now: float) -> list[Sequence]:
         """The running requests that are to generate their next frame now."""

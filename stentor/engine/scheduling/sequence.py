@@ -58,7 +58,8 @@ class Sequence:
         Scheduler: arrival, slot, num_generated, num_unheard, status, max_schedulable, unread, cancelled
         PageTables: pages, frame_pages, room, num_cached
         PrefillPlanner: piece
-        AudioScheduler: audio_scheduled, audio_chunks, audio_due, audio_delivered, last_audio, first_audio, plays_until
+        AudioScheduler: audio_scheduled, audio_chunks, audio_due, audio_waiting, audio_delivered, last_audio,
+            first_audio, plays_until
     """
 
     id: int
@@ -72,10 +73,7 @@ class Sequence:
     streaming: bool
     place: Place = Place.NEW
     late_seconds: float = 0.0  # of the delivered frames' audio that comes with the next chunk
-    held_frames: int = (
-        0  # so many last frames, at most, wait for those that follow before they are decoded
-    )
-    window_end: int = sys.maxsize  # from this frame on, pages of the codec are cut
+    codec_prefix: int = 0  # frames of its voice before frame 0, in the codec's count
     heard_is_free: bool = False  # live text: frames that are heard need none (models.base.LiveText)
     prefix: tuple[bytes, ...] = ()  # a key for what each full page of the prompt holds
     continues: bool = (
@@ -119,9 +117,10 @@ class Sequence:
     piece: range = range(
         0
     )  # positions that its last prefill computes. All before them are in its pages
-    audio_scheduled: int = 0  # frames handed to the codec. Below 0: some of the codec prefix are decoded with the first
+    audio_scheduled: int = 0  # frames handed to the codec
     audio_chunks: int = 0
     audio_due: int = 0  # its next chunk is not due before so many frames have been generated
+    audio_waiting: int = 0  # frames at most that wait for later ones before they are decoded
     audio_delivered: int = 0  # frames whose audio has arrived
     last_audio: float = 0.0  # when audio last arrived
     first_audio: float | None = (
@@ -206,7 +205,7 @@ class Sequence:
         return (
             open
             and not self.may_go_on
-            and self.num_heard - self.audio_scheduled <= self.held_frames
+            and self.num_heard - self.audio_scheduled <= self.audio_waiting
         )
 
     @property

@@ -1,9 +1,9 @@
-"""Triton kernels of attention in the flow's transformer: over cells and their pages, and over whole utterances.
+"""Triton kernels of attention in the flow's transformer, over rows that are solved from their
+beginning.
 
-One kernel attends to the frames of a cell and the pages of earlier cells, and stores the cell's keys and values on the
-way. Where a call has few rows, several CTAs share the keys of a head, and a second kernel combines what they found (Dao
-et al., 2023, flash-decoding). Where it has many, and the GPU is a Hopper, `hopper_attention.py` has a faster one. A
-whole utterance has many tiles of queries, so one kernel turns the keys before a second attends.
+A row has many tiles of queries, so one kernel turns the keys before a second attends. Where a call
+has few rows, several CTAs share the keys of a head, and a third kernel combines their results (Dao
+et al., 2023, flash-decoding).
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
-from stentor.models.cosyvoice3 import hopper_attention
-from stentor.models.cosyvoice3.hopper_attention import Pages
 
 COMBINED = 16  # frames of a CTA that combines
-ENOUGH_CTAS, MOST_SPLITS = 256, 8  # of attention: two for each SM of an H200
-SMALLEST = 16  # keys of a product on tensor cores
+ENOUGH_CTAS = 256  # of attention: two for each SM of an H200
+MOST_SPLITS = 8
 MASKED = tl.constexpr(-(2.0**100))
-"""A power of two, so that its product with a scale is exact. Of a query that has seen no key yet, that product less
-itself is 0 then, also where both are fused. Otherwise it may be 1e22, of which exp2 is infinite."""
+"""A power of two, so that its product with a scale is exact. Of a query that has seen no key yet,
+that product less itself is 0 then, also where both are fused. Otherwise it may be 1e22, of which
+exp2 is infinite."""
 LOG2_E = 1.4426950408889634
 
 
@@ -39,8 +38,9 @@ def turned(x, cos, sin):
 def queries(ptrs, out, cos_ptrs, sin_ptrs, exist, head):
     """Queries of a head at ptrs [M, D], of which the first head's are turned. exist [M, 1].
 
-    A product reads them from shared memory if they come from a load. Values that were computed would be loaded into
-    registers again for each product. So turned ones go by way of `out`, where the CTA leaves its result later.
+    A product reads them from shared memory if they come from a load. Values that were computed
+    would be loaded into registers again for each product. So turned ones go by way of `out`, where
+    the CTA leaves its result later.
     """
     if head == 0:
         q = turned(
@@ -52,19 +52,9 @@ def queries(ptrs, out, cos_ptrs, sin_ptrs, exist, head):
 
 
 @triton.jit
-def attend_first(q, k, v, mask, scale):
-    """`attend` with nothing before. Zeros as the sum so far would be folded into moves inside the product of p and v.
-    For these the assembler would let every wgmma of the kernel wait for the one before.
-    """
-    qk = tl.where(mask, tl.dot(q, tl.trans(k), input_precision="ieee"), MASKED)
-    m_i = tl.max(qk, 1)
-    p = tl.exp2(qk * scale - (m_i * scale)[:, None])
-    return m_i, tl.sum(p, 1), tl.dot(p.to(v.dtype), v, input_precision="ieee")
-
-
-@triton.jit
 def attend(q, k, v, mask, m_i, l_i, acc, scale):
-    """One step of online softmax, by powers of two, over keys k and values v [N, D]. mask [1 or M, N]: which are seen.
+    """One step of online softmax, by powers of two, over keys k and values v [N, D]. mask [1 or M,
+    N]: which are seen.
 
     m_i is the largest product of so far, not yet scaled.
     """
@@ -94,7 +84,8 @@ def store(
     HEAD_DIM: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    """The output at `at`, or what a split found: acc, and at `stat` its largest product, scaled, and its sum."""
+    """The output at `at`, or what a split found: acc, and at `stat` its largest product, scaled,
+    and its sum."""
     if SPLITS == 1:
         acc = acc / tl.where(l_i > 0, l_i, 1.0)[:, None]  # a row behind its end may have no keys
         tl.store(out_ptr + at, acc.to(out_ptr.dtype.element_ty), exist_m[:, None])
@@ -103,105 +94,6 @@ def store(
         tl.store(part_ptr + split * rows * HEAD_DIM + at, acc, (exist_m & found)[:, None])
         tl.store(stat_ptr + 2 * split * rows + stat, tl.where(found, m_i * scale, MASKED), exist_m)
         tl.store(stat_ptr + (2 * split + 1) * rows + stat, l_i, exist_m)
-
-
-@triton.jit(do_not_specialize=["width"])
-def _cell_attention_kernel(
-    qkv_ptr, cos_ptr, sin_ptr, count_ptr, out_ptr, part_ptr, stat_ptr, pool_ptr, table_ptr, filled_ptr,
-    width, stride_page, layer, scale,
-    FRAMES: tl.constexpr, CELLS: tl.constexpr, SPLITS: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
-    BLOCK: tl.constexpr, USE_PDL: tl.constexpr,
-):  # fmt: skip
-    """A head of a branch of a row's cells: over these cells, which it stores, and then the pages of one split.
-
-    The number of frames is a constant, so what masks a page and what addresses it stand outside the loop.
-    """
-    dim: tl.constexpr = HEADS * HEAD_DIM
-    half: tl.constexpr = HEAD_DIM // 2
-    pdl_wait(USE_PDL)
-    branch = tl.program_id(0) // HEADS
-    head = tl.program_id(0) % HEADS
-    row = branch // 2
-    split = tl.program_id(1)
-    offs_d = tl.arange(0, HEAD_DIM)[None, :]
-    offs = tl.arange(0, BLOCK)
-    exist_n = (offs < FRAMES)[None, :]
-    exist = (offs < FRAMES)[:, None]
-    offs_m = tl.arange(0, CELLS * BLOCK)  # queries: each cell begins a block
-    cell_m = offs_m // BLOCK
-    frame_m = offs_m // BLOCK * FRAMES + offs_m % BLOCK
-    exist_m = offs_m % BLOCK < FRAMES
-    filled = tl.load(filled_ptr + row).to(tl.int32)
-    each = tl.cdiv(filled + 1, SPLITS)  # the cells are the first of them
-    first = tl.maximum(split * each - 1, 0)
-    end = tl.minimum((split + 1) * each - 1, filled)
-    row_table = table_ptr + row * width
-    page = tl.load(row_table + tl.minimum(first, filled))
-    first_q = qkv_ptr + branch.to(tl.int64) * (CELLS * FRAMES * 3 * dim) + head * HEAD_DIM + offs_d
-    out = (
-        (branch.to(tl.int64) * (CELLS * FRAMES) + frame_m[:, None]) * dim + head * HEAD_DIM + offs_d
-    )
-    offs_h = tl.arange(0, half)[None, :]
-    at = (row * (CELLS * FRAMES) + frame_m[:, None]) * half + offs_h
-    q_ptrs = first_q + frame_m[:, None] * (3 * dim)
-    q = queries(q_ptrs, out_ptr + out, cos_ptr + at, sin_ptr + at, exist_m[:, None], head)
-    in_pages = (
-        pool_ptr
-        + layer
-        + ((branch % 2) * HEADS + head) * FRAMES * HEAD_DIM
-        + offs[:, None] * HEAD_DIM
-        + offs_d
-    )
-    # Every split computes these products, and the first one keeps them: with a branch around them, the assembler would
-    # let each wgmma of the kernel wait for the one before.
-    own = split == 0
-    for cell in tl.static_range(CELLS):
-        frames = cell * FRAMES + offs[:, None]
-        k = tl.load(first_q + frames * (3 * dim) + dim, exist, 0.0)
-        v = tl.load(first_q + frames * (3 * dim) + 2 * dim, exist, 0.0).to(
-            pool_ptr.dtype.element_ty
-        )
-        if head == 0:
-            at_n = (row * (CELLS * FRAMES) + frames) * half + offs_h
-            k = turned(k, tl.load(cos_ptr + at_n, exist, 1.0), tl.load(sin_ptr + at_n, exist, 0.0))
-        k = k.to(pool_ptr.dtype.element_ty)
-        ptrs = in_pages + tl.load(row_table + filled + cell) * stride_page
-        tl.store(ptrs, k, exist & own)
-        tl.store(ptrs + 2 * FRAMES * dim, v, exist & own)
-        seen = (
-            (cell * FRAMES + offs < tl.load(count_ptr + row))[None, :]
-            & exist_n
-            & (cell_m >= cell)[:, None]
-            & own
-        )
-        if cell == 0:
-            m_i, l_i, acc = attend_first(q, k.to(q.dtype), v.to(q.dtype), seen, scale)
-        else:
-            m_i, l_i, acc = attend(q, k.to(q.dtype), v.to(q.dtype), seen, m_i, l_i, acc, scale)
-    for i in range(first, end):
-        ptrs = in_pages + page * stride_page
-        k = tl.load(ptrs, exist, 0.0).to(q.dtype)
-        v = tl.load(ptrs + 2 * FRAMES * dim, exist, 0.0).to(q.dtype)
-        page = tl.load(row_table + tl.minimum(i + 1, filled))  # while this one computes
-        m_i, l_i, acc = attend(q, k, v, exist_n, m_i, l_i, acc, scale)
-    rows = tl.num_programs(0).to(tl.int64) * (CELLS * FRAMES)
-    stat = tl.program_id(0) * (CELLS * FRAMES) + frame_m
-    store(
-        out_ptr,
-        part_ptr,
-        stat_ptr,
-        m_i,
-        l_i,
-        acc,
-        scale,
-        out,
-        stat,
-        exist_m,
-        rows,
-        split,
-        HEAD_DIM,
-        SPLITS,
-    )
 
 
 @triton.jit(do_not_specialize=["num_frames"])
@@ -246,7 +138,8 @@ def _combine_kernel(
 
 
 def splits_of(ctas: int, blocks: int) -> int:
-    """In how many splits the blocks of keys of a head are read, if each split takes so many CTAs."""
+    """In how many splits the blocks of keys of a head are read, if each split takes so many
+    CTAs."""
     splits = 1
     while splits < min(MOST_SPLITS, blocks) and ctas * splits < ENOUGH_CTAS:
         splits *= 2
@@ -254,10 +147,12 @@ def splits_of(ctas: int, blocks: int) -> int:
 
 
 class Splits:
-    """How many CTAs share the keys of a head, where they leave their results, and the kernel that combines these."""
+    """How many CTAs share the keys of a head, where they leave their results, and the kernel that
+    combines these."""
 
     def __init__(self, qkv: Tensor, heads: int, tiles: int, blocks: int, warps: int = 4) -> None:
-        """qkv [B, 2, T, 3 C]. tiles: of queries. blocks: of keys, at most. warps: of a CTA that attends."""
+        """qkv [B, 2, T, 3 C]. tiles: of queries. blocks: of keys, at most. warps: of a CTA that
+        attends."""
         batch, _, self.frames, width = qkv.shape
         self.rows = 2 * batch * heads
         head_dim = width // 3 // heads
@@ -272,7 +167,8 @@ class Splits:
         self.results = (out, parts, stats)
         self.scale = LOG2_E * head_dim**-0.5
         self._shape = {"SPLITS": count, "HEADS": heads, "HEAD_DIM": head_dim, **PDL_LAUNCH}
-        # Of loads that run ahead: shared memory holds no more. With so many registers an SM holds four CTAs.
+        # Of loads that run ahead: shared memory holds no more. With so many registers an SM holds
+        # four CTAs.
         stages, registers = (3, 128) if qkv.dtype.itemsize == 2 else (1, None)
         self.launch = {
             **self._shape,
@@ -292,73 +188,24 @@ class Splits:
         return out
 
 
-def cell_attention(
-    qkv: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    count: Tensor,
-    heads: int,
-    pages: Pages,
-    cells: int = 1,
-    at: int = 0,
-) -> Tensor:
-    """Attention of the frames of some cells, each to its own and those before in the same row and branch.
-
-    qkv [B, 2, T, 3 C] -> [B, 2, T, C], T frames of all `cells` of a row. cos, sin [B, T, D / 2] float32 turn the first
-    head. The first `count` [B] frames exist. Keys and values are stored in the row's next pages. at: step times blocks
-    plus block. What is kept is read once for two cells.
-    """
-    qkv, (pool, table, filled) = qkv.contiguous(), pages
-    frames = qkv.shape[2] // cells
-    width = table.shape[-1]
-    splits = Splits(qkv, heads, 1, width, 4 * cells)
-    layer = at * 4 * frames * (qkv.shape[3] // 3)
-    if splits.count == 1 and hopper_attention.fits(qkv, pages, heads, cells):
-        out = splits.results[0]
-        hopper_attention.cell_attention(
-            qkv, (cos, sin), count, out, pages, heads, cells, layer, splits.scale
-        )
-        return out
-    given = (
-        qkv,
-        cos,
-        sin,
-        count,
-        *splits.results,
-        pool,
-        table,
-        filled,
-        width,
-        pool.stride(0),
-        layer,
-        splits.scale,
-    )
-    shape = {
-        "FRAMES": frames,
-        "CELLS": cells,
-        "BLOCK": max(SMALLEST, triton.next_power_of_2(frames)),
-        **splits.launch,
-    }
-    _cell_attention_kernel[(splits.rows, splits.count)](*given, **shape)
-    return splits.combined()
-
-
-BLOCK_M, BLOCK_N = 64, 64  # queries and keys of a step of attention
+BLOCK_M = 64  # queries of a CTA
+BLOCK_N = 64  # keys of a step of attention
 
 
 @triton.jit(do_not_specialize=["num_frames"])
-def _keep_kernel(
+def _turn_keys_kernel(
     qkv_ptr,
     cos_ptr,
     sin_ptr,
-    kept_ptr,
+    turned_ptr,
     num_frames,
     DIM: tl.constexpr,
     HALF: tl.constexpr,
     BLOCK: tl.constexpr,
     USE_PDL: tl.constexpr,
 ):
-    """Store key and value of one frame of a branch of a row. RoPE turns neighbours in the first head of the key."""
+    """Store key and value of one frame of a branch of a row. RoPE turns neighbours in the first
+    head of the key."""
     pdl_wait(USE_PDL)
     frame = tl.program_id(0)
     branch = tl.program_id(1).to(tl.int64)
@@ -374,18 +221,21 @@ def _keep_kernel(
     sin = tl.load(sin_ptr + at, turns, 0.0)
     sign = tl.where(offs % 2 == 0, -1.0, 1.0)
     k = (k.to(tl.float32) * cos + other * (sign * sin)).to(k.dtype)
-    own_ptr = kept_ptr + (2 * branch * num_frames + frame) * DIM + offs
+    own_ptr = turned_ptr + (2 * branch * num_frames + frame) * DIM + offs
     tl.store(own_ptr, k, mask)
     tl.store(own_ptr + num_frames * DIM, v, mask)
 
 
 @triton.jit(do_not_specialize=["num_frames"])
-def _whole_attention_kernel(
-    qkv_ptr, cos_ptr, sin_ptr, count_ptr, out_ptr, part_ptr, stat_ptr, kept_ptr, num_frames, scale,
-    SPLITS: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    USE_PDL: tl.constexpr,
+def _row_attention_kernel(
+    qkv_ptr, cos_ptr, sin_ptr, count_ptr, ended_ptr, out_ptr, part_ptr, stat_ptr, turned_ptr, num_frames, scale,
+    CHUNK: tl.constexpr, SPLITS: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
-    """Some queries of one head of one branch of a row, over the blocks of keys of one split."""
+    """Some queries of one head of one branch of a row, over the blocks of keys of one split.
+
+    A query sees all keys of a row that has ended, and otherwise those up to the end of its chunk.
+    """
     dim: tl.constexpr = HEADS * HEAD_DIM
     half: tl.constexpr = HEAD_DIM // 2
     pdl_wait(USE_PDL)
@@ -398,7 +248,9 @@ def _whole_attention_kernel(
     exist_m = offs_m < num_frames
     split = tl.program_id(2)
     count = tl.load(count_ptr + row).to(tl.int32)
-    total = tl.cdiv(count, BLOCK_N)
+    ended = tl.load(ended_ptr + row) != 0
+    until = tl.where(ended, count, tl.minimum((offs_m // CHUNK + 1) * CHUNK, count))
+    total = tl.cdiv(tl.max(until, 0), BLOCK_N)
     each = tl.cdiv(total, SPLITS)
     first = split * each
     end = tl.minimum(first + each, total)
@@ -411,13 +263,14 @@ def _whole_attention_kernel(
     m_i = tl.full([BLOCK_M], MASKED, tl.float32)
     l_i = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
-    keys = kept_ptr + 2 * branch * num_frames * dim + head * HEAD_DIM + offs_d
+    keys = turned_ptr + 2 * branch * num_frames * dim + head * HEAD_DIM + offs_d
     for i in range(first, end):
         at_n = i * BLOCK_N + offs_n
         exist = at_n < count
         k = tl.load(keys + at_n[:, None] * dim, exist[:, None], 0.0)
         v = tl.load(keys + (num_frames + at_n)[:, None] * dim, exist[:, None], 0.0)
-        m_i, l_i, acc = attend(q, k, v, exist[None, :], m_i, l_i, acc, scale)
+        seen = at_n[None, :] < until[:, None]
+        m_i, l_i, acc = attend(q, k, v, seen, m_i, l_i, acc, scale)
     rows = tl.num_programs(1).to(tl.int64) * num_frames
     stat = tl.program_id(1) * num_frames + offs_m
     store(
@@ -438,23 +291,32 @@ def _whole_attention_kernel(
     )
 
 
-def whole_attention(
-    qkv: Tensor, cos: Tensor, sin: Tensor, count: Tensor, heads: int, kept: Tensor
+def row_attention(
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    rows: tuple[Tensor, Tensor, int],
+    heads: int,
+    turned: Tensor,
 ) -> Tensor:
-    """Attention of frames to all of the same row and branch, of which the first `count` [B] exist.
+    """Attention of frames to those of the same row and branch.
 
-    qkv [B, 2, T, 3 C] -> [B, 2, T, C]. cos, sin [B, T, D / 2] float32 turn the first head. kept [B, 2, 2, T, C]: room
-    for the keys and the values of each branch.
+    qkv [B, 2, T, 3 C] -> [B, 2, T, C]. cos, sin [B, T, D / 2] float32 turn the first head. rows:
+    how many first frames exist [B], whether a row has ended [B] bool, and the frames of a chunk. A
+    frame sees all frames of a row that has ended, and otherwise those up to the end of its chunk.
+    turned [B, 2, 2, T, C]: room for the keys and the values of each branch.
     """
+    count, ended, chunk = rows
     batch, _, frames, width = qkv.shape
     dim = width // 3
-    half = width // 6 // heads
+    half = dim // 2 // heads
     qkv = qkv.contiguous()
-    keeps = {"DIM": dim, "HALF": half, "BLOCK": triton.next_power_of_2(dim), **PDL_LAUNCH}
-    _keep_kernel[(frames, 2 * batch)](qkv, cos, sin, kept, frames, num_warps=4, **keeps)
+    sizes = {"DIM": dim, "HALF": half, "BLOCK": triton.next_power_of_2(dim), **PDL_LAUNCH}
+    _turn_keys_kernel[(frames, 2 * batch)](qkv, cos, sin, turned, frames, num_warps=4, **sizes)
     tiles = triton.cdiv(frames, BLOCK_M)
     splits = Splits(qkv, heads, tiles, triton.cdiv(frames, BLOCK_N))
-    given = (qkv, cos, sin, count, *splits.results, kept, frames, splits.scale)
-    shape = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, **splits.launch}
-    _whole_attention_kernel[(tiles, splits.rows, splits.count)](*given, **shape)
+    tensors = (qkv, cos, sin, count, ended.to(torch.int8), *splits.results, turned)
+    shape = {"CHUNK": chunk, "BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, **splits.launch}
+    grid = (tiles, splits.rows, splits.count)
+    _row_attention_kernel[grid](*tensors, frames, splits.scale, **shape)
     return splits.combined()

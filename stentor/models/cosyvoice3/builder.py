@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from stentor.arguments import shown, whole
 from stentor.errors import InvalidRequest
 from stentor.models.cosyvoice3 import checkpoint, codec_noise, config
 from stentor.models.cosyvoice3.codec import HOP, CosyVoice3Codec
@@ -21,8 +20,7 @@ from stentor.models.dummy import DummyTokenizer
 from stentor.models.load_options import CODEC_DTYPE, codec_dtype, model_dtype
 from stentor.models.source import Checkpoint, RandomWeights, Source
 
-STREAM_WINDOW = "stream_window"
-WINDOWS = (8, 300)  # seconds, which are cells
+STREAM_WINDOW = "stream_window"  # of earlier releases
 LOAD_OPTIONS = (STREAM_WINDOW,)
 FILE_OPTIONS = (CODEC_DTYPE,)
 """Load options of a checkpoint."""
@@ -35,10 +33,15 @@ def build(
 ) -> CosyVoice3:
     """`dtype` None: bfloat16 on a GPU, float32 on a CPU. Beside random weights there is one voice, `dummy`.
 
-    Load options: `stream_window`, seconds of a stream that its flow attends to (0: a stream gets its audio when it has
-    ended), and of a checkpoint `codec_dtype` of the vocoder's stages. Raises CheckpointError and InvalidRequest.
+    Load option of a checkpoint: `codec_dtype` of the vocoder's stages. Raises CheckpointError and InvalidRequest.
     """
     source.check_options(options, LOAD_OPTIONS, FILE_OPTIONS)
+    if STREAM_WINDOW in options:
+        raise InvalidRequest(
+            STREAM_WINDOW,
+            "is no longer an option: streams are decoded in chunks over the whole utterance by "
+            "default, as the model's authors do it, and keep no window in memory",
+        )
     stages = codec_dtype(options, device, dtype)
     text_model = source.json(f"{config.TEXT_MODEL}/config.json")
     if isinstance(source, Checkpoint):
@@ -52,7 +55,7 @@ def build(
         tokens = dummy_ids(source.words)
         voices = {"dummy": _noise(c.language.codes)}
     language = Language(c.language, model_dtype(dtype, torch.bfloat16, device))
-    codec = CosyVoice3Codec(c, stream_window(options))
+    codec = CosyVoice3Codec(c)
     _fill(source, language, codec, device)
     for module in (language, codec):
         module.requires_grad_(False).eval()
@@ -62,17 +65,6 @@ def build(
     for module in (language, codec):
         module.to(language.table.device)
     return CosyVoice3(c, language, codec, tokens, voices, encoder)
-
-
-def stream_window(options: Mapping[str, Any]) -> int:
-    """Cells that a stream keeps. Raises InvalidRequest."""
-    value, (low, high) = options.get(STREAM_WINDOW, 0), WINDOWS
-    seconds = whole(value)
-    if seconds is None or not (seconds == 0 or low <= seconds <= high):
-        raise InvalidRequest(
-            STREAM_WINDOW, f"must be 0, or seconds from {low} to {high}, got {shown(value)}"
-        )
-    return seconds
 
 
 def _fill(source: Source, language: Language, codec: CosyVoice3Codec, device: torch.device) -> None:

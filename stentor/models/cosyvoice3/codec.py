@@ -1,55 +1,41 @@
-"""The codec: codes to audio through the flow and the vocoder, in cells of 25 codes or a whole utterance at once."""
+"""The codec: codes to audio through the flow and the vocoder. The flow solves an utterance from its beginning."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.layers.types import NO_PAGES, CodecCall, Column, State
-from stentor.models.codec_timing import CodecTiming
-from stentor.models.cosyvoice3.codec_flow import PAST, STEPS, Flow, KeptKeys
+from stentor.layers.types import NO_END, CodecCall, Column, State
+from stentor.models.codec_timing import UtteranceTiming
+from stentor.models.cosyvoice3.codec_flow import Flow
 from stentor.models.cosyvoice3.codec_source import FRAME
 from stentor.models.cosyvoice3.codec_vocoder import DELAY, DRAIN, Vocoder
 from stentor.models.cosyvoice3.config import MAX_PROMPT, MELS, SPEAKER, Config
 from stentor.models.weights import meta_init
 
 HOP = 2 * FRAME  # samples of a code
-DELAY_FRAMES = -(-DELAY // HOP)  # codes by which audio is late, and
-LATE = DELAY_FRAMES * HOP - DELAY  # samples of the call before that this takes
-MOST_CELLS = 2  # of a row in a call: attention reads what is kept once for both
-WHOLES = (75, 100, 125, 150, 175, 200, 250, 300, 350, 400, 500, 600, 750, 1000)
-"""Codes of whole utterances, their prompts included, for which there are captured calls."""
+HOPS = (25, 50, 100)  # codes of a stream's chunks, as in the original
+CALL_CODES = 800  # of a call of several rows
+LENGTHS = (78, 103, 128, 153, 178, 203, 253, 303, 353, 403, 503, 603, 753, 1003)
+"""Codes of captured calls, prompts included. A stream's chunk ends on a multiple of 25 and looks at three more."""
+VOCODER = "vocoder."
 
 
 class CosyVoice3Codec(nn.Module):
     """Parameters start on the meta device in float32. A stream's prompt (`conditions`) lies in its state."""
 
-    def __init__(self, c: Config, window: int = 0) -> None:
-        """window: cells of a stream that are kept, the prompt's included. 0: streams are whole utterances."""
+    def __init__(self, c: Config) -> None:
         super().__init__()
-        self.config = flow = c.flow
-        self.timing = CodecTiming(
-            flow.cell, whole=True, wholes=WHOLES, chunks=False, batch_invariant=False
+        self.config = c.flow
+        self.timing = UtteranceTiming(
+            chunk=CALL_CODES, late=DELAY, hops=HOPS, ahead=c.flow.look, lengths=LENGTHS
         )
-        if window:
-            ahead = (flow.look, DELAY_FRAMES)
-            self.timing = CodecTiming(
-                flow.cell,
-                *ahead,
-                True,
-                WHOLES,
-                window=window,
-                chunk_pages=MOST_CELLS,
-                batch_invariant=False,
-            )
+        assert HOPS[0] == c.flow.chunk
         with meta_init():
             self.flow = Flow(c.flow)
             self.vocoder = Vocoder(c.vocoder)
         self.columns: dict[str, Column] = {}
-        self.pages: Mapping[str, Column] = NO_PAGES
 
     def process_weights_after_loading(
         self, noise: tuple[Tensor, Tensor], flow_dtype: torch.dtype, vocoder_dtype: torch.dtype
@@ -57,107 +43,65 @@ class CosyVoice3Codec(nn.Module):
         """noise: the flow's and the source's (codec_noise.py)."""
         self.flow.process_weights_after_loading(noise[0], flow_dtype)
         self.vocoder.process_weights_after_loading(noise[1], vocoder_dtype)
-        c = self.config
         self.columns = {
             "prompt_codes": Column((MAX_PROMPT,), torch.int64),
             "prompt_count": Column(dtype=torch.int64),
-            "prompt_mel": Column((c.ratio * MAX_PROMPT, MELS)),
+            "prompt_mel": Column((self.config.ratio * MAX_PROMPT, MELS)),
             "speaker": Column((SPEAKER,)),
+            **{VOCODER + name: column for name, column in self.vocoder.columns.items()},
         }
-        if self.timing.chunks:
-            self.columns |= {
-                "past": Column((PAST,), torch.int64),
-                "late": Column((LATE,)),
-                **{f"flow.{name}": column for name, column in self.flow.columns().items()},
-                **{f"vocoder.{name}": column for name, column in self.vocoder.columns.items()},
-            }
-            self.pages = {
-                "keys": Column(
-                    (STEPS, c.depth, 2, 2, c.heads, c.ratio * c.cell, c.head_dim), flow_dtype
-                )
-            }
 
     def decode(self, frames: Tensor, state: State, call: CodecCall) -> tuple[Tensor, State]:
-        """n cells: frames [B, 25 n + 3, 1] -> samples [B, (25 n + 3) * 960], 3 codes late, and next state.
+        """frames [B, T, 1] from the prompt's first code on -> samples [B, call.decodes * 960 + 1928], next state.
 
-        Rows begin at a multiple of 25, counted from the prompt's first code. Whole utterances: `_whole`.
-        """
-        if call.whole:
-            return self._whole(frames, state, call), state
-        c = self.config
-        prompt = state["prompt_count"]
-        first = call.start + prompt
-        end = call.end + prompt
-        codes = self._codes(frames, first, state)
-        mu = self.flow.means(torch.cat((state["past"], codes), dim=1), first, end)
-        given = frames.shape[1] - c.look
-        count = (c.ratio * (end - first)).clamp(0, c.ratio * given)
-        where = c.ratio * first
-        keys = KeptKeys(
-            call.pages.pool["keys"], call.pages.table, call.pages.filled, count, given // c.cell
-        )
-        cond = self._prompt_mel(where, mu.shape[1], state)
-        mel, flow = self.flow.solve(
-            mu, cond, self._speaker(state), where, keys, _part(state, "flow.")
-        )
-        new = {**state, "past": codes[:, given - PAST : given]} | {
-            f"flow.{name}": v for name, v in flow.items()
-        }
-        return self._heard(mel, new, call)
-
-    def _heard(self, mel: Tensor, state: State, call: CodecCall) -> tuple[Tensor, State]:
-        """mel [B, 50 n, 80] of n cells -> samples [B, (25 n + 3) * 960], 3 codes late, and next state.
-
-        What a last cell owes comes out of frames of silence behind it. Other cells are given it for nothing.
+        The flow solves all T codes: with full attention in rows whose utterance has ended, else in
+        chunks. The vocoder goes on from the state with the mel frames of codes `call.start` to
+        `call.stop`, and is 1,928 samples late.
         """
         ratio = self.config.ratio
-        end = FRAME * mel.shape[1]
-        drained = F.pad(mel, (0, 0, 0, DRAIN))
-        ends = ratio * call.end
-        own = _part(state, "vocoder.")
-        samples, new = self.vocoder(drained, ratio * call.start, ends, own, ahead=DRAIN)
-        joined = torch.cat((state["late"], samples[:, : end + DELAY]), dim=1)
-        late = {"late": samples[:, end - LATE : end]}
-        return joined, {**state, **late, **{f"vocoder.{name}": v for name, v in new.items()}}
-
-    def _whole(self, frames: Tensor, state: State, call: CodecCall) -> Tensor:
-        """Whole utterances, prompts included, in which every frame sees all others: another result than of cells.
-
-        frames [B, T, 1] from the prompt's first code on (call.start = -P) -> samples [B, T * 960]. The state has only
-        what the prompt put there.
-        """
-        c = self.config
         prompt = state["prompt_count"]
-        zero = torch.zeros_like(prompt)
-        end = call.end + prompt
-        codes = F.pad(self._codes(frames, zero, state), (PAST, c.look))
-        mu = self.flow.means(codes, zero, end)
-        cond = self._prompt_mel(zero, mu.shape[1], state)
-        mel = self.flow.whole(mu, cond, self._speaker(state), c.ratio * end)
-        at = c.ratio * prompt[:, None] + torch.arange(mel.shape[1], device=mel.device)
-        heard = mel.gather(1, at.clamp_max(mel.shape[1] - 1)[..., None].expand_as(mel))
-        samples = self.vocoder.whole(heard, c.ratio * call.end)
-        back = torch.arange(samples.shape[1], device=mel.device) - HOP * prompt[:, None]
-        return samples.gather(1, back.clamp_min(0))
+        mel = self._mel(frames, state, call)
+        count = ratio * call.decodes
+        at = ratio * (prompt + call.start)[:, None] + torch.arange(count, device=mel.device)
+        at = at.clamp_max(mel.shape[1] - 1)
+        chunk = mel.gather(1, at[..., None].expand(-1, -1, MELS))
+        # What a last chunk owes comes out of frames of silence behind it.
+        chunk = F.pad(chunk, (0, 0, 0, DRAIN))
+        ahead = chunk.shape[1] - ratio * (call.stop - call.start)
+        samples, vocoder = self.vocoder(
+            chunk, ratio * call.start, ratio * call.end, _vocoder_part(state), ahead
+        )
+        new = {**state, **{VOCODER + name: value for name, value in vocoder.items()}}
+        return samples[:, : call.decodes * HOP + DELAY], new
 
-    def _codes(self, frames: Tensor, first: Tensor, state: State) -> Tensor:
-        """[B, n] codes from `first` [B] on, counted from the prompt's first: the prompt's, then those of frames."""
-        at = first[:, None] + torch.arange(frames.shape[1], device=frames.device)
-        prompt = state["prompt_codes"].gather(1, at.clamp(0, MAX_PROMPT - 1))
+    def _mel(self, frames: Tensor, state: State, call: CodecCall) -> Tensor:
+        """The mel frames of all codes of a call, [B, 2 T, 80]."""
+        ratio = self.config.ratio
+        end = call.end + state["prompt_count"]
+        mu = self.flow.means(self._codes(frames, state), end)
+        cond = self._prompt_mel(mu.shape[1], state)
+        speaker = self.flow.speaker(state["speaker"])
+        exist = (ratio * end).clamp_max(mu.shape[1])
+        return self.flow.solve(mu, cond, speaker, exist, call.end < NO_END)
+
+    def _codes(self, frames: Tensor, state: State) -> Tensor:
+        """[B, T] codes: the prompt's, then those of frames."""
+        at = torch.arange(frames.shape[1], device=frames.device).expand(len(frames), -1)
+        prompt = state["prompt_codes"].gather(1, at.clamp_max(MAX_PROMPT - 1))
         return torch.where(at < state["prompt_count"][:, None], prompt, frames[..., 0])
 
-    def _prompt_mel(self, first: Tensor, count: int, state: State) -> Tensor:
-        """The prompt's mel frames from `first` [B] on, [B, count, 80]. Zeros follow it."""
-        at = first[:, None] + torch.arange(count, device=first.device)
-        mel = state["prompt_mel"]
-        given = mel.gather(1, at.clamp(0, mel.shape[1] - 1)[..., None].expand(-1, -1, MELS))
-        return given * (at < self.config.ratio * state["prompt_count"][:, None])[..., None]
-
-    def _speaker(self, state: State) -> Tensor:
-        return self.flow.speaker(state["speaker"])
+    def _prompt_mel(self, count: int, state: State) -> Tensor:
+        """The prompt's mel frames [B, count, 80]. Zeros follow them."""
+        mel = state["prompt_mel"][:, :count]
+        mel = F.pad(mel, (0, 0, 0, count - mel.shape[1]))
+        at = torch.arange(count, device=mel.device)
+        exist = at < self.config.ratio * state["prompt_count"][:, None]
+        return mel * exist[..., None]
 
 
-def _part(state: State, prefix: str) -> State:
+def _vocoder_part(state: State) -> State:
     return {
-        name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
+        name.removeprefix(VOCODER): value
+        for name, value in state.items()
+        if name.startswith(VOCODER)
     }

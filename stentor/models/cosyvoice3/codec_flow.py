@@ -1,12 +1,12 @@
 """Flow matching, codes to mel frames, by a diffusion transformer (DiT) over both branches of guidance at once.
 
-Frames of a cell attend to it and to what is kept of the cells before, or to all of a call.
+A call solves whole rows, from the first frame of their prompts on.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,10 +17,9 @@ from stentor.kernels import Kernel
 from stentor.layers.attention import sdpa
 from stentor.layers.linear import linear_gelu
 from stentor.layers.rope import Rope, angles
-from stentor.layers.types import Column, State
 from stentor.models.cosyvoice3.codec_noise import FLOW_FRAMES
 from stentor.models.cosyvoice3.config import MELS, SPEAKER, TAIL, FlowConfig
-from stentor.models.cosyvoice3.ops import add_norm, position_conv, tail_of, taps_product
+from stentor.models.cosyvoice3.ops import add_norm, position_conv, taps_product
 
 
 class Turns(NamedTuple):
@@ -48,14 +47,6 @@ class Turns(NamedTuple):
         return self(q), self(k), v
 
 
-class Keys(Protocol):
-    """Attention of block `block` in step `step` for rows of one call."""
-
-    def attend(self, step: int, block: int, qkv: Tensor, rope: Turns) -> Tensor:
-        """qkv [B, 2, T, 3 C] as projected -> [B, 2, T, C]. The two branches do not see each other."""
-        ...
-
-
 def fused(qkv: Tensor, rope: Turns) -> bool:
     """Whether a kernel attends."""
     if not kernels.enabled(Kernel.PAGED, qkv):
@@ -65,80 +56,43 @@ def fused(qkv: Tensor, rope: Turns) -> bool:
     return takes(rope.head_dim)
 
 
-class CallKeys:
-    """Every frame sees all frames of its row in this call, of which the first `count` [B] exist."""
+class Attention:
+    """Attention of the frames of one call, each to those of its row and branch.
 
-    def __init__(self, count: Tensor, frames: int) -> None:
-        exist = torch.arange(frames, device=count.device) < count[:, None]
+    count [B]: frames of each row that exist. chunk: frames of a chunk of the streamed solution.
+    ended [B] bool: rows whose utterance has ended, so that every frame attends to all. In other
+    rows a frame attends to its own chunk and those before.
+    """
+
+    def __init__(self, count: Tensor, ended: Tensor, chunk: int) -> None:
         self._count = count
-        self._mask = exist.repeat_interleave(2, 0)[:, None, None]
-        self._kept: Tensor | None = None  # keys and values of one block at a time
+        self._ended = ended
+        self._chunk = chunk
+        self._mask: Tensor | None = None
+        self._turned: Tensor | None = None  # room for keys and values of one block at a time
 
-    def attend(self, step: int, block: int, qkv: Tensor, rope: Turns) -> Tensor:
+    def attend(self, qkv: Tensor, rope: Turns) -> Tensor:
+        """qkv [B, 2, T, 3 C] as projected -> [B, 2, T, C]. The two branches do not see each other."""
         if fused(qkv, rope):
-            from stentor.models.cosyvoice3.attention_kernels import whole_attention
+            from stentor.models.cosyvoice3.attention_kernels import row_attention
 
             batch, _, frames, width = qkv.shape
-            if self._kept is None:
-                self._kept = qkv.new_empty(batch, 2, 2, frames, width // 3)
-            return whole_attention(qkv, *rope, self._count, width // 3 // rope.head_dim, self._kept)
+            if self._turned is None:
+                self._turned = qkv.new_empty(batch, 2, 2, frames, width // 3)
+            heads = width // 3 // rope.head_dim
+            rows = (self._count, self._ended, self._chunk)
+            return row_attention(qkv, *rope, rows, heads, self._turned)
+        if self._mask is None:
+            self._mask = self._attended(qkv.shape[2]).repeat_interleave(2, 0)[:, None]
         q, k, v = (t.flatten(0, 1) for t in rope.heads(qkv))
         return sdpa(q, k, v, self._mask).reshape(*qkv.shape[:3], -1)
 
-
-class KeptKeys:
-    """Frames of a cell see each other and those of the cells before, whose keys and values lie in pages.
-
-    pool [pages, steps, blocks, 2, 2, H, cell, D] has a cell in each page: its keys, then its values, of both branches.
-    table [B, n]: each row's pages in order. filled [B] of them hold earlier cells, and the next take the `cells` of the
-    call. Of its frames the first `count` [B] exist.
-    """
-
-    def __init__(
-        self, pool: Tensor, table: Tensor, filled: Tensor, count: Tensor, cells: int = 1
-    ) -> None:
-        self._pool = pool
-        self._table = table
-        self._filled = filled
-        self._count = count
-        self._cells = cells
-        device = table.device
-        size = pool.shape[6]
-        own = torch.arange(cells, device=device)
-        page = torch.arange(table.shape[1], device=device)
-        last = filled[:, None] + own  # page of each cell
-        self._page = table.gather(1, last)
-        frames = torch.where(page < filled[:, None], size, 0)
-        frames = frames.scatter(1, last, (count[:, None] - size * own).clamp(0, size))
-        exist = torch.arange(size, device=device) < frames[..., None]
-        seen = (exist[:, None] & (page <= last[..., None])[..., None]).flatten(2)
-        self._mask = seen.repeat_interleave(size, 1).repeat_interleave(2, 0)[:, None]
-
-    def attend(self, step: int, block: int, qkv: Tensor, rope: Turns) -> Tensor:
-        if fused(qkv, rope):
-            from stentor.models.cosyvoice3.attention_kernels import cell_attention
-            from stentor.models.cosyvoice3.hopper_attention import Pages
-
-            pages = Pages(self._pool, self._table, self._filled)
-            at = step * self._pool.shape[2] + block
-            heads = qkv.shape[-1] // 3 // rope.head_dim
-            return cell_attention(qkv, *rope, self._count, heads, pages, self._cells, at)
-        q, k, v = rope.heads(qkv)
-        shape = (
-            len(q),
-            2,
-            2,
-            self._cells,
-            -1,
-            *q.shape[3:],
-        )  # [B, keys or values, branch, cells, cell, H, D]
-        new = torch.stack((k, v), 1).view(shape)
-        self._pool[self._page, step, block] = new.permute(0, 3, 1, 2, 5, 4, 6).to(self._pool.dtype)
-        kept = self._pool[self._table, step, block]  # [B, n, 2, 2, H, cell, D]
-        both = (
-            kept.permute(2, 0, 3, 1, 5, 4, 6).reshape(2, 2 * len(q), -1, *q.shape[3:]).to(q.dtype)
-        )
-        return sdpa(q.flatten(0, 1), both[0], both[1], self._mask).reshape(*qkv.shape[:3], -1)
+    def _attended(self, frames: int) -> Tensor:
+        """[B, T, T] bool: the keys that each frame attends to."""
+        at = torch.arange(frames, device=self._count.device)
+        until = torch.minimum((at // self._chunk + 1) * self._chunk, self._count[:, None])
+        until = torch.where(self._ended[:, None], self._count[:, None], until)
+        return at < until[..., None]
 
 
 STEPS = 10
@@ -187,21 +141,19 @@ class Block(nn.Module):
         x: Tensor,
         left: Left,
         modulation: Tensor,
-        at: tuple[int, int],
-        keys: Keys,
+        attention: Attention,
         rope: Turns,
     ) -> Added:
-        """modulation [6, C]: shift, scale and gate of each branch, the scales with 1 added. at: step and block."""
+        """modulation [6, C]: shift, scale and gate of each branch, the scales with 1 added."""
         shift, scale, gate, shift2, scale2, gate2 = modulation
         x, y = add_norm(x, *left, scale, shift)
-        x, y = add_norm(
-            x, self.o_proj(keys.attend(*at, self.qkv_proj(y), rope)), gate, scale2, shift2
-        )
+        attended = self.o_proj(attention.attend(self.qkv_proj(y), rope))
+        x, y = add_norm(x, attended, gate, scale2, shift2)
         return x, (self.down(linear_gelu(self.up, y)), gate2)
 
 
 class DiT(nn.Module):
-    """Parameters start on the meta device. `columns` hold the inputs that the convolutions see again."""
+    """Parameters start on the meta device."""
 
     modulations: Tensor
     last: Tensor
@@ -219,11 +171,6 @@ class DiT(nn.Module):
         self.last_modulation = nn.Linear(c.dim, 2 * c.dim)
         self.output = nn.Linear(c.dim, MELS)
         self.rope: Rope | None = None
-
-    def columns(self, dtype: torch.dtype) -> dict[str, Column]:
-        """The last inputs of both convolutions in every step, for both branches."""
-        shape = (STEPS, 2, TAIL, self.config.dim)
-        return {f"dit.{i}": Column(shape, dtype) for i in range(2)}
 
     @torch.no_grad()
     def process_weights_after_loading(self, dtype: torch.dtype) -> None:
@@ -282,23 +229,22 @@ class DiT(nn.Module):
         return torch.stack((first, bias.expand_as(first)), dim=1)
 
     def forward(
-        self, x: Tensor, fixed: Tensor, step: int, keys: Keys, rope: Turns, state: State
-    ) -> tuple[Tensor, list[Tensor]]:
-        """x [B, T, 80] -> velocities [B, 2, T, 80], and the tails [B, 2, 30, C] of both convolutions."""
+        self, x: Tensor, fixed: Tensor, step: int, attention: Attention, rope: Turns
+    ) -> Tensor:
+        """x [B, T, 80] -> velocities [B, 2, T, 80] float32."""
         h = fixed + F.linear(x.to(fixed.dtype), self.input.weight[:, :MELS])[:, None]
         first, second = self._convolutions()
-        y = position_conv(first, h, state["dit.0"][:, step])
-        tails = [tail_of(h), tail_of(y)]
-        h = position_conv(second, y, state["dit.1"][:, step], residual=h)
+        y = position_conv(first, h)
+        h = position_conv(second, y, residual=h)
         left: Left = (None, self.last[step, 0])
         for i, block in enumerate(self.blocks):
-            h, left = block(h, left, self.modulations[step, i], (step, i), keys, rope)
+            h, left = block(h, left, self.modulations[step, i], attention, rope)
         out: Tensor = self.output(add_norm(h, *left, *self.last[step])[1])
-        return out.float(), tails
+        return out.float()
 
 
 PAST = 2
-"""Codes before a cell that its first frames depend on."""
+"""Codes before one that its frames depend on."""
 
 
 class LookAhead(nn.Module):
@@ -310,12 +256,10 @@ class LookAhead(nn.Module):
         self.conv2 = nn.Conv1d(c.look_channels, MELS, PAST + 1)
         self.ahead = c.look
 
-    def forward(self, x: Tensor, begun: Tensor) -> Tensor:
-        """begun [B, 2 + n]: whether a code is one of the stream's. What is before the stream is zero in both layers."""
-        y = (
-            F.leaky_relu(taps_product(self.conv1.weight, self.conv1.bias, x), 0.01)
-            * begun[..., None]
-        )
+    def forward(self, x: Tensor) -> Tensor:
+        """The two columns before the first code are zero in both layers."""
+        y = F.leaky_relu(taps_product(self.conv1.weight, self.conv1.bias, x), 0.01)
+        y = F.pad(y[:, PAST:], (0, 0, PAST, 0))
         return (
             taps_product(self.conv2.weight, self.conv2.bias, y)
             + x[:, PAST : x.shape[1] - self.ahead]
@@ -343,48 +287,38 @@ class Flow(nn.Module):
         self.register_buffer("lengths", step_times().length.to(device), persistent=False)
         self.dit.process_weights_after_loading(dtype)
 
-    def columns(self) -> dict[str, Column]:
-        """State of a stream beside its keys and values."""
-        return self.dit.columns(self.dit.output.weight.dtype)
-
     def speaker(self, embedding: Tensor) -> Tensor:
         """A speaker embedding [B, 192] of any length -> [B, 80]."""
         out: Tensor = self.spk_embed_affine_layer(F.normalize(embedding, dim=-1, eps=1e-12))
         return out
 
-    def means(self, codes: Tensor, first: Tensor, end: Tensor) -> Tensor:
-        """codes [B, 2 + n + 3] from code first - 2 on -> mu [B, 2 n, 80] of codes first .. first + n - 1.
+    def means(self, codes: Tensor, end: Tensor) -> Tensor:
+        """codes [B, n] from the prompt's first one on -> mu [B, 2 n, 80].
 
-        first, end [B]: there are no codes below 0, and none from `end` on: zeros stand in their place.
+        end [B]: from there on, zeros stand in the place of codes, as before the first one.
         """
-        at = first[:, None] - PAST + torch.arange(codes.shape[1], device=codes.device)
-        exist = (at >= 0) & (at < end[:, None])
-        x = self.input_embedding(codes.clamp(0, self.config.codes - 1)) * exist[..., None]
-        mu: Tensor = self.look(x, (at >= 0)[:, : codes.shape[1] - self.config.look])
+        at = torch.arange(codes.shape[1], device=codes.device)
+        x = self.input_embedding(codes.clamp(0, self.config.codes - 1))
+        x = x * (at < end[:, None])[..., None]
+        x = F.pad(x, (0, 0, PAST, self.config.look))
+        mu: Tensor = self.look(x)
         return mu.repeat_interleave(self.config.ratio, dim=1)
 
     def solve(
-        self, mu: Tensor, cond: Tensor, speaker: Tensor, at: Tensor, keys: Keys, state: State
-    ) -> tuple[Tensor, State]:
-        """Ten Euler steps with guidance on frames at [B] .. of mu, cond [B, T, 80] -> mel [B, T, 80] and next state."""
-        where = (at[:, None] + torch.arange(mu.shape[1], device=mu.device)).clamp_max(
-            len(self.noise) - 1
-        )
-        x = self.noise[where]
-        rope = self.dit.rope_at(where)
+        self, mu: Tensor, cond: Tensor, speaker: Tensor, count: Tensor, ended: Tensor
+    ) -> Tensor:
+        """Ten Euler steps with guidance on rows of T frames -> mel [B, T, 80].
+
+        mu, cond [B, T, 80], speaker [B, 80]. count [B]: frames that exist. ended [B] bool: rows
+        whose utterance has ended (see `Attention`).
+        """
+        where = torch.arange(mu.shape[1], device=mu.device).clamp_max(len(self.noise) - 1)
+        x = self.noise[where].expand(len(mu), -1, -1)
+        rope = self.dit.rope_at(where.expand(len(mu), -1))
         fixed = self.dit.conditions(cond, mu, speaker)
-        tails = []
+        attention = Attention(count, ended, self.config.ratio * self.config.chunk)
         guidance = self.config.guidance
         for step in range(STEPS):
-            v, tail = self.dit(x, fixed, step, keys, rope, state)
+            v = self.dit(x, fixed, step, attention, rope)
             x = x + self.lengths[step] * ((1 + guidance) * v[:, 0] - guidance * v[:, 1])
-            tails.append(tail)
-        first, second = zip(*tails, strict=True)
-        return x, {"dit.0": torch.stack(first, dim=1), "dit.1": torch.stack(second, dim=1)}
-
-    def whole(self, mu: Tensor, cond: Tensor, speaker: Tensor, count: Tensor) -> Tensor:
-        """Run the flow on whole rows, of which the first `count` [B] frames exist and all see each other."""
-        fresh = {n: c.rows(len(mu), mu.device) for n, c in self.columns().items()}
-        return self.solve(
-            mu, cond, speaker, torch.zeros_like(count), CallKeys(count, mu.shape[1]), fresh
-        )[0]
+        return x

@@ -10,7 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.layers.codec_blocks import Snake
-from stentor.layers.conv import CausalConv1d, StreamingState, cast_codec, convolve, state_columns
+from stentor.layers.conv import (
+    CausalConv1d,
+    StreamingState,
+    cast_codec,
+    convolve,
+    state_columns,
+    steps_from,
+)
 from stentor.layers.types import Column, State
 from stentor.models.cosyvoice3.codec_source import (
     BINS,
@@ -111,15 +118,15 @@ class Vocoder(nn.Module):
         }
 
     def forward(
-        self, mel: Tensor, at: Tensor, end: Tensor, state: State, ahead: int = 0
+        self, mel: Tensor, at: Tensor, end: Tensor, state: State, ahead: Tensor | None = None
     ) -> tuple[Tensor, State]:
         """mel [B, n, 80] of frames at [B] .., n >= 5, of streams of `end` [B] frames -> samples [B, 480 n], next state.
 
         Sample j stands at 480 at - 1928 + j of the stream. What stands outside 0 .. 480 end is to be dropped, and so
         are mel frames outside the stream. An end that is not known yet is a large number. The next state is the one
-        before the last `ahead` frames.
+        before the last `ahead` [B] frames of each row.
         """
-        streaming = StreamingState(state, (ahead, mel.shape[1]))
+        streaming = StreamingState(state, ahead, mel.shape[1])
         frames = at[:, None] + torch.arange(mel.shape[1], device=mel.device)
         mel = mel * ((frames >= 0) & (frames < end[:, None]))[..., None]
         mel = streaming.concat_history("mel", mel, AHEAD, dim=1).transpose(1, 2)
@@ -132,11 +139,12 @@ class Vocoder(nn.Module):
         first = at - PITCH_AHEAD
         alive = first[:, None] + torch.arange(mel.shape[2] - AHEAD, device=mel.device) >= 0
         f0 = self.pitch(mel[:, :, AHEAD - PITCH_AHEAD :], alive, state) * alive
-        stays = f0.shape[1] - state.steps_ahead(f0.shape[1])  # frames before those ahead
         new, phases = self.source(f0, first, state.old)
-        state.new["phase"] = phases[:, stays - 1]
         source = torch.cat((state.old["source"], new), dim=1)
-        state.new["source"] = source[:, FRAME * stays : FRAME * stays + KEPT]
+        frames = f0.shape[1]
+        stays = kept_steps(state, len(f0), frames)
+        state.new["phase"] = steps_from(phases, stays - 1, 1)[:, 0]
+        state.new["source"] = steps_from(source, FRAME * stays, KEPT)
         count = new.shape[1] + WINDOW
         start = FRAME * (at - AHEAD) - WINDOW // 2
         bins = transform(source[:, :count], start, FRAME * end, self.window)
@@ -144,7 +152,7 @@ class Vocoder(nn.Module):
             COLUMNS * (at - AHEAD)[:, None] + torch.arange(bins.shape[2], device=mel.device) >= 0
         )
         bins = torch.cat((state.old["bins"], bins * begun[:, None]), dim=2)
-        state.new["bins"] = bins[:, :, COLUMNS * stays : COLUMNS * stays + WIDE]
+        state.new["bins"] = steps_from(bins.transpose(1, 2), COLUMNS * stays, WIDE).transpose(1, 2)
         return bins
 
     def _stages(self, mel: Tensor, bins: Tensor, at: Tensor, state: StreamingState) -> Tensor:
@@ -172,7 +180,8 @@ class Vocoder(nn.Module):
     def _shifted(x: Tensor, at: Tensor, state: StreamingState) -> Tensor:
         """Column k goes with the position k - 1 of x [B, C, 120 n], and column 0 with position 1."""
         x = x.transpose(1, 2)
-        state.new["held"] = x[:, -1 - state.steps_ahead(x.shape[1])]
+        stays = kept_steps(state, len(x), x.shape[1])
+        state.new["held"] = steps_from(x, stays - 1, 1)[:, 0]
         before = torch.cat((state.old["held"][:, None].to(x.dtype), x[:, :-1]), dim=1)
         after = torch.cat((x[:, 1:], x[:, -1:]), dim=1)
         column = COLUMNS * (at - AHEAD)[:, None] + torch.arange(x.shape[1], device=x.device)
@@ -192,18 +201,22 @@ class Vocoder(nn.Module):
         for i in range(0, WINDOW, HOP):
             piece = parts[..., i : i + HOP].flatten(2)
             total = total + F.pad(piece, (i, OVERLAP - i))
-        stays = y.shape[2] - state.steps_ahead(y.shape[2])
-        state.new["overlap"] = _overlap(parts[:, :, stays - OVERLAP // HOP : stays])
+        windows = OVERLAP // HOP
+        stays = kept_steps(state, len(y), y.shape[2])
+        last = steps_from(parts.transpose(1, 2), stays - windows, windows).transpose(1, 2)
+        state.new["overlap"] = _overlap(last)
         done = total[:, :, :-OVERLAP]
         samples: Tensor = done[:, 0] / done[:, 1].clamp_min(1e-11)
         return samples.clamp(-LIMIT, LIMIT)
 
-    def whole(self, mel: Tensor, count: Tensor) -> Tensor:
-        """Whole streams: mel [B, n, 80], of which the first `count` [B] frames exist -> samples [B, 480 n]."""
-        mel = F.pad(mel, (0, 0, 0, DRAIN))
-        fresh = {n: c.rows(len(mel), mel.device) for n, c in self.columns.items()}
-        samples, _ = self.forward(mel, torch.zeros_like(count), count, fresh)
-        return samples[:, DELAY : DELAY + FRAME * (mel.shape[1] - DRAIN)]
+
+def kept_steps(state: StreamingState, rows: int, count: int) -> Tensor:
+    """How many of `count` steps belong to each row's stream, [B] int64. The others are ahead of it."""
+    ahead = state.steps_ahead(count)
+    if ahead is None:
+        device = next(iter(state.old.values())).device
+        return torch.full((rows,), count, device=device)
+    return count - ahead
 
 
 def _overlap(parts: Tensor) -> Tensor:

@@ -83,7 +83,7 @@ class FlowConfig:
     ff: int
     guidance: float
     look: int = 3  # codes ahead
-    cell: int = 25  # codes that see each other when the flow runs in cells
+    chunk: int = 25  # codes that see each other in a stream's chunks
     ratio: int = 2  # mel frames per code
 
 

@@ -40,18 +40,19 @@ def _mish(x):
 
 
 @triton.jit
-def _inputs(x_ptrs, past_ptrs, at, exist, dim, tap, TAPS: tl.constexpr):
-    """Inputs [M, C] of a tap for frames at [M], of the call or of the past. Of the tap behind the
-    last, zeros."""
+def _inputs(x_ptrs, at, exist, dim, tap, TAPS: tl.constexpr):
+    """Inputs [M, C] of a tap for frames at [M].
+
+    Zeros stand before the first frame, and are the inputs of the tap behind the last.
+    """
     frame = (at - (TAPS - 1) + tap)[:, None]
-    ptrs = tl.where(frame >= 0, x_ptrs + frame * dim, past_ptrs + (frame + (TAPS - 1)) * dim)
-    return tl.load(ptrs, exist & (tap < TAPS), 0.0)
+    return tl.load(x_ptrs + frame * dim, exist & (frame >= 0) & (tap < TAPS), 0.0)
 
 
 @triton.jit(do_not_specialize=["num_frames", "num_branches"])
 def _position_conv_kernel(
-    x_ptr, past_ptr, weight_ptr, bias_ptr, residual_ptr, out_ptr, num_frames, num_branches, dim, stride_row,
-    stride_branch, stride_out, stride_in, stride_tap,
+    x_ptr, weight_ptr, bias_ptr, residual_ptr, out_ptr, num_frames, num_branches, dim, stride_out, stride_in,
+    stride_tap,
     TAPS: tl.constexpr, WIDTH: tl.constexpr, HAS_RESIDUAL: tl.constexpr, BLOCK_M: tl.constexpr, BRANCHES: tl.constexpr,
     USE_PDL: tl.constexpr,
 ):  # fmt: skip
@@ -63,22 +64,18 @@ def _position_conv_kernel(
     Weights, which are read once, run further ahead in shared memory.
     """
     pdl_wait(USE_PDL)
-    offs, offs_c = tl.arange(0, BRANCHES * BLOCK_M), tl.arange(0, WIDTH)
+    offs = tl.arange(0, BRANCHES * BLOCK_M)
+    offs_c = tl.arange(0, WIDTH)
     branch = (tl.program_id(2) * BRANCHES + offs // BLOCK_M).to(tl.int64)
     at = tl.program_id(0) * BLOCK_M + offs % BLOCK_M
     channel = tl.program_id(1) * WIDTH + offs_c
     exist = ((at < num_frames) & (branch < num_branches))[:, None]
     rows = (branch * num_frames * dim)[:, None] + channel[None, :]
-    past_ptrs = (
-        past_ptr
-        + ((branch // 2) * stride_row + (branch % 2) * stride_branch)[:, None]
-        + channel[None, :]
-    )
     w_ptrs = weight_ptr + channel[None, :] * stride_out + offs_c[:, None] * stride_in
     acc = tl.zeros([BRANCHES * BLOCK_M, WIDTH], tl.float32)
-    x = _inputs(x_ptr + rows, past_ptrs, at, exist, dim, 0, TAPS)
+    x = _inputs(x_ptr + rows, at, exist, dim, 0, TAPS)
     for tap in range(TAPS):
-        next_x = _inputs(x_ptr + rows, past_ptrs, at, exist, dim, tap + 1, TAPS)
+        next_x = _inputs(x_ptr + rows, at, exist, dim, tap + 1, TAPS)
         acc = tl.dot(x, tl.load(w_ptrs + tap * stride_tap), acc, input_precision="ieee")
         x = next_x
     acc += tl.load(bias_ptr + channel)[None, :].to(tl.float32)
@@ -89,21 +86,18 @@ def _position_conv_kernel(
     tl.store(out_ptr + out, y, exist)
 
 
-def position_conv(
-    x: Tensor, past: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None
-) -> Tensor:
-    """mish(convolution) of x [B, 2, T, C] behind past [B, 2, taps - 1, C], weight [C, C / groups,
-    taps]; + residual."""
+def position_conv(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None) -> Tensor:
+    """mish(causal convolution) of x [B, 2, T, C], weight [C, C / groups, taps]; + residual."""
     batch, _, frames, dim = x.shape
     _, width, taps = weight.shape
-    assert past.stride()[2:] == (dim, 1), "frames of the past lie one after the other"
-    assert past.dtype == x.dtype, "a tap reads the call or the past"
-    x, out = x.contiguous(), torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    tiles, groups = triton.cdiv(frames, CONV_M), dim // width
+    x = x.contiguous()
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    tiles = triton.cdiv(frames, CONV_M)
+    groups = dim // width
     branches = 2 if tiles * groups * batch >= CONV_CTAS else 1  # of a CTA: they share its weights
     _position_conv_kernel[(tiles, groups, 2 * batch // branches)](
-        x, past, weight, bias, x if residual is None else residual.contiguous(), out, frames, 2 * batch, dim,
-        past.stride(0), past.stride(1), *weight.stride(),
+        x, weight, bias, x if residual is None else residual.contiguous(), out, frames, 2 * batch, dim,
+        *weight.stride(),
         TAPS=taps, WIDTH=width, HAS_RESIDUAL=residual is not None, BLOCK_M=CONV_M, BRANCHES=branches,
         num_warps=4 * branches, num_stages=1 if x.dtype == torch.float32 else 4, **PDL_LAUNCH,
     )  # fmt: skip

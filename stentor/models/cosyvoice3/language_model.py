@@ -108,10 +108,6 @@ class Language(nn.Module):
         """Rows [N] of the table: a text id, or text_vocab + a code. [N, hidden]."""
         return F.embedding(rows, self.table)
 
-    def embed_codes(self, codes: Tensor) -> Tensor:
-        """Codes [N] -> [N, hidden]."""
-        return self.embed(codes + self.config.text_vocab)
-
     def hidden(self, x: Tensor, kv: KVView) -> Tensor:
         """After the final norm."""
         out: Tensor = self.stack(x, kv.attend, self.rope, kv.pos)

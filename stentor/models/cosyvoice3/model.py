@@ -12,9 +12,9 @@ from stentor import kernels
 from stentor.layers.types import Launch, eager
 from stentor.models.base import Emit, Hidden, KVView, Prompted, PromptRows, Rows
 from stentor.models.cosyvoice3.codec import CosyVoice3Codec
-from stentor.models.cosyvoice3.config import MOST_SILENT, Config
-from stentor.models.cosyvoice3.language_model import Language, mask_early, sample_ras
-from stentor.models.cosyvoice3.live_text import LiveStep, fed_rows, silent_run
+from stentor.models.cosyvoice3.config import Config
+from stentor.models.cosyvoice3.language_model import Language, sample_ras
+from stentor.models.cosyvoice3.live_text import LiveStep, fed_rows
 from stentor.models.cosyvoice3.prompt import PromptBuilder, Room
 from stentor.models.cosyvoice3.reference_encoder import VoiceEncoder
 from stentor.models.cosyvoice3.spec import MOST_FRAMES, make_spec
@@ -62,28 +62,16 @@ class CosyVoice3(Prompted):
         return (self.language.embed(p.rows["token"]),)
 
     def embed_frame(self, rows: Rows) -> Hidden:
-        if not self.spec.live_text:
-            return (self.language.embed_codes(rows["prev"][:, 0]),)
         return (self.language.embed(fed_rows(rows, self.config.language)),)
 
     def backbone(self, x: Hidden, kv: KVView) -> Hidden:
         return (self.language.hidden(x[0], kv),)
 
     def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
-        c = self.config.language
         logits = self.language.logits(h[0])
-        if self.spec.live_text:
-            step = self._live_step(rows)
-            made = rows["made"]
-            return step.emitted(self._sample(step.masked(logits), rows, u, (made, made >= 0)))
-        frames, exist = rows.recent(c.ras.window)
-        logits = mask_early(logits, rows, torch.zeros_like(rows["step"], dtype=torch.bool), c)
-        code = self._sample(logits, rows, u, (frames[..., 0], exist))
-        stop = code >= c.codes
-        silent = silent_run(code, rows["silent"], self._silence)
-        return Emit(
-            torch.where(stop, 0, code)[:, None], stop, {"silent": silent}, silent <= MOST_SILENT
-        )
+        step = self._live_step(rows)
+        made = rows["made"]
+        return step.emitted(self._sample(step.masked(logits), rows, u, (made, made >= 0)))
 
     def _live_step(self, rows: Rows) -> LiveStep | FusedStep:
         if not kernels.slot_kernels_enabled(self._silence.device):

@@ -26,18 +26,16 @@ def add_norm(
     return total, F.layer_norm(total, total.shape[-1:], scale, shift, DIT_EPS)
 
 
-def position_conv(
-    conv: nn.Conv1d, x: Tensor, past: Tensor, residual: Tensor | None = None
-) -> Tensor:
-    """Mish of a grouped causal convolution of x [B, 2, T, C] behind past [B, 2, TAIL, C], plus the residual."""
+def position_conv(conv: nn.Conv1d, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    """Mish of a grouped causal convolution of x [B, 2, T, C], plus the residual. Zeros stand before x."""
     if kernels.enabled(Kernel.CONV1D, x):
         from stentor.models.cosyvoice3.kernels import position_conv as fused
         from stentor.models.cosyvoice3.kernels import takes
 
         if takes(conv.weight.shape[1]):
             assert conv.bias is not None
-            return fused(x, past, conv.weight, conv.bias, residual)
-    y = torch.cat((past.to(x.dtype), x), dim=2).flatten(0, 1).transpose(1, 2)
+            return fused(x, conv.weight, conv.bias, residual)
+    y = F.pad(x, (0, 0, TAIL, 0)).flatten(0, 1).transpose(1, 2)
     y = F.mish(conv(y)).transpose(1, 2).reshape(x.shape)
     if residual is None:
         return y
@@ -50,8 +48,3 @@ def taps_product(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
     It is for few frames in float32 and float64, where the library's convolutions leave most of a GPU idle.
     """
     return F.linear(x.unfold(1, weight.shape[2], 1).flatten(2), weight.flatten(1), bias)
-
-
-def tail_of(x: Tensor) -> Tensor:
-    """The frames of x [B, 2, T, C], T at least TAIL, that the convolution of the next cell sees again."""
-    return x[:, :, x.shape[2] - TAIL :]

@@ -109,10 +109,9 @@ class PromptBuilder:
         """Raises InvalidRequest for what this checkpoint cannot do."""
         voice = self._voice(request, voices)
         if len(voice.codes) > self._room.voice:
-            fits = f"{self._room.voice / CODE_RATE:g} seconds of a voice fit into stream_window"
-            raise InvalidRequest(
-                "reference", f"has {len(voice.codes) / CODE_RATE:g} seconds, and only {fits}"
-            )
+            seconds = len(voice.codes) / CODE_RATE
+            limit = self._room.voice / CODE_RATE
+            raise InvalidRequest("reference", f"has {seconds:g} seconds, and at most {limit:g} fit")
         if voice.text and voice.text.strip() and len(voice.codes):
             transcript = voice.text
         else:

@@ -1,4 +1,4 @@
-"""The family's `ModelSpec`, which the engine and `request.py` read: options, the frame, keys and values, references."""
+"""The family's `ModelSpec`: options, the frame, keys and values, references."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from stentor.models.cosyvoice3.tokenizer import MARKS
 from stentor.models.info import Option
 
 MOST_FRAMES = FLOW_FRAMES // 2 - MAX_PROMPT  # the flow's noise ends there: 270 seconds
-OWN_CELLS = 2  # of a window, at least, are not the prompt's
 
 
 def _options(c: Config) -> dict[str, Option]:
@@ -59,7 +58,7 @@ def make_spec(
     """Facts of one checkpoint. `dtype` is that of the language model, `timing` the codec's."""
     stack = c.language.stack
     columns = {"start_from": Column(dtype=torch.int64), "silent": Column(dtype=torch.int64)}
-    live = {**COLUMNS, "made": Column((c.language.ras.window,), torch.int64, fill=-1)}
+    recent = {"made": Column((c.language.ras.window,), torch.int64, fill=-1)}
     return ModelSpec(
         family="cosyvoice3",
         sample_rate=SAMPLE_RATE,
@@ -69,7 +68,7 @@ def make_spec(
         hidden=(Column((stack.hidden,), dtype),),
         max_model_len=MAX_MODEL_LEN,
         draws=2,
-        columns={**columns, **(live if timing.chunks else {})},
+        columns={**columns, **COLUMNS, **recent},
         prompt_rows={"token": Column(dtype=torch.int64)},
         options=_options(c),
         stop_keeps_frame=False,
@@ -77,12 +76,10 @@ def make_spec(
         reference_seconds=REFERENCE_SECONDS,
         takes_reference=takes_reference,
         voices=voices,
-        live_text=timing.chunks,
+        live_text=True,
         speaker_size=SPEAKER,
         marks=MARKS,
-        codec_prefix=min(MAX_PROMPT, (timing.window - OWN_CELLS) * timing.grid)
-        if timing.window
-        else MAX_PROMPT,
+        codec_prefix=MAX_PROMPT,
         codec_timing=timing,
         hides_frames=True,
         batch_invariant=True,

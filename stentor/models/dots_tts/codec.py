@@ -24,7 +24,7 @@ from stentor.layers.conv import (
     cast_codec,
     upcast,
 )
-from stentor.layers.types import NO_PAGES, CodecCall, Column, State
+from stentor.layers.types import CodecCall, Column, State
 from stentor.models.dots_tts.config import LOOKAHEAD, VocoderConfig
 
 TAPS = 12  # of the filters of a resampling by two
@@ -238,8 +238,6 @@ class MILayer(nn.ModuleList):
 
 class Decoder(nn.Module):
     """Normalised patches of latents to audio. Implements Codec. vocoder.safetensors without its encoder."""
-
-    pages = NO_PAGES
 
     def __init__(self, c: VocoderConfig, patch: int) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ from stentor.layers.conv import (
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sliding_window import WindowKV, window_columns
 from stentor.layers.transformer import Stack
-from stentor.layers.types import NO_PAGES, CodecCall, Column, Launch, State, eager
+from stentor.layers.types import CodecCall, Column, Launch, State, eager
 from stentor.layers.windows import Windows, padded, step_of
 from stentor.models.fish_s2.checkpoint import count, size
 from stentor.models.weights import meta_init
@@ -284,7 +284,6 @@ class FishCodec(nn.Module):
     Positions are absolute from the start of a stream: rounded rotation tables make the codec depend on them.
     """
 
-    pages = NO_PAGES
     table: Tensor
     offsets: Tensor
     last_code: Tensor

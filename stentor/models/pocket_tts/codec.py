@@ -23,7 +23,7 @@ from stentor.layers.conv import (
 from stentor.layers.qk_norm_rope import RopePositions
 from stentor.layers.rope import Rope
 from stentor.layers.sliding_window import WindowKV, window_columns
-from stentor.layers.types import NO_PAGES, CodecCall, Column, Launch, State, eager
+from stentor.layers.types import CodecCall, Column, Launch, State, eager
 from stentor.layers.windows import COLUMNS, Windows, padded, step_of
 from stentor.models.pocket_tts.blocks import Transformer, make_rope
 from stentor.models.pocket_tts.config import HOP, RATIOS, UPSAMPLING, PocketConfig, SeanetConfig
@@ -145,7 +145,6 @@ class Decoder(nn.Module):
 
     emb_mean: Tensor
     emb_std: Tensor
-    pages = NO_PAGES
 
     def __init__(self, c: PocketConfig) -> None:
         super().__init__()

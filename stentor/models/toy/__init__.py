@@ -1,7 +1,7 @@
 """The family that every engine test runs on: random weights, all the traits of real ones, nothing to download."""
 
 ARCHITECTURES = ("toy",)
-DUMMIES = ("toy", "toy-lookahead", "toy-whole", "toy-words", "toy-window", "toy-frames")
+DUMMIES = ("toy", "toy-utterance", "toy-words", "toy-window", "toy-frames")
 FILES = ("toy.json",)
 TENSORS = ()
 FOLDERS: dict[str, str] = {}

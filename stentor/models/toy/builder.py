@@ -10,14 +10,13 @@ import torch
 from stentor.models.config_reader import ConfigReader
 from stentor.models.source import MOST_SEED, Source
 from stentor.models.toy import FILES
-from stentor.models.toy.codec import LateCodec, LookaheadCodec, ToyCodec, WholeCodec
+from stentor.models.toy.codec import LateCodec, ToyCodec, UtteranceCodec
 from stentor.models.toy.frames import FramesToy
 from stentor.models.toy.model import Toy
 
-CODECS: Mapping[str, type[ToyCodec | LookaheadCodec]] = {
+CODECS: Mapping[str, type[ToyCodec | UtteranceCodec]] = {
     "causal": ToyCodec,
-    "lookahead": LookaheadCodec,
-    "whole": WholeCodec,
+    "utterance": UtteranceCodec,
     "late": LateCodec,
 }
 

@@ -14,11 +14,10 @@ HOP = 6
 WINDOW = 5
 MAX_TEXT = 512
 CODEC_PREFIX = 2
-GRID = 4  # frames, of the codec that looks ahead
-LOOKAHEAD = 3
-DELAY = 2
+HOPS = (4, 8)  # frames of the chunks of the codec that decodes from an utterance's beginning
+AHEAD = 3  # frames behind a chunk that it looks at
+OWED = 15  # samples that its audio is late
 LONG_PREFIX = 11
-PAGES = 6  # of GRID frames each, that it keeps of a stream
 LATE = 2  # samples that the audio of the toy with page sets by frame is late
 HEARD = (
     2,

@@ -2,7 +2,7 @@
 
 A frame has a float part and a discrete part. There is a flow with a loop length and guidance per request, a depth loop,
 a resample that depends on history, a long column read by step and given frames inside the prompt. Its codec is causal,
-with convolution and attention state, or looks ahead. With that one, frames may be hidden.
+with convolution and attention state, or decodes from an utterance's beginning. With that one, frames may be hidden.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from stentor.models.base import (
 )
 from stentor.models.info import SpeechRequest
 from stentor.models.lora import NO_ADAPTERS
-from stentor.models.toy.codec import LookaheadCodec, ToyCodec
+from stentor.models.toy.codec import ToyCodec, UtteranceCodec
 from stentor.models.toy.config import BOOK, CODES, HIDDEN, HOP, LATENT, MAX_TEXT, STACK, TEXT
 from stentor.models.toy.spec import make_spec
 from stentor.text.front_end import Check
@@ -56,7 +56,7 @@ class Toy(nn.Module):
         seed: int,
         dtype: torch.dtype,
         device: torch.device,
-        codec: type[ToyCodec | LookaheadCodec] = ToyCodec,
+        codec: type[ToyCodec | UtteranceCodec] = ToyCodec,
         words: bool = False,
         window: tuple[int, int] | None = None,
     ) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from stentor.layers.types import Column
 from stentor.models.base import KVSpec, ModelSpec
-from stentor.models.codec_timing import CAUSAL, CodecTiming
+from stentor.models.codec_timing import CAUSAL, CodecTiming, UtteranceTiming
 from stentor.models.info import AlignmentHeads, Option
 from stentor.models.toy.config import (
     BOOK,
@@ -29,7 +29,8 @@ def make_spec(
     words: bool = False,
     window: tuple[int, int] | None = None,
 ) -> ModelSpec:
-    """Facts of a toy whose weights and cache are `dtype`. timing: of its codec. With look-ahead it hides frames. words:
+    """Facts of a toy whose weights and cache are `dtype`. timing: of its codec. If that decodes from
+    an utterance's beginning, frames may be hidden. words:
     three of its heads in each layer, of two key heads, say when they are spoken. window: see AlignmentHeads."""
     spec = _plain(dtype)
     if words:
@@ -37,7 +38,7 @@ def make_spec(
         heads = AlignmentHeads((0, 1), 3, group, STACK.head_dim**-0.5, window=window)
         queries = Column((len(heads.layers), heads.heads, STACK.head_dim), dtype)
         spec = replace(spec, alignment=heads, hidden=(*spec.hidden, queries))
-    if not timing.lookahead:
+    if not isinstance(timing, UtteranceTiming):
         return spec
     hide = Option(0, 0, BOOK, int, "frames whose second code is below this are not heard")
     return replace(

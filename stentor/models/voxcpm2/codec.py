@@ -19,7 +19,7 @@ from stentor.layers.conv import (
     state_columns,
     upcast,
 )
-from stentor.layers.types import NO_PAGES, CodecCall, Launch, State, eager
+from stentor.layers.types import CodecCall, Launch, State, eager
 from stentor.layers.windows import Windows
 from stentor.models.voxcpm2.config import VAEConfig
 
@@ -142,8 +142,6 @@ class AudioVAE(nn.Module):
 class PatchCodec:
     """The decoder as the engine sees it: patches of latents in, samples out, state in columns.
     Implements Codec."""
-
-    pages = NO_PAGES
 
     def __init__(self, vae: AudioVAE) -> None:
         self.vae = vae

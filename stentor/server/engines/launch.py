@@ -192,7 +192,6 @@ class EngineFactory:
             "max_threads": cpu_share(models),
             "encoded_references": LIMITS.encoded_references,
             "codec_states_mb": LIMITS.codec_states_mb,
-            "codec_pages_mb": LIMITS.codec_pages_mb,
             **load_options(c.load_options),
             **adapted,
         }

@@ -10,25 +10,17 @@ from torch import Tensor
 from stentor.kernels.types import RowRef
 from stentor.models.cosyvoice3 import attention_kernels, kernels, live_text_kernels
 from stentor.models.cosyvoice3.config import LanguageConfig, RasConfig
-from stentor.models.cosyvoice3.hopper_attention import Pages
 from tests.helpers.compiled import Case, compile_cases, floats, integers, meta
 
 BATCH, FRAMES, HEADS, WIDTH, TAPS = 16, 50, 16, 64, 31
 DIM = HEADS * WIDTH
 
 
-def attention(dtype: torch.dtype, batch: int, cells: int) -> None:
-    pool = meta(65, 10, 22, 2, 2, HEADS, FRAMES, WIDTH, dtype=dtype)
-    given = Pages(pool, integers(batch, 20), integers(batch))
-    attention_kernels.cell_attention(
-        *projected(dtype, batch, cells * FRAMES), HEADS, given, cells, at=7
-    )
-
-
-def whole(dtype: torch.dtype) -> None:
-    attention_kernels.whole_attention(
-        *projected(dtype, 1, 700), HEADS, meta(1, 2, 2, 700, DIM, dtype=dtype)
-    )
+def attention(dtype: torch.dtype, batch: int, frames: int) -> None:
+    *qkv, count = projected(dtype, batch, frames)
+    rows = (count, meta(batch, dtype=torch.bool), 2 * FRAMES)
+    turned = meta(batch, 2, 2, frames, DIM, dtype=dtype)
+    attention_kernels.row_attention(*qkv, rows, HEADS, turned)
 
 
 def projected(dtype: torch.dtype, batch: int, frames: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -39,8 +31,7 @@ def projected(dtype: torch.dtype, batch: int, frames: int) -> tuple[Tensor, Tens
 def convolution(dtype: torch.dtype, adds: bool) -> None:
     x = meta(BATCH, 2, FRAMES, DIM, dtype=dtype)
     weight = meta(TAPS, WIDTH, DIM, dtype=dtype).permute(2, 1, 0)
-    past = meta(BATCH, 10, 2, TAPS - 1, DIM, dtype=dtype)[:, 3]
-    kernels.position_conv(x, past, weight, meta(DIM, dtype=dtype), x if adds else None)
+    kernels.position_conv(x, weight, meta(DIM, dtype=dtype), x if adds else None)
 
 
 def sampling(dtype: torch.dtype) -> None:
@@ -90,10 +81,8 @@ class MetaRows(dict[str, Tensor]):
 
 
 CASES: dict[str, Case] = {
-    "attention of two cells": lambda t: attention(t, BATCH, 2),
-    "attention of a whole": whole,
-    "attention of a cell": lambda t: attention(t, BATCH, 1),
-    "attention of a cell in splits": lambda t: attention(t, 1, 1),
+    "attention of many rows": lambda t: attention(t, BATCH, 700),
+    "attention of a row in splits": lambda t: attention(t, 1, 150),
     "convolution": lambda t: convolution(t, adds=False),
     "sampling": sampling,
     "live text": live_text,

@@ -8,15 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stentor import registry
-from stentor.layers.types import CodecCall, CodecPageTable
+from stentor.layers.types import CodecCall
 from stentor.models.cosyvoice3.codec import HOP, CosyVoice3Codec
+from stentor.models.cosyvoice3.codec_vocoder import DELAY
 from tests.fixtures.cosyvoice3 import tiny_cosyvoice3 as tiny
 
 E = {name: torch.from_numpy(value) for name, value in tiny.expected().items() if value.ndim}
 CHAIN = 1e-2  # of the peak: the phase of the source grows with rounding of the mel
-NO_TABLE = CodecPageTable(
-    {}, torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
-)
 CODES, P = E["flow_token"], tiny.PROMPT
 
 
@@ -45,14 +43,11 @@ def whole(codec: CosyVoice3Codec, rows: list[tuple[Tensor, int]]) -> list[Tensor
     frames = torch.stack(
         [F.pad(codes, (prompt, size - prompt - len(codes)), value=3) for codes, prompt in rows]
     )
-    prompts, ends = (
-        torch.tensor(v) for v in zip(*((p, len(codes)) for codes, p in rows), strict=True)
-    )
-    samples, _ = codec.decode(
-        frames[..., None], state, CodecCall(-prompts, ends, NO_TABLE, whole=True)
-    )
+    ends = torch.tensor([len(codes) for codes, _ in rows])
+    start = torch.zeros_like(ends)
+    samples, _ = codec.decode(frames[..., None], state, CodecCall(start, ends, ends, size))
     return [
-        s[HOP * p : HOP * (p + len(codes))] for s, (codes, p) in zip(samples, rows, strict=True)
+        row[DELAY : DELAY + HOP * len(codes)] for row, (codes, _) in zip(samples, rows, strict=True)
     ]
 
 
@@ -63,8 +58,7 @@ def test_a_whole_utterance_is_the_official_one(codec: CosyVoice3Codec):
 
 
 def test_it_is_the_vocoder_of_the_official_mel(codec: CosyVoice3Codec):
-    mel = E["mel_full"].T[None]
-    of_mel = codec.vocoder.whole(mel, torch.tensor([mel.shape[1]]))[0]
+    of_mel = tiny.audio_of(codec.vocoder, E["mel_full"].T)
     assert error(whole(codec, [(CODES, P)])[0], of_mel) < CHAIN
 
 
@@ -78,6 +72,6 @@ def test_utterances_of_other_lengths_and_prompts_do_not_disturb_each_other(codec
 def test_the_official_speed_is_an_interpolated_mel(codec: CosyVoice3Codec):
     mel = E["mel_full"][None]
     fast = F.interpolate(mel, size=int(mel.shape[2] / 1.3), mode="linear").transpose(1, 2)
-    found = codec.vocoder.whole(fast, torch.tensor([fast.shape[1]]))[0]
+    found = tiny.audio_of(codec.vocoder, fast[0])
     assert len(found) == int(tiny.expected()["official_speed_samples"])
     assert error(found[: len(E["official_speed_1.3"])], E["official_speed_1.3"]) < CHAIN

@@ -19,10 +19,9 @@ from stentor.models.cosyvoice3 import (
     live_text_kernels,
     ops,
 )
-from stentor.models.cosyvoice3.codec_flow import CallKeys, KeptKeys, Turns
+from stentor.models.cosyvoice3.codec_flow import Attention, Turns
 from stentor.models.cosyvoice3.codec_vocoder import ResidualBlock
 from stentor.models.cosyvoice3.config import FEED, MARK, LanguageConfig, RasConfig
-from stentor.models.cosyvoice3.hopper_attention import Pages
 from stentor.models.cosyvoice3.language_model import sample_ras
 from stentor.models.cosyvoice3.live_text import LiveStep
 from stentor.models.cosyvoice3.live_text_kernels import FusedStep
@@ -58,86 +57,15 @@ def room(qkv: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", DOTS)
 @pytest.mark.parametrize(("heads", "frames"), [(3, 50), (2, 130)])
-def test_frames_of_a_whole_see_those_that_exist(dtype, heads, frames, reference, splits):
-    rope, count, dim = turns(2, frames, 16), integers(frames, frames - 21), 16 * heads
-    qkv = random(2, 2, frames, 3 * dim, dtype=dtype)
-    got = attention_kernels.whole_attention(qkv, *rope, count, heads, room(qkv))
-    close(got, CallKeys(count, frames).attend(0, 0, qkv, rope))
-
-
-@pytest.mark.parametrize("dtype", DOTS)
-def test_frames_of_a_cell_see_the_cells_before_and_are_kept(dtype, reference, splits):
-    """Rows at their first cell, at their third and at their last, which is short; the rest of the pool stays."""
-    heads, cell, step, block, depth = 2, 50, 1, 2, 3
-    dim = 16 * heads
-    table, filled, count = (
-        integers(5, 1, 7, 0, 4, 6, 2, 3, 8).view(3, 3),
-        integers(0, 2, 1),
-        integers(50, 50, 8),
-    )
-    pool = random(9, 2, depth, 2, 2, heads, cell, 16, dtype=dtype)
-    rope, qkv = turns(3, cell, 16), random(3, 2, cell, 3 * dim, dtype=dtype)
-    own = pool.clone()
-    want = KeptKeys(own, table, filled, count).attend(step, block, qkv, rope)
-    pages = Pages(pool, table, filled)
-    close(
-        attention_kernels.cell_attention(qkv, *rope, count, heads, pages, at=step * depth + block),
-        want,
-    )
-    close(pool, own)
-    assert int((pool[1] != own[1]).sum()) == 0
-
-
-@pytest.mark.parametrize("dtype", DOTS)
-def test_two_cells_of_a_call_are_like_two_calls(dtype, reference, splits):
-    """The first does not see the second. Rows at their beginning and later, one that ends in its first cell."""
-    heads = 2
-    table, filled, count = (
-        integers(5, 1, 7, 0, 4, 6, 2, 3, 8).view(3, 3),
-        integers(0, 1, 1),
-        integers(100, 71, 8),
-    )
-    pool, rope, qkv = (
-        random(9, 1, 1, 2, 2, heads, 50, 16, dtype=dtype),
-        turns(3, 100, 16),
-        random(3, 2, 100, 96),
-    )
-    qkv = qkv.to(dtype)
-    own, parts = pool.clone(), []
-    for i in range(2):
-        part, frames = slice(50 * i, 50 * i + 50), (count - 50 * i).clamp(0, 50)
-        keys = KeptKeys(own, table, filled + i, frames)
-        parts.append(
-            keys.attend(0, 0, qkv[:, :, part], Turns(rope.cos[:, part], rope.sin[:, part]))
-        )
-    exist = torch.arange(100, device=DEVICE) < count[:, None]
-    want = torch.cat(parts, dim=2) * exist[:, None, :, None]
-    reference_pool = pool.clone()
-    got = KeptKeys(reference_pool, table, filled, count, 2).attend(0, 0, qkv, rope)
-    close(got * exist[:, None, :, None], want)
-    close(reference_pool, own)
-    pages = Pages(pool, table, filled)
-    got = attention_kernels.cell_attention(qkv, *rope, count, heads, pages, 2)
-    assert got.isfinite().all()
-    close(got * exist[:, None, :, None], want)
-    close(pool, own)
-
-
-@pytest.mark.parametrize("kept", [0, 7, 19])
-def test_a_long_history_is_read_in_splits(kept, reference, splits):
-    """Windows of fewer cells than splits, of a number that they do not divide, and a full one."""
-    heads, cell, dim = 1, 50, 16
-    table, filled, count = (
-        torch.randperm(40, device=DEVICE).view(2, 20),
-        integers(kept, 19 - kept),
-        integers(50, 31),
-    )
-    pool = random(40, 1, 1, 2, 2, heads, cell, dim)
-    rope, qkv = turns(2, cell, 16), random(2, 2, cell, 3 * dim)
-    want = KeptKeys(pool.clone(), table, filled, count).attend(0, 0, qkv, rope)
-    close(
-        attention_kernels.cell_attention(qkv, *rope, count, heads, Pages(pool, table, filled)), want
-    )
+def test_frames_see_their_chunk_and_those_before_or_all_of_a_row_that_has_ended(
+    dtype, heads, frames, reference, splits
+):
+    rope = turns(3, frames, 16)
+    count = integers(frames, frames - 21, frames)
+    ended = torch.tensor([True, True, False], device=DEVICE)
+    qkv = random(3, 2, frames, 3 * 16 * heads, dtype=dtype)
+    got = attention_kernels.row_attention(qkv, *rope, (count, ended, 20), heads, room(qkv))
+    close(got, Attention(count, ended, 20).attend(qkv, rope))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +86,8 @@ def test_a_query_without_keys_so_far_has_an_exact_largest_product():
 
 def test_a_row_without_frames_gives_no_nan(splits):
     qkv, rope = random(1, 2, 70, 96), turns(1, 70, 16)
-    assert attention_kernels.whole_attention(qkv, *rope, integers(0), 2, room(qkv)).isfinite().all()
+    rows = (integers(0), torch.tensor([True], device=DEVICE), 20)
+    assert attention_kernels.row_attention(qkv, *rope, rows, 2, room(qkv)).isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -174,15 +103,15 @@ def test_a_sum_is_normalised_and_modulated(dtype, adds, reference):
 @pytest.mark.parametrize("dtype", DOTS)
 @pytest.mark.parametrize(("frames", "adds"), [(50, True), (70, False)])
 @pytest.mark.parametrize("enough", [1, kernels.CONV_CTAS], ids=["two branches of a CTA", "one"])
-def test_a_position_convolution_goes_on_from_the_frames_before(
+def test_a_position_convolution_sees_zeros_before_the_first_frame(
     dtype, frames, adds, enough, reference, monkeypatch
 ):
     monkeypatch.setattr(kernels, "CONV_CTAS", enough)
     conv = nn.Conv1d(32, 32, 31, groups=2, device=DEVICE, dtype=dtype)
-    x, past = random(2, 2, frames, 32, dtype=dtype), random(2, 4, 2, 30, 32, dtype=dtype)[:, 3]
+    x = random(2, 2, frames, 32, dtype=dtype)
     residual = random(2, 2, frames, 32, dtype=dtype) if adds else None
-    got = kernels.position_conv(x, past, conv.weight, conv.bias, residual)
-    close(got, ops.position_conv(conv, x, past, residual))
+    got = kernels.position_conv(x, conv.weight, conv.bias, residual)
+    close(got, ops.position_conv(conv, x, residual))
 
 
 def test_a_residual_block_of_the_vocoder_is_as_close_to_float32_with_kernels_as_without(
@@ -199,7 +128,8 @@ def test_a_residual_block_of_the_vocoder_is_as_close_to_float32_with_kernels_as_
         random_init(block, 0, gain=2.0)
         cast_codec(block, dtype)
         old = {name: past[:, : c.shape[0]].to(dtype) for name, c in state_columns(block).items()}
-        state = StreamingState(old, (1, 3))
+        ahead = integers(1, 2)
+        state = StreamingState(old, ahead, 3)
         with torch.inference_mode():
             y = block(x.to(dtype), first, state)[:, :, 4:]
         return torch.cat(
@@ -216,9 +146,7 @@ def test_a_residual_block_of_the_vocoder_is_as_close_to_float32_with_kernels_as_
 def test_large_values_pass_mish():
     conv = nn.Conv1d(32, 32, 31, groups=2, device=DEVICE)
     x = random(1, 2, 50, 32) * 300
-    got = kernels.position_conv(
-        x, torch.zeros(1, 2, 30, 32, device=DEVICE), conv.weight, conv.bias, None
-    )
+    got = kernels.position_conv(x, conv.weight, conv.bias, None)
     assert got.isfinite().all()
 
 

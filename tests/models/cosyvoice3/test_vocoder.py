@@ -42,7 +42,7 @@ def streamed(
     """Audio of streams in calls of `size` frames: each row has the frames before its stream, and its mel [n, 80]."""
     at = torch.tensor([-before for before, _ in rows])
     ends = torch.tensor([len(mel) for _, mel in rows])
-    state = {n: torch.zeros(len(rows), *c.shape, dtype=c.dtype) for n, c in vocoder.columns.items()}
+    state = {n: c.rows(len(rows)) for n, c in vocoder.columns.items()}
     given = [F.pad(mel, (0, 0, before, frames + size), value=9.0) for before, mel in rows]
     parts = []
     for start in range(0, frames, size):
@@ -59,15 +59,13 @@ def streamed(
 
 
 def test_a_whole_mel_gives_the_official_audio(vocoder: Vocoder):
-    assert error(vocoder.whole(MEL[None], torch.tensor([FRAMES]))[0], E["hift_wav"]) < MOST
+    assert error(tiny.audio_of(vocoder, MEL), E["hift_wav"]) < MOST
 
 
 def test_frames_behind_the_end_change_nothing(vocoder: Vocoder):
-    padded = F.pad(MEL, (0, 0, 0, 7), value=3.0)[None]
-    assert (
-        error(vocoder.whole(padded, torch.tensor([FRAMES]))[0, : FRAME * FRAMES], E["hift_wav"])
-        < MOST
-    )
+    padded = F.pad(MEL, (0, 0, 0, 7), value=3.0)
+    samples = tiny.audio_of(vocoder, padded, FRAMES)
+    assert error(samples[: FRAME * FRAMES], E["hift_wav"]) < MOST
 
 
 @pytest.mark.parametrize(("size", "before"), [(5, 0), (7, 3), (50, 0), (50, 26), (50, 54)])
@@ -77,30 +75,45 @@ def test_calls_joined_equal_the_whole_for_rows_of_other_places_and_ends(
     short = MEL[:73]
     a, b = streamed(vocoder, 56 + FRAMES + 10, size, [(before, MEL), (2, short)])
     assert error(a, E["hift_wav"]) < MOST
-    assert error(b, vocoder.whole(short[None], torch.tensor([73]))[0]) < MOST
+    assert error(b, tiny.audio_of(vocoder, short)) < MOST
 
 
 @pytest.mark.parametrize("before", [0, 3, 50])
 def test_frames_decoded_ahead_do_not_move_the_state(vocoder: Vocoder, before: int):
     """A stream's first call, with frames before it, and the next: samples and state of two calls in one."""
-    state = {n: torch.zeros(1, *c.shape, dtype=c.dtype) for n, c in vocoder.columns.items()}
+    state = {n: c.rows(1) for n, c in vocoder.columns.items()}
     for call in range(2):
         at, known = torch.tensor([50 * call - before]), torch.tensor([UNKNOWN])
         mel = F.pad(MEL, (0, 0, before, 0))[None, 50 * call : 50 * call + 50]
         samples, want = vocoder(mel, at, known, state)
         owed, _ = vocoder(torch.zeros(1, 5, 80), at + 50, known, want)
-        together, state = vocoder(F.pad(mel, (0, 0, 0, 5)), at, known, state, ahead=5)
+        together, state = vocoder(F.pad(mel, (0, 0, 0, 5)), at, known, state, torch.tensor([5]))
         assert error(together, torch.cat((samples, owed), dim=1)) < MOST
         assert state.keys() == want.keys()
         for name, value in want.items():
             torch.testing.assert_close(state[name], value, msg=name)
 
 
+def test_rows_that_keep_other_numbers_of_frames_go_on_from_their_own(vocoder: Vocoder):
+    """Rows of a call end at other frames, and what stands behind them has any values."""
+    counts = [50, 38]
+    state = {n: c.rows(2) for n, c in vocoder.columns.items()}
+    mel = torch.stack([F.pad(MEL[:n], (0, 0, 0, 55 - n), value=2.0) for n in counts])
+    zero = torch.zeros(2, dtype=torch.int64)
+    unknown = torch.full((2,), UNKNOWN)
+    _, together = vocoder(mel, zero, unknown, state, 55 - torch.tensor(counts))
+    for row, count in enumerate(counts):
+        first = {n: c.rows(1) for n, c in vocoder.columns.items()}
+        _, alone = vocoder(MEL[None, :count], zero[:1], unknown[:1], first)
+        for name, value in alone.items():
+            torch.testing.assert_close(together[name][row], value[0], msg=name)
+
+
 def pitch(vocoder: Vocoder, precision: torch.dtype) -> Tensor:
     from stentor.layers.conv import StreamingState
 
     mel = F.pad(MEL, (0, 0, 0, 3)).T[None]
-    state = {n: torch.zeros(1, *c.shape, dtype=c.dtype) for n, c in vocoder.columns.items()}
+    state = {n: c.rows(1) for n, c in vocoder.columns.items()}
     alive = torch.ones(1, FRAMES, dtype=torch.bool)
     return vocoder.pitch(mel.to(precision).double(), alive, StreamingState(state))[0]
 
@@ -112,7 +125,7 @@ def test_pitch_is_the_official_one_in_float64(vocoder: Vocoder):
 
 def test_the_source_is_the_official_one(vocoder: Vocoder):
     state = {
-        n: torch.zeros(1, *c.shape, dtype=c.dtype) for n, c in vocoder.source.columns().items()
+        n: c.rows(1) for n, c in vocoder.source.columns().items()
     }
     samples, _ = vocoder.source(E["hift_f0"][None], torch.tensor([0]), state)
     assert error(samples[0, : len(E["hift_source"])], E["hift_source"]) < MOST
@@ -122,7 +135,7 @@ def test_the_sines_stand_still_within_a_frame(vocoder: Vocoder):
     noise = vocoder.source.noise
     vocoder.source.noise = torch.zeros_like(noise)
     state = {
-        n: torch.zeros(1, *c.shape, dtype=c.dtype) for n, c in vocoder.source.columns().items()
+        n: c.rows(1) for n, c in vocoder.source.columns().items()
     }
     samples, _ = vocoder.source(E["hift_f0"][None], torch.tensor([0]), state)
     vocoder.source.noise = noise

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
 from stentor.kernels import switches
 from stentor.layers.conv import CausalConv1d, cast_codec
-from stentor.layers.types import NO_END, CodecCall, CodecPageTable, State
+from stentor.layers.types import NO_END, CodecCall, State
 from stentor.models.dots_tts import codec_kernels
 from stentor.models.dots_tts.codec import (
     Activation,
@@ -118,7 +118,7 @@ def test_a_decoder_in_16_bits_streams_what_it_gives_in_float32():
         for start, end in ((0, 1), (1, 3), (3, 5)):
             starts = torch.full((2,), start, dtype=torch.int64, device=DEVICE)
             ends = torch.full_like(starts, 5 if end == 5 else NO_END)
-            call = CodecCall(starts, ends, CodecPageTable({}, starts[:, None], starts))
+            call = CodecCall(starts, torch.full_like(starts, end), ends, end - start)
             samples, state = decoder.decode(frames[:, start:end], state, call)
             parts.append(samples)
         return torch.cat(parts, 1)

@@ -10,19 +10,15 @@ import torch
 from stentor.layers.configs import StackConfig
 from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, context_steps
 from stentor.layers.frame_decoder import FrameCodec
-from stentor.layers.types import NO_END, CodecCall, CodecPageTable, State
+from stentor.layers.types import NO_END, CodecCall, State
 from stentor.models.dummy import initialize_dummy_weights
 from stentor.models.qwen3_tts.codec import Decoder
 from stentor.models.qwen3_tts.config import read_codec
 from stentor.models.weights import on_meta
 from tests.helpers.released import released
 
-NO_TABLE = CodecPageTable(
-    {}, torch.zeros(1, 0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
-)
-SILENT = CodecCall(
-    torch.zeros(1, dtype=torch.int64), torch.full((1,), NO_END), NO_TABLE, silent=True
-)
+NONE = torch.zeros(1, dtype=torch.int64)
+SILENT = CodecCall(NONE, NONE, torch.full((1,), NO_END), 0, silent=True)
 
 
 @pytest.fixture

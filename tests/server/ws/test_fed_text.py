@@ -25,7 +25,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
     def load(name: str, model: str | None) -> Callable[[], stentor.TTS]:
         return lambda: stentor.TTS(
-            checkpoint, device="cpu", max_num_seqs=2, memory_gb=0.02, threads=1, stream_window=8
+            checkpoint, device="cpu", max_num_seqs=2, memory_gb=0.02, threads=1
         )
 
     with serving(folder / "voices", load, model="tiny", ws_idle_seconds=300.0) as running:
