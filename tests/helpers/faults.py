@@ -51,7 +51,7 @@ class Faults:
         self._wrap(runner, "extend", "extend", lambda seq, *_: [seq])
         self._wrap(runner, "prefill", "prefill", lambda group: [seq for seq, _ in group])
         self._wrap(runner, "decode", "decode", lambda sequences: sequences)
-        self._wrap(codec, "_decode", "codec", lambda jobs, _: [job.seq for job in jobs])
+        self._wrap(codec, "_decode", "codec", lambda jobs: [job.seq for job in jobs])
         for owner in (runner, codec):
             self._wrap(owner, "save", "save", lambda seq: [seq])
             self._wrap(owner, "restore", "restore", lambda seq, _: [seq])

@@ -124,9 +124,7 @@ def test_pitch_is_the_official_one_in_float64(vocoder: Vocoder):
 
 
 def test_the_source_is_the_official_one(vocoder: Vocoder):
-    state = {
-        n: c.rows(1) for n, c in vocoder.source.columns().items()
-    }
+    state = {n: c.rows(1) for n, c in vocoder.source.columns().items()}
     samples, _ = vocoder.source(E["hift_f0"][None], torch.tensor([0]), state)
     assert error(samples[0, : len(E["hift_source"])], E["hift_source"]) < MOST
 
@@ -134,9 +132,7 @@ def test_the_source_is_the_official_one(vocoder: Vocoder):
 def test_the_sines_stand_still_within_a_frame(vocoder: Vocoder):
     noise = vocoder.source.noise
     vocoder.source.noise = torch.zeros_like(noise)
-    state = {
-        n: c.rows(1) for n, c in vocoder.source.columns().items()
-    }
+    state = {n: c.rows(1) for n, c in vocoder.source.columns().items()}
     samples, _ = vocoder.source(E["hift_f0"][None], torch.tensor([0]), state)
     vocoder.source.noise = noise
     frames = samples[0].view(-1, FRAME)
