@@ -113,4 +113,5 @@ def test_a_stack_with_weights_in_int8_is_fused_alike(products):
         quantized = stack.layers[0].self_attn.o_proj
         linear(x, quantized.weight, None, quantized.weight_scale)
     assert products["product"] == 13
-    torch.testing.assert_close(fused, plain[:4], rtol=1e-4, atol=1e-4)
+    # The product of a CPU rounds its inputs to bfloat16, the emulated kernel does not.
+    torch.testing.assert_close(fused, plain[:4], rtol=2**-6, atol=2**-6)
