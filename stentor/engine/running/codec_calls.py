@@ -118,7 +118,7 @@ class UtteranceCalls:
 
     def group(self, jobs: Jobs, captured: Shapes) -> list[Jobs]:
         def kind(job: AudioJob) -> tuple[bool, int]:
-            return not job.seq.streaming, captured_length(job, captured)
+            return not job.seq.streaming, self._length(job, captured)
 
         calls: list[Jobs] = []
         for same_round in rounds(jobs):
@@ -131,7 +131,7 @@ class UtteranceCalls:
         return calls
 
     def shape(self, jobs: Jobs, captured: Shapes) -> CallShape:
-        length = max(captured_length(job, captured) for job in jobs)
+        length = max(self._length(job, captured) for job in jobs)
         decodes = length
         exact = length
         if jobs[0].seq.streaming:
@@ -149,6 +149,17 @@ class UtteranceCalls:
     def first_read(self, job: AudioJob) -> int:
         return -job.seq.codec_prefix
 
+    def _length(self, job: AudioJob, captured: Shapes) -> int:
+        """Frames of the shortest captured call that can read what `job` needs.
+
+        Without one, lengths are multiples of the first hop, so that rows share calls.
+        """
+        fitting = [shape.reads for shape in captured if shape.reads >= job.reads]
+        if not fitting:
+            step = self.timing.hops[0]
+            return -(-job.reads // step) * step
+        return min(fitting)
+
     def _max_rows(self, frames: int, rows: int) -> int:
         """Rows of one call of so many frames each."""
         return max(1, min(rows, self.max_rows, self.max_frames // frames))
@@ -157,14 +168,6 @@ class UtteranceCalls:
 def powers_of_two(limit: int) -> list[int]:
     """1, 2, 4 and so on up to `limit`, which is one of them whatever it is."""
     return sorted({min(1 << i, limit) for i in range(limit.bit_length() + 1)})
-
-
-def captured_length(job: AudioJob, captured: Shapes) -> int:
-    """Frames of the shortest captured call that can read what `job` needs, or what it needs."""
-    fitting = [shape.reads for shape in captured if shape.reads >= job.reads]
-    if not fitting:
-        return job.reads
-    return min(fitting)
 
 
 def rounds(jobs: Jobs) -> list[Jobs]:
