@@ -27,6 +27,8 @@ LINE = re.compile(r"pip install ((?:'[^']*'|[^`#\n'()])+)")
 WHEEL = re.compile(r"dist/stentor-[^\s\[]*\.whl")
 EXTRAS = [extra for extra, _ in doctor.EXTRAS.values()]  # that doctor names
 INDEX = re.compile(r"--(?:extra-)?index-url \S+")
+NEEDS_STENTOR = ("examples/csm",)
+"""Packages that need stentor itself, which comes from this tree."""
 ELSEWHERE = {
     "-e my-model": "the folder that `stentor new-family` makes, which its own test installs",
 }
@@ -36,7 +38,10 @@ def lines() -> Iterator[str]:
     """The arguments of each line, without other indexes: their packages are on the default one too, as other builds."""
     for page in PAGES:
         for match in LINE.finditer(page.read_text(encoding="utf-8")):
-            yield " ".join(INDEX.sub("", match[1]).rstrip(" .,").split())
+            words = INDEX.sub("", match[1]).rstrip(" ,").split()
+            if len(words[-1]) > 1:  # a stop by itself is the folder, another one ends a sentence
+                words[-1] = words[-1].rstrip(".,")
+            yield " ".join(words)
     for line in map(pip_install, [*EXTRAS, "cuda", "torch"]):
         yield line.removeprefix("pip install ").replace(f"{ROOT}[", ".[")
 
@@ -78,6 +83,7 @@ def test_pip_finds_what_a_line_names(
             "--quiet",
             "--disable-pip-version-check",
             *shlex.split(line),
+            *(["."] if line in NEEDS_STENTOR else []),
         ],
         cwd=ROOT,
         capture_output=True,

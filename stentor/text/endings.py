@@ -175,9 +175,29 @@ def _ends(text: str, mark: re.Match[str], growing: bool) -> bool:
     number = text[mark.start() - 1 : mark.start()].isdigit()
     if run not in (".", "．") or (_ITEM.match(after) and not number):
         return True
-    if growing and _COMPLETE_WORD.match(following) is None and len(following) < NEAR:
+    is_word_complete = _COMPLETE_WORD.match(following) is not None or len(following) >= NEAR
+    if growing and not is_word_complete and _needs_next_word(before):
         return False
     return _stop_ends(before, following, growing and len(following) < _ENOUGH)
+
+
+def _needs_next_word(before: str) -> bool:
+    """Whether the word behind a full stop may decide if that ends a sentence: after numbers,
+    initials and abbreviations. Behind any other word live text need not wait for it."""
+    if _NUMBER_BEFORE.search(before):
+        return True
+    word = _WORD_BEFORE.search(before)
+    if word is None:
+        return False
+    name = re.split("['’]", word[1].lower())[-1]
+    if len(name) <= 2 or name in _ABBREVIATIONS or _SPACED_BEFORE.search(before):
+        return True
+    english = _ENGLISH_BEFORE.search(before)
+    if english is None:
+        return False
+    name = english[1].lower()
+    is_initials = _INITIALS.fullmatch(english[1]) is not None
+    return is_initials or name in ALL or name in MAY_END or name in BEFORE_NUMBER
 
 
 def _is_small(sign: str) -> bool:
