@@ -7,6 +7,7 @@ each the exit code of the last run, and how many were killed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -44,7 +45,8 @@ class Killer:
                 self.left -= 1
                 if self.left == 0:
                     if self.random.random() < 0.5 and name != "write":
-                        original(*arguments, **options)
+                        with contextlib.suppress(OSError):  # such as a file that is not there
+                            original(*arguments, **options)
                     elif name == "write":
                         handle, data = arguments
                         original(handle, bytes(data)[: self.random.randint(0, len(data))])
