@@ -101,7 +101,7 @@ def graphs_of(model: str | Path) -> Path | None:
     """The directory of a checkpoint with graphs for onnxruntime. None: the model is not local, or
     has none."""
     path = path_of("model", model)
-    if (path / GRAPHS).is_file():
+    if os.path.isfile(path / GRAPHS):  # False for a name that is too long for a path
         return path
     return None
 

@@ -600,10 +600,12 @@ def names(value: str) -> tuple[str, ...]:
 
 
 def _split(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Names in lower case, of values that may hold several."""
-    return tuple(
-        part.strip().lower() for value in values for part in value.split(",") if part.strip()
-    )
+    """Names in lower case, of values that may hold several. An empty value stays, to be refused."""
+    result: list[str] = []
+    for value in values:
+        parts = [part.strip().lower() for part in value.split(",") if part.strip()]
+        result += parts or [""]
+    return tuple(result)
 
 
 def default(f: Field[Any]) -> Any:

@@ -15,10 +15,12 @@ TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s%(request_suffix)s"
 REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
 """The id of the request that is being handled. `middleware.RequestIds` sets it."""
 HTTP_SERVER = "uvicorn.error"
-CLIENT_MISTAKES = frozenset(
+NOT_OUR_ERRORS = frozenset(
     {
         "ASGI callable returned without completing handshake.",  # it was refused with an answer
         "ASGI callable returned without sending handshake.",
+        # A failed answer breaks off so that its client sees it. The failure has its own line.
+        "ASGI callable returned without completing response.",
         "Invalid UTF-8 sequence received from client.",
     }
 )
@@ -36,9 +38,9 @@ def configure(level: str, format: str, stream: TextIO | None = None) -> None:
 
 
 def soften(record: logging.LogRecord) -> bool:
-    """A filter that makes one line of information of what uvicorn reports as an error of ours with
-    a traceback, and is a client's mistake."""
-    if record.msg in CLIENT_MISTAKES:
+    """A filter that makes one line of information of what uvicorn reports as an error of ours and
+    is a client's mistake, or the intended end of a failed answer."""
+    if record.msg in NOT_OUR_ERRORS:
         record.levelno = logging.INFO
         record.levelname = logging.getLevelName(logging.INFO)
         record.exc_info = None

@@ -245,7 +245,7 @@ def test_the_command_makes_the_engine_from_its_flags_and_closes_it(monkeypatch, 
     words += " --max-frames 40 --ignore-eos --request-seed 5 --save-result --result-filename off --metric-percentiles 50,99"
     args = parser.parse_args([*words.split(), "--result-dir", str(tmp_path)])
     assert args.func(args) == 0
-    given = {"device": "cpu", "dtype": "float32", "quantization": "int8"}
+    given = {"device": "cpu", "runtime": "auto", "dtype": "float32", "quantization": "int8"}
     assert made[0].made_with == (("dummy:toy",), given)
     assert made[0].closed
     options = made[0].calls[0][1]

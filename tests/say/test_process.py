@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,15 @@ def test_audio_is_not_written_to_a_standard_output_that_is_closed(tmp_path: Path
     assert b"output: standard output is closed" in done.stderr
 
 
+@pytest.fixture
+def without_nohup() -> Iterator[None]:
+    """The tests may themselves run under nohup, which would leave SIGHUP ignored here too."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("without_nohup")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_raises_as_ctrl_c_does_and_has_its_exit_code(number: signal.Signals) -> None:
     with pytest.raises(Terminated) as raised, terminated_by_signals():
@@ -99,6 +109,7 @@ def test_nohup_stays_in_force() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.usefixtures("without_nohup")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_a_complete_file(number: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_text("One is here. " * 4000)

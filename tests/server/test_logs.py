@@ -198,7 +198,7 @@ def test_a_server_logs_requests_and_no_probes(live: Live, caplog: pytest.LogCapt
 
 
 def softened(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.msg for r in caplog.records if r.msg in logs.CLIENT_MISTAKES]
+    return [r.msg for r in caplog.records if r.msg in logs.NOT_OUR_ERRORS]
 
 
 def test_mistakes_of_clients_of_a_websocket_are_no_errors_in_the_log(

@@ -70,12 +70,12 @@ def test_allowed_hosts_are_taken_besides(tmp_path: Path) -> None:
             assert live.http.get("/v1/models", headers={"Host": host}).status_code == 403
 
 
-def test_only_the_loopback_without_a_key_is_asked_by_its_own_names_alone() -> None:
+def test_only_the_loopback_without_a_key_is_asked_by_its_own_names_alone(tmp_path: Path) -> None:
     for host in ("127.0.0.1", "localhost", "::1", "127.3.3.3"):
         assert hosts(ServerConfig(host=host)) == ()
         assert hosts(ServerConfig(host=host, api_key=("secret",))) is None
         assert hosts(ServerConfig(host=host, allowed_hosts=("*",))) is None
-        assert hosts(ServerConfig(host=host, uds="/tmp/s")) is None
+        assert hosts(ServerConfig(host=host, uds=str(tmp_path / "s"))) is None
     for host in ("0.0.0.0", "::", "192.0.2.1"):
         assert hosts(ServerConfig(host=host)) is None
         assert hosts(ServerConfig(host=host, allowed_hosts=("a.example",))) == ("a.example",)

@@ -207,8 +207,14 @@ def test_a_stream_ends_early_and_all_that_was_sent_is_marked(failing: Live, unma
 
 
 def test_events_and_sockets_end_with_the_error_and_a_short_text_is_spoken(failing: Live) -> None:
-    events = failing.speech(**LONG, stream_format="sse").text
-    assert '"code":"watermark_error"' in events
+    parts: list[str] = []
+    asked = {**LONG, "stream_format": "sse"}
+    with (
+        failing.http.stream("POST", "/v1/audio/speech", json=asked) as answer,
+        pytest.raises(httpx.RemoteProtocolError),
+    ):
+        parts.extend(answer.iter_text())
+    assert '"code":"watermark_error"' in "".join(parts)
     with talk(failing, min_frames=60, max_frames=60) as t:
         events, _ = t.say(TEXT)
         assert [e["code"] for e in events if e["type"] == "error"] == ["watermark_error"]
