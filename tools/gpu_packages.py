@@ -1,6 +1,6 @@
 """Pack the packages that stentor needs on a GPU machine without a network.
 
-Run: python tools/gpu_packages.py OUT.tar.xz [--python 3.12] [--extra server bench] [--there torch triton numpy ...]
+Run: python tools/gpu_packages.py OUT.tar.xz [--python 3.12] [--extra cuda server bench] [--there torch triton numpy ...]
      there: tar xf OUT.tar.xz -C DIR, and PYTHONPATH=DIR:TREE
 Needs: pip and a package index here. `strip` of binutils makes the file smaller.
 
@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument(
         "--extra",
         nargs="*",
-        default=["server", "bench"],
+        default=["cuda", "server", "bench"],
         help="extras of stentor (default %(default)s)",
     )
     parser.add_argument("--also", nargs="*", default=[], help="further requirements")
