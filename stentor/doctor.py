@@ -16,13 +16,12 @@ import urllib.request
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-import onnxruntime
-
 import stentor
 from stentor.errors import InvalidRequest
 from stentor.graphs.exactness import adds_exactly
 from stentor.host.installed import pip_install
 from stentor.host.machine import cpus
+from stentor.host.onnx_runtime import onnxruntime
 from stentor.models import families
 from stentor.output import player
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import onnxruntime as ort
 
 from stentor.errors import CheckpointError
 from stentor.graphs.tensors import TensorFile
 from stentor.graphs.weights import SCALE, Weight
+from stentor.host.onnx_runtime import onnxruntime as ort
 from stentor.models.model_names import GRAPHS
 
 FATAL = 3  # onnxruntime's log level for errors: it warns of options that are set on purpose

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 from stentor.graphs.exactness import INPUTS, LARGEST
 from stentor.graphs.weights import PRODUCT, SCALE, Weight
+from stentor.host.onnx_runtime import onnxruntime as ort
 
 CONTRIB = "com.microsoft"
 

@@ -137,7 +137,7 @@ class VoiceEncoder:
             raise InvalidRequest(
                 "reference", f"cannot be encoded: this model has no {name}; {wanted}"
             )
-        import onnxruntime
+        from stentor.host.onnx_runtime import onnxruntime
 
         try:
             return onnxruntime.InferenceSession(
