@@ -53,12 +53,10 @@ _LETTER = rf"(?:[^\W\d_]|[{_MARKS}])"
 _INNER = "[.'’-]"
 _WORD_BEFORE = re.compile(
     rf"(?<![^\W\d_])(?<![{_MARKS}])(?<![^\W\d_]{_INNER})(?<![{_MARKS}]{_INNER})"
-    rf"([^\W\d_](?:{_LETTER}|{_INNER}(?=[^\W\d_]))*+)$"
+    rf"([^\W\d_](?:{_LETTER}|{_INNER}(?=[^\W\d_]))*)$"
 )
 _SPACED_BEFORE = re.compile(rf"(?<![\w.])((?:{_LETTER}{{1,4}}\.\s?){{1,4}}{_LETTER}{{1,4}})$")
-_ENGLISH_BEFORE = re.compile(
-    r"(?<![^\W\d_])(?<![^\W\d_]\.)([^\W\d_](?:[^\W\d_]|\.(?=[^\W\d_]))*+)$"
-)
+_ENGLISH_BEFORE = re.compile(r"(?<![^\W\d_])(?<![^\W\d_]\.)([^\W\d_](?:[^\W\d_]|\.(?=[^\W\d_]))*)$")
 _NUMBER_BEFORE = re.compile(r"(?<![\w.,:/-])(?:\d{1,3}|\d{1,2}\.\d{1,2}|[IVXLC]{1,6})$")
 _ITEM = re.compile(r"\A[ \t]*+\n\s*+(?:\d{1,3}[.)]|[-•*–])\s")
 _CAPITAL = re.compile(r"[\"'“„«‚‘(]?[^\W\d_]")

@@ -11,10 +11,11 @@ from difflib import SequenceMatcher
 
 NO_WORD = -1
 Action = str | Callable[[re.Match[str]], str]
-# no dash in here ends a word
+# No dash inside the first part ends a word. The group must not be possessive: Python 3.11.2, which
+# Debian 12 has, matches such groups wrongly, and never leaves `finditer`.
 WORD = re.compile(
-    r"\S(?:[^\s—-]++|—++(?!\w)|(?<!\w)-++|-(?!-)|--++(?!\w))*+"
-    r"(?:—++|--++)?+"
+    r"\S(?:[^\s—-]|—+(?![\w—])|(?<!\w)-+|-(?!-)|--+(?![\w-]))*"
+    r"(?:—+|--+)?"
 )
 """Text between white space, which ends behind a dash too: "it—went" is two words."""
 _UNUSUAL_SPACE = re.compile(r"\s{2,}|[^\S ]")

@@ -277,6 +277,22 @@ def heads(pattern: re.Pattern[str]) -> set[str]:
     return reached
 
 
+def has_possessive_group(pattern: re.Pattern[str]) -> bool:
+    """Whether a group, not a single sign, is matched possessively or atomically."""
+    return _commits(StepCounter(pattern).nodes)
+
+
+def _commits(nodes: Iterable[Node]) -> bool:
+    for kind, value in nodes:
+        if kind is sre.ATOMIC_GROUP:
+            return True
+        if kind is sre.POSSESSIVE_REPEAT and [k for k, _ in value[2] if k not in SINGLE]:
+            return True
+        if _commits(_inside(kind, value)):
+            return True
+    return False
+
+
 def _loops(nodes: Iterable[Node]) -> Iterator[tuple[Node, tuple[Any, Any]]]:
     """Single signs inside of a repetition, with its bounds."""
     for kind, value in nodes:

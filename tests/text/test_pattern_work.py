@@ -17,7 +17,13 @@ import pytest
 
 import stentor.text
 from stentor.text.trace import WORD
-from tests.helpers.pattern_steps import StepCounter, heads, repeated, steps
+from tests.helpers.pattern_steps import (
+    StepCounter,
+    has_possessive_group,
+    heads,
+    repeated,
+    steps,
+)
 
 SIGNS = "a1A .,-—'\"()[]{}<>&#*_~`|/\\:;!?%$€+=@^\n\té。…’\u200b¬İ"
 SHORT = 40
@@ -129,6 +135,14 @@ def test_a_run_of_any_sign_is_read_in_proportion_to_its_length(part: int) -> Non
 )
 def test_patterns_that_backtrack_are_noticed(expression: str) -> None:
     assert worst_growth(re.compile(expression))[0] > LINEAR
+
+
+def test_no_group_is_possessive() -> None:
+    """Early releases of Python 3.11 match such groups wrongly: on 3.11.2, of Debian 12, one never ended."""
+    assert has_possessive_group(re.compile(r"a(?:b|c+(?!d))*+"))
+    assert has_possessive_group(re.compile(r"a(?>b+c|b)"))
+    assert not has_possessive_group(re.compile(r"(?:a++[bc]{2,}+)*\s?+"))
+    assert [key for key, pattern in PATTERNS.items() if has_possessive_group(pattern)] == []
 
 
 @pytest.mark.parametrize(

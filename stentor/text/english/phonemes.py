@@ -55,7 +55,7 @@ _LONE_A = re.compile(
 )
 _GIVEN = re.compile(PHONEMES)
 _STRESSED = re.compile(r"([ˈˌ])([^ˈˌAIOWYaiuæɐɑəɛɜɪɔʊʌᵊᵻ ]++)(?=[AIOWYaiuæɐɑəɛɜɪɔʊʌᵊᵻ])")
-_CAPITALS = re.compile(r"(?<![\w.])(?<!\d-)[A-Z]{2,}+(?:['’][A-Z]{1,2}+)?+(?![\w.]*\d|['’]?\w)")
+_CAPITALS = re.compile(r"(?<![\w.])(?<!\d-)[A-Z]{2,}+(?:['’][A-Z]{1,2}+)?(?![\w.]*\d|['’]?\w)")
 SHORTEST_SHOUTED = 4
 """Letters of a word in capitals that is a word where its neighbours are not in capitals."""
 _CALENDAR = frozenset((*MONTHS, *DAYS))
