@@ -1,4 +1,4 @@
-"""Mutate audio files and decode them within limits: `python -m scripts.audio_fuzz [--number N]`.
+"""Mutate audio files and decode them within limits: `python -m scripts.audio_fuzz [--json FILE]`.
 
 Each mutation must end in audio or BadAudio within a second of CPU time, and the process must stay
 within 300 MiB. Prints the slowest one, and the seed of each that fails.
@@ -7,11 +7,13 @@ within 300 MiB. Prints the slowest one, and the seed of each that fails.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import resource
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 from stentor.audio.decoding import decode
 from stentor.audio.opened import BadAudio
@@ -72,6 +74,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--number", type=int, default=30_000, help="mutations (default 30000)")
     parser.add_argument("--seed", type=int, default=0, help="of the first mutation")
+    parser.add_argument("--json", type=Path, help="file for the result")
     args = parser.parse_args()
     by_name = {kind.name: kind for kind in KINDS}
     files = [by_name[name].make() for name in CONTAINERS]
@@ -91,6 +94,17 @@ def main() -> int:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     print(f"{args.number} mutations: {dict(outcomes.most_common())}")
     print(f"slowest {slowest[0] * 1000:.0f} ms ({slowest[1]}), peak memory {peak >> 20} MiB")
+    if args.json:
+        result = {
+            "mutations": args.number,
+            "first_seed": args.seed,
+            "containers": CONTAINERS,
+            "outcomes": dict(outcomes.most_common()),
+            "slowest_cpu_seconds": slowest[0],
+            "slowest": slowest[1],
+            "peak_memory_bytes": peak,
+        }
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
     return int(failures > 0 or peak > MEMORY)
 
 
