@@ -222,7 +222,7 @@ class ServerConfig:
     )
     guard: bool = option(True, "end speech that runs on far beyond what its text needs")
     guard_retries: int = option(
-        2, "times that a run-on answer (not streamed, no seed given) is spoken again"
+        2, "times that a run-on answer that is not streamed is spoken again"
     )
     provenance: bool = option(
         False,

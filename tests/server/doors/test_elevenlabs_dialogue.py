@@ -13,10 +13,11 @@ from elevenlabs.types import DialogueInput
 
 from tests.helpers.server_live import Live
 
+# Not so short that the toy runs on: a whole answer tries a run-on again, and a stream cannot.
 LINES = [
     DialogueInput(text="Did you hear that? ", voice_id="low"),
-    DialogueInput(text="Hear what?", voice_id="high"),
-    DialogueInput(text=" Nothing.", voice_id="low"),
+    DialogueInput(text="What did you hear?", voice_id="high"),
+    DialogueInput(text=" Nothing at all.", voice_id="low"),
 ]
 TEXT = "".join(line.text for line in LINES)
 PCM = "pcm_24000"
