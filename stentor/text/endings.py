@@ -184,11 +184,11 @@ def _needs_next_word(before: str) -> bool:
     initials and abbreviations. Behind any other word live text need not wait for it."""
     if _NUMBER_BEFORE.search(before):
         return True
-    word = _WORD_BEFORE.search(before)
-    if word is None:
+    names = _abbreviation_before(before)
+    if names is None:
         return False
-    name = re.split("['’]", word[1].lower())[-1]
-    if len(name) <= 2 or name in _ABBREVIATIONS or _SPACED_BEFORE.search(before):
+    name, joined = names
+    if len(name) <= 2 or name in _ABBREVIATIONS or joined != name:
         return True
     english = _ENGLISH_BEFORE.search(before)
     if english is None:
@@ -228,16 +228,24 @@ def _stop_ends(before: str, following: str, uncertain: bool) -> bool:
     return _abbreviation_ends(before, following, uncertain)
 
 
-def _abbreviation_ends(before: str, following: str, uncertain: bool) -> bool:
+def _abbreviation_before(before: str) -> tuple[str, str] | None:
+    """The word before a full stop in small letters, and that word with the parts of an abbreviation
+    before it: ("b", "z.b") of "z. B". None: no word is there."""
     word = _WORD_BEFORE.search(before)
     if word is None:
-        return True
+        return None
     name = re.split("['’]", word[1].lower())[-1]
     spaced = _SPACED_BEFORE.search(before)
     if spaced is None:
-        joined = name
-    else:
-        joined = "".join(spaced[1].split()).lower()
+        return name, name
+    return name, "".join(spaced[1].split()).lower()
+
+
+def _abbreviation_ends(before: str, following: str, uncertain: bool) -> bool:
+    names = _abbreviation_before(before)
+    if names is None:
+        return True
+    name, joined = names
     known = name in _ABBREVIATIONS or joined in _ABBREVIATIONS
     if known or len(name) <= 2:
         language = _language_near(before, following)
