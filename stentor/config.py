@@ -22,11 +22,12 @@ DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")  # of the languag
 RUNTIMES = ("auto", "onnxruntime", "torch")
 """Runtimes of a model. auto: onnxruntime where a checkpoint has graphs for it and no argument needs
 torch."""
+# of the language model's weights. auto: as the checkpoint has them
 QUANTIZATIONS = (
     "auto",
     "int8",
     "fp8",
-)  # of the language model's weights. auto: as the checkpoint has them
+)
 
 
 def path_of(param: str, value: object) -> Path:

@@ -138,12 +138,13 @@ LIBRARY_FRAME = re.compile(
 )
 RESULT = re.compile(r"\d+ (passed|failed|skipped|error|deselected).* in [\d.]+s")
 RACING = re.compile(r"(?:Read|Write) access at (\w+)\+0x")
+# whose own kernels order their copies as racecheck cannot see
 LIBRARIES = (
     "cudnn",
     "nvjet",
     "cutlass",
     "cublas",
-)  # whose own kernels order their copies as racecheck cannot see
+)
 PROGRESS = re.compile(r"^([.sxFE]+)( *\[ *\d+%\])?(=+.*)?$")
 FACT = re.compile(r"[.F]*((qwen3_tts|voxcpm2|fish_s2) .*)")
 

@@ -80,9 +80,8 @@ class Trainer:
         self.average = Average(self.vae, self.c["ema"])
         self.spectral = SpectralLoss(RATE).to(device)
         self.trained = [p for p in self.vae.parameters() if p.requires_grad]
-        finished = (
-            start is not None and not polish
-        )  # a decoder that only loses by reconstruction alone
+        # a decoder that only loses by reconstruction alone
+        finished = start is not None and not polish
         self.reconstructing = list(self.vae.encoder.parameters()) if finished else self.trained
         self.judging = list(self.judges.parameters())
         self.opt_g, self.opt_d = (self._optimizer(p) for p in (self.trained, self.judging))

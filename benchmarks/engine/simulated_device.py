@@ -166,9 +166,8 @@ class SimulatedDevice(Device):
         return SimulatedEvent(self.line)
 
     def download(self, value: torch.Tensor) -> torch.Tensor:
-        return (
-            value if value.is_floating_point() else value.clone()
-        )  # audio is silence and never written
+        # audio is silence and never written
+        return value if value.is_floating_point() else value.clone()
 
 
 class SimulatedGraph:

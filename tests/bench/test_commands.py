@@ -364,6 +364,7 @@ def test_every_answer_of_every_run_is_saved(virtually, tmp_path):
     )
     saved = sorted(str(path.relative_to(tmp_path / "out")) for path in tmp_path.glob("out/*/*"))
     assert saved == [f"run-0{run}/0000{answer}.wav" for run in (1, 2) for answer in (0, 1)]
+    # one text, again and again
     repeated = (
         "--num-prompts",
         1,
@@ -371,7 +372,7 @@ def test_every_answer_of_every_run_is_saved(virtually, tmp_path):
         1,
         "--duration",
         1.0,
-    )  # one text, again and again
+    )
     server = virtually()
     words = ("--dataset-name", "short", "--save-audio", tmp_path / "again")
     assert bench("serve", "--base-url", URL, *words, *repeated) == 0

@@ -63,9 +63,8 @@ def test_a_plan_looks_at_no_request_whose_next_chunk_cannot_be_due(monkeypatch: 
     d.run()
     chunks = sum(map(len, d.chunks.values()))
     assert chunks == 8 * (2 + 57 // 4 + 1)
-    assert (
-        len(looked) <= chunks + 8
-    )  # one look for each chunk, and one at each request that has ended
+    # one look for each chunk, and one at each request that has ended
+    assert len(looked) <= chunks + 8
 
 
 def test_the_codec_is_given_no_more_than_it_can_be_asked_to_take():

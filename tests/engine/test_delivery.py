@@ -314,9 +314,8 @@ def test_audio_for_which_the_host_has_no_memory_ends_its_request_alone(
         samples: np.ndarray, frames: np.ndarray, finish: str | None, attended: np.ndarray
     ) -> Chunk:
         made = Chunk(samples, frames, finish, attended)
-        if (
-            samples.base is None and not failed and (finish is not None) == last
-        ):  # a copy, for a reader
+        # a copy, for a reader
+        if samples.base is None and not failed and (finish is not None) == last:
             failed.append(made)
             raise MemoryError
         return made

@@ -31,9 +31,8 @@ from tests.helpers.stepped_engine import SteppedEngine, stepped_engines
 
 FULL = os.environ.get("FULL_SIZE") == "1"
 PAGE_BYTES = 4 * 2 * 2 * 2 * 8 * 8  # tokens, layers, keys and values, heads, numbers, bytes
-FRAMES_BYTES = (
-    2 * (2 + 1) * 2 * 2 * 4 * 8
-)  # frames, rows of both page sets, keys and values, heads, numbers, bytes
+# frames, rows of both page sets, keys and values, heads, numbers, bytes
+FRAMES_BYTES = 2 * (2 + 1) * 2 * 2 * 4 * 8
 MODELS = {
     "dummy:toy": PAGE_BYTES,
     "dummy:toy-utterance": PAGE_BYTES,

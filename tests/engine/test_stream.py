@@ -46,9 +46,8 @@ def test_a_stream_that_nobody_reads_stops_after_its_lead_and_a_whole_answer_does
         stepped(tts).step(110)
         assert tts.engine.stats.finished == 1
         stopped = stream.outbox.unread
-        assert (
-            MAX_UNREAD < stopped <= MAX_UNREAD + 2 * 25
-        )  # a chunk, and what was generated meanwhile
+        # a chunk, and what was generated meanwhile
+        assert MAX_UNREAD < stopped <= MAX_UNREAD + 2 * 25
         assert collected.outbox.unread == 90
         stepped(tts).step(20)
         assert stream.outbox.unread == stopped

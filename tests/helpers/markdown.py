@@ -6,12 +6,13 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+# blocks of other languages, or of none, show output or layout
 CODE = (
     "bash",
     "python",
     "yaml",
     "json",
-)  # blocks of other languages, or of none, show output or layout
+)
 BLOCK = re.compile(
     r"(?:<!-- not run: (?P<why>[^>]+?) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$",
     re.M | re.S,

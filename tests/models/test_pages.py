@@ -91,9 +91,8 @@ def numbers(cell: str) -> list[float]:
 @pytest.mark.parametrize("name", [*FAMILIES, "voice"])
 def test_a_page_has_the_sections_of_the_template_in_their_order(name: str):
     found = list(sections(PAGES / f"{name}.md"))
-    wanted = (
-        TEMPLATE[:-1] if name == "voice" else TEMPLATE
-    )  # the voice is a small model of another page's shape
+    # the voice is a small model of another page's shape
+    wanted = TEMPLATE[:-1] if name == "voice" else TEMPLATE
     assert found == [*wanted, LAST]
 
 

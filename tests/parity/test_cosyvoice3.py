@@ -244,9 +244,8 @@ def test_any_special_code_ends_and_below_the_official_least_only_the_start_is_ma
 
 
 def test_preempted_requests_give_the_official_codes(folder):
-    kv = (
-        2 * 2 * 2 * 12 * 16 * 4
-    )  # layers, keys and values, heads, dimensions, tokens, bytes: one page
+    # layers, keys and values, heads, dimensions, tokens, bytes: one page
+    kv = 2 * 2 * 2 * 12 * 16 * 4
     with TTS(folder, device="cpu", max_num_seqs=4, threads=1, memory_gb=30 * kv / 2**30) as poor:
         streams = [poor.submit(poor.request(**r)) for r in CASES.values()]
         for name, stream in zip(CASES, streams, strict=True):

@@ -167,9 +167,8 @@ def test_preempted_requests_equal_the_package(model: str, labels: list[str], mak
     kv = make(model).spec.kv
     page = 4 * 2 * kv.layers * kv.heads * kv.dim * 4  # tokens, keys and values, bytes
     shortest, whole = zip(*map(positions, labels), strict=True)
-    pages = (
-        max(2 * max(shortest), *whole) // 4 + 2
-    )  # for the longest alone, or for two prompts and few frames
+    # for the longest alone, or for two prompts and few frames
+    pages = max(2 * max(shortest), *whole) // 4 + 2
     poor = make(
         model,
         page_size=4,

@@ -594,9 +594,8 @@ def test_parameters_of_the_released_sizes_are_those_of_the_official_classes() ->
     served = 2 * (counts["talker"] - hidden_projection + text_rows + counts["code2wav"])
     assert served == pytest.approx(7.4e9, rel=0.01)  # bytes in 16 bits, text rows projected
     stack = c.talker.stack
-    assert (
-        2 * stack.layers * stack.kv_heads * stack.head_dim * 2 == 20_480
-    )  # bytes of keys and values of a position
+    # bytes of keys and values of a position
+    assert 2 * stack.layers * stack.kv_heads * stack.head_dim * 2 == 20_480
 
 
 def test_the_fixture_of_this_repository_is_the_seeds(folder: Path) -> None:

@@ -48,9 +48,8 @@ def arguments(case: dict[str, Any]) -> dict[str, Any]:
     out["non_streaming_mode"] = case["non_streaming_mode"]
     if "speaker" in r:
         out["voice"] = r["speaker"]
-    if (
-        r.get("instruct") and case["kind"] != "small"
-    ):  # the package drops instructions for 0.6B, stentor refuses them
+    # the package drops instructions for 0.6B, stentor refuses them
+    if r.get("instruct") and case["kind"] != "small":
         out["instructions"] = r["instruct"]
     if case["kind"] == "base":
         out["reference"] = Reference(VOICE.audio, r["ref_text"])
@@ -249,10 +248,11 @@ def test_codec_state_of_the_released_size_is_what_the_spec_counts() -> None:
 def test_encoder_codes_and_speaker_vectors_equal_the_official_ones(checkpoints: Path) -> None:
     model = registry.load(checkpoints / "base", CPU, torch.float32, {})
     with np.load(FIXTURES / "codec.npz") as want:
+        # long: past the encoder's window of ten seconds
         for name, seconds in (
             ("short", 2.03),
             ("long", 13.0),
-        ):  # long: past the encoder's window of ten seconds
+        ):
             got = model.encode(torch.from_numpy(tiny.reference_audio(seconds)), "reference", eager)
             np.testing.assert_array_equal(got["codes"].numpy(), want[f"codes_{name}"])
             vector = want[f"speaker_{name}"]

@@ -28,9 +28,8 @@ def test_requests_that_are_too_many_reach_the_server_which_refuses_them() -> Non
     assert made.max_ongoing_requests > config.max_active_requests + config.ws_max_sessions
     assert made.max_queued_requests == -1
     assert made.num_replicas == 2
-    assert (
-        made.user_config == {}
-    )  # without one, Serve does not wait in `reconfigure` until a replica is ready
+    # without one, Serve does not wait in `reconfigure` until a replica is ready
+    assert made.user_config == {}
 
 
 @pytest.mark.parametrize(("share", "budget"), [(None, ()), (1.0, ()), (0.5, (30.0,))])

@@ -41,9 +41,8 @@ def test_requests_of_a_session_go_to_one_replica(tmp_path: Path) -> None:
         def settled() -> bool:
             """The proxy may still learn of a replica when the first is ready, which changes whose a session is."""
             seen.append({name: replica_of(url, name) for name in sessions})
-            return (
-                seen[-1] == seen[-2] and len(set(seen[-1].values())) == 2
-            )  # some sessions have other replicas
+            # some sessions have other replicas
+            return seen[-1] == seen[-2] and len(set(seen[-1].values())) == 2
 
         assert until(settled)
         first = seen[-1]

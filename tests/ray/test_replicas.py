@@ -91,9 +91,8 @@ def test_errors_ids_and_limits_are_the_servers_own(cluster: Cluster) -> None:
     with httpx.stream(
         "POST", cluster.url + "/v1/audio/speech", **large, timeout=STUCK_S, trust_env=False
     ) as big:
-        assert (
-            big.status_code == 413
-        )  # a proxy that is just reloaded closes early, and the answer's body may be lost
+        # a proxy that is just reloaded closes early, and the answer's body may be lost
+        assert big.status_code == 413
     named = cluster.ask("GET", "/v1/models", headers={"X-Request-Id": "mine-1"})
     assert named.headers.get_list("x-request-id") == ["mine-1"]
     assert len(cluster.speech(input="Hello.").headers.get_list("x-request-id")) == 1

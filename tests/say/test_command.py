@@ -312,9 +312,8 @@ def test_the_way_to_play_is_that_of_a_program_that_is_there(
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name == "mpv" else None)
     assert main(["say", "hello", "-o", "a b.wav", *SHORT]) == CUT
     assert capsys.readouterr().out == "Saved a b.wav (0.1 s). Play it with: mpv 'a b.wav'\n"
-    assert (
-        main(["say", "hello", "-o", "a.ulaw", *SHORT]) == CUT
-    )  # which no player knows by its name
+    # which no player knows by its name
+    assert main(["say", "hello", "-o", "a.ulaw", *SHORT]) == CUT
     assert capsys.readouterr().out == "Saved a.ulaw (0.1 s).\n"
 
 

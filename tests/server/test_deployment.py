@@ -165,9 +165,8 @@ def test_the_unit_starts_the_server_and_waits_for_the_drain():
     assert settings["RestartPreventExitStatus"] == "2"
     assert settings["Restart"] == "on-failure"
     variables = dict(word.split("=", 1) for word in shlex.split(settings["Environment"]))
-    assert (
-        variables["HOME"] == "%S/stentor"
-    )  # where no package gives a dynamic user a home, Path.home() raises
+    # where no package gives a dynamic user a home, Path.home() raises
+    assert variables["HOME"] == "%S/stentor"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
@@ -280,9 +279,8 @@ def test_the_pods_of_ray_fit_the_schema_and_have_what_streams_need(
     (application,) = yaml.safe_load(service()["serveConfigV2"])["applications"]
     served = ray.configured(application["args"])
     assert served.models == ("openbmb/VoxCPM2",)
-    assert (
-        pod["spec"]["terminationGracePeriodSeconds"] > served.drain_seconds + 30
-    )  # and HAProxy's time
+    # and HAProxy's time
+    assert pod["spec"]["terminationGracePeriodSeconds"] > served.drain_seconds + 30
     assert {"/cache", "/voices"} == {
         mount["mountPath"] for mount in pod["spec"]["containers"][0]["volumeMounts"]
     }

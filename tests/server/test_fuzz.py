@@ -33,6 +33,7 @@ from tests.helpers.ws_talk import talk
 EXAMPLES = int(os.environ.get("STENTOR_FUZZ_EXAMPLES", "400"))
 
 
+# of the toy
 OPTIONS = (
     "cfg",
     "flow_steps",
@@ -41,7 +42,7 @@ OPTIONS = (
     "temperature",
     "top_k",
     "top_p",
-)  # of the toy
+)
 
 
 def share(part: float) -> settings:

@@ -121,9 +121,8 @@ def cycle(live: Live, gate: Gate, pool: ThreadPoolExecutor, expected: bytes, tim
         gate.open.set()
         for answer in answers:
             assert answer.result().status_code == 200
-            assert (
-                np.abs(pcm(answer.result().content) - pcm(expected)).max() < 1e-3
-            )  # a batch rounds differently
+            # a batch rounds differently
+            assert np.abs(pcm(answer.result().content) - pcm(expected)).max() < 1e-3
 
 
 def again_and_again(

@@ -76,9 +76,8 @@ def test_what_a_job_leaves_running_is_killed_when_its_time_is_over(tmp_path: Pat
     assert run(tmp_path, job("stuck", command, seconds=0.5))[1] == {"stuck": "out of time"}
     pid = int((tmp_path / "out" / "stuck" / "pid").read_text())
     state = Path(f"/proc/{pid}/stat")
-    assert (
-        not state.exists() or state.read_text().split()[2] == "Z"
-    )  # nobody has read its status yet
+    # nobody has read its status yet
+    assert not state.exists() or state.read_text().split()[2] == "Z"
 
 
 def test_a_job_that_would_not_end_in_time_is_not_begun(tmp_path: Path) -> None:

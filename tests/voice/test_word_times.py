@@ -124,9 +124,8 @@ def test_speech_that_is_forced_has_the_words_where_they_were_spoken(
     sentences.write_text(json.dumps({"id": 1, "phonemes": read}) + "\n", encoding="utf-8")
     found = measure(Forced(voice), list(utterances(tmp_path, sentences, {}, 4)))
     assert found["utterances"] == 1
-    assert (
-        found["starts"]["borders"] == len(places) - 1
-    )  # the silence before the first word has no end
+    # the silence before the first word has no end
+    assert found["starts"]["borders"] == len(places) - 1
     assert found["ends"]["borders"] == len(places)
     assert found["starts_and_ends"]["median"] <= 60
     assert found["lag"] == pytest.approx(voice.spec.alignment.lag, abs=0.06)

@@ -64,9 +64,8 @@ class ByUrgency:
 
     def add(self, seq: Sequence, urgency: tuple[float, float]) -> None:
         """Add a request, or move it to another place. urgency: as at time 0."""
-        plays = (
-            seq.streaming and seq.audio_chunks > 0 and seq.first_audio is not None
-        )  # time makes it more urgent
+        # time makes it more urgent
+        plays = seq.streaming and seq.audio_chunks > 0 and seq.first_audio is not None
         entry = (*urgency, seq.id, seq, plays)
         if self._entries.get(seq.id) != entry:
             self._entries[seq.id] = entry

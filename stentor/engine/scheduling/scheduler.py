@@ -281,9 +281,8 @@ class Scheduler:
             self.tables.free(seq)
             seq.move(Phase.DONE)
             self.free_slots.append(seq.slot)
-        if (
-            complete
-        ):  # last: a thread that reads how many run must find the slots of the others free
+        # last: a thread that reads how many run must find the slots of the others free
+        if complete:
             self.draining = [s for s in self.draining if s.phase is not Phase.DONE]
             self.live = [s for s in self.live if s.phase is not Phase.DONE]
         return complete

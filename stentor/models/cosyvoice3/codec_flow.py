@@ -193,9 +193,8 @@ class DiT(nn.Module):
             del block.modulation
         del self.time_in, self.time_out, self.last_modulation
         self.to(dtype)
-        for conv in (
-            self._convolutions()
-        ):  # inputs and outputs of a tap lie side by side, as the kernel reads them
+        # inputs and outputs of a tap lie side by side, as the kernel reads them
+        for conv in self._convolutions():
             conv.weight.data = conv.weight.data.permute(2, 1, 0).contiguous().permute(2, 1, 0)
         self.register_buffer("modulations", table.to(dtype), persistent=False)
         self.register_buffer(

@@ -19,9 +19,10 @@ AHEAD = 3  # frames behind a chunk that it looks at
 OWED = 15  # samples that its audio is late
 LONG_PREFIX = 11
 LATE = 2  # samples that the audio of the toy with page sets by frame is late
+# heads and their size, of the attention of given and made frames, which have two rows each
 HEARD = (
     2,
     4,
-)  # heads and their size, of the attention of given and made frames, which have two rows each
+)
 SPEAKER = 3  # numbers of its conditions: per voice, and per frame of the prefix
 TONE = 2

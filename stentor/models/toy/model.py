@@ -174,9 +174,8 @@ class Toy(nn.Module):
                 rows["top_k"],
                 rows["top_p"],
             )
-            if (
-                j == 0
-            ):  # a first code seen in the last frames is drawn again, as in repetition-aware sampling
+            # a first code seen in the last frames is drawn again, as in repetition-aware sampling
+            if j == 0:
                 again = sample(
                     head(depth).float(), u[:, -1], rows["temperature"], rows["top_k"], rows["top_p"]
                 )

@@ -172,9 +172,8 @@ class SegmentRun:
         run, current, speaking = self.run, self.current, self.run.speaking
         for piece in current.segment.unread:
             run.plan.ignored.piece(piece)
-        if (
-            run.timing.first is not None
-        ):  # silence before the first audio waits: the request may still be refused
+        # silence before the first audio waits: the request may still be refused
+        if run.timing.first is not None:
             yield speaking.silence()
         async with run.plan.host.in_use() as client, aclosing(self._chunks(client)) as chunks:
             async for chunk in chunks:

@@ -13,9 +13,8 @@ from stentor.models.cosyvoice3.tokenizer import read_tokens, special_tokens
 from tests.fixtures.cosyvoice3 import tiny_cosyvoice3 as tiny
 from tests.helpers.released import released
 
-NAMES = (
-    Path(tiny.__file__).parent / "special_tokens.json"
-)  # of the release: no run of the reference script has others
+# of the release: no run of the reference script has others
+NAMES = Path(tiny.__file__).parent / "special_tokens.json"
 RELEASED = json.loads(NAMES.read_text(encoding="utf-8"))
 
 

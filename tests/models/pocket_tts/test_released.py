@@ -69,9 +69,8 @@ def test_a_download_takes_tokenizer_and_voices_from_the_open_repository(
     assert [repository for repository, _ in asked] == [released.OPEN_REPOSITORY] * 2
     local = tmp_path / "english"
     local.mkdir()
-    assert (
-        Files(local).voices == local / "embeddings"
-    )  # nothing is downloaded for a folder of one's own
+    # nothing is downloaded for a folder of one's own
+    assert Files(local).voices == local / "embeddings"
     assert len(asked) == 2
 
 

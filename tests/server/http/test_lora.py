@@ -112,9 +112,8 @@ def test_adapters_are_loaded_and_unloaded_at_run_time(live: Live, folder: Path) 
     )
     assert live.speech(**ASK, model="two").status_code == 404
     assert manage(live, "unload", lora_name="two")[0] == 404
-    assert (
-        manage(live, "load", lora_name="again", lora_path="two")[0] == 200
-    )  # from the folder that is allowed
+    # from the folder that is allowed
+    assert manage(live, "load", lora_name="again", lora_path="two")[0] == 200
     assert live.speech(**ASK, model="again").content == two.content
     assert manage(live, "unload", lora_name="again")[0] == 200
 
@@ -313,9 +312,8 @@ def test_an_adapter_that_an_engine_has_lost_has_no_name(folder: Path, tmp_path: 
         host = live.server.hosts.all[0]
         assert manage(live, "load", lora_name="one", lora_path=str(path))[0] == 200
         assert until(lambda: host.phase == "unloaded")
-        assert (
-            live.speech(**ASK, model="one").status_code == 200
-        )  # it is loaded again with its model
+        # it is loaded again with its model
+        assert live.speech(**ASK, model="one").status_code == 200
         assert until(lambda: host.phase == "unloaded")
         shutil.rmtree(path)
         live.speech(**ASK, model="one")

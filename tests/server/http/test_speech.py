@@ -111,9 +111,8 @@ def test_a_streamed_answer_decodes_to_the_audio_of_the_whole_one(
         base64.b64decode(e["audio"]) for e in events(sse) if e["type"] == "speech.audio.delta"
     )
     a, b, c = (samples_of(format, x) for x in (whole, streamed, joined))
-    if (
-        format == "mp3"
-    ):  # a whole mp3 has a header that lets the decoder drop the encoder's delay; a stream has none
+    # a whole mp3 has a header that lets the decoder drop the encoder's delay; a stream has none
+    if format == "mp3":
         b, c = b[1105 : 1105 + len(a)], c[1105 : 1105 + len(a)]
     assert len(a) == len(b) == len(c)
     for other in (b, c):
@@ -152,9 +151,8 @@ def test_first_bytes_arrive_before_the_speech_is_finished(live: Live) -> None:
     ):
         parts = answer.iter_raw()
         first = next(parts)
-        assert (
-            live.tts.engine.health().running == 1
-        )  # it is still at work when the first bytes are here
+        # it is still at work when the first bytes are here
+        assert live.tts.engine.health().running == 1
         engine.go()
         rest = b"".join(parts)
     assert 0 < len(first) < len(rest)

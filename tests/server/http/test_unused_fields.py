@@ -161,9 +161,8 @@ def test_a_wrong_voice_of_a_model_with_voices_is_refused(
 ) -> None:
     assert live.speech(input="Hello.", voice="nobody").json()["error"]["param"] == "voice"
     as_if(live, monkeypatch, voices=())
-    assert (
-        live.speech(input="Hello.", voice="nobody").json()["error"]["param"] == "voice"
-    )  # it may be an upload
+    # it may be an upload
+    assert live.speech(input="Hello.", voice="nobody").json()["error"]["param"] == "voice"
     assert live.speech(input="Hello.", speaker="Vivian").headers["x-ignored"] == "speaker"
 
 

@@ -63,9 +63,8 @@ def test_an_uploaded_voice_is_resampled_and_hashed_once(
     calls.clear()
     before = {name: count(live, name) for name in NAMES}
     assert {live.speech(**ASK, voice="ada", seed=seed).status_code for seed in range(3)} == {200}
-    assert (
-        calls.pop("_identity") < 3 + 1
-    )  # for the first request, its reading, and what looks now and then
+    # for the first request, its reading, and what looks now and then
+    assert calls.pop("_identity") < 3 + 1
     assert calls == {"resample": 1, "digest": 1}
     found = {name: count(live, name) - before[name] for name in NAMES}
     assert found == {

@@ -138,9 +138,8 @@ def test_a_stream_plays_without_underrun_and_its_figures_are_shown(page: Page, h
     whole = http.post("/v1/audio/speech", json={**asked, "response_format": "pcm"})
     samples, rate, name = downloaded(page)
     assert (rate, name) == (600, "stentor-7.wav")
-    assert (
-        np.abs(samples - np.frombuffer(whole.content, "<i2").astype(int)).max() <= 1
-    )  # streamed or whole: rounding
+    # streamed or whole: rounding
+    assert np.abs(samples - np.frombuffer(whole.content, "<i2").astype(int)).max() <= 1
     assert page.problems == []
 
 

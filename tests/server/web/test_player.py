@@ -133,9 +133,8 @@ def test_speech_is_sought_through_by_mouse_and_keys(page: Page):
     )
     page.click("#play")
     page.until(f"{STATE} == 'speaking'")
-    assert (
-        page.eval("Number(document.getElementById('seek').value)") >= 25
-    )  # it is heard from there
+    # it is heard from there
+    assert page.eval("Number(document.getElementById('seek').value)") >= 25
     page.click("#stop")
 
 
