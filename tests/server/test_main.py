@@ -27,7 +27,7 @@ from stentor.server.stop_signals import StopSignals
 from tests.helpers import certificate, numpy_threads
 from tests.helpers.certificate import NEEDS_OPENSSL
 from tests.helpers.patience import STUCK_S
-from tests.helpers.planted import planted
+from tests.helpers.planted import LOADS_FOR_EVER, planted, serve_command
 from tests.helpers.server_live import process, until
 from tests.helpers.virtual_time import VirtualTimeLoop, run
 
@@ -138,30 +138,8 @@ def test_a_second_sigint_ends_what_runs_with_an_answer(tmp_path: Path) -> None:
     assert not [line for line in log if "Traceback" in line or " ERROR " in line]
 
 
-LOADS_FOR_EVER = """
-import os, sys, threading
-from stentor import registry
-
-def load(*given):
-    print("loads in process", os.getpid(), file=sys.stderr, flush=True)
-    threading.Event().wait()
-
-registry.load = load
-"""
-
-
 def test_sigterm_does_not_wait_for_a_load(tmp_path: Path) -> None:
-    words = (
-        sys.executable,
-        "-m",
-        "stentor",
-        "serve",
-        "dummy:toy",
-        "--port",
-        "0",
-        "--voices-dir",
-        str(tmp_path / "v"),
-    )
+    words = serve_command(tmp_path / "v")
     env = planted(tmp_path, LOADS_FOR_EVER)
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=env) as running:
         try:

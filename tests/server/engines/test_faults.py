@@ -24,7 +24,7 @@ import pytest
 from stentor.server.limits import LIMITS
 from tests.helpers.descendants import alive, children, engines, kill, stopped
 from tests.helpers.patience import STUCK_S
-from tests.helpers.planted import planted
+from tests.helpers.planted import LOADS_FOR_EVER, planted, serve_command
 from tests.helpers.server_live import process, processes, serving, until
 
 KILLS = int(os.environ.get("STENTOR_KILLS", "3"))
@@ -190,39 +190,17 @@ def test_engines_end_with_an_api_process_that_is_killed_also_those_that_were_sto
             assert until(lambda: not alive(other))
 
 
-LOADS_FOR_EVER = """
-import threading
-from stentor import registry
-
-def load(*given):
-    print("loads", flush=True)
-    threading.Event().wait()
-
-registry.load = load
-"""
-
-
 @contextmanager
 def loading(tmp_path: Path) -> Iterator[tuple[Any, int]]:
     """A server whose engine loads for ever, and that engine."""
-    words = (
-        sys.executable,
-        "-m",
-        "stentor",
-        "serve",
-        "dummy:toy",
-        "--port",
-        "0",
-        "--voices-dir",
-        str(tmp_path / "v"),
-    )
+    words = serve_command(tmp_path / "v")
     env = planted(tmp_path, LOADS_FOR_EVER)
     with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env
+        words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env
     ) as running:
         try:
-            assert running.stdout is not None
-            assert "loads" in running.stdout.readline()
+            assert running.stderr is not None
+            assert any("loads in process" in line for line in running.stderr)
             (engine,) = engines(running.pid)
             yield running, engine
         finally:
