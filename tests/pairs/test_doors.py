@@ -20,7 +20,7 @@ import pytest
 import stentor
 from tests.helpers.covering import Pair, Row, covering
 from tests.helpers.server_live import Live, pcm, serving
-from tests.helpers.tiny import LOAD, VOICE, checkpoint
+from tests.helpers.tiny import VOICE, checkpoint
 from tests.helpers.ws_talk import talk
 
 SEED = 62
@@ -123,7 +123,7 @@ def loader(family: str, folder: Path) -> Callable[[str, str | None], Callable[[]
         target.mkdir()
         path = checkpoint(family, target)
     how = {"memory_gb": 0.1, "max_num_seqs": 4, "threads": 1, "dtype": "float32"}
-    return lambda name, model: lambda: stentor.TTS(path, **how, **LOAD.get(family, {}))
+    return lambda name, model: lambda: stentor.TTS(path, **how)
 
 
 def over_http(live: Live, row: Row) -> np.ndarray:

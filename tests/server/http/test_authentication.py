@@ -127,7 +127,7 @@ def test_other_origins_may_read_our_headers_if_they_are_allowed(tmp_path: Path) 
         (("https://app.example:443", "http://[::1]:80/"), ("https://app.example", "http://[::1]")),
         (("https://bücher.example", "tauri://localhost"), ("https://xn--bcher-kva.example", "tauri://localhost")),
         (("*",), ("*",)),
-        (("", ","), ()),
+        ((), ()),
     ],
 )  # fmt: skip
 def test_origins_are_kept_as_browsers_send_them(
@@ -137,7 +137,7 @@ def test_origins_are_kept_as_browsers_send_them(
 
 
 @pytest.mark.parametrize(
-    "wrong", ["app.example", "https://app.example/page", "https://", "https://u@a.example", "http://["]
+    "wrong", ["", ",", "app.example", "https://app.example/page", "https://", "https://u@a.example", "http://["]
 )  # fmt: skip
 def test_an_origin_that_no_browser_sends_is_refused_at_start(wrong: str) -> None:
     with pytest.raises(InvalidRequest, match="must look like https://app"):
