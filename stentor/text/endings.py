@@ -246,13 +246,13 @@ def _abbreviation_ends(before: str, following: str, uncertain: bool) -> bool:
     if names is None:
         return True
     name, joined = names
-    known = name in _ABBREVIATIONS or joined in _ABBREVIATIONS
-    if known or len(name) <= 2:
+    is_listed = name in _ABBREVIATIONS or joined in _ABBREVIATIONS
+    if is_listed or len(name) <= 2:
         language = _language_near(before, following)
         decision = _foreign_stop_ends(name, joined, following, language)
         if decision is not None:
             return decision
-        if known and uncertain:
+        if is_listed and uncertain:
             return False
     return _english_stop_ends(before, following)
 

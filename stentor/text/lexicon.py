@@ -62,14 +62,14 @@ class Lexicon:
 
     def words(self, text: str) -> list[tuple[int, int, str]]:
         """(start, end, reading) of the words in a text that it holds, in order."""
-        found = []
+        words = []
         for m in _TOKEN.finditer(text):
             for start, end in _within(m):
                 reading = self.reading(text[start:end])
                 if reading is not None:
-                    found.append((start, end, reading))
+                    words.append((start, end, reading))
                     break
-        return found
+        return words
 
 
 def _within(m: re.Match[str]) -> list[tuple[int, int]]:

@@ -136,14 +136,14 @@ def parts(text: str, phonemes: bool, lexicon: Lexicon | None = None) -> list[Par
 
     InvalidRequest("text") for pauses of more than MOST_SILENCE seconds together.
     """
-    found = _Reader(text, phonemes, lexicon).read()
-    silence = sum(p.pause or 0.0 for p in found)
+    pieces = _Reader(text, phonemes, lexicon).read()
+    silence = sum(p.pause or 0.0 for p in pieces)
     if silence > MOST_SILENCE:
         raise InvalidRequest(
             "text",
             f"has pauses of {silence:.0f} s together, at most {MOST_SILENCE:.0f} s are allowed",
         )
-    return found
+    return pieces
 
 
 def shown(text: str) -> str:
@@ -189,8 +189,8 @@ class _Reader:
 
     def _token(self, m: re.Match[str]) -> None:
         if m["silence"]:
-            named = _LENGTHS.get((m["length"] or "").lower(), "")
-            self._pause(f"{m['pause']}{'ms' if m['ms'] else 's'}" if m["pause"] else named)
+            length = _LENGTHS.get((m["length"] or "").lower(), "")
+            self._pause(f"{m['pause']}{'ms' if m['ms'] else 's'}" if m["pause"] else length)
         elif m["slnc"] or m["seconds"]:
             self._pause(f"{m['slnc']}ms" if m["slnc"] else f"{m['seconds']}s")
         elif m["word"]:
@@ -208,8 +208,8 @@ class _Reader:
         if m["attributes"] and "=" not in m["attributes"] and not self._tagged:
             self._add(m[0], *m.span())  # x <y and z> w
             return
-        given = _ATTRIBUTE.finditer(m["attributes"] or "")
-        attributes = {a[1].lower(): html.unescape(a[2] or a[3] or "") for a in given}
+        matches = _ATTRIBUTE.finditer(m["attributes"] or "")
+        attributes = {a[1].lower(): html.unescape(a[2] or a[3] or "") for a in matches}
         if name == "break" and not m["close"]:
             self._pause(
                 attributes.get("time") or f"{_STRENGTHS.get(attributes.get('strength', ''), 0.35)}s"
@@ -242,14 +242,16 @@ class _Reader:
             self._add(self._read_as(opened, "".join(content)), places[0].start, places[-1].end)
 
     def _read_as(self, opened: _Open, content: str) -> str:
-        given = opened.attributes
+        attributes = opened.attributes
         if opened.name == "sub":
-            return given.get("alias", "").strip() or content
+            return attributes.get("alias", "").strip() or content
         if opened.name == "say-as":
-            return _say_as(content, given.get("interpret-as", ""), given.get("format", ""))
-        if given.get("alphabet", "ipa") != "ipa" or not content.strip():
+            return _say_as(
+                content, attributes.get("interpret-as", ""), attributes.get("format", "")
+            )
+        if attributes.get("alphabet", "ipa") != "ipa" or not content.strip():
             return content
-        return self._with_phonemes(content, given.get("ph", ""))
+        return self._with_phonemes(content, attributes.get("ph", ""))
 
     def _with_phonemes(self, word: str, phonemes: str) -> str:
         bare = re.sub(r"[\[\]\n]", "", shown(word)).strip()[:80]
@@ -263,15 +265,15 @@ class _Reader:
         text = self.given[start:end]
         at = 0
         if self.lexicon is not None and self.open is None:
-            known = self.lexicon.words(text)
+            readings = self.lexicon.words(text)
         else:
-            known = []
-        for left, right, said in known:
+            readings = []
+        for left, right, word_reading in readings:
             self._add(text[at:left], start + at, start + left)
             at = right
-            reading = said
-            if said[0] == said[-1] == "/" and len(said) > 2:
-                sounds = said[1:-1]
+            reading = word_reading
+            if word_reading[0] == word_reading[-1] == "/" and len(word_reading) > 2:
+                sounds = word_reading[1:-1]
                 if text[right : right + 2] in ("'s", "’s"):
                     at = right + 2
                     sounds = sounds + _owner(sounds)
@@ -332,9 +334,9 @@ def _say_as(content: str, how: str, format: str) -> str:
 
 
 def _with_commas(number: str) -> str:
-    whole, point, rest = number.replace(",", "").partition(".")
-    if len(whole) <= 15:
-        return f"{int(whole):,}{point}{rest}"
+    integer, point, rest = number.replace(",", "").partition(".")
+    if len(integer) <= 15:
+        return f"{int(integer):,}{point}{rest}"
     return number
 
 
@@ -387,10 +389,10 @@ class Reading:
 
     def _cleaned(self, text: str, max_chars: int, granularity: str, speaker: str) -> list[Segment]:
         """The segments of a text that is cleaned while the family's marks are held."""
-        held = Held(text, self.marks)
-        draft = cleaned(held.text, self.cleanup)
-        segments = self._segments(draft.text, held, max_chars, granularity, speaker)
-        if draft.text == held.text:
+        buffered = Held(text, self.marks)
+        draft = cleaned(buffered.text, self.cleanup)
+        segments = self._segments(draft.text, buffered, max_chars, granularity, speaker)
+        if draft.text == buffered.text:
             return segments
         return [_given(s, draft, text) for s in segments]
 
@@ -411,7 +413,7 @@ class Reading:
     ) -> list[Segment]:
         """The segments of a clean text whose marks are held, with places in that text."""
         segments: list[Segment] = []
-        whole = held.restored(text)
+        original = held.restored(text)
         before = 0.0
         for held_part in parts(text, self.phonemes, self.lexicon):
             part = replace(held_part, text=held.restored(held_part.text))
@@ -419,7 +421,7 @@ class Reading:
                 cut = split(
                     part.text, max_chars, granularity, self.marks, speaker, dashes=self.phonemes
                 )
-                cut = [_placed(s, part, whole) for s in cut]
+                cut = [_placed(s, part, original) for s in cut]
                 if before:
                     cut[0] = replace(cut[0], before=before)
                 if part.pause is not None:
@@ -445,10 +447,10 @@ def _given(segment: Segment, draft: Draft, text: str) -> Segment:
 def _given_word(word: Word, draft: Draft, text: str) -> Word:
     """A word of a clean text as `text`, which was given, has it."""
     start, end = draft.source(word.start, word.end)
-    given = text[start:end]
-    if draft.text[word.start : word.end] == given:
+    written = text[start:end]
+    if draft.text[word.start : word.end] == written:
         return Word(word.text, start, end)
-    return Word(" ".join(_ANY_TAG.sub("", given).split()) or word.text, start, end)
+    return Word(" ".join(_ANY_TAG.sub("", written).split()) or word.text, start, end)
 
 
 def _placed(segment: Segment, part: Part, text: str) -> Segment:

@@ -136,21 +136,21 @@ def _spans(text: str) -> Iterator[tuple[int, int, int]]:
     """Where sentences begin and end, and their gaps. What has no words goes with the sentence before, or with what
     follows where it leads or is a speaker's mark."""
     last: tuple[int, int, int] | None = None
-    start = seen = 0
+    start = scanned = 0
     for cut, gap in itertools.chain(cuts(text), [(len(text), 2)]):
-        if start == seen and not text[seen:cut].strip():
+        if start == scanned and not text[scanned:cut].strip():
             if gap and last:
                 last = (*last[:2], gap)
-        elif _WORD_CHAR.search(text, seen, cut) is None:
+        elif _WORD_CHAR.search(text, scanned, cut) is None:
             if last is None or (cut < len(text) and _leads(text, start, cut, last[2])):
-                seen = cut
+                scanned = cut
                 continue
             last = (last[0], cut, gap)
         else:
             if last is not None:
                 yield last
             last = (start, cut, gap)
-        start = seen = cut
+        start = scanned = cut
     if last is not None:
         yield last
 
@@ -180,13 +180,13 @@ def split(
     begins, as a mark. dashes: whether a segment ends behind a dash and an ellipsis too, for a model that makes no pause
     there.
     """
-    whole = _trimmed(text, 0, len(text), 2)
+    trimmed = _trimmed(text, 0, len(text), 2)
     short = spoken_length(text) <= max_chars and not _PARAGRAPH.search(text.strip())
     plain = masked(text, marks)
     if granularity == "none" or (granularity == "auto" and short):
-        segments = [whole]
+        segments = [trimmed]
     else:
-        segments = [p for s in sentences(plain) for p in _fit(plain, s, max_chars)] or [whole]
+        segments = [p for s in sentences(plain) for p in _fit(plain, s, max_chars)] or [trimmed]
     if granularity == "clause":
         segments = [c for p in segments for c in _clauses(plain, p, 20)]
     if granularity == "auto":
@@ -217,14 +217,14 @@ def _with_speakers(
 ) -> Iterator[Segment]:
     """The segments with their real text, each with the mark of who speaks it if it begins without one."""
     for p in segments:
-        own = replace(
+        segment = replace(
             _trimmed(text, p.start, p.end, p.gap),
             after=p.after,
             spaced=text[max(0, p.start - 1) : p.start].isspace(),
         )
-        begins = re.match(marks.speaker, own.text) is not None
-        yield own if begins else replace(own, speaker=speaker)
-        speaker = next(reversed(speakers(own.text, marks)), speaker)
+        begins = re.match(marks.speaker, segment.text) is not None
+        yield segment if begins else replace(segment, speaker=speaker)
+        speaker = next(reversed(speakers(segment.text, marks)), speaker)
 
 
 def ready(text: str, clause: bool, marks: TextMarks = NO_MARKS) -> int:
@@ -278,8 +278,8 @@ def _cut(text: str, lengths: Sequence[int], start: int, longest: int) -> int:
     space = _SPACE.search(text, end, horizon)
     if space is not None:
         horizon = space.start()
-    whole = lengths[horizon] - lengths[start]
-    part = ceil(whole / ceil(whole / longest))
+    length = lengths[horizon] - lengths[start]
+    part = ceil(length / ceil(length / longest))
     cut = max(start + 1, bisect_right(lengths, lengths[start] + part) - 1)
     return _between_signs(text, start, cut)
 

@@ -85,8 +85,8 @@ class Trace:
 
     def only(self, kept: Callable[[str], bool]) -> Trace:
         """The characters that are kept."""
-        found = [(c, w) for c, w in zip(self.text, self.words, strict=True) if kept(c)]
-        return Trace("".join(c for c, _ in found), [w for _, w in found])
+        pairs = [(c, w) for c, w in zip(self.text, self.words, strict=True) if kept(c)]
+        return Trace("".join(c for c, _ in pairs), [w for _, w in pairs])
 
     def strip(self, left: str | None = None, right: str | None = None) -> Trace:
         """Without those characters at its ends. None: without white space."""
@@ -112,11 +112,11 @@ class Trace:
     def places(self, sounds: Callable[[str], bool]) -> tuple[range, ...]:
         """Where the characters of each word stand that sound. A word without any has an empty
         range."""
-        found: dict[int, tuple[int, int]] = {}
+        spans: dict[int, tuple[int, int]] = {}
         for at, (c, word) in enumerate(zip(self.text, self.words, strict=True)):
             if word != NO_WORD and sounds(c):
-                found[word] = (found.get(word, (at, at))[0], at + 1)
-        return tuple(range(*found.get(word, (0, 0))) for word in range(max(found, default=-1) + 1))
+                spans[word] = (spans.get(word, (at, at))[0], at + 1)
+        return tuple(range(*spans.get(word, (0, 0))) for word in range(max(spans, default=-1) + 1))
 
 
 def is_sound(sign: str) -> bool:
@@ -127,20 +127,20 @@ def is_sound(sign: str) -> bool:
 
 def _spread(old: Trace, new: str) -> list[int]:
     """The words from which the characters of `new` came, which replaces `old`."""
-    named = [w for w in dict.fromkeys(old.words) if w != NO_WORD]
-    if len(named) < 2 or not new:
-        return [named[0] if named else NO_WORD] * len(new)
+    old_owners = [w for w in dict.fromkeys(old.words) if w != NO_WORD]
+    if len(old_owners) < 2 or not new:
+        return [old_owners[0] if old_owners else NO_WORD] * len(new)
     tokens = [
         (token, old.words[m.start()]) for m in _tokens(old) for token in _read_as(_plain(m[0]), new)
     ]
     before = [token for token, _ in tokens]
     sources = [source for _, source in tokens]
-    found = list(WORD.finditer(new))
-    if len(found) < len(named):  # letters by themselves are one word of the dictionary
-        return [named[at * len(named) // len(new)] for at in range(len(new))]
-    owners = _owners(before, sources, [_plain(m[0]) for m in found])
+    matches = list(WORD.finditer(new))
+    if len(matches) < len(old_owners):  # letters by themselves are one word of the dictionary
+        return [old_owners[at * len(old_owners) // len(new)] for at in range(len(new))]
+    owners = _owners(before, sources, [_plain(m[0]) for m in matches])
     words = [NO_WORD] * len(new)
-    for m, owner in zip(found, owners, strict=True):
+    for m, owner in zip(matches, owners, strict=True):
         words[m.start() : m.end()] = [owner] * len(m[0])
     return words
 

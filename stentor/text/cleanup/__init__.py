@@ -37,18 +37,18 @@ def steps(wanted: str, language: str | None = None, param: str = "cleanup") -> t
 
     language: of the text, for notations. Without one they are checked and left out.
     """
-    named = [name.strip() for name in wanted.split(",")]
-    known = (*STEPS, ALL, NONE)
-    for name in named:
-        if name not in known and name.partition(":")[0] != NOTATIONS:
+    names = [name.strip() for name in wanted.split(",")]
+    allowed = (*STEPS, ALL, NONE)
+    for name in names:
+        if name not in allowed and name.partition(":")[0] != NOTATIONS:
             raise InvalidRequest(
                 param,
                 f"must be {ALL}, {NONE} or some of {', '.join(STEPS)}, {NOTATIONS}; got {name[:40]!r}",
             )
-    found = tuple(name for name in STEPS if name in named or ALL in named)
-    return found + tuple(
+    chosen = tuple(name for name in STEPS if name in names or ALL in names)
+    return chosen + tuple(
         _notations(name, language)
-        for name in named
+        for name in names
         if name.startswith(NOTATIONS) and (language or ":" in name)
     )
 
@@ -63,10 +63,10 @@ def _notations(name: str, language: str | None) -> str:
 def cleaned(text: str, wanted: tuple[str, ...] = tuple(STEPS)) -> Draft:
     """A text without what is not meant to be spoken. A text of which nothing would be left stays as
     it is."""
-    draft = given = Draft.of(text)
+    draft = unread = Draft.of(text)
     for name in wanted:
         step = STEPS.get(name) or languages.step(name.partition(":")[2])
         draft = step(draft)
     if any(c.isalnum() for c in draft.text):
         return draft
-    return given
+    return unread

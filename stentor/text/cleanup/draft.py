@@ -138,13 +138,13 @@ class Writer:
 
     def _cut(self, size: int) -> None:
         """Take back the last characters, which are white space."""
-        left = size
-        while left:
+        rest = size
+        while rest:
             last = self._texts.pop()
-            kept = last[: max(0, len(last) - left)]
-            left -= len(last) - len(kept)
-            if kept:
-                self._texts.append(kept)
+            piece = last[: max(0, len(last) - rest)]
+            rest -= len(last) - len(piece)
+            if piece:
+                self._texts.append(piece)
         if size:
             del self._starts[-size:], self._ends[-size:]
 

@@ -337,7 +337,7 @@ Command = Callable[[_Formula, str], str]
 def commands() -> dict[str, Command]:
     """All commands by name."""
     table = tables()
-    known: dict[str, Command] = {
+    readers: dict[str, Command] = {
         "sqrt": _Formula._root,
         "not": _Formula._not,
         "mathbb": _Formula._blackboard,
@@ -345,19 +345,19 @@ def commands() -> dict[str, Command]:
         "|": _Formula._norm,
         "\\": _as(", "),
     }
-    known |= dict.fromkeys(("frac", "dfrac", "tfrac", "cfrac"), _Formula._fraction)
-    known |= dict.fromkeys(_NO_MEANING, _as(" "))
-    known |= dict.fromkeys(_ARGUMENT_DROPPED, _Formula._dropped)
-    known |= dict.fromkeys(_WORDS_INSIDE, _Formula._as_written)
-    known |= {name: _as(sign) for name, sign in table["signs"].items()}
-    known |= {name: _as(f" {words} ") for name, words in table["words"].items()}
-    known |= {name: _large(word) for name, word in table["large"].items()}
-    known |= {name: _around(words) for name, words in table["around"].items()}
-    known |= {name: _two(words) for name, words in table["two"].items()}
+    readers |= dict.fromkeys(("frac", "dfrac", "tfrac", "cfrac"), _Formula._fraction)
+    readers |= dict.fromkeys(_NO_MEANING, _as(" "))
+    readers |= dict.fromkeys(_ARGUMENT_DROPPED, _Formula._dropped)
+    readers |= dict.fromkeys(_WORDS_INSIDE, _Formula._as_written)
+    readers |= {name: _as(sign) for name, sign in table["signs"].items()}
+    readers |= {name: _as(f" {words} ") for name, words in table["words"].items()}
+    readers |= {name: _large(word) for name, word in table["large"].items()}
+    readers |= {name: _around(words) for name, words in table["around"].items()}
+    readers |= {name: _two(words) for name, words in table["two"].items()}
     for pair, words in table["pairs"].items():
         opening, closing = pair.split()
-        known[opening] = _paired(closing, words)
-    return known
+        readers[opening] = _paired(closing, words)
+    return readers
 
 
 def _as(text: str) -> Command:

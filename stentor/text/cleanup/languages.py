@@ -120,20 +120,20 @@ class _Reader:
             plain = self._group.sub("", written)
         else:
             plain = written
-        whole, *decimals = self._point.split(plain, maxsplit=1)
-        return whole, decimals[0] if decimals else ""
+        integer, *decimals = self._point.split(plain, maxsplit=1)
+        return integer, decimals[0] if decimals else ""
 
     def _minus(self, sign: str) -> str:
         return self.facts["minus"] + self.space if sign else ""
 
     def _number(self, written: str) -> str:
         """ "1.234,5" -> "eintausendzweihundertvierunddreißig Komma fünf"."""
-        whole, decimals = self._parts(written)
-        by_digit = len(whole) > LONGEST or (whole[0] == "0" and len(whole) > 1)
+        integer, decimals = self._parts(written)
+        by_digit = len(integer) > LONGEST or (integer[0] == "0" and len(integer) > 1)
         if by_digit:
-            words = self._digits(whole)
+            words = self._digits(integer)
         else:
-            words = self._say(int(whole))
+            words = self._say(int(integer))
         return (
             self.space.join([words, self.facts["point"], self._digits(decimals)])
             if decimals
@@ -210,9 +210,9 @@ class _Reader:
         """ "12,50 €" -> "zwölf Euro fünfzig"."""
         from babel.numbers import get_currency_name
 
-        whole, small = self._parts(written)
-        if len(whole) <= LONGEST:
-            count = int(whole)
+        integer, small = self._parts(written)
+        if len(integer) <= LONGEST:
+            count = int(integer)
         else:
             count = 2
         name = self.facts.get("money", {}).get(sign) or get_currency_name(
@@ -220,7 +220,7 @@ class _Reader:
         )
         if self.wide:
             return self._number(written) + name
-        spoken = self._agreeing(self._number(whole), sign)
+        spoken = self._agreeing(self._number(integer), sign)
         name = name.split()[-1] if sign == "₽" else name
         if "of" in self.facts and _MILLIONS.search(spoken):
             name = self.facts["of"] + name
@@ -240,18 +240,18 @@ class _Reader:
         """ "5 km" -> "fünf Kilometer"."""
         from babel.units import format_unit
 
-        whole, decimals = self._parts(written)
+        integer, decimals = self._parts(written)
         words = self._number(written)
         if not decimals:
             words = self._agreeing(words, self.names[unit])
         if unit == "%" and "percent" in self.facts:
             return str(self.facts["percent"]).format(words)
         if decimals:
-            value = float(f"{whole[:LONGEST]}.{decimals}")
+            value = float(f"{integer[:LONGEST]}.{decimals}")
         else:
-            value = int(whole[:LONGEST])
-        shown = format_unit(value, _UNITS[self.names[unit]], "long", locale=self.code).replace(
+            value = int(integer[:LONGEST])
+        amount = format_unit(value, _UNITS[self.names[unit]], "long", locale=self.code).replace(
             "\u00a0", " "
         )
-        said = re.sub(r"\d[\d.,\u202f ]*\d|\d", lambda _: words, shown, count=1)
-        return said.replace(" ", "") if self.wide else said
+        spoken = re.sub(r"\d[\d.,\u202f ]*\d|\d", lambda _: words, amount, count=1)
+        return spoken.replace(" ", "") if self.wide else spoken

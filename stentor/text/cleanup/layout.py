@@ -82,10 +82,10 @@ def _without_lyrics_times(draft: Draft) -> Draft:
 
 
 def _without_front_matter(draft: Draft) -> Draft:
-    found = _FRONT_MATTER.match(draft.text)
-    if found is None:
+    block = _FRONT_MATTER.match(draft.text)
+    if block is None:
         return draft
-    lines = found[2].splitlines()
+    lines = block[2].splitlines()
     if not any(map(_FACT.match, lines)) or not all(map(_NO_PROSE.match, lines)):
         return draft
     return draft.sub(_FRONT_MATTER, "")
@@ -95,10 +95,10 @@ def _without_page_ends(draft: Draft) -> Draft:
     """Without page numbers and running headers, where a page ends. A sentence goes on behind
     them."""
     lines = [m.span() for m in _LINE.finditer(draft.text) if m.end() > m.start()]
-    shown = [draft.text[start:end].strip() for start, end in lines]
-    numbers = _page_numbers(shown)
-    ends = numbers | _numbered_headers(shown) | _headers_beside(shown, numbers)
-    if not ends or len(ends) == sum(map(bool, shown)):
+    rows = [draft.text[start:end].strip() for start, end in lines]
+    numbers = _page_numbers(rows)
+    ends = numbers | _numbered_headers(rows) | _headers_beside(rows, numbers)
+    if not ends or len(ends) == sum(map(bool, rows)):
         return draft
     return _without_lines(draft, [lines[at] for at in sorted(ends)])
 

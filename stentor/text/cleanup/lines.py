@@ -53,15 +53,15 @@ def _joined(first: str, second: str, written: frozenset[str]) -> str:
     the text."""
     from stentor.text.english.dictionary import is_word
 
-    whole = first + second
+    word = first + second
     hyphened = f"{first}-{second}"
     if second[0].isupper() or hyphened in written:
         return hyphened
-    if whole in written or is_word(whole):
-        return whole
+    if word in written or is_word(word):
+        return word
     if is_word(first) and is_word(second):
         return hyphened
-    return whole
+    return word
 
 
 def _with_ends(draft: Draft) -> Draft:

@@ -119,9 +119,9 @@ class _Page:
         return stop
 
     def _tag(self, m: re.Match[str]) -> int:
-        found = _NAME.match(m[0])
-        assert found is not None
-        name = found[1].lower()
+        tag = _NAME.match(m[0])
+        assert tag is not None
+        name = tag[1].lower()
         if name not in _KNOWN or not _is_tag(m[0]):
             return m.end()
         if name in _UNSPOKEN and m["open"]:
@@ -153,9 +153,10 @@ class _Page:
 
 def _is_tag(written: str) -> bool:
     """Whether its attributes are of HTML: `a <b and c> d` has none."""
-    given = list(_ATTRIBUTES.finditer(written, 0, len(written)))
+    attributes = list(_ATTRIBUTES.finditer(written, 0, len(written)))
     return all(
-        value is not None or name.lower() in _FLAGS for name, value in (g.groups() for g in given)
+        value is not None or name.lower() in _FLAGS
+        for name, value in (g.groups() for g in attributes)
     )
 
 
@@ -205,10 +206,10 @@ _ENDS = {
 def _parser() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
-    found = MarkdownIt("commonmark", {"html": False, "maxNesting": 12}).enable(
+    parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 12}).enable(
         ["table", "strikethrough"]
     )
-    return found.disable(["code", "reference", "entity", "text_join", "html_inline", "html_block"])
+    return parser.disable(["code", "reference", "entity", "text_join", "html_inline", "html_block"])
 
 
 def without_markdown(draft: Draft) -> Draft:
@@ -354,9 +355,9 @@ class _Answer:
 
     def _open_link(self) -> None:
         """Phonemes in the form of a link stay as they are."""
-        found = _PHONEMES.match(self.text, self.text.find("[", self.out.at, self._limit))
-        if found is not None:
-            self.out.keep(*found.span())
+        phonemes = _PHONEMES.match(self.text, self.text.find("[", self.out.at, self._limit))
+        if phonemes is not None:
+            self.out.keep(*phonemes.span())
             self._given = True
 
     def _skip_target(self) -> None:

@@ -50,15 +50,15 @@ class Entries:
 
     def find(self, word: str) -> Entry:
         """The entry of a word as it is spelled there. None if there is none."""
-        wanted = word.encode(errors="surrogatepass")
-        block = bisect_right(self._first, wanted)
+        key_bytes = word.encode(errors="surrogatepass")
+        block = bisect_right(self._first, key_bytes)
         if block < len(self._first):
             end = self._blocks[block + 1]
         else:
             end = len(self._data)
-        key = _ENTRY + wanted + _VALUE
+        key = _ENTRY + key_bytes + _VALUE
         at = self._data.find(key, self._blocks[block], end)
-        if at < 0 or b'"' in wanted:
+        if at < 0 or b'"' in key_bytes:
             return None
         return self._value(at + len(key))
 
@@ -135,4 +135,4 @@ def is_word(word: str) -> bool:
             if small.endswith(end) and len(small) > len(end) + 2
         ),
     ]
-    return any(stem in found for stem in stems for found in _dictionaries())
+    return any(stem in words for stem in stems for words in _dictionaries())

@@ -304,9 +304,9 @@ class Heteronyms:
 
     def marked(self, words: Trace) -> Trace:
         """The words, each as the dictionary spells the reading that fits."""
-        named = _NAMED.search(words.text) is not None
+        is_name = _NAMED.search(words.text) is not None
         for marking in _MARKINGS:
-            if named or not marking.named:
+            if is_name or not marking.named:
                 words = words.sub(marking.pattern, self._marks(marking.part))
         return words
 

@@ -33,8 +33,8 @@ def _american(words: str) -> str:
 def cardinal(digits: str) -> str:
     """ "1,234" -> "one thousand two hundred thirty-four". Decimals are read digit by digit after
     "point"."""
-    whole, _, part = digits.replace(",", "").partition(".")
-    words = say(whole or "0")
+    integer, _, part = digits.replace(",", "").partition(".")
+    words = say(integer or "0")
     if part:
         return f"{words} point {spell(part)}"
     return words

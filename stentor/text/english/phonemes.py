@@ -80,8 +80,8 @@ class Spelling:
         """The token's phonemes and how sure they are (2: a guess)."""
         word = token.text.strip()
         if short := self._drawn_out(word):
-            known: Reading = self._lexicon.lookup(short, None, None, None)
-            return known
+            reading: Reading = self._lexicon.lookup(short, None, None, None)
+            return reading
         if _VOWEL.search(word) or not any(c.isalpha() for c in word):
             guess: Reading = self._guess(word)
             if guess[0] and guess[0].strip():
@@ -120,17 +120,17 @@ class EnglishPhonemes:
         check()
         if not has_english(text):
             return Trace("", [])
-        whole = Trace.of(text)
+        trace = Trace.of(text)
         phonemes = []
         at = 0
         for m in _GIVEN.finditer(text):
-            phonemes.append(self._phonemes(whole[at : m.start()], check))
+            phonemes.append(self._phonemes(trace[at : m.start()], check))
             sounds = from_ipa(m["phonemes"])
-            own = whole.replaced(*m.span(), sounds or m["word"].replace("_", " "))
+            word = trace.replaced(*m.span(), sounds or m["word"].replace("_", " "))
             # the word's own, where none is known
-            phonemes.append(own if sounds else self._phonemes(own, check))
+            phonemes.append(word if sounds else self._phonemes(word, check))
             at = m.end()
-        phonemes.append(self._phonemes(whole[at:], check))
+        phonemes.append(self._phonemes(trace[at:], check))
         return plain_marks(Trace.joined(phonemes))
 
     def _phonemes(self, text: Trace, check: Check) -> Trace:
@@ -166,21 +166,21 @@ class EnglishPhonemes:
 
     def _small_word(self, word: str, shouted: bool) -> str:
         """ "YELLED" -> "yelled", "IT'S" -> "it's", "NASA'S" -> "NASA's"."""
-        own = word.removesuffix("'S")
-        known = self._words.golds
-        end = "'s" if own != word else ""
+        stem = word.removesuffix("'S")
+        golds = self._words.golds
+        end = "'s" if stem != word else ""
         if (
             shouted
-            or (len(own) >= SHORTEST_SHOUTED and own not in SPELLED and own not in known)
+            or (len(stem) >= SHORTEST_SHOUTED and stem not in SPELLED and stem not in golds)
             or word in _SHORT
         ):
-            if word.lower() in known or (
-                len(own) >= SHORTEST_SHOUTED and self._is_derived(word.lower())
+            if word.lower() in golds or (
+                len(stem) >= SHORTEST_SHOUTED and self._is_derived(word.lower())
             ):
                 return word.lower()
-            if own.lower() in known:
-                return own.lower() + end
-        return own + end
+            if stem.lower() in golds:
+                return stem.lower() + end
+        return stem + end
 
     def _is_derived(self, small: str) -> bool:
         """Whether the dictionary has the word that this one is made from: "yelled", "mondays"."""
@@ -220,8 +220,8 @@ def from_ipa(phonemes: str) -> str:
 
     A stress mark goes from the syllable to its vowel.
     """
-    for ipa, own in TABLES["ipa"].items():
-        phonemes = phonemes.replace(ipa, own)
+    for ipa, symbol in TABLES["ipa"].items():
+        phonemes = phonemes.replace(ipa, symbol)
     return _STRESSED.sub(r"\2\1", "".join(c for c in phonemes if c in ALPHABET)).strip()
 
 
@@ -248,8 +248,8 @@ def plain_marks(phonemes: Trace) -> Trace:
     if nothing else.
     """
     signs = phonemes.sub(_DOTS, "…").translate(_PAUSES)
-    kept = signs.only(lambda c: c in ALPHABET or c in _MARKS)
-    single = kept.sub(_RUN, lambda m: min(m[0].replace(" ", ""), key=_MARKS.index) + " ")
+    allowed = signs.only(lambda c: c in ALPHABET or c in _MARKS)
+    single = allowed.sub(_RUN, lambda m: min(m[0].replace(" ", ""), key=_MARKS.index) + " ")
     read = single.spaced().strip(_MARKS + " ", ",;: ")
     if read.text and read.text[-1] not in ".?!":
         return Trace(read.text + ".", [*read.words, NO_WORD])

@@ -65,12 +65,12 @@ class Pronouncer:
     def __call__(self, text: str) -> list[tuple[Sounds, ...]]:
         """The tokens of each chunk of a text."""
         chunks = _tagged(text)
-        found: list[tuple[Sounds, ...]] = []
+        tokens: list[tuple[Sounds, ...]] = []
         following = TokenContext()
         for chunk in reversed(chunks):
             sounds, following = self._chunk(chunk, following)
-            found.append(sounds)
-        return found[::-1]
+            tokens.append(sounds)
+        return tokens[::-1]
 
     def _read_chunk(
         self, chunk: Tags, following: TokenContext
@@ -78,22 +78,22 @@ class Pronouncer:
         """Tokens of a chunk, and what the chunk in front of it has to know of its beginning."""
         tokens = [Token(text, tag, "") for text, tag in chunk]
         tokens[-1].whitespace = " "
-        found: list[Token] = []
+        read: list[Token] = []
         for word in reversed(NanoG2P.retokenize(tokens)):
             if isinstance(word, list):
                 following = self._read_pieces(word, following)
-                found.append(merge_tokens(word, unk=""))
+                read.append(merge_tokens(word, unk=""))
                 continue
             if word.phonemes is None:
-                known = self._known(word, following)
-                if known is None:
+                phonemes = self._known(word, following)
+                if phonemes is None:
                     word.phonemes = self.guess(word)[0]
                 else:
-                    word.phonemes = known
+                    word.phonemes = phonemes
             following = NanoG2P.token_context(following, word.phonemes, word)
-            found.append(word)
+            read.append(word)
         return tuple(
-            Sounds(t.text, (t.phonemes or "").translate(_SOUNDS)) for t in reversed(found)
+            Sounds(t.text, (t.phonemes or "").translate(_SOUNDS)) for t in reversed(read)
         ), following
 
     def _known(self, token: Token, following: TokenContext) -> str | None:
@@ -106,13 +106,13 @@ class Pronouncer:
         whole word is guessed."""
         right = len(pieces)
         while right:
-            left, sounds, whole = self._longest_run(pieces, right, following)
-            if sounds is not None and whole is not None:
-                pieces[left].phonemes = sounds
-                for piece in pieces[left + 1 : right]:
+            start, sounds, run = self._longest_run(pieces, right, following)
+            if sounds is not None and run is not None:
+                pieces[start].phonemes = sounds
+                for piece in pieces[start + 1 : right]:
                     piece.phonemes = ""
-                following = NanoG2P.token_context(following, sounds, whole)
-                right = left
+                following = NanoG2P.token_context(following, sounds, run)
+                right = start
                 continue
             right -= 1
             if pieces[right].phonemes is None:
@@ -130,11 +130,11 @@ class Pronouncer:
     ) -> tuple[int, str | None, Token | None]:
         """Where the longest run of pieces begins that ends at `right` and has phonemes, those, and
         the run as one."""
-        for left in range(right):
-            if all(piece.phonemes is None for piece in pieces[left:right]):
-                whole = merge_tokens(pieces[left:right])
-                if (sounds := self._known(whole, following)) is not None:
-                    return left, sounds, whole
+        for start in range(right):
+            if all(piece.phonemes is None for piece in pieces[start:right]):
+                run = merge_tokens(pieces[start:right])
+                if (sounds := self._known(run, following)) is not None:
+                    return start, sounds, run
         return right, None, None
 
 

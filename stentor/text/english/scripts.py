@@ -106,10 +106,10 @@ def _letter(sign: str, kind: str) -> str:
 
 def _letter_name(sign: str) -> str:
     name = unicodedata.name(sign, "")
-    found = _NAMED.search(name)
-    if found is None:
+    match = _NAMED.search(name)
+    if match is None:
         return " letter "
-    words = re.sub(r"\bWITH\b.*|\bSMALL\b", "", found[1]).strip().lower()
+    words = re.sub(r"\bWITH\b.*|\bSMALL\b", "", match[1]).strip().lower()
     if name.startswith(_SYLLABLES):
         return words
     return f" {words} "

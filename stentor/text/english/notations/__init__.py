@@ -69,19 +69,19 @@ def windows(text: Trace) -> Iterator[Trace]:
 
     White space becomes single spaces. Empty parts are left out.
     """
-    whole = text.spaced().sub(_LONG_WORD, r"\1 ").sub(_MANY_PARTS, r"\1 ")
+    spaced = text.spaced().sub(_LONG_WORD, r"\1 ").sub(_MANY_PARTS, r"\1 ")
     start = 0
-    length = len(whole.text)
+    length = len(spaced.text)
     while length - start > WINDOW:
-        ends = [m.end() for m in _SENTENCE_END.finditer(whole.text, start, start + WINDOW)]
+        ends = [m.end() for m in _SENTENCE_END.finditer(spaced.text, start, start + WINDOW)]
         if ends:
             end = ends[-1]
         else:
-            end = whole.text.rindex(" ", start, start + WINDOW)
-        yield whole[start:end]
+            end = spaced.text.rindex(" ", start, start + WINDOW)
+        yield spaced[start:end]
         start = end + 1
     if start < length:
-        yield whole[start:]
+        yield spaced[start:]
 
 
 def spoken(text: str) -> str:
@@ -95,13 +95,13 @@ def spoken_window(text: Trace) -> Trace:
     text = (text.sub(_DASHES, " — ") if "-" in text.text else text).strip()
     sentence = text.text.endswith(".")
     present = features(text.text)
-    seen = text
+    before = text
     for rule in RULES:
         if rule.may_match(present):
             text = text.sub(rule.pattern, rule.action)
-            if text is not seen:
+            if text is not before:
                 present = features(text.text)
-                seen = text
+                before = text
     text = text.spaced()
     ended = not sentence or text.text.endswith((".", "…"))
     if ended:

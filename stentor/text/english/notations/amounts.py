@@ -64,12 +64,12 @@ _AFTER_IN = r"(?=\s*(?:$|[.,;:!?)]|x\b|by\b|wide|long|tall|high|deep|thick|of (?
 def _amount(sign: str, amount: str, scale: str | None, described: bool) -> str:
     one, cent = MONEY[sign]
     many, cents = (one, cent) if described else (plural(one, False), plural(cent, False))
-    whole, _, part = amount.replace(",", "").partition(".")
-    whole = whole or "0"
+    integer, _, part = amount.replace(",", "").partition(".")
+    integer = integer or "0"
     if scale:
         return f"{cardinal(amount)} {scale} {many}"
-    if int(whole) or not int(part or "0"):
-        words = [f"{say(whole)} {one if whole == '1' else many}"]
+    if int(integer) or not int(part or "0"):
+        words = [f"{say(integer)} {one if integer == '1' else many}"]
     else:
         words = []
     if len(part) == 2 and int(part):
@@ -95,12 +95,12 @@ def _european(m: re.Match[str]) -> str:
 
 def _code(m: re.Match[str]) -> str:
     code, amount = (m[1], m[2]) if m[1] else (m[4], m[3])
-    whole, _, part = amount.replace(",", "").partition(".")
+    integer, _, part = amount.replace(",", "").partition(".")
     if int(part or "0"):
-        shown = amount
+        number = amount
     else:
-        shown = amount.partition(".")[0]
-    return f"{cardinal(shown)} {plural(CODES[code], whole == '1' and shown == whole)}"
+        number = amount.partition(".")[0]
+    return f"{cardinal(number)} {plural(CODES[code], integer == '1' and number == integer)}"
 
 
 def _fraction(m: re.Match[str]) -> str:

@@ -32,8 +32,11 @@ _CONTRACTED = (
 missing."""
 BARE = {
     **TABLES["bare"],
-    **{whole.replace("'", ""): whole for whole in _CONTRACTED},
-    **{whole.replace("'", "").capitalize(): whole.capitalize() for whole in _CONTRACTED},
+    **{contraction.replace("'", ""): contraction for contraction in _CONTRACTED},
+    **{
+        contraction.replace("'", "").capitalize(): contraction.capitalize()
+        for contraction in _CONTRACTED
+    },
 }
 _CLEAR_STREETS = STREETS.keys() - {"St", "Dr", "Ct", "Pl", "Ter"}
 SPELLED = frozenset(  # letters whose lower case is another word
