@@ -90,7 +90,7 @@ class TTS:
             **{k: options.pop(k) for k in EngineConfig.__dataclass_fields__ if k in options}
         )
         self.name = name or ("the built-in voice" if model is None else str(model))
-        wanted = Wanted(
+        request = Wanted(
             device=device,
             dtype=dtype,
             quantization=quantization,
@@ -98,7 +98,7 @@ class TTS:
             adapters=dict(loras or {}),
             options={key: value for key, value in options.items() if value is not None},
         )
-        opened = open_model(self._named(model), self.name, wanted, config)
+        opened = open_model(self._named(model), self.name, request, config)
         self._model = opened.model
         self._adapters = opened.adapters
         self.engine = Engine(opened.model, opened.side, config)
@@ -304,9 +304,11 @@ class TTS:
         requests: dict[str | None, SpeechRequest] = {}
         for segment in segments:
             if segment.voice not in requests:
-                whole = len(segments) == len(turns) == 1 and segment.spoken == turns[0].text.strip()
+                is_unchanged = (
+                    len(segments) == len(turns) == 1 and segment.spoken == turns[0].text.strip()
+                )
                 # as it is, with its spaces
-                if whole:
+                if is_unchanged:
                     spoken = turns[0].text
                 else:
                     spoken = segment.spoken

@@ -118,9 +118,9 @@ def _needs(
     frames = Column((max_frames, *spec.frame.shape), spec.frame.dtype)
     hidden = {f"hidden {i}": column for i, column in enumerate(spec.hidden)}
     if spec.hides_frames:
-        heard = {"heard_at": Column((max_frames,), "int64")}
+        emit_columns = {"heard_at": Column((max_frames,), "int64")}
     else:
-        heard = {}
+        emit_columns = {}
     attended = Column((max_frames, ATTENDED_WIDTH if spec.alignment else 0))
     timing = spec.codec_timing
     if isinstance(timing, UtteranceTiming):
@@ -133,7 +133,7 @@ def _needs(
                 **engine_columns(spec),
                 **spec.columns,
                 **hidden,
-                **heard,
+                **emit_columns,
                 "attended": attended,
                 "frames": frames,
             }

@@ -88,10 +88,10 @@ class SequenceMaker:
         prefix: tuple[bytes, ...] = ()
         if continues or (cache and prompt.length >= self.policy.min_cached(prompt.has_voice)):
             if continues and last is not None:
-                known = last.prefix[: last.length // size]
+                previous_keys = last.prefix[: last.length // size]
             else:
-                known = ()
-            prefix = prefix_keys(prompt, size, known)
+                previous_keys = ()
+            prefix = prefix_keys(prompt, size, previous_keys)
         if self._by_frame:
             frame_at = tuple(map(int, prompt.frame_at))
         else:

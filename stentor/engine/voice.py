@@ -242,8 +242,8 @@ class CodecPrimer:
         shape = (1, longest, *spec.frame.shape)
         self._frames = torch.zeros(shape, dtype=torch_dtype(spec.frame.dtype), device=where)
         self._call = one_row(where, longest)._replace(silent=True)
-        kept = LruCache[Tensor](config.codec_states_mb * MIB, lambda state: state.nbytes)
-        self._once = OnceCache[Tensor]("stentor-prime", 1, kept, self._start)
+        states = LruCache[Tensor](config.codec_states_mb * MIB, lambda state: state.nbytes)
+        self._once = OnceCache[Tensor]("stentor-prime", 1, states, self._start)
 
     def capture(self) -> None:
         """Capture a graph of each length."""
@@ -296,9 +296,9 @@ class CodecPrimer:
                 self.graphs(count)
                 at += count
             state = self.device.download(self._state.data[0].clone())
-            done = self.device.event()
-            done.record()
-            done.wait_host()
+            event = self.device.event()
+            event.record()
+            event.wait_host()
         return state
 
     def _decode(self, count: int) -> None:

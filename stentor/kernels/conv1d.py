@@ -61,18 +61,22 @@ def _concat_history_kernel(
     batch = (offs_m // num_steps).to(tl.int64)[:, None]
     time = (offs_m % num_steps)[:, None] - tail
     mask = (offs_m < num_rows)[:, None] & (offs_c < num_channels)
-    begun = time >= 0
+    in_stream = time >= 0
     if HAS_FIRST:
-        begun = begun & (time >= tl.load(first_ptr + batch, (offs_m < num_rows)[:, None], 0))
+        in_stream = in_stream & (
+            time >= tl.load(first_ptr + batch, (offs_m < num_rows)[:, None], 0)
+        )
     y = tl.load(
-        x_ptr + batch * stride_xb + time * stride_xt + offs_c * stride_xc, mask & begun, 0.0
+        x_ptr + batch * stride_xb + time * stride_xt + offs_c * stride_xc, mask & in_stream, 0.0
     )
     y = y.to(tl.float32)
     if HAS_AFFINE:
         y = y * tl.load(scale_ptr + offs_c, offs_c < num_channels, 0.0).to(tl.float32)
         # The shift must not reach the history, where y is 0 so far.
         y = tl.where(
-            begun, y + tl.load(shift_ptr + offs_c, offs_c < num_channels, 0.0).to(tl.float32), 0.0
+            in_stream,
+            y + tl.load(shift_ptr + offs_c, offs_c < num_channels, 0.0).to(tl.float32),
+            0.0,
         )
     if HAS_SNAKE:
         alpha = tl.load(alpha_ptr + offs_c, offs_c < num_channels, 0.0)
@@ -88,8 +92,8 @@ def _concat_history_kernel(
         last_step = time + 2 * tail - num_steps
         if HAS_AHEAD:
             last_step += tl.load(ahead_ptr + batch, (offs_m < num_rows)[:, None], 0).to(tl.int32)
-        kept = mask & (last_step >= 0) & (last_step < tail)
-        tl.store(last_ptr + (batch * tail + last_step) * num_channels + offs_c, y, kept)
+        tail_mask = mask & (last_step >= 0) & (last_step < tail)
+        tl.store(last_ptr + (batch * tail + last_step) * num_channels + offs_c, y, tail_mask)
 
 
 def concat_history(
@@ -110,21 +114,21 @@ def concat_history(
     batch, count, channels = x.shape
     length = tail + count
     out = torch.empty(batch, length, channels, dtype=x.dtype, device=x.device)
-    kept = x.new_empty(batch, tail, channels) if keep else out
+    last_steps = x.new_empty(batch, tail, channels) if keep else out
     block_c = min(128, triton.next_power_of_2(channels))
     block_t = ELEMENTS // block_c
     before = x if past is None else _channels_last(past)
     alpha, gain = (x, x) if snake is None else snake
     scale, shift = (x, x) if affine is None else affine
     _concat_history_kernel[(triton.cdiv(batch * length, block_t), triton.cdiv(channels, block_c))](
-        x, before, x if first is None else first, x if ahead is None else ahead, scale, shift, alpha, gain, out, kept,
+        x, before, x if first is None else first, x if ahead is None else ahead, scale, shift, alpha, gain, out, last_steps,
         batch * length, length, tail, channels, _row_stride(x), x.stride(1), x.stride(2) if channels > 1 else 1,
         _row_stride(before), before.stride(1),
         HAS_PAST=past is not None, HAS_FIRST=first is not None, STORE_LAST=keep, HAS_AHEAD=ahead is not None,
         HAS_AFFINE=affine is not None, HAS_SNAKE=snake is not None, ROUND=ROUND, BLOCK_T=block_t, BLOCK_C=block_c,
         num_warps=4,
     )  # fmt: skip
-    return out, kept
+    return out, last_steps
 
 
 @triton.jit

@@ -229,10 +229,10 @@ def _tile(p: Problem) -> Choice | None:
 
 def _faster_than_library(products: Sequence[Problem]) -> bool:
     table = tables.of(HOPPER)
-    found = [(product, p.rows) for p in products if (product := p.product) is not None]
+    tiled = [(product, p.rows) for p in products if (product := p.product) is not None]
     assert table is not None
-    ours = sum(table.microseconds(product, rows) for product, rows in found)
-    return ours <= sum(table.library_microseconds(product) for product, _ in found)
+    ours = sum(table.microseconds(product, rows) for product, rows in tiled)
+    return ours <= sum(table.library_microseconds(product) for product, _ in tiled)
 
 
 def unfused(p: Problem) -> Choice:

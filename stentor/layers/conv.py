@@ -319,11 +319,11 @@ def cast_codec(codec: nn.Module, dtype: torch.dtype) -> None:
     """
     for module in codec.modules():
         if isinstance(module, SnakeBase):
-            own = torch.promote_types(dtype, torch.float32)
+            wide = torch.promote_types(dtype, torch.float32)
         else:
-            own = dtype
+            wide = dtype
         for p in module.parameters(recurse=False):
-            p.data = p.data.to(own)
+            p.data = p.data.to(wide)
         if isinstance(module, SnakeBase) and not any(p.is_meta for p in module.parameters()):
             module.cache_params()  # sums on the meta device would import torch._dynamo, which takes 1.4 s
         if isinstance(module, CausalModule) and kernels.wants_channels_last(dtype):

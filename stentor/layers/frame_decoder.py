@@ -228,8 +228,8 @@ class FrameDecoder(nn.Module):
         first, *blocks, snake, last = self.decoder
         x = convolve(first, x, state)
         befores = self._befores(pos[:, 0])
-        for block, (before, made) in zip(blocks, pairwise(befores), strict=True):
-            x = block(x, state, before, made)
+        for block, (before, position) in zip(blocks, pairwise(befores), strict=True):
+            x = block(x, state, before, position)
         return upcast(convolve(last, x, state, before=snake, first=befores[-1]))[:, 0].clamp(
             -1.0, 1.0
         )
@@ -270,8 +270,8 @@ class FrameCodec:
         count = frames.shape[1]
         pos = state[CLOCK][:, None] + torch.arange(count, device=frames.device)
         if call is not None and call.silent:
-            heard = self.context
+            context = self.context
         else:
-            heard = None
-        samples = self.decoder(frames.long(), pos, streaming, heard)
+            context = None
+        samples = self.decoder(frames.long(), pos, streaming, context)
         return samples.float(), {**streaming.new, CLOCK: state[CLOCK] + count}

@@ -45,8 +45,8 @@ def torch_dtype(dtype: DType) -> torch.dtype:
     import torch
 
     if isinstance(dtype, str):
-        named: torch.dtype = getattr(torch, dtype)
-        return named
+        value: torch.dtype = getattr(torch, dtype)
+        return value
     return dtype
 
 

@@ -108,13 +108,13 @@ def graphs_of(model: str | Path) -> Path | None:
 
 def dummy_family(name: str) -> Family:
     """The family that makes `dummy:NAME`. ModelNotFound lists the known names."""
-    found = only((f for f in families() if name in f.dummies), DUMMY + name)
-    if found is None:
-        known = sorted(DUMMY + d for f in families() for d in f.dummies)
+    family = only((f for f in families() if name in f.dummies), DUMMY + name)
+    if family is None:
+        names = sorted(DUMMY + d for f in families() for d in f.dummies)
         raise ModelNotFound(
-            f"model {DUMMY + name!r} is not known; known: {', '.join(known)}{unusable()}"
+            f"model {DUMMY + name!r} is not known; known: {', '.join(names)}{unusable()}"
         )
-    return found
+    return family
 
 
 def _unread_shards(path: Path) -> list[str]:

@@ -39,17 +39,17 @@ class Stretch:
 
     def finish(self) -> np.ndarray:
         """The rest. The whole output has round(input / speed) samples."""
-        wanted = round(self.received / self.speed)
+        length = round(self.received / self.speed)
         self.ended = True
         out = []
         silence = np.zeros(2 * self.hop, np.float32)
-        while self.emitted < wanted:
+        while self.emitted < length:
             out.append(self._advance(silence))
         if out:
             joined = np.concatenate(out)
         else:
             joined = np.zeros(0, np.float32)
-        return joined[: len(joined) - (self.emitted - wanted)]
+        return joined[: len(joined) - (self.emitted - length)]
 
     def _advance(self, samples: np.ndarray) -> np.ndarray:
         self.buffer = np.concatenate((self.buffer, samples))
@@ -154,5 +154,5 @@ def pcm16(samples: np.ndarray) -> np.ndarray:
     here."""
     scaled: np.ndarray = np.clip(samples, -1.0, 1.0)
     scaled *= 32767.0
-    whole: np.ndarray = np.rint(scaled, out=scaled).astype("<i2")
-    return whole
+    integers: np.ndarray = np.rint(scaled, out=scaled).astype("<i2")
+    return integers

@@ -43,14 +43,14 @@ class Output:
             )
         if format is None:
             return cls(float(speed), None, marks)
-        known = format.lower() if isinstance(format, str) else format
-        if not isinstance(known, str) or known not in CONTAINERS:
+        name = format.lower() if isinstance(format, str) else format
+        if not isinstance(name, str) or name not in CONTAINERS:
             raise InvalidRequest(
                 "format", f"must be one of {', '.join(CONTAINERS)}, got {format!r:.80}"
             )
-        if CONTAINERS[known].codec and importlib.util.find_spec("av") is None:
-            raise InvalidRequest("format", f"{known} needs PyAV: {pip_install('audio')}")
-        return cls(float(speed), known, marks)
+        if CONTAINERS[name].codec and importlib.util.find_spec("av") is None:
+            raise InvalidRequest("format", f"{name} needs PyAV: {pip_install('audio')}")
+        return cls(float(speed), name, marks)
 
 
 AS_IT_IS = Output()

@@ -89,9 +89,9 @@ class WatermarkStage:
             out = _samples("process", self._watermark.process(np.array(samples, np.float32)))
             self._held += len(samples) - len(out)
             if not 0 <= self._held <= self._look_ahead:
-                most = f"0 to look_ahead = {self._look_ahead}"
+                allowed = f"0 to look_ahead = {self._look_ahead}"
                 raise WatermarkError(
-                    f"process() must hold back {most} samples, and holds back {self._held}"
+                    f"process() must hold back {allowed} samples, and holds back {self._held}"
                 )
         return out
 

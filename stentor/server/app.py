@@ -130,15 +130,15 @@ def openapi(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI description: FastAPI's, with our errors (400 in OpenAI's envelope) in place of
     its 422."""
     if app.openapi_schema is None:
-        made = get_openapi(
+        schema = get_openapi(
             title=app.title, version=app.version, summary=app.summary, routes=app.routes
         )
-        for operations in made["paths"].values():
+        for operations in schema["paths"].values():
             for operation in operations.values():
                 operation["responses"].pop("422", None)
         for name in ("HTTPValidationError", "ValidationError"):
-            made.get("components", {}).get("schemas", {}).pop(name, None)
-        made["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        made["security"] = [{}, {"key": []}]
-        app.openapi_schema = made
+            schema.get("components", {}).get("schemas", {}).pop(name, None)
+        schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        schema["security"] = [{}, {"key": []}]
+        app.openapi_schema = schema
     return app.openapi_schema

@@ -38,8 +38,8 @@ class _Extend(argparse.Action):
     ) -> None:
         del flag
         try:
-            for given in [value] if isinstance(value, str) else value:
-                setattr(space, self.dest, (*getattr(space, self.dest, ()), *items(given)))
+            for text in [value] if isinstance(value, str) else value:
+                setattr(space, self.dest, (*getattr(space, self.dest, ()), *items(text)))
         except InvalidRequest as e:
             parser.error(f"{self.option_strings[0]}: {e.message}")
 
@@ -174,14 +174,16 @@ def compile(args: argparse.Namespace) -> int:
 
 def _config(args: argparse.Namespace, command: str) -> ServerConfig | None:
     """The settings that the flags give. None after saying what is wrong with them."""
-    given = {k: v for k, v in vars(args).items() if k in ServerConfig.__dataclass_fields__}
-    models = tuple(given.pop("models", ())) + tuple(m for m in [vars(args).get("model_flag")] if m)
+    options = {k: v for k, v in vars(args).items() if k in ServerConfig.__dataclass_fields__}
+    models = tuple(options.pop("models", ())) + tuple(
+        m for m in [vars(args).get("model_flag")] if m
+    )
     if models:
-        given["models"] = models
+        options["models"] = models
     for flag, effect in vars(args).get("no_ops", ()):
         print(f"stentor {command}: {flag} {effect}", file=sys.stderr)
     try:
-        config = build(given, vars(args).get("config"))
+        config = build(options, vars(args).get("config"))
         for model in config.models:
             model_names.check(model)
         return config

@@ -324,12 +324,12 @@ class ServerConfig:
             )
 
     def _check_paths(self) -> None:
-        given = {
+        paths = {
             name: getattr(self, name)
             for name in ("allowed_local_media_path", "allowed_lora_path", "uds")
         }
-        given["voices_dir"] = self.voices_dir or None  # an empty one is the usual folder
-        for name, path in given.items():
+        paths["voices_dir"] = self.voices_dir or None  # an empty one is the usual folder
+        for name, path in paths.items():
             if path is not None:
                 path_of(name, path)
         if self.uds is not None and not Path(self.uds).parent.is_dir():
@@ -434,14 +434,14 @@ class ServerConfig:
 
     def wants_one_process(self) -> str | None:
         """Name a field that does not go with several API processes. None: they may be several."""
-        given = {
+        needs = {
             "uds": self.uds is not None,
             "idle_unload_seconds": self.idle_unload_seconds is not None,
             "allow_runtime_lora_updating": self.allow_runtime_lora_updating,
             "replicas": self.scaled,
             "wyoming_port": self.wyoming_port == 0,
         }
-        return next((name for name, is_given in given.items() if is_given), None)
+        return next((name for name, is_given in needs.items() if is_given), None)
 
     def _check_api_processes(self) -> None:
         name = self.wants_one_process()
@@ -551,19 +551,19 @@ def from_file(path: str | Path) -> dict[str, Any]:
 def typed(read: Mapping[str, Any]) -> dict[str, Any]:
     """Settings by field. Keys are flag names with - or _. InvalidRequest names the key that is
     wrong."""
-    known = {f.name: f for f in fields(ServerConfig)}
+    options = {f.name: f for f in fields(ServerConfig)}
     values: dict[str, Any] = {}
     for key, value in read.items():
         name = str(key).replace("-", "_")
         name = {"model": "models"}.get(name, name)
         if name == "ignore_unknown_fields":  # an older name of the opposite of strict
-            values["strict"] = not _typed(known["strict"], value)
+            values["strict"] = not _typed(options["strict"], value)
             continue
-        if name not in known:
+        if name not in options:
             raise InvalidRequest(
-                str(key), f"is not an option; options are {', '.join(sorted(known))}"
+                str(key), f"is not an option; options are {', '.join(sorted(options))}"
             )
-        values[name] = _typed(known[name], value)
+        values[name] = _typed(options[name], value)
     return values
 
 
@@ -614,16 +614,16 @@ def default(f: Field[Any]) -> Any:
 
 
 def _typed(f: Field[Any], value: Any) -> Any:
-    wanted = kind(f)
-    if wanted == "numbers" and value is not None:
+    type_name = kind(f)
+    if type_name == "numbers" and value is not None:
         if isinstance(value, list):
             parts = value
         else:
             parts = str(value).split(",")
         value = tuple(_number(f.name, part, float) for part in parts)
-    if wanted in ("list", "names"):
+    if type_name in ("list", "names"):
         if isinstance(value, str):
-            if wanted == "list":
+            if type_name == "list":
                 return items(value)
             return names(value)
         if isinstance(value, Sequence):
@@ -631,19 +631,19 @@ def _typed(f: Field[Any], value: Any) -> Any:
         raise InvalidRequest(f.name, f"must be a list, got {value!r}")
     if value is None:
         return default(f)
-    if wanted == "bool":
+    if type_name == "bool":
         # `serve run` gives text
         value = {"true": True, "false": False}.get(str(value).lower(), value)
         if not isinstance(value, bool):
             raise InvalidRequest(f.name, f"must be true or false, got {value!r}")
         return value
-    if wanted in ("str", "numbers"):
-        if wanted == "numbers":
+    if type_name in ("str", "numbers"):
+        if type_name == "numbers":
             return value
         return str(value)
     if isinstance(value, bool):
         raise InvalidRequest(f.name, f"must be a number, got {value!r}")
-    return _number(f.name, value, int if wanted == "int" else float)
+    return _number(f.name, value, int if type_name == "int" else float)
 
 
 def _number(name: str, value: Any, make: type[int] | type[float]) -> int | float:

@@ -197,12 +197,12 @@ def _not_served(error: EngineError) -> ApiError:
 def _from_validation(error: RequestValidationError) -> ApiError:
     """The first thing wrong with a body, query or form."""
     # that a list or an object is no string says nothing, where the field takes either
-    said = (
+    problems = (
         e
         for e in error.errors()
         if e["type"] != "string_type" or not isinstance(e["input"], list | dict)
     )
-    first = next(said, error.errors()[0])
+    first = next(problems, error.errors()[0])
     where: Sequence[Any] = [p for p in first["loc"][1:] if isinstance(p, str | int)]
     if first["type"] == "json_invalid":
         return not_json(first["ctx"]["error"])
@@ -257,18 +257,18 @@ def install(app: FastAPI) -> None:
 
     async def any_error(request: Request, error: Exception) -> Response:
         if isinstance(error, RequestValidationError):
-            known = _from_validation(error)
+            api_error = _from_validation(error)
         else:
-            known = translate(error)
-        return json_response(known.body, known.status, known.headers)
+            api_error = translate(error)
+        return json_response(api_error.body, api_error.status, api_error.headers)
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if isinstance(error, BodyError):
-            known = error.error
+            api_error = error.error
         else:
-            known = ApiError(error.status_code, str(error.detail))
-        response = await any_error(request, known)
+            api_error = ApiError(error.status_code, str(error.detail))
+        response = await any_error(request, api_error)
         response.headers.update(error.headers or {})
         return response
 

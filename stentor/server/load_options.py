@@ -33,7 +33,7 @@ ELSEWHERE = {
 def load_options(values: Sequence[str]) -> dict[str, Any]:
     """Parse `name=value`, the value as in YAML: a number, true or false, or a word. InvalidRequest
     for others."""
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for value in values:
         name, _, text = (part.strip() for part in value.partition("="))
         if not name or not text:
@@ -42,14 +42,14 @@ def load_options(values: Sequence[str]) -> dict[str, Any]:
             raise InvalidRequest(
                 "load_options", f"{name!r} is no option of a family; see the flags of stentor serve"
             )
-        if name in found:
+        if name in options:
             raise InvalidRequest("load_options", f"{name!r} is given more than once")
         try:
-            found[name] = parse_yaml(text, yaml.SafeLoader)
+            options[name] = parse_yaml(text, yaml.SafeLoader)
         except Unreadable as e:
             raise InvalidRequest("load_options", f"the value of {shown(value)} {e}") from None
-        if not isinstance(found[name], str | int | float | bool):
+        if not isinstance(options[name], str | int | float | bool):
             raise InvalidRequest(
                 "load_options", f"a value is a number, true, false or a word, got {value!r}"
             )
-    return found
+    return options

@@ -24,12 +24,12 @@ def lora_modules(values: Sequence[str]) -> list[LoraModule]:
 
     InvalidRequest if one is neither, or two have a name.
     """
-    found = [_module(value) for value in values]
-    names = [m.name for m in found]
+    modules = [_module(value) for value in values]
+    names = [m.name for m in modules]
     for name in names:
         if names.count(name) > 1:
             raise InvalidRequest("lora_modules", f"{name!r} is given more than once")
-    return found
+    return modules
 
 
 def _module(value: str) -> LoraModule:

@@ -172,15 +172,17 @@ class EngineMetrics(Collector):
         return lead
 
     def _caches(self) -> Iterator[Metric]:
-        found = self.recordings
+        recordings = self.recordings
         yield CounterMetricFamily(
-            PREFIX + "voice_cache_hits", "Reference audio found decoded", value=found.hits
+            PREFIX + "voice_cache_hits", "Reference audio found decoded", value=recordings.hits
         )
         yield CounterMetricFamily(
-            PREFIX + "voice_cache_misses", "Reference audio decoded", value=found.misses
+            PREFIX + "voice_cache_misses", "Reference audio decoded", value=recordings.misses
         )
         yield GaugeMetricFamily(
-            PREFIX + "voice_cache_bytes", "Decoded reference audio kept", value=found.cache.held
+            PREFIX + "voice_cache_bytes",
+            "Decoded reference audio kept",
+            value=recordings.cache.held,
         )
         gpu = sum(host.health.gpu_bytes for host in self.hosts.all if host.health is not None)
         yield GaugeMetricFamily(

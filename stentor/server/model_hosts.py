@@ -374,13 +374,13 @@ class ModelHost:
         trimmed = loop.time()
         while not engine.ended.done():
             self._check(engine.client, loop.time())
-            left = self.residency.seconds_left(self.config.idle_unload_seconds)
-            if left <= 0:
+            seconds = self.residency.seconds_left(self.config.idle_unload_seconds)
+            if seconds <= 0:
                 return
             if loop.time() - trimmed >= self.limits.trim_seconds:
                 await asyncio.to_thread(memory.trim)
                 trimmed = loop.time()
-            await asyncio.wait((engine.ended,), timeout=min(WATCH_SECONDS, left))
+            await asyncio.wait((engine.ended,), timeout=min(WATCH_SECONDS, seconds))
         raise engine.client.lost or EngineError("the engine has stopped")
 
     def _check(self, client: EngineClient, now: float) -> None:
@@ -442,10 +442,10 @@ class ModelHosts:
 
     def served(self) -> list[tuple[str, ModelHost]]:
         """Every name that a list of models has, with its model."""
-        found = {h.name: h for h in self.all} | dict.fromkeys(self.aliases, self.all[0])
+        hosts = {h.name: h for h in self.all} | dict.fromkeys(self.aliases, self.all[0])
         if len(self.all) == 1:
-            found |= {name: self.all[0] for name in OPENAI_MODELS if name not in found}
-        return list(found.items())
+            hosts |= {name: self.all[0] for name in OPENAI_MODELS if name not in hosts}
+        return list(hosts.items())
 
     def listed(self) -> list[tuple[str, ModelHost]]:
         """List served models with the names of adapters."""
@@ -474,10 +474,10 @@ class ModelHosts:
             return adapted
         if len(self.all) == 1 and is_usual_model(name):
             return self.all[0]
-        known = ", ".join(n for h in self.all for n in (h.name, *h.adapters.paths))
+        served = ", ".join(n for h in self.all for n in (h.name, *h.adapters.paths))
         raise ApiError(
             404,
-            f"model: {name!r} is not served here; served: {known}",
+            f"model: {name!r} is not served here; served: {served}",
             param="model",
             code="model_not_found",
         )
@@ -486,5 +486,5 @@ class ModelHosts:
 def names(config: ServerConfig) -> list[tuple[str, str | None]]:
     """(name in the API, argument of TTS) of each model to load."""
     models: list[str | None] = list(config.models) or [None]
-    given = config.served_model_name or tuple("stentor" if m is None else m for m in models)
-    return list(zip(given, models, strict=False))  # one model may have more names
+    served = config.served_model_name or tuple("stentor" if m is None else m for m in models)
+    return list(zip(served, models, strict=False))  # one model may have more names

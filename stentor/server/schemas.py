@@ -54,8 +54,8 @@ HEADER = "X-Ignored"
 
 def one_of(*names: str) -> BeforeValidator:
     """Takes each of these names in any case, with or without its underscores."""
-    known = {_plain(name): name for name in names}
-    return BeforeValidator(lambda v: known.get(_plain(v), v) if isinstance(v, str) else v)
+    plain_names = {_plain(name): name for name in names}
+    return BeforeValidator(lambda v: plain_names.get(_plain(v), v) if isinstance(v, str) else v)
 
 
 def _plain(name: str) -> str:
@@ -327,17 +327,17 @@ class Ignored:
     def header(self) -> dict[str, str]:
         """The header of an answer. Without one if everything is used. `+3` at its end: three more
         are not named."""
-        named: list[str] = []
+        encoded: list[str] = []
         size = 0
         for item in self._items:
             size += len(item.encoded) + 2
             if size > LIMITS.ignored_bytes:
                 break
-            named.append(item.encoded)
-        more = len(self._items) - len(named) + self._more
-        named += [f"+{more}"] if more else []
-        if named:
-            return {HEADER: ", ".join(named)}
+            encoded.append(item.encoded)
+        more = len(self._items) - len(encoded) + self._more
+        encoded += [f"+{more}"] if more else []
+        if encoded:
+            return {HEADER: ", ".join(encoded)}
         return {}
 
     def as_json(self) -> dict[str, list[dict[str, Any]]]:

@@ -231,11 +231,11 @@ class Session(ABC):
         nothing was spoken."""
         while True:
             limit, code = self.patience
-            left = self.last_active + limit - time.monotonic()
-            if left <= 0 and not self.busy:
+            seconds = self.last_active + limit - time.monotonic()
+            if seconds <= 0 and not self.busy:
                 raise CloseSession(1008, ApiError(408, f"no message within {limit:g} s", code=code))
             try:
-                async with asyncio.timeout(left if left > 0 else limit):
+                async with asyncio.timeout(seconds if seconds > 0 else limit):
                     message = await self.receive()
             except TimeoutError:
                 continue

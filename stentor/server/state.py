@@ -168,5 +168,5 @@ def _traces(endpoint: str | None) -> Traces | None:
 
 def server(connection: HTTPConnection) -> Server:
     """The server that a request or a WebSocket belongs to."""
-    held: Server = connection.app.state.server
-    return held
+    state: Server = connection.app.state.server
+    return state

@@ -69,7 +69,7 @@ class Traces:
             return epoch + int(moment * 1e9)
 
         context = self._propagator.extract({} if parent is None else {"traceparent": parent})
-        known = {
+        attributes = {
             "stentor.request_id": outcome.id,
             "stentor.model": outcome.model,
             "stentor.finish_reason": outcome.finish_reason or "",
@@ -77,7 +77,7 @@ class Traces:
             "stentor.frames": outcome.usage.get("output_tokens", 0),
         }
         root = self._tracer.start_span(
-            "speech", context, trace.SpanKind.SERVER, known, start_time=at(timing.received)
+            "speech", context, trace.SpanKind.SERVER, attributes, start_time=at(timing.received)
         )
         if outcome.status == "failed":
             root.set_status(trace.StatusCode.ERROR, str((outcome.error or {}).get("message")))

@@ -28,12 +28,12 @@ async def speak(texts: Sequence[SpokenText]) -> list[Speech | StentorError]:
     """
     first, *others = texts
     try:
-        begun = await _start(first)
+        stream = await _start(first)
         for text in others:
             text.speaking.admit()
         rest = [asyncio.create_task(_spoken(text, None)) for text in others]
         try:
-            return [await _spoken(first, begun), *[await task for task in rest]]
+            return [await _spoken(first, stream), *[await task for task in rest]]
         finally:
             for task in rest:
                 task.cancel()

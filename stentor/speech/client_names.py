@@ -66,7 +66,7 @@ def own_voice(name: str, voices: Sequence[str]) -> str | None:
     `heart`."""
     name = name.lower()
     kokoro = _KOKORO_VOICE.fullmatch(name)
-    found = [n for n in (name, kokoro[1] if kokoro else name) if n in voices]
-    if found:
-        return found[0]
+    names = [n for n in (name, kokoro[1] if kokoro else name) if n in voices]
+    if names:
+        return names[0]
     return None

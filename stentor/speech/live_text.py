@@ -329,10 +329,10 @@ class TextFeed:
 
 def extended(segment: Segment, text: str) -> Segment:
     """The segment with more text at its end, which is taken as it is."""
-    whole = segment.text + text
+    longer = segment.text + text
     at = segment.start
-    words = tuple(Word(m[0], at + m.start(), at + m.end()) for m in WORD.finditer(whole))
-    return replace(segment, text=whole, end=segment.end + len(text), words=words)
+    words = tuple(Word(m[0], at + m.start(), at + m.end()) for m in WORD.finditer(longer))
+    return replace(segment, text=longer, end=segment.end + len(text), words=words)
 
 
 def played_characters(

@@ -58,14 +58,14 @@ def marked(text: str) -> list[Turn]:
     starts = [0, *(m.end() for m in marks)]
     ends = [*(m.start() for m in marks), len(text)]
     voices = [None, *(m[1] for m in marks)]
-    found = [
+    turns = [
         Turn(text[start:end], voice, None, start)
         for start, end, voice in zip(starts, ends, voices, strict=True)
         if text[start:end].strip()
     ]
-    if not found:
+    if not turns:
         raise InvalidRequest("text", "has no words besides its marks")
-    return _checked(found, "text")
+    return _checked(turns, "text")
 
 
 def scripted(given: object) -> list[Turn]:
@@ -138,10 +138,10 @@ def reading(
     if not isinstance(cleanup, str):
         raise InvalidRequest("cleanup", f"must be a string, got {type(cleanup).__name__}")
     if language == "auto":
-        named = None
+        notation = None
     else:
-        named = language
-    return Reading(spec.marks, spec.phonemes, lexicon, steps(cleanup, named), spec.unread)
+        notation = language
+    return Reading(spec.marks, spec.phonemes, lexicon, steps(cleanup, notation), spec.unread)
 
 
 def dialogue(
@@ -162,15 +162,15 @@ def dialogue(
     or with pauses that are too long together, and "cleanup" for a step that is not known.
     """
     read = reading(spec, lexicon, cleanup, language)
-    most = min(max_chars, spec.max_text)
+    segment_chars = min(max_chars, spec.max_text)
     if granularity == "auto":
-        wanted = spec.split_granularity
+        level = spec.split_granularity
     else:
-        wanted = granularity
-    found: list[Segment] = []
+        level = granularity
+    segments: list[Segment] = []
     for i, turn in enumerate(turns):
         try:
-            cut = read.segments(turn.text, most, wanted)
+            cut = read.segments(turn.text, segment_chars, level)
         except InvalidRequest as e:
             raise InvalidRequest(turn.named(e.param), e.message) from None
         if not cut:
@@ -181,5 +181,7 @@ def dialogue(
             cut[-1] = replace(cut[-1], after=turn.pause)
         elif cut[-1].after is None and i + 1 < len(turns):
             cut[-1] = replace(cut[-1], after=PAUSES["turn"])
-        found += [replace(segment.moved(turn.start), voice=turn.voice, turn=i) for segment in cut]
-    return found
+        segments += [
+            replace(segment.moved(turn.start), voice=turn.voice, turn=i) for segment in cut
+        ]
+    return segments

@@ -381,11 +381,11 @@ class Cast:
         """The segments that it takes its voice from: the latest of each of its speakers, or of all.
         None at first."""
         latest = self._latest[segment.voice]
-        named = speakers(segment.transcript, self._spec.marks)
-        found = [latest[speaker] for speaker in latest if speaker in named] or list(
+        last_speakers = speakers(segment.transcript, self._spec.marks)
+        voices = [latest[speaker] for speaker in latest if speaker in last_speakers] or list(
             latest.values()
         )[-1:]
-        tails = list({id(one): one for one in found}.values())
+        tails = list({id(one): one for one in voices}.values())
         if segment.spaced and self._spec.takes_prompt:  # its text and that behind it are one string
             tails = [one._replace(text=f"{one.text} ") for one in tails]
         return tuple(tails[-self._spec.max_references :])
@@ -406,12 +406,12 @@ def with_tail_reference(
     request: SpeechRequest, spec: ModelInfo, tails: tuple[GeneratedSegment, ...]
 ) -> SpeechRequest:
     """The request with segments generated before as its prompt or its references."""
-    given = [
+    references = [
         ReferenceAudio(Recording(t.samples, spec.sample_rate, kept=False), t.text) for t in tails
     ]
     if spec.takes_prompt:
-        return replace(request, prompt=given[-1])
-    return replace(request, reference=given[0], more_references=tuple(given[1:]))
+        return replace(request, prompt=references[-1])
+    return replace(request, reference=references[0], more_references=tuple(references[1:]))
 
 
 class JoinedAudio:

@@ -82,15 +82,15 @@ class WordClock:
         if self._alignment is not None:
             words = sounding_words(segment.text, self._spec.marks)
             with failing():
-                found = [
+                spans = [
                     None if s is None else Span(*map(float, s))
                     for s in self._alignment.spans(words)
                 ]
-                if len(found) != len(words):
+                if len(spans) != len(words):
                     raise ValueError(
-                        f"spans() must say {len(words)} of as many words, got {len(found)}"
+                        f"spans() must say {len(words)} of as many words, got {len(spans)}"
                     )
-            return found
+            return spans
         heads = self._spec.alignment
         if heads is None or not self._attended:
             return []
@@ -110,19 +110,22 @@ def timed(
     """Words with their times in audio in which their segment lasts from `start` to `end`, `speed`
     times as fast as the spans count. A mark that is not spoken belongs to the word before it, and
     what was cut off is left out."""
-    found: list[WordTiming] = []
+    timings: list[WordTiming] = []
     marks: list[Word] = []  # before the first word
     for word, span in zip(words, [*spans, *[None] * (len(words) - len(spans))], strict=True):
-        same = bool(found) and (word.start, word.end) == (found[-1].start_char, found[-1].end_char)
+        same = bool(timings) and (word.start, word.end) == (
+            timings[-1].start_char,
+            timings[-1].end_char,
+        )
         if span is None or same:
-            if not found:
+            if not timings:
                 marks.append(word)
             elif not same:
-                found[-1] = replace(
-                    found[-1], text=f"{found[-1].text} {word.text}", end_char=word.end
+                timings[-1] = replace(
+                    timings[-1], text=f"{timings[-1].text} {word.text}", end_char=word.end
                 )
             elif span is not None:
-                found[-1] = replace(found[-1], end=min(end, start + span.end / speed))
+                timings[-1] = replace(timings[-1], end=min(end, start + span.end / speed))
             continue
         begin = start + span.start / speed
         if begin >= end:
@@ -132,9 +135,9 @@ def timed(
             first = marks[0].start
         else:
             first = word.start
-        found.append(WordTiming(text, begin, min(end, start + span.end / speed), first, word.end))
+        timings.append(WordTiming(text, begin, min(end, start + span.end / speed), first, word.end))
         marks = []
-    return tuple(found)
+    return tuple(timings)
 
 
 def word_spans(
@@ -147,16 +150,16 @@ def word_spans(
     """
     if not len(attended) or not any(words):
         return [None] * len(words)
-    place, seen = _way(attended, max(w.stop for w in words) + 1)
+    place, attended_at = _way(attended, max(w.stop for w in words) + 1)
     times = (np.arange(len(attended)) + 0.5) * frame_seconds - lag
     total = len(attended) * frame_seconds
-    known = np.arange(len(seen))[seen]
-    way = np.maximum.accumulate(place[known]) + 1e-6 * known  # strictly ascending
+    frames = np.arange(len(attended_at))[attended_at]
+    way = np.maximum.accumulate(place[frames]) + 1e-6 * frames  # strictly ascending
 
     # When the way passes the borders between two positions: the beginning and the end of each word.
     borders = np.array([(w.start, w.stop) for w in words]) - 0.5
     crossed = (
-        np.interp(borders, way, times[known], left=times[known[0]], right=total)
+        np.interp(borders, way, times[frames], left=times[frames[0]], right=total)
         .clip(0.0, total)
         .tolist()
     )
@@ -170,10 +173,10 @@ def _way(attended: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
     inside = (around >= 0) & (around < length)
     weights = np.where(inside, attended[:, 1:].astype(np.float64), 0.0)
     path = _likeliest(around, weights, length)
-    own = weights * (np.abs(around - path[:, None]) <= REACH)
-    mass = own.sum(1)
+    near = weights * (np.abs(around - path[:, None]) <= REACH)
+    mass = near.sum(1)
     sure = mass > 0.1
-    middle = (own * around).sum(1) / np.maximum(mass, UNLIKELY)
+    middle = (near * around).sum(1) / np.maximum(mass, UNLIKELY)
     # nothing is sure: each is where the path has it
     return np.where(sure, middle, path), sure | ~sure.any()
 

@@ -205,14 +205,14 @@ class CodecRunner:
         host."""
         self.moved_on = False
         rows = len(jobs)
-        used = max(job.count for job in jobs)
-        samples = used * self.model.spec.hop + self.timing.late
+        num_frames = max(job.count for job in jobs)
+        samples = num_frames * self.model.spec.hop + self.timing.late
         with self.stream.active():
             out = self._decode(jobs)
             parts = (
                 out.samples[:rows, :samples],
-                out.frames[:rows, :used],
-                out.attended[:rows, :used],
+                out.frames[:rows, :num_frames],
+                out.attended[:rows, :num_frames],
             )
             staged = tuple(self.device.stage(part) for part in parts)
             decoded = self.device.event()
@@ -254,10 +254,10 @@ class CodecRunner:
         samples, new = self.model.codec.decode(
             frames, self.states.gather(idx), CodecCall(start, stop, end, decodes)
         )
-        wanted = (rows, decodes * self.model.spec.hop + self.timing.late)
-        if samples.shape != wanted:
+        shape = (rows, decodes * self.model.spec.hop + self.timing.late)
+        if samples.shape != shape:
             raise EngineError(
-                f"codec.decode gives samples {tuple(samples.shape)}, and by spec.hop they are {wanted}"
+                f"codec.decode gives samples {tuple(samples.shape)}, and by spec.hop they are {shape}"
             )
         self.moved_on = True
         self.states.store(idx, new)

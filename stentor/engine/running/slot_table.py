@@ -113,17 +113,15 @@ class SlotTable:
     def _fill(self, host: Mapping[str, np.ndarray], rows: Seq[Row]) -> None:
         host[""][:] = [slot for slot, _ in rows]
         for dtype, names in self.names.items():
-            values = [
-                [given.get(name, self.columns[name].fill) for _, given in rows] for name in names
-            ]
+            values = [[row.get(name, self.columns[name].fill) for _, row in rows] for name in names]
             host[str(dtype)][:] = host_values(values, dtype)
         for name in self.arrays:
             column = self.columns[name]
             dtype = torch_dtype(column.dtype)
             host[name][:] = host_values(column.fill, dtype)
-            for target, (_, given) in zip(host[name], rows, strict=True):
-                if name in given:
-                    value = host_values(given[name], dtype)
+            for target, (_, row) in zip(host[name], rows, strict=True):
+                if name in row:
+                    value = host_values(row[name], dtype)
                     target[: len(value) if value.ndim else None] = value
 
     def save(self, slot: int, frames: int, device: Device) -> list[Tensor]:

@@ -90,9 +90,11 @@ def store(
         acc = acc / tl.where(l_i > 0, l_i, 1.0)[:, None]  # a row behind its end may have no keys
         tl.store(out_ptr + at, acc.to(out_ptr.dtype.element_ty), exist_m[:, None])
     else:
-        found = m_i > MASKED
-        tl.store(part_ptr + split * rows * HEAD_DIM + at, acc, (exist_m & found)[:, None])
-        tl.store(stat_ptr + 2 * split * rows + stat, tl.where(found, m_i * scale, MASKED), exist_m)
+        any_key = m_i > MASKED
+        tl.store(part_ptr + split * rows * HEAD_DIM + at, acc, (exist_m & any_key)[:, None])
+        tl.store(
+            stat_ptr + 2 * split * rows + stat, tl.where(any_key, m_i * scale, MASKED), exist_m
+        )
         tl.store(stat_ptr + (2 * split + 1) * rows + stat, l_i, exist_m)
 
 
@@ -269,8 +271,8 @@ def _row_attention_kernel(
         exist = at_n < count
         k = tl.load(keys + at_n[:, None] * dim, exist[:, None], 0.0)
         v = tl.load(keys + (num_frames + at_n)[:, None] * dim, exist[:, None], 0.0)
-        seen = at_n[None, :] < until[:, None]
-        m_i, l_i, acc = attend(q, k, v, seen, m_i, l_i, acc, scale)
+        key_mask = at_n[None, :] < until[:, None]
+        m_i, l_i, acc = attend(q, k, v, key_mask, m_i, l_i, acc, scale)
     rows = tl.num_programs(1).to(tl.int64) * num_frames
     stat = tl.program_id(1) * num_frames + offs_m
     store(

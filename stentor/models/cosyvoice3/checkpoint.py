@@ -115,7 +115,9 @@ UNUSED_FLOW = ("decoder.estimator.rotary_embed.inv_freq",)  # a buffer, which fo
 
 def released_name(rules: Rules) -> Callable[[str], str]:
     """The function from a module's name to that of the file."""
-    return lambda name: renamed(name, {own: released for released, own in reversed(rules.items())})
+    return lambda name: renamed(
+        name, {ours: released for released, ours in reversed(rules.items())}
+    )
 
 
 def read_language(path: Path) -> dict[str, Tensor]:

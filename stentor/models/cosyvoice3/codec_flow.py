@@ -223,8 +223,8 @@ class DiT(nn.Module):
         """
         weight = self.input.weight
         bias = self.input.bias
-        given = torch.cat((cond, mu, speaker[:, None].expand_as(mu)), dim=-1).to(weight.dtype)
-        first = F.linear(given, weight[:, MELS:], bias)
+        inputs = torch.cat((cond, mu, speaker[:, None].expand_as(mu)), dim=-1).to(weight.dtype)
+        first = F.linear(inputs, weight[:, MELS:], bias)
         return torch.stack((first, bias.expand_as(first)), dim=1)
 
     def forward(
@@ -235,10 +235,10 @@ class DiT(nn.Module):
         first, second = self._convolutions()
         y = position_conv(first, h)
         h = position_conv(second, y, residual=h)
-        left: Left = (None, self.last[step, 0])
+        pending: Left = (None, self.last[step, 0])
         for i, block in enumerate(self.blocks):
-            h, left = block(h, left, self.modulations[step, i], attention, rope)
-        out: Tensor = self.output(add_norm(h, *left, *self.last[step])[1])
+            h, pending = block(h, pending, self.modulations[step, i], attention, rope)
+        out: Tensor = self.output(add_norm(h, *pending, *self.last[step])[1])
         return out.float()
 
 

@@ -148,10 +148,10 @@ class Vocoder(nn.Module):
         count = new.shape[1] + WINDOW
         start = FRAME * (at - AHEAD) - WINDOW // 2
         bins = transform(source[:, :count], start, FRAME * end, self.window)
-        begun = (
+        in_stream = (
             COLUMNS * (at - AHEAD)[:, None] + torch.arange(bins.shape[2], device=mel.device) >= 0
         )
-        bins = torch.cat((state.old["bins"], bins * begun[:, None]), dim=2)
+        bins = torch.cat((state.old["bins"], bins * in_stream[:, None]), dim=2)
         state.new["bins"] = steps_from(bins.transpose(1, 2), COLUMNS * stays, WIDE).transpose(1, 2)
         return bins
 
@@ -167,10 +167,10 @@ class Vocoder(nn.Module):
             if stride == 1:
                 x = self._shifted(x, at, state)
             if stride > 1:
-                given = bins[:, :, WIDE - (stride - 1) :]
+                source = bins[:, :, WIDE - (stride - 1) :]
             else:
-                given = bins[:, :, WIDE:-1]
-            x = x + self.source_resblocks[i](self.source_downs[i](given), first, state)
+                source = bins[:, :, WIDE:-1]
+            x = x + self.source_resblocks[i](self.source_downs[i](source), first, state)
             branches = self.resblocks[len(TAPS) * i : len(TAPS) * (i + 1)]
             a, b, c = (block(x, first, state) for block in branches)
             x = (a + b + c) / len(TAPS)
@@ -191,12 +191,14 @@ class Vocoder(nn.Module):
         """The inverse transform: windowed columns, overlapped, over the sum of squared windows."""
         y = y.float()
         column = COLUMNS * (at - AHEAD)[:, None] + torch.arange(y.shape[2], device=y.device)
-        heard = ((column >= 0) & (column <= COLUMNS * end[:, None])).float()[..., None]
+        column_mask = ((column >= 0) & (column <= COLUMNS * end[:, None])).float()[..., None]
         magnitude = y[:, :BINS].exp().clamp(max=MOST_MAGNITUDE)
         phase = torch.sin(y[:, BINS:])
         spectrum = torch.complex(magnitude * phase.cos(), magnitude * phase.sin()).transpose(1, 2)
-        wave = torch.fft.irfft(spectrum, n=WINDOW) * self.window * heard
-        parts = torch.stack((wave, self.window.square() * heard), dim=1)  # [B, 2, columns, 16]
+        wave = torch.fft.irfft(spectrum, n=WINDOW) * self.window * column_mask
+        parts = torch.stack(
+            (wave, self.window.square() * column_mask), dim=1
+        )  # [B, 2, columns, 16]
         total = F.pad(state.old["overlap"], (0, HOP * y.shape[2]))
         for i in range(0, WINDOW, HOP):
             piece = parts[..., i : i + HOP].flatten(2)
@@ -205,8 +207,8 @@ class Vocoder(nn.Module):
         stays = kept_steps(state, len(y), y.shape[2])
         last = steps_from(parts.transpose(1, 2), stays - windows, windows).transpose(1, 2)
         state.new["overlap"] = _overlap(last)
-        done = total[:, :, :-OVERLAP]
-        samples: Tensor = done[:, 0] / done[:, 1].clamp_min(1e-11)
+        settled = total[:, :, :-OVERLAP]
+        samples: Tensor = settled[:, 0] / settled[:, 1].clamp_min(1e-11)
         return samples.clamp(-LIMIT, LIMIT)
 
 

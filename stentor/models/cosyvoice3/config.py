@@ -146,9 +146,9 @@ def parse(data: Mapping[str, Any], text_model: Mapping[str, Any]) -> Config:
     llm, flow, hift = (_section(top, name) for name in ("llm", "flow", "hift"))
     codes = llm.integer("speech_token_size", RELEASED_CODES)
     language = _language(llm, codes, ConfigReader(text_model, f"{TEXT_MODEL}/config.json"))
-    wanted = _section(flow).integer("vocab_size", codes)
-    if wanted != codes:
-        raise flow.error("vocab_size", f"{wanted} differs from llm.speech_token_size {codes}")
+    vocab_size = _section(flow).integer("vocab_size", codes)
+    if vocab_size != codes:
+        raise flow.error("vocab_size", f"{vocab_size} differs from llm.speech_token_size {codes}")
     return Config(language, _flow(flow, codes), _vocoder(hift))
 
 

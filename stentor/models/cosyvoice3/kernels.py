@@ -121,16 +121,16 @@ def _sample_ras_kernel(
         largest = tl.max(x, 0)
         p = tl.where(mask, tl.exp(x - largest), 0.0)
         key = ordered_key(x)
-        kept = p
+        candidates = p
         if top_p < 1:
-            kept = tl.where(
+            candidates = tl.where(
                 (key >= mass_threshold(key, p, top_p * tl.sum(p, 0), 32)) | (x == largest),
-                kept,
+                candidates,
                 0.0,
             )
         if (top_k > 0) & (top_k < size):
-            kept = tl.where(key >= kth_largest(key, mask, top_k, 32), kept, 0.0)
-        token = _drawn(kept, mask, tl.load(u_ptr + row * stride_u))
+            candidates = tl.where(key >= kth_largest(key, mask, top_k, 32), candidates, 0.0)
+        token = _drawn(candidates, mask, tl.load(u_ptr + row * stride_u))
         at = tl.arange(0, BLOCK_WINDOW)
         codes = tl.load(codes_ptr + row * stride_codes + at, at < WINDOW, -1)
         exist = tl.load(exist_ptr + row * stride_exist + at, at < WINDOW, 0) != 0

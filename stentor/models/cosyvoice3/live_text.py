@@ -119,15 +119,15 @@ class Arrivals:
         """Values for more text. What could still change with the next letter is held back."""
         if self._ended:
             raise InvalidRequest("text", "nothing may follow the last text")
-        held = self._held + text
+        buffered = self._held + text
         if last:
-            cut = len(held)
+            cut = len(buffered)
         else:
-            cut = settled(held)
-        if not last and (open := re.search(MARKS.unfinished, held[:cut])):
+            cut = settled(buffered)
+        if not last and (open := re.search(MARKS.unfinished, buffered[:cut])):
             cut = open.start()
-        ids = self._encode(held[:cut])
-        self._held = held[cut:]
+        ids = self._encode(buffered[:cut])
+        self._held = buffered[cut:]
         self._ended = last
         self.tokens = self.tokens + len(ids)
         fed = [value for token in ids for value in self._mixing.add(token)]
@@ -200,25 +200,25 @@ class LiveStep:
         rows = self._rows
         turn = self._turn
         fill = self._config.fill
-        made = self._rows["made"]
+        recent = self._rows["made"]
         code = torch.where(turn.forced, fill, code)
         special = (code >= self._config.codes) & turn.draws
-        asked = special & turn.asks
+        asks = special & turn.asks
         stop = special & ~turn.asks
         speaks = turn.draws & ~special
         silent = torch.where(
             speaks, silent_run(code, rows["silent"], self._silence), rows["silent"]
         )
-        latest = torch.where(asked, fill, code)[:, None]
+        latest = torch.where(asks, fill, code)[:, None]
         columns = {
             "silent": silent,
             "taken": turn.taken,
             "asks": turn.asks.long(),
             "made": torch.where(
-                turn.draws[:, None], torch.cat((latest, made[:, :-1]), dim=1), made
+                turn.draws[:, None], torch.cat((latest, recent[:, :-1]), dim=1), recent
             ),
             "made_count": rows["made_count"] + turn.draws,
-            "next_fill": torch.where(asked, rows["made_count"] + CODES + 1, rows["next_fill"]),
+            "next_fill": torch.where(asks, rows["made_count"] + CODES + 1, rows["next_fill"]),
         }
         frame = torch.where(speaks, code, torch.where(stop, 0, MARK + turn.taken))
         frame = torch.where(turn.draws & (code < 0), code, frame)

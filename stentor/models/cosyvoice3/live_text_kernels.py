@@ -158,31 +158,33 @@ def _emit_kernel(
     draws, asks, marked = _turn(feed_ptr, slot, prev, tl.load(step_ptr + row), live, MARK, FEED)
     count = tl.load(count_ptr + row)
     next_fill = tl.load(next_fill_ptr + row)
-    taken = tl.where(marked, prev - MARK + 1, tl.load(taken_ptr + row))
+    num_tokens = tl.where(marked, prev - MARK + 1, tl.load(taken_ptr + row))
     code = tl.where(asks & draws & (count == next_fill), fill, tl.load(code_ptr + row))
     special = (code >= codes) & draws
-    asked = special & asks
+    asks_text = special & asks
     stop = special & ~asks
     speaks = draws & ~special
     offs = tl.arange(0, BLOCK)
     silences = tl.load(silence_ptr + offs, offs < SILENCE, -2) == code
     silent = tl.load(silent_ptr + row)
-    held = tl.max(silences.to(tl.int32), 0) > 0
-    silent = tl.where(speaks, tl.where(held, silent + 1, 0), silent)
-    frame = tl.where(speaks, code, tl.where(stop, 0, MARK + taken))
+    is_silence = tl.max(silences.to(tl.int32), 0) > 0
+    silent = tl.where(speaks, tl.where(is_silence, silent + 1, 0), silent)
+    frame = tl.where(speaks, code, tl.where(stop, 0, MARK + num_tokens))
     frame = tl.where(draws & (code < 0), code, frame)
     tl.store(numbers_ptr + row, frame)
     tl.store(numbers_ptr + rows + row, silent)
-    tl.store(numbers_ptr + 2 * rows + row, taken)
+    tl.store(numbers_ptr + 2 * rows + row, num_tokens)
     tl.store(numbers_ptr + 3 * rows + row, asks.to(tl.int64))
     tl.store(numbers_ptr + 4 * rows + row, count + draws.to(tl.int64))
-    tl.store(numbers_ptr + 5 * rows + row, tl.where(asked, count + (BLOCK_OF_CODES + 1), next_fill))
+    tl.store(
+        numbers_ptr + 5 * rows + row, tl.where(asks_text, count + (BLOCK_OF_CODES + 1), next_fill)
+    )
     tl.store(flags_ptr + row, stop.to(tl.uint8))
     tl.store(flags_ptr + rows + row, (speaks & (silent <= MOST_SILENT)).to(tl.uint8))
-    made = made_ptr + slot * window
-    old = tl.load(made + offs, offs < window, 0)
-    moved = tl.load(made + tl.maximum(offs - 1, 0), offs < window, 0)
-    moved = tl.where(offs == 0, tl.where(asked, fill, code), moved)
+    window_ptr = made_ptr + slot * window
+    old = tl.load(window_ptr + offs, offs < window, 0)
+    moved = tl.load(window_ptr + tl.maximum(offs - 1, 0), offs < window, 0)
+    moved = tl.where(offs == 0, tl.where(asks_text, fill, code), moved)
     tl.store(made_out_ptr + row * window + offs, tl.where(draws, moved, old), offs < window)
 
 
@@ -214,16 +216,16 @@ class FusedStep:
     def emitted(self, code: Tensor) -> Emit:
         """Return what each row makes of a sampled code [B]."""
         rows = self._rows
-        made = self._rows.column("made")
+        recent = self._rows.column("made")
         c = self._config
         batch = len(code)
-        window = made.table.shape[1]
+        window = recent.table.shape[1]
         device = code.device
         numbers = torch.empty(6, batch, dtype=torch.int64, device=device)
         flags = torch.empty(2, batch, dtype=torch.uint8, device=device)
         latest = torch.empty(batch, window, dtype=torch.int64, device=device)
         counts = rows["taken"], rows["made_count"], rows["next_fill"], rows["silent"]
-        tables = self._feed.table, made.table, self._silence
+        tables = self._feed.table, recent.table, self._silence
         _emit_kernel[(batch,)](
             code,
             *self._turn,
@@ -242,8 +244,11 @@ class FusedStep:
             num_warps=1,
             **self._limits,
         )
-        (frame, *columns), (stop, heard) = numbers, flags.view(torch.bool)
+        (frame, *columns), (stop, audible) = numbers, flags.view(torch.bool)
         names = ("silent", "taken", "asks", "made_count", "next_fill")
         return Emit(
-            frame[:, None], stop, {**dict(zip(names, columns, strict=True)), "made": latest}, heard
+            frame[:, None],
+            stop,
+            {**dict(zip(names, columns, strict=True)), "made": latest},
+            audible,
         )

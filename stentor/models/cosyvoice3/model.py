@@ -70,8 +70,8 @@ class CosyVoice3(Prompted):
     def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
         logits = self.language.logits(h[0])
         step = self._live_step(rows)
-        made = rows["made"]
-        return step.emitted(self._sample(step.masked(logits), rows, u, (made, made >= 0)))
+        recent = rows["made"]
+        return step.emitted(self._sample(step.masked(logits), rows, u, (recent, recent >= 0)))
 
     def _live_step(self, rows: Rows) -> LiveStep | FusedStep:
         if not kernels.slot_kernels_enabled(self._silence.device):

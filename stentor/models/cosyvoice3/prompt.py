@@ -66,9 +66,9 @@ def layout(text: str, instructions: str | None, transcript: str | None) -> Layou
     text stands before the transcript."""
     system = SYSTEM + END_OF_PROMPT
     if instructions:
-        whole = END_OF_PROMPT in instructions
+        is_complete = END_OF_PROMPT in instructions
         return Layout(
-            instructions if whole else f"{SYSTEM} {instructions}{END_OF_PROMPT}", text, False
+            instructions if is_complete else f"{SYSTEM} {instructions}{END_OF_PROMPT}", text, False
         )
     if not transcript:
         return Layout("", text if END_OF_PROMPT in text else system + text, False)
@@ -129,25 +129,25 @@ class PromptBuilder:
         if not text:
             raise InvalidRequest("text", "must not be empty")
         if parts.hears_codes:
-            heard = voice.codes
+            codes = voice.codes
         else:
-            heard = voice.codes[:0]
-        rows = [self._start, *before, *text, self._task, *(self._c.text_vocab + heard)]
+            codes = voice.codes[:0]
+        rows = [self._start, *before, *text, self._task, *(self._c.text_vocab + codes)]
         free = self._room.positions - len(rows)
         if free < LEAST_PER_TOKEN * len(text):
             most_rows = self._room.positions - LEAST_PER_TOKEN * len(text)
-            raise too_long(len(rows), most_rows, request.text, len(heard))
+            raise too_long(len(rows), most_rows, request.text, len(codes))
         o = request.options
-        most = MOST_PER_TOKEN * len(text)
+        max_frames = MOST_PER_TOKEN * len(text)
         prompt = self._assemble(
-            request, rows, min(o["max_frames"] or most, free, self._room.frames), voice
+            request, rows, min(o["max_frames"] or max_frames, free, self._room.frames), voice
         )
         prompt.columns["start_from"] = LEAST_PER_TOKEN * len(text)
         fixed = o["ignore_eos"] or o["temperature"] == 0  # another try would end no sooner
         if fixed:
             prompt.runaway_frames = None
         else:
-            prompt.runaway_frames = most
+            prompt.runaway_frames = max_frames
         return prompt
 
     def _live(self, request: SpeechRequest, parts: Layout, voice: StoredVoice) -> Prompt:
@@ -186,8 +186,8 @@ class PromptBuilder:
         if request.reference is not None:
             return StoredVoice.of(voices[0], request.reference.text)
         if not self._voices:
-            wanted = "this model speaks with the voice of a reference: give one, or a speaker_embedding, or store a voice"
-            raise InvalidRequest("reference", wanted)
+            message = "this model speaks with the voice of a reference: give one, or a speaker_embedding, or store a voice"
+            raise InvalidRequest("reference", message)
         return self._voices[request.voice or next(iter(self._voices))]
 
     @property

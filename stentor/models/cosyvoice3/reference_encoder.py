@@ -63,12 +63,12 @@ def slaney(rate: int, fft: int, mels: int) -> Tensor:
     edges = torch.where(
         mel < _KNEE_MEL, linear, _KNEE_HZ * torch.exp((mel - _KNEE_MEL) * _LOG_STEP)
     )
-    left = edges[:-2]
+    lower = edges[:-2]
     centre = edges[1:-1]
     right = edges[2:]
-    rising = (hz[:, None] - left) / (centre - left)
+    rising = (hz[:, None] - lower) / (centre - lower)
     falling = (right - hz[:, None]) / (right - centre)
-    return (torch.minimum(rising, falling).clamp_min(0) * 2 / (right - left)).float()
+    return (torch.minimum(rising, falling).clamp_min(0) * 2 / (right - lower)).float()
 
 
 TOKENIZER = "speech_tokenizer_v3.onnx"
@@ -119,11 +119,11 @@ class VoiceEncoder:
 
     def _run(self, name: str, *inputs: Tensor) -> Tensor:
         session = self._session(name)
-        names = [given.name for given in session.get_inputs()]
+        names = [node.name for node in session.get_inputs()]
         if len(names) != len(inputs):
             raise CheckpointError(f"{name} takes {len(names)} inputs, not {len(inputs)}")
-        found = session.run(None, {n: x.numpy() for n, x in zip(names, inputs, strict=True)})
-        return torch.from_numpy(found[0])
+        outputs = session.run(None, {n: x.numpy() for n, x in zip(names, inputs, strict=True)})
+        return torch.from_numpy(outputs[0])
 
     def _session(self, name: str) -> Any:
         with self._lock:
@@ -133,9 +133,9 @@ class VoiceEncoder:
 
     def _open(self, name: str) -> Any:
         if self._path is None or not (self._path / name).is_file():
-            wanted = "take a stored voice or a speaker_embedding"
+            advice = "take a stored voice or a speaker_embedding"
             raise InvalidRequest(
-                "reference", f"cannot be encoded: this model has no {name}; {wanted}"
+                "reference", f"cannot be encoded: this model has no {name}; {advice}"
             )
         from stentor.host.onnx_runtime import onnxruntime
 

@@ -96,16 +96,16 @@ def _check_tensors(file: Path, parts: Mapping[str, Any]) -> None:
     count = next(iter(parts["codes"].get_shape()), 0)
     if count > MAX_PROMPT:
         raise CheckpointError(f"{file}: codes must be at most {MAX_PROMPT}, there are {count}")
-    wanted = {
+    expected = {
         "codes": ([count], INTEGERS),
         "mel": ([2 * count, MELS], FLOATS),
         "speaker": ([SPEAKER], FLOATS),
     }
-    for name, (shape, dtypes) in wanted.items():
-        found = parts[name].get_shape()
+    for name, (shape, dtypes) in expected.items():
+        actual = parts[name].get_shape()
         dtype = parts[name].get_dtype()
-        if found != shape or dtype not in dtypes:
-            what = f"has shape {found} of {dtype}, wanted {shape} of {', '.join(dtypes)}"
+        if actual != shape or dtype not in dtypes:
+            what = f"has shape {actual} of {dtype}, wanted {shape} of {', '.join(dtypes)}"
             raise CheckpointError(f"{file}: tensor {name} {what}")
 
 
@@ -114,10 +114,10 @@ def load_voices(path: Path, codes: int) -> dict[str, StoredVoice]:
     `voices/`."""
     voices: dict[str, StoredVoice] = {}
     if (path / SPEAKERS).is_file():
-        known: Mapping[str, Any] = read_pickled_dict(path / SPEAKERS)
+        speakers: Mapping[str, Any] = read_pickled_dict(path / SPEAKERS)
         voices = {
             str(name).lower(): StoredVoice.of_speaker(_embedding(path / SPEAKERS, name, v))
-            for name, v in known.items()
+            for name, v in speakers.items()
         }
     for file in sorted((path / FOLDER).glob(f"*{SUFFIX}")):
         voices[file.name.removesuffix(SUFFIX).lower()] = load_voice(file, codes)

@@ -341,8 +341,8 @@ class FishCodec(nn.Module):
     def _latents(self, wav: Tensor, launch: Launch) -> Tensor:
         """`latents`, and more behind them."""
         c = self.config
-        whole = F.pad(wav.to(self.encoder_dtype), (0, -len(wav) % c.hop))
-        x = padded(self.encoder.windows(whole[None, None], launch), self.step)
+        frames = F.pad(wav.to(self.encoder_dtype), (0, -len(wav) % c.hop))
+        x = padded(self.encoder.windows(frames[None, None], launch), self.step)
         return launch(self._refined, x)[0]
 
     def _refined(self, x: Tensor) -> tuple[Tensor]:

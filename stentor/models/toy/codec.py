@@ -158,6 +158,6 @@ class UtteranceCodec(nn.Module):
         chunk_end = (at // HOPS[0] + 1) * HOPS[0]
         ended = call.end[:, None] < NO_END
         until = torch.where(ended, prefix + call.end[:, None], chunk_end)
-        seen = F.scaled_dot_product_attention(y, y, y.sin(), attn_mask=at < until[..., None])
-        out: Tensor = self.out(torch.cat((y, seen), -1))
+        attended = F.scaled_dot_product_attention(y, y, y.sin(), attn_mask=at < until[..., None])
+        out: Tensor = self.out(torch.cat((y, attended), -1))
         return out

@@ -293,7 +293,7 @@ def _rope_factors(lm: ConfigReader, head_dim: int) -> tuple[float, ...] | None:
 
 
 def _dtype_name(top: ConfigReader) -> str:
-    known = {
+    names = {
         "bfloat16": "bfloat16",
         "bf16": "bfloat16",
         "float16": "float16",
@@ -301,9 +301,9 @@ def _dtype_name(top: ConfigReader) -> str:
         "float32": "float32",
     }
     name = top.text("dtype", "bfloat16")
-    if name not in known:
-        raise top.error("dtype", f"{name!r} is not one of {', '.join(known)}")
-    return known[name]
+    if name not in names:
+        raise top.error("dtype", f"{name!r} is not one of {', '.join(names)}")
+    return names[name]
 
 
 def with_steps(c: VoxCPM2Config, steps: object) -> VoxCPM2Config:

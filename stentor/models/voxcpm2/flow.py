@@ -151,15 +151,17 @@ def euler_solve(
     x = z.contiguous()
     if not num_evals:
         return x
-    tokens, own = dit_input_tokens(
+    tokens, rows_schedule = dit_input_tokens(
         mu, cond, x, dit.cond_proj, dit.in_proj, steps, schedule, num_evals
     )
     for k in range(num_evals):
         both = dit(tokens, x.shape[1], rope)
         more = k + 1 < num_evals
         if more:
-            following = NextTokens(own.at[:, k + 1], own.times, dit.in_proj, TIME_AT)
+            following = NextTokens(
+                rows_schedule.at[:, k + 1], rows_schedule.times, dit.in_proj, TIME_AT
+            )
         else:
             following = None
-        x = cfg_euler_step(both, x, cfg, own.dt[:, k], tokens, following)
+        x = cfg_euler_step(both, x, cfg, rows_schedule.dt[:, k], tokens, following)
     return x

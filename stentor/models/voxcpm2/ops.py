@@ -86,14 +86,14 @@ def dit_input_tokens(
 
         projections = (cond_proj.weight, cond_proj.bias, in_proj.weight, in_proj.bias)
         return fused(mu, cond, z, projections, steps, schedule, num_evals)
-    own = EulerSchedule(schedule.dt[steps], schedule.at[steps], schedule.times)
-    time = own.times[own.at[:, 0]]
+    rows_schedule = EulerSchedule(schedule.dt[steps], schedule.at[steps], schedule.times)
+    time = rows_schedule.times[rows_schedule.at[:, 0]]
     tokens = torch.cat(
         (torch.stack((*mu, time), dim=1), cond_proj(cond.to(z.dtype)), in_proj(z)), dim=1
     )
     without = tokens.clone()
     without[:, :2] = 0
-    return torch.cat((tokens, without)), own
+    return torch.cat((tokens, without)), rows_schedule
 
 
 def cfg_zero_star(both: Tensor, cfg: Tensor) -> Tensor:

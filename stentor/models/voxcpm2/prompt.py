@@ -86,7 +86,7 @@ class PromptBuilder:
     def references(self, request: SpeechRequest) -> list[VoiceSource]:
         """Recordings to clone and to continue. Raises InvalidRequest for combinations that the
         model cannot take."""
-        _, prompt = given = _given(request)
+        _, prompt = parts = _given(request)
         if prompt is not None and prompt.text is None:
             raise InvalidRequest(
                 "prompt", "needs the text that is spoken in it: Reference(audio, text)"
@@ -98,21 +98,21 @@ class PromptBuilder:
             )
         return [
             VoiceSource(audio.recording, role)
-            for audio, role in zip(given, ROLES, strict=True)
+            for audio, role in zip(parts, ROLES, strict=True)
             if audio is not None
         ]
 
     def build(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
         """Raises InvalidRequest for texts and lengths that the model cannot take."""
-        given = self._given(request, voices)
+        parts = self._given(request, voices)
         target = self.front_end(_clean(_with_instructions(request)), request.check)
         if not target.text:
             raise InvalidRequest("text", "has nothing that this model can speak")
-        if given.text:
-            said = self.front_end(given.text, request.check).text
+        if parts.text:
+            transcript = self.front_end(parts.text, request.check).text
         else:
-            said = ""
-        ids, frames, frame_at = self._sequence(given, said + target.text)
+            transcript = ""
+        ids, frames, frame_at = self._sequence(parts, transcript + target.text)
         free = self.max_length - len(ids)
         if free < 1:
             raise too_long(len(ids), self.max_length - 1, request.text, len(frames))
@@ -130,10 +130,10 @@ class PromptBuilder:
             "flow_steps": options["flow_steps"],
             "temperature": options["temperature"],
         }
-        if len(given.prompt):
-            columns["prev"] = given.prompt[-1]
+        if len(parts.prompt):
+            columns["prev"] = parts.prompt[-1]
         if self.aligned:
-            end = len(ids) - 1 - len(given.prompt)
+            end = len(ids) - 1 - len(parts.prompt)
             columns |= {"text_start": end - count, "text_end": end}
         return Prompt(
             rows={"token": np.asarray(ids, np.int64)},
@@ -142,9 +142,9 @@ class PromptBuilder:
             columns=columns,
             max_frames=max_frames,
             min_frames=min_frames,
-            codec_prefix=frames[-PRIME:] if len(given.prompt) else self.empty,
-            voice=given.id,
-            voices=given.voices,
+            codec_prefix=frames[-PRIME:] if len(parts.prompt) else self.empty,
+            voice=parts.id,
+            voices=parts.voices,
             num_evals=evaluations(options["flow_steps"]),
             runaway_frames=None if options["ignore_eos"] else suspect,
             words=target.places(is_sound) if self.aligned else (),

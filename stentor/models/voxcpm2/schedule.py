@@ -50,12 +50,12 @@ class TimeTokens:
         self._rows = [slice(0, 0)]
         all_t, all_dt = _euler(dtype, device)
         for steps in range(1, MAX_STEPS + 1):
-            used = slice(cfg_zero_steps(steps), steps)
+            solved = slice(cfg_zero_steps(steps), steps)
             row = self._rows[-1].stop
             rows = slice(row, row + evaluations(steps))
-            dt[steps, : evaluations(steps)] = all_dt[steps, used]
+            dt[steps, : evaluations(steps)] = all_dt[steps, solved]
             at[steps, : evaluations(steps)] = torch.arange(rows.start, rows.stop, device=device)
-            times.append(all_t[steps, used])
+            times.append(all_t[steps, solved])
             self._rows.append(rows)
         self._times = torch.cat(times)
         self._tokens = time_tokens

@@ -47,10 +47,10 @@ def _alignment(c: VoxCPM2Config) -> AlignmentHeads | None:
     if c.alignment is None:
         return None
     base = c.base
-    given = c.alignment
+    heads = c.alignment
     group = base.heads // base.kv_heads
     scale = base.head_dim**-0.5
-    return AlignmentHeads(given.layers, given.heads, group, scale, given.lag, given.window)
+    return AlignmentHeads(heads.layers, heads.heads, group, scale, heads.lag, heads.window)
 
 
 def _hidden(c: VoxCPM2Config, dtype: DType) -> tuple[Column, ...]:

@@ -49,10 +49,10 @@ class TextTokenizer:
         return ids
 
     def _id(self, token: str) -> int:
-        found = self._tokenizer.token_to_id(token)
-        if found is None:
+        id = self._tokenizer.token_to_id(token)
+        if id is None:
             return UNKNOWN
-        return found
+        return id
 
 
 class CharacterTokenizer:

@@ -101,8 +101,8 @@ def _size(head: dict[str, Any], name: str) -> int:
     if not isinstance(size, int) or size < 0:
         raise _malformed(f"{name} must be a whole number")
     if size > MAX_BYTES:
-        told = f"{name} is more than {LIMITS.ws_message_kib} KiB"
-        raise ApiError(413, told, code="message_too_large")
+        message = f"{name} is more than {LIMITS.ws_message_kib} KiB"
+        raise ApiError(413, message, code="message_too_large")
     return size
 
 
@@ -312,10 +312,10 @@ class WyomingSession(Session):
         elif Synthesize.is_type(kind):
             # else it repeats what came bit by bit, for servers that do not take that
             if self.writing is None:
-                whole = validated(Whole, data)
-                self.check_length(whole.text)
-                spoken = await self._begin(whole, bit_by_bit=False)
-                await spoken.feed.end(whole.text)
+                utterance = validated(Whole, data)
+                self.check_length(utterance.text)
+                spoken = await self._begin(utterance, bit_by_bit=False)
+                await spoken.feed.end(utterance.text)
         elif SynthesizeStart.is_type(kind):
             await self._end_writing()
             self.writing = await self._begin(validated(Start, data), bit_by_bit=True)
@@ -343,13 +343,17 @@ class WyomingSession(Session):
                 429, f"{MAX_WAITING} texts are waiting already", code="too_many_utterances"
             )
         ignored = Ignored(self.config.strict)
-        named = start.voice
+        voice_field = start.voice
         for name in [*(start.model_extra or {}), *(["context"] if start.context else [])]:
             ignored.field(name, "means nothing for speech from text")
-        if named is None:
+        if voice_field is None:
             voice = {}
         else:
-            voice = {"voice": named.name, "speaker": named.speaker, "language": named.language}
+            voice = {
+                "voice": voice_field.name,
+                "speaker": voice_field.speaker,
+                "language": voice_field.language,
+            }
         body = validated(Shared, {"model": self.model, "response_format": "pcm", **voice})
         async with asyncio.timeout(self.config.request_timeout):
             plan = await self.server.planner.live(body, self.id, NO_WORD_TIMES)
@@ -415,10 +419,10 @@ async def listening(server: Server) -> AsyncIterator[None]:
     try:
         yield
     finally:  # sessions have ended by themselves once the server drains
-        left = [*sessions, draining]
-        for task in left:
+        tasks = [*sessions, draining]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         listener.close()
 
 

@@ -147,8 +147,8 @@ class LimitedBody:
         look_seconds = self.requests.limits.end_seconds / 4
         while not self.requests.ended.is_set():
             if self.gives_way:
-                told = "too many request bodies are still arriving, and this one is the oldest"
-                raise BodyError(ApiError(429, told, code="too_many_bodies", retry_after=1))
+                message = "too many request bodies are still arriving, and this one is the oldest"
+                raise BodyError(ApiError(429, message, code="too_many_bodies", retry_after=1))
             try:
                 async with asyncio.timeout_at(min(self.deadline, self.loop.time() + look_seconds)):
                     return await self.receive()
@@ -169,8 +169,8 @@ class LimitedBody:
             requests.counts.total("bodies") + count > requests.most_bytes
             or of_address > requests.most_bytes_coming
         ):
-            told = "other requests' bodies use all the memory for bodies"
-            raise BodyError(ApiError(503, told, code="bodies_in_flight", retry_after=5))
+            message = "other requests' bodies use all the memory for bodies"
+            raise BodyError(ApiError(503, message, code="bodies_in_flight", retry_after=5))
         requests.counts.add("bodies", count)
         self.taken += count
 
@@ -213,9 +213,9 @@ class _Coming:
             most_near = self.limits.address_bodies
         else:
             most_near = self.limits.bodies
-        for found, most in (self._all, self.limits.bodies), (near, most_near):
-            if len(found) > most:
-                first = next(iter(found))
+        for bodies, limit in (self._all, self.limits.bodies), (near, most_near):
+            if len(bodies) > limit:
+                first = next(iter(bodies))
                 self.leave(first)
                 first.gives_way = True
 

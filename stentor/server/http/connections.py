@@ -42,9 +42,9 @@ class Places:
 
     def ask(self, connection: Connection) -> None:
         """Note a connection whose request is on its way. A new one may have another closed."""
-        known = self._take(connection)
+        was_served = self._take(connection)
         self._asking[connection] = None
-        if not known and len(self) > self.most:
+        if not was_served and len(self) > self.most:
             goes = next(iter(self._answered or self._asking))
             self._take(goes)
             goes.transport.abort()
@@ -66,13 +66,13 @@ class Places:
 
     def _take(self, connection: Connection) -> bool:
         """Whether it had a place, which it has no more."""
-        for found in (self._answered, self._asking):
-            if connection in found:
-                del found[connection]
+        for places in (self._answered, self._asking):
+            if connection in places:
+                del places[connection]
                 return True
-        known = connection in self._served
+        was_served = connection in self._served
         self._served.discard(connection)
-        return known
+        return was_served
 
 
 class Connection(HttpToolsProtocol):
@@ -437,13 +437,13 @@ class TlsConnection(Connection):
 def fitted(limits: Limits) -> Limits:
     """Return limits with fewer connections if the process may not open so many descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = limits.max_connections + limits.spare_descriptors
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    needed = limits.max_connections + limits.spare_descriptors
+    if soft == resource.RLIM_INFINITY or soft >= needed:
         return limits
     if hard == resource.RLIM_INFINITY:
-        soft = wanted
+        soft = needed
     else:
-        soft = min(wanted, hard)
+        soft = min(needed, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return replace(
         limits, max_connections=max(limits.spare_descriptors, soft - limits.spare_descriptors)
@@ -452,7 +452,7 @@ def fitted(limits: Limits) -> Limits:
 
 def limited(limits: Limits, tls: ssl.SSLContext | None = None) -> type[Connection]:
     """Connections with these limits, over TLS if it is given."""
-    own = {"limits": limits, "places": Places(limits.max_connections)}
+    attributes = {"limits": limits, "places": Places(limits.max_connections)}
     if tls is None:
-        return type("LimitedConnection", (Connection,), own)
-    return type("LimitedTlsConnection", (TlsConnection,), {**own, "tls": tls})
+        return type("LimitedConnection", (Connection,), attributes)
+    return type("LimitedTlsConnection", (TlsConnection,), {**attributes, "tls": tls})

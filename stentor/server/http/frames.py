@@ -43,9 +43,9 @@ class FrameReader:
         end = min(len(data), self.limits.ws_turn_kib << 10)
         while at < end and frames < self.limits.ws_turn_frames:
             if self._payload:
-                taken = min(self._payload, end - at)
-                self._payload -= taken
-                at += taken
+                size = min(self._payload, end - at)
+                self._payload -= size
+                at += size
                 continue
             self._head.append(data[at])
             at += 1

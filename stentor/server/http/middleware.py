@@ -90,9 +90,9 @@ class RequestIds:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        given = Headers(scope=scope).get("x-request-id", "")
-        if GIVEN_ID.fullmatch(given):
-            id = given
+        client_id = Headers(scope=scope).get("x-request-id", "")
+        if GIVEN_ID.fullmatch(client_id):
+            id = client_id
         else:
             id = "req-" + secrets.token_hex(12)
         state: MutableMapping[str, Any] = scope.setdefault("state", {})
@@ -164,8 +164,8 @@ class Preflight:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "OPTIONS":
             headers = Headers(scope=scope)
-            asked = "access-control-request-method" in headers
-            if asked and not from_own_origin(headers, self.allowed_origins):
+            is_preflight = "access-control-request-method" in headers
+            if is_preflight and not from_own_origin(headers, self.allowed_origins):
                 await respond(foreign(headers), scope, receive, send)
                 return
         await self.app(scope, receive, send)
@@ -247,10 +247,10 @@ class AllowedHosts:
 
     def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
         here = socket.gethostname().lower()
-        given = {name.lower().rstrip(".") for name in names}
+        hosts = {name.lower().rstrip(".") for name in names}
         self.app = app
-        self.names = {"localhost", here, f"{here}.local", *CONTAINERS, *given}
-        self.ends = ".localhost", *(name[1:] for name in given if name.startswith("*."))
+        self.names = {"localhost", here, f"{here}.local", *CONTAINERS, *hosts}
+        self.ends = ".localhost", *(name[1:] for name in hosts if name.startswith("*."))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
@@ -258,9 +258,9 @@ class AllowedHosts:
                 name = hostname(host)
                 if not (name in self.names or name.endswith(self.ends) or is_here(name)):
                     name = name or host
-                    told = f"this server is not asked as {name!r}; stentor serve --allowed-hosts NAME allows a name"
+                    message = f"this server is not asked as {name!r}; stentor serve --allowed-hosts NAME allows a name"
                     await respond(
-                        ApiError(403, told, code="host_not_allowed"), scope, receive, send
+                        ApiError(403, message, code="host_not_allowed"), scope, receive, send
                     )
                     return
         await self.app(scope, receive, send)
@@ -331,9 +331,11 @@ class Forwarded:
                 .decode("latin-1")
                 .split(",")
             )
-            known = list(takewhile(is_address, map(_without_port, reversed(parts))))[::-1]
+            addresses = list(takewhile(is_address, map(_without_port, reversed(parts))))[::-1]
             others = [header for header in headers if header[0] != FORWARDED]
-            scope["headers"] = others + ([(FORWARDED, ",".join(known).encode())] if known else [])
+            scope["headers"] = others + (
+                [(FORWARDED, ",".join(addresses).encode())] if addresses else []
+            )
         await self.app(scope, receive, send)
 
 
@@ -401,7 +403,7 @@ def write_access(scope: Scope, status: int | None, seconds: float) -> None:
         "seconds": round(seconds, 4),
         "client": client,
     }
-    shown = "-" if status is None else status
+    status_text = "-" if status is None else status
     access.info(
-        '%s "%s %s" %s %.3f s', client, method, path, shown, seconds, extra={"request": facts}
+        '%s "%s %s" %s %.3f s', client, method, path, status_text, seconds, extra={"request": facts}
     )

@@ -112,9 +112,9 @@ class SpeechResponse(Response):
         body = {"error": error.body["error"], "partial_audio": True, "action": "discard"}
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_SECONDS):
-                told = event("speech.audio.error", body)
+                chunk = event("speech.audio.error", body)
                 # no last chunk follows: some clients take a clean end for success
-                await send({"type": "http.response.body", "body": told, "more_body": True})
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
 
     async def _whole(self, send: Send) -> None:
         request = self.request
@@ -261,7 +261,7 @@ def headers(request: RunningRequest) -> dict[str, str]:
     """Response headers with what is known when the first audio leaves."""
     run = request.run
     output = request.plan.output
-    found = {
+    fields = {
         "X-Seed": str(run.seed),
         "X-Sample-Rate": str(output.rate),
         "X-Channels": "1",
@@ -271,14 +271,14 @@ def headers(request: RunningRequest) -> dict[str, str]:
         **request.plan.ignored.header(),
     }
     if output.marks.comment is not None:
-        found["X-Provenance"] = output.marks.comment
+        fields["X-Provenance"] = output.marks.comment
     if run.finish is not None:
         usage = run.usage.as_dict()
-        found["X-Finish-Reason"] = run.finish
-        found["X-Audio-Duration"] = f"{run.duration:.4f}"
-        found |= {
+        fields["X-Finish-Reason"] = run.finish
+        fields["X-Audio-Duration"] = f"{run.duration:.4f}"
+        fields |= {
             f"X-Usage-{k.replace('_', '-').title()}": str(v)
             for k, v in usage.items()
             if isinstance(v, int)
         }
-    return found
+    return fields

@@ -95,8 +95,8 @@ async def model(request: Request, name: str) -> dict[str, Any]:
 @router.get("/v1/audio/models", responses=failures(401), tags=["models"])
 async def audio_models(request: Request) -> dict[str, Any]:
     """List the models in Open WebUI's shape."""
-    found = _models(request)
-    return {"object": "list", "models": found, "data": found}
+    models = _models(request)
+    return {"object": "list", "models": models, "data": models}
 
 
 def _models(request: Request) -> list[dict[str, Any]]:

@@ -23,8 +23,8 @@ from stentor.speech.client_names import taken_by_model
 def _permitted(request: Request) -> None:
     """ApiError 404 unless the operator allows to load adapters at run time."""
     if not server(request).config.allow_runtime_lora_updating:
-        told = "loading adapters at run time is off; stentor serve --allow-runtime-lora-updating turns it on"
-        raise ApiError(404, told, code="not_found")
+        message = "loading adapters at run time is off; stentor serve --allow-runtime-lora-updating turns it on"
+        raise ApiError(404, message, code="not_found")
 
 
 router = APIRouter(route_class=JsonRoute, tags=["adapters"], dependencies=[Depends(_permitted)])
@@ -93,11 +93,11 @@ def _allowed(config: ServerConfig, path: str) -> str:
         return path
     folder = config.allowed_lora_path
     # of a loop: a path with the loop
-    found = Path(os.path.realpath(path if folder is None else Path(folder, path)))
-    if folder is None or not found.is_relative_to(os.path.realpath(folder)):
+    real_path = Path(os.path.realpath(path if folder is None else Path(folder, path)))
+    if folder is None or not real_path.is_relative_to(os.path.realpath(folder)):
         raise ApiError(403, "lora_path: lies outside of --allowed-lora-path", param="lora_path")
-    if not os.path.exists(found):  # not an error where a name is too long
+    if not os.path.exists(real_path):  # not an error where a name is too long
         raise ApiError(
             404, f"lora_path: there is no adapter at {path!r}", param="lora_path", code="not_found"
         )
-    return str(found)
+    return str(real_path)

@@ -47,14 +47,14 @@ SWAGGER = ("swagger-ui-bundle.js", "swagger-ui.css")  # from the package fastapi
 @cache
 def assets() -> dict[str, Asset]:
     """The files of both pages by name."""
-    found = {}
+    by_name = {}
     swagger = (files("fastapi_offline").joinpath("static", name) for name in SWAGGER)
     for f in (*files("stentor.server").joinpath("web").iterdir(), *swagger):
         kind = TYPES.get("." + f.name.rpartition(".")[2])
         if kind is not None:
             data = f.read_bytes()
-            found[f.name] = Asset(data, kind, f'"{hashlib.sha256(data).hexdigest()[:16]}"')
-    return found
+            by_name[f.name] = Asset(data, kind, f'"{hashlib.sha256(data).hexdigest()[:16]}"')
+    return by_name
 
 
 @router.api_route("/", methods=["GET", "HEAD"])
@@ -69,10 +69,10 @@ async def docs(request: Request) -> Response:
 
 @router.api_route("/web/{name}", methods=["GET", "HEAD"])
 async def asset(request: Request, name: str) -> Response:
-    found = assets().get(name)
-    if found is None:
+    file = assets().get(name)
+    if file is None:
         raise ApiError(404, "no such file")
-    return _respond(request, found)
+    return _respond(request, file)
 
 
 def _respond(request: Request, asset: Asset) -> Response:

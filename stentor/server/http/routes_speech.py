@@ -189,19 +189,19 @@ def _merged(batch: BatchBody, item: BatchItem | str) -> SpeechBody:
     """The batch's parameters with the item's over them. ApiError names the field that is wrong."""
     shared = batch.model_dump(exclude_unset=True, exclude={"items"})
     if isinstance(item, str):
-        own = {"input": item}
+        fields = {"input": item}
     else:
-        own = item.model_dump(exclude_unset=True)
-    own = {k: v for k, v in own.items() if v is not None}
-    return validated(SpeechBody, {**shared, **own})
+        fields = item.model_dump(exclude_unset=True)
+    fields = {k: v for k, v in fields.items() if v is not None}
+    return validated(SpeechBody, {**shared, **fields})
 
 
 def _of_item(error: ApiError, index: int, item: BatchItem | str | WrongItem) -> ApiError:
     """The error of an item. A field that the item has itself is named `items.N.field`."""
     field = error.param
     # no batch has an input
-    own = {"input", *(item.model_fields_set if isinstance(item, BatchItem) else ())}
-    if field is None or field.partition(".")[0] not in own:
+    item_fields = {"input", *(item.model_fields_set if isinstance(item, BatchItem) else ())}
+    if field is None or field.partition(".")[0] not in item_fields:
         return error
     return error.renamed(f"items.{index}.{field}")
 
@@ -220,10 +220,10 @@ async def _outcome(request: Request, id: str) -> Outcome:
     """The outcome of a request that any process of the server has served. ApiError 404 if none
     has."""
     s = server(request)
-    found = await s.outcomes.find(id) or await s.others.outcome(id)
-    if found is None:
+    outcome = await s.outcomes.find(id) or await s.others.outcome(id)
+    if outcome is None:
         raise ApiError(404, f"no recent request has the id {id[:80]!r}", param="request_id")
-    return found
+    return outcome
 
 
 @router.get(
@@ -243,16 +243,16 @@ async def timestamps(
 ) -> Response:
     """Times of a finished request, as subtitles: of words where it asked for them, else of
     sentences."""
-    found = await _outcome(request, request_id)
-    if found.status == "running":
+    outcome = await _outcome(request, request_id)
+    if outcome.status == "running":
         raise ApiError(409, "the request is still running", param="request_id")
     if words:
-        segments = found.segments
+        segments = outcome.segments
     else:
-        segments = [replace(s, words=()) for s in found.segments]
+        segments = [replace(s, words=()) for s in outcome.segments]
     if format == "json":
-        known = found.as_dict()
-        return json_response({name: known[name] for name in ("segments", "words") if name in known})
+        facts = outcome.as_dict()
+        return json_response({name: facts[name] for name in ("segments", "words") if name in facts})
     if format == "vtt":
         return PlainTextResponse(vtt(segments), media_type="text/vtt")
     return PlainTextResponse(srt(segments), media_type="application/x-subrip")

@@ -47,10 +47,10 @@ async def voices(
     format=names: their names."""
     s = server(request)
     details = request.state.authorized
-    own = own_voices(s.hosts.voices(model), s.config.aliases)
+    built_in = own_voices(s.hosts.voices(model), s.config.aliases)
 
     def made() -> Response:  # may be megabytes, so they are made in a thread
-        body = listing(own, s.voices.list(), details)
+        body = listing(built_in, s.voices.list(), details)
         return json_response(
             {"voices": [v["name"] for v in body["voices"]]} if format == "names" else body
         )
@@ -62,13 +62,13 @@ async def voices(
 async def voice(request: Request, name: Name) -> dict[str, Any]:
     """One voice of the list."""
     s = server(request)
-    own = own_voices(s.hosts.voices(), s.config.aliases).get(name.lower())
-    if own is not None:
-        return own
-    found = await asyncio.to_thread(s.voices.get, name)
-    if found is None:
+    built_in = own_voices(s.hosts.voices(), s.config.aliases).get(name.lower())
+    if built_in is not None:
+        return built_in
+    uploaded = await asyncio.to_thread(s.voices.get, name)
+    if uploaded is None:
         raise _unknown(name)
-    return found.as_dict()
+    return uploaded.as_dict()
 
 
 class DesignRoute(BodyRoute):
@@ -101,7 +101,7 @@ async def design(request: Request, body: DesignedVoice) -> Response:
     host = _designer(s, body.model)
     script = body.script_hint or SCRIPT
     await asyncio.to_thread(s.voices.check_name, body.name, _reserved(s))
-    wanted = validated(
+    sample_body = validated(
         SpeechBody,
         {
             "input": script,
@@ -114,7 +114,7 @@ async def design(request: Request, body: DesignedVoice) -> Response:
     )
     try:
         running = await begun(
-            request, s.planner.text(wanted, request.state.request_id, "none", False)
+            request, s.planner.text(sample_body, request.state.request_id, "none", False)
         )
     except ApiError as e:
         raise _as_of_design(e) from e
@@ -223,8 +223,8 @@ async def add(
     description."""
     s = server(request)
     if type == "prompt":
-        asked = {"name": name, "type": type, "prompt": prompt, "script_hint": script_hint}
-        described = {k: v for k, v in {**asked, "model": model}.items() if v is not None}
+        upload = {"name": name, "type": type, "prompt": prompt, "script_hint": script_hint}
+        described = {k: v for k, v in {**upload, "model": model}.items() if v is not None}
         return await design(request, validated(DesignedVoice, described))
     if not consent.strip():
         raise invalid("consent", "must say who has agreed to the use of this voice")
@@ -260,16 +260,16 @@ async def add(
         replaced, stored = await asyncio.to_thread(store)
     finally:
         s.known_voices.forget(name)
-    told = f"Voice {stored['name']!r} {'overwritten' if replaced else 'uploaded'}"
+    message = f"Voice {stored['name']!r} {'overwritten' if replaced else 'uploaded'}"
     quiet = sample is not None and float(np.abs(sample[0]).max()) < QUIET_PEAK
-    warnings = [told] * replaced + [
+    warnings = [message] * replaced + [
         "audio_sample is very quiet, and so is what is spoken with it"
     ] * quiet
     if warnings:
         warned = {"warning": "; ".join(warnings)}
     else:
         warned = {}
-    return {**stored, "success": True, "message": told, "voice": stored, **warned}
+    return {**stored, "success": True, "message": message, "voice": stored, **warned}
 
 
 def _check_taken(s: Server, embedding: bool) -> None:
@@ -299,13 +299,13 @@ async def delete(request: Request, name: Name) -> dict[str, Any]:
     s.known_voices.forget(name)
     if not deleted:
         raise _unknown(name)
-    told = f"Voice {name!r} deleted successfully"
+    message = f"Voice {name!r} deleted successfully"
     return {
         "id": name,
         "object": "audio.voice.deleted",
         "deleted": True,
         "success": True,
-        "message": told,
+        "message": message,
     }
 
 

@@ -149,14 +149,14 @@ def without_instructions(body: Shared, ignored: Ignored) -> Shared:
 
 def language(body: Shared, spec: ModelInfo, ignored: Ignored) -> str:
     """The model's name of the language, or "auto"."""
-    found = known_language(body.language, spec.languages)
-    if found is None:
+    code = known_language(body.language, spec.languages)
+    if code is None:
         if spec.languages:
-            known = f"known: auto, {', '.join(spec.languages)}"
+            allowed = f"known: auto, {', '.join(spec.languages)}"
         else:
-            known = "this model detects the language"
-        ignored.field("language", known)
-    return found or "auto"
+            allowed = "this model detects the language"
+        ignored.field("language", allowed)
+    return code or "auto"
 
 
 def options(body: Shared, spec: ModelInfo, ignored: Ignored) -> dict[str, Any]:
@@ -170,8 +170,8 @@ def options(body: Shared, spec: ModelInfo, ignored: Ignored) -> dict[str, Any]:
         if option in spec.options:
             values[option] = value
         else:
-            taken = ", ".join(sorted(spec.options))
-            ignored.field(path + name, f"is not a parameter of this model; its own are {taken}")
+            allowed = ", ".join(sorted(spec.options))
+            ignored.field(path + name, f"is not a parameter of this model; its own are {allowed}")
     return values
 
 
@@ -242,9 +242,9 @@ def known_language(given: str | None, languages: Sequence[str]) -> str | None:
     if name == "auto" or name in languages:
         return name
     first = name.replace("_", "-").replace(" ", "-").split("-")[0]  # "en-us", "english (uk)"
-    found = CODES.get(first, first)
-    if found in languages:
-        return found
+    full_name = CODES.get(first, first)
+    if full_name in languages:
+        return full_name
     return None
 
 
@@ -295,26 +295,26 @@ class VoiceResolver:
         """ApiError names the field that is wrong. A name that says nothing to this model goes to
         `ignored`."""
         voice = await self._voice(host, body, ignored)
-        given = await self._references(host, body)
-        if body.speaker_embedding is not None and given:
+        references = await self._references(host, body)
+        if body.speaker_embedding is not None and references:
             raise invalid("speaker_embedding", "stands for ref_audio: give one of them")
         # what the request brings wins over a stored voice
-        if body.speaker_embedding is not None or given:
-            voice = VoiceInput(voice.name, given, embedding=body.speaker_embedding)
+        if body.speaker_embedding is not None or references:
+            voice = VoiceInput(voice.name, references, embedding=body.speaker_embedding)
         return replace(voice, prompt=await self._prompt(host, body))
 
     async def _voice(self, host: ModelHost, body: Shared, ignored: Ignored) -> VoiceInput:
         """A built-in voice's name, or the reference or the speaker embedding of an uploaded one."""
-        given = body.voice.id if isinstance(body.voice, VoiceId) else body.voice
-        if given is not None and body.speaker is not None and given != body.speaker:
+        name_field = body.voice.id if isinstance(body.voice, VoiceId) else body.voice
+        if name_field is not None and body.speaker is not None and name_field != body.speaker:
             ignored.field("speaker", "is another name for voice; give one of them")
-        given = (given if given is not None else body.speaker) or "default"
-        name = self._aliases.get(given.lower(), given).strip()
+        name_field = (name_field if name_field is not None else body.speaker) or "default"
+        name = self._aliases.get(name_field.lower(), name_field).strip()
         if name.lower() in PLACEHOLDERS:
             return VoiceInput()
-        own = own_voice(name, host.spec.voices)
-        if own is not None:
-            return VoiceInput(own)
+        built_in = own_voice(name, host.spec.voices)
+        if built_in is not None:
+            return VoiceInput(built_in)
         voice = await self.known.get(name)
         unknown = voice is None or not host.spec.takes_reference
         if unknown and name.lower() in OPENAI_VOICES:
@@ -325,18 +325,18 @@ class VoiceResolver:
         if voice is not None and not host.spec.takes_reference:
             raise invalid("voice", f"{host.name} speaks only with its own voices")
         if voice is None:
-            found = None
+            uploaded_voice = None
         else:
-            found = await self._uploaded(host, voice)
-        if found is not None:
-            return found
+            uploaded_voice = await self._uploaded(host, voice)
+        if uploaded_voice is not None:
+            return uploaded_voice
         uploaded, count = await asyncio.to_thread(self.voices.some_names, LIMITS.known_voices)
         if count > len(uploaded):
             more = [f"and {count - len(uploaded)} more"]
         else:
             more = []
-        known = ", ".join([*PLACEHOLDERS[:1], *host.spec.voices, *uploaded, *more])
-        raise invalid("voice", f"{name[:80]!r} is not known; known: {known}", "voice_not_found")
+        names = ", ".join([*PLACEHOLDERS[:1], *host.spec.voices, *uploaded, *more])
+        raise invalid("voice", f"{name[:80]!r} is not known; known: {names}", "voice_not_found")
 
     async def _uploaded(self, host: ModelHost, voice: Voice) -> VoiceInput | None:
         """An uploaded voice, or the one that has just replaced it. None: it has been deleted."""
@@ -355,31 +355,31 @@ class VoiceResolver:
         vector = await asyncio.to_thread(self.voices.embedding, name)
         size = host.spec.speaker_size
         if vector is None:
-            held = 0
+            length = 0
         else:
-            held = len(vector)
-        if vector is None or held != size:
+            length = len(vector)
+        if vector is None or length != size:
             if size:
                 takes = f"{host.name} takes {size}"
             else:
                 takes = f"{host.name} takes no speaker embedding"
-            raise invalid("voice", f"{name!r} is a speaker embedding of {held} numbers; {takes}")
+            raise invalid("voice", f"{name!r} is a speaker embedding of {length} numbers; {takes}")
         numbers: list[float] = vector.tolist()
         return numbers
 
     async def _references(self, host: ModelHost, body: Shared) -> list[ReferenceAudio]:
         """References to clone: ref_audio with ref_text, or the items of references."""
-        found, param = _sources(body)
+        sources, param = _sources(body)
         # an empty one: any other was named as ignored
-        if not found or not host.spec.takes_reference:
+        if not sources or not host.spec.takes_reference:
             return []
-        if len(found) > host.spec.max_references:
+        if len(sources) > host.spec.max_references:
             limit = host.spec.max_references
-            raise invalid(param, f"{host.name} takes at most {limit}, got {len(found)}")
-        texts = [None if body.x_vector_only_mode else text or None for _, text in found]
+            raise invalid(param, f"{host.name} takes at most {limit}, got {len(sources)}")
+        texts = [None if body.x_vector_only_mode else text or None for _, text in sources]
         return [
             ReferenceAudio(await self.recordings.named(host, source, param), text)
-            for (source, _), text in zip(found, texts, strict=True)
+            for (source, _), text in zip(sources, texts, strict=True)
         ]
 
     async def _prompt(self, host: ModelHost, body: Shared) -> ReferenceAudio | None:
@@ -421,10 +421,10 @@ def _sources(body: Shared) -> tuple[list[tuple[str, str | None]], str]:
         return list(zip(audios, texts or [None] * len(audios), strict=True)), "ref_audio"
     if audios or texts:
         raise invalid("references", "cannot be combined with ref_audio and ref_text")
-    found = [
+    sources = [
         (r.audio or r.audio_path or r.ref_audio or r.data, r.text or r.ref_text)
         for r in body.references
     ]
-    if any(source is None for source, _ in found):
+    if any(source is None for source, _ in sources):
         raise invalid("references", "each needs audio")
-    return [(source, text) for source, text in found if source is not None], "references"
+    return [(source, text) for source, text in sources if source is not None], "references"

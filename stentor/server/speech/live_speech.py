@@ -59,14 +59,14 @@ class LiveSpeech(ABC):
             seed = plan.seed
         else:
             seed = random_seed()
-        own = replace(plan.request, seed=seed)
-        self.plan = replace(plan, id=id, requests={None: own}, ignored=plan.ignored.copy())
+        request = replace(plan.request, seed=seed)
+        self.plan = replace(plan, id=id, requests={None: request}, ignored=plan.ignored.copy())
         spec = plan.host.spec
-        most = min(server.config.split_chars, spec.max_text)
+        max_chars = min(server.config.split_chars, spec.max_text)
         how = reading(
             spec, plan.host.lexicon, cleanup or server.config.cleanup, plan.request.language
         )
-        self.feed = TextFeed(granularity, most, plan.live, how, spec.split_granularity)
+        self.feed = TextFeed(granularity, max_chars, plan.live, how, spec.split_granularity)
         self.running: RunningRequest | None = None
         # the segment being spoken, and where its audio begins
         self.current: tuple[SegmentRun, float] | None = None
@@ -189,9 +189,9 @@ class LiveSpeech(ABC):
         index = self.segments
         self.segments += 1
         self.bytes_before = self.bytes
-        own = pipeline or running.pipeline(whole=True, text=segment.text)
+        segment_pipeline = pipeline or running.pipeline(whole=True, text=segment.text)
         run.speaking.add(segment, live=tail is not None, apart=pipeline is None)
-        await self._encode(running, own, run.speaking.silence())
+        await self._encode(running, segment_pipeline, run.speaking.silence())
         current = run.next(tail)
         assert current is not None
         self.current = (current, run.speaking.joined.segment_start)
@@ -200,10 +200,10 @@ class LiveSpeech(ABC):
         limit = asyncio.timeout(self.server.config.request_timeout)
         async with limit, aclosing(current.audio()) as blocks:
             async for samples in blocks:
-                await self._encode(running, own, samples)
+                await self._encode(running, segment_pipeline, samples)
         self.current = None
         if pipeline is None:
-            self._made(running, await own.finish())
+            self._made(running, await segment_pipeline.finish())
         elif self.feed.exhausted:  # its last 5 ms need not wait for what follows
             await self._encode(running, pipeline, run.end(self.feed.silence))
         self.segment_ends(index, run.timings[-1], current.current)

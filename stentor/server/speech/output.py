@@ -72,7 +72,7 @@ class RunningRequest:
         """The container's bytes as they are made. If `whole`, or if all audio is held back, all of
         them at the end."""
         pipeline: OutputPipeline | None = None
-        held: list[np.ndarray] = []
+        pieces: list[np.ndarray] = []
         text = " ".join(segment.text for segment in self.plan.segments)
         live = self.server.metrics.live
         if self.plan.streaming:
@@ -80,11 +80,11 @@ class RunningRequest:
         try:
             async with aclosing(self.run.audio()) as blocks:
                 async for samples in blocks:
-                    held.append(samples)
+                    pieces.append(samples)
                     if self.run.usage.frames < self.plan.hold_frames:
                         continue
-                    joined = np.concatenate(held)
-                    held = []
+                    joined = np.concatenate(pieces)
+                    pieces = []
                     self.playback.add(joined)
                     pipeline = pipeline or self.pipeline(whole, text)
                     if data := await pipeline.feed(joined):
@@ -92,7 +92,7 @@ class RunningRequest:
                         yield data
             # nothing has been sent: the length is known
             pipeline = pipeline or self.pipeline(whole=True, text=text)
-            for samples in held:
+            for samples in pieces:
                 self.playback.add(samples)
                 if data := await pipeline.feed(samples):
                     self.encoded()
@@ -162,23 +162,23 @@ class RunningRequest:
             m.streams_aborted.labels(name, "slow_client").inc()
             self._record("cancelled", "slow_client")
             return None
-        known = translate(error, self.plan.host.retry_after)
-        if known.status >= 500 and known.code != "queue_full":
+        api_error = translate(error, self.plan.host.retry_after)
+        if api_error.status >= 500 and api_error.code != "queue_full":
             m.failed.labels(name).inc()
         else:
-            m.count_refusal(known)
+            m.count_refusal(api_error)
         alive = (h := self.plan.host.health) is not None and h.alive
         dead = isinstance(error, EngineError) and not alive
-        if known.status == 504:
+        if api_error.status == 504:
             reason = "timeout"
         elif dead:
             reason = "engine_dead"
         else:
             reason = "error"
         m.streams_aborted.labels(name, reason).inc()
-        self.outcome.error = known.body["error"]
-        self._record("failed", "timeout" if known.status == 504 else "error")
-        return known
+        self.outcome.error = api_error.body["error"]
+        self._record("failed", "timeout" if api_error.status == 504 else "error")
+        return api_error
 
     def _record(self, status: str, finish: str) -> None:
         run = self.run

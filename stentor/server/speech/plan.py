@@ -168,13 +168,13 @@ class Planner:
         spec = host.spec
         ignored = Ignored(self.config.strict)
         body = fields.usable(body, spec, ignored)
-        named = {
+        shared = {
             **fields.options(body, spec, ignored),
             "language": fields.language(body, spec, ignored),
         }
         if body.model in host.adapters.paths:
-            named["lora"] = body.model
-        segments = await self._segments(turns, host, granularity, body.cleanup, named["language"])
+            shared["lora"] = body.model
+        segments = await self._segments(turns, host, granularity, body.cleanup, shared["language"])
         if body.seed is None:
             seed = random_seed()
         else:
@@ -189,7 +189,7 @@ class Planner:
                     text = segment.spoken[: spec.max_text]
                 try:
                     requests[segment.voice] = await self._request(
-                        host, fields.in_voice(body, segment.voice), text, seed, named, ignored
+                        host, fields.in_voice(body, segment.voice), text, seed, shared, ignored
                     )
                 except ApiError as e:
                     raise fields.at_turn(e, turns[segment.turn or 0]) from None
@@ -240,11 +240,11 @@ class Planner:
     # -- fields --
 
     def _instructions(self, body: Shared) -> str | None:
-        given = body.instructions if body.instructions is not None else body.instruct
+        instructions = body.instructions if body.instructions is not None else body.instruct
         limit = self.config.max_instructions_chars
-        if given is not None and len(given) > limit:
-            raise invalid("instructions", f"has {len(given)} characters, at most {limit}")
-        return given or None
+        if instructions is not None and len(instructions) > limit:
+            raise invalid("instructions", f"has {len(instructions)} characters, at most {limit}")
+        return instructions or None
 
     async def _segments(
         self,
@@ -263,10 +263,10 @@ class Planner:
             raise invalid(name, f"has {chars} characters, at most {self.config.max_input_chars}")
         if not any(turn.text.strip() for turn in turns):
             raise invalid(name, "must not be empty")
-        most = self.config.split_chars
-        wanted = cleanup or self.config.cleanup
+        max_chars = self.config.split_chars
+        steps = cleanup or self.config.cleanup
         return await worked(
-            chars, dialogue, host.spec, turns, granularity, most, host.lexicon, wanted, language
+            chars, dialogue, host.spec, turns, granularity, max_chars, host.lexicon, steps, language
         )
 
     def _output(self, spec: ModelInfo, body: Shared) -> Output:
@@ -276,19 +276,19 @@ class Planner:
             usual = self.config.default_sample_rate or spec.sample_rate
             return Output(format, legal_rate(format, usual), body.speed)
         if rates and body.sample_rate not in rates:
-            known = ", ".join(map(str, rates))
-            raise invalid("sample_rate", f"{format} takes {known}, got {body.sample_rate}")
+            allowed = ", ".join(map(str, rates))
+            raise invalid("sample_rate", f"{format} takes {allowed}, got {body.sample_rate}")
         return Output(format, body.sample_rate, body.speed)
 
 
 def _note_quiet(body: Shared, voice: VoiceInput, ignored: Ignored) -> None:
     if body.ref_audio is not None:
-        named = "ref_audio"
+        field = "ref_audio"
     elif body.references:
-        named = "references"
+        field = "references"
     else:
-        named = "voice"
-    for param, audio in (*((named, r) for r in voice.references), ("prompt_audio", voice.prompt)):
+        field = "voice"
+    for param, audio in (*((field, r) for r in voice.references), ("prompt_audio", voice.prompt)):
         if audio is not None and audio.recording.peak < QUIET_PEAK:
             ignored.quiet(param)
 

@@ -126,12 +126,12 @@ class SpeechRun:
                     yield samples
 
     async def _side_by_side(self) -> AsyncGenerator[np.ndarray, None]:
-        found: list[np.ndarray] = []
+        pieces: list[np.ndarray] = []
 
         async def worker() -> None:
             async with aclosing(self._one_by_one()) as blocks:
                 async for samples in blocks:
-                    found.append(samples)
+                    pieces.append(samples)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -139,7 +139,7 @@ class SpeechRun:
                     group.create_task(worker())
         except ExceptionGroup as e:
             raise e.exceptions[0] from None
-        for samples in found:
+        for samples in pieces:
             yield samples
 
 

@@ -56,13 +56,13 @@ class Recordings:
 
         async def make(data: bytes | None, digest: str) -> Recording:
             if data is None:
-                found = await references.fetched(source, param)
+                data_read = await references.fetched(source, param)
             else:
-                found = data
+                data_read = data
 
             def load() -> Recording:
                 return _loaded(
-                    host.spec, references.read(source, param, longest, found), param, digest
+                    host.spec, references.read(source, param, longest, data_read), param, digest
                 )
 
             return await _in(host.references, load)
@@ -78,10 +78,10 @@ class Recordings:
         """Recording of an uploaded voice. None: it has been deleted or replaced since."""
 
         async def make() -> Recording | None:
-            found = await asyncio.to_thread(self.voices.audio_of, voice)
-            if found is None:
+            audio = await asyncio.to_thread(self.voices.audio_of, voice)
+            if audio is None:
                 return None
-            return await _in(host.references, _loaded, host.spec, found, "voice", "")
+            return await _in(host.references, _loaded, host.spec, audio, "voice", "")
 
         return await self._once(f"{host.name}:voice:{voice.name}:{voice.identity}", make)
 
@@ -90,9 +90,10 @@ class Recordings:
     ) -> Made | Recording:
         """Return what is kept, else what is made once for all who wait. When nobody waits any more,
         it is given up."""
-        if (kept := self.cache.get(key)) is not None:
+        cached = self.cache.get(key)
+        if cached is not None:
             self.hits += 1
-            return kept
+            return cached
         self.misses += 1
         making = self._under_way.get(key)
         if making is None:
@@ -160,10 +161,10 @@ class KnownVoices:
         """The voice of this name, None if there is none."""
         key = normal(name)
         now = time.monotonic()
-        known = self._known.get(key)
-        if known is not None and now - known.seen < STALE_SECONDS:
-            known.asked = now
-            return known.voice
+        entry = self._known.get(key)
+        if entry is not None and now - entry.seen < STALE_SECONDS:
+            entry.asked = now
+            return entry.voice
         changes = self._changes
         voice = await asyncio.to_thread(self.voices.get, name)
         # else it may be what the file was before
@@ -191,10 +192,10 @@ class KnownVoices:
             for key in [k for k, v in self._known.items() if now - v.asked > KEEP_SECONDS]:
                 del self._known[key]
             before = dict(self._known)
-            found = await asyncio.to_thread(
+            voices = await asyncio.to_thread(
                 lambda names: {n: self.voices.get(n) for n in names}, list(before)
             )
-            for key, voice in found.items():
+            for key, voice in voices.items():
                 if self._known.get(key) is not before[key]:  # it was forgotten meanwhile
                     continue
                 if voice is None:

@@ -175,8 +175,8 @@ class Resolver:
     async def __call__(self, host: str, port: int) -> list[str]:
         """Addresses of a host. OSError if it has none."""
         look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-        found = await asyncio.get_running_loop().run_in_executor(self._pool, look_up)
-        return [str(info[4][0]) for info in found]
+        addresses = await asyncio.get_running_loop().run_in_executor(self._pool, look_up)
+        return [str(info[4][0]) for info in addresses]
 
 
 def is_public(address: str) -> bool:

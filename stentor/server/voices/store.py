@@ -65,11 +65,11 @@ class VoiceStore:
         """All voices by name. What is no voice is left out, with a line in the log for each such
         file."""
         files = self._files()
-        found = [self._describe(self.folder / f) for f in sorted(files)]
+        voices = [self._describe(self.folder / f) for f in sorted(files)]
         with self._lock:
-            for gone in self._known.keys() - files:
-                del self._known[gone]
-        return [v for v in found if v is not None]
+            for name in self._known.keys() - files:
+                del self._known[name]
+        return [v for v in voices if v is not None]
 
     def get(self, name: str) -> Voice | None:
         path = self._path(name)
@@ -79,26 +79,26 @@ class VoiceStore:
 
     def audio(self, name: str) -> Audio | None:
         """Samples and rate of a voice. None: there is no such voice, or it is an embedding."""
-        held = self._tensor(name, "samples")
-        if held is None:
+        tensor = self._tensor(name, "samples")
+        if tensor is None:
             return None
-        return (held[0], int(held[1]["rate"]))
+        return (tensor[0], int(tensor[1]["rate"]))
 
     def audio_of(self, voice: Voice) -> Audio | None:
         """Samples and rate of a voice. None: it has been deleted, or replaced by one of other audio
         and text."""
-        found = self.audio(voice.name)  # in this order: what was read is not newer
+        audio = self.audio(voice.name)  # in this order: what was read is not newer
         now = self.get(voice.name)
         if now is not None and now.identity == voice.identity:
-            return found
+            return audio
         return None
 
     def embedding(self, name: str) -> np.ndarray | None:
         """The speaker embedding [d] of a voice. None: there is no such voice, or it is audio."""
-        held = self._tensor(name, "embedding")
-        if held is None:
+        tensor = self._tensor(name, "embedding")
+        if tensor is None:
             return None
-        return held[0]
+        return tensor[0]
 
     def _tensor(self, name: str, tensor: str) -> tuple[np.ndarray, dict[str, str]] | None:
         path = self._path(name)
@@ -284,9 +284,9 @@ class VoiceStore:
     def _describe(self, path: Path) -> Voice | None:
         identity = _identity(path)
         with self._lock:
-            known = self._known.get(path.name)
-        if known is not None and known[0] == identity:
-            return known[1]
+            cached = self._known.get(path.name)
+        if cached is not None and cached[0] == identity:
+            return cached[1]
         if identity is None:
             if not os.path.lexists(path):
                 return None

@@ -92,9 +92,9 @@ def described(
         "consent": LIMITS.note_chars, "text": LIMITS.transcript_chars, "description": LIMITS.note_chars,
         "mime_type": LIMITS.name_chars,
     }  # fmt: skip
-    for key, most in texts.items():
-        if len(facts.get(key, "")) > most:
-            raise ValueError(f"{key} has more than {most} characters")
+    for key, max_chars in texts.items():
+        if len(facts.get(key, "")) > max_chars:
+            raise ValueError(f"{key} has more than {max_chars} characters")
     created_at = int(facts["created_at"])
     seconds = float(facts.get("seconds", 0))
     if not 0 <= created_at < 1 << 53 or not 0 <= seconds <= LONGEST_SECONDS:
@@ -121,9 +121,9 @@ def _entry(name: str, kind: str, **more: Any) -> dict[str, Any]:
 def own_voices(built_in: Iterable[str], aliases: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Voices that are not uploaded, by name: the default voice, those of models, and aliases with
     what they mean."""
-    found = {PLACEHOLDERS[0]: _entry(PLACEHOLDERS[0], "default")}
-    found |= {v: _entry(v, "built_in") for v in built_in}
-    return found | {a: _entry(a, "alias", voice=v) for a, v in aliases.items()}
+    voices = {PLACEHOLDERS[0]: _entry(PLACEHOLDERS[0], "default")}
+    voices |= {v: _entry(v, "built_in") for v in built_in}
+    return voices | {a: _entry(a, "alias", voice=v) for a, v in aliases.items()}
 
 
 def listing(

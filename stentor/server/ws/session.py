@@ -118,10 +118,10 @@ class Session(SocketSession):
                 if self.writing is not None:
                     await self.writing.feed.flush()
                 if message.commit_id is None:
-                    given = {}
+                    commit = {}
                 else:
-                    given = {"commit_id": message.commit_id}
-                self.out.event("input.committed", utterance_index=self._index, **given)
+                    commit = {"commit_id": message.commit_id}
+                self.out.event("input.committed", utterance_index=self._index, **commit)
             case Done():
                 await self._open().feed.end()
                 self.writing = None

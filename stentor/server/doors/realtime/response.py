@@ -130,14 +130,14 @@ class Settings:
         output = (given.audio.output if given.audio else None) or Output(speed=None)
         voice = output.voice or given.voice
         speed = output.speed or given.speed
-        found: dict[str, Any] = {
+        changes: dict[str, Any] = {
             "voice": voice.id if isinstance(voice, VoiceId) else voice,
             "speed": speed,
             "instructions": given.instructions,
             "apply_instructions": given.apply_instructions,
             **_format(output.format, given.output_audio_format),
         }
-        wanted = replace(self, **{k: v for k, v in found.items() if v is not None})
+        wanted = replace(self, **{k: v for k, v in changes.items() if v is not None})
         if given.instructions and not wanted.apply_instructions:
             ignored.field("instructions", "is an assistant's prompt; apply_instructions uses it")
         return wanted
@@ -210,12 +210,15 @@ def _format(format: Format | None, beta: str | None) -> dict[str, Any]:
     if format is None and beta is None:
         return {}
     if format is None:
-        found = FORMATS[beta or "pcm16"]
+        format_name = FORMATS[beta or "pcm16"]
     else:
-        found = TYPES[format.type]
-    if found != "pcm":
-        return {"format": found, "rate": CONTAINERS[found].rates[0]}
-    return {"format": found, "rate": RATE if format is None or format.rate is None else format.rate}
+        format_name = TYPES[format.type]
+    if format_name != "pcm":
+        return {"format": format_name, "rate": CONTAINERS[format_name].rates[0]}
+    return {
+        "format": format_name,
+        "rate": RATE if format is None or format.rate is None else format.rate,
+    }
 
 
 def new_id(kind: str) -> str:
@@ -281,19 +284,19 @@ def an_object(value: Any, param: str) -> Mapping[str, Any]:
 
 def given_item(value: Any, param: str = "item") -> Item:
     """A message that a client writes. ApiError for what is not text to speak."""
-    given = validated(GivenItem, an_object(value, param))
-    if given.type != "message":
-        raise unsupported(f"items of type {given.type[:80]!r}", f"{param}.type")
-    if given.role == "system":
+    item = validated(GivenItem, an_object(value, param))
+    if item.type != "message":
+        raise unsupported(f"items of type {item.type[:80]!r}", f"{param}.type")
+    if item.role == "system":
         raise unsupported(
             "messages of the system (instructions with apply_instructions say how to speak)",
             f"{param}.role",
         )
-    for part in given.content:
+    for part in item.content:
         if part.type not in TEXTS:
             raise unsupported(f"content of type {part.type[:80]!r}", f"{param}.content")
     return Item(
-        given.id or new_id("item"), given.role, "".join(part.text or "" for part in given.content)
+        item.id or new_id("item"), item.role, "".join(part.text or "" for part in item.content)
     )
 
 
@@ -306,7 +309,7 @@ class Conversation:
 
     def add(self, item: Item, after: str | None = None) -> str | None:
         """Add an item, at the end if no other is named. Returns the id of the one before it."""
-        if any(known.id == item.id for known in self.items):
+        if any(other.id == item.id for other in self.items):
             raise invalid("item.id", f"there is an item {item.id!r} already", "item_exists")
         if after is None:
             at = len(self.items)
@@ -325,15 +328,15 @@ class Conversation:
 
     def find(self, id: Any, param: str = "item_id") -> Item:
         """The item of an id. ApiError 404 if there is none."""
-        found = next((item for item in self.items if item.id == id), None)
-        if found is None:
+        item = next((item for item in self.items if item.id == id), None)
+        if item is None:
             raise ApiError(
                 404,
                 f"{param}: there is no item {str(id)[:80]!r}",
                 param=param,
                 code="item_not_found",
             )
-        return found
+        return item
 
     def take_unspoken(self) -> str:
         """The text of the messages that have not been spoken, which counts as spoken from now
@@ -472,7 +475,7 @@ class SpokenResponse(LiveSpeech):
         return {**ids, "item_id": self.item.id, "content_index": 0}
 
     def _as_dict(self, status: str) -> dict[str, Any]:
-        known: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "id": self.id,
             "object": "realtime.response",
             "status": status,
@@ -486,8 +489,8 @@ class SpokenResponse(LiveSpeech):
             **self.plan.ignored.as_json(),
         }
         if self.beta:
-            return {**known, "modalities": ["audio", "text"], "voice": self.settings.voice}
-        return {**known, "output_modalities": ["audio"], "audio": self.settings.response_audio()}
+            return {**facts, "modalities": ["audio", "text"], "voice": self.settings.voice}
+        return {**facts, "output_modalities": ["audio"], "audio": self.settings.response_audio()}
 
     def _details(self, status: str) -> dict[str, Any] | None:
         if status == "failed" and self.error is not None:

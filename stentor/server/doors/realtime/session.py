@@ -120,12 +120,12 @@ class RealtimeSession(SocketSession):
             case "conversation.item.create":
                 self._create_item(value)
             case "conversation.item.retrieve":
-                found = self.conversation.find(value.get("item_id"))
-                self.send("conversation.item.retrieved", item=found.as_dict(self.beta))
+                item = self.conversation.find(value.get("item_id"))
+                self.send("conversation.item.retrieved", item=item.as_dict(self.beta))
             case "conversation.item.delete":
-                found = self.conversation.find(value.get("item_id"))
-                self.conversation.items.remove(found)
-                self.send("conversation.item.deleted", item_id=found.id)
+                item = self.conversation.find(value.get("item_id"))
+                self.conversation.items.remove(item)
+                self.send("conversation.item.deleted", item_id=item.id)
             case "conversation.item.truncate":
                 await self._truncate(value)
             case "response.create":
@@ -137,11 +137,11 @@ class RealtimeSession(SocketSession):
 
     async def _update(self, value: Mapping[str, Any]) -> None:
         ignored = Ignored(self.config.strict)
-        wanted = self.settings.updated(
+        settings = self.settings.updated(
             validated(Given, an_object(value.get("session"), "session")), ignored
         )
-        plan = await self._plan(wanted)
-        self.settings = wanted
+        plan = await self._plan(settings)
+        self.settings = settings
         self.send("session.updated", session={**self._session(plan.host.name), **ignored.as_json()})
 
     def _create_item(self, value: Mapping[str, Any]) -> None:
@@ -180,17 +180,17 @@ class RealtimeSession(SocketSession):
 
     async def _respond(self, value: Any) -> None:
         if self.active is not None:
-            told = "a response is being spoken: wait for response.done, or cancel it"
-            raise ApiError(409, told, code="conversation_already_has_active_response")
-        given = validated(GivenResponse, an_object(value, "response"))
+            message = "a response is being spoken: wait for response.done, or cancel it"
+            raise ApiError(409, message, code="conversation_already_has_active_response")
+        fields = validated(GivenResponse, an_object(value, "response"))
         ignored = Ignored(self.config.strict)
-        inside = given.conversation == "auto"
-        wanted = self.settings.updated(given, ignored)
-        if given.input is None:
+        inside = fields.conversation == "auto"
+        settings = self.settings.updated(fields, ignored)
+        if fields.input is None:
             texts = None
         else:
-            texts = self._inputs(given.input)
-        plan = await self._plan(wanted)
+            texts = self._inputs(fields.input)
+        plan = await self._plan(settings)
         if texts is None:
             text = self.conversation.take_unspoken()
         else:
@@ -211,10 +211,10 @@ class RealtimeSession(SocketSession):
             plan,
             id,
             self.send,
-            wanted,
+            settings,
             self.beta,
             belongs,
-            given.metadata,
+            fields.metadata,
             self.traceparent,
         )
         response.plan.ignored.extend(ignored)
@@ -233,13 +233,14 @@ class RealtimeSession(SocketSession):
 
     def _inputs(self, items: list[Any]) -> list[str]:
         """The texts of `input`: messages, or references to items of the conversation."""
-        found = []
-        for item in items:
-            if isinstance(item, Mapping) and item.get("type") == "item_reference":
-                found.append(self.conversation.find(item.get("id"), "response.input"))
+        texts = []
+        for value in items:
+            if isinstance(value, Mapping) and value.get("type") == "item_reference":
+                item = self.conversation.find(value.get("id"), "response.input")
             else:
-                found.append(given_item(item, "response.input"))
-        return [item.text for item in found]
+                item = given_item(value, "response.input")
+            texts.append(item.text)
+        return texts
 
     async def _cancel(self, id: Any) -> None:
         if self.active is None or (id is not None and id != self.active[0].id):
