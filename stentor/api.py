@@ -54,9 +54,9 @@ class TTS:
     the language models in "int8" or "fp8", or "auto" (as the checkpoint has them). runtime:
     "onnxruntime" for a checkpoint with graphs, such as the built-in voice, on a CPU; "torch" for
     every other; "auto" takes the first that serves the other arguments. There "auto" as dtype means
-    products of 8 bits. name: what errors call the model, by default `model`. lexicon: how words are
-    said (docs/python_api.md): a mapping or the path of a YAML file. aligner: finds the times of
-    words where the model does not say them, as `package:function` or the function itself
+    products of 8 bits. name: what errors call the model, by default `model`. lexicon:
+    pronunciations of words (docs/python_api.md): a mapping or the path of a YAML file. aligner:
+    finds word times for models without their own, as `package:function` or the function itself
     (docs/word_times.md). Without it, English words are found. loras: LoRA adapters that requests
     may name (`lora=`), each a file or folder of weights, by name. provenance: mark files as made by
     a machine, in their metadata. watermark: makes what marks samples, as `package:function` or the
@@ -213,7 +213,8 @@ class TTS:
     async def agenerate(
         self, text: str | Sequence[str] | None = None, **options: Any
     ) -> Speech | list[Speech]:
-        """Generate speech as `generate` does, for asyncio. Cancelling the task cancels the request."""
+        """Generate speech as `generate` does, for asyncio. Cancelling the task cancels the
+        request."""
         texts = await asyncio.to_thread(self._texts, text, options)
         if texts:
             results = await awaited.speak(texts)
@@ -231,7 +232,7 @@ class TTS:
 
         An async iterable brings text that is still being written, such as a language model's
         answer. It is spoken as soon as later text cannot change how. The last chunk has the end: at
-        most 5 ms, and a pause that the text asks for there. `script` and `voices` are not taken.
+        most 5 ms, and a pause that the text has there. `script` and `voices` are not taken.
         Options: see generate. The first chunk raises what is wrong with them.
         """
         if isinstance(text, AsyncIterable):
@@ -256,7 +257,7 @@ class TTS:
 
     def load_reference(self, reference: Reference | ReferenceAudio) -> ReferenceAudio:
         """Read, check and hash a reference once. `reference` and `prompt` take the result in its
-        place, as often as wanted, for every model. InvalidRequest says what is wrong with it."""
+        place, as often as wanted, for every model. Raises InvalidRequest if it cannot be used."""
         return request.load(self.spec, "reference", reference)
 
     def _texts(self, text: object, options: Mapping[str, Any]) -> list[SpokenText]:
@@ -503,7 +504,7 @@ class TTS:
 
 @dataclass(frozen=True)
 class _How:
-    """The arguments of a call: how text is read and audio is given out, and the `options` of
+    """The arguments of a call: how text is read and audio is returned, and the `options` of
     requests."""
 
     granularity: str

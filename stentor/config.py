@@ -88,7 +88,7 @@ def check_runtime(name: str) -> str:
 
 
 def _check(name: str, value: Any, least: float | None) -> None:
-    """InvalidRequest if a value that is given is no number, or below `least`."""
+    """Raises InvalidRequest if a value is no number or below `least`."""
     if value is None:
         return
     real: Any = numbers.Real
@@ -99,7 +99,8 @@ def _check(name: str, value: Any, least: float | None) -> None:
 
 
 def _whole(name: str, value: Any, least: int) -> int:
-    """A whole number, also one of numpy, as an int. InvalidRequest if it is none or below `least`."""
+    """A whole number, also one of numpy, as an int. InvalidRequest if it is none or below
+    `least`."""
     number = whole(value)
     if number is None:
         raise InvalidRequest(name, f"must be a whole number, got {shown(value)}")
@@ -108,7 +109,7 @@ def _whole(name: str, value: Any, least: int) -> int:
 
 
 def _set_whole(config: Policy | EngineConfig, least: int, *names: str) -> None:
-    """Check the fields of these names that are given, and make them ints."""
+    """Check those of these fields that are set, and convert them to int."""
     for name in names:
         if (value := getattr(config, name)) is not None:
             object.__setattr__(config, name, _whole(name, value, least))

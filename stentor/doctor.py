@@ -161,7 +161,7 @@ def _serve(model: str) -> int:
 
 
 def _served(server: subprocess.Popen[bytes], port: int, stream: bool) -> float:
-    """Seconds of audio of one answer. OSError says why there is none."""
+    """Seconds of audio of one answer. Raises OSError if there is none."""
     url = f"http://127.0.0.1:{port}"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # none for this machine
     while True:

@@ -10,7 +10,7 @@ class StentorError(Exception):
 
 
 class InvalidRequest(StentorError, ValueError):
-    """The request is wrong. `param` names the field and `message` says what is allowed."""
+    """The request is wrong. `param` names the field and `message` what is allowed."""
 
     def __init__(self, param: str, message: str) -> None:
         super().__init__(f"{param}: {message}")

@@ -131,7 +131,7 @@ _USUAL = {"language": "auto", "cleanup": ALL, "split_granularity": "auto"}
 
 
 def load_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of `TTS` that flags give, checked before torch is imported. InvalidRequest or
+    """The arguments of `TTS` from flags, checked before torch is imported. InvalidRequest or
     ModelNotFound for what is wrong on every machine."""
     values = {
         name: value for name, value in vars(args).items() if name in _LOAD and value is not None
@@ -152,8 +152,7 @@ def load_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def request_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of a request that flags give beside its audio and its seed, without those that
-    are as usual."""
+    """A request's arguments from flags, apart from its audio and seed, without defaults."""
     values = {name: vars(args)[name] for name in _SPOKEN} | {"split_granularity": args.split}
     return {
         name: value

@@ -1,6 +1,6 @@
 """From a model name to a loaded family: which one serves a checkpoint.
 
-A family's own file says so (its FILES), or else config.json.
+A family's own file decides (its FILES), or else config.json.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _family(path: Path) -> tuple[Family, Mapping[str, object]]:
 
 
 def _check_spec(family: Family, spec: ModelSpec) -> None:
-    """CheckpointError names what a family's spec says against itself."""
+    """Raises CheckpointError, naming fields of a spec that contradict each other."""
     if spec.family != family.name:
         raise CheckpointError(
             f"family {family.name} of {family.origin}: its spec.family is {spec.family!r}"

@@ -1,4 +1,5 @@
-"""Validation of requests. Whatever a caller can get wrong is found here, before anything is queued."""
+"""Validation of requests. Whatever a caller can get wrong is found here, before anything is
+queued."""
 
 from __future__ import annotations
 
@@ -55,9 +56,9 @@ def build(
     lora: Adapter | None = None,
     options: Mapping[str, Any],
 ) -> SpeechRequest:
-    """A checked request. Audio that was loaded before is not loaded again. Options that are None take the family's
-    default. A missing seed is drawn at random. InvalidRequest names the first field that is wrong and what is allowed,
-    and calls the model `model`."""
+    """A checked request. Audio that was loaded before is not loaded again. Options that are None
+    take the family's default. A missing seed is drawn at random. InvalidRequest names the first
+    field that is wrong and what is allowed, and calls the model `model`."""
     values = _options(spec, options, model)
     references = load_references(spec, reference, model)
     voice_name = _voice(spec, voice, model)
@@ -156,7 +157,8 @@ def _instructions(spec: ModelInfo, instructions: str | None, model: str) -> str 
 def load_references(
     spec: ModelInfo, value: Given | Sequence[Given] | None, model: str
 ) -> tuple[ReferenceAudio, ...]:
-    """One reference, or several where the family takes them, read and checked. InvalidRequest says why not.
+    """One reference, or several where the family takes them, read and checked. Raises
+    InvalidRequest if they cannot be used.
 
     What was loaded before is taken as it is.
     """
@@ -173,7 +175,8 @@ def load_references(
 
 
 def load_voices(spec: ModelInfo, value: object, model: str) -> dict[str, str | ReferenceAudio]:
-    """Read what names of voices stand for, by the name in lower case: a reference, or one of the model's voices.
+    """Read what names of voices stand for, by the name in lower case: a reference, or one of the
+    model's voices.
 
     InvalidRequest names the one that is wrong.
     """
@@ -242,7 +245,7 @@ def _speaker(
 
 
 def load(spec: ModelInfo, param: str, value: Given) -> ReferenceAudio:
-    """Reference audio for a model. InvalidRequest names `param` and says what is wrong with it."""
+    """Reference audio for a model. Raises InvalidRequest, naming `param` and the fault."""
     if isinstance(value, ReferenceAudio):
         recording = value.recording  # which was checked for this model when it was loaded
     else:
@@ -277,7 +280,8 @@ def _seed(seed: int | None) -> int:
 
 
 def retries(value: object) -> int:
-    """How often an utterance is tried, `TRIES` times by default. InvalidRequest if it is no such number."""
+    """How often an utterance is tried, `TRIES` times by default. InvalidRequest if it is no such
+    number."""
     number = TRIES if value is None else whole(value)
     if number is None or not 1 <= number <= MOST_TRIES:
         raise InvalidRequest(

@@ -1,4 +1,5 @@
-"""Parity kit: run a family in every mode of the engine against values that another implementation gave.
+"""Parity kit: run a family in every mode of the engine against values that another implementation
+gave.
 
     PARITY = Parity("checkpoint", [Given("Hello.", frames, samples, {"temperature": 0.0})])
 
@@ -43,8 +44,9 @@ PAGE = 4  # tokens: short requests take several pages
 class Given:
     """A request, and what another implementation gave for it.
 
-    frames: [T, *frame], all that are heard. samples: float32 [n] of the whole audio. None: not compared.
-    options: arguments of `TTS.request`, such as temperature=0, voice, reference and max_frames.
+    frames: [T, *frame], all audible ones. samples: float32 [n] of the whole audio. None: not
+    compared. options: arguments of `TTS.request`, such as temperature=0, voice, reference and
+    max_frames.
     """
 
     text: str
@@ -55,8 +57,8 @@ class Given:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """frames: largest difference of a number of a frame, 0 for codes. samples: the same of the audio, as a share of
-    its peak."""
+    """frames: largest difference of a number of a frame, 0 for codes. samples: the same of the
+    audio, as a share of its peak."""
 
     frames: float = 0.0
     samples: float = 1e-3
@@ -66,9 +68,9 @@ class Tolerance:
 class Parity:
     """The modes of one model.
 
-    model: as for `TTS`. cases: at least one whose frames take several pages of 4 tokens. quantised: what the other
-    implementation gave with the weights that `quantization="int8"` rounds. Empty: the family must refuse the option.
-    load: further arguments of `TTS`.
+    model: as for `TTS`. cases: at least one whose frames take several pages of 4 tokens. quantised:
+    what the other implementation gave with the weights that `quantization="int8"` rounds. Empty:
+    the family must refuse the option. load: further arguments of `TTS`.
     """
 
     model: str | Path
@@ -164,7 +166,8 @@ class Parity:
         )
 
     def _deterministic(self) -> None:
-        """Compare the bytes of two runs, on a GPU also beside others, if the family says that it is batch invariant."""
+        """Compare the bytes of two runs, on a GPU also in a batch, if the family is batch
+        invariant."""
         with self._tts(max_num_seqs=1) as tts:
             invariant = self._on_gpu and tts.spec.batch_invariant
         with self._tts(**({"deterministic": True} if invariant else {})) as tts:

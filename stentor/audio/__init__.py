@@ -70,7 +70,7 @@ def digest(a: np.ndarray) -> str:
 def load(reference: Reference, param: str, seconds: tuple[float, float]) -> Recording:
     """A reference from `seconds` = (shortest, longest) of audio.
 
-    InvalidRequest names `param` and says what is wrong with the audio.
+    Raises InvalidRequest, naming `param` and the fault.
     """
     if not isinstance(reference, Reference):
         raise InvalidRequest(param, f"must be a stentor.Reference, got {type(reference).__name__}")

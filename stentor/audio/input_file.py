@@ -15,7 +15,7 @@ UNKNOWN = b"\xff\xff\xff\xff"  # as a length; libsndfile and FFmpeg read to the 
 
 
 class InputFile:
-    """An open audio file for libsndfile and FFmpeg, which are given neither its name nor a choice.
+    """An open audio file for libsndfile and FFmpeg, which see neither its name nor a choice.
 
     cpu_seconds: of this thread, after which the file ends: a decoder that loops then stops. The
     missing length of a wav that was written to a pipe is filled in.

@@ -1,7 +1,7 @@
 """Levels below which audio counts as silent: one table for engine, server and benchmark.
 
 Peaks are amplitudes of float samples in [-1, 1]. Levels in dBFS are mean powers in dB relative to
-full scale. The levels differ because the questions differ, and each says which question it answers.
+full scale. The levels differ because the questions differ; each constant states its own.
 """
 
 from __future__ import annotations

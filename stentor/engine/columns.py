@@ -11,7 +11,7 @@ def engine_columns(spec: ModelSpec) -> dict[str, Column]:
     """Columns that every family has. `step` counts generated frames, `pos` counts tokens in the
     key-value cache.
 
-    A family that hides frames also has `heard`, which counts those that are heard. One with
+    A family that hides frames also has `heard`, the number of audible ones. One with
     alignment heads has the bounds of the text in the prompt.
     """
     return {

@@ -63,7 +63,7 @@ def _bytes(columns: Mapping[str, Column]) -> int:
 
 
 def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> BufferSizes:
-    """Buffer sizes for `model` on `device`. EngineError, which says what would fit, when this does
+    """Buffer sizes for `model` on `device`. Raises EngineError with what would fit if this does
     not.
 
     The weights and the slots for adapters have been made: what is free and what is taken count
@@ -183,7 +183,7 @@ def _shares(
 
 
 def _with_pages(needs: Needs, config: EngineConfig, usable: int | None) -> Shares:
-    """Take as many pages as were asked for. Slots that were not are as many as fit beside them,
+    """Take the configured number of pages. Slots that were not are as many as fit beside them,
     graphs and codec calls.
 
     `usable` None: it is a CPU's, of which nothing is planned. EngineError if slots and pages alone

@@ -121,7 +121,7 @@ class SequenceMaker:
 
 
 def prefix_keys(prompt: Prompt, page_size: int, known: tuple[bytes, ...] = ()) -> tuple[bytes, ...]:
-    """A key for each full page of the prompt: of its rows, of where it has given frames, of all
+    """A key for each full page of the prompt: of its rows, of the places of its frames, of all
     pages before it, of the voice, and of the adapter's weights (not of its number, which another
     gets).
 
@@ -152,7 +152,7 @@ def prefix_keys(prompt: Prompt, page_size: int, known: tuple[bytes, ...] = ()) -
 
 
 def frame_keys(frame_at: Seq[int], prefix: Seq[bytes], page_size: int) -> tuple[bytes, ...]:
-    """A key for the page of each given frame, in page sets by frame, that stands in a full page of
+    """A key for the page of each prompt frame, in page sets by frame, that stands in a full page of
     the prompt.
 
     frame_at: positions of the frames. prefix: keys of the full pages.

@@ -4,7 +4,7 @@ addition inside.
 The sources are CUDA C++, compiled by NVRTC, and explain how they work: skinny_gemm.cu and
 skinny_int8_gemm.cu for few rows, whose results are the same bit for bit whatever other rows are
 computed with them, and cluster_gemm.cu for more rows. There too a row keeps its bits, as long as K
-is split alike. The tile, from `cuda_cpp.tables`, says which one it is. Weights may be int8, with
+is split alike. The tile, from `cuda_cpp.tables`, selects one. Weights may be int8, with
 one scale for each output.
 """
 

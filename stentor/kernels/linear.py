@@ -1,7 +1,7 @@
 """Linear layers: which kernel computes a product, in one function. This module does not import
 Triton.
 
-A layer describes its product, or the products of a block that run one after the other, and asks
+A layer describes its product, or the products of a block that run one after the other, and calls
 `select` once. Where a backend is fused, norm, gate, bias and residual addition are part of the
 product. The others leave them to the layer.
 """
@@ -264,7 +264,7 @@ def unfused(p: Problem) -> Choice:
 
 
 def any_rows(x: Tensor) -> Backend:
-    """Choose for x of any number of rows, often many: kernels for few rows are not asked for."""
+    """Choose for x of any number of rows, often many: kernels for few rows are not considered."""
     if is_batch_invariant() and enabled(Kernel.GEMM, x):
         return Backend.ONE_ORDER
     return Backend.LIBRARY

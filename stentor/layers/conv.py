@@ -1,11 +1,13 @@
-"""Causal convolutions that run whole or in chunks with the same result, and the periodic activations between them.
+"""Causal convolutions that run whole or in chunks with the same result, and the periodic
+activations between them.
 
-A chunked run needs the last (k - 1) * dilation input columns of each convolution. That state is data and not part of
-the module: a `StreamingState` carries it in and out. Rows of a batch may belong to different streams, and the engine
-may keep the state in slot columns. `state=None` runs a whole sequence from silence (training, checks).
+A chunked run needs the last (k - 1) * dilation input columns of each convolution. That state is
+data and not part of the module: a `StreamingState` carries it in and out. Rows of a batch may
+belong to different streams, and the engine may keep the state in slot columns. `state=None` runs a
+whole sequence from silence (training, checks).
 
-Tensors are [B, C, n]. In 16 bits on CUDA, `convolve` runs fused kernels on channels-last memory (C innermost). The
-tensors that it returns are [B, C, n] views of that memory.
+Tensors are [B, C, n]. In 16 bits on CUDA, `convolve` runs fused kernels on channels-last memory (C
+innermost). The tensors that it returns are [B, C, n] views of that memory.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from stentor.layers.types import Column, State
 
 
 class StreamingState:
-    """State of the causal modules of one codec during one call: `old` is read, `new` is filled, by module key.
+    """State of the causal modules of one codec during one call: `old` is read, `new` is filled, by
+    module key.
 
     Every entry is [B, time, ...], whatever the layout of the activations that it belongs to.
 
@@ -37,14 +40,16 @@ class StreamingState:
         self._steps = steps
 
     def steps_ahead(self, count: int) -> Tensor | None:
-        """How many of a module's `count` input steps are decoded ahead of each row's stream, [B]."""
+        """How many of a module's `count` input steps are decoded ahead of each row's stream,
+        [B]."""
         if self._ahead is None:
             return None
         assert count % self._steps == 0, "a module sees a part of a step that is decoded ahead"
         return self._ahead * (count // self._steps)
 
     def concat_history(self, key: str, x: Tensor, count: int, dim: int) -> Tensor:
-        """Put the `count` stored steps of `key` before x along time dimension `dim`. Store the result's last steps."""
+        """Put the `count` stored steps of `key` before x along time dimension `dim`. Store the
+        result's last steps."""
         y = torch.cat((self.old[key].movedim(1, dim).to(x.dtype), x), dim=dim)
         ahead = self.steps_ahead(x.shape[dim])
         if ahead is not None:
@@ -63,7 +68,8 @@ def steps_from(x: Tensor, first: Tensor, count: int) -> Tensor:
 
 
 class CausalModule(nn.Module):
-    """A module that needs the last `tail` input columns of `channels` channels from the call before."""
+    """A module that needs the last `tail` input columns of `channels` channels from the call
+    before."""
 
     weight: Tensor
     bias: Tensor | None
@@ -75,7 +81,8 @@ class CausalModule(nn.Module):
         self.key = ""
 
     def with_history(self, x: Tensor, state: StreamingState | None) -> Tensor:
-        """`tail` columns of history before x [B, C, n]. The history is zeros where `state` is None."""
+        """`tail` columns of history before x [B, C, n]. The history is zeros where `state` is
+        None."""
         if not self.tail:
             return x
         if state is None:
@@ -84,8 +91,8 @@ class CausalModule(nn.Module):
 
 
 class CausalConv1d(CausalModule):
-    """Conv1d that sees only the past. A strided convolution (encoders) pads `left` columns. It runs in chunks of whole
-    strides if that is kernel - stride."""
+    """Conv1d that sees only the past. A strided convolution (encoders) pads `left` columns. It runs
+    in chunks of whole strides if that is kernel - stride."""
 
     def __init__(
         self,
@@ -110,7 +117,8 @@ class CausalConv1d(CausalModule):
 
     @property
     def reads_rows(self) -> bool:
-        """Whether the kernels read all taps of an output as one row: with a stride, or where a tap is one channel."""
+        """Whether the kernels read all taps of an output as one row: with a stride, or where a tap
+        is one channel."""
         return self.stride > 1 or (
             self.channels == 1 and self.dilation == 1 and self.weight.shape[2] > 1
         )
@@ -123,7 +131,8 @@ class CausalConv1d(CausalModule):
 class CausalConvTranspose1d(CausalModule):
     """Up-sampling by `stride` with a kernel of 2 * stride, or of stride, which needs no history.
 
-    The last kernel - stride outputs of the plain transposed convolution depend on later inputs and are dropped.
+    The last kernel - stride outputs of the plain transposed convolution depend on later inputs and
+    are dropped.
     """
 
     def __init__(
@@ -154,8 +163,8 @@ class CausalConvTranspose1d(CausalModule):
         return y[..., start : start + length]
 
     def _as_product(self, x: Tensor) -> Tensor:
-        """The outputs of x [B, C, tail + n], by one GEMM of all taps. The library of a CPU arranges the weights anew in
-        each call, which takes longer than a short chunk."""
+        """The outputs of x [B, C, tail + n], by one GEMM of all taps. The library of a CPU arranges
+        the weights anew in each call, which takes longer than a short chunk."""
         taps = (x.transpose(1, 2) @ self.weight.flatten(1)).view(
             len(x), x.shape[-1], *self.weight.shape[1:]
         )
@@ -168,7 +177,8 @@ class CausalConvTranspose1d(CausalModule):
 
 
 class SnakeBase(nn.Module):
-    """x + sin(alpha x)^2 / beta per channel (Ziyin et al., 2020). A subclass says what alpha and beta are.
+    """x + sin(alpha x)^2 / beta per channel (Ziyin et al., 2020). A subclass defines alpha and
+    beta.
 
     The argument of the sine is large: it is computed in float32 at least, whatever x is.
     """
@@ -221,8 +231,9 @@ def convolve(
 ) -> Tensor:
     """residual + after(conv(before(x * scale + shift))) for x [B, C, n]. What is None is left out.
 
-    One function does all of this because the kernels fuse it. `conv` is one of the causal convolutions. `before` and
-    `after` are subclasses of `SnakeBase`. What stands before column `first` [B] of x counts as zero. It is int64.
+    One function does all of this because the kernels fuse it. `conv` is one of the causal
+    convolutions. `before` and `after` are subclasses of `SnakeBase`. What stands before column
+    `first` [B] of x counts as zero. It is int64.
     """
     if kernels.conv_kernels_enabled(x):
         return _fused_convolve(conv, x, state, before, after, residual, affine, first)
@@ -248,7 +259,8 @@ def _fused_convolve(
     affine: Affine | None,
     first: Tensor | None,
 ) -> Tensor:
-    """`convolve` with kernels. The activated input is written after the history, where the convolution reads it."""
+    """`convolve` with kernels. The activated input is written after the history, where the
+    convolution reads it."""
     assert isinstance(conv, CausalConv1d | CausalConvTranspose1d)
     x = x.transpose(1, 2)
     # Otherwise the convolution reads x itself.
@@ -290,7 +302,8 @@ def _params(act: nn.Module | None) -> SnakeParams | None:
 
 
 def state_columns(codec: nn.Module) -> dict[str, Column]:
-    """Name the state of every causal module in `codec` and return the columns that hold it for one stream."""
+    """Name the state of every causal module in `codec` and return the columns that hold it for one
+    stream."""
     columns: dict[str, Column] = {}
     for name, module in codec.named_modules():
         if isinstance(module, CausalModule) and module.tail:
@@ -300,7 +313,8 @@ def state_columns(codec: nn.Module) -> dict[str, Column]:
 
 
 def context_steps(*parts: nn.Module) -> int:
-    """Input steps at most on which the state after them depends, in causal modules that run in this order."""
+    """Input steps at most on which the state after them depends, in causal modules that run in this
+    order."""
     steps = 0
     for module in reversed(
         [m for part in parts for m in part.modules() if isinstance(m, CausalModule)]
@@ -312,10 +326,11 @@ def context_steps(*parts: nn.Module) -> int:
 
 
 def cast_codec(codec: nn.Module, dtype: torch.dtype) -> None:
-    """Cast the weights of a decoder or an encoder to `dtype`, and those of periodic activations to float32 at least.
+    """Cast the weights of a decoder or an encoder to `dtype`, and those of periodic activations to
+    float32 at least.
 
-    Weights of convolutions are laid out in memory as the fused kernels read them. Their shape stays. A codec on the
-    meta device is cast again once its weights are in.
+    Weights of convolutions are laid out in memory as the fused kernels read them. Their shape
+    stays. A codec on the meta device is cast again once its weights are in.
     """
     for module in codec.modules():
         if isinstance(module, SnakeBase):
@@ -325,15 +340,17 @@ def cast_codec(codec: nn.Module, dtype: torch.dtype) -> None:
         for p in module.parameters(recurse=False):
             p.data = p.data.to(wide)
         if isinstance(module, SnakeBase) and not any(p.is_meta for p in module.parameters()):
-            module.cache_params()  # sums on the meta device would import torch._dynamo, which takes 1.4 s
+            # sums on the meta device would import torch._dynamo, which takes 1.4 s
+            module.cache_params()
         if isinstance(module, CausalModule) and kernels.wants_channels_last(dtype):
             order, back = _memory_order(module)
             module.weight.data = module.weight.data.permute(order).contiguous().permute(back)
 
 
 def _memory_order(conv: CausalModule) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Dimensions of a weight in memory, outermost first, and the way back. The inputs that are summed over lie side by
-    side: for every tap and output, or for every output where the taps are read as one row."""
+    """Dimensions of a weight in memory, outermost first, and the way back. The inputs that are
+    summed over lie side by side: for every tap and output, or for every output where the taps are
+    read as one row."""
     if isinstance(conv, CausalConvTranspose1d):
         return (2, 1, 0), (2, 1, 0)
     if isinstance(conv, CausalConv1d) and conv.reads_rows:

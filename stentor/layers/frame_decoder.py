@@ -1,5 +1,5 @@
-"""Decoders of frames of codes at 12.5 Hz to samples: windowed attention over frames, then causal convolutions, exact in
-chunks. Names are those of the checkpoints."""
+"""Decoders of frames of codes at 12.5 Hz to samples: windowed attention over frames, then causal
+convolutions, exact in chunks. Names are those of the checkpoints."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ POSITIONS = 32768  # frames a stream may have, with its reference: 43 minutes
 
 
 class LayerScale(nn.Module):
-    """Learned gain per channel on a residual branch (Touvron et al., 2021). After loading, the branch's weights
-    include it."""
+    """Learned gain per channel on a residual branch (Touvron et al., 2021). After loading, the
+    branch's weights include it."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -110,7 +110,8 @@ class ResidualUnit(nn.Module):
 
 
 class UpBlock(nn.Module):
-    """Snake, transposed convolution, three dilated residual units: halves the channels, multiplies the rate."""
+    """Snake, transposed convolution, three dilated residual units: halves the channels, multiplies
+    the rate."""
 
     def __init__(self, channels: int, rate: int) -> None:
         super().__init__()
@@ -127,8 +128,8 @@ class UpBlock(nn.Module):
         first: Tensor | None = None,
         made: Tensor | None = None,
     ) -> Tensor:
-        """x [B, channels, n] -> [B, channels / 2, n * rate]. What stands before column `first` [B] of x, and before
-        column `made` [B] of the result, counts as zero."""
+        """x [B, channels, n] -> [B, channels / 2, n * rate]. What stands before column `first` [B]
+        of x, and before column `made` [B] of the result, counts as zero."""
         act, up, *units = self.block
         x = convolve(up, x, state, before=act, first=first)
         for unit in units:
@@ -137,8 +138,8 @@ class UpBlock(nn.Module):
 
 
 class FrameDecoder(nn.Module):
-    """The decoder behind its codebooks. A subclass has a `pre_transformer`, says in `latents` what that takes, and
-    calls `add_convolutions` in the order of its checkpoint."""
+    """The decoder behind its codebooks. A subclass has a `pre_transformer`, returns its input from
+    `latents`, and calls `add_convolutions` in the order of its checkpoint."""
 
     table: Tensor
     offset: Tensor
@@ -172,8 +173,8 @@ class FrameDecoder(nn.Module):
                 module.process_weights_after_loading()
 
     def finish(self, table: Tensor, dtype: torch.dtype | None) -> None:
-        """Take table [codebooks * size, width], from which `embed` reads, make that of RoPE in its precision, and round
-        the weights to `dtype`, if it is given."""
+        """Take table [codebooks * size, width], from which `embed` reads, make that of RoPE in its
+        precision, and round the weights to `dtype`, unless it is None."""
         self.register_buffer("table", table.detach(), persistent=False)
         device = table.device
         c = self.shape
@@ -203,8 +204,9 @@ class FrameDecoder(nn.Module):
         state: StreamingState | None = None,
         heard: int | None = None,
     ) -> Tensor:
-        """codes [B, n, codebooks] at frame positions pos [B, n] -> samples [B, n * hop] in [-1, 1], or of the last
-        `heard` frames. The transformer takes all frames, and the convolutions only these."""
+        """codes [B, n, codebooks] at frame positions pos [B, n] -> samples [B, n * hop] in [-1, 1],
+        or of the last `heard` frames. The transformer takes all frames, and the convolutions only
+        these."""
         x = self.attended(self.latents(codes, state), pos, state)
         if heard is None:
             return self.samples(x, pos, state)
@@ -218,7 +220,8 @@ class FrameDecoder(nn.Module):
         return out
 
     def samples(self, x: Tensor, pos: Tensor, state: StreamingState | None) -> Tensor:
-        """x [B, n, latent] of the frames at positions pos [B, n] -> samples [B, n * hop] in [-1, 1].
+        """x [B, n, latent] of the frames at positions pos [B, n] -> samples [B, n * hop] in [-1,
+        1].
 
         The first `skip` of an utterance mean nothing.
         """
@@ -235,8 +238,8 @@ class FrameDecoder(nn.Module):
         )
 
     def _befores(self, start: Tensor) -> list[Tensor | None]:
-        """Columns [B] of this call before which nothing exists, before each block and after the last, where the call
-        begins with frame `start` [B]. None: all exist."""
+        """Columns [B] of this call before which nothing exists, before each block and after the
+        last, where the call begins with frame `start` [B]. None: all exist."""
         c = self.shape
         steps = [prod(c.ratios) * prod(c.rates[:i]) for i in range(len(c.rates) + 1)]
         return [
@@ -264,8 +267,9 @@ class FrameCodec:
     def decode(
         self, frames: Tensor, state: State, call: CodecCall | None = None
     ) -> tuple[Tensor, State]:
-        """frames [B, n, codebooks] -> samples [B, n * hop] float32 in [-1, 1], and the streams' next state. A silent
-        call gives the samples of the last frames, on which the state depends."""
+        """frames [B, n, codebooks] -> samples [B, n * hop] float32 in [-1, 1], and the streams'
+        next state. A silent call returns the samples of the last frames, on which the state
+        depends."""
         streaming = StreamingState(state)
         count = frames.shape[1]
         pos = state[CLOCK][:, None] + torch.arange(count, device=frames.device)

@@ -22,7 +22,7 @@ class CodecCall(NamedTuple):
     stop: [B] int64, the frame behind the last one.
     end: [B] int64, the number of the stream's frames where it has ended, and otherwise NO_END.
     decodes: frames whose audio the call makes, in the row that has most of them.
-    silent: whether nobody hears the audio, so that only the state counts. A codec may return less
+    silent: whether the audio is discarded, so that only the state counts. A codec may return less
     audio then.
     """
 
@@ -94,7 +94,7 @@ class Launch(Protocol):
 
 @dataclass(frozen=True)
 class Eager:
-    """The Launch that calls, in windows that take little memory unless larger ones are asked for."""
+    """The Launch that calls, by default in windows that take little memory."""
 
     columns: int = 256
 

@@ -109,7 +109,7 @@ class ModelSpec(ModelInfo):
 
     @property
     def prompt_frame(self) -> Column:
-        """One given frame of a prompt."""
+        """One frame of a prompt."""
         return self.given_frame or self.frame
 
     @property
@@ -126,7 +126,7 @@ class LiveText:
     more(text, last) returns the next values [m] of the column. It raises InvalidRequest if they do
     not fit. One thread calls it at a time. The values do not depend on how the text is split.
 
-    heard_is_free: frame n needs as many values as frames before it are not heard.
+    heard_is_free: frame n needs one value for each hidden frame before it.
     """
 
     column: str
@@ -159,8 +159,8 @@ class Voice:
     _made: tuple[str | None, Any] = (None, None)
 
     def once(self, key: str, make: Callable[[], T]) -> T:
-        """Return what `make` made for this key, such as ids of a transcript. It is kept until
-        another is asked for."""
+        """Return what `make` made for this key, such as ids of a transcript. It is cached until
+        another is needed."""
         stored = self._made
         if stored[0] != key:
             self._made = stored = key, make()
@@ -179,10 +179,10 @@ def reference_of(
 
 @dataclass
 class Prompt:
-    """A request as arrays, ready for a slot. It has T positions, of which M carry a given frame
-    (reference audio).
+    """A request as arrays, ready for a slot. It has T positions, of which M carry a frame of
+    reference audio.
 
-    `rows[name]` is [T, *spec.prompt_rows[name].shape]. Given `frames` [M, *given frame] stand at
+    `rows[name]` is [T, *spec.prompt_rows[name].shape]. `frames` [M, *frame of a prompt] stand at
     positions `frame_at` [M]. `columns` are initial values of engine and family columns: scalars, or
     arrays no longer than the column, whose rest keeps the column's fill. `codec_conditions` are
     such values of the codec's columns. Then `codec_prefix` [m, *frame] is decoded, and its audio
@@ -205,7 +205,8 @@ class Prompt:
     """Names of the voices in `frames` and the first frame of each, where prompts share some of
     them. Else `voice`."""
     codec_conditions: dict[str, np.ndarray] = field(default_factory=dict)
-    num_evals: int = 0  # loop length that emit needs for this row (flow steps). A step runs the largest of its batch
+    # loop length that emit needs for this row (flow steps). A step runs the largest of its batch
+    num_evals: int = 0
     runaway_frames: int | None = (
         None  # a result of so many frames is probably a run-on (see speech/guard.py)
     )
@@ -213,7 +214,8 @@ class Prompt:
     continuation: Callable[[np.ndarray], Prompt | None] | None = None
     """Makes the request's next prompt from the frames [T, *frame] that are heard. It returns None
     when nothing follows."""
-    repeats: int = 0  # its first positions are the last prompt and all its frames, embedded as they were. 0: not so
+    # its first positions are the last prompt and all its frames, embedded as they were. 0: not so
+    repeats: int = 0
     live: LiveText | None = None
     streamed_text_tokens: int = 0  # text tokens beyond the prompt: each later step takes one
     codec_state: Tensor | None = (
@@ -270,7 +272,7 @@ class FrameKV(Protocol):
         not kept [N, n] are stored nowhere. In a decode step the kept rows of a token are
         consecutive, and no row sees what stands behind them. Nobody may see a place before its
         frame is stored there. A page holds one frame. It is shared with all prompts that have the
-        same positions up to that of the given frame, so what later positions store in it follows
+        same positions up to that of the frame, so what later positions store in it follows
         from these.
         """
         ...
@@ -306,7 +308,8 @@ class Rows(Protocol):
         ...
 
     def column(self, name: str) -> RowRef:
-        """The whole column, and which of its rows these are, for kernels that index it themselves."""
+        """The whole column, and which of its rows these are, for kernels that index it
+        themselves."""
         ...
 
     def history(self) -> RowRef:
@@ -328,8 +331,8 @@ class KVView(Protocol):
 
 @dataclass
 class PromptRows:
-    """Packed prompt tokens of several requests: `rows[name]` [N, ...] and given `frames` [M, *given
-    frame] at `frame_at` [M].
+    """Packed prompt tokens of several requests: `rows[name]` [N, ...] and `frames` [M, *frame of a
+    prompt] at `frame_at` [M].
 
     M may be 0. Padding frames have `frame_at == N`: scatter into N + 1 rows and drop the last.
     """
@@ -344,11 +347,11 @@ class Emit(NamedTuple):
     columns.
 
     A frame with a NaN, an infinity or a code below 0 (kernels.constants.NO_ID) ends its row as
-    broken. `heard` [B] bool, None unless `spec.hides_frames`: a frame that is not heard is `prev`
-    of the next step and part of the row's history, counts for min_frames and max_frames, and is
-    given neither to the codec nor to the caller. So is what a step feeds besides frames, such as a
-    text token. `queries` [B, layers, heads, dim], None unless `spec.alignment`: of those heads,
-    with norms and RoPE.
+    broken. `heard` [B] bool, None unless `spec.hides_frames`: a frame without audio is `prev` of
+    the next step and part of the row's history, counts for min_frames and max_frames, and reaches
+    neither the codec nor the caller. So is what a step feeds besides frames, such as a text token.
+    `queries` [B, layers, heads, dim], None unless `spec.alignment`: of those heads, with norms and
+    RoPE.
     """
 
     frame: Tensor
@@ -361,7 +364,7 @@ class Emit(NamedTuple):
 class Codec(Protocol):
     """Frames to audio, stateful: decoded chunks, concatenated, equal the decoded whole.
 
-    It is causal, or `spec.codec_timing` says that it decodes each chunk from the utterance so far.
+    It is causal, or by `spec.codec_timing` decodes each chunk from the utterance so far.
     """
 
     @property
@@ -376,7 +379,7 @@ class Codec(Protocol):
         Samples are [B, call.decodes * hop + late] float32 in [-1, 1]: of `call.decodes` frames from
         `call.start` on, and of the `late` samples before them, which are owed. In rows whose stream
         goes on, the last `late` samples are not used. Frames from `call.end` on have any values. A
-        causal codec is given the T = call.decodes frames to decode, one with `UtteranceTiming` all
+        causal codec receives the T = call.decodes frames to decode, one with `UtteranceTiming` all
         frames of the utterance from the first one of its codec prefix on, and the frames ahead.
         """
         ...
@@ -400,7 +403,7 @@ class HostModel(Protocol):
         order.
 
         Raises InvalidRequest for what only the family can judge. Work that may take long, such as a
-        text front end, is given `request.check`.
+        text front end, takes `request.check`.
         """
         ...
 
@@ -424,16 +427,16 @@ class SpeechModel(HostModel, Protocol):
         """Where its linear layers keep the LoRA weights that a request may name, or
         `models.lora.NO_ADAPTERS`.
 
-        The engine says which adapter each row of a call uses. A function whose linear layers see
-        other rows than it was given says so itself (`adapters.rows.at`).
+        The engine sets the adapter of each row of a call. A function whose linear layers see other
+        rows than its input declares them (`adapters.rows.at`).
         """
         ...
 
     def encode(self, wav: Tensor, role: str, launch: Launch = eager) -> dict[str, Tensor]:
         """Reference audio [n] at `spec.reference_rate` -> features (latents, codes). On the device.
 
-        What it gives to `launch` has shapes that recordings of any length share, so that the engine
-        can capture it. A family with a `speaker_size` gives its speaker embedding as `speaker`
+        Its calls of `launch` have shapes that recordings of any length share, so that the engine
+        can capture it. A family with a `speaker_size` returns its speaker embedding as `speaker`
         [speaker_size].
         """
         ...

@@ -65,8 +65,8 @@ def is_peft(path: Path) -> bool:
 def read_peft(path: Path) -> LoraWeights:
     """The weights in a folder with adapter_config.json and adapter_model.safetensors (or .bin).
 
-    CheckpointError names a field that asks for more than low-rank products, or a tensor that is
-    none of theirs.
+    Raises CheckpointError, naming a field that needs more than low-rank products, or a tensor that
+    is none of theirs.
     """
     if not is_peft(path):
         raise CheckpointError(f"lora {path}: no folder with {PEFT_CONFIG} and {PEFT_FILES[0]}")
@@ -170,7 +170,7 @@ def merge(tensors: Mapping[str, Tensor], weights: LoraWeights) -> dict[str, Any]
 def merge_option(
     tensors: dict[str, Tensor], options: Mapping[str, Any], read: Callable[[Path], LoraWeights]
 ) -> dict[str, Tensor]:
-    """Merge the weights that the load option `lora` names, if it is given."""
+    """Merge the weights that the load option `lora` names, if it is set."""
     if "lora" in options:
         return merge(tensors, read(path_of("lora", options["lora"])))
     return tensors

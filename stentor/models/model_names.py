@@ -1,6 +1,6 @@
 """Names of models: a local directory, a Hub id, or `dummy:NAME`. Nothing is loaded here.
 
-Torch is not imported, so the command line tells of a mistyped name at once.
+Torch is not imported, so the command line rejects a mistyped name at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NOT_LOADED = ("*.md", "*.png", "*.jpg", "*.mp4", "*.wav")
 
 def family_of_files(path: Path) -> Family | None:
     """The family whose checkpoints have a file that this directory has, or where there is no
-    config.json a tensor. None where config.json has to say it."""
+    config.json a tensor. None where config.json decides."""
     family = only(
         (f for f in families() if any((path / name).is_file() for name in f.files)), str(path)
     )
@@ -119,7 +119,7 @@ def dummy_family(name: str) -> Family:
 
 def _unread_shards(path: Path) -> list[str]:
     """Shards in a directory with config.json and the index that hold no tensor which the family of
-    the checkpoint reads. Whatever is wrong with these files is said when the model is loaded."""
+    the checkpoint reads. Faults of these files are reported when the model is loaded."""
     try:
         config, index = (parse_json((path / name).read_bytes()) for name in (CONFIG, INDEX))
         shards: dict[str, str] = index["weight_map"]

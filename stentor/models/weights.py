@@ -74,7 +74,7 @@ def read_safetensors(file: Path) -> dict[str, Tensor]:
 
 
 def _mapped(file: Path) -> dict[str, Tensor]:
-    """Views of the mapped file, as the library's `load_file` gives them. That one never frees two
+    """Views of the mapped file, as the library's `load_file` returns them. That one never frees two
     integers for each tensor, which hold memory of Python's: the built-in voice took a MiB more with
     every load.
 

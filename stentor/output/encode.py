@@ -1,7 +1,7 @@
 """Formats, each as a stream of bytes or as a whole file. PyAV writes mp3, flac, opus and aac.
 
-The length of a stream is not known when it begins. A wav header then says 0xFFFFFFFF, as FFmpeg's
-and OpenAI's do, mp3 has no Xing header, and flac says 0 samples, which means unknown (RFC 9639).
+The length of a stream is not known when it begins. A wav header then has 0xFFFFFFFF, as FFmpeg's
+and OpenAI's do, mp3 has no Xing header, and flac has 0 samples, which means unknown (RFC 9639).
 The audio frames are the same either way.
 
 Each container can carry a comment: of wav in a LIST INFO chunk before the audio, of mp3 and aac in

@@ -26,7 +26,7 @@ class Marks:
 
     @classmethod
     def of(cls, provenance: bool, watermark: str | Make | None, model: str | Path | None) -> Marks:
-        """Marks as flags ask for them. InvalidRequest says what is wrong with the watermark."""
+        """Marks from flags. Raises InvalidRequest if the watermark cannot be used."""
         if provenance:
             line = comment(model)
         else:
@@ -45,7 +45,7 @@ NO_MARKS = Marks()
 
 def comment(model: str | Path | None) -> str:
     """The line that marks audio of a model, in ASCII. None: the built-in voice. Of a directory it
-    has only the name: what stands before that may tell who owns it."""
+    has only the name: what stands before that may name its owner."""
     if model is None:
         name = "stentor"
     else:

@@ -18,8 +18,8 @@ BLOCKS = 64  # chunks of audio that wait to be played
 
 
 def library() -> Any:
-    """The module sounddevice, with a device to play on. InvalidRequest says what is missing and how
-    to get it."""
+    """The module sounddevice, with a device to play on. Raises InvalidRequest with what is missing
+    and how to get it."""
     try:
         sounddevice = importlib.import_module("sounddevice")
     except ImportError:

@@ -29,7 +29,7 @@ class Output:
 
     @classmethod
     def checked(cls, speed: object, format: object, marks: Marks = NO_MARKS) -> Output:
-        """Check what a caller asks for, None for the default. InvalidRequest says what is
+        """Check a caller's choices, None for the default. Raises InvalidRequest with what is
         allowed."""
         if speed is None:
             speed = 1.0

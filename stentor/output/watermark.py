@@ -43,8 +43,8 @@ Make = Callable[[int], Watermark]
 
 
 def load(watermark: str | Make) -> Make:
-    """The function of `package.module:function`, tried on noise. InvalidRequest says what is wrong
-    with it."""
+    """The function of `package.module:function`, tried on noise. Raises InvalidRequest if it cannot
+    be used."""
     make: Make = function_of("watermark", watermark)
     for rate in PROBED:
         _probe(make, rate)

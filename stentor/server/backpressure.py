@@ -46,7 +46,7 @@ class SendBuffer:
         self._ready.set()
 
     def close(self) -> None:
-        """Say that no more bytes follow."""
+        """Mark the end of the bytes."""
         self._closed = True
         self._ready.set()
 

@@ -173,7 +173,7 @@ def compile(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace, command: str) -> ServerConfig | None:
-    """The settings that the flags give. None after saying what is wrong with them."""
+    """The settings from the flags. None after saying what is wrong with them."""
     options = {k: v for k, v in vars(args).items() if k in ServerConfig.__dataclass_fields__}
     models = tuple(options.pop("models", ())) + tuple(
         m for m in [vars(args).get("model_flag")] if m

@@ -74,7 +74,7 @@ class ApiError(Exception):
             self.param = clipped(param, LIMITS.param_chars)
 
     def renamed(self, param: str) -> ApiError:
-        """The error of a field that has another name where it was given."""
+        """The error of a field that has another name in the request."""
         message = self.message.removeprefix(f"{self.param}: ")
         return ApiError(
             self.status,
@@ -166,7 +166,7 @@ def shutting_down() -> ApiError:
 
 
 def translate(error: BaseException, retry_after: float = 1.0) -> ApiError:
-    """The ApiError for any exception. What an engine or an unexpected error says goes only to the
+    """The ApiError for any exception. Messages of an engine or of unexpected errors go only to the
     log."""
     if isinstance(error, ApiError):
         return error

@@ -12,7 +12,7 @@ import gc
 
 
 def trim() -> None:
-    """Give free memory back to the system. Other C libraries than glibc do so by themselves, or not
+    """Return free memory to the system. Other C libraries than glibc do so by themselves, or not
     at all."""
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if malloc_trim is not None:

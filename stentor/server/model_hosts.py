@@ -257,7 +257,7 @@ class ModelHost:
         return self._client.health
 
     async def refresh(self) -> None:
-        """Have `health` say how the engine is now."""
+        """Update `health` from the engine."""
         if self._client is not None and self.phase == "ready":
             await self._client.refresh()
 
@@ -417,7 +417,7 @@ class ModelHost:
 
 
 def _public(error: Exception) -> str:
-    """Say what everybody may read about a model's failure. The log has the rest."""
+    """The public part of a model's failure. The log has the rest."""
     if isinstance(error, EngineError):
         return "the engine has stopped"
     if isinstance(error, StentorError):
@@ -436,7 +436,7 @@ class ModelHosts:
             host.others = [other for other in hosts if other is not host]
 
     async def refreshed(self) -> list[ModelHost]:
-        """All models, once each engine has said how it is, or some time has passed."""
+        """All models, once each engine has reported its state, or some time has passed."""
         await asyncio.gather(*(host.refresh() for host in self.all))
         return self.all
 

@@ -96,7 +96,7 @@ class VoiceId(Body):
 
 
 class RefItem(Body):
-    """One reference: audio (any one of the first four) and what is said in it."""
+    """One reference: audio (any one of the first four) and its transcript."""
 
     audio: AudioSource | None = None
     audio_path: AudioSource | None = None
@@ -267,7 +267,7 @@ class Item(NamedTuple):
 
 class Ignored:
     """Parts of one request that are not used, in the order found, each once: fields that the model
-    has no use for, pieces of text that it cannot speak, and reference audio that is hardly heard.
+    has no use for, pieces of text that it cannot speak, and reference audio that is hardly audible.
 
     The answer names it in the header X-Ignored, events and JSON under `ignored`. `serve --strict`
     refuses the fields.
@@ -290,8 +290,8 @@ class Ignored:
         self._add(Item(param, clipped(text, LIMITS.piece_chars)))
 
     def quiet(self, param: str) -> None:
-        """Note that the audio of field `param` is so quiet that what is spoken with it can hardly
-        be heard."""
+        """Note that the audio of field `param` is so quiet that speech made with it is hardly
+        audible."""
         self._add(Item(param, "quiet"))
 
     def _add(self, item: Item) -> None:

@@ -110,7 +110,7 @@ class Session(ABC):
 
     @abstractmethod
     async def handle(self, message: Any) -> None:
-        """Do what a message asks for. ApiError or InvalidRequest refuses it, CloseSession ends the
+        """Handle a message. ApiError or InvalidRequest refuses it, CloseSession ends the
         session."""
 
     @abstractmethod
@@ -217,7 +217,7 @@ class Session(ABC):
             await asyncio.sleep(0)  # a client that sends without pause must not block the others
 
     def refuse(self, error: ApiError) -> None:
-        """Tell the client what is wrong with a message. CloseSession: there were too many."""
+        """Report an invalid message to the client. CloseSession: there were too many."""
         self.errors += 1
         if self.errors > MAX_ERRORS:
             raise CloseSession(
@@ -265,7 +265,7 @@ async def serve(ws: WebSocket, make: Callable[[WebSocket, Server], SocketSession
 
 
 def read_json(message: Mapping[str, Any]) -> Any:
-    """The JSON value of a text frame. ApiError says what is wrong with it. CloseSession 1009: it is
+    """The JSON value of a text frame. Raises ApiError if it is invalid. CloseSession 1009: it is
     too large."""
     text = message.get("text")
     if text is None:
@@ -299,7 +299,7 @@ def check_size(message: Mapping[str, Any], what: str) -> None:
 
 
 class MessageReader:
-    """Gives what a client sends in order. Some of it may be read before it is wanted."""
+    """Passes on a client's messages in order. Some of it may be read before it is wanted."""
 
     def __init__(self, ws: WebSocket) -> None:
         self.ws = ws

@@ -37,7 +37,7 @@ SHARED = ("requests", "bodies", "sessions")
 
 class Counts:
     """Counts that the limits of a server look at, over all of its API processes. Each writes a row
-    of its own, without a lock: two that look at once may each let one more in."""
+    of its own, without a lock: two that check at once may each admit one more."""
 
     def __init__(self, memory: mmap.mmap | bytearray | None = None, row: int = 0) -> None:
         self._cells = memoryview(memory or bytearray(8 * len(SHARED))).cast("q")
@@ -58,7 +58,7 @@ class Counts:
 
 
 class Others:
-    """The other API processes of a server, as one of them asks for them. Here it is the only
+    """The other API processes of a server, as one of them sees them. Here it is the only
     one."""
 
     def __init__(self, server: Server) -> None:

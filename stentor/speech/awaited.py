@@ -22,7 +22,7 @@ from stentor.speech.spoken_text import SpokenText
 
 
 async def speak(texts: Sequence[SpokenText]) -> list[Speech | StentorError]:
-    """Speak all of them together, and give the speech of each, or its error.
+    """Speak all of them together, and return the speech of each, or its error.
 
     Overloaded if the queue has no room for the first one. The others are not refused then.
     """
@@ -131,7 +131,7 @@ async def _write(feed: TextFeed, texts: AsyncIterable[str]) -> None:
 
 
 async def _append(stream: AudioStream | None, current: SpokenSegment, tail: TextTail) -> None:
-    """Give a segment the text that arrives while it is spoken. If it refuses the text, it ends, and
+    """Append the text that arrives while a segment is spoken. If it refuses the text, it ends, and
     this raises why."""
     if stream is None:
         return

@@ -42,7 +42,7 @@ class TextTail:
         self._changed.set()
 
     def close(self) -> None:
-        """The writer says that nothing follows, or the reader that it takes no more."""
+        """Called by the writer at its end, or by the reader to stop."""
         self.closed = True
         self._changed.set()
 
@@ -72,7 +72,7 @@ FedSegment = tuple[Segment, TextTail | None]
 class _Cut(NamedTuple):
     """Segments of the next `size` characters, and who speaks behind them, as a mark.
 
-    silence: seconds that text without segments asks for.
+    silence: seconds of pauses in text without segments.
     """
 
     size: int
@@ -238,7 +238,7 @@ class TextFeed:
         return 0
 
     async def _extend(self, last: bool) -> None:
-        """Give all text to the segment that is being written, or begin one. last: it ends there."""
+        """Append all text to the open segment, or begin one. last: it ends there."""
         while True:
             self._take_back()
             if self._cut == len(self.text):
@@ -289,7 +289,7 @@ class TextFeed:
         return size
 
     def _continue_segment(self, tail: TextTail) -> int:
-        """Give the segment more text. Beyond `max_chars` it takes only the rest of a sentence, or
+        """Append text to the segment. Beyond `max_chars` it takes only the rest of a sentence, or
         up to `max_chars` more if the sentence does not end. Returns how many characters it has
         taken."""
         rest = self.text[self._cut :]

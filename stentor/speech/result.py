@@ -28,12 +28,12 @@ class Speech:
     (latents or codes). finish_reason: "stop" (the model ended), "length" (max_frames was reached)
     or "cancelled". It is None for a chunk of a stream that has more. seed: repeats a request that
     runs alone (docs/serving/requests.md, Seeds). segments: when each piece of the text is spoken; a
-    chunk has those that ended in it, with times of the stream. words: the same for each word, where
-    `word_timestamps` asks for them. ignored: pieces of the text that the model cannot speak, such
-    as a script that it does not read. A chunk has those that were found since the one before. data:
-    the audio as a file of the `format` that was asked for. Those of a stream's chunks are a file
-    together. provenance: the line by which programs know that a machine has made it, for the
-    metadata of files. None: without.
+    chunk has those that ended in it, with times of the stream. words: the same for each word, with
+    `word_timestamps`. ignored: pieces of the text that the model cannot speak, such as a script
+    that it does not read. A chunk has those that were found since the one before. data: the audio
+    as a file of the requested `format`. Those of a stream's chunks are a file together. provenance:
+    the line by which programs know that a machine has made it, for the metadata of files. None:
+    without.
     """
 
     samples: np.ndarray
@@ -65,7 +65,7 @@ class Speech:
         return f'<audio controls src="data:audio/wav;base64,{source}"></audio>'
 
     def play(self) -> None:
-        """Play it through the loudspeaker and return when it has been heard. InvalidRequest says
+        """Play it through the loudspeaker and return when it has ended. Raises InvalidRequest with
         what is missing, such as the extra `play`."""
         player = Player(library(), self.sample_rate, 1.0)
         try:

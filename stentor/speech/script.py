@@ -30,7 +30,7 @@ _MARK = re.compile(r"\[voice:\s*([^\[\]\n]{1,80}?)\s*\]", re.IGNORECASE)
 @dataclass(frozen=True)
 class Turn:
     """The words of one voice. voice: its name, None for the request's own. pause: seconds of
-    silence behind it, None for the usual pause. start: its place in the text that was given. field:
+    silence behind it, None for the usual pause. start: its place in the original text. field:
     of a script that holds it."""
 
     text: str
@@ -153,8 +153,8 @@ def dialogue(
     cleanup: str = ALL,
     language: str | None = None,
 ) -> list[Segment]:
-    """Cut turns into segments of at most `max_chars` characters, with the pauses that they ask for
-    and those between turns. A text without marks is no turn.
+    """Cut turns into segments of at most `max_chars` characters, with their own pauses and those
+    between turns. A text without marks is no turn.
 
     "auto" is as the family wants it, else one segment if a text is short and sentences grouped up
     to `max_chars` characters if not. cleanup: steps of the clean-up (text/cleanup). language: of

@@ -2,8 +2,8 @@
 audio in order.
 
 `Speaking` decides and joins, and does nothing else: it has no thread, event loop or engine. A
-driver submits what `next` gives and reports what comes: `feed` for each chunk, `again` at the end
-of a try, `ended` at that of a segment.
+driver submits the requests of `next` and reports what comes: `feed` for each chunk, `again` at the
+end of a try, `ended` at that of a segment.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ class Speaking:
         self.streaming = streaming
         self.growing = growing
         self.joined = JoinedAudio(spec.sample_rate, speed, alone=not fades)
-        # Repeats the audio: of the try that was kept where there is one segment, else of the first tries, since the
-        # others follow from it.
+        # Repeats the audio: of the try that was kept where there is one segment, else of the first
+        # tries, since the others follow from it.
         self.seed = next(iter(requests.values())).seed
         self.unspoken: set[int] = set()  # indices of segments that were silences
         self._cast = Cast(spec, requests, growing or len(segments) > 1)
@@ -184,7 +184,7 @@ class Speaking:
         """Add a segment to a text that grows, once all before it have ended.
 
         live: more of its text comes while it is spoken. apart: its audio is a file of its own, with
-        the pauses that the text asks for and no other.
+        the pauses of the text and no other.
         """
         if self.segments and not apart:
             self._before = self.joined.go_on(self.segments[-1], segment)
@@ -295,7 +295,7 @@ class Speaking:
     def end(self, silence: float = 0.0) -> np.ndarray:
         """Note that nothing more is added to a text that grew -> its last samples, float32 [n].
 
-        silence: seconds that the text asks for behind its last segment, besides `Segment.after`.
+        silence: seconds of pause behind the text's last segment, besides `Segment.after`.
         """
         growing = self.growing
         self.growing = False
@@ -307,7 +307,7 @@ class Speaking:
         return self.joined.close(last, True, self._cut)
 
     def close(self) -> None:
-        """Give no more segments."""
+        """End the segments."""
         self._closed = True
 
 
@@ -415,7 +415,7 @@ def with_tail_reference(
 
 
 class JoinedAudio:
-    """Joins the segments of one request in their order, and counts what it gives out.
+    """Joins the segments of one request in their order, and counts its output.
 
     For each segment call `begin`, `feed` with its samples, `note_end` and `close`. rate: Hz of the
     samples. speed: how much faster a client plays them than they are. alone: there is one segment,
@@ -442,7 +442,7 @@ class JoinedAudio:
         return self._start / self.rate / self.speed
 
     def begin(self, segment: Segment) -> np.ndarray:
-        """A segment begins, with the silence that its text asks for."""
+        """A segment begins, with the silence of its text."""
         silence = self._out(np.zeros(round(segment.before * self.rate * self.speed), np.float32))
         self._start = self.samples + len(self._joiner.held)
         return silence
@@ -470,8 +470,8 @@ class JoinedAudio:
         )
 
     def close(self, segment: Segment, last: bool, cut: bool = False) -> np.ndarray:
-        """The end of the segment, and the pause behind it. The last has one if its text asks for
-        it.
+        """The end of the segment, and the pause behind it. The last has one if its text has a pause
+        there.
 
         cut: it broke off inside its sound.
         """

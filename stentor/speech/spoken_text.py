@@ -35,8 +35,8 @@ class SpokenText:
 
     prompt: makes a request's prompt. speakable: whether the model can speak a text. aligners: the
     times of words are wanted, and these find them where the model does not. output: what is made of
-    the samples. For the others see `Speaking`. It is made with its first prompt, which says what is
-    wrong with the request. Nothing is queued.
+    the samples. For the others see `Speaking`. It is made with its first prompt, which raises for
+    an invalid request. Nothing is queued.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class SpokenText:
         return np.concatenate((samples, self.speaking.ended(current, clock.spans(current.segment))))
 
     def finish(self, silence: float) -> Speech:
-        """Return the end of a text that grew, with the seconds of silence that it asks for there."""
+        """Return the end of a text that grew, with its seconds of silence there."""
         samples = self.speaking.end(silence)
         return self._speech(samples, np.zeros((0, *self.spec.frame.shape), np.float32), ())
 
@@ -242,7 +242,7 @@ class SpokenText:
         )
 
     def _warn_if_cut(self, finish: str) -> None:
-        """Log that a limit that nobody asked for has cut the speech."""
+        """Log that a default limit has cut the speech."""
         option = self.spec.options.get("max_frames")
         if option is None:
             usual = None
@@ -256,7 +256,7 @@ Running = deque[tuple[SpokenText, SpokenSegment]]
 
 
 def speak(texts: Sequence[SpokenText]) -> list[Speech | StentorError]:
-    """Speak all of them together, and give the speech of each, or its error. While the queue is
+    """Speak all of them together, and return the speech of each, or its error. While the queue is
     full, what is running ends before another text begins.
 
     Overloaded if others fill the queue before the first one.
@@ -297,7 +297,8 @@ def _begin(text: SpokenText, running: Running, first: bool) -> None:
 
 
 def _end_oldest(running: Running) -> None:
-    """Wait for the oldest segment. Its next try, or the next segment of its text, takes its place."""
+    """Wait for the oldest segment. Its next try, or the next segment of its text, takes its
+    place."""
     text, current = running.popleft()
     if text.error is not None:
         return

@@ -21,9 +21,9 @@ class WordTiming:
 @dataclass(frozen=True)
 class SegmentTiming:
     """A segment of the input and when it is spoken, in seconds of the audio. `start_char` and
-    `end_char` are positions in the input. words: those of the segment, where the request asks for
-    them. voice, turn: who speaks it and in which turn, in a dialogue. Where it was given as a
-    script, `start_char` and `end_char` are places in the turn's text."""
+    `end_char` are positions in the input. words: those of the segment, where the request has them
+    on. voice, turn: who speaks it and in which turn, in a dialogue. Of a script, `start_char` and
+    `end_char` are places in the turn's text."""
 
     index: int
     text: str
@@ -43,7 +43,7 @@ def words_of(segments: Iterable[SegmentTiming]) -> tuple[WordTiming, ...]:
 
 def srt(segments: Sequence[SegmentTiming]) -> str:
     """SubRip subtitles, one for each word of a segment that has their times. In a dialogue the
-    speaker's name stands before what is said."""
+    speaker's name stands before the text."""
     cues = [cue for s in segments for cue in _cues(s)]
     return "\n".join(
         f"{i}\n{_clock(cue.start, ',')} --> {_clock(cue.end, ',')}\n{name}{_line(cue.text)}\n"

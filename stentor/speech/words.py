@@ -1,5 +1,5 @@
 """When each word of a segment is spoken: from where in the text its frames look
-(engine/running/step.py), or by an aligner that hears the audio (stentor/align).
+(engine/running/step.py), or by an aligner of the audio (stentor/align).
 
 Where frames look, the text is passed once, forwards: of all such ways through it, their attention
 chooses the likeliest. A word begins and ends where that way crosses its borders, between the
@@ -43,11 +43,11 @@ class Span(NamedTuple):
 
 
 class WordClock:
-    """Collects where the frames of a segment look, or its audio, and says when its words are
-    spoken.
+    """Collects where the frames of a segment look, or its audio, and returns the times of its
+    words.
 
-    wanted: whether anybody asks. words: their positions (Prompt.words). alignment: hears the audio,
-    for a model whose frames do not look.
+    wanted: whether they are requested. words: their positions (Prompt.words). alignment: aligns the
+    audio, for a model without attention to the text.
     """
 
     def __init__(
@@ -167,8 +167,8 @@ def word_spans(
 
 
 def _way(attended: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """The position [frames] at which each frame is, between 0 and `length`, and which frames say so
-    themselves."""
+    """The position [frames] at which each frame is, between 0 and `length`, and which frames have
+    their own."""
     around = attended[:, :1].astype(int) + _AROUND
     inside = (around >= 0) & (around < length)
     weights = np.where(inside, attended[:, 1:].astype(np.float64), 0.0)

@@ -11,7 +11,7 @@ _FEW = 0.01  # of the characters of a text are control characters, at most
 
 
 def decoded(data: bytes, name: str, param: str) -> str:
-    """The text of a file's bytes. InvalidRequest(param) says in one line why they are none. name:
+    """The text of a file's bytes. Raises InvalidRequest(param) if they are none. name:
     of the file."""
     wide = data.startswith(_WIDE)
     try:

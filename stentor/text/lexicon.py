@@ -18,7 +18,7 @@ _EDGES = ".'’*_"
 
 
 class Lexicon:
-    """Words and how each is said: phonemes between slashes, or words. InvalidRequest("lexicon")
+    """Words and their pronunciations: phonemes between slashes, or words. InvalidRequest("lexicon")
     names a wrong entry.
 
     A word in small letters is found in any case, another one as it is written.
@@ -57,7 +57,7 @@ class Lexicon:
         return cls.read(given)
 
     def reading(self, word: str) -> str | None:
-        """How a word is said: "/phonemes/" or words. None: as it is written."""
+        """A word's pronunciation: "/phonemes/" or words. None: as it is written."""
         return self._readings.get(word) or self._readings.get(word.lower())
 
     def words(self, text: str) -> list[tuple[int, int, str]]:

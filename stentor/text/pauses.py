@@ -1,4 +1,4 @@
-"""Silence between the pieces of a text, and the longest that a text may ask for."""
+"""Silence between the pieces of a text, and the longest that a text may have."""
 
 from __future__ import annotations
 

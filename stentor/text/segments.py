@@ -68,8 +68,8 @@ _WITH_CONTENT = ("sub", "say-as", "phoneme")
 
 
 class Place(NamedTuple):
-    """A chunk of a part begins at `here`, and stands for given[start:end]. same: it is that text,
-    unchanged."""
+    """A chunk of a part begins at `here`, and stands for original[start:end]. same: it is that
+    text, unchanged."""
 
     here: int
     start: int
@@ -83,7 +83,7 @@ class Part:
     the text).
 
     places: where each chunk of it begins, ascending, and where what it stands for begins and ends
-    in the text that was given.
+    in the original text.
     """
 
     text: str
@@ -91,7 +91,7 @@ class Part:
     places: tuple[Place, ...]
 
     def origin(self, place: int) -> int:
-        """The border in the text that was given for one between two characters of this text. It
+        """The border in the original text for one between two characters of this text. It
         never goes back as `place` goes on: what says something else than it stands for is passed in
         proportion."""
         chunk = self.places[at := self._chunk(place)]
@@ -100,7 +100,7 @@ class Part:
         )
 
     def extent(self, start: int, end: int) -> tuple[int, int]:
-        """Where in the text that was given text[start:end] begins and ends. The extents of parts of
+        """Where in the original text text[start:end] begins and ends. The extents of parts of
         a text that follow each other do so too."""
         last = self._chunk(end - 1)
         return self.origin(start), self.places[last].end if end == self._until(
@@ -116,7 +116,7 @@ class Part:
         return begin if first.same else first.start, stop if last.same else last.end
 
     def unchanged(self, start: int, end: int) -> bool:
-        """Whether text[start:end] is one piece of the text that was given."""
+        """Whether text[start:end] is one piece of the original text."""
         first = self._chunk(start)
         return first == self._chunk(end - 1) and self.places[first].same
 
@@ -261,7 +261,7 @@ class _Reader:
         return bare
 
     def _words(self, start: int, end: int) -> None:
-        """Text without marks, with the words of the lexicon read as it says."""
+        """Text without marks, with the words of the lexicon read by it."""
         text = self.given[start:end]
         at = 0
         if self.lexicon is not None and self.open is None:
@@ -370,7 +370,7 @@ class Reading:
         speaker: str = "",
         lead: str | None = None,
     ) -> list[Segment]:
-        """Cut a text as `split` does, and at every pause that it asks for. Segments without text
+        """Cut a text as `split` does, and at each of its pauses. Segments without text
         are left out.
 
         lead: what governs this text and stood before it. None: it is looked for in front of `text`.
@@ -437,15 +437,14 @@ class Reading:
 
 
 def _given(segment: Segment, draft: Draft, text: str) -> Segment:
-    """A segment of a clean text with its places in `text`, which was given, and those of its
-    words."""
+    """A segment of a clean text with its places in the original `text`, and those of its words."""
     start, end = draft.source(segment.start, segment.end)
     words = tuple(_given_word(w, draft, text) for w in segment.words)
     return replace(segment, start=start, end=end, words=words)
 
 
 def _given_word(word: Word, draft: Draft, text: str) -> Word:
-    """A word of a clean text as `text`, which was given, has it."""
+    """A word of a clean text as the original `text` has it."""
     start, end = draft.source(word.start, word.end)
     written = text[start:end]
     if draft.text[word.start : word.end] == written:
@@ -454,7 +453,7 @@ def _given_word(word: Word, draft: Draft, text: str) -> Word:
 
 
 def _placed(segment: Segment, part: Part, text: str) -> Segment:
-    """A segment of `part` with its places in the text that was given, and those of its words."""
+    """A segment of `part` with its places in the original text, and those of its words."""
     # without marks: every place is the same
     if len(part.places) == 1 and part.text == text and "[" not in text:
         at = segment.start

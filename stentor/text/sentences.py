@@ -1,5 +1,6 @@
-"""Cutting text into sentences and clauses, with abbreviations, decimals, initials, quotes, and CJK, Arabic and Indic
-punctuation. Segments keep their place in the text, so that times and interruptions can name characters."""
+"""Cutting text into sentences and clauses, with abbreviations, decimals, initials, quotes, and CJK,
+Arabic and Indic punctuation. Segments keep their place in the text, so that times and interruptions
+can name characters."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ _PLACES = (  # where a long sentence is cut, the best first
 
 
 class Word(NamedTuple):
-    """A word, with the marks beside it, as the text was given: whole[start:end] but for marks around it."""
+    """A word, with the marks beside it, as written: whole[start:end] but for marks around it."""
 
     text: str
     start: int
@@ -72,16 +73,17 @@ class Word(NamedTuple):
 
 @dataclass(frozen=True)
 class Segment:
-    """text == whole[start:end], without white space at its ends. gap: line ends behind it, from the second on (0: its
-    paragraph goes on). 2 end a paragraph, 3 a heading, more a scene.
+    """text == whole[start:end], without white space at its ends. gap: line ends behind it, from the
+    second on (0: its paragraph goes on). 2 end a paragraph, 3 a heading, more a scene.
 
-    speaker: the mark of who speaks it, where the text begins inside a turn and so without its mark. lead: what stood in
-    front of the whole text and governs it. spaced: white space stands before it in the text. before, after:
-    seconds of silence that the text asks for there. None: the usual pause between segments. Where the text had marks
-    of its own (markup.py), `start` and `end` are places in the text with them. words: those of `spoken`, where
-    `Reading` has cut it. unread: pieces of it that the model leaves out. In a dialogue, voice: who speaks it (None: the
-    request's own voice), turn: which turn it is of. `start` and `end` are then places in the text of that turn where
-    each turn was given by itself.
+    speaker: the mark of who speaks it, where the text begins inside a turn and so without its mark.
+    lead: what stood in front of the whole text and governs it. spaced: white space stands before it
+    in the text. before, after: seconds of silence in the text there. None: the usual pause between
+    segments. Where the text had marks of its own (markup.py), `start` and `end` are places in the
+    text with them. words: those of `spoken`, where `Reading` has cut it. unread: pieces of it that
+    the model leaves out. In a dialogue, voice: who speaks it (None: the request's own voice), turn:
+    which turn it is of. `start` and `end` are then places in the text of that turn where each turn
+    was given by itself.
     """
 
     text: str
@@ -128,13 +130,14 @@ class Segment:
 
 
 def sentences(text: str) -> list[Segment]:
-    """All sentences of a text, in order. Together they hold every character that is not white space."""
+    """All sentences of a text, in order. Together they hold every character that is not white
+    space."""
     return [_trimmed(text, *span) for span in _spans(text)]
 
 
 def _spans(text: str) -> Iterator[tuple[int, int, int]]:
-    """Where sentences begin and end, and their gaps. What has no words goes with the sentence before, or with what
-    follows where it leads or is a speaker's mark."""
+    """Where sentences begin and end, and their gaps. What has no words goes with the sentence
+    before, or with what follows where it leads or is a speaker's mark."""
     last: tuple[int, int, int] | None = None
     start = scanned = 0
     for cut, gap in itertools.chain(cuts(text), [(len(text), 2)]):
@@ -156,8 +159,8 @@ def _spans(text: str) -> Iterator[tuple[int, int, int]]:
 
 
 def _leads(text: str, start: int, cut: int, gap: int) -> bool:
-    """Whether signs go with what follows: behind a speaker's mark, or with a mark in a paragraph without words. gap: of
-    the sentence before."""
+    """Whether signs go with what follows: behind a speaker's mark, or with a mark in a paragraph
+    without words. gap: of the sentence before."""
     first = _SIGN.search(text, start)
     if first is not None and first[0] == TURN:
         return True
@@ -172,13 +175,14 @@ def split(
     speaker: str = "",
     dashes: bool = False,
 ) -> list[Segment]:
-    """Segments to speak one after another, none longer than `max_chars` besides the mark of its speaker. That is the
-    spoken length of so many letters: digits, signs and wide characters count more (text/length.py).
+    """Segments to speak one after another, none longer than `max_chars` besides the mark of its
+    speaker. That is the spoken length of so many letters: digits, signs and wide characters count
+    more (text/length.py).
 
-    granularity: "none" (one segment), "auto" (paragraphs, of which long ones are cut into sentences grouped up to
-    `max_chars`), "sentence", "clause". marks: what the family wants kept together. speaker: who speaks where the text
-    begins, as a mark. dashes: whether a segment ends behind a dash and an ellipsis too, for a model that makes no pause
-    there.
+    granularity: "none" (one segment), "auto" (paragraphs, of which long ones are cut into sentences
+    grouped up to `max_chars`), "sentence", "clause". marks: what the family wants kept together.
+    speaker: who speaks where the text begins, as a mark. dashes: whether a segment ends behind a
+    dash and an ellipsis too, for a model that makes no pause there.
     """
     trimmed = _trimmed(text, 0, len(text), 2)
     short = spoken_length(text) <= max_chars and not _PARAGRAPH.search(text.strip())
@@ -215,7 +219,8 @@ def _blank_turns_apart(
 def _with_speakers(
     text: str, segments: Iterable[Segment], marks: TextMarks, speaker: str
 ) -> Iterator[Segment]:
-    """The segments with their real text, each with the mark of who speaks it if it begins without one."""
+    """The segments with their real text, each with the mark of who speaks it if it begins without
+    one."""
     for p in segments:
         segment = replace(
             _trimmed(text, p.start, p.end, p.gap),
@@ -228,9 +233,11 @@ def _with_speakers(
 
 
 def ready(text: str, clause: bool, marks: TextMarks = NO_MARKS) -> int:
-    """How many characters of a text that is still being written are whole sentences or, if `clause`, clauses.
+    """How many characters of a text that is still being written are whole sentences or, if
+    `clause`, clauses.
 
-    A full stop counts once it is known what follows it, because "3." may become "3.14" and "Dr." is followed by a name.
+    A full stop counts once it is known what follows it, because "3." may become "3.14" and "Dr." is
+    followed by a name.
     """
     text = masked(text, marks)
     last = max((cut for cut, _ in cuts(text, growing=True)), default=0)
@@ -250,8 +257,8 @@ def _trimmed(text: str, start: int, end: int, gap: int) -> Segment:
 
 
 def _fit(text: str, segment: Segment, longest: int) -> Iterator[Segment]:
-    """A sentence in parts of at most `longest` (spoken length): behind commas, else between words, else between the
-    groups of an address, else in parts of the same length."""
+    """A sentence in parts of at most `longest` (spoken length): behind commas, else between words,
+    else between the groups of an address, else in parts of the same length."""
     start = segment.start
     lengths = [0, *itertools.accumulate(spoken_lengths(segment.text))]
     while lengths[-1] - lengths[start - segment.start] > longest:
@@ -267,7 +274,8 @@ def _fit(text: str, segment: Segment, longest: int) -> Iterator[Segment]:
 
 
 def _cut(text: str, lengths: Sequence[int], start: int, longest: int) -> int:
-    """Where to end a part of at most `longest` that begins at `start`. lengths: spoken, in front of each character."""
+    """Where to end a part of at most `longest` that begins at `start`. lengths: spoken, in front of
+    each character."""
     end = max(start + 1, bisect_right(lengths, lengths[start] + longest) - 1)
     least = lengths[start] + longest // 4
     for places in _PLACES:
@@ -285,8 +293,8 @@ def _cut(text: str, lengths: Sequence[int], start: int, longest: int) -> int:
 
 
 def _between_signs(text: str, start: int, cut: int) -> int:
-    """The nearest place up to `cut` that is inside no number, Latin word or sign with its marks. What is too long for
-    that is cut behind a sign."""
+    """The nearest place up to `cut` that is inside no number, Latin word or sign with its marks.
+    What is too long for that is cut behind a sign."""
     for at in range(cut, max(start, cut - _LONGEST_WORD), -1):
         if at >= len(text) or not is_joined(text, at):
             return at
@@ -319,7 +327,8 @@ def _clauses(text: str, segment: Segment, least: int) -> Iterator[Segment]:
 
 
 def _between_dashes(text: str, segment: Segment) -> Iterator[Segment]:
-    """A segment in parts that end behind its dashes and ellipses, with the silence that is due there."""
+    """A segment in parts that end behind its dashes and ellipses, with the silence that is due
+    there."""
     start = segment.start
     for m in _DASH.finditer(segment.text):
         cut = segment.start + m.end()

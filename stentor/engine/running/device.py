@@ -288,7 +288,7 @@ def _configure_process() -> None:
     pieces: the host waits for a third of it, and steps wait meanwhile.
 
     Attention is not cuDNN's, which makes a plan of 1.6 MB for each shape in each thread and never
-    gives it back. A model that is loaded again has new threads. torch's other kernels make none.
+    frees it. A model that is loaded again has new threads. torch's other kernels make none.
     """
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.enable_cudnn_sdp(False)

@@ -65,7 +65,7 @@ class InFlightStep:
     prefilled_at: float = 0.0  # when its prompts were launched, before their first frames
 
     def result(self) -> tuple[list[int], list[int], list[int]]:
-        """Frames generated, stop value and frames heard of every slot. Waits until the step has
+        """Generated frames, stop value and audible frames of every slot. Waits until the step has
         run."""
         self.done.wait_host()
         generated, stop, *rest = self.report.tolist()
@@ -159,7 +159,7 @@ class ModelRunner:
                         yield (rows, count, evals)
 
     def prefill_keys(self) -> Iterator[tuple[int, int, int]]:
-        """(tokens, given frames, replayed frames): as many of one kind as tokens, or none."""
+        """(tokens, prompt frames, replayed frames): as many of one kind as tokens, or none."""
         max_tokens = self.sizes.prefill_tokens
         for tokens in [n for n in PREFILL_TOKENS if n <= max_tokens] or [max_tokens]:
             if self.model.spec.gives_frames:

@@ -40,7 +40,7 @@ class Piece:
 
     @property
     def frames(self) -> np.ndarray:
-        """Given frames [M, *frame]. None stand beyond the prompt's end."""
+        """Prompt frames [M, *frame]. None stand beyond the prompt's end."""
         return self.prompt.frames[self._given]
 
     @property
@@ -90,7 +90,7 @@ class PrefillBatch:
 
 @dataclass(frozen=True)
 class BatchShape:
-    """Tokens, rows whose prompts end and given frames of a batch. `steps`: the tokens, where those
+    """Tokens, rows whose prompts end and prompt frames of a batch. `steps`: the tokens, where those
     replay frames."""
 
     tokens: int

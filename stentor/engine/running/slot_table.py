@@ -150,8 +150,8 @@ class SlotTable:
         ]
 
     def heard(self, idx: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-        """The frames [B, n, *frame] of slots idx [B] that are heard as numbers at [B, n], and where
-        in the text they are [B, n, ATTENDED_WIDTH or 0]. What is not there is any."""
+        """Audible frames [B, n, *frame] of slots idx [B], by their numbers at [B, n], and their
+        places in the text [B, n, ATTENDED_WIDTH or 0]. Frames that do not exist are arbitrary."""
         rows = idx[:, None]
         at = at.clamp(0, self.max_frames - 1)
         if self.hides_frames:

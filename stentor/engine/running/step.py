@@ -100,7 +100,7 @@ def _attended(
 
 
 def _adapters_of(model: SpeechModel, slots: SlotTable, idx: Tensor) -> AbstractContextManager[None]:
-    """Inside, row n of what the model is given uses the adapter of slot idx[n]."""
+    """Inside, row n of the model's input uses the adapter of slot idx[n]."""
     adapters = model.adapters
     if adapters.count:
         return adapters.rows.of(slots.table[ADAPTER][idx])
@@ -122,10 +122,9 @@ def attended(
     depends on it only with a window (`AlignmentHeads.window`): it decides then which part of the
     text the next frame sees, so that no word is skipped or spoken again.
 
-    queries: [B, layers, heads, dim], with norms and RoPE. Columns `text_start` and `text_end` say
-    where the text stands in the prompt. Positions count from there. The attention on the text sums
-    to 1. window: all that they see of it. The position that is said is then never before the
-    window's place.
+    queries: [B, layers, heads, dim], with norms and RoPE. Columns `text_start` and `text_end` hold
+    the text's place in the prompt. Positions count from there. The attention on the text sums to 1.
+    window: all that they see of it. The returned position is then never before the window's place.
     """
     if kv.fused:
         pages = kv.table[idx]

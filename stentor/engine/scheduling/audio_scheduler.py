@@ -170,7 +170,7 @@ class AudioScheduler:
         return jobs
 
     def _schedule(self, job: AudioJob) -> bool:
-        """Give the codec a chunk. Returns whether the next one of its request may be due
+        """Schedule a chunk for the codec. Returns whether the next one of its request may be due
         already."""
         seq = job.seq
         self.in_codec += job.reads
@@ -201,7 +201,7 @@ class AudioScheduler:
             seq.plays_until = seq.first_audio + seq.audio_delivered * seq.hop_seconds
 
     def seconds(self, seq: Sequence, frames: int) -> float:
-        """Seconds of audio that so many frames of a stream that goes on give."""
+        """Seconds of audio in this number of frames of an unfinished stream."""
         return self.chunks.decodable(seq, frames) * seq.hop_seconds
 
     def plays(self, seq: Sequence) -> bool:

@@ -2,7 +2,7 @@
 
 `PageAllocator` counts pages of one kind. A family may have page sets that count frames, beside the
 one that counts positions. All of them have one table, whose pages hold one frame. A request gets,
-shares and gives back pages of both tables together (`PageTables`).
+shares and returns pages of both tables together (`PageTables`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Scheduler of requests: admission, prefill, decode, preemption. Pure policy on plain data. It imports no torch.
+"""Scheduler of requests: admission, prefill, decode, preemption. Pure policy on plain data. It
+imports no torch.
 
-One step goes on with prefills, resumes preempted requests and admits queued ones (all under a token budget), generates
-one frame for every running request and launches the audio chunks that are due. While requests are queued or prefilled,
-a step runs prefill or decode, not both. prefill.py says when a prefill waits.
+One step goes on with prefills, resumes preempted requests and admits queued ones (all under a token
+budget), generates one frame for every running request and launches the audio chunks that are due.
+While requests are queued or prefilled, a step runs prefill or decode, not both. prefill.py decides
+when a prefill waits.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ class Scheduler:
         timing: CodecTiming = CAUSAL,
         frame_pages: PageAllocator | None = None,
     ) -> None:
-        """max_parked: requests whose rows the host may hold. timing: how the codec takes a stream. frame_pages: those
-        of page sets by frame."""
+        """max_parked: requests whose rows the host may hold. timing: how the codec takes a stream.
+        frame_pages: those of page sets by frame."""
         self.slots = slots
         self.pages = pages
         self.policy = policy
@@ -66,14 +68,16 @@ class Scheduler:
         return seq.phase is Phase.DONE
 
     def add_text(self, seq: Sequence, frames: int, last: bool) -> None:
-        """Live text for so many more frames has come. `last`: none follows, and the model itself says when it ends."""
+        """Live text for so many more frames has come. `last`: none follows, and the model itself
+        stops."""
         if last:
             seq.max_schedulable = sys.maxsize
         else:
             seq.max_schedulable = seq.max_schedulable + frames
 
     def fail(self, seq: Sequence, codec_frames: int = 0) -> None:
-        """A launch that named `seq`, with `codec_frames` for the codec, has failed. The request is to be cancelled."""
+        """A launch that named `seq`, with `codec_frames` for the codec, has failed. The request is
+        to be cancelled."""
         seq.landed()
         self.audio.in_codec -= codec_frames
         self.tables.forget(seq)
@@ -120,8 +124,9 @@ class Scheduler:
         ]
 
     def _first_to_prefill(self, behind: list[Sequence]) -> Sequence | None:
-        """The request whose prefill has begun, or the first of the queue if it can have a slot. Streams take turns with
-        its prefill. None where they need not: there is none, it is short, or older requests resume.
+        """The request whose prefill has begun, or the first of the queue if it can have a slot.
+        Streams take turns with its prefill. None where they need not: there is none, it is short,
+        or older requests resume.
 
         behind: those that have a slot and are not running.
         """
@@ -144,7 +149,8 @@ class Scheduler:
         ]:
             seq.rewind()
             if not self._start(seq, plan):
-                return  # older work first: nothing is admitted while a preempted request waits for pages
+                # older work first: nothing is admitted while a preempted request waits for pages
+                return
             plan.resumed.append(seq)
         for seq in [s for s in self.parked if s.may_go_on]:
             seq.rewind()
@@ -159,7 +165,7 @@ class Scheduler:
             plan.admitted.append(self.queue.popleft())
 
     def _enter(self, seq: Sequence, plan: StepPlan) -> bool:
-        """Give a request a slot and start its prefill, if both are to be had."""
+        """Assign a slot to a request and start its prefill, if both are available."""
         if not self._start(seq, plan):
             return False
         seq.slot = self.free_slots.pop()
@@ -167,7 +173,8 @@ class Scheduler:
         return True
 
     def _start(self, seq: Sequence, plan: StepPlan) -> bool:
-        """Start a prefill if this step has budget and pages for it. Idle requests make room, also in the slot table."""
+        """Start a prefill if this step has budget and pages for it. Idle requests make room, also
+        in the slot table."""
         shared = self.tables.shared(seq)
         if not self.prefills.fits(seq, shared):
             return False
@@ -207,7 +214,8 @@ class Scheduler:
             seq.launch(frames=1)
 
     def _grow(self, seq: Sequence, plan: StepPlan, now: float) -> None:
-        """Allocate pages for the next frame, preempting others or at last `seq` itself if needed."""
+        """Allocate pages for the next frame, preempting others or at last `seq` itself if
+        needed."""
         while not self.tables.grow(seq):
             if ended := next((s for s in self.draining if s.pages), None):
                 self.tables.free(ended)
@@ -227,8 +235,8 @@ class Scheduler:
     # -- results --
 
     def observe(self, seq: Sequence, generated: int, status: int, unheard: int = 0) -> None:
-        """A step of `seq` has ended: `generated` frames exist, of which so many are not heard, and the row's stop value
-        is `status`."""
+        """A step of `seq` has ended: `generated` frames exist, `unheard` of them without audio, and
+        the row's stop value is `status`."""
         seq.landed()
         if seq.cancelled:
             return
@@ -246,7 +254,8 @@ class Scheduler:
                 self._drain(seq)
 
     def note_unread(self, seq: Sequence, frames: int) -> None:
-        """A reader has left so many frames. A stream stops beyond `Policy.max_unread` and goes on at half of it."""
+        """A reader has left so many frames. A stream stops beyond `Policy.max_unread` and goes on
+        at half of it."""
         limit = self.policy.max_unread
         seq.unread = seq.streaming and frames * seq.hop_seconds > (
             limit / 2 if seq.unread else limit
@@ -255,7 +264,8 @@ class Scheduler:
             self.audio.release(seq)
 
     def undo(self, seq: Sequence) -> None:
-        """Put back a request whose prefill cannot be launched. It is prefilled again from the beginning."""
+        """Put back a request whose prefill cannot be launched. It is prefilled again from the
+        beginning."""
         seq.landed(lost=seq.emits)
         self.tables.forget(seq)
         self.tables.free(seq)
@@ -263,8 +273,8 @@ class Scheduler:
         self.audio.look_at(seq)
 
     def _drain(self, seq: Sequence) -> None:
-        # Freed pages may be allocated again at once, although a launched step may still write them: all steps run on
-        # one stream, and the next owner writes later on it.
+        # Freed pages may be allocated again at once, although a launched step may still write them:
+        # all steps run on one stream, and the next owner writes later on it.
         if not seq.keeps_pages or seq.cancelled:
             self.tables.free(seq)
         seq.move(Phase.DRAINING)
@@ -293,15 +303,17 @@ class Scheduler:
 
     @property
     def inert(self) -> bool:
-        """Whether nothing can be done before a message arrives: every request, if any, waits for text or its reader."""
+        """Whether nothing can be done before a message arrives: every request, if any, waits for
+        text or its reader."""
         return not self.queue and not any(s.may_go_on for s in (*self.live, *self.parked))
 
 
 def _victim(live: list[Sequence], plan: StepPlan, now: float) -> Sequence:
-    """The request to preempt: one that waits for text or its reader, else the one with the most audio buffered.
+    """The request to preempt: one that waits for text or its reader, else the one with the most
+    audio buffered.
 
-    Of equal ones it is the youngest. It is never the oldest request that could go on, so that something always
-    finishes, nor one that this very plan prefills. live: oldest first.
+    Of equal ones it is the youngest. It is never the oldest request that could go on, so that
+    something always finishes, nor one that this very plan prefills. live: oldest first.
     """
     prefilling = {id(s) for s in plan.prefill}
     holders = [
@@ -315,12 +327,14 @@ def _victim(live: list[Sequence], plan: StepPlan, now: float) -> Sequence:
 
 
 def _longest_idle(live: list[Sequence]) -> Sequence | None:
-    """The request that has waited for text or its reader for longest. None if every one has work."""
+    """The request that has waited for text or its reader for longest. None if every one has
+    work."""
     return min((s for s in live if s.idle), key=lambda s: (s.last_audio, s.id), default=None)
 
 
 def _stuck(live: list[Sequence], parked: list[Sequence], max_parked: int) -> bool:
-    """Whether no row can go on or give way. Readers may wait for one that has not begun, so unread rows must go on."""
+    """Whether no row can go on or give way. Readers may wait for one that has not begun, so unread
+    rows must go on."""
     return (
         len(parked) >= max_parked
         and all(s.idle for s in live)

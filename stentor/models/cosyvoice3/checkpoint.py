@@ -1,7 +1,7 @@
 """Files of a checkpoint: HyperPyYAML as plain data, and released tensor names as those of stentor's
 modules.
 
-Nothing in YAML is executed: a tag that would make an object gives its arguments.
+Nothing in YAML is executed: a tag that would make an object yields its arguments.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _Loader.add_multi_constructor("!", _plain)
 
 
 def read_hyper_yaml(file: Path) -> dict[str, Any]:
-    """The file's top-level mapping, with references replaced. CheckpointError says what is
-    wrong."""
+    """The file's top-level mapping, with references replaced. Raises CheckpointError for anything
+    else."""
     try:
         data = parse_yaml(read_bytes(file, MAX_BYTES), _Loader)
     except Unreadable as e:

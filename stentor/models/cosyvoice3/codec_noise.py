@@ -24,7 +24,7 @@ def flow_noise() -> Tensor:
 
 def source_noise(c: Config, samples: int) -> Tensor:
     """[samples, 9] float32 in [0, 1): the source's noise at every sample, counted from the first
-    one that is heard.
+    audible one.
 
     It is drawn after the flow's noise and the initial values of the flow's layers and the pitch
     predictor's.

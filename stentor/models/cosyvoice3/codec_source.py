@@ -42,7 +42,7 @@ class Pitch(nn.Module):
         self.out = nn.Linear(c.pitch, 1)
 
     def forward(self, mel: Tensor, alive: Tensor, state: StreamingState) -> Tensor:
-        """mel [B, 80, n + 3], of which `alive` [B, n] says which frames are the stream's -> Hz [B,
+        """mel [B, 80, n + 3], with `alive` [B, n] marking the stream's frames -> Hz [B,
         n] float32."""
         first, *rest = self.convs
         x = F.elu(_product(first, mel.double())) * alive[:, None]

@@ -1,4 +1,5 @@
-"""cosyvoice3.yaml and the text model's config.json as typed sizes. A key that is left out has its released value."""
+"""cosyvoice3.yaml and the text model's config.json as typed sizes. A key that is left out has its
+released value."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ MAX_MODEL_LEN = (
 
 @dataclass(frozen=True)
 class RasConfig:
-    """Repetition-aware sampling (RAS): an id that has `share` of the last `window` frames is drawn again."""
+    """Repetition-aware sampling (RAS): an id that has `share` of the last `window` frames is drawn
+    again."""
 
     top_p: float = 0.8
     top_k: int = 25
@@ -45,7 +47,8 @@ class RasConfig:
 
 @dataclass(frozen=True)
 class LanguageConfig:
-    """Sizes of the language model. Codes from `codes` on are special: start, end, task and fill, in this order."""
+    """Sizes of the language model. Codes from `codes` on are special: start, end, task and fill, in
+    this order."""
 
     stack: StackConfig
     theta: float
@@ -135,7 +138,7 @@ FIXED: Mapping[tuple[str, ...], Mapping[str, object]] = {
 def parse(data: Mapping[str, Any], text_model: Mapping[str, Any]) -> Config:
     """`data` of cosyvoice3.yaml and `text_model` of CosyVoice-BlankEN/config.json.
 
-    CheckpointError names a key whose value is wrong, or one that says something this family is not.
+    Raises CheckpointError, naming the first key whose value is wrong or unsupported.
     """
     top = ConfigReader(data, YAML)
     for path, values in FIXED.items():

@@ -1,6 +1,7 @@
 """The language model: Qwen2 over rows of text and of speech codes, one code per step.
 
-Codes are drawn by repetition-aware sampling (RAS, Chen et al., 2024, VALL-E 2) as this family does it.
+Codes are drawn by repetition-aware sampling (RAS, Chen et al., 2024, VALL-E 2) as this family does
+it.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ Recent = tuple[Tensor, Tensor]
 
 
 def mask_early(logits: Tensor, rows: Rows, asks: Tensor, c: LanguageConfig) -> Tensor:
-    """Logits [B, V] in which special codes are -inf before `min_frames`, where a row does not ask [B] for text, and so
-    is the code that starts before `start_from`, or where it asks."""
+    """Logits [B, V] in which special codes are -inf before `min_frames`, where a row does not
+    request [B] text, and so is the code that starts before `start_from`, or where it does."""
     step = rows["step"][:, None]
     ids = torch.arange(logits.shape[1], device=logits.device)
     early = (ids >= c.codes) & (step < rows["min_frames"][:, None]) & ~asks[:, None]
@@ -45,9 +46,9 @@ def sample_ras(
 ) -> Tensor:
     """One id per row [B] of float32 logits [B, V], with uniforms u [B, 2].
 
-    The first draw is among the likeliest ids: as long as those before have less than `top_p` and are fewer than
-    `top_k` (0: any number). A drawn id that occurs `most` times or more in `recent` is drawn again from all other ids,
-    by the second uniform. Temperature 0 takes the likeliest id.
+    The first draw is among the likeliest ids: as long as those before have less than `top_p` and
+    are fewer than `top_k` (0: any number). A drawn id that occurs `most` times or more in `recent`
+    is drawn again from all other ids, by the second uniform. Temperature 0 takes the likeliest id.
     """
     if kernels.enabled(Kernel.SAMPLE, logits):
         from stentor.models.cosyvoice3.kernels import sample_ras as fused
@@ -72,7 +73,8 @@ def sample_ras(
 
 
 def _drawn(weights: Tensor, u: Tensor) -> Tensor:
-    """The first index [B, 1] whose cumulated weight, of weights [B, V], is above u [B] of the sum. In float64."""
+    """The first index [B, 1] whose cumulated weight, of weights [B, V], is above u [B] of the sum.
+    In float64."""
     cdf = weights.double().cumsum(-1)
     at = (cdf <= u.double()[:, None] * cdf[:, -1:]).sum(-1, keepdim=True)
     last = (weights > 0).long().mul(torch.arange(1, weights.shape[-1] + 1, device=u.device)).amax(
@@ -82,7 +84,8 @@ def _drawn(weights: Tensor, u: Tensor) -> Tensor:
 
 
 class Language(nn.Module):
-    """Parameters start on the meta device, in `dtype`. Text ids and codes are rows of one table (`row`)."""
+    """Parameters start on the meta device, in `dtype`. Text ids and codes are rows of one table
+    (`row`)."""
 
     table: Tensor
 

@@ -2,13 +2,13 @@
 drawn.
 
 Five tokens of text go before fifteen codes each. As long as the voice has codes, those follow. Then
-the model makes codes and asks for text by the code `fill`, at the latest after fifteen. The rest of
+the model makes codes and requests text by the code `fill`, at the latest after fifteen. The rest of
 the text, and the code `task`, come last. Arrivals alone decide what is fed, so the codes do not
 depend on when it was.
 
 What a step feeds follows from the frame before: a code, or MARK + n for value n of the column
-`feed`. Such frames are not heard, and neither are codes before they are drawn. A value is 4 times a
-row of the model's table, plus a kind.
+`feed`. Such frames have no audio, and neither have codes before they are drawn. A value is 4 times
+a row of the model's table, plus a kind.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Arrivals:
 
 
 class Turn(NamedTuple):
-    """Actions of a step on its codes, [B] each. asks: the model may ask for text. forced: it
+    """Actions of a step on its codes, [B] each. asks: the model may request text. forced: it
     does."""
 
     draws: Tensor

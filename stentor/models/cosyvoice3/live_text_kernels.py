@@ -29,7 +29,7 @@ def _value(feed_ptr, slot, frame, MARK: tl.constexpr, FEED: tl.constexpr):
 
 @triton.jit
 def _turn(feed_ptr, slot, prev, step, live, MARK: tl.constexpr, FEED: tl.constexpr):
-    """Whether a row draws, whether it may ask for text, and whether a marked frame is before it."""
+    """Whether a row draws, whether it may request text, and whether a marked frame is before it."""
     marked = (prev >= MARK) & (step > 0)
     kind = tl.where(marked, _value(feed_ptr, slot, prev, MARK, FEED) & 3, DRAW)
     draws = (kind != NEXT) & ~(live & (step == 0))

@@ -30,7 +30,8 @@ _ENDED = re.compile(rf"[{_STOPS}][{re.escape(CLOSERS)}*>]*$")
 
 
 def normalized(text: str) -> str:
-    """Chinese text without brackets, and with Chinese stops. Text that has a `<|mark|>` stays as it is."""
+    """Chinese text without brackets, and with Chinese stops. Text that has a `<|mark|>` stays as it
+    is."""
     if ("<|" in text and "|>" in text) or not _CHINESE.search(text):
         return text
     text = _SPACE.sub("", text.strip().replace("\n", ""))
@@ -45,7 +46,8 @@ LEAST_PER_TOKEN = 2  # the original does not draw the code `start` before so man
 
 
 def ended(text: str) -> str:
-    """Text with a stop at its end if it has none, as the original's front end appends it to every piece."""
+    """Text with a stop at its end if it has none, as the original's front end appends it to every
+    piece."""
     body = text.rstrip()
     if "<|" in text or not body or _ENDED.search(body):
         return text
@@ -54,7 +56,8 @@ def ended(text: str) -> str:
 
 @dataclass(frozen=True)
 class Layout:
-    """Text before the one to speak, the text to speak, and whether the language model hears the voice's codes."""
+    """Text before the one to speak, the text to speak, and whether the language model sees the
+    voice's codes."""
 
     before: str
     text: str
@@ -62,8 +65,8 @@ class Layout:
 
 
 def layout(text: str, instructions: str | None, transcript: str | None) -> Layout:
-    """The texts of a request. A part that has `<|endofprompt|>` itself is taken as it is. A system part in front of the
-    text stands before the transcript."""
+    """The texts of a request. A part that has `<|endofprompt|>` itself is taken as it is. A system
+    part in front of the text stands before the transcript."""
     system = SYSTEM + END_OF_PROMPT
     if instructions:
         is_complete = END_OF_PROMPT in instructions
@@ -151,7 +154,8 @@ class PromptBuilder:
         return prompt
 
     def _live(self, request: SpeechRequest, parts: Layout, voice: StoredVoice) -> Prompt:
-        """A prompt whose text goes on (live_text.py). Steps take all of it, so none depends on when it comes."""
+        """A prompt whose text goes on (live_text.py). Steps take all of it, so none depends on when
+        it comes."""
         if not parts.hears_codes:
             raise InvalidRequest(
                 "live",

@@ -34,7 +34,7 @@ class StoredVoice:
     """codes int64 [P], mel float32 [2 P, 80], speaker float32 [192]. P is 0 where only the speaker
     is known.
 
-    text: what is said in it. None: not known, so the language model does not hear it. id: names all
+    text: its transcript. None: unknown, so the language model does not see it. id: names all
     but the text.
     """
 
@@ -69,7 +69,7 @@ class StoredVoice:
 
 
 def load_voice(file: Path, codes: int) -> StoredVoice:
-    """A voice file. `codes`: how many there are. CheckpointError says what is wrong with it."""
+    """A voice file. `codes`: how many there are. Raises CheckpointError if it cannot be used."""
     if not file.is_file():  # a FIFO would wait for ever
         raise CheckpointError(f"{file} is not a regular file")
     try:

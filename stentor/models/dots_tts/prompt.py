@@ -72,7 +72,7 @@ _LEAD = re.compile(MARKS.lead)
 
 class PromptPrefix(NamedTuple):
     """A recording: its scaled speaker vector [n], or zeros, and normalised latents [G, patch, D] of
-    the patches that are given. all: patches that it takes of the budget. id: of all this."""
+    the reference's patches. all: patches that it takes of the budget. id: of all this."""
 
     id: str
     speaker: np.ndarray
@@ -219,7 +219,7 @@ class PromptBuilder:
         """Frames for the positions from the last text token on [G + 1, 2 patch, D]: latents of its
         patch as the semantic encoder takes them, behind the last one before them, and the
         normalised ones of the patch that its hidden state makes. The first position has no patch,
-        and the last makes one that is not given."""
+        and the last generates a new one."""
         p = self.config.patch
         d = self.config.latent
         raw = prefix.raw.reshape(-1, d)

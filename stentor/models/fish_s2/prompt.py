@@ -1,4 +1,4 @@
-"""From a request to its prompt: chat turns whose speech is given as codes (docs/models/fish_s2.md).
+"""From a request to its prompt: chat turns whose speech is codes (docs/models/fish_s2.md).
 Plain data."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Building a toy: toy.json or config.json says of what kind it is, and there are no weight files."""
+"""Building a toy: toy.json or config.json holds its options, and there are no weight files."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def build(
 ) -> Toy:
     """`dtype` None: float32. There are no load options. Raises CheckpointError and InvalidRequest.
 
-    Values of the file: `seed` of the weights, `codec`, `words` (it says when they are spoken), `window` (text that it
-    sees behind and ahead of the last frame's place), and `frame_pages` (it has page sets by frame).
+    Values of the file: `seed` of the weights, `codec`, `words` (it says when they are spoken),
+    `window` (text that it sees behind and ahead of the last frame's place), and `frame_pages` (it
+    has page sets by frame).
     """
     source.check_options(options, ())
     config = source.json(FILES[0], {})

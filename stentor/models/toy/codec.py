@@ -1,8 +1,10 @@
-"""The toy's codecs: a causal one, one whose audio is late, and one that decodes from an utterance's beginning.
+"""The toy's codecs: a causal one, one whose audio is late, and one that decodes from an utterance's
+beginning.
 
-The last one solves all frames in each call, as a flow does. A frame depends on the AHEAD frames behind it, and on all
-frames of its chunk and before, or of its utterance if that has ended. Its samples depend on those OWED later. It is
-given its voice: a speaker vector, and a prefix with a tone for each frame, whose audio it does not make.
+The last one solves all frames in each call, as a flow does. A frame depends on the AHEAD frames
+behind it, and on all frames of its chunk and before, or of its utterance if that has ended. Its
+samples depend on those OWED later. Its voice comes with the request: a speaker vector, and a prefix
+with a tone for each frame, whose audio it does not make.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ from stentor.models.toy.config import (
 
 
 class ToyCodec(nn.Module):
-    """Frames [B, n, LATENT + CODES] -> HOP samples each: causal conv, windowed attention, transposed conv."""
+    """Frames [B, n, LATENT + CODES] -> HOP samples each: causal conv, windowed attention,
+    transposed conv."""
 
     timing = CAUSAL
 
@@ -74,7 +77,8 @@ class ToyCodec(nn.Module):
 
 
 class LateCodec(ToyCodec):
-    """Codec whose samples also depend on the one LATE behind them, or on zeros where the stream has ended."""
+    """Codec whose samples also depend on the one LATE behind them, or on zeros where the stream has
+    ended."""
 
     timing = CodecTiming(late=LATE)
 
@@ -99,7 +103,8 @@ WIDTH = 8
 
 
 class UtteranceCodec(nn.Module):
-    """Frames [B, T, FRAME] of utterances so far -> HOP samples of each frame of a chunk, OWED samples late."""
+    """Frames [B, T, FRAME] of utterances so far -> HOP samples of each frame of a chunk, OWED
+    samples late."""
 
     timing = UtteranceTiming(chunk=48, late=OWED, hops=HOPS, ahead=AHEAD, lengths=(16, 48))
 

@@ -1,8 +1,9 @@
 """A toy speech model with the traits that make engines go wrong.
 
-A frame has a float part and a discrete part. There is a flow with a loop length and guidance per request, a depth loop,
-a resample that depends on history, a long column read by step and given frames inside the prompt. Its codec is causal,
-with convolution and attention state, or decodes from an utterance's beginning. With that one, frames may be hidden.
+A frame has a float part and a discrete part. There is a flow with a loop length and guidance per
+request, a depth loop, a resample that depends on history, a long column read by step and reference
+frames inside the prompt. Its codec is causal, with convolution and attention state, or decodes from
+an utterance's beginning. With that one, frames may be hidden.
 """
 
 from __future__ import annotations
@@ -43,11 +44,13 @@ from stentor.text.marks import has_words
 
 _WORD = re.compile(rb"\S+")
 BROKEN = "\x01 breaks the toy"
-"""A text with this has a column that does not fit into its row. Its admission fails and must break nothing else."""
+"""A text with this has a column that does not fit into its row. Its admission fails and must break
+nothing else."""
 
 
 class Toy(nn.Module):
-    """See the module docstring. Frame: LATENT floats of a flow, then CODES integers (as floats) of a depth loop."""
+    """See the module docstring. Frame: LATENT floats of a flow, then CODES integers (as floats) of
+    a depth loop."""
 
     adapters = NO_ADAPTERS
 
@@ -60,7 +63,7 @@ class Toy(nn.Module):
         words: bool = False,
         window: tuple[int, int] | None = None,
     ) -> None:
-        """words: it says when each is spoken. window: see AlignmentHeads."""
+        """words: it aligns words with frames. window: see AlignmentHeads."""
         super().__init__()
         self.text = nn.Embedding(TEXT, HIDDEN)
         self.trail = nn.Embedding(TEXT, HIDDEN)

@@ -29,9 +29,10 @@ def make_spec(
     words: bool = False,
     window: tuple[int, int] | None = None,
 ) -> ModelSpec:
-    """Facts of a toy whose weights and cache are `dtype`. timing: of its codec. If that decodes from
-    an utterance's beginning, frames may be hidden. words:
-    three of its heads in each layer, of two key heads, say when they are spoken. window: see AlignmentHeads."""
+    """Facts of a toy whose weights and cache are `dtype`. timing: of its codec. If that decodes
+    from an utterance's beginning, frames may be hidden. words:
+    three of its heads in each layer, of two key heads, align words with frames. window: see
+    AlignmentHeads."""
     spec = _plain(dtype)
     if words:
         group = STACK.heads // STACK.kv_heads

@@ -46,7 +46,8 @@ class Encoder(nn.Module):
         return out
 
     def hidden(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
-        """Input of fc_mu (and, in training, of fc_logvar): [B, encoder_dim * 2 ** blocks, n / hop]."""
+        """Input of fc_mu (and, in training, of fc_logvar): [B, encoder_dim * 2 ** blocks, n /
+        hop]."""
         first, *blocks = self.block
         if self.samples > 1:
             x = x.reshape(len(x), -1, self.samples).transpose(1, 2)
@@ -128,7 +129,7 @@ class AudioVAE(nn.Module):
 
     def encode_latents(self, wav: Tensor, launch: Launch = eager) -> Tensor:
         """wav [B, n] at `sample_rate`, n a multiple of `hop` -> latent means [B, n / hop,
-        latent_dim]. In 16 bits the encoder gives float32 too."""
+        latent_dim]. In 16 bits the encoder returns float32 too."""
         x = wav.unsqueeze(1).to(self.encoder.fc_mu.weight.dtype)
         return upcast(self.encoder.windows(x, launch).transpose(1, 2))
 

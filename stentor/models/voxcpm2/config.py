@@ -21,8 +21,8 @@ OWN_DEFAULTS = ("temperature", "cfg", "flow_steps", "min_frames", "max_frames")
 class VAEConfig:
     """AudioVAE V2. Rates in samples per second. Strides multiply to the samples of one latent.
 
-    With `samples_per_column` above 1 the outermost convolutions take and give that many samples as
-    channels, so that no layer runs at the sample rate (WaveNeXt's linear head, Okamoto et al.,
+    With `samples_per_column` above 1 the outermost convolutions take and return that many samples
+    as channels, so that no layer runs at the sample rate (WaveNeXt's linear head, Okamoto et al.,
     2023).
     """
 

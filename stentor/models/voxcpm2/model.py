@@ -71,7 +71,7 @@ class VoxCPM2(Prompted):
         return self.reads(text)
 
     def embed_prompt(self, p: PromptRows, rows: Rows) -> Hidden:
-        """Embeddings of tokens and of given patches: (input, patch embedding or zeros, is it
+        """Embeddings of tokens and of reference patches: (input, patch embedding or zeros, is it
         audio)."""
         text = self.net.base_lm.embed_tokens(p.rows["token"])
         count = text.shape[0]

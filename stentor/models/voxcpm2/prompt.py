@@ -42,8 +42,8 @@ Tokenize = Callable[[str], list[int]]
 
 @dataclass
 class GivenAudio:
-    """The given part of the sequence: patches of the isolated reference and of the prompt, and the
-    prompt's text.
+    """The reference's part of the sequence: patches of the isolated reference and of the prompt,
+    and the prompt's text.
 
     id: names both. voices: names of each, with its first patch.
     """
@@ -70,8 +70,8 @@ class PromptBuilder:
         voices: Mapping[str, Voice] | None = None,
     ) -> None:
         """suspect: an utterance of n tokens is of suspect length beyond suspect[0] n + suspect[1]
-        patches. aligned: whether prompts say where their words stand, of which each character is a
-        token then.
+        patches. aligned: whether prompts carry the places of their words, of which each character
+        is then a token.
 
         voices: named ones, with `patches` as of a reference. The first speaks where none is named.
         """
@@ -152,7 +152,7 @@ class PromptBuilder:
 
     def _given(self, request: SpeechRequest, voices: Sequence[Voice]) -> GivenAudio:
         """The mode, one of four: what is cloned (reference) and what is continued (prompt). Where a
-        request gives neither, a named voice is cloned."""
+        request has neither, a named voice is cloned."""
         _, prompt = _given(request)
         if not voices and self.voices:
             voices = [self.voices[request.voice or next(iter(self.voices))]]
@@ -175,8 +175,8 @@ class PromptBuilder:
         )
 
     def _sequence(self, given: GivenAudio, text: str) -> tuple[list[int], np.ndarray, np.ndarray]:
-        """Token ids [T] (0 where audio stands), the given patches in order [M, P, feat] and their
-        positions [M]."""
+        """Token ids [T] (0 where audio stands), the reference's patches in order [M, P, feat] and
+        their positions [M]."""
         ids: list[int] = []
         at: list[int] = []
         if len(given.reference):

@@ -36,9 +36,9 @@ class EulerSchedule:
 
 
 class TimeTokens:
-    """The schedules of all numbers of steps. On a CPU the time tokens of a number are computed when
-    it is first asked for: those of all take 40 ms. A GPU has all from the start, since its graphs
-    read them."""
+    """The schedules of all numbers of steps. On a CPU the time tokens of a number are computed at
+    its first use: those of all take 40 ms. A GPU has all from the start, since its graphs read
+    them."""
 
     def __init__(
         self, time_tokens: Callable[[Tensor], Tensor], dtype: torch.dtype, device: torch.device

@@ -1,8 +1,8 @@
-"""Wyoming, the protocol of Home Assistant's voice services, over TCP: a client asks what there is,
-and has text spoken, at once or while it is written.
+"""Wyoming, the protocol of Home Assistant's voice services, over TCP: a client queries models and
+voices, and has text spoken, at once or while it is written.
 
-Events on the wire have bounds here. The reader of the package `wyoming` takes whatever length it is
-told. The protocol has no keys, so it is not served beside `--api-key`.
+Events on the wire have bounds here. The reader of the package `wyoming` accepts any announced
+length. The protocol has no keys, so it is not served beside `--api-key`.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ PCM = {"width": 2, "channels": 1}  # bytes of a sample
 
 
 async def read(reader: asyncio.StreamReader) -> Event | None:
-    """The next event, None at the end. A payload is passed over. ApiError says what is wrong, after
-    which nothing more can be read. The reader's limit bounds the line."""
+    """The next event, None at the end. A payload is passed over. Raises ApiError for invalid data,
+    after which nothing can be read. The reader's limit bounds the line."""
     try:
         line = await reader.readline()
         if not line:

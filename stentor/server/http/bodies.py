@@ -41,8 +41,8 @@ class RequestLimits:
     """Limits the size of a body and the time in which it comes, the number and bytes of bodies, and
     POST requests in progress.
 
-    Answers 413, 415 or 429 before a body is read. A body that is larger than its Content-Length
-    says is cut off. `ended` is set when what still runs must end.
+    Answers 413, 415 or 429 before a body is read. A body that is larger than its Content-Length is
+    cut off. `ended` is set when what still runs must end.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class LimitedBody:
         self.placed = True
 
     def release(self) -> None:
-        """Give back what the body has taken. Call it when its bytes are no longer kept."""
+        """Release the memory of the body. Call it when its bytes are no longer kept."""
         self.requests.counts.add("bodies", -self.taken)
         self.taken = 0
 

@@ -252,7 +252,7 @@ class Connection(HttpToolsProtocol):
         self.places.answer(self)
 
     def _due(self, deadline: float) -> None:
-        """Give the client until then for what is next. The timer is moved only where it would be
+        """Set the deadline of the client's next bytes. The timer is moved only where it would be
         late."""
         self.deadline = deadline
         if self.timer is None or self.timer.when() > deadline:
@@ -319,8 +319,8 @@ class Connection(HttpToolsProtocol):
 class _Parser(httptools.HttpRequestParser):
     """A parser that declines offers of other protocols, which a server may do (RFC 9110, 7.8).
 
-    Clients of Java offer HTTP/2 (h2c) with each request. httptools gives no body of such a request,
-    and parses no more.
+    Clients of Java offer HTTP/2 (h2c) with each request. httptools passes on no body of such a
+    request, and stops parsing.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -352,8 +352,8 @@ def _until_closed(cycle: RequestResponseCycle) -> Callable[[Any], Coroutine[Any,
     """`send` for a client of HTTP/1.0, which knows no chunks. A body of unknown length ends with
     the connection.
 
-    uvicorn would send chunks. It takes a body without them if told its length, here of one part at
-    a time.
+    uvicorn would send chunks. It takes a body without them if it knows the length, here of one part
+    at a time.
     """
     send = cycle.send
     by_parts = False
@@ -388,7 +388,7 @@ def not_a_handshake(line: bytes, headers: Headers) -> str | None:
 
 class TlsConnection(Connection):
     """Makes its TLS handshake itself. asyncio's own server holds a connection for a minute before
-    it says that there is one, so that nothing could be closed for others."""
+    it reports it, so that nothing could be closed for others."""
 
     tls: ssl.SSLContext
     shaking: asyncio.Task[None]
@@ -451,7 +451,7 @@ def fitted(limits: Limits) -> Limits:
 
 
 def limited(limits: Limits, tls: ssl.SSLContext | None = None) -> type[Connection]:
-    """Connections with these limits, over TLS if it is given."""
+    """Connections with these limits, over TLS if `tls` is set."""
     attributes = {"limits": limits, "places": Places(limits.max_connections)}
     if tls is None:
         return type("LimitedConnection", (Connection,), attributes)

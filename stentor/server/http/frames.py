@@ -115,7 +115,7 @@ class PacedTransport:
 
 
 class Pace:
-    """Gives a session the frames of its client, a few in each turn of the event loop."""
+    """Passes a client's frames to its session, a few in each turn of the event loop."""
 
     def __init__(
         self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, limits: Limits
@@ -142,7 +142,7 @@ class Pace:
         self._read_on()
 
     def close(self) -> None:
-        """Drop what has not been given. The connection has ended."""
+        """Drop frames that were not passed on. The connection has ended."""
         self._waiting.clear()
         if self._turn is not None:
             self._turn.cancel()
@@ -179,7 +179,7 @@ class Pace:
             self.transport.resume_reading()
 
     def _refuse(self, why: str) -> None:
-        """Close the connection with a frame that says why."""
+        """Close the connection with a frame that holds the reason."""
         self._waiting.clear()
         payload = POLICY_VIOLATION.to_bytes(2) + why.encode()
         self.transport.write(bytes([0x88, len(payload)]) + payload)

@@ -1,5 +1,5 @@
 """ASGI middleware in front of the routes: the path and the id of a request, the access log, API
-keys, origins of web pages, and the names under which a server may be asked. bodies.py follows."""
+keys, origins of web pages, and the host names that a server accepts. bodies.py follows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FORWARDED = b"x-forwarded-for"
 
 
 class RootPath:
-    """Tells routes the prefix that a proxy in front removes. They take paths with and without it.
+    """Passes routes the prefix that a proxy in front removes. They take paths with and without it.
 
     Slashes in a row, which a base URL with a slash at its end makes, count as one.
     """
@@ -79,7 +79,7 @@ class HeadAsGet:
 
 
 class RequestIds:
-    """Gives each request and WebSocket an id, and reports every HTTP response to
+    """Assigns each request and WebSocket an id, and reports every HTTP response to
     `on_response(route, status)`."""
 
     def __init__(self, app: ASGIApp, on_response: Callable[[str, int], None]) -> None:
@@ -110,11 +110,10 @@ class RequestIds:
 
 
 class Authentication:
-    """Checks API keys on /v1 paths and on WebSockets, and the origin of whatever a browser lets any
-    page send.
+    """Checks API keys on /v1 paths and on WebSockets, and the origin of requests that a browser
+    accepts from any page.
 
-    Answers 401 or 403. A browser asks first (CORS) before it sends JSON or a DELETE of another
-    page.
+    Answers 401 or 403. A browser sends a preflight (CORS) before JSON or a DELETE of another page.
     """
 
     def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
@@ -154,8 +153,7 @@ class Authentication:
 
 
 class Preflight:
-    """Refuses what a browser asks before it sends for a page of another origin, and says which flag
-    allows it."""
+    """Refuses preflights of pages of another origin, naming the flag that allows them."""
 
     def __init__(self, app: ASGIApp, allowed_origins: tuple[str, ...]) -> None:
         self.app = app
@@ -207,8 +205,7 @@ def authorized(given: str, keys: tuple[str, ...]) -> bool:
 def from_own_origin(headers: Mapping[str, str], allowed: tuple[str, ...]) -> bool:
     """Whether a request comes from our own page, from an allowed one, or from no page at all.
 
-    Behind a proxy that changes Host, the browser itself says that the page is ours
-    (Sec-Fetch-Site).
+    Behind a proxy that changes Host, the browser itself marks the page as ours (Sec-Fetch-Site).
     """
     origin = headers.get("origin")
     if (
@@ -226,7 +223,7 @@ def from_own_origin(headers: Mapping[str, str], allowed: tuple[str, ...]) -> boo
 
 
 def is_json(headers: Headers) -> bool:
-    """Whether a request says that its body is JSON."""
+    """Whether a request's content type is JSON."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     return kind == "application/json" or (
         kind.startswith("application/") and kind.endswith("+json")
@@ -267,7 +264,7 @@ class AllowedHosts:
 
 
 def hosts(config: ServerConfig) -> tuple[str, ...] | None:
-    """Names under which a server may be asked besides this machine's. None: any.
+    """Host names that a server accepts besides this machine's. None: any.
 
     Any name will do where a key or a network keeps pages of the web out.
     """

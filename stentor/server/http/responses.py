@@ -66,7 +66,7 @@ async def plan_or_reject(s: Server, planned: Awaitable[SpeechPlan]) -> SpeechPla
 
 class SpeechResponse(Response):
     """One speech request as an ASGI response: events if `sse`, else bytes, streamed if the plan
-    says so."""
+    streams."""
 
     def __init__(self, request: RunningRequest, sse: bool, timestamps: str) -> None:
         self.request = request

@@ -80,7 +80,7 @@ async def consent(request: Request, consent_id: Id) -> dict[str, Any]:
 
 @router.post("/{consent_id}", responses=failures(400, 401, 404, 415, 429))
 async def rename(request: Request, consent_id: Id, body: Rename) -> dict[str, Any]:
-    """Give a consent another name."""
+    """Rename a consent."""
     renamed = await asyncio.to_thread(server(request).consents.rename, consent_id, body.name)
     return _known(consent_id, renamed)
 

@@ -46,9 +46,9 @@ SPEECH_RESPONSES: dict[int | str, dict[str, Any]] = {
     "/v1/audio/speech", response_class=Response, responses=SPEECH_RESPONSES, tags=["speech"]
 )
 async def speech(request: Request, body: SpeechBody) -> Response:
-    """Speak a text. The file's bytes are sent while it is made, those of wav and flac where
-    `stream` asks for it. `stream_format` sse, or Accept: text/event-stream, sends events. `stream`
-    false sends the whole file."""
+    """Speak a text. The file's bytes are sent while it is made, those of wav and flac only with
+    `stream`. `stream_format` sse, or Accept: text/event-stream, sends events. `stream` false sends
+    the whole file."""
     s = server(request)
     words = s.planner.word_times(body, body.word_timestamps)
     timed = body.timestamps != "none" or words.available
@@ -65,7 +65,7 @@ def _delivery(
     body: SpeechBody, accept: str, whole: bool, timed: bool
 ) -> Literal["whole", "audio", "sse"]:
     """How an answer is sent: the whole file, its bytes while it is made, or events. A field decides
-    over the header. whole: it is sent so if nothing else is asked for. timed: it has times, which a
+    over the header. whole: the default. timed: it has times, which a
     stream of bytes cannot hold."""
     if body.stream_format == "sse":
         return "sse"
@@ -241,7 +241,7 @@ async def timestamps(
     format: Annotated[Literal["srt", "vtt", "json"], Query()] = "srt",
     words: Annotated[bool, Query(description="false: subtitles of sentences only")] = True,
 ) -> Response:
-    """Times of a finished request, as subtitles: of words where it asked for them, else of
+    """Times of a finished request, as subtitles: of words where it requested them, else of
     sentences."""
     outcome = await _outcome(request, request_id)
     if outcome.status == "running":

@@ -81,7 +81,7 @@ class DesignRoute(BodyRoute):
 
 
 class DesignedVoice(Body):
-    """A voice to make from a description, as OpenAI's SDK asks for it."""
+    """A voice to make from a description, as OpenAI's SDK sends it."""
 
     name: Annotated[str, Field(min_length=1, max_length=LIMITS.name_chars)]
     type: Literal["prompt"]
@@ -316,7 +316,7 @@ def _unknown(name: str) -> ApiError:
 
 
 def _mime_type(upload: UploadFile) -> str | None:
-    """Media type that the client gives, else that of the file's name. None: nothing that is the
+    """The client's media type, else that of the file's name. None: nothing that is the
     name of a type."""
     stated = (upload.content_type or "").partition(";")[0].strip().lower()
     if stated in ("", "application/octet-stream"):

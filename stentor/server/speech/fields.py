@@ -112,7 +112,7 @@ def usable(body: Shared, spec: ModelInfo, ignored: Ignored) -> Shared:
 
 
 def _unused(body: Shared, spec: ModelInfo) -> Iterator[tuple[str, str]]:
-    """Fields that are given, and why they are not used."""
+    """Fields of a request that are not used, with the reason."""
     able = {
         "CustomVoice": bool(spec.voices),
         "VoiceDesign": spec.takes_instructions,
@@ -176,7 +176,7 @@ def options(body: Shared, spec: ModelInfo, ignored: Ignored) -> dict[str, Any]:
 
 
 def given_as(param: str, body: Shared, spec: ModelInfo) -> str:
-    """The name under which a body gives an option of the family."""
+    """The name of a family's option in a request body."""
     names = {
         ALIASES.get(name, name): path + name
         for path, name, value in _given(body, spec)
@@ -236,7 +236,7 @@ def at_turn(error: ApiError, turn: Turn) -> ApiError:
 
 
 def known_language(given: str | None, languages: Sequence[str]) -> str | None:
-    """The model's name of a language, "auto" where none is given, None where the model has no such
+    """The model's name of a language, "auto" for none, None where the model has no such
     language."""
     name = (given or "auto").strip().lower() or "auto"
     if name == "auto" or name in languages:
@@ -292,7 +292,7 @@ class VoiceResolver:
         self._aliases = aliases
 
     async def resolve(self, host: ModelHost, body: Shared, ignored: Ignored) -> VoiceInput:
-        """ApiError names the field that is wrong. A name that says nothing to this model goes to
+        """ApiError names the field that is wrong. A name without meaning to this model goes to
         `ignored`."""
         voice = await self._voice(host, body, ignored)
         references = await self._references(host, body)

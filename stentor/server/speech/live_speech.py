@@ -123,8 +123,8 @@ class LiveSpeech(ABC):
         return played_characters(timings, None, seconds)
 
     async def speak(self) -> None:
-        """Speak every segment. A failure is told by `failure` and ends only this speech. Raises
-        SlowClient."""
+        """Speak every segment. Errors are reported through `failure` and end only this speech.
+        Raises SlowClient."""
         segments = self.feed.segments()
         first = await anext(segments, None)
         if first is None:

@@ -109,7 +109,7 @@ class RunningRequest:
         timing.encoded = timing.encoded or time.monotonic()
 
     def left(self) -> None:
-        """Bytes were given to the connection. Only the first count."""
+        """Bytes were passed to the connection. Only the first count."""
         timing = self.run.timing
         timing.left = timing.left or time.monotonic()
         self._trace()
@@ -125,8 +125,8 @@ class RunningRequest:
             traces.record(self.outcome, timing, self.traceparent)
 
     def completed(self) -> None:
-        """Record success. Call it before the last bytes are sent: a client that has them may ask
-        for the outcome."""
+        """Record success. Call it before the last bytes are sent: a client that has them may
+        request the outcome."""
         run = self.run
         m = self.server.metrics
         name = self.plan.host.name
@@ -146,7 +146,7 @@ class RunningRequest:
         self._record("completed", run.finish)
 
     def failed(self, error: BaseException) -> ApiError | None:
-        """Record an ending other than success. Returns what to tell the client, or None if no
+        """Record an ending other than success. Returns the error for the client, or None if no
         client is left."""
         if self.ended:
             return None  # all audio was made, but the client did not take the last bytes

@@ -84,7 +84,7 @@ class SpeechPlan:
 
 
 class Planner:
-    """Turns request bodies into plans. ApiError says what is wrong with a body."""
+    """Turns request bodies into plans. Raises ApiError for an invalid body."""
 
     def __init__(self, config: ServerConfig, hosts: ModelHosts, voices: VoiceResolver) -> None:
         self.config = config

@@ -112,7 +112,7 @@ class SpeechRun:
         return rest
 
     def next(self, tail: TextTail | None = None) -> SegmentRun | None:
-        """The next try of a segment, as `Speaking.next` gives it. tail: its text that is yet to
+        """The next try of a segment, from `Speaking.next`. tail: its text that is yet to
         come."""
         current = self.speaking.next()
         if current is None:
@@ -203,7 +203,8 @@ class SegmentRun:
         usage.audio_tokens -= facts.audio_tokens
 
     async def _chunks(self, client: EngineClient) -> AsyncGenerator[Chunk, None]:
-        """Its audio, up to where the guard cuts it, or a silence where there is nothing to speak."""
+        """Its audio, up to where the guard cuts it, or a silence where there is nothing to
+        speak."""
         run, plan, timing, current = self.run, self.run.plan, self.run.timing, self.current
         if current.tails:
             voiced = partial(current.voiced, run.spec)
@@ -281,8 +282,8 @@ class SegmentRun:
 
 
 class ThreadedClock:
-    """A WordClock in the one thread of `pool`, which does what it is given in order: what hears
-    words must not keep the event loop."""
+    """A WordClock in the one thread of `pool`, which runs its calls in order: alignment must not
+    block the event loop."""
 
     def __init__(self, pool: ThreadPoolExecutor, make: Callable[[], WordClock]) -> None:
         """make: makes the clock, in the thread."""

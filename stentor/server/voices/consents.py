@@ -76,7 +76,7 @@ class ConsentStore:
             return None
 
     def rename(self, id: str, name: str) -> Consent | None:
-        """Give a consent another name. None: there is none."""
+        """Rename a consent. None: there is none."""
         consent = self.get(id)
         if consent is None:
             return None

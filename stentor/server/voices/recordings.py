@@ -1,5 +1,5 @@
 """Caches on the event loop: reference audio as the engine takes it, decoded, checked and hashed
-once, and the uploaded voices that requests have asked for lately, so that not each request looks at
+once, and the uploaded voices of recent requests, so that not each request looks at
 the disk in a thread."""
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class Recordings:
     async def _once(
         self, key: str, make: Callable[[], Coroutine[Any, Any, Made]]
     ) -> Made | Recording:
-        """Return what is kept, else what is made once for all who wait. When nobody waits any more,
-        it is given up."""
+        """Return what is kept, else what is made once for all who wait. It is cancelled once nobody
+        waits for it."""
         cached = self.cache.get(key)
         if cached is not None:
             self.hits += 1
@@ -146,8 +146,8 @@ class _Known:
 class KnownVoices:
     """Voices of a store by name. It is used on the event loop.
 
-    The file of a voice is looked at when it is first asked for, and every `LOOK_SECONDS` from then
-    on. So a voice that another server replaces or deletes is heard for so long. What this server
+    The file of a voice is read at its first use, and checked every `LOOK_SECONDS` from then on. So
+    a voice replaced or deleted by another server stays in use for up to that long. What this server
     changes, it forgets at once.
     """
 

@@ -164,7 +164,7 @@ class NotPublic(Exception):
 
 class Resolver:
     """The system's resolver in threads of its own, since a slow name holds its thread until the
-    system gives up.
+    system times out.
 
     Names beyond the threads wait. They hold up nothing else.
     """

@@ -113,7 +113,7 @@ class VoiceStore:
             return None
 
     def check_name(self, name: str, reserved: Iterable[str]) -> None:
-        """ApiError says why a voice cannot have this name."""
+        """Raises ApiError if a voice cannot have this name."""
         self._new_path(name, reserved)
 
     def add(
@@ -128,8 +128,8 @@ class VoiceStore:
         mime_type: str | None = None,
         reserved: Iterable[str] = (),
     ) -> Voice:
-        """Store a voice, from audio (samples [n], rate) or a speaker embedding [d]. ApiError says
-        why not."""
+        """Store a voice, from audio (samples [n], rate) or a speaker embedding [d]. Raises ApiError
+        if it cannot be stored."""
         path = self._new_path(name, reserved)
         tensors: dict[str, np.ndarray] = {}
         facts = {
@@ -302,9 +302,9 @@ class VoiceStore:
     def _sweep(self) -> None:
         """Remove the files of uploads that were killed.
 
-        A file that another server of this machine writes is locked, whatever the clock says, which
-        may have been set. Fresh files stay too: they may belong to a server of another machine,
-        whose locks are not always seen.
+        A file that another server of this machine writes is locked, so a clock that was set does no
+        harm. Fresh files stay too: they may belong to a server of another machine, whose locks are
+        not always seen.
         """
         with contextlib.suppress(OSError):
             for path in self.folder.glob(".upload-*" + PARTIAL):
@@ -339,7 +339,8 @@ def _is_left(path: Path) -> bool:
 
 
 def _read(path: Path, identity: tuple[int, int, int]) -> Voice | None:
-    """Read what a file says of its voice. None, with a line in the log: it is no voice."""
+    """Read the description of a voice from its file. None, with a line in the log: it is no
+    voice."""
     try:
         with safetensors.safe_open(path, framework="np") as f:
             if _checked(f) == "samples":

@@ -130,8 +130,8 @@ def listing(
     own: Mapping[str, dict[str, Any]], uploaded: Iterable[Voice], details: bool
 ) -> dict[str, Any]:
     """The body of a list. `voices` is what Open WebUI and Kokoro's clients read, `data` OpenAI's
-    shape, and `uploaded_voices` vLLM-Omni's. Without `details` only `voices`, which says nothing of
-    how a voice was made."""
+    shape, and `uploaded_voices` vLLM-Omni's. Without `details` only `voices`, without how each was
+    made."""
     uploads = [v.as_dict() for v in uploaded if v.name not in own]
     short = [*own.values(), *(_entry(v["name"], v["type"]) for v in uploads)]
     if not details:

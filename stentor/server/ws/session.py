@@ -231,7 +231,7 @@ def _note_unknown(message: Message, ignored: Ignored) -> None:
 
 
 def parse(message: Mapping[str, Any]) -> Message:
-    """Parse a WebSocket frame. ApiError says what is wrong with it. CloseSession 1009: it is too
+    """Parse a WebSocket frame. Raises ApiError if it is invalid. CloseSession 1009: it is too
     large."""
     value = read_json(message)
     if isinstance(value, dict):

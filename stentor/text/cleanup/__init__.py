@@ -2,7 +2,7 @@
 
 Each step is a function from a draft to a draft and has a name, by which requests and servers choose
 steps. What a step leaves out is never spoken by people who read such a text aloud. Every character
-of the result keeps its place in the text that was given.
+of the result keeps its place in the original text.
 """
 
 from __future__ import annotations

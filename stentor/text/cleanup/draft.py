@@ -1,5 +1,4 @@
-"""A text that is being cleaned, and the place in the given text that each of its characters stands
-for."""
+"""A text that is being cleaned, and the place of each of its characters in the original text."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ class Draft:
 
     @classmethod
     def of(cls, text: str) -> Draft:
-        """A given text."""
+        """A text before clean-up."""
         return cls(text, list(range(len(text))), list(range(1, len(text) + 1)))
 
     def sub(self, pattern: re.Pattern[str], action: Action) -> Draft:
@@ -58,7 +57,7 @@ class Draft:
         return draft.done()
 
     def source(self, start: int, end: int) -> tuple[int, int]:
-        """Where in the given text stands what text[start:end] says."""
+        """The place of text[start:end] in the original text."""
         return self.starts[start], self.ends[end - 1]
 
 

@@ -121,7 +121,7 @@ def _without_lines(draft: Draft, spans: list[tuple[int, int]]) -> Draft:
 
 
 def _page_numbers(lines: list[str]) -> set[int]:
-    """Find the lines that hold the number of a page: those that say so, and bare ones that count
+    """Find the lines that hold the number of a page: labelled ones, and bare ones that count
     pages."""
     marked = set()
     bare: list[tuple[int, int]] = []

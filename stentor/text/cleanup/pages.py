@@ -230,8 +230,7 @@ def without_markdown(draft: Draft) -> Draft:
 
 
 class _Answer:
-    """Goes through the tokens and the text side by side, as tokens do not say where they stand in a
-    line."""
+    """Goes through the tokens and the text side by side, as tokens have no place in a line."""
 
     def __init__(self, draft: Draft, tokens: list[Token]) -> None:
         self.text = draft.text
@@ -261,8 +260,8 @@ class _Answer:
             self.out.close(*_ENDS[kind])
 
     def _begin(self, line: int) -> None:
-        """Begin a block: empty lines in front of it stay, as their number says how long a pause
-        is."""
+        """Begin a block: empty lines in front of it stay, as their number sets the length of a
+        pause."""
         start = self.lines[min(line, len(self.lines) - 1)]
         if start > self.out.at:
             self.out.skip_to(start)

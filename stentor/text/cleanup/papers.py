@@ -1,4 +1,4 @@
-"""Text of papers and scans: characters that nobody hears, LaTeX, marks of notes, and ends of
+"""Text of papers and scans: characters without sound, LaTeX, marks of notes, and ends of
 lines."""
 
 from __future__ import annotations

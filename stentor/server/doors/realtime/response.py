@@ -118,7 +118,7 @@ class Settings:
     rate: int = RATE
 
     def updated(self, given: Given, ignored: Ignored) -> Settings:
-        """These with what a client gives. ApiError for what is no speech from text."""
+        """These settings with a client's changes. ApiError for what is no speech from text."""
         if given.tools:
             raise unsupported("tools", "tools")
         for name in ("output_modalities", "modalities"):
@@ -206,7 +206,7 @@ class Settings:
 
 
 def _format(format: Format | None, beta: str | None) -> dict[str, Any]:
-    """Our format and its rate. None where the client says nothing."""
+    """Our format and its rate. None for the default."""
     if format is None and beta is None:
         return {}
     if format is None:

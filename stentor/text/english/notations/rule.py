@@ -50,7 +50,7 @@ def rules(*table: Row) -> list[Rule]:
 
     A row may say what a match has in any case: groups of signs with spaces between them, in which 0
     is any digit ("0 -–": a digit, and one of two dashes), and words of which it has one: those of
-    its table unless it says so.
+    its table unless it has its own.
     """
     return [_rule(*row) for row in table]
 
