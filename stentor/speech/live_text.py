@@ -116,6 +116,7 @@ class TextFeed:
         self.silence = 0.0  # seconds that the text asks for behind its last segment
         self.ended = False
         self._cut = 0  # characters that are in segments
+        self._end = 0  # of the last segment that was cut off
         self._speaker = ""  # who speaks at `_cut`, as a mark
         self._segments: deque[FedSegment] = deque()
         self._tail: TextTail | None = None  # of the segment that is still being written
@@ -226,6 +227,8 @@ class TextFeed:
                 before = segment.before + self.silence
                 self.silence = 0.0
                 placed = replace(segment.moved(start), gap=gap, before=before)
+                placed = placed.spaced_in(self.text, self._end)  # `Reading` saw the latest part
+                self._end = placed.end
                 self._segments.append((placed, None))
                 self.count += 1
         self._changed.set()

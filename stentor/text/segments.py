@@ -385,6 +385,8 @@ class Reading:
 
         if lead:
             segments = [replace(s, lead=as_prefix(lead)) for s in segments]
+        ends = [0, *(s.end for s in segments)]
+        segments = [s.spaced_in(text, end) for s, end in zip(segments, ends, strict=False)]
         return [self._noted(s) for s in segments]
 
     def _cleaned(self, text: str, max_chars: int, granularity: str, speaker: str) -> list[Segment]:

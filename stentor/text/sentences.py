@@ -77,13 +77,13 @@ class Segment:
     second on (0: its paragraph goes on). 2 end a paragraph, 3 a heading, more a scene.
 
     speaker: the mark of who speaks it, where the text begins inside a turn and so without its mark.
-    lead: what stood in front of the whole text and governs it. spaced: white space stands before it
-    in the text. before, after: seconds of silence in the text there. None: the usual pause between
-    segments. Where the text had marks of its own (markup.py), `start` and `end` are places in the
-    text with them. words: those of `spoken`, where `Reading` has cut it. unread: pieces of it that
-    the model leaves out. In a dialogue, voice: who speaks it (None: the request's own voice), turn:
-    which turn it is of. `start` and `end` are then places in the text of that turn where each turn
-    was given by itself.
+    lead: what stood in front of the whole text and governs it. spaced: see `spaced_in`. before,
+    after: seconds of silence in the text there. None: the usual pause between segments. Where the
+    text had marks of its own (markup.py), `start` and `end` are places in the text with them.
+    words: those of `spoken`, where `Reading` has cut it. unread: pieces of it that the model leaves
+    out. In a dialogue, voice: who speaks it (None: the request's own voice), turn: which turn it is
+    of. `start` and `end` are then places in the text of that turn where each turn was given by
+    itself.
     """
 
     text: str
@@ -127,6 +127,12 @@ class Segment:
         """The segment where its text stands behind `by` other characters."""
         words = tuple(Word(w.text, w.start + by, w.end + by) for w in self.words)
         return replace(self, start=self.start + by, end=self.end + by, words=words)
+
+    def spaced_in(self, text: str, end: int) -> Segment:
+        """The segment, and whether white space is between it and the one before, which ends at
+        `end`."""
+        spaced = re.search(r"\s", text[end : self.start]) is not None
+        return replace(self, spaced=spaced)
 
 
 def sentences(text: str) -> list[Segment]:
@@ -222,11 +228,7 @@ def _with_speakers(
     """The segments with their real text, each with the mark of who speaks it if it begins without
     one."""
     for p in segments:
-        segment = replace(
-            _trimmed(text, p.start, p.end, p.gap),
-            after=p.after,
-            spaced=text[max(0, p.start - 1) : p.start].isspace(),
-        )
+        segment = replace(_trimmed(text, p.start, p.end, p.gap), after=p.after)
         begins = re.match(marks.speaker, segment.text) is not None
         yield segment if begins else replace(segment, speaker=speaker)
         speaker = next(reversed(speakers(segment.text, marks)), speaker)

@@ -29,6 +29,34 @@ def test_text_is_cut_the_same_however_it_arrives() -> None:
     assert [p.text for p in segments(1)][-3:] == ["你好。", "再见！", "Bye"]
 
 
+SPACED = (
+    "One two. Three four [pause 200ms] five.",
+    "One two.\n\nThree four.\nFive six.",
+    "One two. **Three four.** - five.",
+    "你好。再见！ Bye now.",
+)
+
+
+@pytest.mark.parametrize("text", SPACED)
+@pytest.mark.parametrize("step", [1, 7, 100])
+def test_a_segment_knows_the_white_space_before_it_however_its_text_arrives(
+    text: str, step: int
+) -> None:
+    """A model that continues the audio before it continues the text as well."""
+    feed = TextFeed("sentence", 400, live=False)
+
+    async def write() -> None:
+        for at in range(0, len(text), step):
+            await feed.write(text[at : at + step])
+        await feed.end()
+
+    asyncio.run(write())
+    whole = Reading().segments(text, 400, "sentence")
+    spaced = [segment.spaced for segment, _ in feed._segments]
+    assert spaced == [segment.spaced for segment in whole]
+    assert any(spaced[1:])
+
+
 def test_text_without_marks_is_cut_before_it_grows_beyond_bounds() -> None:
     feed = TextFeed("auto", 40, live=False)
     for _ in range(300):
