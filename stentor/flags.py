@@ -220,8 +220,10 @@ _AUDIO = {
     "format": flag("format of the audio (default: by the suffix, wav for -o -)", choices=FORMATS),
     "play": switch("play it while it is made (needs stentor[play])"),
     "speed": flag("0.25 to 4; pitch is kept (default 1)", float, 1.0),
-    "srt": flag("write the times of sentences (.srt or .vtt)", path, metavar="FILE"),
-    "words": switch("with --srt: the times of words, if the model knows them"),
+    "subtitles": flag(
+        "write subtitles to FILE (.srt, .vtt or .ass)", path, metavar="FILE", also=["--srt"]
+    ),
+    "words": switch("with --subtitles: mark each word (.srt: a cue for each)"),
 }
 
 SHARD_ITEMS = 1000

@@ -22,7 +22,8 @@ from stentor.say import source, target
 from stentor.say.progress import SpeakingBar, loading
 from stentor.say.signals import terminated_by_signals
 from stentor.say.target import HEADERLESS, Target
-from stentor.speech.timing import SegmentTiming, srt, vtt
+from stentor.speech.subtitles import FORMATS as SUBTITLES
+from stentor.speech.timing import SegmentTiming
 from stentor.text.cleanup import steps
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ CUT = 3
 LEFT_OUT = 5
 MOST_SHOWN = 8  # pieces of text that cannot be spoken, which are named
 PLAYERS = ("ffplay", "mpv", "afplay", "pw-play")
-SUBTITLES = {".srt": srt, ".vtt": vtt}
 
 
 @dataclass
@@ -80,12 +80,14 @@ def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
             sinks.append(target.Output(out.path, out.format, tts.sample_rate, marks, serial))
         if play is not None:
             sinks.append(play(tts.sample_rate))
+        if args.subtitles is not None:
+            options["word_timestamps"] = args.words or _has_word_times(tts, args.language, text)
         with _written(_place(out)), _told_if_interrupted(out, spoken):
             _speak(tts, text, options, sinks, spoken)
-    if args.srt is not None:
-        subtitles = SUBTITLES[args.srt.suffix.lower()](spoken.segments)
-        with _written(args.srt):
-            args.srt.write_text(subtitles, encoding="utf-8")
+    if args.subtitles is not None:
+        subtitles = SUBTITLES[_suffix(args.subtitles)](spoken.segments, args.words)
+        with _written(args.subtitles):
+            args.subtitles.write_text(subtitles, encoding="utf-8")
     _report(out, spoken)
     if args.verbose:
         _report_speed(spoken, loaded - started)
@@ -140,27 +142,39 @@ def _loaded(load: dict[str, Any]) -> TTS:
         return TTS(**load, max_num_seqs=1)
 
 
+def _has_word_times(tts: TTS, language: str, text: str) -> bool:
+    """Whether cues can be cut by word times. Else words share the time of their sentence."""
+    return tts.aligners.missing(tts.spec, language, text) is None
+
+
 def _check_flags(args: argparse.Namespace) -> None:
     check_speed(args.speed)
     steps(args.cleanup)
-    if args.words and args.srt is None:
-        raise InvalidRequest("words", "needs --srt")
-    if args.srt is not None:
-        if args.srt.suffix.lower() not in SUBTITLES:
-            raise InvalidRequest("srt", f"must end in .srt or .vtt, got {str(args.srt)!r}")
-        if not args.srt.parent.is_dir():
-            raise InvalidRequest("srt", f"folder {str(args.srt.parent)!r} does not exist")
+    if args.words and args.subtitles is None:
+        raise InvalidRequest("words", "needs --subtitles")
+    if args.subtitles is not None:
+        if _suffix(args.subtitles) not in SUBTITLES:
+            suffixes = ", ".join(f".{name}" for name in SUBTITLES)
+            raise InvalidRequest(
+                "subtitles", f"must end in one of {suffixes}, got {str(args.subtitles)!r}"
+            )
+        if not args.subtitles.parent.is_dir():
+            raise InvalidRequest(
+                "subtitles", f"folder {str(args.subtitles.parent)!r} does not exist"
+            )
     check_files(args)
+
+
+def _suffix(file: Path) -> str:
+    return file.suffix.lower().removeprefix(".")
 
 
 def _request_options(args: argparse.Namespace) -> dict[str, Any]:
     options = request_options(args)
     options["speed"] = args.speed
     options["seed"] = random_seed() if args.seed is None else args.seed
-    if args.srt is not None and args.split == "auto":
+    if args.subtitles is not None and args.split == "auto":
         options["split_granularity"] = "sentence"
-    if args.words:
-        options["word_timestamps"] = True
     if args.reference is not None:
         options["reference"] = stentor.Reference(args.reference, args.reference_text)
     if args.prompt is not None:

@@ -36,8 +36,6 @@ def facts(spec: ModelInfo) -> dict[str, str]:
         "--instructions": "how to speak, or which voice to design"
         if spec.takes_instructions
         else "not supported",
-        "--srt": "times of sentences, and of words with --words"
-        if spec.alignment
-        else "times of sentences",
+        "word timestamps": "in every language of the model" if spec.alignment else "English",
         "sample rate": f"{spec.sample_rate} Hz",
     }

@@ -73,7 +73,9 @@ Granularity = Annotated[
     Literal["auto", "none", "sentence", "clause"], one_of("auto", "none", "sentence", "clause")
 ]
 StreamFormat = Annotated[Literal["audio", "sse"], one_of("audio", "sse")]
-Times = Annotated[Literal["none", "json", "srt", "vtt"], one_of("none", "json", "srt", "vtt")]
+Times = Annotated[
+    Literal["none", "json", "srt", "vtt", "ass"], one_of("none", "json", "srt", "vtt", "ass")
+]
 
 
 class Body(BaseModel):
@@ -206,7 +208,8 @@ class SpeechBody(Shared):
     )
     timestamps: Times = Field(
         "none",
-        description="Times of each sentence: in sse events, else in a JSON answer that holds the audio too",
+        description="Times of each sentence, in sse events or in a JSON answer with the audio; srt, vtt, ass: "
+        "also as subtitles",
     )
     word_timestamps: bool = Field(
         False,

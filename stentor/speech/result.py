@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
+from stentor.arguments import shown
 from stentor.config import path_of
 from stentor.errors import InvalidRequest
 from stentor.output.effects import pcm16
 from stentor.output.encode import wav_header
 from stentor.output.player import Player, library
+from stentor.speech import subtitles
 from stentor.speech.timing import SegmentTiming, WordTiming, words_of
 
 # suffixes of files that libsndfile writes a comment to
@@ -76,6 +78,17 @@ class Speech:
     @property
     def words(self) -> tuple[WordTiming, ...]:
         return words_of(self.segments)
+
+    def subtitles(self, format: str = "srt", words: bool = False) -> str:
+        """Return subtitles of at most two lines, in "srt", "vtt" or "ass".
+
+        Cues end at phrases where the speech was made with `word_timestamps`. words: mark each word;
+        in "srt", a cue for each. InvalidRequest for another format.
+        """
+        if format not in subtitles.FORMATS:
+            allowed = ", ".join(subtitles.FORMATS)
+            raise InvalidRequest("format", f"must be one of {allowed}, got {shown(format)}")
+        return subtitles.FORMATS[format](self.segments, words)
 
     @property
     def duration(self) -> float:

@@ -105,26 +105,40 @@ def test_speed_stretches_no_pause_that_the_text_asks_for(book: Path) -> None:
     for speed in ("0.5", "1", "2"):
         ask = ["say", "One. [pause 2s] Two.", "-o", "a.wav", "--srt", "a.srt", *SHORT]
         assert main([*ask, "--speed", speed]) == CUT
-        first, second = re.findall(r"(\S+) --> (\S+)", Path("a.srt").read_text())
-        end, begin = (float(clock[6:].replace(",", ".")) for clock in (first[1], second[0]))
-        assert begin - end == pytest.approx(2.0, abs=2e-3)
+        _, begin = re.findall(r"(\S+) --> ", Path("a.srt").read_text())
+        seconds = float(begin[6:].replace(",", "."))
+        assert seconds - FRAMES / 600 / float(speed) == pytest.approx(2.0, abs=6e-3)
 
 
 def test_speed_changes_length_and_times(book: Path) -> None:
-    ask = ["say", "--file", str(book), "--srt", "a.srt", "-o", "a.wav", *SHORT]
+    ask = ["say", "--file", str(book), "--subtitles", "a.srt", "-o", "a.wav", *SHORT]
     assert main([*ask, "--speed", "2"]) == CUT
     assert soundfile.info("a.wav").frames == round((3 * FRAMES + 330) / 2)
     assert Path("a.srt").read_text() == (
-        "1\n00:00:00,000 --> 00:00:00,040\nOne is here.\n\n"
-        "2\n00:00:00,115 --> 00:00:00,155\nTwo is here.\n\n"
-        "3\n00:00:00,355 --> 00:00:00,395\nThree is here.\n"
+        "1\n00:00:00,000 --> 00:00:01,200\nOne is here. Two is here. Three is here.\n"
     )
 
 
-def test_subtitles_end_in_srt_or_vtt(book: Path) -> None:
-    assert main(["say", "--file", str(book), "--srt", "a.vtt", "-o", "a.wav", *SHORT]) == CUT
-    assert Path("a.vtt").read_text().startswith("WEBVTT")
-    assert main(["say", "hello", "--srt", "a.txt", *SHORT]) == 2
+@pytest.mark.parametrize(("suffix", "head"), [("vtt", "WEBVTT"), ("ass", "[Script Info]")])
+def test_the_suffix_of_subtitles_chooses_their_format(book: Path, suffix: str, head: str) -> None:
+    ask = ["say", "--file", str(book), "-o", "a.wav", *SHORT]
+    assert main([*ask, "--subtitles", f"a.{suffix}"]) == CUT
+    assert Path(f"a.{suffix}").read_text().startswith(head)
+
+
+def test_subtitles_of_another_format_are_refused_with_those_that_there_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["say", "hello", "--subtitles", "a.txt", *SHORT]) == 2
+    assert "must end in one of .srt, .vtt, .ass, got 'a.txt'" in capsys.readouterr().err
+
+
+def test_subtitles_of_a_language_without_an_aligner_share_out_the_time_of_sentences(
+    book: Path,
+) -> None:
+    text = "Die Katze sitzt dort und wartet auf den Regen, der nicht kommt, aber bald."
+    assert main(["say", text, "--subtitles", "a.srt", "-o", "a.wav", *SHORT]) == CUT
+    assert "Die Katze sitzt dort" in Path("a.srt").read_text()
 
 
 def test_words_have_subtitles_where_their_times_can_be_found(book: Path) -> None:
@@ -156,7 +170,7 @@ def test_an_aligner_of_another_package_times_the_words(book: Path) -> None:
         (["--file", "none.txt"], "file: cannot read 'none.txt'"),
         (["--file", "latin.txt"], "file: 'latin.txt' is not UTF-8 text: byte 3"),
         (["hello", "--speed", "9"], "speed: must be from 0.25 to 4, got 9"),
-        (["hello", "--words"], "words: needs --srt"),
+        (["hello", "--words"], "words: needs --subtitles"),
         (["hello", "-o", "-", "--format", "m4a"], "format: m4a cannot be written to a pipe"),
         (["hello", "-o", ""], "output: '' is no path: it is empty"),
         (
@@ -186,7 +200,7 @@ def test_wrong_flags_are_told_before_anything_is_loaded(
             ["say", "--file", "~nobody-of-this-name/a"],
             "--file: '~nobody-of-this-name/a' is no path",
         ),
-        (["say", "hello", "--srt="], "--srt: '' is no path"),
+        (["say", "hello", "--srt="], "--subtitles/--srt: '' is no path"),
         (["batch", "in.jsonl", ""], "argument OUTPUT: '' is no path"),
         (["say", "hello", "--temperature", "hot"], "--temperature: invalid number value: 'hot'"),
     ],

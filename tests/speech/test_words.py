@@ -9,11 +9,10 @@ import pytest
 
 from stentor.models.info import ATTENDED_WIDTH, REACH
 from stentor.speech.speaking import JoinedAudio
-from stentor.speech.timing import srt, vtt
 from stentor.speech.words import UNLIKELY, Span, _likeliest, timed, word_spans
 from stentor.text.lexicon import Lexicon
 from stentor.text.segments import Reading
-from stentor.text.sentences import Segment, Word
+from stentor.text.sentences import Word
 
 HOP = 0.1  # seconds of a frame
 
@@ -124,26 +123,6 @@ def test_words_count_from_the_beginning_of_the_whole_audio_and_follow_its_speed(
     first, second = joined.timings
     assert [(w.start, w.end) for w in first.words] == [(0.05, 0.15), (0.2, 0.45)]
     assert second.words[0].start == pytest.approx(second.start + 0.05)
-
-
-def timings(speed: float = 1.0) -> JoinedAudio:
-    joined = JoinedAudio(1000, speed)
-    segment = Segment(
-        "A <b> c.", 0, 8, words=(Word("A", 0, 1), Word("<b>", 2, 5), Word("c.", 6, 8))
-    )
-    joined.begin(segment)
-    joined.feed(np.zeros(2000, np.float32))
-    joined.note_end(segment, 2000, "stop", [Span(0.0, 0.5), Span(0.5, 1.0), Span(1.25, 2.0)])
-    return joined
-
-
-def test_subtitles_have_a_cue_for_each_word_or_its_time_in_the_cue_of_the_sentence():
-    assert srt(timings().timings).split("\n\n")[2] == "3\n00:00:01,250 --> 00:00:02,000\nc.\n"
-    text = vtt(timings(speed=2.0).timings).split("\n")
-    assert text[2:4] == [
-        "00:00:00.000 --> 00:00:01.000",
-        "<00:00:00.000>A <00:00:00.250>&lt;b&gt; <00:00:00.625>c.",
-    ]
 
 
 def test_a_lexicons_word_is_named_as_it_is_written():

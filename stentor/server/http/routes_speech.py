@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
@@ -22,7 +21,8 @@ from stentor.server.speech.outcomes import Outcome, Timing
 from stentor.server.speech.output import RunningRequest
 from stentor.server.state import server
 from stentor.server.wire_json import json_response
-from stentor.speech.timing import srt, vtt
+from stentor.speech.subtitles import FORMATS as SUBTITLES
+from stentor.speech.subtitles import MEDIA_TYPES
 
 router = APIRouter(route_class=BodyRoute)
 
@@ -50,7 +50,7 @@ async def speech(request: Request, body: SpeechBody) -> Response:
     `stream`. `stream_format` sse, or Accept: text/event-stream, sends events. `stream` false sends
     the whole file."""
     s = server(request)
-    words = s.planner.word_times(body, body.word_timestamps)
+    words = s.planner.word_times(body, body.word_timestamps, body.timestamps in SUBTITLES)
     timed = body.timestamps != "none" or words.available
     sized = CONTAINERS[body.response_format or s.config.default_response_format].sized
     delivery = _delivery(body, request.headers.get("accept", ""), whole=sized or timed, timed=timed)
@@ -230,7 +230,7 @@ async def _outcome(request: Request, id: str) -> Outcome:
     "/v1/audio/speech/{request_id}/timestamps",
     response_class=Response,
     responses={
-        200: {"content": {"application/x-subrip": {}, "text/vtt": {}, "application/json": {}}},
+        200: {"content": {**{media: {} for media in MEDIA_TYPES.values()}, "application/json": {}}},
         **failures(400, 401, 404, 409),
     },
     tags=["speech"],
@@ -238,21 +238,17 @@ async def _outcome(request: Request, id: str) -> Outcome:
 async def timestamps(
     request: Request,
     request_id: Id,
-    format: Annotated[Literal["srt", "vtt", "json"], Query()] = "srt",
-    words: Annotated[bool, Query(description="false: subtitles of sentences only")] = True,
+    format: Annotated[Literal["srt", "vtt", "ass", "json"], Query()] = "srt",
+    words: Annotated[
+        bool, Query(description="true: mark each word in vtt and ass, a cue for each word in srt")
+    ] = False,
 ) -> Response:
-    """Times of a finished request, as subtitles: of words where it requested them, else of
-    sentences."""
+    """Return the times of a finished request, as subtitles of at most two lines or as JSON."""
     outcome = await _outcome(request, request_id)
     if outcome.status == "running":
         raise ApiError(409, "the request is still running", param="request_id")
-    if words:
-        segments = outcome.segments
-    else:
-        segments = [replace(s, words=()) for s in outcome.segments]
     if format == "json":
-        facts = outcome.as_dict()
-        return json_response({name: facts[name] for name in ("segments", "words") if name in facts})
-    if format == "vtt":
-        return PlainTextResponse(vtt(segments), media_type="text/vtt")
-    return PlainTextResponse(srt(segments), media_type="application/x-subrip")
+        body = outcome.as_dict()
+        return json_response({name: body[name] for name in ("segments", "words") if name in body})
+    subtitles = SUBTITLES[format](outcome.segments, words)
+    return PlainTextResponse(subtitles, media_type=MEDIA_TYPES[format])

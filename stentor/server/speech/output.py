@@ -26,7 +26,8 @@ from stentor.server.speech.outcomes import (
     word_as_dict,
 )
 from stentor.server.speech.run import SpeechRun
-from stentor.speech.timing import srt, vtt, words_of
+from stentor.speech.subtitles import FORMATS as SUBTITLES
+from stentor.speech.timing import words_of
 
 if TYPE_CHECKING:
     from stentor.server.speech.plan import Output, SpeechPlan
@@ -260,6 +261,6 @@ def final_report(request: RunningRequest, timestamps: str) -> dict[str, Any]:
         body["segments"] = [timing_as_dict(t) for t in run.timings]
     if request.plan.words:
         body["words"] = [word_as_dict(w) for w in words_of(run.timings)]
-    if timestamps in ("srt", "vtt"):
-        body["subtitles"] = (srt if timestamps == "srt" else vtt)(run.timings)
+    if timestamps in SUBTITLES:
+        body["subtitles"] = SUBTITLES[timestamps](run.timings, request.plan.marked_words)
     return body

@@ -39,11 +39,15 @@ class Output:
 
 
 class WordTimes(NamedTuple):
-    """Whether a request wants the times of its words, and why they cannot be found (None: they
-    can)."""
+    """Whether a request has the times of its words.
+
+    wanted: they are needed, for the client or for subtitles. missing: why they cannot be found, or
+    None. requested: the client asks for them.
+    """
 
     wanted: bool
     missing: str | None
+    requested: bool = False
 
     @property
     def available(self) -> bool:
@@ -70,6 +74,7 @@ class SpeechPlan:
     ignored: Ignored
     live: bool = False  # text may be added to a segment while it is spoken
     words: bool = False  # their times are wanted, and can be found
+    marked_words: bool = False  # subtitles mark each word
     lora: str | None = None  # of a session: the adapter that each utterance looks up when it begins
 
     @property
@@ -101,7 +106,7 @@ class Planner:
         """The plan for a body of POST /v1/audio/speech."""
         granularity = body.split_granularity
         if granularity == "auto" and body.timestamps != "none":
-            granularity = "sentence"  # a cue of subtitles is one
+            granularity = "sentence"  # times are those of segments
         return _with_words(await self.text(body, id, granularity, streaming), words)
 
     async def text(
@@ -113,10 +118,12 @@ class Planner:
         fields.note_unused(body, turns, plan.ignored)
         return plan
 
-    def word_times(self, body: Shared, wanted: bool = True) -> WordTimes:
+    def word_times(
+        self, body: Shared, requested: bool = True, subtitles: bool = False
+    ) -> WordTimes:
         """Decide once per request whether it has the times of words: a plan and its answer
-        follow."""
-        if not wanted:
+        follow. subtitles: their cues are cut by these times, where they can be found."""
+        if not (requested or subtitles):
             return NO_WORD_TIMES
         try:
             host = self.hosts.named(body.model)
@@ -126,7 +133,7 @@ class Planner:
         text = ""
         if isinstance(body, SpeechBody):
             text = " ".join([body.input or "", *(turn.text for turn in body.script or [])])
-        return WordTimes(True, host.aligners.missing(host.spec, language, text))
+        return WordTimes(True, host.aligners.missing(host.spec, language, text), requested)
 
     async def live(self, body: Shared, id: str, words: WordTimes) -> SpeechPlan:
         """A plan without text, for a session whose text arrives later, in segments."""
@@ -294,6 +301,6 @@ def _note_quiet(body: Shared, voice: VoiceInput, ignored: Ignored) -> None:
 
 
 def _with_words(plan: SpeechPlan, words: WordTimes) -> SpeechPlan:
-    if words.missing is not None:
+    if words.requested and words.missing is not None:
         plan.ignored.field("word_timestamps", words.missing)
-    return replace(plan, words=words.available)
+    return replace(plan, words=words.available, marked_words=words.available and words.requested)

@@ -3,7 +3,7 @@
 import { events } from "./events.js";
 import { Refused, ask, connected } from "./server.js";
 
-const SUBTITLES = ["srt", "vtt"];
+const SUBTITLES = ["srt", "vtt", "ass"];
 
 export class Utterance {
   /** @param {object} body what to ask for. `word_timestamps`: words of some languages can be timed, at least */
@@ -133,9 +133,9 @@ export class Utterance {
     return connected("The connection broke off", () => response.blob());
   }
 
-  /** Sentences as SubRip; WebVTT has the times of words inside them. */
+  /** Subtitles of two lines. WebVTT and ASS mark each word. */
   subtitles(format, signal) {
-    return ask(`v1/audio/speech/${encodeURIComponent(this.id)}/timestamps?format=${format}&words=${format === "vtt"}`, { signal });
+    return ask(`v1/audio/speech/${encodeURIComponent(this.id)}/timestamps?format=${format}&words=${format !== "srt"}`, { signal });
   }
 
   again(format, signal) {

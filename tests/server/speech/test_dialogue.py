@@ -61,7 +61,7 @@ def test_times_and_subtitles_say_who_speaks(live: Live) -> None:
     ]
     cues = answer["subtitles"].split("\n\n")
     assert [cue.splitlines()[-1] for cue in cues] == [
-        "low: Did you hear that?", "HIGH: Hear what?", "HIGH: Oh.", "They went on."
+        "low: Did you hear that?", "HIGH: Hear what? Oh.", "They went on."
     ]  # fmt: skip
     assert "<v low>Did you hear that?" in live.speech(**body, timestamps="vtt").json()["subtitles"]
     events = live.speech(**body, timestamps="json", stream_format="sse").text.splitlines()

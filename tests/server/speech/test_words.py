@@ -97,14 +97,19 @@ def test_a_stream_has_an_event_for_each_word_behind_that_of_its_sentence(
     assert [w["word"] for w in found[-1]["words"]] == [w["word"] for w in whole]
 
 
-@pytest.mark.parametrize("kind", ["srt", "vtt"])
-def test_subtitles_have_the_times_of_words(words: Live, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "mark"), [("srt", "-->"), ("vtt", "<00:"), ("ass", "{\\kf")])
+def test_subtitles_mark_each_word_where_it_is_asked_for(words: Live, kind: str, mark: str) -> None:
     answer = words.speech(**ASK, timestamps=kind)
     subtitles = answer.json()["subtitles"]
-    assert subtitles.count("-->") == (6 if kind == "srt" else 2)
+    expected = len(TEXT.split()) - subtitles.count("-->") * (kind == "vtt")
+    assert subtitles.count(mark) == expected
     url = f"/v1/audio/speech/{answer.headers['x-request-id']}/timestamps"
-    assert words.http.get(url, params={"format": kind}).text == subtitles
+    marked = words.http.get(url, params={"format": kind, "words": True})
+    assert marked.text == subtitles
     assert words.http.get(url, params={"format": "json"}).json()["words"] == answer.json()["words"]
+    unmarked = words.speech(**{**ASK, "word_timestamps": False}, timestamps=kind)
+    assert unmarked.json()["subtitles"] == words.http.get(url, params={"format": kind}).text
+    assert unmarked.json()["words"] == answer.json()["words"]
 
 
 def test_a_stream_of_bytes_has_none_but_they_can_be_asked_for_later(words: Live) -> None:
