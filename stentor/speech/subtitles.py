@@ -75,17 +75,15 @@ class Token(NamedTuple):
 
 @dataclass(frozen=True)
 class Cue:
-    """What is shown at a time, in seconds of the audio.
+    """Text that is shown from `start` to `end`, in seconds of the audio.
 
-    lines: at most two, each of the tokens in it. voice: who speaks it in a dialogue. opens_turn: the
-    first cue of that speaker's turn.
+    lines: at most two, each of the tokens in it. voice: the speaker's name in a dialogue.
     """
 
     start: float
     end: float
     lines: tuple[tuple[Token, ...], ...]
     voice: str | None = None
-    opens_turn: bool = False
 
     @property
     def text(self) -> str:
@@ -99,14 +97,13 @@ def cues(segments: Sequence[SegmentTiming], labels: bool = False) -> list[Cue]:
     labels: begin each turn of a dialogue with the name of its speaker, which counts as text.
     """
     untimed: list[Cue] = []
-    for (voice, turn), group in itertools.groupby(segments, lambda s: (s.voice, s.turn)):
+    for (voice, _), group in itertools.groupby(segments, lambda s: (s.voice, s.turn)):
         tokens = [token for segment in group for token in _tokens(segment)]
         if labels and voice is not None and tokens:
             first = tokens[0]._replace(opens_sentence=False)
             tokens = [*_label(voice, first.start), first, *tokens[1:]]
-        for i, lines in enumerate(_turn_lines(tokens)):
-            start = lines[0][0].start
-            untimed.append(Cue(start, lines[-1][-1].end, lines, voice, i == 0 and turn is not None))
+        for lines in _turn_lines(tokens):
+            untimed.append(Cue(lines[0][0].start, lines[-1][-1].end, lines, voice))
     return _spaced_in_time(untimed)
 
 
