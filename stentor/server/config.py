@@ -101,7 +101,7 @@ class ServerConfig:
     aligner: str | None = common(ALIGNER, "aligner")
     load_options: tuple[str, ...] = option(
         (),
-        "name=value, options of the model's family, such as stream_window=20; one or more; repeatable",
+        "name=value, options of the model's family, such as codec_dtype=float32; one or more; repeatable",
         nargs="+",
     )
     max_num_seqs: int | None = option(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from stentor.errors import InvalidRequest
 from stentor.models.cosyvoice3 import checkpoint, codec_noise, config
 from stentor.models.cosyvoice3.codec import HOP, CosyVoice3Codec
 from stentor.models.cosyvoice3.language_model import Language
@@ -19,6 +19,8 @@ from stentor.models.cosyvoice3.voice import StoredVoice, load_voices
 from stentor.models.dummy import DummyTokenizer
 from stentor.models.load_options import CODEC_DTYPE, codec_dtype, model_dtype
 from stentor.models.source import Checkpoint, RandomWeights, Source
+
+log = logging.getLogger("stentor.models")
 
 STREAM_WINDOW = "stream_window"  # of earlier releases
 LOAD_OPTIONS = (STREAM_WINDOW,)
@@ -33,14 +35,13 @@ def build(
 ) -> CosyVoice3:
     """`dtype` None: bfloat16 on a GPU, float32 on a CPU. Beside random weights there is one voice, `dummy`.
 
-    Load option of a checkpoint: `codec_dtype` of the vocoder's stages. Raises CheckpointError and InvalidRequest.
+    Load option of a checkpoint: `codec_dtype` of the vocoder's stages. `stream_window` of earlier releases is taken
+    with a warning. Raises CheckpointError and InvalidRequest.
     """
     source.check_options(options, LOAD_OPTIONS, FILE_OPTIONS)
     if STREAM_WINDOW in options:
-        raise InvalidRequest(
-            STREAM_WINDOW,
-            "is no longer an option: streams are decoded in chunks over the whole utterance by "
-            "default, as the model's authors do it, and keep no window in memory",
+        log.warning(
+            "%s has no effect: each chunk is decoded over the whole utterance", STREAM_WINDOW
         )
     stages = codec_dtype(options, device, dtype)
     text_model = source.json(f"{config.TEXT_MODEL}/config.json")

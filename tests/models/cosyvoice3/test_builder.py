@@ -47,6 +47,11 @@ def test_a_directory_is_recognised_by_its_yaml(folder, config_json):
     assert (model.spec.sample_rate, model.spec.hop) == (24000, 960)
 
 
+def test_the_window_of_earlier_releases_has_no_effect_but_a_warning(folder, caplog):
+    registry.load(folder, CPU, None, {"stream_window": 20})
+    assert "stream_window has no effect" in caplog.text
+
+
 def changed(folder, name, change):
     """Replace a linked weight file by one that `change` has edited."""
     tensors = torch.load(folder / name, weights_only=True)
