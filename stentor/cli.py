@@ -1,5 +1,5 @@
-"""The command line: `stentor say, voices, batch, serve, bench, doctor, completion`. Flags become
-calls of the API."""
+"""The command line: `stentor say, voices, batch, book, serve, bench, doctor, completion`. Flags
+become calls of the API."""
 
 from __future__ import annotations
 
@@ -79,6 +79,7 @@ def _meant(command: argparse.ArgumentParser, unknown: Sequence[str]) -> Iterator
 
 def parser() -> argparse.ArgumentParser:
     from stentor.bench.cli import add_parser as add_bench
+    from stentor.book.cli import add_parser as add_book
     from stentor.server.cli import add_parser as add_serve
 
     top = argparse.ArgumentParser(
@@ -110,6 +111,7 @@ def parser() -> argparse.ArgumentParser:
     batch = commands.add_parser("batch", help=speak, usage=usage, epilog=flags.BATCH_EPILOG)
     flags.add_batch(batch)
     batch.set_defaults(func=_batch)
+    add_book(commands)
     add_serve(commands)
     add_bench(commands)
     doctor = commands.add_parser("doctor", help="show what runs on this machine and how fast")

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -40,34 +41,51 @@ INTERRUPTED = 130
 AUDIO = re.compile(r"audio-[a-z0-9_]{8}")  # folders of `tempfile`
 
 
-def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
-    """Speak all items, with these arguments of `TTS`.
+@dataclass(frozen=True)
+class RunReport:
+    """How a run ended. code: 0, 3 if max_frames cut some items, 4 if some failed, 130 if it was
+    interrupted. summary: a line about it, "" for a run that was interrupted early."""
 
-    Returns 0, 3 if max_frames cut some, 4 if some failed, 130 if it was interrupted.
-    """
-    job = plan(args, load)
-    check_settings(job.folder, job.settings, args.resume)
-    with terminated_by_signals(), closing(job.catalogue(args.strict)) as items, _locked(job):
+    code: int
+    summary: str = ""
+
+
+def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
+    """Speak all items, with these arguments of `TTS`. Returns the code of `RunReport`."""
+    report = complete(plan(args, load), args.resume, args.strict, args.retry_failed)
+    if report.summary:
+        print(report.summary)
+    return report.code
+
+
+def complete(job: Plan, resume: bool, strict: bool, retry_failed: bool) -> RunReport:
+    """Speak all items of a run that earlier runs have not spoken. What is wrong is on standard
+    error."""
+    check_settings(job.folder, job.settings, resume)
+    with terminated_by_signals(), closing(job.catalogue(strict)) as items, _locked(job):
         # another process may have been here meanwhile
-        check_settings(job.folder, job.settings, args.resume)
+        check_settings(job.folder, job.settings, resume)
         try:
             output = job.output()
-            with closing(_taken_up(job, items, output, args.retry_failed)) as listed:
+            with closing(_taken_up(job, items, output, retry_failed)) as listed:
                 tally = Tally(items.count() - items.count(TODO))
-                _speak(job, items, output, listed, args.strict, tally)
+                _speak(job, items, output, listed, strict, tally)
         except OSError as e:
             raise EngineError(f"the run stopped, and --resume goes on: {e}") from e
         except KeyboardInterrupt:  # while the model was loaded, or a second one
             _tell_interrupted(items)
-            return INTERRUPTED
-        _report(job, items, tally)
-        if not tally.complete:
-            return INTERRUPTED
-        if items.count(FAILED):
-            return SOME_FAILED
-        if items.count(CUT):
-            return SOME_CUT
-        return 0
+            return RunReport(INTERRUPTED)
+        return RunReport(_code(items, tally), _summary(job, items, tally))
+
+
+def _code(items: Catalogue, tally: Tally) -> int:
+    if not tally.complete:
+        return INTERRUPTED
+    if items.count(FAILED):
+        return SOME_FAILED
+    if items.count(CUT):
+        return SOME_CUT
+    return 0
 
 
 @contextmanager
@@ -203,8 +221,8 @@ def _interruptible() -> Iterator[Future[None]]:
             signal.signal(number, handler)
 
 
-def _report(job: Plan, items: Catalogue, tally: Tally) -> None:
-    """How the run ended, on standard output, and what is wrong, on standard error."""
+def _summary(job: Plan, items: Catalogue, tally: Tally) -> str:
+    """Return how the run ended. Prints what is wrong on standard error."""
     failed = items.count(FAILED)
     total = items.count()
     for outcome in tally.failures:
@@ -225,7 +243,7 @@ def _report(job: Plan, items: Catalogue, tally: Tally) -> None:
     else:
         earlier = ""
     rate = tally.seconds / max(tally.speaking, 1e-9)
-    print(
+    return (
         f"{job.folder}: {total} items: {ended}{earlier}; {tally.seconds:.1f} s of audio in {tally.speaking:.1f} s "
         f"({rate:.2f} s of audio per second); load {tally.load:.1f} s"
     )

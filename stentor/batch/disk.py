@@ -59,3 +59,20 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def written_aside(path: Path) -> Iterator[Path]:
+    """The path of a file that a library writes, and which takes the place of `path` when it is
+    complete, and lasts then."""
+    aside = path.with_name(path.name + ".part")
+    aside.unlink(missing_ok=True)
+    try:
+        yield aside
+        with aside.open("r+b") as file:
+            os.fsync(file.fileno())
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    move(aside, path)
+    sync_folder(path.parent)

@@ -1,0 +1,81 @@
+"""The flags of `stentor book`. Nothing heavy is imported until the command runs."""
+
+from __future__ import annotations
+
+import argparse
+
+from stentor.book.chapters import MATTERS
+from stentor.flags import (
+    ALIGNER,
+    CLEANUP,
+    LEXICON,
+    LORA,
+    MODEL,
+    REQUEST,
+    SPLIT,
+    THREADS,
+    add,
+    flag,
+    load_options,
+    path,
+    switch,
+)
+
+FOLDER_FORMATS = ("mp3", "opus", "flac", "m4a", "wav")
+STRUCTURED = "characters,formulas,notes"
+"""Steps of the clean-up for text whose tags, lines and pages a reader of books has read already."""
+EPILOG = """\
+exit codes: 0 the book was written, 3 the same but max_frames cut some speech, 5 the same but the voice cannot speak a
+part of the text, 4 some pieces failed, 2 wrong usage or input, 1 the run stopped, 130 it was interrupted. After 1, 4
+and 130 --resume goes on."""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `book` to a program's commands."""
+    usage = "stentor book INPUT [-o OUTPUT] [--flag VALUE ...]"
+    what = "read a book aloud: EPUB, HTML, Markdown, text, DOCX or PDF, resumable"
+    book = commands.add_parser("book", help=what, usage=usage, epilog=EPILOG)
+    book.add_argument("input", type=path, metavar="INPUT", help="the file of the book")
+    book.add_argument("-o", "--output", type=path, metavar="OUTPUT", help=_OUTPUT)
+    add(book.add_argument_group("text"), {**_TEXT, **SPLIT, **LEXICON})
+    add(book.add_argument_group("audio"), _AUDIO)
+    add(book.add_argument_group("run"), _RUN)
+    seed = flag("seed of the book, from which each piece's own is made (default 0)", int)
+    speed = flag("0.25 to 4; pitch is kept (default 1)", float)
+    add(book.add_argument_group("voice"), {**_VOICES, **REQUEST, "seed": seed, "speed": speed})
+    add(book.add_argument_group("model"), {**MODEL, **THREADS, **_MANY, **LORA, **ALIGNER})
+    book.set_defaults(func=_run)
+
+
+_OUTPUT = "a .m4b file with chapter marks, or a folder for one file per chapter (--format)"
+_TEXT = {
+    "list": switch("show the chapters with their characters and minutes, and speak nothing"),
+    "chapters": flag("speak these chapters of the list only, such as 3-7,9", metavar="NUMBERS"),
+    "matter": flag(
+        "auto: without contents, copyright, notes and index; body: without any front or back matter; all",
+        default="auto",
+        choices=MATTERS,
+    ),
+    "no_titles": switch("do not speak the titles of chapters"),
+    "alt_text": switch("speak the descriptions of pictures"),
+    "cleanup": {**CLEANUP["cleanup"], "default": STRUCTURED},
+}
+_AUDIO = {
+    "format": flag("of files in a folder (default mp3)", default="mp3", choices=FOLDER_FORMATS),
+}
+_RUN = {
+    "resume": switch("go on where an earlier run stopped"),
+    "keep_parts": switch("keep OUTPUT.parts, the spoken pieces, when the book is complete"),
+}
+_VOICES: dict[str, dict[str, object]] = {}
+_MANY = {
+    "max_num_seqs": flag("pieces that the engine speaks at once", int, metavar="N"),
+    "deterministic": switch("on CUDA, the same bytes in every run; slower"),
+}
+
+
+def _run(args: argparse.Namespace) -> int:
+    load = load_options(args)
+    from stentor.book import command
+
+    return command.run(args, load)
