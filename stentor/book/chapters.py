@@ -1,4 +1,4 @@
-"""Which chapters of a book are spoken, and the list of all of them."""
+"""The chapters of a book that are spoken, and the list of all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a book holds, whatever kind of file it was read from."""
+"""The contents of a book, whatever kind of file it was read from."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stentor.arguments.untrusted import MIB, Unreadable, read_bytes
 from stentor.book.archive import Archive
@@ -14,9 +14,6 @@ from stentor.book.plain import text_blocks, with_headings_apart
 from stentor.book.sections import chapters_by_headings
 from stentor.errors import InvalidRequest
 from stentor.host.installed import pip_install
-
-if TYPE_CHECKING:
-    from lxml import etree
 
 FILE_BYTES = 256 * MIB
 PDF_TEXT = 64 * MIB
@@ -102,7 +99,7 @@ def _pages(reader: Any, name: str) -> list[str]:
     return pages
 
 
-def _of_page(root: etree._Element, name: str, alt_text: bool) -> Book:
+def _of_page(root: Any, name: str, alt_text: bool) -> Book:
     from stentor.book.page import blocks, local_name, title_of
 
     text = blocks(root, alt_text)

@@ -6,11 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lxml import etree
-
 from stentor.book.archive import Archive, resolved
 from stentor.book.contents import Block, Book, Cover
-from stentor.book.page import OPS, blocks, body_role, local_name, parsed, title_of
+from stentor.book.page import OPS, Node, blocks, body_role, local_name, parsed, title_of
 from stentor.book.sections import Entry, Sheet, chapters_of
 
 CONTAINER = "META-INF/container.xml"
@@ -166,7 +164,7 @@ def _package_member(archive: Archive) -> str:
     raise archive.wrong(f"is damaged: {CONTAINER} names no package")
 
 
-def _xml(archive: Archive, member: str) -> etree._Element:
+def _xml(archive: Archive, member: str) -> Node:
     root = parsed(archive.read(member))
     if root is None:
         raise archive.wrong(f"is damaged: {member[:200]!r} is not XML")
@@ -190,14 +188,14 @@ def _contents(archive: Archive, package: Package) -> tuple[list[Entry], Mapping[
     return list(_ncx_entries(_xml(archive, ncx.member), ncx.member))[:MAX_ENTRIES], roles
 
 
-def _navs(root: etree._Element, kind: str) -> Iterator[etree._Element]:
+def _navs(root: Node, kind: str) -> Iterator[Node]:
     for node in root.iter():
         types = f"{node.get(OPS + 'type', '')} {node.get('epub:type', '')}".split()
         if local_name(node) == "nav" and kind in types:
             yield node
 
 
-def _nav_entries(root: etree._Element, member: str) -> Iterator[Entry]:
+def _nav_entries(root: Node, member: str) -> Iterator[Entry]:
     for nav in _navs(root, "toc"):
         for node in nav.iter():
             if local_name(node) not in ("a", "span"):
@@ -210,7 +208,7 @@ def _nav_entries(root: etree._Element, member: str) -> Iterator[Entry]:
         return
 
 
-def _landmarks(root: etree._Element, member: str) -> dict[str, str]:
+def _landmarks(root: Node, member: str) -> dict[str, str]:
     pages = {}
     for nav in _navs(root, "landmarks"):
         for node in nav.iter():
@@ -221,7 +219,7 @@ def _landmarks(root: etree._Element, member: str) -> dict[str, str]:
     return pages
 
 
-def _ncx_entries(root: etree._Element, member: str) -> Iterator[Entry]:
+def _ncx_entries(root: Node, member: str) -> Iterator[Entry]:
     for point in root.iter():
         if local_name(point) != "navpoint":
             continue

@@ -7,6 +7,7 @@ import html
 import re
 from collections.abc import Iterator
 from html.entities import html5
+from typing import Any
 
 from lxml import etree
 from lxml.html import HTMLParser
@@ -16,6 +17,8 @@ from stentor.book.roles import KNOWN, NEVER_SPOKEN
 from stentor.text.cleanup.draft import Draft
 from stentor.text.cleanup.pages import without_html
 
+Node = Any
+"""An element of a page: lxml has no types."""
 OPS = "{http://www.idpf.org/2007/ops}"
 _BLOCKS = frozenset(
     "address article aside blockquote body caption center dd details dialog dir div dl dt fieldset figcaption figure "
@@ -29,7 +32,7 @@ _UNSPOKEN = frozenset(
 _WRITTEN = frozenset({"sup", "sub", "br"})
 """Tags that the clean-up reads inside a block. Others do not change how a text is spoken."""
 _TABLE = frozenset("table caption tbody thead tfoot tr td th p div li".split())
-"""Those that it also reads inside a table."""
+"""Tags that it also reads inside a table."""
 _ENTITY = re.compile(rb"&([A-Za-z][A-Za-z0-9]{1,31};)")
 _XML_ENTITIES = (b"amp;", b"lt;", b"gt;", b"quot;", b"apos;")
 _SPACES = re.compile(r"[^\S\u00a0]+")
@@ -38,7 +41,7 @@ _GUTENBERG = frozenset({"pg-header", "pg-footer", "pg-machine-header"})
 """Names that Project Gutenberg gives to what it puts around a book."""
 
 
-def parsed(data: bytes) -> etree._Element | None:
+def parsed(data: bytes) -> Node | None:
     """Parse a page: as XML, else as the HTML of browsers. No entity is expanded and nothing is
     fetched. None for a page without any element."""
     try:
@@ -76,21 +79,21 @@ def _numeric(m: re.Match[bytes]) -> bytes:
     return b"".join(b"&#%d;" % ord(sign) for sign in signs)
 
 
-def local_name(node: etree._Element) -> str:
+def local_name(node: Node) -> str:
     """The name of an element without its namespace, "" for what is no element."""
     if not isinstance(node.tag, str):
         return ""
     return node.tag.rpartition("}")[2].lower()
 
 
-def roles(node: etree._Element) -> frozenset[str]:
+def roles(node: Node) -> frozenset[str]:
     """The roles of an element, by EPUB and by ARIA."""
     epub = f"{node.get(OPS + 'type', '')} {node.get('epub:type', '')}".lower().split()
     aria = [name.removeprefix("doc-") for name in node.get("role", "").lower().split()]
     return frozenset(epub + aria)
 
 
-def body_role(root: etree._Element) -> str:
+def body_role(root: Node) -> str:
     """The role of a page: of its body, or of the only section in it."""
     for node in root.iter():
         if local_name(node) in ("body", "section", "article") and (names := roles(node) & KNOWN):
@@ -98,7 +101,7 @@ def body_role(root: etree._Element) -> str:
     return ""
 
 
-def title_of(root: etree._Element) -> str:
+def title_of(root: Node) -> str:
     """The text of the `<title>`."""
     for node in root.iter():
         if local_name(node) == "title":
@@ -106,7 +109,7 @@ def title_of(root: etree._Element) -> str:
     return ""
 
 
-def blocks(root: etree._Element, alt_text: bool = False) -> list[Block]:
+def blocks(root: Node, alt_text: bool = False) -> list[Block]:
     """The text of a page. alt_text: with the descriptions of its pictures."""
     return list(_Walk(alt_text).blocks(root, ""))
 
@@ -123,7 +126,7 @@ class _Walk:
         self._markup: list[str] = []
         self._anchors: list[str] = []
 
-    def blocks(self, node: etree._Element, role: str, inside: str = "") -> Iterator[Block]:
+    def blocks(self, node: Node, role: str, inside: str = "") -> Iterator[Block]:
         """The blocks of an element. inside: the heading or table around it."""
         name = local_name(node)
         if self._is_left_out(node, name):
@@ -150,7 +153,7 @@ class _Walk:
         if block and not outer:
             yield from self._end(_kind(name), role, _HEADINGS.get(name, 0))
 
-    def _content(self, node: etree._Element, role: str, inside: str) -> Iterator[Block]:
+    def _content(self, node: Node, role: str, inside: str) -> Iterator[Block]:
         self._text(node.text, inside)
         for child in node:
             if isinstance(child.tag, str):
@@ -164,14 +167,14 @@ class _Walk:
             text = _SPACES.sub(" ", text)
         self._markup.append(html.escape(text, quote=False))
 
-    def _is_left_out(self, node: etree._Element, name: str) -> bool:
+    def _is_left_out(self, node: Node, name: str) -> bool:
         if name in _UNSPOKEN or node.get("hidden") is not None or node.get("id") in _GUTENBERG:
             return True
         if node.get("aria-hidden") == "true" or roles(node) & NEVER_SPOKEN:
             return True
         return _is_note_mark(node, name)
 
-    def _note_anchors(self, node: etree._Element) -> None:
+    def _note_anchors(self, node: Node) -> None:
         for name in (node.get("id"), node.get("name")):
             if name:
                 self._anchors.append(name)
@@ -202,7 +205,7 @@ def _kind(name: str) -> Kind:
     return "paragraph"
 
 
-def _is_note_mark(node: etree._Element, name: str) -> bool:
+def _is_note_mark(node: Node, name: str) -> bool:
     """Whether an element is a raised number that links to a note: a link in a `<sup>`, or a `<sup>`
     in a link."""
     if name == "sup":

@@ -58,7 +58,7 @@ BACK = {
     "license": False,
     "other-credits": False,
 }
-"""The same for back matter."""
+"""Roles of back matter, and the same."""
 BODY = frozenset("bodymatter chapter part volume division prologue text subchapter".split())
 KNOWN = BODY | FRONT.keys() | BACK.keys()
 
