@@ -10,6 +10,7 @@ from stentor.flags import (
     CLEANUP,
     LEXICON,
     LORA,
+    MARKS,
     MODEL,
     REQUEST,
     SPLIT,
@@ -22,6 +23,7 @@ from stentor.flags import (
 )
 
 FOLDER_FORMATS = ("mp3", "opus", "flac", "m4a", "wav")
+SUBTITLES = ("vtt", "srt", "ass")
 STRUCTURED = "characters,formulas,notes"
 """Steps of the clean-up for text whose tags, lines and pages a reader of books has read already."""
 EPILOG = """\
@@ -61,13 +63,28 @@ _TEXT = {
     "cleanup": {**CLEANUP["cleanup"], "default": STRUCTURED},
 }
 _AUDIO = {
+    "loudness": flag(
+        "of each chapter: acx (RMS -20 dB, peaks below -3 dB; the default), LUFS such as -18, or off",
+        default="acx",
+        metavar="TARGET",
+    ),
+    "pauses": flag(
+        "seconds, such as heading=1,scene=2; others: paragraph, start and end (of a chapter)",
+        metavar="NAME=SECONDS,...",
+    ),
+    "subtitles": flag("write subtitles beside the audio", choices=SUBTITLES),
+    "words": switch("with --subtitles: the times of words, if the model knows them"),
+    "narrator": flag("the name of the narrator in the tags"),
+    "watermark": MARKS["watermark"],
     "format": flag("of files in a folder (default mp3)", default="mp3", choices=FOLDER_FORMATS),
 }
 _RUN = {
     "resume": switch("go on where an earlier run stopped"),
     "keep_parts": switch("keep OUTPUT.parts, the spoken pieces, when the book is complete"),
 }
-_VOICES: dict[str, dict[str, object]] = {}
+_VOICES = {
+    "voices": flag("YAML file of voices for chapters and marked speakers", path, metavar="FILE"),
+}
 _MANY = {
     "max_num_seqs": flag("pieces that the engine speaks at once", int, metavar="N"),
     "deterministic": switch("on CUDA, the same bytes in every run; slower"),

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from stentor.output.tags import Picture
+
 Kind = Literal["heading", "paragraph", "scene"]
 
 CHARS_PER_SECOND = 15.0
@@ -57,14 +59,6 @@ class Chapter:
 
 
 @dataclass(frozen=True)
-class Cover:
-    """A picture. format: "jpeg" or "png"."""
-
-    data: bytes
-    format: str
-
-
-@dataclass(frozen=True)
 class Book:
     """A book. language: as the file names it ("en-GB"), "" where it names none. year: "" too."""
 
@@ -73,7 +67,7 @@ class Book:
     language: str
     year: str
     chapters: tuple[Chapter, ...]
-    cover: Cover | None = None
+    cover: Picture | None = None
 
 
 def characters(chapters: Sequence[Chapter]) -> int:

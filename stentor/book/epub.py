@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stentor.book.archive import Archive, resolved
-from stentor.book.contents import Block, Book, Cover
+from stentor.book.contents import Block, Book
 from stentor.book.page import OPS, Node, blocks, body_role, local_name, parsed, title_of
 from stentor.book.sections import Entry, Sheet, chapters_of
+from stentor.output.tags import Picture
 
 CONTAINER = "META-INF/container.xml"
 ENCRYPTION = "META-INF/encryption.xml"
@@ -93,14 +94,14 @@ class Package:
                 pages[member] = node.get("type", "").lower()
         return pages
 
-    def cover(self) -> Cover | None:
+    def cover(self) -> Picture | None:
         """The picture of the cover."""
         item = next((i for i in self.items.values() if "cover-image" in i.properties), None)
         if item is None:
             item = self.items.get(self._cover_id())
         if item is None or item.media_type not in PICTURES or item.member not in self._archive:
             return None
-        return Cover(self._archive.read(item.member), PICTURES[item.media_type])
+        return Picture(self._archive.read(item.member), PICTURES[item.media_type])
 
     def _cover_id(self) -> str:
         for node in self.root.iter():

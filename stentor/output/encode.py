@@ -23,9 +23,10 @@ import io
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import IO, Any, Protocol
 
 import numpy as np
@@ -33,6 +34,7 @@ import soundfile
 
 from stentor.output import g711
 from stentor.output.effects import pcm16
+from stentor.output.tags import NO_TAGS, ChapterMark, Picture, Tags
 
 UNKNOWN = 0xFFFFFFFF  # as a length in a wav header
 LAWS = ("ulaw", "alaw")
@@ -108,8 +110,12 @@ FILES = {
     **CONTAINERS,
     "ogg": Container("audio/ogg", MPEG),
     "m4a": Container("audio/mp4", MPEG, "ipod", "aac", 64_000),
+    # not "ipod", for which PyAV refuses a picture
+    "m4b": Container("audio/mp4", MPEG, "mp4", "aac", 64_000, whole={"brand": "M4B "}),
 }
-"""Formats of files, by suffix. The last two are not streamed."""
+"""Formats of files, by suffix. The last three are not streamed."""
+PICTURES = {"jpeg": "mjpeg", "png": "png"}
+"""Codecs of pictures."""
 
 
 def legal_rate(format: str, rate: int) -> int:
@@ -165,13 +171,18 @@ def encoder(
 
 
 def file_encoder(
-    format: str, rate: int, file: IO[bytes], comment: str | None = None, serial: int = 1
+    format: str,
+    rate: int,
+    file: IO[bytes],
+    comment: str | None = None,
+    serial: int = 1,
+    tags: Tags = NO_TAGS,
 ) -> Encoder:
     """Return an encoder that writes into `file`, which can be sought, as it is fed. `feed` and
     `finish` return nothing.
 
     libsndfile writes ogg (Vorbis), and flac and mp3 where PyAV is missing. ImportError for formats
-    that need PyAV.
+    that need PyAV. tags: of a format that PyAV writes.
     """
     if format == "pcm":
         return FilePlain(Pcm(), file)
@@ -181,7 +192,7 @@ def file_encoder(
         return WholeWav(rate, comment, file)
     if format == "ogg" or (format in LIBSNDFILE and importlib.util.find_spec("av") is None):
         return SndFile(format, rate, file, comment)
-    return Compressed(FILES[format], rate, True, file, comment, serial)
+    return Compressed(FILES[format], rate, True, file, comment, serial, tags)
 
 
 def wav_header(rate: int, data_bytes: int | None, comment: str | None = None) -> bytes:
@@ -348,8 +359,8 @@ def _one_cpu() -> Iterator[None]:
 
 
 class Compressed:
-    """mp3, flac, opus, aac, ogg and m4a. file: where a whole file is written, in place of the bytes
-    from `finish`."""
+    """mp3, flac, opus, aac, ogg, m4a and m4b. file: where a whole file is written, in place of the
+    bytes from `finish`."""
 
     def __init__(
         self,
@@ -359,6 +370,7 @@ class Compressed:
         file: IO[bytes] | None = None,
         comment: str | None = None,
         serial: int = 1,
+        tags: Tags = NO_TAGS,
     ) -> None:
         import av  # FFmpeg: large, and pcm and wav do not need it
         from av.audio.stream import AudioStream
@@ -368,13 +380,15 @@ class Compressed:
         self.sink: _Sink | io.BytesIO | IO[bytes] = file or (io.BytesIO() if whole else _Sink())
         options = {"fflags": "bitexact"}  # no random serials, no dates
         options |= container.whole if whole else container.streamed
+        words = dict(tags.values)
         if comment is not None:
+            words["comment"] = comment
+        if words:
             options |= container.commented
         if container.muxer == "ogg":
             options["serial_offset"] = str(serial)
         self.out = av.open(self.sink, "w", format=container.muxer, options=options)
-        if comment is not None:
-            self.out.metadata["comment"] = comment
+        self.out.metadata.update(words)
         stream = self.out.add_stream(
             container.codec, rate=rate, options=dict(container.codec_options)
         )
@@ -384,6 +398,39 @@ class Compressed:
             stream.bit_rate = container.bit_rate
         self.stream = stream
         self.position = 0
+        if tags.picture is not None:
+            self._add_picture(tags.picture)
+
+    def mark_chapters(self, marks: Sequence[ChapterMark]) -> None:
+        """Note the chapters of the file, before `finish`."""
+        self.out.set_chapters(
+            [
+                {
+                    "id": at,
+                    "start": round(mark.start * 1000),
+                    "end": round(mark.end * 1000),
+                    "time_base": Fraction(1, 1000),
+                    "metadata": {"title": mark.title},
+                }
+                for at, mark in enumerate(marks)
+            ]
+        )
+
+    def _add_picture(self, picture: Picture) -> None:
+        from av.packet import Packet
+        from av.stream import Disposition
+
+        width, height = _size(picture)
+        stream = self.out.add_mux_stream(PICTURES[picture.format], width=width, height=height)
+        stream.disposition = Disposition.attached_pic
+        stream.time_base = Fraction(1, 1000)
+        packet = Packet(picture.data)
+        packet.stream = stream
+        packet.time_base = stream.time_base
+        packet.pts = packet.dts = 0
+        packet.is_keyframe = True
+        self.out.start_encoding()
+        self.out.mux(packet)
 
     def feed(self, samples: np.ndarray) -> bytes:
         if not len(samples):
@@ -412,3 +459,15 @@ class Compressed:
         if isinstance(self.sink, _Sink):
             return self.sink.take()
         return b""
+
+
+def _size(picture: Picture) -> tuple[int, int]:
+    """The width and height of a picture. ValueError for one that is damaged."""
+    import av
+
+    try:
+        with av.open(io.BytesIO(picture.data), "r", format=f"{picture.format}_pipe") as file:
+            frame = next(file.decode(video=0))
+    except (av.FFmpegError, StopIteration) as e:
+        raise ValueError(f"the picture is damaged: {e}") from e
+    return frame.width, frame.height

@@ -110,14 +110,14 @@ def _warned(spoken: Spoken) -> int:
         return CUT
     if spoken.ignored:
         print(
-            f"stentor: warning: the voice cannot speak, and left out: {_shown(spoken.ignored)}",
+            f"stentor: warning: the voice cannot speak, and left out: {shown_pieces(spoken.ignored)}",
             file=sys.stderr,
         )
         return LEFT_OUT
     return 0
 
 
-def _shown(pieces: Sequence[str]) -> str:
+def shown_pieces(pieces: Sequence[str]) -> str:
     """The first pieces of a text, each cut where it is long."""
     if len(pieces) > MOST_SHOWN:
         more = f" and {len(pieces) - MOST_SHOWN} more"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -13,6 +14,7 @@ from stentor.config import path_of
 from stentor.errors import InvalidRequest
 from stentor.flags import FORMATS
 from stentor.host.installed import pip_install
+from stentor.output.tags import NO_TAGS, ChapterMark, Tags
 
 if TYPE_CHECKING:
     import numpy as np
@@ -146,6 +148,7 @@ class Output:
         rate: int,
         marks: Marks,
         serial: int = 1,
+        tags: Tags = NO_TAGS,
     ) -> None:
         from stentor.output.effects import EffectChain
         from stentor.output.encode import legal_rate
@@ -153,6 +156,7 @@ class Output:
         self._path = path
         self._format = "pcm" if format == "raw" else format
         self._serial = serial
+        self._tags = tags
         self.rate = legal_rate(self._format, rate)
         self._chain = EffectChain(rate, self.rate, 1.0, marks.watermark)
         self._comment = marks.comment
@@ -161,6 +165,13 @@ class Output:
     def feed(self, samples: np.ndarray) -> None:
         self._opened = self._opened or self._open()
         self._write(*self._opened, self._chain.feed(samples))
+
+    def mark_chapters(self, marks: Sequence[ChapterMark]) -> None:
+        """Note the chapters of an m4b whose samples have all been fed."""
+        from stentor.output.encode import Compressed
+
+        if self._opened is not None and isinstance(self._opened[0], Compressed):
+            self._opened[0].mark_chapters(marks)
 
     def finish(self) -> None:
         """Complete it."""
@@ -174,17 +185,22 @@ class Output:
             file.close()
 
     def _open(self) -> tuple[Encoder, IO[bytes]]:
-        from stentor.output.encode import encoder, file_encoder
+        from stentor.output.encode import encoder
 
         if self._path is not None and not is_stream(self._path):
             file = self._path.open("wb")
-            return file_encoder(self._format, self.rate, file, self._comment, self._serial), file
+            return self._file_encoder(file), file
         streamed = encoder(
             self._format, self.rate, whole=False, comment=self._comment, serial=self._serial
         )
         if self._path is None:
             return streamed, sys.stdout.buffer
         return streamed, self._path.open("wb")
+
+    def _file_encoder(self, file: IO[bytes]) -> Encoder:
+        from stentor.output.encode import file_encoder
+
+        return file_encoder(self._format, self.rate, file, self._comment, self._serial, self._tags)
 
     @staticmethod
     def _write(encoder: Encoder, file: IO[bytes], samples: np.ndarray) -> None:

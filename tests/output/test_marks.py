@@ -49,7 +49,7 @@ def by_others(format: str, data: bytes) -> list[str]:
     tags = mutagen.File(io.BytesIO(data)).tags
     if format == "mp3":
         return [str(text) for frame in tags.values() for text in frame.text]
-    values = tags.values() if format == "m4a" else [[value] for _, value in tags]
+    values = tags.values() if format in ("m4a", "m4b") else [[value] for _, value in tags]
     return [str(text) for value in values for text in value]
 
 

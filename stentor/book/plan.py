@@ -1,0 +1,109 @@
+"""Plan of a book from the flags of `stentor book`, checked before anything is spoken or written."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stentor.batch import plan as batch_plan
+from stentor.book import joining, voices
+from stentor.book.chapters import Part
+from stentor.book.loudness import Target
+from stentor.book.pieces import Piece, pieces_of
+from stentor.errors import InvalidRequest
+from stentor.say.target import available
+
+PIECES = "pieces.jsonl"
+PARTS = ".parts"
+PART_FORMAT = "flac"
+M4B = ".m4b"
+
+
+@dataclass(frozen=True)
+class BookPlan:
+    """A checked command line. output: an m4b file, or a folder for files of `format`. work: the
+    folder of the spoken pieces. job: the batch that speaks them."""
+
+    output: Path
+    format: str
+    work: Path
+    pieces: list[Piece]
+    gaps: dict[str, float]
+    target: Target
+    job: batch_plan.Plan
+
+    @property
+    def one_file(self) -> bool:
+        """Whether the book becomes one file with marks."""
+        return self.output.suffix.lower() == M4B
+
+
+def plan(args: argparse.Namespace, load: dict[str, Any], parts: list[Part]) -> BookPlan:
+    """Check the flags. parts: the chapters of the book. InvalidRequest names a wrong flag."""
+    output = _output(args.output)
+    format = available(_format(args, output), ())
+    work = output.with_name(output.name + PARTS)
+    if work.is_symlink():
+        raise InvalidRequest("output", f"{str(work)!r} is a link, and a run deletes it: remove it")
+    if args.words and args.subtitles is None:
+        raise InvalidRequest("words", "needs --subtitles")
+    cast = voices.read(args.voices)
+    pieces = pieces_of(parts, not args.no_titles, cast, _gap(args.pauses))
+    batch = argparse.Namespace(
+        **{
+            **vars(args),
+            "input": work / PIECES,
+            "output": work,
+            "format": PART_FORMAT,
+            "input_format": "jsonl",
+            "loras": [],
+            "shards": None,
+            "parquet": False,
+            "retry_failed": False,
+            "replicas": None,
+            "provenance": False,
+            "watermark": None,
+        }
+    )
+    return BookPlan(
+        output,
+        format,
+        work,
+        pieces,
+        joining.pauses(args.pauses),
+        Target.of(args.loudness),
+        batch_plan.plan(batch, load),
+    )
+
+
+def _output(path: Path | None) -> Path:
+    if path is None:
+        raise InvalidRequest("output", "name a .m4b file or a folder (-o), or use --list")
+    output = path.resolve()
+    if output.suffix.lower() == M4B:
+        if output.is_dir():
+            raise InvalidRequest("output", f"{str(path)!r} is a folder")
+    elif output.suffix and not output.is_dir():
+        raise InvalidRequest(
+            "output", f"{str(path)!r} must end in {M4B}, or be a folder, whose name has no dot"
+        )
+    if not output.parent.is_dir():
+        raise InvalidRequest("output", f"folder {str(output.parent)!r} does not exist")
+    return output
+
+
+def _format(args: argparse.Namespace, output: Path) -> str:
+    if output.suffix.lower() == M4B:
+        return "m4b"
+    return str(args.format)
+
+
+def _gap(pauses: str | None) -> str:
+    """The text between two paragraphs of a piece: with a mark for their pause, if it is not the
+    usual one."""
+    seconds = joining.pauses(pauses)["paragraph"]
+    if seconds == joining.USUAL["paragraph"]:
+        return "\n\n"
+    return f"\n\n[pause {seconds:g}s]\n\n"
