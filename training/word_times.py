@@ -37,7 +37,7 @@ from stentor.align.network import RATE as ALIGNED
 from stentor.align.path import class_of
 from stentor.models.base import Emit, Hidden, Rows
 from stentor.speech.words import word_spans
-from stentor.text.front_end import plain
+from stentor.text import plain
 from stentor.text.trace import Trace, is_sound
 from training.train_aligner import through_mp3, through_telephone
 

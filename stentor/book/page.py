@@ -14,8 +14,8 @@ from lxml.html import HTMLParser
 
 from stentor.book.contents import Block, Kind, is_scene_break
 from stentor.book.roles import KNOWN, NEVER_SPOKEN
-from stentor.text.cleanup.draft import Draft
 from stentor.text.cleanup.pages import without_html
+from stentor.text.draft import Draft
 
 Node = Any
 """An element of a page: lxml has no types."""

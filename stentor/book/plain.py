@@ -13,7 +13,7 @@ from stentor.arguments.untrusted import Unreadable, parse_yaml
 from stentor.book.contents import Block, Book, is_scene_break
 from stentor.book.sections import chapters_by_headings
 from stentor.text.cleanup import cleaned
-from stentor.text.cleanup.draft import SCENE
+from stentor.text.draft import SCENE
 
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n((?:[^\n]*\n){1,200}?)(?:---|\.\.\.)[ \t]*(?:\n|\Z)")
 _NOTE = re.compile(r"^[ ]{0,3}\[\^[^\]\s]{1,40}\]:")

@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 from stentor.host.environment import ensure_home
 from stentor.text.english.scripts import UNREAD, has_english
-from stentor.text.front_end import FrontEnd, plain
+from stentor.text.front_end import Check, FrontEnd, proceed
 from stentor.text.marks import NEVER, has_words
+from stentor.text.trace import Trace
 
 
 def languages(name: str | None) -> tuple[str, ...]:
@@ -46,3 +47,9 @@ def front_end(name: str | None) -> FrontEnd:
 
         return EnglishPhonemes()
     raise ValueError(f"must be 'english-phonemes' or absent, got {name!r}")
+
+
+def plain(text: str, check: Check = proceed) -> Trace:
+    """Text as it is."""
+    check()
+    return Trace.of(text)

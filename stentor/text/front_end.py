@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from stentor.text.trace import Trace
+if TYPE_CHECKING:
+    from stentor.text.trace import Trace
 
 Check = Callable[[], None]
 """Called between parts of long work. It raises to stop the work, for example when its request has
@@ -25,9 +26,3 @@ class FrontEnd(Protocol):
         `check` is called at least once for every few hundred characters, and before the first.
         """
         ...
-
-
-def plain(text: str, check: Check = proceed) -> Trace:
-    """Text as it is."""
-    check()
-    return Trace.of(text)

@@ -15,13 +15,11 @@ from __future__ import annotations
 
 import html
 import re
-from bisect import bisect_right
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 from stentor.errors import InvalidRequest
 from stentor.text.cleanup import STEPS, cleaned
-from stentor.text.cleanup.draft import Draft
+from stentor.text.draft import Draft, Writer
 from stentor.text.lexicon import Lexicon
 from stentor.text.marks import (
     NEVER,
@@ -67,76 +65,27 @@ _DATE_ORDER = {"mdy": (2, 0, 1), "dmy": (2, 1, 0), "ymd": (0, 1, 2)}
 _WITH_CONTENT = ("sub", "say-as", "phoneme")
 
 
-class Place(NamedTuple):
-    """A chunk of a part begins at `here`, and stands for original[start:end]. same: it is that
-    text, unchanged."""
-
-    here: int
-    start: int
-    end: int
-    same: bool
-
-
 @dataclass(frozen=True)
 class Part:
     """A text without marks, and the seconds of silence behind it (None: the usual pause, as it ends
-    the text).
+    the text)."""
 
-    places: where each chunk of it begins, ascending, and where what it stands for begins and ends
-    in the original text.
-    """
-
-    text: str
+    draft: Draft
     pause: float | None
-    places: tuple[Place, ...]
 
-    def origin(self, place: int) -> int:
-        """The border in the original text for one between two characters of this text. It
-        never goes back as `place` goes on: what says something else than it stands for is passed in
-        proportion."""
-        chunk = self.places[at := self._chunk(place)]
-        return chunk.start + (place - chunk.here) * (chunk.end - chunk.start) // (
-            self._until(at) - chunk.here
-        )
-
-    def extent(self, start: int, end: int) -> tuple[int, int]:
-        """Where in the original text text[start:end] begins and ends. The extents of parts of
-        a text that follow each other do so too."""
-        last = self._chunk(end - 1)
-        return self.origin(start), self.places[last].end if end == self._until(
-            last
-        ) else self.origin(end)
-
-    def source(self, start: int, end: int) -> tuple[int, int]:
-        """Where in the text that was given stands what text[start:end] says. Of a chunk that says
-        something else it is all that the chunk stands for."""
-        first = self.places[self._chunk(start)]
-        last = self.places[self._chunk(end - 1)]
-        begin, stop = self.extent(start, end)
-        return begin if first.same else first.start, stop if last.same else last.end
-
-    def unchanged(self, start: int, end: int) -> bool:
-        """Whether text[start:end] is one piece of the original text."""
-        first = self._chunk(start)
-        return first == self._chunk(end - 1) and self.places[first].same
-
-    def _chunk(self, place: int) -> int:
-        return max(0, bisect_right(self.places, place, key=lambda p: p.here) - 1)
-
-    def _until(self, at: int) -> int:
-        """Where in this text a chunk ends."""
-        if at + 1 < len(self.places):
-            return self.places[at + 1].here
-        return len(self.text)
+    @property
+    def text(self) -> str:
+        """The text without marks."""
+        return self.draft.text
 
 
-def parts(text: str, phonemes: bool, lexicon: Lexicon | None = None) -> list[Part]:
-    """A text between its pauses. phonemes: the family reads them, as `[word](/phonemes/)` without
-    white space.
+def parts(draft: Draft, phonemes: bool, lexicon: Lexicon | None = None) -> list[Part]:
+    """A text between its pauses, with places in its original. phonemes: the family reads them, as
+    `[word](/phonemes/)` without white space.
 
     InvalidRequest("text") for pauses of more than MOST_SILENCE seconds together.
     """
-    pieces = _Reader(text, phonemes, lexicon).read()
+    pieces = _Reader(draft, phonemes, lexicon).read()
     silence = sum(p.pause or 0.0 for p in pieces)
     if silence > MOST_SILENCE:
         raise InvalidRequest(
@@ -155,37 +104,34 @@ def shown(text: str) -> str:
 
 @dataclass
 class _Open:
-    """A tag whose content is read in another way. start: how many chunks stand before its
-    content."""
+    """A tag whose content is read in another way. start: characters of the part before it."""
 
     name: str
     attributes: dict[str, str]
     start: int
 
 
-@dataclass
 class _Reader:
-    given: str
-    phonemes: bool
-    lexicon: Lexicon | None
-    found: list[Part] = field(default_factory=list)
-    chunks: list[str] = field(default_factory=list)  # of the present part
-    places: list[Place] = field(default_factory=list)  # of the chunks
-    length: int = 0  # of the chunks
-    last: str = ""  # the last character that is not white space
-    open: _Open | None = None
+    def __init__(self, draft: Draft, phonemes: bool, lexicon: Lexicon | None) -> None:
+        self.text = draft.text
+        self.phonemes = phonemes
+        self.lexicon = lexicon
+        self.parts: list[Part] = []
+        self.out = Writer(draft)  # writes the present part
+        self.last = ""  # the last character that is not white space
+        self.open: _Open | None = None
+        self._tagged = _TAG.search(self.text) is not None
+        self._last_close = {name: self.text.rfind(f"</{name}") for name in _WITH_CONTENT}
 
     def read(self) -> list[Part]:
-        self._tagged = _TAG.search(self.given) is not None
-        self._last_close = {name: self.given.rfind(f"</{name}") for name in _WITH_CONTENT}
         at = 0
-        for m in _TOKEN.finditer(self.given):
+        for m in _TOKEN.finditer(self.text):
             self._words(at, m.start())
             self._token(m)
             at = m.end()
-        self._words(at, len(self.given))
+        self._words(at, len(self.text))
         self._end(None)
-        return self.found
+        return self.parts
 
     def _token(self, m: re.Match[str]) -> None:
         if m["silence"]:
@@ -227,19 +173,18 @@ class _Reader:
             and self.open is None
             and self._last_close[name] > m.end() - 1
         ):
-            self.open = _Open(name, attributes, len(self.chunks))
+            self.open = _Open(name, attributes, self.out.size)
 
     def _close(self, name: str) -> None:
         opened = self.open
         if opened is None or opened.name != name:
             return
         self.open = None
-        content = self.chunks[opened.start :]
-        places = self.places[opened.start :]
+        content = self.out.written(opened.start)
         if content:
-            del self.chunks[opened.start :], self.places[opened.start :]
-            self.length = places[0].here
-            self._add(self._read_as(opened, "".join(content)), places[0].start, places[-1].end)
+            reading = self._read_as(opened, content)
+            self.out.rewrite(opened.start, reading)
+            self.last = reading.rstrip()[-1:] or self.last
 
     def _read_as(self, opened: _Open, content: str) -> str:
         attributes = opened.attributes
@@ -262,7 +207,7 @@ class _Reader:
 
     def _words(self, start: int, end: int) -> None:
         """Text without marks, with the words of the lexicon read by it."""
-        text = self.given[start:end]
+        text = self.text[start:end]
         at = 0
         if self.lexicon is not None and self.open is None:
             readings = self.lexicon.words(text)
@@ -282,11 +227,12 @@ class _Reader:
         self._add(text[at:], start + at, end)
 
     def _add(self, text: str, start: int, end: int) -> None:
-        if text:
-            self.places.append(Place(self.length, start, end, text == self.given[start:end]))
-            self.chunks.append(text)
-            self.length += len(text)
-            self.last = text.rstrip()[-1:] or self.last
+        if text == self.text[start:end]:
+            self.out.keep(start, end)
+        elif text:
+            self.out.skip_to(start)
+            self.out.write(text, end)
+        self.last = text.rstrip()[-1:] or self.last
 
     def _pause(self, written: str) -> None:
         m = _SECONDS.fullmatch(written)
@@ -298,10 +244,7 @@ class _Reader:
             self._end(seconds)
 
     def _end(self, pause: float | None) -> None:
-        self.found.append(Part("".join(self.chunks), pause, tuple(self.places)))
-        self.chunks = []
-        self.places = []
-        self.length = 0
+        self.parts.append(Part(self.out.take(), pause))
         self.last = ""
 
 
@@ -391,16 +334,38 @@ class Reading:
 
     def _cleaned(self, text: str, max_chars: int, granularity: str, speaker: str) -> list[Segment]:
         """The segments of a text that is cleaned while the family's marks are held."""
-        buffered = Held(text, self.marks)
-        draft = cleaned(buffered.text, self.cleanup)
-        segments = self._segments(draft.text, buffered, max_chars, granularity, speaker)
-        if draft.text == buffered.text:
-            return segments
-        return [_given(s, draft, text) for s in segments]
+        held = Held(text, self.marks)
+        draft = cleaned(held.text, self.cleanup)
+        segments: list[Segment] = []
+        before = 0.0
+        for part in parts(draft, self.phonemes, self.lexicon):
+            part_draft = replace(part.draft, text=held.restored(part.text))
+            if part_draft.text.strip():
+                cut = split(
+                    part_draft.text,
+                    max_chars,
+                    granularity,
+                    self.marks,
+                    speaker,
+                    dashes=self.phonemes,
+                )
+                cut = [_placed(s, part_draft, text) for s in cut]
+                if before:
+                    cut[0] = replace(cut[0], before=before)
+                if part.pause is not None:
+                    cut[-1] = replace(cut[-1], after=part.pause)
+                segments += cut
+                before = 0.0
+                speaker = next(reversed(speakers(part_draft.text, self.marks)), speaker)
+            elif segments and part.pause is not None:
+                segments[-1] = replace(segments[-1], after=(segments[-1].after or 0.0) + part.pause)
+            else:
+                before += part.pause or 0.0
+        return segments
 
     def silence(self, text: str) -> float:
         """Return the seconds of the pauses in a text without words, which has no segments."""
-        clean = cleaned(text, self.cleanup).text
+        clean = cleaned(text, self.cleanup)
         return sum(part.pause or 0.0 for part in parts(clean, self.phonemes, self.lexicon))
 
     def _noted(self, segment: Segment) -> Segment:
@@ -410,69 +375,29 @@ class Reading:
             return replace(segment, unread=left_out)
         return segment
 
-    def _segments(
-        self, text: str, held: Held, max_chars: int, granularity: str, speaker: str
-    ) -> list[Segment]:
-        """The segments of a clean text whose marks are held, with places in that text."""
-        segments: list[Segment] = []
-        original = held.restored(text)
-        before = 0.0
-        for held_part in parts(text, self.phonemes, self.lexicon):
-            part = replace(held_part, text=held.restored(held_part.text))
-            if part.text.strip():
-                cut = split(
-                    part.text, max_chars, granularity, self.marks, speaker, dashes=self.phonemes
-                )
-                cut = [_placed(s, part, original) for s in cut]
-                if before:
-                    cut[0] = replace(cut[0], before=before)
-                if part.pause is not None:
-                    cut[-1] = replace(cut[-1], after=part.pause)
-                segments += cut
-                before = 0.0
-                speaker = next(reversed(speakers(part.text, self.marks)), speaker)
-            elif segments and part.pause is not None:
-                segments[-1] = replace(segments[-1], after=(segments[-1].after or 0.0) + part.pause)
-            else:
-                before += part.pause or 0.0
-        return segments
 
-
-def _given(segment: Segment, draft: Draft, text: str) -> Segment:
-    """A segment of a clean text with its places in the original `text`, and those of its words."""
-    start, end = draft.source(segment.start, segment.end)
-    words = tuple(_given_word(w, draft, text) for w in segment.words)
-    return replace(segment, start=start, end=end, words=words)
-
-
-def _given_word(word: Word, draft: Draft, text: str) -> Word:
-    """A word of a clean text as the original `text` has it."""
-    start, end = draft.source(word.start, word.end)
-    written = text[start:end]
-    if draft.text[word.start : word.end] == written:
-        return Word(word.text, start, end)
-    return Word(" ".join(_ANY_TAG.sub("", written).split()) or word.text, start, end)
-
-
-def _placed(segment: Segment, part: Part, text: str) -> Segment:
-    """A segment of `part` with its places in the original text, and those of its words."""
-    # without marks: every place is the same
-    if len(part.places) == 1 and part.text == text and "[" not in text:
+def _placed(segment: Segment, draft: Draft, text: str) -> Segment:
+    """A segment of a draft with its places in the original `text`, and those of its words."""
+    if draft.text == text and "[" not in text:  # every place is the same
         at = segment.start
         places = WORD.finditer(segment.text)
         return replace(
             segment, words=tuple(Word(m[0], at + m.start(), at + m.end()) for m in places)
         )
-    words = []
-    for m in WORD.finditer(segment.text):
-        here = segment.start + m.start(), segment.start + m.end()
-        start, end = part.source(*here)
-        words.append(
-            Word(
-                shown(m[0] if part.unchanged(*here) else _ANY_TAG.sub("", text[start:end])),
-                start,
-                end,
-            )
-        )
-    start, end = part.extent(segment.start, segment.end)
-    return replace(segment, start=start, end=end, words=tuple(words))
+    words = tuple(
+        _word(draft, segment.start + m.start(), segment.start + m.end(), text)
+        for m in WORD.finditer(segment.text)
+    )
+    start, end = draft.extent(segment.start, segment.end)
+    return replace(segment, start=start, end=end, words=words)
+
+
+def _word(draft: Draft, start: int, end: int, text: str) -> Word:
+    """draft.text[start:end] as the original `text` has it."""
+    spoken = draft.text[start:end]
+    begin, stop = draft.source(start, end)
+    written = text[begin:stop]
+    if spoken == written:
+        return Word(shown(spoken), begin, stop)
+    plain = shown(_ANY_TAG.sub("", written))
+    return Word(" ".join(plain.split()) or shown(spoken), begin, stop)

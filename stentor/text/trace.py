@@ -8,9 +8,11 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from typing import Self
+
+from stentor.text.draft import Draft
 
 NO_WORD = -1
-Action = str | Callable[[re.Match[str]], str]
 # No dash inside the first part ends a word. The group must not be possessive: Python 3.11.2, which
 # Debian 12 has, matches such groups wrongly, and never leaves `finditer`.
 WORD = re.compile(
@@ -22,92 +24,86 @@ _UNUSUAL_SPACE = re.compile(r"\s{2,}|[^\S ]")
 
 
 @dataclass(frozen=True)
-class Trace:
-    """`words[i]` is the number of the word that `text[i]` came from. Words of the original are
-    those of `WORD`."""
-
-    text: str
-    words: list[int]
+class Trace(Draft):
+    """A draft that counts words: `text[i]` came from word `starts[i]` of the original, or from none
+    where `ends[i]` is not above it. Words of the original are those of `WORD`."""
 
     @classmethod
-    def of(cls, text: str) -> Trace:
-        """An original."""
+    def of(cls, text: str) -> Self:
+        """A text that nothing has changed."""
         words = [NO_WORD] * len(text)
         for number, m in enumerate(WORD.finditer(text)):
             words[m.start() : m.end()] = [number] * len(m[0])
-        return cls(text, words)
+        return cls(text, *_spans(words))
 
     @classmethod
-    def joined(cls, parts: Iterable[Trace]) -> Trace:
-        """Parts with a space between them."""
-        texts = []
-        words = []
-        for part in parts:
-            texts.append(part.text)
-            words += [*part.words, NO_WORD]
-        return cls(" ".join(texts), words[:-1])
-
-    def __getitem__(self, part: slice) -> Trace:
-        return Trace(self.text[part], self.words[part])
-
-    def sub(self, pattern: re.Pattern[str], action: Action) -> Trace:
-        """Rewrite as `pattern.sub`. What replaces several words is theirs in the same order."""
+    def joined(cls, parts: Iterable[Self], gap: str = " ") -> Self:
+        """Parts with `gap` between them, which is of no word."""
         texts: list[str] = []
-        words: list[int] = []
-        at = 0
-        fixed = isinstance(action, str) and "\\" not in action
-        for m in pattern.finditer(self.text):
-            start, end = m.span()
-            if callable(action):
-                new = action(m)
-            elif fixed:
-                new = action
-            else:
-                new = m.expand(action)
-            if new != m[0]:
-                texts += (self.text[at:start], new)
-                words += self.words[at:start]
-                words += self.sources(start, end, new)
-                at = end
-        if texts:
-            return Trace("".join(texts) + self.text[at:], words + self.words[at:])
-        return self
+        starts: list[int] = []
+        ends: list[int] = []
+        for part in parts:
+            if texts:
+                starts += [0] * len(gap)
+                ends += [0] * len(gap)
+            texts.append(part.text)
+            starts += part.starts
+            ends += part.ends
+        return cls(gap.join(texts), starts, ends)
 
-    def each(self, rewrite: Callable[[str], str]) -> Trace:
+    @property
+    def words(self) -> list[int]:
+        """The word of each character, NO_WORD for none."""
+        spans = zip(self.starts, self.ends, strict=True)
+        return [start if end > start else NO_WORD for start, end in spans]
+
+    def each(self, rewrite: Callable[[str], str]) -> Self:
         """Rewrite every word, and all between words, each by itself."""
         if rewrite(self.text) == self.text:
             return self
         return self.sub(re.compile(r"\S+|\s+"), lambda m: rewrite(m[0]))
 
-    def translate(self, table: Mapping[int, str]) -> Trace:
+    def translate(self, table: Mapping[int, str]) -> Self:
         """With some characters replaced."""
         return self.each(lambda text: text.translate(table))
 
-    def only(self, kept: Callable[[str], bool]) -> Trace:
+    def only(self, kept: Callable[[str], bool]) -> Self:
         """The characters that are kept."""
-        pairs = [(c, w) for c, w in zip(self.text, self.words, strict=True) if kept(c)]
-        return Trace("".join(c for c, _ in pairs), [w for _, w in pairs])
+        places = [at for at, c in enumerate(self.text) if kept(c)]
+        return type(self)(
+            "".join(self.text[at] for at in places),
+            [self.starts[at] for at in places],
+            [self.ends[at] for at in places],
+        )
 
-    def strip(self, left: str | None = None, right: str | None = None) -> Trace:
+    def strip(self, left: str | None = None, right: str | None = None) -> Self:
         """Without those characters at its ends. None: without white space."""
         start = len(self.text) - len(self.text.lstrip(left))
         return self[start : max(start, len(self.text.rstrip(right)))]
 
-    def spaced(self) -> Trace:
+    def spaced(self) -> Self:
         """With a single space for all white space, and none at its ends."""
         return self.sub(_UNUSUAL_SPACE, " ").strip()
 
-    def sources(self, start: int, end: int, new: str) -> list[int]:
-        """The words from which the characters of `new` came, which a part of this text has
-        become."""
-        words = self.words[start:end]
+    def ended(self, mark: str) -> Self:
+        """With a mark behind it, which is of no word."""
+        return type(self)(self.text + mark, [*self.starts, 0], [*self.ends, 0])
+
+    def rewritten(self, start: int, end: int, new: str) -> Self:
+        """A text that text[start:end] has become. What replaces several words is theirs in the same
+        order."""
+        words = self.words_of(start, end, new)
+        return type(self)(new, *_spans(words))
+
+    def words_of(self, start: int, end: int, new: str) -> list[int]:
+        """The words from which the characters of `new` came, which text[start:end] has become."""
+        words = self[start:end].words
         if words and words[0] == words[-1] != NO_WORD and len(set(words)) == 1:
             return [words[0]] * len(new)
         return _spread(self[start:end], new)
 
-    def replaced(self, start: int, end: int, new: str) -> Trace:
-        """A text that a part of this one has become."""
-        return Trace(new, self.sources(start, end, new))
+    def _written(self, m: re.Match[str], new: str) -> tuple[list[int], list[int]]:
+        return _spans(self.words_of(*m.span(), new))
 
     def places(self, sounds: Callable[[str], bool]) -> tuple[range, ...]:
         """Where the characters of each word stand that sound. A word without any has an empty
@@ -119,6 +115,12 @@ class Trace:
         return tuple(range(*spans.get(word, (0, 0))) for word in range(max(spans, default=-1) + 1))
 
 
+def _spans(words: list[int]) -> tuple[list[int], list[int]]:
+    """The first word of each character, and the one behind its last. NO_WORD (-1) becomes an empty
+    span."""
+    return [max(word, 0) for word in words], [word + 1 for word in words]
+
+
 def is_sound(sign: str) -> bool:
     """Whether a phoneme or a character is spoken: neither white space nor punctuation. Stress marks
     are spoken."""
@@ -127,11 +129,15 @@ def is_sound(sign: str) -> bool:
 
 def _spread(old: Trace, new: str) -> list[int]:
     """The words from which the characters of `new` came, which replaces `old`."""
-    old_owners = [w for w in dict.fromkeys(old.words) if w != NO_WORD]
+    old_words = old.words
+    old_owners = [w for w in dict.fromkeys(old_words) if w != NO_WORD]
     if len(old_owners) < 2 or not new:
         return [old_owners[0] if old_owners else NO_WORD] * len(new)
     tokens = [
-        (token, old.words[m.start()]) for m in _tokens(old) for token in _read_as(_plain(m[0]), new)
+        (token, old_words[m.start()])
+        for m in WORD.finditer(old.text)
+        if old_words[m.start()] != NO_WORD
+        for token in _read_as(_plain(m[0]), new)
     ]
     before = [token for token, _ in tokens]
     sources = [source for _, source in tokens]
@@ -143,10 +149,6 @@ def _spread(old: Trace, new: str) -> list[int]:
     for m, owner in zip(matches, owners, strict=True):
         words[m.start() : m.end()] = [owner] * len(m[0])
     return words
-
-
-def _tokens(old: Trace) -> list[re.Match[str]]:
-    return [m for m in WORD.finditer(old.text) if old.words[m.start()] != NO_WORD]
 
 
 def _plain(token: str) -> str:

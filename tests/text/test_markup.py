@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from stentor.errors import InvalidRequest
+from stentor.text.draft import Draft
 from stentor.text.english.phonemes import from_ipa
 from stentor.text.lexicon import MAX_ENTRIES, MAX_READING, Lexicon
 from stentor.text.pauses import LONGEST_PAUSE
@@ -18,7 +19,7 @@ LEXICON = Lexicon(
 
 def read(text: str, phonemes: bool = True, lexicon: Lexicon | None = None) -> str:
     """Spoken text, with pauses in milliseconds."""
-    found = parts(text, phonemes, lexicon)
+    found = parts(Draft.of(text), phonemes, lexicon)
     return "".join(
         p.text + ("" if p.pause is None else f"|{round(p.pause * 1000)}|") for p in found
     )
@@ -99,7 +100,7 @@ def test_entities_are_not_expanded() -> None:
 def test_pauses_are_bounded() -> None:
     assert read("a [pause 999s] b") == f"a |{round(LONGEST_PAUSE * 1000)}| b"
     with pytest.raises(InvalidRequest, match="pauses of 130 s"):
-        parts("a [pause 10s]" * 13, True)
+        parts(Draft.of("a [pause 10s]" * 13), True)
 
 
 def test_other_families_get_the_word_for_its_phonemes() -> None:
@@ -195,6 +196,6 @@ def test_ipa_becomes_the_alphabet_of_the_voice(ipa: str, own: str) -> None:
     "unit", ["<", "<a ", "<sub>", "<!--", "&#", "[a](/", "</sub>", "<sub alias='a'>x</sub>", "[["]
 )
 def test_hostile_markup_is_read_in_one_pass(unit: str) -> None:
-    found = parts((unit * 20_000)[:20_000], True)
+    found = parts(Draft.of((unit * 20_000)[:20_000]), True)
     assert len(found) == 1
     assert len(found[0].text) <= 20_000

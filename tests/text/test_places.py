@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -81,3 +82,18 @@ def test_segments_of_any_text_follow_each_other_inside_it(
         before = segment.end
         for word in segment.words:
             assert 0 <= word.start <= word.end <= len(text)
+
+
+def test_a_word_with_pointed_brackets_keeps_them() -> None:
+    segments = Reading().segments("A List<String> of names.", 400, "none")
+    assert [w.text for s in segments for w in s.words][1] == "List<String>"
+
+
+def test_segments_of_one_formula_share_its_place_in_order() -> None:
+    text = r"So $\alpha + \beta + \gamma + \delta + \epsilon + \zeta$ follows."
+    segments = Reading().segments(text, 30, "auto")
+    assert len(segments) > 2
+    spans = [(s.start, s.end) for s in segments]
+    assert spans[0][0] == 0
+    assert spans[-1][1] == len(text)
+    assert all(before[1] <= after[0] for before, after in pairwise(spans))

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from stentor.errors import InvalidRequest
 from stentor.text.cleanup import formulas, languages, layout, lines, pages, papers
-from stentor.text.cleanup.draft import Draft
+from stentor.text.draft import Draft
 
 STEPS: dict[str, Callable[[Draft], Draft]] = {
     "html": pages.without_html,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from pathlib import Path
 
-from stentor.text.cleanup.draft import Draft, Writer
+from stentor.text.draft import Draft, Writer
 
 LONGEST = 2000
 """Characters of a formula."""
@@ -97,7 +97,7 @@ def _plain_blocks(draft: Draft) -> Draft:
             depth -= 1
             if not depth and m.end() - start <= LONGEST:
                 out.keep_to(start)
-                out.say(plain_formula(draft.text[start : m.end()]), m.end())
+                out.write(plain_formula(draft.text[start : m.end()]), m.end())
     return out.done()
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from stentor.errors import InvalidRequest
 from stentor.host.installed import pip_install
-from stentor.text.cleanup.draft import Draft
+from stentor.text.draft import Draft
 
 if TYPE_CHECKING:
     from unicode_rbnf import RbnfEngine

@@ -7,7 +7,7 @@ import itertools
 import re
 from collections import defaultdict
 
-from stentor.text.cleanup.draft import Draft, Writer
+from stentor.text.draft import Draft, Writer
 
 _TIME = r"(?:\d{1,3}:)?\d{1,2}:\d{2}[.,]\d{1,3}"
 _CUE = re.compile(
@@ -116,7 +116,7 @@ def _without_lines(draft: Draft, spans: list[tuple[int, int]]) -> Draft:
             continue
         out.keep_to(out.at + len(before))
         goes_on = text[following : following + 1].islower() and not _ENDED.search(before[-9:])
-        out.say("\n" if goes_on else "\n\n", following)
+        out.write("\n" if goes_on else "\n\n", following)
     return out.done()
 
 

@@ -7,7 +7,7 @@ import itertools
 import re
 import unicodedata
 
-from stentor.text.cleanup.draft import COMMA, HEADING, LINE, SCENE, STOP, Draft, Writer
+from stentor.text.draft import COMMA, HEADING, LINE, SCENE, STOP, Draft, Writer
 from stentor.text.punctuation import CLAUSE, END_MARKS
 
 NARROWEST = 40
@@ -96,7 +96,7 @@ def _is_heading(block: str) -> bool:
     return plain and line[:1] not in '"“‘«「[<(' and any(c.isalnum() for c in line)
 
 
-def _block(out: Writer, text: str, start: int, end: int) -> None:
+def _block(out: Writer[Draft], text: str, start: int, end: int) -> None:
     """Lines without an empty one between them."""
     if "\n" not in text[start:end]:
         out.keep_to(end)
@@ -113,7 +113,7 @@ def _block(out: Writer, text: str, start: int, end: int) -> None:
         out.keep_to(max(stop, out.at))
         if is_end[i]:
             if _STREET.search(lines[i]):
-                out.say(",", out.at)
+                out.write(",", out.at)
             item = loose or _ITEM.match(lines[i]) or _ITEM.match(lines[i + 1])
             out.close(STOP if item else COMMA, LINE)
             out.skip_to(places[i + 1][0])

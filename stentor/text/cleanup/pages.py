@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from markdown_it.common import html_re
 
-from stentor.text.cleanup.draft import COMMA, HEADING, LINE, PARAGRAPH, SCENE, STOP, Draft, Writer
+from stentor.text.draft import COMMA, HEADING, LINE, PARAGRAPH, SCENE, STOP, Draft, Writer
 from stentor.text.english.tables import CENSORED
 from stentor.text.marks import ADDRESS, PHONEMES
 
@@ -101,7 +101,7 @@ class _Page:
         if meant in _KEPT:
             meant = entity
         self.out.keep_to(m.start())
-        self.out.say(" " if meant.isspace() else meant, m.end())
+        self.out.write(" " if meant.isspace() else meant, m.end())
         return m.end()
 
     def _without(self, start: int, end: str, after: int) -> int:
@@ -145,7 +145,7 @@ class _Page:
             self.out.skip_to(m.end())
             return m.end()
         if power and note[1].isalnum():
-            self.out.say("^", note.start(1))
+            self.out.write("^", note.start(1))
             self.out.keep_to(note.end(1))
         self.out.skip_to(note.end())
         return note.end()
@@ -276,7 +276,7 @@ class _Answer:
         start = self.text.find(token.info + token.markup, self.out.at)
         if start >= 0:
             self.out.keep(start, end := start + len(token.info + token.markup))
-            self.out.say(" ", end)
+            self.out.write(" ", end)
 
     def _code(self, token: Token) -> None:
         if token.content:
@@ -323,7 +323,7 @@ class _Answer:
             start = -1
         if start < 0:
             if content.strip():  # the parser has made something else of it
-                self.out.say(content, self.out.at)
+                self.out.write(content, self.out.at)
             return
         self.out.skip_to(start)
         for m in _LEFT.finditer(content):
@@ -335,7 +335,7 @@ class _Answer:
         start = self.text.find(token.markup, self.out.at, self._limit)
         if start >= 0:
             self.out.skip_to(start)
-            self.out.say(token.content, start + len(token.markup))
+            self.out.write(token.content, start + len(token.markup))
 
     def _line_break(self) -> None:
         end = self.text.find("\n", self.out.at, self._limit)

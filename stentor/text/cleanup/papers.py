@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from stentor.text.cleanup.draft import Draft
+from stentor.text.draft import Draft
 
 _JOINERS = "\u200c\u200d"  # say how letters of some scripts are joined
 _INVISIBLE = (  # all others of category Cf, as tests/text/test_cleanup.py counts them

@@ -25,7 +25,7 @@ from stentor.text.english.scripts import has_english
 from stentor.text.english.tables import DAYS, MONTHS, STARTERS, TABLES, TITLES
 from stentor.text.front_end import Check, proceed
 from stentor.text.marks import PHONEMES
-from stentor.text.trace import NO_WORD, Trace
+from stentor.text.trace import Trace
 
 ALPHABET = frozenset("AIOTWYabdfhijklmnpstuvwzæðŋɐɑɔəɛɜɡɪɹʃʊʌʒʤʧˈˌθᵊᵻ ")
 """Phonemes that the built-in voice was trained on."""
@@ -119,14 +119,14 @@ class EnglishPhonemes:
     def __call__(self, text: str, check: Check = proceed) -> Trace:
         check()
         if not has_english(text):
-            return Trace("", [])
+            return Trace.of("")
         trace = Trace.of(text)
         phonemes = []
         at = 0
         for m in _GIVEN.finditer(text):
             phonemes.append(self._phonemes(trace[at : m.start()], check))
             sounds = from_ipa(m["phonemes"])
-            word = trace.replaced(*m.span(), sounds or m["word"].replace("_", " "))
+            word = trace.rewritten(*m.span(), sounds or m["word"].replace("_", " "))
             # the word's own, where none is known
             phonemes.append(word if sounds else self._phonemes(word, check))
             at = m.end()
@@ -144,17 +144,16 @@ class EnglishPhonemes:
 
     def _sounds(self, words: Trace) -> Trace:
         """Phonemes of a window."""
-        texts: list[str] = []
-        sources: list[int] = []
+        chunks = []
         at = 0
         for chunk in self._pronounced(words.text):
+            tokens = []
             for token, sounds in chunk:
-                at = max(at, words.text.find(token, at))
-                texts.append(sounds)
-                sources += words.sources(at, at := at + len(token), sounds)
-            texts.append(" ")
-            sources.append(NO_WORD)
-        return Trace("".join(texts[:-1]), sources[:-1])
+                start = max(at, words.text.find(token, at))
+                at = start + len(token)
+                tokens.append(words.rewritten(start, at, sounds))
+            chunks.append(Trace.joined(tokens, ""))
+        return Trace.joined(chunks)
 
     def _small(self, part: Trace) -> Trace:
         """With words in capitals that the dictionary has, or derives, in small letters. Where all
@@ -252,5 +251,5 @@ def plain_marks(phonemes: Trace) -> Trace:
     single = allowed.sub(_RUN, lambda m: min(m[0].replace(" ", ""), key=_MARKS.index) + " ")
     read = single.spaced().strip(_MARKS + " ", ",;: ")
     if read.text and read.text[-1] not in ".?!":
-        return Trace(read.text + ".", [*read.words, NO_WORD])
+        return read.ended(".")
     return read

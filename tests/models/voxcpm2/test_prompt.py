@@ -12,7 +12,8 @@ from stentor.errors import InvalidRequest
 from stentor.models.base import Prompt, Voice
 from stentor.models.info import ReferenceAudio, SpeechRequest
 from stentor.models.voxcpm2.prompt import PromptBuilder
-from stentor.text.front_end import Check, FrontEnd, plain, proceed
+from stentor.text import plain
+from stentor.text.front_end import Check, FrontEnd, proceed
 from stentor.text.trace import Trace
 
 PATCH, FEAT, ROOM = 4, 2, 64

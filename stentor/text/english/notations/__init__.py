@@ -15,7 +15,7 @@ from stentor.text.english.notations import amounts, codes, hexadecimal, names, s
 from stentor.text.english.notations.rule import Rule, any_of, features
 from stentor.text.english.scripts import latin
 from stentor.text.english.tables import DAYS, MONTHS, SHORT_DAYS, SHORT_MONTHS
-from stentor.text.trace import NO_WORD, Trace
+from stentor.text.trace import Trace
 
 RULES: list[Rule] = [
     *codes.CENSORED_WORDS,
@@ -106,4 +106,4 @@ def spoken_window(text: Trace) -> Trace:
     ended = not sentence or text.text.endswith((".", "…"))
     if ended:
         return text
-    return Trace(text.text + ".", [*text.words, NO_WORD])  # an abbreviation may take it along
+    return text.ended(".")  # an abbreviation may take it along

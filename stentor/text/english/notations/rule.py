@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from string import ascii_letters
 
-from stentor.text.trace import Action
+from stentor.text.draft import Action
 
 _DIGITS = frozenset("0123456789")
 _SIGNS = "#&+/;-_"
