@@ -300,7 +300,14 @@ class TTS:
         else:
             turns = scripted(script)
         segments = dialogue(
-            self.spec, turns, how.granularity, MAX_CHARS, self.lexicon, how.cleanup, how.language
+            self.spec,
+            turns,
+            how.granularity,
+            MAX_CHARS,
+            self.lexicon,
+            how.cleanup,
+            how.language,
+            streaming,
         )
         requests: dict[str | None, SpeechRequest] = {}
         for segment in segments:
@@ -418,6 +425,8 @@ class TTS:
             )
         words = request.word_times(values.pop("word_timestamps"))
         output = Output.checked(values.pop("speed", None), values.pop("format", None), self._marks)
+        values["speed"] = request.own_speed(self.spec, output.speed)
+        output = replace(output, speed=output.speed / values["speed"])
         voices = request.load_voices(self.spec, values.pop("voices", None), self.name)
         return _How(granularity, cleanup, values.get("language"), words, output, voices, values)
 

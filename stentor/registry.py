@@ -19,8 +19,7 @@ from stentor.models.model_names import CONFIG, DUMMY, directory, dummy_family, f
 if TYPE_CHECKING:
     import torch
 
-    from stentor.models.base import ModelSpec, SpeechModel
-    from stentor.models.graph_model import GraphModel
+    from stentor.models.base import HostModel, ModelSpec, SpeechModel
 
 
 def load(
@@ -53,11 +52,11 @@ def load(
     return loaded
 
 
-def load_graphs(path: Path, eight_bits: bool, options: Mapping[str, object]) -> GraphModel:
+def load_graphs(path: Path, eight_bits: bool, options: Mapping[str, object]) -> HostModel:
     """Load a model directory that has graphs, with onnxruntime. eight_bits: products take weights
     of 8 bits."""
     family, _ = _family(path)
-    loaded: GraphModel = _module(family, "graphs").build(path, eight_bits, options)
+    loaded: HostModel = _module(family, "graphs").build(path, eight_bits, options)
     _check_spec(family, loaded.spec)
     return loaded
 

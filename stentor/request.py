@@ -32,6 +32,7 @@ NAMED = (
     "speaker_embedding",
     "seed",
     "live",
+    "speed",
 )
 """Arguments of `build` that are not options of a family."""
 
@@ -53,12 +54,14 @@ def build(
     speaker_embedding: Sequence[float] | np.ndarray | None = None,
     seed: int | None = None,
     live: bool = False,
+    speed: float = 1.0,
     lora: Adapter | None = None,
     options: Mapping[str, Any],
 ) -> SpeechRequest:
     """A checked request. Audio that was loaded before is not loaded again. Options that are None
     take the family's default. A missing seed is drawn at random. InvalidRequest names the first
-    field that is wrong and what is allowed, and calls the model `model`."""
+    field that is wrong and what is allowed, and calls the model `model`. speed: within
+    `spec.own_speed`, see `own_speed`."""
     values = _options(spec, options, model)
     references = load_references(spec, reference, model)
     voice_name = _voice(spec, voice, model)
@@ -74,8 +77,17 @@ def build(
         live=_live(spec, live, model),
         seed=_seed(seed),
         options=values,
+        speed=_speed(spec, speed, model),
         lora=lora,
     )
+
+
+def own_speed(spec: ModelInfo, speed: float) -> float:
+    """Return the part of a speed that the family speaks itself. The rest is stretched."""
+    if spec.own_speed is None:
+        return 1.0
+    slowest, fastest = spec.own_speed
+    return min(max(speed, slowest), fastest)
 
 
 def check_text(text: object) -> str:
@@ -112,7 +124,7 @@ def _unicode(param: str, text: str) -> str:
 def _voice(spec: ModelInfo, voice: str | None, model: str) -> str | None:
     """The model's voice of a name, which may be one of OpenAI's or Kokoro's."""
     if isinstance(voice, str):
-        model_voice = own_voice(voice, spec.voices)
+        model_voice = own_voice(voice, spec.voices, spec.voice_mixes)
         if model_voice is not None:
             return model_voice
         if voice.lower() in OPENAI_VOICES:
@@ -261,6 +273,18 @@ def _live(spec: ModelInfo, live: object, model: str) -> bool:
     if live and not spec.live_text:
         raise InvalidRequest("live", f"{model} needs the complete text at once")
     return live
+
+
+def _speed(spec: ModelInfo, speed: object, model: str) -> float:
+    """The speed at which the family speaks by itself."""
+    slowest, fastest = spec.own_speed or (1.0, 1.0)
+    if isinstance(speed, bool) or not isinstance(speed, int | float):
+        raise InvalidRequest("speed", f"must be a number, got {shown(speed)}")
+    if not slowest <= speed <= fastest:
+        raise InvalidRequest(
+            "speed", f"{model} speaks at {slowest:g} to {fastest:g} by itself, got {speed!r:.80}"
+        )
+    return float(speed)
 
 
 def word_times(value: object) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -23,14 +23,21 @@ class AudioDelivery:
     """Owns the codec calls in flight. Used from the engine's thread only. `spec`: of the model."""
 
     def __init__(
-        self, scheduler: Scheduler, requests: OpenRequests, notifier: LoopNotifier, spec: ModelSpec
+        self,
+        scheduler: Scheduler,
+        requests: OpenRequests,
+        notifier: LoopNotifier,
+        spec: ModelSpec,
+        lose: Callable[[list[AudioJob], Exception], None],
     ) -> None:
+        """lose: ends the requests of a call that has failed."""
         self.scheduler = scheduler
         self.requests = requests
         self.notifier = notifier
         self.hop = spec.hop
         self.skip = spec.codec_skip
         self.late = spec.codec_timing.late
+        self._lose = lose
         self._in_flight: deque[InFlightAudio] = deque()
 
     def add(self, calls: Iterable[InFlightAudio]) -> None:
@@ -58,7 +65,11 @@ class AudioDelivery:
     def _deliver(self, call: InFlightAudio) -> None:
         call.done.wait_host()
         now = time.monotonic()
-        samples, frames, attended = call.arrays()
+        try:
+            samples, frames, attended = call.arrays()
+        except Exception as e:
+            self._lose(call.jobs, e)
+            return
         for job, row in zip(call.jobs, call.rows, strict=True):
             self.scheduler.audio.on_audio(job, now)
             self.requests.stats.frames += job.count

@@ -76,7 +76,9 @@ class Engine:
         self._requests = OpenRequests(model.spec.frame, self.scheduler, self.sequences, self.stats)
         self._notifier = LoopNotifier()
         self._launcher = Launcher(side, self.scheduler, self._requests, model.spec.hides_frames)
-        self._delivery = AudioDelivery(self.scheduler, self._requests, self._notifier, model.spec)
+        self._delivery = AudioDelivery(
+            self.scheduler, self._requests, self._notifier, model.spec, self._launcher.lose
+        )
         self.inbox = Inbox()
         self._in_flight: deque[InFlightStep] = deque()
         self._error: BaseException | None = None

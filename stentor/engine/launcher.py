@@ -91,6 +91,12 @@ class Launcher:
             return []
         return self._launch(self.codec, jobs, self.codec.launch, fail)
 
+    def lose(self, jobs: list[AudioJob], error: Exception) -> None:
+        """End the requests of a codec call that was launched and has failed."""
+        self.survive(error)
+        for job in jobs:
+            self._fail(job.seq, error, job.reads)
+
     def _park(self, parked: list[Sequence]) -> None:
         """Save the rows of requests whose slots others get. A request whose row cannot be saved
         ends."""
@@ -231,8 +237,8 @@ class Launcher:
         return launched
 
     def survive(self, error: Exception) -> None:
-        """Log a failed launch. An error that has broken the device is raised again and ends the
-        engine."""
+        """Log a failed launch or call. An error that has broken the device is raised again and ends
+        the engine."""
         if self.side.is_fatal(error):
             raise error
         log.error("a launch failed: %s", error, exc_info=error)

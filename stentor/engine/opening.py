@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from stentor import registry
 from stentor.config import (
@@ -27,7 +27,12 @@ from stentor.errors import InvalidRequest
 from stentor.host.installed import pip_install
 from stentor.host.machine import has_nvidia_gpu
 from stentor.models.base import HostModel
-from stentor.models.model_names import check, graphs_of
+from stentor.models.codec_timing import PieceTiming
+from stentor.models.model_names import check, graphs_of, has_released_graph
+
+if TYPE_CHECKING:
+    from stentor.models.graph_model import GraphModel
+    from stentor.models.piece_model import PieceModel
 
 log = logging.getLogger("stentor.engine")
 
@@ -120,15 +125,29 @@ def torch_message(checkpoint: Path | None, name: str, wanted: Wanted) -> str:
 
 
 def _with_graphs(checkpoint: Path, wanted: Wanted, config: EngineConfig) -> Opened:
-    from stentor.engine.running_onnx.side import GraphSide
     from stentor.graphs.exactness import adds_exactly
 
     eight_bits = wanted.dtype == "auto"
-    if eight_bits and not adds_exactly():
+    released = has_released_graph(checkpoint)
+    if released and not eight_bits:
+        raise InvalidRequest("dtype", f"{checkpoint} has a graph in 8 bits: leave dtype out")
+    if eight_bits and not released and not adds_exactly():
         log.info("this CPU does not add products of 8 bits exactly: the model runs in float32")
         eight_bits = False
     model = registry.load_graphs(checkpoint, eight_bits, wanted.options)
-    return Opened(model, GraphSide(model, config), Adapters())
+    return Opened(model, _graph_side(model, config), Adapters())
+
+
+def _graph_side(model: HostModel, config: EngineConfig) -> RunningSide:
+    """The side that runs a model by onnxruntime: in steps, or whole pieces."""
+    timing = model.spec.codec_timing
+    if isinstance(timing, PieceTiming):
+        from stentor.engine.running_pieces.side import PieceSide
+
+        return PieceSide(cast("PieceModel", model), timing, config)
+    from stentor.engine.running_onnx.side import GraphSide
+
+    return GraphSide(cast("GraphModel", model), config)
 
 
 def _with_torch(model: str | Path, wanted: Wanted, config: EngineConfig) -> Opened:

@@ -1,4 +1,5 @@
-"""How a codec takes a stream: the length of its chunks and the samples that it owes. Plain Python, no torch."""
+"""How a codec takes a stream: the length of its chunks and the samples that it owes. Plain Python,
+no torch."""
 
 from __future__ import annotations
 
@@ -42,19 +43,40 @@ class UtteranceTiming(CodecTiming):
     lengths: tuple[int, ...] = ()
 
     def hop(self, prefix: int, number: int) -> int:
-        """Frames of a stream's chunk `number`, counted from 0. prefix: frames of its codec prefix."""
+        """Frames of a stream's chunk `number`, counted from 0. prefix: frames of its codec
+        prefix."""
         if number == 0:
             return self.hops[0] + -prefix % self.hops[0]
         return self.hops[min(number, len(self.hops) - 1)]
 
     def needs(self, prefix: int, number: int) -> int:
-        """Frames that must exist from the beginning of chunk `number` on, unless the stream ends."""
+        """Frames that must exist from the beginning of chunk `number` on, unless the stream
+        ends."""
         return self.hop(prefix, number) + self.ahead
 
     @property
     def longest(self) -> int:
         """Frames of a stream's longest chunk, the last one included."""
         return max(self.hops[0] * 2 - 1, *self.hops) + self.ahead
+
+
+@dataclass(frozen=True)
+class PieceTiming(CodecTiming):
+    """A family without steps (models/piece_model.py), whose pieces are decoded whole.
+
+    rows: pieces of one call at most. frames: of one call at most, each row as long as its longest.
+    A piece that is longer has a call by itself. calls: that may run at once. Launched calls cannot
+    be overtaken, so no more are launched.
+    """
+
+    rows: int = 1
+    frames: int = 0
+    calls: int = 1
+
+    @property
+    def pieces(self) -> int:
+        """Pieces that are launched at once."""
+        return self.rows * self.calls
 
 
 CAUSAL = CodecTiming()

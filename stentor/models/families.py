@@ -28,6 +28,11 @@ FACTS = ("ARCHITECTURES", "DUMMIES", "FILES", "TENSORS", "FOLDERS", "UNUSED_FILE
 READS = "READS"
 """A fact that a family may leave out: prefixes of the names of the tensors that it reads. Shards
 without such tensors are not downloaded."""
+GRAPH = "GRAPH"
+"""Another: a file of its checkpoints that onnxruntime runs as it is."""
+SHORT_NAME = "SHORT_NAME"
+"""Another: a name for its checkpoint wherever that is installed. The module `install` finds it."""
+OPTIONAL = (READS, GRAPH, SHORT_NAME)
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,8 @@ class Family:
     folders: Mapping[str, str] = field(default_factory=dict)
     unused_files: tuple[str, ...] = ()
     reads: tuple[str, ...] = ("",)
+    graph: str = ""
+    short_name: str = ""
     problem: str = ""
 
 
@@ -126,13 +133,26 @@ def _family(name: str, package: str, origin: str, installed: bool) -> Family:
             )
         folders = dict(facts.pop("FOLDERS"))
         reads = tuple(facts.pop(READS, ("",)))
+        graph = facts.pop(GRAPH, "")
+        short_name = facts.pop(SHORT_NAME, "")
         architectures, dummies, files, tensors, unused = (
             tuple(facts[fact]) for fact in FACTS if fact in facts
         )
     except (ValueError, TypeError, SyntaxError, OSError) as e:
         return Family(name, package, origin, problem=str(e))
     return Family(
-        name, package, origin, architectures, dummies, files, tensors, folders, unused, reads
+        name,
+        package,
+        origin,
+        architectures,
+        dummies,
+        files,
+        tensors,
+        folders,
+        unused,
+        reads,
+        graph,
+        short_name,
     )
 
 
@@ -145,7 +165,8 @@ def _literal(name: str, value: ast.expr) -> Any:
         raise ValueError(
             f"{name} must be written out, as it is read without running anything"
         ) from None
-    kind: type[Any] = {"SEAM": int, "FOLDERS": dict}.get(name, tuple)
+    kinds = {"SEAM": int, "FOLDERS": dict, GRAPH: str, SHORT_NAME: str}
+    kind: type[Any] = kinds.get(name, tuple)
     if type(literal) is not kind or (
         kind is tuple and not all(isinstance(word, str) for word in literal)
     ):
@@ -169,7 +190,7 @@ def _facts(package: str, names: tuple[str, ...]) -> dict[str, Any]:
         if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
             continue
         target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-        if isinstance(target, ast.Name) and target.id in (*names, READS):
+        if isinstance(target, ast.Name) and target.id in (*names, *OPTIONAL):
             facts[target.id] = _literal(target.id, node.value)
     if missing := [name for name in names if name not in facts]:
         raise ValueError(f"{package} has no {missing[0]}")

@@ -52,6 +52,11 @@ class AlignmentHeads:
     window: tuple[int, int] | None = None
 
 
+BY_DURATIONS = AlignmentHeads(layers=(), heads=0, group=1, scale=1.0)
+"""Alignment of a family without steps, which says of each frame for which place of the text it is
+made."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelInfo:
     """Facts about a model for its callers. `models.base.ModelSpec` adds what its engine needs."""
@@ -79,8 +84,14 @@ class ModelInfo:
     marks: TextMarks = NO_MARKS  # inside a text
     unread: str = NEVER  # a pattern of what the family leaves out of a text
     phonemes: bool = False  # it reads `[word](/phonemes/)` in a text, without white space inside
+    dashes: bool = False  # it makes no pause at a dash, so text is cut behind it
     split_granularity: str = "auto"  # how text is cut by default (text/sentences.py)
     alignment: AlignmentHeads | None = None  # what says when words are spoken. None: nothing does
+    voice_mixes: bool = False  # `first(2)+second(1)` of its voices is a voice
+    # speeds at which it speaks by itself. Others are stretched. None: it has one speed
+    own_speed: tuple[float, float] | None = None
+    # nothing of a piece is heard before it is complete: a stream begins with a short one
+    short_start: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,5 +139,6 @@ class SpeechRequest:
     live: bool = False  # `text` is only the beginning of the text
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
+    speed: float = 1.0  # within `own_speed` of the family
     lora: Adapter | None = None  # with which it is spoken
     check: Check = proceed

@@ -5,6 +5,7 @@ Torch is not imported, so the command line rejects a mistyped name at once.
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 
@@ -52,6 +53,20 @@ def _tensor_names(file: Path) -> set[str]:
         return set()
 
 
+def local(model: str | Path) -> Path:
+    """The path that a name means: itself, or where a family keeps the checkpoint of its short name.
+    ModelNotFound names the command that installs one."""
+    path = path_of("model", model)
+    name = str(model)
+    if not name or os.path.exists(path):
+        return path
+    family = only((f for f in families() if f.short_name == name), name)
+    if family is None:
+        return path
+    installed: Path = importlib.import_module(f"{family.package}.install").folder()
+    return installed
+
+
 def check(model: str | Path | None) -> None:
     """ModelNotFound if no model can have this name. A Hub id is not looked up. None is the built-in
     voice."""
@@ -61,7 +76,7 @@ def check(model: str | Path | None) -> None:
     if name.startswith(DUMMY):
         dummy_family(name.removeprefix(DUMMY))
         return
-    path = path_of("model", model)
+    path = local(model)
     exists = os.path.exists(path)  # not an error where a name is too long
     if exists and not (path / CONFIG).is_file() and family_of_files(path) is None:
         raise ModelNotFound(f"model {name!r}: this directory holds no model: it has no {CONFIG}")
@@ -100,10 +115,20 @@ def _is_hub_id(name: str) -> bool:
 def graphs_of(model: str | Path) -> Path | None:
     """The directory of a checkpoint with graphs for onnxruntime. None: the model is not local, or
     has none."""
-    path = path_of("model", model)
+    path = local(model)
     if os.path.isfile(path / GRAPHS):  # False for a name that is too long for a path
         return path
+    if has_released_graph(path):
+        return path
     return None
+
+
+def has_released_graph(path: Path) -> bool:
+    """Whether onnxruntime runs a file of this directory as it was released."""
+    if not os.path.isdir(path):
+        return False
+    family = family_of_files(path)
+    return family is not None and family.graph != "" and (path / family.graph).is_file()
 
 
 def dummy_family(name: str) -> Family:
@@ -136,7 +161,7 @@ def directory(model: str | Path) -> Path:
     """A local directory as it is. Otherwise a Hugging Face Hub id, downloaded or found in the local
     cache. Of a repository with several checkpoints only one folder is downloaded."""
     check(model)
-    path = path_of("model", model)
+    path = local(model)
     name = str(model)
     if os.path.exists(path):
         return path

@@ -6,6 +6,10 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Sequence
 
+from stentor.arguments import shown
+from stentor.errors import InvalidRequest
+from stentor.text.voice_mix import SEPARATOR, parse_mix
+
 OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
 _USUAL = re.compile(
     rf"({'|'.join(OPENAI_MODELS)})(-\d+)*|kokoro|eleven_\w+|gpt-((4o-)?(mini-)?realtime|audio)[\w.-]*"
@@ -61,12 +65,29 @@ def is_elevenlabs_voice(name: str) -> bool:
     return _ELEVENLABS_VOICE.fullmatch(name) is not None
 
 
-def own_voice(name: str, voices: Sequence[str]) -> str | None:
+def own_voice(name: str, voices: Sequence[str], mixes: bool = False) -> str | None:
     """The model's own voice of this name, in any case, or None. `af_heart`, as Kokoro writes it, is
-    `heart`."""
+    `heart`.
+
+    mixes: `first(2)+second` is one too, if both are. InvalidRequest names the fault.
+    """
+    if mixes and SEPARATOR in name:
+        return _mix(name, voices)
     name = name.lower()
-    kokoro = _KOKORO_VOICE.fullmatch(name)
-    names = [n for n in (name, kokoro[1] if kokoro else name) if n in voices]
-    if names:
-        return names[0]
+    prefixed = _KOKORO_VOICE.fullmatch(name)
+    if name in voices:
+        return name
+    if prefixed and prefixed[1] in voices:
+        return prefixed[1]
     return None
+
+
+def _mix(name: str, voices: Sequence[str]) -> str | None:
+    try:
+        parts = parse_mix(name)
+    except ValueError as e:
+        raise InvalidRequest("voice", f"{shown(name)} {e}") from None
+    mix = [(own_voice(voice, voices), weight) for voice, weight in parts]
+    if any(voice is None for voice, _ in mix):
+        return None
+    return SEPARATOR.join(f"{voice}({weight:g})" for voice, weight in mix)

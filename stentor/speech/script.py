@@ -141,7 +141,9 @@ def reading(
         notation = None
     else:
         notation = language
-    return Reading(spec.marks, spec.phonemes, lexicon, steps(cleanup, notation), spec.unread)
+    return Reading(
+        spec.marks, spec.phonemes, lexicon, steps(cleanup, notation), spec.unread, spec.dashes
+    )
 
 
 def dialogue(
@@ -152,16 +154,19 @@ def dialogue(
     lexicon: Lexicon | None = None,
     cleanup: str = ALL,
     language: str | None = None,
+    streaming: bool = False,
 ) -> list[Segment]:
     """Cut turns into segments of at most `max_chars` characters, with their own pauses and those
     between turns. A text without marks is no turn.
 
     "auto" is as the family wants it, else one segment if a text is short and sentences grouped up
-    to `max_chars` characters if not. cleanup: steps of the clean-up (text/cleanup). language: of
+    to `max_chars` characters if not. A stream begins with a short one where `spec.short_start`.
+    cleanup: steps of the clean-up (text/cleanup). language: of
     the text, for its notations. InvalidRequest names the text of a turn with pauses and no words,
     or with pauses that are too long together, and "cleanup" for a step that is not known.
     """
     read = reading(spec, lexicon, cleanup, language)
+    opening = replace(read, short_start=streaming and spec.short_start)
     segment_chars = min(max_chars, spec.max_text)
     if granularity == "auto":
         level = spec.split_granularity
@@ -170,7 +175,7 @@ def dialogue(
     segments: list[Segment] = []
     for i, turn in enumerate(turns):
         try:
-            cut = read.segments(turn.text, segment_chars, level)
+            cut = (read if segments else opening).segments(turn.text, segment_chars, level)
         except InvalidRequest as e:
             raise InvalidRequest(turn.named(e.param), e.message) from None
         if not cut:

@@ -297,13 +297,16 @@ _ANY_TAG = re.compile(r"<[^<>]*>")
 @dataclass(frozen=True)
 class Reading:
     """How a text is read: marks that the family wants kept together, whether it reads phonemes, the
-    user's lexicon, the steps of the clean-up, and a pattern of what the family leaves out."""
+    user's lexicon, the steps of the clean-up, and a pattern of what the family leaves out. dashes,
+    short_start: see `split`."""
 
     marks: TextMarks = NO_MARKS
     phonemes: bool = False
     lexicon: Lexicon | None = None
     cleanup: tuple[str, ...] = tuple(STEPS)
     unread: str = NEVER
+    dashes: bool = False
+    short_start: bool = False
 
     def segments(
         self,
@@ -347,7 +350,8 @@ class Reading:
                     granularity,
                     self.marks,
                     speaker,
-                    dashes=self.phonemes,
+                    self.dashes,
+                    self.short_start and not segments,
                 )
                 cut = [_placed(s, part_draft, text) for s in cut]
                 if before:

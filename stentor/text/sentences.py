@@ -50,6 +50,9 @@ _WORD_CHAR = re.compile(r"\w")
 _SIGN = re.compile(r"\S")
 _SPACE = re.compile(r"\s")
 SHORTEST_PART = 6  # characters of what stands between dashes
+SHORTEST_START = 20  # characters of a short start, and half as many behind it
+START = 60
+"""Spoken length of a short start, if its first sentence has a clause or an end so early."""
 _DASH = re.compile(
     rf"(?<=[^\W\d_])[,.?!{re.escape(CLOSERS)}]{{0,3}}?"
     r"(?:\s*+—++|\s++(?:–|--++|(?<=[^\W\d_]{2}\s)-)(?=\s)|--++|\s?(?P<ellipsis>\.{3,}+|…++))"
@@ -180,6 +183,7 @@ def split(
     marks: TextMarks = NO_MARKS,
     speaker: str = "",
     dashes: bool = False,
+    short_start: bool = False,
 ) -> list[Segment]:
     """Segments to speak one after another, none longer than `max_chars` besides the mark of its
     speaker. That is the spoken length of so many letters: digits, signs and wide characters count
@@ -188,19 +192,25 @@ def split(
     granularity: "none" (one segment), "auto" (paragraphs, of which long ones are cut into sentences
     grouped up to `max_chars`), "sentence", "clause". marks: what the family wants kept together.
     speaker: who speaks where the text begins, as a mark. dashes: whether a segment ends behind a
-    dash and an ellipsis too, for a model that makes no pause there.
+    dash and an ellipsis too, for a model that makes no pause there. short_start: whether "auto"
+    begins with a clause and takes at most twice as much text each time, for a stream of a model
+    whose pieces are complete before they sound.
     """
     trimmed = _trimmed(text, 0, len(text), 2)
     short = spoken_length(text) <= max_chars and not _PARAGRAPH.search(text.strip())
+    starts_short = short_start and granularity == "auto"
     plain = masked(text, marks)
-    if granularity == "none" or (granularity == "auto" and short):
+    if granularity == "none" or (granularity == "auto" and short and not starts_short):
         segments = [trimmed]
     else:
         segments = [p for s in sentences(plain) for p in _fit(plain, s, max_chars)] or [trimmed]
     if granularity == "clause":
         segments = [c for p in segments for c in _clauses(plain, p, 20)]
-    if granularity == "auto":
-        segments = list(_grouped(plain, segments, max_chars))
+    if starts_short:
+        segments[:1] = _start(plain, segments[0])
+        segments = list(_grouped(plain, segments, max_chars, START))
+    elif granularity == "auto":
+        segments = list(_grouped(plain, segments, max_chars, max_chars))
     if dashes and granularity != "none":
         segments = [piece for p in segments for piece in _between_dashes(plain, p)]
     apart = _blank_turns_apart(text, segments, marks)
@@ -328,6 +338,18 @@ def _clauses(text: str, segment: Segment, least: int) -> Iterator[Segment]:
     yield _trimmed(text, start, segment.end, segment.gap)
 
 
+def _start(text: str, sentence: Segment) -> Iterator[Segment]:
+    """A sentence, cut behind its first clause where it is long."""
+    if spoken_length(sentence.text) > START:
+        for m in CLAUSE_END.finditer(sentence.text):
+            cut = sentence.start + m.end()
+            if m.end() >= SHORTEST_START and sentence.end - cut >= SHORTEST_START // 2:
+                yield _trimmed(text, sentence.start, cut, 0)
+                yield _trimmed(text, cut, sentence.end, sentence.gap)
+                return
+    yield sentence
+
+
 def _between_dashes(text: str, segment: Segment) -> Iterator[Segment]:
     """A segment in parts that end behind its dashes and ellipses, with the silence that is due
     there."""
@@ -342,18 +364,21 @@ def _between_dashes(text: str, segment: Segment) -> Iterator[Segment]:
     yield _trimmed(text, start, segment.end, segment.gap)
 
 
-def _grouped(text: str, segments: list[Segment], max_chars: int) -> Iterator[Segment]:
-    """Neighbouring sentences of one paragraph together, up to `max_chars` characters."""
+def _grouped(text: str, segments: list[Segment], max_chars: int, first: int) -> Iterator[Segment]:
+    """Neighbouring sentences of one paragraph together, up to `max_chars` characters. The first
+    group has at most `first`, and no other more than twice as many as that before it."""
     group: Segment | None = None
     length = 0
+    limit = first
     for p in segments:
         following = spoken_length(text[p.start if group is None else group.end : p.end])
-        if group is not None and not group.gap and length + following <= max_chars:
+        if group is not None and not group.gap and length + following <= limit:
             group = _trimmed(text, group.start, p.end, p.gap)
             length += following
             continue
         if group is not None:
             yield group
+            limit = min(max_chars, 2 * max(first, length))
         group = p
         length = spoken_length(p.text)
     if group is not None:

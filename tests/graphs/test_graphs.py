@@ -102,6 +102,19 @@ def test_a_parked_stream_goes_on_where_it_was(voice: stentor.TTS) -> None:
         assert np.array_equal(samples, expected)
 
 
+def test_a_codec_call_that_fails_on_its_thread_ends_its_own_request_only(
+    voice: stentor.TTS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(frames: object, states: object) -> None:
+        raise MemoryError("no room for the samples")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(voice.engine.codec.model, "decode", broken)
+        with pytest.raises(stentor.EngineError, match="no room for the samples"):
+            voice.generate(OTHERS[0], seed=1)
+    assert len(voice.generate(OTHERS[0], seed=1).samples)
+
+
 @pytest.mark.parametrize(
     ("arguments", "side"),
     [

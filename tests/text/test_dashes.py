@@ -30,7 +30,7 @@ from stentor.text.sentences import split
 def test_a_piece_of_the_built_in_voice_ends_behind_a_dash(
     text: str, pieces: list[tuple[str, str | None]]
 ) -> None:
-    got = Reading(phonemes=True).segments(text, 400, "sentence")
+    got = Reading(phonemes=True, dashes=True).segments(text, 400, "sentence")
     wanted = [(part, None if pause is None else PAUSES[pause]) for part, pause in pieces]
     assert [(p.text, p.after) for p in got] == wanted
 
@@ -41,4 +41,4 @@ def test_other_families_make_their_own_pauses_at_dashes() -> None:
 
 def test_a_text_that_is_to_stay_whole_is_not_cut_at_dashes() -> None:
     text = "They knocked — but no one came."
-    assert len(Reading(phonemes=True).segments(text, 400, "none")) == 1
+    assert len(Reading(phonemes=True, dashes=True).segments(text, 400, "none")) == 1

@@ -30,7 +30,7 @@ LONG = {
 
 @pytest.mark.parametrize("name", LONG)
 def test_no_piece_of_a_long_text_takes_longer_than_the_limit(name: str) -> None:
-    pieces = Reading(phonemes=True).segments(LONG[name], LIMIT, "sentence")
+    pieces = Reading(phonemes=True, dashes=True).segments(LONG[name], LIMIT, "sentence")
     assert len(pieces) > 1
     for piece in pieces:
         assert spoken_length(piece.text) <= LIMIT
@@ -38,7 +38,7 @@ def test_no_piece_of_a_long_text_takes_longer_than_the_limit(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["amounts", "a key", "an address", "a row", "a table"])
 def test_digits_and_signs_become_no_more_phonemes_than_a_piece_may_have(name: str) -> None:
-    for piece in Reading(phonemes=True).segments(LONG[name], LIMIT, "sentence"):
+    for piece in Reading(phonemes=True, dashes=True).segments(LONG[name], LIMIT, "sentence"):
         assert len(PHONEMES(piece.spoken)) <= LIMIT
 
 

@@ -171,7 +171,7 @@ def test_segments_keep_their_places_in_the_given_text() -> None:
 def test_phonemes_are_not_cut_and_reach_the_voice() -> None:
     long = "word " * 20 + "[New York](/nˌu jˈɔɹk/) " + "word " * 20
     assert "[New_York](/nˌu_jˈɔɹk/)" in " ".join(
-        s.text for s in Reading(phonemes=True).segments(long, 110, "auto")
+        s.text for s in Reading(phonemes=True, dashes=True).segments(long, 110, "auto")
     )
     assert PHONEMES("Go to [New_York](/nˌu_jˈɔɹk/), now.") == "ɡˌO tu nˌu jˈɔɹk, nˈW."
     assert PHONEMES("[tomato](/təˈmeɪtoʊ/)") == "təmˈAtO."

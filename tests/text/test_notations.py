@@ -26,7 +26,7 @@ def rows(name: str) -> list[tuple[str, str]]:
 
 def sounds(text: str) -> str:
     """Phonemes of the whole path without pauses and stress."""
-    pieces = Reading(phonemes=True).segments(text, 400, "sentence")
+    pieces = Reading(phonemes=True, dashes=True).segments(text, 400, "sentence")
     spoken = " ".join(PHONEMES(piece.spoken) for piece in pieces)
     return " ".join(re.sub("[ˈˌ.,;:!?]", "", spoken).split())
 

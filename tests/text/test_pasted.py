@@ -82,7 +82,7 @@ def test_families_without_a_front_end_get_plain_text(kind: str) -> None:
 def test_every_word_keeps_its_place_in_the_given_text(kind: str) -> None:
     for given, _, _ in PAIRS[kind]:
         at = 0
-        for segment in Reading(phonemes=True).segments(given, 400, "sentence"):
+        for segment in Reading(phonemes=True, dashes=True).segments(given, 400, "sentence"):
             assert at <= segment.start < segment.end <= len(given), given
             for word in segment.words:
                 assert at <= word.start < word.end <= segment.end, (given, word)

@@ -73,7 +73,9 @@ def test_steps_of_the_front_end_grow_with_the_text(
 
     def steps(size: int) -> int:
         looked.clear()
-        for segment in Reading(phonemes=True).segments((text * size)[:size], 400, "auto"):
+        for segment in Reading(phonemes=True, dashes=True).segments(
+            (text * size)[:size], 400, "auto"
+        ):
             read(segment.spoken)
         return sum(looked)
 

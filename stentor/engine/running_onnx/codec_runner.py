@@ -3,56 +3,28 @@ frames."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
+from stentor.engine.on_host import Arrays, HostAudio, Workers
 from stentor.engine.running_onnx.model_runner import GraphModelRunner
-from stentor.engine.running_onnx.workers import Workers
 from stentor.engine.scheduling.audio_scheduler import AudioJob
 from stentor.engine.scheduling.sequence import Sequence
 from stentor.models.base import Prompt
 from stentor.models.graph_model import GraphModel, GraphRow
 
-Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-
-class Finished:
-    """Completion of a future. Implements engine.side.Done."""
-
-    def __init__(self, future: Future[Arrays]) -> None:
-        self._future = future
-
-    def ready(self) -> bool:
-        return self._future.done()
-
-    def wait_host(self) -> None:
-        self._future.exception()
-
-
-@dataclass
-class GraphAudio:
-    """A codec call of one row. Implements engine.side.InFlightAudio."""
-
-    jobs: list[AudioJob]
-    future: Future[Arrays]
-    rows: Seq[int] = (0,)
-
-    @property
-    def done(self) -> Finished:
-        return Finished(self.future)
-
-    def arrays(self) -> Arrays:
-        return self.future.result()
-
 
 class GraphCodecRunner:
     """Implements engine.side.CodecRunner. A row's histories are in the row."""
 
-    def __init__(self, model: GraphModel, rows: GraphModelRunner, workers: Workers) -> None:
+    def __init__(
+        self,
+        model: GraphModel,
+        rows: GraphModelRunner,
+        workers: Workers,
+    ) -> None:
         self.model = model
         self.rows = rows
         self.workers = workers
@@ -79,22 +51,23 @@ class GraphCodecRunner:
     def has_first_frame(self, seq: Sequence) -> bool:
         return False
 
-    def launched_first(self, jobs: list[AudioJob]) -> tuple[list[GraphAudio], list[AudioJob]]:
+    def launched_first(self, jobs: list[AudioJob]) -> tuple[list[HostAudio], list[AudioJob]]:
         return [], jobs
 
     def parts(self, jobs: list[AudioJob]) -> list[list[AudioJob]]:
         return [[job] for job in jobs]
 
-    def launch(self, jobs: list[AudioJob]) -> GraphAudio:
+    def launch(self, jobs: list[AudioJob]) -> HostAudio:
         (job,) = jobs
         self.moved_on = True
         row = self.rows.row(job.seq)
-        frames = row.frames[job.start : job.start + job.count]
-        attended = row.attended[job.start : job.start + job.count]
+        chunk = slice(job.start, job.start + job.count)
+        frames = row.frames[chunk]
+        attended = row.attended[chunk]
         before = self._last.get(job.seq.slot)
         future = self.workers.start(partial(self._decode, row, frames, attended, before))
         self._last[job.seq.slot] = future
-        return GraphAudio(jobs, future)
+        return HostAudio(jobs, future)
 
     def _decode(
         self,

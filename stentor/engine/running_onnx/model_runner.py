@@ -9,50 +9,17 @@ positions run.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from stentor.engine.on_host import HostStep, Workers
 from stentor.engine.running_onnx.alignment import attended, text_masks
-from stentor.engine.running_onnx.workers import Workers
 from stentor.engine.scheduling.sequence import BROKEN, LENGTH, RUNNING, STOPPED, Sequence
 from stentor.graphs.rng import uniform
 from stentor.models.base import Prompt
 from stentor.models.graph_model import GraphModel, GraphRow
-
-
-class Now:
-    """Work that has run."""
-
-    def ready(self) -> bool:
-        return True
-
-    def wait_host(self) -> None:
-        return
-
-
-@dataclass
-class GraphStep:
-    """A step that has run. Implements engine.side.InFlightStep.
-
-    report: frames generated and stop value of the slots, by slot.
-    """
-
-    sequences: list[Sequence]
-    report: tuple[list[int], list[int]]
-    prefill: bool
-    launched_at: float
-    prefilled_at: float = 0.0
-
-    @property
-    def done(self) -> Now:
-        return Now()
-
-    def result(self) -> tuple[list[int], list[int], list[int]]:
-        generated, stop = self.report
-        return generated, stop, generated
 
 
 class GraphModelRunner:
@@ -103,23 +70,23 @@ class GraphModelRunner:
 
     # -- steps --
 
-    def prefill(self, group: list[tuple[Sequence, Prompt]]) -> GraphStep:
+    def prefill(self, group: list[tuple[Sequence, Prompt]]) -> HostStep:
         """Run the prompts that end here. Earlier pieces and replayed frames need nothing."""
         launched_at = time.monotonic()
         self.moved_on = True
         self.workers.each(self._first_frame, [self.row(seq) for seq, _ in group if seq.emits])
         return self._step([seq for seq, _ in group], launched_at, True)
 
-    def decode(self, sequences: list[Sequence]) -> GraphStep:
+    def decode(self, sequences: list[Sequence]) -> HostStep:
         launched_at = time.monotonic()
         self.moved_on = True
         self.workers.each(self._next_frame, [self.row(seq) for seq in sequences])
         return self._step(sequences, launched_at, False)
 
-    def _step(self, sequences: list[Sequence], launched_at: float, prefill: bool) -> GraphStep:
+    def _step(self, sequences: list[Sequence], launched_at: float, prefill: bool) -> HostStep:
         generated = [0 if row is None else row.step for row in self.rows]
         stop = [STOPPED if row is None else row.stop for row in self.rows]
-        return GraphStep(sequences, (generated, stop), prefill, launched_at, time.monotonic())
+        return HostStep.ran(sequences, (generated, stop), prefill, launched_at)
 
     def _first_frame(self, row: GraphRow) -> None:
         masks = text_masks(self.model.spec.alignment, row, row.prompt.length)

@@ -6,17 +6,14 @@ import logging
 import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
 
 from stentor.config import EngineConfig, Policy
-from stentor.engine.once import CacheCounts, Claim
+from stentor.engine.on_host import NoVoices, Workers, threads_of
 from stentor.engine.running_onnx.codec_runner import GraphCodecRunner
 from stentor.engine.running_onnx.model_runner import GraphModelRunner
-from stentor.engine.running_onnx.workers import Workers
 from stentor.engine.scheduling.chunks import GENTLE_RAMP, chunk_sizes
 from stentor.engine.sizes import BufferSizes
 from stentor.errors import EngineError, InvalidRequest
-from stentor.host.machine import cpus
 from stentor.models.base import ModelSpec
 from stentor.models.graph_model import GraphModel
 
@@ -79,26 +76,6 @@ class GraphSide:
 
     def close(self) -> None:
         self.workers.close()
-
-
-class NoVoices:
-    """Encoder and codec primer of a model that takes no recordings."""
-
-    def claim(self, source: Any) -> Claim[Any]:
-        raise EngineError("this model takes no recordings")
-
-    def counts(self) -> CacheCounts:
-        return CacheCounts()
-
-
-def threads_of(config: EngineConfig) -> int:
-    """Worker threads: each runs one row at a time, so more than rows are idle."""
-    if config.threads is not None:
-        return config.threads
-    allowed = cpus()
-    if config.max_threads is not None:
-        return min(allowed, config.max_threads)
-    return allowed
 
 
 def plan_rows(spec: ModelSpec, config: EngineConfig) -> BufferSizes:

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from stentor.config import Policy
 from stentor.engine.scheduling.chunks import chunks_for
 from stentor.engine.scheduling.sequence import RUNNING, Sequence
-from stentor.models.codec_timing import CAUSAL, CodecTiming, UtteranceTiming
+from stentor.models.codec_timing import CAUSAL, CodecTiming, PieceTiming, UtteranceTiming
 
 FRAMES_IN_CODEC = 256
 UTTERANCE_FRAMES_IN_CODEC = 1600
@@ -32,7 +32,7 @@ class AudioJob:
     """Decode `count` frames of `seq` from frame `start`. `last`: nothing follows.
 
     reads: frames that the codec reads for it. More than `count` where it decodes a chunk from the
-    utterance so far.
+    utterance so far, and 1 for a whole piece of a family without steps.
     """
 
     seq: Sequence
@@ -220,7 +220,9 @@ class AudioScheduler:
 
 
 def max_in_codec(policy: Policy, timing: CodecTiming) -> int:
-    """Frames that the codec reads at once."""
+    """Frames that the codec reads at once. Pieces, where those are what it counts."""
+    if isinstance(timing, PieceTiming):
+        return timing.pieces
     if policy.max_frames_in_codec is not None:
         return policy.max_frames_in_codec
     if isinstance(timing, UtteranceTiming):

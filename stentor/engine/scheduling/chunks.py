@@ -7,7 +7,7 @@ from typing import Protocol
 
 from stentor.config import Policy
 from stentor.engine.scheduling.sequence import RUNNING, Phase, Sequence
-from stentor.models.codec_timing import CodecTiming, UtteranceTiming
+from stentor.models.codec_timing import CodecTiming, PieceTiming, UtteranceTiming
 
 RAMP = (1, 2, 4, 8, 16, 25)
 GENTLE_RAMP = (1, 1, 1, 2, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25)
@@ -141,8 +141,34 @@ class UtteranceChunks:
         return self.timing.needs(seq.codec_prefix, seq.audio_chunks)
 
 
+class WholePieces:
+    """Chunks of a family without steps: a request is one chunk, streamed or not."""
+
+    starts_at_once = False
+
+    def next_chunk(self, seq: Sequence) -> tuple[int, bool]:
+        if seq.status == RUNNING:
+            return 0, False
+        return ready_frames(seq), True
+
+    def reads(self, seq: Sequence, count: int, last: bool) -> int:
+        """Return 1: the codec's queue counts pieces, as launched calls are bounded by them."""
+        return 1
+
+    def due_at(self, seq: Sequence) -> int:
+        return sys.maxsize
+
+    def waiting(self, seq: Sequence) -> int:
+        return sys.maxsize
+
+    def decodable(self, seq: Sequence, frames: int) -> int:
+        return seq.audio_scheduled
+
+
 def chunks_for(policy: Policy, timing: CodecTiming) -> Chunks:
     """Return the rules for a codec's chunks."""
+    if isinstance(timing, PieceTiming):
+        return WholePieces()
     if isinstance(timing, UtteranceTiming):
         return UtteranceChunks(timing)
     return RampChunks(policy, timing)

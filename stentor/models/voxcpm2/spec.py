@@ -103,6 +103,7 @@ def make_spec(c: VoxCPM2Config, dtype: DType, more_columns: Mapping[str, Column]
         threads=c.threads,
         unread=unread(c.text_frontend),
         phonemes=c.text_frontend == "english-phonemes",
+        dashes=c.text_frontend == "english-phonemes",
         split_granularity=c.split_granularity,
         alignment=_alignment(c),
         batch_invariant=True,

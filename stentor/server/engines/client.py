@@ -219,6 +219,7 @@ class EngineClient:
             check_only=check_only,
             request_id=request_id,
             traced=traced,
+            speed=req.speed,
         )
         resend = partial(self._send_submit, command, req, every_recording=True)
         stream = self._open[command.id] = EngineStream(self, command.id, resend)

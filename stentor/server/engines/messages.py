@@ -78,6 +78,7 @@ class Submit(_Message):
     check_only: bool
     request_id: str = ""
     traced: bool = False
+    speed: float = 1.0
 
 
 class Append(_Message):

@@ -296,6 +296,7 @@ class EngineService:
             live=c.live,
             seed=c.seed,
             options=c.options,
+            speed=c.speed,
             lora=self._adapter(c),
             check=request.check,
         )

@@ -312,7 +312,7 @@ class VoiceResolver:
         name = self._aliases.get(name_field.lower(), name_field).strip()
         if name.lower() in PLACEHOLDERS:
             return VoiceInput()
-        built_in = own_voice(name, host.spec.voices)
+        built_in = own_voice(name, host.spec.voices, host.spec.voice_mixes)
         if built_in is not None:
             return VoiceInput(built_in)
         voice = await self.known.get(name)

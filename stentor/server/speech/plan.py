@@ -14,6 +14,7 @@ from stentor.models.info import ModelInfo, SpeechRequest
 from stentor.output.encode import CONTAINERS, legal_rate
 from stentor.output.marks import NO_MARKS, Marks, comment
 from stentor.output.watermark import load
+from stentor.request import own_speed
 from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError, invalid
 from stentor.server.model_hosts import ModelHost, ModelHosts
@@ -175,13 +176,17 @@ class Planner:
         spec = host.spec
         ignored = Ignored(self.config.strict)
         body = fields.usable(body, spec, ignored)
+        speed = own_speed(spec, body.speed)
         shared = {
             **fields.options(body, spec, ignored),
             "language": fields.language(body, spec, ignored),
+            "speed": speed,
         }
         if body.model in host.adapters.paths:
             shared["lora"] = body.model
-        segments = await self._segments(turns, host, granularity, body.cleanup, shared["language"])
+        segments = await self._segments(
+            turns, host, granularity, body.cleanup, shared["language"], streaming
+        )
         if body.seed is None:
             seed = random_seed()
         else:
@@ -207,7 +212,7 @@ class Planner:
             segments=segments,
             requests=requests,
             seed_given=body.seed is not None,
-            output=replace(self._output(spec, body), marks=marks),
+            output=replace(self._output(spec, body), speed=body.speed / speed, marks=marks),
             guard=self.config.guard if body.guard is None else body.guard,
             streaming=streaming,
             hold_frames=body.initial_codec_chunk_frames or 0,
@@ -260,6 +265,7 @@ class Planner:
         granularity: str,
         cleanup: str | None,
         language: str,
+        streaming: bool,
     ) -> list[Segment]:
         if turns[0].field is None:
             name = "input"
@@ -273,7 +279,16 @@ class Planner:
         max_chars = self.config.split_chars
         steps = cleanup or self.config.cleanup
         return await worked(
-            chars, dialogue, host.spec, turns, granularity, max_chars, host.lexicon, steps, language
+            chars,
+            dialogue,
+            host.spec,
+            turns,
+            granularity,
+            max_chars,
+            host.lexicon,
+            steps,
+            language,
+            streaming,
         )
 
     def _output(self, spec: ModelInfo, body: Shared) -> Output:

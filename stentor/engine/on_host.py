@@ -1,0 +1,157 @@
+"""Parts of the running sides that compute when they are called: threads, steps that have run, and
+the voices of a model that takes no recordings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from stentor.config import EngineConfig
+from stentor.engine.once import CacheCounts, Claim
+from stentor.engine.scheduling.audio_scheduler import AudioJob
+from stentor.engine.scheduling.sequence import Sequence
+from stentor.errors import EngineError
+from stentor.host.machine import cpus
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Samples [B, n * hop], frames [B, n, *frame] and text positions [B, n, ATTENDED_WIDTH or 0]."""
+
+
+def threads_of(config: EngineConfig) -> int:
+    """Threads that an engine may use on the CPU."""
+    if config.threads is not None:
+        return config.threads
+    allowed = cpus()
+    if config.max_threads is not None:
+        return min(allowed, config.max_threads)
+    return allowed
+
+
+class Workers:
+    """`count` threads, the caller's among them where there is one. A call of onnxruntime holds no
+    lock of Python's."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._pool: ThreadPoolExecutor | None = None
+        if count > 1:
+            self._pool = ThreadPoolExecutor(count, "stentor-row")
+
+    def each(self, call: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """call(item) for each item. Returns when all have run, and raises the first error then."""
+        batch = list(items)
+        if self._pool is None or len(batch) == 1:
+            return [call(item) for item in batch]
+        futures = [self._pool.submit(call, item) for item in batch]
+        for future in futures:
+            future.exception()  # nothing may still write a row when one has failed
+        return [future.result() for future in futures]
+
+    def start(self, call: Callable[[], R]) -> Future[R]:
+        """Run `call` beside the caller, or at once where there is one thread."""
+        if self._pool is not None:
+            return self._pool.submit(call)
+        future: Future[R] = Future()
+        try:
+            future.set_result(call())
+        except Exception as e:
+            future.set_exception(e)
+        return future
+
+    def close(self) -> None:
+        """End the threads, after what they are running."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
+class Now:
+    """Work that has run. Implements engine.side.Done."""
+
+    def ready(self) -> bool:
+        return True
+
+    def wait_host(self) -> None:
+        return
+
+
+class Finished:
+    """Completion of a future. Implements engine.side.Done."""
+
+    def __init__(self, future: Future[Arrays]) -> None:
+        self._future = future
+
+    def ready(self) -> bool:
+        return self._future.done()
+
+    def wait_host(self) -> None:
+        self._future.exception()
+
+
+@dataclass
+class HostStep:
+    """A step that has run. Implements engine.side.InFlightStep.
+
+    report: frames generated and stop value of the slots, by slot.
+    """
+
+    sequences: list[Sequence]
+    report: tuple[list[int], list[int]]
+    prefill: bool
+    launched_at: float
+    prefilled_at: float = 0.0
+
+    @classmethod
+    def ran(
+        cls,
+        sequences: list[Sequence],
+        report: tuple[list[int], list[int]],
+        prefill: bool,
+        launched_at: float,
+    ) -> HostStep:
+        """Make the report of a step that ends now."""
+        return cls(sequences, report, prefill, launched_at, time.monotonic())
+
+    @property
+    def done(self) -> Now:
+        return Now()
+
+    def result(self) -> tuple[list[int], list[int], list[int]]:
+        generated, stop = self.report
+        return generated, stop, generated
+
+
+@dataclass
+class HostAudio:
+    """A codec call on a thread. Implements engine.side.InFlightAudio. Row i belongs to job i."""
+
+    jobs: list[AudioJob]
+    future: Future[Arrays]
+
+    @property
+    def rows(self) -> range:
+        return range(len(self.jobs))
+
+    @property
+    def done(self) -> Finished:
+        return Finished(self.future)
+
+    def arrays(self) -> Arrays:
+        return self.future.result()
+
+
+class NoVoices:
+    """Encoder and codec primer of a model that takes no recordings."""
+
+    def claim(self, source: Any) -> Claim[Any]:
+        raise EngineError("this model takes no recordings")
+
+    def counts(self) -> CacheCounts:
+        return CacheCounts()
