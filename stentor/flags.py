@@ -230,7 +230,8 @@ SHARD_ITEMS = 1000
 INPUT_FORMATS = ("jsonl", "csv", "txt")
 BATCH_EPILOG = """\
 exit codes: 0 all items were spoken, 3 max_frames cut some of them, 4 some failed (the manifest says why),
-2 wrong usage or input, 1 the run stopped, 130 it was interrupted. After 1 and 130 --resume goes on."""
+5 a part of some texts cannot be spoken and is left out, 2 wrong usage or input, 1 the run stopped,
+130 it was interrupted. After 1 and 130 --resume goes on."""
 
 
 def add_batch(batch: argparse.ArgumentParser) -> None:

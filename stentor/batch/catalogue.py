@@ -20,7 +20,8 @@ from stentor.errors import EngineError, InvalidRequest
 WINDOW = 1024
 CACHE_MB = 16
 
-TODO, SPOKEN, CUT, FAILED = range(4)  # states of an item. CUT: spoken, and cut by max_frames
+# states of an item. CUT: spoken, and cut by max_frames. PARTLY: spoken without a part of its text
+TODO, SPOKEN, CUT, FAILED, PARTLY = range(5)
 
 _SCHEMA = """
 CREATE TABLE items (line INTEGER PRIMARY KEY, id TEXT, key TEXT UNIQUE, chars INTEGER, digest TEXT, fields TEXT,
@@ -173,6 +174,8 @@ def _state(row: Row) -> int:
         return FAILED
     if row["finish_reason"] == "length":
         return CUT
+    if row.get("ignored"):
+        return PARTLY
     return SPOKEN
 
 

@@ -20,15 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from stentor.batch.catalogue import CUT, FAILED, SPOKEN, TODO, Catalogue
+from stentor.batch.catalogue import CUT, FAILED, PARTLY, SPOKEN, TODO, Catalogue
 from stentor.batch.fields import FIELDS
 from stentor.batch.files import SHARD_NAME, OutputFiles
-from stentor.batch.item import said
+from stentor.batch.item import ItemOutcome, said
 from stentor.batch.manifest import NAME, Manifest
 from stentor.batch.plan import SHOWN, Plan, check_settings, plan, write_settings
 from stentor.batch.run import Results, Tally, speak_all, without_wrong
 from stentor.errors import EngineError, InvalidRequest
 from stentor.host import local_ray
+from stentor.say import left_out
 from stentor.say.progress import SpeakingBar, loading
 from stentor.say.signals import ENDING, terminated_by_signals
 
@@ -43,8 +44,8 @@ AUDIO = re.compile(r"audio-[a-z0-9_]{8}")  # folders of `tempfile`
 
 @dataclass(frozen=True)
 class RunReport:
-    """How a run ended. code: 0, 3 if max_frames cut some items, 4 if some failed, 130 if it was
-    interrupted. summary: a line about it, "" for a run that was interrupted early."""
+    """How a run ended. code: 0, 3 if max_frames cut some items, 4 if some failed, 5 if a part of the
+    text of some cannot be spoken, 130 if it was interrupted. summary: a line about it, "" for a run that was interrupted early."""
 
     code: int
     summary: str = ""
@@ -85,6 +86,8 @@ def _code(items: Catalogue, tally: Tally) -> int:
         return SOME_FAILED
     if items.count(CUT):
         return SOME_CUT
+    if items.count(PARTLY):
+        return left_out.EXIT_CODE
     return 0
 
 
@@ -226,18 +229,18 @@ def _summary(job: Plan, items: Catalogue, tally: Tally) -> str:
     failed = items.count(FAILED)
     total = items.count()
     for outcome in tally.failures:
-        where = f"line {outcome.row['line']} ({outcome.row['id']})"
-        print(f"stentor: warning: {where}: {said(**outcome.row['error'])}", file=sys.stderr)
+        _warn_of(outcome, said(**outcome.row["error"]))
     if failed > len(tally.failures):
-        print(
-            f"stentor: warning: {failed} items failed in all: {job.folder / NAME} says why",
-            file=sys.stderr,
-        )
+        _warn(f"{failed} items failed in all: {job.folder / NAME} says why")
+    for outcome in tally.partial:
+        _warn_of(outcome, left_out.warning(outcome.row["ignored"]))
+    partial = items.count(PARTLY)
+    if partial > len(tally.partial):
+        _warn(f"{partial} items lack a part of their text: `ignored` in {job.folder / NAME} has it")
     if not tally.complete:
         _tell_interrupted(items)
-    ended = (
-        f"{items.count(SPOKEN, CUT)} spoken ({items.count(CUT)} cut by max_frames), {failed} failed"
-    )
+    spoken = items.count(SPOKEN, CUT, PARTLY)
+    ended = f"{spoken} spoken ({items.count(CUT)} cut by max_frames), {failed} failed"
     if tally.before:
         earlier = f", {tally.before} of them by earlier runs"
     else:
@@ -247,6 +250,14 @@ def _summary(job: Plan, items: Catalogue, tally: Tally) -> str:
         f"{job.folder}: {total} items: {ended}{earlier}; {tally.seconds:.1f} s of audio in {tally.speaking:.1f} s "
         f"({rate:.2f} s of audio per second); load {tally.load:.1f} s"
     )
+
+
+def _warn_of(outcome: ItemOutcome, what: str) -> None:
+    _warn(f"line {outcome.row['line']} ({outcome.row['id']}): {what}")
+
+
+def _warn(what: str) -> None:
+    print(f"stentor: warning: {what}", file=sys.stderr)
 
 
 def _tell_interrupted(items: Catalogue) -> None:

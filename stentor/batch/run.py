@@ -25,13 +25,15 @@ WRONG_AT_ONCE = 1024  # rows of items that cannot be spoken, for which the disk 
 @dataclass
 class Tally:
     """Report of a run. before: items of earlier runs. seconds: of audio. load, speaking: seconds of
-    work. failures: the first items that failed. complete: it was not interrupted."""
+    work. failures: the first items that failed. partial: the first that were spoken without a part
+    of their text. complete: it was not interrupted."""
 
     before: int
     seconds: float = 0.0
     load: float = 0.0
     speaking: float = 0.0
     failures: list[ItemOutcome] = field(default_factory=list)
+    partial: list[ItemOutcome] = field(default_factory=list)
     complete: bool = True
 
 
@@ -47,7 +49,7 @@ class Results:
         tally: Tally,
         max_failures: int,
     ) -> None:
-        """chars: spoken by earlier runs. max_failures: failures that the tally keeps at most."""
+        """chars: spoken by earlier runs. max_failures: items that the tally names of each kind."""
         self._output = output
         self._manifest = manifest
         self._bar = bar
@@ -64,6 +66,8 @@ class Results:
             self._chars += outcome.chars
             if outcome.path is None and not reported and len(self._tally.failures) < self._shown:
                 self._tally.failures.append(outcome)
+            if outcome.row.get("ignored") and len(self._tally.partial) < self._shown:
+                self._tally.partial.append(outcome)
         self._bar.at(self._chars, self._tally.seconds)
 
     def finish(self) -> None:

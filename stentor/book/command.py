@@ -25,7 +25,7 @@ from stentor.book.plan import BookPlan, plan
 from stentor.book.writing import BookWriter, SpokenChapter, WrittenChapter
 from stentor.errors import EngineError, InvalidRequest
 from stentor.output.marks import Marks
-from stentor.say.command import LEFT_OUT, shown_pieces
+from stentor.say import left_out
 from stentor.say.signals import terminated_by_signals
 
 LOCK = ".book.lock"
@@ -142,7 +142,9 @@ def _report(job: BookPlan, book: Book, written: Sequence[WrittenChapter]) -> Non
     print(f"Saved {job.output} ({book.title}: {len(written)} chapters, {length}).")
     loud = [chapter.title for chapter in written if not chapter.levels.acx]
     if loud and job.target.kind == "rms":
-        print(f"stentor: warning: not within ACX's levels: {shown_pieces(loud)}", file=sys.stderr)
+        print(
+            f"stentor: warning: not within ACX's levels: {left_out.first_of(loud)}", file=sys.stderr
+        )
 
 
 def _warn_of_ignored(spoken: Sequence[SpokenPiece]) -> int:
@@ -150,8 +152,5 @@ def _warn_of_ignored(spoken: Sequence[SpokenPiece]) -> int:
     ignored = [text for each in spoken for text in each.row.get("ignored", ())]
     if not ignored:
         return 0
-    print(
-        f"stentor: warning: the voice cannot speak, and left out: {shown_pieces(ignored)}",
-        file=sys.stderr,
-    )
-    return LEFT_OUT
+    print(f"stentor: warning: {left_out.warning(ignored)}", file=sys.stderr)
+    return left_out.EXIT_CODE

@@ -18,7 +18,7 @@ import stentor
 from stentor.engine.seeds import random_seed
 from stentor.errors import InvalidRequest, StentorError
 from stentor.flags import check_files, check_speed, request_options
-from stentor.say import source, target
+from stentor.say import left_out, source, target
 from stentor.say.progress import SpeakingBar, loading
 from stentor.say.signals import terminated_by_signals
 from stentor.say.target import HEADERLESS, Target
@@ -33,10 +33,7 @@ if TYPE_CHECKING:
 
     Sink = target.Output | Player
 
-# exit codes: the audio was written, but max_frames cut it, or a part of the text is not in it
-CUT = 3
-LEFT_OUT = 5
-MOST_SHOWN = 8  # pieces of text that cannot be spoken, which are named
+CUT = 3  # exit code: the audio was written, but max_frames cut it
 PLAYERS = ("ffplay", "mpv", "afplay", "pw-play")
 
 
@@ -109,21 +106,9 @@ def _warned(spoken: Spoken) -> int:
         )
         return CUT
     if spoken.ignored:
-        print(
-            f"stentor: warning: the voice cannot speak, and left out: {shown_pieces(spoken.ignored)}",
-            file=sys.stderr,
-        )
-        return LEFT_OUT
+        print(f"stentor: warning: {left_out.warning(spoken.ignored)}", file=sys.stderr)
+        return left_out.EXIT_CODE
     return 0
-
-
-def shown_pieces(pieces: Sequence[str]) -> str:
-    """The first pieces of a text, each cut where it is long."""
-    if len(pieces) > MOST_SHOWN:
-        more = f" and {len(pieces) - MOST_SHOWN} more"
-    else:
-        more = ""
-    return ", ".join(p if len(p) <= 40 else p[:39] + "…" for p in pieces[:MOST_SHOWN]) + more
 
 
 def _player(watermark: Make | None) -> Callable[[int], Sink]:

@@ -718,3 +718,18 @@ def test_a_folder_whose_name_is_too_long_is_one_line(
         told = capsys.readouterr().err
         assert told.startswith("stentor: output: ")
         assert told.count("\n") == 1
+
+
+def test_text_that_the_voice_cannot_speak_is_named_with_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = [{"id": "a", "text": "Hello."}, {"id": "b", "text": "Hello \u4f60\u597d."}]
+    assert speak(tmp_path, items, toy=()) == 5
+    printed = capsys.readouterr()
+    assert (
+        "warning: line 2 (b): the voice cannot speak, and left out: \u4f60\u597d\n" in printed.err
+    )
+    assert "2 items: 2 spoken (0 cut by max_frames), 0 failed" in printed.out
+    # nothing is left to speak, and the manifest still says so
+    assert speak(tmp_path, items, "--resume", toy=()) == 5
+    assert "1 items lack a part of their text: `ignored` in" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from stentor.errors import InvalidRequest
-from stentor.text.cleanup import formulas, languages, layout, lines, pages, papers
+from stentor.text.cleanup import blocks, formulas, languages, layout, lines, pages, papers
 from stentor.text.draft import Draft
 
 STEPS: dict[str, Callable[[Draft], Draft]] = {
@@ -24,11 +24,17 @@ STEPS: dict[str, Callable[[Draft], Draft]] = {
     "lines": lines.whole_lines,
 }
 """In the order in which they run."""
+SKIPS: dict[str, Callable[[Draft], Draft]] = {
+    "skip-code": blocks.without_code,
+    "skip-tables": blocks.without_tables,
+}
+"""Steps that are not part of ALL. They run first, where they are asked for by name."""
 ALL = "all"
 NONE = "none"
 NOTATIONS = "notations"
 """NOTATIONS runs last, and only where it is asked for by name. `notations:de` says the language."""
-HELP = f"steps of the clean-up of the text: {ALL}, {NONE}, or some of {', '.join(STEPS)}, {NOTATIONS}, with commas between"
+_NAMES = ", ".join([*STEPS, *SKIPS, NOTATIONS])
+HELP = f"steps of the clean-up of the text: {ALL}, {NONE}, or some of {_NAMES}, with commas between"
 
 
 @lru_cache
@@ -38,18 +44,23 @@ def steps(wanted: str, language: str | None = None, param: str = "cleanup") -> t
     language: of the text, for notations. Without one they are checked and left out.
     """
     names = [name.strip() for name in wanted.split(",")]
-    allowed = (*STEPS, ALL, NONE)
+    allowed = (*STEPS, *SKIPS, ALL, NONE)
     for name in names:
         if name not in allowed and name.partition(":")[0] != NOTATIONS:
             raise InvalidRequest(
                 param,
-                f"must be {ALL}, {NONE} or some of {', '.join(STEPS)}, {NOTATIONS}; got {name[:40]!r}",
+                f"must be {ALL}, {NONE} or some of {_NAMES}; got {name[:40]!r}",
             )
+    skips = tuple(name for name in SKIPS if name in names)
     chosen = tuple(name for name in STEPS if name in names or ALL in names)
-    return chosen + tuple(
-        _notations(name, language)
-        for name in names
-        if name.startswith(NOTATIONS) and (language or ":" in name)
+    return (
+        skips
+        + chosen
+        + tuple(
+            _notations(name, language)
+            for name in names
+            if name.startswith(NOTATIONS) and (language or ":" in name)
+        )
     )
 
 
@@ -65,7 +76,7 @@ def cleaned(text: str, wanted: tuple[str, ...] = tuple(STEPS)) -> Draft:
     it is."""
     draft = unread = Draft.of(text)
     for name in wanted:
-        step = STEPS.get(name) or languages.step(name.partition(":")[2])
+        step = STEPS.get(name) or SKIPS.get(name) or languages.step(name.partition(":")[2])
         draft = step(draft)
     if any(c.isalnum() for c in draft.text):
         return draft

@@ -1,0 +1,59 @@
+"""Leave out blocks that nobody wants to be read aloud: code and tables, of Markdown and of HTML.
+
+These steps run only where they are asked for by name, and before all others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from stentor.text.draft import PARAGRAPH, STOP, Draft, Writer
+from stentor.text.cleanup.pages import block_tokens
+
+_CODE_TAG = re.compile(r"<pre[\s>].*?</pre\s*>", re.IGNORECASE | re.DOTALL)
+_TABLE_TAG = re.compile(r"<table[\s>].*?</table\s*>", re.IGNORECASE | re.DOTALL)
+
+
+def without_code(draft: Draft) -> Draft:
+    """Without fenced code blocks and `<pre>`. Code inside a sentence stays."""
+    if "```" not in draft.text and "~~~" not in draft.text:
+        return _without_spans(draft, _tags(draft.text, _CODE_TAG))
+    spans = _markdown_blocks(draft.text, "fence")
+    return _without_spans(draft, [*spans, *_tags(draft.text, _CODE_TAG)])
+
+
+def without_tables(draft: Draft) -> Draft:
+    """Without tables of Markdown and `<table>`."""
+    if "|" not in draft.text:
+        return _without_spans(draft, _tags(draft.text, _TABLE_TAG))
+    spans = _markdown_blocks(draft.text, "table_open")
+    return _without_spans(draft, [*spans, *_tags(draft.text, _TABLE_TAG)])
+
+
+def _tags(text: str, pattern: re.Pattern[str]) -> list[tuple[int, int]]:
+    return [m.span() for m in pattern.finditer(text)]
+
+
+def _markdown_blocks(text: str, kind: str) -> Iterator[tuple[int, int]]:
+    """Where blocks of a kind begin and end."""
+    lines = [0, *(m.end() for m in re.finditer("\n", text)), len(text)]
+    for token in block_tokens(text):
+        if token.type == kind and token.map is not None:
+            first, last = token.map
+            yield lines[first], lines[min(last, len(lines) - 1)]
+
+
+def _without_spans(draft: Draft, spans: list[tuple[int, int]]) -> Draft:
+    """The draft without these places. What is before each ends a paragraph."""
+    if not spans:
+        return draft
+    out = Writer(draft)
+    for start, end in sorted(spans):
+        if start < out.at:  # inside the one before
+            out.skip_to(end)
+            continue
+        out.keep_to(start)
+        out.skip_to(end)
+        out.close(STOP, PARAGRAPH)
+    return out.done()
