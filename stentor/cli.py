@@ -39,11 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         top.print_help()
         return 0
     _check_command(top, words[0])
-    args, unknown = top.parse_known_args(words)
-    if unknown:  # with the usage of the command, not that of all
-        meant = " ".join(f"(did you mean {flag}?)" for flag in _meant(args.usage_of, unknown))
-        args.usage_of.error(f"unrecognized arguments: {' '.join(unknown)} {meant}".rstrip())
     try:
+        args = _parsed(top, words)
         code: int = args.func(args)
     except StentorError as e:
         print(f"stentor: {e}", file=sys.stderr)
@@ -60,11 +57,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def _parsed(top: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    """The flags of a command, those of `say` over the user's defaults. It exits with code 2 if one
+    is wrong, with the usage of the command, not that of all."""
+    if words[0] == "say" and not {"-h", "--help"} & set(words):
+        from stentor.say import defaults
+
+        words = ["say", *defaults.arguments(_commands(top)["say"]), *words[1:]]
+    args, unknown = top.parse_known_args(words)
+    if unknown:
+        meant = " ".join(f"(did you mean {flag}?)" for flag in _meant(args.usage_of, unknown))
+        args.usage_of.error(f"unrecognized arguments: {' '.join(unknown)} {meant}".rstrip())
+    return args
+
+
+def _commands(top: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The parser of each command."""
+    return next(dict(a.choices) for a in top._actions if isinstance(a, argparse._SubParsersAction))
+
+
 def _check_command(top: argparse.ArgumentParser, word: str) -> None:
     """Exit with code 2 if a word is no command, with the one that was meant."""
-    commands = next(
-        list(a.choices) for a in top._actions if isinstance(a, argparse._SubParsersAction)
-    )
+    commands = _commands(top)
     if not word.startswith("-") and word not in commands:
         meant = [f"did you mean {near}?" for near in get_close_matches(word, commands, 1)]
         top.error(" ".join([f"no command {word!r};", *meant, f"commands: {', '.join(commands)}"]))
@@ -104,7 +118,7 @@ def parser() -> argparse.ArgumentParser:
     voices = commands.add_parser(
         "voices", help="list a model's voices and languages, and what it takes"
     )
-    flags.add(voices, flags.MODEL)
+    flags.add(voices, {**flags.SAMPLES, **flags.MODEL})
     voices.set_defaults(func=_voices)
     usage = "stentor batch INPUT OUTPUT [--flag VALUE ...]"
     speak = "speak every line of a file, resumable"
@@ -135,7 +149,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _say(args: argparse.Namespace) -> int:
-    load = flags.load_options(args)
+    if args.server is None:
+        load = flags.load_options(args)
+    else:
+        flags.check_no_load_options(args)
+        load = {}
     from stentor.say import command
 
     return command.run(args, load)
@@ -152,7 +170,7 @@ def _voices(args: argparse.Namespace) -> int:
     load = flags.load_options(args)
     from stentor.say import voices
 
-    return voices.run(load)
+    return voices.run(load, args.sample)
 
 
 def _doctor(args: argparse.Namespace) -> int:

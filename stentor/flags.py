@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from stentor.align.aligner import Aligners
 from stentor.arguments import as_audio_file, as_path
@@ -29,6 +30,9 @@ Made = TypeVar("Made")
 Flag = dict[str, Any]
 """Arguments of `add_argument`. also: further names."""
 
+AUTO = "auto"
+OFF = "off"
+LUFS_RANGE = (-40, -5)
 OPTIONS = ("temperature", "top_k", "top_p", "cfg", "flow_steps", "min_frames", "max_frames")
 FORMATS = ("wav", "raw", "mp3", "flac", "opus", "ogg", "m4a", "aac", "ulaw", "alaw")
 
@@ -79,6 +83,32 @@ def number(text: str) -> float | int:
         return float(text)
 
 
+def server_address(text: str) -> str:
+    """The address of a server, without a path and with a scheme."""
+    url = text if "://" in text else f"http://{text}"
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise argparse.ArgumentTypeError(
+            f"must be an address such as http://localhost:8000, got {text!r}"
+        )
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def loudness(text: str) -> float | str:
+    """The loudness that a flag names, in LUFS, or OFF."""
+    if text in (AUTO, OFF):
+        return text
+    low, high = LUFS_RANGE
+    value = float(text)
+    if not low <= value <= high:
+        raise argparse.ArgumentTypeError(f"must be from {low:g} to {high:g} or {OFF}, got {text}")
+    return value
+
+
 MODEL = {
     "model": flag("directory, Hub id (owner/name) or dummy:NAME (default: the built-in voice)"),
     "device": flag("auto, cpu, cuda or cuda:N", default="auto"),
@@ -125,6 +155,10 @@ REQUEST = {
 }
 """The voice of a text, and how it is spoken."""
 
+SAMPLES = {
+    "sample": flag("speak a sentence in each voice into this folder", path, metavar="FOLDER")
+}
+
 _LOAD = (*MODEL, *THREADS, *LORA, *LEXICON, *ALIGNER, "max_num_seqs", "deterministic")
 _SPOKEN = ("voice", "language", "instructions", *CLEANUP, *OPTIONS)
 _USUAL = {"language": "auto", "cleanup": ALL, "split_granularity": "auto"}
@@ -159,6 +193,13 @@ def request_options(args: argparse.Namespace) -> dict[str, Any]:
         for name, value in values.items()
         if value is not None and value != _USUAL.get(name)
     }
+
+
+def check_no_load_options(args: argparse.Namespace) -> None:
+    """InvalidRequest for a flag that belongs to the process that loads the model, with --server."""
+    for name, how in {**MODEL, **THREADS, **LORA, **LEXICON, **ALIGNER}.items():
+        if name != "model" and vars(args)[name] != how["default"]:
+            raise InvalidRequest(name, "has no effect with --server: give it to `stentor serve`")
 
 
 def check_speed(speed: float) -> None:
@@ -209,7 +250,10 @@ def add_say(say: argparse.ArgumentParser) -> None:
     add(audio, _AUDIO)
     add(say.add_argument_group("marks of a machine"), MARKS)
     add(say.add_argument_group("voice"), REQUEST)
-    add(say.add_argument_group("model"), {**MODEL, **THREADS, **LORA, **ALIGNER})
+    server = flag(
+        "speak through this server (its key: STENTOR_API_KEY)", server_address, metavar="URL"
+    )
+    add(say.add_argument_group("model"), {"server": server, **MODEL, **THREADS, **LORA, **ALIGNER})
 
 
 _OUTPUT = (
@@ -220,6 +264,12 @@ _AUDIO = {
     "format": flag("format of the audio (default: by the suffix, wav for -o -)", choices=FORMATS),
     "play": switch("play it while it is made (needs stentor[play])"),
     "speed": flag("0.25 to 4; pitch is kept (default 1)", float, 1.0),
+    "loudness": flag(
+        "LUFS, or off (default: -16 in files, off in pipes, --play and telephone formats)",
+        loudness,
+        AUTO,
+        metavar="LUFS",
+    ),
     "subtitles": flag(
         "write subtitles to FILE (.srt, .vtt or .ass)", path, metavar="FILE", also=["--srt"]
     ),

@@ -6,6 +6,7 @@ code, never for its luck or for a busy machine. `pytest --hypothesis-profile=sea
 """
 
 import gc
+import os
 from collections import Counter
 from collections.abc import Iterator
 
@@ -16,6 +17,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", settings.get_profile("search"), derandomize=True)
 settings.load_profile("same")
+os.environ.setdefault("STENTOR_CONFIG", "")  # not the defaults of whoever runs the tests
 gc.disable()  # until all tests are known: what is imported stays
 
 

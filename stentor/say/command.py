@@ -17,23 +17,24 @@ from typing import TYPE_CHECKING, Any
 import stentor
 from stentor.engine.seeds import random_seed
 from stentor.errors import InvalidRequest, StentorError
-from stentor.flags import check_files, check_speed, request_options
+from stentor.flags import AUTO, check_files, check_speed, request_options
 from stentor.say import left_out, source, target
 from stentor.say.progress import SpeakingBar, loading
 from stentor.say.signals import terminated_by_signals
 from stentor.say.target import HEADERLESS, Target
-from stentor.speech.subtitles import FORMATS as SUBTITLES
-from stentor.speech.timing import SegmentTiming
 from stentor.text.cleanup import steps
 
 if TYPE_CHECKING:
     from stentor.api import TTS
-    from stentor.output.player import Player
+    from stentor.output.marks import Marks
     from stentor.output.watermark import Make
-
-    Sink = target.Output | Player
+    from stentor.say.speakers import Speaker
+    from stentor.say.target import Sink
+    from stentor.speech.result import Speech
+    from stentor.speech.timing import SegmentTiming
 
 CUT = 3  # exit code: the audio was written, but max_frames cut it
+SUBTITLES = ("srt", "vtt", "ass")
 PLAYERS = ("ffplay", "mpv", "afplay", "pw-play")
 
 
@@ -52,7 +53,7 @@ class Spoken:
 
 
 def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
-    """Speak, with these arguments of `TTS`.
+    """Speak, with these arguments of `TTS`, or through the server that a flag names.
 
     Returns 0, 3 if the speech was cut by max_frames, or 5 if the model cannot speak a part of the
     text.
@@ -60,35 +61,64 @@ def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
     text = source.read(args.text, args.file)
     out = target.check(args.output, args.format, args.play)
     _check_flags(args)
-    marks = target.marks(
-        args.provenance, args.watermark, args.model, None if out is None else out.format
-    )
+    format = None if out is None else out.format
+    marks = target.marks(args.provenance, args.watermark, args.model or args.server, format)
     play = _player(marks.watermark) if args.play else None
     options = _request_options(args)
     spoken = Spoken()
     started = time.perf_counter()
-    from stentor.output.encode import serial_number
 
-    with terminated_by_signals(), _loaded(load) as tts, _without_log():
+    with terminated_by_signals(), _speaker(args, load, text, options) as speaker, _without_log():
         loaded = time.perf_counter()
+        rate = speaker.sample_rate
         sinks: list[Sink] = []
         if out is not None:
-            serial = serial_number(options["seed"], text)
-            sinks.append(target.Output(out.path, out.format, tts.sample_rate, marks, serial))
+            sinks.append(_output(out, args.loudness, rate, marks, options["seed"], text))
         if play is not None:
-            sinks.append(play(tts.sample_rate))
-        if args.subtitles is not None:
-            options["word_timestamps"] = args.words or _has_word_times(tts, args.language, text)
+            sinks.append(target.levelled(play(rate), args.loudness, rate, live=True))
         with _written(_place(out)), _told_if_interrupted(out, spoken):
-            _speak(tts, text, options, sinks, spoken)
-    if args.subtitles is not None:
-        subtitles = SUBTITLES[_suffix(args.subtitles)](spoken.segments, args.words)
-        with _written(args.subtitles):
-            args.subtitles.write_text(subtitles, encoding="utf-8")
+            _speak(speaker.speech(), len(text), sinks, spoken)
+        if args.subtitles is not None:
+            with _written(args.subtitles):
+                args.subtitles.write_text(speaker.subtitles(spoken.segments), encoding="utf-8")
     _report(out, spoken)
     if args.verbose:
         _report_speed(spoken, loaded - started)
     return _warned(spoken)
+
+
+@contextmanager
+def _speaker(
+    args: argparse.Namespace, load: dict[str, Any], text: str, options: dict[str, Any]
+) -> Iterator[Speaker]:
+    """A loaded model, or a request to a server."""
+    from stentor.say.speakers import ModelSpeaker, ServerSpeaker, request_body
+
+    subtitles = None if args.subtitles is None else _suffix(args.subtitles)
+    if args.server is None:
+        with _loaded(load) as tts:
+            yield ModelSpeaker(tts, text, options, subtitles, args.words)
+        return
+    body = request_body(text, args.model, options, subtitles, args.words)
+    with loading(f"from {args.server}"):
+        speaker = ServerSpeaker(args.server, body)
+    yield speaker
+    for name in speaker.unused:
+        print(f"stentor: warning: the server does not use {name!r}", file=sys.stderr)
+
+
+def _output(
+    out: Target, loudness: float | str, rate: int, marks: Marks, seed: int, text: str
+) -> Sink:
+    """The file or pipe, at a loudness."""
+    from stentor.output.encode import serial_number
+
+    serial = serial_number(seed, text)
+    output = target.Output(out.path, out.format, rate, marks, serial)
+    live = out.path is None or target.is_stream(out.path)
+    if loudness == AUTO and (live or out.format in HEADERLESS):
+        return output
+    return target.levelled(output, loudness, rate, live)
 
 
 def _place(out: Target | None) -> Path | str:
@@ -127,11 +157,6 @@ def _loaded(load: dict[str, Any]) -> TTS:
         return TTS(**load, max_num_seqs=1)
 
 
-def _has_word_times(tts: TTS, language: str, text: str) -> bool:
-    """Whether cues can be cut by word times. Else words share the time of their sentence."""
-    return tts.aligners.missing(tts.spec, language, text) is None
-
-
 def _check_flags(args: argparse.Namespace) -> None:
     check_speed(args.speed)
     steps(args.cleanup)
@@ -167,14 +192,11 @@ def _request_options(args: argparse.Namespace) -> dict[str, Any]:
     return options
 
 
-def _speak(
-    tts: TTS, text: str, options: dict[str, Any], sinks: Sequence[Sink], spoken: Spoken
-) -> None:
+def _speak(stream: Iterator[Speech], num_chars: int, sinks: Sequence[Sink], spoken: Spoken) -> None:
     """Speak into the sinks, which are completed also where the speech fails half-way or is
     interrupted."""
     started = time.perf_counter()
-    stream = tts.stream(text, **options)
-    bar = SpeakingBar(len(text))
+    bar = SpeakingBar(num_chars)
     try:
         for chunk in stream:
             spoken.first = spoken.first or time.perf_counter() - started

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Protocol
 
 from stentor.config import path_of
 from stentor.errors import InvalidRequest
-from stentor.flags import FORMATS
+from stentor.flags import AUTO, FORMATS, OFF
 from stentor.host.installed import pip_install
 from stentor.output.tags import NO_TAGS, ChapterMark, Tags
 
@@ -35,6 +35,12 @@ WRITTEN = (*PLAIN, "flac", "mp3", "ogg")
 """Formats of files that need no PyAV."""
 
 SUFFIXES = {f".{name}": name for name in FORMATS} | {".pcm": "raw"}
+PLAYER_LUFS = -16.0
+"""Loudness that players and podcast services expect of speech."""
+FILE_HOLD_SECONDS = 60
+"""Seconds of a file whose loudness sets the gain of all of it."""
+LIVE_HOLD_SECONDS = 4
+"""The same for pipes and the loudspeaker, which should not wait for long."""
 OGG = ("ogg", "opus")  # both may be named .ogg
 
 
@@ -134,6 +140,49 @@ def marks(provenance: bool, watermark: str | None, model: str | None, format: st
     return Marks.of(provenance, watermark, model)
 
 
+class Sink(Protocol):
+    """Takes float32 samples [n], and completes what it has made of them."""
+
+    def feed(self, samples: np.ndarray) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+class Levelled:
+    """A sink at a loudness."""
+
+    def __init__(self, sink: Sink, rate: int, lufs: float, hold: float) -> None:
+        """rate: Hz of the samples. hold: seconds whose loudness sets the gain."""
+        from stentor.output.loudness import Leveller
+
+        self._sink = sink
+        self._leveller = Leveller(rate, lufs, hold)
+
+    def feed(self, samples: np.ndarray) -> None:
+        levelled = self._leveller.feed(samples)
+        if len(levelled):
+            self._sink.feed(levelled)
+
+    def finish(self) -> None:
+        """Complete the sink."""
+        levelled = self._leveller.finish()
+        try:
+            if len(levelled):
+                self._sink.feed(levelled)
+        finally:
+            self._sink.finish()
+
+
+def levelled(sink: Sink, loudness: float | str, rate: int, live: bool) -> Sink:
+    """The sink at a loudness, in LUFS. AUTO: that of players for a file, as it is for what is heard
+    live. OFF: as it is."""
+    if loudness == OFF or (live and loudness == AUTO):
+        return sink
+    lufs = PLAYER_LUFS if loudness == AUTO else float(loudness)
+    hold = LIVE_HOLD_SECONDS if live else FILE_HOLD_SECONDS
+    return Levelled(sink, rate, lufs, hold)
+
+
 class Output:
     """A file that grows with the speech, or a stream (path None: standard output).
 
@@ -178,11 +227,13 @@ class Output:
         if self._opened is None:
             return
         encoder, file = self._opened
-        self._write(encoder, file, self._chain.finish())
-        file.write(encoder.finish())
-        file.flush()
-        if self._path is not None:
-            file.close()
+        try:
+            self._write(encoder, file, self._chain.finish())
+        finally:
+            file.write(encoder.finish())
+            file.flush()
+            if self._path is not None:
+                file.close()
 
     def _open(self) -> tuple[Encoder, IO[bytes]]:
         from stentor.output.encode import encoder

@@ -2,21 +2,52 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from stentor.api import TTS
+from stentor.errors import InvalidRequest, StentorError
 from stentor.models.info import ModelInfo
 from stentor.say.progress import loading
 
+SENTENCE = "Hello. This is how I sound, whether the news is good or bad."
 
-def run(load: dict[str, Any]) -> int:
-    """Load the model with these arguments of `TTS` and print what its spec says."""
+
+def run(load: dict[str, Any], samples: Path | None = None) -> int:
+    """Load the model with these arguments of `TTS` and print what its spec says.
+
+    samples: a folder for a file of each voice.
+    """
+    if samples is not None and samples.exists() and not samples.is_dir():
+        raise InvalidRequest("sample", f"{str(samples)!r} is no folder")
     with loading(load.get("model", "the built-in voice")):
         tts = TTS(**load, max_num_seqs=1)
     with tts:
         for name, value in facts(tts.spec).items():
             print(f"{name:<16}{value}")
+        if samples is not None:
+            for file in _speak_samples(tts, samples):
+                print(file)
     return 0
+
+
+def _speak_samples(tts: TTS, folder: Path) -> Iterator[Path]:
+    """Speak a sentence in each voice, and return its file."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for voice in tts.voices or (None,):
+            file = folder / f"{_file_name(voice or 'voice')}.wav"
+            tts.generate(SENTENCE, voice=voice, seed=1).save(file)
+            yield file
+    except OSError as e:
+        raise StentorError(f"cannot write to {str(folder)!r}: {e.strerror or e}") from e
+
+
+def _file_name(voice: str) -> str:
+    """A voice's name without what a path could read in it."""
+    return re.sub(r"[^\w. -]", "_", voice).lstrip(".") or "voice"
 
 
 def facts(spec: ModelInfo) -> dict[str, str]:

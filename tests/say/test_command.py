@@ -395,7 +395,7 @@ def test_what_playing_needs_is_told_before_anything_is_loaded(
 
 def test_a_lexicon_and_pauses_are_read(book: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("words.yaml").write_text("SQL: sequel\n", encoding="utf-8")
-    say = ["say", "-o", "a.wav", "--split", "sentence", *SHORT]
+    say = ["say", "-o", "a.wav", "--split", "sentence", "--loudness", "off", *SHORT]
     assert main([*say, "Use SQL. [pause 500ms] Now.", "--lexicon", "words.yaml"]) == CUT
     lexical, rate = soundfile.read("a.wav")
     assert main([*say, "Use sequel. Now."]) == CUT

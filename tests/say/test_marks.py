@@ -33,7 +33,11 @@ OPTIONS = {"seed": 1, "min_frames": 9, "max_frames": 9}
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of each test. Files are as loud as the model speaks: marks are compared by samples."""
     monkeypatch.chdir(tmp_path)
+    config = tmp_path / "config.toml"
+    config.write_text('[say]\nloudness = "off"\n')
+    monkeypatch.setenv("STENTOR_CONFIG", str(config))
 
 
 def samples(data: bytes | str) -> np.ndarray:
