@@ -1,7 +1,6 @@
 """Defaults of `stentor say`, in the section `[say]` of a TOML file of the user.
 
-`$STENTOR_CONFIG` names the file, else it is `stentor/config.toml` in `$XDG_CONFIG_HOME` or
-`~/.config`. Its keys are the names of flags. A flag on the command line wins.
+`$STENTOR_CONFIG` names the file, else it is `stentor.toml` in `$XDG_CONFIG_HOME` or `~/.config`. Its keys are the names of flags. A flag on the command line wins.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def config_file() -> Path | None:
             raise InvalidRequest("config", f"{VARIABLE} names {named!r}, which is no file")
         return file
     folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    file = Path(folder, "stentor", "config.toml")
+    file = Path(folder, "stentor.toml")
     return file if file.is_file() else None
 
 

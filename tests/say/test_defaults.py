@@ -19,8 +19,8 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("STENTOR_CONFIG", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
-    file = tmp_path / "home" / "stentor" / "config.toml"
-    file.parent.mkdir(parents=True)
+    file = tmp_path / "home" / "stentor.toml"
+    file.parent.mkdir()
     return file
 
 
