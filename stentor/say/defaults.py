@@ -1,6 +1,7 @@
 """Defaults of `stentor say`, in the section `[say]` of a TOML file of the user.
 
-`$STENTOR_CONFIG` names the file, else it is `stentor.toml` in `$XDG_CONFIG_HOME` or `~/.config`. Its keys are the names of flags. A flag on the command line wins.
+`$STENTOR_CONFIG` names the file, else it is `stentor.toml` in `$XDG_CONFIG_HOME` or `~/.config`. Its
+keys are the names of flags. A flag on the command line wins.
 """
 
 from __future__ import annotations
