@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from stentor.text.draft import PARAGRAPH, STOP, Draft, Writer
 from stentor.text.cleanup.pages import block_tokens
+from stentor.text.draft import PARAGRAPH, STOP, Draft, Writer
 
 _CODE_TAG = re.compile(r"<pre[\s>].*?</pre\s*>", re.IGNORECASE | re.DOTALL)
 _TABLE_TAG = re.compile(r"<table[\s>].*?</table\s*>", re.IGNORECASE | re.DOTALL)
