@@ -40,7 +40,7 @@ PLAYER_LUFS = -16.0
 FILE_HOLD_SECONDS = 60
 """Seconds of a file whose loudness sets the gain of all of it."""
 LIVE_HOLD_SECONDS = 4
-"""The same for pipes and the loudspeaker, which should not wait for long."""
+"""Seconds that set it for pipes and the loudspeaker, which should not wait for long."""
 OGG = ("ogg", "opus")  # both may be named .ogg
 
 

@@ -7,12 +7,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING
 
-from stentor.text.cleanup.pages import block_tokens
 from stentor.text.draft import PARAGRAPH, STOP, Draft, Writer
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
 
 _CODE_TAG = re.compile(r"<pre[\s>].*?</pre\s*>", re.IGNORECASE | re.DOTALL)
 _TABLE_TAG = re.compile(r"<table[\s>].*?</table\s*>", re.IGNORECASE | re.DOTALL)
+
+
+@cache
+def _block_parser() -> MarkdownIt:
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark").enable("table").disable(["code", "inline"])
 
 
 def without_code(draft: Draft) -> Draft:
@@ -38,7 +49,7 @@ def _tags(text: str, pattern: re.Pattern[str]) -> list[tuple[int, int]]:
 def _markdown_blocks(text: str, kind: str) -> Iterator[tuple[int, int]]:
     """Where blocks of a kind begin and end."""
     lines = [0, *(m.end() for m in re.finditer("\n", text)), len(text)]
-    for token in block_tokens(text):
+    for token in _block_parser().parse(text):
         if token.type == kind and token.map is not None:
             first, last = token.map
             yield lines[first], lines[min(last, len(lines) - 1)]

@@ -212,11 +212,6 @@ def _parser() -> MarkdownIt:
     return parser.disable(["code", "reference", "entity", "text_join", "html_inline", "html_block"])
 
 
-def block_tokens(text: str) -> list[Token]:
-    """The tokens of a text's Markdown, whose `map` has the lines of a block."""
-    return _parser().parse(text)
-
-
 def without_markdown(draft: Draft) -> Draft:
     """Without Markdown's signs, with pauses where a list's item, a row, a cell or a heading
     ends."""
