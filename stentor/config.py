@@ -155,7 +155,6 @@ class Policy:
         None  # that the codec holds before their audio has come. None: by the codec
     )
     max_ahead: float = 30.0  # audio that a stream may have buffered before it pauses
-    max_unread: float = 45.0  # audio that a stream's reader may leave before it stops and gives way
     max_prefill_delay: float = (
         0.3  # a queued request may wait so long for streams that would underrun
     )
@@ -163,9 +162,7 @@ class Policy:
         0.005  # a queued request may wait so long for the next where half of all rows run
     )
     max_queue: int = 1024  # requests that may wait for a slot
-    parked_mb: float = (
-        256.0  # MiB of the host for rows without a slot that wait for text or a reader
-    )
+    parked_mb: float = 256.0  # MiB of the host for rows without a slot that wait for text
     unready_after: int = (
         5  # requests in a row that failed while they were served. One that finishes ends the count
     )
@@ -179,7 +176,6 @@ class Policy:
         _check_flags(self, "prefix_cache")
         for name in (
             "max_ahead",
-            "max_unread",
             "max_prefill_delay",
             "batching_window",
             "parked_mb",

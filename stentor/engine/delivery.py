@@ -118,13 +118,3 @@ class AudioDelivery:
             self.requests.end(request)  # first, so that whoever has the last chunk finds it counted
         if trim < count or finish is not None:
             request.outbox.put(part)
-        self.note_unread(request)
-
-    def note_unread(self, request: Request) -> None:
-        """Have a request stop, or go on, by how much of its audio its reader has left."""
-        seq = request.seq
-        outbox = request.outbox
-        self.scheduler.note_unread(seq, outbox.unread)
-        outbox.held = seq.unread
-        if seq.unread:  # what was taken before `held` was set told nobody
-            self.scheduler.note_unread(seq, outbox.unread)

@@ -32,7 +32,6 @@ from stentor.engine.stream import (
     LoopNotifier,
     Outbox,
     RequestHandle,
-    Taken,
 )
 from stentor.errors import EngineError
 from stentor.models.base import HostModel, Prompt
@@ -120,7 +119,7 @@ class Engine:
 
     def outbox(self) -> Outbox:
         """Make the outbox of a request."""
-        return Outbox(self.inbox.put, self._notifier)
+        return Outbox(self._notifier)
 
     def cancelled(self) -> Chunk:
         """Make the last event of a request that was cancelled before it was queued."""
@@ -263,7 +262,7 @@ class Engine:
             self._handle(message)
             wait = False
 
-    def _handle(self, message: Submit | Cancel | AppendText | Taken) -> None:
+    def _handle(self, message: Submit | Cancel | AppendText) -> None:
         if isinstance(message, Submit):
             self.stats.submitted += 1
             self._requests.queue(message.request)
@@ -273,8 +272,6 @@ class Engine:
             return
         if isinstance(message, Cancel):
             self._requests.cancel(request)
-        elif isinstance(message, Taken):
-            self._delivery.note_unread(request)
         else:
             try:
                 self._append(request, message)

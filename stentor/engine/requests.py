@@ -23,7 +23,7 @@ from stentor.engine.scheduling.scheduler import Scheduler
 from stentor.engine.scheduling.sequence import LENGTH, Phase, Place, Sequence
 from stentor.engine.seeds import next_seed
 from stentor.engine.sequence_maker import SequenceMaker
-from stentor.engine.stream import AppendText, Cancel, Chunk, EventSink, Taken
+from stentor.engine.stream import AppendText, Cancel, Chunk, EventSink
 from stentor.errors import EngineError, InvalidRequest, Overloaded
 from stentor.layers.types import Column, dtype_name
 from stentor.models.base import Prompt
@@ -244,7 +244,7 @@ class Submit:
     request: Request
 
 
-Message = Submit | Cancel | AppendText | Taken | None
+Message = Submit | Cancel | AppendText | None
 """None wakes the thread, so that it sees that the engine is closing."""
 
 
@@ -303,7 +303,7 @@ class Inbox:
             self.refusal = self.refusal or reason
         self._messages.put(None)
 
-    def rest(self) -> list[Submit | Cancel | AppendText | Taken]:
+    def rest(self) -> list[Submit | Cancel | AppendText]:
         """All messages that were taken and not read."""
         remaining: list[Message] = []
         with suppress(queue.Empty):

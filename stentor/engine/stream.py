@@ -48,14 +48,6 @@ class Cancel:
     outbox: EventSink
 
 
-@dataclass(frozen=True)
-class Taken:
-    """Message to the engine: audio was taken from `outbox`, whose request had stopped because too
-    much was unread."""
-
-    outbox: EventSink
-
-
 @dataclass(frozen=True, eq=False)
 class AppendText:
     """Message to the engine: text of a live request has arrived. `values` [m] extend `column` of
@@ -98,15 +90,7 @@ def _set(events: list[asyncio.Event]) -> None:
 
 
 class EventSink(Protocol):
-    """Where the engine puts the events of one request. `held`: it wants a message when audio is
-    taken."""
-
-    held: bool
-
-    @property
-    def unread(self) -> int:
-        """Frames that the reader has not taken."""
-        ...
+    """Where the engine puts the events of one request."""
 
     def put(self, event: StreamEvent) -> None:
         """Take an event. The engine flushes its notifier soon."""
@@ -114,25 +98,13 @@ class EventSink(Protocol):
 
 
 class Outbox:
-    """Events of one request on their way from the engine's thread to one reader.
+    """Events of one request on their way from the engine's thread to one reader."""
 
-    send: hands a message to the engine. `held`: the engine's thread wants a message when audio is
-    taken.
-    """
-
-    def __init__(self, send: Callable[[Taken], None], notifier: LoopNotifier) -> None:
-        self.held = False
+    def __init__(self, notifier: LoopNotifier) -> None:
         self.ended = False  # the reader has had the last event
-        self._send = send
         self._notifier = notifier
         self._events: queue.SimpleQueue[StreamEvent] = queue.SimpleQueue()
         self._wake: Callable[[], None] | None = None
-        self._put = self._taken = 0  # frames. Each is written by one thread
-
-    @property
-    def unread(self) -> int:
-        """Frames that the reader has not taken."""
-        return self._put - self._taken
 
     @property
     def empty(self) -> bool:
@@ -141,7 +113,6 @@ class Outbox:
     def put(self, event: StreamEvent) -> None:
         """For the engine, which flushes the notifier soon. The last event is a chunk with `finish`,
         or an exception."""
-        self._put += len(event.frames) if isinstance(event, Chunk) else 0
         self._events.put(event)
         wake = self._wake
         if wake is not None:
@@ -160,11 +131,6 @@ class Outbox:
         self.ended = not isinstance(event, Chunk) or event.finish is not None
         if not isinstance(event, Chunk):
             raise event if isinstance(event, EngineError) else request_failed(event)
-        self._taken += len(event.frames)
-        if self.held:  # read after `_taken` was written: the engine reads them in the other order
-            # the engine has stopped, which the last event says
-            with contextlib.suppress(EngineError):
-                self._send(Taken(self))
         return event
 
 
@@ -179,7 +145,7 @@ class RequestHandle:
         self,
         outbox: EventSink,
         live: LiveText | None,
-        send: Callable[[Cancel | AppendText | Taken], None],
+        send: Callable[[Cancel | AppendText], None],
     ) -> None:
         self._outbox = outbox
         self._live = live
@@ -202,18 +168,12 @@ class RequestHandle:
         with contextlib.suppress(EngineError):  # the engine has stopped, and with it the request
             self._send(Cancel(self._outbox))
 
-    def note_taken(self) -> None:
-        """Notify the engine that audio was taken from an outbox that is `held`."""
-        with contextlib.suppress(EngineError):  # the engine has stopped, which the last event says
-            self._send(Taken(self._outbox))
-
 
 class AudioStream(RequestHandle):
     """Chunks of one request, in order, by `for` or `async for` in one reader. A failure is raised
     there. A stream that has ended yields nothing more.
 
-    A request that was submitted as `streaming` stops while `Policy.max_unread` seconds of its audio
-    are unread, and is cancelled when nobody holds its stream any more.
+    A request is cancelled when nobody holds its stream any more.
     """
 
     def __init__(
@@ -221,7 +181,7 @@ class AudioStream(RequestHandle):
         seed: int,
         outbox: Outbox,
         live: LiveText | None,
-        send: Callable[[Cancel | AppendText | Taken], None],
+        send: Callable[[Cancel | AppendText], None],
     ) -> None:
         super().__init__(outbox, live, send)
         self.seed = seed

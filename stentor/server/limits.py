@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
-from stentor.config import Policy
 from stentor.text.pauses import LONGEST_PAUSE, MOST_SILENCE
 
 MIB = 1 << 20
@@ -76,12 +75,6 @@ class Limits:
     request_timeout: float = limit(600.0, "s", "a request", "504, or a broken stream", flag=True)
     max_buffered_mb: float = limit(
         8.0, "MiB", "audio that a client leaves unread", "it is disconnected", flag=True
-    )
-    max_unread_seconds: float = limit(
-        Policy.max_unread,
-        "s",
-        "audio of a stream that waits in the engine",
-        "other requests may take its slot",
     )
     drain_seconds: int = limit(
         30, "s", "requests still running after SIGTERM", "they are ended", flag=True

@@ -150,28 +150,6 @@ def together(kind: str, engine: dict) -> list[Speech]:
     return speeches
 
 
-@pytest.mark.parametrize(("kind", "given"), [("words", "solo"), ("window", "alone_in_window")])
-def test_a_row_that_was_parked_keeps_where_it_looked(
-    kind: str, given: str, request: pytest.FixtureRequest
-):
-    """Its reader leaves audio lying, so that the only slot goes to another request and its row to the host."""
-    solo: list[Speech] = request.getfixturevalue(given)
-    ask = {k: v for k, v in ASK.items() if k != "retries"}
-    with toy(kind, max_num_seqs=1, policy=Policy(max_unread=0.05)) as tts:
-        stream = tts.stream(TEXTS[3], seed=7, **ask)
-        chunks = [next(stream)]
-        other = tts.generate(TEXTS[0], seed=7, **ASK)
-        chunks += stream
-    words = [word for chunk in chunks for word in chunk.words]
-    assert [(w.text, pytest.approx(w.end, abs=1e-6)) for w in solo[3].words] == [
-        (w.text, w.end) for w in words
-    ]
-    np.testing.assert_allclose(
-        np.concatenate([c.samples for c in chunks]), solo[3].samples, atol=1e-6
-    )
-    assert_same_words(solo[0], other)
-
-
 def test_an_utterance_that_ran_on_has_the_words_of_its_last_try():
     with toy() as tts:
         ask = {**ASK, "max_frames": 60, "min_frames": 60}

@@ -22,9 +22,7 @@ from tests.helpers.patience import STUCK_S
 from tests.helpers.stepped_engine import hold, stepped_engines
 
 LONG = {"max_frames": 40, "min_frames": 40, "retries": 1}
-READ = Policy(
-    max_unread=0.5
-)  # a stream is generated as it is read, so it is under way until its reader is done
+PLAYED = Policy(max_ahead=0.5)  # a stream is generated as it plays, so it stays under way
 COUNT = 16  # more than twice the slots
 VOICE = Reference((np.sin(np.arange(1200) / 30).astype(np.float32), 6000))
 
@@ -190,7 +188,7 @@ def test_temperature_zero_needs_no_seed():
 
 @pytest.mark.parametrize("after", [0, 1, 3])
 def test_cancelling_frees_slot_and_pages_and_leaves_others_alone(after: int):
-    with toy(max_num_seqs=2, policy=READ) as tts:
+    with toy(max_num_seqs=2, policy=PLAYED) as tts:
         other = tts.submit(tts.request("other", seed=3, max_frames=40, min_frames=40))
         stream = tts.submit(tts.request("cancel me", seed=1, max_frames=200, min_frames=200))
         count = 0
@@ -220,7 +218,7 @@ def test_a_queued_request_can_be_cancelled():
 
 
 def test_leaving_a_stream_early_cancels_the_rest():
-    with toy(policy=READ) as tts:
+    with toy(policy=PLAYED) as tts:
         for _ in tts.stream("hello", seed=1, max_frames=500, min_frames=500):
             break
         tts.generate("next", seed=1, **LONG)
@@ -528,7 +526,7 @@ def test_the_largest_seed_is_followed_by_0():
 
 
 def test_a_stream_that_is_dropped_before_its_first_chunk_is_cancelled():
-    with toy(max_num_seqs=1, policy=READ) as tts:
+    with toy(max_num_seqs=1, policy=PLAYED) as tts:
         stream = tts.stream("hello", seed=1, max_frames=900, min_frames=900)
         del stream
         assert tts.generate("next", seed=1, **LONG).finish_reason == "length"

@@ -25,7 +25,7 @@ def toy(**engine: Any) -> TTS:
 
 
 def outbox(inbox: Inbox) -> Outbox:
-    return Outbox(inbox.put, LoopNotifier())
+    return Outbox(LoopNotifier())
 
 
 def test_what_was_put_before_the_inbox_closed_is_found_and_what_comes_after_is_refused():
@@ -164,9 +164,7 @@ def test_a_dead_device_ends_every_stream_whatever_is_in_the_inbox(monkeypatch: p
 def test_text_that_cannot_be_written_fails_its_request_and_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    with toy(
-        policy=Policy(max_unread=0.5)
-    ) as tts:  # the victim is under way until its reader is done
+    with toy(policy=Policy(max_ahead=0.5)) as tts:  # the victim stays under way while it plays
         req = tts.request("hello", seed=1, max_frames=200, min_frames=200)
         victim, other = tts.submit(req), tts.submit(req)
         next(iter(victim))
@@ -251,7 +249,7 @@ class CountedLoop:
 
 def test_an_event_loop_is_woken_once_for_the_chunks_of_all_its_streams() -> None:
     notifier, loop, other = LoopNotifier(), CountedLoop(), CountedLoop()
-    boxes = [Outbox(Inbox().put, notifier) for _ in range(6)]
+    boxes = [Outbox(notifier) for _ in range(6)]
     ready = [box.wake_in(cast(Any, other if i == 5 else loop)) for i, box in enumerate(boxes)]
     chunk = Chunk(np.zeros(2, np.float32), np.zeros((1, 1)), None)
     for box in (*boxes, *boxes):

@@ -77,7 +77,7 @@ class RandomFaults(RuleBasedStateMachine):
     ) -> None:
         """rows: that may be parked."""
         policy = Policy(
-            reserve_tokens=4, max_queue=4, max_ahead=0.3, max_unread=0.06, max_frames_in_codec=30,
+            reserve_tokens=4, max_queue=4, max_ahead=0.3, max_frames_in_codec=30,
             max_prefill_tokens=budget, min_cached_tokens=8, parked_mb=rows * ROW_MB, prefix_cache=cache,
         )  # fmt: skip
         self.model = model
@@ -138,10 +138,12 @@ class RandomFaults(RuleBasedStateMachine):
             self.talks.append(talk)
 
     @rule(count=st.integers(2, 4), then=st.integers(2, 4))
-    def join_and_read_nothing(self, count: int, then: int) -> None:
-        """Streams that are left unread until their rows stop, and others that want their slots."""
-        for kinds in [[4]] * count + [[1]] * then:
-            self._submit(kinds, 4, kinds == [4])
+    def join_and_wait_for_text(self, count: int, then: int) -> None:
+        """Live requests that run out of text, and others that want their slots."""
+        for _ in range(count):
+            self._submit([4], 4, True, live=1)
+        for _ in range(then):
+            self._submit([1], 4, False)
         self.engine.step(40)
         self.parked.append(len(self.engine.scheduler.parked))
 

@@ -89,19 +89,15 @@ def test_a_request_without_text_gives_way_even_if_it_is_the_oldest():
     assert all_free(s, 2)
 
 
-@pytest.mark.parametrize("unread", [False, True])
-def test_a_preempted_request_does_not_wait_for_the_text_or_the_reader_of_others(unread: bool):
+def test_a_preempted_request_does_not_wait_for_the_text_of_others():
     """The host may hold no row, so the idle request keeps its slot and gives only its pages."""
-    s = scheduler(slots=2, pages=12, reserve_tokens=4, max_parked=0, max_unread=0.5)
+    s = scheduler(slots=2, pages=12, reserve_tokens=4, max_parked=0)
     d = FakeDevice(s)
     idle, young = d.add(0, 8, 36), d.add(1, 8, 36)
-    idle.max_schedulable = 36 if unread else 25
+    idle.max_schedulable = 25
     for _ in range(200):
         d.step()
-        if unread and idle.num_generated == 25:
-            s.note_unread(idle, 25)
     assert (idle.phase, idle.num_generated, young.phase) == (Phase.PREEMPTED, 25, Phase.DONE)
-    s.note_unread(idle, 0)
     idle.max_schedulable = 36
     d.run()
     assert idle.num_generated == 36
@@ -475,60 +471,6 @@ def test_no_row_is_parked_for_one_that_finds_no_pages():
     d.run()
     assert parked.num_generated == 44
     assert all_free(s, 2)
-
-
-def test_rows_whose_readers_have_left_too_much_stop_give_way_and_go_on_at_half():
-    s = scheduler(slots=1, pages=32, max_unread=0.8)  # ten frames
-    d = FakeDevice(s)
-    seq = d.add(0, 4, 40)
-    for _ in range(15):
-        d.step()
-    s.note_unread(seq, 10)
-    assert seq.may_go_on
-    s.note_unread(seq, 11)
-    d.step()
-    made = seq.num_generated
-    for _ in range(5):
-        d.step()
-    assert seq.num_generated == seq.audio_delivered == made
-    assert s.inert
-    other = d.add(1, 4, 12)
-    for _ in range(20):
-        d.step()
-    assert (seq.phase, other.phase) == (Phase.PARKED, Phase.DONE)
-    s.note_unread(seq, 6)
-    assert s.inert
-    s.note_unread(seq, 5)
-    assert not s.inert
-    d.run()
-    assert seq.num_generated == 40
-    assert all_free(s, 1)
-
-
-def test_unread_rows_go_on_where_a_request_would_otherwise_wait_for_ever():
-    """The host holds as many rows as it may, and their caller may read the one that has not begun first."""
-    s = scheduler(slots=1, pages=32, max_parked=1, max_unread=0.8)
-    d = FakeDevice(s)
-    unread = [d.add(i, 4, 40) for i in range(2)]
-    last = d.add(2, 4, 12)
-    for _ in range(300):
-        d.step()
-        for seq in unread:
-            s.note_unread(seq, seq.audio_delivered)
-        if last.phase is Phase.DONE:
-            break
-    assert last.phase is Phase.DONE
-    assert [q.phase for q in unread] == [Phase.PARKED, Phase.DONE]
-    s.note_unread(unread[0], 0)
-    d.run()
-    assert all_free(s, 1)
-
-
-def test_an_answer_that_is_collected_whole_never_waits_for_its_reader():
-    s = scheduler(max_unread=0.8)
-    seq = FakeDevice(s).add(0, 4, 40, streaming=False)
-    s.note_unread(seq, 1000)
-    assert seq.may_go_on
 
 
 def test_a_long_prefill_raises_the_margin_of_streams_for_one_more_prefill():

@@ -192,22 +192,6 @@ def test_a_preempted_stream_goes_on_with_its_codec_state():
         assert tts.engine.health().preemptions
 
 
-def test_a_parked_stream_gets_its_codec_state_back():
-    policy = Policy(max_unread=0.1)
-    with TTS("dummy:toy-utterance", max_num_seqs=1, policy=policy, **SMALL) as tts:
-        codec = tts.engine.codec
-        saved = []
-        save = codec.save
-        codec.save = lambda seq: saved.append(seq.audio_scheduled) or save(seq)
-        requests = [request(tts, i, 11, 60) for i in range(2)]
-        streams = [tts.submit(r) for r in requests]
-        # Nobody reads the first until the second has ended.
-        for asked, stream in reversed([*zip(requests, streams, strict=True)]):
-            check(tts, asked, stream)
-        assert len(saved) == 1
-        assert saved[0] > 0
-
-
 def test_a_voice_is_primed_once_and_by_its_conditions_alone(tts: TTS):
     before = tts.engine.primer.counts().misses
     prompts = [tts.prompt(request(tts, 3, 9, 4)) for _ in range(2)]

@@ -92,16 +92,6 @@ def test_audio_is_the_same_bytes_after_preemption(voice: stentor.TTS) -> None:
         assert np.array_equal(samples, speech.samples)
 
 
-def test_a_parked_stream_goes_on_where_it_was(voice: stentor.TTS) -> None:
-    expected = voice.generate(TEXTS[1], seed=5).samples
-    policy = Policy(max_unread=0.2, max_ahead=0.2)
-    with stentor.TTS(device="cpu", max_num_seqs=1, threads=1, policy=policy) as tts:
-        streams = [tts.stream(TEXTS[1], seed=5) for _ in range(2)]
-        spoken = [np.concatenate([c.samples for c in stream]) for stream in streams]
-    for samples in spoken:
-        assert np.array_equal(samples, expected)
-
-
 def test_a_codec_call_that_fails_on_its_thread_ends_its_own_request_only(
     voice: stentor.TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,12 +119,6 @@ class AudioScheduler:
         now."""
         self._waiting.add(seq, self._urgency(seq, 0.0))
 
-    def release(self, seq: Sequence) -> None:
-        """The reader of `seq` has left too much: no frames follow for now, and those that it has go
-        to the codec."""
-        seq.audio_due = 0
-        self.look_at(seq)
-
     def looks_at(self, seq: Sequence) -> bool:
         """Whether the next plans look at `seq`."""
         return seq.id in self._waiting

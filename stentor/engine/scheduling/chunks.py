@@ -76,7 +76,7 @@ class RampChunks:
         return count
 
     def due_at(self, seq: Sequence) -> int:
-        if seq.unread or is_held_up(seq):
+        if is_held_up(seq):
             return 0
         frames = seq.num_unheard + seq.audio_scheduled + self._wanted(seq)
         return min(frames, seq.max_schedulable)

@@ -87,9 +87,6 @@ class Scheduler:
     def plan(self, now: float) -> StepPlan:
         """Plan the next step."""
         plan = StepPlan()
-        if self.queue and _stuck(self.live, self.parked, self.max_parked):
-            for seq in self.live:
-                seq.unread = False
         going = Phase.RUNNING
         running = self.can_step(now)
         behind = [s for s in self.live if s.phase is not going]
@@ -119,7 +116,6 @@ class Scheduler:
             for s in self.live
             if s.phase is going
             and s.max_frames > s.num_scheduled < s.max_schedulable
-            and not s.unread
             and s.plays_until <= latest
         ]
 
@@ -253,16 +249,6 @@ class Scheduler:
             if seq.has_row:
                 self._drain(seq)
 
-    def note_unread(self, seq: Sequence, frames: int) -> None:
-        """A reader has left so many frames. A stream stops beyond `Policy.max_unread` and goes on
-        at half of it."""
-        limit = self.policy.max_unread
-        seq.unread = seq.streaming and frames * seq.hop_seconds > (
-            limit / 2 if seq.unread else limit
-        )
-        if seq.unread:
-            self.audio.release(seq)
-
     def undo(self, seq: Sequence) -> None:
         """Put back a request whose prefill cannot be launched. It is prefilled again from the
         beginning."""
@@ -304,12 +290,12 @@ class Scheduler:
     @property
     def inert(self) -> bool:
         """Whether nothing can be done before a message arrives: every request, if any, waits for
-        text or its reader."""
+        text."""
         return not self.queue and not any(s.may_go_on for s in (*self.live, *self.parked))
 
 
 def _victim(live: list[Sequence], plan: StepPlan, now: float) -> Sequence:
-    """The request to preempt: one that waits for text or its reader, else the one with the most
+    """The request to preempt: one that waits for text, else the one with the most
     audio buffered.
 
     Of equal ones it is the youngest. It is never the oldest request that could go on, so that
@@ -321,22 +307,11 @@ def _victim(live: list[Sequence], plan: StepPlan, now: float) -> Sequence:
     ]
     if len(holders) == 1:
         return holders[0]
-    if waiting := [s for s in holders if s.unread or s.num_scheduled >= s.max_schedulable]:
+    if waiting := [s for s in holders if s.num_scheduled >= s.max_schedulable]:
         return waiting[-1]
     return max(holders[1:], key=lambda s: (s.lead(now), s.arrival, s.id))
 
 
 def _longest_idle(live: list[Sequence]) -> Sequence | None:
-    """The request that has waited for text or its reader for longest. None if every one has
-    work."""
+    """The request that has waited for text for longest. None if every one has work."""
     return min((s for s in live if s.idle), key=lambda s: (s.last_audio, s.id), default=None)
-
-
-def _stuck(live: list[Sequence], parked: list[Sequence], max_parked: int) -> bool:
-    """Whether no row can go on or give way. Readers may wait for one that has not begun, so unread
-    rows must go on."""
-    return (
-        len(parked) >= max_parked
-        and all(s.idle for s in live)
-        and not any(s.may_go_on for s in parked)
-    )

@@ -55,7 +55,7 @@ class Sequence:
     Fields up to `given` are set when it is made. Each other one has one writer (tests/engine/test_sequence.py):
 
         Sequence: phase, in_flight, num_scheduled
-        Scheduler: arrival, slot, num_generated, num_unheard, status, max_schedulable, unread, cancelled
+        Scheduler: arrival, slot, num_generated, num_unheard, status, max_schedulable, cancelled
         PageTables: pages, frame_pages, room, num_cached
         PrefillPlanner: piece
         AudioScheduler: audio_scheduled, audio_chunks, audio_due, audio_waiting, audio_delivered, last_audio,
@@ -106,7 +106,6 @@ class Sequence:
     max_schedulable: int = (
         sys.maxsize
     )  # frames for which there is text. Below max_frames only for live text
-    unread: bool = False  # its reader has left too much audio
     cancelled: bool = False
     pages: list[int] = field(default_factory=list)
     frame_pages: list[int] = field(
@@ -191,12 +190,12 @@ class Sequence:
 
     @property
     def may_go_on(self) -> bool:
-        """Whether there is text for its next frame, and a reader who takes its audio."""
-        return self.num_generated < self.max_schedulable and not self.unread
+        """Whether there is text for its next frame."""
+        return self.num_generated < self.max_schedulable
 
     @property
     def idle(self) -> bool:
-        """Whether it has a slot, and all that its text and its reader allow has been generated and delivered."""
+        """Whether it has a slot, and all that its text allows has been generated and delivered."""
         open = (
             self.phase in (Phase.RUNNING, Phase.PREEMPTED)
             and self.status == RUNNING

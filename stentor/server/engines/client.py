@@ -66,8 +66,6 @@ class EngineStream:
         self._accepted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._events: deque[tuple[Chunk, Facts] | StentorError] = deque()
         self._ready = asyncio.Event()
-        self._taken = 0  # frames
-        self._held = False  # the engine waits until they are more
 
     async def accepted(self) -> Facts | None:
         """Wait until the request is queued. None: there is nothing in its text that the model can
@@ -100,15 +98,6 @@ class EngineStream:
             yield chunk
             if chunk.finish is not None:
                 return
-            self._taken += len(chunk.frames)
-            if self._held:
-                self._client.send(m.Taken(self.id, self._taken))
-
-    def hold(self, held: bool) -> None:
-        """Report consumed frames now, and after every chunk while the engine is paused."""
-        self._held = held
-        if held:
-            self._client.send(m.Taken(self.id, self._taken))
 
     def accept(self, facts: Facts | None) -> None:
         """Note that the request is queued, or with None that it cannot be spoken."""
@@ -338,7 +327,7 @@ class EngineClient:
         match event:
             case m.Audio():
                 self._audio(event, data)
-            case m.Accepted() | m.Unspeakable() | m.Resend() | m.Held() | m.Ended():
+            case m.Accepted() | m.Unspeakable() | m.Resend() | m.Ended():
                 if (stream := self._open.get(event.id)) is not None:
                     self._note(stream, event)
             case m.Result():
@@ -356,7 +345,7 @@ class EngineClient:
                 self.lose(m.exception(event.error))
 
     def _note(
-        self, stream: EngineStream, event: m.Accepted | m.Unspeakable | m.Resend | m.Held | m.Ended
+        self, stream: EngineStream, event: m.Accepted | m.Unspeakable | m.Resend | m.Ended
     ) -> None:
         """Handle an event of a request that is open."""
         match event:
@@ -368,8 +357,6 @@ class EngineClient:
                 stream.accept(None)
             case m.Resend():
                 stream.resend()
-            case m.Held():
-                stream.hold(event.held)
             case m.Ended():
                 self._close(stream)
                 stream.put(m.exception(event.error))
@@ -503,8 +490,7 @@ class EngineLink(asyncio.Protocol):
         commands = {
             number: waiting
             for number, waiting in self._waiting.items()
-            if isinstance(waiting.command, m.Submit | m.Append | m.Taken)
-            and waiting.command.id == id
+            if isinstance(waiting.command, m.Submit | m.Append) and waiting.command.id == id
         }
         for number, waiting in commands.items():
             del self._waiting[number]

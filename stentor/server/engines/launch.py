@@ -213,7 +213,6 @@ class EngineFactory:
         """Fields of the engine's Policy."""
         return {
             "max_queue": self.config.max_queued_requests,
-            "max_unread": LIMITS.max_unread_seconds,
             "parked_mb": LIMITS.parked_mb,
             "unready_after": LIMITS.unready_after,
         }

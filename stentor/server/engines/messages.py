@@ -95,13 +95,6 @@ class Cancel(_Message):
     id: int
 
 
-class Taken(_Message):
-    """Total frames consumed so far, sent while the engine has the stream paused."""
-
-    id: int
-    frames: int
-
-
 class Connect(_Message):
     """Serve another API process, the high bits of whose ids are `api`. Its socket comes with the
     message."""
@@ -146,7 +139,6 @@ Command = (
     Submit
     | Append
     | Cancel
-    | Taken
     | Connect
     | Speakable
     | LoadLora
@@ -228,14 +220,6 @@ class Audio(_Message):
     moments: list[float] = []
 
 
-class Held(_Message):
-    """Whether a request has stopped because too much of its audio is unread, as far as the engine
-    knows. It wants `Taken` at once and as long as that is so."""
-
-    id: int
-    held: bool
-
-
 class Ended(_Message):
     """A request has failed."""
 
@@ -263,19 +247,7 @@ class Adapters(_Message):
     loaded: list[Adapter]
 
 
-Event = (
-    Ready
-    | Broken
-    | Accepted
-    | Unspeakable
-    | Resend
-    | Audio
-    | Held
-    | Ended
-    | Result
-    | Beat
-    | Adapters
-)
+Event = Ready | Broken | Accepted | Unspeakable | Resend | Audio | Ended | Result | Beat | Adapters
 
 KINDS = {bool: "bool", int: "int", float: "float"}
 

@@ -61,8 +61,7 @@ class Load(msgspec.Struct):
 
 class Peer:
     """An API process at the other end of a stream socket. Its engine never waits for it: what the
-    socket does not take at once is sent by a thread. Streams that are not read stop by themselves
-    (Policy.max_unread)."""
+    socket does not take at once is sent by a thread."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection

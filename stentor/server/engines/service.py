@@ -53,35 +53,16 @@ class _Open:
         self.command = command
         self.id = command.id
         self.cancelled = self.ended = False
-        self._held = False
         self.preparation: Preparation | None = None
         self.prompt: Prompt | None = None
         self.handle: RequestHandle | None = None
         self.texts: list[m.Append] = []  # that came before it was queued
-        self._put = self.taken = 0  # frames. Each is written by one thread
         self.marks = Marks() if command.traced else None
         self.prepared = 0.0  # when its prompt was made
-
-    @property
-    def held(self) -> bool:
-        """Whether the engine waits until the client has taken audio."""
-        return self._held
-
-    @held.setter
-    def held(self, held: bool) -> None:
-        if held != self._held:
-            self._held = held
-            self.service.hold(self, held)
-
-    @property
-    def unread(self) -> int:
-        """Frames that the client has not taken."""
-        return self._put - self.taken
 
     def put(self, event: StreamEvent) -> None:
         """For the engine, which flushes soon. The last event is a chunk with `finish`, or an
         exception."""
-        self._put += len(event.frames) if isinstance(event, Chunk) else 0
         self.service.put(self, event)
 
     def moments(self, now: float) -> list[float]:
@@ -142,8 +123,6 @@ class EngineService:
                 self._append(command)
             case m.Cancel():
                 self._cancel(command.id)
-            case m.Taken():
-                self._take(command)
             case m.ReleaseLora():
                 self._adapters.pop((command.api, command.number), None)
             case m.LoadLora() | m.UnloadLora():
@@ -196,12 +175,6 @@ class EngineService:
                 else (event.samples, event.frames)
             )
             self._add(request.id >> m.API_BITS, audio, arrays)
-
-    def hold(self, request: _Open, held: bool) -> None:
-        """Keep that a request has stopped, or goes on, until the next flush."""
-        with self._lock:
-            if request.id in self._open:
-                self._add(request.id >> m.API_BITS, m.Held(request.id, held))
 
     def _add(self, api: int, event: m.Event, arrays: Sequence[np.ndarray] = ()) -> None:
         """Keep an event for an API process. The lock is held."""
@@ -395,14 +368,6 @@ class EngineService:
             handle.cancel()
         elif preparation is not None:
             preparation.leave()
-
-    def _take(self, command: m.Taken) -> None:
-        request = self._open.get(command.id)
-        if request is not None:
-            request.taken = command.frames
-            handle = request.handle  # the engine's thread may let go of it
-            if request.held and handle is not None:
-                handle.note_taken()
 
     def _fail(self, request: _Open, error: BaseException) -> None:
         if not isinstance(error, StentorError):

@@ -213,32 +213,6 @@ def test_a_check_has_the_prompt_made_and_leaves_nothing_open(play: Callable[[Tes
 # -- credit
 
 
-def test_an_engine_that_waits_for_a_reader_hears_of_each_chunk_and_no_other_does(
-    play: Callable[[Test], None],
-) -> None:
-    async def test(played: Played) -> None:
-        stream = played.submit()
-        played.accept(stream)
-        for _ in range(6):
-            played.audio(stream, 2)
-        reading = aiter(stream)
-        for _ in range(2):
-            await anext(reading)
-        assert played.had(m.Taken) == []
-        played.say(m.Held(stream.id, True))
-        assert [t.frames for t in played.had(m.Taken)] == [
-            2
-        ]  # at once. The second chunk is still in use
-        for _ in range(2):
-            await anext(reading)
-        assert [t.frames for t in played.had(m.Taken)] == [2, 4, 6]
-        played.say(m.Held(stream.id, False))
-        await anext(reading)
-        assert len(played.had(m.Taken)) == 3
-
-    play(test)
-
-
 # -- recordings
 
 

@@ -258,5 +258,5 @@ def test_an_api_process_that_is_gone_is_written_to_in_vain() -> None:
         ours.close()
         peer = process.Peer(theirs)
         for _ in range(3):
-            peer.send([m.Held(1, True)], ())
+            peer.send([m.Unspeakable(1)], ())
         assert list(peer.messages()) == []

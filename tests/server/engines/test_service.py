@@ -118,7 +118,7 @@ def test_text_for_a_request_that_has_ended_is_passed_over(
     live: Live, service: EngineService
 ) -> None:
     """It was on its way."""
-    for command in (m.Append(12345, "more", True), m.Taken(12345, 5), m.Cancel(12345)):
+    for command in (m.Append(12345, "more", True), m.Cancel(12345)):
         service.handle(command, m.Reader(memoryview(b"")))
     assert live.speech(input="Hello there.").status_code == 200
 
