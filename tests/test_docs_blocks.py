@@ -22,6 +22,7 @@ import yaml
 import stentor
 import stentor.api
 import stentor.server.main
+from stentor.book import voices
 from stentor.cli import main
 from stentor.models.info import SpeechRequest
 from stentor.say.command import CUT
@@ -167,13 +168,17 @@ def execute(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @to_run("yaml")
 def test_the_files_of_a_page_are_read(run: list[Block], here: Path):
-    """A lexicon says in its first line that it is words.yaml. Ray Serve's has applications. The others configure a server."""
+    """A lexicon begins with "words.yaml", the voices of a book with "cast.yaml", and Ray Serve's file has applications. The
+    others configure a server."""
     for block in run:
         file, lines = here / "file.yaml", yaml.safe_load(block.text)
         file.write_text(block.text, encoding="utf-8")
         if block.text.startswith("# words.yaml"):
             lexicon = Lexicon.read(file)
             assert all(lexicon.reading(word) for word in lines)
+        elif block.text.startswith("# cast.yaml"):
+            (here / "alice.wav").touch()
+            assert voices.read(file).speakers
         elif "applications" in lines:
             for application in lines["applications"]:
                 ServerConfig(**typed(application["args"]))

@@ -16,7 +16,10 @@ def write(chapters: Sequence[WrittenChapter], format: str, words: bool) -> list[
     """Write subtitles beside each file of audio, under its name. words: with the times of words."""
     paths: list[Path] = []
     for file, group in itertools.groupby(chapters, lambda chapter: chapter.file):
-        segments = [segment for chapter in group for segment in segments_of(chapter)]
+        segments: list[SegmentTiming] = []
+        for chapter in group:
+            segments += segments_of(chapter)
+
         path = file.with_suffix(f".{format}")
         with disk.replaced(path) as handle:
             disk.write_all(handle, FORMATS[format](segments, words).encode())
