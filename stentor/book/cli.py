@@ -49,7 +49,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     book.set_defaults(func=_run)
 
 
-_OUTPUT = "a .m4b file with chapter marks, or a folder for one file per chapter (--format)"
+_OUTPUT = (
+    "a .m4b file with chapter marks, an .epub with text that lights up as it is read, or a folder for one file per "
+    "chapter (--format)"
+)
 _TEXT = {
     "list": switch("show the chapters with their characters and minutes, and speak nothing"),
     "chapters": flag("speak these chapters of the list only, such as 3-7,9", metavar="NUMBERS"),

@@ -17,11 +17,11 @@ from stentor.batch import disk
 from stentor.batch.item import Row
 from stentor.batch.manifest import NAME, rows
 from stentor.batch.plan import check_settings
-from stentor.book import captions, reading
+from stentor.book import captions, overlay, reading
 from stentor.book.chapters import Part, chosen, listed
 from stentor.book.contents import Book
 from stentor.book.joining import ChapterAudio, SpokenPiece
-from stentor.book.plan import BookPlan, plan
+from stentor.book.plan import EPUB, M4B, BookPlan, plan
 from stentor.book.writing import BookWriter, SpokenChapter, WrittenChapter
 from stentor.errors import EngineError, InvalidRequest
 from stentor.output.marks import Marks
@@ -113,8 +113,12 @@ def _chapters(
 def _written(
     job: BookPlan, writer: BookWriter, chapters: Sequence[SpokenChapter]
 ) -> list[WrittenChapter]:
-    if job.one_file:
+    if job.kind == M4B:
         return writer.m4b(job.output, chapters)
+    if job.kind == EPUB:
+        written = writer.folder(job.work / "epub", overlay.FORMAT, chapters)
+        overlay.write(job.output, writer.book, written, writer.narrator, writer.marks)
+        return written
     return writer.folder(job.output, job.format, chapters)
 
 

@@ -19,11 +19,13 @@ PIECES = "pieces.jsonl"
 PARTS = ".parts"
 PART_FORMAT = "flac"
 M4B = ".m4b"
+EPUB = ".epub"
 
 
 @dataclass(frozen=True)
 class BookPlan:
-    """A checked command line. output: an m4b file, or a folder for files of `format`. work: the
+    """A checked command line. output: a file, or a folder for files of
+    `format`. work: the
     folder of the spoken pieces. job: the batch that speaks them."""
 
     output: Path
@@ -35,9 +37,9 @@ class BookPlan:
     job: batch_plan.Plan
 
     @property
-    def one_file(self) -> bool:
-        """Whether the book becomes one file with marks."""
-        return self.output.suffix.lower() == M4B
+    def kind(self) -> str:
+        """How the book is written: ".m4b", ".epub", or "" for a folder of files."""
+        return _kind(self.output)
 
 
 def plan(args: argparse.Namespace, load: dict[str, Any], parts: list[Part]) -> BookPlan:
@@ -47,6 +49,8 @@ def plan(args: argparse.Namespace, load: dict[str, Any], parts: list[Part]) -> B
     work = output.with_name(output.name + PARTS)
     if work.is_symlink():
         raise InvalidRequest("output", f"{str(work)!r} is a link, and a run deletes it: remove it")
+    if args.subtitles is not None and _kind(output) == EPUB:
+        raise InvalidRequest("subtitles", "an EPUB holds the times of its sentences")
     if args.words and args.subtitles is None:
         raise InvalidRequest("words", "needs --subtitles")
     cast = voices.read(args.voices)
@@ -65,6 +69,7 @@ def plan(args: argparse.Namespace, load: dict[str, Any], parts: list[Part]) -> B
             "replicas": None,
             "provenance": False,
             "watermark": None,
+            "split": _split(args, output),
         }
     )
     return BookPlan(
@@ -80,14 +85,15 @@ def plan(args: argparse.Namespace, load: dict[str, Any], parts: list[Part]) -> B
 
 def _output(path: Path | None) -> Path:
     if path is None:
-        raise InvalidRequest("output", "name a .m4b file or a folder (-o), or use --list")
+        raise InvalidRequest("output", "name a .m4b or .epub file or a folder (-o), or use --list")
     output = path.resolve()
-    if output.suffix.lower() == M4B:
+    if _kind(output):
         if output.is_dir():
             raise InvalidRequest("output", f"{str(path)!r} is a folder")
     elif output.suffix and not output.is_dir():
         raise InvalidRequest(
-            "output", f"{str(path)!r} must end in {M4B}, or be a folder, whose name has no dot"
+            "output",
+            f"{str(path)!r} must end in {M4B} or {EPUB}, or be a folder, whose name has no dot",
         )
     if not output.parent.is_dir():
         raise InvalidRequest("output", f"folder {str(output.parent)!r} does not exist")
@@ -95,9 +101,24 @@ def _output(path: Path | None) -> Path:
 
 
 def _format(args: argparse.Namespace, output: Path) -> str:
-    if output.suffix.lower() == M4B:
+    if _kind(output):
         return "m4b"
     return str(args.format)
+
+
+def _split(args: argparse.Namespace, output: Path) -> str:
+    """Where text is cut: at each sentence where the times of sentences are written."""
+    timed = args.subtitles is not None or _kind(output) == EPUB
+    if timed and args.split == "auto":
+        return "sentence"
+    return str(args.split)
+
+
+def _kind(output: Path) -> str:
+    suffix = output.suffix.lower()
+    if suffix in (M4B, EPUB):
+        return suffix
+    return ""
 
 
 def _gap(pauses: str | None) -> str:

@@ -51,14 +51,14 @@ class BookWriter:
     """Writes the chapters of a book at an even loudness."""
 
     def __init__(self, book: Book, narrator: str, marks: Marks, target: Target) -> None:
-        self._book = book
-        self._narrator = narrator
-        self._marks = marks
+        self.book = book
+        self.narrator = narrator
+        self.marks = marks
         self._target = target
 
     def m4b(self, path: Path, chapters: Sequence[SpokenChapter]) -> list[WrittenChapter]:
         """Write one file with chapter marks and cover."""
-        tags = Tags({**self._words(self._book.title), "media_type": AUDIOBOOK}, self._book.cover)
+        tags = Tags({**self._words(self.book.title), "media_type": AUDIOBOOK}, self.book.cover)
         written: list[WrittenChapter] = []
         with disk.written_aside(path) as aside:
             output = self._output(aside, "m4b", chapters[0].audio.rate, tags)
@@ -94,8 +94,8 @@ class BookWriter:
         return written
 
     def _output(self, path: Path, format: str, rate: int, tags: Tags) -> Output:
-        serial = serial_number(0, f"{self._book.title} {path.name}")
-        return Output(path, format, rate, self._marks, serial, tags)
+        serial = serial_number(0, f"{self.book.title} {path.name}")
+        return Output(path, format, rate, self.marks, serial, tags)
 
     def _feed(
         self, output: Output, chapter: SpokenChapter, path: Path, start: float
@@ -121,13 +121,13 @@ class BookWriter:
         return levelled(audio, audio.rate, gain)
 
     def _words(self, title: str) -> dict[str, str]:
-        book = self._book
+        book = self.book
         words = {
             "title": title,
             "album": book.title,
             "artist": book.author,
             "album_artist": book.author,
-            "composer": self._narrator,  # where players look for the narrator
+            "composer": self.narrator,  # where players look for the narrator
             "date": book.year,
             "genre": GENRE,
         }

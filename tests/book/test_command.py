@@ -144,3 +144,15 @@ def test_the_loudness_can_change_without_speaking_again(tmp_path: Path) -> None:
     assert pieces == {
         path.name: path.stat().st_mtime_ns for path in (tmp_path / "b.m4b.parts/audio").iterdir()
     }
+
+
+@pytest.mark.parametrize("name", ["b.m4b", "walks"])
+def test_subtitles_have_the_times_of_all_chapters_of_a_file(tmp_path: Path, name: str) -> None:
+    out = tmp_path / name
+    assert speak(made.epub3(tmp_path / "b.epub"), out, "--subtitles", "srt") == CUT
+    texts = [path.read_text("utf-8") for path in sorted(tmp_path.rglob("*.srt"))]
+    assert len(texts) == (1 if name == "b.m4b" else 2)
+    shown = " ".join("\n".join(texts).split())
+    for words in ("The Boats", "The last boat was late.", "Could frame thy fearful symmetry?"):
+        assert words in shown
+    assert "&" not in shown
