@@ -22,11 +22,11 @@ from stentor.engine.sizes import (
     BufferSizes,
     Needs,
     Shares,
-    advice,
     beside_weights,
     fewer,
     fit,
     given_pages,
+    least_bytes,
 )
 from stentor.errors import EngineError
 from stentor.host import machine
@@ -77,7 +77,7 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
     max_frames = min(config.max_frames, spec.max_model_len)
     needs = _needs(model, config, device, max_frames, encoder_bytes)
     shares = _shares(model, needs, config, usable, total)
-    max_pages = min(shares.pages, needs.wanted)
+    max_pages = min(shares.pages, needs.request_pages)
     return BufferSizes(
         **asdict(shares),
         max_frames=max_frames,
@@ -144,7 +144,7 @@ def _needs(
         codec_frame=_codec_frame(model, chunk, device, config.deterministic),
         encoder=encoder_bytes,
         page_size=config.page_size,
-        wanted=math.ceil(spec.max_model_len / config.page_size),
+        request_pages=math.ceil(spec.max_model_len / config.page_size),
         chunk=chunk,
         priming=min(spec.codec_prefix, timing.chunk),  # frames of a call beside the others
     )
@@ -158,28 +158,36 @@ def _shares(
     if usable is None or config.memory_gb is not None:
         return _with_pages(needs, config, usable)
     if config.max_num_seqs is not None:
-        wanted = [config.max_num_seqs]
+        numbers = [config.max_num_seqs]
     else:
-        wanted = fewer(SLOTS)
-    found_shares = fit(needs, wanted, usable, total)
-    if found_shares is not None:
-        return found_shares
+        numbers = fewer(SLOTS)
+    shares = fit(needs, numbers, usable, total)
+    if shares is not None:
+        return shares
+    raise EngineError(_no_memory(model, needs, config, numbers[-1], usable, total))
+
+
+def _no_memory(
+    model: SpeechModel, needs: Needs, config: EngineConfig, slots: int, usable: int, total: int
+) -> str:
     if model.adapters.count:
         adapters = f", {model.adapters.bytes / GIB:.2f} GiB of adapters among them"
     else:
         adapters = ""
-    # of which a budget says all
     if config.max_memory_gb is None:
         context = 0
     else:
         context = CONTEXT
-    told = advice(needs, wanted[-1], usable, total, context)
     weights = f"{(total - usable) / GIB:.2f} GiB of {(total + context) / GIB:.2f} are taken by weights{adapters}"
     if context:
         weights += f", {context / GIB:.2f} by CUDA itself"
     if needs.encoder:
         weights += f", {needs.encoder / GIB:.2f} are for encoding references"
-    raise EngineError(f"no memory for key-value pages with {wanted[-1]} slots: {weights}; {told}")
+    enough = total - usable + least_bytes(needs, slots) + context
+    return (
+        f"no memory for key-value pages with {slots} slots: {weights}; "
+        f"{enough / GIB:.2f} GiB hold {slots} slots"
+    )
 
 
 def _with_pages(needs: Needs, config: EngineConfig, usable: int | None) -> Shares:
@@ -196,17 +204,15 @@ def _with_pages(needs: Needs, config: EngineConfig, usable: int | None) -> Share
         raise EngineError(f"no memory for key-value pages: one takes {needs.page / GIB:.4f} GiB")
     if usable is None:
         return given_pages(needs, config.max_num_seqs or CPU_SLOTS, pages)
-    tried = [
-        given_pages(needs, n, pages)
-        for n in ([config.max_num_seqs] if config.max_num_seqs else fewer(SLOTS))
-    ]
-    found = next((f for f in tried if beside_weights(needs, f) <= usable), tried[-1])
-    least = needs.buffers(found.slots, found.pages)
+    numbers = [config.max_num_seqs] if config.max_num_seqs else fewer(SLOTS)
+    candidates = [given_pages(needs, n, pages) for n in numbers]
+    shares = next((s for s in candidates if beside_weights(needs, s) <= usable), candidates[-1])
+    least = needs.buffers(shares.slots, shares.pages)
     if least <= usable:
-        return found
-    taken = f"{found.slots} slots with memory_gb {config.memory_gb:g} take {least / GIB:.2f} GiB"
+        return shares
+    slots = f"{shares.slots} slots with memory_gb {config.memory_gb:g} take {least / GIB:.2f} GiB"
     free = f"{usable / GIB:.2f} are free after the weights"
-    raise EngineError(f"{taken}, and {free}; use a smaller max_num_seqs or memory_gb")
+    raise EngineError(f"{slots}, and {free}; use a smaller max_num_seqs or memory_gb")
 
 
 def _cpu_pages() -> int:
@@ -237,15 +243,16 @@ def _codec_frame(model: SpeechModel, chunk: int, device: Device, deterministic: 
         return 0
     frame = model.spec.frame
     where = device.torch
-    given = torch.zeros(1, chunk, *frame.shape, dtype=torch_dtype(frame.dtype), device=where)
+    frames = torch.zeros(1, chunk, *frame.shape, dtype=torch_dtype(frame.dtype), device=where)
     with torch.inference_mode(), kernels.batch_invariant(deterministic):
         state = CodecStateTable(model.codec.columns, 1, where).columns
         call = one_row(where, chunk)
-        model.codec.decode(
-            given, state, call
-        )  # compiles kernels and makes the libraries' workspaces
+        # compiles kernels and makes the libraries' workspaces
+        model.codec.decode(frames, state, call)
         return math.ceil(
-            CODEC_COPIES * device.peak_bytes(lambda: model.codec.decode(given, state, call)) / chunk
+            CODEC_COPIES
+            * device.peak_bytes(lambda: model.codec.decode(frames, state, call))
+            / chunk
         )
 
 

@@ -44,7 +44,7 @@ class Needs:
     codec_frame: int  # of a codec call, by frame
     encoder: int  # of encoding references
     page_size: int  # tokens of a page
-    wanted: int  # pages of the longest request
+    request_pages: int  # of the longest request
     chunk: int  # frames that a codec call holds at least
     priming: int  # frames of a codec call beside the others
 
@@ -87,7 +87,7 @@ def divide(needs: Needs, slots: int, usable: int, total: int) -> Shares | None:
             reserve = min(reserve, int(SPARE * total))
         pages = (usable - reserve - needs.buffers(slots, 0)) // needs.page
         if pages >= slots if last else (pages >= enough and codec <= CODEC_SHARE * total):
-            pages = min(pages, slots * needs.wanted)
+            pages = min(pages, slots * needs.request_pages)
             return Shares(slots, tokens, frames, graphs, codec, pages)
     return None
 
@@ -98,7 +98,7 @@ def given_pages(needs: Needs, slots: int, pages: int) -> Shares:
     tokens, level = LEVELS[0]
     frames = needs.codec_frames(level, slots)
     codec = (frames + needs.priming) * needs.codec_frame
-    return Shares(slots, tokens, frames, 0, codec, min(slots * needs.wanted, pages))
+    return Shares(slots, tokens, frames, 0, codec, min(slots * needs.request_pages, pages))
 
 
 def beside_weights(needs: Needs, shares: Shares) -> int:
@@ -108,7 +108,7 @@ def beside_weights(needs: Needs, shares: Shares) -> int:
 
 def _enough(needs: Needs, slots: int) -> int:
     """Pages with which no slot waits for pages most of the time."""
-    return slots * min(needs.wanted, -(-ENOUGH_TOKENS // needs.page_size))
+    return slots * min(needs.request_pages, -(-ENOUGH_TOKENS // needs.page_size))
 
 
 def fit(needs: Needs, slots: Sequence[int], usable: int, total: int) -> Shares | None:
@@ -123,20 +123,13 @@ def fewer(slots: int) -> list[int]:
     return [slots >> i for i in range(slots.bit_length())]
 
 
-def advice(needs: Needs, slots: int, usable: int, total: int, context: int = 0) -> str:
-    """Describe what would fit instead of `slots` slots.
-
-    context: bytes that CUDA takes beside `total`.
-    """
-    fitting = (divide(needs, n, usable, total) for n in range(slots, 0, -1))
-    largest = next((f for f in fitting if f is not None), None)
-    more = max(1, total)
-    while divide(needs, slots, usable + more - total, more) is None:
-        more += max(1, more // 50)
-    larger = f"{(more + context) / GIB:.2f} GiB hold {slots} slots"
-    if largest is None:
-        return larger
-    return f"{largest.slots} slots fit, or {larger}"
+def least_bytes(needs: Needs, slots: int) -> int:
+    """Bytes beside the weights with which so many slots fit at the last level, of which each has a
+    page."""
+    tokens, level = LEVELS[-1]
+    codec = (needs.codec_frames(level, slots) + needs.priming) * needs.codec_frame
+    graphs = WORKSPACE + GRAPHS * tokens // LEVELS[0][0]
+    return needs.buffers(slots, slots) + graphs + codec
 
 
 @dataclass(frozen=True)

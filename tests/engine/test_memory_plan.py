@@ -14,10 +14,10 @@ from stentor.engine.sizes import (
     MIB,
     Needs,
     Shares,
-    advice,
     divide,
     fewer,
     fit,
+    least_bytes,
 )
 
 CODEC_FRAME = 6 * MIB  # three times what a frame of a call was predicted to take at most
@@ -122,15 +122,11 @@ def test_slots_that_nobody_asked_for_have_enough_pages(name: str) -> None:
     assert found.pages * 16 >= found.slots * ENOUGH_TOKENS
 
 
-def test_what_would_fit_is_named() -> None:
+def test_the_memory_that_an_error_names_is_enough_for_its_slots() -> None:
     model, _ = RELEASED["fish s2 pro in 16"]
-    usable = int(1.0 * GIB)
-    needs = replace(model.needs(0), slot=150 * MIB)
-    total = int(model.weights * GIB) + usable
-    told = advice(needs, 8, usable, total)
-    slots, more = int(told.split()[0]), float(told.split("or ")[1].split()[0])
-    assert divide(needs, slots, usable, total) is not None
-    assert divide(needs, slots + 1, usable, total) is None
-    larger = int((more + 0.01) * GIB)
-    assert divide(needs, 8, larger - (total - usable), larger) is not None
-    assert "slots fit" not in advice(needs, 8, 0, total)
+    weights = int(model.weights * GIB)
+    for slots in (1, 8, 64):
+        needs = replace(model.needs(0), slot=150 * MIB)
+        enough = least_bytes(needs, slots)
+        assert divide(needs, slots, enough, weights + enough) is not None
+        assert divide(needs, slots, enough - 2 * needs.page * slots, weights + enough) is None
