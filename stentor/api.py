@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Mapping, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -31,8 +30,6 @@ from stentor.models.model_names import DEFAULT_VOICE
 from stentor.output.marks import Marks
 from stentor.output.render import Output
 from stentor.output.watermark import Make
-from stentor.speech import awaited
-from stentor.speech.live_text import PROBE, TextFeed
 from stentor.speech.opening import OpeningStream, opens
 from stentor.speech.result import Speech
 from stentor.speech.script import Turn, dialogue, marked, reading, scripted
@@ -41,6 +38,9 @@ from stentor.text.cleanup import ALL
 from stentor.text.front_end import Check, proceed
 from stentor.text.lexicon import Lexicon
 from stentor.text.sentences import GRANULARITIES, MAX_CHARS
+
+if TYPE_CHECKING:
+    from stentor.speech.live_text import TextFeed
 
 log = logging.getLogger("stentor.speech")
 
@@ -215,6 +215,10 @@ class TTS:
     ) -> Speech | list[Speech]:
         """Generate speech as `generate` does, for asyncio. Cancelling the task cancels the
         request."""
+        import asyncio  # takes 12 ms, as `awaited` does, which few callers need
+
+        from stentor.speech import awaited
+
         texts = await asyncio.to_thread(self._texts, text, options)
         if texts:
             results = await awaited.speak(texts)
@@ -235,6 +239,8 @@ class TTS:
         most 5 ms, and a pause that the text has there. `script` and `voices` are not taken.
         Options: see generate. The first chunk raises what is wrong with them.
         """
+        from stentor.speech import awaited
+
         if isinstance(text, AsyncIterable):
             return awaited.live(partial(self._growing, options), text)
         return awaited.stream(partial(self._text, text, options, tries=1, streaming=True))
@@ -369,6 +375,8 @@ class TTS:
 
     def _growing(self, options: Mapping[str, Any]) -> tuple[SpokenText, TextFeed]:
         """A text that grows, without any yet, and what cuts the text for it."""
+        from stentor.speech.live_text import PROBE, TextFeed
+
         for name in ("script", "voices", "retries"):
             if options.get(name) is not None:
                 raise InvalidRequest(name, "needs the complete text")

@@ -6,8 +6,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Container, Iterator, Sequence
+from importlib import import_module
+from typing import NamedTuple
 
 import stentor
 from stentor import flags
@@ -29,12 +30,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     of a batch failed, 130 if interrupted, 129 or 143 if ended by SIGHUP or SIGTERM."""
     open_standard_streams()
     ensure_home()
-    top = parser()
     if "_ARGCOMPLETE" in os.environ:
         from stentor.say import completion
 
-        completion.complete(top)
+        completion.complete(parser())
     words = sys.argv[1:] if argv is None else argv
+    top = parser(words[:1])
     if not words:
         top.print_help()
         return 0
@@ -78,24 +79,32 @@ def _commands(top: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser
 
 def _check_command(top: argparse.ArgumentParser, word: str) -> None:
     """Exit with code 2 if a word is no command, with the one that was meant."""
-    commands = _commands(top)
-    if not word.startswith("-") and word not in commands:
-        meant = [f"did you mean {near}?" for near in get_close_matches(word, commands, 1)]
-        top.error(" ".join([f"no command {word!r};", *meant, f"commands: {', '.join(commands)}"]))
+    if not word.startswith("-") and word not in COMMANDS:
+        from difflib import get_close_matches
+
+        meant = [f"did you mean {near}?" for near in get_close_matches(word, COMMANDS, 1)]
+        top.error(" ".join([f"no command {word!r};", *meant, f"commands: {', '.join(COMMANDS)}"]))
 
 
 def _meant(command: argparse.ArgumentParser, unknown: Sequence[str]) -> Iterator[str]:
     """The flags of a command that are nearest to unknown ones."""
+    from difflib import get_close_matches
+
     for word in unknown:
         if word.startswith("--"):
             yield from get_close_matches(word.split("=")[0], command._option_string_actions, 1)
 
 
-def parser() -> argparse.ArgumentParser:
-    from stentor.bench.cli import add_parser as add_bench
-    from stentor.book.cli import add_parser as add_book
-    from stentor.server.cli import add_parser as add_serve
+class Command(NamedTuple):
+    """A command's line of help, and the function that adds its flags to its parser."""
 
+    help: str
+    define: Callable[[argparse.ArgumentParser], None]
+
+
+def parser(defined: Container[str] | None = None) -> argparse.ArgumentParser:
+    """The parser of all commands. defined: the commands that get their flags, None for all. Flags
+    of the others take longer than a short sentence: the server's alone are a hundred."""
     top = argparse.ArgumentParser(
         prog="stentor",
         usage="stentor COMMAND [--flag VALUE ...]",
@@ -109,43 +118,85 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(
         required=True, title="commands", metavar="COMMAND", prog="stentor"
     )
-    usage = "stentor say [TEXT] [--flag VALUE ...]"
-    say = commands.add_parser(
-        "say", help="speak a text into a file, a pipe or the loudspeaker", usage=usage
-    )
+    for name, command in COMMANDS.items():
+        subparser = commands.add_parser(name, help=command.help)
+        if defined is None or name in defined:
+            command.define(subparser)
+        subparser.set_defaults(usage_of=subparser)
+    return top
+
+
+def _define_say(say: argparse.ArgumentParser) -> None:
+    say.usage = "stentor say [TEXT] [--flag VALUE ...]"
     flags.add_say(say)
     say.set_defaults(func=_say)
-    voices = commands.add_parser(
-        "voices", help="list a model's voices and languages, and what it takes"
-    )
+
+
+def _define_voices(voices: argparse.ArgumentParser) -> None:
     flags.add(voices, {**flags.SAMPLES, **flags.MODEL})
     voices.set_defaults(func=_voices)
-    usage = "stentor batch INPUT OUTPUT [--flag VALUE ...]"
-    speak = "speak every line of a file, resumable"
-    batch = commands.add_parser("batch", help=speak, usage=usage, epilog=flags.BATCH_EPILOG)
+
+
+def _define_batch(batch: argparse.ArgumentParser) -> None:
+    batch.usage = "stentor batch INPUT OUTPUT [--flag VALUE ...]"
+    batch.epilog = flags.BATCH_EPILOG
     flags.add_batch(batch)
     batch.set_defaults(func=_batch)
-    add_book(commands)
-    add_serve(commands)
-    add_bench(commands)
-    doctor = commands.add_parser("doctor", help="show what runs on this machine and how fast")
+
+
+def _define_by(module: str) -> Callable[[argparse.ArgumentParser], None]:
+    """The function of a command whose flags are in a module of its own, which is imported then."""
+
+    def define(parser: argparse.ArgumentParser) -> None:
+        import_module(module).define(parser)
+
+    return define
+
+
+def _define_doctor(doctor: argparse.ArgumentParser) -> None:
     flags.add(doctor, {"model": flags.MODEL["model"]})
     doctor.set_defaults(func=_doctor)
-    family = commands.add_parser(
-        "new-family", help="write a package with a model family of its own, to be changed"
-    )
+
+
+def _define_new_family(family: argparse.ArgumentParser) -> None:
     family.add_argument("name", metavar="NAME", help="of the family, such as my_model")
     family.add_argument("folder", metavar="DIR", help="a new or an empty folder")
     family.set_defaults(func=_new_family)
-    completion = commands.add_parser(
-        "completion", help="print a script that completes commands and flags in a shell"
-    )
+
+
+def _define_completion(completion: argparse.ArgumentParser) -> None:
     shells = ("bash", "zsh", "fish", "tcsh", "powershell")
     completion.add_argument("shell", choices=shells, help='bash: eval "$(stentor completion bash)"')
     completion.set_defaults(func=_completion)
-    for command in commands.choices.values():
-        command.set_defaults(usage_of=command)
-    return top
+
+
+COMMANDS = {
+    "say": Command("speak a text into a file, a pipe or the loudspeaker", _define_say),
+    "voices": Command("list a model's voices and languages, and what it takes", _define_voices),
+    "batch": Command("speak every line of a file, resumable", _define_batch),
+    "book": Command(
+        "read a book aloud: EPUB, HTML, Markdown, text, DOCX or PDF, resumable",
+        _define_by("stentor.book.cli"),
+    ),
+    "serve": Command(
+        "speech over HTTP and WebSocket, with a web page", _define_by("stentor.server.cli")
+    ),
+    "compile": Command(
+        "fill the cache of GPU kernels for a server with these flags",
+        _define_by("stentor.server.cli"),
+    ),
+    "bench": Command(
+        "measure a speech server or the engine in process", _define_by("stentor.bench.cli")
+    ),
+    "doctor": Command("show what runs on this machine and how fast", _define_doctor),
+    "new-family": Command(
+        "write a package with a model family of its own, to be changed", _define_new_family
+    ),
+    "completion": Command(
+        "print a script that completes commands and flags in a shell", _define_completion
+    ),
+}
+"""In the order of `stentor --help`."""
 
 
 def _say(args: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -140,3 +141,15 @@ def completed(words: str) -> str:
 )
 def test_bash_completes_commands_flags_choices_and_files(words: str, offers: str):
     assert completed(words) == offers
+
+
+def test_say_imports_nothing_of_servers_pages_and_terminals() -> None:
+    code = """
+import sys
+from stentor.cli import main
+main(["say", "Hello there.", "-o", sys.argv[1]])
+unused = "stentor.server stentor.bench yaml markdown_it tqdm torch asyncio"
+assert not set(unused.split()) & set(sys.modules), sorted(set(unused.split()) & set(sys.modules))
+"""
+    done = python("-c", code, os.devnull)
+    assert done.returncode == 0, done.stderr

@@ -8,12 +8,12 @@ import subprocess
 import sys
 import venv
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from stentor import doctor
-from stentor.host import installed
 from stentor.host.installed import pip_install
 from tests.helpers.child import ROOT
 
@@ -124,7 +124,7 @@ def test_an_extra_comes_from_where_stentor_came_from(
         def read_text(self, name: str) -> str | None:
             return record if name == "direct_url.json" else None
 
-    monkeypatch.setattr(installed.metadata, "distribution", lambda name: Distribution())
+    monkeypatch.setattr(metadata, "distribution", lambda name: Distribution())
     assert pip_install("ray") == line
 
 
@@ -132,7 +132,7 @@ def test_a_clone_on_the_search_path_is_installed_from_its_folder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def missing(name: str) -> None:
-        raise installed.metadata.PackageNotFoundError(name)
+        raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(installed.metadata, "distribution", missing)
+    monkeypatch.setattr(metadata, "distribution", missing)
     assert pip_install("cuda") == f"pip install -e '{ROOT}[cuda]'"

@@ -17,9 +17,9 @@ from stentor.arguments.untrusted import (
     Missing,
     Unreadable,
     parse_json,
-    parse_yaml,
     read_bytes,
 )
+from stentor.arguments.untrusted_yaml import parse_yaml
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.models.config_files import read_config
 from stentor.models.config_reader import ConfigReader

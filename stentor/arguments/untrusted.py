@@ -1,9 +1,8 @@
-"""Read files, JSON and YAML that others wrote within limits. `Unreadable` describes the fault
-without the file's name.
+"""Read files and JSON that others wrote within limits (YAML: `untrusted_yaml`). `Unreadable`
+describes the fault without the file's name.
 
 A parser alone has no bounds: lists in lists end in RecursionError, an integer of thousands of
-digits in ValueError, `/dev/zero` in all of the memory, a FIFO never, and an alias in YAML may stand
-for billions of values.
+digits in ValueError, `/dev/zero` in all of the memory, and a FIFO never.
 """
 
 from __future__ import annotations
@@ -16,10 +15,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
-import yaml
-from yaml.composer import Composer
-from yaml.parser import Parser
-
 Constant = Callable[[str], Any]
 Pairs = Callable[[list[tuple[str, Any]]], Any]
 
@@ -30,6 +25,7 @@ than 1 MiB."""
 MAX_DEPTH = 64
 MAX_VALUES = 4_000_000
 MAX_DIGITS = 400
+TOO_DEEP = f"has lists or objects more than {MAX_DEPTH} deep"
 
 # a FIFO is opened, and then refused
 _NONBLOCK = 0 if os.name == "nt" else os.O_NONBLOCK | os.O_NOCTTY
@@ -77,7 +73,7 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 def read_text(path: Path, most: int) -> str:
     """The text of a regular file in UTF-8, with or without a mark at its beginning."""
-    return _decoded(read_bytes(path, most))
+    return decoded(read_bytes(path, most))
 
 
 def read_json(path: Path, most: int = JSON_BYTES) -> Any:
@@ -91,60 +87,17 @@ def parse_json(
     """The value of a JSON text. constant: makes a value of NaN and Infinity. pairs: makes one of an
     object's. What they raise is raised."""
     if isinstance(text, bytes):
-        text = _decoded(text)
+        text = decoded(text)
     try:
         return _bounded(_decoder(constant, pairs).decode(text))
     except json.JSONDecodeError as e:
         raise Unreadable(f"is not JSON: {e.msg} at character {e.pos + 1}") from None
     except RecursionError:
-        raise Unreadable(_DEEP) from None
+        raise Unreadable(TOO_DEEP) from None
 
 
-def parse_yaml(text: str | bytes, loader: type[Any]) -> Any:
-    """The value of a YAML text. loader: yaml.SafeLoader, yaml.BaseLoader, or a class of these.
-
-    Aliases are not taken: nine lines of them stand for billions of values.
-    """
-    if isinstance(text, bytes):
-        text = _decoded(text)
-    try:
-        return yaml.load(text, type("Limited", (_Limits, loader), {}))
-    except yaml.YAMLError as e:
-        raise Unreadable(f"is not YAML: {' '.join(str(e).split())}") from None
-    except ValueError as e:  # a date that is none
-        raise Unreadable(f"is not YAML: {e}") from None
-
-
-class _Limits(Parser, Composer):
-    """Refuses nodes that are too deep, aliases and long numbers before anything is made of them."""
-
-    depth = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        parser: Any = self  # its methods have no types
-        if parser.check_event(yaml.AliasEvent):
-            raise Unreadable(f"has an alias on line {parser.peek_event().start_mark.line + 1}")
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise Unreadable(_DEEP)
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
-
-    def compose_scalar_node(self, anchor: Any) -> Any:
-        node = super().compose_scalar_node(anchor)
-        if node.tag in _NUMBERS and len(node.value) > MAX_DIGITS:
-            raise Unreadable(
-                f"has a number of {len(node.value)} digits, at most {MAX_DIGITS} are allowed"
-            )
-        return node
-
-
-_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-_DEEP = f"has lists or objects more than {MAX_DEPTH} deep"
-
-
-def _decoded(data: bytes) -> str:
+def decoded(data: bytes) -> str:
+    """Text in UTF-8, with or without a mark at its beginning."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as e:
@@ -178,4 +131,4 @@ def _bounded(value: Any) -> Any:
             raise Unreadable(f"has more than {MAX_VALUES} values")
         if not level:
             return value
-    raise Unreadable(_DEEP)
+    raise Unreadable(TOO_DEEP)

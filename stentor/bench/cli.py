@@ -27,10 +27,9 @@ METRIC_NAMES = ("e2el", "audio_ttfp", "audio_rtf", "audio_duration", "audio_unde
 _Number = TypeVar("_Number", int, float)
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `bench` and its sub-commands. Each sets `func`, which takes the namespace and returns the
+def define(bench: argparse.ArgumentParser) -> None:
+    """Add the sub-commands of `bench`. Each sets `func`, which takes the namespace and returns the
     exit code."""
-    bench = subparsers.add_parser("bench", help="measure a speech server or the engine in process")
     commands = bench.add_subparsers(
         dest="bench_command", required=True, metavar="{serve,offline,compare}"
     )

@@ -32,11 +32,10 @@ part of the text, 4 some pieces failed, 2 wrong usage or input, 1 the run stoppe
 and 130 --resume goes on."""
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `book` to a program's commands."""
-    usage = "stentor book INPUT [-o OUTPUT] [--flag VALUE ...]"
-    what = "read a book aloud: EPUB, HTML, Markdown, text, DOCX or PDF, resumable"
-    book = commands.add_parser("book", help=what, usage=usage, epilog=EPILOG)
+def define(book: argparse.ArgumentParser) -> None:
+    """Add the flags of `book`."""
+    book.usage = "stentor book INPUT [-o OUTPUT] [--flag VALUE ...]"
+    book.epilog = EPILOG
     book.add_argument("input", type=path, metavar="INPUT", help="the file of the book")
     book.add_argument("-o", "--output", type=path, metavar="OUTPUT", help=_OUTPUT)
     add(book.add_argument_group("text"), {**_TEXT, **SPLIT, **LEXICON})

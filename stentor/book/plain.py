@@ -9,7 +9,8 @@ from typing import Any
 import yaml
 from markdown_it import MarkdownIt
 
-from stentor.arguments.untrusted import Unreadable, parse_yaml
+from stentor.arguments.untrusted import Unreadable
+from stentor.arguments.untrusted_yaml import parse_yaml
 from stentor.book.contents import Block, Book, is_scene_break
 from stentor.book.sections import chapters_by_headings
 from stentor.text.cleanup import cleaned

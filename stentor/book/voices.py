@@ -21,7 +21,8 @@ from typing import Any
 import yaml
 
 from stentor.arguments import shown
-from stentor.arguments.untrusted import MIB, Unreadable, parse_yaml, read_bytes
+from stentor.arguments.untrusted import MIB, Unreadable, read_bytes
+from stentor.arguments.untrusted_yaml import parse_yaml
 from stentor.batch.fields import merged
 from stentor.errors import InvalidRequest
 from stentor.speech.script import marked

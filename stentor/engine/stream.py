@@ -6,7 +6,6 @@ holds any more is therefore collected, and cancels its request.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import queue
@@ -20,6 +19,8 @@ from stentor.arguments import not_unicode, shown
 from stentor.errors import EngineError, InvalidRequest, request_failed
 
 if TYPE_CHECKING:
+    import asyncio
+
     from stentor.models.base import LiveText
 
 
@@ -120,6 +121,8 @@ class Outbox:
 
     def wake_in(self, loop: asyncio.AbstractEventLoop) -> asyncio.Event:
         """An event of `loop` that is set whenever something has been put."""
+        import asyncio
+
         ready = asyncio.Event()
         self._wake = lambda: self._notifier.notify(loop, ready)
         return ready
@@ -199,6 +202,8 @@ class AudioStream(RequestHandle):
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
         self._check_process()
+        import asyncio  # no other caller needs it, and it takes 12 ms
+
         ready = self.outbox.wake_in(asyncio.get_running_loop())
         while not self.outbox.ended:
             try:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from importlib import metadata
 from pathlib import Path
-from urllib.parse import urlparse
-from urllib.request import url2pathname
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -23,6 +20,10 @@ def _quoted(word: str) -> str:
 
 def _source(extra: str) -> list[str]:
     """Words of pip for stentor with an extra, by how it was installed (PEP 610)."""
+    from importlib import metadata
+    from urllib.parse import urlparse
+    from urllib.request import url2pathname
+
     try:
         record = metadata.distribution(PACKAGE.name).read_text("direct_url.json")
     except metadata.PackageNotFoundError:  # a clone on the search path

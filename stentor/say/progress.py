@@ -7,6 +7,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 REDRAW_SECONDS = 0.5
 
@@ -44,25 +48,33 @@ class SpeakingBar:
     before."""
 
     def __init__(self, characters: int, spoken: int = 0) -> None:
-        from tqdm import tqdm
-
-        self._bar: tqdm[None] = tqdm(
-            total=characters,
-            initial=spoken,
-            desc="speaking",
-            unit=" chars",
-            file=sys.stderr,
-            disable=not sys.stderr.isatty(),
-            leave=False,
-            dynamic_ncols=True,
-        )
+        self._bar: tqdm[None] | None = None
+        if sys.stderr.isatty():
+            self._bar = _bar(characters, spoken)
 
     def at(self, character: int, seconds: float) -> None:
         """So many characters have been spoken, and so many seconds of audio made."""
-        self._bar.set_postfix_str(f"{seconds:.1f} s of audio", refresh=False)
-        self._bar.update(character - self._bar.n)
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"{seconds:.1f} s of audio", refresh=False)
+            self._bar.update(character - self._bar.n)
 
     def close(self) -> None:
         """Show the end, which the bar's own pace may have left out, and clear the line."""
-        self._bar.refresh()
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.refresh()
+            self._bar.close()
+
+
+def _bar(characters: int, spoken: int) -> tqdm[None]:
+    """The library is imported only where there is a terminal to draw on."""
+    from tqdm import tqdm
+
+    return tqdm(
+        total=characters,
+        initial=spoken,
+        desc="speaking",
+        unit=" chars",
+        file=sys.stderr,
+        leave=False,
+        dynamic_ncols=True,
+    )

@@ -44,27 +44,13 @@ class _Extend(argparse.Action):
             parser.error(f"{self.option_strings[0]}: {e.message}")
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add `serve` and `compile`, which take the same flags, to a program's subcommands."""
-    _add_command(subparsers, "serve", run, "speech over HTTP and WebSocket, with a web page")
-    _add_command(
-        subparsers,
-        "compile",
-        compile,
-        "fill the cache of GPU kernels for a server with these flags",
-    )
-
-
-def _add_command(
-    subparsers: Any, name: str, run: Callable[[argparse.Namespace], int], help: str
-) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        name,
-        help=help,
-        usage=f"stentor {name} [MODEL ...] [--flag VALUE ...]",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        argument_default=argparse.SUPPRESS,
-    )
+def define(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `serve` and `compile`, which take the same. The parser's name says which it
+    is."""
+    name = parser.prog.split()[-1]
+    parser.usage = f"stentor {name} [MODEL ...] [--flag VALUE ...]"
+    parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
+    parser.argument_default = argparse.SUPPRESS
     parser.add_argument(
         "models", nargs="*", metavar="MODEL", help="local directory, Hub id or dummy:NAME"
     )
@@ -96,7 +82,7 @@ def _add_command(
         dest="strict",
         help="the same as --strict",
     )
-    parser.set_defaults(func=run)
+    parser.set_defaults(func={"serve": run, "compile": compile}[name])
 
 
 def _add(parser: argparse._ArgumentGroup, f: Any) -> None:

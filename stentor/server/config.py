@@ -17,7 +17,8 @@ from typing import Any
 
 from stentor.align.aligner import Aligners
 from stentor.arguments import shown
-from stentor.arguments.untrusted import Unreadable, parse_json, parse_yaml, read_bytes
+from stentor.arguments.untrusted import Unreadable, parse_json, read_bytes
+from stentor.arguments.untrusted_yaml import parse_yaml
 from stentor.config import DTYPES, check_device, check_quantization, path_of
 from stentor.errors import InvalidRequest
 from stentor.flags import ALIGNER, LEXICON, LORA, MODEL, THREADS, Flag

@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 
 from stentor.arguments import shown
-from stentor.arguments.untrusted import Unreadable, parse_yaml
+from stentor.arguments.untrusted import Unreadable
+from stentor.arguments.untrusted_yaml import parse_yaml
 from stentor.config import EngineConfig
 from stentor.errors import InvalidRequest
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from stentor.text.english.tables import ALL, BEFORE_NUMBER, MAY_END, STARTERS
 from stentor.text.marks import PLACEHOLDERS, TURN
+from stentor.text.patterns import lazy
 from stentor.text.punctuation import CLAUSE, CLOSERS, END_MARKS, WIDE
 
 NEAR = 60
@@ -28,46 +29,46 @@ _ENOUGH = 30  # characters behind a stop by which the language is known
 _UNSPACED = "\u0e01-\u0e5b\u0e81-\u0edf"  # Thai and Lao: a space ends a phrase or a sentence
 _LEAST_PHRASES = 60  # characters of phrases of those that are a sentence
 
-CLAUSE_END = re.compile(
+CLAUSE_END = lazy(
     rf"[{CLAUSE}](?=\s)|(?<!\d)[，：]|[，：](?!\d)|[、；､၊፣፤፥᠂]"
     rf"|(?<=[{WIDE}])[,;:](?=[{WIDE}])|(?<=[{_UNSPACED}])[ ](?=[{_UNSPACED}])"
 )
-GROWING_CLAUSE_END = re.compile(
+GROWING_CLAUSE_END = lazy(
     rf"[{CLAUSE}](?=\s\S)|(?:(?<!\d)[，：]|[，：](?!\d)|[、；､၊፣፤፥᠂])(?=.)"
     rf"|(?<=[{WIDE}])[,;:](?=[{WIDE}])|(?<=[{_UNSPACED}])[ ](?=[{_UNSPACED}])",
     re.DOTALL,
 )
 """Where a clause ends whatever follows."""
-_TERMINATOR = re.compile(rf"[.!?．…{END_MARKS}]+[{re.escape(CLOSERS)}]*")
-_PARAGRAPH = re.compile(r"\n[ \t\r\f\v]*\n\s*")
-_TURN = re.compile(rf"(?<!{TURN}){TURN}")
-_PHRASE_END = re.compile(rf"(?<=[{_UNSPACED}])[ ]+(?=[{_UNSPACED}])")
+_TERMINATOR = lazy(rf"[.!?．…{END_MARKS}]+[{re.escape(CLOSERS)}]*")
+_PARAGRAPH = lazy(r"\n[ \t\r\f\v]*\n\s*")
+_TURN = lazy(rf"(?<!{TURN}){TURN}")
+_PHRASE_END = lazy(rf"(?<=[{_UNSPACED}])[ ]+(?=[{_UNSPACED}])")
 
-_WIDE_BEFORE = re.compile(rf"[{WIDE}」』】）”’》〉]$")
-_WIDE_AFTER = re.compile(rf"[{WIDE}「『【（“‘《〈]")
+_WIDE_BEFORE = lazy(rf"[{WIDE}」』】）”’》〉]$")
+_WIDE_AFTER = lazy(rf"[{WIDE}「『【（“‘《〈]")
 _NAMES = ("Yahoo", "Jeopardy", "Kahoot")  # end in an exclamation mark themselves
-_LATIN_BEFORE = re.compile(r"[A-Za-z\d]$")
-_UNSPACED_BEFORE = re.compile(rf"[{_UNSPACED}]$")
+_LATIN_BEFORE = lazy(r"[A-Za-z\d]$")
+_UNSPACED_BEFORE = lazy(rf"[{_UNSPACED}]$")
 _MARKS = "\u0300-\u036f\u0900-\u0903\u093a-\u094f\u0981-\u0983\u09bc-\u09cd"
 _LETTER = rf"(?:[^\W\d_]|[{_MARKS}])"
 _INNER = "[.'’-]"
-_WORD_BEFORE = re.compile(
+_WORD_BEFORE = lazy(
     rf"(?<![^\W\d_])(?<![{_MARKS}])(?<![^\W\d_]{_INNER})(?<![{_MARKS}]{_INNER})"
     rf"([^\W\d_](?:{_LETTER}|{_INNER}(?=[^\W\d_]))*)$"
 )
-_SPACED_BEFORE = re.compile(rf"(?<![\w.])((?:{_LETTER}{{1,4}}\.\s?){{1,4}}{_LETTER}{{1,4}})$")
-_ENGLISH_BEFORE = re.compile(r"(?<![^\W\d_])(?<![^\W\d_]\.)([^\W\d_](?:[^\W\d_]|\.(?=[^\W\d_]))*)$")
-_NUMBER_BEFORE = re.compile(r"(?<![\w.,:/-])(?:\d{1,3}|\d{1,2}\.\d{1,2}|[IVXLC]{1,6})$")
-_ITEM = re.compile(r"\A[ \t]*+\n\s*+(?:\d{1,3}[.)]|[-•*–])\s")
-_CAPITAL = re.compile(r"[\"'“„«‚‘(]?[^\W\d_]")
-_INITIALS = re.compile(r"[A-Z](?:\.[A-Z]){0,5}")
-_INITIAL = re.compile(r"[^\W\d_]\.")
-_PAIR = re.compile(r"([^\W\d_])\1")  # of initials of a plural: "EE. UU."
-_NUMERAL_LINE = re.compile(r"(?:^|[.!?:;\n][ \t]*\n)[ \t]*[IVXL]{1,6}$")
-_NUMBER = re.compile(r"[\d#]|(?:[IVXLCDM]{2,}|[VX]|[ivxl]{2,6})\b")
-_FIRST_WORD = re.compile(r"\w+")
-_COMPLETE_WORD = re.compile(r"(?<!\w)\w*+\W")
-_WORDS = re.compile(r"[^\W\d_]+")
+_SPACED_BEFORE = lazy(rf"(?<![\w.])((?:{_LETTER}{{1,4}}\.\s?){{1,4}}{_LETTER}{{1,4}})$")
+_ENGLISH_BEFORE = lazy(r"(?<![^\W\d_])(?<![^\W\d_]\.)([^\W\d_](?:[^\W\d_]|\.(?=[^\W\d_]))*)$")
+_NUMBER_BEFORE = lazy(r"(?<![\w.,:/-])(?:\d{1,3}|\d{1,2}\.\d{1,2}|[IVXLC]{1,6})$")
+_ITEM = lazy(r"\A[ \t]*+\n\s*+(?:\d{1,3}[.)]|[-•*–])\s")
+_CAPITAL = lazy(r"[\"'“„«‚‘(]?[^\W\d_]")
+_INITIALS = lazy(r"[A-Z](?:\.[A-Z]){0,5}")
+_INITIAL = lazy(r"[^\W\d_]\.")
+_PAIR = lazy(r"([^\W\d_])\1")  # of initials of a plural: "EE. UU."
+_NUMERAL_LINE = lazy(r"(?:^|[.!?:;\n][ \t]*\n)[ \t]*[IVXL]{1,6}$")
+_NUMBER = lazy(r"[\d#]|(?:[IVXLCDM]{2,}|[VX]|[ivxl]{2,6})\b")
+_FIRST_WORD = lazy(r"\w+")
+_COMPLETE_WORD = lazy(r"(?<!\w)\w*+\W")
+_WORDS = lazy(r"[^\W\d_]+")
 _PARTICLES = frozenset("de del della di da van von le la du des el al bin den der ten ter".split())
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from stentor.arguments.untrusted import Unreadable, parse_yaml, read_bytes
+from stentor.arguments.untrusted import Unreadable, read_bytes
 from stentor.errors import InvalidRequest
 
 MAX_ENTRIES = 10_000
@@ -35,6 +35,8 @@ class Lexicon:
     def read(cls, path: str | Path) -> Lexicon:
         """A YAML file with one mapping: `Siobhan: /ʃəvˈɔn/`, `SQL: sequel`."""
         import yaml
+
+        from stentor.arguments.untrusted_yaml import parse_yaml
 
         try:
             # BaseLoader makes nothing but strings, so that "no" and "1e3" stay words

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from stentor.bench.cli import add_parser
+from stentor.bench.cli import define
 
 if importlib.util.find_spec("fastapi") is None:
     pytest.skip("the extra `server` is not installed: no fastapi", allow_module_level=True)
@@ -27,7 +27,7 @@ def test_stentor_serve_is_measured_and_answers_alike_alone_and_under_load(
     url, backend, tmp_path, capsys
 ):
     parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers(required=True))
+    define(parser.add_subparsers(required=True).add_parser("bench"))
     words = ["bench", "serve", "--base-url", url, "--backend", backend, "--max-concurrency", "2"]
     words += ["--num-prompts", str(PROMPTS)]
     words += [

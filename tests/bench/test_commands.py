@@ -13,7 +13,7 @@ import soundfile
 from aiohttp import web
 
 from stentor.bench import serve
-from stentor.bench.cli import add_parser
+from stentor.bench.cli import define
 from stentor.host.installed import pip_install
 from tests.bench.speech_server import Behaviour, SpeechServer, on_socket, serving
 from tests.bench.unix_client import URL, UnixClient
@@ -28,7 +28,7 @@ def no_key(monkeypatch):
 
 def bench(*words):
     parser = argparse.ArgumentParser(prog="stentor")
-    add_parser(parser.add_subparsers(required=True))
+    define(parser.add_subparsers(required=True).add_parser("bench"))
     args = parser.parse_args(["bench", *map(str, words)])
     return args.func(args)
 
@@ -551,7 +551,7 @@ def test_the_api_key_of_the_environment_is_sent_and_a_header_flag_overrides_it(m
     from stentor.bench.command import server_target
 
     parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers(required=True))
+    define(parser.add_subparsers(required=True).add_parser("bench"))
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     assert server_target(parser.parse_args(["bench", "serve"])).headers == {
         "Authorization": "Bearer sk-1"
@@ -562,8 +562,8 @@ def test_the_api_key_of_the_environment_is_sent_and_a_header_flag_overrides_it(m
 
 def test_the_command_line_is_offered_without_importing_anything_heavy():
     code = (
-        "import argparse, sys; from stentor.bench.cli import add_parser\n"
-        "add_parser(argparse.ArgumentParser().add_subparsers())\n"
+        "import argparse, sys; from stentor.bench.cli import define\n"
+        "define(argparse.ArgumentParser())\n"
         "print([m for m in ('torch', 'numpy', 'aiohttp') if m in sys.modules])"
     )
     root = Path(__file__).parents[2]

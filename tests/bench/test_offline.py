@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from stentor.bench.campaign import BenchJob, Capacity
-from stentor.bench.cli import add_parser
+from stentor.bench.cli import define
 from stentor.bench.load.prompts import TextItem
 from stentor.bench.load.record import Spool, SpoolError
 from stentor.bench.offline import CallOptions, InProcess, offline
@@ -240,7 +240,7 @@ def test_the_command_makes_the_engine_from_its_flags_and_closes_it(monkeypatch, 
         SimpleNamespace(TTS=make, Reference=None, bench=sys.modules["stentor.bench"]),
     )
     parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers(required=True))
+    define(parser.add_subparsers(required=True).add_parser("bench"))
     words = "bench offline --model dummy:toy --device cpu --dtype float32 --quantization int8 --num-prompts 3 --max-concurrency 3 --voice amy"
     words += " --max-frames 40 --ignore-eos --request-seed 5 --save-result --result-filename off --metric-percentiles 50,99"
     args = parser.parse_args([*words.split(), "--result-dir", str(tmp_path)])

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import stentor.text
+from stentor.text.patterns import LazyPattern
 from stentor.text.trace import WORD
 from tests.helpers.pattern_steps import (
     StepCounter,
@@ -40,9 +41,16 @@ def _modules() -> Iterator[ModuleType]:
 
 
 def _compiled(value: Any, depth: int = 0) -> Iterator[re.Pattern[str]]:
-    """Patterns in a value: itself, in a collection, or as an attribute `pattern` that is compiled at first use."""
+    """Patterns in a value: itself, in a collection, or compiled at first use: by `lazy`, as an attribute `pattern`, or
+    by a cached function."""
     if isinstance(value, re.Pattern):
         yield value
+    elif isinstance(value, LazyPattern):
+        yield value.compiled
+    elif inspect.isroutine(getattr(value, "cache_clear", None)):
+        signature = inspect.signature(value)
+        if not signature.parameters and signature.return_annotation == "re.Pattern[str]":
+            yield value()
     elif isinstance(value, dict):
         yield from _compiled(list(value.values()), depth)
     elif isinstance(value, tuple | list) and depth < 3:

@@ -15,7 +15,8 @@ from typing import Any
 import yaml
 from torch import Tensor
 
-from stentor.arguments.untrusted import Unreadable, parse_yaml, read_bytes
+from stentor.arguments.untrusted import Unreadable, read_bytes
+from stentor.arguments.untrusted_yaml import parse_yaml
 from stentor.errors import CheckpointError
 from stentor.models.weights import WEIGHT_NORM, errors_name, fold_weight_norm, read_pickle, renamed
 

@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from stentor.text.draft import Draft, Writer
+from stentor.text.patterns import lazy
 
 LONGEST = 2000
 """Characters of a formula."""
@@ -22,27 +23,27 @@ _BLOCKS = (
     "equation|align|aligned|alignat|flalign|gather|multline|eqnarray|displaymath|math|split|array|cases"
     "|[pbvBV]?matrix"
 )
-_DISPLAY = re.compile(
+_DISPLAY = lazy(
     rf"(?<![A-Za-z$])\$\$([^$]{{1,{LONGEST}}})\$\$"
     rf"|\\\[((?:[^\\]|\\\\|\\(?![\]\[\\])){{1,{LONGEST}}})\\\]"
     rf"|\\\(((?:[^\\]|\\\\|\\(?![()\\])){{1,{LONGEST}}})\\\)"
 )
-_BLOCK_EDGE = re.compile(rf"\\(begin|end)\{{(?:{_BLOCKS})\*?\}}")
-_INLINE = re.compile(r"(?<![\w$\\])\$(?![\s$])((?:[^$\n\\]|\\[^\n]){1,400})(?<!\s)\$(?![\d$])")
-_MATHEMATICAL = re.compile(
+_BLOCK_EDGE = lazy(rf"\\(begin|end)\{{(?:{_BLOCKS})\*?\}}")
+_INLINE = lazy(r"(?<![\w$\\])\$(?![\s$])((?:[^$\n\\]|\\[^\n]){1,400})(?<!\s)\$(?![\d$])")
+_MATHEMATICAL = lazy(
     r"[\\^_={}<>≤≥±×÷√∞∑∫≠≈∈]|^-?[A-Za-z]['’]{0,2}(?:\([A-Za-z]\))?$|^[A-Za-z](?:\([A-Za-z,\s]{1,9}\))?(?:\s?[-+*/]\s?\w{1,3})*$"
     r"|^[A-Za-z]\([\w,|\s]{1,20}\)$|^\|[\w\s+*/-]{1,30}\|$|^\(?[\w\s+*/-]{1,20}\)?!$|^\d+(?:[.,]\d+)*$"
     r"|^[A-Za-z](?:,\s?[A-Za-z]){1,8}$|^[\[(]\s?\w{1,6}(?:,\s?\w{1,6}){1,4}\s?[)\]]$"
     r"|^\d+\s?[*/+]\s?[A-Za-z]$|^\d*[A-Za-z](?:\s?[-+*/]\s?\d*[A-Za-z]?){1,6}$"
 )
-_TOKEN = re.compile(
+_TOKEN = lazy(
     r"\\\\(?:\s?\[-?[\d.]{1,6}\s?(?:pt|em|ex|mm|cm|in)\])?|\\(?:left|right)(?![A-Za-z])\s*\.?|\\(?:begin|end)\s*\{[A-Za-z]{1,20}\*?\}|\\[A-Za-z]+\*?|\\.|\d+(?:[.,]\d+)*|\s+|."
 )
-_SIMPLE = re.compile(r"[\w.]+")
-_EXPONENT = re.compile(r"[-−]?\w+")
-_GIVEN = re.compile(r"\b([A-Za-z]{1,4}[(\[][^()\[\]|]{1,40})\|([^()\[\]|]{1,40}[)\]])")
-_ABSOLUTE = re.compile(r"(?<![\w)])\|([^|]{1,200})\|")
-_SPEED = re.compile(r"(?<![\w/])([kcm]?m|mi|ft)/(s|h|min)(?![\w/])")
+_SIMPLE = lazy(r"[\w.]+")
+_EXPONENT = lazy(r"[-−]?\w+")
+_GIVEN = lazy(r"\b([A-Za-z]{1,4}[(\[][^()\[\]|]{1,40})\|([^()\[\]|]{1,40}[)\]])")
+_ABSOLUTE = lazy(r"(?<![\w)])\|([^|]{1,200})\|")
+_SPEED = lazy(r"(?<![\w/])([kcm]?m|mi|ft)/(s|h|min)(?![\w/])")
 _NO_MEANING = frozenset(
     "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr displaystyle textstyle scriptstyle limits "
     "nolimits quad qquad enspace thinspace nonumber notag hline centering nobreak allowbreak strut mathstrut rm bf it cal "

@@ -8,43 +8,42 @@ import re
 from collections import defaultdict
 
 from stentor.text.draft import Draft, Writer
+from stentor.text.patterns import lazy
 
 _TIME = r"(?:\d{1,3}:)?\d{1,2}:\d{2}[.,]\d{1,3}"
-_CUE = re.compile(
+_CUE = lazy(
     rf"(?:(?<!\n)\n++)?^(?:\d{{1,6}}[ \t]*+\n)?[ \t]*+{_TIME}[ \t]*+-->[ \t]*+{_TIME}[^\n]*+(?:\n|\Z)",
     re.MULTILINE,
 )
-_CAPTIONS = re.compile(r"\A\s*WEBVTT\b[^\n]*(?:\n[^\n]*\S[^\n]*)*")
-_CAPTION_BLOCK = re.compile(r"^(?:NOTE|STYLE|REGION)\b[^\n]*(?:\n[^\n]*\S[^\n]*)*\n?", re.MULTILINE)
-_CAPTION_NAME = re.compile(rf"(?:^|\n)[ \t]*\n[^\n]+(?=\n[ \t]*{_TIME}[ \t]*-->)")
-_CAPTION_TAG = re.compile(
+_CAPTIONS = lazy(r"\A\s*WEBVTT\b[^\n]*(?:\n[^\n]*\S[^\n]*)*")
+_CAPTION_BLOCK = lazy(r"^(?:NOTE|STYLE|REGION)\b[^\n]*(?:\n[^\n]*\S[^\n]*)*\n?", re.MULTILINE)
+_CAPTION_NAME = lazy(rf"(?:^|\n)[ \t]*\n[^\n]+(?=\n[ \t]*{_TIME}[ \t]*-->)")
+_CAPTION_TAG = lazy(
     rf"<{_TIME}>|</?(?:[cv]|lang)(?:\.[\w.]+)?(?:\s[^<>\n]{{0,80}})?>|\{{\\[^{{}}\n]{{1,40}}\}}"
 )
 _LYRICS_TIME = r"\[(?:\d{1,2}:)?\d{1,3}:\d{2}(?:[.:]\d{1,3})?\]"
-_LYRICS = re.compile(rf"^[ \t]*(?:{_LYRICS_TIME})+[ \t]*", re.MULTILINE)
-_LYRICS_WORD = re.compile(r"(?:(?<![ \t])[ \t]++)?<\d{1,3}:\d{2}[.:]\d{1,3}>[ \t]*+")
-_LYRICS_FACT = re.compile(
+_LYRICS = lazy(rf"^[ \t]*(?:{_LYRICS_TIME})+[ \t]*", re.MULTILINE)
+_LYRICS_WORD = lazy(r"(?:(?<![ \t])[ \t]++)?<\d{1,3}:\d{2}[.:]\d{1,3}>[ \t]*+")
+_LYRICS_FACT = lazy(
     r"^[ \t]*\[(?:ar|ti|al|au|by|offset|re|ve|length|la|id|lr|tool):[^\]\n]*\][ \t]*(?:\n|$)",
     re.MULTILINE | re.IGNORECASE,
 )
-_FRONT_MATTER = re.compile(
-    r"\A\s*(---|\+\+\+)[ \t]*\n((?:[^\n]*\n){1,200}?)(?:\1|\.\.\.)[ \t]*(?:\n|$)"
-)
-_FACT = re.compile(r"\A[\w.\"'-]+[ \t]*[:=](?:[ \t]|$)")
-_NO_PROSE = re.compile(
+_FRONT_MATTER = lazy(r"\A\s*(---|\+\+\+)[ \t]*\n((?:[^\n]*\n){1,200}?)(?:\1|\.\.\.)[ \t]*(?:\n|$)")
+_FACT = lazy(r"\A[\w.\"'-]+[ \t]*[:=](?:[ \t]|$)")
+_NO_PROSE = lazy(
     r"\A(?:[ \t]*+(?:#.*|-[ \t].*|-|[\]}],?)?$|[ \t]++\S.*$|[\w.\"'-]++[ \t]*+[:=](?:[ \t].*)?$)"
 )
-_PAGE_NUMBER = re.compile(
+_PAGE_NUMBER = lazy(
     r"\A(?:(?:[-–—][ \t]?)(\d{1,4})(?:[ \t]?[-–—])|"
     r"\[?[Pp](?:age|AGE)[ \t]+(\d{1,4})(?:[ \t]*(?:of|/)[ \t]*\d{1,4})?\]?"
     r"|(\d{1,4})(?:[ \t]*+(?:of|/)[ \t]*+\d{1,4})?)"
 )
-_SIGN = re.compile(r"\S")
-_LINE = re.compile(r"[^\n]*")
-_DIGITS = re.compile(r"\d+")
-_ENDED = re.compile(r"[.!?:;…。！？][\"'”’»)\]]*$")
-_NUMBER_IN_FRONT = re.compile(r"\A\d{1,4}(?:\s*+[|•–—-]\s*+|\s{2,}+)")
-_NUMBER_BEHIND = re.compile(
+_SIGN = lazy(r"\S")
+_LINE = lazy(r"[^\n]*")
+_DIGITS = lazy(r"\d+")
+_ENDED = lazy(r"[.!?:;…。！？][\"'”’»)\]]*$")
+_NUMBER_IN_FRONT = lazy(r"\A\d{1,4}(?:\s*+[|•–—-]\s*+|\s{2,}+)")
+_NUMBER_BEHIND = lazy(
     r"(?:(?<!\s)\s++)?(?:[|•–—-]\s*+|(?<=\s)[Pp]age\s++|(?<=\s\s))\d{1,4}(?:\s?(?:of|/)\s?\d{1,4})?\Z"
 )
 HEADER_CHARS = 70

@@ -8,6 +8,7 @@ import re
 import unicodedata
 
 from stentor.text.draft import COMMA, HEADING, LINE, SCENE, STOP, Draft, Writer
+from stentor.text.patterns import lazy
 from stentor.text.punctuation import CLAUSE, END_MARKS
 
 NARROWEST = 40
@@ -15,26 +16,24 @@ NARROWEST = 40
 poem."""
 HEADING_COLUMNS = 70
 _LOOK = 400  # characters of a block by which its language is known
-_CUT_WORD = re.compile(
-    r"([^\W\d_]{2,40})[-‐¬][ \t]*\n[ \t]*([^\W\d_]{2,40})(?=[\s.,;:!?'’\"”)\]—–]|$)"
-)
-_WORDS = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
-_CUT_RANGE = re.compile(r"(?<=[^\W_])[-‐][ \t]*\n[ \t]*(?=[^\W_])")
-_SCENE = re.compile(r"^[ \t]*(?:(?:[*#~•·⁂❦◆◇§=_-][ \t]*){3,}|⁂|❦|#|\*)[ \t]*$", re.MULTILINE)
-_BLOCK = re.compile(r"\S[^\n]*(?:\n[ \t]*\S[^\n]*)*")
-_BULLET = re.compile(r"(?<![ \t])[ \t]*+(?:[•◦▪‣·–—*+-][ \t]+(?=\S))")
-_ITEM = re.compile(
+_CUT_WORD = lazy(r"([^\W\d_]{2,40})[-‐¬][ \t]*\n[ \t]*([^\W\d_]{2,40})(?=[\s.,;:!?'’\"”)\]—–]|$)")
+_WORDS = lazy(r"[^\W\d_]+(?:-[^\W\d_]+)*")
+_CUT_RANGE = lazy(r"(?<=[^\W_])[-‐][ \t]*\n[ \t]*(?=[^\W_])")
+_SCENE = lazy(r"^[ \t]*(?:(?:[*#~•·⁂❦◆◇§=_-][ \t]*){3,}|⁂|❦|#|\*)[ \t]*$", re.MULTILINE)
+_BLOCK = lazy(r"\S[^\n]*(?:\n[ \t]*\S[^\n]*)*")
+_BULLET = lazy(r"(?<![ \t])[ \t]*+(?:[•◦▪‣·–—*+-][ \t]+(?=\S))")
+_ITEM = lazy(
     r"(?<![ \t])[ \t]*+(?:[•◦▪‣·*+–-]|\d{1,3}[.)]|\(?[a-zA-Z\d]{1,2}\)|[IVX]{1,5}\.)[ \t]++\S"
 )
-_OPEN_END = re.compile(
+_OPEN_END = lazy(
     r"(?:[,;:—–-]|\b(?:a|an|the|and|or|but|nor|of|to|in|on|at|by|for|from|with|as|than|that|which|who|is|are|was|were|"
     r"be|been|his|her|its|their|my|your|our|this|these|those|into|not|no|if|when|while|because|said|mr|mrs|ms|dr|st)\.?)$",
     re.IGNORECASE,
 )
-_STREET = re.compile(r"^\D*+\d.* (?:St|Ave|Rd|Blvd|Dr|Ln|Hwy|Sq|Ct|Pl)\.$")  # of an address
-_END = re.compile(rf"[.!?…{CLAUSE}{END_MARKS}][\"'”’»)\]」』*_]*$")
-_SENTENCE_END = re.compile(rf"[.!?…{END_MARKS}][\"'”’»)\]」』*_]*$")
-_LAST_WORD = re.compile(r"(?<![^\W\d_])([^\W\d_]++)$")
+_STREET = lazy(r"^\D*+\d.* (?:St|Ave|Rd|Blvd|Dr|Ln|Hwy|Sq|Ct|Pl)\.$")  # of an address
+_END = lazy(rf"[.!?…{CLAUSE}{END_MARKS}][\"'”’»)\]」』*_]*$")
+_SENTENCE_END = lazy(rf"[.!?…{END_MARKS}][\"'”’»)\]」』*_]*$")
+_LAST_WORD = lazy(r"(?<![^\W\d_])([^\W\d_]++)$")
 
 
 def whole_lines(draft: Draft) -> Draft:

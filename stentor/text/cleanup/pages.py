@@ -7,11 +7,10 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING
 
-from markdown_it.common import html_re
-
 from stentor.text.draft import COMMA, HEADING, LINE, PARAGRAPH, SCENE, STOP, Draft, Writer
 from stentor.text.english.tables import CENSORED
 from stentor.text.marks import ADDRESS, PHONEMES
+from stentor.text.patterns import lazy
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -47,14 +46,9 @@ _FLAGS = frozenset(
     "allowfullscreen async autofocus autoplay checked controls defer disabled download hidden loop multiple muted "
     "nowrap open readonly required reversed selected".split()
 )
-_TOKEN = re.compile(
-    rf"(?P<comment><!--)|(?P<close>{html_re.close_tag})|(?P<open>{html_re.open_tag})"
-    r"|&(?:amp;){0,3}(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});"
-)
-_NAME = re.compile(r"</?([A-Za-z][A-Za-z0-9-]*)")
-_ATTRIBUTES = re.compile(rf"(?<!\s)\s++({html_re.attr_name})(\s*+=\s*+{html_re.attr_value})?")
+_NAME = lazy(r"</?([A-Za-z][A-Za-z0-9-]*)")
 _KEPT = frozenset("<>&")
-_SUPERSCRIPT = re.compile(
+_SUPERSCRIPT = lazy(
     r"(?<!\s)\s*+(?:<a\s[^<>]{0,400}>\s*+)?(\[?\d{1,3}\]?|\[?[a-df-np-z]\]?|[*†‡§])\s*+(?:</a\s*+>\s*+)?</sup\s*+>",
     re.IGNORECASE,
 )
@@ -75,6 +69,24 @@ def _closing(end: str) -> re.Pattern[str]:
     return re.compile(re.escape(end), re.IGNORECASE | re.ASCII)
 
 
+@cache
+def _tokens() -> re.Pattern[str]:
+    """Find comments, tags and entities. The library is imported only for pages that have some."""
+    from markdown_it.common import html_re
+
+    return re.compile(
+        rf"(?P<comment><!--)|(?P<close>{html_re.close_tag})|(?P<open>{html_re.open_tag})"
+        r"|&(?:amp;){0,3}(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});"
+    )
+
+
+@cache
+def _attributes() -> re.Pattern[str]:
+    from markdown_it.common import html_re
+
+    return re.compile(rf"(?<!\s)\s++({html_re.attr_name})(\s*+=\s*+{html_re.attr_value})?")
+
+
 class _Page:
     def __init__(self, draft: Draft) -> None:
         self.text = draft.text
@@ -83,7 +95,7 @@ class _Page:
 
     def read(self) -> Draft:
         at = 0
-        while m := _TOKEN.search(self.text, at):
+        while m := _tokens().search(self.text, at):
             at = max(m.end(), self._token(m))
         return self.out.done()
 
@@ -153,38 +165,38 @@ class _Page:
 
 def _is_tag(written: str) -> bool:
     """Whether its attributes are of HTML: `a <b and c> d` has none."""
-    attributes = list(_ATTRIBUTES.finditer(written, 0, len(written)))
+    attributes = list(_attributes().finditer(written, 0, len(written)))
     return all(
         value is not None or name.lower() in _FLAGS
         for name, value in (g.groups() for g in attributes)
     )
 
 
-_SIGNS = re.compile(
+_SIGNS = lazy(
     r"[*_`~\\|^]|!?\[|==|\+\+|<[a-z]+:|^[ \t]{0,3}(?:#{1,6}[ \t]|[-+][ \t]|>|\d{1,9}[.)][ \t]|-{3,}|={3,})",
     re.MULTILINE,
 )
-_HIGHLIGHT = re.compile(r"(?<![=\w])==(?=[^\s=])([^\n=]{1,400})(?<=[^\s=])==(?![=\w])")
-_SPOILER = re.compile(r"(?<!\|)\|\|(?=[^\s|])([^\n|]{1,400})(?<=[^\s|])\|\|(?!\|)")
-_BOX = re.compile(r"(?<![ \t])[ \t]*+\[[ xX]\][ \t]+")
-_DEFINITION = re.compile(
+_HIGHLIGHT = lazy(r"(?<![=\w])==(?=[^\s=])([^\n=]{1,400})(?<=[^\s=])==(?![=\w])")
+_SPOILER = lazy(r"(?<!\|)\|\|(?=[^\s|])([^\n|]{1,400})(?<=[^\s|])\|\|(?!\|)")
+_BOX = lazy(r"(?<![ \t])[ \t]*+\[[ xX]\][ \t]+")
+_DEFINITION = lazy(
     rf"^[ ]{{0,3}}\[([^\]\n^]{{1,200}})\]:[ \t]*<?({ADDRESS})>?[ \t]*(?:[\"'(][^\n]*)?(?:\n|$)",
     re.MULTILINE,
 )
-_INSERTED = re.compile(r"(?<![+\w])\+\+(?=[^\s+])([^\n+]{1,400})(?<=[^\s+])\+\+(?![+\w])")
-_LOWERED = re.compile(r"(?<=[A-Za-z)])~(\w{1,3})~(?!~)")
-_RAISED = re.compile(r"(?<=[\w)])(\^[\w+-]{1,10})\^")
-_ALERT = re.compile(r"^[ \t]*>[ \t]?\[!(NOTE|TIP|IMPORTANT|WARNING|CAUTION)\]", re.MULTILINE)
-_LEFT = re.compile(
+_INSERTED = lazy(r"(?<![+\w])\+\+(?=[^\s+])([^\n+]{1,400})(?<=[^\s+])\+\+(?![+\w])")
+_LOWERED = lazy(r"(?<=[A-Za-z)])~(\w{1,3})~(?!~)")
+_RAISED = lazy(r"(?<=[\w)])(\^[\w+-]{1,10})\^")
+_ALERT = lazy(r"^[ \t]*>[ \t]?\[!(NOTE|TIP|IMPORTANT|WARNING|CAUTION)\]", re.MULTILINE)
+_LEFT = lazy(
     r"(?<!\s)\*{2,}|\*{2,}(?!\s)|~~|^\*(?=\w)|(?<=\w)\*$|(?<=[^\W\d_]{2})\*(?=[\s.,;:!?)])|__(?!\w)",
     re.MULTILINE,
 )
 _WRAPPED = (_HIGHLIGHT, _SPOILER, _INSERTED, _LOWERED, _RAISED, _ALERT)
-_PHONEMES = re.compile(PHONEMES)
-_CENSORED = re.compile(CENSORED, re.IGNORECASE)
+_PHONEMES = lazy(PHONEMES)
+_CENSORED = lazy(CENSORED, re.IGNORECASE)
 _STAR = "\ue010"
 """Stands for a star that no sign of Markdown is, while Markdown is read."""
-_STARS = re.compile(_STAR)
+_STARS = lazy(_STAR)
 _BLOCKS = frozenset("paragraph_open heading_open fence hr tr_open list_item_open".split())
 _ENDS = {
     "hr": (STOP, SCENE),

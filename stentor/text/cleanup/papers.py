@@ -7,6 +7,7 @@ import re
 import unicodedata
 
 from stentor.text.draft import Draft
+from stentor.text.patterns import lazy
 
 _JOINERS = "\u200c\u200d"  # say how letters of some scripts are joined
 _INVISIBLE = (  # all others of category Cf, as tests/text/test_cleanup.py counts them
@@ -15,23 +16,21 @@ _INVISIBLE = (  # all others of category Cf, as tests/text/test_cleanup.py count
     "\U00013430-\U00013438\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001"
     "\U000e0020-\U000e007f"
 )
-_DROPPED = re.compile(
+_DROPPED = lazy(
     rf"[\x00\x7f-\x84\x86-\x9f{_INVISIBLE}]|(?<=[ -\u024f])[{_JOINERS}]+(?=[ -\u024f]|$)|^[{_JOINERS}]+"
 )
-_CUT_BY_SOFT_HYPHEN = re.compile(r"(?<=\w)\u00ad[ \t]*\r?\n[ \t]*(?=\w)")
-_LINE_ENDS = re.compile(r"\r\n?|[\x85\u2028]")
-_PARAGRAPH_ENDS = re.compile("\u2029")
-_LIGATURES = re.compile(r"[\ufb00-\ufb06\ufb13-\ufb17]")
+_CUT_BY_SOFT_HYPHEN = lazy(r"(?<=\w)\u00ad[ \t]*\r?\n[ \t]*(?=\w)")
+_LINE_ENDS = lazy(r"\r\n?|[\x85\u2028]")
+_PARAGRAPH_ENDS = lazy("\u2029")
+_LIGATURES = lazy(r"[\ufb00-\ufb06\ufb13-\ufb17]")
 _LETTER = r"[^\W\d_]"
-_APOSTROPHES = re.compile(
-    rf"(?<={_LETTER})[\u02bc\u00b4\u2032\u201b\u02b9\uff07\u055a`](?={_LETTER})"
-)
-_ELISIONS = re.compile(
+_APOSTROPHES = lazy(rf"(?<={_LETTER})[\u02bc\u00b4\u2032\u201b\u02b9\uff07\u055a`](?={_LETTER})")
+_ELISIONS = lazy(
     r"(?<![\w'’])[\u02bc\u00b4\u2032\u201b\u02b9\uff07\u055a`‘](?=(?:twas|tis|twere|twill|twould|twixt|til|till|em|bout|cause|"
     r"cuz|neath|gainst|nuff|tude|round|ere|kay)\b)",
     re.IGNORECASE,
 )
-_ANY = re.compile(
+_ANY = lazy(
     rf"[\r\x00\x7f-\x9f\u2028\u2029\ufb00-\ufb17\u02bc\u00b4\u2032\u201b\u02b9\uff07\u055a`‘{_JOINERS}{_INVISIBLE}]"
 )
 
@@ -74,7 +73,7 @@ _MARKS = (
 
 
 _PLAIN = rf"[^\W\d_{_RAISED}]"
-_RAISED_NUMBER = re.compile(
+_RAISED_NUMBER = lazy(
     rf"((?<!{_PLAIN})(?:{_PLAIN}++['’])?{_PLAIN}++|(?<!\w)\)|[.,;:!?”\"’»])[{_RAISED}]{{1,3}}(?![\w^])"
 )
 _POWERED = frozenset("sin cos tan cot sec csc log sinh cosh tanh".split())

@@ -7,7 +7,6 @@ second and 30 MB.
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ Entry = str | Readings | None
 KEPT = 8192
 """Words whose entries, or that they have none, are remembered."""
 BLOCK = 1024
-"""Bytes of a file, at least, between words by which a look-up begins."""
+"""Bytes that are searched from end to end. More are halved."""
 _ENDINGS = ("'s", "’s", "s", "es", "d", "ed", "ing", "ly", "er", "ers", "ness")
 _ENTRY = b'\n  "'  # in front of a word, between it and its entry, behind the last
 _VALUE = b'": '
@@ -36,31 +35,39 @@ def read_entries(file: Path) -> bytes:
 
 
 class Entries:
-    """A JSON object of words, of which an entry is read at its word's first use."""
+    """A JSON object of words, of which an entry is read when its word is asked for."""
 
     def __init__(self, data: bytes) -> None:
         """data: as `read_entries` has it."""
         self._data = data
-        self._blocks = [0]
-        while (at := data.find(_ENTRY, self._blocks[-1] + BLOCK)) >= 0:
-            self._blocks.append(at)
-        self._first = [
-            data[at + len(_ENTRY) : data.index(b'"', at + len(_ENTRY))] for at in self._blocks[1:]
-        ]
 
     def find(self, word: str) -> Entry:
         """The entry of a word as it is spelled there. None if there is none."""
-        key_bytes = word.encode(errors="surrogatepass")
-        block = bisect_right(self._first, key_bytes)
-        if block < len(self._first):
-            end = self._blocks[block + 1]
-        else:
-            end = len(self._data)
-        key = _ENTRY + key_bytes + _VALUE
-        at = self._data.find(key, self._blocks[block], end)
-        if at < 0 or b'"' in key_bytes:
+        wanted = word.encode(errors="surrogatepass")
+        if b'"' in wanted:
+            return None
+        start, end = self._around(wanted)
+        key = _ENTRY + wanted + _VALUE
+        at = self._data.find(key, start, end)
+        if at < 0:
             return None
         return self._value(at + len(key))
+
+    def _around(self, wanted: bytes) -> tuple[int, int]:
+        """The bytes between which a word's entry is, if it has one: halved until they are few."""
+        data = self._data
+        start = 0
+        end = len(data)
+        while end - start > BLOCK:
+            middle = data.find(_ENTRY, (start + end) // 2, end)
+            if middle < 0:
+                return start, end
+            at = middle + len(_ENTRY)
+            if data[at : data.index(b'"', at)] <= wanted:
+                start = middle
+            else:
+                end = middle
+        return start, end
 
     def _value(self, start: int) -> Entry:
         """The entry whose value starts there."""

@@ -25,6 +25,7 @@ from stentor.text.english.scripts import has_english
 from stentor.text.english.tables import DAYS, MONTHS, STARTERS, TABLES, TITLES
 from stentor.text.front_end import Check, proceed
 from stentor.text.marks import PHONEMES
+from stentor.text.patterns import lazy
 from stentor.text.trace import Trace
 
 ALPHABET = frozenset("AIOTWYabdfhijklmnpstuvwzæðŋɐɑɔəɛɜɡɪɹʃʊʌʒʤʧˈˌθᵊᵻ ")
@@ -35,16 +36,16 @@ GUESSES = 4096
 PRONUNCIATIONS = Path(__file__).with_name("pronunciations.txt")
 _MARKS = "?!.;:,"  # the strongest first
 _PAUSES = str.maketrans(dict.fromkeys("—–…()[]", ","))
-_DOTS = re.compile(r"\.\.\.")
-_RUN = re.compile(rf"(?:(?<!\s)\s++)?[{_MARKS}][{_MARKS}\s]*+")
-_LETTERS = re.compile(r"(?<![\w'-])([A-Z](?: [A-Z]){1,11})('?s)?(?![\w'-])(?=(\.?))")
-_ONE_CAPITAL = re.compile(r"\b[A-Z]\b")
-_A = re.compile(r"\bA\b")
+_DOTS = lazy(r"\.\.\.")
+_RUN = lazy(rf"(?:(?<!\s)\s++)?[{_MARKS}][{_MARKS}\s]*+")
+_LETTERS = lazy(r"(?<![\w'-])([A-Z](?: [A-Z]){1,11})('?s)?(?![\w'-])(?=(\.?))")
+_ONE_CAPITAL = lazy(r"\b[A-Z]\b")
+_A = lazy(r"\bA\b")
 _LETTERED = "plan|vitamin|grade|type|option|group|section|row|terminal|building|team|seat".split(
     "|"
 )
 _DIGIT = "(?:zero|one|two|three|four|five|six|seven|eight|nine)"
-_LONE_A = re.compile(
+_LONE_A = lazy(
     r"(?<=[a-z]{3} )(?<!is )A(?=[.,;:!?)]|$| (?:and|or|to|is|was|in|for|at|team)\b)"
     + r"|\bA(?=\))|\bA(?= A [A-Z][a-z])|(?<=\bA )A\b(?= [A-Z][a-z])"
     + "".join(rf"|(?<=[{w[0].upper()}{w[0]}]{w[1:]} )A\b" for w in _LETTERED)
@@ -53,19 +54,19 @@ _LONE_A = re.compile(
     rf"|(?<=[a-z] )A(?= (?:{_DIGIT}|ten|eleven|twelve|\w+teen|\w+ty)\b)|(?<=ty )A\b"
     rf"|^A(?= {_DIGIT}(?:[.,;!?]|$| (?:(?![AP][ .]M)[A-Z]|{_DIGIT})\b))"
 )
-_GIVEN = re.compile(PHONEMES)
-_STRESSED = re.compile(r"([ˈˌ])([^ˈˌAIOWYaiuæɐɑəɛɜɪɔʊʌᵊᵻ ]++)(?=[AIOWYaiuæɐɑəɛɜɪɔʊʌᵊᵻ])")
-_CAPITALS = re.compile(r"(?<![\w.])(?<!\d-)[A-Z]{2,}+(?:['’][A-Z]{1,2}+)?(?![\w.]*\d|['’]?\w)")
+_GIVEN = lazy(PHONEMES)
+_STRESSED = lazy(r"([ˈˌ])([^ˈˌAIOWYaiuæɐɑəɛɜɪɔʊʌᵊᵻ ]++)(?=[AIOWYaiuæɐɑəɛɜɪɔʊʌᵊᵻ])")
+_CAPITALS = lazy(r"(?<![\w.])(?<!\d-)[A-Z]{2,}+(?:['’][A-Z]{1,2}+)?(?![\w.]*\d|['’]?\w)")
 SHORTEST_SHOUTED = 4
 """Letters of a word in capitals that is a word where its neighbours are not in capitals."""
 _CALENDAR = frozenset((*MONTHS, *DAYS))
-_TITLED = re.compile(rf"\b(?:{any_of(name.upper() for name in TITLES)})\.\s$")
-_NATION = re.compile(r"(?:^|[.!?:]\s|\bTHE\s)$")
+_TITLED = lazy(rf"\b(?:{any_of(name.upper() for name in TITLES)})\.\s$")
+_NATION = lazy(r"(?:^|[.!?:]\s|\bTHE\s)$")
 _SHORT = frozenset(
     "IT'S HE'S I'M I'LL I'D I'VE WE'RE WE'LL HE'LL IT'LL NOT YES CAN'T WON'T DON'T ALL AND BUT YOU SHE WAS".split()
 )
-_DRAWN_OUT = re.compile(r"([a-z])\1{2,}")
-_VOWEL = re.compile("[aeiouy]", re.IGNORECASE)
+_DRAWN_OUT = lazy(r"([a-z])\1{2,}")
+_VOWEL = lazy("[aeiouy]", re.IGNORECASE)
 
 
 class Spelling:

@@ -6,6 +6,7 @@ import re
 import unicodedata
 
 from stentor.text.english.tables import TABLES
+from stentor.text.patterns import lazy
 
 SYMBOLS = TABLES["symbols"]
 _CYRILLIC = TABLES["cyrillic"]
@@ -14,7 +15,7 @@ _LATIN = (
     | _CYRILLIC
     | {c.upper(): latin.capitalize() for c, latin in _CYRILLIC.items()}
 )
-_NAMED = re.compile(
+_NAMED = lazy(
     r"(?:LETTER|SYLLABLE|CHARACTER|LIGATURE|VOWEL SIGN|SIGN)\s+(?:SMALL |CAPITAL |FINAL )*(.+)"
 )
 _UNITS = "°ºµμΩ²³∆"
@@ -37,9 +38,9 @@ UNREAD = (
 )
 """Pattern of what is left out: Chinese and Japanese with Chinese characters, scripts other than
 Latin, Greek, Cyrillic, kana and Hangul, and emoji."""
-_UNREAD = re.compile(UNREAD)
-_READ = re.compile(r"[^\W_]|[&@+%$£€¥°]")
-_POWERS = re.compile(r"(?:(?<=\b10)|(?<=\b[nxy]))[⁻⁰¹²³⁴-⁹]+")
+_UNREAD = lazy(UNREAD)
+_READ = lazy(r"[^\W_]|[&@+%$£€¥°]")
+_POWERS = lazy(r"(?:(?<=\b10)|(?<=\b[nxy]))[⁻⁰¹²³⁴-⁹]+")
 _OTHER_WORDS = frozenset(
     "résumé résumés rosé rosés pâté pâtés exposé exposés saké lamé maté niña niñas tomé".split()
 )

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from stentor.errors import EngineError, InvalidRequest
-from stentor.server.cli import add_parser
+from stentor.server.cli import define
 from stentor.server.config import ServerConfig
 from stentor.server.engines.launch import EngineFactory
 from stentor.server.engines.process import adapted, load_model, ready
@@ -265,11 +265,9 @@ def test_run_time_loading_needs_a_key_and_one_process(more: dict[str, Any]) -> N
 
 
 def test_the_flag_takes_several_modules() -> None:
-    program = argparse.ArgumentParser()
-    add_parser(program.add_subparsers())
-    args = program.parse_args(
-        ["serve", "m", "--lora-modules", "a=1", "b=2", "--lora-modules", "c=3"]
-    )
+    program = argparse.ArgumentParser("serve")
+    define(program)
+    args = program.parse_args(["m", "--lora-modules", "a=1", "b=2", "--lora-modules", "c=3"])
     assert (args.models, args.lora_modules) == (["m"], ("a=1", "b=2", "c=3"))
 
 

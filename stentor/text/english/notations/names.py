@@ -20,6 +20,7 @@ from stentor.text.english.tables import (
     TITLES,
     WORDS,
 )
+from stentor.text.patterns import lazy
 
 _ANY_MONTH = any_of({*MONTHS, *SHORT_MONTHS})
 _CLEAR_DAYS = SHORT_DAYS.keys() - {"Sun", "Sat", "Wed"}
@@ -47,7 +48,7 @@ _SAID = "|".join(sorted(SPELLED))
 _CLEAR_NUMERAL = r"(?=[IVXL]{2}|[VX]\b|[ivxl]{2})([IVXLC]{1,7}|[ivxlc]{2,7})"
 _NORTH = TABLES["directions"]
 _STREET = any_of({*STREETS, *STREETS.values()})
-_STARTS = re.compile(rf"(?<!\s)\s++(?:{any_of(word.capitalize() for word in STARTERS)})\b")
+_STARTS = lazy(rf"(?<!\s)\s++(?:{any_of(word.capitalize() for word in STARTERS)})\b")
 _COUNTED = (
     "Chapter Part Act Scene Book Volume Section War Type Phase Level Bowl Fantasy Episode Mark Apollo Title Article "
     "Grade Stage Schedule Appendix Figure Table Civilization Auto Quake Diablo Halo Rocky Rambo Wars Trek Class Group "
