@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from stentor.kernels import norm_rope as norm_rope
     from stentor.kernels import paged_attention as paged_attention
     from stentor.kernels import prefill_attention as prefill_attention
-    from stentor.kernels import quantized_gemm as quantized_gemm
     from stentor.kernels import rng as rng
     from stentor.kernels import sampling as sampling
     from stentor.kernels import short_attention as short_attention

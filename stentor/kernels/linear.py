@@ -52,7 +52,7 @@ class Backend(StrEnum):
     GEMV = "gemv"
     """Triton, one or two rows."""
     EIGHT_BITS = "8 bits"
-    """Triton, a few rows and weights in 8 bits: quantized_gemm."""
+    """Triton, a few rows and weights in 8 bits: gemm."""
     W8A8 = "w8a8"
     """Triton, many rows, int8 of weights and activations: w8a8_gemm."""
     ONE_ORDER = "one order"

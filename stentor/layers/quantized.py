@@ -78,7 +78,7 @@ def quantized_product(
     if backend is Backend.W8A8:
         return kernels.w8a8_gemm.fused_linear(x, weight, scale, bias=bias)
     if backend is Backend.EIGHT_BITS:
-        return kernels.quantized_gemm.linear(x, weight, scale, bias)
+        return kernels.gemm.linear(x, weight, bias, scale=scale)
     if backend is Backend.CPU_INT8:
         y = _int8_product(x, weight, scale)
     else:

@@ -21,7 +21,6 @@ from stentor.kernels import (
     paged_attention,
     prefill_attention,
     quantized,
-    quantized_gemm,
     rng,
     sampling,
     short_attention,
@@ -178,7 +177,7 @@ def eight_bits(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quantized, "CONVERTS_FLOAT8", True)
         if rows > 2:
-            quantized_gemm.linear(x, weight, scale, meta(4096, dtype=dtype))
+            gemm.linear(x, weight, meta(4096, dtype=dtype), scale=scale)
         else:
             gemv.fused_linear(
                 x, weight, (meta(2048, dtype=dtype), 1e-6, True), gate=gate, scale=scale

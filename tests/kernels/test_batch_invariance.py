@@ -18,7 +18,6 @@ from stentor.kernels import (
     conv1d,
     gemm,
     prefill_attention,
-    quantized_gemm,
     short_attention,
     switches,
     window_attention,
@@ -197,8 +196,8 @@ def test_products_in_8_bits_are_the_same_for_any_number_of_rows():
         assert (
             kernels.linear.select(kernels.linear.problem(x, weight, scale))[0].backend == "8 bits"
         )
-        together = quantized_gemm.linear(x, weight, scale, None)
-        assert torch.equal(quantized_gemm.linear(x[66:67], weight, scale, None), together[66:67])
+        together = gemm.linear(x, weight, scale=scale)
+        assert torch.equal(gemm.linear(x[66:67], weight, scale=scale), together[66:67])
 
 
 def test_convolutions_are_the_same_for_any_number_of_rows_and_chunk():

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
-from stentor.kernels import gemv, quantized_gemm
+from stentor.kernels import gemm, gemv
 from stentor.layers.norm import RMSNorm
 from stentor.layers.quantized import LARGEST, dequantize, quantize
 from tests.helpers.kernel_tests import DEVICE, DOTS, DTYPES, close, random
@@ -55,8 +55,8 @@ def test_narrow_products_equal_norm_linear_gate_and_addition(
 def test_products_of_few_rows_equal_those_of_the_weight(dtype, bits, groups, rows, size, width):
     x, bias = random(rows, 2, size, dtype=dtype)[:, 1], random(width, dtype=dtype)
     weight, scale, wide = weights(width, size, bits, groups)
-    close(quantized_gemm.linear(x, weight, scale, None), linear(x.float(), wide).to(dtype))
+    close(gemm.linear(x, weight, scale=scale), linear(x.float(), wide).to(dtype))
     close(
-        quantized_gemm.linear(x, weight, scale, bias),
+        gemm.linear(x, weight, bias, scale=scale),
         linear(x.float(), wide, bias.float()).to(dtype),
     )
