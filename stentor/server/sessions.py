@@ -346,10 +346,12 @@ class SocketSession(Session):
             raise CloseSession(1000)
         return message
 
-    async def planned(self, body: Shared, words: WordTimes) -> SpeechPlan:
+    async def planned(
+        self, body: Shared, words: WordTimes, voices: Sequence[str] = ()
+    ) -> SpeechPlan:
         """The plan for text that arrives later. It may wait for a model. Messages are read ahead
-        meanwhile."""
-        planned = self.server.planner.live(body, self.id, words)
+        meanwhile. voices: of a dialogue."""
+        planned = self.server.planner.live(body, self.id, words, voices)
         return await run_while_connected(
             planned, self.incoming.ahead, self.config.request_timeout, self.server.ended
         )

@@ -115,6 +115,8 @@ class TextFeed:
         self.count = 0  # segments cut
         self.silence = 0.0  # seconds that the text asks for behind its last segment
         self.ended = False
+        self.voice: str | None = None  # of what is written now. None: the request's own
+        self.turn: int | None = None  # in a dialogue
         self._cut = 0  # characters that are in segments
         self._end = 0  # of the last segment that was cut off
         self._speaker = ""  # who speaks at `_cut`, as a mark
@@ -154,11 +156,22 @@ class TextFeed:
         else:
             await self._cut_off(last=True)
 
+    async def begin_turn(self, voice: str) -> None:
+        """Speak what has been written, and what follows in another voice, as the next turn of a
+        dialogue."""
+        await self.flush()
+        self.voice = voice
+        self.turn = 0 if self.turn is None else self.turn + 1
+        self.lead = None
+        self._end = len(self.text)
+        self._speaker = ""
+
     def _know_lead(self, complete: bool) -> bool:
-        """Take off what leads the text once that is known, and return whether it is."""
-        if self.lead is None and self.text.strip():
-            self.lead = find_lead(self.text, self.marks, complete)
-            self._cut = len(self.lead or "")
+        """Take off what leads the text, or a turn, once that is known, and return whether it is."""
+        fresh = self.text[self._cut :]
+        if self.lead is None and fresh.strip():
+            self.lead = find_lead(fresh, self.marks, complete)
+            self._cut += len(self.lead or "")
         return self.lead is not None
 
     async def end(self, text: str = "") -> None:
@@ -226,7 +239,9 @@ class TextFeed:
                 gap = self._gap() if segment is cut.segments[-1] else segment.gap
                 before = segment.before + self.silence
                 self.silence = 0.0
-                placed = replace(segment.moved(start), gap=gap, before=before)
+                placed = replace(
+                    segment.moved(start), gap=gap, before=before, voice=self.voice, turn=self.turn
+                )
                 placed = placed.spaced_in(self.text, self._end)  # `Reading` saw the latest part
                 self._end = placed.end
                 self._segments.append((placed, None))
@@ -286,7 +301,14 @@ class TextFeed:
             text = rest[:size].lstrip()
             self._began = self._cut + size - len(text)
             self._tail = TextTail()
-            segment = Segment("", self._began, self._began, lead=as_prefix(self.lead or ""))
+            segment = Segment(
+                "",
+                self._began,
+                self._began,
+                lead=as_prefix(self.lead or ""),
+                voice=self.voice,
+                turn=self.turn,
+            )
             self._segments.append((extended(segment, text), self._tail))
             self.count += 1
         return size

@@ -187,7 +187,10 @@ class Speaking:
         the pauses of the text and no other.
         """
         if self.segments and not apart:
-            self._before = self.joined.go_on(self.segments[-1], segment)
+            before = self.segments[-1]
+            if before.turn != segment.turn and before.after is None:
+                before = replace(before, after=PAUSES["turn"])
+            self._before = self.joined.go_on(before, segment)
         self.segments.append(segment)
         self._live = live
         self._apart = apart

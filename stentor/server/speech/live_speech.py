@@ -59,8 +59,8 @@ class LiveSpeech(ABC):
             seed = plan.seed
         else:
             seed = random_seed()
-        request = replace(plan.request, seed=seed)
-        self.plan = replace(plan, id=id, requests={None: request}, ignored=plan.ignored.copy())
+        requests = {voice: replace(r, seed=seed) for voice, r in plan.requests.items()}
+        self.plan = replace(plan, id=id, requests=requests, ignored=plan.ignored.copy())
         spec = plan.host.spec
         max_chars = min(server.config.split_chars, spec.max_text)
         how = reading(

@@ -136,26 +136,37 @@ class Planner:
             text = " ".join([body.input or "", *(turn.text for turn in body.script or [])])
         return WordTimes(True, host.aligners.missing(host.spec, language, text), requested)
 
-    async def live(self, body: Shared, id: str, words: WordTimes) -> SpeechPlan:
-        """A plan without text, for a session whose text arrives later, in segments."""
-        plan = _with_words(await self.make(body, [Turn(PROBE)], id, "none", True), words)
+    async def live(
+        self, body: Shared, id: str, words: WordTimes, voices: Sequence[str] = ()
+    ) -> SpeechPlan:
+        """A plan without text, for a session whose text arrives later, in segments. voices: of a
+        dialogue, whose errors name them as those of a script."""
+        turns = [Turn(PROBE, voice, field=f"script[{i}]") for i, voice in enumerate(voices)]
+        plan = await self.make(body, turns or [Turn(PROBE)], id, "none", True)
         live = body.split_granularity == "auto" and plan.host.spec.live_text
         if live:
-            async with plan.host.in_use() as client:
-                try:
-                    await client.check(replace(plan.request, live=True))
-                except InvalidRequest as e:
-                    if e.param != "live":  # else the model takes none with these parameters
-                        raise
-                    live = False
+            live = await self._takes_live_text(plan)
         lora = plan.request.lora
         return replace(
-            plan,
+            _with_words(plan, words),
             segments=[],
-            requests={None: replace(plan.request, lora=None)},
+            requests={voice: replace(r, lora=None) for voice, r in plan.requests.items()},
             live=live,
             lora=None if lora is None else lora.name,
         )
+
+    @staticmethod
+    async def _takes_live_text(plan: SpeechPlan) -> bool:
+        """Whether the model takes text while it speaks, with the parameters of each voice."""
+        async with plan.host.in_use() as client:
+            for request in plan.requests.values():
+                try:
+                    await client.check(replace(request, live=True))
+                except InvalidRequest as e:
+                    if e.param != "live":
+                        raise
+                    return False
+        return True
 
     async def begun(self, plan: SpeechPlan) -> SpeechPlan:
         """A session's plan for an utterance that begins: with the adapter that has its name now,
@@ -164,9 +175,9 @@ class Planner:
             return plan
         self.hosts.named(plan.lora)
         async with plan.host.in_use() as client:
-            return replace(
-                plan, requests={None: replace(plan.request, lora=client.adapter(plan.lora))}
-            )
+            adapter = client.adapter(plan.lora)
+        requests = {voice: replace(r, lora=adapter) for voice, r in plan.requests.items()}
+        return replace(plan, requests=requests)
 
     async def make(
         self, body: Shared, turns: Sequence[Turn], id: str, granularity: str, streaming: bool

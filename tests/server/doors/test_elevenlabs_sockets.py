@@ -11,11 +11,11 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from stentor.server import sessions
-from stentor.server.doors.elevenlabs.sockets import Schedule
+from stentor.server.doors.elevenlabs.contexts import SDK_HEADER, Schedule
 from stentor.server.limits import LIMITS
 from tests.helpers.door_talk import Message, audio_of, json_talk
 from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import Live, pcm, serving, until
+from tests.helpers.server_live import Live, held, pcm, serving, until
 from tests.helpers.ws_talk import IdleClock
 
 ONE = "/v1/text-to-speech/default/stream-input?output_format=pcm_24000&seed=5"
@@ -236,7 +236,7 @@ def test_contexts_are_spoken_side_by_side_and_end_when_they_are_closed(live: Liv
         t.send(text=" ", context_id="a")
         t.send(text=" ", context_id="b")
         t.send(text="Good morning. ", context_id="a")
-        t.send(text="How are you? ", context_id="b")
+        t.send(text="How are you? ", context_id="b", flush=True)
         t.send(text="", context_id="a", flush=True)
         t.send(context_id="a", close_context=True)
         t.send(context_id="b", close_context=True)
@@ -245,7 +245,7 @@ def test_contexts_are_spoken_side_by_side_and_end_when_they_are_closed(live: Liv
         assert written(of(messages, "a")) == "Good morning."
         assert written(of(messages, "b")) == "How are you?"
         assert audio_of(of(messages, "a"), "audio")
-        t.send(text="Again. ", context_id="a")  # its name may begin another
+        t.send(text="Again. ", context_id="a", flush=True)  # its name may begin another
         t.send(context_id="a", close_context=True)
         assert written(t.until(final)) == "Again."
         t.send(close_socket=True)
@@ -310,6 +310,91 @@ def test_open_contexts_are_limited(live: Live) -> None:
         t.until(final)
         t.send(text="Hello. ", context_id="last", flush=True)
         t.until(aligned)
+
+
+CLOSES = {
+    "as Pipecat does, which flushes no sentence": ("", ({"text": "A long text. " * 30},)),
+    "as LiveKit does, which flushes each sentence in auto mode": (
+        "&auto_mode=true",
+        ({"text": "A long text. " * 30, "flush": True},),
+    ),
+    "when the rest was flushed and closed": (
+        "",
+        ({"text": "A long text. " * 30}, {"flush": True}, {"close_context": True}),
+    ),
+}
+
+
+@pytest.mark.parametrize("close", CLOSES)
+def test_an_interrupted_context_frees_its_places_at_once(live: Live, close: str) -> None:
+    """The engine stands with most of the text unspoken when the client closes the context."""
+    query, messages = CLOSES[close]
+    aborted = live.sum_of("speech_stream_aborted_total", 'reason="cancelled"')
+    with held(live, frames=[5]) as hold, json_talk(live, MULTI + query) as t:
+        for message in messages:
+            t.send(context_id="a", **message)
+        hold.wait()
+        t.send(context_id="a", close_context=True)
+        hold.go()
+        assert t.until(final)[-1]["interrupted"] is True
+        assert live.idle()
+        assert live.sum_of("speech_stream_aborted_total", 'reason="cancelled"') == aborted + 1
+        t.send(text="Fine. ", context_id="b", flush=True)
+        assert {m["contextId"] for m in t.until(aligned)} == {"b"}
+
+
+@pytest.mark.parametrize("query", ["", "&auto_mode=true"])
+def test_a_text_that_was_flushed_is_spoken_when_its_context_is_closed(
+    live: Live, query: str
+) -> None:
+    with json_talk(live, MULTI + query) as t:
+        t.send(text="Good morning. ", context_id="a")
+        t.send(text="", context_id="a", flush=True)
+        t.send(context_id="a", close_context=True)
+        messages = t.until(final)
+    assert written(messages) == "Good morning."
+    assert "interrupted" not in messages[-1]
+
+
+def test_numbers_that_elevenlabs_sdk_has_broken_are_joined(live: Live) -> None:
+    pieces = (
+        "Pi is 3. ",
+        "14 ",
+        "at 10: ",
+        "30 ",
+        "for 1, ",
+        "000 ",
+        "in 1999. ",
+        " ",
+        "12 came. ",
+    )
+    with json_talk(live, ONE, {SDK_HEADER: "elevenlabs"}) as t:
+        for text in pieces:
+            t.send(text=text, try_trigger_generation=True)
+        t.send(text="")
+        _, messages = t.close_code()
+    assert written(messages) == "Pi is 3.14 at 10:30 for 1,000 in 1999.  12 came."
+
+
+def test_text_of_other_clients_is_taken_as_it_is(live: Live) -> None:
+    with json_talk(live, ONE) as t:
+        for text in ("It was 1999. ", "12 came. ", ""):
+            t.send(text=text)
+        _, messages = t.close_code()
+    assert written(messages) == "It was 1999. 12 came."
+
+
+def test_times_of_a_client_that_asks_for_sync_count_from_the_beginning(live: Live) -> None:
+    with json_talk(live, MULTI + "&sync_alignment=true") as t:
+        for word in ("One is here. ", "Two is here. ", "Three is here."):
+            t.send(text=word, context_id="a", flush=True)
+        t.send(text="", context_id="a", flush=True)
+        t.send(context_id="a", close_context=True)
+        messages = t.until(final)
+    starts = [s for m in messages if m.get("alignment") for s in m["alignment"]["charStartTimesMs"]]
+    assert starts == sorted(starts)
+    seconds = len(audio_of(messages, "audio")) / 2 / 24000
+    assert 1000 * seconds * 0.9 < starts[-1] < 1000 * seconds
 
 
 def test_a_client_that_leaves_frees_its_slots(live: Live) -> None:

@@ -99,9 +99,12 @@ def test_livekits_elevenlabs_plugin(address: Address) -> None:
     assert "default" in got["voices"]
     assert got["whole"] > 0
     assert got["whole mp3"] > 0
-    for way in ("bit by bit", "again", "by schedule"):
+    assert got["whole dialogue"] > 0
+    for way in ("bit by bit", "again", "by schedule", "dialogue", "dialogue again"):
         assert got[way]["words"] == WORDS
         assert got[way]["bytes"] > 0
+        assert got[way]["begins"] == sorted(got[way]["begins"])
+        assert got[way]["seconds"] / 2 < got[way]["begins"][-1] < got[way]["seconds"]
     assert got["cancelled"] > 0
     assert got["refused"] == 400
 
@@ -112,6 +115,15 @@ def test_pipecats_elevenlabs_services(address: Address) -> None:
         assert got[way]["errors"] == []
         assert got[way]["words"] == [*WORDS, "Fine."]
         assert got[way]["bytes"] > 0
+
+
+@pytest.mark.parametrize("client", ["livekit.plugins.elevenlabs", "pipecat"])
+def test_interrupted_turns_free_their_places(voice: Address, client: str) -> None:
+    """While the connection lives on. The built-in voice takes seconds for the answer that is interrupted."""
+    got = driven(client, f"{client.partition('.')[0]}_interrupted", voice)
+    del got["version"]
+    assert got
+    assert [name for name, stopped in got.items() if not stopped] == []
 
 
 def test_openais_sdk_over_realtime(address: Address) -> None:

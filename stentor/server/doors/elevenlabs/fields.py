@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import AliasChoices, Field
@@ -13,7 +13,7 @@ from pydantic import AliasChoices, Field
 from stentor.server.errors import ApiError, invalid, validated
 from stentor.server.limits import LIMITS
 from stentor.server.schemas import Body, Ignored, Seed, SpeechBody, Text
-from stentor.speech.script import MOST_TURNS
+from stentor.speech.script import MOST_TURNS, MOST_VOICES
 from stentor.speech.timing import SegmentTiming
 from stentor.text.cleanup import ALL, NONE
 
@@ -73,22 +73,52 @@ class VoiceSettings(Body):
 
     speed: float | None = Field(None, ge=0.25, le=4.0, description="Pitch is kept")
 
-    def unused(self) -> dict[str, Any]:
-        """Settings without a counterpart, by the names that answers call them."""
-        return {f"voice_settings.{name}": value for name, value in (self.model_extra or {}).items()}
+    def unused(self, field: str) -> dict[str, Any]:
+        """Settings without a counterpart, by the names that answers call them. field: that holds
+        these settings."""
+        return {f"{field}.{name}": value for name, value in (self.model_extra or {}).items()}
 
 
-class Speak(Body):
-    """POST /v1/text-to-speech/{voice_id}. The model's own options are taken too."""
+class SpokenBody(Body):
+    """Fields that a text and a dialogue share. The model's own options are taken too."""
 
-    text: Text
     model_id: str | None = Field(None, max_length=LIMITS.name_chars)
     language_code: str | None = Field(None, max_length=LIMITS.name_chars)
-    voice_settings: VoiceSettings | None = None
     seed: Seed | None = None
     apply_text_normalization: Normalization = Field(
         "auto", description="auto: as the server cleans all text"
     )
+
+    @property
+    def speed(self) -> float | None:
+        """How fast it is spoken."""
+        raise NotImplementedError
+
+    def content(self) -> dict[str, Any]:
+        """Fields of ours for the text or the dialogue."""
+        raise NotImplementedError
+
+    def unused(self) -> dict[str, Any]:
+        """Fields that are not of this API, by the names that answers call them."""
+        return dict(self.model_extra or {})
+
+
+class Speak(SpokenBody):
+    """POST /v1/text-to-speech/{voice_id}."""
+
+    text: Text
+    voice_settings: VoiceSettings | None = None
+
+    @property
+    def speed(self) -> float | None:
+        return self.voice_settings.speed if self.voice_settings else None
+
+    def content(self) -> dict[str, Any]:
+        return {"input": self.text}
+
+    def unused(self) -> dict[str, Any]:
+        settings = self.voice_settings.unused("voice_settings") if self.voice_settings else {}
+        return {**super().unused(), **settings}
 
 
 class Line(Body):
@@ -98,15 +128,31 @@ class Line(Body):
     voice_id: str = Field(min_length=1, max_length=LIMITS.name_chars)
 
 
-class Dialogue(Body):
-    """POST /v1/text-to-dialogue. The model's own options are taken too."""
+def unused_in(lines: Sequence[Line]) -> dict[str, Any]:
+    """Fields of lines without a counterpart, by the names that answers call them."""
+    return {
+        f"inputs.{i}.{name}": value
+        for i, line in enumerate(lines)
+        for name, value in (line.model_extra or {}).items()
+    }
+
+
+class Dialogue(SpokenBody):
+    """POST /v1/text-to-dialogue."""
 
     inputs: Annotated[list[Line], Field(min_length=1, max_length=MOST_TURNS)]
-    model_id: str | None = Field(None, max_length=LIMITS.name_chars)
-    language_code: str | None = Field(None, max_length=LIMITS.name_chars)
     settings: VoiceSettings | None = None
-    seed: Seed | None = None
-    apply_text_normalization: Normalization = "auto"
+
+    @property
+    def speed(self) -> float | None:
+        return self.settings.speed if self.settings else None
+
+    def content(self) -> dict[str, Any]:
+        return {"script": [{"voice": line.voice_id, "text": line.text} for line in self.inputs]}
+
+    def unused(self) -> dict[str, Any]:
+        settings = self.settings.unused("settings") if self.settings else {}
+        return {**super().unused(), **settings, **unused_in(self.inputs)}
 
 
 class GenerationConfig(Body):
@@ -121,24 +167,76 @@ class GenerationConfig(Body):
     ) = Field(None, description="Characters to wait for before the first audio, the second, ...")
 
 
-class Input(Body):
-    """A message of stream-input or multi-stream-input."""
+class InputMessage(Body):
+    """A message of a socket on which text arrives."""
 
-    text: str | None = None
+    first_only: ClassVar[tuple[str, ...]] = ("voice_settings",)
+    """Fields that count in the first message of a context."""
+
     voice_settings: VoiceSettings | None = None
-    generation_config: GenerationConfig | None = Field(
-        None, validation_alias=AliasChoices("generation_config", "generator_config")
-    )
     flush: bool = False
-    try_trigger_generation: bool = False
-    context_id: str | None = Field(None, max_length=LIMITS.name_chars)
+    context_id: str | None = Field(
+        None,
+        max_length=LIMITS.name_chars,
+        validation_alias=AliasChoices("context_id", "contextId"),
+    )
     close_context: bool = False
     close_socket: bool = False
 
+    @property
+    def size(self) -> int:
+        """Characters of its text."""
+        raise NotImplementedError
+
     def unused(self) -> dict[str, Any]:
         """Fields without a counterpart. A key counts at the handshake, and is nowhere repeated."""
-        keys = ("xi_api_key", "xi-api-key", "authorization")
+        keys = ("xi_api_key", "xi-api-key", "authorization", "single_use_token")
         return {name: value for name, value in (self.model_extra or {}).items() if name not in keys}
+
+
+class Input(InputMessage):
+    """A message of stream-input or multi-stream-input."""
+
+    first_only = ("voice_settings", "generation_config")
+
+    text: str | None = None
+    generation_config: GenerationConfig | None = Field(
+        None, validation_alias=AliasChoices("generation_config", "generator_config")
+    )
+    try_trigger_generation: bool = False
+
+    @property
+    def size(self) -> int:
+        return len(self.text or "")
+
+
+class LiveLine(Line):
+    """A line of a dialogue that is being written, or a part of one."""
+
+    new_turn: bool = False
+
+
+class DialogueInput(InputMessage):
+    """A message of text-to-dialogue's stream-input or multi-stream-input."""
+
+    first_only = ("voice_settings", "voices")
+
+    voices: (
+        Annotated[
+            list[Annotated[str, Field(min_length=1, max_length=LIMITS.name_chars)]],
+            Field(max_length=MOST_VOICES),
+        ]
+        | None
+    ) = None
+    inputs: list[LiveLine] = Field(default_factory=list, max_length=MOST_TURNS)
+    keep_alive: bool = False
+
+    @property
+    def size(self) -> int:
+        return sum(len(line.text) for line in self.inputs)
+
+    def unused(self) -> dict[str, Any]:
+        return {**super().unused(), **unused_in(self.inputs)}
 
 
 def speech_body(
@@ -213,6 +311,7 @@ def error_message(error: ApiError) -> dict[str, Any]:
         "message": known.message,
         "error": known.code or known.body["error"]["type"],
         "code": 1008,
+        "param": known.param,
     }
 
 
@@ -231,12 +330,14 @@ class Characters:
             "character_end_times_seconds": self.bounds[1:].round(4).tolist(),
         }
 
-    def as_ms(self) -> dict[str, Any]:
-        """Times for messages over WebSocket: whole milliseconds, from the first character on."""
+    def as_ms(self, origin: float | None = None) -> dict[str, Any]:
+        """Times for messages over WebSocket: whole milliseconds from `origin` (seconds) on, or from
+        the first character."""
         ms = np.rint(1000 * self.bounds).astype(int)
+        zero = ms[0] if origin is None else round(1000 * origin)
         return {
             "chars": list(self.text),
-            "charStartTimesMs": (ms[:-1] - ms[0]).tolist(),
+            "charStartTimesMs": (ms[:-1] - zero).tolist(),
             "charDurationsMs": np.diff(ms).tolist(),
         }
 

@@ -23,9 +23,7 @@ from stentor.server.doors.elevenlabs.fields import (
     Aligner,
     Dialogue,
     Line,
-    OutputFormat,
     Speak,
-    VoiceSettings,
     detail,
     ignored,
     output_format,
@@ -36,7 +34,6 @@ from stentor.server.http.bodies import BodyRoute, Handler
 from stentor.server.http.middleware import XI_API_KEY
 from stentor.server.http.responses import NoResponse, SpeechResponse, begun
 from stentor.server.limits import LIMITS
-from stentor.server.schemas import SpeechBody
 from stentor.server.speech.fields import code_of
 from stentor.server.speech.output import RunningRequest
 from stentor.server.speech.plan import NO_WORD_TIMES, SpeechPlan
@@ -237,42 +234,40 @@ async def streamed_timed(request: Request, body: Speak) -> Response:
     return await _answer(request, body, streaming=True, timed=True)
 
 
-async def _answer(request: Request, body: Speak, streaming: bool, timed: bool) -> Response:
+async def _answer(
+    request: Request, body: Speak | Dialogue, streaming: bool, timed: bool
+) -> Response:
     running = await begun(request, _plan(request, body, streaming, timed))
     if running is None:
         return NoResponse()
-    if timed:
-        return TimedResponse(running, body.text)
-    return AudioResponse(running)
+    if not timed:
+        return AudioResponse(running)
+    if isinstance(body, Dialogue):
+        return TimedDialogue(running, body.inputs)
+    return TimedResponse(running, body.text)
 
 
-async def _plan(request: Request, body: Speak, streaming: bool, timed: bool) -> SpeechPlan:
+async def _plan(
+    request: Request, body: Speak | Dialogue, streaming: bool, timed: bool
+) -> SpeechPlan:
     """The plan for a body and its query. ApiError names the field that is wrong."""
     query = request.query_params
     output = output_format(query.get("output_format"))
-    settings = body.voice_settings or VoiceSettings(speed=None)
     speech = speech_body(
-        request.path_params["voice_id"],
+        request.path_params.get("voice_id"),
         body.model_id,
         body.language_code,
         output,
         body.seed,
-        settings.speed,
+        body.speed,
         body.apply_text_normalization,
         query,
-        {**(body.model_extra or {}), **settings.unused()},
-        input=body.text,
+        body.unused(),
+        **body.content(),
         timestamps="json" if timed else "none",
         stream=streaming,
         stream_format="audio",
     )
-    return await planned(request, speech, output, streaming, timed)
-
-
-async def planned(
-    request: Request, speech: SpeechBody, output: OutputFormat, streaming: bool, timed: bool
-) -> SpeechPlan:
-    """The plan for our body of a request. timed: the answer has times of characters."""
     planner = server(request).planner
     words = planner.word_times(speech, timed and speech.word_timestamps)
     if not words.available:  # the answer then has the times of characters by their share
@@ -284,71 +279,27 @@ async def planned(
 @router.post(DIALOGUE, response_class=Response, responses=AUDIO)
 async def dialogue(request: Request, body: Dialogue) -> Response:
     """Speak a dialogue. The answer is a whole file."""
-    return await _dialogue_answer(request, body, streaming=False, timed=False)
+    return await _answer(request, body, streaming=False, timed=False)
 
 
 @router.post(DIALOGUE + "/stream", response_class=Response, responses=AUDIO)
 async def dialogue_streamed(request: Request, body: Dialogue) -> Response:
     """Speak a dialogue. The file's bytes are sent while it is made."""
-    return await _dialogue_answer(request, body, streaming=True, timed=False)
+    return await _answer(request, body, streaming=True, timed=False)
 
 
 @router.post(DIALOGUE + "/with-timestamps", response_class=Response, responses=TIMED)
 async def dialogue_timed(request: Request, body: Dialogue) -> Response:
     """Speak a dialogue. The answer is JSON: the whole file in base64, and when each character and
     each voice is spoken."""
-    return await _dialogue_answer(request, body, streaming=False, timed=True)
+    return await _answer(request, body, streaming=False, timed=True)
 
 
 @router.post(DIALOGUE + "/stream/with-timestamps", response_class=Response, responses=TIMED)
 async def dialogue_streamed_timed(request: Request, body: Dialogue) -> Response:
     """Speak a dialogue. Lines of JSON are sent while it is made. Times come when a sentence has
     ended."""
-    return await _dialogue_answer(request, body, streaming=True, timed=True)
-
-
-async def _dialogue_answer(
-    request: Request, body: Dialogue, streaming: bool, timed: bool
-) -> Response:
-    running = await begun(request, _dialogue_plan(request, body, streaming, timed))
-    if running is None:
-        return NoResponse()
-    if timed:
-        return TimedDialogue(running, body.inputs)
-    return AudioResponse(running)
-
-
-async def _dialogue_plan(
-    request: Request, body: Dialogue, streaming: bool, timed: bool
-) -> SpeechPlan:
-    """The plan for a body and its query. ApiError names the field that is wrong."""
-    query = request.query_params
-    output = output_format(query.get("output_format"))
-    settings = body.settings or VoiceSettings(speed=None)
-    unused = {
-        name.replace("voice_settings", "settings"): v for name, v in settings.unused().items()
-    }
-    script = [{"voice": line.voice_id, "text": line.text} for line in body.inputs]
-    speech = speech_body(
-        None,
-        body.model_id,
-        body.language_code,
-        output,
-        body.seed,
-        settings.speed,
-        body.apply_text_normalization,
-        query,
-        {**(body.model_extra or {}), **unused},
-        script=script,
-        timestamps="json" if timed else "none",
-        stream=streaming,
-        stream_format="audio",
-    )
-    plan = await planned(request, speech, output, streaming, timed)
-    for i, line in enumerate(body.inputs):
-        for name in line.model_extra or {}:
-            plan.ignored.field(f"inputs.{i}.{name}", "is not a field of a line")
-    return plan
+    return await _answer(request, body, streaming=True, timed=True)
 
 
 @router.get("/v1/voices", responses=failures(401))

@@ -30,6 +30,7 @@ async def whole(tts: elevenlabs.TTS, cancel: bool = False) -> int:
 
 async def bit_by_bit(tts: elevenlabs.TTS) -> dict:
     total, words = 0, []
+    rate = tts.sample_rate
     async with tts.stream() as stream:
         for word in TEXT.split(" "):
             stream.push_text(word + " ")
@@ -37,7 +38,12 @@ async def bit_by_bit(tts: elevenlabs.TTS) -> dict:
         async for event in stream:
             total += len(event.frame.data)
             words += event.frame.userdata.get("lk.timed_transcripts", [])
-    return {"bytes": total, "words": "".join(map(str, words)).split()}
+    return {
+        "bytes": total,
+        "seconds": total / rate,
+        "words": "".join(map(str, words)).split(),
+        "begins": [word.start_time for word in words],
+    }
 
 
 async def main() -> dict:
@@ -48,6 +54,10 @@ async def main() -> dict:
         got["bit by bit"] = await bit_by_bit(tts)
         got["again"] = await bit_by_bit(tts)
         got["by schedule"] = await bit_by_bit(plugin(session, chunk_length_schedule=[50]))
+        dialogue = plugin(session, model="eleven_v3")
+        got["dialogue"] = await bit_by_bit(dialogue)
+        got["dialogue again"] = await bit_by_bit(dialogue)
+        got["whole dialogue"] = await whole(dialogue)
         got["cancelled"] = await whole(tts, cancel=True)
         try:
             await whole(plugin(session, voice_id="nobody"))
