@@ -1,4 +1,4 @@
-"""The command line: `stentor say, voices, batch, book, serve, bench, doctor, completion`. Flags
+"""The command line: `stentor say, voices, models, batch, book, serve, bench, doctor, completion`. Flags
 become calls of the API."""
 
 from __future__ import annotations
@@ -137,6 +137,11 @@ def _define_voices(voices: argparse.ArgumentParser) -> None:
     voices.set_defaults(func=_voices)
 
 
+def _define_models(models: argparse.ArgumentParser) -> None:
+    models.add_argument("--json", action="store_true", help="as JSON")
+    models.set_defaults(func=_models)
+
+
 def _define_batch(batch: argparse.ArgumentParser) -> None:
     batch.usage = "stentor batch INPUT OUTPUT [--flag VALUE ...]"
     batch.epilog = flags.BATCH_EPILOG
@@ -173,6 +178,7 @@ def _define_completion(completion: argparse.ArgumentParser) -> None:
 COMMANDS = {
     "say": Command("speak a text into a file, a pipe or the loudspeaker", _define_say),
     "voices": Command("list a model's voices and languages, and what it takes", _define_voices),
+    "models": Command("list models, what they need and what this machine has", _define_models),
     "batch": Command("speak every line of a file, resumable", _define_batch),
     "book": Command(
         "read a book aloud: EPUB, HTML, Markdown, text, DOCX or PDF, resumable",
@@ -222,6 +228,12 @@ def _voices(args: argparse.Namespace) -> int:
     from stentor.say import voices
 
     return voices.run(load, args.sample)
+
+
+def _models(args: argparse.Namespace) -> int:
+    from stentor.models import listing
+
+    return listing.run(args.json)
 
 
 def _doctor(args: argparse.Namespace) -> int:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from stentor.errors import CheckpointError
 from stentor.models.config_files import read_config
 from stentor.models.families import Family, families, only, unusable
-from stentor.models.model_names import CONFIG, DUMMY, directory, dummy_family, family_of_files
+from stentor.models.hub import directory
+from stentor.models.model_names import CONFIG, DUMMY, dummy_family, family_of_files
 
 if TYPE_CHECKING:
     import torch

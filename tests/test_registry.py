@@ -1,17 +1,21 @@
 """From a name to a family: directories, Hub ids, dummies."""
 
+import errno
 import json
 from pathlib import Path
 
+import httpx
 import huggingface_hub
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import errors
 from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import save_file
 
-from stentor import TTS, CheckpointError, InvalidRequest, ModelNotFound
-from stentor.models import families, model_names
+from stentor import TTS, InvalidRequest, ModelNotFound
+from stentor.cli import main
+from stentor.models import families, hub, model_names
 
 
 def test_every_family_folder_names_its_architectures_and_dummies():
@@ -98,7 +102,7 @@ def test_of_a_repository_with_several_checkpoints_one_folder_is_downloaded(
         return str(tmp_path)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    assert model_names.directory(name) == tmp_path / folder
+    assert hub.directory(name) == tmp_path / folder
     assert asked == [("kyutai/pocket-tts", [f"{folder}/*"])]
 
 
@@ -128,15 +132,72 @@ def test_a_file_that_is_no_safetensors_chooses_no_family(content: bytes, tmp_pat
     assert model_names.family_of_files(tmp_path) is None
 
 
-def test_a_hub_id_that_cannot_be_had_says_so(monkeypatch: pytest.MonkeyPatch):
-    def offline(name: str, **_: object) -> str:
-        raise LocalEntryNotFoundError("no network")
+def http_error(kind: type[errors.HfHubHTTPError], status: int) -> errors.HfHubHTTPError:
+    response = httpx.Response(status, request=httpx.Request("GET", "https://huggingface.co"))
+    return kind("forty words of another library", response=response)
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
-    with pytest.raises(
-        CheckpointError, match="not a local directory, and the Hub download failed: no network"
-    ):
-        TTS("owner/name")
+
+HUB_ERRORS = [
+    (LocalEntryNotFoundError("no network"), 1, "the Hub cannot be reached: check the network"),
+    (errors.OfflineModeIsEnabled("offline"), 1, "the Hub cannot be reached: check the network"),
+    (http_error(errors.HfHubHTTPError, 503), 1, "the Hub answers 503: try again later"),
+    (OSError(errno.ENOSPC, "No space left"), 1, "the disk is full: HF_HOME names another folder"),
+    (OSError("first line\nsecond"), 1, "the download failed: first line"),
+    (
+        http_error(errors.RepositoryNotFoundError, 404),
+        2,
+        "the Hub has no such model, or it is private",
+    ),
+    (
+        http_error(errors.GatedRepoError, 403),
+        2,
+        "accept its terms at https://huggingface.co/owner/name",
+    ),
+]
+
+
+@pytest.mark.parametrize("command", [["say", "Hello.", "-o", "none.wav", "--model"], ["serve"]])
+@pytest.mark.parametrize(("error", "code", "expected"), HUB_ERRORS)
+def test_what_the_hub_refuses_is_one_sentence_and_one_exit_code(
+    command: list[str],
+    error: Exception,
+    code: int,
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    """The server fails before it listens."""
+
+    def refuse(name: str, **_: object) -> str:
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    assert main([*command, "owner/name"]) == code
+    printed = capsys.readouterr().err
+    assert "model 'owner/name': " in printed
+    assert expected in printed
+    assert printed.count("\n") == 1
+    assert "forty words" not in printed
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("voxcpm2", "openbmb/VoxCPM2"),
+        ("VoxCPM", "openbmb/VoxCPM2"),
+        ("fish-s2", "fishaudio/s2-pro"),
+        ("qwen3_tts", "Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice"),
+        ("cosyvoice", "FunAudioLLM/Fun-CosyVoice3-0.5B-2512"),
+    ],
+)
+def test_a_short_name_is_answered_with_the_hub_id_that_is_meant(name: str, meant: str):
+    with pytest.raises(ModelNotFound, match=f"Did you mean {meant}"):
+        model_names.check(name)
+
+
+@pytest.mark.parametrize("name", ["nothing-like-it", "", "x"])
+def test_a_name_that_is_near_to_none_suggests_none(name: str):
+    assert model_names.did_you_mean(name) == ""
 
 
 def test_load_options_that_nobody_takes_are_named(tmp_path: Path):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import stentor.models
 from stentor.errors import CheckpointError
@@ -31,7 +31,20 @@ GRAPH = "GRAPH"
 """Another: a file of its checkpoints that onnxruntime runs as it is."""
 SHORT_NAME = "SHORT_NAME"
 """Another: a name for its checkpoint wherever that is installed. The module `install` finds it."""
-OPTIONAL = (READS, GRAPH, SHORT_NAME)
+RELEASES = "RELEASES"
+"""Another: published checkpoints by their Hub ids, each with the arguments of `Release`."""
+ON_CPU = "ON_CPU"
+"""Another: whether its models speak faster than real time on a CPU."""
+OPTIONAL = (READS, GRAPH, SHORT_NAME, RELEASES, ON_CPU)
+
+
+class Release(NamedTuple):
+    """A published checkpoint. speaks, can: in words. gib: of its weights. licence: of these."""
+
+    speaks: str
+    can: str
+    gib: float
+    licence: str
 
 
 @dataclass(frozen=True)
@@ -54,6 +67,8 @@ class Family:
     reads: tuple[str, ...] = ("",)
     graph: str = ""
     short_name: str = ""
+    releases: Mapping[str, Release] = field(default_factory=dict)
+    on_cpu: bool = False
     problem: str = ""
 
 
@@ -136,6 +151,8 @@ def _family(name: str, package: str, origin: str, installed: bool) -> Family:
         reads = tuple(facts.pop(READS, ("",)))
         graph = facts.pop(GRAPH, "")
         short_name = facts.pop(SHORT_NAME, "")
+        releases = {id: Release(*about) for id, about in facts.pop(RELEASES, {}).items()}
+        on_cpu = facts.pop(ON_CPU, False)
         architectures, dummies, files, tensors, unused = (
             tuple(facts[fact]) for fact in FACTS if fact in facts
         )
@@ -154,6 +171,8 @@ def _family(name: str, package: str, origin: str, installed: bool) -> Family:
         reads,
         graph,
         short_name,
+        releases,
+        on_cpu,
     )
 
 
@@ -166,7 +185,14 @@ def _literal(name: str, value: ast.expr) -> Any:
         raise ValueError(
             f"{name} must be written out, as it is read without running anything"
         ) from None
-    kinds = {"SEAM": int, "FOLDERS": dict, GRAPH: str, SHORT_NAME: str}
+    kinds = {
+        "SEAM": int,
+        "FOLDERS": dict,
+        GRAPH: str,
+        SHORT_NAME: str,
+        RELEASES: dict,
+        ON_CPU: bool,
+    }
     kind: type[Any] = kinds.get(name, tuple)
     if type(literal) is not kind or (
         kind is tuple and not all(isinstance(word, str) for word in literal)

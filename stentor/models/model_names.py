@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import importlib
 import os
+from difflib import get_close_matches
 from pathlib import Path
 
 from stentor.arguments.untrusted import Unreadable, parse_json
 from stentor.config import path_of
-from stentor.errors import CheckpointError, ModelNotFound
+from stentor.errors import ModelNotFound
 from stentor.models.families import Family, families, only, unusable
 
 DUMMY = "dummy:"
@@ -24,8 +25,6 @@ GRAPHS = Path("graphs", "graphs.json")
 """The table of a checkpoint's graphs for onnxruntime, which few have."""
 MAX_HEADER = 100_000_000
 """Bytes of the header of a safetensors file at most, as the format has it."""
-NOT_LOADED = ("*.md", "*.png", "*.jpg", "*.mp4", "*.wav")
-"""Files that no family reads. They are not downloaded, nor are the unused files of the families."""
 
 
 def family_of_files(path: Path) -> Family | None:
@@ -83,18 +82,18 @@ def check(model: str | Path | None) -> None:
     if not exists and (name.startswith((".", "/", "~")) or not _is_hub_id(name)):
         raise ModelNotFound(
             f"model {name!r}: no such directory, and not a Hub id of the form owner/name. "
-            "Leave the model out to use the built-in voice"
+            f"{did_you_mean(name)}`stentor models` lists all; without a model the built-in voice speaks"
         )
 
 
-def _hub_parts(name: str) -> tuple[str, str]:
+def hub_parts(name: str) -> tuple[str, str]:
     """The repository owner/name of a Hub id, and the folder in it that the id goes on with, or
     ""."""
     parts = name.split("/")
     return "/".join(parts[:2]), "/".join(parts[2:])
 
 
-def _folder(repository: str) -> str:
+def folder_of(repository: str) -> str:
     """The folder of the checkpoint that the bare id of a repository with several means. "": it has
     one."""
     family = only((f for f in families() if repository in f.folders), repository)
@@ -106,10 +105,29 @@ def _folder(repository: str) -> str:
 def _is_hub_id(name: str) -> bool:
     """Whether a name may be that of a repository, or of a folder in one that holds several
     checkpoints."""
-    repository, folder = _hub_parts(name)
+    repository, folder = hub_parts(name)
     if not folder:
         return name.count("/") == 1
-    return _folder(repository) != "" and not {"", ".", ".."} & set(folder.split("/"))
+    return folder_of(repository) != "" and not {"", ".", ".."} & set(folder.split("/"))
+
+
+def did_you_mean(name: str) -> str:
+    """Return a question that names the release to which a name is near, else ""."""
+    ids: dict[str, str] = {}
+    for family in families():
+        for id in family.releases:
+            for known in (id, id.partition("/")[2], family.name):
+                ids.setdefault(_plain(known), id)
+    near = get_close_matches(_plain(name), ids, 1)
+    if not near:
+        near = [known for known in ids if _plain(name) and known.startswith(_plain(name))][:1]
+    if not near or ids[near[0]] == name:
+        return ""
+    return f"Did you mean {ids[near[0]]}? "
+
+
+def _plain(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())
 
 
 def graphs_of(model: str | Path) -> Path | None:
@@ -140,54 +158,3 @@ def dummy_family(name: str) -> Family:
             f"model {DUMMY + name!r} is not known; known: {', '.join(names)}{unusable()}"
         )
     return family
-
-
-def _unread_shards(path: Path) -> list[str]:
-    """Shards in a directory with config.json and the index that hold no tensor which the family of
-    the checkpoint reads. Faults of these files are reported when the model is loaded."""
-    try:
-        config, index = (parse_json((path / name).read_bytes()) for name in (CONFIG, INDEX))
-        shards: dict[str, str] = index["weight_map"]
-        architecture = config.get("architecture", config.get("model_type"))
-        reads = next((f.reads for f in families() if architecture in f.architectures), ("",))
-        return sorted(
-            set(shards.values()) - {s for tensor, s in shards.items() if tensor.startswith(reads)}
-        )
-    except (OSError, Unreadable, KeyError, TypeError, AttributeError):
-        return []
-
-
-def directory(model: str | Path) -> Path:
-    """A local directory as it is. Otherwise a Hugging Face Hub id, downloaded or found in the local
-    cache. Of a repository with several checkpoints only one folder is downloaded."""
-    check(model)
-    path = local(model)
-    name = str(model)
-    if os.path.exists(path):
-        return path
-    from huggingface_hub import errors, snapshot_download
-
-    try:
-        unused = [pattern for family in families() for pattern in family.unused_files]
-        repository, folder = _hub_parts(name)
-        folder = folder or _folder(repository)
-        if folder:
-            patterns = [f"{folder}/*"]
-        else:
-            patterns = None
-        if patterns is None:  # what says which shards the family reads comes first
-            unused += _unread_shards(
-                Path(snapshot_download(repository, allow_patterns=[CONFIG, INDEX]))
-            )
-        folder_path = snapshot_download(
-            repository, allow_patterns=patterns, ignore_patterns=[*NOT_LOADED, *unused]
-        )
-        return Path(folder_path, folder)
-    except (errors.RepositoryNotFoundError, errors.HFValidationError) as e:
-        raise ModelNotFound(
-            f"model {name!r}: not a local directory, and the Hub has no such model: {e}"
-        ) from e
-    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as e:
-        raise CheckpointError(
-            f"model {name!r}: not a local directory, and the Hub download failed: {e}"
-        ) from e

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from stentor.errors import InvalidRequest, ModelNotFound
+from stentor.errors import InvalidRequest, ModelNotFound, StentorError
 from stentor.host import local_ray
 from stentor.host.installed import pip_install
 from stentor.models import model_names
+from stentor.models.hub import check_exists
 from stentor.server.config import GROUPS, ServerConfig, build, default, items, kind, names, numbers
 from stentor.server.stop_signals import StopSignals
 
@@ -106,8 +107,9 @@ def _add(parser: argparse._ArgumentGroup, f: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until a signal comes. Returns the exit code: 0 after a signal, 2 for wrong options and
-    models that do not exist, 70 if an engine crashed for good."""
+    """Serve until a signal comes. Returns the exit code: 0 after a signal, 1 if the Hub cannot be
+    reached for a model, 2 for wrong options and models that do not exist, 70 if an engine crashed
+    for good."""
     if sys.platform == "win32":  # an engine's process has a socket as its standard input
         print(f"stentor serve: {NO_WINDOWS}", file=sys.stderr)
         return 2
@@ -116,7 +118,12 @@ def run(args: argparse.Namespace) -> int:
     try:
         if config.scaled:
             return _serve_replicas(config)
+        for model in config.models:
+            check_exists(model)
         return _serve(config)
+    except StentorError as e:
+        print(f"stentor serve: {e}", file=sys.stderr)
+        return 2 if isinstance(e, InvalidRequest | ModelNotFound) else 1
     except ImportError as e:
         extra = "ray" if config.scaled else "server"
         print(

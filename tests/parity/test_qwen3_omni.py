@@ -18,7 +18,7 @@ from stentor import TTS, CheckpointError, InvalidRequest, Speech
 from stentor.config import Policy
 from stentor.layers.quantized import dequantize, quantize
 from stentor.layers.types import State
-from stentor.models import model_names
+from stentor.models import hub
 from stentor.models.base import PromptRows
 from stentor.models.frame_prompt import TEXT_CAPACITY
 from stentor.models.qwen3_omni_talker.config import parse
@@ -458,7 +458,7 @@ def test_voices_are_the_three_names_in_any_case_and_ethan_by_default(tts: TTS) -
 def test_only_shards_with_tensors_that_speech_needs_are_opened(own: Path, folder: Path) -> None:
     tiny.save(read_sharded(folder), own)
     (own / "model-00002-of-00003.safetensors").unlink()  # the thinker's layers
-    assert model_names._unread_shards(own) == ["model-00002-of-00003.safetensors"]
+    assert hub._unread_shards(own) == ["model-00002-of-00003.safetensors"]
     with opened(own) as tts:
         check("greedy_penalty", spoken(tts, "greedy_penalty"), tts)
 
@@ -477,7 +477,7 @@ def test_of_a_hub_id_only_those_shards_are_downloaded(
         return str(own)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    assert model_names.directory("Qwen/Qwen3-Omni-30B-A3B-Instruct") == own
+    assert hub.directory("Qwen/Qwen3-Omni-30B-A3B-Instruct") == own
     assert "model-00002-of-00003.safetensors" in ignored
     assert not {"model-00001-of-00003.safetensors", "model-00003-of-00003.safetensors"} & set(
         ignored

@@ -11,3 +11,11 @@ UNUSED_FILES = (
     "*.batch.onnx",
     "CosyVoice-BlankEN/model.safetensors",
 )
+RELEASES = {
+    "FunAudioLLM/Fun-CosyVoice3-0.5B-2512": (
+        "9 languages and Chinese dialects",
+        "cloning, instructions",
+        1.3,
+        "Apache-2.0",
+    ),
+}

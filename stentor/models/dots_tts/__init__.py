@@ -13,3 +13,13 @@ FILES = ()
 TENSORS = ()
 FOLDERS: dict[str, str] = {}
 UNUSED_FILES = ()
+RELEASES = {
+    "dots-studio/dots.tts-soar": ("24 languages", "cloning", 4.4, "Apache-2.0"),
+    "dots-studio/dots.tts-mf": ("24 languages", "cloning", 4.4, "Apache-2.0"),
+    "dots-studio/dots.tts-mf-2steps-stts": (
+        "24 languages",
+        "cloning, live text",
+        4.4,
+        "Apache-2.0",
+    ),
+}

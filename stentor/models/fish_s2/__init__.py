@@ -7,3 +7,6 @@ FILES = ()
 TENSORS = ()
 FOLDERS: dict[str, str] = {}
 UNUSED_FILES = ()
+RELEASES = {
+    "fishaudio/s2-pro": ("80 languages", "cloning, tags, dialogue", 9.7, "non-commercial"),
+}

@@ -10,3 +10,13 @@ FOLDERS = {
     "kyutai/pocket-tts-without-voice-cloning": "languages/english",
 }
 UNUSED_FILES = ()
+RELEASES = {
+    "kyutai/pocket-tts": ("7 languages, one at a time", "cloning", 0.2, "CC-BY-4.0"),
+    "kyutai/pocket-tts-without-voice-cloning": (
+        "7 languages, one at a time",
+        "named voices",
+        0.2,
+        "CC-BY-4.0",
+    ),
+}
+ON_CPU = True

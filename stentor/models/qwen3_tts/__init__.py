@@ -13,3 +13,10 @@ FILES = ()
 TENSORS = ()
 FOLDERS: dict[str, str] = {}
 UNUSED_FILES = ()
+RELEASES = {
+    "Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice": ("10 languages", "named voices", 1.7, "Apache-2.0"),
+    "Qwen/Qwen3-TTS-12Hz-0.6B-Base": ("10 languages", "cloning", 1.9, "Apache-2.0"),
+    "Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice": ("10 languages", "named voices", 3.9, "Apache-2.0"),
+    "Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign": ("10 languages", "voice design", 3.9, "Apache-2.0"),
+    "Qwen/Qwen3-TTS-12Hz-1.7B-Base": ("10 languages", "cloning", 4.1, "Apache-2.0"),
+}

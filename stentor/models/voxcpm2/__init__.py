@@ -7,3 +7,6 @@ FILES = ()
 TENSORS = ()
 FOLDERS: dict[str, str] = {}
 UNUSED_FILES = ()
+RELEASES = {
+    "openbmb/VoxCPM2": ("30 languages", "cloning, voice design", 4.5, "Apache-2.0"),
+}
