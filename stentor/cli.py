@@ -1,4 +1,4 @@
-"""The command line: `stentor say, voices, models, batch, book, serve, bench, doctor, completion`. Flags
+"""The command line: `stentor say, voices, models, batch, book, serve, bench, doctor` and more. Flags
 become calls of the API."""
 
 from __future__ import annotations

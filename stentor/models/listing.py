@@ -12,7 +12,7 @@ from stentor.host.machine import has_nvidia_gpu
 from stentor.models.families import Family, Release, families
 
 ROOM = 1.5
-"""Memory that a model needs, as a multiple of its weights: key-value pages, codec, captured graphs."""
+"""Memory of a model as a multiple of its weights: key-value pages, codec, captured graphs."""
 BUILT_IN = Release("English, 6 voices", "word timestamps", 0.04, "Apache-2.0")
 
 

@@ -116,11 +116,11 @@ def did_you_mean(name: str) -> str:
     ids: dict[str, str] = {}
     for family in families():
         for id in family.releases:
-            for known in (id, id.partition("/")[2], family.name):
-                ids.setdefault(_plain(known), id)
+            for alias in (id, id.partition("/")[2], family.name):
+                ids.setdefault(_plain(alias), id)
     near = get_close_matches(_plain(name), ids, 1)
     if not near:
-        near = [known for known in ids if _plain(name) and known.startswith(_plain(name))][:1]
+        near = [alias for alias in ids if _plain(name) and alias.startswith(_plain(name))][:1]
     if not near or ids[near[0]] == name:
         return ""
     return f"Did you mean {ids[near[0]]}? "

@@ -46,8 +46,8 @@ class _Extend(argparse.Action):
 
 
 def define(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `serve` and `compile`, which take the same. The parser's name says which it
-    is."""
+    """Add the flags of `serve` and `compile`, which take the same. The command is in the parser's
+    name."""
     name = parser.prog.split()[-1]
     parser.usage = f"stentor {name} [MODEL ...] [--flag VALUE ...]"
     parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
