@@ -1,5 +1,7 @@
-"""The command line: `stentor say, voices, models, batch, book, serve, bench, doctor` and more. Flags
-become calls of the API."""
+"""The command line: `stentor say, voices, models, batch, book, serve, bench, doctor` and more.
+
+Flags become calls of the API.
+"""
 
 from __future__ import annotations
 

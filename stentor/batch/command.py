@@ -46,9 +46,9 @@ AUDIO = re.compile(r"audio-[a-z0-9_]{8}")  # folders of `tempfile`
 class RunReport:
     """How a run ended.
 
-    code: 0, 3 if max_frames cut some items, 4 if some failed, 5 if a part of the text of some cannot
-    be spoken, 130 if it was interrupted. summary: a line about it, "" for a run that was interrupted
-    early.
+    code: 0, 3 if max_frames cut some items, 4 if some failed, 5 if a part of the text of some
+    cannot be spoken, 130 if it was interrupted. summary: a line about it, "" for a run that was
+    interrupted early.
     """
 
     code: int

@@ -164,11 +164,12 @@ class Leveller:
 
     def _begin(self) -> np.ndarray:
         """Set the gain by what is held, and return the first of the output."""
-        held = np.concatenate([np.zeros(0, np.float32), *self._held])
+        empty = np.zeros(0, np.float32)
+        beginning = np.concatenate([empty, *self._held])
         self._held = []
-        loudness = integrated(held, self._rate)
+        loudness = integrated(beginning, self._rate)
         if loudness == -math.inf:
             self._gain = 1.0
         else:
             self._gain = min(MAX_GAIN, float(10 ** ((self._lufs - loudness) / 20)))
-        return self._limiter.feed(held * np.float32(self._gain))
+        return self._limiter.feed(beginning * np.float32(self._gain))

@@ -1,7 +1,7 @@
 """Defaults of `stentor say`, in the section `[say]` of a TOML file of the user.
 
-`$STENTOR_CONFIG` names the file, else it is `stentor.toml` in `$XDG_CONFIG_HOME` or `~/.config`. Its
-keys are the names of flags. A flag on the command line wins.
+`$STENTOR_CONFIG` names the file, else it is `stentor.toml` in `$XDG_CONFIG_HOME` or `~/.config`.
+Its keys are the names of flags. A flag on the command line wins.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ OF_ONE_COMMAND = frozenset(["help", "text", "file", "output", "format", "subtitl
 def config_file() -> Path | None:
     """The user's configuration file, or None where there is none. InvalidRequest("config") if
     `$STENTOR_CONFIG` names none."""
-    named = os.environ.get(VARIABLE)
-    if named == "":
+    name = os.environ.get(VARIABLE)
+    if name == "":
         return None
-    if named is not None:
-        file = Path(named).expanduser()
+    if name is not None:
+        file = Path(name).expanduser()
         if not file.is_file():
-            raise InvalidRequest("config", f"{VARIABLE} names {named!r}, which is no file")
+            raise InvalidRequest("config", f"{VARIABLE} names {name!r}, which is no file")
         return file
     folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     file = Path(folder, "stentor.toml")
@@ -63,7 +63,7 @@ def arguments(command: argparse.ArgumentParser) -> list[str]:
 
 
 def _words(key: str, value: object, actions: Mapping[str, argparse.Action]) -> list[str]:
-    """A key as a flag with its value. ValueError says what is wrong with it."""
+    """A key as a flag with its value. ValueError describes what is wrong with it."""
     name = key.replace("-", "_")
     if name in OF_ONE_COMMAND:
         raise ValueError("belongs to one command and has no default")

@@ -17,10 +17,10 @@ def warning(pieces: Sequence[str]) -> str:
 
 def first_of(pieces: Sequence[str]) -> str:
     """Return the first pieces, each clipped, and how many more there are."""
-    named = ", ".join(_clipped(piece) for piece in pieces[:MAX_PIECES])
+    text = ", ".join(_clipped(piece) for piece in pieces[:MAX_PIECES])
     if len(pieces) > MAX_PIECES:
-        named += f" and {len(pieces) - MAX_PIECES} more"
-    return named
+        text += f" and {len(pieces) - MAX_PIECES} more"
+    return text
 
 
 def _clipped(piece: str) -> str:

@@ -1,7 +1,8 @@
 """Subtitles for reading: from the times of words to cues, and cues as SubRip, WebVTT and ASS.
 
-A cue has at most two lines of 42 columns and stays for at most 7 s. It ends where a phrase ends, and
-before the next speaker. Where a segment has no word times, its words share its time by their width.
+A cue has at most two lines of 42 columns and stays for at most 7 s. It ends where a phrase ends,
+and before the next speaker. Where a segment has no word times, its words share its time by their
+width.
 """
 
 from __future__ import annotations
@@ -108,26 +109,31 @@ def cues(segments: Sequence[SegmentTiming], labels: bool = False) -> list[Cue]:
 
 
 def srt(segments: Sequence[SegmentTiming], words: bool = False) -> str:
-    """Return SubRip subtitles, with `name: ` where the speaker changes. words: a cue for each word."""
-    shown = cues(segments, labels=True)
+    """Return SubRip subtitles, with `name: ` where the speaker changes.
+
+    words: a cue for each word.
+    """
+    lines = cues(segments, labels=True)
     if words:
-        shown = [word for cue in shown for word in _word_cues(cue)]
+        lines = [word for cue in lines for word in _word_cues(cue)]
     return "\n".join(
         f"{i}\n{_clock(cue.start, ',')} --> {_clock(cue.end, ',')}\n{cue.text}\n"
-        for i, cue in enumerate(shown, 1)
+        for i, cue in enumerate(lines, 1)
     )
 
 
 def vtt(segments: Sequence[SegmentTiming], words: bool = False) -> str:
     """Return WebVTT subtitles, with the speaker as the voice of a cue. words: mark when each word
     begins, for players that show it."""
-    shown = [_vtt_cue(cue, words) for cue in cues(segments)]
-    return "WEBVTT\n\n" + "\n".join(shown)
+    blocks = [_vtt_cue(cue, words) for cue in cues(segments)]
+    return "WEBVTT\n\n" + "\n".join(blocks)
 
 
 def ass(segments: Sequence[SegmentTiming], words: bool = False) -> str:
-    """Return Advanced SubStation subtitles, with `name: ` where the speaker changes. words: karaoke,
-    in which each word is filled while it is spoken."""
+    """Return Advanced SubStation subtitles, with `name: ` where the speaker changes.
+
+    words: karaoke, in which each word is filled while it is spoken.
+    """
     return _ASS_HEADER + "".join(_ass_event(cue, words) for cue in cues(segments, labels=True))
 
 

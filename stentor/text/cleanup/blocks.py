@@ -1,6 +1,6 @@
 """Leave out blocks that nobody wants to be read aloud: code and tables, of Markdown and of HTML.
 
-These steps run only where they are asked for by name, and before all others.
+These steps run only where a request names them, and before all others.
 """
 
 from __future__ import annotations
@@ -30,16 +30,22 @@ def without_code(draft: Draft) -> Draft:
     """Without fenced code blocks and `<pre>`. Code inside a sentence stays."""
     if "```" not in draft.text and "~~~" not in draft.text:
         return _without_spans(draft, _tags(draft.text, _CODE_TAG))
-    spans = _markdown_blocks(draft.text, "fence")
-    return _without_spans(draft, [*spans, *_tags(draft.text, _CODE_TAG)])
+    spans = [
+        *_markdown_blocks(draft.text, "fence"),
+        *_tags(draft.text, _CODE_TAG),
+    ]
+    return _without_spans(draft, spans)
 
 
 def without_tables(draft: Draft) -> Draft:
     """Without tables of Markdown and `<table>`."""
     if "|" not in draft.text:
         return _without_spans(draft, _tags(draft.text, _TABLE_TAG))
-    spans = _markdown_blocks(draft.text, "table_open")
-    return _without_spans(draft, [*spans, *_tags(draft.text, _TABLE_TAG)])
+    spans = [
+        *_markdown_blocks(draft.text, "table_open"),
+        *_tags(draft.text, _TABLE_TAG),
+    ]
+    return _without_spans(draft, spans)
 
 
 def _tags(text: str, pattern: re.Pattern[str]) -> list[tuple[int, int]]:
@@ -48,7 +54,9 @@ def _tags(text: str, pattern: re.Pattern[str]) -> list[tuple[int, int]]:
 
 def _markdown_blocks(text: str, kind: str) -> Iterator[tuple[int, int]]:
     """Where blocks of a kind begin and end."""
-    lines = [0, *(m.end() for m in re.finditer("\n", text)), len(text)]
+    lines = [0]
+    lines += [m.end() for m in re.finditer("\n", text)]
+    lines.append(len(text))
     for token in _block_parser().parse(text):
         if token.type == kind and token.map is not None:
             first, last = token.map
