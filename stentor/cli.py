@@ -233,9 +233,9 @@ def _voices(args: argparse.Namespace) -> int:
 
 
 def _models(args: argparse.Namespace) -> int:
-    from stentor.models import listing
+    from stentor.say import models
 
-    return listing.run(args.json)
+    return models.run(args.json)
 
 
 def _doctor(args: argparse.Namespace) -> int:

@@ -57,16 +57,17 @@ def known_models() -> Iterator[KnownModel]:
 
 
 class _Machine:
-    """What this machine can run."""
+    """Facts about this machine that decide which models it can run."""
 
     def __init__(self) -> None:
         self._gpu_gib: float | None = None
         self._has_torch = find_spec("torch") is not None
         if self._has_torch and has_nvidia_gpu():
-            import torch
+            from stentor.engine.running.device import Device, pick_device
 
-            if torch.cuda.is_available():
-                self._gpu_gib = torch.cuda.get_device_properties(0).total_memory / 2**30
+            free = Device(pick_device("auto")).free_bytes()
+            if free is not None:
+                self._gpu_gib = free / 2**30
 
     def state(self, family: Family, id: str, release: Release) -> str:
         """Whether a release runs here, and whether it has been downloaded."""
@@ -80,7 +81,7 @@ class _Machine:
         if self._gpu_gib is None:
             return "needs a GPU: slow on the CPU"
         if release.gib * ROOM > self._gpu_gib:
-            return f"too large for this GPU ({self._gpu_gib:.0f} GiB)"
+            return f"too large for this GPU ({self._gpu_gib:.0f} GiB free)"
         return "runs on the GPU"
 
 

@@ -9,8 +9,9 @@ import huggingface_hub.constants
 import pytest
 
 from stentor.cli import main
-from stentor.models import families, listing, model_names
+from stentor.models import families, model_names
 from stentor.models.families import Family, Release
+from stentor.say import models as listing
 
 
 def test_every_family_of_the_package_lists_what_is_published():
@@ -58,7 +59,7 @@ RELEASE = Release("English", "speech", 10.0, "MIT")
         (True, None, True, "", "runs on the CPU"),
         (False, None, True, "", "needs a GPU: slow on the CPU"),
         (False, 24.0, True, "", "runs on the GPU"),
-        (False, 12.0, True, "", "too large for this GPU (12 GiB)"),
+        (False, 12.0, True, "", "too large for this GPU (12 GiB free)"),
         (True, None, False, "", "needs torch: "),
         (True, None, False, "model.onnx", "runs on the CPU"),
     ],
