@@ -49,6 +49,7 @@ _PARAGRAPH = re.compile(r"\n[ \t\r\f\v]*\n\s*")
 _WORD_CHAR = re.compile(r"\w")
 _SIGN = re.compile(r"\S")
 _SPACE = re.compile(r"\s")
+_NO_PLACEHOLDER = re.compile(rf"[^{PLACEHOLDERS}]")
 SHORTEST_PART = 6  # characters of what stands between dashes
 SHORTEST_START = 20  # characters of a short start, and half as many behind it
 START = 60
@@ -275,7 +276,7 @@ def _fit(text: str, segment: Segment, longest: int) -> Iterator[Segment]:
     lengths = [0, *itertools.accumulate(spoken_lengths(segment.text))]
     while lengths[-1] - lengths[start - segment.start] > longest:
         cut = segment.start + _cut(segment.text, lengths, start - segment.start, longest)
-        cut = start + _outside_marks(text[start : segment.end], cut - start, longest)
+        cut = _outside_marks(text, start, cut, segment.end, longest)
         part = _trimmed(text, start, cut, 0)
         if part.text:
             yield part
@@ -315,17 +316,19 @@ def _between_signs(text: str, start: int, cut: int) -> int:
     return cut
 
 
-def _outside_marks(text: str, cut: int, max_chars: int) -> int:
-    """`cut`, or the place before the family's mark that it would cut or leave behind."""
+def _outside_marks(text: str, start: int, cut: int, end: int, longest: int) -> int:
+    """`cut`, or the place before the family's mark that it would cut or leave behind. start, end:
+    of what is cut."""
     if text[cut - 1] not in PLACEHOLDERS:
         return cut
-    if before := len(text[:cut].rstrip(PLACEHOLDERS)):
-        return before
-    words = re.search(rf"[^{PLACEHOLDERS}]", text[cut:])  # the mark itself is too long
+    before = len(text[start:cut].rstrip(PLACEHOLDERS))
+    if before:
+        return start + before
+    words = _NO_PLACEHOLDER.search(text, cut, end)  # the mark itself is too long
     if words is None:
-        return len(text)
-    longer = min(len(text), cut + words.start() + max_chars)
-    return len(text[:longer].rstrip(PLACEHOLDERS))
+        return end
+    longer = min(end, words.start() + longest)
+    return start + len(text[start:longer].rstrip(PLACEHOLDERS))
 
 
 def _clauses(text: str, segment: Segment, least: int) -> Iterator[Segment]:

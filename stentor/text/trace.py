@@ -37,6 +37,11 @@ class Trace(Draft):
         return cls(text, *_spans(words))
 
     @classmethod
+    def of_words(cls, text: str, words: Iterable[int]) -> Self:
+        """A text with the word of each of its characters."""
+        return cls(text, *_spans(list(words)))
+
+    @classmethod
     def joined(cls, parts: Iterable[Self], gap: str = " ") -> Self:
         """Parts with `gap` between them, which is of no word."""
         texts: list[str] = []
@@ -56,6 +61,11 @@ class Trace(Draft):
         """The word of each character, NO_WORD for none."""
         spans = zip(self.starts, self.ends, strict=True)
         return [start if end > start else NO_WORD for start, end in spans]
+
+    def numbered_from(self, first: int) -> Self:
+        """The same text, whose word 0 is the original's word `first`."""
+        words = [NO_WORD if word == NO_WORD else word + first for word in self.words]
+        return self.of_words(self.text, words)
 
     def each(self, rewrite: Callable[[str], str]) -> Self:
         """Rewrite every word, and all between words, each by itself."""

@@ -259,15 +259,27 @@ def steps(pattern: re.Pattern[str], text: str, longest: int | None = None) -> in
 
 
 def repeated(pattern: re.Pattern[str], signs: str) -> list[str]:
-    """One of `signs` for each set of the pattern's unbounded repetitions that take the same."""
+    """One sign for each set of the pattern's unbounded repetitions that take the same: of `signs`,
+    or one that a repetition names."""
     counter = StepCounter(pattern)
     items = [node for node, bounds in _loops(counter.nodes) if bounds[1] is sre.MAXREPEAT]
     chosen: dict[tuple[bool, ...], str] = {}
-    for sign in signs:
+    for sign in (*signs, *_named(items)):
         takes = tuple(counter._is(*node, sign, counter.flags) for node in items)
         if any(takes):
             chosen.setdefault(takes, sign)
     return list(chosen.values())
+
+
+def _named(items: Iterable[Node]) -> Iterator[str]:
+    """Signs that are written in a pattern, and the first one of each range."""
+    for kind, value in items:
+        if kind is sre.LITERAL:
+            yield chr(value)
+        elif kind is sre.RANGE:
+            yield chr(value[0])
+        elif kind is sre.IN:
+            yield from _named(value)
 
 
 def heads(pattern: re.Pattern[str]) -> set[str]:

@@ -64,7 +64,7 @@ _MARKS = (
     re.compile(
         r"(?:(?<=[a-z]{4}[.!?])|(?<=[a-z]{3}[.!?][”\"’]))\d{1,3}(?=\s+[A-Z“\"]|\s*$)"
     ),  # behind a scanned sentence
-    re.compile(r"(?<=[\w.,;:!?”\"’)])[†‡]+|[†‡]+(?=\w)"),
+    re.compile(r"(?<=[\w.,;:!?”\"’)])[†‡]+|(?<![†‡])[†‡]++(?=\w)"),
     re.compile(
         r"[ \t]?\[(?:citation needed|clarification needed|better source needed|note \d{1,3})\]",
         re.IGNORECASE,

@@ -33,6 +33,8 @@ ALPHABET = frozenset("AIOTWYabdfhijklmnpstuvwzæðŋɐɑɔəɛɜɡɪɹʃʊʌʒʤ
 Reading = tuple[str | None, int | None]
 GUESSES = 4096
 """Words whose guessed phonemes are kept."""
+WINDOWS = 64
+"""Windows of text whose phonemes are kept: a text that repeats itself is read once."""
 PRONUNCIATIONS = Path(__file__).with_name("pronunciations.txt")
 _MARKS = "?!.;:,"  # the strongest first
 _PAUSES = str.maketrans(dict.fromkeys("—–…()[]", ","))
@@ -110,6 +112,7 @@ class EnglishPhonemes:
         self._pronounced = Pronouncer(self._words, Spelling(Guesses(), self._words))
         dictionary = self._words.golds
         self._heteronyms = Heteronyms(dictionary)
+        self._read = lru_cache(WINDOWS)(self._read_window)
         for word, phonemes in read_pronunciations(
             PRONUNCIATIONS.read_text(encoding="utf-8")
         ).items():
@@ -138,10 +141,17 @@ class EnglishPhonemes:
         phonemes = []
         for part in windows(text):
             check()
-            # written-out numbers are longer than their digits
-            for words in windows(spoken_window(self._small(part))):
-                phonemes.append(self._sounds(self._heteronyms.marked(_spelled(words))))
+            first = max(part.words[0], 0)
+            words = tuple(NO_WORD if word == NO_WORD else word - first for word in part.words)
+            phonemes.append(self._read(part.text, words).numbered_from(first))
         return Trace.joined(phonemes)
+
+    def _read_window(self, text: str, words: tuple[int, ...]) -> Trace:
+        """Phonemes of a window whose characters came from these words."""
+        spoken = spoken_window(self._small(Trace.of_words(text, words)))
+        # written-out numbers are longer than their digits
+        parts = [self._heteronyms.marked(_spelled(part)) for part in windows(spoken)]
+        return Trace.joined(map(self._sounds, parts))
 
     def _sounds(self, words: Trace) -> Trace:
         """Phonemes of a window."""
