@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stentor.arguments import mend_unicode
 from stentor.speech.long_text import QUICK_CHARS, worked
 from stentor.speech.timing import SegmentTiming, WordTiming
-from stentor.text.endings import NEAR
+from stentor.text.endings import NEAR, Around
 from stentor.text.marks import as_prefix, find_lead, speakers
 from stentor.text.segments import Reading
 from stentor.text.sentences import Segment, Word, ready, sentences
@@ -211,8 +211,9 @@ class TextFeed:
         if not size:
             return _Cut(0, [], self._speaker)
 
+        around = Around(self._before(), tail[size : size + NEAR])
         segments = self.reading.segments(
-            tail[:size], self.max_chars, self._wanted, self._speaker, self.lead
+            tail[:size], self.max_chars, self._wanted, self._speaker, self.lead, around
         )
         silence = 0.0 if segments else self.reading.silence(tail[:size])
         if goes_on and segments:
@@ -223,11 +224,15 @@ class TextFeed:
 
     def _ready(self, tail: str) -> int:
         """Characters of a text that are whole sentences, or clauses where speech begins early."""
-        size = ready(tail, False, self.marks)
+        size = ready(tail, False, self.marks, self._before())
         early = self.granularity == "clause" or (self.granularity == "auto" and not self.count)
         if early and not size:
-            return ready(tail, True, self.marks)
+            return ready(tail, True, self.marks, self._before())
         return size
+
+    def _before(self) -> str:
+        """The end of the text that is in segments."""
+        return self.text[max(len(self.lead or ""), self._cut - NEAR) : self._cut]
 
     def _add_segments(self, cut: _Cut) -> None:
         start = self._cut

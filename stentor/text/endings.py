@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from stentor.text.english.tables import ALL, BEFORE_NUMBER, MAY_END, STARTERS
 from stentor.text.marks import PLACEHOLDERS, TURN
@@ -25,7 +26,8 @@ _STAY_BEHIND = "\u200d\ufe0fーっゃゅょァィゥェォッャュョ々、。�
 _STAY_BEFORE = "\u200dเแโใไເແໂໃໄ「『（"  # end no part
 _IN_NUMBERS = ".,:：，．/"
 _LATIN_END = "\u0250"
-_ENOUGH = 30  # characters behind a stop by which the language is known
+_ENOUGH = 30  # characters behind a stop by which the language is known, no more: text that arrives
+# and the whole text are read alike
 _UNSPACED = "\u0e01-\u0e5b\u0e81-\u0edf"  # Thai and Lao: a space ends a phrase or a sentence
 _LEAST_PHRASES = 60  # characters of phrases of those that are a sentence
 
@@ -39,7 +41,16 @@ GROWING_CLAUSE_END = lazy(
     re.DOTALL,
 )
 """Where a clause ends whatever follows."""
-_TERMINATOR = lazy(rf"[.!?．…{END_MARKS}]+[{re.escape(CLOSERS)}]*")
+_OPENERS = "“‘«‹"  # close a quotation in German and Danish
+_SPACES = " \u00a0\u202f"  # in front of a French quotation mark
+_TERMINATOR = lazy(
+    rf"(?:[.!?．…{END_MARKS}]+|(?<=[\u0370-\u03ff\u1f00-\u1fff])[;\u037e])"
+    rf"[{re.escape(CLOSERS)}]*(?:[{_SPACES}]»(?=\s|\Z)|[{_OPENERS}](?=\s))?"
+)
+_QUOTE_GOES_ON = lazy(
+    "と(?!ても|ころ|にかく|もに)|っ(?:て|\\Z)|な(?:んて|ん?\\Z)|이?라(?:고|며|는|\\Z)|하(?:고|며|\\Z)|이\\Z"
+)
+"""Behind a quotation that is part of its sentence, in Japanese and Korean."""
 _PARAGRAPH = lazy(r"\n[ \t\r\f\v]*\n\s*")
 _TURN = lazy(rf"(?<!{TURN}){TURN}")
 _PHRASE_END = lazy(rf"(?<=[{_UNSPACED}])[ ]+(?=[{_UNSPACED}])")
@@ -59,6 +70,7 @@ _WORD_BEFORE = lazy(
 _SPACED_BEFORE = lazy(rf"(?<![\w.])((?:{_LETTER}{{1,4}}\.\s?){{1,4}}{_LETTER}{{1,4}})$")
 _ENGLISH_BEFORE = lazy(r"(?<![^\W\d_])(?<![^\W\d_]\.)([^\W\d_](?:[^\W\d_]|\.(?=[^\W\d_]))*)$")
 _NUMBER_BEFORE = lazy(r"(?<![\w.,:/-])(?:\d{1,3}|\d{1,2}\.\d{1,2}|[IVXLC]{1,6})$")
+_COUNTED_BEFORE = lazy(r"(?<![^\W\d_])([^\W\d_]+)\.?\s\d{1,3}$")
 _ITEM = lazy(r"\A[ \t]*+\n\s*+(?:\d{1,3}[.)]|[-•*–])\s")
 _CAPITAL = lazy(r"[\"'“„«‚‘(]?[^\W\d_]")
 _INITIALS = lazy(r"[A-Z](?:\.[A-Z]){0,5}")
@@ -69,6 +81,7 @@ _NUMBER = lazy(r"[\d#]|(?:[IVXLCDM]{2,}|[VX]|[ivxl]{2,6})\b")
 _FIRST_WORD = lazy(r"\w+")
 _COMPLETE_WORD = lazy(r"(?<!\w)\w*+\W")
 _WORDS = lazy(r"[^\W\d_]+")
+_CUT_WORD = lazy(r"\w\w")
 _PARTICLES = frozenset("de del della di da van von le la du des el al bin den der ten ter".split())
 
 
@@ -81,6 +94,7 @@ class Language:
     never: frozenset[str]
     numbered: frozenset[str]
     may_end: frozenset[str]
+    suffixes: tuple[str, ...] = ()
 
 
 def _language(code: str, facts: dict[str, str | bool]) -> Language:
@@ -94,6 +108,7 @@ def _language(code: str, facts: dict[str, str | bool]) -> Language:
         (names("never") | names("shared")) - may_end,
         names("numbered"),
         may_end,
+        tuple(names("suffixes")),
     )
 
 
@@ -107,6 +122,13 @@ _ABBREVIATIONS = frozenset(
     for language in LANGUAGES.values()
     for name in (*language.never, *language.numbered, *language.may_end)
 )
+_SUFFIXES = tuple(suffix for language in LANGUAGES.values() for suffix in language.suffixes)
+_WRITTEN_BY = {
+    letter: [code for code, facts in _FACTS.items() if letter in str(facts.get("letters", ""))]
+    for facts in _FACTS.values()
+    for letter in str(facts.get("letters", ""))
+}
+"""Codes of the languages that have a letter."""
 _SPOKEN_BY = {
     word: [code for code, language in LANGUAGES.items() if word in language.words]
     for word in frozenset().union(*(language.words for language in LANGUAGES.values()))
@@ -130,16 +152,47 @@ def is_joined(text: str, at: int) -> bool:
     return before.isalpha() and after.isalpha() and max(before, after) < _LATIN_END
 
 
-def cuts(text: str, growing: bool = False) -> Iterator[tuple[int, int]]:
-    """Positions after which a sentence has ended, and how many line ends follow where a paragraph has."""
+class Around(NamedTuple):
+    """What stands in front of a text and behind it, up to NEAR characters: it decides about ends of
+    sentences too."""
+
+    before: str = ""
+    behind: str = ""
+
+
+NOTHING = Around()
+
+
+def cuts(text: str, growing: bool = False, around: Around = NOTHING) -> Iterator[tuple[int, int]]:
+    """Positions after which a sentence has ended, and how many line ends follow where a paragraph has.
+
+    growing: more text follows. Nothing counts behind the first mark that it may decide.
+    """
+    stops, certain = _stops(text, growing, around)
     breaks = [(m.start(), m[0].count("\n")) for m in _PARAGRAPH.finditer(text)]
-    stops = [(m.end(), 0) for m in _TERMINATOR.finditer(text) if _ends(text, m, growing)]
     turns = [(m.start(), 0) for m in _TURN.finditer(text)]
     phrases = [(m.start(), 0) for m in _PHRASE_END.finditer(text)]
+    ends = sorted([*breaks, *turns, *((stop, 0) for stop in stops)])
     if phrases:
-        yield from _with_long_phrases(phrases, breaks + stops + turns)
-    else:
-        yield from sorted(breaks + stops + turns)
+        ends = list(_with_long_phrases(phrases, ends))
+    yield from (end for end in ends if end[0] <= certain)
+
+
+def _stops(text: str, growing: bool, around: Around) -> tuple[list[int], int]:
+    """Positions in a text behind marks that end a sentence, and where the text begins that may
+    still change."""
+    whole = f"{around.before}{text}{around.behind}"
+    start = len(around.before)
+    stops = []
+    for mark in _TERMINATOR.finditer(whole, start):
+        if mark.end() > start + len(text):
+            break
+        ends = _ends(whole, mark, growing)
+        if ends is None:
+            return stops, mark.start() - start
+        if ends:
+            stops.append(mark.end() - start)
+    return stops, len(text)
 
 
 def _with_long_phrases(
@@ -155,29 +208,42 @@ def _with_long_phrases(
         last = at
 
 
-def _ends(text: str, mark: re.Match[str], growing: bool) -> bool:
-    run = mark.group().rstrip(CLOSERS)
+def _ends(text: str, mark: re.Match[str], growing: bool) -> bool | None:
+    """Whether a mark ends a sentence. None: text that follows decides."""
+    run = mark.group().rstrip(CLOSERS + _OPENERS + _SPACES)
     before = text[max(0, mark.start() - NEAR) : mark.start()]
     after = text[mark.end() : mark.end() + NEAR]
     if not after:
-        return not growing
+        return None if growing else True
+    if len(run) < len(mark.group()) and _QUOTE_GOES_ON.match(after):
+        return False
     if run[-1] in END_MARKS or (run[-1] != "…" and any(c in END_MARKS for c in run)):
         return not (run == "។" and after.startswith("ល។"))  # "and so on", in Khmer
     if not after[0].isspace():
         return _ends_unspaced(run[-1], before, after)
+    return _ends_spaced(run, before, after, growing)
 
+
+def _ends_spaced(run: str, before: str, after: str, growing: bool) -> bool | None:
+    """Whether marks that white space follows end a sentence. None: text that follows decides."""
     following = after.lstrip()
-    if not following or _is_small(following[0]):
-        return "\n\n" in after[:4] or not (following or growing)
-    if run == "!" and before.endswith(_NAMES):
-        return _first_word(following) in STARTERS
-    number = text[mark.start() - 1 : mark.start()].isdigit()
-    if run not in (".", "．") or (_ITEM.match(after) and not number):
+    if "\n\n" in after[:4] and (not following or _is_small(following[0])):
         return True
-    is_word_complete = _COMPLETE_WORD.match(following) is not None or len(following) >= NEAR
-    if growing and not is_word_complete and _needs_next_word(before):
+    if not following:
+        return None if growing else True
+    if _is_small(following[0]):
         return False
-    return _stop_ends(before, following, growing and len(following) < _ENOUGH)
+
+    is_word_complete = _COMPLETE_WORD.match(following) is not None or len(following) >= NEAR
+    open_word = growing and not is_word_complete
+    if run == "!" and before.endswith(_NAMES):
+        return None if open_word else _first_word(following) in STARTERS
+    is_item = _ITEM.match(after) is not None and not before[-1:].isdigit()
+    if run not in (".", "．") or is_item:
+        return True
+    if open_word and _needs_next_word(before):
+        return None
+    return _stop_ends(before, following, growing and len(following) <= _ENOUGH)
 
 
 def _needs_next_word(before: str) -> bool:
@@ -211,9 +277,9 @@ def _ends_unspaced(mark: str, before: str, after: str) -> bool:
     return mark in "!?" and not after[0].isascii()
 
 
-def _stop_ends(before: str, following: str, uncertain: bool) -> bool:
+def _stop_ends(before: str, following: str, uncertain: bool) -> bool | None:
     """Whether a single full stop between `before` and `following` ends a sentence. uncertain: too little follows to
-    know the language; a stop that depends on it does not count yet."""
+    know the language. None: it depends on the language, and that is not known."""
     if _UNSPACED_BEFORE.search(before):
         return False  # Thai and Lao have it only in abbreviations
     if _NUMERAL_LINE.search(before):
@@ -223,10 +289,18 @@ def _stop_ends(before: str, following: str, uncertain: bool) -> bool:
         return False  # "1. First item"
 
     if _NUMBER_BEFORE.search(before) and _CAPITAL.match(following):
+        if uncertain:
+            return None
         language = _language_near(before, following)
-        if language.ordinals or uncertain:
-            return not uncertain and _starts(following, language)
+        if language.ordinals and not _is_numbered(before, language):
+            return _starts(following, language)
     return _abbreviation_ends(before, following, uncertain)
+
+
+def _is_numbered(before: str, language: Language) -> bool:
+    """Whether a number counts something: "Kap. 2"."""
+    counted = _COUNTED_BEFORE.search(before)
+    return counted is not None and counted[1].lower() in language.numbered
 
 
 def _abbreviation_before(before: str) -> tuple[str, str] | None:
@@ -242,19 +316,19 @@ def _abbreviation_before(before: str) -> tuple[str, str] | None:
     return name, "".join(spaced[1].split()).lower()
 
 
-def _abbreviation_ends(before: str, following: str, uncertain: bool) -> bool:
+def _abbreviation_ends(before: str, following: str, uncertain: bool) -> bool | None:
     names = _abbreviation_before(before)
     if names is None:
         return True
     name, joined = names
-    is_listed = name in _ABBREVIATIONS or joined in _ABBREVIATIONS
+    is_listed = name in _ABBREVIATIONS or joined in _ABBREVIATIONS or name.endswith(_SUFFIXES)
     if is_listed or len(name) <= 2:
+        if uncertain and (is_listed or len(name) == 1):
+            return None
         language = _language_near(before, following)
         decision = _foreign_stop_ends(name, joined, following, language)
         if decision is not None:
             return decision
-        if is_listed and uncertain:
-            return False
     return _english_stop_ends(before, following)
 
 
@@ -262,6 +336,8 @@ def _foreign_stop_ends(name: str, joined: str, following: str, language: Languag
     """Whether the stop of an abbreviation ends a sentence of a language. None: it is none that is known."""
     starter = _starts(following, language)
     numbered = _NUMBER.match(following) is not None
+    if numbered and name.endswith(language.suffixes):
+        return False
     for written in (joined, name):
         if written in language.may_end:
             return starter
@@ -303,17 +379,27 @@ def _first_word(text: str) -> str:
 
 
 def _language_near(before: str, following: str) -> Language:
-    return language_of(f"{before} {following[: following.rfind(' ') + 1]}")
+    near = following[:_ENOUGH]
+    if _CUT_WORD.match(following, _ENOUGH - 1):
+        near = near[: near.rfind(" ") + 1]
+    return language_of(f"{before} {near}")
 
 
 @lru_cache(4096)
 def language_of(text: str) -> Language:
     """The language that has most of the words of a short text, English where others have no more."""
     words = frozenset(map(str.lower, _WORDS.findall(text)))
-    counts = Counter(code for word in words for code in _SPOKEN_BY.get(word, ()))
+    counts = Counter(code for word in words for code in _codes_of(word))
     if counts:
         code = max(LANGUAGES, key=lambda code: (counts[code], code == "en"))
         return LANGUAGES[code]
     if all(word.isascii() for word in words):
         return ENGLISH
     return _UNKNOWN
+
+
+def _codes_of(word: str) -> frozenset[str]:
+    """Codes of the languages that have a word or one of its letters."""
+    if word in _SPOKEN_BY:
+        return frozenset(_SPOKEN_BY[word])
+    return frozenset(code for letter in word for code in _WRITTEN_BY.get(letter, ()))

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from stentor.errors import InvalidRequest
 from stentor.text.cleanup import STEPS, cleaned
 from stentor.text.draft import Draft, Writer
+from stentor.text.endings import NOTHING, Around
 from stentor.text.lexicon import Lexicon
 from stentor.text.marks import (
     NEVER,
@@ -315,19 +316,21 @@ class Reading:
         granularity: str,
         speaker: str = "",
         lead: str | None = None,
+        around: Around = NOTHING,
     ) -> list[Segment]:
         """Cut a text as `split` does, and at each of its pauses. Segments without text
         are left out.
 
         lead: what governs this text and stood before it. None: it is looked for in front of `text`.
+        around: what has been cut off in front of the text, and what stands behind it so far.
         InvalidRequest("text") for pauses that are too long together.
         """
         if lead is None:
             lead = find_lead(text, self.marks) or ""
-            segments = self._cleaned(text[len(lead) :], max_chars, granularity, speaker)
+            segments = self._cleaned(text[len(lead) :], max_chars, granularity, speaker, around)
             segments = [s.moved(len(lead)) for s in segments]
         else:
-            segments = self._cleaned(text, max_chars, granularity, speaker)
+            segments = self._cleaned(text, max_chars, granularity, speaker, around)
 
         if lead:
             segments = [replace(s, lead=as_prefix(lead)) for s in segments]
@@ -335,15 +338,22 @@ class Reading:
         segments = [s.spaced_in(text, end) for s, end in zip(segments, ends, strict=False)]
         return [self._noted(s) for s in segments]
 
-    def _cleaned(self, text: str, max_chars: int, granularity: str, speaker: str) -> list[Segment]:
+    def _cleaned(
+        self, text: str, max_chars: int, granularity: str, speaker: str, around: Around
+    ) -> list[Segment]:
         """The segments of a text that is cleaned while the family's marks are held."""
         held = Held(text, self.marks)
         draft = cleaned(held.text, self.cleanup)
         segments: list[Segment] = []
         before = 0.0
-        for part in parts(draft, self.phonemes, self.lexicon):
+        all_parts = parts(draft, self.phonemes, self.lexicon)
+        for part in all_parts:
             part_draft = replace(part.draft, text=held.restored(part.text))
             if part_draft.text.strip():
+                beside = Around(
+                    around.before if part is all_parts[0] else "",
+                    around.behind if part is all_parts[-1] else "",
+                )
                 cut = split(
                     part_draft.text,
                     max_chars,
@@ -352,6 +362,7 @@ class Reading:
                     speaker,
                     self.dashes,
                     self.short_start and not segments,
+                    beside,
                 )
                 cut = [_placed(s, part_draft, text) for s in cut]
                 if before:

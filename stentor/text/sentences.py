@@ -13,7 +13,14 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import NamedTuple
 
-from stentor.text.endings import CLAUSE_END, GROWING_CLAUSE_END, cuts, is_joined
+from stentor.text.endings import (
+    CLAUSE_END,
+    GROWING_CLAUSE_END,
+    NOTHING,
+    Around,
+    cuts,
+    is_joined,
+)
 from stentor.text.english.tables import DAYS, MONTHS
 from stentor.text.length import spoken_length, spoken_lengths
 from stentor.text.marks import (
@@ -139,18 +146,18 @@ class Segment:
         return replace(self, spaced=spaced)
 
 
-def sentences(text: str) -> list[Segment]:
+def sentences(text: str, around: Around = NOTHING) -> list[Segment]:
     """All sentences of a text, in order. Together they hold every character that is not white
     space."""
-    return [_trimmed(text, *span) for span in _spans(text)]
+    return [_trimmed(text, *span) for span in _spans(text, around)]
 
 
-def _spans(text: str) -> Iterator[tuple[int, int, int]]:
+def _spans(text: str, around: Around) -> Iterator[tuple[int, int, int]]:
     """Where sentences begin and end, and their gaps. What has no words goes with the sentence
     before, or with what follows where it leads or is a speaker's mark."""
     last: tuple[int, int, int] | None = None
     start = scanned = 0
-    for cut, gap in itertools.chain(cuts(text), [(len(text), 2)]):
+    for cut, gap in itertools.chain(cuts(text, around=around), [(len(text), 2)]):
         if start == scanned and not text[scanned:cut].strip():
             if gap and last:
                 last = (*last[:2], gap)
@@ -185,6 +192,7 @@ def split(
     speaker: str = "",
     dashes: bool = False,
     short_start: bool = False,
+    around: Around = NOTHING,
 ) -> list[Segment]:
     """Segments to speak one after another, none longer than `max_chars` besides the mark of its
     speaker. That is the spoken length of so many letters: digits, signs and wide characters count
@@ -195,7 +203,7 @@ def split(
     speaker: who speaks where the text begins, as a mark. dashes: whether a segment ends behind a
     dash and an ellipsis too, for a model that makes no pause there. short_start: whether "auto"
     begins with a clause and takes at most twice as much text each time, for a stream of a model
-    whose pieces are complete before they sound.
+    whose pieces are complete before they sound. around: what stands beside the text and is not cut.
     """
     trimmed = _trimmed(text, 0, len(text), 2)
     short = spoken_length(text) <= max_chars and not _PARAGRAPH.search(text.strip())
@@ -204,7 +212,8 @@ def split(
     if granularity == "none" or (granularity == "auto" and short and not starts_short):
         segments = [trimmed]
     else:
-        segments = [p for s in sentences(plain) for p in _fit(plain, s, max_chars)] or [trimmed]
+        whole = sentences(plain, _masked_around(around, marks))
+        segments = [p for s in whole for p in _fit(plain, s, max_chars)] or [trimmed]
     if granularity == "clause":
         segments = [c for p in segments for c in _clauses(plain, p, 20)]
     if starts_short:
@@ -245,15 +254,20 @@ def _with_speakers(
         speaker = next(reversed(speakers(segment.text, marks)), speaker)
 
 
-def ready(text: str, clause: bool, marks: TextMarks = NO_MARKS) -> int:
+def _masked_around(around: Around, marks: TextMarks) -> Around:
+    return Around(masked(around.before, marks), masked(around.behind, marks))
+
+
+def ready(text: str, clause: bool, marks: TextMarks = NO_MARKS, before: str = "") -> int:
     """How many characters of a text that is still being written are whole sentences or, if
     `clause`, clauses.
 
     A full stop counts once it is known what follows it, because "3." may become "3.14" and "Dr." is
-    followed by a name.
+    followed by a name. before: what has been cut off in front of it.
     """
     text = masked(text, marks)
-    last = max((cut for cut, _ in cuts(text, growing=True)), default=0)
+    around = _masked_around(Around(before), marks)
+    last = max((cut for cut, _ in cuts(text, True, around)), default=0)
     if clause:
         clauses = [m.end() for m in GROWING_CLAUSE_END.finditer(text, last) if m.end() - last >= 20]
         last = max(clauses, default=last)

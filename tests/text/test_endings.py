@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import unicodedata
 from pathlib import Path
 
@@ -48,6 +49,16 @@ def test_sentences_end_where_a_native_reader_ends_them(line: str) -> None:
     text = line.replace("‖", "")
     assert [s.text for s in sentences(text)] == pieces
     assert [s.text for s in fed(text)] == pieces
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_text_that_arrives_is_cut_as_the_whole_text_is(seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(12):
+        texts = draw.choices(lines("endings.txt"), k=draw.randint(2, 4))
+        text = draw.choice([" ", "\n", "\n\n"]).join(texts).replace("‖", "")
+        arrived = fed(text, reading=Reading(cleanup=()))
+        assert [s.text for s in arrived] == [s.text for s in sentences(text)]
 
 
 @pytest.mark.parametrize("line", lines("family_marks.txt"))

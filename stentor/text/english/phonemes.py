@@ -26,7 +26,7 @@ from stentor.text.english.tables import DAYS, MONTHS, STARTERS, TABLES, TITLES
 from stentor.text.front_end import Check, proceed
 from stentor.text.marks import PHONEMES
 from stentor.text.patterns import lazy
-from stentor.text.trace import Trace
+from stentor.text.trace import NO_WORD, Trace
 
 ALPHABET = frozenset("AIOTWYabdfhijklmnpstuvwzæðŋɐɑɔəɛɜɡɪɹʃʊʌʒʤʧˈˌθᵊᵻ ")
 """Phonemes that the built-in voice was trained on."""
