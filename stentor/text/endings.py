@@ -183,7 +183,7 @@ def _stops(text: str, growing: bool, around: Around) -> tuple[list[int], int]:
     still change."""
     whole = f"{around.before}{text}{around.behind}"
     start = len(around.before)
-    stops = []
+    stops: list[int] = []
     for mark in _TERMINATOR.finditer(whole, start):
         if mark.end() > start + len(text):
             break
