@@ -1,6 +1,8 @@
-"""Where sentences and clauses end: marks of many scripts, abbreviations and ordinals by language (`endings.toml`).
+"""Where sentences and clauses end: marks of many scripts, abbreviations and ordinals by language
+(`endings.toml`).
 
-Text may still be growing. A place then counts as an end only if no text that follows can change that.
+Text may still be growing. A place then counts as an end only if no text that follows can change
+that.
 """
 
 from __future__ import annotations
@@ -164,7 +166,8 @@ NOTHING = Around()
 
 
 def cuts(text: str, growing: bool = False, around: Around = NOTHING) -> Iterator[tuple[int, int]]:
-    """Positions after which a sentence has ended, and how many line ends follow where a paragraph has.
+    """Positions after which a sentence has ended, and how many line ends follow where a paragraph
+    has.
 
     growing: more text follows. Nothing counts behind the first mark that it may decide.
     """
@@ -181,13 +184,13 @@ def cuts(text: str, growing: bool = False, around: Around = NOTHING) -> Iterator
 def _stops(text: str, growing: bool, around: Around) -> tuple[list[int], int]:
     """Positions in a text behind marks that end a sentence, and where the text begins that may
     still change."""
-    whole = f"{around.before}{text}{around.behind}"
+    extended = f"{around.before}{text}{around.behind}"
     start = len(around.before)
     stops: list[int] = []
-    for mark in _TERMINATOR.finditer(whole, start):
+    for mark in _TERMINATOR.finditer(extended, start):
         if mark.end() > start + len(text):
             break
-        ends = _ends(whole, mark, growing)
+        ends = _ends(extended, mark, growing)
         if ends is None:
             return stops, mark.start() - start
         if ends:
@@ -198,7 +201,8 @@ def _stops(text: str, growing: bool, around: Around) -> tuple[list[int], int]:
 def _with_long_phrases(
     phrases: list[tuple[int, int]], ends: list[tuple[int, int]]
 ) -> Iterator[tuple[int, int]]:
-    """Ends of sentences, and of phrases that are as long as sentences, counted from the end before."""
+    """Ends of sentences, and of phrases that are as long as sentences, counted from the end
+    before."""
     last = 0
     places = sorted([(*end, False) for end in ends] + [(*phrase, True) for phrase in phrases])
     for at, gap, is_phrase in places:
@@ -266,7 +270,8 @@ def _needs_next_word(before: str) -> bool:
 
 
 def _is_small(sign: str) -> bool:
-    """Whether a letter is small in a script that begins sentences with capitals: Georgian does not."""
+    """Whether a letter is small in a script that begins sentences with capitals: Georgian does
+    not."""
     return sign.islower() and not "\u10d0" <= sign <= "\u10ff"
 
 
@@ -278,8 +283,8 @@ def _ends_unspaced(mark: str, before: str, after: str) -> bool:
 
 
 def _stop_ends(before: str, following: str, uncertain: bool) -> bool | None:
-    """Whether a single full stop between `before` and `following` ends a sentence. uncertain: too little follows to
-    know the language. None: it depends on the language, and that is not known."""
+    """Whether a single full stop between `before` and `following` ends a sentence. uncertain: too
+    little follows to know the language. None: it depends on the language, and that is not known."""
     if _UNSPACED_BEFORE.search(before):
         return False  # Thai and Lao have it only in abbreviations
     if _NUMERAL_LINE.search(before):
@@ -333,7 +338,8 @@ def _abbreviation_ends(before: str, following: str, uncertain: bool) -> bool | N
 
 
 def _foreign_stop_ends(name: str, joined: str, following: str, language: Language) -> bool | None:
-    """Whether the stop of an abbreviation ends a sentence of a language. None: it is none that is known."""
+    """Whether the stop of an abbreviation ends a sentence of a language. None: no language has the
+    abbreviation."""
     starter = _starts(following, language)
     numbered = _NUMBER.match(following) is not None
     if numbered and name.endswith(language.suffixes):
@@ -387,7 +393,8 @@ def _language_near(before: str, following: str) -> Language:
 
 @lru_cache(4096)
 def language_of(text: str) -> Language:
-    """The language that has most of the words of a short text, English where others have no more."""
+    """The language that has most of the words of a short text, English where others have no
+    more."""
     words = frozenset(map(str.lower, _WORDS.findall(text)))
     counts = Counter(code for word in words for code in _codes_of(word))
     if counts:
