@@ -155,7 +155,7 @@ def is_joined(text: str, at: int) -> bool:
 
 
 class Around(NamedTuple):
-    """What stands in front of a text and behind it, up to NEAR characters: it decides about ends of
+    """Text on both sides of the one that is cut, up to NEAR characters: it decides about ends of
     sentences too."""
 
     before: str = ""
