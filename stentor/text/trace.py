@@ -63,7 +63,7 @@ class Trace(Draft):
         return [start if end > start else NO_WORD for start, end in spans]
 
     def numbered_from(self, first: int) -> Self:
-        """The same text, whose word 0 is the original's word `first`."""
+        """Count the words from `first` on, not from 0."""
         words = [NO_WORD if word == NO_WORD else word + first for word in self.words]
         return self.of_words(self.text, words)
 
