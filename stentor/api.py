@@ -465,7 +465,7 @@ class TTS:
             with self.engine.side.caller_thread():
                 return preparation.wait()
         finally:
-            preparation.leave()
+            preparation.cancel()
 
     def prepare(self, req: SpeechRequest) -> Preparation:
         """Begin to make a prompt, for callers that must not wait for an encoding in a thread."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from stentor import audio
 from stentor.arguments import not_unicode, shown, whole
-from stentor.engine.seeds import MAX_SEED, MOST_TRIES, TRIES, random_seed
+from stentor.engine.seeds import MAX_SEED, MAX_TRIES, TRIES, random_seed
 from stentor.errors import InvalidRequest
 from stentor.models.info import ModelInfo, Option, ReferenceAudio, SpeechRequest
 from stentor.speech.client_names import OPENAI_VOICES, openai_voice, own_voice
@@ -307,9 +307,9 @@ def retries(value: object) -> int:
     """How often an utterance is tried, `TRIES` times by default. InvalidRequest if it is no such
     number."""
     number = TRIES if value is None else whole(value)
-    if number is None or not 1 <= number <= MOST_TRIES:
+    if number is None or not 1 <= number <= MAX_TRIES:
         raise InvalidRequest(
-            "retries", f"must be a whole number from 1 to {MOST_TRIES}, got {shown(value)}"
+            "retries", f"must be a whole number from 1 to {MAX_TRIES}, got {shown(value)}"
         )
     return number
 

@@ -78,7 +78,7 @@ def complete(job: Plan, resume: bool, strict: bool, retry_failed: bool) -> RunRe
         except OSError as e:
             raise EngineError(f"the run stopped, and --resume goes on: {e}") from e
         except KeyboardInterrupt:  # while the model was loaded, or a second one
-            _tell_interrupted(items)
+            _report_interrupt(items)
             return RunReport(INTERRUPTED)
         return RunReport(_code(items, tally), _summary(job, items, tally))
 
@@ -242,7 +242,7 @@ def _summary(job: Plan, items: Catalogue, tally: Tally) -> str:
     if partial > len(tally.partial):
         _warn(f"{partial} items lack a part of their text: `ignored` in {job.folder / NAME} has it")
     if not tally.complete:
-        _tell_interrupted(items)
+        _report_interrupt(items)
     spoken = items.count(SPOKEN, CUT, PARTLY)
     ended = f"{spoken} spoken ({items.count(CUT)} cut by max_frames), {failed} failed"
     if tally.before:
@@ -264,7 +264,7 @@ def _warn(what: str) -> None:
     print(f"stentor: warning: {what}", file=sys.stderr)
 
 
-def _tell_interrupted(items: Catalogue) -> None:
+def _report_interrupt(items: Catalogue) -> None:
     remaining = items.count(TODO)
     total = items.count()
     print(

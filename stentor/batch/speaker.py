@@ -195,7 +195,7 @@ class ReferenceFiles:
         except InvalidRequest as e:
             raise InvalidRequest(param, e.message) from None
         finally:
-            claim.leave()
+            claim.cancel()
 
     def counts(self) -> CacheCounts:
         """`misses`: files that were read. `hits`: lines that took one that was there or being

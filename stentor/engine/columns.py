@@ -11,14 +11,14 @@ def engine_columns(spec: ModelSpec) -> dict[str, Column]:
     """Columns that every family has. `step` counts generated frames, `pos` counts tokens in the
     key-value cache.
 
-    A family that hides frames also has `heard`, the number of audible ones. One with
+    A family that hides frames also has `emitted`, the number of the others. One with
     alignment heads has the bounds of the text in the prompt.
     """
     return {
         "step": Column(dtype="int64"),
         "stop": Column(dtype="int64", fill=STOPPED),
         "pos": Column(dtype="int64"),
-        **({"heard": Column(dtype="int64")} if spec.hides_frames else {}),
+        **({"emitted": Column(dtype="int64")} if spec.hides_frames else {}),
         **(
             {"text_start": Column(dtype="int64"), "text_end": Column(dtype="int64")}
             if spec.alignment

@@ -22,11 +22,11 @@ from stentor.engine.sizes import (
     BufferSizes,
     Needs,
     Shares,
-    beside_weights,
+    bytes_with_graphs,
     fewer,
     fit,
-    given_pages,
     least_bytes,
+    shares_of_pages,
 )
 from stentor.errors import EngineError
 from stentor.host import machine
@@ -118,7 +118,7 @@ def _needs(
     frames = Column((max_frames, *spec.frame.shape), spec.frame.dtype)
     hidden = {f"hidden {i}": column for i, column in enumerate(spec.hidden)}
     if spec.hides_frames:
-        emit_columns = {"heard_at": Column((max_frames,), "int64")}
+        emit_columns = {"emitted_at": Column((max_frames,), "int64")}
     else:
         emit_columns = {}
     attended = Column((max_frames, ATTENDED_WIDTH if spec.alignment else 0))
@@ -203,10 +203,10 @@ def _with_pages(needs: Needs, config: EngineConfig, usable: int | None) -> Share
     if pages < 1:
         raise EngineError(f"no memory for key-value pages: one takes {needs.page / GIB:.4f} GiB")
     if usable is None:
-        return given_pages(needs, config.max_num_seqs or CPU_SLOTS, pages)
+        return shares_of_pages(needs, config.max_num_seqs or CPU_SLOTS, pages)
     numbers = [config.max_num_seqs] if config.max_num_seqs else fewer(SLOTS)
-    candidates = [given_pages(needs, n, pages) for n in numbers]
-    shares = next((s for s in candidates if beside_weights(needs, s) <= usable), candidates[-1])
+    candidates = [shares_of_pages(needs, n, pages) for n in numbers]
+    shares = next((s for s in candidates if bytes_with_graphs(needs, s) <= usable), candidates[-1])
     least = needs.buffers(shares.slots, shares.pages)
     if least <= usable:
         return shares

@@ -80,13 +80,13 @@ class LruCache(Generic[T]):
 
 
 class Claim(Generic[T]):
-    """A caller's handle on shared work. Call `leave` when you no longer need the result. `future`
+    """A caller's handle on shared work. Call `cancel` when you no longer need the result. `future`
     must not be cancelled."""
 
-    def __init__(self, future: Future[T], leave: Callable[[], None]) -> None:
+    def __init__(self, future: Future[T], release: Callable[[], None]) -> None:
         self.future = future
-        self._leave = leave
-        self._left = False
+        self._release = release
+        self._released = False
 
     @property
     def done(self) -> bool:
@@ -100,11 +100,11 @@ class Claim(Generic[T]):
         except CancelledError:
             raise EngineError("the engine has stopped: closed") from None
 
-    def leave(self) -> None:
+    def cancel(self) -> None:
         """Work that nobody wants and that has not begun is not done. Safe to call twice."""
-        if not self._left:
-            self._left = True
-            self._leave()
+        if not self._released:
+            self._released = True
+            self._release()
 
 
 @dataclass(eq=False)

@@ -12,7 +12,7 @@ from stentor.models.info import SpeechRequest
 
 
 class Preparation:
-    """A prompt in the making, for callers that must not wait in a thread. Call `leave` when it is
+    """A prompt in the making, for callers that must not wait in a thread. Call `cancel` when it is
     done or dropped.
 
     It holds a claim on each voice that the prompt needs, then makes the prompt, and claims the
@@ -27,7 +27,7 @@ class Preparation:
         self._primer = primer
         self._request = request
         self._prompt: Prompt | None = None
-        self._lock = threading.Lock()  # guards what follows: `leave` is called beside `advance`
+        self._lock = threading.Lock()  # guards what follows: `cancel` is called beside `advance`
         self._left = False
         self._claims: list[Claim[Any]] = [
             encoder.claim(source) for source in model.references(request)
@@ -58,17 +58,17 @@ class Preparation:
             step.result()
         return step
 
-    def leave(self) -> None:
+    def cancel(self) -> None:
         """Drop work that only this request needs and that has not begun. For any thread, also
         beside `advance`."""
         with self._lock:
             self._left = True
             for claim in self._claims:
-                claim.leave()
+                claim.cancel()
 
     def _claim(self, claim: Claim[Any]) -> None:
-        """Hold one more claim. One that comes after `leave` is left at once."""
+        """Hold one more claim. One that comes after `cancel` is cancelled at once."""
         with self._lock:
             self._claims.append(claim)
             if self._left:
-                claim.leave()
+                claim.cancel()

@@ -6,7 +6,7 @@ import secrets
 
 MAX_SEED = 2**63 - 1
 TRIES = 3  # by default and at most, the first one included
-MOST_TRIES = 10
+MAX_TRIES = 10
 
 
 def random_seed() -> int:

@@ -108,7 +108,7 @@ class SequenceMaker:
             place,
             self._late_seconds,
             codec_prefix=len(prompt.codec_prefix),
-            heard_is_free=live is not None and live.heard_is_free,
+            emitted_is_free=live is not None and live.emitted_is_free,
             prefix=prefix,
             continues=continues,
             keeps_pages=cache and prompt.continuation is not None,

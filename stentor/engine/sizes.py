@@ -92,7 +92,7 @@ def divide(needs: Needs, slots: int, usable: int, total: int) -> Shares | None:
     return None
 
 
-def given_pages(needs: Needs, slots: int, pages: int) -> Shares:
+def shares_of_pages(needs: Needs, slots: int, pages: int) -> Shares:
     """Slots and at most so many pages, whether they fit or not, with the largest graphs and codec
     calls."""
     tokens, level = LEVELS[0]
@@ -101,8 +101,8 @@ def given_pages(needs: Needs, slots: int, pages: int) -> Shares:
     return Shares(slots, tokens, frames, 0, codec, min(slots * needs.request_pages, pages))
 
 
-def beside_weights(needs: Needs, shares: Shares) -> int:
-    """Bytes of all that `given_pages` has, with graphs."""
+def bytes_with_graphs(needs: Needs, shares: Shares) -> int:
+    """Bytes of all that `shares_of_pages` has, with graphs."""
     return needs.buffers(shares.slots, shares.pages) + WORKSPACE + GRAPHS + shares.codec_bytes
 
 

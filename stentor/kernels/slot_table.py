@@ -64,7 +64,7 @@ def gather(idx: Tensor, ints: Tensor, floats: Tensor, frames: Tensor) -> Gathere
 )
 def _commit_kernel(
     idx_ptr, step_ptr, stop_ptr, pos_ptr, max_frames_ptr, min_frames_ptr, length_ptr, ended_ptr, frame_ptr,
-    progress_ptr, frames_ptr, last_ptr, kept_ptr, heard_ptr, num_heard_ptr, heard_at_ptr,
+    progress_ptr, frames_ptr, last_ptr, kept_ptr, emitted_ptr, num_emitted_ptr, emitted_at_ptr,
     stride_frame, stride_item, num_slots, max_stored, frame_size,
     HAS_LENGTH: tl.constexpr, HIDES_FRAMES: tl.constexpr, STOP_KEEPS_FRAME: tl.constexpr, IS_FLOAT: tl.constexpr,
     RUNNING: tl.constexpr,
@@ -104,11 +104,13 @@ def _commit_kernel(
     tl.store(progress_ptr + num_slots + slot, tl.where(running, new_status, status))
     tl.store(progress_ptr + 2 * num_slots + slot, tl.where(running, new_pos, pos))
     if HIDES_FRAMES:
-        emitted = keep & (tl.load(heard_ptr + row) != 0)
-        num_heard = tl.load(num_heard_ptr + row)
-        tl.store(progress_ptr + 3 * num_slots + slot, num_heard + emitted.to(tl.int64))
+        emitted = keep & (tl.load(emitted_ptr + row) != 0)
+        num_emitted = tl.load(num_emitted_ptr + row)
+        tl.store(progress_ptr + 3 * num_slots + slot, num_emitted + emitted.to(tl.int64))
         tl.store(
-            heard_at_ptr + slot * max_stored + tl.minimum(num_heard, max_stored - 1), step, emitted
+            emitted_at_ptr + slot * max_stored + tl.minimum(num_emitted, max_stored - 1),
+            step,
+            emitted,
         )
     mask_store = mask & keep
     frame_at = tl.minimum(step, max_stored - 1)
@@ -134,8 +136,8 @@ def commit(
     length: [B] tokens in the key-value cache, None for one more.
     ended: [B] bool. frame: [B, *frame].
     table: progress [3, slots], frames [slots, max_frames, *frame] and last frames [slots, *frame].
-    hidden: where frames may be hidden, whether each is heard [B] bool, how many were [B], and their
-    steps [slots, max_frames]. Then progress is [4, slots].
+    hidden: where frames may be hidden, whether each is emitted [B] bool, how many were [B], and
+    their steps [slots, max_frames]. Then progress is [4, slots].
     """
     progress, frames, last = table
     batch = len(ended)

@@ -202,15 +202,15 @@ class FrameDecoder(nn.Module):
         codes: Tensor,
         pos: Tensor,
         state: StreamingState | None = None,
-        heard: int | None = None,
+        last: int | None = None,
     ) -> Tensor:
         """codes [B, n, codebooks] at frame positions pos [B, n] -> samples [B, n * hop] in [-1, 1],
-        or of the last `heard` frames. The transformer takes all frames, and the convolutions only
+        or of the `last` frames. The transformer takes all frames, and the convolutions only
         these."""
         x = self.attended(self.latents(codes, state), pos, state)
-        if heard is None:
+        if last is None:
             return self.samples(x, pos, state)
-        return self.samples(x[:, -heard:], pos[:, -heard:], state)
+        return self.samples(x[:, -last:], pos[:, -last:], state)
 
     def attended(self, x: Tensor, pos: Tensor, state: StreamingState | None) -> Tensor:
         """Windowed self-attention over frames x [B, n, latent] at positions pos [B, n]."""

@@ -88,7 +88,7 @@ class ModelSpec(ModelInfo):
         0  # first samples of an utterance that the codec makes and nobody hears: less than a frame
     )
     codec_timing: CodecTiming = CAUSAL
-    hides_frames: bool = False  # emit says of each frame whether it is heard
+    hides_frames: bool = False  # emit returns of each frame whether it has audio
     num_evals: int = (
         0  # loop length that emit needs for a request with default options (see Prompt.num_evals)
     )
@@ -126,12 +126,12 @@ class LiveText:
     more(text, last) returns the next values [m] of the column. It raises InvalidRequest if they do
     not fit. One thread calls it at a time. The values do not depend on how the text is split.
 
-    heard_is_free: frame n needs one value for each hidden frame before it.
+    emitted_is_free: frame n needs one value for each hidden frame before it.
     """
 
     column: str
     more: Callable[[str, bool], np.ndarray]
-    heard_is_free: bool = False
+    emitted_is_free: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,8 +197,8 @@ class Prompt:
     frames: np.ndarray
     frame_at: np.ndarray
     columns: dict[str, Any]
-    max_frames: int  # the request ends after so many frames, heard or not
-    min_frames: int  # a stop counts only after so many frames, heard or not
+    max_frames: int  # the request ends after so many frames, hidden ones too
+    min_frames: int  # a stop counts only after so many frames, hidden ones too
     codec_prefix: np.ndarray
     voice: str = ""
     voices: tuple[tuple[str, int], ...] = ()
@@ -347,7 +347,7 @@ class Emit(NamedTuple):
     columns.
 
     A frame with a NaN, an infinity or a code below 0 (kernels.constants.NO_ID) ends its row as
-    broken. `heard` [B] bool, None unless `spec.hides_frames`: a frame without audio is `prev` of
+    broken. `emitted` [B] bool, None unless `spec.hides_frames`: a frame without audio is `prev` of
     the next step and part of the row's history, counts for min_frames and max_frames, and reaches
     neither the codec nor the caller. So is what a step feeds besides frames, such as a text token.
     `queries` [B, layers, heads, dim], None unless `spec.alignment`: of those heads, with norms and
@@ -357,7 +357,7 @@ class Emit(NamedTuple):
     frame: Tensor
     stop: Tensor
     columns: dict[str, Tensor]
-    heard: Tensor | None = None
+    emitted: Tensor | None = None
     queries: Tensor | None = None
 
 

@@ -26,8 +26,8 @@ ADAPTER_OPTIONS = ("loras", "max_loras", "max_lora_rank", "lora_targets")
 USUAL_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
 """Layers that get slots for adapters unless options name others."""
 USUAL_RANK = 32
-MOST_RANK = 256
-MOST_SLOTS = 1024
+MAX_RANK = 256
+MAX_SLOTS = 1024
 
 
 @dataclass(frozen=True)
@@ -217,12 +217,12 @@ class AdapterPlan:
             name: read(path_of("loras", path))
             for name, path in dict(options.get("loras") or {}).items()
         }
-        slots = _whole(options, "max_loras", len(loras), MOST_SLOTS, least=0)
+        slots = _whole(options, "max_loras", len(loras), MAX_SLOTS, least=0)
         if slots < len(loras):
             raise InvalidRequest("max_loras", f"is {slots}, and {len(loras)} loras are given")
         # A higher rank than the most is refused with its tensor when the adapter is loaded, and so
         # is a wrong layer.
-        usual_rank = min(max((w.rank for w in loras.values()), default=USUAL_RANK), MOST_RANK)
+        usual_rank = min(max((w.rank for w in loras.values()), default=USUAL_RANK), MAX_RANK)
         targets = options.get("lora_targets")
         explicit = targets is not None
         if targets is None:
@@ -236,7 +236,7 @@ class AdapterPlan:
             raise InvalidRequest("lora_targets", f"must be names of layers, got {shown(targets)}")
         return cls(
             slots,
-            _whole(options, "max_lora_rank", usual_rank, MOST_RANK),
+            _whole(options, "max_lora_rank", usual_rank, MAX_RANK),
             frozenset(targets),
             explicit,
         )

@@ -66,16 +66,16 @@ def check(environment: Mapping[str, str], config: ServerConfig) -> None:
         raise WrongEnvironment(f"start Ray on every node with {' '.join(wrong)} in its environment")
 
 
-def gpus_seen() -> bool:
+def visible_gpus() -> bool:
     """Whether this process may use a GPU of NVIDIA. It does not initialise CUDA, which would take
     GPU memory."""
     return os.environ.get("CUDA_VISIBLE_DEVICES") != "" and any(Path("/dev").glob("nvidia[0-9]*"))
 
 
-def check_gpus(config: ServerConfig, gpus_seen: bool) -> None:
+def check_gpus(config: ServerConfig, visible_gpus: bool) -> None:
     """InvalidRequest if replicas have no GPUs of Ray's, but see some: each would take the first
     one."""
-    if gpus_seen and not config.gpus_per_replica and config.device != "cpu":
+    if visible_gpus and not config.gpus_per_replica and config.device != "cpu":
         raise InvalidRequest(
             "gpus_per_replica",
             "must be above 0 where there are GPUs. To use none, set device to cpu",

@@ -35,7 +35,7 @@ class Replica:
 
     def __init__(self, config: ServerConfig) -> None:
         environment.check(os.environ, config)
-        environment.check_gpus(config, environment.gpus_seen())
+        environment.check_gpus(config, environment.visible_gpus())
         logs.configure(config.uvicorn_log_level, config.log_format)
         self.config = config
 

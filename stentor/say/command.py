@@ -76,7 +76,7 @@ def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
             sinks.append(_output(out, args.loudness, rate, marks, options["seed"], text))
         if play is not None:
             sinks.append(target.levelled(play(rate), args.loudness, rate, live=True))
-        with _written(_place(out)), _told_if_interrupted(out, spoken):
+        with _written(_place(out)), _reports_interrupt(out, spoken):
             _speak(speaker.speech(), len(text), sinks, spoken)
         if args.subtitles is not None:
             with _written(args.subtitles):
@@ -250,7 +250,7 @@ def _written(place: Path | str) -> Iterator[None]:
 
 
 @contextmanager
-def _told_if_interrupted(out: Target | None, spoken: Spoken) -> Iterator[None]:
+def _reports_interrupt(out: Target | None, spoken: Spoken) -> Iterator[None]:
     """Print what is in the file after Ctrl-C."""
     try:
         yield

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
-from stentor.text.pauses import LONGEST_PAUSE, MOST_SILENCE
+from stentor.text.pauses import LONGEST_PAUSE, MAX_SILENCE
 
 MIB = 1 << 20
 
@@ -103,7 +103,7 @@ class Limits:
         128, "characters", "`X-Request-Id` of a client", "replaced by the server's own"
     )
     pause_seconds: float = limit(LONGEST_PAUSE, "s", "a pause mark in a text", "shortened to this")
-    all_pauses_seconds: float = limit(MOST_SILENCE, "s", "all pause marks of a text", "400")
+    all_pauses_seconds: float = limit(MAX_SILENCE, "s", "all pause marks of a text", "400")
     segments: int = limit(8, "", "pieces of one text spoken at once", "the next wait")
     silent_seconds: float = limit(5.0, "s", "silence inside speech, with `guard`", "the piece ends")
     outcomes: int = limit(

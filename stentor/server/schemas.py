@@ -22,7 +22,7 @@ from pydantic import (
 
 from stentor.server.errors import clipped, invalid
 from stentor.server.limits import LIMITS
-from stentor.speech.script import MOST_TURNS
+from stentor.speech.script import MAX_TURNS
 from stentor.text.cleanup import HELP
 from stentor.text.pauses import LONGEST_PAUSE
 
@@ -186,7 +186,7 @@ Script = Annotated[
     list[ScriptTurn],
     Field(
         min_length=1,
-        max_length=MOST_TURNS,
+        max_length=MAX_TURNS,
         description="A dialogue, in place of input: turns of several voices",
     ),
 ]

@@ -54,7 +54,7 @@ class CloseSession(Exception):
 
 def refusal(server: Server) -> ApiError | None:
     """Why no further session can begin now. None: it can."""
-    if server.counts.total("sessions") < server.most_sessions and not server.drain.is_set():
+    if server.counts.total("sessions") < server.max_sessions and not server.drain.is_set():
         return None
     refused = ApiError(503, "no more sessions now", code="too_many_sessions", retry_after=5)
     server.metrics.count_refusal(refused)

@@ -98,7 +98,7 @@ class Server:
         self.limits = limits
         self.counts = counts or Counts()
         # the rest is for requests
-        self.most_sessions = min(config.ws_max_sessions, limits.max_connections // 2)
+        self.max_sessions = min(config.ws_max_sessions, limits.max_connections // 2)
         loading = asyncio.Lock()
         hosts = [
             models(

@@ -16,12 +16,12 @@ from stentor.errors import InvalidRequest
 from stentor.models.info import ModelInfo
 from stentor.text.cleanup import ALL, steps
 from stentor.text.lexicon import Lexicon
-from stentor.text.pauses import LONGEST_PAUSE, MOST_SILENCE, PAUSES
+from stentor.text.pauses import LONGEST_PAUSE, MAX_SILENCE, PAUSES
 from stentor.text.segments import Reading
 from stentor.text.sentences import MAX_CHARS, Segment
 
-MOST_TURNS = 1000
-MOST_VOICES = 16
+MAX_TURNS = 1000
+MAX_VOICES = 16
 """Different voices of one dialogue."""
 FIELDS = ("voice", "text", "pause")
 _MARK = re.compile(r"\[voice:\s*([^\[\]\n]{1,80}?)\s*\]", re.IGNORECASE)
@@ -75,8 +75,8 @@ def scripted(given: object) -> list[Turn]:
         raise InvalidRequest("script", f"must be a list of turns, got {type(given).__name__}")
     if not given:
         raise InvalidRequest("script", "must not be empty")
-    if len(given) > MOST_TURNS:
-        raise InvalidRequest("script", f"has {len(given)} turns, at most {MOST_TURNS} are allowed")
+    if len(given) > MAX_TURNS:
+        raise InvalidRequest("script", f"has {len(given)} turns, at most {MAX_TURNS} are allowed")
     return _checked([_turn(turn, f"script[{i}]") for i, turn in enumerate(given)], "script")
 
 
@@ -119,13 +119,13 @@ def _pause(given: object, where: str) -> float | None:
 
 def _checked(turns: list[Turn], param: str) -> list[Turn]:
     voices = {turn.voice for turn in turns}
-    if len(voices) > MOST_VOICES:
-        raise InvalidRequest(param, f"has {len(voices)} voices, at most {MOST_VOICES} are allowed")
+    if len(voices) > MAX_VOICES:
+        raise InvalidRequest(param, f"has {len(voices)} voices, at most {MAX_VOICES} are allowed")
     silence = sum(turn.pause or 0.0 for turn in turns)
-    if silence > MOST_SILENCE:
+    if silence > MAX_SILENCE:
         raise InvalidRequest(
             param,
-            f"has pauses of {silence:.0f} s together, at most {MOST_SILENCE:.0f} s are allowed",
+            f"has pauses of {silence:.0f} s together, at most {MAX_SILENCE:.0f} s are allowed",
         )
     return turns
 

@@ -20,5 +20,5 @@ PAUSES: Mapping[str, float] = {
 """Seconds, by how a piece ends. They come on top of what the model leaves there."""
 LONGEST_PAUSE = 10.0
 """Seconds. A longer pause is cut to it."""
-MOST_SILENCE = 120.0
+MAX_SILENCE = 120.0
 """Seconds of all pauses of a text."""

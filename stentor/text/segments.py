@@ -32,7 +32,7 @@ from stentor.text.marks import (
     find_lead,
     speakers,
 )
-from stentor.text.pauses import LONGEST_PAUSE, MOST_SILENCE
+from stentor.text.pauses import LONGEST_PAUSE, MAX_SILENCE
 from stentor.text.sentences import Segment, Word, split
 from stentor.text.trace import WORD
 
@@ -84,14 +84,14 @@ def parts(draft: Draft, phonemes: bool, lexicon: Lexicon | None = None) -> list[
     """A text between its pauses, with places in its original. phonemes: the family reads them, as
     `[word](/phonemes/)` without white space.
 
-    InvalidRequest("text") for pauses of more than MOST_SILENCE seconds together.
+    InvalidRequest("text") for pauses of more than MAX_SILENCE seconds together.
     """
     pieces = _Reader(draft, phonemes, lexicon).read()
     silence = sum(p.pause or 0.0 for p in pieces)
-    if silence > MOST_SILENCE:
+    if silence > MAX_SILENCE:
         raise InvalidRequest(
             "text",
-            f"has pauses of {silence:.0f} s together, at most {MOST_SILENCE:.0f} s are allowed",
+            f"has pauses of {silence:.0f} s together, at most {MAX_SILENCE:.0f} s are allowed",
         )
     return pieces
 

@@ -69,7 +69,7 @@ def test_frames_that_are_heard_take_no_text_where_a_request_says_so():
     s = scheduler(pages=32)
     d = FakeDevice(s)
     live = d.add(0, 4, 20)
-    live.max_schedulable, live.heard_is_free = 3, True
+    live.max_schedulable, live.emitted_is_free = 3, True
     for _ in range(40):
         d.step()
     assert (live.num_generated, live.phase) == (20, Phase.DONE)

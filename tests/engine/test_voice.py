@@ -196,7 +196,7 @@ def test_several_new_references_of_a_request_are_encoded_side_by_side() -> None:
     gate.wait(ENCODINGS)  # all are inside
     gate.going.set()
     assert waiting.wait().frames.tolist() == [2.0 * i for i in range(ENCODINGS) for _ in range(4)]
-    waiting.leave()
+    waiting.cancel()
     assert sorted(gate.encoded) == [*range(ENCODINGS)]
 
 
@@ -233,7 +233,7 @@ def test_an_encoding_that_has_not_begun_ends_with_the_last_who_wants_it() -> Non
     unwanted, wanted = (made.claim(source(i)) for i in (7, 8))
     again = made.claim(source(8))
     for claim in (unwanted, wanted, wanted, *running):
-        claim.leave()
+        claim.cancel()
     assert unwanted.done
     gate.going.set()
     assert again.result().features["frames"].tolist() == [16.0] * 4
@@ -245,7 +245,7 @@ def test_a_codec_state_of_a_request_that_was_given_up_meanwhile_is_not_made() ->
     left: list[str] = []
 
     def prompt(request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
-        waiting.leave()
+        waiting.cancel()
         made = frames_of(voices)
         made.codec_prefix = made.frames
         return made

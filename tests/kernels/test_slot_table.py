@@ -46,7 +46,7 @@ def filled(made: ModelSpec) -> SlotTable:
     )
     table.table["step"].copy_(integers(0, 3, 7, 7, 8, 5, 0))
     if made.hides_frames:
-        table.table["heard"].copy_(integers(0, 2, 7, 1, 8, 0, 0))
+        table.table["emitted"].copy_(integers(0, 2, 7, 1, 8, 0, 0))
     table.table["max_frames"].copy_(integers(1, 8, 8, 8, 8, 8, 0))
     table.table["min_frames"].copy_(integers(0, 4, 0, 0, 0, 0, 0))
     table.frames.copy_(torch.randint(0, 99, table.frames.shape))
@@ -68,7 +68,7 @@ def committed(
     return {
         **table.table,
         "frames": table.frames,
-        "heard_at": table.heard_at,
+        "emitted_at": table.emitted_at,
         "attended": table.attended,
     }
 

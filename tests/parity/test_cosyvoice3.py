@@ -14,7 +14,7 @@ from stentor import TTS
 from stentor.engine.running import step
 from stentor.errors import InvalidRequest
 from stentor.models.base import Emit, Rows
-from stentor.models.cosyvoice3.config import MOST_SILENT
+from stentor.models.cosyvoice3.config import MAX_SILENT
 from stentor.models.cosyvoice3.live_text import turn_of
 from stentor.models.cosyvoice3.model import SILENT
 from tests.fixtures.cosyvoice3 import tiny_cosyvoice3 as tiny
@@ -75,7 +75,7 @@ def heard(codes: np.ndarray) -> list[int]:
     kept, silent = [], 0
     for code in codes.tolist():
         silent = silent + 1 if code in SILENT else 0
-        kept += [code] if silent <= MOST_SILENT else []
+        kept += [code] if silent <= MAX_SILENT else []
     return kept
 
 

@@ -80,11 +80,11 @@ def test_the_environment_that_streams_need() -> None:
 def test_replicas_beside_gpus_that_ray_was_not_asked_for_are_refused() -> None:
     """All of them would take the first one."""
     with pytest.raises(InvalidRequest) as e:
-        environment.check_gpus(ServerConfig(replicas=2), gpus_seen=True)
+        environment.check_gpus(ServerConfig(replicas=2), visible_gpus=True)
     assert e.value.param == "gpus_per_replica"
-    environment.check_gpus(ServerConfig(replicas=2), gpus_seen=False)
-    environment.check_gpus(ServerConfig(replicas=2, device="cpu"), gpus_seen=True)
-    environment.check_gpus(ServerConfig(replicas=2, gpus_per_replica=1), gpus_seen=True)
+    environment.check_gpus(ServerConfig(replicas=2), visible_gpus=False)
+    environment.check_gpus(ServerConfig(replicas=2, device="cpu"), visible_gpus=True)
+    environment.check_gpus(ServerConfig(replicas=2, gpus_per_replica=1), visible_gpus=True)
 
 
 def test_what_a_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stentor.errors import InvalidRequest
-from stentor.speech.script import MOST_TURNS, MOST_VOICES, Turn, marked, scripted
+from stentor.speech.script import MAX_TURNS, MAX_VOICES, Turn, marked, scripted
 
 
 def test_a_text_without_marks_is_one_turn_as_it_is() -> None:
@@ -69,10 +69,10 @@ WRONG: list[tuple[Any, str]] = [
         [{"text": "x", "speaker": "a"}],
         "script[0].speaker: is not known; a turn has voice, text, pause",
     ),
-    ([{"text": "x"}] * (MOST_TURNS + 1), f"script: has {MOST_TURNS + 1} turns"),
+    ([{"text": "x"}] * (MAX_TURNS + 1), f"script: has {MAX_TURNS + 1} turns"),
     (
-        [{"text": "x", "voice": str(i)} for i in range(MOST_VOICES + 1)],
-        f"script: has {MOST_VOICES + 1} voices",
+        [{"text": "x", "voice": str(i)} for i in range(MAX_VOICES + 1)],
+        f"script: has {MAX_VOICES + 1} voices",
     ),
     ([{"text": "x", "pause": 10}] * 13, "script: has pauses of 130 s together"),
 ]

@@ -243,7 +243,7 @@ class CodecRunner:
         first = [self.calls.first_read(job) for job in jobs] + none
         start = [job.start for job in jobs] + none
         stop = [job.start + job.count for job in jobs] + none
-        ended = [job.seq.num_heard if job.last else NO_END for job in jobs]
+        ended = [job.seq.num_emitted if job.last else NO_END for job in jobs]
         self.device.fill(self.inputs, slots + first + start + stop + ended + [NO_END] * padding)
 
     def _decode_call(self, rows: int, reads: int, decodes: int) -> None:
@@ -268,4 +268,4 @@ class CodecRunner:
     def _read(self, idx: Tensor, first: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """`count` frames of each slot from frame `first` [B] on, and where in the text they are."""
         at = first[:, None] + torch.arange(count, device=self.device.torch)
-        return self.slots.heard(idx, at)
+        return self.slots.emitted_frames(idx, at)

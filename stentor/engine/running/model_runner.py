@@ -57,7 +57,7 @@ class InFlightStep:
 
     sequences: list[Sequence]
     # host [2, slots + 1]: frames generated, stop value. Or [4, slots + 1]: also positions, frames
-    # heard
+    # emitted
     report: Tensor
     done: Event
     prefill: bool

@@ -27,7 +27,7 @@ from stentor.layers.types import Column, torch_dtype
 from stentor.models.base import Emit, FrameKV, ModelSpec
 from stentor.models.info import ATTENDED_WIDTH
 
-PROGRESS = ("step", "stop", "pos", "heard")  # the first numbers, written by every step
+PROGRESS = ("step", "stop", "pos", "emitted")  # the first numbers, written by every step
 STATES = RowStatus(RUNNING=RUNNING, STOPPED=STOPPED, LENGTH=LENGTH, BROKEN=BROKEN)
 GATHERED = (torch.int64, torch.float32)  # dtypes of numbers that a kernel gathers
 Row = tuple[int, Mapping[str, Any]]
@@ -64,8 +64,8 @@ class SlotTable:
             (slots + 1, max_frames, *spec.frame.shape), torch_dtype(spec.frame.dtype), device
         )
         shape = (slots + 1, max_frames) if spec.hides_frames else (0,)
-        # the steps of a row's heard frames
-        self.heard_at = torch.zeros(shape, dtype=torch.int64, device=device)
+        # the steps of a row's emitted frames
+        self.emitted_at = torch.zeros(shape, dtype=torch.int64, device=device)
         self.hides_frames = spec.hides_frames
         if spec.alignment:
             width = ATTENDED_WIDTH
@@ -138,7 +138,7 @@ class SlotTable:
         """Views of everything that the table has of a slot."""
         numbers = [numbers[:, slot] for numbers in self.numbers.values()]
         if self.hides_frames:
-            emitted_steps = [self.heard_at[slot, :frames]]
+            emitted_steps = [self.emitted_at[slot, :frames]]
         else:
             emitted_steps = []
         history = [self.attended[slot, :frames], self.frames[slot, :frames]]
@@ -149,13 +149,13 @@ class SlotTable:
             *history,
         ]
 
-    def heard(self, idx: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-        """Audible frames [B, n, *frame] of slots idx [B], by their numbers at [B, n], and their
+    def emitted_frames(self, idx: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        """Emitted frames [B, n, *frame] of slots idx [B], by their numbers at [B, n], and their
         places in the text [B, n, ATTENDED_WIDTH or 0]. Frames that do not exist are arbitrary."""
         rows = idx[:, None]
         at = at.clamp(0, self.max_frames - 1)
         if self.hides_frames:
-            at = self.heard_at[rows, at]
+            at = self.emitted_at[rows, at]
         return self.frames[rows, at], self.attended[rows, at]
 
     def rows(
@@ -220,12 +220,12 @@ class SlotTable:
         new = {name: _choose(keep, value, rows[name]) for name, value in new_columns.items()}
         status = torch.where(running, ended, rows["stop"])
         counted = [num_frames, status, _choose(running, pos, rows["pos"])]
-        if out.heard is not None:
-            emitted = keep & out.heard
-            counted.append(rows["heard"] + emitted)
-            heard_as = rows["heard"].clamp_max(self.max_frames - 1)
-            heard_at = _choose(emitted, step, self.heard_at[rows.idx, heard_as])
-            self.heard_at[rows.idx, heard_as] = heard_at
+        if out.emitted is not None:
+            emitted = keep & out.emitted
+            counted.append(rows["emitted"] + emitted)
+            emitted_as = rows["emitted"].clamp_max(self.max_frames - 1)
+            emitted_at = _choose(emitted, step, self.emitted_at[rows.idx, emitted_as])
+            self.emitted_at[rows.idx, emitted_as] = emitted_at
         if attended is not None:
             self.attended[rows.idx, at] = _choose(keep, attended, self.attended[rows.idx, at])
         progress = torch.stack(counted)
@@ -254,10 +254,10 @@ class SlotTable:
         arguments = (rows.idx, *(rows[name] for name in names))
         table = (self.progress, self.frames, self.table["prev"])
         new = {name: value.to(self.table[name].dtype) for name, value in out.columns.items()}
-        if out.heard is None:
+        if out.emitted is None:
             hidden = None
         else:
-            hidden = (out.heard, rows["heard"], self.heard_at)
+            hidden = (out.emitted, rows["emitted"], self.emitted_at)
         written = kernels.slot_table.commit(
             arguments, length, out.stop, out.frame, table, STATES, self.keeps_frame, hidden
         )

@@ -78,7 +78,7 @@ class RampChunks:
     def due_at(self, seq: Sequence) -> int:
         if is_held_up(seq):
             return 0
-        frames = seq.num_unheard + seq.audio_scheduled + self._wanted(seq)
+        frames = seq.num_hidden + seq.audio_scheduled + self._wanted(seq)
         return min(frames, seq.max_schedulable)
 
     def waiting(self, seq: Sequence) -> int:
@@ -125,7 +125,7 @@ class UtteranceChunks:
     def due_at(self, seq: Sequence) -> int:
         if not seq.streaming:
             return sys.maxsize
-        return seq.num_unheard + seq.audio_scheduled + self._needs(seq)
+        return seq.num_hidden + seq.audio_scheduled + self._needs(seq)
 
     def waiting(self, seq: Sequence) -> int:
         if not seq.streaming:
@@ -184,7 +184,7 @@ def ready_frames(seq: Sequence) -> int:
     """Frames that exist and that the codec has not decoded."""
     if seq.decoded:
         return 0
-    return seq.num_heard - seq.audio_scheduled
+    return seq.num_emitted - seq.audio_scheduled
 
 
 def is_held_up(seq: Sequence) -> bool:

@@ -117,7 +117,7 @@ class PrefillPlanner:
         )
         for seq in [s for s in running if audio.plays(s)]:
             # Seconds of audio that the client has left if no further frame is made.
-            lead = audio.seconds(seq, seq.num_scheduled - seq.num_unheard) - seq.played(now)
+            lead = audio.seconds(seq, seq.num_scheduled - seq.num_hidden) - seq.played(now)
             if in_flight and seq.num_generated:
                 prefills = 2.5
             else:

@@ -230,16 +230,16 @@ class Scheduler:
 
     # -- results --
 
-    def observe(self, seq: Sequence, generated: int, status: int, unheard: int = 0) -> None:
-        """A step of `seq` has ended: `generated` frames exist, `unheard` of them without audio, and
+    def observe(self, seq: Sequence, generated: int, status: int, hidden: int = 0) -> None:
+        """A step of `seq` has ended: `generated` frames exist, `hidden` of them without audio, and
         the row's stop value is `status`."""
         seq.landed()
         if seq.cancelled:
             return
-        if seq.heard_is_free:
-            seq.max_schedulable += generated - unheard - seq.num_heard
+        if seq.emitted_is_free:
+            seq.max_schedulable += generated - hidden - seq.num_emitted
         seq.num_generated = generated
-        seq.num_unheard = unheard
+        seq.num_hidden = hidden
         seq.status = status
         self.audio.has_frames(seq)
         if status != RUNNING:

@@ -55,7 +55,7 @@ class Sequence:
     Fields up to `given` are set when it is made. Each other one has one writer (tests/engine/test_sequence.py):
 
         Sequence: phase, in_flight, num_scheduled
-        Scheduler: arrival, slot, num_generated, num_unheard, status, max_schedulable, cancelled
+        Scheduler: arrival, slot, num_generated, num_hidden, status, max_schedulable, cancelled
         PageTables: pages, frame_pages, room, num_cached
         PrefillPlanner: piece
         AudioScheduler: audio_scheduled, audio_chunks, audio_due, audio_waiting, audio_delivered, last_audio,
@@ -74,7 +74,7 @@ class Sequence:
     place: Place = Place.NEW
     late_seconds: float = 0.0  # of the delivered frames' audio that comes with the next chunk
     codec_prefix: int = 0  # frames of its voice before frame 0, in the codec's count
-    heard_is_free: bool = False  # live text: frames that are heard need none (models.base.LiveText)
+    emitted_is_free: bool = False  # live text: frames with audio need none (models.base.LiveText)
     prefix: tuple[bytes, ...] = ()  # a key for what each full page of the prompt holds
     continues: bool = (
         False  # repeats its request's last prompt and frames, which are in pages that it can find
@@ -101,7 +101,7 @@ class Sequence:
     arrival: float = 0.0
     slot: int = -1
     num_generated: int = 0
-    num_unheard: int = 0  # of those, given neither to the codec nor to the caller
+    num_hidden: int = 0  # of those, given neither to the codec nor to the caller
     status: int = 0  # the row's `stop` value as last reported
     max_schedulable: int = (
         sys.maxsize
@@ -175,8 +175,8 @@ class Sequence:
         return max(self.num_cached, self.given)
 
     @property
-    def num_heard(self) -> int:
-        return self.num_generated - self.num_unheard
+    def num_emitted(self) -> int:
+        return self.num_generated - self.num_hidden
 
     @property
     def emits(self) -> bool:
@@ -204,13 +204,13 @@ class Sequence:
         return (
             open
             and not self.may_go_on
-            and self.num_heard - self.audio_scheduled <= self.audio_waiting
+            and self.num_emitted - self.audio_scheduled <= self.audio_waiting
         )
 
     @property
     def decoded(self) -> bool:
         """Whether the codec has had all frames of a request that has ended."""
-        return self.num_heard in (0, self.audio_scheduled)
+        return self.num_emitted in (0, self.audio_scheduled)
 
     def lead(self, now: float) -> float:
         """Seconds of audio that a client still has buffered if it plays the stream as it comes."""

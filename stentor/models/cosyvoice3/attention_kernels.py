@@ -17,7 +17,7 @@ from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 
 COMBINED = 16  # frames of a CTA that combines
 ENOUGH_CTAS = 256  # of attention: two for each SM of an H200
-MOST_SPLITS = 8
+MAX_SPLITS = 8
 MASKED = tl.constexpr(-(2.0**100))
 """A power of two, so that its product with a scale is exact. Of a query that has seen no key yet,
 that product less itself is 0 then, also where both are fused. Otherwise it may be 1e22, of which
@@ -143,7 +143,7 @@ def splits_of(ctas: int, blocks: int) -> int:
     """In how many splits the blocks of keys of a head are read, if each split takes so many
     CTAs."""
     splits = 1
-    while splits < min(MOST_SPLITS, blocks) and ctas * splits < ENOUGH_CTAS:
+    while splits < min(MAX_SPLITS, blocks) and ctas * splits < ENOUGH_CTAS:
         splits *= 2
     return splits
 

@@ -45,7 +45,7 @@ DILATIONS = (1, 3, 5)
 STRIDES = (15, 3, 1)  # columns of the source's transform per position of a stage
 WIDE = STRIDES[0] - 1  # columns that the next call sees again
 OVERLAP = WINDOW - HOP
-MOST_MAGNITUDE = 100.0
+MAX_MAGNITUDE = 100.0
 LIMIT = 0.99
 
 
@@ -192,7 +192,7 @@ class Vocoder(nn.Module):
         y = y.float()
         column = COLUMNS * (at - AHEAD)[:, None] + torch.arange(y.shape[2], device=y.device)
         column_mask = ((column >= 0) & (column <= COLUMNS * end[:, None])).float()[..., None]
-        magnitude = y[:, :BINS].exp().clamp(max=MOST_MAGNITUDE)
+        magnitude = y[:, :BINS].exp().clamp(max=MAX_MAGNITUDE)
         phase = torch.sin(y[:, BINS:])
         spectrum = torch.complex(magnitude * phase.cos(), magnitude * phase.sin()).transpose(1, 2)
         wave = torch.fft.irfft(spectrum, n=WINDOW) * self.window * column_mask

@@ -26,7 +26,7 @@ from stentor.errors import InvalidRequest
 from stentor.layers.types import Column
 from stentor.models.base import Emit, Rows
 from stentor.models.byte_bpe import settled
-from stentor.models.cosyvoice3.config import FEED, MARK, MIX, MOST_SILENT, LanguageConfig
+from stentor.models.cosyvoice3.config import FEED, MARK, MAX_SILENT, MIX, LanguageConfig
 from stentor.models.cosyvoice3.language_model import mask_early
 from stentor.models.cosyvoice3.tokenizer import MARKS
 
@@ -222,4 +222,4 @@ class LiveStep:
         }
         frame = torch.where(speaks, code, torch.where(stop, 0, MARK + turn.taken))
         frame = torch.where(turn.draws & (code < 0), code, frame)
-        return Emit(frame[:, None], stop, columns, speaks & (silent <= MOST_SILENT))
+        return Emit(frame[:, None], stop, columns, speaks & (silent <= MAX_SILENT))

@@ -15,7 +15,7 @@ from torch import Tensor
 from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 from stentor.kernels.types import RowRef
 from stentor.models.base import Emit, Rows
-from stentor.models.cosyvoice3.config import FEED, MARK, MIX, MOST_SILENT, LanguageConfig
+from stentor.models.cosyvoice3.config import FEED, MARK, MAX_SILENT, MIX, LanguageConfig
 
 NEXT, DRAW, LAST = (tl.constexpr(i) for i in range(3))  # kinds of a value
 BLOCK_IDS = 1024  # logits of a CTA
@@ -143,7 +143,7 @@ def _emit_kernel(
     window,
     SILENCE: tl.constexpr,
     BLOCK: tl.constexpr,
-    MOST_SILENT: tl.constexpr,
+    MAX_SILENT: tl.constexpr,
     BLOCK_OF_CODES: tl.constexpr,
     MARK: tl.constexpr,
     FEED: tl.constexpr,
@@ -180,7 +180,7 @@ def _emit_kernel(
         numbers_ptr + 5 * rows + row, tl.where(asks_text, count + (BLOCK_OF_CODES + 1), next_fill)
     )
     tl.store(flags_ptr + row, stop.to(tl.uint8))
-    tl.store(flags_ptr + rows + row, (speaks & (silent <= MOST_SILENT)).to(tl.uint8))
+    tl.store(flags_ptr + rows + row, (speaks & (silent <= MAX_SILENT)).to(tl.uint8))
     window_ptr = made_ptr + slot * window
     old = tl.load(window_ptr + offs, offs < window, 0)
     moved = tl.load(window_ptr + tl.maximum(offs - 1, 0), offs < window, 0)
@@ -239,7 +239,7 @@ class FusedStep:
             window,
             SILENCE=len(self._silence),
             BLOCK=triton.next_power_of_2(max(window, len(self._silence))),
-            MOST_SILENT=MOST_SILENT,
+            MAX_SILENT=MAX_SILENT,
             BLOCK_OF_CODES=MIX[1],
             num_warps=1,
             **self._limits,

@@ -17,7 +17,7 @@ from stentor.models.cosyvoice3.language_model import Language, sample_ras
 from stentor.models.cosyvoice3.live_text import LiveStep, fed_rows
 from stentor.models.cosyvoice3.prompt import PromptBuilder, Room
 from stentor.models.cosyvoice3.reference_encoder import VoiceEncoder
-from stentor.models.cosyvoice3.spec import MOST_FRAMES, make_spec
+from stentor.models.cosyvoice3.spec import MAX_CHUNK_FRAMES, make_spec
 from stentor.models.cosyvoice3.tokenizer import Tokens
 from stentor.models.cosyvoice3.voice import StoredVoice
 from stentor.models.lora import NO_ADAPTERS
@@ -51,7 +51,7 @@ class CosyVoice3(Prompted):
             c, tuple(voices), language.table.dtype, encoder.available, codec.timing
         )
         self._silence = torch.tensor(SILENT, device=language.table.device)
-        room = Room(self.spec.max_model_len, MOST_FRAMES, self.spec.codec_prefix)
+        room = Room(self.spec.max_model_len, MAX_CHUNK_FRAMES, self.spec.codec_prefix)
         self.prompts = PromptBuilder(c.language, tokens, voices, room)
 
     def encode(self, wav: Tensor, role: str, launch: Launch = eager) -> dict[str, Tensor]:

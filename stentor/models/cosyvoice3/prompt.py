@@ -41,7 +41,7 @@ def normalized(text: str) -> str:
     return _OPEN_END.sub("。", _DROPPED.sub("", text))
 
 
-MOST_PER_TOKEN = 20  # codes per token of text: more have run on. The original ends there too
+MAX_PER_TOKEN = 20  # codes per token of text: more have run on. The original ends there too
 LEAST_PER_TOKEN = 2  # the original does not draw the code `start` before so many
 
 
@@ -61,7 +61,7 @@ class Layout:
 
     before: str
     text: str
-    hears_codes: bool
+    sees_codes: bool
 
 
 def layout(text: str, instructions: str | None, transcript: str | None) -> Layout:
@@ -131,7 +131,7 @@ class PromptBuilder:
         text = self._tokens.encode(spoken)
         if not text:
             raise InvalidRequest("text", "must not be empty")
-        if parts.hears_codes:
+        if parts.sees_codes:
             codes = voice.codes
         else:
             codes = voice.codes[:0]
@@ -141,7 +141,7 @@ class PromptBuilder:
             most_rows = self._room.positions - LEAST_PER_TOKEN * len(text)
             raise too_long(len(rows), most_rows, request.text, len(codes))
         o = request.options
-        max_frames = MOST_PER_TOKEN * len(text)
+        max_frames = MAX_PER_TOKEN * len(text)
         prompt = self._assemble(
             request, rows, min(o["max_frames"] or max_frames, free, self._room.frames), voice
         )
@@ -156,7 +156,7 @@ class PromptBuilder:
     def _live(self, request: SpeechRequest, parts: Layout, voice: StoredVoice) -> Prompt:
         """A prompt whose text goes on (live_text.py). Steps take all of it, so none depends on when
         it comes."""
-        if not parts.hears_codes:
+        if not parts.sees_codes:
             raise InvalidRequest(
                 "live",
                 "a voice whose words are known speaks text that goes on, without instructions",
@@ -181,7 +181,7 @@ class PromptBuilder:
             "next_fill": (len(codes) // MIX[1] + 1) * MIX[1] - len(codes),
             "feed": arrivals(parts.text, False),
         }
-        prompt.live = LiveText("feed", arrivals, heard_is_free=True)
+        prompt.live = LiveText("feed", arrivals, emitted_is_free=True)
         return prompt
 
     def _voice(self, request: SpeechRequest, voices: Sequence[Voice]) -> StoredVoice:

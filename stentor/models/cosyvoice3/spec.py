@@ -21,7 +21,7 @@ from stentor.models.cosyvoice3.live_text import COLUMNS
 from stentor.models.cosyvoice3.tokenizer import MARKS
 from stentor.models.info import Option
 
-MOST_FRAMES = FLOW_FRAMES // 2 - MAX_PROMPT  # the flow's noise ends there: 270 seconds
+MAX_CHUNK_FRAMES = FLOW_FRAMES // 2 - MAX_PROMPT  # the flow's noise ends there: 270 seconds
 
 
 def _options(c: Config) -> dict[str, Option]:

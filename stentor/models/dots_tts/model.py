@@ -21,7 +21,7 @@ from stentor.models.dots_tts.live_text import StepActions, turn_of
 from stentor.models.dots_tts.network import DotsNet, language_rope
 from stentor.models.dots_tts.prompt import PromptBuilder
 from stentor.models.dots_tts.reference import SpeakerEncoder, speaker_window
-from stentor.models.dots_tts.spec import MOST_SILENT, make_spec
+from stentor.models.dots_tts.spec import MAX_SILENT, make_spec
 from stentor.models.lora import AdapterSlots
 
 NOTHING = -1
@@ -64,12 +64,12 @@ class DotsTTS(Prompted):
             self.silence = self._silence()
 
     def _silence(self) -> Tensor:
-        """Normalised patches [MOST_SILENT, patch, D] of silence."""
+        """Normalised patches [MAX_SILENT, patch, D] of silence."""
         mean, _ = self.encoder(
-            torch.zeros(MOST_SILENT * self.config.hop, device=self.codec.mean.device)
+            torch.zeros(MAX_SILENT * self.config.hop, device=self.codec.mean.device)
         )
         patches = (mean.float() - self.codec.mean) / self.codec.std
-        out: Tensor = patches.view(MOST_SILENT, self.config.patch, self.config.latent)
+        out: Tensor = patches.view(MAX_SILENT, self.config.patch, self.config.latent)
         return out
 
     def encode(self, wav: Tensor, role: str, launch: Launch = eager) -> dict[str, Tensor]:

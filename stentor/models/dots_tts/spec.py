@@ -21,7 +21,7 @@ MAX_MODEL_LEN = 2048
 REFERENCE_SECONDS = (0.3, 60.0)
 SPEAKER_SCALE = 1.5
 EOS_THRESHOLD = 0.8
-MOST_SILENT = 10
+MAX_SILENT = 10
 CHUNK = 16
 """Patches of one call of the codec at most."""
 
@@ -39,7 +39,7 @@ def _options(c: DotsConfig) -> dict[str, Option]:
     }
     if c.quotas is not None:
         options["silent_frames"] = Option(
-            1, 0, MOST_SILENT, int, "patches of silence before text that arrives is heard"
+            1, 0, MAX_SILENT, int, "patches of silence before text that arrives is heard"
         )
     if c.solver.branches == 2:
         options["cfg"] = Option(c.solver.guidance, 0, 10, float, "classifier-free guidance")

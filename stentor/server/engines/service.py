@@ -307,12 +307,12 @@ class EngineService:
                     lambda _: self._prompts.submit(self._advance, request)
                 )
                 return
-            preparation.leave()
+            preparation.cancel()
             self._start(request, result)
         except _Abandoned:
-            preparation.leave()
+            preparation.cancel()
         except Exception as e:
-            preparation.leave()
+            preparation.cancel()
             self._fail(request, e)
         request.preparation = None
 
@@ -367,7 +367,7 @@ class EngineService:
         if handle is not None:
             handle.cancel()
         elif preparation is not None:
-            preparation.leave()
+            preparation.cancel()
 
     def _fail(self, request: _Open, error: BaseException) -> None:
         if not isinstance(error, StentorError):

@@ -62,7 +62,7 @@ class RequestLimits:
         # of all bodies in flight
         self.most_bytes = max(int(limits.bodies_mb * MIB), self.max_bytes)
         # of bodies on their way from one address
-        self.most_bytes_coming = max(self.most_bytes // 2, self.max_bytes)
+        self.max_bytes_coming = max(self.most_bytes // 2, self.max_bytes)
         self.coming = _Coming(limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -167,7 +167,7 @@ class LimitedBody:
         of_address = requests.coming.taken(self.address) + count
         if (
             requests.counts.total("bodies") + count > requests.most_bytes
-            or of_address > requests.most_bytes_coming
+            or of_address > requests.max_bytes_coming
         ):
             message = "other requests' bodies use all the memory for bodies"
             raise BodyError(ApiError(503, message, code="bodies_in_flight", retry_after=5))

@@ -149,7 +149,7 @@ def without_instructions(body: Shared, ignored: Ignored) -> Shared:
 
 def language(body: Shared, spec: ModelInfo, ignored: Ignored) -> str:
     """The model's name of the language, or "auto"."""
-    code = known_language(body.language, spec.languages)
+    code = language_name(body.language, spec.languages)
     if code is None:
         if spec.languages:
             allowed = f"known: auto, {', '.join(spec.languages)}"
@@ -175,7 +175,7 @@ def options(body: Shared, spec: ModelInfo, ignored: Ignored) -> dict[str, Any]:
     return values
 
 
-def given_as(param: str, body: Shared, spec: ModelInfo) -> str:
+def field_of(param: str, body: Shared, spec: ModelInfo) -> str:
     """The name of a family's option in a request body."""
     names = {
         ALIASES.get(name, name): path + name
@@ -235,7 +235,7 @@ def at_turn(error: ApiError, turn: Turn) -> ApiError:
     return error.renamed("input" if turn.field is None else turn.named("voice"))
 
 
-def known_language(given: str | None, languages: Sequence[str]) -> str | None:
+def language_name(given: str | None, languages: Sequence[str]) -> str | None:
     """The model's name of a language, "auto" for none, None where the model has no such
     language."""
     name = (given or "auto").strip().lower() or "auto"

@@ -42,17 +42,17 @@ class Output:
 class WordTimes(NamedTuple):
     """Whether a request has the times of its words.
 
-    wanted: they are needed, for the client or for subtitles. missing: why they cannot be found, or
-    None. requested: the client asks for them.
+    needed: for the client or for subtitles. missing: why they cannot be found, or None. requested:
+    by the client.
     """
 
-    wanted: bool
+    needed: bool
     missing: str | None
     requested: bool = False
 
     @property
     def available(self) -> bool:
-        return self.wanted and self.missing is None
+        return self.needed and self.missing is None
 
 
 NO_WORD_TIMES = WordTimes(False, None)
@@ -128,7 +128,7 @@ class Planner:
             return NO_WORD_TIMES
         try:
             host = self.hosts.named(body.model)
-            language = fields.known_language(body.language, host.spec.languages)
+            language = fields.language_name(body.language, host.spec.languages)
         except ApiError:  # the plan refuses it
             return NO_WORD_TIMES
         text = ""
@@ -258,7 +258,7 @@ class Planner:
                     **named,
                 )
         except InvalidRequest as e:
-            raise InvalidRequest(fields.given_as(e.param, body, host.spec), e.message) from e
+            raise InvalidRequest(fields.field_of(e.param, body, host.spec), e.message) from e
 
     # -- fields --
 

@@ -251,10 +251,10 @@ def test_a_step_with_live_text_is_that_of_the_reference(reference):
     got, expected = fused.emitted(code), want.emitted(code)
     for name, value in expected.columns.items():
         assert torch.equal(got.columns[name], value), name
-    for name in ("frame", "stop", "heard"):
+    for name in ("frame", "stop", "emitted"):
         assert torch.equal(getattr(got, name), getattr(expected, name)), name
     assert 5 < int(expected.stop.sum()) < 300
-    assert 50 < int(expected.heard.sum()) < 300
+    assert 50 < int(expected.emitted.sum()) < 300
 
 
 def test_what_a_step_feeds_is_that_of_the_reference(reference):

@@ -14,7 +14,7 @@ import pytest
 from stentor.server import cli
 from stentor.server.config import ServerConfig, build
 from stentor.server.schemas import BatchBody, SpeechBody
-from stentor.server.speech.fields import known_language
+from stentor.server.speech.fields import language_name
 from stentor.server.ws.utterance import Configure
 from tests.helpers.server_live import Live, serving, tone_wav
 from tests.helpers.ws_talk import talk
@@ -100,14 +100,14 @@ def test_what_has_a_meaning_is_used_and_not_named(strict: Live, body: dict) -> N
     ["English", "en", "en-US", "EN_us", "eng", " english ", "English (UK)", "en-GB-oxendict"],
 )
 def test_a_language_has_many_names(name: str) -> None:
-    assert known_language(name, ("english", "chinese")) == "english"
-    assert known_language(name, ("german",)) is None
+    assert language_name(name, ("english", "chinese")) == "english"
+    assert language_name(name, ("german",)) is None
 
 
 def test_no_language_is_auto() -> None:
-    assert {known_language(name, ()) for name in (None, "", "Auto", " AUTO ")} == {"auto"}
-    assert known_language("zh-Hans-CN", ("chinese",)) == "chinese"
-    assert known_language("beijing_dialect", ("beijing_dialect",)) == "beijing_dialect"
+    assert {language_name(name, ()) for name in (None, "", "Auto", " AUTO ")} == {"auto"}
+    assert language_name("zh-Hans-CN", ("chinese",)) == "chinese"
+    assert language_name("beijing_dialect", ("beijing_dialect",)) == "beijing_dialect"
 
 
 def test_options_of_stages_are_used(live: Live) -> None:

@@ -13,7 +13,7 @@ from pydantic import AliasChoices, Field
 from stentor.server.errors import ApiError, invalid, validated
 from stentor.server.limits import LIMITS
 from stentor.server.schemas import Body, Ignored, Seed, SpeechBody, Text
-from stentor.speech.script import MOST_TURNS, MOST_VOICES
+from stentor.speech.script import MAX_TURNS, MAX_VOICES
 from stentor.speech.timing import SegmentTiming
 from stentor.text.cleanup import ALL, NONE
 
@@ -140,7 +140,7 @@ def unused_in(lines: Sequence[Line]) -> dict[str, Any]:
 class Dialogue(SpokenBody):
     """POST /v1/text-to-dialogue."""
 
-    inputs: Annotated[list[Line], Field(min_length=1, max_length=MOST_TURNS)]
+    inputs: Annotated[list[Line], Field(min_length=1, max_length=MAX_TURNS)]
     settings: VoiceSettings | None = None
 
     @property
@@ -224,11 +224,11 @@ class DialogueInput(InputMessage):
     voices: (
         Annotated[
             list[Annotated[str, Field(min_length=1, max_length=LIMITS.name_chars)]],
-            Field(max_length=MOST_VOICES),
+            Field(max_length=MAX_VOICES),
         ]
         | None
     ) = None
-    inputs: list[LiveLine] = Field(default_factory=list, max_length=MOST_TURNS)
+    inputs: list[LiveLine] = Field(default_factory=list, max_length=MAX_TURNS)
     keep_alive: bool = False
 
     @property

@@ -282,7 +282,7 @@ def an_object(value: Any, param: str) -> Mapping[str, Any]:
     return value
 
 
-def given_item(value: Any, param: str = "item") -> Item:
+def item_of(value: Any, param: str = "item") -> Item:
     """A message that a client writes. ApiError for what is not text to speak."""
     item = validated(GivenItem, an_object(value, param))
     if item.type != "message":

@@ -16,7 +16,7 @@ from stentor.server.doors.realtime.response import (
     Settings,
     SpokenResponse,
     an_object,
-    given_item,
+    item_of,
     new_id,
     unsupported,
 )
@@ -145,7 +145,7 @@ class RealtimeSession(SocketSession):
         self.send("session.updated", session={**self._session(plan.host.name), **ignored.as_json()})
 
     def _create_item(self, value: Mapping[str, Any]) -> None:
-        item = given_item(value.get("item"))
+        item = item_of(value.get("item"))
         self.check_length(item.text)
         after = value.get("previous_item_id")
         before = self.conversation.add(item, after)
@@ -238,7 +238,7 @@ class RealtimeSession(SocketSession):
             if isinstance(value, Mapping) and value.get("type") == "item_reference":
                 item = self.conversation.find(value.get("id"), "response.input")
             else:
-                item = given_item(value, "response.input")
+                item = item_of(value, "response.input")
             texts.append(item.text)
         return texts
 
