@@ -29,15 +29,26 @@ def value_of(array: np.ndarray) -> Value:
 class Session:
     """One graph. Thread-safe: calls from several threads run at the same time."""
 
-    def __init__(self, data: bytes, weights: Mapping[str, np.ndarray], threads: int) -> None:
-        """threads: of one call. weights: by the names of the graph's external initializers."""
+    def __init__(
+        self,
+        data: bytes,
+        weights: Mapping[str, np.ndarray],
+        threads: int,
+        convolutions: bool = False,
+    ) -> None:
+        """threads: of one call. weights: by the names of the graph's external initializers.
+        convolutions: there are some, which run in the layout of this CPU.
+        """
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = FATAL
         # The graph was rewritten when it was made. Here that would take longer than the first
-        # words.
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        # words. Only the layout is chosen here, as it depends on the width of vectors.
+        level = ort.GraphOptimizationLevel
+        options.graph_optimization_level = level.ORT_DISABLE_ALL
+        if convolutions:
+            options.graph_optimization_level = level.ORT_ENABLE_ALL
         options.enable_mem_pattern = False
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if weights:
@@ -84,9 +95,14 @@ class GraphTable:
             raise CheckpointError(f"{file} is no table of graphs: {e}") from e
 
     def session(
-        self, name: str, files: Mapping[str, TensorFile], eight_bits: bool, threads: int = 1
+        self,
+        name: str,
+        files: Mapping[str, TensorFile],
+        eight_bits: bool,
+        convolutions: bool = False,
     ) -> Session:
-        """Make the session of a graph. eight_bits: with products in 8 bits."""
+        """Make the session of a graph, with one thread per call. eight_bits: with products in 8
+        bits. convolutions: see Session."""
         suffix = ".int8" if eight_bits else ""
         path = self.folder / GRAPHS.parent / f"{name}{suffix}.onnx"
         try:
@@ -94,7 +110,7 @@ class GraphTable:
         except OSError as e:
             raise CheckpointError(f"{path} cannot be read: {e}") from e
         arrays = arrays_of(self.weights[name], files[self.files[name]], eight_bits)
-        return Session(data, arrays, threads)
+        return Session(data, arrays, threads=1, convolutions=convolutions)
 
 
 def arrays_of(

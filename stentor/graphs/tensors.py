@@ -23,6 +23,8 @@ DTYPES: Mapping[str, str] = {
 }
 BFLOAT16 = "BF16"
 WEIGHT = ".weight"
+CACHED = 1 << 16
+"""Numbers of a weight that are folded at once: these stay in the cache between the passes."""
 
 
 class TensorFile:
@@ -94,19 +96,26 @@ class TensorFile:
         """g * v / ||v||, with the norm over all dimensions but the first, in the precision of
         `models.weights`."""
         direction = self.stored(f"{name}_v")
-        gain = self.stored(f"{name}_g")
-        wide = direction.astype(np.float32)
-        rows = wide.reshape(len(wide), -1)
-        norm = np.sqrt(np.einsum("ij,ij->i", rows, rows)).reshape(gain.shape)
-        wide *= gain.astype(np.float32) / norm
-        return _as_float16(wide)
+        gain = self.stored(f"{name}_g").astype(np.float32).reshape(-1, 1)
+        rows = direction.reshape(len(direction), -1)
+        folded = np.empty(rows.shape, np.float32)
+
+        step = max(1, CACHED // rows.shape[1])
+        for start in range(0, len(rows), step):
+            part = slice(start, start + step)
+            _fold(rows[part], gain[part], folded[part])
+        return folded.reshape(direction.shape)
 
 
-def _as_float16(value: np.ndarray) -> np.ndarray:
-    """Round float32 to the 11 bits of float16, as the folded weights of `models.weights` are.
+def _fold(direction: np.ndarray, gain: np.ndarray, out: np.ndarray) -> None:
+    """Fold some rows into `out`, rounded to the 11 bits of float16, as the folded weights of
+    `models.weights` are.
 
     Dekker, 1971: numpy's own conversion takes five times as long.
     """
-    spread = value * np.float32(2**13 + 1)
-    rounded: np.ndarray = spread - (spread - value)
-    return rounded
+    out[:] = direction
+    norm = np.sqrt(np.einsum("ij,ij->i", out, out))
+    out *= gain / norm[:, None]
+    spread = out * np.float32(2**13 + 1)
+    np.subtract(spread, out, out=out)
+    np.subtract(spread, out, out=out)

@@ -19,37 +19,49 @@ SCALE = "#scale"
 EPSILON = 1e-9  # of the reference, so that an alpha of 0 leaves its input as it is
 
 
-def _product(value: np.ndarray) -> np.ndarray:
+Shape = tuple[int, ...]
+
+
+def _product(value: np.ndarray, shape: Shape) -> np.ndarray:
     """A linear layer [out, in] as the right factor of a product [in, out]."""
     return value.T
 
 
-def _taps(value: np.ndarray) -> np.ndarray:
-    """A convolution [out, in, taps] as [taps * in, out]."""
-    outputs = len(value)
-    return value.transpose(2, 1, 0).reshape(-1, outputs)
+def _taps(value: np.ndarray, shape: Shape) -> np.ndarray:
+    """A convolution [out, in, taps] as [in, taps * out]."""
+    return value.transpose(1, 2, 0)
 
 
-def _upsampling(value: np.ndarray) -> np.ndarray:
-    """A transposed convolution [in, out, taps] as [in, taps * out]."""
-    return value.transpose(0, 2, 1).reshape(len(value), -1)
+def _upsampling(value: np.ndarray, shape: Shape) -> np.ndarray:
+    """A transposed convolution [in, out, taps] as [taps / stride * in, stride * out]: for a column
+    and those before it."""
+    inputs = len(value)
+    by_column = value.transpose(0, 2, 1).reshape(inputs, shape[0] // inputs, -1)
+    return by_column.transpose(1, 0, 2)
 
 
-def _inverse(value: np.ndarray) -> np.ndarray:
+def _repeated(value: np.ndarray, shape: Shape) -> np.ndarray:
+    """A bias of each of `stride` outputs."""
+    return np.resize(value, shape)
+
+
+def _inverse(value: np.ndarray, shape: Shape) -> np.ndarray:
     return 1 / (value + np.float32(EPSILON))
 
 
-def _plain(value: np.ndarray) -> np.ndarray:
+def _plain(value: np.ndarray, shape: Shape) -> np.ndarray:
     return value
 
 
-LAYOUTS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+LAYOUTS: Mapping[str, Callable[[np.ndarray, Shape], np.ndarray]] = {
     PRODUCT: _product,
     "taps": _taps,
     "upsampling": _upsampling,
+    "repeated": _repeated,
     "inverse": _inverse,
     "plain": _plain,
 }
+"""Functions of a tensor and the shape that its weight has in the graph."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +101,7 @@ class Weight:
         stacked = _stacked([file.wide(name) for name in self.tensors])
         if self.row is not None:
             stacked = stacked[self.row]
-        return np.ascontiguousarray(LAYOUTS[self.layout](stacked)).reshape(self.shape)
+        return np.ascontiguousarray(LAYOUTS[self.layout](stacked, self.shape)).reshape(self.shape)
 
     def narrow(self, file: TensorFile) -> tuple[np.ndarray, np.ndarray]:
         """The right factor of a product as it is stored: int8 [in, out], and float32 scales

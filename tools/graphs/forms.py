@@ -50,29 +50,34 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, weight_after_cast: bool) -> 
     return x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """q [B, T, Hq, D], k and v [B, Hkv, S, D], mask [T, S] -> [B, T, Hq, D].
-
-    Heads that share keys go in as queries of one head.
-    """
-    batch, tokens, heads, dim = q.shape
-    shared = k.shape[1]
-    group = heads // shared
-    grouped = (q * dim**-0.5).reshape(batch, tokens, shared, group, dim).permute(0, 2, 3, 1, 4)
-    scores = torch.matmul(grouped.reshape(batch, shared, -1, dim), k.transpose(2, 3))
-    if mask is not None:
-        by_query = scores.reshape(batch, shared, group, tokens, -1) + mask
-        scores = by_query.reshape(batch, shared, group * tokens, -1)
-
-    out = torch.matmul(torch.softmax(scores, -1), v)
-    by_head = out.reshape(batch, shared, group, tokens, dim).permute(0, 3, 1, 2, 4)
-    return by_head.reshape(batch, tokens, heads, dim)
+def rotated(x: Tensor, norm_rope: NormRope, first: int = 0) -> Tensor:
+    """x [B, T, H, D] after RoPE, as [B, T, H * D]: one node. first: position of its first token."""
+    assert norm_rope.q_norm is None and norm_rope.k_norm is None
+    if norm_rope.positions is None:
+        return x.flatten(-2)
+    batch, tokens, heads, _ = x.shape
+    rope = norm_rope.positions.rope
+    cos, sin = (
+        table.squeeze(-2)[..., first : first + tokens, :].expand(batch, -1, -1)
+        for table in norm_rope.positions.cos_sin(first + tokens)
+    )
+    turned: Tensor = torch.onnx.ops.rotary_embedding(
+        x.flatten(-2), cos, sin, interleaved=rope.interleaved, num_heads=heads
+    )
+    return turned
 
 
 def full(layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
-    """Attention in which every token sees every other."""
-    q, k = norm_rope.apply(q, k)
-    return attention(q, k.transpose(1, 2), v.transpose(1, 2))
+    """Attention in which every token sees every other, in one node. q [B, T, Hq, D], k and v
+    [B, S, Hkv, D] -> [B, T, Hq, D]."""
+    out, *_ = torch.onnx.ops.attention(
+        rotated(q, norm_rope, norm_rope.first_query),
+        rotated(k, norm_rope),
+        v.flatten(-2),
+        q_num_heads=q.shape[2],
+        kv_num_heads=k.shape[2],
+    )
+    return out.unflatten(-1, q.shape[2:])
 
 
 def project(layer: nn.Module, x: Tensor) -> Tensor:

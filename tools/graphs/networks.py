@@ -26,7 +26,7 @@ from stentor.models.info import AlignmentHeads
 from stentor.models.voxcpm2.codec import Decoder
 from stentor.models.voxcpm2.modules import VoxCPM2Net
 from stentor.models.voxcpm2.ops import ZERO_STAR_EPS
-from tools.graphs.forms import attention
+from tools.graphs.forms import rotated
 
 
 class ComputedRope(Rope):
@@ -65,16 +65,25 @@ class GrowingCache:
         self.attended: list[Tensor] = []
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
-        q, k = norm_rope.apply(q, k)
-        keys = torch.cat((self.past[2 * layer], k.transpose(1, 2)), dim=2)
-        values = torch.cat((self.past[2 * layer + 1], v.transpose(1, 2)), dim=2)
+        shape = q.shape[2:]
+        reads_text = layer in self.heads.layers
+        queries = rotated(q, norm_rope)
+        out, keys, values, _ = torch.onnx.ops.attention(
+            queries,
+            rotated(k, norm_rope),
+            v.flatten(-2),
+            self.masks["near" if reads_text else "far"],
+            self.past[2 * layer],
+            self.past[2 * layer + 1],
+            q_num_heads=q.shape[2],
+            kv_num_heads=k.shape[2],
+        )
         self.present += [keys, values]
-        if layer not in self.heads.layers:
-            return attention(q, keys, values, self.masks["far"])
-        queries = q[0, -1, : self.heads.heads] * self.heads.scale
-        scores = torch.matmul(queries, keys[0, 0].transpose(0, 1)) + self.masks["inside"]
-        self.attended.append(torch.softmax(scores, -1).sum(0))
-        return attention(q, keys, values, self.masks["near"])
+        if reads_text:
+            last = queries[0, -1].unflatten(-1, shape)[: self.heads.heads] * self.heads.scale
+            scores = torch.matmul(last, keys[0, 0].transpose(0, 1)) + self.masks["inside"]
+            self.attended.append(torch.softmax(scores, -1).sum(0))
+        return out.unflatten(-1, shape)
 
 
 class LanguageModels(nn.Module):
@@ -176,13 +185,17 @@ class Codec(nn.Module):
         if not isinstance(module, CausalConv1d | CausalConvTranspose1d):
             return
         if isinstance(module, CausalConvTranspose1d):
-            weight = module.weight.permute(0, 2, 1).flatten(1)
+            inputs, outputs, taps = module.weight.shape
+            by_column = module.weight.permute(0, 2, 1).reshape(inputs, taps // module.stride, -1)
+            weight = by_column.transpose(0, 1).flatten(0, 1)
         elif module.groups > 1:
             weight = module.weight.unsqueeze(1)  # of an image with one row
         else:
-            weight = module.weight.permute(2, 1, 0).flatten(0, 1)
+            weight = module.weight.permute(1, 2, 0).flatten(1)
         self._keep(key, weight)
-        if module.bias is not None:
+        if isinstance(module, CausalConvTranspose1d):
+            self._keep(key + "_bias", module.bias.repeat(module.stride))
+        elif module.bias is not None:
             self._keep(key + "_bias", module.bias)
         if module.tail:
             self.states.append((key, module.tail, module.channels))
@@ -230,19 +243,28 @@ class Codec(nn.Module):
         x = self._history(module, x)
         taps = module.weight.shape[2]
         if module.groups > 1:
-            image = x.transpose(0, 1)[None, :, None]
+            # In these two permutations onnxruntime finds an image with channels last, whose
+            # convolution needs no transposed copy.
+            image = x[None, None].permute(0, 3, 1, 2)
             bias = self.weights[module.name + "_bias"]
             dilation = (1, module.dilation)
             y = torch.nn.functional.conv2d(image, weight, bias, 1, 0, dilation, module.groups)
-            return y[0, :, 0].transpose(0, 1)
+            return y.permute(0, 2, 3, 1).squeeze(0).squeeze(0)
+        y = torch.matmul(x, weight)
         if taps > 1:
-            shifted = [x[k * module.dilation : k * module.dilation + count] for k in range(taps)]
-            x = torch.cat(shifted, dim=1)
-        return self._biased(module, torch.matmul(x, weight))
+            # Every tap of every column, then the taps of one output: they are few, and columns
+            # with their taps beside them would be many.
+            outputs = module.weight.shape[0]
+            parts = [
+                y[k * module.dilation : k * module.dilation + count, k * outputs : (k + 1) * outputs]
+                for k in range(taps)
+            ]
+            y = torch.stack(parts).sum(0)
+        return self._biased(module, y)
 
     def _up(self, module: Any, x: Tensor) -> Tensor:
-        outputs = module.weight.shape[1]
-        taps = torch.matmul(self._history(module, x), self.weights[module.name])
-        half = module.stride * outputs  # the second half of the taps is for the next column
-        y = (taps[1:, :half] + taps[:-1, half:]).reshape(-1, outputs)
-        return self._biased(module, y)
+        """One product: a column and the one before it make `stride` outputs."""
+        y = self._history(module, x)
+        pairs = torch.cat((y[1:], y[:-1]), dim=1)
+        y = self._biased(module, torch.matmul(pairs, self.weights[module.name]))
+        return y.reshape(-1, module.weight.shape[1])

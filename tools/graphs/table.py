@@ -54,13 +54,14 @@ def _codec_origin(key: str, value: np.ndarray, file: TensorFile) -> tuple[str, s
     name = f"{DECODER}.{name.removesuffix('_inverse').replace('_', '.')}"
     assert not part, key
     if key.endswith("_bias"):
-        return f"{name}.bias", "plain", False
+        repeated = file.stored(f"{name}.bias").size < value.size
+        return f"{name}.bias", "repeated" if repeated else "plain", False
     if f"{name}.alpha" in file:
         return f"{name}.alpha", "inverse" if inverse else "plain", False
     if value.ndim > 2:
         return f"{name}.weight", "plain", False
-    inputs, outputs, taps = file.stored(f"{name}.weight_v").shape
-    if taps > 1 and value.shape == (inputs, taps * outputs):
+    _, inputs, _ = file.stored(f"{name}.weight_v").shape  # of a convolution
+    if len(value) != inputs:
         return f"{name}.weight", "upsampling", False
     return f"{name}.weight", "taps", False
 

@@ -56,7 +56,7 @@ class VoxCPM2Graphs(Prompted):
 
         files = {name: TensorFile(table.folder / name) for name in set(table.files.values())}
         # One by one, the largest first: what a session is made of is twice its size for a moment.
-        self._codec = table.session("codec", files, eight_bits=False)
+        self._codec = table.session("codec", files, eight_bits=False, convolutions=True)
         self._lm = table.session("lm", files, eight_bits)
         self._flow = table.session("flow", files, eight_bits)
         self._times = table.session("times", files, eight_bits=False)
