@@ -256,7 +256,10 @@ class Codec(nn.Module):
             # with their taps beside them would be many.
             outputs = module.weight.shape[0]
             parts = [
-                y[k * module.dilation : k * module.dilation + count, k * outputs : (k + 1) * outputs]
+                y[
+                    k * module.dilation : k * module.dilation + count,
+                    k * outputs : (k + 1) * outputs,
+                ]
                 for k in range(taps)
             ]
             y = torch.stack(parts).sum(0)
