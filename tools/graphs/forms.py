@@ -52,7 +52,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, weight_after_cast: bool) -> 
 
 def rotated(x: Tensor, norm_rope: NormRope, first: int = 0) -> Tensor:
     """x [B, T, H, D] after RoPE, as [B, T, H * D]: one node. first: position of its first token."""
-    assert norm_rope.q_norm is None and norm_rope.k_norm is None
+    assert norm_rope.q_norm is None
+    assert norm_rope.k_norm is None
     if norm_rope.positions is None:
         return x.flatten(-2)
     batch, tokens, heads, _ = x.shape

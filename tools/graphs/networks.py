@@ -185,8 +185,8 @@ class Codec(nn.Module):
         if not isinstance(module, CausalConv1d | CausalConvTranspose1d):
             return
         if isinstance(module, CausalConvTranspose1d):
-            inputs, outputs, taps = module.weight.shape
-            by_column = module.weight.permute(0, 2, 1).reshape(inputs, taps // module.stride, -1)
+            columns = module.weight.shape[2] // module.stride
+            by_column = module.weight.permute(0, 2, 1).unflatten(1, (columns, -1)).flatten(2)
             weight = by_column.transpose(0, 1).flatten(0, 1)
         elif module.groups > 1:
             weight = module.weight.unsqueeze(1)  # of an image with one row
