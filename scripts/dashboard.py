@@ -78,10 +78,14 @@ async def load(url: str, seconds: float) -> dict[str, int]:
 def evaluate(prometheus: str, query: str, began: float, ended: float) -> list[dict[str, Any]]:
     """The series that a query gives between two moments."""
     query = query.replace("$__rate_interval", "30s").replace("$model", ".*")
-    asked = urllib.parse.urlencode({"query": query, "start": began, "end": ended, "step": STEP})
-    with urllib.request.urlopen(f"{prometheus}/api/v1/query_range?{asked}", timeout=60) as answer:
-        found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
-    return found
+    parameters = urllib.parse.urlencode(
+        {"query": query, "start": began, "end": ended, "step": STEP}
+    )
+    with urllib.request.urlopen(
+        f"{prometheus}/api/v1/query_range?{parameters}", timeout=60
+    ) as answer:
+        series: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+    return series
 
 
 def named(legend: str, labels: dict[str, str]) -> str:
@@ -147,17 +151,8 @@ def main() -> None:
         config["scrape_configs"][0]["static_configs"] = [{"targets": [f"127.0.0.1:{args.port}"]}]
         config["rule_files"] = [str(MONITORING / "rules.yaml")]
         (Path(folder) / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
-        serve = [
-            sys.executable,
-            "-m",
-            "stentor",
-            "serve",
-            "dummy:toy",
-            "--port",
-            str(args.port),
-            "--threads",
-            "1",
-        ]
+        serve = [sys.executable, *f"-m stentor serve dummy:toy --port {args.port}".split()]
+        serve += ["--threads", "1"]
         scrape = [
             "prometheus",
             f"--config.file={folder}/prometheus.yml",

@@ -68,9 +68,11 @@ def missing() -> str | None:
 def pip_settings(listed: str) -> dict[str, str]:
     """Where pip of this machine looks, from `pip config list`, which also has PIP_*: the same for
     pip in the image."""
-    found = dict(re.findall(r"^(?:\w+|:env:)\.([\w-]+)='(.*)'$", listed, re.MULTILINE))
+    settings = dict(re.findall(r"^(?:\w+|:env:)\.([\w-]+)='(.*)'$", listed, re.MULTILINE))
     return {
-        key: found[key] for key in ("index-url", "extra-index-url", "find-links") if key in found
+        key: settings[key]
+        for key in ("index-url", "extra-index-url", "find-links")
+        if key in settings
     }
 
 
@@ -95,7 +97,7 @@ class Build:
     def run(self, *command: str, **more: str) -> str:
         """Run a command before the deadline. Skipped after it. SystemExit with the end of its log
         if it fails."""
-        left = self.deadline - time.monotonic()
+        seconds = self.deadline - time.monotonic()
         environment = {
             **os.environ,
             "BUILDAH_ISOLATION": "chroot",
@@ -103,15 +105,15 @@ class Build:
             **more,
         }
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                timeout=max(1.0, left), check=False,
+                timeout=max(1.0, seconds), check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise Skipped(f"its time was over at: {' '.join(command)[:80]}") from None
-        if done.returncode:
-            raise SystemExit(f"image: {' '.join(command)[:200]} failed:\n{done.stdout[-4000:]}")
-        return done.stdout
+        if process.returncode:
+            raise SystemExit(f"image: {' '.join(command)[:200]} failed:\n{process.stdout[-4000:]}")
+        return process.stdout
 
     def buildah(self, *words: str) -> str:
         return self.run(
@@ -154,11 +156,11 @@ class Build:
     def speak(self) -> None:
         """Run it as user 10001 with a read-only root, until it has spoken and has ended by
         SIGTERM."""
-        found = json.loads(self.buildah("inspect", "--type", "image", self.image))["Docker"][
+        config = json.loads(self.buildah("inspect", "--type", "image", self.image))["Docker"][
             "config"
         ]
-        user, environment, entry = found["User"], found["Env"], found["Entrypoint"]
-        health = found["Healthcheck"]["Test"][1:]
+        user, environment, entry = config["User"], config["Env"], config["Entrypoint"]
+        health = config["Healthcheck"]["Test"][1:]
         container = self.buildah("from", "--pull-never", self.image).splitlines()[-1]
         root = self.buildah("mount", container)
         command = [*entry[: entry.index("--host")], "--port", str(PORT)]

@@ -15,13 +15,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def tree_version(root: Path = ROOT) -> str:
     """The version that stands in stentor/version.py, which the package takes its own from."""
-    found = re.search(
+    match = re.search(
         r'^__version__ = "(.*)"$',
         (root / "stentor" / "version.py").read_text(encoding="utf-8"),
         re.M,
     )
-    assert found is not None
-    return found.group(1)
+    assert match is not None
+    return match.group(1)
 
 
 def notes(changelog: str, version: str) -> str:
@@ -35,5 +35,5 @@ def notes(changelog: str, version: str) -> str:
 
 
 if __name__ == "__main__":
-    asked = sys.argv[1] if len(sys.argv) > 1 else tree_version()
-    print(notes((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), asked), end="")
+    number = sys.argv[1] if len(sys.argv) > 1 else tree_version()
+    print(notes((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), number), end="")

@@ -98,12 +98,12 @@ def of_server(count: int, voice: bool, words: Sequence[str]) -> int:
 def _where(running: Replicas, voices: str, voice: bool) -> dict[str, str]:
     """Environment that tests/helpers/server_remote.py reads."""
     first = str(running.place.replicas[0])
-    given = {
+    variables = {
         "STENTOR_TEST_URL": running.url,
         "STENTOR_TEST_PORT": first,
         "STENTOR_TEST_VOICES": voices,
     }
-    return given | ({"STENTOR_TEST_VOICE": "1"} if voice else {})
+    return variables | ({"STENTOR_TEST_VOICE": "1"} if voice else {})
 
 
 def everything() -> int:

@@ -36,8 +36,8 @@ def own_index(configuration: str) -> bool:
 def driver_cuda(table: str) -> int | None:
     """The newest CUDA that the driver runs, such as 130 for 13.0, from what nvidia-smi prints. None
     without a GPU."""
-    found = re.search(r"CUDA Version: (\d+)\.(\d+)", table)
-    return None if found is None else 10 * int(found.group(1)) + int(found.group(2))
+    version = re.search(r"CUDA Version: (\d+)\.(\d+)", table)
+    return None if version is None else 10 * int(version.group(1)) + int(version.group(2))
 
 
 def choose(

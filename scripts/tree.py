@@ -45,11 +45,11 @@ def first_line(file: Path) -> str:
     """The first sentence that a file says of itself. Empty if it says nothing."""
     text = file.read_text(encoding="utf-8")
     if file.suffix == ".py":
-        said = (ast.get_docstring(ast.parse(text)) or "").split("\n\n")[0]
+        line = (ast.get_docstring(ast.parse(text)) or "").split("\n\n")[0]
     else:
-        found = re.search(COMMENT[file.suffix], text, re.MULTILINE)
-        said = found.group(1) if found else ""
-    return " ".join(said.split()).replace("|", "\\|")
+        comment = re.search(COMMENT[file.suffix], text, re.MULTILINE)
+        line = comment.group(1) if comment else ""
+    return " ".join(line.split()).replace("|", "\\|")
 
 
 if __name__ == "__main__":

@@ -56,17 +56,7 @@ def ask(port: int, text: str) -> None:
 def serve(port: int, folder: str) -> subprocess.Popen[bytes]:
     """Start a server whose processes run the tracer, and wait until it is ready."""
     path = os.pathsep.join([folder, str(ROOT.parent), os.environ.get("PYTHONPATH", "")])
-    command = [
-        sys.executable,
-        "-m",
-        "stentor",
-        "serve",
-        "dummy:toy",
-        "--port",
-        str(port),
-        "--device",
-        "cpu",
-    ]
+    command = [sys.executable, *f"-m stentor serve dummy:toy --port {port} --device cpu".split()]
     server = subprocess.Popen(
         command, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.DEVNULL
     )
@@ -107,21 +97,23 @@ def visits(port: int) -> tuple[list[str], set[str]]:
             for file in Path(folder).glob("*.visits")
             for line in file.read_text().splitlines()
         ]
-    found = sorted(
+    rows = sorted(
         (float(at), int(window), str(Path(file).relative_to(ROOT))) for window, at, file in lines
     )
-    asked = list(dict.fromkeys(file for _, window, file in found if window == REQUEST))
-    return asked, {file for _, window, file in found if window == IDLE}
+    visited = list(dict.fromkeys(file for _, window, file in rows if window == REQUEST))
+    return visited, {file for _, window, file in rows if window == IDLE}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=8791)
-    asked, idle = visits(parser.parse_args().port)
-    own = [file for file in asked if not file.startswith(APART)]
-    for file in own:
+    files, idle = visits(parser.parse_args().port)
+    package_files = [file for file in files if not file.startswith(APART)]
+    for file in package_files:
         print(file + (" (without a request too)" if file in idle else ""))
-    print(f"{len(own)} files, and {len(asked) - len(own)} of layers and kernels")
+    print(
+        f"{len(package_files)} files, and {len(files) - len(package_files)} of layers and kernels"
+    )
 
 
 if __name__ == "__main__":

@@ -482,9 +482,8 @@ def seconds_of(report: Report, bench: Bench, counts: tuple[int, ...], dry: bool)
             lambda c=count, s=seconds: second(bench, c, s, 0.5 if dry else SECONDS_OF_AUDIO),
             9,
         )  # type: ignore[misc]
-    for name in (
-        f"second_{count}" for count in counts
-    ):  # last: a graph with inputs of another call may fail the device
+    # last: a graph with inputs of another call may fail the device
+    for name in (f"second_{count}" for count in counts):
         if name in report.found:
             report.stage(
                 name.replace("second", "alone"), lambda n=name: alone(bench, report.found[n]), 3

@@ -73,35 +73,15 @@ class Server:
             self.port = s.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = log
+        waiting = str(4 * slots)
         command = [
-            sys.executable,
-            "-m",
-            "stentor",
-            "serve",
-            model,
-            "--port",
-            str(self.port),
-            "--device",
-            device,
+            *(sys.executable, "-m", "stentor", "serve", model),
+            *("--port", str(self.port), "--device", device, "--max-num-seqs", str(slots)),
+            *("--ignore-unknown-fields", "--uvicorn-log-level", "info"),
+            *("--max-active-requests", waiting, "--max-queued-requests", waiting, *flags),
+            # not where this user's own voices are
+            *("--voices-dir", str(log.with_suffix(".voices"))),
         ]
-        command += [
-            "--max-num-seqs",
-            str(slots),
-            "--ignore-unknown-fields",
-            "--uvicorn-log-level",
-            "info",
-        ]
-        command += [
-            "--max-active-requests",
-            str(4 * slots),
-            "--max-queued-requests",
-            str(4 * slots),
-            *flags,
-        ]
-        command += [
-            "--voices-dir",
-            str(log.with_suffix(".voices")),
-        ]  # not where this user's own voices are
         self.began = time.monotonic()
         with log.open("w") as sink:
             self.process = subprocess.Popen(
@@ -193,6 +173,19 @@ def load_arguments(p: argparse.ArgumentParser) -> None:
     )
 
 
+def bench_command(
+    server: Server, folder: Path, name: str, flags: str, extra: dict[str, Any]
+) -> list[str]:
+    """`stentor bench serve` against a server. Its result is `name` in `folder`. extra: fields of
+    each request's body."""
+    return [
+        *(sys.executable, "-m", "stentor", "bench", "serve", "--base-url", server.url),
+        *("--response-format", "pcm", "--extra-body", json.dumps(extra)),
+        *("--save-result", "--result-dir", str(folder), "--result-filename", name),
+        *("--disable-tqdm", *flags.split()),
+    ]
+
+
 def load(
     server: Server, model: str, c: int, a: argparse.Namespace, limit: float, quiet: bool = False
 ) -> dict[str, Any]:
@@ -201,41 +194,9 @@ def load(
     a: what `load_arguments` adds, and a folder `work`.
     """
     name = f"serve_{slug(model)}_c{c}"
-    command = [
-        sys.executable,
-        "-m",
-        "stentor",
-        "bench",
-        "serve",
-        "--base-url",
-        server.url,
-        "--response-format",
-        "pcm",
-    ]
-    command += [
-        "--max-concurrency",
-        str(c),
-        "--num-prompts",
-        str(max(5, a.waves * c)),
-        "--num-warmups",
-        "1",
-    ]
-    command += [
-        "--extra-body",
-        json.dumps(body(model, a.audio)),
-        "--dataset-name",
-        "medium",
-        "--request-seed",
-        "1",
-    ]
-    command += [
-        "--save-result",
-        "--result-dir",
-        str(a.work),
-        "--result-filename",
-        name,
-        "--disable-tqdm",
-    ]
+    flags = f"--max-concurrency {c} --num-prompts {max(5, a.waves * c)} --num-warmups 1"
+    flags += " --dataset-name medium --request-seed 1"
+    command = bench_command(server, a.work, name, flags, body(model, a.audio))
     before, began = server.threads(), time.monotonic()
     try:
         done = subprocess.run(

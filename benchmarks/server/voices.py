@@ -30,7 +30,7 @@ sys.path.insert(
     0, str(Path(__file__).resolve().parents[2])
 )  # this tree, also where none is installed
 from benchmarks.cloned_voices import NUMBER, WORDS, numbered_text, parser, recording, run, words_of
-from benchmarks.server.serve import ROOT, Server, environment, serving
+from benchmarks.server.serve import ROOT, Server, bench_command, environment, serving
 
 FORCED = {"max_new_tokens": 40, "ignore_eos": True, "guard": False}
 ALONE, TOGETHER = 9, 16
@@ -82,48 +82,11 @@ def first_audio(
     name = f"run{next(NUMBER)}"
     data = folder / f"{name}.jsonl"
     data.write_text("\n".join(json.dumps({"text": numbered_text(), **line}) for line in lines))
-    command = [
-        sys.executable,
-        "-m",
-        "stentor",
-        "bench",
-        "serve",
-        "--base-url",
-        server.url,
-        "--response-format",
-        "pcm",
-    ]
-    command += [
-        "--max-concurrency",
-        str(concurrency),
-        "--num-prompts",
-        str(len(lines)),
-        "--dataset-name",
-        "custom",
-    ]
-    command += [
-        "--dataset-path",
-        str(data),
-        "--extra-body",
-        json.dumps(FORCED),
-        "--ready-check-timeout-sec",
-        "0",
-    ]
-    command += [
-        "--save-result",
-        "--save-detailed",
-        "--result-dir",
-        str(folder),
-        "--result-filename",
-        name,
-    ]
-    command += [
-        "--disable-tqdm",
-        "--percentile-metrics",
-        "audio_ttfp",
-        "--metric-percentiles",
-        "50",
-    ]
+    flags = f"--max-concurrency {concurrency} --num-prompts {len(lines)} --dataset-name custom"
+    flags += " --ready-check-timeout-sec 0 --save-detailed"
+    flags += " --percentile-metrics audio_ttfp --metric-percentiles 50"
+    command = bench_command(server, folder, name, flags, FORCED)
+    command += ["--dataset-path", str(data)]
     done = subprocess.run(
         command,
         cwd=ROOT,

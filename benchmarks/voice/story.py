@@ -59,16 +59,7 @@ def by_say(text: str, seed: int) -> tuple[np.ndarray, int]:
 
 def by_server(text: str, seed: int) -> tuple[np.ndarray, int]:
     url = f"http://127.0.0.1:{PORT + seed}"
-    command = [
-        sys.executable,
-        "-m",
-        "stentor",
-        "serve",
-        "--device",
-        "cpu",
-        "--port",
-        str(PORT + seed),
-    ]
+    command = [sys.executable, *f"-m stentor serve --device cpu --port {PORT + seed}".split()]
     server = subprocess.Popen([*command, "--host", "127.0.0.1"], stdout=subprocess.DEVNULL)
     try:
         wait_for(f"{url}/ready", server)

@@ -86,14 +86,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = arguments().parse_args(argv)
     if args.action == "add":
         add(args)
-    made = {ROOT / "docs" / "results.md": page(), ROOT / "docs" / "images" / "results.svg": chart()}
+    files = {
+        ROOT / "docs" / "results.md": page(),
+        ROOT / "docs" / "images" / "results.svg": chart(),
+    }
     stale = [
-        path for path, text in made.items() if not path.exists() or path.read_text("utf-8") != text
+        path for path, text in files.items() if not path.exists() or path.read_text("utf-8") != text
     ]
     for path in stale:
         print(f"{path.relative_to(ROOT)} {'is stale' if args.check else 'written'}")
         if not args.check:
-            path.write_text(made[path], encoding="utf-8")
+            path.write_text(files[path], encoding="utf-8")
     return int(args.check and bool(stale))
 
 

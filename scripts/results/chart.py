@@ -50,10 +50,12 @@ def throughput(found: Iterable[tuple[str, Rates]]) -> list[Bar]:
     """Bars of the engines that served more than 16 streams, each at its most up to MOST."""
     bars = []
     for label, levels in found:
-        known = {n: rate for n, (rate, _) in levels.items() if n <= MOST and rate is not None}
-        if (most := max(known, default=0)) > 16:
-            note = "" if most == MOST else f" ({most} streams)"
-            bars.append(Bar(label, known[most], f"{known[most]:,.0f}{note}", label == "stentor"))
+        rates = {n: rate for n, (rate, _) in levels.items() if n <= MOST and rate is not None}
+        if (streams := max(rates, default=0)) > 16:
+            note = "" if streams == MOST else f" ({streams} streams)"
+            bars.append(
+                Bar(label, rates[streams], f"{rates[streams]:,.0f}{note}", label == "stentor")
+            )
     return sorted(bars, key=lambda b: -b.value)
 
 
@@ -71,23 +73,26 @@ def first_audio(found: Iterable[tuple[str, Rates]]) -> list[Bar]:
 def chart(folder: Path = PUBLISHED) -> str:
     served, peers = published(folder), load(folder, "peers")
     models = list(dict.fromkeys(p["model"] for p in peers["measured"]))
-    found = {model: engines(served, peers, model) for model in models}
+    bars_by_model = {model: engines(served, peers, model) for model in models}
     y, body = 22, list[str]()
     for title, note, bars in (
         (f"Seconds of speech made per second, {MOST} streams", "longer is better", throughput),
         ("First audio of one stream, milliseconds", "shorter is better", first_audio),
     ):
-        y, lines = panel(title, note, {model: bars(found[model]) for model in models}, y)
+        y, lines = panel(title, note, {model: bars(bars_by_model[model]) for model in models}, y)
         body += lines
-    said = f"One {peers['card']}, random weights of released sizes, measured by the authors of stentor: docs/results.md"
+    description = (
+        f"One {peers['card']}, random weights of released sizes, measured by the authors of "
+        "stentor: docs/results.md"
+    )
     height = y + 20
     return "\n".join([
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}">',
-        f"  <title>{escape(said)}</title>",
+        f"  <title>{escape(description)}</title>",
         STYLE,
         f'  <rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="8"/>',
         *body,
-        f'  <text class="note" x="24" y="{y}">{escape(said)}</text>',
+        f'  <text class="note" x="24" y="{y}">{escape(description)}</text>',
         "</svg>\n",
     ])  # fmt: skip
 
@@ -97,12 +102,12 @@ def panel(title: str, note: str, groups: dict[str, Sequence[Bar]], y: int) -> tu
     lines = [
         f'  <text class="title" x="24" y="{y + 14}">{title} <tspan class="note">{note}</tspan></text>'
     ]
-    most, y = max(bar.value for bars in groups.values() for bar in bars), y + 28
+    largest, y = max(bar.value for bars in groups.values() for bar in bars), y + 28
     for model, bars in groups.items():
         lines.append(f'  <text class="bold" x="24" y="{y + 16}">{escape(model)}</text>')
         y += 24
         for bar in bars:
-            lines += drawn(bar, y, round((WIDTH - LEFT - RIGHT) * bar.value / most))
+            lines += drawn(bar, y, round((WIDTH - LEFT - RIGHT) * bar.value / largest))
             y += BAR + GAP
     return y + 20, lines
 

@@ -121,11 +121,11 @@ class Served:
 
     def levels(self, which: str = "levels") -> list[tuple[Level, int]]:
         """Levels by streams, each with the number of its run, from 1."""
-        found: dict[int, tuple[Level, int]] = {}
+        best_levels: dict[int, tuple[Level, int]] = {}
         for number, figures in enumerate(self.figures, 1):
             for level in figures.processes if which == "processes" else figures.levels:
-                found.setdefault(level.streams, (level, number))
-        return [found[streams] for streams in sorted(found)]
+                best_levels.setdefault(level.streams, (level, number))
+        return [best_levels[streams] for streams in sorted(best_levels)]
 
     def best(self) -> Level | None:
         """The level with the most streams at which no request stalled or failed."""
@@ -158,13 +158,13 @@ def parsed(data: dict[str, Any]) -> Served:
 
 def published(folder: Path = PUBLISHED) -> list[Served]:
     """Read all files: cards by name from the last, the models of a card by throughput."""
-    found = [
+    results = [
         parsed(load(folder, file.stem))
         for file in sorted(folder.glob("*.json"))
         if file.stem not in OTHERS
     ]
-    found.sort(key=lambda s: -(best.rate if (best := s.best()) else 0))
-    return sorted(found, key=lambda s: s.card, reverse=True)
+    results.sort(key=lambda s: -(best.rate if (best := s.best()) else 0))
+    return sorted(results, key=lambda s: s.card, reverse=True)
 
 
 def load(folder: Path, name: str) -> dict[str, Any]:

@@ -139,7 +139,7 @@ def level_table(levels: Iterable[tuple[Level, int]]) -> str:
 
 def cloned(served: Iterable[Served]) -> str:
     """The table of first audio in cloned voices, and the runs behind it."""
-    known = [s for s in served if s.cloned]
+    measured = [s for s in served if s.cloned]
     head = (
         "model",
         "card",
@@ -149,12 +149,12 @@ def cloned(served: Iterable[Served]) -> str:
         "16 at once: short / known voice, p50",
     )
     rows = []
-    for s in known:
+    for s in measured:
         plain, uploaded, new, many, many_uploaded = s.cloned.values()
         rows.append([s.model, s.card, ms(plain), ms(uploaded), ms(new), ms(many, many_uploaded)])
     runs = [
         f"- {s.model}, {s.card}: {source(next(r for r in s.runs if r['benchmark'] == 'voices'))}"
-        for s in known
+        for s in measured
     ]
     return "\n".join([table(head, rows), "", *runs])
 

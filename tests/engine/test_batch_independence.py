@@ -27,7 +27,7 @@ from stentor.config import Policy
 from stentor.engine.running.prefill_batch import build_eager_batch, pieces_of
 from tests.helpers.draws import apart
 from tests.helpers.patience import STUCK_S
-from tests.helpers.tiny import DEVICE, EVERY, FAMILIES, VOICE, Bench, checkpoint
+from tests.helpers.tiny import DEVICE, EVERY, FAMILIES, VOICE, WORDS, Bench, checkpoint
 
 CUDA = DEVICE == "cuda"
 FULL = CUDA or os.environ.get("FULL_SIZE") == "1"
@@ -35,20 +35,6 @@ REQUESTS, KINDS, SLOTS, FRAMES = (500, 40, 16, 12) if FULL else (16, 8, 4, 6)
 ROUNDS = 20  # at most
 EDGE = 1e-5  # of the largest logit or level, or of u: what is so near to another code is decided by rounding
 JUDGED = 24  # distinct differences: more are no accident
-WORDS = [
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-]
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,20 @@ FAMILIES = ("qwen3_tts", "voxcpm2", "fish_s2")
 EVERY = (*FAMILIES, "qwen3_omni_talker", "cosyvoice3")
 """For tests of a few seconds: the codec of the last one takes longer than those of the others together."""
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+WORDS = [
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+]
 VOICE = {
     "qwen3_tts": {"voice": "serena"},
     "voxcpm2": {},

@@ -380,17 +380,8 @@ def test_a_port_that_is_taken_is_an_error_before_a_model_is_loaded(tmp_path: Pat
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        words = [
-            sys.executable,
-            "-m",
-            "stentor",
-            "serve",
-            "dummy:toy",
-            "--port",
-            "0",
-            "--wyoming-port",
-            port,
-        ]
+        flags = f"-m stentor serve dummy:toy --port 0 --wyoming-port {port}"
+        words = [sys.executable, *flags.split()]
         ended = subprocess.run(words, capture_output=True, text=True, timeout=STUCK_S, check=False)
     assert ended.returncode == 1
     assert f"cannot listen on 127.0.0.1 port {port}" in ended.stderr

@@ -12,24 +12,10 @@ import pytest
 
 from stentor import TTS
 from stentor.models.codec_timing import UtteranceTiming
-from tests.helpers.tiny import FAMILIES, VOICE, checkpoint
+from tests.helpers.tiny import FAMILIES, VOICE, WORDS, checkpoint
 
 pytestmark = pytest.mark.gpu
 REQUESTS, FRAMES = 12, 30
-WORDS = [
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-]
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "cosyvoice3", "voxcpm2_window"])
