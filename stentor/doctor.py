@@ -31,6 +31,7 @@ EXTRAS = {
     "mp3, opus": ("audio", ("av",)),
     "replicas": ("ray", ("ray",)),
     "traces": ("traces", ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http")),
+    "announce": ("zeroconf", ("zeroconf",)),
     "bench": ("bench", ("aiohttp",)),
 }
 """Purposes, each with the extra that serves it and distributions that come with that."""

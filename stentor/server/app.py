@@ -62,6 +62,12 @@ def create_app(config: ServerConfig, server: Server | None = None) -> FastAPI:
                 from stentor.server.doors.wyoming import listening
 
                 await doors.enter_async_context(listening(server))
+            if config.wyoming_zeroconf is not None:
+                from stentor.server.doors.discovery import announced
+
+                assert server.wyoming_port is not None
+                announcement = announced(config.wyoming_zeroconf, config.host, server.wyoming_port)
+                await doors.enter_async_context(announcement)
             yield
         await server.close()
 

@@ -22,6 +22,7 @@ from stentor.arguments.untrusted_yaml import parse_yaml
 from stentor.config import DTYPES, check_device, check_quantization, path_of
 from stentor.errors import InvalidRequest
 from stentor.flags import ALIGNER, LEXICON, LORA, MODEL, THREADS, Flag
+from stentor.host.installed import pip_install
 from stentor.server.limits import LIMITS, MIB
 from stentor.server.load_options import load_options
 from stentor.server.lora_modules import lora_modules
@@ -135,6 +136,10 @@ class ServerConfig:
     wyoming_port: int | None = option(
         None,
         "listen for Wyoming clients, such as Home Assistant, on this TCP port too; 0 takes a free one",
+    )
+    wyoming_zeroconf: str | None = option(
+        None,
+        "announce the Wyoming port under this name, so that Home Assistant finds it; needs stentor[zeroconf]",
     )
     api_processes: int = option(
         0,
@@ -440,6 +445,7 @@ class ServerConfig:
             "idle_unload_seconds": self.idle_unload_seconds is not None,
             "allow_runtime_lora_updating": self.allow_runtime_lora_updating,
             "replicas": self.scaled,
+            "wyoming_zeroconf": self.wyoming_zeroconf is not None,
             "wyoming_port": self.wyoming_port == 0,
         }
         return next((name for name, is_given in needs.items() if is_given), None)
@@ -455,6 +461,7 @@ class ServerConfig:
         raise InvalidRequest(name, "does not go with more than one of api_processes")
 
     def _check_wyoming(self) -> None:
+        self._check_zeroconf()
         if self.wyoming_port is None:
             return
         if self.api_key:
@@ -464,6 +471,28 @@ class ServerConfig:
             )
         if self.scaled:
             raise InvalidRequest("wyoming_port", "does not go with replicas")
+
+    def _check_zeroconf(self) -> None:
+        name = self.wyoming_zeroconf
+        if name is None:
+            return
+        if self.wyoming_port is None:
+            raise InvalidRequest("wyoming_zeroconf", "needs wyoming_port")
+        if self.host in LOOPBACK:
+            raise InvalidRequest(
+                "wyoming_zeroconf",
+                f"needs a host that others can reach, such as 0.0.0.0, got {self.host}",
+            )
+        if not 1 <= len(name.encode()) <= MAX_LABEL_BYTES or "." in name:
+            raise InvalidRequest(
+                "wyoming_zeroconf", f"must be 1 to {MAX_LABEL_BYTES} bytes long, without a dot"
+            )
+        try:
+            import zeroconf  # noqa: F401
+        except ImportError as e:
+            raise InvalidRequest(
+                "wyoming_zeroconf", f"needs zeroconf: {pip_install('zeroconf')} ({e})"
+            ) from None
 
     def _check_watermark(self) -> None:
         if self.watermark is not None:
@@ -496,6 +525,10 @@ _WITH_COMMAS = (
     "forwarded_allow_ips",
 )
 """Lists of names without commas: `a,b` means two, also where a flag is repeated."""
+
+MAX_LABEL_BYTES = 63
+"""Of a name in DNS."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 _FROM_ZERO = ("api_processes", "drain_seconds", "guard_retries")
 _OTHER_RANGES = (

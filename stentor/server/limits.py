@@ -168,6 +168,12 @@ class Limits:
     conversation_items: int = limit(
         128, "", "items of a Realtime session", "the oldest is forgotten"
     )
+    wyoming_voices: int = limit(
+        2000,
+        "",
+        "voices that Wyoming lists once for each language",
+        "each is listed once, for all languages",
+    )
     metadata_items: int = limit(16, "", "pairs of the metadata of a Realtime response", "400")
     # voices and reference audio
     max_voices: int = limit(1000, "", "uploaded voices", "409", flag=True)

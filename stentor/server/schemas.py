@@ -28,6 +28,8 @@ from stentor.text.pauses import LONGEST_PAUSE
 
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Text = Annotated[str, Field(max_length=LIMITS.text_chars)]
+Instructions = Annotated[Text | None, BeforeValidator(lambda v: None if v == "None" else v)]
+"""Clients that write an absent value as text send "None", which no model should act on."""
 AudioSource = Annotated[
     str,
     Field(
@@ -121,10 +123,10 @@ class Shared(Body):
         None, description="A voice's name or {id}; 'default' for the model's own"
     )
     speaker: str | None = Field(None, max_length=LIMITS.name_chars, description="The same as voice")
-    instructions: Text | None = Field(
+    instructions: Instructions = Field(
         None, description="How to speak; with some models, what voice to design"
     )
-    instruct: Text | None = Field(None, description="The same as instructions")
+    instruct: Instructions = Field(None, description="The same as instructions")
     response_format: Format | None = None
     sample_rate: int | None = Field(None, ge=8000, le=48000)
     speed: float = Field(1.0, ge=0.25, le=4.0, description="Pitch is kept")

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
@@ -54,6 +54,7 @@ log = logging.getLogger("stentor.server")
 
 MAX_BYTES = LIMITS.ws_message_kib << 10  # of the line of an event, of its data, and of its payload
 SOURCE = Attribution("stentor", "")
+AT = "@"  # between a voice and the language that it is listed for
 MAX_WAITING = LIMITS.ws_waiting  # texts that wait for the one that is being spoken
 FIRST_SECONDS = LIMITS.ws_config_seconds  # for the first event
 PCM = {"width": 2, "channels": 1}  # bytes of a sample
@@ -135,8 +136,8 @@ def _program(server: Server, host: ModelHost) -> TtsProgram:
     # without a list, the model takes any
     languages = [code_of(name) for name in spec.languages] or codes()
     voices = [
-        TtsVoice(name, SOURCE, True, about or name, stentor.__version__, languages)
-        for name, about in names.items()
+        TtsVoice(id, SOURCE, True, names[name] or name, stentor.__version__, spoken)
+        for id, name, spoken in _by_language(list(names), languages)
     ]
     return TtsProgram(
         host.name,
@@ -149,12 +150,34 @@ def _program(server: Server, host: ModelHost) -> TtsProgram:
     )
 
 
+def _by_language(names: list[str], languages: list[str]) -> Iterator[tuple[str, str, list[str]]]:
+    """Voices as a client lists them: the name that it sends, the voice's own name, its languages.
+
+    A client that names a voice cannot name a language (`SynthesizeVoice.to_dict`). So a voice that
+    speaks several is listed once for each, as `name@code`, unless those are too many.
+    """
+    if len(languages) == 1 or len(names) * len(languages) > LIMITS.wyoming_voices:
+        yield from ((name, name, languages) for name in names)
+        return
+    for name in names:
+        yield from ((f"{name}{AT}{code}", name, [code]) for code in languages)
+
+
 class Voice(Body):
-    """A voice as clients name it."""
+    """A voice as clients name it. name: may end in the language that it was listed for."""
 
     name: str | None = Field(None, max_length=LIMITS.name_chars)
     language: str | None = Field(None, max_length=LIMITS.name_chars)
     speaker: str | None = Field(None, max_length=LIMITS.name_chars)
+
+    def speech_fields(self) -> dict[str, str | None]:
+        """The voice and its language as fields of a speech request."""
+        name, _, code = (self.name or "").partition(AT)
+        return {
+            "voice": name or None,
+            "speaker": self.speaker,
+            "language": code or self.language,
+        }
 
 
 class Start(Body):
@@ -346,14 +369,7 @@ class WyomingSession(Session):
         voice_field = start.voice
         for name in [*(start.model_extra or {}), *(["context"] if start.context else [])]:
             ignored.field(name, "means nothing for speech from text")
-        if voice_field is None:
-            voice = {}
-        else:
-            voice = {
-                "voice": voice_field.name,
-                "speaker": voice_field.speaker,
-                "language": voice_field.language,
-            }
+        voice = {} if voice_field is None else voice_field.speech_fields()
         body = validated(Shared, {"model": self.model, "response_format": "pcm", **voice})
         async with asyncio.timeout(self.config.request_timeout):
             plan = await self.server.planner.live(body, self.id, NO_WORD_TIMES)

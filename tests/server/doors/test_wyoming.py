@@ -24,7 +24,7 @@ from stentor.server.errors import ApiError
 from stentor.server.limits import LIMITS
 from tests.helpers.door_talk import WyomingTalk
 from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import Live, pcm, process, serving, until
+from tests.helpers.server_live import Live, pcm, process, serving, toy, until
 from tests.helpers.ws_talk import IdleClock
 
 TEXT = "Good morning. How are you?"
@@ -110,6 +110,59 @@ def test_what_there_is(home: Live) -> None:
     assert [v["name"] for v in program["voices"]] == ["default", "low", "high", "alloy"]
     assert program["voices"][0]["languages"] == ["en"]
     assert (info["asr"], info["wake"]) == ([], [])
+
+
+@pytest.fixture(scope="module")
+def polyglot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A model of two languages."""
+    folder = tmp_path_factory.mktemp("polyglot") / "voices"
+    with serving(folder, toy(languages=("english", "german")), wyoming_port=0, strict=True) as live:
+        yield live
+
+
+def test_a_voice_of_several_languages_is_listed_for_each(polyglot: Live) -> None:
+    """Home Assistant shows the voices of the language that its user has chosen, and sends the name alone."""
+    with WyomingTalk(polyglot) as t:
+        t.send("describe")
+        (program,) = t.get()["tts"]
+    german = [v for v in program["voices"] if v["languages"] == ["de"]]
+    assert [v["name"] for v in german] == ["default@de", "low@de", "high@de"]
+    assert [v["description"] for v in german] == ["default", "low", "high"]
+    assert len(program["voices"]) == 2 * len(german)
+
+
+@pytest.mark.parametrize(
+    ("voice", "language"),
+    [
+        ({"name": "low@de"}, "german"),
+        ({"name": "low"}, "auto"),
+        ({"language": "de"}, "german"),
+        ({"name": "default@en"}, "english"),
+    ],
+)
+def test_a_named_voice_keeps_its_language(
+    polyglot: Live, voice: dict[str, str], language: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = []
+    live = polyglot.server.planner.live
+
+    async def noted(*given: Any) -> Any:
+        plans.append(await live(*given))
+        return plans[-1]
+
+    monkeypatch.setattr(polyglot.server.planner, "live", noted)
+    with WyomingTalk(polyglot) as t:
+        t.send("synthesize", text="Hello.", voice=voice)
+        t.until("audio-stop")
+    assert plans[0].request.language == language
+
+
+def test_a_voice_of_a_language_that_there_is_not_is_refused(polyglot: Live) -> None:
+    with WyomingTalk(polyglot) as t:
+        t.send("synthesize", text="Hello.", voice={"name": "low@xx"})
+        told = t.get()
+    assert told["type"] == "error"
+    assert "language" in told["text"]
 
 
 def test_what_means_nothing_is_named_at_the_end(home: Live) -> None:

@@ -241,3 +241,9 @@ def test_the_flag_that_ignored_unknown_fields_still_works(
         file.write_text(f"ignore-unknown-fields: {value}\n".lower())
         assert build({}, file, {}).strict is not value
     assert not ServerConfig().strict
+
+
+@pytest.mark.parametrize("name", ["instructions", "instruct"])
+def test_an_absent_value_that_a_client_has_written_as_text_is_absent(name: str) -> None:
+    assert getattr(SpeechBody(input="Hello.", **{name: "None"}), name) is None
+    assert getattr(SpeechBody(input="Hello.", **{name: "None at all."}), name) == "None at all."
