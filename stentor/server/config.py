@@ -527,7 +527,7 @@ _WITH_COMMAS = (
 """Lists of names without commas: `a,b` means two, also where a flag is repeated."""
 
 MAX_LABEL_BYTES = 63
-"""Of a name in DNS."""
+"""Length of a name in DNS."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 _FROM_ZERO = ("api_processes", "drain_seconds", "guard_retries")
