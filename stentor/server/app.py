@@ -27,6 +27,7 @@ from stentor.server.http import (
     routes_voices,
 )
 from stentor.server.http.bodies import RequestLimits
+from stentor.server.http.titles import TITLES
 from stentor.server.state import Server
 from stentor.server.ws import session
 
@@ -139,9 +140,10 @@ def openapi(app: FastAPI) -> dict[str, Any]:
         schema = get_openapi(
             title=app.title, version=app.version, summary=app.summary, routes=app.routes
         )
-        for operations in schema["paths"].values():
-            for operation in operations.values():
+        for path, operations in schema["paths"].items():
+            for method, operation in operations.items():
                 operation["responses"].pop("422", None)
+                operation["summary"] = TITLES.get((method.upper(), path), operation["summary"])
         for name in ("HTTPValidationError", "ValidationError"):
             schema.get("components", {}).get("schemas", {}).pop(name, None)
         schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}

@@ -12,6 +12,7 @@ import pytest
 
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
+from stentor.server.http.titles import TITLES
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live
 
@@ -28,6 +29,13 @@ def described() -> dict:
 def test_the_description_in_the_docs_is_current() -> None:
     """After a change of the API: python -m tests.server.test_openapi"""
     assert json.loads(DESCRIPTION.read_text()) == json.loads(json.dumps(described()))
+
+
+def test_every_endpoint_has_a_title_of_its_own() -> None:
+    paths = described()["paths"]
+    titles = [operation["summary"] for path in paths.values() for operation in path.values()]
+    assert len(titles) == len(set(titles))
+    assert set(TITLES) == {(method.upper(), path) for path in paths for method in paths[path]}
 
 
 def test_every_route_is_described(live: Live) -> None:

@@ -8,6 +8,8 @@ import { Preview } from "./preview.js";
 import { Reference } from "./reference.js";
 import { Refused, ask } from "./server.js";
 import { Speaking } from "./speaking.js";
+import { Takes } from "./takes.js";
+import { droppedText } from "./text_file.js";
 import { Transcript } from "./transcript.js";
 import { Transport } from "./transport.js";
 import { Wave } from "./wave.js";
@@ -25,6 +27,11 @@ const wave = new Wave($("wave"));
 const transport = new Transport({ play: $("play"), seek: $("seek"), time: $("time"), volume: $("volume") }, wave, (phase) => speaking.phase(phase));
 const transcript = new Transcript($("said"), $("unspoken"));
 const speaking = new Speaking({ form, transport, wave, transcript }, become, fail);
+const takes = new Takes($("takes"), $("history"), {
+  play: (take) => speaking.play(take),
+  compare: (take) => speaking.compare(take),
+  remove: (take) => speaking.remove(take),
+});
 const preview = new Preview($("preview-voice"), fail);
 const connection = new Connection(form, showButtons);
 let saving = null; // AbortController of the file that is being made
@@ -40,6 +47,7 @@ function become(state, message) {
     $("output").scrollIntoView({ block: "nearest", behavior: calm.matches ? "auto" : "smooth" });
   }
   showButtons();
+  takes.show(speaking.takes, speaking.current);
   if (!painting) paint();
 }
 
@@ -172,6 +180,16 @@ for (const kind of ["input", "change"]) {
     showCode();
   });
 }
+$("text").addEventListener("dragover", (event) => event.preventDefault());
+$("text").addEventListener("drop", async (event) => {
+  if (!event.dataTransfer.files.length) return; // a text is dropped, which the browser takes
+  event.preventDefault();
+  try {
+    form.setText(await droppedText(event.dataTransfer.files[0]));
+  } catch (error) {
+    fail(error);
+  }
+});
 $("code").addEventListener("toggle", showCode);
 $("copy").hidden = !navigator.clipboard; // only https and localhost have one
 $("copy").addEventListener("click", copyCode);

@@ -4,6 +4,7 @@ const LEAST = 0.25; // seconds gathered however fast the server is
 const DOUBT = 0.15; // of the measured rate, at first: the machine may slow down. Half of it after SETTLED
 const SETTLED = 8; // seconds of speech
 const MARGINS = { guessed: 1.2, learned: 1.1 }; // of the expected length: speech may be longer than its text looks
+const SHORT_PAUSE = 0.3; // seconds that may be missing at worst, so that a listener waits less for the beginning
 const CHUNK = 1; // seconds of speech; the server's parts grow up to about so long, and arrive when they are whole
 const SPAN = 0.1; // seconds of arrivals that tell a rate,
 const ENOUGH = 1; // or so many seconds of speech
@@ -78,7 +79,7 @@ export class StartBuffer {
     const behind = rest * Math.max(0, 1 - rate * (1 - doubt));
     // Parts come late by their own length. From twice the speed on, each is here before the one half as long is heard.
     const parts = CHUNK * (rate < 1 ? rate : Math.max(0, 2 / rate - 1));
-    return Math.max(LEAST + behind + parts, Math.min(this.gap, rest));
+    return Math.max(LEAST, LEAST + behind + parts - SHORT_PAUSE, Math.min(this.gap, rest));
   }
 
   /** Seconds until need() is met, or null where that cannot be told. */

@@ -75,7 +75,8 @@ export class Form {
     this.voices = [...(model?.voices ?? []), ...uploaded.map((v) => v.name)];
     const described = model?.voice_descriptions ?? {};
     const name = (voice) => capital(voice) + (voice in described ? `, ${described[voice]}` : "");
-    fill($("voice"), [["", "Default"], ...this.voices.map((v) => [v, name(v)])], $("voice").value);
+    const unnamed = model?.voices?.length ? [] : [["", "Default"]]; // else the first voice is the model's default
+    fill($("voice"), [...unnamed, ...this.voices.map((v) => [v, name(v)])], $("voice").value);
     const languages = model?.languages ?? [];
     fill($("language"), [["", "Automatic"], ...languages.map((v) => [v, capital(v)])], $("language").value);
     $("language-field").hidden = languages.length < 2;
@@ -118,6 +119,12 @@ export class Form {
     if (over) $("text").setAttribute("aria-invalid", "true");
     else $("text").removeAttribute("aria-invalid");
     this.grow();
+  }
+
+  /** Take a text in place of the one that is there. */
+  setText(text) {
+    $("text").value = text;
+    $("text").dispatchEvent(new Event("input", { bubbles: true }));
   }
 
   /** As tall as the text, within the window. */

@@ -3,6 +3,7 @@
 import { StartBuffer, expectedSeconds } from "./buffer.js";
 import { about } from "./names.js";
 import { Utterance } from "./speech.js";
+import { MOST_TAKES } from "./takes.js";
 
 const ENDINGS = {
   length: "cut at the maximum length",
@@ -22,6 +23,8 @@ export class Speaking {
     Object.assign(this, { form, transport, wave, transcript, become, fail });
     this.current = null;
     this.kept = null; // the utterance before it
+    this.takes = []; // all that were spoken to the end, the oldest first
+    this.numbered = 0;
     this.state = "idle";
     this.turn = 0;
     this.learned = new Map(); // model's id: {pace, rate}
@@ -112,6 +115,7 @@ export class Speaking {
     this.wave.expected = 0;
     this.transport.end();
     this.learn(mine);
+    if (mine.length) this.takes = [...this.takes, Object.assign(mine, { number: ++this.numbered })].slice(-MOST_TAKES);
     if (!mine.length) this.to("done", "The answer holds no audio.");
     else this.to(this.state, this.state === "speaking" ? this.summary() : undefined);
   }
@@ -150,6 +154,32 @@ export class Speaking {
     this.restore();
     if (whole) this.to("stopped", this.summary());
     else this.to("stopped", current.length ? `Stopped after ${current.seconds.toFixed(2)} s of audio` : "Stopped.");
+  }
+
+  /** Play a take, from a share of its length on. */
+  play(take, share = 0) {
+    this.halt();
+    this.show(take);
+    this.transport.playFrom(take.seconds * share);
+  }
+
+  /** Go on with another take from where this one is. */
+  compare(take) {
+    const { current, transport } = this;
+    this.play(take, current?.seconds ? transport.position / current.seconds : 0);
+  }
+
+  /** Forget a take. */
+  remove(take) {
+    this.takes = this.takes.filter((other) => other !== take);
+    if (this.kept === take) this.kept = null;
+    if (this.current !== take) {
+      this.become(this.state);
+      return;
+    }
+    this.halt();
+    this.show(this.takes.at(-1) ?? null);
+    this.to("done", this.current ? this.summary() : "Ready when you are.");
   }
 
   /** Silence, and no more work on the server. */

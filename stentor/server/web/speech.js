@@ -3,6 +3,7 @@
 import { events } from "./events.js";
 import { Refused, ask, connected } from "./server.js";
 
+const AUDIBLE = 184; // of 32767, as the server counts: -45 dBFS
 const SUBTITLES = ["srt", "vtt", "ass"];
 
 export class Utterance {
@@ -12,7 +13,7 @@ export class Utterance {
     this.parts = []; // Int16Array
     this.rate = 0;
     this.length = 0; // samples
-    this.asked = this.first = this.done = null; // performance.now()
+    this.asked = this.first = this.sounded = this.done = null; // performance.now(). sounded: when the first sound can be heard
     this.id = this.seed = null;
     this.provenance = null; // the line that marks it as made by a machine, if the server gives one
     this.times = []; // of words, and of sentences without, in order: {start, end, start_char, end_char}
@@ -88,9 +89,17 @@ export class Utterance {
   keep(samples, onSamples) {
     if (!samples.length) return;
     this.first ??= performance.now();
+    if (this.sounded === null) this.listen(samples);
     this.parts.push(samples);
     this.length += samples.length;
     onSamples(samples);
+  }
+
+  /** Find the first sound. What is silent before it delays it, where it is heard at once. */
+  listen(samples) {
+    const at = samples.findIndex((sample) => Math.abs(sample) > AUDIBLE);
+    if (at < 0) return;
+    this.sounded = Math.max(performance.now(), this.first + ((this.length + at) / this.rate) * 1000);
   }
 
   cancel() {
@@ -101,9 +110,9 @@ export class Utterance {
     return this.rate ? this.length / this.rate : 0;
   }
 
-  /** Milliseconds to the first audio, or null. */
+  /** Milliseconds to the first sound, or null. */
   get ttfp() {
-    return this.first === null ? null : this.first - this.asked;
+    return this.sounded === null ? null : this.sounded - this.asked;
   }
 
   /** Time since asking, by the audio that came in it; below 1 is faster than it is heard. */

@@ -60,7 +60,10 @@ export class Transcript {
 
   reveal(word) {
     const box = this.element.getBoundingClientRect();
-    if (word.top < box.top || word.bottom > box.bottom) this.element.scrollTop += word.top - box.top - box.height * SHOWN_AT;
+    if (word.top >= box.top && word.bottom <= box.bottom) return;
+    const line = parseFloat(getComputedStyle(this.element).lineHeight);
+    const top = this.element.scrollTop + word.top - box.top - box.height * SHOWN_AT;
+    this.element.scrollTop = Math.round(top / line) * line; // whole lines
   }
 
   cross() {

@@ -113,6 +113,12 @@ export class Transport {
     this.gaps = 0;
   }
 
+  /** From a position in seconds. */
+  playFrom(seconds) {
+    this.open();
+    this.start(seconds);
+  }
+
   seek(seconds) {
     const here = Math.min(Math.max(0, seconds), this.utterance.seconds);
     if (this.live) {
