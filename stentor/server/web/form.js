@@ -75,7 +75,8 @@ export class Form {
     this.voices = [...(model?.voices ?? []), ...uploaded.map((v) => v.name)];
     const described = model?.voice_descriptions ?? {};
     const name = (voice) => capital(voice) + (voice in described ? `, ${described[voice]}` : "");
-    const unnamed = model?.voices?.length ? [] : [["", "Default"]]; // else the first voice is the model's default
+    const namesAll = model?.voices?.length && !takes.instructions; // its default is the first of them
+    const unnamed = namesAll ? [] : [["", "Default"]];
     fill($("voice"), [...unnamed, ...this.voices.map((v) => [v, name(v)])], $("voice").value);
     const languages = model?.languages ?? [];
     fill($("language"), [["", "Automatic"], ...languages.map((v) => [v, capital(v)])], $("language").value);

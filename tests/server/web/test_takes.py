@@ -71,9 +71,11 @@ def test_another_file_is_refused_and_the_text_stays(page: Page):
 
 
 @browser
-def test_a_model_with_named_voices_offers_no_default_beside_them(page: Page):
-    voices = page.eval("[...document.getElementById('voice').options].map((o) => o.value)")
-    assert voices == ["low", "high"]
+def test_the_built_in_voices_have_no_default_beside_them(tab: Page, embedded_voice: Live):
+    tab.open(embedded_voice.url, READY)
+    voices = tab.eval("[...document.getElementById('voice').options].map((o) => o.value)")
+    assert voices[0] == "heart"
+    assert "" not in voices
 
 
 @browser
