@@ -71,8 +71,8 @@ def test_another_file_is_refused_and_the_text_stays(page: Page):
 
 
 @browser
-def test_the_built_in_voices_have_no_default_beside_them(tab: Page, embedded_voice: Live):
-    tab.open(embedded_voice.url, READY)
+def test_the_built_in_voices_have_no_default_beside_them(tab: Page, embedded_voice: str):
+    tab.open(embedded_voice, READY)
     voices = tab.eval("[...document.getElementById('voice').options].map((o) => o.value)")
     assert voices[0] == "heart"
     assert "" not in voices
