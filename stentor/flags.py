@@ -276,6 +276,17 @@ _AUDIO = {
     "words": switch("with --subtitles: mark each word (.srt: a cue for each)"),
 }
 
+MEASURES = ("wer", "similarity", "mos")
+VERIFY = {
+    "verify": flag(
+        f"measure each item once it is spoken: some of {', '.join(MEASURES)}, with commas between",
+        metavar="MEASURES",
+    ),
+    "retry_above": flag("speak an item again whose WER is above this, such as 0.1", float),
+    "recogniser": flag(
+        "faster-whisper model for the WER: a size or a directory (default base)", default="base"
+    ),
+}
 SHARD_ITEMS = 1000
 INPUT_FORMATS = ("jsonl", "csv", "txt")
 BATCH_EPILOG = """\
@@ -297,6 +308,7 @@ def add_batch(batch: argparse.ArgumentParser) -> None:
         batch.add_argument_group("model"),
         {**MODEL, **THREADS, **_MANY, **LORA, **_LORAS, **LEXICON, **ALIGNER},
     )
+    add(batch.add_argument_group("proof"), VERIFY)
     add(batch.add_argument_group("marks of a machine"), MARKS)
     seed = flag("seed of the run, from which each item's own is made with its id (default 0)", int)
     speed = flag("0.25 to 4; pitch is kept (default 1)", float)

@@ -27,6 +27,7 @@ from stentor.batch.item import ItemOutcome, said
 from stentor.batch.manifest import NAME, Manifest
 from stentor.batch.plan import SHOWN, Plan, check_settings, plan, write_settings
 from stentor.batch.run import Results, Tally, speak_all, without_wrong
+from stentor.batch.verify import Meters, VerifiedPool
 from stentor.errors import EngineError, InvalidRequest
 from stentor.host import local_ray
 from stentor.say import left_out
@@ -183,6 +184,9 @@ def _loaded(job: Plan, items: Catalogue, audio: Path, strict: bool) -> Pool:
     with loading(job.run.load.get("model", "the built-in voice")):
         from stentor.batch.speaker import Speaker
 
+        meters = None
+        if job.verify is not None:
+            meters = Meters(job.verify, job.run.inputs)
         if job.replicas is None:
             pool: Pool = Speaker(job.run, audio)
         else:
@@ -190,6 +194,8 @@ def _loaded(job: Plan, items: Catalogue, audio: Path, strict: bool) -> Pool:
             from stentor.batch.over_ray import RayPool
 
             pool = RayPool(job.run, audio, job.replicas)
+        if meters is not None and job.verify is not None:
+            pool = VerifiedPool(pool, meters, job.verify.retry_above)
     try:
         pool.check(job.run.defaults)
         for name, line in items.fields.items():

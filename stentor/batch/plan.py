@@ -18,6 +18,7 @@ from stentor.batch.catalogue import Catalogue
 from stentor.batch.files import OutputFiles, Shards, pack_tar
 from stentor.batch.item import Run, checked, said
 from stentor.batch.reader import opened, records
+from stentor.batch.verify import Checks
 from stentor.config import path_of
 from stentor.errors import InvalidRequest
 from stentor.flags import (
@@ -38,7 +39,7 @@ SHOWN = 5  # wrong lines and failed items that are told on standard error
 @dataclass(frozen=True)
 class Plan:
     """A checked command line. shard: items of a shard, 0 for one file per item. replicas: processes
-    that speak, None for this one."""
+    that speak, None for this one. verify: what is measured of each item."""
 
     run: Run
     input: Path
@@ -47,6 +48,7 @@ class Plan:
     shard: int
     parquet: bool
     replicas: int | None
+    verify: Checks | None
 
     @property
     def work(self) -> Path:
@@ -71,6 +73,7 @@ class Plan:
             "deterministic": load["deterministic"] or None,
             "provenance": run.provenance or None,
             "watermark": run.watermark,
+            **(self.verify.settings if self.verify else {}),
             **run.defaults,
         }
 
@@ -143,8 +146,17 @@ def plan(args: argparse.Namespace, load: dict[str, Any]) -> Plan:
         format=available(args.format, WRITTEN),
     )
     input_format = args.input_format or (suffix if suffix in INPUT_FORMATS else "jsonl")
+    language = args.language
+    if language == "auto" and args.model is None:
+        language = "english"  # the built-in voice reads no other
     return taken(
-        Plan, args, run=run, input_format=input_format, folder=args.output.resolve(), shard=shard
+        Plan,
+        args,
+        run=run,
+        input_format=input_format,
+        folder=args.output.resolve(),
+        shard=shard,
+        verify=Checks.of(args.verify, args.retry_above, args.recogniser, language, run.format),
     )
 
 

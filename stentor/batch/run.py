@@ -15,8 +15,9 @@ from stentor.say.progress import SpeakingBar
 if TYPE_CHECKING:
     from stentor.batch.over_ray import RayPool
     from stentor.batch.speaker import Speaker
+    from stentor.batch.verify import VerifiedPool
 
-    Pool = Speaker | RayPool
+    Pool = Speaker | RayPool | VerifiedPool
     """Speakers that work side by side."""
 
 WRONG_AT_ONCE = 1024  # rows of items that cannot be spoken, for which the disk is waited once

@@ -15,6 +15,7 @@ from stentor.flags import (
     REQUEST,
     SPLIT,
     THREADS,
+    VERIFY,
     add,
     flag,
     load_options,
@@ -23,6 +24,7 @@ from stentor.flags import (
 )
 
 FOLDER_FORMATS = ("mp3", "opus", "flac", "m4a", "wav")
+RETRY_ABOVE = 0.1
 SUBTITLES = ("vtt", "srt", "ass")
 STRUCTURED = "characters,formulas,notes"
 """Steps of the clean-up for text whose tags, lines and pages a reader of books has read already."""
@@ -41,6 +43,7 @@ def define(book: argparse.ArgumentParser) -> None:
     add(book.add_argument_group("text"), {**_TEXT, **SPLIT, **LEXICON})
     add(book.add_argument_group("audio"), _AUDIO)
     add(book.add_argument_group("run"), _RUN)
+    add(book.add_argument_group("proof"), _PROOF)
     seed = flag("seed of the book, from which each piece's own is made (default 0)", int)
     speed = flag("0.25 to 4; pitch is kept (default 1)", float)
     add(book.add_argument_group("voice"), {**_VOICES, **REQUEST, "seed": seed, "speed": speed})
@@ -86,6 +89,13 @@ _RUN = {
 }
 _VOICES = {
     "voices": flag("YAML file of voices for chapters and marked speakers", path, metavar="FILE"),
+}
+_PROOF = {
+    "verify": switch(
+        "transcribe each piece, speak the worst again, and write report.html and report.json"
+    ),
+    "retry_above": flag(f"WER above which a piece is spoken again (default {RETRY_ABOVE})", float),
+    "recogniser": VERIFY["recogniser"],
 }
 _MANY = {
     "max_num_seqs": flag("pieces that the engine speaks at once", int, metavar="N"),

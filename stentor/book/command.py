@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
@@ -17,7 +18,7 @@ from stentor.batch import disk
 from stentor.batch.item import Row
 from stentor.batch.manifest import NAME, rows
 from stentor.batch.plan import check_settings
-from stentor.book import captions, overlay, reading
+from stentor.book import captions, overlay, reading, report
 from stentor.book.chapters import Part, chosen, listed
 from stentor.book.contents import Book
 from stentor.book.joining import ChapterAudio, SpokenPiece
@@ -29,6 +30,8 @@ from stentor.say import left_out
 from stentor.say.signals import terminated_by_signals
 
 LOCK = ".book.lock"
+WRITTEN = (0, batch.SOME_CUT, left_out.EXIT_CODE)
+"""Exit codes of a batch after which the book is written."""
 
 
 def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
@@ -47,21 +50,22 @@ def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
     check_settings(job.work, job.job.settings, args.resume)
     with terminated_by_signals(), _locked(job):
         _write_pieces(job)
-        report = batch.complete(job.job, args.resume, strict=True, retry_failed=args.resume)
-        if report.code not in (0, batch.SOME_CUT):
-            _explain(report.code)
-            return report.code
+        ended = batch.complete(job.job, args.resume, strict=True, retry_failed=args.resume)
+        if ended.code not in WRITTEN:
+            _explain(ended.code)
+            return ended.code
         try:
-            spoken = _spoken(job)
-            written = _written(job, writer, _chapters(parts, spoken, job))
+            written = _written(job, writer, _chapters(parts, _spoken(job), job))
             if args.subtitles is not None:
                 captions.write(written, args.subtitles, args.words)
+            if args.verify:
+                print(f"Report: {_proof(job, book, written)}")
         except OSError as e:
             raise EngineError(f"the run stopped, and --resume goes on: {e}") from e
         if not args.keep_parts:
             shutil.rmtree(job.work, ignore_errors=True)
     _report(job, book, written)
-    return report.code or _warn_of_ignored(spoken)
+    return ended.code
 
 
 @contextmanager
@@ -122,6 +126,13 @@ def _written(
     return writer.folder(job.output, job.format, chapters)
 
 
+def _proof(job: BookPlan, book: Book, written: Sequence[WrittenChapter]) -> Path:
+    """Write the report of a verified book, beside its file or into its folder."""
+    if job.kind:
+        return report.write(job.output.parent, f"{job.output.stem}.", book, written)
+    return report.write(job.output, "", book, written)
+
+
 def _narrator(args: argparse.Namespace) -> str:
     """The name of the narrator in tags."""
     if args.narrator is not None:
@@ -149,12 +160,3 @@ def _report(job: BookPlan, book: Book, written: Sequence[WrittenChapter]) -> Non
         print(
             f"stentor: warning: not within ACX's levels: {left_out.first_of(loud)}", file=sys.stderr
         )
-
-
-def _warn_of_ignored(spoken: Sequence[SpokenPiece]) -> int:
-    """Warn of text that is not in the audio. Returns the exit code."""
-    ignored = [text for each in spoken for text in each.row.get("ignored", ())]
-    if not ignored:
-        return 0
-    print(f"stentor: warning: {left_out.warning(ignored)}", file=sys.stderr)
-    return left_out.EXIT_CODE

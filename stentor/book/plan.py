@@ -10,6 +10,7 @@ from typing import Any
 from stentor.batch import plan as batch_plan
 from stentor.book import joining, voices
 from stentor.book.chapters import Part
+from stentor.book.cli import RETRY_ABOVE
 from stentor.book.loudness import Target
 from stentor.book.pieces import Piece, pieces_of
 from stentor.errors import InvalidRequest
@@ -17,7 +18,7 @@ from stentor.say.target import available
 
 PIECES = "pieces.jsonl"
 PARTS = ".parts"
-PART_FORMAT = "flac"
+PART_FORMAT = "wav"
 M4B = ".m4b"
 EPUB = ".epub"
 
@@ -70,6 +71,7 @@ def plan(args: argparse.Namespace, load: dict[str, Any], parts: list[Part]) -> B
             "provenance": False,
             "watermark": None,
             "split": _split(args, output),
+            **_verify(args),
         }
     )
     return BookPlan(
@@ -104,6 +106,16 @@ def _format(args: argparse.Namespace, output: Path) -> str:
     if _kind(output):
         return "m4b"
     return str(args.format)
+
+
+def _verify(args: argparse.Namespace) -> dict[str, Any]:
+    """The flags of a batch that measures words."""
+    if not args.verify:
+        return {"verify": None}
+    retry_above = args.retry_above
+    if retry_above is None:
+        retry_above = RETRY_ABOVE
+    return {"verify": "wer", "retry_above": retry_above}
 
 
 def _split(args: argparse.Namespace, output: Path) -> str:

@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -52,8 +53,8 @@ def require(wer: bool, mos: bool) -> None:
                 raise _missing(module, flag)
 
 
-Transcriber = Callable[[Samples, str], str]
-"""Makes text of 16 kHz samples in a language."""
+Transcriber = Callable[[Samples, str | None], str]
+"""Makes text of 16 kHz samples in a language. None: the one that it detects."""
 
 
 @dataclass(frozen=True)
@@ -78,30 +79,59 @@ def error_rate(answers: Sequence[AnswerAudio], transcribe: Transcriber) -> Score
     return errors_of(answers, spoken)
 
 
+@dataclass(frozen=True)
+class WordErrors:
+    """Substituted, left out and inserted words of a transcript, over the words of its text."""
+
+    errors: int
+    words: int
+
+    @property
+    def rate(self) -> float:
+        return self.errors / max(self.words, 1)
+
+
+def word_errors(text: str, transcript: str, language: str = "en") -> WordErrors:
+    """Compare a transcript with its text, both normalised as Whisper's authors do. Chinese and
+    Japanese count characters.
+
+    Raises:
+        ValueError: a needed package is missing. It names the package.
+    """
+    jiwer = _need("jiwer", "--wer")
+    clean = _normaliser("zh" if _IDEOGRAPH.search(text) else language)
+    spoken = text.replace("&", " and ")  # which the normalisers drop
+    counts = jiwer.process_words(clean(spoken) or "-", clean(transcript))
+    errors = counts.substitutions + counts.deletions + counts.insertions
+    return WordErrors(errors, counts.hits + counts.substitutions + counts.deletions)
+
+
+@cache
+def _normaliser(language: str) -> Callable[[str], str]:
+    if language == "en":
+        english: Callable[[str], str] = _need(
+            "whisper_normalizer.english", "--wer"
+        ).EnglishTextNormalizer()
+        return english
+    basic: Callable[[str], str] = _need("whisper_normalizer.basic", "--wer").BasicTextNormalizer(
+        split_letters=language in ("zh", "ja")
+    )
+    return basic
+
+
 def errors_of(answers: Sequence[AnswerAudio], transcripts: Sequence[str]) -> Score:
     """Word errors from transcripts that were made before.
 
     Raises:
         ValueError: a needed package is missing. It names the package.
     """
-    jiwer = _need("jiwer", "--wer")
-    normal = _need("whisper_normalizer.english", "--wer").EnglishTextNormalizer()
-    basic = _need("whisper_normalizer.basic", "--wer").BasicTextNormalizer(split_letters=True)
     errors = words = 0
     rows = []
     for item, transcript in zip(answers, transcripts, strict=True):
-        if _IDEOGRAPH.search(item.text):
-            clean = basic
-        else:
-            clean = normal
-        truth = clean(item.text)
-        guess = clean(transcript)
-        counts = jiwer.process_words(truth or "-", guess)
-        wrong = counts.substitutions + counts.deletions + counts.insertions
-        length = counts.hits + counts.substitutions + counts.deletions
-        errors = errors + wrong
-        words = words + length
-        rows.append((item.index, wrong / max(length, 1), transcript))
+        wrong = word_errors(item.text, transcript)
+        errors = errors + wrong.errors
+        words = words + wrong.words
+        rows.append((item.index, wrong.rate, transcript))
     worst = tuple(sorted(rows, key=lambda row: -row[1])[:5])
     return Score(errors / max(words, 1), len(rows), worst)
 
@@ -111,7 +141,7 @@ def whisper(model: str, threads: int = 2) -> Transcriber:
     directory."""
     loaded = recogniser(model, threads)
 
-    def transcribe(samples: Samples, language: str) -> str:
+    def transcribe(samples: Samples, language: str | None) -> str:
         # Whisper writes Chinese in either script. A prompt in Simplified makes it write Simplified.
         if language == "zh":
             hint = "以下是普通话的句子。"
@@ -142,6 +172,16 @@ def opinion_scores(answers: Sequence[AnswerAudio]) -> np.ndarray[Any, np.dtype[n
     Raises:
         ValueError: a needed package is missing. It names the package.
     """
+    rate = opinion()
+    return np.array([rate(item) for item in answers])
+
+
+def opinion() -> Callable[[AnswerAudio], float]:
+    """Load DistillMOS, which scores one answer at a time.
+
+    Raises:
+        ValueError: a needed package is missing. It names the package.
+    """
     torch = _need("torch", "--mos")
     if "torchaudio" not in sys.modules and importlib.util.find_spec("torchaudio") is None:
         # distillmos imports it for its own command line only, and there is no torchaudio for every
@@ -151,11 +191,12 @@ def opinion_scores(answers: Sequence[AnswerAudio]) -> np.ndarray[Any, np.dtype[n
     with contextlib.redirect_stdout(io.StringIO()):  # it prints where its weights lie
         model = distillmos.ConvTransformerSQAModel()
     model.eval()
-    scores = []
-    with torch.no_grad():
-        for item in answers:
-            scores.append(float(model(torch.from_numpy(at_16k(item))[None])))
-    return np.array(scores)
+
+    def rate(item: AnswerAudio) -> float:
+        with torch.no_grad():
+            return float(model(torch.from_numpy(at_16k(item))[None]))
+
+    return rate
 
 
 def at_16k(item: AnswerAudio) -> Samples:
