@@ -287,6 +287,8 @@ VERIFY = {
         "faster-whisper model for the WER: a size or a directory (default base)", default="base"
     ),
 }
+RETRY_ABOVE = 0.1
+"""WER above which a piece of a book is spoken again."""
 SHARD_ITEMS = 1000
 INPUT_FORMATS = ("jsonl", "csv", "txt")
 BATCH_EPILOG = """\

@@ -289,7 +289,7 @@ def test_nothing_probes_attributes_or_keeps_globals():
 
 SET = {
     "stentor.engine.running.device: torch.backends.cudnn.allow_tf32",  # a setting that torch documents
-    "stentor.bench.metrics.score: sys.modules['torchaudio']",  # a stand-in for what another library imports for nothing
+    "stentor.score.measures: sys.modules['torchaudio']",  # a stand-in for what another library imports for nothing
     "stentor.host.environment: os.environ['HOME']",  # this process has none
     "stentor.host.environment: sys.stderr",  # of this process: it was started with the stream closed
     "stentor.host.environment: sys.stdin",

@@ -35,11 +35,11 @@ import torch
 from whisper_normalizer.english import EnglishTextNormalizer
 
 import stentor
-from stentor.bench.metrics.score import AnswerAudio, errors_of, opinion_scores, recogniser
 from stentor.models.config_files import read_config
 from stentor.models.voxcpm2.codec import AudioVAE
 from stentor.models.voxcpm2.config import parse_vae
 from stentor.models.weights import fold_weight_norm, load_weights, read_safetensors
+from stentor.score.measures import AnswerAudio, errors_of, opinion_scores, recogniser
 from training.halves import HALVES, half, kinds, spreads
 from training.heard import (
     SPELLED,

@@ -15,7 +15,7 @@ import jiwer
 import numpy as np
 
 from stentor.bench.load.record import Samples
-from stentor.bench.metrics.score import AnswerAudio, at_16k
+from stentor.score.measures import AnswerAudio, at_16k
 
 RATE = 16_000
 CLIP = 28.0

@@ -175,7 +175,7 @@ def repeated(said: list[str], wanted: list[str]) -> list[str]:
 
 def score(args: argparse.Namespace) -> None:
     """Word error rate and repeated phrases of what `speak` wrote."""
-    from stentor.bench.metrics.score import AnswerAudio, error_rate, whisper
+    from stentor.score.measures import AnswerAudio, error_rate, whisper
 
     transcribe, story, known = (
         whisper(args.whisper, threads=1),

@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -26,6 +26,7 @@ from stentor.batch.files import SHARD_NAME, OutputFiles
 from stentor.batch.item import ItemOutcome, said
 from stentor.batch.manifest import NAME, Manifest
 from stentor.batch.plan import SHOWN, Plan, check_settings, plan, write_settings
+from stentor.batch.pool import Pool
 from stentor.batch.run import Results, Tally, speak_all, without_wrong
 from stentor.batch.verify import Meters, VerifiedPool
 from stentor.errors import EngineError, InvalidRequest
@@ -33,9 +34,6 @@ from stentor.host import local_ray
 from stentor.say import left_out
 from stentor.say.progress import SpeakingBar, loading
 from stentor.say.signals import ENDING, terminated_by_signals
-
-if TYPE_CHECKING:
-    from stentor.batch.run import Pool
 
 SOME_CUT = 3  # exit codes
 SOME_FAILED = 4

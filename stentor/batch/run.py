@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stentor.batch.files import OutputFiles
 from stentor.batch.item import BatchItem, ItemOutcome, failed
 from stentor.batch.manifest import Manifest
+from stentor.batch.pool import Pool
 from stentor.say.progress import SpeakingBar
-
-if TYPE_CHECKING:
-    from stentor.batch.over_ray import RayPool
-    from stentor.batch.speaker import Speaker
-    from stentor.batch.verify import VerifiedPool
-
-    Pool = Speaker | RayPool | VerifiedPool
-    """Speakers that work side by side."""
 
 WRONG_AT_ONCE = 1024  # rows of items that cannot be spoken, for which the disk is waited once
 

@@ -12,24 +12,22 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import soundfile
 
 from stentor.batch.fields import listed
 from stentor.batch.item import SAID, BatchItem, ItemOutcome
-from stentor.bench.metrics import score
-from stentor.bench.metrics.score import AnswerAudio, Transcriber
+from stentor.batch.pool import Pool
 from stentor.config import path_of
 from stentor.engine.seeds import next_seed
 from stentor.errors import InvalidRequest
 from stentor.flags import MEASURES
 from stentor.host.installed import pip_install
+from stentor.score import measures as score
+from stentor.score.measures import AnswerAudio, Transcriber
 from stentor.text.cleanup.languages import CODES
-
-if TYPE_CHECKING:
-    from stentor.batch.run import Pool
 
 FORMATS = ("wav", "flac", "mp3", "ogg", "opus")
 """Formats of audio that are read back."""

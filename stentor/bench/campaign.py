@@ -14,12 +14,12 @@ from stentor.bench import session
 from stentor.bench.load.generator import Sender
 from stentor.bench.load.prompts import TextItem
 from stentor.bench.load.record import Spool, SpoolError
-from stentor.bench.metrics import score
 from stentor.bench.metrics.summary import Summary
 from stentor.bench.report.output import SCHEMA, ReportFiles, flat, request_row
 from stentor.bench.report.plot import Chart, Series, page
 from stentor.bench.report.table import TableOptions, levels_table, markdown, summary_table
 from stentor.bench.session import BenchRun, Level, RunSettings
+from stentor.score import measures
 
 
 @dataclass(frozen=True)
@@ -182,17 +182,19 @@ def _score(run: BenchRun, job: BenchJob, spool: Spool) -> None:
     """WER and MOS of the first answers of the run, into its summary."""
     if not job.scoring.wer_model and not job.scoring.mos:
         return
-    answers: list[score.AnswerAudio] = []
+    answers: list[measures.AnswerAudio] = []
     for exchange, result in zip(run.trace.exchanges, run.results, strict=True):
         if result.completed and result.in_window:
             audio = session.decode_reply(exchange, spool, job.settings)
         else:
             audio = None
         if audio is not None and len(answers) < job.scoring.limit:
-            answers.append(score.AnswerAudio(result.index, result.text, audio.samples, audio.rate))
+            answers.append(
+                measures.AnswerAudio(result.index, result.text, audio.samples, audio.rate)
+            )
     extra = run.summary.extra
     if job.scoring.wer_model and answers:
-        rated = score.error_rate(answers, score.whisper(job.scoring.wer_model))
+        rated = measures.error_rate(answers, measures.whisper(job.scoring.wer_model))
         extra |= {
             "wer": rated.error_rate,
             "wer_answers": rated.counted,
@@ -200,7 +202,7 @@ def _score(run: BenchRun, job: BenchJob, spool: Spool) -> None:
         }
         extra["wer_worst"] = {"answers": [list(row) for row in rated.worst]}
     if job.scoring.mos and answers:
-        marks = score.opinion_scores(answers)
+        marks = measures.opinion_scores(answers)
         extra |= {
             "mos": float(marks.mean()),
             "mos_min": float(marks.min()),

@@ -14,12 +14,12 @@ from stentor.bench.load.backends import BACKENDS, RequestDefaults
 from stentor.bench.load.client import ServerTarget
 from stentor.bench.load.generator import Ramp
 from stentor.bench.load.record import Framing
-from stentor.bench.metrics import score
 from stentor.bench.metrics.measure import METRICS, VLLM_METRICS
 from stentor.bench.report.output import DESCRIBED, OF_ENGINE, ReportFiles, default_stem
 from stentor.bench.report.table import TableOptions
 from stentor.bench.session import Level, RunSettings
 from stentor.flags import taken
+from stentor.score import measures
 
 METRIC_NAMES = tuple(metric.name for metric in VLLM_METRICS)
 TEXT_METRICS = ("ttft", "tpot", "itl")
@@ -79,7 +79,7 @@ def _pairs(flag: str, values: list[str]) -> dict[str, str]:
 
 def job(args: argparse.Namespace, model: str, framing: Framing) -> BenchJob:
     """The job of the flags. ValueError names one that is wrong."""
-    score.require(bool(args.wer), args.mos)
+    measures.require(bool(args.wer), args.mos)
     levels = _levels(args)
     label = args.label or args.bench_command
     stem = default_stem(label, levels[0].rate, levels[0].max_concurrency, model)

@@ -13,6 +13,7 @@ from stentor.flags import (
     MARKS,
     MODEL,
     REQUEST,
+    RETRY_ABOVE,
     SPLIT,
     THREADS,
     VERIFY,
@@ -24,7 +25,6 @@ from stentor.flags import (
 )
 
 FOLDER_FORMATS = ("mp3", "opus", "flac", "m4a", "wav")
-RETRY_ABOVE = 0.1
 SUBTITLES = ("vtt", "srt", "ass")
 STRUCTURED = "characters,formulas,notes"
 """Steps of the clean-up for text whose tags, lines and pages a reader of books has read already."""

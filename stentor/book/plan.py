@@ -10,10 +10,10 @@ from typing import Any
 from stentor.batch import plan as batch_plan
 from stentor.book import joining, voices
 from stentor.book.chapters import Part
-from stentor.book.cli import RETRY_ABOVE
 from stentor.book.loudness import Target
 from stentor.book.pieces import Piece, pieces_of
 from stentor.errors import InvalidRequest
+from stentor.flags import RETRY_ABOVE
 from stentor.say.target import available
 
 PIECES = "pieces.jsonl"

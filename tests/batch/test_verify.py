@@ -47,7 +47,7 @@ class SpeakingPool:
 
 
 def outcome(folder: Path, rates: dict[int, float], retry_above: float | None) -> ItemOutcome:
-    """What becomes of the item if these are the WERs of its seeds."""
+    """Speak the item, if these are the WERs of its seeds."""
     pool = VerifiedPool(
         SpeakingPool(folder), lambda item, _: {"wer": rates[item.fields["seed"]]}, retry_above
     )

@@ -1,4 +1,4 @@
-"""How a book is cut into pieces, who speaks them, and how their audio is joined."""
+"""A test of the pieces of a book: who speaks them, and how their audio is joined."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from stentor.bench.metrics.score import AnswerAudio
+from stentor.score.measures import AnswerAudio
 from stentor.text.english.notations import spoken
 from training.evaluate import Case, Results, cases, doubt, judged, read_list, recorded
 from training.halves import HALVES

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import stentor
-from stentor.bench.metrics.score import AnswerAudio, Transcriber, at_16k, errors_of
+from stentor.score.measures import AnswerAudio, Transcriber, at_16k, errors_of
 from stentor.text.segments import Reading
 from tests.helpers.english import PHONEMES
 from tests.voice.test_quality_gate import transcribe, voice  # noqa: F401

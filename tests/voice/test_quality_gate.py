@@ -17,7 +17,7 @@ import pytest
 
 import stentor
 from stentor.api import DEFAULT_VOICE
-from stentor.bench.metrics.score import (
+from stentor.score.measures import (
     AnswerAudio,
     Transcriber,
     error_rate,

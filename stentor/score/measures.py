@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from stentor.bench.load.record import Samples
 from stentor.host.installed import pip_install
 
+Samples = np.ndarray[Any, np.dtype[np.float32]]
 _RATE = 16000
 _IDEOGRAPH = re.compile(r"[\u3400-\u9fff]")
 

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from stentor.bench.metrics import score
-from stentor.bench.metrics.score import AnswerAudio, error_rate, opinion_scores, require
+from stentor.score import measures
+from stentor.score.measures import AnswerAudio, error_rate, opinion_scores, require
 from tests.bench.fake_server import tone
 
 
@@ -94,7 +94,7 @@ def test_opinion_scores_prefer_a_clean_signal_to_noise():
 )
 def test_a_missing_package_is_named_with_its_remedy_before_the_load(monkeypatch, module, flags):
     monkeypatch.setattr(
-        score.importlib.util, "find_spec", lambda name: None if name == module else object()
+        measures.importlib.util, "find_spec", lambda name: None if name == module else object()
     )
     with pytest.raises(
         ValueError, match=rf"needs the package {module}; install it with: pip install"
@@ -103,7 +103,7 @@ def test_a_missing_package_is_named_with_its_remedy_before_the_load(monkeypatch,
 
 
 def test_nothing_is_required_when_nothing_is_scored(monkeypatch):
-    monkeypatch.setattr(score.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(measures.importlib.util, "find_spec", lambda name: None)
     require(False, False)
 
 

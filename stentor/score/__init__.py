@@ -1,0 +1,1 @@
+"""Measures of speech against its text: word errors, predicted opinion, likeness of a voice."""
