@@ -3,9 +3,9 @@
 Run: python benchmarks/book_memory.py --hours 10 --output FILE
 Needs: Linux. No GPU. 1 GB of disk.
 
-The toy model speaks a second for each sentence, and a pause of 10 s follows, as speaking ten hours takes hours. All
-else is what a book of 10 h has: pieces, files, rows, chapters, samples. The curve has seconds, CPU seconds, resident MiB and the MiB of the
-manifest.
+The toy model speaks a second for each sentence, and a pause of 10 s follows, as speaking ten hours takes hours. All else
+is what a book of 10 h has: pieces, files, rows, chapters, samples. The curve has seconds, CPU seconds, resident MiB and
+the MiB of the manifest.
 """
 
 from __future__ import annotations
