@@ -76,7 +76,7 @@ async def load(url: str, seconds: float) -> dict[str, int]:
 
 
 def evaluate(prometheus: str, query: str, began: float, ended: float) -> list[dict[str, Any]]:
-    """The series that a query gives between two moments."""
+    """The series of a query between two moments."""
     query = query.replace("$__rate_interval", "30s").replace("$model", ".*")
     parameters = urllib.parse.urlencode(
         {"query": query, "start": began, "end": ended, "step": STEP}
@@ -145,7 +145,8 @@ def main() -> None:
     args = parser.parse_args()
     board = json.loads((MONITORING / "grafana.json").read_text(encoding="utf-8"))
     queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
-    url, prometheus = f"http://127.0.0.1:{args.port}", f"http://127.0.0.1:{args.port + 1}"
+    url = f"http://127.0.0.1:{args.port}"
+    prometheus = f"http://127.0.0.1:{args.port + 1}"
     with tempfile.TemporaryDirectory() as folder:
         config = yaml.safe_load((MONITORING / "prometheus.yml").read_text(encoding="utf-8"))
         config["scrape_configs"][0]["static_configs"] = [{"targets": [f"127.0.0.1:{args.port}"]}]

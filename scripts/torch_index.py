@@ -43,8 +43,8 @@ def driver_cuda(table: str) -> int | None:
 def choose(
     version: str, cuda: int | None, has: Callable[[str], bool], index: str = INDEX
 ) -> tuple[str, str]:
-    """(address of the index or "", why). `has(address)` says whether the index there has this
-    version of torch."""
+    """(address of the index or "", why). `has(address)`: whether the index there has this version
+    of torch."""
     builds = ["cpu"] if cuda is None else [f"cu{c}" for c in CUDA if int(c) <= cuda]
     for build in builds:
         try:

@@ -42,7 +42,7 @@ def page() -> str:
 
 
 def first_line(file: Path) -> str:
-    """The first sentence that a file says of itself. Empty if it says nothing."""
+    """The first sentence of a file's docstring. Empty if there is none."""
     text = file.read_text(encoding="utf-8")
     if file.suffix == ".py":
         line = (ast.get_docstring(ast.parse(text)) or "").split("\n\n")[0]

@@ -174,9 +174,11 @@ def load_references(
 
     What was loaded before is taken as it is.
     """
-    references: list[Any] = (
-        list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
-    )
+    references: list[Any] = []
+    if isinstance(value, list | tuple):
+        references = list(value)
+    elif value is not None:
+        references = [value]
     if references and not spec.takes_reference:
         raise InvalidRequest("reference", f"{model} takes none")
     if len(references) > spec.max_references:

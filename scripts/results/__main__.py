@@ -34,10 +34,8 @@ def selected(result: Any, model: str | None) -> Any:
 
 def add(args: argparse.Namespace) -> None:
     """Add a run to a published file."""
-    data, result = (
-        load(PUBLISHED, args.into),
-        selected(json.loads(args.raw.read_text("utf-8")), args.select),
-    )
+    data = load(PUBLISHED, args.into)
+    result = selected(json.loads(args.raw.read_text("utf-8")), args.select)
     READERS[args.benchmark](result)  # fails where the result is another benchmark's
     run = {
         "benchmark": args.benchmark,

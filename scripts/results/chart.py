@@ -74,7 +74,8 @@ def chart(folder: Path = PUBLISHED) -> str:
     served, peers = published(folder), load(folder, "peers")
     models = list(dict.fromkeys(p["model"] for p in peers["measured"]))
     bars_by_model = {model: engines(served, peers, model) for model in models}
-    y, body = 22, list[str]()
+    y = 22
+    body: list[str] = []
     for title, note, bars in (
         (f"Seconds of speech made per second, {MOST} streams", "longer is better", throughput),
         ("First audio of one stream, milliseconds", "shorter is better", first_audio),

@@ -3,7 +3,7 @@
 A file of benchmarks/results/published holds a model on a card: `model`, `card`, `weights` and
 `runs`. A run is what one benchmark wrote (`result`), with its `benchmark` (a key of READERS),
 `date`, `commit`, `command`, and `raw`, its file in benchmarks/results/raw or the history. Where
-runs overlap, the newest gives the figure. peers.json has other engines, assumptions.json prices.
+runs overlap, the newest has the figure. peers.json has other engines, assumptions.json prices.
 """
 
 from __future__ import annotations

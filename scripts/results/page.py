@@ -54,14 +54,22 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def number(value: float | None, unit: str = "") -> str:
     """Write a figure with a decimal where it is below 100, and none above."""
-    return NONE if value is None else f"{value:,.{0 if value >= 100 else 1}f}{unit}"
+    if value is None:
+        return NONE
+    decimals = 0 if value >= 100 else 1
+    return f"{value:,.{decimals}f}{unit}"
 
 
 def ms(*values: float | None) -> str:
     """Write milliseconds with a decimal where they are below 10."""
-    return (
-        " / ".join(NONE if v is None else f"{v:,.{0 if v >= 9.95 else 1}f}" for v in values) + " ms"
-    )
+    return " / ".join(map(_ms, values)) + " ms"
+
+
+def _ms(value: float | None) -> str:
+    if value is None:
+        return NONE
+    decimals = 0 if value >= 9.95 else 1
+    return f"{value:,.{decimals}f}"
 
 
 def seconds(value: float | None) -> str:

@@ -58,10 +58,15 @@ class Plan:
     @property
     def settings(self) -> dict[str, Any]:
         """Settings that a resumed run must share."""
-        run, load = self.run, self.run.load
+        run = self.run
+        load = run.load
+        if self.parquet:
+            kept_as = "parquet"
+        else:
+            kept_as = "tar" if self.shard else "files"
         return {
             "format": run.format,
-            "kept_as": "parquet" if self.parquet else "tar" if self.shard else "files",
+            "kept_as": kept_as,
             "seed": run.seed,
             # None is what runs have that began before there was the flag.
             **{

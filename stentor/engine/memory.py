@@ -114,7 +114,8 @@ def _needs(
 ) -> Needs:
     """Measure the memory of each part. max_frames: frames that a slot holds. encoder_bytes: of
     encoding references."""
-    spec, kv = model.spec, model.spec.kv
+    spec = model.spec
+    kv = spec.kv
     frames = Column((max_frames, *spec.frame.shape), spec.frame.dtype)
     hidden = {f"hidden {i}": column for i, column in enumerate(spec.hidden)}
     if spec.hides_frames:

@@ -296,10 +296,13 @@ def add_lora(
     each of up to three parts. tiles: `tiles_of(index)`, used where N is G and each has one row.
     Writes y, which must be contiguous.
     """
-    n, k, (parts, _, rank) = y.shape[-1], x.shape[-1], a.shape[:3]
+    n = y.shape[-1]
+    k = x.shape[-1]
+    parts, _, rank = a.shape[:3]
     rows = rows_of(x, k)
     tile = lora_tile(len(rows), len(rows) // len(x), len(index), tiles is not None)
-    (splits, each), config = lora_splits(k), lora_config(rank, x.element_size(), tile.sequences)
+    splits, each = lora_splits(k)
+    config = lora_config(rank, x.element_size(), tile.sequences)
     # The first product, in parts that are to be added up. Rows without adapter are not written.
     h = torch.empty(splits, len(rows), parts, rank, dtype=torch.float32, device=x.device)
     rows_by = tiles if tile.by_adapter else index

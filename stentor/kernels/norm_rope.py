@@ -206,7 +206,8 @@ def qk_norm_rope(
 
     q and k are slices of one projection, each token's heads side by side.
     """
-    (q_heads, dim), k_heads = q.shape[-2:], k.shape[-2]
+    q_heads, dim = q.shape[-2:]
+    k_heads = k.shape[-2]
     flat_q = q.flatten(0, -3)
     flat_k = k.flatten(0, -3)
     q_out = torch.empty(q.shape, dtype=q.dtype, device=q.device)

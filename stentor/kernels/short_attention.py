@@ -199,7 +199,8 @@ def local_attention(
     """Attention in which every token sees every other: q [B, T, Hq, D], k and v [B, S, Hk, D], T
     and S at most LOCAL_TOKENS. For RoPE, keys stand at position 0 and on, queries at `first` and
     on."""
-    (batch, num_queries, q_heads, dim), (num_keys, kv_heads) = q.shape, k.shape[1:3]
+    batch, num_queries, q_heads, dim = q.shape
+    num_keys, kv_heads = k.shape[1:3]
     c = config or local_config(config_rows(batch, FIXED_ROWS), q_heads // kv_heads)
     # tl.dot takes no fewer than 16 elements, and the kernel gives it halves of a head.
     block_d = max(32, triton.next_power_of_2(dim))

@@ -177,7 +177,8 @@ def product(
 
     The result has `dtype`. With `gate` it is SwiGLU's silu(first half) * second half, [M, N / 2].
     """
-    (m, k), n = x.bits.shape, len(weight) // 2 if gate else len(weight)
+    m, k = x.bits.shape
+    n = len(weight) // 2 if gate else len(weight)
     out = torch.empty(m, n, dtype=dtype, device=weight.device)
     if residual is None:
         added = out

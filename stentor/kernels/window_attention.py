@@ -95,7 +95,8 @@ def window_attention(
 
     `past` keys at most stand before the first token. Those before position 0 are not seen.
     """
-    (batch, count, heads, dim), kv_heads = q.shape, k.shape[2]
+    batch, count, heads, dim = q.shape
+    kv_heads = k.shape[2]
     q, k, v = (t if t.stride()[2:] == (dim, 1) else t.contiguous() for t in (q, k, v))
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     _window_kernel[(heads, batch, triton.cdiv(count, config.block_m))](

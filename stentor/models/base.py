@@ -138,7 +138,7 @@ class LiveText:
 class VoiceSource:
     """A recording that becomes a voice, and its role, such as `reference` or `prompt`.
 
-    hear: makes of it what `encode` is given, beside requests and once per recording and role.
+    hear: prepares it for `encode`, beside requests and once per recording and role.
     """
 
     recording: Recording

@@ -264,7 +264,7 @@ def _reports_interrupt(out: Target | None, spoken: Spoken) -> Iterator[None]:
 
 @contextmanager
 def _without_log() -> Iterator[None]:
-    """The command tells of cut speech itself."""
+    """The command reports cut speech itself."""
     log = logging.getLogger("stentor.speech")
     level = logging.getLogger("stentor.speech").level
     log.setLevel(logging.ERROR)

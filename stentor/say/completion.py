@@ -16,7 +16,7 @@ from stentor.models.model_names import CONFIG, DEFAULT_VOICE
 
 
 def script(shell: str) -> str:
-    """The script that makes a shell ask stentor what may come next."""
+    """The script with which a shell completes stentor's commands."""
     code: str = shellcode(["stentor"], shell=shell)
     return code
 

@@ -44,7 +44,7 @@ def _is_file(text: str) -> bool:
 
 
 def _file_is_meant(name: str) -> bool:
-    """Asks on a terminal. Elsewhere it warns, and the name is spoken."""
+    """Prompts on a terminal. Elsewhere it warns, and the name is spoken."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         warning = f"{name!r} is a file. Its name is spoken; --file {name} speaks the text in it"
         print(f"stentor: warning: {warning}", file=sys.stderr)

@@ -53,8 +53,8 @@ class Target:
 
 
 def check(output: str | None, format: str | None, play: bool) -> Target | None:
-    """The output that the flags name, or None where the audio is only played. InvalidRequest says
-    what cannot be."""
+    """The output that the flags name, or None where the audio is only played. Raises InvalidRequest
+    for what cannot be."""
     if output is None and play:
         return None
     if output is None:
@@ -129,7 +129,7 @@ def available(format: str, without: tuple[str, ...]) -> str:
 
 
 def marks(provenance: bool, watermark: str | None, model: str | None, format: str | None) -> Marks:
-    """The marks that flags ask for, in files of `format` (None: audio is only played).
+    """The marks from flags, in files of `format` (None: audio is only played).
     InvalidRequest for a format without metadata, and for a watermark that does not work."""
     if provenance and format in HEADERLESS:
         raise InvalidRequest(
@@ -174,8 +174,8 @@ class Levelled:
 
 
 def levelled(sink: Sink, loudness: float | str, rate: int, live: bool) -> Sink:
-    """The sink at a loudness, in LUFS. AUTO: that of players for a file, as it is for what is heard
-    live. OFF: as it is."""
+    """The sink at a loudness, in LUFS. AUTO: that of players for a file, as it is for live audio.
+    OFF: as it is."""
     if loudness == OFF or (live and loudness == AUTO):
         return sink
     lufs = PLAYER_LUFS if loudness == AUTO else float(loudness)

@@ -16,7 +16,7 @@ SENTENCE = "Hello. This is how I sound, whether the news is good or bad."
 
 
 def run(load: dict[str, Any], samples: Path | None = None) -> int:
-    """Load the model with these arguments of `TTS` and print what its spec says.
+    """Load the model with these arguments of `TTS` and print its spec.
 
     samples: a folder for a file of each voice.
     """
@@ -51,7 +51,7 @@ def _file_name(voice: str) -> str:
 
 
 def facts(spec: ModelInfo) -> dict[str, str]:
-    """Describe what a request may say about the voice."""
+    """Describe a request's fields about the voice."""
     shortest, longest = spec.reference_seconds
     descriptions = {
         name: f" ({description})" for name, description in spec.voice_descriptions.items()

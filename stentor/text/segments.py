@@ -136,8 +136,11 @@ class _Reader:
 
     def _token(self, m: re.Match[str]) -> None:
         if m["silence"]:
-            length = _LENGTHS.get((m["length"] or "").lower(), "")
-            self._pause(f"{m['pause']}{'ms' if m['ms'] else 's'}" if m["pause"] else length)
+            if m["pause"]:
+                unit = "ms" if m["ms"] else "s"
+                self._pause(f"{m['pause']}{unit}")
+            else:
+                self._pause(_LENGTHS.get((m["length"] or "").lower(), ""))
         elif m["slnc"] or m["seconds"]:
             self._pause(f"{m['slnc']}ms" if m["slnc"] else f"{m['seconds']}s")
         elif m["word"]:
@@ -259,7 +262,7 @@ def _owner(sounds: str) -> str:
 
 
 def _say_as(content: str, how: str, format: str) -> str:
-    """Text that is read as `how` says, where the text alone does not tell."""
+    """Text that is read by `how`, where the text alone is ambiguous."""
     if how in ("characters", "spell-out", "verbatim"):
         return " ".join(c.upper() for c in content if not c.isspace())
     if how in ("digits", "telephone"):

@@ -96,8 +96,8 @@ async def _ask(session: aiohttp.ClientSession, url: str) -> Any:
 def gpu_watch(
     local: bool = True, program: str = "nvidia-smi"
 ) -> Iterator[Callable[[], dict[str, Any]]]:
-    """Sample this machine's GPUs while the block runs. The yielded function gives `{"gpus": [...]}`
-    so far.
+    """Sample this machine's GPUs while the block runs. The yielded function returns
+    `{"gpus": [...]}` so far.
 
     Per GPU: name, driver, and the range of memory, clocks, power and temperature seen. One
     `nvidia-smi` process samples once a second into a file, so that it costs the load generator

@@ -244,7 +244,8 @@ class FusedStep:
             num_warps=1,
             **self._limits,
         )
-        (frame, *columns), (stop, audible) = numbers, flags.view(torch.bool)
+        frame, *columns = numbers
+        stop, audible = flags.view(torch.bool)
         names = ("silent", "taken", "asks", "made_count", "next_fill")
         return Emit(
             frame[:, None],

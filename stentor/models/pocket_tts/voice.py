@@ -65,8 +65,8 @@ class VoiceFiles(Mapping[str, Voice]):
 
 
 def read_voice(file: Path, c: LayerConfig) -> Voice:
-    """A voice as the package exports it, today or before: `given` has keys after RoPE and values
-    (Prompt.given)."""
+    """A voice as the package exports it, today or before: keys after RoPE and values, as in a
+    prompt's prefix."""
     tensors = read_safetensors(file)
     layers = [_layer(tensors, CACHE.format(i), file) for i in range(c.layers)]
     shapes = {tuple(t.shape) for t in layers}

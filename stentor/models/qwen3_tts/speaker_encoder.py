@@ -84,7 +84,9 @@ class SameConv1d(nn.Conv1d):
         super().__init__(inputs, outputs, kernel, dilation=dilation)
 
     def forward(self, x: Tensor) -> Tensor:
-        (taps,), (step,), count = self.kernel_size, self.dilation, x.shape[2]
+        (taps,) = self.kernel_size
+        (step,) = self.dilation
+        count = x.shape[2]
         if taps > 1:
             added = (taps - 1) * step
             x = F.pad(x, (added // 2, added - added // 2), "reflect")

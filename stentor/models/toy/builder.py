@@ -26,7 +26,7 @@ def build(
 ) -> Toy:
     """`dtype` None: float32. There are no load options. Raises CheckpointError and InvalidRequest.
 
-    Values of the file: `seed` of the weights, `codec`, `words` (it says when they are spoken),
+    Values of the file: `seed` of the weights, `codec`, `words` (it aligns them with frames),
     `window` (text that it sees behind and ahead of the last frame's place), and `frame_pages` (it
     has page sets by frame).
     """

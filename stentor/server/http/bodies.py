@@ -108,8 +108,8 @@ class RequestLimits:
 
 class LimitedBody:
     """receive() that raises BodyError: 413 once a body is too large, 408 when it is not complete by
-    its deadline, 429 when it must give way to others that come, or there is no place for its
-    request, and 503 when the bodies of all requests exceed their budget or the server has ended.
+    its deadline, 429 when it must yield to others that come, or there is no place for its request,
+    and 503 when the bodies of all requests exceed their budget or the server has ended.
 
     Small bodies need none of the budget, so that large ones cannot keep them out.
     """
@@ -197,7 +197,7 @@ class LimitedBody:
 
 
 class _Coming:
-    """Bodies on their way, in the order in which they began. The first gives way when there are too
+    """Bodies on their way, in the order in which they began. The first yields when there are too
     many of them, and the first from an address when it has too many."""
 
     def __init__(self, limits: Limits) -> None:

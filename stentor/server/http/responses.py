@@ -85,7 +85,8 @@ class SpeechResponse(Response):
         self.told = 0  # segments of which it has been said that they cannot be spoken
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request, server = self.request, self.request.server
+        request = self.request
+        server = request.server
         if request.plan.streaming:
             work = self._streamed
         else:

@@ -78,10 +78,8 @@ class Outcome:
     error: dict[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        segments, words = (
-            [timing_as_dict(s) for s in self.segments],
-            [word_as_dict(w) for w in words_of(self.segments)],
-        )
+        segments = [timing_as_dict(s) for s in self.segments]
+        words = [word_as_dict(w) for w in words_of(self.segments)]
         if words:
             more = {"words": words}
         else:

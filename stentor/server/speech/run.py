@@ -169,7 +169,9 @@ class SegmentRun:
     async def audio(self) -> AsyncGenerator[np.ndarray, None]:
         """float32 samples [n] of the response, as this try makes them known, and at its end those
         that follow it."""
-        run, current, speaking = self.run, self.current, self.run.speaking
+        run = self.run
+        current = self.current
+        speaking = run.speaking
         for piece in current.segment.unread:
             run.plan.ignored.piece(piece)
         # silence before the first audio waits: the request may still be refused
@@ -205,7 +207,10 @@ class SegmentRun:
     async def _chunks(self, client: EngineClient) -> AsyncGenerator[Chunk, None]:
         """Its audio, up to where the guard cuts it, or a silence where there is nothing to
         speak."""
-        run, plan, timing, current = self.run, self.run.plan, self.run.timing, self.current
+        run = self.run
+        plan = run.plan
+        timing = run.timing
+        current = self.current
         if current.tails:
             voiced = partial(current.voiced, run.spec)
             request = await asyncio.get_running_loop().run_in_executor(plan.host.references, voiced)

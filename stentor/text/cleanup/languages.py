@@ -176,8 +176,10 @@ class _Reader:
 
         if self.code in ("de", "ru"):
             ordinal = str(self.engine.format_number(day, FormatPurpose.ORDINAL).text)
+            if self.code == "ru":
+                return ordinal
             dative = _DATIVE.search(m.string[max(0, m.start() - 8) : m.start()])
-            return ordinal + ("" if self.code == "ru" else "n" if dative else "r")
+            return ordinal + ("n" if dative else "r")
         return self.facts.get("first", self._say(1)) if day == 1 else self._say(day)
 
     def _clock(self, m: re.Match[str]) -> str:

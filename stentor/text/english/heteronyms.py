@@ -1,4 +1,4 @@
-"""Words that are written alike and spoken differently, told apart by the words around them.
+"""Words that are written alike and spoken differently, distinguished by the words around them.
 
 misaki's dictionary has the readings of such words by part of speech. A word whose part of speech is
 clear here is written with one more letter, for which the dictionary gets an entry with that

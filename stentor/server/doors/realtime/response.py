@@ -106,7 +106,7 @@ class Settings:
     """How responses are spoken.
 
     model: as the client named it. apply_instructions: whether instructions shape the voice. Those
-    of OpenAI's clients tell an assistant what to answer ("Read the text aloud, add nothing").
+    of OpenAI's clients are for an assistant ("Read the text aloud, add nothing").
     """
 
     model: str | None = None
@@ -381,7 +381,7 @@ class SpokenResponse(LiveSpeech):
         self._told = 0  # characters of the text in the transcript
 
     async def begin(self, text: str, before: str | None) -> None:
-        """Tell the client of it, and give it its text. before: the id of the item before its
+        """Report it and its text to the client. before: the id of the item before its
         own."""
         self.send("response.created", response=self._as_dict("in_progress"))
         self.send(
@@ -419,7 +419,7 @@ class SpokenResponse(LiveSpeech):
         self.finish("completed" if self.error is None else "failed")
 
     def finish(self, status: str) -> None:
-        """Tell the client that it has ended: completed, cancelled or failed."""
+        """Report to the client that it has ended: completed, cancelled or failed."""
         self.done = True
         if status == "completed" and not self._truncated:
             self.item.status = "completed"

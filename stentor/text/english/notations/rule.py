@@ -48,8 +48,8 @@ def rules(*table: Row) -> list[Rule]:
     """Make rules of a table of expressions and actions. An action is a function, a template as of
     `re.sub`, or a table in which the group that matched is looked up.
 
-    A row may say what a match has in any case: groups of signs with spaces between them, in which 0
-    is any digit ("0 -–": a digit, and one of two dashes), and words of which it has one: those of
+    A row may name what a match has in any case: groups of signs with spaces between them, in which
+    0 is any digit ("0 -–": a digit, and one of two dashes), and words of which it has one: those of
     its table unless it has its own.
     """
     return [_rule(*row) for row in table]
@@ -96,7 +96,7 @@ def any_of(words: Iterable[str]) -> str:
 
 
 def describes(m: re.Match[str]) -> bool:
-    """Whether an amount says which of a noun: "a $20 bill" and "9V batteries" have no plural."""
+    """Whether an amount describes a noun: "a $20 bill" and "9V batteries" have no plural."""
     before = m.string[max(0, m.start() - 4) : m.start()]
     after = m.string[m.end() : m.end() + 11]
     if _MEASURED.match(after):

@@ -131,7 +131,7 @@ def _iso_date(m: re.Match[str]) -> str:
 
 
 def _short_date(m: re.Match[str]) -> str:
-    """12/25 is a day, 3/4 a fraction unless a word before it says that it is a day."""
+    """12/25 is a day, 3/4 a fraction unless a word before it makes it a day."""
     month = int(m[2])
     day = int(m[3])
     valid = 1 <= month <= 12 and 1 <= day <= 31
