@@ -117,7 +117,7 @@ def test_the_example_package_passes_its_own_tests(tmp_path: Path):
 def test_doctor_names_the_family_with_its_origin_and_speaks_with_it(site: Path):
     said = python("-m", "stentor", "doctor", "--model", "dummy:echo", sites=(site,))
     assert "families  echo (from stentor-echo 0.1.0)\n" in said
-    assert ", toy, voxcpm2 (from stentor)\n" in said
+    assert ", toy, vibevoice, voxcpm2 (from stentor)\n" in said
     assert "speech    dummy:echo: load" in said
 
 

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from stentor.engine.sizes import BufferSizes
 
 
+BROUGHT = b"brought"
+"""Ends the key of a frame that a prompt brings, which the position of no other frame does."""
+
+
 class SequenceMaker:
     """Makes the scheduler's view of prompts. Thread-safe."""
 
@@ -69,9 +73,10 @@ class SequenceMaker:
         if free < 1:
             raise too_long(prompt.length, self.sizes.max_model_len - 1)
         if self._by_frame:
-            free = min(free, self.sizes.frame_pages - len(prompt.frames) - 1)
+            frames = prompt.num_given_frames + len(prompt.frames)
+            free = min(free, self.sizes.frame_pages - frames - 1)
             if free < 1:
-                raise too_long(len(prompt.frames) + 2, self.sizes.frame_pages)
+                raise too_long(frames + 2, self.sizes.frame_pages)
         prompt.max_frames = max(1, min(prompt.max_frames, free, self.sizes.max_frames))
         prompt.num_evals = self._covering_evals(prompt.num_evals)
 
@@ -114,8 +119,9 @@ class SequenceMaker:
             keeps_pages=cache and prompt.continuation is not None,
             has_voice=prompt.has_voice,
             frame_at=frame_at,
-            frame_keys=frame_keys(frame_at, prefix, size),
+            frame_keys=frame_keys(frame_at, prefix, size, prompt.num_given_frames),
             given=prompt.num_given,
+            given_frames=prompt.num_given_frames,
             max_schedulable=sys.maxsize if live is None else 1 + len(prompt.columns[live.column]),
         )
 
@@ -151,14 +157,19 @@ def prefix_keys(prompt: Prompt, page_size: int, known: tuple[bytes, ...] = ()) -
     return tuple(keys)
 
 
-def frame_keys(frame_at: Seq[int], prefix: Seq[bytes], page_size: int) -> tuple[bytes, ...]:
+def frame_keys(
+    frame_at: Seq[int], prefix: Seq[bytes], page_size: int, brought: int = 0
+) -> tuple[bytes, ...]:
     """A key for the page of each prompt frame, in page sets by frame, that stands in a full page of
     the prompt.
 
-    frame_at: positions of the frames. prefix: keys of the full pages.
+    frame_at: positions of the frames. prefix: keys of the full pages. brought: frames before these
+    that the prompt brings, which stand at its first position.
     """
+    first = [prefix[0] + number.to_bytes(4) + BROUGHT for number in range(brought) if prefix]
     pages = ((at // page_size, at % page_size) for at in frame_at)
-    return tuple(prefix[page] + offset.to_bytes(4) for page, offset in pages if page < len(prefix))
+    keys = [prefix[page] + offset.to_bytes(4) for page, offset in pages if page < len(prefix)]
+    return tuple(first + keys)
 
 
 def _digest(*parts: bytes | memoryview) -> bytes:

@@ -99,7 +99,7 @@ class ModelRunner(Protocol):
         """Write the page tables of requests."""
         ...
 
-    def fill_pages(self, seq: Sequence, keys_values: np.ndarray) -> None:
+    def fill_pages(self, seq: Sequence, prompt: Prompt) -> None:
         """Write the keys and values that a prompt brings."""
         ...
 

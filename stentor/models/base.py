@@ -224,6 +224,10 @@ class Prompt:
     given: np.ndarray | None = None
     """Keys and values [layers, 2, length, heads, dim] float32 of its first positions, whose rows
     say nothing, as the backbone would compute them (keys after RoPE)."""
+    given_by_frame: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Keys and values of the first places of page sets by frame, in the same form, by the names of
+    the sets. Only a prompt with `given` has them, and no set has more places than `given` has
+    positions. They count as frames before those of `frames`."""
     lora: Adapter | None = None  # the request's, kept until its end. Families leave it alone
     words: tuple[range, ...] = ()
     """Where each word of the request's text, cut at white space, stands in the prompt's text, which
@@ -241,6 +245,13 @@ class Prompt:
         if self.given is None:
             return 0
         return int(self.given.shape[2])
+
+    @property
+    def num_given_frames(self) -> int:
+        """Frames that its `given_by_frame` fills, in the set that has most."""
+        return max(
+            (keys_values.shape[2] for keys_values in self.given_by_frame.values()), default=0
+        )
 
     @property
     def has_voice(self) -> bool:

@@ -99,13 +99,14 @@ def test_keys_and_values_lie_in_the_pages_of_their_request(tmp_path: Path):
         tiny.write(tmp_path / "lsd", "lsd"), device="cpu", max_num_seqs=2, page_size=PAGE
     ) as tts:
         voice = tts.engine.model.prompts.voices["mono24"].features["given"]
-        seq = sequence(1, prompt(voice, voice.shape[2] + 2))
+        brings = prompt(voice, voice.shape[2] + 2)
+        seq = sequence(1, brings)
         seq.pages = [5, 2, 9, 3][: -(-seq.length // PAGE)]
         pool = tts.engine.runner.kv.pool
         pool.zero_()
         seq.num_cached = PAGE
         with torch.inference_mode():
-            tts.engine.runner.fill_pages(seq, voice)
+            tts.engine.runner.fill_pages(seq, brings)
         held = pool[:, :, seq.pages].flatten(2, 3).numpy()
         assert np.array_equal(held[:, :, PAGE : voice.shape[2]], voice[:, :, PAGE:])
         assert not held[:, :, :PAGE].any()
@@ -119,10 +120,10 @@ def test_a_voice_that_cannot_be_written_ends_its_own_request_only(
         alone = tts.generate("Spoken well.", voice="mono24", seed=1, retries=1, max_frames=8)
         fill = tts.engine.runner.fill_pages
 
-        def fails(seq: Sequence, voice: np.ndarray) -> None:
-            if voice is tts.engine.model.prompts.voices["stereo16"].features["given"]:
+        def fails(seq: Sequence, brings: Prompt) -> None:
+            if brings.given is tts.engine.model.prompts.voices["stereo16"].features["given"]:
                 raise RuntimeError("no such page")
-            fill(seq, voice)
+            fill(seq, brings)
 
         monkeypatch.setattr(tts.engine.runner, "fill_pages", fails)
         prompts = [

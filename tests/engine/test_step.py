@@ -46,13 +46,15 @@ MOST = {
     "cosyvoice3": 300,
     "pocket_tts": 200,
     "dots_tts": 830,
+    "vibevoice": 570,
+    "vibevoice_dialogue": 1000,
     "qwen3_omni_talker": 830,
 }
 """Operations of a decode step of the tiny checkpoints, a little above what they are: raise it only with a reason.
 The last was the check of logits that are not finite, which costs plain PyTorch four operations a draw and kernels none."""
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "dots_tts"])
+@pytest.mark.parametrize("family", [*FAMILIES, "dots_tts", "vibevoice", "vibevoice_dialogue"])
 def test_no_step_reads_a_value_or_has_a_shape_that_depends_on_one(family, tmp_path):
     model = load(family, tmp_path)
     to_meta(model, {})
@@ -75,7 +77,7 @@ def test_no_step_reads_a_value_or_has_a_shape_that_depends_on_one(family, tmp_pa
     assert samples.shape == (2, frames.shape[1] * spec.hop + spec.codec_timing.late)
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "dots_tts"])
+@pytest.mark.parametrize("family", [*FAMILIES, "dots_tts", "vibevoice", "vibevoice_dialogue"])
 def test_a_step_launches_no_more_than_it_did(family, tmp_path):
     model = load(family, tmp_path)
     spec, device = model.spec, torch.device("cpu")

@@ -22,6 +22,7 @@ from tests.fixtures.dots_tts import tiny_dots_tts
 from tests.fixtures.pocket_tts import tiny_pocket_tts
 from tests.fixtures.qwen3_omni import tiny_qwen3_omni
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
+from tests.fixtures.vibevoice import tiny_vibevoice
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -56,6 +57,10 @@ def checkpoint(family: str, folder: Path) -> Path:
         return tiny_dots_tts.write(folder / "mf", "mf")
     if family == "qwen3_omni_talker":
         return tiny_qwen3_omni.write(folder)
+    if family == "vibevoice":
+        return tiny_vibevoice.write(folder)
+    if family == "vibevoice_dialogue":
+        return tiny_vibevoice.write_dialogue(folder)
     if family == "pocket_tts":
         return tiny_pocket_tts.write(folder, "lsd")
     return FIXTURES / "fish_s2" / "checkpoint" if family == "fish_s2" else FIXTURES / family
@@ -113,7 +118,7 @@ def cache(spec: ModelSpec, slots: int, pages: int, device: torch.device) -> Page
 
 def prefill_batch(model: SpeechModel, device: str) -> PrefillBatch:
     spec = model.spec
-    tokens, rows, frames = 12, 2, 3 if spec.takes_reference else 0
+    tokens, rows, frames = 12, 2, 3 if spec.gives_frames else 0
 
     def index(n: int) -> Tensor:
         return torch.zeros(n, dtype=torch.int64, device=device)

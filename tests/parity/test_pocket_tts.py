@@ -193,9 +193,9 @@ def test_a_voice_in_pages_of_another_request_equals_the_package(make: Make):
     filled = tts.engine.health().stats.cached_tokens
     copied: list[int] = []
     fill = tts.engine.runner.fill_pages
-    tts.engine.runner.fill_pages = lambda seq, given: (
+    tts.engine.runner.fill_pages = lambda seq, prompt: (
         copied.append(seq.num_cached),
-        fill(seq, given),
+        fill(seq, prompt),
     )[1]  # type: ignore[method-assign]
     try:
         check("plain", generate(tts, "plain"))  # its text is in pages too

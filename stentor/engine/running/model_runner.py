@@ -243,14 +243,23 @@ class ModelRunner:
             for kv in sets:
                 kv.table.index_copy_(0, sent["slot"], sent["pages"])
 
-    def fill_pages(self, seq: Sequence, keys_values: np.ndarray) -> None:
+    def fill_pages(self, seq: Sequence, prompt: Prompt) -> None:
         """Write the keys and values that a prompt brings into its pages, behind those that it
         shares."""
+        assert prompt.given is not None
         start = seq.num_cached
+        self._fill(self.kv, seq.pages, prompt.given, start)
+        if start:
+            return  # who shares the first page shares all frames that the prompt brings
+        for name, keys_values in prompt.given_by_frame.items():
+            self._fill(self.kv.frames[name], seq.frame_pages, keys_values, 0)
+
+    def _fill(self, kv: PagedKV, pages: list[int], keys_values: np.ndarray, start: int) -> None:
+        """Write keys and values [layers, 2, length, heads, dim] from place `start` on."""
         up = self.device.upload
-        page, offset = np.divmod(np.arange(start, keys_values.shape[2]), self.sizes.page_size)
+        page, offset = np.divmod(np.arange(start, keys_values.shape[2]), kv.page)
         with self.stream.active():
-            self.kv.fill(up(np.array(seq.pages)[page]), up(offset), up(keys_values[:, :, start:]))
+            kv.fill(up(np.array(pages)[page]), up(offset), up(keys_values[:, :, start:]))
 
     # -- steps --
 

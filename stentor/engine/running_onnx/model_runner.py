@@ -65,7 +65,7 @@ class GraphModelRunner:
     def set_pages(self, sequences: list[Sequence]) -> None:
         """Rows hold their own keys and values."""
 
-    def fill_pages(self, seq: Sequence, keys_values: np.ndarray) -> None:
+    def fill_pages(self, seq: Sequence, prompt: Prompt) -> None:
         raise NotImplementedError("no family with graphs brings keys and values")
 
     # -- steps --

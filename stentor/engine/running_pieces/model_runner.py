@@ -63,7 +63,7 @@ class PieceModelRunner:
     def set_pages(self, sequences: list[Sequence]) -> None:
         """Rows hold all that they need. Pages only bound the text that is planned at once."""
 
-    def fill_pages(self, seq: Sequence, keys_values: np.ndarray) -> None:
+    def fill_pages(self, seq: Sequence, prompt: Prompt) -> None:
         raise NotImplementedError("a family without steps has no keys and values")
 
     def prefill(self, group: list[tuple[Sequence, Prompt]]) -> HostStep:

@@ -274,7 +274,7 @@ class PageTables:
         seq.frame_pages = frames
         seq.room = len(pages) * self.pages.page_size - seq.length
         if self.frames.count:
-            seq.room = min(seq.room, len(frames) - len(seq.frame_at) - 1)
+            seq.room = min(seq.room, len(frames) - seq.given_frames - len(seq.frame_at) - 1)
 
 
 def _in_time(pages: list[int], unwritten: Mapping[int, int], seq: Sequence) -> list[int]:

@@ -95,6 +95,8 @@ class Sequence:
         0  # so many first positions are not computed: its prompt brings their keys and values
     )
 
+    given_frames: int = 0  # frames that its prompt brings in page sets by frame, before all others
+
     phase: Phase = Phase.QUEUED
     in_flight: int = 0  # launches that name this sequence and whose result the host has not read
     num_scheduled: int = 0
@@ -163,11 +165,14 @@ class Sequence:
     @property
     def num_frames(self) -> int:
         """Frames of its prompt and those that were scheduled, with the one that is made next."""
-        return len(self.frame_at) + self.num_scheduled + 1
+        return self.given_frames + len(self.frame_at) + self.num_scheduled + 1
 
     def frames_before(self, position: int) -> int:
-        """How many of its prompt's frames stand before a position."""
-        return bisect_left(self.frame_at, position)
+        """How many of its prompt's frames stand before a position. Those that it brings stand at
+        the first."""
+        if position == 0:
+            return 0
+        return self.given_frames + bisect_left(self.frame_at, position)
 
     @property
     def first_computed(self) -> int:
