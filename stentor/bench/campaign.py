@@ -17,6 +17,7 @@ from stentor.bench.load.record import Spool, SpoolError
 from stentor.bench.metrics.summary import Summary
 from stentor.bench.report.output import SCHEMA, ReportFiles, flat, request_row
 from stentor.bench.report.plot import Chart, Series, page
+from stentor.bench.report.short import short_report
 from stentor.bench.report.table import TableOptions, levels_table, markdown, summary_table
 from stentor.bench.session import BenchRun, Level, RunSettings
 from stentor.score import measures
@@ -242,7 +243,11 @@ def _one_line(run: BenchRun) -> str:
 
 def _print(job: BenchJob, runs: Sequence[BenchRun], capacity: float | None) -> None:
     if len(runs) == 1 and not job.capacity:
-        print(summary_table(runs[0].summary, _load(runs[0]), job.table))
+        run = runs[0]
+        if job.table.verbose:
+            print(summary_table(run.summary, _load(run), job.table))
+        else:
+            print(short_report(run.summary, run.results))
         return
     print("\n" + _levels(runs))
     if job.repeats > 1 and not job.capacity:

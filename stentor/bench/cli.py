@@ -253,6 +253,7 @@ _TEXTS = {
     "request_seed": flag("seed sent with every request", int),
 }
 _OUTPUT = {
+    "verbose": switch("print every metric, in vLLM's table, in place of a short report"),
     "percentile_metrics": flag("blocks of the first table", default=",".join(METRIC_NAMES)),
     "metric_percentiles": flag(
         "percentiles to print", _list_of(_percentile), [50.0, 90.0, 95.0, 99.0]

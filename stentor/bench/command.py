@@ -97,7 +97,9 @@ def job(args: argparse.Namespace, model: str, framing: Framing) -> BenchJob:
         texts=prompts.load(args.dataset_name, args.dataset_language, args.dataset_path),
         settings=_settings(args, framing),
         levels=levels,
-        table=TableOptions(_metric_names(args.percentile_metrics), args.metric_percentiles),
+        table=TableOptions(
+            _metric_names(args.percentile_metrics), args.metric_percentiles, args.verbose
+        ),
         describe=_describe(args, model),
         capacity=_capacity(args),
         scoring=Scoring(args.wer, args.mos, args.score_limit),

@@ -29,7 +29,8 @@ def no_key(monkeypatch):
 def bench(*words):
     parser = argparse.ArgumentParser(prog="stentor")
     define(parser.add_subparsers(required=True).add_parser("bench"))
-    args = parser.parse_args(["bench", *map(str, words)])
+    verbose = ["--verbose"] if words[0] == "serve" else []
+    args = parser.parse_args(["bench", *map(str, words), *verbose])
     return args.func(args)
 
 

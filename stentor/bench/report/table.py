@@ -35,10 +35,11 @@ def line(label: str, value: object, digits: int = 2) -> str:
 
 @dataclass(frozen=True)
 class TableOptions:
-    """Options of the table: vLLM blocks and percentiles."""
+    """Options of the report: vLLM blocks, percentiles, and whether all metrics are printed."""
 
     metrics: Sequence[str]
     percentiles: Sequence[float]
+    verbose: bool = True
 
 
 def summary_table(summary: Summary, load: Mapping[str, object], options: TableOptions) -> str:
