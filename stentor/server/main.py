@@ -20,7 +20,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from stentor.host import machine
-from stentor.server import logs
+from stentor.server import logs, status_line
 from stentor.server.api_processes import ApiProcesses, AttachedHost, Owner, read_start
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
@@ -60,6 +60,13 @@ class _Uvicorn(uvicorn.Server):
         """Leave the signals to `StopSignals`, which has them before uvicorn starts and after it has
         ended."""
         yield
+
+    async def main_loop(self) -> None:
+        if self.api or self.state.config.log_format == "json":
+            await super().main_loop()
+            return
+        with status_line.shown(sys.stderr, logging.getLogger().handlers, self.state.others.metrics):
+            await super().main_loop()
 
     async def on_tick(self, counter: int) -> bool:
         self.should_exit = self.should_exit or self.stop.requested
