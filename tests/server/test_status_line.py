@@ -49,7 +49,7 @@ def test_the_metrics_of_a_server_have_what_the_line_shows(live: Live):
 
 
 def shown_with(stream: io.StringIO, record: str) -> str:
-    """What is on a stream after the line was drawn and a record was logged."""
+    """The content of a stream after the line was drawn and a record was logged."""
     handler = logging.StreamHandler(stream)
     log = logging.Logger("test")
     log.addHandler(handler)
