@@ -312,3 +312,47 @@ def test_what_serve_deploys_is_the_app_and_fits_the_nodes():
     )
     assert version is not None
     assert service()["rayClusterConfig"]["rayVersion"].startswith(version[1])
+
+
+def test_compose_services_have_ports_of_their_own():
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    ports = [port.split(":")[1] for service in services.values() for port in service["ports"]]
+    assert len(ports) == len(set(ports)) == 2
+
+
+def test_the_runbook_has_what_to_do_for_every_alert_and_for_no_other():
+    rules = yaml.safe_load((DEPLOY / "monitoring" / "rules.yaml").read_text())
+    alerts = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
+    page = (ROOT / "docs" / "runbook.md").read_text()
+    assert set(re.findall(r"^\| `(Stentor\w+)` \|", page, re.MULTILINE)) == alerts
+    assert len(page.split()) < 700  # one page
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        (["registry.example:5000/team/tts:1.0"], 0, "newName: registry.example:5000/team/tts"),
+        (["registry.example/tts:1.0", "cpu"], 0, "build --file deploy/Dockerfile --tag"),
+        (["registry.example:5000/tts"], 2, "has no tag"),
+        (["registry.example/tts:1", "tpu"], 2, "the kind is cuda or cpu, not tpu"),
+    ],
+)
+def test_one_command_builds_pushes_and_names_the_image(words: list[str], code: int, expected: str):
+    command = [str(ROOT / "scripts" / "image"), *words]
+    environment = {**os.environ, "DRY_RUN": "1"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.returncode == code
+    assert expected in result.stdout + result.stderr
+    if code == 0:
+        assert f"docker push {words[0]}" in result.stdout
+
+
+def test_pods_of_several_nodes_share_the_claim_of_one():
+    claim = yaml.safe_load((DEPLOY / "kubernetes" / "storage.yaml").read_text())
+    assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
+    file = DEPLOY / "kubernetes-many-nodes" / "kustomization.yaml"
+    overlay = yaml.safe_load(file.read_text())
+    assert overlay["resources"] == ["../kubernetes"]
+    (patch,) = overlay["patches"]
+    assert patch["target"] == {"kind": claim["kind"], "name": claim["metadata"]["name"]}
+    assert yaml.safe_load(patch["patch"])[0]["value"] == ["ReadWriteMany"]
