@@ -11,7 +11,10 @@ import torch
 
 import stentor
 from stentor.cli import main
+from stentor.errors import InvalidRequest
 from stentor.host.installed import pip_install
+from stentor.server.cli import NO_OPS
+from stentor.server.config import typed
 
 SAY = [
     "say",
@@ -133,3 +136,19 @@ def test_doctor_names_what_is_missing_for_what_and_the_line_that_adds_it(
 def test_doctor_says_why_a_model_does_not_run(capsys: pytest.CaptureFixture[str]):
     assert main(["doctor", "--model", "/nowhere"]) == 2
     assert "speech    no: model '/nowhere'" in capsys.readouterr().out
+
+
+def test_the_help_of_serve_fits_120_lines_and_has_no_flag_without_effect(
+    capsys: pytest.CaptureFixture[str],
+):
+    with pytest.raises(SystemExit, match="0"):
+        main(["serve", "--help"])
+    printed = capsys.readouterr().out
+    assert len(printed.splitlines()) <= 120
+    assert "--[no-]warmup" in printed
+    assert not [flag for flag in NO_OPS if flag in printed]
+
+
+def test_a_wrong_key_of_the_configuration_names_the_nearest():
+    with pytest.raises(InvalidRequest, match=r"is not an option; did you mean max_num_seqs\?"):
+        typed({"max-num-seq": 4})

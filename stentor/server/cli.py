@@ -27,6 +27,29 @@ NO_OPS = {  # accepted flags: two of vLLM, and two of ours from when they were n
 NO_WINDOWS = "needs Linux or macOS. On Windows, run it in WSL or in Docker"
 
 
+class _OneLineEach(argparse.HelpFormatter):
+    """Help with a line for each flag, which a terminal wraps where it is narrow."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=36, width=240)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings:
+            return super()._format_action_invocation(action)
+        flag = action.option_strings[0]
+        if isinstance(action, argparse.BooleanOptionalAction):
+            return flag.replace("--", "--[no-]", 1)
+        if action.choices is not None:
+            return f"{flag} {'|'.join(map(str, action.choices))}"
+        if action.nargs == 0:
+            return ", ".join(action.option_strings)
+        value = action.dest.rpartition("_")[2].upper()
+        return f"{flag} {value}"
+
+    def add_usage(self, *args: object, **more: object) -> None:
+        """Leave the usage to the description, which has it in one line."""
+
+
 class _Extend(argparse.Action):
     """Collects the items of a repeatable flag. A JSON list counts as several."""
 
@@ -50,12 +73,13 @@ def define(parser: argparse.ArgumentParser) -> None:
     name."""
     name = parser.prog.split()[-1]
     parser.usage = f"stentor {name} [MODEL ...] [--flag VALUE ...]"
-    parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
+    parser.formatter_class = _OneLineEach
+    parser.description = f"usage: {parser.usage}"
     parser.argument_default = argparse.SUPPRESS
     parser.add_argument(
         "models", nargs="*", metavar="MODEL", help="local directory, Hub id or dummy:NAME"
     )
-    parser.add_argument("--model", dest="model_flag", help="the same as MODEL")
+    parser.add_argument("--model", dest="model_flag", help=argparse.SUPPRESS)  # vLLM's
     parser.add_argument("--config", help="YAML file with the same options; flags win")
     group = parser.add_argument_group(GROUPS["models"])
     for f in fields(ServerConfig):
@@ -64,7 +88,7 @@ def define(parser: argparse.ArgumentParser) -> None:
                 group = parser.add_argument_group(GROUPS[f.name])
             _add(group, f)
     parser.add_argument(
-        "--skip-server-warmup", action="store_false", dest="warmup", help="the same as --no-warmup"
+        "--skip-server-warmup", action="store_false", dest="warmup", help=argparse.SUPPRESS
     )
     parser.add_argument(
         "--disable-log-requests", action="store_false", dest="log_requests", help=argparse.SUPPRESS
@@ -75,13 +99,13 @@ def define(parser: argparse.ArgumentParser) -> None:
             action="append_const",
             dest="no_ops",
             const=(flag, effect),
-            help=f"accepted, {effect}",
+            help=argparse.SUPPRESS,
         )
     parser.add_argument(
         "--no-ignore-unknown-fields",
         action="store_true",
         dest="strict",
-        help="the same as --strict",
+        help=argparse.SUPPRESS,
     )
     parser.set_defaults(func={"serve": run, "compile": compile}[name])
 

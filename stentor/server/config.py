@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
+from difflib import get_close_matches
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -594,6 +595,9 @@ def typed(read: Mapping[str, Any]) -> dict[str, Any]:
             values["strict"] = not _typed(options["strict"], value)
             continue
         if name not in options:
+            near = get_close_matches(name, options, 1)
+            if near:
+                raise InvalidRequest(str(key), f"is not an option; did you mean {near[0]}?")
             raise InvalidRequest(
                 str(key), f"is not an option; options are {', '.join(sorted(options))}"
             )
