@@ -67,7 +67,7 @@ def said(found: Iterable[object]) -> str:
 
 def calls(module: Module, *names: str) -> list[str]:
     """Where the module calls a method or a function of one of these names."""
-    found = []
+    lines = []
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Call):
             name = (
@@ -76,8 +76,8 @@ def calls(module: Module, *names: str) -> list[str]:
                 else getattr(node.func, "id", "")
             )
             if name in names:
-                found.append(f"{module.name}:{node.lineno}: {ast.unparse(node)}")
-    return found
+                lines.append(f"{module.name}:{node.lineno}: {ast.unparse(node)}")
+    return lines
 
 
 def leaving(room: str, *allowed: str) -> list[Import]:
@@ -90,48 +90,48 @@ def leaving(room: str, *allowed: str) -> list[Import]:
 
 
 def test_kernels_import_nothing_else_of_the_package_but_the_number_of_cpus():
-    found = leaving("kernels", "host.machine")
-    assert not found, said(found)
+    imports = leaving("kernels", "host.machine")
+    assert not imports, said(imports)
 
 
 def test_layers_import_only_kernels():
-    found = leaving("layers", "kernels")
-    assert not found, said(found)
+    imports = leaving("layers", "kernels")
+    assert not imports, said(imports)
 
 
 def users(name: str, seen: frozenset[str] = frozenset()) -> set[str]:
     """Map each module of kernels or layers to its users, direct or by way of others there: families, and "all" for the rest."""
-    found = set()
+    families = set()
     for user in graph().users[name] - seen:
         if within(user, "kernels", "layers"):
-            found |= users(user, seen | {name})
+            families |= users(user, seen | {name})
         else:
-            found.add(family_of(user) or "all")
-    return found
+            families.add(family_of(user) or "all")
+    return families
 
 
 @pytest.mark.parametrize("room", ["kernels", "layers"])
 def test_what_is_shared_has_two_users(room):
     """The engine and the rest of the package serve every family. The toy does not count."""
-    found = {}
+    users_by_module = {}
     for module in modules(room):
         if not module.is_package:
             families = users(module.name) - {"toy"}
             if families != {"all"} and "all" not in families and len(families) < 2:
-                found[module.name] = sorted(families)
-    assert not found, said(
-        f"{name} has one family as user or none: {who}" for name, who in found.items()
+                users_by_module[module.name] = sorted(families)
+    assert not users_by_module, said(
+        f"{name} has one family as user or none: {who}" for name, who in users_by_module.items()
     )
 
 
 def test_no_family_is_imported_outside_its_folder():
     """The registry finds families by their folders."""
-    found = [
+    imports = [
         i
         for i in graph().imports
         if (family := family_of(i.target)) and family_of(i.source) != family
     ]
-    assert not found, said(found)
+    assert not imports, said(imports)
 
 
 NAMES = {"dots_tts": "dots_tts"}
@@ -142,7 +142,7 @@ CLIENTS = "speech.client_names"
 
 def test_no_family_is_named_in_code_outside_its_folder():
     """Identifiers and strings; prose may give an example. Tools that talk to other servers name their models."""
-    found = []
+    lines = []
     for module in graph().modules.values():
         if family_of(module.name) or within(module.name, "bench", CLIENTS):
             continue
@@ -151,12 +151,12 @@ def test_no_family_is_named_in_code_outside_its_folder():
             if id(node) in prose:
                 continue
             for word in names_in(node):
-                named = any(
+                names_family = any(
                     NAMES.get(family, family.split("_")[0]) in word.lower() for family in RELEASED
                 )
-                if named and word != "fish":  # which is a shell too
-                    found.append(f"{module.name}:{getattr(node, 'lineno', 0)}: {word}")
-    assert not found, said(found)
+                if names_family and word != "fish":  # which is a shell too
+                    lines.append(f"{module.name}:{getattr(node, 'lineno', 0)}: {word}")
+    assert not lines, said(lines)
 
 
 def names_in(node: ast.AST) -> list[str]:
@@ -166,8 +166,8 @@ def names_in(node: ast.AST) -> list[str]:
 
 
 def test_no_module_imports_itself_by_way_of_others():
-    found = circles(graph().edges())
-    assert not found, said(found)
+    import_circles = circles(graph().edges())
+    assert not import_circles, said(import_circles)
 
 
 def test_a_reader_follows_thirteen_imports_at_most():
@@ -193,55 +193,55 @@ def test_few_lines_are_excused_from_the_checks(waiver: str, most: int):
 def test_policy_is_plain_python():
     """Modules that decide know no tensor, so that they can be tested without a model."""
     assert len(list(modules(POLICY))) >= 3
-    found = [
+    imports = [
         i
         for i in graph().outside
         if within(i.source, POLICY) and i.target.split(".")[0] in ("torch", "numpy")
     ]
-    assert not found, said(found)
+    assert not imports, said(imports)
 
 
 def test_models_and_the_engine_know_nothing_of_the_server():
-    found = [
+    imports = [
         i
         for i in graph().imports
         if within(i.source, *CORE) and within(i.target, "server", "bench", "cli", "api", "speech")
     ]
-    found += [
+    imports += [
         i
         for i in graph().outside
         if within(i.source, *CORE) and i.target.split(".")[0] in ("fastapi", "uvicorn")
     ]
-    assert not found, said(found)
+    assert not imports, said(imports)
 
 
 def test_the_engine_is_below_the_library_and_the_library_below_the_server():
     """A server, a benchmark and the command line are ways in; nothing that they serve knows of them."""
     ways_in = ("server", "ray", "bench", "cli", "doctor", "__main__")
-    found = [
+    imports = [
         i for i in graph().imports if not within(i.source, *ways_in) and within(i.target, *ways_in)
     ]
-    assert not found, said(found)
+    assert not imports, said(imports)
 
 
 def test_only_the_boundary_reads_from_the_device():
-    found = []
+    lines = []
     for module in graph().modules.values():
         if (within(module.name, *CORE) or module.name.count(".") == 1) and not within(
             module.name, *BOUNDARY
         ):
-            found += calls(module, *HOST_READS)
-            found += [
+            lines += calls(module, *HOST_READS)
+            lines += [
                 f"{module.name}:{node.lineno}: {ast.unparse(node)}"
                 for node in ast.walk(module.tree)
                 if isinstance(node, ast.Attribute) and ast.unparse(node) == "torch.cuda"
             ]
-    assert not found, said(found)
+    assert not lines, said(lines)
 
 
 def test_no_function_only_imports_and_forwards():
     """Such a function is a second copy of a signature. The caller imports the module lazily instead."""
-    found = []
+    functions = []
     for module in graph().modules.values():
         for function in module.functions():
             body = function.body[bool(ast.get_docstring(function)) :]
@@ -250,8 +250,8 @@ def test_no_function_only_imports_and_forwards():
                 and isinstance(body[0], ast.Import | ast.ImportFrom)
                 and forwards(function, body[0], body[1])
             ):
-                found.append(f"{module.name}:{function.lineno}: {function.name}")
-    assert not found, said(found)
+                functions.append(f"{module.name}:{function.lineno}: {function.name}")
+    assert not functions, said(functions)
 
 
 def forwards(
@@ -269,22 +269,22 @@ def forwards(
     while isinstance(root, ast.Attribute):
         root = root.value
     names = {alias.asname or alias.name.split(".")[0] for alias in imported.names}
-    given = {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
+    parameters = {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
     handed = [*call.args, *(keyword.value for keyword in call.keywords)]
     plain = all(isinstance(v.value if isinstance(v, ast.Starred) else v, ast.Name) for v in handed)
-    own = {v.id for v in ast.walk(call) if isinstance(v, ast.Name)} - names
-    return isinstance(root, ast.Name) and root.id in names and plain and own <= given
+    forwarded = {v.id for v in ast.walk(call) if isinstance(v, ast.Name)} - names
+    return isinstance(root, ast.Name) and root.id in names and plain and forwarded <= parameters
 
 
 def test_nothing_probes_attributes_or_keeps_globals():
-    found = [hit for module in graph().modules.values() for hit in calls(module, "hasattr")]
+    lines = [hit for module in graph().modules.values() for hit in calls(module, "hasattr")]
     for module in graph().modules.values():
-        found += [
+        lines += [
             f"{module.name}:{n.lineno}: global"
             for n in ast.walk(module.tree)
             if isinstance(n, ast.Global)
         ]
-    assert not found, said(found)
+    assert not lines, said(lines)
 
 
 SET = {
@@ -313,16 +313,16 @@ PRIVATE = {
 
 def imported(module: Module) -> dict[str, str]:
     """Map names in the module to what they are of other packages."""
-    found = {}
+    origins = {}
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
-            found |= {
+            origins |= {
                 a.asname or a.name.split(".")[0]: a.name if a.asname else a.name.split(".")[0]
                 for a in node.names
             }
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            found |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
-    return {name: whole for name, whole in found.items() if whole.split(".")[0] != "stentor"}
+            origins |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    return {name: origin for name, origin in origins.items() if origin.split(".")[0] != "stentor"}
 
 
 def owner(node: ast.expr) -> str:
@@ -336,32 +336,34 @@ def targets(node: ast.AST) -> list[ast.expr]:
     """Where a statement stores or deletes, also by `setattr`."""
     if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("setattr", "delattr"):
         return [ast.Attribute(node.args[0], ast.unparse(node.args[1]).strip("'\""))]
-    found = [
+    assigned = [
         *getattr(node, "targets", []),
         *([node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else []),
     ]
     flat = [
-        part for t in found for part in (t.elts if isinstance(t, ast.Tuple | ast.List) else [t])
+        part for t in assigned for part in (t.elts if isinstance(t, ast.Tuple | ast.List) else [t])
     ]
     return [t for t in flat if isinstance(t, ast.Attribute | ast.Subscript)]
 
 
 def test_nothing_is_patched_in_another_package():
-    found = set()
+    patched = set()
     for module in graph().modules.values():
         others = imported(module)
         for node in ast.walk(module.tree):
-            found |= {
+            patched |= {
                 f"{module.name}: {ast.unparse(t)}" for t in targets(node) if owner(t) in others
             }
-    assert found == SET
+    assert patched == SET
 
 
 def test_no_other_private_name_of_another_package_is_used():
-    found = set()
+    used_names = set()
     for module in graph().modules.values():
         others = imported(module)
-        found |= {whole for whole in others.values() if whole.rpartition(".")[2].startswith("_")}
+        used_names |= {
+            origin for origin in others.values() if origin.rpartition(".")[2].startswith("_")
+        }
         for node in ast.walk(module.tree):
             if (
                 isinstance(node, ast.Attribute)
@@ -369,8 +371,8 @@ def test_no_other_private_name_of_another_package_is_used():
                 and owner(node) in others
             ):
                 name, dot, rest = ast.unparse(node).partition(".")
-                found.add(others[name] + dot + rest)
-    assert {name for name in found if not name.startswith("__future__")} == PRIVATE
+                used_names.add(others[name] + dot + rest)
+    assert {name for name in used_names if not name.startswith("__future__")} == PRIVATE
 
 
 def test_what_is_in_the_gpu_folder_needs_a_gpu():
@@ -421,10 +423,10 @@ def test_docstrings_begin_with_a_verb_or_a_noun(tree: str) -> None:
     """Not with a clause that needs another text to be understood (docs: CONTRIBUTING.md)."""
     files = [p for p in (ROOT.parent / tree).rglob("*.py") if "__pycache__" not in p.parts]
     assert files
-    found = [
+    headless = [
         (file.name, doc)
         for file in files
         for doc in docstrings(ast.parse(file.read_text()))
         if HEADLESS.match(doc)
     ]
-    assert found == []
+    assert headless == []

@@ -25,8 +25,8 @@ ROOT = Path(stentor.__file__).parents[1]
 
 def pip(*arguments: str) -> None:
     command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=STUCK_S, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, timeout=STUCK_S, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 def environment(*sites: Path) -> dict[str, str]:
@@ -39,7 +39,7 @@ def environment(*sites: Path) -> dict[str, str]:
 
 def python(*arguments: str, sites: tuple[Path, ...] = (), code: int = 0) -> str:
     command = [sys.executable, *arguments]
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         env=environment(*sites),
         capture_output=True,
@@ -47,8 +47,8 @@ def python(*arguments: str, sites: tuple[Path, ...] = (), code: int = 0) -> str:
         timeout=STUCK_S,
         check=False,
     )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    assert process.returncode == code, process.stdout + process.stderr
+    return process.stdout + process.stderr
 
 
 def install(folder: Path, site: Path) -> None:
@@ -98,27 +98,27 @@ def served(site: Path) -> Iterator[str]:
 
 
 def test_a_package_passes_its_own_tests_where_it_is_installed(package: Path, site: Path):
-    said = python(
+    output = python(
         "-m", "pytest", "-q", "-p", "no:cacheprovider", str(package / "tests"), sites=(site,)
     )
-    assert "7 passed" in said
+    assert "7 passed" in output
 
 
 def test_the_example_package_passes_its_own_tests(tmp_path: Path):
     """CSM, at parity with transformers (examples/csm)."""
     install(ROOT / "examples" / "csm", tmp_path / "site")
     tests = str(ROOT / "examples" / "csm" / "tests")
-    said = python(
+    output = python(
         "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", tests, sites=(tmp_path / "site",)
     )
-    assert re.search(r"^(12 passed, 1 skipped|13 passed)", said, re.MULTILINE), said
+    assert re.search(r"^(12 passed, 1 skipped|13 passed)", output, re.MULTILINE), output
 
 
 def test_doctor_names_the_family_with_its_origin_and_speaks_with_it(site: Path):
-    said = python("-m", "stentor", "doctor", "--model", "dummy:echo", sites=(site,))
-    assert "families  echo (from stentor-echo 0.1.0)\n" in said
-    assert ", toy, vibevoice, voxcpm2 (from stentor)\n" in said
-    assert "speech    dummy:echo: load" in said
+    output = python("-m", "stentor", "doctor", "--model", "dummy:echo", sites=(site,))
+    assert "families  echo (from stentor-echo 0.1.0)\n" in output
+    assert ", toy, vibevoice, voxcpm2 (from stentor)\n" in output
+    assert "speech    dummy:echo: load" in output
 
 
 def test_a_server_lists_the_family_with_its_origin_and_speaks_with_it(served: str):
@@ -148,8 +148,8 @@ assert "stentor_echo.builder" in sys.modules
 
 
 def test_a_removed_package_takes_its_family_with_it():
-    said = python("-m", "stentor", "say", "--model", "dummy:echo", "Hello.", code=2)
-    assert "dummy:echo' is not known; known: dummy:" in said
+    output = python("-m", "stentor", "say", "--model", "dummy:echo", "Hello.", code=2)
+    assert "dummy:echo' is not known; known: dummy:" in output
 
 
 def test_names_that_clash_are_refused_and_others_work(tmp_path: Path):
@@ -160,12 +160,14 @@ def test_names_that_clash_are_refused_and_others_work(tmp_path: Path):
         ("dummy:same", "'first' of first 1.0 and 'second' of second 1.0"),
         ("dummy:third", "'toy' of stentor and 'toy' of third 1.0"),
     ):
-        said = python("-m", "stentor", "say", "--model", model, "Hello.", sites=(tmp_path,), code=1)
-        assert f"{model}: the families {brought} clash; uninstall one of them" in said
-    said = python(
+        output = python(
+            "-m", "stentor", "say", "--model", model, "Hello.", sites=(tmp_path,), code=1
+        )
+        assert f"{model}: the families {brought} clash; uninstall one of them" in output
+    output = python(
         "-m", "stentor", "doctor", "--model", "dummy:cosyvoice4", sites=(tmp_path,), code=2
     )
-    assert "refused, because names clash: same: first 1.0, second 1.0" in said
+    assert "refused, because names clash: same: first 1.0, second 1.0" in output
 
 
 @pytest.mark.parametrize(
@@ -192,11 +194,11 @@ def test_a_family_that_cannot_be_used_is_named_with_the_reason(
     tmp_path: Path, package: str, source: str | None, problem: str
 ):
     declare(tmp_path, "broken", "broken", package, source)
-    said = python(
+    output = python(
         "-m", "stentor", "say", "--model", "dummy:broken", "Hello.", sites=(tmp_path,), code=2
     )
-    assert "family broken of broken 1.0 cannot be used: " in said
-    assert problem in said
+    assert "family broken of broken 1.0 cannot be used: " in output
+    assert problem in output
 
 
 def test_a_family_whose_code_cannot_be_imported_is_named(tmp_path: Path):
@@ -204,12 +206,12 @@ def test_a_family_whose_code_cannot_be_imported_is_named(tmp_path: Path):
     (tmp_path / "half_family" / "builder.py").write_text(
         "import nothing_of_that_name\n", encoding="utf-8"
     )
-    said = python(
+    output = python(
         "-m", "stentor", "say", "--model", "dummy:half", "Hello.", sites=(tmp_path,), code=1
     )
     assert (
         "family half of half 1.0: half_family.builder cannot be imported: ModuleNotFoundError: No module named"
-        in said
+        in output
     )
 
 

@@ -64,15 +64,15 @@ def floats(*shape: int) -> Tensor:
 
 def launches(call: Callable[[], object]) -> list[Launch]:
     """List what `call` launches. Nothing runs."""
-    found: list[Launch] = []
+    recorded: list[Launch] = []
 
     def record(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
-        found.append(Launch(self, args, kwargs))
+        recorded.append(Launch(self, args, kwargs))
 
     with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
         patch.setattr(JITFunction, "run", record)
         call()
-    return found
+    return recorded
 
 
 def _source(launch: Launch, arch: int, ones: bool) -> tuple[ASTSource, Any, Any]:
@@ -83,16 +83,16 @@ def _source(launch: Launch, arch: int, ones: bool) -> tuple[ASTSource, Any, Any]
     kernel, backend = launch.kernel, make_backend(GPUTarget("cuda", arch, 32))
     pdl = {"USE_PDL": has_pdl(arch)} if "USE_PDL" in kernel.arg_names else {}
     bind = create_function_from_signature(kernel.signature, kernel.params, backend)
-    given, specialization, options = bind(*launch.args, **{**launch.kwargs, **pdl})
+    arguments, specialization, options = bind(*launch.args, **{**launch.kwargs, **pdl})
     if ones:
         free = {p.name for p in kernel.params if not (p.is_constexpr or p.do_not_specialize)}
-        given = {
+        arguments = {
             name: 1 if name in free and type(value) is int else value
-            for name, value in given.items()
+            for name, value in arguments.items()
         }
-        given, specialization, options = bind(**given, **options)
+        arguments, specialization, options = bind(**arguments, **options)
     settings, signature, constants, attributes = kernel._pack_args(
-        backend, options, given, specialization, options
+        backend, options, arguments, specialization, options
     )
     return ASTSource(kernel, signature, constants, attributes), settings, backend
 
@@ -119,8 +119,8 @@ def waits_for_each_wgmma(kernel: Any) -> bool:
             "-o",
             source.with_suffix(".cubin"),
         ]
-        said = subprocess.run(command, capture_output=True, text=True, check=True)
-    return "are serialized" in said.stdout + said.stderr
+        listing = subprocess.run(command, capture_output=True, text=True, check=True)
+    return "are serialized" in listing.stdout + listing.stderr
 
 
 def check_types(launch: Launch, ones: bool) -> None:
@@ -141,13 +141,13 @@ def check_types(launch: Launch, ones: bool) -> None:
 
 def in_turns() -> Callable[[Launch], Iterable[int]]:
     """For which GPUs a launch is compiled here."""
-    seen: set[str] = set()
+    names: set[str] = set()
 
     def archs(launch: Launch) -> Iterable[int]:
-        if launch.name in seen:
+        if launch.name in names:
             return (HOPPER,)
-        seen.add(launch.name)
-        return (HOPPER, OTHERS[(len(seen) - 1) % len(OTHERS)])
+        names.add(launch.name)
+        return (HOPPER, OTHERS[(len(names) - 1) % len(OTHERS)])
 
     return archs
 
@@ -164,18 +164,18 @@ def compiled_cases(
     """
     for n, (name, case) in enumerate(cases.items()):
         for i, dtype in enumerate(dtypes):
-            whole = every_dtype or i == n % len(dtypes)
+            all_archs = every_dtype or i == n % len(dtypes)
             for launch in launches(lambda case=case, dtype=dtype: case(dtype)):
                 what = f"{name}, {launch.name} {dtype}"
-                if not whole:
+                if not all_archs:
                     check_types(launch, ones=False)
-                for arch in archs(launch) if whole else ():
+                for arch in archs(launch) if all_archs else ():
                     kernel = compile_launch(launch, arch)
                     waits = arch == HOPPER and waits_for_each_wgmma(kernel)
                     assert not waits, f"{what}: each wgmma waits for the one before"
-                    shared, most = kernel.metadata.shared, COMPILED[arch].shared_kib * 1024
-                    assert shared <= most, (
-                        f"{what}: {shared} bytes are shared, sm_{arch} has {most}"
+                    shared, limit = kernel.metadata.shared, COMPILED[arch].shared_kib * 1024
+                    assert shared <= limit, (
+                        f"{what}: {shared} bytes are shared, sm_{arch} has {limit}"
                     )
                     yield what, launch.name, arch, shared
                 if i == 0:

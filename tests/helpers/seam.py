@@ -26,20 +26,22 @@ def modules() -> list[str]:
     """The modules in the page's table."""
     page = (ROOT / "docs" / "families.md").read_text(encoding="utf-8")
     rows = page.split("## The interface\n")[1].split("\n## ")[0]
-    found: set[str] = set()
+    names: set[str] = set()
     for row in (row.split("|")[1] for row in rows.splitlines() if row.startswith("| `")):
         first, *others = re.findall(r"`([\w.]+)`", row)
         room = first.rpartition(".")[0]  # further modules of the row may be named without it
-        found |= {first, *(n if n.startswith("stentor") else f"{room}.{n}" for n in others)}
-    return sorted(found)
+        names |= {first, *(n if n.startswith("stentor") else f"{room}.{n}" for n in others)}
+    return sorted(names)
 
 
 def names(module: str) -> Names:
     """Names that a module defines."""
-    found = importlib.import_module(module)
-    own = {n: v for n, v in vars(found).items() if not n.startswith("_") and defined_in(v, module)}
-    return {n: parameters(v) for n, v in sorted(own.items())} | {
-        f"{n}.{m}": p for n, v in own.items() for m, p in methods(v)
+    imported = importlib.import_module(module)
+    public = {
+        n: v for n, v in vars(imported).items() if not n.startswith("_") and defined_in(v, module)
+    }
+    return {n: parameters(v) for n, v in sorted(public.items())} | {
+        f"{n}.{m}": p for n, v in public.items() for m, p in methods(v)
     }
 
 
@@ -72,41 +74,41 @@ def interface() -> dict[str, Names]:
 
 def broken(stored: dict[str, Names], present: dict[str, Names]) -> list[str]:
     """Names that a package written for `stored` may miss."""
-    found = []
-    for module, known in stored.items():
-        for name, old in known.items():
+    problems = []
+    for module, interface in stored.items():
+        for name, old in interface.items():
             new = present.get(module, {}).get(name)
             if new is None:
-                found.append(f"{module}.{name} is gone")
+                problems.append(f"{module}.{name} is gone")
                 continue
-            found += [
+            problems += [
                 f"{module}.{name}: parameter {p} is gone"
                 for p in old
                 if p not in new and p.rstrip("=") + "=" not in new
             ]
             was = {p.rstrip("=") for p in old}
-            found += [
+            problems += [
                 f"{module}.{name}: parameter {p} is new and has no default"
                 for p in new
                 if p not in was and p[-1] != "="
             ]
-    return found
+    return problems
 
 
 def imports(folder: Path) -> set[str]:
     """Modules of stentor that the sources in a folder import."""
-    found = set()
+    names = set()
     for file in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
-                found |= {a.name for a in node.names}
+                names |= {a.name for a in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
-                found |= (
+                names |= (
                     {f"{node.module}.{a.name}" for a in node.names}
                     if node.module == "stentor"
                     else {node.module}
                 )
-    return {name for name in found if name.startswith("stentor.")}
+    return {name for name in names if name.startswith("stentor.")}
 
 
 if __name__ == "__main__":

@@ -62,12 +62,12 @@ def load_options(label: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    made: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
 
     def get(variant: str) -> Path:
-        if variant not in made:
-            made[variant] = tiny.write(tmp_path_factory.mktemp("dots") / variant, variant)
-        return made[variant]
+        if variant not in folders:
+            folders[variant] = tiny.write(tmp_path_factory.mktemp("dots") / variant, variant)
+        return folders[variant]
 
     return get
 
@@ -75,7 +75,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 @pytest.fixture
 def make(checkpoints: Callable[[str], Path]) -> Iterator[Make]:
     """An engine for a case, with the official noise."""
-    made: list[TTS] = []
+    loaded: list[TTS] = []
 
     def get(label: str, **options: Any) -> TTS:
         usual = {
@@ -87,31 +87,31 @@ def make(checkpoints: Callable[[str], Path]) -> Iterator[Make]:
         }
         tts = TTS(checkpoints(tiny.CASES[label]["variant"]), device="cpu", **{**usual, **options})
         tiny.give_official_noise(tts, label)
-        made.append(tts)
+        loaded.append(tts)
         return tts
 
     yield get
-    for tts in made:
+    for tts in loaded:
         tts.close()
 
 
 def request(label: str, tts: TTS, **more: Any) -> Any:
     """The case as the public API takes it."""
     case, args = tiny.CASES[label], tiny.CASES[label]["args"]
-    given: dict[str, Any] = {"seed": tiny.SEEDS[label], "max_frames": case["max_patches"]}
+    options: dict[str, Any] = {"seed": tiny.SEEDS[label], "max_frames": case["max_patches"]}
     text = args["text"]
     if "template_name" in args:
         tag, text = text.split("]", 1)
-        given["instructions"] = tag[1:]
+        options["instructions"] = tag[1:]
     if "prompt_audio_path" in args:
-        given["reference"] = Reference(
+        options["reference"] = Reference(
             tiny.FIXTURE / args["prompt_audio_path"], args.get("prompt_text")
         )
     if "language" in args:
-        given["language"] = LANGUAGES[args["language"]]
+        options["language"] = LANGUAGES[args["language"]]
     if "speaker_scale" in args:
-        given["speaker_scale"] = args["speaker_scale"]
-    return tts.request(text, **{**given, **more})
+        options["speaker_scale"] = args["speaker_scale"]
+    return tts.request(text, **{**options, **more})
 
 
 def speech(label: str, tts: TTS, streaming: bool = True, **more: Any) -> Speech:
@@ -129,8 +129,11 @@ def check(label: str, tts: TTS, got: Speech) -> None:
     assert np.abs(raw - latents).max() <= LATENTS * np.abs(latents).max()
     assert len(got.samples) == HOP * len(want)
     if f"{label}/audio" in E:
-        heard = E[f"{label}/audio"]
-        assert np.abs(got.samples[:: int(E["every"])] - heard).max() <= AUDIO * np.abs(heard).max()
+        expected = E[f"{label}/audio"]
+        assert (
+            np.abs(got.samples[:: int(E["every"])] - expected).max()
+            <= AUDIO * np.abs(expected).max()
+        )
 
 
 # -- every mode --
@@ -155,12 +158,12 @@ def test_a_request_alone_equals_the_package(label: str, make: Make):
         hook.remove()
     check(label, tts, tts.speech(parts, stream.seed))
     assert parts[-1].finish == ("stop" if E[f"{label}/eos"][-1] > 0.8 else "length")
-    asked = stops[case["dropped"] :]
-    np.testing.assert_allclose(asked, E[f"{label}/eos"], atol=PROBABILITY)
-    given = 1 if case["dropped"] else 0  # the encoding of a prompt's patches is one call
+    probabilities = stops[case["dropped"] :]
+    np.testing.assert_allclose(probabilities, E[f"{label}/eos"], atol=PROBABILITY)
+    skipped = 1 if case["dropped"] else 0  # the encoding of a prompt's patches is one call
     want = E[f"{label}/fed"]
     np.testing.assert_allclose(
-        torch.stack(fed[given:]).numpy(), want[: len(fed) - given], atol=PROBABILITY
+        torch.stack(fed[skipped:]).numpy(), want[: len(fed) - skipped], atol=PROBABILITY
     )
 
 
@@ -187,8 +190,8 @@ def test_streamed_chunks_have_the_package_s_lengths(label: str, make: Make):
     parts = list(stream)
     lengths = [len(part.samples) for part in parts]
     assert lengths[0] == HOP // 2, "the first patch gives half of its audio"
-    given = tiny.CASES[label]["chunk_samples"]
-    assert lengths == [*given[:-2], given[-2] + given[-1]], "the last one brings the rest"
+    expected = tiny.CASES[label]["chunk_samples"]
+    assert lengths == [*expected[:-2], expected[-2] + expected[-1]], "the last one brings the rest"
     check(label, tts, tts.speech(parts, stream.seed))
 
 
@@ -209,8 +212,8 @@ def test_requests_that_lose_their_pages_equal_the_package(label: str, budget: in
         policy=Policy(reserve_tokens=1, prefix_cache=False, max_prefill_tokens=budget),
     )
     frames = tts.engine.scheduler.tables.frames
-    most = len(tts.prompt(request(label, tts)).frames) + len(E[f"{label}/patches"]) + 1
-    frames.allocate(frames.available - most - 2)
+    longest = len(tts.prompt(request(label, tts)).frames) + len(E[f"{label}/patches"]) + 1
+    frames.allocate(frames.available - longest - 2)
     for _ in range(10):
         streams = [
             tts.submit(request(label, tts), streaming) for streaming in (True, False, True, False)
@@ -228,10 +231,10 @@ def test_a_prompt_that_is_found_in_pages_equals_the_package(label: str, make: Ma
     for _ in range(2):
         check(label, tts, speech(label, tts))
     stats, prompt = tts.engine.health().stats, tts.prompt(request(label, tts))
-    found = (prompt.length - 1) // 4 * 4
-    assert stats.cached_tokens == found
+    cached = (prompt.length - 1) // 4 * 4
+    assert stats.cached_tokens == cached
     assert tts.engine.scheduler.tables.frames.kept >= len(
-        [at for at in prompt.frame_at if at < found]
+        [at for at in prompt.frame_at if at < cached]
     )
 
 
@@ -261,16 +264,16 @@ def test_int8_equals_weights_that_are_rounded(tmp_path: Path, checkpoints: Calla
             tensors[name] = dequantize(*quantize(weight, torch.int8), torch.float64)
     save_file(tensors, rounded / "model.safetensors")
     asked: dict[str, Any] = {"seed": 1, "max_frames": 4, "ignore_eos": True, "retries": 1}
-    heard = []
+    frames = []
     for folder, more in (
         (rounded, {}),
         (checkpoints("mf"), {"quantization": "int8"}),
         (checkpoints("mf"), {}),
     ):
         with TTS(folder, device="cpu", max_num_seqs=1, **options, **more) as tts:
-            heard.append(tts.generate("hello this world", **asked).frames)
-    np.testing.assert_allclose(heard[1], heard[0], atol=1e-6)
-    assert np.abs(heard[2] - heard[0]).max() > 1e-4, "rounding is heard"
+            frames.append(tts.generate("hello this world", **asked).frames)
+    np.testing.assert_allclose(frames[1], frames[0], atol=1e-6)
+    assert np.abs(frames[2] - frames[0]).max() > 1e-4, "rounding is heard"
 
 
 def test_an_adapter_that_a_request_names_equals_one_that_is_merged(
@@ -288,8 +291,8 @@ def test_an_adapter_that_a_request_names_equals_one_that_is_merged(
             tts.submit(tts.request("hello this world", lora=name, **asked))
             for name in ("one", None, "one")
         ]
-        named, plain, again = (tts.speech(list(stream), stream.seed).frames for stream in streams)
-    np.testing.assert_allclose(named, merged, atol=1e-4)
+        adapted, plain, again = (tts.speech(list(stream), stream.seed).frames for stream in streams)
+    np.testing.assert_allclose(adapted, merged, atol=1e-4)
     np.testing.assert_allclose(again, merged, atol=1e-4)
     assert np.abs(plain - merged).max() > 1e-3
 
@@ -323,8 +326,11 @@ def check_live(label: str, got: Speech) -> None:
     assert got.frames.shape == want.shape
     assert np.abs(got.frames - want).max() <= LATENTS * np.abs(want).max()
     if f"{label}/audio" in E:
-        heard = E[f"{label}/audio"]
-        assert np.abs(got.samples[:: int(E["every"])] - heard).max() <= AUDIO * np.abs(heard).max()
+        expected = E[f"{label}/audio"]
+        assert (
+            np.abs(got.samples[:: int(E["every"])] - expected).max()
+            <= AUDIO * np.abs(expected).max()
+        )
 
 
 @pytest.mark.parametrize("label", LIVE)
@@ -345,9 +351,9 @@ def test_live_requests_that_lose_their_pages_equal_the_package(label: str, make:
     frames, text = tts.engine.scheduler.tables.frames, tiny.CASES[label]["args"]["text"]
     frames.allocate(frames.available - 25)
     for _ in range(10):
-        streams = [tts.submit(live_request(label, tts, known), True) for known in (1, 5, 9)]
-        for known, stream in zip((1, 5, 9), streams, strict=True):
-            stream.append(text[known:], last=True)
+        streams = [tts.submit(live_request(label, tts, length), True) for length in (1, 5, 9)]
+        for length, stream in zip((1, 5, 9), streams, strict=True):
+            stream.append(text[length:], last=True)
         for stream in streams:
             check_live(label, tts.speech(list(stream), stream.seed))
         if tts.engine.health().preemptions:
@@ -375,8 +381,8 @@ def test_tokens_go_before_each_patch_as_the_package_feeds_them(make: Make):
                 groups.append(group)
                 group = []
         end = tts._model.prompts.special["<|text_cond_end|>"]
-        wanted = [[t for t in chunk if t != end] for chunk in case["text_chunks"]]
-        assert groups[: len(wanted) - 1] == wanted[:-1]
+        expected = [[t for t in chunk if t != end] for chunk in case["text_chunks"]]
+        assert groups[: len(expected) - 1] == expected[:-1]
 
 
 def test_text_that_arrives_is_refused_with_a_transcript_and_by_other_variants(make: Make):
@@ -404,12 +410,12 @@ def test_a_text_that_is_known_is_spoken_by_the_streaming_variant_too(make: Make)
 
 def test_the_patch_behind_a_recording_is_made_and_not_heard(make: Make):
     tts, label = make("clone_text"), "clone_text"
-    made, total = len(E[f"{label}/patches"]), tiny.CASES[label]["prompt_patches_total"]
+    num_patches, total = len(E[f"{label}/patches"]), tiny.CASES[label]["prompt_patches_total"]
     prompt = tts.prompt(request(label, tts))
     assert len(prompt.frame_at) == total, (
         "the last patch is not given, and a place before the first makes it"
     )
-    assert prompt.max_frames == tiny.CASES[label]["max_patches"] + 1 == made
+    assert prompt.max_frames == tiny.CASES[label]["max_patches"] + 1 == num_patches
     long = tts.prompt(request(label, tts, max_frames=500, ignore_eos=True))
     assert long.max_frames == 500 - total + 1
 
@@ -422,22 +428,22 @@ def test_a_recording_is_trimmed_before_it_is_resampled(make: Make):
             "reference",
             (0, 60),
         )
-        heard = as_heard(recording, 48_000, HOP)
+        trimmed = as_heard(recording, 48_000, HOP)
         assert (
-            len(heard.samples)
+            len(trimmed.samples)
             == -(-tiny.CASES[label]["samples_after_trim_and_resampling"] // HOP) * HOP
         )
-        features = tts._model.encode(torch.from_numpy(heard.samples), "reference")
+        features = tts._model.encode(torch.from_numpy(trimmed.samples), "reference")
         want = E[f"{label}/xvector"]
         np.testing.assert_allclose(features["speaker"], want, atol=2e-5 * np.abs(want).max())
         if f"{label}/fbank" in E:
-            low = tts._model.speaker.lowered(torch.from_numpy(heard.samples))
+            low = tts._model.speaker.lowered(torch.from_numpy(trimmed.samples))
             bank = E[f"{label}/fbank"]
             np.testing.assert_allclose(
                 speaker_fbank(low), bank, rtol=0, atol=2e-5 * np.abs(bank).max()
             )
             np.testing.assert_allclose(
-                heard.samples[:: tiny.RESAMPLED_EVERY], E[f"{label}/resampled"], atol=2e-6
+                trimmed.samples[:: tiny.RESAMPLED_EVERY], E[f"{label}/resampled"], atol=2e-6
             )
             both = torch.cat((features["mean"], features["spread"]), dim=1).T
             np.testing.assert_allclose(
@@ -514,16 +520,18 @@ def test_the_encoder_reads_raw_latents_and_the_last_frame_of_the_patch_before(ma
     """Frame 3 of a patch is seen by the next one only."""
     tts = make("mf4")
     net, model = tts._model.net, tts._model
-    seen: list[torch.Tensor] = []
-    hook = net.patch_encoder.register_forward_pre_hook(lambda m, args: seen.append(args[0].clone()))
+    inputs: list[torch.Tensor] = []
+    hook = net.patch_encoder.register_forward_pre_hook(
+        lambda m, args: inputs.append(args[0].clone())
+    )
     got = speech("mf4", tts)
     hook.remove()
     raw = got.frames * model.codec.std.numpy() + model.codec.mean.numpy()
-    np.testing.assert_allclose(seen[0][0, 0], np.zeros(8), atol=0)
-    for i, given in enumerate(seen[: len(raw)]):
-        np.testing.assert_allclose(given[0, 1:], raw[i, :3], atol=1e-5)
+    np.testing.assert_allclose(inputs[0][0, 0], np.zeros(8), atol=0)
+    for i, latents in enumerate(inputs[: len(raw)]):
+        np.testing.assert_allclose(latents[0, 1:], raw[i, :3], atol=1e-5)
         if i:
-            np.testing.assert_allclose(given[0, 0], raw[i - 1, 3], atol=1e-5)
+            np.testing.assert_allclose(latents[0, 0], raw[i - 1, 3], atol=1e-5)
 
 
 @pytest.mark.parametrize("sizes", [[1] * 5, [3, 2], [1, 4], [5]])
@@ -545,9 +553,9 @@ def test_the_codec_s_chunks_joined_equal_the_whole(sizes: list[int], make: Make)
             at += size
         return torch.cat(parts, 1)
 
-    whole, joined = run([5]), run(sizes)
+    at_once, joined = run([5]), run(sizes)
     assert joined.shape == (2, 5 * HOP)
-    assert (joined - whole).abs().max() <= 1e-5 * whole.abs().max()
+    assert (joined - at_once).abs().max() <= 1e-5 * at_once.abs().max()
 
 
 def test_rows_that_begin_go_on_and_end_share_a_call(make: Make):
@@ -559,12 +567,12 @@ def test_rows_that_begin_go_on_and_end_share_a_call(make: Make):
         start = torch.tensor(starts)
         return CodecCall(start, start + 1, torch.tensor(ends), 1)
 
-    _, begun = codec.decode(patches[:, :1], fresh, call([0], [NO_END]))
+    _, state = codec.decode(patches[:, :1], fresh, call([0], [NO_END]))
     alone = [
         codec.decode(patches[:, :1], fresh, call([0], [NO_END]))[0],
-        codec.decode(patches[:, 1:2], begun, call([1], [2]))[0],
+        codec.decode(patches[:, 1:2], state, call([1], [2]))[0],
     ]
-    both = {name: torch.cat((fresh[name], begun[name])) for name in fresh}
+    both = {name: torch.cat((fresh[name], state[name])) for name in fresh}
     together, _ = codec.decode(
         torch.cat((patches[:, :1], patches[:, 1:2])), both, call([0, 1], [NO_END, 2])
     )

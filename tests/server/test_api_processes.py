@@ -67,21 +67,21 @@ class Processes:
         """A fresh connection that this process has accepted."""
         host, port = self.url.removeprefix("http://").split(":")
         while True:
-            made = socket.create_connection((host, int(port)), STUCK_S)
-            if self._taker(made) == pid:
-                return made
-            made.close()
+            connection = socket.create_connection((host, int(port)), STUCK_S)
+            if self._taker(connection) == pid:
+                return connection
+            connection.close()
 
     def _taker(self, client: socket.socket) -> int:
         """The process that has accepted a connection."""
-        found: list[int] = []
+        owners: list[int] = []
 
         def taken() -> bool:
-            found[:] = [pid for pid in [owner(self.pids, client)] if pid is not None]
-            return bool(found)
+            owners[:] = [pid for pid in [owner(self.pids, client)] if pid is not None]
+            return bool(owners)
 
         assert until(taken)
-        return found[0]
+        return owners[0]
 
     def send(
         self, pid: int, method: str, path: str, body: object = None, **headers: str
@@ -147,11 +147,11 @@ def several(folder: Path, count: int, *flags: str) -> Iterator[Processes]:
         *flags,
     )
     with process(*flags, command=(sys.executable, "-c", RESTARTED_SOON)) as (running, url):
-        found = Processes(running, url)
-        assert until(lambda: len(found.pids) == count)
-        assert until(lambda: all(listens(found, pid) for pid in found.pids))
-        assert until(lambda: found.ready(count))
-        yield found
+        processes = Processes(running, url)
+        assert until(lambda: len(processes.pids) == count)
+        assert until(lambda: all(listens(processes, pid) for pid in processes.pids))
+        assert until(lambda: processes.ready(count))
+        yield processes
 
 
 def listens(server: Processes, pid: int) -> bool:
@@ -161,20 +161,20 @@ def listens(server: Processes, pid: int) -> bool:
         line.split() for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
     ]
     inodes = {words[9] for words in lines if words[1].endswith(port) and words[3] == "0A"}
-    found = []
+    sockets = []
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         try:
-            found.append(str(entry.readlink()))
+            sockets.append(str(entry.readlink()))
         except OSError:  # closed meanwhile
             continue
-    return any(f"socket:[{inode}]" in found for inode in inodes)
+    return any(f"socket:[{inode}]" in sockets for inode in inodes)
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     flags = ("--max-active-requests", str(ACTIVE), "--ws-max-sessions", "1")
-    with several(tmp_path_factory.mktemp("two"), 2, *flags) as found:
-        yield found
+    with several(tmp_path_factory.mktemp("two"), 2, *flags) as processes:
+        yield processes
 
 
 @contextmanager
@@ -191,14 +191,14 @@ def engine_stopped(server: Processes) -> Iterator[None]:
 
 def test_fresh_connections_reach_every_process_and_metrics_are_of_all(two: Processes) -> None:
     first, other = two.pids
-    done, prefills = (
+    finished, prefills = (
         two.metric(first, "requests_success_total"),
         two.metric(first, "engine_prefills_total"),
     )
-    made = [two.speech(pid, frames(5)) for pid in (first, other, other, other)]
-    assert len(set(made)) == 1
+    speeches = [two.speech(pid, frames(5)) for pid in (first, other, other, other)]
+    assert len(set(speeches)) == 1
     for pid in (first, other):
-        assert two.metric(pid, "requests_success_total") == done + 4
+        assert two.metric(pid, "requests_success_total") == finished + 4
         assert until(lambda pid=pid: two.metric(pid, "engine_prefills_total") == prefills + 4)
         assert two.metric(pid, "engine_up") == 1
 
@@ -206,9 +206,9 @@ def test_fresh_connections_reach_every_process_and_metrics_are_of_all(two: Proce
 def test_an_outcome_is_found_by_whichever_process_is_asked(two: Processes) -> None:
     for i, pid in enumerate(two.pids):
         two.speech(pid, frames(5), **{"X-Request-Id": f"mine-{i}"})
-        found = [two.get(asked, f"{SPEECH}/mine-{i}") for asked in two.pids]
-        assert found[0] == found[1]
-        assert (found[0]["status"], found[0]["usage"]["output_tokens"]) == ("completed", 5)
+        outcomes = [two.get(asked, f"{SPEECH}/mine-{i}") for asked in two.pids]
+        assert outcomes[0] == outcomes[1]
+        assert (outcomes[0]["status"], outcomes[0]["usage"]["output_tokens"]) == ("completed", 5)
     for pid in two.pids:
         assert two.send(pid, "GET", f"{SPEECH}/nobody").status == 404
 
@@ -216,14 +216,14 @@ def test_an_outcome_is_found_by_whichever_process_is_asked(two: Processes) -> No
 def test_requests_of_all_processes_are_limited_together(two: Processes) -> None:
     first, other = two.pids
     with engine_stopped(two):
-        held = []
+        clients = []
         for pid in (first, other, other):
             waits = http.client.HTTPConnection("localhost", timeout=STUCK_S)
             waits.sock = two.connect(pid)
             waits.request(
                 "POST", SPEECH, json.dumps(frames(30)), {"Content-Type": "application/json"}
             )
-            held.append(waits)
+            clients.append(waits)
         for pid in (first, other):
             refused = []
 
@@ -234,8 +234,8 @@ def test_requests_of_all_processes_are_limited_together(two: Processes) -> None:
 
             assert until(refuses)
             assert json.loads(refused[0].read())["error"]["code"] == "too_many_requests"
-    assert len({client.getresponse().read() for client in held}) == 1
-    for client in held:
+    assert len({client.getresponse().read() for client in clients}) == 1
+    for client in clients:
         client.close()
     assert until(lambda: two.send(first, "POST", SPEECH, frames(5)).status == 200)
 
@@ -246,30 +246,30 @@ def test_sessions_of_all_processes_are_limited_together(two: Processes) -> None:
         two.url.replace("http", "ws") + "/v1/audio/speech/stream",
         {"proxy": None, "open_timeout": STUCK_S},
     )
-    for held, asked in ((first, other), (other, first)):
-        with connect(path, sock=two.connect(held), **how):
-            for pid in (asked, held):
+    for busy, idle in ((first, other), (other, first)):
+        with connect(path, sock=two.connect(busy), **how):
+            for pid in (idle, busy):
                 with pytest.raises(InvalidStatus) as refused:
                     connect(path, sock=two.connect(pid), **how)
                 assert refused.value.response.status_code == 503
         assert until(lambda: two.metric(first, "websocket_sessions") == 0)
-        with connect(path, sock=two.connect(asked), **how):
+        with connect(path, sock=two.connect(idle), **how):
             pass
         assert until(lambda: two.metric(first, "websocket_sessions") == 0)
 
 
 def test_a_voice_that_one_process_has_taken_is_spoken_by_all(two: Processes) -> None:
     first, other = two.pids
-    for name, taken, spoken in (("anna", first, other), ("berta", other, first)):
+    for name, receiver, spoken in (("anna", first, other), ("berta", other, first)):
         files = {"audio_sample": ("v.wav", tone_wav(), "audio/wav")}
-        made = httpx.Request("POST", two.url, data={"name": name, "consent": "yes"}, files=files)
-        kind = {"Content-Type": made.headers["content-type"]}
-        assert two.send(taken, "POST", "/v1/audio/voices", made.read(), **kind).status == 200
-        want = two.speech(taken, {**frames(5), "voice": name})
+        upload = httpx.Request("POST", two.url, data={"name": name, "consent": "yes"}, files=files)
+        kind = {"Content-Type": upload.headers["content-type"]}
+        assert two.send(receiver, "POST", "/v1/audio/voices", upload.read(), **kind).status == 200
+        want = two.speech(receiver, {**frames(5), "voice": name})
         assert two.speech(spoken, {**frames(5), "voice": name}) == want
         assert two.send(spoken, "DELETE", f"/v1/audio/voices/{name}").status == 200
         assert until(
-            lambda name=name, pid=taken: (
+            lambda name=name, pid=receiver: (
                 two.send(pid, "POST", SPEECH, {**frames(5), "voice": name}).status == 400
             )
         )
@@ -304,16 +304,16 @@ def test_a_process_that_is_killed_is_replaced_its_requests_end_and_the_others_do
     again = two.pids[1]
     assert two.speech(again, {**frames(100), **STREAMED}) == want
     with engine_stopped(two):  # what it had counted is forgotten
-        held = [two.connect(first) for _ in range(ACTIVE)]
+        connections = [two.connect(first) for _ in range(ACTIVE)]
         body = json.dumps(frames(5))
         head = f"POST {SPEECH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-        for s in held:
+        for s in connections:
             s.sendall(f"{head}\r\n\r\n{body}".encode())
         assert until(lambda: two.send(again, "POST", SPEECH, {}).status == 429)
-        for s in held[1:]:
+        for s in connections[1:]:
             s.close()
         assert until(lambda: two.send(again, "POST", SPEECH, {}).status == 400)
-        held[0].close()
+        connections[0].close()
 
 
 def test_a_process_is_replaced_while_the_engine_has_not_read_what_the_first_one_has_sent(
@@ -323,9 +323,9 @@ def test_a_process_is_replaced_while_the_engine_has_not_read_what_the_first_one_
     first, other = two.pids
     want = two.speech(first, frames(30))
     files = {"audio_sample": ("v.wav", tone_wav(4.9, 48000), "audio/wav")}
-    made = httpx.Request("POST", two.url, data={"name": "carla", "consent": "yes"}, files=files)
-    kind = {"Content-Type": made.headers["content-type"]}
-    assert two.send(first, "POST", "/v1/audio/voices", made.read(), **kind).status == 200
+    upload = httpx.Request("POST", two.url, data={"name": "carla", "consent": "yes"}, files=files)
+    kind = {"Content-Type": upload.headers["content-type"]}
+    assert two.send(first, "POST", "/v1/audio/voices", upload.read(), **kind).status == 200
     with engine_stopped(two):
         waits = http.client.HTTPConnection("localhost", timeout=STUCK_S)
         waits.sock = two.connect(first)
@@ -374,19 +374,19 @@ def test_sigterm_lets_streams_of_all_processes_end_and_leaves_none(tmp_path: Pat
         left = children(three.running.pid)
         streams = [three.stream(pid, 300) for pid in pids[1:]]
         three.running.send_signal(signal.SIGTERM)
-        heard = {stream.read() for stream in streams}
-        assert [len(audio) for audio in heard] == [300 * 6 * 2]
+        audios = {stream.read() for stream in streams}
+        assert [len(audio) for audio in audios] == [300 * 6 * 2]
         assert three.running.wait(STUCK_S) == 0
         assert len(left) == 3
         assert not [pid for pid in left if alive(pid)]
 
 
 def test_all_ends_with_the_first_process(tmp_path: Path) -> None:
-    with several(tmp_path, 2) as found:
-        left = children(found.running.pid)
-        stream = found.stream(found.pids[1], LONGEST)
-        kill(found.running.pid)
-        assert until(lambda: not [pid for pid in left if alive(pid)])
+    with several(tmp_path, 2) as processes:
+        pids = children(processes.running.pid)
+        stream = processes.stream(processes.pids[1], LONGEST)
+        kill(processes.running.pid)
+        assert until(lambda: not [pid for pid in pids if alive(pid)])
         with pytest.raises((http.client.HTTPException, ConnectionError)):
             stream.read()
 
@@ -480,30 +480,30 @@ def values(page: str) -> dict[str, float]:
 
 def test_metrics_of_several_processes_are_sums_but_those_of_engines_and_moments() -> None:
     pages = [page(3, 100, [0.5], 1), page(4, 100, [0.2], 2), page(5, 90, [], 0)]
-    found = values(merged(pages[0], pages[1:]))
-    assert found['stentor:requests_success_total{model_name="toy"}'] == 12
-    assert found['stentor:engine_steps_total{model_name="toy"}'] == 100
-    assert found['stentor:playback_lead_s{model_name="toy",stat="min"}'] == 0.2
-    assert found["stentor:websocket_sessions"] == 3
+    metrics = values(merged(pages[0], pages[1:]))
+    assert metrics['stentor:requests_success_total{model_name="toy"}'] == 12
+    assert metrics['stentor:engine_steps_total{model_name="toy"}'] == 100
+    assert metrics['stentor:playback_lead_s{model_name="toy",stat="min"}'] == 0.2
+    assert metrics["stentor:websocket_sessions"] == 3
     created = 'stentor:requests_success_created{model_name="toy"}'
-    assert found[created] == min(values(one)[created] for one in pages)
+    assert metrics[created] == min(values(one)[created] for one in pages)
     assert values(merged(pages[0], [])) == values(pages[0])
 
 
 def test_a_metric_that_only_another_process_has_is_kept() -> None:
     registry = CollectorRegistry()
-    found = values(
+    metrics = values(
         merged(page(1, 1, [], 0), [page(0, 0, [0.3], 0), generate_latest(registry).decode()])
     )
-    assert found['stentor:playback_lead_s{model_name="toy",stat="min"}'] == 0.3
+    assert metrics['stentor:playback_lead_s{model_name="toy",stat="min"}'] == 0.3
 
 
 def test_every_process_marks_audio(tmp_path: Path) -> None:
     with several(
         tmp_path, 2, "--provenance", "--watermark", "tests.helpers.watermarks:Tone"
-    ) as found:
-        for pid in found.pids:
-            answer = found.send(pid, "POST", SPEECH, {**frames(20), "response_format": "pcm"})
+    ) as processes:
+        for pid in processes.pids:
+            answer = processes.send(pid, "POST", SPEECH, {**frames(20), "response_format": "pcm"})
             assert answer.getheader("X-Provenance") == comment("dummy:toy")
             samples = pcm(answer.read())
             mark = tone(len(samples))

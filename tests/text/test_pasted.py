@@ -25,19 +25,19 @@ Pair = tuple[str, str, str | None]
 
 
 def pairs() -> dict[str, list[Pair]]:
-    found: dict[str, list[Pair]] = {}
+    pairs_by_kind: dict[str, list[Pair]] = {}
     for line in Path(__file__).with_name("pasted.txt").read_text(encoding="utf-8").splitlines():
         if line.startswith("[") and line.endswith("]"):
-            found[line.strip("[]")] = own = []
+            pairs_by_kind[line.strip("[]")] = section = []
         elif " => " in line and not line.startswith("# "):
-            given, spoken, *plain = line.split(" => ")
-            given = re.sub(
+            pasted, spoken, *plain = line.split(" => ")
+            pasted = re.sub(
                 r"\\(u[0-9a-f]{4}|r)",
                 lambda m: "\r" if m[1] == "r" else chr(int(m[1][1:], 16)),
-                given,
+                pasted,
             )
-            own.append((given.replace("⏎", "\n"), spoken, plain[0] if plain else None))
-    return found
+            section.append((pasted.replace("⏎", "\n"), spoken, plain[0] if plain else None))
+    return pairs_by_kind
 
 
 PAIRS = pairs()
@@ -51,8 +51,8 @@ def sounds(text: str, phonemes: bool = True) -> str:
 
 def words(text: str) -> list[str]:
     """Words of a text, without marks at their edges."""
-    found = (w.strip("“”‘\"'.,;:!?—–-()") for w in text.casefold().replace("’", "'").split())
-    return [w for w in found if w]
+    stripped = (w.strip("“”‘\"'.,;:!?—–-()") for w in text.casefold().replace("’", "'").split())
+    return [w for w in stripped if w]
 
 
 def plain(text: str) -> str:
@@ -62,40 +62,43 @@ def plain(text: str) -> str:
 @pytest.mark.parametrize("kind", PAIRS)
 def test_the_voice_speaks_the_words_of_a_pasted_text(kind: str) -> None:
     wrong = []
-    for given, spoken, _ in PAIRS[kind]:
-        got, want = sounds(given), sounds(spoken)
+    for pasted, spoken, _ in PAIRS[kind]:
+        got, want = sounds(pasted), sounds(spoken)
         if got != want:
-            wrong.append(f"{given!r}: {plain(given)!r}, not {spoken!r}: {got} / {want}")
+            wrong.append(f"{pasted!r}: {plain(pasted)!r}, not {spoken!r}: {got} / {want}")
     assert wrong == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_families_without_a_front_end_get_plain_text(kind: str) -> None:
     wrong = []
-    for given, spoken, own in PAIRS[kind]:
-        if words(plain(given)) != words(own or spoken):
-            wrong.append(f"{given!r}: {plain(given)!r}, not {own or spoken!r}")
+    for pasted, spoken, unread in PAIRS[kind]:
+        if words(plain(pasted)) != words(unread or spoken):
+            wrong.append(f"{pasted!r}: {plain(pasted)!r}, not {unread or spoken!r}")
     assert wrong == []
 
 
 @pytest.mark.parametrize("kind", PAIRS)
 def test_every_word_keeps_its_place_in_the_given_text(kind: str) -> None:
-    for given, _, _ in PAIRS[kind]:
+    for pasted, _, _ in PAIRS[kind]:
         at = 0
-        for segment in Reading(phonemes=True, dashes=True).segments(given, 400, "sentence"):
-            assert at <= segment.start < segment.end <= len(given), given
+        for segment in Reading(phonemes=True, dashes=True).segments(pasted, 400, "sentence"):
+            assert at <= segment.start < segment.end <= len(pasted), pasted
             for word in segment.words:
-                assert at <= word.start < word.end <= segment.end, (given, word)
-                kept = [c for c in word.text.casefold() if c.isalnum()]
-                shown = given[word.start : word.end].casefold()
+                assert at <= word.start < word.end <= segment.end, (pasted, word)
+                letters = [c for c in word.text.casefold() if c.isalnum()]
+                original = pasted[word.start : word.end].casefold()
                 if (
-                    "&" not in shown
-                    and "ﬁ" not in shown
-                    and "ﬂ" not in shown
-                    and "\\" not in shown
-                    and "$" not in shown
+                    "&" not in original
+                    and "ﬁ" not in original
+                    and "ﬂ" not in original
+                    and "\\" not in original
+                    and "$" not in original
                 ):
-                    assert not kept or kept[0] in shown or not shown.isascii(), (given, word)
+                    assert not letters or letters[0] in original or not original.isascii(), (
+                        pasted,
+                        word,
+                    )
                 at = word.start
 
 

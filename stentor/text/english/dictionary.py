@@ -43,11 +43,11 @@ class Entries:
 
     def find(self, word: str) -> Entry:
         """The entry of a word as it is spelled there. None if there is none."""
-        wanted = word.encode(errors="surrogatepass")
-        if b'"' in wanted:
+        key_bytes = word.encode(errors="surrogatepass")
+        if b'"' in key_bytes:
             return None
-        start, end = self._around(wanted)
-        key = _ENTRY + wanted + _VALUE
+        start, end = self._around(key_bytes)
+        key = _ENTRY + key_bytes + _VALUE
         at = self._data.find(key, start, end)
         if at < 0:
             return None

@@ -32,12 +32,12 @@ LANGUAGES = {
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, TTS]]:
     folder = tmp_path_factory.mktemp("qwen3_tts")
-    made = {
+    loaded = {
         k: TTS(tiny.write(k, folder / k), device="cpu", max_num_seqs=4, memory_gb=0.05)
         for k in tiny.KINDS
     }
-    yield made
-    for tts in made.values():
+    yield loaded
+    for tts in loaded.values():
         tts.close()
 
 
@@ -128,9 +128,9 @@ def test_an_option_out_of_range_is_refused_by_name(
 
 def test_the_first_voice_speaks_when_none_is_named(models: dict[str, TTS]) -> None:
     tts = models["custom_voice"]
-    unnamed, named = tts.generate("Hello.", **FAST), tts.generate("Hello.", voice="Dylan", **FAST)
-    assert unnamed.frames.tolist() == named.frames.tolist()
-    assert tts.generate("Hello.", voice="ryan", **FAST).frames.tolist() != named.frames.tolist()
+    unnamed, by_name = tts.generate("Hello.", **FAST), tts.generate("Hello.", voice="Dylan", **FAST)
+    assert unnamed.frames.tolist() == by_name.frames.tolist()
+    assert tts.generate("Hello.", voice="ryan", **FAST).frames.tolist() != by_name.frames.tolist()
 
 
 # -- options --------------------------------------------------------------------------------------------------------
@@ -171,10 +171,10 @@ def test_trim_leading_silence_leaves_out_the_first_frame_if_it_is_silent(
         return samples, new
 
     monkeypatch.setattr(tts._model.codec, "decode", decode)
-    whole = tts.generate("Hello.", **options)
+    untrimmed = tts.generate("Hello.", **options)
     fresh[0] = True
     trimmed = tts.generate("Hello.", **options, trim_leading_silence=True)
-    np.testing.assert_allclose(trimmed.samples, whole.samples[1920 * left_out :], atol=1e-5)
+    np.testing.assert_allclose(trimmed.samples, untrimmed.samples[1920 * left_out :], atol=1e-5)
 
 
 def test_temperature_zero_silences_the_subtalkers_dice(models: dict[str, TTS]) -> None:
@@ -188,10 +188,12 @@ def test_temperature_zero_silences_the_subtalkers_dice(models: dict[str, TTS]) -
 
 def test_x_vector_only_clones_without_the_references_codes(models: dict[str, TTS]) -> None:
     tts = models["base"]
-    told = tts.generate("Hello.", reference=voice(1.0, "some words"), x_vector_only=True, **FAST)
+    with_words = tts.generate(
+        "Hello.", reference=voice(1.0, "some words"), x_vector_only=True, **FAST
+    )
     untold = tts.generate("Hello.", reference=voice(1.0), **FAST)
     in_context = tts.generate("Hello.", reference=voice(1.0, "some words"), **FAST)
-    assert told.frames.tolist() == untold.frames.tolist() != in_context.frames.tolist()
+    assert with_words.frames.tolist() == untold.frames.tolist() != in_context.frames.tolist()
 
 
 def test_a_speaker_embedding_speaks_as_its_reference_does_by_x_vector(
@@ -200,17 +202,17 @@ def test_a_speaker_embedding_speaks_as_its_reference_does_by_x_vector(
     tts, ask = models["base"], {"max_frames": 4, "ignore_eos": True, "seed": 3}
     vector = tts.speaker_embedding(voice(1.0, "some words"))
     assert vector.shape == (tts.spec.speaker_size,)
-    for whole in (False, True):
-        mode = {**ask, "non_streaming_mode": whole}
-        heard = tts.generate(
+    for non_streaming in (False, True):
+        mode = {**ask, "non_streaming_mode": non_streaming}
+        cloned = tts.generate(
             "Hello.", reference=voice(1.0, "some words"), x_vector_only=True, **mode
         )
-        for given in (vector, vector.tolist()):
-            told = tts.generate("Hello.", speaker_embedding=given, **mode)
-            np.testing.assert_array_equal(told.frames, heard.frames)
-            np.testing.assert_array_equal(told.samples, heard.samples)
+        for embedding in (vector, vector.tolist()):
+            speech = tts.generate("Hello.", speaker_embedding=embedding, **mode)
+            np.testing.assert_array_equal(speech.frames, cloned.frames)
+            np.testing.assert_array_equal(speech.samples, cloned.samples)
         other = tts.generate("Hello.", speaker_embedding=-vector, **mode)
-        assert other.frames.tolist() != heard.frames.tolist()
+        assert other.frames.tolist() != cloned.frames.tolist()
 
 
 def test_what_is_no_speaker_embedding_of_this_model_is_refused(models: dict[str, TTS]) -> None:
@@ -251,13 +253,13 @@ def test_a_starved_engine_speaks_the_same(tmp_path: Path) -> None:
 
     def spoken(tts: TTS) -> list[list[list[int]]]:
         """The frames of all. The engine sees none before all are there."""
-        asked = [tts.request(text, **more, **options) for text, more in requests]
-        prompts = [tts.prompt(request) for request in asked]
+        checked = [tts.request(text, **more, **options) for text, more in requests]
+        prompts = [tts.prompt(request) for request in checked]
         all_there = threading.Event()
         hold(tts)(all_there)
         streams = [
             tts.engine.submit(p, r.seed, streaming=False)
-            for p, r in zip(prompts, asked, strict=True)
+            for p, r in zip(prompts, checked, strict=True)
         ]
         all_there.set()
         return [tts.speech(list(s), 0).frames.tolist() for s in streams]
@@ -293,9 +295,9 @@ def test_streaming_text_takes_ten_rows_with_a_language_and_nine_with_auto() -> N
     request = ask("one two three", non_streaming_mode=False)
     request = replace(request, voice="ryan")
     assert build(request, []).length == 9
-    made = build(replace(request, language="english"), [])
-    assert made.length == 10
-    assert len(made.columns["text"]) == 3  # two words and the text's end are still to be heard
+    prompt = build(replace(request, language="english"), [])
+    assert prompt.length == 10
+    assert len(prompt.columns["text"]) == 3  # two words and the text's end are still to be heard
 
 
 def test_a_dialect_speaks_chinese_and_auto_in_dialect_and_english_plainly() -> None:
@@ -312,9 +314,9 @@ def test_a_text_too_long_to_stream_is_refused_and_fits_whole() -> None:
         match="text: is too long for one request: it has 20530 characters, and about 20475 fit",
     ):
         build(ask(text, non_streaming_mode=False), [])
-    made = build(ask(text, non_streaming_mode=True), [])
-    assert made.length > TEXT_CAPACITY
-    assert made.max_frames == 8191
+    prompt = build(ask(text, non_streaming_mode=True), [])
+    assert prompt.length > TEXT_CAPACITY
+    assert prompt.max_frames == 8191
 
 
 def test_a_prompt_longer_than_the_model_is_refused() -> None:
@@ -323,8 +325,8 @@ def test_a_prompt_longer_than_the_model_is_refused() -> None:
 
 
 def test_frames_are_limited_by_what_the_prompt_leaves() -> None:
-    made = builder("qwen3-tts-1.7b-voicedesign", 500)(ask("word " * 100, max_frames=490), [])
-    assert made.max_frames == 500 - made.length
+    prompt = builder("qwen3-tts-1.7b-voicedesign", 500)(ask("word " * 100, max_frames=490), [])
+    assert prompt.max_frames == 500 - prompt.length
 
 
 def test_a_clone_hears_its_reference_first() -> None:
@@ -334,14 +336,14 @@ def test_a_clone_hears_its_reference_first() -> None:
         ask("one two"),
         reference=ReferenceAudio(Recording(np.zeros(9000, np.float32), 24_000), "ref"),
     )
-    made = builder("qwen3-tts-0.6b-base")(
+    prompt = builder("qwen3-tts-0.6b-base")(
         request, [Voice("me", {"codes": codes, "speaker": speaker})]
     )
-    assert made.codec_prefix.tolist() == made.frames.tolist() == codes.tolist()
-    assert made.frame_at.tolist() == list(range(made.length - 5, made.length))
-    assert made.rows["code"].tolist().count(VECTOR_ID) == 1
-    assert made.columns["speaker"] is speaker
-    assert made.voice == "me"
+    assert prompt.codec_prefix.tolist() == prompt.frames.tolist() == codes.tolist()
+    assert prompt.frame_at.tolist() == list(range(prompt.length - 5, prompt.length))
+    assert prompt.rows["code"].tolist().count(VECTOR_ID) == 1
+    assert prompt.columns["speaker"] is speaker
+    assert prompt.voice == "me"
 
 
 def test_a_retry_is_offered_only_where_another_seed_could_help() -> None:

@@ -76,10 +76,10 @@ def test_the_name_of_an_adapter_is_a_model(live: Live) -> None:
     ).samples
     assert np.abs(one - want).max() < 2e-4
     assert np.abs(one - base).max() > 0.01
-    found = {m["id"]: m for m in live.http.get("/v1/models").json()["data"]}
-    assert (found["one"]["parent"], found["base"]["parent"]) == ("base", None)
-    assert found["one"]["root"].endswith("/in/one")
-    assert found["one"]["options"] == found["base"]["options"]
+    models = {m["id"]: m for m in live.http.get("/v1/models").json()["data"]}
+    assert (models["one"]["parent"], models["base"]["parent"]) == ("base", None)
+    assert models["one"]["root"].endswith("/in/one")
+    assert models["one"]["options"] == models["base"]["options"]
     assert live.http.get("/v1/models/one").json()["parent"] == "base"
 
 
@@ -97,8 +97,8 @@ def test_adapters_are_loaded_and_unloaded_at_run_time(live: Live, folder: Path) 
     before = live.speech(**ASK, model="two")
     assert before.status_code == 404
     assert before.json()["error"]["message"] == "model: 'two' is not served here; served: base, one"
-    told = manage(live, "load", lora_name="two", lora_path=str(folder / "in" / "two"))
-    assert told == (200, "Success: LoRA adapter 'two' added successfully.")
+    answer = manage(live, "load", lora_name="two", lora_path=str(folder / "in" / "two"))
+    assert answer == (200, "Success: LoRA adapter 'two' added successfully.")
     two = live.speech(**ASK, model="two")
     assert two.status_code == 200
     assert two.content != live.speech(**ASK, model="one").content
@@ -129,14 +129,14 @@ def test_a_session_whose_adapter_is_unloaded_ends_its_utterance_and_refuses_the_
     }
     assert manage(live, "load", lora_name="two", lora_path="two")[0] == 200
     with talk(live, model="two", **more) as session:
-        whole = session.say("Hello there.")[1]
+        adapted_audio = session.say("Hello there.")[1]
         with held(live, steps=[10]) as engine:
             session.send("input.text", text="Hello there.")
             session.send("input.done")
             engine.wait()
             assert manage(live, "unload", lora_name="two")[0] == 200
         events, audio = session.until("session.done", "error")
-        assert (events[-1]["type"], audio) == ("session.done", whole)
+        assert (events[-1]["type"], audio) == ("session.done", adapted_audio)
         events, _ = session.say("Hello there.")
         assert (events[-1]["type"], events[-1]["code"], events[-1]["param"]) == (
             "error",
@@ -150,7 +150,7 @@ def test_a_session_whose_adapter_is_unloaded_ends_its_utterance_and_refuses_the_
         events, other = session.say("Hello there.")
         assert events[-1]["type"] == "session.done"
         assert len(other) > 0
-        assert other != whole
+        assert other != adapted_audio
     assert manage(live, "unload", lora_name="two")[0] == 200
 
 
@@ -195,13 +195,13 @@ def test_nobody_loads_adapters_without_a_key_or_where_the_operator_does_not_allo
     assert live.http.post("/v1/load_lora_adapter", json=body, headers=headers).status_code == 401
     with serving(tmp_path) as plain:
         for what in ("load", "unload"):
-            status, told = manage(plain, what, **body)
-            assert (status, "--allow-runtime-lora-updating" in told) == (404, True)
+            status, message = manage(plain, what, **body)
+            assert (status, "--allow-runtime-lora-updating" in message) == (404, True)
 
 
 def test_modules_are_pairs_or_json_objects_as_vllm_takes_them() -> None:
-    given = ('{"name": "b", "path": "/b", "base_model_name": "m"}', "a=/x=y")
-    assert lora_modules(given) == [LoraModule("b", "/b", "m"), LoraModule("a", "/x=y")]
+    values = ('{"name": "b", "path": "/b", "base_model_name": "m"}', "a=/x=y")
+    assert lora_modules(values) == [LoraModule("b", "/b", "m"), LoraModule("a", "/x=y")]
     for wrong in (
         "a",
         "=x",
@@ -272,24 +272,24 @@ def test_the_flag_takes_several_modules() -> None:
 
 
 def test_a_model_that_is_loaded_again_has_the_adapters_of_that_moment(tmp_path: Path) -> None:
-    given = {
+    folders = {
         name: str(adapters.make(tmp_path / name, i, rank=2 + i)) for i, name in enumerate("abc")
     }
-    modules = tuple(f"{name}={path}" for name, path in given.items())
+    modules = tuple(f"{name}={path}" for name, path in folders.items())
     config = ServerConfig(
         (str(adapters.TINY),), memory_gb=0.01, max_num_seqs=1, threads=1, lora_modules=modules
     )
     factory = factory_of(config)
-    first, lost = adapted(loaded(factory), given, False)
+    first, lost = adapted(loaded(factory), folders, False)
     with first:
         assert (first.loras, lost) == (("a", "b", "c"), [])
-        told = ready(first, lost)
-    shutil.rmtree(given["a"])
-    names = {"b": given["c"], "c": given["c"], "d": given["a"]}
-    again, lost = adapted(loaded(factory, told), names, False)
+        event = ready(first, lost)
+    shutil.rmtree(folders["a"])
+    names = {"b": folders["c"], "c": folders["c"], "d": folders["a"]}
+    again, lost = adapted(loaded(factory, event), names, False)
     with again:
         assert (again.loras, lost) == (("b", "c"), ["d"])
-        assert again.lora_options == told.lora_options
+        assert again.lora_options == event.lora_options
         b, c = (again.adapter(name) for name in "bc")
         assert b.identity == c.identity
 
@@ -336,18 +336,18 @@ def test_an_adapter_that_is_loaded_while_its_engine_is_lost_has_no_name() -> Non
         async def unload_lora(self, name: str) -> None:
             await self.load_lora(name, "")
 
-    held = HostAdapters({})
+    host_adapters = HostAdapters({})
     lost, other = Engine(), Engine()
     lost.lost = EngineError("gone")
     with pytest.raises(ApiError, match="has been started again") as refused:
-        asyncio.run(held.load(lost, "one", "folder"))  # type: ignore[arg-type]
+        asyncio.run(host_adapters.load(lost, "one", "folder"))  # type: ignore[arg-type]
     assert refused.value.status == 503
-    assert held.paths == {}
-    asyncio.run(held.load(other, "one", "folder"))  # type: ignore[arg-type]
-    assert (held.paths, other.loras) == ({"one": "folder"}, ["one"])
+    assert host_adapters.paths == {}
+    asyncio.run(host_adapters.load(other, "one", "folder"))  # type: ignore[arg-type]
+    assert (host_adapters.paths, other.loras) == ({"one": "folder"}, ["one"])
     with pytest.raises(ApiError, match="has been started again"):
-        asyncio.run(held.unload(lost, "one"))  # type: ignore[arg-type]
-    assert "one" in held.paths
+        asyncio.run(host_adapters.unload(lost, "one"))  # type: ignore[arg-type]
+    assert "one" in host_adapters.paths
 
 
 def odd_adapters(root: Path) -> None:
@@ -388,26 +388,26 @@ def test_what_only_looks_like_an_adapter_is_a_4xx(live: Live, folder: Path) -> N
     root.mkdir()
     odd_adapters(root)
     for path in sorted(root.iterdir()):
-        status, told = manage(live, "load", lora_name="odd", lora_path=f"odd/{path.name}")
-        assert (status // 100, path.name) == (4, path.name), told
-        assert "lora_path" in told
+        status, message = manage(live, "load", lora_name="odd", lora_path=f"odd/{path.name}")
+        assert (status // 100, path.name) == (4, path.name), message
+        assert "lora_path" in message
     for path in ("x" * 300, "odd/loop/x", "odd/" + "x/" * 2000):
-        status, told = manage(live, "load", lora_name="odd", lora_path=path)
-        assert status // 100 == 4, told
+        status, message = manage(live, "load", lora_name="odd", lora_path=path)
+        assert status // 100 == 4, message
 
 
 def test_a_model_that_takes_no_adapters_does_not_stop_one_that_does() -> None:
     """`--max-loras` is for all models. The only model of a server is refused."""
-    given: dict[str, Any] = {"max_loras": 2, "threads": 1, "memory_gb": 0.01, "max_num_seqs": 1}
-    alone = EngineFactory("toy", "dummy:toy", ServerConfig(("dummy:toy",), **given))
+    options: dict[str, Any] = {"max_loras": 2, "threads": 1, "memory_gb": 0.01, "max_num_seqs": 1}
+    alone = EngineFactory("toy", "dummy:toy", ServerConfig(("dummy:toy",), **options))
     assert (alone.options(None)["max_loras"], alone.if_taken(None)) == (2, {})
-    both = ServerConfig(("dummy:toy", str(adapters.TINY)), ("toy", "tiny"), **given)
-    held = []
+    both = ServerConfig(("dummy:toy", str(adapters.TINY)), ("toy", "tiny"), **options)
+    loads = []
     for at, (name, model) in enumerate(zip(both.served_model_name, both.models, strict=True)):
         factory = EngineFactory(name, model, both, at)
         tts, lost = load_model(factory.load({}, None, False))
-        held.append((tts.lora_options.get("max_loras", 0), lost))
+        loads.append((tts.lora_options.get("max_loras", 0), lost))
         tts.close()
-    assert held == [(0, []), (2, [])]
+    assert loads == [(0, []), (2, [])]
     with pytest.raises(InvalidRequest, match="max_loras"):
         load_model(alone.load({}, None, False))
