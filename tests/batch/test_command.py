@@ -65,9 +65,9 @@ def test_every_kind_of_line_is_spoken_and_listed_in_the_order_of_the_input(
     assert rows[1]["seed"] == derived_seed(0, "file")
     samples, rate = soundfile.read(tmp_path / "out" / rows[3]["path"])
     assert (len(samples), rate) == (6, 600)  # 2 frames, twice as fast
-    said = capsys.readouterr().out
-    assert "4 items: 4 spoken (4 cut by max_frames), 0 failed; " in said
-    assert "s of audio per second" in said
+    output = capsys.readouterr().out
+    assert "4 items: 4 spoken (4 cut by max_frames), 0 failed; " in output
+    assert "s of audio per second" in output
 
 
 def test_bad_items_are_recorded_and_counted_among_good_ones(
@@ -111,15 +111,15 @@ def test_bad_items_are_recorded_and_counted_among_good_ones(
     }  # fmt: skip
     assert "known: id, text, text_file, voice" in errors["b"]["message"]
     assert "it takes cfg, flow_steps" in errors["d"]["message"]
-    said = capsys.readouterr()
-    assert "21 items: 2 spoken" in said.out
-    assert "19 failed" in said.out
+    output = capsys.readouterr()
+    assert "21 items: 2 spoken" in output.out
+    assert "19 failed" in output.out
     for words in (
         "line 2: vioce: is not a known field",
         "line 4 is the first with 'temprature'",
         "line 13: is not JSON",
     ):
-        assert words in said.err
+        assert words in output.err
 
 
 def test_words_are_timed_where_a_line_or_the_run_asks_for_it(
@@ -129,10 +129,10 @@ def test_words_are_timed_where_a_line_or_the_run_asks_for_it(
     items = [{"id": "a", **german}, {"id": "b", **german, "word_timestamps": False}]
     flags = ["--words", "--aligner", "tests.helpers.aligners:every"]
     assert speak(tmp_path, items, *flags) == CUT
-    found, none = [row["segments"][0]["words"] for row in manifest(tmp_path / "out")]
+    timed, none = [row["segments"][0]["words"] for row in manifest(tmp_path / "out")]
     assert none == []
-    assert [word["text"] for word in found] == ["Die", "Katze", "sitzt", "dort."]
-    assert [word["end"] for word in found] == pytest.approx(
+    assert [word["text"] for word in timed] == ["Die", "Katze", "sitzt", "dort."]
+    assert [word["end"] for word in timed] == pytest.approx(
         [18 / 600 * (n + 1) / 4 for n in range(4)]
     )
     assert "does not take" not in capsys.readouterr().err
@@ -151,18 +151,18 @@ def test_products_of_numpy_take_one_thread_in_a_run(tmp_path: Path) -> None:
 
 
 def test_a_line_may_name_an_adapter(tmp_path: Path) -> None:
-    made = adapters.make(tmp_path / "anna", 1, 4, ("q_proj", "v_proj"))
-    said = {"text": "Hello there.", "seed": 5, "max_frames": 3, "flow_steps": 2}
+    folder = adapters.make(tmp_path / "anna", 1, 4, ("q_proj", "v_proj"))
+    line = {"text": "Hello there.", "seed": 5, "max_frames": 3, "flow_steps": 2}
     items = [
-        {"id": "plain", **said},
-        {"id": "anna", **said, "lora": "anna"},
-        {"id": "ben", **said, "lora": "ben"},
+        {"id": "plain", **line},
+        {"id": "anna", **line, "lora": "anna"},
+        {"id": "ben", **line, "lora": "ben"},
     ]
-    tiny = ("--model", str(adapters.TINY), "--loras", f"anna={made}", "--max-num-seqs", "1")
+    tiny = ("--model", str(adapters.TINY), "--loras", f"anna={folder}", "--max-num-seqs", "1")
     assert speak(tmp_path, items, toy=tiny) == SOME_FAILED
-    found = audio(tmp_path / "out")
-    assert sorted(found) == ["anna", "plain"]
-    assert found["anna"] != found["plain"]
+    files = audio(tmp_path / "out")
+    assert sorted(files) == ["anna", "plain"]
+    assert files["anna"] != files["plain"]
     assert manifest(tmp_path / "out")[2]["error"]["field"] == "lora"
 
 
@@ -185,14 +185,14 @@ def test_an_item_that_nobody_foresaw_fails_alone(
 
 def test_audio_depends_on_the_seed_and_the_id_alone(tmp_path: Path) -> None:
     """Neither on the order of the input, nor on what is spoken beside it, to one unit of 16 bits."""
-    found = []
+    runs = []
     for name, items, toy in (("a", GOOD, TOY), ("b", GOOD[::-1], SEVERAL)):
         (tmp_path / name).mkdir()
         assert speak(tmp_path / name, items, "--seed", "3", toy=toy) == CUT
-        found.append({id: decoded(data)[0] for id, data in audio(tmp_path / name / "out").items()})
-    for id, samples in found[0].items():
-        assert np.abs(samples - found[1][id]).max() <= 1.01 / 32768
-    assert not np.array_equal(found[0]["a0"], found[0]["a1"])
+        runs.append({id: decoded(data)[0] for id, data in audio(tmp_path / name / "out").items()})
+    for id, samples in runs[0].items():
+        assert np.abs(samples - runs[1][id]).max() <= 1.01 / 32768
+    assert not np.array_equal(runs[0]["a0"], runs[0]["a1"])
 
 
 CSV = 'id,text,seed,cfg,voice\na,"One, two.\nThree.",7,1.5,\nb,four,,,low\n\nc,five,x,,\nd,six,1\n'
@@ -420,10 +420,10 @@ def test_a_second_run_needs_resume_and_then_speaks_only_what_is_new(
     assert speak(tmp_path, [*GOOD, bad]) == SOME_FAILED
     before = audio(tmp_path / "out")
     assert speak(tmp_path, [*GOOD, bad]) == 2
-    assert "output: " in (said := capsys.readouterr().err)
-    assert "holds a run already; --resume continues it" in said
-    whole = (tmp_path / "out/manifest.jsonl").read_bytes()
-    (tmp_path / "out/manifest.jsonl").write_bytes(whole[:-20])  # a torn last line
+    assert "output: " in (errors := capsys.readouterr().err)
+    assert "holds a run already; --resume continues it" in errors
+    rows = (tmp_path / "out/manifest.jsonl").read_bytes()
+    (tmp_path / "out/manifest.jsonl").write_bytes(rows[:-20])  # a torn last line
     mended = [{"id": "first", "text": "new"}, *GOOD, {**bad, "cfg": 1}]
     assert speak(tmp_path, mended, "--resume") == CUT
     assert (
@@ -537,12 +537,12 @@ def test_an_interrupted_run_ends_cleanly_and_can_be_resumed(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    keep, kept, before = run.Results.keep, [], signal.getsignal(number)
+    keep, results, before = run.Results.keep, [], signal.getsignal(number)
 
     def interrupt(self: run.Results, *arguments: object, **options: object) -> None:
         keep(self, *arguments, **options)
-        kept.append(1)
-        if len(kept) == 1:
+        results.append(1)
+        if len(results) == 1:
             os.kill(os.getpid(), number)
 
     monkeypatch.setattr(run.Results, "keep", interrupt)
@@ -664,9 +664,9 @@ def test_a_terminal_shows_a_bar_over_all_items_with_the_time_left(
 ) -> None:
     monkeypatch.setattr("sys.stderr", terminal := Terminal())
     assert speak(finished, [*GOOD, {"id": "more", "text": "more"}], "--resume") == CUT
-    shown = terminal.getvalue()
-    assert "speaking:" in shown
-    assert "24/28" in shown  # before the new item
+    screen = terminal.getvalue()
+    assert "speaking:" in screen
+    assert "24/28" in screen  # before the new item
 
 
 ROW = {"id": "a0", "line": 1, "status": "ok", "finish_reason": "stop", "input": "x"}
@@ -702,9 +702,9 @@ def test_what_damages_the_files_of_a_run_is_one_line(
     out.mkdir()
     (out / name).write_bytes(damage)
     assert speak(tmp_path, GOOD, "--resume") == 2
-    told = capsys.readouterr().err
-    assert told.startswith(("stentor: resume: ", "stentor: output: ")), told
-    assert told.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith(("stentor: resume: ", "stentor: output: ")), errors
+    assert errors.count("\n") == 1
     assert (out / name).read_bytes() == damage
 
 
@@ -715,9 +715,9 @@ def test_a_folder_whose_name_is_too_long_is_one_line(
     for name in ("x" * 300, "/".join("y" * 200 for _ in range(30))):
         words = ["batch", "--model", "dummy:toy", str(tmp_path / "in.jsonl"), str(tmp_path / name)]
         assert main(words) == 2
-        told = capsys.readouterr().err
-        assert told.startswith("stentor: output: ")
-        assert told.count("\n") == 1
+        errors = capsys.readouterr().err
+        assert errors.startswith("stentor: output: ")
+        assert errors.count("\n") == 1
 
 
 def test_text_that_the_voice_cannot_speak_is_named_with_its_line(

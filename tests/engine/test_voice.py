@@ -89,13 +89,13 @@ class Gate:
 
 def test_what_is_cached_does_not_wait_for_audio_that_is_encoded() -> None:
     gate = Gate(2.0)
-    made = encoder(gate)
-    encoded(made, 1)
+    voice_encoder = encoder(gate)
+    encoded(voice_encoder, 1)
     gate.wait()
     with ThreadPoolExecutor(2) as pool:
-        slow = pool.submit(encoded, made, 2)
+        slow = pool.submit(encoded, voice_encoder, 2)
         gate.wait()
-        quick = pool.submit(encoded, made, 1)
+        quick = pool.submit(encoded, voice_encoder, 1)
         try:
             assert quick.result(STUCK_S).tolist() == [2.0] * 4
             assert not slow.done()
@@ -106,24 +106,24 @@ def test_what_is_cached_does_not_wait_for_audio_that_is_encoded() -> None:
 
 def test_different_references_are_encoded_side_by_side() -> None:
     gate = Gate(*range(ENCODINGS))
-    made = encoder(gate)
+    voice_encoder = encoder(gate)
     with ThreadPoolExecutor(ENCODINGS) as pool:
-        found = [pool.submit(encoded, made, i) for i in range(ENCODINGS)]
+        futures = [pool.submit(encoded, voice_encoder, i) for i in range(ENCODINGS)]
         try:
             gate.wait(ENCODINGS)  # all are inside
         finally:
             gate.going.set()
-    assert [f.result()[0] for f in found] == [2.0 * i for i in range(ENCODINGS)]
+    assert [f.result()[0] for f in futures] == [2.0 * i for i in range(ENCODINGS)]
 
 
 def test_one_reference_that_many_ask_for_at_once_is_encoded_once() -> None:
     gate = Gate(1.0)
-    made = encoder(gate)
+    voice_encoder = encoder(gate)
     with ThreadPoolExecutor(4) as pool:
-        found: list[Future[Any]] = [pool.submit(encoded, made, 1) for _ in range(8)]
+        futures: list[Future[Any]] = [pool.submit(encoded, voice_encoder, 1) for _ in range(8)]
         gate.wait()
         gate.going.set()
-    assert [f.result()[0] for f in found] == [2.0] * 8
+    assert [f.result()[0] for f in futures] == [2.0] * 8
     assert gate.encoded == [1.0]
 
 
@@ -137,56 +137,60 @@ def test_a_failure_reaches_all_who_wait_and_the_next_call_tries_again() -> None:
             assert going.wait(STUCK_S)
             raise torch.OutOfMemoryError("no room")
 
-    made = encoder(fail_once)
+    voice_encoder = encoder(fail_once)
     with ThreadPoolExecutor(1) as pool:
-        failing = pool.submit(encoded, made, 1)
+        failing = pool.submit(encoded, voice_encoder, 1)
         going.set()
         with pytest.raises(torch.OutOfMemoryError):
             failing.result(STUCK_S)
-    assert encoded(made, 1).tolist() == [2.0] * 4
+    assert encoded(voice_encoder, 1).tolist() == [2.0] * 4
     assert calls == [1.0, 1.0]
 
 
 def test_roles_have_their_own_features() -> None:
     gate = Gate()
-    made = encoder(gate)
+    voice_encoder = encoder(gate)
     for _ in range(2):
         for role in ("reference", "prompt"):
-            assert encoded(made, 1, role=role).tolist() == [2.0] * 4
+            assert encoded(voice_encoder, 1, role=role).tolist() == [2.0] * 4
     assert gate.encoded == [1.0, 1.0]
-    assert (made.counts().hits, made.counts().misses, made.counts().kept) == (2, 2, 2)
+    assert (
+        voice_encoder.counts().hits,
+        voice_encoder.counts().misses,
+        voice_encoder.counts().kept,
+    ) == (2, 2, 2)
 
 
 def test_the_least_recently_used_features_go_and_audio_that_will_not_come_again_is_not_kept() -> (
     None
 ):
     gate = Gate()
-    made = encoder(gate)
+    voice_encoder = encoder(gate)
     for value in (0, 1, 2, 0, 3, 0, 1):
-        encoded(made, value)
+        encoded(voice_encoder, value)
     assert gate.encoded == [0.0, 1.0, 2.0, 3.0, 1.0]
     for _ in range(2):
-        encoded(made, 9, kept=False)
+        encoded(voice_encoder, 9, kept=False)
     assert gate.encoded[5:] == [9.0, 9.0]
-    assert made.counts().kept == KEPT
-    encoded(made, 1)
+    assert voice_encoder.counts().kept == KEPT
+    encoded(voice_encoder, 1)
     assert len(gate.encoded) == 7
 
 
 def test_who_must_not_wait_is_told_what_to_wait_for_and_keeps_what_it_got() -> None:
     gate = Gate(1.0)
-    made = encoder(gate)
-    waiting = preparation(made, source(1))
+    voice_encoder = encoder(gate)
+    waiting = preparation(voice_encoder, source(1))
     waits = waiting.advance()
     gate.wait()
     gate.going.set()
     assert isinstance(waits, Claim)
     assert waits.result().features["frames"].tolist() == [2.0] * 4
     for value in range(2, 3 + KEPT):  # others take its place in the cache
-        encoded(made, value)
-    found = waiting.advance()
-    assert isinstance(found, Prompt)
-    assert found.frames.tolist() == [2.0] * 4
+        encoded(voice_encoder, value)
+    prompt = waiting.advance()
+    assert isinstance(prompt, Prompt)
+    assert prompt.frames.tolist() == [2.0] * 4
     assert gate.encoded.count(1.0) == 1
 
 
@@ -207,16 +211,16 @@ def test_what_a_family_hears_of_a_recording_is_made_once_beside_the_caller() -> 
         threads.append(threading.current_thread().name)
         return replace(recording, samples=3 * recording.samples)
 
-    made = encoder(lambda value: None)
+    voice_encoder = encoder(lambda value: None)
     for _ in range(2):
-        voice = made.claim(VoiceSource(audio(1), "reference", louder)).result()
+        voice = voice_encoder.claim(VoiceSource(audio(1), "reference", louder)).result()
         assert voice.features["frames"].tolist() == [6.0] * 4
     assert [name.rpartition("_")[0] for name in threads] == ["stentor-encode"]
 
 
 def test_what_a_voice_makes_once_is_made_again_for_another_key_only() -> None:
-    voice, made = Voice("a", {}), iter(range(9))
-    assert [voice.once(key, lambda: next(made)) for key in ("x", "x", "y", "y", "x")] == [
+    voice, numbers = Voice("a", {}), iter(range(9))
+    assert [voice.once(key, lambda: next(numbers)) for key in ("x", "x", "y", "y", "x")] == [
         0,
         0,
         1,
@@ -227,12 +231,12 @@ def test_what_a_voice_makes_once_is_made_again_for_another_key_only() -> None:
 
 def test_an_encoding_that_has_not_begun_ends_with_the_last_who_wants_it() -> None:
     gate = Gate(*range(ENCODINGS))
-    made = encoder(gate)
-    running = [made.claim(source(i)) for i in range(ENCODINGS)]
+    voice_encoder = encoder(gate)
+    running = [voice_encoder.claim(source(i)) for i in range(ENCODINGS)]
     gate.wait(ENCODINGS)
-    unwanted, wanted = (made.claim(source(i)) for i in (7, 8))
-    again = made.claim(source(8))
-    for claim in (unwanted, wanted, wanted, *running):
+    unwanted, first_claim = (voice_encoder.claim(source(i)) for i in (7, 8))
+    again = voice_encoder.claim(source(8))
+    for claim in (unwanted, first_claim, first_claim, *running):
         claim.cancel()
     assert unwanted.done
     gate.going.set()
@@ -242,7 +246,7 @@ def test_an_encoding_that_has_not_begun_ends_with_the_last_who_wants_it() -> Non
 
 def test_a_codec_state_of_a_request_that_was_given_up_meanwhile_is_not_made() -> None:
     """A server leaves a request in its own thread while another may still be making the prompt."""
-    left: list[str] = []
+    released: list[str] = []
 
     def prompt(request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
         waiting.cancel()
@@ -250,23 +254,23 @@ def test_a_codec_state_of_a_request_that_was_given_up_meanwhile_is_not_made() ->
         made.codec_prefix = made.frames
         return made
 
-    primer = SimpleNamespace(claim=lambda prompt: Claim(Future(), lambda: left.append("state")))
+    primer = SimpleNamespace(claim=lambda prompt: Claim(Future(), lambda: released.append("state")))
     model = SimpleNamespace(references=lambda request: [source(1)], prompt=prompt)
     made = encoder(lambda value: None)
     waiting = Preparation(cast(SpeechModel, model), made, cast(Any, primer), SpeechRequest("text"))
     encoded(made, 1)
     assert isinstance(waiting.advance(), Claim)
-    assert left == ["state"]
+    assert released == ["state"]
 
 
 def test_closing_waits_for_what_runs_and_fails_what_has_not_begun() -> None:
     gate = Gate(*range(ENCODINGS))
-    made = encoder(gate)
-    running = [made.claim(source(i)) for i in range(ENCODINGS)]
+    voice_encoder = encoder(gate)
+    running = [voice_encoder.claim(source(i)) for i in range(ENCODINGS)]
     gate.wait(ENCODINGS)
-    waiting = made.claim(source(7))
+    waiting = voice_encoder.claim(source(7))
     with ThreadPoolExecutor(1) as pool:
-        closing = pool.submit(made.close)
+        closing = pool.submit(voice_encoder.close)
         with pytest.raises(EngineError):
             waiting.result()
         gate.going.set()
@@ -275,7 +279,7 @@ def test_closing_waits_for_what_runs_and_fails_what_has_not_begun() -> None:
         2.0 * i for i in range(ENCODINGS)
     ]
     with pytest.raises(EngineError):
-        encoded(made, 7)
+        encoded(voice_encoder, 7)
 
 
 def test_a_start_with_too_little_memory_for_the_longest_reference_goes_on(
@@ -284,8 +288,10 @@ def test_a_start_with_too_little_memory_for_the_longest_reference_goes_on(
     def fail(value: float) -> None:
         raise torch.OutOfMemoryError("no room")
 
-    made = encoder(fail)
-    made.warm_up()
-    own = [record.getMessage() for record in caplog.records if record.name.startswith("stentor")]
-    assert own == ["no memory to encode 1 s of reference audio"] * ENCODINGS
-    assert made.counts() == CacheCounts()
+    voice_encoder = encoder(fail)
+    voice_encoder.warm_up()
+    messages = [
+        record.getMessage() for record in caplog.records if record.name.startswith("stentor")
+    ]
+    assert messages == ["no memory to encode 1 s of reference audio"] * ENCODINGS
+    assert voice_encoder.counts() == CacheCounts()

@@ -60,8 +60,8 @@ def quantized(module: nn.Module) -> dict[str, QuantizedLinear]:
 
 def quantized_in(model: Any) -> dict[str, QuantizedLinear]:
     """The quantised layers of all modules that a model holds."""
-    held = [(n, m) for n, m in vars(model).items() if isinstance(m, nn.Module)]
-    return {f"{n}.{name}": layer for n, m in held for name, layer in quantized(m).items()}
+    modules = [(n, m) for n, m in vars(model).items() if isinstance(m, nn.Module)]
+    return {f"{n}.{name}": layer for n, m in modules for name, layer in quantized(m).items()}
 
 
 @pytest.mark.parametrize(
@@ -72,24 +72,24 @@ def test_only_the_layers_of_language_models_and_depth_loops_have_eight_bits(
     family: str, name: str, dtype: torch.dtype, tmp_path: Path
 ) -> None:
     path = checkpoint(family, tmp_path / "tiny")
-    found = quantized_in(load(path, quantization=name))
-    assert {n.rpartition(".")[2] for n in found} == {
+    layers = quantized_in(load(path, quantization=name))
+    assert {n.rpartition(".")[2] for n in layers} == {
         "qkv_proj",
         "o_proj",
         "gate_up_proj",
         "down_proj",
     }
-    assert {m.weight.dtype for m in found.values()} == {dtype}
-    assert {m.weight_scale.dtype for m in found.values()} == {torch.float32}
+    assert {m.weight.dtype for m in layers.values()} == {dtype}
+    assert {m.weight_scale.dtype for m in layers.values()} == {torch.float32}
     inside = {
         "qwen3_tts": ("_stack.",),
         "voxcpm2": ("net.base_lm.", "net.residual_lm."),
         "fish_s2": ("language.slow.", "language.fast.") if name == "int8" else ("language.slow.",),
     }
-    for n in found:
+    for n in layers:
         assert any(part in f".{n}" for part in inside[family]), n
     for part in inside[family]:
-        assert any(part in f".{n}" for n in found), part
+        assert any(part in f".{n}" for n in layers), part
 
 
 def test_speech_of_a_quantised_model_is_near_that_of_the_model() -> None:
@@ -105,14 +105,14 @@ def test_speech_of_a_quantised_model_is_near_that_of_the_model() -> None:
 
 
 def test_adapters_serve_a_quantised_model(tmp_path: Path) -> None:
-    given = {"a": adapters.make(tmp_path / "a", 1, rank=3)}
+    folders = {"a": adapters.make(tmp_path / "a", 1, rank=3)}
     with TTS(
-        VOX, quantization="int8", loras=given, memory_gb=0.01, max_num_seqs=1, threads=1
+        VOX, quantization="int8", loras=folders, memory_gb=0.01, max_num_seqs=1, threads=1
     ) as tts:
-        plain_speech, own = (
+        plain_speech, adapted = (
             tts.generate("Hello.", seed=3, min_frames=2, max_frames=2, lora=n) for n in (None, "a")
         )
-    assert not (plain_speech.samples == own.samples).all()
+    assert not (plain_speech.samples == adapted.samples).all()
 
 
 # -- checkpoints that come quantised --------------------------------------------------------------------------------
@@ -163,8 +163,8 @@ def test_a_checkpoint_that_comes_quantised_keeps_its_bits(
     way: str, source: Path, tmp_path: Path
 ) -> None:
     config, form, dtype, groups = WAYS[way]
-    found = load(write(source, tmp_path / "c", config, every_layer, form, dtype, groups))
-    layers, exact = quantized_in(found), floats(source)
+    model = load(write(source, tmp_path / "c", config, every_layer, form, dtype, groups))
+    layers, exact = quantized_in(model), floats(source)
     loops = {n for n in exact if DEPTH_LAYERS.search(n)} if (dtype, groups) == DEPTH else set()
     assert layers.keys() == {n for n in exact if LAYERS.search(n)} | loops
     for name, layer in layers.items():
@@ -173,7 +173,7 @@ def test_a_checkpoint_that_comes_quantised_keeps_its_bits(
         assert _error(back, exact[name].weight) < 0.04
     others = [
         (n, m)
-        for n, m in _modules(found)
+        for n, m in _modules(model)
         if isinstance(m, nn.Linear) and n not in layers and n in exact
     ]
     assert others
@@ -185,8 +185,8 @@ def test_a_checkpoint_that_comes_quantised_keeps_its_bits(
 
 
 def _modules(model: Any) -> list[tuple[str, nn.Module]]:
-    held = [(n, m) for n, m in vars(model).items() if isinstance(m, nn.Module)]
-    return [(f"{n}.{name}", module) for n, m in held for name, module in m.named_modules()]
+    modules = [(n, m) for n, m in vars(model).items() if isinstance(m, nn.Module)]
+    return [(f"{n}.{name}", module) for n, m in modules for name, module in m.named_modules()]
 
 
 def _error(got: Tensor, want: Tensor) -> float:
@@ -229,11 +229,11 @@ def small(tmp_path: Path) -> Path:
 def test_eight_bits_that_only_make_a_checkpoint_small_are_widened_unless_asked_for(
     small: Path,
 ) -> None:
-    kept = load(small, quantization="int8").net.base_lm.layers[0].mlp.down_proj
-    found = load(small)
-    assert not quantized_in(found)
-    wide = found.net.base_lm.layers[0].mlp.down_proj.weight
-    assert torch.equal(wide, dequantize(kept.weight, kept.weight_scale, torch.float32))
+    layer = load(small, quantization="int8").net.base_lm.layers[0].mlp.down_proj
+    model = load(small)
+    assert not quantized_in(model)
+    wide = model.net.base_lm.layers[0].mlp.down_proj.weight
+    assert torch.equal(wide, dequantize(layer.weight, layer.weight_scale, torch.float32))
 
 
 def sixteen(path: Path, **options: Any) -> list[str]:
@@ -387,10 +387,10 @@ def test_one_scale_of_all_outputs_is_read_also_where_no_scheme_is(
 ) -> None:
     config = {**compressed_config(), "format": "naive-quantized"}
     path = write(source, tmp_path / "c", config, every_layer, lambda b, s: plain(b, s.max()))
-    kept = {n: m.weight_scale for n, m in quantized_in(load(path)).items()}
-    found = {n: m.weight_scale for n, m in quantized_in(load(without_scheme(path))).items()}
-    assert kept
-    assert all(torch.equal(found[n], scale) for n, scale in kept.items())
+    scales = {n: m.weight_scale for n, m in quantized_in(load(path)).items()}
+    bare_scales = {n: m.weight_scale for n, m in quantized_in(load(without_scheme(path))).items()}
+    assert scales
+    assert all(torch.equal(bare_scales[n], scale) for n, scale in scales.items())
 
 
 def test_float8_without_scales_is_only_a_dtype_where_no_scheme_is(tmp_path: Path) -> None:
@@ -401,9 +401,9 @@ def test_float8_without_scales_is_only_a_dtype_where_no_scheme_is(tmp_path: Path
         language_models,
         lambda b, s: {"weight": (b * s).to(FP8)},
     )
-    found = load(without_scheme(path)).net.base_lm.layers[0].mlp.down_proj.weight
-    assert found.dtype == torch.float32
-    assert torch.equal(found, found.to(FP8).float())
+    weight = load(without_scheme(path)).net.base_lm.layers[0].mlp.down_proj.weight
+    assert weight.dtype == torch.float32
+    assert torch.equal(weight, weight.to(FP8).float())
 
 
 # -- memory ---------------------------------------------------------------------------------------------------------
@@ -442,11 +442,11 @@ def test_int8_halves_the_weights_of_language_models_and_depth_loops(name: str) -
     make, stacks, saved = networks()[name]
     net = make()
     layers = [w for s in stacks for w in net.get_submodule(f"{s}.layers").parameters()]
-    before, whole = sum(w.nbytes for w in layers), sum(w.nbytes for w in net.parameters())
+    before, total = sum(w.nbytes for w in layers), sum(w.nbytes for w in net.parameters())
     quantize_layers(net, stacks, torch.int8)
     after = sum(w.nbytes for s in stacks for w in net.get_submodule(f"{s}.layers").parameters())
     assert after <= 0.502 * before
-    assert (whole - sum(w.nbytes for w in net.parameters())) / GIB == pytest.approx(saved, abs=0.02)
+    assert (total - sum(w.nbytes for w in net.parameters())) / GIB == pytest.approx(saved, abs=0.02)
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, FP8])
@@ -455,9 +455,9 @@ def test_random_weights_in_eight_bits_are_as_large_as_others(dtype: torch.dtype)
     holder = nn.ModuleDict({"lm": block})
     quantize_layers(holder, ("lm",), dtype)
     random_init(holder, seed=1)
-    made = block["layers"][0]
-    assert isinstance(made, QuantizedLinear)
-    drawn = dequantize(made.weight, made.weight_scale, torch.float32)
+    layer = block["layers"][0]
+    assert isinstance(layer, QuantizedLinear)
+    drawn = dequantize(layer.weight, layer.weight_scale, torch.float32)
     assert float(drawn.abs().max()) <= 1 / 8 * 1.001
     assert float(drawn.std()) == pytest.approx(1 / 8 / 3**0.5, rel=0.05)
 

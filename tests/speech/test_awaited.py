@@ -22,16 +22,16 @@ LONG = {"max_frames": 60, "min_frames": 60}
 
 @pytest.fixture(scope="module")
 def tts() -> Iterator[TTS]:
-    with TTS("dummy:toy", memory_gb=0.01) as made:
-        yield made
+    with TTS("dummy:toy", memory_gb=0.01) as engine:
+        yield engine
 
 
 @pytest.fixture(scope="module")
 def reads_on(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TTS]:
     """A model that takes text while it speaks."""
     checkpoint = tiny_qwen3_tts.write("custom_voice", tmp_path_factory.mktemp("live") / "model")
-    with TTS(checkpoint, device="cpu", max_num_seqs=4, memory_gb=0.05, threads=1) as made:
-        yield made
+    with TTS(checkpoint, device="cpu", max_num_seqs=4, memory_gb=0.05, threads=1) as engine:
+        yield engine
 
 
 async def written(*parts: Any) -> AsyncIterator[Any]:
@@ -156,27 +156,27 @@ def test_leaving_the_loop_cancels_the_rest(tts: TTS, live: bool) -> None:
 
 def test_audio_comes_while_the_text_is_written(tts: TTS) -> None:
     async def check() -> None:
-        heard = asyncio.Event()
+        first_audio = asyncio.Event()
 
         async def text() -> AsyncIterator[str]:
             yield "Hello there. How "  # a sentence ends once the next word is complete
-            await heard.wait()  # the rest is written once something has been heard
+            await first_audio.wait()  # the rest is written once something has been heard
             yield "are you today? I am"
             yield " fine."
 
-        found = []
+        chunks = []
         async for chunk in tts.astream(text(), split_granularity="sentence", **SHORT):
-            found.append(chunk)
-            heard.set()
-        assert [s.text for c in found for s in c.segments] == [
+            chunks.append(chunk)
+            first_audio.set()
+        assert [s.text for c in chunks for s in c.segments] == [
             "Hello there.",
             "How are you today?",
             "I am fine.",
         ]
-        assert [c.finish_reason for c in found] == [None] * (len(found) - 1) + ["length"]
-        whole = tts.generate(TEXT, split_granularity="sentence", retries=1, **SHORT)
-        assert [s for c in found for s in c.segments] == list(whole.segments)
-        np.testing.assert_allclose(joined(found), whole.samples, atol=1e-5)
+        assert [c.finish_reason for c in chunks] == [None] * (len(chunks) - 1) + ["length"]
+        at_once = tts.generate(TEXT, split_granularity="sentence", retries=1, **SHORT)
+        assert [s for c in chunks for s in c.segments] == list(at_once.segments)
+        np.testing.assert_allclose(joined(chunks), at_once.samples, atol=1e-5)
 
     asyncio.run(asyncio.wait_for(check(), 60))
 
@@ -186,30 +186,30 @@ def test_a_model_that_reads_on_begins_with_the_first_word(reads_on: TTS) -> None
     text = "Hello there, this is the voice. And you, there, speak."
 
     async def check() -> list[Speech]:
-        heard = asyncio.Event()
+        first_audio = asyncio.Event()
 
         async def letters() -> AsyncIterator[str]:
             for letter in text[:12]:
                 yield letter
-            await heard.wait()
+            await first_audio.wait()
             for letter in text[12:]:
                 await asyncio.sleep(0)
                 yield letter
 
-        found = []
+        chunks = []
         async for chunk in reads_on.astream(letters(), **ask):
-            found.append(chunk)
-            heard.set()
-        return found
+            chunks.append(chunk)
+            first_audio.set()
+        return chunks
 
-    found = asyncio.run(asyncio.wait_for(check(), 120))
-    (segment,) = [s for c in found for s in c.segments]
+    chunks = asyncio.run(asyncio.wait_for(check(), 120))
+    (segment,) = [s for c in chunks for s in c.segments]
     assert (segment.text, segment.start_char, segment.end_char) == (text, 0, len(text))
-    whole = joined(list(reads_on.stream(text, non_streaming_mode=False, **ask)))
-    spoken = joined(found)
-    assert len(spoken) == len(whole) == 28 * 1920
+    at_once = joined(list(reads_on.stream(text, non_streaming_mode=False, **ask)))
+    spoken = joined(chunks)
+    assert len(spoken) == len(at_once) == 28 * 1920
     fade = round(0.005 * reads_on.sample_rate)
-    np.testing.assert_allclose(spoken[: -2 * fade], whole[: -2 * fade], atol=1e-4)
+    np.testing.assert_allclose(spoken[: -2 * fade], at_once[: -2 * fade], atol=1e-4)
 
 
 def test_text_after_the_model_has_stopped_is_a_segment_of_its_own(reads_on: TTS) -> None:
@@ -223,15 +223,18 @@ def test_text_after_the_model_has_stopped_is_a_segment_of_its_own(reads_on: TTS)
             await ended.wait()
             yield "and more of it."
 
-        found = []
+        chunks = []
         async for chunk in reads_on.astream(text(), **ask):
-            found.append(chunk)
+            chunks.append(chunk)
             if chunk.segments:
                 ended.set()
-        return found
+        return chunks
 
-    found = asyncio.run(asyncio.wait_for(check(), 120))
-    assert [s.text.strip() for c in found for s in c.segments] == ["Hello there", "and more of it."]
+    chunks = asyncio.run(asyncio.wait_for(check(), 120))
+    assert [s.text.strip() for c in chunks for s in c.segments] == [
+        "Hello there",
+        "and more of it.",
+    ]
 
 
 def test_an_error_of_the_writer_is_raised_after_what_it_has_written(tts: TTS) -> None:
@@ -240,18 +243,18 @@ def test_an_error_of_the_writer_is_raised_after_what_it_has_written(tts: TTS) ->
         raise OSError("the language model is gone")
 
     async def check() -> list[Speech]:
-        found: list[Speech] = []
+        chunks: list[Speech] = []
 
         async def collect() -> None:
             async for chunk in tts.astream(broken(), **SHORT):
-                found.append(chunk)
+                chunks.append(chunk)
 
         with pytest.raises(OSError, match="the language model is gone"):
             await collect()
-        return found
+        return chunks
 
-    found = asyncio.run(asyncio.wait_for(check(), 60))
-    assert [s.text for c in found for s in c.segments] == ["Hello there."]
+    chunks = asyncio.run(asyncio.wait_for(check(), 60))
+    assert [s.text for c in chunks for s in c.segments] == ["Hello there."]
 
 
 WRONG: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [

@@ -59,18 +59,18 @@ def numbered(tmp_path: Path) -> PredictedCrops:
 
 def numbers(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     """Positions in an utterance that samples [B, FRAMES, HOP] and latents [B, frames] show."""
-    said = (x[:, 0] * 32768).round().long().unflatten(1, (FRAMES, HOP))
+    positions = (x[:, 0] * 32768).round().long().unflatten(1, (FRAMES, HOP))
     latent = (z[:, 0] / STEP).round().long()
-    utterance = said[:, :1, :1] // 100
-    return said - 100 * utterance, latent - 10 * utterance[:, 0]
+    utterance = positions[:, :1, :1] // 100
+    return positions - 100 * utterance, latent - 10 * utterance[:, 0]
 
 
 def test_stretches_within_utterances_are_aligned_to_the_sample(numbered: PredictedCrops) -> None:
     x, z = numbered.within(200)
     assert x.shape == (200, 1, FRAMES * HOP)
     assert z.shape == (200, DIM, LEAD + FRAMES)
-    said, latent = numbers(x, z)
-    assert torch.equal(said, latent[:, LEAD:, None].expand_as(said))
+    positions, latent = numbers(x, z)
+    assert torch.equal(positions, latent[:, LEAD:, None].expand_as(positions))
     assert torch.equal(latent, latent[:, :1] + torch.arange(LEAD + FRAMES))
     first = latent[:, 0]
     assert set(first.tolist()) == set(
@@ -81,9 +81,9 @@ def test_stretches_within_utterances_are_aligned_to_the_sample(numbered: Predict
 
 
 def test_onsets_are_the_beginnings_of_utterances(numbered: PredictedCrops) -> None:
-    said, latent = numbers(*numbered.onsets(20))
+    positions, latent = numbers(*numbered.onsets(20))
     assert torch.equal(latent, torch.arange(FRAMES).expand(20, FRAMES))
-    assert torch.equal(said, latent[..., None].expand_as(said))
+    assert torch.equal(positions, latent[..., None].expand_as(positions))
 
 
 def test_a_batch_has_its_share_of_predicted_examples(numbered: PredictedCrops) -> None:
@@ -113,9 +113,9 @@ def test_encoded_latents_in_their_place_give_the_same_batch(tmp_path: Path) -> N
     x, z = crops.onsets(2)
     encoded = trainer.vae.encoder(x).detach()
     assert float((z - encoded).abs().max()) < 0.51 * STEP
-    own, given = trainer.update(Crops(x, False)), trainer.update(Crops(x, False, (z[1:],)))
+    own, stored = trainer.update(Crops(x, False)), trainer.update(Crops(x, False, (z[1:],)))
     for name in ("mel", "stft"):
-        assert float(given[name]) == pytest.approx(float(own[name]), rel=0.01)
+        assert float(stored[name]) == pytest.approx(float(own[name]), rel=0.01)
     wrong = trainer.update(Crops(x, False, (-z[1:],)))
     assert float(wrong["mel"]) > 1.2 * float(own["mel"])
 
@@ -125,9 +125,9 @@ def test_a_lead_gives_a_stretch_what_the_whole_utterance_sounds_like() -> None:
     vae.load_state_dict(averaged(PACKAGED))
     z = torch.randn(1, DIM, 40, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        whole = vae.decoder(z, None)[..., 10 * HOP : 34 * HOP]
+        utterance = vae.decoder(z, None)[..., 10 * HOP : 34 * HOP]
         cut = [vae.decoder(z[..., 10 - lead : 34], None)[..., lead * HOP :] for lead in (0, LEAD)]
-    without, with_lead = (float((part - whole).pow(2).sum()) for part in cut)
+    without, with_lead = (float((part - utterance).pow(2).sum()) for part in cut)
     assert with_lead < 0.2 * without
 
 
@@ -169,9 +169,9 @@ def test_every_whole_patch_is_predicted_from_its_own_text_and_history(examples: 
         lone = examples.collate([examples.example([row["id"]], False)])
         with torch.no_grad():
             alone = sample(net, net.feat_decoder.estimator.schedule(), lone, options).flatten(0, 1)
-        found = flat[row["start"] : row["start"] + row["frames"]].float() * STEP
+        latents = flat[row["start"] : row["start"] + row["frames"]].float() * STEP
         assert torch.allclose(
-            found, alone[: row["frames"]].clamp(-127 * STEP, 127 * STEP), atol=0.6 * STEP
+            latents, alone[: row["frames"]].clamp(-127 * STEP, 127 * STEP), atol=0.6 * STEP
         )
 
 
@@ -186,8 +186,8 @@ def test_a_flow_begins_with_the_truth_at_its_time(
     torch.nn.init.constant_(dit.out_proj.bias, 0.25)
     batch = examples.collate([examples.example([0], False)])
     with torch.no_grad():
-        found = sample(net, dit.schedule(), batch, Sampling(6, 1.7, 0.0, left_out))
+        sampled = sample(net, dit.schedule(), batch, Sampling(6, 1.7, 0.0, left_out))
     # Without anything left out the flow begins with noise, of which the first step changes nothing.
-    begun, left = (0.0, 0.9252) if left_out == 0 else (1 - time, time)
-    wanted = begun * batch.patches[batch.row, batch.patch] - 0.25 * left
-    assert torch.allclose(found, wanted, atol=1e-3)
+    truth_share, noise_share = (0.0, 0.9252) if left_out == 0 else (1 - time, time)
+    expected = truth_share * batch.patches[batch.row, batch.patch] - 0.25 * noise_share
+    assert torch.allclose(sampled, expected, atol=1e-3)

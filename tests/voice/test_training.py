@@ -82,11 +82,11 @@ def test_each_text_stands_beside_its_own_latents(batch: Batch) -> None:
     tokenizer = build()
     for i, text in enumerate(TEXTS):
         length = int(batch.text_len[i])
-        given = [REFERENCE_START, *[0] * REFERENCE, REFERENCE_END]
-        assert batch.ids[i, : length - 1].tolist() == given + tokenizer.encode(text).ids
+        prefix = [REFERENCE_START, *[0] * REFERENCE, REFERENCE_END]
+        assert batch.ids[i, : length - 1].tolist() == prefix + tokenizer.encode(text).ids
         assert int(batch.ids[i, length - 1]) == AUDIO_START
-        own = batch.patches[i, : int(batch.patch_len[i])]
-        assert torch.allclose(own, torch.full_like(own, (i + 1) * STEP))
+        patches = batch.patches[i, : int(batch.patch_len[i])]
+        assert torch.allclose(patches, torch.full_like(patches, (i + 1) * STEP))
 
 
 def test_a_reference_is_of_the_same_voice(batch: Batch) -> None:
@@ -113,8 +113,8 @@ def test_each_latent_sounds_the_phoneme_of_its_time(batch: Batch) -> None:
 
 
 def test_a_fixed_shape_pads_examples_and_draws_patches(examples: Examples) -> None:
-    made = [examples.example([k], False) for k in range(3)]
-    batch = examples.collate(made, Shape(examples=5, positions=64, patches=20, drawn=100))
+    rows = [examples.example([k], False) for k in range(3)]
+    batch = examples.collate(rows, Shape(examples=5, positions=64, patches=20, drawn=100))
     assert batch.ids.shape == (5, 64)
     assert batch.patches.shape[:2] == (5, 20)
     assert batch.patch_len.tolist() == [8, 10, 6, 0, 0]
@@ -133,9 +133,9 @@ def test_attention_on_the_right_phonemes_costs_less_than_elsewhere(batch: Batch)
         k = 20 * torch.eye(positions).expand(3, positions, positions).unsqueeze(2)
         q = torch.zeros_like(k)
         at = batch.text_len[batch.row] - 1 + batch.patch
-        known = (batch.sounding >= 0).all(1)
-        q[batch.row[known], at[known]] = k[
-            batch.row[known], (batch.sounding[known, 0] + shift) % positions
+        is_sounding = (batch.sounding >= 0).all(1)
+        q[batch.row[is_sounding], at[is_sounding]] = k[
+            batch.row[is_sounding], (batch.sounding[is_sounding, 0] + shift) % positions
         ]
         pointer.attend(0, q, k, k, NormRope())
         return float(pointer.loss(batch))
@@ -145,8 +145,8 @@ def test_attention_on_the_right_phonemes_costs_less_than_elsewhere(batch: Batch)
 
 def test_the_heads_that_are_taught_are_those_that_the_checkpoint_names() -> None:
     config = load_config()
-    named = config["model"]["stentor"]["alignment"]
-    assert (named["layers"], named["heads"]) == (
+    alignment = config["model"]["stentor"]["alignment"]
+    assert (alignment["layers"], alignment["heads"]) == (
         config["lm"]["pointer_layers"],
         config["lm"]["pointer_heads"],
     )
@@ -221,8 +221,8 @@ def test_held_out_sentences_stand_first_and_a_voice_speaks_its_share(tmp_path: P
     path = tmp_path / "sentences.jsonl"
     path.write_text("".join(json.dumps({"id": i, "phonemes": "a"}) + "\n" for i in ids))
     rows, voices = plan(path, config), len(config["voices"])
-    held, rest = rows[: 2 * voices], rows[2 * voices :]
-    assert all(held_out(r["id"]) for r in held)
+    held_rows, rest = rows[: 2 * voices], rows[2 * voices :]
+    assert all(held_out(r["id"]) for r in held_rows)
     by_voice = {v: [r["id"] for r in rest if r["voice"] == v] for v in config["voices"]}
     spoken = {i for i in ids if not held_out(i)}
     assert sorted(by_voice["af_heart"]) == sorted(spoken)
@@ -270,10 +270,12 @@ def test_training_goes_on_from_the_weights_of_a_package(
     )
     net = build_net(model)
     load_packaged(net, tmp_path / "voice")
-    for (name, weight), wanted in zip(net.named_parameters(), trained.parameters(), strict=True):
+    for (name, weight), expected in zip(net.named_parameters(), trained.parameters(), strict=True):
         assert weight.dtype == torch.float32, name
         assert weight.requires_grad, name
-        assert torch.allclose(weight, wanted, atol=0.01 * float(wanted.detach().abs().max())), name
+        assert torch.allclose(weight, expected, atol=0.01 * float(expected.detach().abs().max())), (
+            name
+        )
 
 
 def test_of_several_language_models_the_mean_is_exported(tmp_path: Path) -> None:
@@ -301,14 +303,14 @@ def test_a_decoder_of_columns_streams_what_it_decodes_whole() -> None:
     codec = PatchCodec(vae)
     state = {name: torch.zeros(1, *column.shape) for name, column in codec.columns.items()}
     with torch.inference_mode():
-        whole = vae.decode(z)
+        at_once = vae.decode(z)
         parts = []
         for k in range(2):
             samples, state = codec.decode(z[:, 4 * k : 4 * k + 4].unsqueeze(1), state)
             parts.append(samples)
-    assert torch.allclose(torch.cat(parts, dim=1), whole, atol=1e-5)
-    assert whole.shape == (1, 8 * vae.config.upsampling)
-    assert vae.encode_latents(whole).shape == z.shape
+    assert torch.allclose(torch.cat(parts, dim=1), at_once, atol=1e-5)
+    assert at_once.shape == (1, 8 * vae.config.upsampling)
+    assert vae.encode_latents(at_once).shape == z.shape
 
 
 def exported(monkeypatch: pytest.MonkeyPatch, files: dict[str, Path | str]) -> None:
@@ -325,12 +327,12 @@ def test_a_polished_decoder_takes_its_share_of_the_packages(
         torch.save({"average": build_vae(model).state_dict()}, tmp_path / f"{name}.pt")
     package, out = tmp_path / "package", tmp_path / "out"
     exported(monkeypatch, {"--vae": tmp_path / "vae.pt", "--out": package})
-    given = {
+    flags = {
         "--vae": package / "audiovae.safetensors",
         "--polish": tmp_path / "polish.pt",
         "--share": str(share),
     }
-    exported(monkeypatch, {**given, "--out": out})
+    exported(monkeypatch, {**flags, "--out": out})
     before, after = (load_file(folder / "audiovae.safetensors") for folder in (package, out))
     assert all(
         torch.equal(after[k], v)
@@ -340,21 +342,21 @@ def test_a_polished_decoder_takes_its_share_of_the_packages(
     plain, polished = averaged(package / "audiovae.safetensors"), averaged(tmp_path / "polish.pt")
     for name, weight in averaged(out / "audiovae.safetensors").items():
         if name.startswith("decoder."):
-            wanted = (1 - share) * plain[name] + share * polished[name]
-            assert torch.allclose(weight, wanted, atol=0.02 * float(wanted.abs().max()))
+            expected = (1 - share) * plain[name] + share * polished[name]
+            assert torch.allclose(weight, expected, atol=0.02 * float(expected.abs().max()))
 
 
 def test_an_exported_checkpoint_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.save({"average": build_net(load_config()["model"]).state_dict()}, tmp_path / "lm.pt")
-    model, given = load_config()["model"], tmp_path / "voices.safetensors"
+    model, voices_file = load_config()["model"], tmp_path / "voices.safetensors"
     torch.save({"average": build_vae(model).state_dict()}, tmp_path / "vae.pt")
     shape = (REFERENCE, model["patch_size"], model["feat_dim"])
-    save_file({name: torch.randn(shape) for name in model["stentor"]["voices"]}, given)
+    save_file({name: torch.randn(shape) for name in model["stentor"]["voices"]}, voices_file)
     out = tmp_path / "voice"
     files = {
         "--vae": tmp_path / "vae.pt",
         "--lm": tmp_path / "lm.pt",
-        "--voices": given,
+        "--voices": voices_file,
         "--out": out,
     }
     exported(monkeypatch, files)

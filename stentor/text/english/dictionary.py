@@ -35,7 +35,7 @@ def read_entries(file: Path) -> bytes:
 
 
 class Entries:
-    """A JSON object of words, of which an entry is read when its word is asked for."""
+    """A JSON object of words, of which an entry is read at its word's first use."""
 
     def __init__(self, data: bytes) -> None:
         """data: as `read_entries` has it."""

@@ -97,14 +97,19 @@ def test_a_text_is_spoken_as_over_our_own_api(live: Live) -> None:
         create(t, TEXT)
         messages = speak(t)
     assert len(audio(messages)) == pytest.approx(len(ours.content), abs=400)
-    done = messages[-1]["response"]
-    assert (done["status"], done["output"][0]["content"][0]["transcript"]) == ("completed", TEXT)
+    response = messages[-1]["response"]
+    assert (response["status"], response["output"][0]["content"][0]["transcript"]) == (
+        "completed",
+        TEXT,
+    )
     assert (
-        done["usage"]["total_tokens"]
-        == done["usage"]["input_tokens"] + done["usage"]["output_tokens"]
+        response["usage"]["total_tokens"]
+        == response["usage"]["input_tokens"] + response["usage"]["output_tokens"]
         > 0
     )
-    assert live.http.get(f"/v1/audio/speech/{done['request_id']}").json()["status"] == "completed"
+    assert (
+        live.http.get(f"/v1/audio/speech/{response['request_id']}").json()["status"] == "completed"
+    )
     assert len({m["event_id"] for m in messages}) == len(messages)
 
 
@@ -128,10 +133,10 @@ def test_a_response_may_have_input_and_settings_of_its_own(live: Live) -> None:
             input=[{"type": "item_reference", "id": item}, message("Two.")],
             audio={"output": {"voice": "low", "format": {"type": "audio/pcmu"}}},
         )
-        done = messages[-1]["response"]
+        response = messages[-1]["response"]
         assert transcript(messages) == "One.\nTwo."
-        assert (done["conversation_id"], done["metadata"]) == (None, {"for": "me"})
-        assert done["audio"]["output"] == {"voice": "low", "format": {"type": "audio/pcmu"}}
+        assert (response["conversation_id"], response["metadata"]) == (None, {"for": "me"})
+        assert response["audio"]["output"] == {"voice": "low", "format": {"type": "audio/pcmu"}}
         assert not [m for m in messages if m["type"].startswith("conversation.")]
         assert transcript(speak(t)) == "One."  # it has not been spoken in the conversation
 
@@ -182,8 +187,8 @@ def test_what_means_nothing_here_is_named(live: Live) -> None:
             "type": "realtime",
         }
         t.send(type="session.update", session=session)
-        told = t.get()["session"]["ignored"]
-        assert [i["param"] for i in told] == ["truncation", "audio.input"]
+        ignored = t.get()["session"]["ignored"]
+        assert [i["param"] for i in ignored] == ["truncation", "audio.input"]
         messages = speak(
             t, input=[message("One.")], max_output_tokens="inf", instructions="Speak slowly."
         )
@@ -208,8 +213,8 @@ def test_a_prompt_for_an_assistant_shapes_no_voice() -> None:
 @pytest.mark.parametrize("by", ["flag", "session"])
 def test_instructions_shape_the_voice_where_a_flag_or_the_session_wants_it(by: str) -> None:
     started = Settings(apply_instructions=by == "flag")
-    given = Given(instructions="Softly.", apply_instructions=True if by == "session" else None)
-    assert started.updated(given, Ignored(strict=True)).body().instructions == "Softly."
+    fields = Given(instructions="Softly.", apply_instructions=True if by == "session" else None)
+    assert started.updated(fields, Ignored(strict=True)).body().instructions == "Softly."
     off = started.updated(Given(instructions="No.", apply_instructions=False), Ignored(False))
     assert off.body().instructions is None
 
@@ -248,8 +253,8 @@ def test_items_are_kept_in_order_and_can_be_deleted(live: Live) -> None:
         t.send(type="conversation.item.retrieve", item_id="one")
         assert t.get()["item"]["content"] == [{"type": "input_text", "text": "One."}]
         t.send(type="conversation.item.delete", item_id="and")
-        told = t.get()
-        assert (told["type"], told["item_id"]) == ("conversation.item.deleted", "and")
+        event = t.get()
+        assert (event["type"], event["item_id"]) == ("conversation.item.deleted", "and")
         assert transcript(speak(t)) == "One.\nTwo."
 
 
@@ -271,13 +276,13 @@ def test_a_cancel_stops_speech_and_another_may_follow(live: Live) -> None:
         t.until(lambda m: m["type"] == "response.output_audio.delta")
         t.send(type="response.cancel")
         messages = t.until(ended)
-        done = messages[-1]["response"]
-        assert (done["status"], done["status_details"]["reason"]) == (
+        response = messages[-1]["response"]
+        assert (response["status"], response["status_details"]["reason"]) == (
             "cancelled",
             "client_cancelled",
         )
-        assert done["output"][0]["status"] == "incomplete"
-        assert LONG.startswith(done["output"][0]["content"][0]["transcript"])
+        assert response["output"][0]["status"] == "incomplete"
+        assert LONG.startswith(response["output"][0]["content"][0]["transcript"])
         assert error_of(t, type="response.cancel")["code"] == "response_cancel_not_active"
         create(t, "One.")
         assert transcript(speak(t)) == "One."
@@ -290,8 +295,8 @@ def test_one_response_at_a_time(live: Live) -> None:
         t.send(type="response.create")
         t.until(lambda m: m["type"] == "response.output_audio.delta")
         t.send(type="response.create", response={"input": [message("One.")]})
-        told = t.until(lambda m: m["type"] == "error")[-1]
-        assert told["error"]["code"] == "conversation_already_has_active_response"
+        event = t.until(lambda m: m["type"] == "error")[-1]
+        assert event["error"]["code"] == "conversation_already_has_active_response"
         t.send(type="response.cancel", response_id="another")
         assert (
             t.until(lambda m: m["type"] == "error")[-1]["error"]["code"]
@@ -315,19 +320,19 @@ def test_truncation_keeps_the_words_that_were_heard(timed: Live) -> None:
     text = "One is here. Two is here. Three is here."
     with realtime(timed) as t:
         create(t, text)
-        done = speak(t)[-1]["response"]
-        item, found = done["output"][0]["id"], []
-        duration = timed.http.get(f"/v1/audio/speech/{done['request_id']}").json()["duration"]
+        response = speak(t)[-1]["response"]
+        item, transcripts = response["output"][0]["id"], []
+        duration = timed.http.get(f"/v1/audio/speech/{response['request_id']}").json()["duration"]
         for ms in (int(1000 * duration), int(500 * duration), 0):
             t.send(
                 type="conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=ms
             )
-            told = t.get()
-            assert (told["type"], told["audio_end_ms"]) == ("conversation.item.truncated", ms)
-            found.append(told["transcript"])
-        assert found[0] == text
-        assert found[1] in [text[: m.end()] for m in re.finditer(r"\S+", text)][2:6]
-        assert found[2] == ""
+            event = t.get()
+            assert (event["type"], event["audio_end_ms"]) == ("conversation.item.truncated", ms)
+            transcripts.append(event["transcript"])
+        assert transcripts[0] == text
+        assert transcripts[1] in [text[: m.end()] for m in re.finditer(r"\S+", text)][2:6]
+        assert transcripts[2] == ""
         t.send(type="conversation.item.retrieve", item_id=item)
         assert t.get()["item"]["content"] == []
         wrong = {"type": "conversation.item.truncate", "item_id": item, "content_index": 0}
@@ -343,8 +348,10 @@ def test_truncation_keeps_the_words_that_were_heard(timed: Live) -> None:
             error_of(t, **{**wrong, "content_index": 1, "audio_end_ms": 0})["param"]
             == "content_index"
         )
-        own = create(t, "Mine.")
-        assert error_of(t, **{**wrong, "item_id": own, "audio_end_ms": 0})["param"] == "item_id"
+        user_item = create(t, "Mine.")
+        assert (
+            error_of(t, **{**wrong, "item_id": user_item, "audio_end_ms": 0})["param"] == "item_id"
+        )
 
 
 def test_speech_that_fails_ends_its_response_only(
@@ -357,8 +364,8 @@ def test_speech_that_fails_ends_its_response_only(
         create(t, "One.")
         with monkeypatch.context() as patch:
             patch.setattr(live.server.planner, "begun", broken)
-            done = speak(t)[-1]["response"]
-        assert (done["status"], done["status_details"]["error"]["code"]) == (
+            response = speak(t)[-1]["response"]
+        assert (response["status"], response["status_details"]["error"]["code"]) == (
             "failed",
             "request_timeout",
         )
@@ -496,9 +503,9 @@ def test_a_hostile_frame_is_refused_and_the_session_goes_on(
 ) -> None:
     with realtime(live) as t:
         t.socket.send(raw)
-        told = t.get()
-        assert told["type"] in ("error", "session.updated")
-        assert code is None or told["error"]["code"] == code
+        event = t.get()
+        assert event["type"] in ("error", "session.updated")
+        assert code is None or event["error"]["code"] == code
         create(t, "One.")
         assert transcript(speak(t)) == "One."
 

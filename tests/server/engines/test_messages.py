@@ -122,15 +122,15 @@ def plain(value: Any) -> Any:
 
 @pytest.mark.parametrize("message", COMMANDS, ids=lambda c: type(c).__name__)
 def test_a_command_is_what_was_sent(message: m.Command) -> None:
-    (found,), data = m.commands(m.encode([message], ()))
-    assert (type(found), plain(found)) == (type(message), plain(message))
+    (received,), data = m.commands(m.encode([message], ()))
+    assert (type(received), plain(received)) == (type(message), plain(message))
     assert len(data) == 0
 
 
 @pytest.mark.parametrize("message", EVENTS, ids=lambda e: type(e).__name__)
 def test_an_event_is_what_was_sent(message: m.Event) -> None:
-    (found,), data = m.events(m.encode([message], ()))
-    assert (type(found), plain(found)) == (type(message), plain(message))
+    (received,), data = m.events(m.encode([message], ()))
+    assert (type(received), plain(received)) == (type(message), plain(message))
     assert len(data) == 0
 
 
@@ -141,23 +141,23 @@ def test_every_kind_of_message_is_tried_here() -> None:
 
 def test_numbers_of_options_keep_their_kinds() -> None:
     """A whole number is no float, and true is no number: a family may look."""
-    (found,), _ = m.commands(m.encode(COMMANDS[:1], ()))
-    assert isinstance(found, m.Submit)
-    assert [type(v) for v in found.options.values()] == [float, int, bool, type(None)]
+    (command,), _ = m.commands(m.encode(COMMANDS[:1], ()))
+    assert isinstance(command, m.Submit)
+    assert [type(v) for v in command.options.values()] == [float, int, bool, type(None)]
 
 
 def test_facts_about_a_model_are_the_same_with_the_kinds_of_its_options() -> None:
     with stentor.TTS("dummy:toy", memory_gb=0.01, threads=1) as tts:
-        told = ready(tts, [])
-        (found,), _ = m.events(m.encode([told], ()))
-    assert isinstance(found, m.Ready)
-    assert found.info == tts.spec.info
-    kinds = {name: option.kind for name, option in found.info.options.items()}
+        sent = ready(tts, [])
+        (event,), _ = m.events(m.encode([sent], ()))
+    assert isinstance(event, m.Ready)
+    assert event.info == tts.spec.info
+    kinds = {name: option.kind for name, option in event.info.options.items()}
     assert kinds == {name: option.kind for name, option in tts.spec.options.items()}
     assert {option.kind for option in INFO.options.values()} == {int, float, bool}
-    (made,), _ = m.events(m.encode(EVENTS[:1], ()))
-    assert isinstance(made, m.Ready)
-    assert made.info == INFO
+    (example,), _ = m.events(m.encode(EVENTS[:1], ()))
+    assert isinstance(example, m.Ready)
+    assert example.info == INFO
 
 
 @given(
@@ -174,17 +174,17 @@ def test_arrays_come_back_in_their_order(shapes: list[tuple[str, int, int]]) -> 
     _, data = m.commands([bytes(part) for part in parts])
     reader = m.Reader(data)
     for array in arrays:
-        found = reader.take(len(array), array.dtype, array.shape[1:])
-        assert (found.dtype, found.shape) == (array.dtype, array.shape)
-        assert np.array_equal(found, array)
+        received = reader.take(len(array), array.dtype, array.shape[1:])
+        assert (received.dtype, received.shape) == (array.dtype, array.shape)
+        assert np.array_equal(received, array)
 
 
 def test_an_array_that_is_a_view_of_another_is_sent_as_it_looks() -> None:
-    whole = np.arange(24, dtype=np.float32).reshape(4, 6)
-    parts = m.encode([m.Stop()], [whole[::2, 1:3], whole.T[:2]])
+    base = np.arange(24, dtype=np.float32).reshape(4, 6)
+    parts = m.encode([m.Stop()], [base[::2, 1:3], base.T[:2]])
     reader = m.Reader(m.commands([bytes(part) for part in parts])[1])
-    assert np.array_equal(reader.take(2, whole.dtype, (2,)), whole[::2, 1:3])
-    assert np.array_equal(reader.take(2, whole.dtype, (4,)), whole.T[:2])
+    assert np.array_equal(reader.take(2, base.dtype, (2,)), base[::2, 1:3])
+    assert np.array_equal(reader.take(2, base.dtype, (4,)), base.T[:2])
 
 
 @pytest.mark.parametrize(
@@ -201,8 +201,8 @@ def test_an_array_that_is_a_view_of_another_is_sent_as_it_looks() -> None:
 def test_an_error_is_raised_on_the_other_side_as_it_was(error: StentorError) -> None:
     (sent,), _ = m.events(m.encode([m.Ended(1, m.error(error))], ()))
     assert isinstance(sent, m.Ended)
-    found = m.exception(sent.error)
-    assert (type(found), str(found), vars(found)) == (type(error), str(error), vars(error))
+    raised = m.exception(sent.error)
+    assert (type(raised), str(raised), vars(raised)) == (type(error), str(error), vars(error))
 
 
 def subclasses(kind: type[StentorError]) -> set[type[StentorError]]:
@@ -213,17 +213,17 @@ def test_every_error_of_stentor_crosses() -> None:
     """A new class would arrive as an error of the engine, and its caller would get another answer."""
     ours = {kind for kind in subclasses(StentorError) if kind.__module__ == StentorError.__module__}
     elsewhere = {BatchError, WatermarkError}  # raised in the caller's own process only
-    made = [
+    errors = [
         InvalidRequest("a", "b"),
         *(kind("c") for kind in ours - {InvalidRequest, StentorError, *elsewhere}),
     ]
-    assert [type(m.exception(m.error(e))) for e in made] == [type(e) for e in made]
-    assert len(made) == 5
+    assert [type(m.exception(m.error(e))) for e in errors] == [type(e) for e in errors]
+    assert len(errors) == 5
 
 
 def test_what_was_not_raised_on_purpose_is_an_error_of_the_engine() -> None:
-    found = m.exception(m.error(ZeroDivisionError("division by zero")))
-    assert (type(found), str(found)) == (EngineError, "division by zero")
+    raised = m.exception(m.error(ZeroDivisionError("division by zero")))
+    assert (type(raised), str(raised)) == (EngineError, "division by zero")
 
 
 @pytest.mark.parametrize("wrong", [b"", b"\x90\x00", msgspec.msgpack.encode([["Cancel"]])])
@@ -244,13 +244,13 @@ def test_messages_are_cut_from_a_stream_however_it_is_split(
     ]
     stream = b"".join(m.pack(m.encode(messages, [a])) for messages, a in sent)
     assert len(stream) % 8 == 0
-    unpacker, found, at = m.Unpacker(), [], 0
+    unpacker, received, at = m.Unpacker(), [], 0
     for step in itertools.cycle(steps):
         if at >= len(stream):
             break
         for parts in unpacker.feed(stream[at : at + step]):
             messages, data = m.commands(parts)
-            found.append((messages, m.Reader(data).take(len(data), np.dtype(np.uint8))))
+            received.append((messages, m.Reader(data).take(len(data), np.dtype(np.uint8))))
         at += step
-    assert [messages for messages, _ in found] == [messages for messages, _ in sent]
-    assert all(np.array_equal(a, b) for (_, a), (_, b) in zip(found, sent, strict=True))
+    assert [messages for messages, _ in received] == [messages for messages, _ in sent]
+    assert all(np.array_equal(a, b) for (_, a), (_, b) in zip(received, sent, strict=True))
