@@ -32,9 +32,9 @@ from pathlib import Path
 from typing import Any
 
 import soak
-from soak_curve import FLAT, median, text
 from soak_honest import session
 from soak_hostile import HOSTILE
+from soak_long import FLAT, median, text
 
 HERE = Path(__file__).resolve().parent
 WARM = 0.1  # share of the run after which memory must be flat

@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from stentor.text.draft import Draft, Writer
+from stentor.text.english.tables import TABLES
 from stentor.text.patterns import lazy
 
 LONGEST = 2000
@@ -39,9 +40,10 @@ _MATHEMATICAL = lazy(
 _TOKEN = lazy(
     r"\\\\(?:\s?\[-?[\d.]{1,6}\s?(?:pt|em|ex|mm|cm|in)\])?|\\(?:left|right)(?![A-Za-z])\s*\.?|\\(?:begin|end)\s*\{[A-Za-z]{1,20}\*?\}|\\[A-Za-z]+\*?|\\.|\d+(?:[.,]\d+)*|\s+|."
 )
-_SIMPLE = lazy(r"[\w.]+")
+_SIMPLE = lazy(r"[\w.^\s∂∇]+")
 _EXPONENT = lazy(r"[-−]?\w+")
 _GIVEN = lazy(r"\b([A-Za-z]{1,4}[(\[][^()\[\]|]{1,40})\|([^()\[\]|]{1,40}[)\]])")
+_INNER_PRODUCT = lazy(r"angle bracket ([^|()]{1,80}?)\s*\|\s*([^|()]{1,80}?)\s*close angle bracket")
 _ABSOLUTE = lazy(r"(?<![\w)])\|([^|]{1,200})\|")
 _SPEED = lazy(r"(?<![\w/])([kcm]?m|mi|ft)/(s|h|min)(?![\w/])")
 _NO_MEANING = frozenset(
@@ -55,6 +57,9 @@ _ARGUMENT_DROPPED = frozenset(
 _WORDS_INSIDE = frozenset(
     "text textbf textit textrm textsf texttt textnormal mbox hbox operatorname emph mathop ce unit".split()
 )
+_INVERTED = tuple("sin cos tan sec csc cot sinh cosh tanh".split())
+"""Functions whose power -1 is the inverse."""
+SYMBOLS = TABLES["symbols"]
 _ROOTS = {"2": "square root", "3": "cube root"}
 _ORDINALS = {"1": "st", "2": "nd", "3": "rd"}
 _ALIGNED = frozenset(
@@ -121,6 +126,7 @@ def plain_formula(formula: str) -> str:
     r""" "\frac{a}{b}" -> "a ÷ b", "x_{1}^2" -> "x 1^2", "\ll" -> "is much less than"."""
     text = _Formula(formula).read()
     text = _GIVEN.sub(r"\1 given \2", text)
+    text = _INNER_PRODUCT.sub(r"the inner product of \1 and \2", text)
     text = _ABSOLUTE.sub(r" the absolute value of \1 ", text)
     text = re.sub(r"(?<=[\w)])\s*\|\s*(?=[\w(])", " divides ", text)
     text = _SPEED.sub("\\1\u2044\\2", text)
@@ -129,6 +135,8 @@ def plain_formula(formula: str) -> str:
     text = re.sub(r"(?:(?<!\s)\s++)?([=<>≤≥≠≈→⇒×÷∈])\s*+", r" \1 ", text)
     text = re.sub(r"(?<!\s)\s++\^", "^", text)
     text = re.sub(r"°\s+(?=[CF]\b)", "°", re.sub(r"(?<!\s)\s++([,;:.])(?=\s|$)", r"\1", text))
+    if not any(map(str.isalnum, text)):  # a text of nothing but signs counts as empty
+        text = "".join(f" {SYMBOLS[c]} " if c in SYMBOLS else c for c in text)
     return " ".join(text.split())
 
 
@@ -163,6 +171,9 @@ class _Formula:
             return self._command(token, before)
         if token == "-":
             return " − " if _ends_operand(before) else "−"
+        if token == "'" and self._next() == "'":
+            self.at += 1
+            return " double prime "
         if token == "!" and _ends_operand(before):
             return " factorial "
         if token == "|" and self._next() == "_":
@@ -227,7 +238,8 @@ class _Formula:
         if raised and script == "T" and last and (last[0][-1:].isupper() or last[0][-1:] == ")"):
             return " transpose "
         if raised and _EXPONENT.fullmatch(script):
-            return "^" + script.replace("−", "-")
+            gap = " " if self._next()[:1].isalnum() else ""  # "d^2y" is no power of 2y
+            return "^" + script.replace("−", "-") + gap
         if raised:
             return f" to the power of {script} "
         if before.rstrip().endswith("log"):
@@ -245,6 +257,22 @@ class _Formula:
         if name.startswith(("left", "right")):
             return " "  # of a bracket that is not drawn
         return f" {name} " if name.isalpha() else name
+
+    def _product(self, sign: str, before: str) -> str:
+        """A dot and a cross behind the operator del have its own names."""
+        if before.rstrip().endswith("del"):
+            return f" {sign} "
+        return " × "
+
+    def _function(self, words: str) -> str:
+        """ "\\sin^{-1} x" -> "inverse sine x"."""
+        start = self.at
+        if self._next() == "^":
+            self.at += 1
+            if self._argument(whole_number=True) in ("−1", "-1"):
+                return f" inverse {words} "
+        self.at = start
+        return f" {words} "
 
     def _fraction(self, before: str) -> str:
         top = self._argument()
@@ -352,6 +380,8 @@ def commands() -> dict[str, Command]:
     readers |= dict.fromkeys(_WORDS_INSIDE, _Formula._as_written)
     readers |= {name: _as(sign) for name, sign in table["signs"].items()}
     readers |= {name: _as(f" {words} ") for name, words in table["words"].items()}
+    readers |= {name: _function(table["words"][name]) for name in _INVERTED}
+    readers |= {"cdot": _product("dot"), "times": _product("cross")}
     readers |= {name: _large(word) for name, word in table["large"].items()}
     readers |= {name: _around(words) for name, words in table["around"].items()}
     readers |= {name: _two(words) for name, words in table["two"].items()}
@@ -367,6 +397,14 @@ def _as(text: str) -> Command:
 
 def _large(word: str) -> Command:
     return lambda formula, before: formula._large(word)
+
+
+def _function(words: str) -> Command:
+    return lambda formula, before: formula._function(words)
+
+
+def _product(sign: str) -> Command:
+    return lambda formula, before: formula._product(sign, before)
 
 
 def _around(words: str) -> Command:

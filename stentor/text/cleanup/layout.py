@@ -15,6 +15,20 @@ _CUE = lazy(
     rf"(?:(?<!\n)\n++)?^(?:\d{{1,6}}[ \t]*+\n)?[ \t]*+{_TIME}[ \t]*+-->[ \t]*+{_TIME}[^\n]*+(?:\n|\Z)",
     re.MULTILINE,
 )
+_SHORT_CUE = lazy(
+    r"(?:(?<!\n)\n++)?^\d{1,2}:\d{2}:\d{2}[.,]\d{1,3},\d{1,2}:\d{2}:\d{2}[.,]\d{1,3}[ \t]*(?:\n|\Z)",
+    re.MULTILINE,
+)
+"""Times of a subtitle in an SBV file."""
+_FRAMES = lazy(r"^\{\d{1,7}\}\{\d{1,7}\}", re.MULTILINE)
+"""Frames of a subtitle in a MicroDVD file."""
+_SCRIPT_EVENT = lazy(r"^Dialogue:(?:[^,\n]*,){9}", re.MULTILINE)
+"""Fields in front of the text of a subtitle in an SSA or ASS file."""
+_SCRIPT_FACT = lazy(
+    r"^(?:\[[A-Za-z0-9+ ]{1,30}\]|(?:;|!:|Format:|Style:|Comment:|[A-Z][A-Za-z ]{1,30}:)[^\n]*)[ \t]*(?:\n|\Z)",
+    re.MULTILINE,
+)
+_SCRIPT_LINE_END = lazy(r"\\[Nn]")
 _CAPTIONS = lazy(r"\A\s*WEBVTT\b[^\n]*(?:\n[^\n]*\S[^\n]*)*")
 _CAPTION_BLOCK = lazy(r"^(?:NOTE|STYLE|REGION)\b[^\n]*(?:\n[^\n]*\S[^\n]*)*\n?", re.MULTILINE)
 _CAPTION_NAME = lazy(rf"(?:^|\n)[ \t]*\n[^\n]+(?=\n[ \t]*{_TIME}[ \t]*-->)")
@@ -56,6 +70,11 @@ def without_layout(draft: Draft) -> Draft:
     text = draft.text
     if "-->" in text:
         draft = _without_cues(draft)
+    if "Dialogue:" in text:
+        draft = _without_script_fields(draft)
+    draft = draft.sub(_SHORT_CUE, lambda m: "\n" if m.start() else "")
+    if "}{" in text and len(_FRAMES.findall(text)) > 1:
+        draft = draft.sub(_FRAMES, "")
     if "[" in text:
         draft = _without_lyrics_times(draft)
     if text.lstrip()[:3] in ("---", "+++"):
@@ -72,6 +91,16 @@ def _without_cues(draft: Draft) -> Draft:
     if _CAPTIONS.match(draft.text):
         draft = draft.sub(_CAPTIONS, "").sub(_CAPTION_BLOCK, "").sub(_CAPTION_NAME, "\n")
     return draft.sub(_CUE, lambda m: "\n" if m.start() else "").sub(_CAPTION_TAG, "")
+
+
+def _without_script_fields(draft: Draft) -> Draft:
+    """Subtitles of SSA and ASS as the text that they show."""
+    if not _SCRIPT_EVENT.search(draft.text):
+        return draft
+    if "[Events]" in draft.text:
+        draft = draft.sub(_SCRIPT_FACT, lambda m: m[0] if m[0].startswith("Dialogue:") else "")
+    draft = draft.sub(_SCRIPT_EVENT, "").sub(_CAPTION_TAG, "")
+    return draft.sub(_SCRIPT_LINE_END, "\n")
 
 
 def _without_lyrics_times(draft: Draft) -> Draft:

@@ -40,7 +40,15 @@ UNREAD = (
 Latin, Greek, Cyrillic, kana and Hangul, and emoji."""
 _UNREAD = lazy(UNREAD)
 _READ = lazy(r"[^\W_]|[&@+%$£€¥°]")
-_POWERS = lazy(r"(?:(?<=\b10)|(?<=\b[nxy]))[⁻⁰¹²³⁴-⁹]+")
+_POWERS = lazy(
+    r"(?:(?<=\b10)|(?<=\b[nxy]))[⁻⁰¹²³⁴-⁹]+"
+    r"|(?<=\d)(?:⁻[⁰¹²³⁴-⁹]{1,9}|[⁰¹²³⁴-⁹]{2,9}|[⁰⁴-⁹])|(?<=[\w)])ⁿ"
+)
+_LOGARITHM = lazy(r"(?<!\w)log([₀-₉]{1,4})")
+_INVERSE = lazy(r"[·⋅]?([A-Za-zµ]{1,3})⁻([¹²³])")
+_ION = lazy(r"(?<=[A-Za-z₀-₉])([²³⁴]?)([⁺⁻])(?![\w⁰-⁹])")
+_INVERSE_POWERS = {"¹": "", "²": " squared", "³": " cubed"}
+_CHARGES = {"⁺": " plus", "⁻": " minus"}
 _OTHER_WORDS = frozenset(
     "résumé résumés rosé rosés pâté pâtés exposé exposés saké lamé maté niña niñas tomé".split()
 )
@@ -63,9 +71,24 @@ def latin(text: str) -> str:
     """
     if text.isascii():
         return text
+    text = _LOGARITHM.sub(lambda m: f"log base {_digits(m[1])} of ", text)
+    text = _INVERSE.sub(_per_unit, text)
+    text = _ION.sub(lambda m: f" {_digits(m[1])}{_CHARGES[m[2]]}", text)
     text = _POWERS.sub(lambda m: "^" + unicodedata.normalize("NFKC", m[0]).replace("−", "-"), text)
     text = _UNREAD.sub(" ", unicodedata.normalize("NFC", text))
     return "".join(_word(part) for part in re.findall(r"\w+|\W+", text))
+
+
+def _digits(raised: str) -> str:
+    return unicodedata.normalize("NFKC", raised)
+
+
+def _per_unit(m: re.Match[str]) -> str:
+    """ "mol⁻¹" -> "per mole"."""
+    unit = TABLES["units"].get(m[1])
+    if unit is None:
+        return m[0]
+    return f" per {unit}{_INVERSE_POWERS[m[2]]}"
 
 
 def _word(part: str) -> str:

@@ -147,6 +147,12 @@ def _censored(m: re.Match[str]) -> str:
 CENSORED_WORDS = rules(
     (rf"(?i){CENSORED}", _censored, "*"),
     (r"(?<![^\s\"“'(])(?=\S{0,6}[@#$%&])(?!([@#$%&])\1+)[@#$%^&*!?]{4,}", "bleep ", "@#$%&"),
+    (
+        r"(?i)(?<![\w@#$%])(?:f[#%@]c?k|sh[#%@]t|b[#%@]tch|d[#%@]mn|[fsbcd][a-z]?[#%$@!*]{2,4}[a-z]{1,3})"
+        r"(?:ing|ers?|ed|s)?(?![\w@.])",
+        _censored,
+        "#%$@!",
+    ),
     (r"(?<=[a-z])\$\$(?![\d$])", "ss", "$"),
     (r"(?<![\w$])\$(?=hit)", "s", "$"),
     (r"(?<![\w@.])@(?=ss(?:hole)?(?:es)?\b)", "a", "@"),
@@ -169,7 +175,29 @@ acronym has none.
 
 Before all other rules, which write acronyms as letters apart."""
 
+_DIRECTIONS = {"N": "north", "S": "south", "E": "east", "W": "west"}
+
+
+def _coordinate(m: re.Match[str]) -> str:
+    """ "40°42′46″N" -> "40 degrees 42 minutes 46 seconds north"."""
+    parts = zip(m.group(1, 2, 3), ("degrees", "minutes", "seconds"), strict=True)
+    words = " ".join(f"{number} {unit}" for number, unit in parts if number)
+    return f"{words} {_DIRECTIONS[m[4]]}"
+
+
 IDENTIFIERS = rules(
+    (
+        r"(?<![\w.])(\d{1,3}(?:\.\d{1,8})?)°\s?(?:(\d{1,2}(?:\.\d{1,6})?)['′’]\s?)?"
+        r"(?:(\d{1,2}(?:\.\d{1,6})?)[\"″”]\s?)?([NSEW])\b",
+        _coordinate,
+        "° 0",
+    ),
+    (
+        r"(?i)\b(order|ticket|invoice|case|item|model|part|serial|booking|reservation|reference|tracking|confirmation)"
+        r"\s+#(?=[A-Za-z][\w-]{0,30}\d)",
+        r"\1 number ",
+        "#",
+    ),
     (
         r"(?<![\w.+-])([.+-]*+)(\w[\w.+-]*+@[\w-]++(?:\.[\w-]++)+)",
         lambda m: m[1] + spoken_address(m[2]),

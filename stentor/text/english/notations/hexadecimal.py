@@ -17,6 +17,8 @@ HASH = rf"{_MIXED}{_HEX}{{7,}}"
 KEY = r"(?=[A-Za-z\d]*\d[A-Za-z]+\d)(?=[A-Za-z\d]*[A-Za-z]\d+[A-Za-z])[A-Za-z\d]{14,}"
 """Pattern of a run of letters and digits that is no word."""
 
+_CAPITALS = r"(?=[A-Z]{1,40}\d)[A-Z\d]{16,}"
+
 
 def spell_groups(code: str) -> str:
     """ "9fceb02d" -> "nine F, C, E, B zero two D". More than 8 characters have a pause behind four."""
@@ -80,5 +82,10 @@ RULES = rules(
     ),
     (r"(?<![\w.,@/-])(\d+\.\d+|\d{1,2})[eE]([-−+]?)(\d{1,3})(?![\w@/-])", _power, "0"),
     (r"(?<![\w.,@/-])(\d{3,})[eE]([-−+])(\d{1,3})(?![\w@/-])", _power, "0"),
-    (rf"(?<![\w-])(?:{HASH}|{KEY})(?![\w-])", lambda m: spell_groups(m[0]), "0"),
+    (
+        rf"(?<![\w-])((?:[a-z]{{2,5}}[-_]){{1,3}})({HASH}|{KEY})(?![\w-])",
+        lambda m: re.sub("[-_]", " ", m[1]) + spell_groups(m[2]),
+        "0 -_",
+    ),
+    (rf"(?<![\w-])(?:{HASH}|{KEY}|{_CAPITALS})(?![\w-])", lambda m: spell_groups(m[0]), "0"),
 )

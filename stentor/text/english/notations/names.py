@@ -155,6 +155,11 @@ ITEMS = rules(
 """Before a rule takes their numerals and numbers for something else."""
 
 RULES = rules(
+    (
+        r"(?<=[A-Za-z] )(Pty )?Ltd\b(?!\.)",
+        lambda m: "Proprietary Limited" if m[1] else "Limited",
+        ("ltd",),
+    ),
     (r"(?<!\S)(?:RE|Re|re):(?=\s)", "regarding:", ("re",)),
     (r"(?<!\S)(?:FW|Fw|FWD|Fwd|fwd):(?=\s)", "forward:", ("fw", "fwd")),
     (r"\b([A-Z][\w.'’]*,?)\sv\.?\s(?=(?:the\s)?[A-Z])", r"\1 versus ", ("v",)),
@@ -285,6 +290,11 @@ ROMANS = rules(
     (
         rf"\b({_NAME})\s+(?=[IVX]{{2}}|V\b){_FULL}",
         lambda m: f"{m[1]} the {ordinal(str(roman(m[2])))}",
+    ),
+    (
+        rf"\b({_FIRST})\s+(?=[ivx]{{2}}){_SMALL}(?![\w'’-])",
+        lambda m: f"{m[1]} the {ordinal(str(roman(m[2].upper())))}",
+        _FIRST.split("|"),
     ),
     (
         rf"\b({_NAME})\s+(?=[IVX]{{2}}|V\b)({_NUMERAL})(?=['’]s\b)",

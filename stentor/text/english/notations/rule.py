@@ -15,7 +15,8 @@ _SIGNS = "#&+/;-_"
 _SHORT_WORDS = ("a", "i", "s")  # of most texts: "it's"
 _WORD = re.compile("[a-z]+")
 _MEASURED = re.compile(
-    r"\s(?:batter(?:y|ies)|bulbs?|chargers?|bills?|notes?|coins?|bottles?|bags?|tickets?|packs?|angles?)\b"
+    r"\s(?:batter(?:y|ies)|bulbs?|chargers?|bills?|notes?|coins?|bottles?|bags?|tickets?|packs?|angles?|"
+    r"pizzas?|monitors?|screens?|displays?|laptops?|wheels?|rims?|tires?|pipes?|skillets?|pans?|records?|heels?|nails?)\b"
 )
 
 

@@ -10,11 +10,12 @@ from stentor.text.english.tables import TABLES
 SYMBOLS = TABLES["symbols"]
 _OPERATORS = TABLES["operators"]
 _POWERS = {"2": "squared", "3": "cubed"}
-_OPERAND = r"[\w)\]]"
+_OPERAND = r"[\w)\]|]"
 
 
 def _power(m: re.Match[str]) -> str:
-    return f" {_POWERS.get(m[1]) or f'to the power of {m[1]}'} ".replace("-", "minus ")
+    exponent = m[1] or m[2]
+    return f" {_POWERS.get(exponent) or f'to the power of {exponent}'} ".replace("-", "minus ")
 
 
 COMPARISONS = rules(  # before a rule takes their signs for something else
@@ -32,7 +33,7 @@ COMPARISONS = rules(  # before a rule takes their signs for something else
         lambda m: m[1] + ("²" if m[2] == "2" else "³"),
         "0",
     ),
-    (rf"(?<={_OPERAND})\s?\^\s?\(?(-?\w+)\)?", _power, "^"),
+    (rf"(?<={_OPERAND})\s?\^\s?(?:\((-?\w+)\)|(-?\w+))", _power, "^"),
     (
         rf"(?<=\s)({any_of(o for o in _OPERATORS if o not in ('...', '++'))})(?=\s)",
         _OPERATORS,
