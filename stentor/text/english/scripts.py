@@ -45,7 +45,7 @@ _POWERS = lazy(
     r"|(?<=\d)(?:⁻[⁰¹²³⁴-⁹]{1,9}|[⁰¹²³⁴-⁹]{2,9}|[⁰⁴-⁹])|(?<=[\w)])ⁿ"
 )
 _LOGARITHM = lazy(r"(?<!\w)log([₀-₉]{1,4})")
-_INVERSE = lazy(r"[·⋅]?([A-Za-zµ]{1,3})⁻([¹²³])")
+_INVERSE = lazy(r"[·⋅]?(?<![A-Za-zµ])([A-Za-zµ]{1,4})⁻([¹²³])")
 _ION = lazy(r"(?<=[A-Za-z₀-₉])([²³⁴]?)([⁺⁻])(?![\w⁰-⁹])")
 _INVERSE_POWERS = {"¹": "", "²": " squared", "³": " cubed"}
 _CHARGES = {"⁺": " plus", "⁻": " minus"}

@@ -294,11 +294,6 @@ RULES = rules(
         ("/", "per"),
     ),
     (
-        rf"(?<=[a-z]{{3}}s)\s?/\s?({any_of(u for u in UNITS if u.isalpha() and u != 'in')})(?![\w/])",
-        lambda m: f" per {UNITS[m[1]]}",
-        "/",
-    ),
-    (
         rf"\b({NUMBER})\s?-\s?({any_of(u for u in UNITS if u.isalpha())})\b(?:\.(?=\s+[a-z]))?",
         _hyphened,
         "0 -",

@@ -149,7 +149,7 @@ CENSORED_WORDS = rules(
     (r"(?<![^\s\"“'(])(?=\S{0,6}[@#$%&])(?!([@#$%&])\1+)[@#$%^&*!?]{4,}", "bleep ", "@#$%&"),
     (
         r"(?i)(?<![\w@#$%])(?:f[#%@]c?k|sh[#%@]t|b[#%@]tch|d[#%@]mn|[fsbcd][a-z]?[#%$@!*]{2,4}[a-z]{1,3})"
-        r"(?:ing|ers?|ed|s)?(?![\w@.])",
+        r"(?:ing|ers?|ed|s)?(?![\w@]|\.\w)",
         _censored,
         "#%$@!",
     ),
@@ -175,6 +175,7 @@ acronym has none.
 
 Before all other rules, which write acronyms as letters apart."""
 
+_UNITS = TABLES["units"]
 _DIRECTIONS = {"N": "north", "S": "south", "E": "east", "W": "west"}
 
 
@@ -197,6 +198,11 @@ IDENTIFIERS = rules(
         r"\s+#(?=[A-Za-z][\w-]{0,30}\d)",
         r"\1 number ",
         "#",
+    ),
+    (
+        rf"(?<=[a-z]{{3}}s)\s?/\s?({any_of(u for u in _UNITS if u.isalpha() and u != 'in')})(?![\w/])",
+        lambda m: f" per {_UNITS[m[1]]}",
+        "/",
     ),
     (
         r"(?<![\w.+-])([.+-]*+)(\w[\w.+-]*+@[\w-]++(?:\.[\w-]++)+)",
