@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,16 @@ CODES: dict[str, str] = {facts["name"]: code for code, facts in _LANGUAGES.items
 LONGEST = 15
 """Digits of a number that is read as one. A longer one, and one that begins with 0, is read digit
 by digit."""
+_NOUN = re.compile(r"[ \u00a0\u202f]([^\W\d_]{2,40})")
+_GERMAN_ORDINAL = re.compile(
+    r"\b((?:(?:in|mit|von|zu|bei|auf|an|nach|aus|seit|unter|vor)\s)?"
+    r"(?:am|im|vom|zum|zur|beim|dem|den|einem|einer|des|der|die|das|eine|ab|bis|seit|jeder|jeden|jedes))\s"
+    r"(\d{1,4})\.(?=\s[A-ZÄÖÜ])",
+    re.IGNORECASE,
+)
+_NOMINATIVE = ("der", "die", "das", "eine", "jeder")
+_HUNDREDS = re.compile(r"(?<=nt)os\b")  # "doscientos", "duzentos"
+_ARTICLE = re.compile(r"\b(?:[Dd]er|[Dd]ie|[Dd]as) $")
 _DATIVE = re.compile(r"\b(?:[Aa]m|[Vv]om|[Zz]um|[Dd]em|[Dd]en|[Bb]eim|[Aa]b|[Bb]is|[Ss]eit) $")
 _DIGITS = "零一二三四五六七八九"
 _WIDE = ("zh", "ja", "ko")
@@ -100,6 +110,27 @@ class _Reader:
         )
         self._units = re.compile(rf"{start}([-−]?)({number})\s?({units})(?![{letter}/²³])")
         self._numbers = re.compile(rf"{start}([-−]?)({number}){end}")
+        scales = self.facts.get("scales")
+        self._scaled = None
+        if scales:
+            names = "|".join(scales)
+            self._scaled = re.compile(
+                rf"{start}({number})\s?({names})\b\.?(?:\s?([{signs}])(?!\w))?"
+            )
+        self._counters = None
+        if "counters" in self.facts:
+            self._counters = re.compile(rf"{start}(?<!第)(\d{{1,4}})(?={self.facts['counters']})")
+        self._months = self._month_pattern()
+
+    def _month_pattern(self) -> re.Pattern[str]:
+        """The day in front of the name of a month; of Korean, the months with names of their own."""
+        from babel.dates import get_month_names
+
+        if self.code == "ko":
+            return re.compile(r"(?<!\d)(6|10)(?=월)")
+        names = "|".join(map(re.escape, get_month_names("wide", locale=self.code).values()))
+        stop = r"\." if self.code == "de" else ""
+        return re.compile(rf"(?<![\w.,:/-])([1-9]|[12]\d|3[01]){stop}(?=\s(?:{names})\b)")
 
     def cleaned(self, draft: Draft) -> Draft:
         """With notations as words."""
@@ -110,9 +141,97 @@ class _Reader:
         draft = draft.sub(self._until, self.facts["until"]).sub(self._time, self._clock)
         if self.wide:
             draft = draft.sub(self._years, lambda m: self._year(m[1]))
+        draft = self._ordered(draft)
+        if self._scaled is not None:
+            draft = draft.sub(self._scaled, lambda m: self._scale(m[1], m[2], m[3]))
         draft = draft.sub(self._money, lambda m: self._amount(m[1] or m[4], m[2] or m[3]))
         draft = draft.sub(self._units, lambda m: self._minus(m[1]) + self._unit(m[2], m[3]))
-        return draft.sub(self._numbers, lambda m: self._minus(m[1]) + self._number(m[2]))
+        if self._counters is not None:
+            draft = draft.sub(self._counters, lambda m: self._counted(m[1]))
+        return draft.sub(self._numbers, lambda m: self._minus(m[1]) + self._with_noun(m))
+
+    def _ordered(self, draft: Draft) -> Draft:
+        """With digits that are ordinals as words: "am 3. Oktober", "1er mai", "2ª"."""
+        if self.code == "de":
+            draft = draft.sub(_GERMAN_ORDINAL, lambda m: f"{m[1]} {self._german_ordinal(m)}")
+            return draft.sub(self._months, lambda m: self._ruled(int(m[1]), "spellout-ordinal-r"))
+        if self.code == "ru":
+            return draft.sub(self._months, self._russian_day)
+        if self.code == "ko":
+            return draft.sub(self._months, lambda m: self.facts["months"][m[1]])
+        for ending, rule in self.facts.get("ordinals", {}).items():
+            pattern = re.compile(rf"(?<![\w.,:/-])(\d{{1,4}})\.?(?:{ending})(?!\w)")
+            draft = draft.sub(pattern, partial(self._ordinal, rule))
+        return draft
+
+    def _ordinal(self, rule: str, m: re.Match[str]) -> str:
+        return self._ruled(int(m[1]), rule)
+
+    def _german_ordinal(self, m: re.Match[str]) -> str:
+        """ "am", 3 -> "dritten", "die", 3 -> "dritte"."""
+        is_nominative = m[1].lower() in _NOMINATIVE  # no preposition stands in front
+        return self._ruled(int(m[2]), "spellout-ordinal" if is_nominative else "spellout-ordinal-n")
+
+    def _russian_day(self, m: re.Match[str]) -> str:
+        """A day in front of its month: genitive inside a sentence."""
+        inside = m.string[: m.start()].rstrip()[-1:].isalpha()
+        rule = "spellout-ordinal-neuter-genitive" if inside else "spellout-ordinal-neuter"
+        return self._ruled(int(m[1]), rule)
+
+    def _scale(self, written: str, scale: str, sign: str | None) -> str:
+        """ "1,5", "Mio", "€" -> "eins Komma fünf Millionen Euro"."""
+        from babel import Locale
+        from babel.numbers import get_currency_name
+
+        whole, decimals = self._parts(written)
+        plural = "other" if decimals else str(Locale(self.code).plural_form(int(whole)))
+        name = self.facts["scales"][scale].get(plural) or self.facts["scales"][scale]["other"]
+        words = f"{self._agreed(self._number(written), self._gender_of(name, whole))} {name}"
+        if sign is None:
+            return words
+        money = get_currency_name(_MONEY[sign], 1_000_000, self.code)
+        return f"{words} {money.split()[-1] if sign == '₽' else money}"
+
+    def _counted(self, written: str) -> str:
+        """A number in front of a counter, by the rule for counters."""
+        value = int(written)
+        if self.code == "zh":
+            return "两" if value == 2 else self._say(value)
+        if value < 100:
+            return self._ruled(value, "spellout-cardinal-native-attributive")
+        return self._say(value)
+
+    def _with_noun(self, m: re.Match[str]) -> str:
+        """A number, in the gender of the noun that follows it."""
+        from stentor.text.endings import LANGUAGES
+
+        words = self._number(m[2])
+        noun = _NOUN.match(m.string, m.end())
+        whole, decimals = self._parts(m[2])
+        if noun is None or decimals or noun[1].lower() in LANGUAGES[self.code].words:
+            return words
+        return self._agreed(words, self._gender_of(noun[1], whole))
+
+    def _gender_of(self, noun: str, count: str) -> str:
+        """The gender of a noun behind a number, by its ending."""
+        kinds = [("feminine_nouns", "feminine"), ("neuter_nouns", "neuter")]
+        if "feminine_plurals" in self.facts and not count.endswith("1"):
+            kinds = [("feminine_plurals", "feminine")]
+        for field, gender in kinds:
+            pattern = self.facts.get(field)
+            if pattern and re.match(pattern, noun.lower()):
+                return gender
+        return "masculine"
+
+    def _agreed(self, words: str, gender: str) -> str:
+        """A number whose words have a gender: "doscientos uno" -> "doscientas una"."""
+        forms: dict[str, str] = self.facts.get(gender, {})
+        last = re.split("[ -]", words)[-1]
+        start = words[: len(words) - len(last)]
+        if gender == "feminine" and self.code in ("es", "pt"):
+            start = _HUNDREDS.sub("as", start)
+            last = _HUNDREDS.sub("as", last)
+        return start + forms.get(last, last)
 
     def _parts(self, written: str) -> tuple[str, str]:
         """Digits in front of the decimal point and behind it."""
@@ -134,11 +253,24 @@ class _Reader:
             words = self._digits(integer)
         else:
             words = self._say(int(integer))
-        return (
-            self.space.join([words, self.facts["point"], self._digits(decimals)])
-            if decimals
-            else words
+        if not decimals:
+            return words
+        if len(decimals) <= len(self.facts.get("parts", ())):
+            return self._with_parts(int(integer), decimals)
+        return self.space.join([words, self.facts["point"], self._digits(decimals)])
+
+    def _with_parts(self, whole: int, decimals: str) -> str:
+        """ "1,5" -> "одна целая пять десятых"."""
+        counts = (
+            (whole, self.facts["whole"]),
+            (int(decimals), self.facts["parts"][len(decimals) - 1]),
         )
+        words = []
+        for count, names in counts:
+            is_one = count % 10 == 1 and count % 100 != 11
+            words.append(self._ruled(count, "spellout-cardinal-feminine"))
+            words.append(names[0] if is_one else names[1])
+        return " ".join(words)
 
     def _digits(self, digits: str) -> str:
         return self.space.join(self._say(int(d)) for d in digits)
@@ -147,7 +279,9 @@ class _Reader:
         return self._ruled(value, self.facts.get("number_rule"))
 
     def _ruled(self, value: int, rule: str | None) -> str:
-        return str(self.engine.format_number(value, ruleset_names=[rule] if rule else None).text)
+        rules = [rule] if rule else None
+        words = str(self.engine.format_number(value, ruleset_names=rules).text)
+        return words.replace("〇", "零")  # how a zero is said
 
     def _year(self, digits: str) -> str:
         """A year: of Chinese digit by digit."""
@@ -176,10 +310,10 @@ class _Reader:
 
         if self.code in ("de", "ru"):
             ordinal = str(self.engine.format_number(day, FormatPurpose.ORDINAL).text)
-            if self.code == "ru":
+            before = m.string[max(0, m.start() - 8) : m.start()]
+            if self.code == "ru" or _ARTICLE.search(before):
                 return ordinal
-            dative = _DATIVE.search(m.string[max(0, m.start() - 8) : m.start()])
-            return ordinal + ("n" if dative else "r")
+            return ordinal + ("n" if _DATIVE.search(before) else "r")
         return self.facts.get("first", self._say(1)) if day == 1 else self._say(day)
 
     def _clock(self, m: re.Match[str]) -> str:
@@ -220,8 +354,12 @@ class _Reader:
         name = self.facts.get("money", {}).get(sign) or get_currency_name(
             _MONEY[sign], count, self.code
         )
-        if self.wide:
+        if self.code == "pt":  # CLDR writes "Euros"
+            name = name.lower()
+        if self.wide and small:
             return self._number(written) + name
+        if self.wide:
+            return self._agreeing(self._number(written), sign) + name
         spoken = self._agreeing(self._number(integer), sign)
         name = name.split()[-1] if sign == "₽" else name
         if "of" in self.facts and _MILLIONS.search(spoken):
@@ -232,11 +370,9 @@ class _Reader:
         return " ".join(words)
 
     def _agreeing(self, words: str, counted: str) -> str:
-        """A number whose last word has the gender of what it counts: "eins" -> "ein" Kilometer."""
+        """A number in the gender of a unit or a currency: "eins" -> "ein" Kilometer."""
         gender = "feminine" if counted in self.facts["feminine_of"] else "masculine"
-        forms: dict[str, str] = self.facts.get(gender, {})
-        start, space, last = words.rpartition(" ")
-        return start + space + forms.get(last, last)
+        return self._agreed(words, gender)
 
     def _unit(self, written: str, unit: str) -> str:
         """ "5 km" -> "fünf Kilometer"."""
@@ -244,8 +380,11 @@ class _Reader:
 
         integer, decimals = self._parts(written)
         words = self._number(written)
-        if not decimals:
+        has_frame = unit == "%" and "percent" in self.facts  # "百分之二" counts nothing
+        if not decimals and not has_frame:
             words = self._agreeing(words, self.names[unit])
+        if self.code == "ko" and unit == "h" and not decimals:
+            words = self._counted(integer)
         if unit == "%" and "percent" in self.facts:
             return str(self.facts["percent"]).format(words)
         if decimals:
