@@ -7,6 +7,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -173,3 +174,33 @@ def test_a_client_that_shakes_hands_and_never_asks_is_closed(
 def test_a_client_cannot_make_the_server_shake_hands_again(made: Certificate) -> None:
     """Before TLS 1.3 it could, as often as it likes."""
     assert context(made).options & ssl.OP_NO_RENEGOTIATION
+
+
+def test_a_certificate_that_is_replaced_on_disk_is_used_after_a_restart(tmp_path: Path) -> None:
+    """As docs/serving/access.md has it: files are read at the start."""
+    old = make(tmp_path)
+    running = context(old)
+    old_bytes = ssl.PEM_cert_to_DER_cert(old.certificate.read_text())
+    new = make(tmp_path)
+    new_bytes = ssl.PEM_cert_to_DER_cert(new.certificate.read_text())
+    assert new_bytes != old_bytes
+
+    assert shown_to_a_client(running) == old_bytes
+    assert shown_to_a_client(context(new)) == new_bytes
+
+
+def shown_to_a_client(server: ssl.SSLContext) -> bytes | None:
+    """The certificate that a client gets in its handshake."""
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname = False
+    trusting.verify_mode = ssl.CERT_NONE
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        trusting.wrap_bio(to_client, to_server),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    )
+    for _ in range(4):
+        for end in ends:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    return ends[0].getpeercert(binary_form=True)
