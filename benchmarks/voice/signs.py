@@ -2,8 +2,9 @@
 
     python benchmarks/voice/signs.py --worst 20
 
-A class is a category of Unicode and a script; Latin and general punctuation count sign by sign. Each text is one sign,
-or a sign with a space, again and again. The worst are printed, of the built-in voice and of Fish S2 Pro, whose texts have most marks.
+A class is a category of Unicode and a script; Latin and general punctuation count sign by sign. Each text
+is one sign, or a sign with a space, again and again. The worst are printed, of the built-in voice and of Fish
+S2 Pro, whose texts have most marks.
 """
 
 from __future__ import annotations
