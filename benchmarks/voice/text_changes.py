@@ -1,4 +1,4 @@
-"""Which texts two commits clean and cut differently, counted by kind.
+"""Count the texts that two commits clean and cut differently, by kind.
 
     python benchmarks/voice/text_changes.py --before 318a78d1 --texts FILE ... --out changes.json
 
