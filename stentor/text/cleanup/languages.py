@@ -123,7 +123,7 @@ class _Reader:
         self._months = self._month_pattern()
 
     def _month_pattern(self) -> re.Pattern[str]:
-        """The day in front of the name of a month; of Korean, the months with names of their own."""
+        """The day in front of a month's name; of Korean, the months with names of their own."""
         from babel.dates import get_month_names
 
         if self.code == "ko":
@@ -183,10 +183,10 @@ class _Reader:
         from babel import Locale
         from babel.numbers import get_currency_name
 
-        whole, decimals = self._parts(written)
-        plural = "other" if decimals else str(Locale(self.code).plural_form(int(whole)))
+        integer, decimals = self._parts(written)
+        plural = "other" if decimals else str(Locale(self.code).plural_form(int(integer)))
         name = self.facts["scales"][scale].get(plural) or self.facts["scales"][scale]["other"]
-        words = f"{self._agreed(self._number(written), self._gender_of(name, whole))} {name}"
+        words = f"{self._agreed(self._number(written), self._gender_of(name, integer))} {name}"
         if sign is None:
             return words
         money = get_currency_name(_MONEY[sign], 1_000_000, self.code)
@@ -207,10 +207,10 @@ class _Reader:
 
         words = self._number(m[2])
         noun = _NOUN.match(m.string, m.end())
-        whole, decimals = self._parts(m[2])
+        integer, decimals = self._parts(m[2])
         if noun is None or decimals or noun[1].lower() in LANGUAGES[self.code].words:
             return words
-        return self._agreed(words, self._gender_of(noun[1], whole))
+        return self._agreed(words, self._gender_of(noun[1], integer))
 
     def _gender_of(self, noun: str, count: str) -> str:
         """The gender of a noun behind a number, by its ending."""
