@@ -177,7 +177,7 @@ def test_a_client_cannot_make_the_server_shake_hands_again(made: Certificate) ->
 
 
 def test_a_certificate_that_is_replaced_on_disk_is_used_after_a_restart(tmp_path: Path) -> None:
-    """As docs/serving/access.md has it: files are read at the start."""
+    """Files are read at the start (docs/serving/access.md)."""
     old = make(tmp_path)
     running = context(old)
     old_bytes = ssl.PEM_cert_to_DER_cert(old.certificate.read_text())
