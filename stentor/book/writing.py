@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from stentor.batch import disk
 from stentor.book.contents import Book
 from stentor.book.joining import ChapterAudio
 from stentor.book.loudness import Levels, Meter, Target, levelled, measured
-from stentor.output.encode import serial_number
+from stentor.output.encode import is_readable, serial_number
 from stentor.output.marks import Marks
 from stentor.output.tags import ChapterMark, Tags
 from stentor.say.target import Output
@@ -58,7 +59,11 @@ class BookWriter:
 
     def m4b(self, path: Path, chapters: Sequence[SpokenChapter]) -> list[WrittenChapter]:
         """Write one file with chapter marks and cover."""
-        tags = Tags({**self._words(self.book.title), "media_type": AUDIOBOOK}, self.book.cover)
+        cover = self.book.cover
+        if cover is not None and not is_readable(cover):
+            print("stentor: warning: the cover is damaged, and left out", file=sys.stderr)
+            cover = None
+        tags = Tags({**self._words(self.book.title), "media_type": AUDIOBOOK}, cover)
         written: list[WrittenChapter] = []
         with disk.written_aside(path) as aside:
             output = self._output(aside, "m4b", chapters[0].audio.rate, tags)

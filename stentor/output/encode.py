@@ -114,6 +114,9 @@ FILES = {
     "m4b": Container("audio/mp4", MPEG, "mp4", "aac", 64_000, whole={"brand": "M4B "}),
 }
 """Formats of files, by suffix. The last three are not streamed."""
+TITLE_BYTES = 255
+"""Most bytes of a chapter's title in an m4b. FFmpeg cuts a longer one inside a character, and then mutagen refuses the
+file."""
 PICTURES = {"jpeg": "mjpeg", "png": "png"}
 """Codecs of pictures."""
 
@@ -410,7 +413,7 @@ class Compressed:
                     "start": round(mark.start * 1000),
                     "end": round(mark.end * 1000),
                     "time_base": Fraction(1, 1000),
-                    "metadata": {"title": mark.title},
+                    "metadata": {"title": _clipped(mark.title)},
                 }
                 for at, mark in enumerate(marks)
             ]
@@ -459,6 +462,20 @@ class Compressed:
         if isinstance(self.sink, _Sink):
             return self.sink.take()
         return b""
+
+
+def _clipped(title: str) -> str:
+    """A title of at most TITLE_BYTES, cut between characters."""
+    return title.encode()[:TITLE_BYTES].decode(errors="ignore")
+
+
+def is_readable(picture: Picture) -> bool:
+    """Whether a picture can be a cover."""
+    try:
+        _size(picture)
+    except ValueError:
+        return False
+    return True
 
 
 def _size(picture: Picture) -> tuple[int, int]:

@@ -156,3 +156,25 @@ def test_subtitles_have_the_times_of_all_chapters_of_a_file(tmp_path: Path, name
     for words in ("The Boats", "The last boat was late.", "Could frame thy fearful symmetry?"):
         assert words in shown
     assert "&" not in shown
+
+
+def test_a_long_title_keeps_whole_characters_and_a_damaged_cover_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "b.m4b"
+    title = "山" * 100
+    items = [
+        ("c", "c.xhtml", "application/xhtml+xml", ""),
+        ("pic", "c.png", "image/png", "cover-image"),
+    ]
+    spine = "<spine><itemref idref='c'/></spine>"
+    members = {
+        "OEBPS/content.opf": made.opf("3.0", "<dc:title>T</dc:title>", items, spine),
+        "OEBPS/c.xhtml": made.page(f"<h1>{title}</h1><p>Hello there.</p>"),
+        "OEBPS/c.png": b"no picture",
+    }
+    assert speak(made.zipped(tmp_path / "b.epub", members), out) == CUT
+    assert "the cover is damaged" in capsys.readouterr().err
+    file = mutagen.mp4.MP4(out)
+    assert [chapter.title for chapter in file.chapters] == ["山" * 85]
+    assert "covr" not in file.tags
