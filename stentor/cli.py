@@ -219,7 +219,7 @@ def _say(args: argparse.Namespace) -> int:
 
 
 def _batch(args: argparse.Namespace) -> int:
-    load = flags.load_options(args)
+    load = flags.run_options(args)
     from stentor.batch import command
 
     return command.run(args, load)

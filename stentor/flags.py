@@ -109,6 +109,11 @@ def loudness(text: str) -> float | str:
     return value
 
 
+SERVER = {
+    "server": flag(
+        "speak through this server (its key: STENTOR_API_KEY)", server_address, metavar="URL"
+    )
+}
 MODEL = {
     "model": flag("directory, Hub id (owner/name) or dummy:NAME (default: the built-in voice)"),
     "device": flag("auto, cpu, cuda or cuda:N", default="auto"),
@@ -202,6 +207,19 @@ def check_no_load_options(args: argparse.Namespace) -> None:
             raise InvalidRequest(name, "has no effect with --server: give it to `stentor serve`")
 
 
+def run_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `TTS` for a run that may go through a server, which has its own."""
+    if args.server is None:
+        return load_options(args)
+    check_no_load_options(args)
+    if args.max_num_seqs is not None:
+        raise InvalidRequest(
+            "max_num_seqs", "has no effect with --server: give it to `stentor serve`"
+        )
+    values = {name: vars(args)[name] for name in MODEL}
+    return {**values, "deterministic": args.deterministic}
+
+
 def check_speed(speed: float) -> None:
     """InvalidRequest unless speech can be made so much faster."""
     if not 0.25 <= speed <= 4:
@@ -250,10 +268,7 @@ def add_say(say: argparse.ArgumentParser) -> None:
     add(audio, _AUDIO)
     add(say.add_argument_group("marks of a machine"), MARKS)
     add(say.add_argument_group("voice"), REQUEST)
-    server = flag(
-        "speak through this server (its key: STENTOR_API_KEY)", server_address, metavar="URL"
-    )
-    add(say.add_argument_group("model"), {"server": server, **MODEL, **THREADS, **LORA, **ALIGNER})
+    add(say.add_argument_group("model"), {**SERVER, **MODEL, **THREADS, **LORA, **ALIGNER})
 
 
 _OUTPUT = (
@@ -308,7 +323,7 @@ def add_batch(batch: argparse.ArgumentParser) -> None:
     add(batch.add_argument_group("audio"), _KEPT)
     add(
         batch.add_argument_group("model"),
-        {**MODEL, **THREADS, **_MANY, **LORA, **_LORAS, **LEXICON, **ALIGNER},
+        {**SERVER, **MODEL, **THREADS, **_MANY, **LORA, **_LORAS, **LEXICON, **ALIGNER},
     )
     add(batch.add_argument_group("proof"), VERIFY)
     add(batch.add_argument_group("marks of a machine"), MARKS)

@@ -179,19 +179,11 @@ def _speak(
 
 def _loaded(job: Plan, items: Catalogue, audio: Path, strict: bool) -> Pool:
     """The model, which takes the defaults of the run. audio: the folder for audio on its way."""
-    with loading(job.run.load.get("model", "the built-in voice")):
-        from stentor.batch.speaker import Speaker
-
+    with loading(job.server or job.run.load.get("model", "the built-in voice")):
         meters = None
         if job.verify is not None:
             meters = Meters(job.verify, job.run.inputs)
-        if job.replicas is None:
-            pool: Pool = Speaker(job.run, audio)
-        else:
-            local_ray.prepare()
-            from stentor.batch.over_ray import RayPool
-
-            pool = RayPool(job.run, audio, job.replicas)
+        pool = _speakers(job, audio)
         if meters is not None and job.verify is not None:
             pool = VerifiedPool(pool, meters, job.verify.retry_above)
     try:
@@ -206,6 +198,22 @@ def _loaded(job: Plan, items: Catalogue, audio: Path, strict: bool) -> Pool:
         pool.close()
         raise
     return pool
+
+
+def _speakers(job: Plan, audio: Path) -> Pool:
+    """A model of this process, replicas of it, or a server."""
+    if job.server is not None:
+        from stentor.batch.over_http import ServerPool
+
+        return ServerPool(job.run, audio, job.server)
+    if job.replicas is not None:
+        local_ray.prepare()
+        from stentor.batch.over_ray import RayPool
+
+        return RayPool(job.run, audio, job.replicas)
+    from stentor.batch.speaker import Speaker
+
+    return Speaker(job.run, audio)
 
 
 @contextmanager

@@ -39,7 +39,8 @@ SHOWN = 5  # wrong lines and failed items that are told on standard error
 @dataclass(frozen=True)
 class Plan:
     """A checked command line. shard: items of a shard, 0 for one file per item. replicas: processes
-    that speak, None for this one. verify: what is measured of each item."""
+    that speak, None for this one. verify: what is measured of each item.
+    server: the address of the one that speaks."""
 
     run: Run
     input: Path
@@ -49,6 +50,7 @@ class Plan:
     parquet: bool
     replicas: int | None
     verify: Checks | None
+    server: str | None
 
     @property
     def work(self) -> Path:
@@ -171,6 +173,8 @@ def _check_flags(args: argparse.Namespace) -> None:
     for name in ("shards", "replicas"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise InvalidRequest(name, f"must be at least 1, got {getattr(args, name)}")
+    if args.replicas is not None and args.server is not None:
+        raise InvalidRequest("replicas", "has no effect with --server: give it to `stentor serve`")
     if args.replicas is not None and importlib.util.find_spec("ray") is None:
         raise InvalidRequest("replicas", f"needs Ray: {pip_install('ray')}")
     if args.parquet and importlib.util.find_spec("pyarrow") is None:

@@ -70,7 +70,7 @@ class Speaker:
         EngineError if the engine has stopped, OSError if the file cannot be written.
         """
         try:
-            text = self._text(item.fields)
+            text = text_of(self._run, item.fields)
             speech = self._tts.generate(text, **self._options(item.fields))
         except InvalidRequest as e:
             from_file = e.param == "text" and "text_file" in item.fields
@@ -78,7 +78,7 @@ class Speaker:
         except Exception as e:  # whatever one item raises, the others are spoken
             return self._unforeseen(item, e)
         try:
-            return self._written(item, text, speech)
+            return written(self._run, self._work, self._marks, item, text, speech)
         except OSError:
             raise
         except Exception as e:
@@ -107,16 +107,6 @@ class Speaker:
         else:
             words = f"{type(error).__name__}: {error}"
         return failed(item, None, words)
-
-    def _text(self, fields: Mapping[str, Any]) -> str:
-        if "text" in fields:
-            return str(fields["text"])
-        path = self._run.inputs / path_of("text_file", fields["text_file"])
-        try:
-            data = read_bytes(path, LINE_BYTES)
-        except Unreadable as e:
-            raise InvalidRequest("text_file", f"{str(path)!r} {e}") from None
-        return decoded(data, repr(str(path)), "text_file")
 
     def _options(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of `TTS.generate`."""
@@ -147,31 +137,47 @@ class Speaker:
             return self.references.load(param, file, text)
         return Reference(file, text)
 
-    def _written(self, item: BatchItem, text: str, speech: Speech) -> ItemOutcome:
-        """Write the audio, so that it lasts."""
-        path = self._work / f"{item.id}.{self._run.format}"
-        sink = Output(path, self._run.format, speech.sample_rate, self._marks)
-        try:
-            sink.feed(speech.samples)
-        finally:
-            sink.finish()
-        with path.open("r+b") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            os.fsync(file.fileno())
-        row = {
-            "line": item.line,
-            "id": item.id,
-            "status": SAID,
-            "seconds": round(speech.duration, 6),
-            "sample_rate": sink.rate,
-            "finish_reason": speech.finish_reason,
-            "seed": speech.seed,
-            "sha256": sha256,
-            "segments": [asdict(s) for s in speech.segments],
-            **({"ignored": list(speech.ignored)} if speech.ignored else {}),
-            "input": item.digest,
-        }
-        return ItemOutcome(row, item.chars, text, path)
+
+def text_of(run: Run, fields: Mapping[str, Any]) -> str:
+    """The text of an item, from its fields or from the file that they name. InvalidRequest where
+    that cannot be read."""
+    if "text" in fields:
+        return str(fields["text"])
+    path = run.inputs / path_of("text_file", fields["text_file"])
+    try:
+        data = read_bytes(path, LINE_BYTES)
+    except Unreadable as e:
+        raise InvalidRequest("text_file", f"{str(path)!r} {e}") from None
+    return decoded(data, repr(str(path)), "text_file")
+
+
+def written(
+    run: Run, work: Path, marks: Marks, item: BatchItem, text: str, speech: Speech
+) -> ItemOutcome:
+    """Write the audio of an item into a folder, so that it lasts."""
+    path = work / f"{item.id}.{run.format}"
+    sink = Output(path, run.format, speech.sample_rate, marks)
+    try:
+        sink.feed(speech.samples)
+    finally:
+        sink.finish()
+    with path.open("r+b") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        os.fsync(file.fileno())
+    row = {
+        "line": item.line,
+        "id": item.id,
+        "status": SAID,
+        "seconds": round(speech.duration, 6),
+        "sample_rate": sink.rate,
+        "finish_reason": speech.finish_reason,
+        "seed": speech.seed,
+        "sha256": sha256,
+        "segments": [asdict(s) for s in speech.segments],
+        **({"ignored": list(speech.ignored)} if speech.ignored else {}),
+        "input": item.digest,
+    }
+    return ItemOutcome(row, item.chars, text, path)
 
 
 class ReferenceFiles:

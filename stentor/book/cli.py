@@ -14,13 +14,14 @@ from stentor.flags import (
     MODEL,
     REQUEST,
     RETRY_ABOVE,
+    SERVER,
     SPLIT,
     THREADS,
     VERIFY,
     add,
     flag,
-    load_options,
     path,
+    run_options,
     switch,
 )
 
@@ -47,7 +48,9 @@ def define(book: argparse.ArgumentParser) -> None:
     seed = flag("seed of the book, from which each piece's own is made (default 0)", int)
     speed = flag("0.25 to 4; pitch is kept (default 1)", float)
     add(book.add_argument_group("voice"), {**_VOICES, **REQUEST, "seed": seed, "speed": speed})
-    add(book.add_argument_group("model"), {**MODEL, **THREADS, **_MANY, **LORA, **ALIGNER})
+    add(
+        book.add_argument_group("model"), {**SERVER, **MODEL, **THREADS, **_MANY, **LORA, **ALIGNER}
+    )
     book.set_defaults(func=_run)
 
 
@@ -104,7 +107,7 @@ _MANY = {
 
 
 def _run(args: argparse.Namespace) -> int:
-    load = load_options(args)
+    load = run_options(args)
     from stentor.book import command
 
     return command.run(args, load)

@@ -115,8 +115,8 @@ FILES = {
 }
 """Formats of files, by suffix. The last three are not streamed."""
 TITLE_BYTES = 255
-"""Most bytes of a chapter's title in an m4b. FFmpeg cuts a longer one inside a character, and then mutagen refuses the
-file."""
+"""Most bytes of a chapter's title in an m4b. FFmpeg cuts a longer one inside a character, and then
+mutagen refuses the file."""
 PICTURES = {"jpeg": "mjpeg", "png": "png"}
 """Codecs of pictures."""
 
