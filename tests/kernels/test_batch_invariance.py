@@ -76,15 +76,15 @@ def test_products_are_ours_inside_only():
 
 
 def test_it_holds_for_its_own_thread_and_ends():
-    found = []
+    states = []
     with kernels.batch_invariant(True):
-        thread = threading.Thread(target=lambda: found.append(kernels.is_batch_invariant()))
+        thread = threading.Thread(target=lambda: states.append(kernels.is_batch_invariant()))
         thread.start()
         thread.join()
         with kernels.batch_invariant(False):
-            found.append(kernels.is_batch_invariant())
-        found.append(kernels.is_batch_invariant())
-    assert [*found, kernels.is_batch_invariant()] == [False, False, True, False]
+            states.append(kernels.is_batch_invariant())
+        states.append(kernels.is_batch_invariant())
+    assert [*states, kernels.is_batch_invariant()] == [False, False, True, False]
 
 
 @pytest.mark.parametrize("dtype", DOTS)
@@ -97,22 +97,22 @@ def test_a_token_attends_alike_in_a_prompt_and_in_a_piece_and_in_a_decode_step(d
     )
     pos, slot = torch.arange(length, device=DEVICE), torch.full((length,), 2, device=DEVICE)
     q = random(length, 4, 64, dtype=dtype)
-    whole = prefill_attention.prefill_attention(pool, table, slot, pos, q, config)
+    at_once = prefill_attention.prefill_attention(pool, table, slot, pos, q, config)
     for first in (5, 38):
         piece = slice(first, length)
         out = prefill_attention.prefill_attention(
             pool, table, slot[piece], pos[piece], q[piece], config
         )
-        assert torch.equal(out, whole[piece])
+        assert torch.equal(out, at_once[piece])
     step, rows = integers(38, 3, 17), integers(0, 2, 1)  # among tokens of other requests
     decoded = prefill_attention.prefill_attention(
         pool, table, rows, step, q[step], config, alone=True
     )
-    assert torch.equal(decoded[1], whole[3])
+    assert torch.equal(decoded[1], at_once[3])
     alone = prefill_attention.prefill_attention(
         pool, table, slot[38:], pos[38:], q[38:], config, alone=True
     )
-    assert torch.equal(alone, whole[38:])
+    assert torch.equal(alone, at_once[38:])
 
 
 def _recorded(
@@ -134,23 +134,24 @@ def test_a_stream_gets_the_same_window_attention_however_it_is_cut(dtype, heads,
     want = sdpa(q, k, v, (at[None] <= at[:, None]) & (at[None] > at[:, None] - window))
     before = random(2, window - 1, heads, dim, dtype=dtype)  # what lies before a stream is not seen
     keys, values = (torch.cat((before, t), 1) for t in (k, v))
-    found = [_chunks(q, keys, values, cut, window) for cut in CUTS]
-    close(found[0], want)
-    assert all(torch.equal(found[0], other) for other in found[1:])
-    assert torch.equal(_chunks(q[1:], keys[1:], values[1:], CUTS[0], window), found[0][1:])
+    outputs = [_chunks(q, keys, values, cut, window) for cut in CUTS]
+    close(outputs[0], want)
+    assert all(torch.equal(outputs[0], other) for other in outputs[1:])
+    assert torch.equal(_chunks(q[1:], keys[1:], values[1:], CUTS[0], window), outputs[0][1:])
     start = torch.zeros(2, dtype=torch.int64, device=DEVICE)
     assert torch.equal(
-        window_attention.window_attention(q, k, v, start, window, WindowConfig(16, 16, 4)), found[0]
+        window_attention.window_attention(q, k, v, start, window, WindowConfig(16, 16, 4)),
+        outputs[0],
     )
 
 
 def _chunks(q: Tensor, k: Tensor, v: Tensor, cut: tuple[int, ...], window: int) -> Tensor:
     parts, at = [], 0
     for n in cut:
-        seen = slice(at, at + n + window - 1)
+        span = slice(at, at + n + window - 1)
         start = torch.full((len(q),), at, device=DEVICE)
-        given = q[:, at : at + n], k[:, seen], v[:, seen], start
-        parts.append(window_attention.window_attention(*given, window, WindowConfig(16, 16, 4)))
+        arguments = q[:, at : at + n], k[:, span], v[:, span], start
+        parts.append(window_attention.window_attention(*arguments, window, WindowConfig(16, 16, 4)))
         at += n
     return torch.cat(parts, 1)
 
@@ -160,33 +161,33 @@ def test_a_stream_that_is_older_than_its_window_goes_on_alike():
     q, k, v = (random(1, count, 1, dim) for _ in range(3))
     start = torch.full((1,), 100, device=DEVICE)
     keys, values = (torch.cat((random(1, window - 1, 1, dim), t), 1) for t in (k, v))
-    whole = window_attention.window_attention(q, keys, values, start, window)
+    at_once = window_attention.window_attention(q, keys, values, start, window)
     at = torch.arange(count, device=DEVICE)
     key_at = torch.arange(-window + 1, count, device=DEVICE)
-    seen = (key_at[None] <= at[:, None]) & (key_at[None] > at[:, None] - window)
-    close(whole, sdpa(q, keys, values, seen))
+    key_mask = (key_at[None] <= at[:, None]) & (key_at[None] > at[:, None] - window)
+    close(at_once, sdpa(q, keys, values, key_mask))
     tail = window_attention.window_attention(
         q[:, 13:], keys[:, 13:], values[:, 13:], start + 13, window
     )
-    assert torch.equal(tail, whole[:, 13:])
+    assert torch.equal(tail, at_once[:, 13:])
 
 
 @pytest.mark.parametrize("dtype", DOTS)
 def test_short_attention_takes_one_config_for_any_number_of_rows(dtype, monkeypatch):
     q, k, v = (random(5, 5, h, 16, dtype=dtype) for h in (4, 1, 1))
-    cache, asked = random(2, 5, 6, 1, 16, dtype=dtype), set()
+    cache, choices = random(2, 5, 6, 1, 16, dtype=dtype), set()
     for name, choose in (("depth_config", depth_config), ("local_config", local_config)):
-        monkeypatch.setattr(short_attention, name, partial(_recorded, asked, name, choose))
+        monkeypatch.setattr(short_attention, name, partial(_recorded, choices, name, choose))
     with kernels.batch_invariant(True):
         local = short_attention.local_attention(q, k, v)
         depth = short_attention.depth_attention(cache.clone(), 3, q[:, :1], k[:, :1], v[:, :1])
         part = slice(3, 4)
         assert torch.equal(short_attention.local_attention(q[part], k[part], v[part]), local[part])
-        own = (t[part, :1] for t in (q, k, v))
+        row = (t[part, :1] for t in (q, k, v))
         assert torch.equal(
-            short_attention.depth_attention(cache[:, part].clone(), 3, *own), depth[part]
+            short_attention.depth_attention(cache[:, part].clone(), 3, *row), depth[part]
         )
-    assert asked == {("depth_config", FIXED_ROWS), ("local_config", FIXED_ROWS)}
+    assert choices == {("depth_config", FIXED_ROWS), ("local_config", FIXED_ROWS)}
 
 
 def test_products_in_8_bits_are_the_same_for_any_number_of_rows():

@@ -40,19 +40,19 @@ SPEECHLIKE = TONE * (0.6 + 0.4 * np.sin(2 * np.pi * 4 * T)).astype(np.float32)
 
 
 def encoded(format: str, whole: bool, step: int) -> list[bytes]:
-    made = encoder(format, RATE, whole)
-    parts = [made.feed(SPEECHLIKE[i : i + step]) for i in range(0, len(SPEECHLIKE), step)]
-    return [*parts, made.finish()]
+    stage = encoder(format, RATE, whole)
+    parts = [stage.feed(SPEECHLIKE[i : i + step]) for i in range(0, len(SPEECHLIKE), step)]
+    return [*parts, stage.finish()]
 
 
 @pytest.mark.parametrize("format", CONTAINERS)
 def test_a_stream_holds_the_very_audio_of_the_whole_file(format: str) -> None:
-    whole = samples_of(format, b"".join(encoded(format, True, 7777)))
+    file_samples = samples_of(format, b"".join(encoded(format, True, 7777)))
     streamed = samples_of(format, b"".join(encoded(format, False, 1920)))
     if format == "mp3":
-        streamed = streamed[1105 : 1105 + len(whole)]
-    assert len(whole) == len(streamed)
-    assert np.array_equal(whole, streamed)
+        streamed = streamed[1105 : 1105 + len(file_samples)]
+    assert len(file_samples) == len(streamed)
+    assert np.array_equal(file_samples, streamed)
 
 
 @pytest.mark.parametrize("format", ["wav", "pcm", "flac"])
@@ -91,8 +91,8 @@ def test_bytes_come_early_in_a_stream(format: str) -> None:
 @pytest.mark.parametrize("format", CONTAINERS)
 @pytest.mark.parametrize("whole", [True, False])
 def test_no_audio_at_all_is_still_a_valid_file(format: str, whole: bool) -> None:
-    made = encoder(format, RATE, whole)
-    data = made.feed(np.zeros(0, np.float32)) + made.finish()
+    stage = encoder(format, RATE, whole)
+    data = stage.feed(np.zeros(0, np.float32)) + stage.finish()
     if CONTAINERS[format].plain:
         assert data == b""
     elif format == "wav":
@@ -138,8 +138,8 @@ def test_two_answers_that_a_client_joins_are_decoded_whole(
 ) -> None:
     answers = []
     for text in ("one", "two"):
-        made = encoder(format, RATE, False, comment=comment, serial=serial_number(3, text))
-        answers.append(made.feed(SPEECHLIKE) + made.finish())
+        stage = encoder(format, RATE, False, comment=comment, serial=serial_number(3, text))
+        answers.append(stage.feed(SPEECHLIKE) + stage.finish())
     one, both = played(format, answers[0]), played(format, b"".join(answers))
     # FFmpeg drops the pre-skip of the first Opus stream only, and half a frame behind a tag in mp3
     assert abs(len(both) - 2 * len(one)) <= 720
@@ -149,8 +149,8 @@ def test_two_answers_that_a_client_joins_are_decoded_whole(
 
 def test_an_ogg_stream_has_a_serial_number_of_its_seed_and_text() -> None:
     def serial(seed: int, text: str) -> bytes:
-        made = encoder("opus", RATE, False, serial=serial_number(seed, text))
-        return (made.feed(SPEECHLIKE) + made.finish())[14:18]
+        stage = encoder("opus", RATE, False, serial=serial_number(seed, text))
+        return (stage.feed(SPEECHLIKE) + stage.finish())[14:18]
 
     assert serial(3, "one") == serial(3, "one")
     assert len({serial(3, "one"), serial(3, "two"), serial(4, "one"), bytes(4)}) == 4
@@ -160,8 +160,8 @@ def test_16_bits_are_the_same_in_every_container() -> None:
     steps = np.linspace(-1.1, 1.1, 70_001, dtype=np.float32)
     want = pcm16(steps)
     for format in ("wav", "flac"):
-        made = encoder(format, RATE, True)
-        data = made.feed(steps) + made.finish()
+        stage = encoder(format, RATE, True)
+        data = stage.feed(steps) + stage.finish()
         assert np.array_equal(soundfile.read(io.BytesIO(data), dtype="int16")[0], want)
     out = io.BytesIO()
     without_pyav = SndFile("flac", RATE, out)
@@ -179,15 +179,15 @@ def test_a_wav_beyond_4_gib_keeps_the_header_of_a_stream(tmp_path: Path) -> None
         wav.finish()
         file.seek(0)
         assert file.read(44) == wav_header(RATE, None)
-    most = 2**32 - 2 - 36
-    assert wav_header(RATE, most)[40:44] == most.to_bytes(4, "little")
-    assert wav_header(RATE, most + 2) == wav_header(RATE, None)
+    largest = 2**32 - 2 - 36
+    assert wav_header(RATE, largest)[40:44] == largest.to_bytes(4, "little")
+    assert wav_header(RATE, largest + 2) == wav_header(RATE, None)
 
 
 def test_mp3_starts_after_50_ms_of_audio() -> None:
-    made = encoder("mp3", RATE, False)
+    stage = encoder("mp3", RATE, False)
     step = RATE // 100
-    first = next(i for i in range(100) if made.feed(SPEECHLIKE[i * step : (i + 1) * step]))
+    first = next(i for i in range(100) if stage.feed(SPEECHLIKE[i * step : (i + 1) * step]))
     assert (first + 1) * 10 <= 50
 
 
@@ -207,9 +207,9 @@ def test_odd_rates_go_to_the_next_that_a_container_carries() -> None:
 def test_readers_decode_every_sample_of_a_streamed_answer(format: str, more: int) -> None:
     """docs/audio_files.md has soundfile and Chromium too. mp3 and AAC pad by a known number."""
     count = 2 * RATE
-    made = encoder(format, RATE, False)
-    parts = [made.feed(SPEECHLIKE[i : i + 480]) for i in range(0, count, 480)]
-    data = b"".join((*parts, made.finish()))
+    stage = encoder(format, RATE, False)
+    parts = [stage.feed(SPEECHLIKE[i : i + 480]) for i in range(0, count, 480)]
+    data = b"".join((*parts, stage.finish()))
     samples, rate = decoded(data)
     assert len(samples) * RATE // rate == count + more
     if format in ("mp3", "opus"):  # the others state no length

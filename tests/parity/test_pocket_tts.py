@@ -42,22 +42,22 @@ def of(model: str) -> list[str]:
 @pytest.fixture(scope="module")
 def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
     """An engine with a tiny model and the official noise, made once for each set of options."""
-    made: dict[str, TTS] = {}
+    loaded: dict[str, TTS] = {}
 
     def get(model: str, **options: Any) -> TTS:
         key = f"{model} {options}"
-        if key not in made:
+        if key not in loaded:
             folder = tiny.write(tmp_path_factory.mktemp("pocket") / model, model)
-            made[key] = TTS(
+            loaded[key] = TTS(
                 folder,
                 device="cpu",
                 **{"dtype": "float32", "max_num_seqs": 4, "threads": 1, **options},
             )
-            tiny.give_official_noise(made[key])
-        return made[key]
+            tiny.give_official_noise(loaded[key])
+        return loaded[key]
 
     yield get
-    for tts in made.values():
+    for tts in loaded.values():
         tts.close()
 
 
@@ -74,14 +74,14 @@ def arguments(label: str, tts: TTS) -> dict[str, Any]:
 
 def generate(tts: TTS, label: str, **more: Any) -> Speech:
     """The case as one utterance: the official package takes a text as it is, and cuts it itself."""
-    given = {
+    options = {
         "cleanup": "none",
         "split_granularity": "none",
         "retries": 1,
         **arguments(label, tts),
         **more,
     }
-    return tts.generate(tiny.CASES[label]["text"], **given)
+    return tts.generate(tiny.CASES[label]["text"], **options)
 
 
 def check(label: str, speech: Speech, latents: float = LATENTS, audio: float = AUDIO) -> None:
@@ -92,9 +92,9 @@ def check(label: str, speech: Speech, latents: float = LATENTS, audio: float = A
     assert speech.frames.shape == want.shape
     assert np.abs(speech.frames - want).max() <= latents * np.abs(want).max()
     assert len(speech.samples) == 1920 * len(want)
-    heard, peak = E[f"{label}/audio"], np.abs(E[f"{label}/audio"]).max()
-    head = speech.samples[:: tiny.EVERY][: len(heard)]
-    assert np.abs(head - heard).max() <= audio * peak
+    expected, peak = E[f"{label}/audio"], np.abs(E[f"{label}/audio"]).max()
+    head = speech.samples[:: tiny.EVERY][: len(expected)]
+    assert np.abs(head - expected).max() <= audio * peak
     if f"{label}/tail" in E:
         tail = E[f"{label}/tail"]
         assert np.abs(speech.samples[-1920:][:: tiny.EVERY] - tail).max() <= audio * peak
@@ -132,10 +132,10 @@ def test_requests_batched_with_strangers_equal_the_package(model: str, make: Mak
         tts.request(f"A stranger speaks, number {i}.", voice="mono24", seed=i) for i in range(3)
     ]
     others = [tts.submit(r) for r in strangers]
-    given = {label: arguments(label, tts) for label in of(model)}
+    options = {label: arguments(label, tts) for label in of(model)}
     streams = {
         label: tts.submit(tts.request(tiny.CASES[label]["text"], **a), streaming=i % 2 == 0)
-        for i, (label, a) in enumerate(given.items())
+        for i, (label, a) in enumerate(options.items())
     }
     for label, stream in streams.items():
         check(label, tts.speech(list(stream), stream.seed))
@@ -166,9 +166,9 @@ def positions(label: str) -> tuple[int, int]:
 def test_preempted_requests_equal_the_package(model: str, labels: list[str], make: Make):
     kv = make(model).spec.kv
     page = 4 * 2 * kv.layers * kv.heads * kv.dim * 4  # tokens, keys and values, bytes
-    shortest, whole = zip(*map(positions, labels), strict=True)
+    shortest, longest = zip(*map(positions, labels), strict=True)
     # for the longest alone, or for two prompts and few frames
-    pages = max(2 * max(shortest), *whole) // 4 + 2
+    pages = max(2 * max(shortest), *longest) // 4 + 2
     poor = make(
         model,
         page_size=4,
@@ -235,8 +235,8 @@ def test_weights_in_16_bits_which_a_cpu_holds_by_default_equal_the_package(label
 @pytest.mark.parametrize("label", ["plain", "old", "drift", "small"])
 def test_weights_in_8_bits_are_near_the_package(label: str, make: Make):
     tts = make(tiny.CASES[label]["model"], quantization="int8")
-    made, want = generate(tts, label).frames[:6], E[f"{label}/0/latents"][:6]
-    error = np.abs(made - want).max() / np.abs(want).max()
+    frames, want = generate(tts, label).frames[:6], E[f"{label}/0/latents"][:6]
+    error = np.abs(frames - want).max() / np.abs(want).max()
     assert LATENTS < error < 0.1
 
 
@@ -268,11 +268,11 @@ def test_a_recording_longer_than_a_window_is_encoded_as_a_whole(make: Make):
     with torch.inference_mode():
         pieces = encoder(wav)  # 256 columns and 384 more
         state = StreamingState({name: c.rows(1) for name, c in encoder.windows.columns.items()})
-        whole = encoder.downsample.whole(encoder._window(wav[None, None], state, torch.tensor(0)))[
-            0
-        ].T
+        at_once = encoder.downsample.whole(
+            encoder._window(wav[None, None], state, torch.tensor(0))
+        )[0].T
     assert len(pieces) == 40
-    np.testing.assert_allclose(pieces.numpy(), whole.numpy(), atol=1e-5)
+    np.testing.assert_allclose(pieces.numpy(), at_once.numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("label", ["plain", "old", "drift", "small"])
@@ -290,20 +290,24 @@ def test_a_cloned_voice_has_the_keys_and_values_of_the_voice_file(model: str, ma
     prompt = make(model).prompt(make(model).request("Hello there.", reference=RECORDING))
     length = stored.shape[2]
     rows = {name: torch.from_numpy(values[:length]) for name, values in prompt.rows.items()}
-    kept: list[torch.Tensor] = []
+    keys_values: list[torch.Tensor] = []
 
     def attend(
         layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, norm_rope: NormRope
     ) -> torch.Tensor:
-        kept.append(torch.stack((norm_rope.apply(q, k)[1], v)))
+        keys_values.append(torch.stack((norm_rope.apply(q, k)[1], v)))
         return causal(layer, q[None], k[None], v[None], norm_rope)[0]
 
     with torch.inference_mode():
-        given = PromptRows(rows, torch.from_numpy(prompt.frames), torch.from_numpy(prompt.frame_at))
-        model_of.net.run(
-            model_of.embed_prompt(given, None)[0], attend, model_of.rope, torch.arange(length)
+        prompt_rows = PromptRows(
+            rows, torch.from_numpy(prompt.frames), torch.from_numpy(prompt.frame_at)
         )
-    np.testing.assert_allclose(torch.stack(kept).numpy(), stored, atol=KV * np.abs(stored).max())
+        model_of.net.run(
+            model_of.embed_prompt(prompt_rows, None)[0], attend, model_of.rope, torch.arange(length)
+        )
+    np.testing.assert_allclose(
+        torch.stack(keys_values).numpy(), stored, atol=KV * np.abs(stored).max()
+    )
     for layer, name in ((0, "kv_first"), (-1, "kv_last")):
         np.testing.assert_allclose(
             stored[layer], E[f"{model}/mono24/{name}"], atol=KV * np.abs(stored).max()
@@ -377,11 +381,11 @@ def test_texts_are_prepared_and_cut_as_by_the_package(model: str, make: Make):
     mine = [case for case in tiny.DATA["texts"] if case["model"] == model]
     assert len(mine) > 15
     for case in mine:
-        said = prepare(case["text"], c)
+        prepared = prepare(case["text"], c)
         if case["prepared"] is None:
-            assert said.text == ""
+            assert prepared.text == ""
             continue
-        assert [said.text, said.tail - 2] == case["prepared"]
+        assert [prepared.text, prepared.tail - 2] == case["prepared"]
         assert chunks(case["text"], c, tokens, 20) == case["chunks"]
 
 
@@ -427,8 +431,8 @@ def test_spaces_before_a_short_text_reach_the_model_of_2026_01(make: Make):
 def test_speech_does_not_end_before_frame_six_and_its_last_frames_are_heard(make: Make):
     tts = make("lsd")
     for tail in (1, 2, 7):
-        made = generate(tts, "cold", frames_after_eos=tail)
-        assert len(made.frames) == 6 + tail
+        speech = generate(tts, "cold", frames_after_eos=tail)
+        assert len(speech.frames) == 6 + tail
     assert len(generate(tts, "short").frames) == 6 + 5  # at most four words
 
 
@@ -486,16 +490,16 @@ def test_the_codec_in_pieces_equals_the_package(model: str, sizes: list[int], ma
             parts.append(samples[0])
             at += size
     made, want = torch.cat(parts).numpy()[:: tiny.EVERY], E[f"{model}/codec_out"]
-    heard = -(-120 // tiny.EVERY)  # the package fades in later
-    assert np.abs(made - want)[heard:].max() < 1e-5 * np.abs(want).max()
+    fade_end = -(-120 // tiny.EVERY)  # the package fades in later
+    assert np.abs(made - want)[fade_end:].max() < 1e-5 * np.abs(want).max()
     np.testing.assert_allclose(made[0], 0.0, atol=1e-9)
 
 
 def test_every_chunk_of_text_is_faded_in(make: Make):
     tts = make("lsd")
-    made = generate(tts, "long").samples
+    samples = generate(tts, "long").samples
     starts = np.cumsum([0] + [1920 * part["frames"] for part in tiny.CASES["long"]["chunks"]])[:-1]
-    assert all(made[at] == 0 and abs(made[at + 1 : at + 4]).max() < 0.05 for at in starts)
+    assert all(samples[at] == 0 and abs(samples[at + 1 : at + 4]).max() < 0.05 for at in starts)
 
 
 # -- layouts --

@@ -69,11 +69,11 @@ def test_an_answer_with_words_is_json_and_names_each_of_the_input(words: Live) -
 def test_the_list_of_models_says_whose_words_can_be_timed(
     words: Live, live: Live, german: Live, own: Live
 ) -> None:
-    known = [
+    can_be_timed = [
         at.http.get("/v1/models").json()["data"][0]["word_timestamps"]
         for at in (words, live, german, own)
     ]
-    assert known == [True, True, False, True]
+    assert can_be_timed == [True, True, False, True]
 
 
 def test_times_follow_the_speed_at_which_the_audio_is_played(words: Live) -> None:
@@ -85,16 +85,18 @@ def test_times_follow_the_speed_at_which_the_audio_is_played(words: Live) -> Non
 def test_a_stream_has_an_event_for_each_word_behind_that_of_its_sentence(
     words: Live, how: dict
 ) -> None:
-    found = events(words.speech(**ASK, **how).text)
+    stream_events = events(words.speech(**ASK, **how).text)
     kinds = [
-        e["type"].removeprefix("speech.audio.") for e in found if not e["type"].endswith("delta")
+        e["type"].removeprefix("speech.audio.")
+        for e in stream_events
+        if not e["type"].endswith("delta")
     ]
     assert kinds == ["segment", *["word"] * 3, "segment", *["word"] * 3, "done"]
-    whole = told(words)["words"]
-    assert found[-1]["words"] == [
-        {k: e[k] for k in whole[0]} for e in found if e["type"] == "speech.audio.word"
+    all_words = told(words)["words"]
+    assert stream_events[-1]["words"] == [
+        {k: e[k] for k in all_words[0]} for e in stream_events if e["type"] == "speech.audio.word"
     ]
-    assert [w["word"] for w in found[-1]["words"]] == [w["word"] for w in whole]
+    assert [w["word"] for w in stream_events[-1]["words"]] == [w["word"] for w in all_words]
 
 
 @pytest.mark.parametrize(("kind", "mark"), [("srt", "-->"), ("vtt", "<00:"), ("ass", "{\\kf")])
@@ -115,8 +117,8 @@ def test_subtitles_mark_each_word_where_it_is_asked_for(words: Live, kind: str, 
 def test_a_stream_of_bytes_has_none_but_they_can_be_asked_for_later(words: Live) -> None:
     answer = words.speech(**ASK, stream_format="audio")
     assert answer.headers["content-type"].startswith("audio/")
-    found = words.http.get(f"/v1/audio/speech/{answer.headers['x-request-id']}").json()
-    assert [w["word"] for w in found["words"]] == TEXT.split()
+    outcome = words.http.get(f"/v1/audio/speech/{answer.headers['x-request-id']}").json()
+    assert [w["word"] for w in outcome["words"]] == TEXT.split()
 
 
 @pytest.mark.parametrize("granularity", ["auto", "sentence", "none"])
@@ -152,16 +154,18 @@ def test_an_utterance_that_ran_on_has_the_words_of_the_try_that_is_heard(words: 
 def test_a_session_has_the_words_of_each_sentence_where_its_audio_ends(words: Live) -> None:
     options = {"seed": 8, **LONG}
     with talk(words, word_timestamps=True, split_granularity="sentence", **options) as t:
-        found, _ = t.say(TEXT)
-    done = [e for e in found if e["type"] == "audio.done"]
-    assert [[w["word"] for w in e["words"]] for e in done] == [
+        messages, _ = t.say(TEXT)
+    sentence_ends = [e for e in messages if e["type"] == "audio.done"]
+    assert [[w["word"] for w in e["words"]] for e in sentence_ends] == [
         ["One", "is", "here."],
         ["Two,", "is", "here!"],
     ]
-    assert done[1]["words"][0]["start"] >= done[1]["start"]
-    assert [TEXT[w["start_char"] : w["end_char"]] for e in done for w in e["words"]] == TEXT.split()
-    assert found[-1]["words"] == [w for e in done for w in e["words"]]
-    assert "ignored" not in found[-1]
+    assert sentence_ends[1]["words"][0]["start"] >= sentence_ends[1]["start"]
+    assert [
+        TEXT[w["start_char"] : w["end_char"]] for e in sentence_ends for w in e["words"]
+    ] == TEXT.split()
+    assert messages[-1]["words"] == [w for e in sentence_ends for w in e["words"]]
+    assert "ignored" not in messages[-1]
 
 
 def test_an_aligner_of_another_package_times_the_words_of_a_language_that_ours_does_not_know(
@@ -185,9 +189,9 @@ def test_a_language_that_no_aligner_knows_is_named(german: Live) -> None:
     assert answer.status_code == 200
     assert "word_timestamps" in answer.headers["X-Ignored"]
     with talk(german, word_timestamps=True, **LONG) as t:
-        found, _ = t.say(TEXT)
-    assert found[-1]["ignored"] == [{"param": "word_timestamps"}]
-    assert all("words" not in e for e in found)
+        messages, _ = t.say(TEXT)
+    assert messages[-1]["ignored"] == [{"param": "word_timestamps"}]
+    assert all("words" not in e for e in messages)
 
 
 def test_what_was_heard_ends_with_a_word_while_it_is_spoken(own: Live) -> None:
@@ -204,9 +208,9 @@ def test_what_was_heard_ends_with_a_word_while_it_is_spoken(own: Live) -> None:
         t.send(
             "response.cancel", played_ms=1e9
         )  # all that was sent, which is how far the sender has come
-        heard = t.until("response.cancelled")[0][-1]["heard_text"].split()
-        assert len(heard) > 1
-        assert heard == text.split()[: len(heard)]
+        played_words = t.until("response.cancelled")[0][-1]["heard_text"].split()
+        assert len(played_words) > 1
+        assert played_words == text.split()[: len(played_words)]
 
 
 def test_an_aligner_that_fails_ends_its_request_with_an_error(tmp_path: Path) -> None:
@@ -214,6 +218,6 @@ def test_an_aligner_that_fails_ends_its_request_with_an_error(tmp_path: Path) ->
         assert live.speech(**ASK).status_code == 500
         assert live.speech(**{**ASK, "word_timestamps": False}).status_code == 200
         with talk(live, word_timestamps=True, **LONG) as t:
-            found, _ = t.say(TEXT)
-        assert "error" in [e["type"] for e in found]
+            messages, _ = t.say(TEXT)
+        assert "error" in [e["type"] for e in messages]
         assert live.idle()
