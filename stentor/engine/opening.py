@@ -156,6 +156,7 @@ def _with_torch(model: str | Path, wanted: Wanted, config: EngineConfig) -> Open
     from stentor.engine.running.adapter_writer import AdapterWriter
     from stentor.engine.running.device import Device, pick_device
     from stentor.engine.running.forked import one_thread
+    from stentor.engine.running.pieces import TorchPieceSide
     from stentor.engine.running.side import TorchSide
 
     device = Device(pick_device(wanted.device))
@@ -173,4 +174,8 @@ def _with_torch(model: str | Path, wanted: Wanted, config: EngineConfig) -> Open
         adapters = Adapters(loaded.adapters, AdapterWriter(loaded.adapters, device))
         for name, path in wanted.adapters.items():
             adapters.load(name, path)
+        timing = loaded.spec.codec_timing
+        if isinstance(timing, PieceTiming):
+            pieces = cast("PieceModel", loaded)
+            return Opened(loaded, TorchPieceSide(pieces, timing, device, config), adapters)
         return Opened(loaded, TorchSide(loaded, device, config), adapters)

@@ -48,7 +48,7 @@ def test_the_voice_gets_the_words_of_a_page(name: str) -> None:
     given, words = page(name)
 
     def sounds(text: str) -> str:
-        pieces = Reading(phonemes=True).segments(text, 400, "sentence")
+        pieces = Reading(phonemes=True, dashes=True).segments(text, 400, "sentence")
         return " ".join(
             re.sub(r"[.,;:!?ˈˌ]", " ", " ".join(PHONEMES(p.spoken) for p in pieces)).split()
         )

@@ -1,0 +1,96 @@
+"""Kokoro by torch (implements models.piece_model.PieceModel)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stentor.layers.rng import normal, uniform
+from stentor.models.base import Prompted
+from stentor.models.codec_timing import PieceTiming
+from stentor.models.kokoro.durations import planned
+from stentor.models.kokoro.network import Features, Network
+from stentor.models.kokoro.prompt import PromptBuilder
+from stentor.models.kokoro.spec import make_spec
+from stentor.models.kokoro.voices import Voices
+from stentor.models.lora import NO_ADAPTERS
+from stentor.models.piece_model import PieceRow, Planned
+
+ON_CPU = PieceTiming(rows=4, frames=1200)
+ON_CUDA = PieceTiming(rows=64, frames=16_384)
+
+
+class Kokoro(Prompted):
+    """A loaded checkpoint. A frame is the place in the text that it speaks."""
+
+    adapters = NO_ADAPTERS
+
+    def __init__(
+        self,
+        net: Network,
+        voices: Voices,
+    ) -> None:
+        self.net = net
+        if net.device.type == "cuda":
+            self.timing = ON_CUDA
+        else:
+            self.timing = ON_CPU
+        self.spec = make_spec(voices.names, self.timing)
+        self.prompts = PromptBuilder(voices, self.spec.default_voice or voices.names[0])
+
+    @torch.inference_mode()
+    def plan(
+        self,
+        rows: Sequence[PieceRow],
+    ) -> list[Planned]:
+        tokens = [torch.from_numpy(row.prompt.rows["token"]) for row in rows]
+        speeds = torch.tensor([row.prompt.columns["speed"] for row in rows])
+        features = self.net.plan(tokens, self._styles(rows), speeds.to(self.net.device))
+        plans = []
+        for row, feature in zip(rows, features, strict=True):
+            counts = feature.frames.cpu().numpy()
+            plans.append(planned(row.prompt, counts, tuple(feature)))
+        return plans
+
+    @torch.inference_mode()
+    def speak(
+        self,
+        rows: Sequence[PieceRow],
+    ) -> list[np.ndarray]:
+        features = []
+        counts = []
+        for row in rows:
+            assert row.planned is not None, "a row is planned before it is spoken"
+            features.append(Features(*row.planned.features))
+            counts.append(len(row.planned.frames))
+        noise = self.noise([row.seed for row in rows], max(counts))
+        samples = self.net.speak(features, torch.tensor(counts), self._styles(rows), noise).clamp(
+            -1.0, 1.0
+        )
+        audio = samples.cpu().numpy()
+        hop = self.net.hop
+        return [row[: count * hop] for row, count in zip(audio, counts, strict=True)]
+
+    def noise(
+        self,
+        seeds: list[int],
+        frames: int,
+    ) -> Tensor:
+        """Standard normals [B, samples, harmonics] of each seed, the same for every length."""
+        shape = self.net.noise_shape(frames)
+        seed = torch.tensor(seeds, device=self.net.device)
+        count = shape[0] * shape[1]
+        first = uniform(seed, torch.zeros_like(seed), count)
+        second = uniform(seed, torch.ones_like(seed), count)
+        drawn = normal(torch.cat((first, second), dim=1))
+        return drawn[:, :count].view(len(seeds), *shape)
+
+    def _styles(
+        self,
+        rows: Sequence[PieceRow],
+    ) -> Tensor:
+        styles = np.stack([row.prompt.columns["style"] for row in rows])
+        return torch.from_numpy(styles).to(self.net.device)
