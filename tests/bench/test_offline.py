@@ -242,7 +242,7 @@ def test_the_command_makes_the_engine_from_its_flags_and_closes_it(monkeypatch, 
     parser = argparse.ArgumentParser()
     define(parser.add_subparsers(required=True).add_parser("bench"))
     words = "bench offline --model dummy:toy --device cpu --dtype float32 --quantization int8 --num-prompts 3 --max-concurrency 3 --voice amy"
-    words += " --max-frames 40 --ignore-eos --request-seed 5 --save-result --result-filename off --metric-percentiles 50,99"
+    words += " --max-frames 40 --ignore-eos --request-seed 5 --save-result --result-filename off --metric-percentiles 50,99 --verbose"
     args = parser.parse_args([*words.split(), "--result-dir", str(tmp_path)])
     assert args.func(args) == 0
     given = {"device": "cpu", "runtime": "auto", "dtype": "float32", "quantization": "int8"}

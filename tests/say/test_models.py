@@ -33,7 +33,7 @@ def test_the_table_and_the_json_list_the_same_models(capsys: pytest.CaptureFixtu
     assert models[0]["here"] == "in the package"
     assert table.startswith("model ")
     assert all(model["name"] in table for model in models)
-    assert max(map(len, table.splitlines())) < 160
+    assert max(map(len, table.splitlines())) < 200
 
 
 def test_what_has_been_downloaded_is_told_with_its_size(

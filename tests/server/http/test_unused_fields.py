@@ -232,7 +232,7 @@ def test_the_flag_that_ignored_unknown_fields_still_works(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     top = argparse.ArgumentParser()
-    cli.add_parser(top.add_subparsers())
+    cli.define(top.add_subparsers().add_parser("serve"))
     assert cli.run(top.parse_args(["serve", "--ignore-unknown-fields", "--port", "70000"])) == 2
     assert "--ignore-unknown-fields is the default" in capsys.readouterr().err
     assert top.parse_args(["serve", "--no-ignore-unknown-fields"]).strict
