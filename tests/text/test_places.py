@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stentor.text.cleanup import cleaned
 from stentor.text.lexicon import Lexicon
 from stentor.text.segments import Reading
 from stentor.text.sentences import GRANULARITIES
@@ -97,3 +98,13 @@ def test_segments_of_one_formula_share_its_place_in_order() -> None:
     assert spans[0][0] == 0
     assert spans[-1][1] == len(text)
     assert all(before[1] <= after[0] for before, after in pairwise(spans))
+
+
+@pytest.mark.parametrize("sign", ["İ", "ﬃ", "ß", "ŉ"])
+def test_a_sign_that_grows_in_another_case_moves_no_comment(sign: str) -> None:
+    text = f"{sign * 3} <!-- hidden --> All of this is spoken."
+    draft = cleaned(text)
+    assert "hidden" not in draft.text
+    assert draft.text.endswith("All of this is spoken.")
+    start, end = draft.source(draft.text.index("All"), len(draft.text))
+    assert text[start:end] == "All of this is spoken."
