@@ -18,6 +18,7 @@ SERVER = Path(stentor.server.__file__).parent
 NO_LIMITS = {  # numbers that are not limits, and why
     "http/frames.py CONTROL": "an opcode",
     "http/frames.py POLICY_VIOLATION": "a close code",
+    "config.py MAX_LABEL_BYTES": "of DNS",
     "doors/elevenlabs/contexts.py ENOUGH": "what ElevenLabs' protocol says",
     "doors/elevenlabs/routes.py AUDIO": "HTTP statuses",
     "doors/elevenlabs/routes.py TIMED": "HTTP statuses",
