@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 
 import stentor
 
@@ -110,3 +113,54 @@ def test_the_sdist_holds_the_sources_and_no_checkpoint_but_what_ships(tmp_path: 
         "stentor/assets/voice",
     }
     assert [name for name in names if name.startswith("benchmarks/results/")] == []
+
+
+@pytest.fixture(scope="module")
+def project_urls() -> ModuleType:
+    spec = importlib.util.spec_from_file_location(
+        "project_urls", ROOT / "scripts" / "project_urls.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_release_names_its_repository_in_each_package(project_urls: ModuleType, tmp_path: Path):
+    repository = "https://example.org/somebody/stentor"
+    for name in project_urls.PROJECTS:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    project_urls.main(repository, tmp_path)
+    for name in project_urls.PROJECTS:
+        before = tomllib.loads((ROOT / name).read_text(encoding="utf-8"))
+        after = tomllib.loads((tmp_path / name).read_text(encoding="utf-8"))
+        urls = after["project"].pop("urls")
+        assert after == before
+        assert set(urls) >= {"Homepage", "Source", "Issues", "Changelog"}
+        assert all(url.startswith(repository) for url in urls.values())
+    with pytest.raises(SystemExit, match="already"):
+        project_urls.main(repository, tmp_path)
+    with pytest.raises(SystemExit, match="no https"):
+        project_urls.main("somebody/stentor", tmp_path)
+
+
+def test_the_release_workflow_publishes_what_the_tree_has(project_urls: ModuleType):
+    workflow = yaml.safe_load(
+        (ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
+    )
+    jobs = workflow["jobs"]
+    names = {
+        tomllib.loads((ROOT / name).read_text(encoding="utf-8"))["project"]["name"]
+        for name in project_urls.PROJECTS
+    }
+    assert {*jobs["publish"]["strategy"]["matrix"]["package"]} == names
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    assert "secrets." not in str(jobs["publish"])
+    uploads = {
+        step["with"]["name"] for step in jobs["build"]["steps"] if "upload" in step.get("uses", "")
+    }
+    assert names <= uploads
+    for image in jobs["image"]["strategy"]["matrix"]["include"]:
+        assert (ROOT / image["file"]).is_file()
