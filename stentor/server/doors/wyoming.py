@@ -143,7 +143,7 @@ def _program(server: Server, host: ModelHost) -> TtsProgram:
         host.name,
         SOURCE,
         True,
-        f"stentor {spec.family}",
+        f"{host.name}, spoken by stentor",
         stentor.__version__,
         voices,
         supports_synthesize_streaming=True,
