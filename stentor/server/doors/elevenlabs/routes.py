@@ -394,7 +394,7 @@ def _models(server: Server) -> list[dict[str, Any]]:
         {
             "model_id": name,
             "name": name,
-            "description": f"{host.name} on this server" if host.known else None,
+            "description": f"{host.name} on this server",
             "can_do_text_to_speech": True,
             "can_do_voice_conversion": False,
             "can_be_finetuned": False,
