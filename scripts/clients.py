@@ -1,8 +1,9 @@
-"""Drive the newest release of each client's SDK against a server, and write their versions into docs/clients.md.
+"""Drive the newest release of each client's SDK, and write their versions into docs/clients.md.
 
-Run: python scripts/clients.py FOLDER      FOLDER: for environments, 3 GB; what is there is brought up to date
-It needs Python 3.12 as `python3.12`, npm, and the package index of each. The tests that drive SDKs decide: if one fails,
-nothing is written.
+Run: python scripts/clients.py FOLDER
+FOLDER: for environments, 3 GB. What is there is brought up to date.
+It needs Python 3.12 as `python3.12`, npm, and the package index of each. The tests that drive SDKs
+decide: if one fails, nothing is written.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ ENVIRONMENTS = {  # packages that fit together
     ),
     "wyoming_openai": ("wyoming_openai",),
 }
-NODE = "node@22"  # openai 7 and ai 7 need it. npm installs older releases of them without a word where Node is older
+NODE = "node@22"
+"""Needed by openai 7 and ai 7: with an older Node, npm installs their older releases."""
 NODE_PACKAGES = ("openai", "ai", "@ai-sdk/openai")
 CLIENTS = {  # by payload file: the versions that stand in the table, and the driver
     "openai_python": ("{openai}", "drive_openai.py"),
@@ -59,8 +61,8 @@ def install(folder: Path) -> dict[str, str]:
         python = folder / name / "bin" / "python"
         if not python.is_file():
             subprocess.run(["python3.12", "-m", "venv", str(folder / name)], check=True)
-        pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "install", "--upgrade", *packages], check=True)
+        pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
+        subprocess.run([*pip, "install", "--quiet", "--upgrade", *packages], check=True)
         listed = subprocess.run(
             [*pip, "list", "--format", "json"], check=True, capture_output=True, text=True
         )
@@ -98,13 +100,13 @@ def with_fields(payload: str, fields: Mapping[str, str]) -> str:
     """The text of a payload file with other values of one-line fields."""
     for name, value in fields.items():
         line = f"{name}: {json.dumps(value)}"
-        payload, count = re.subn(rf"^{name}: .*$", lambda _: line, payload, count=1, flags=re.M)  # noqa: B023
+        payload, count = re.subn(rf"^{name}: .*$", lambda _, new=line: new, payload, flags=re.M)
         assert count == 1, name
     return payload
 
 
 def with_row(page: str, name: str, cells: Mapping[int, str]) -> str:
-    """A page with other cells, by their number from 0, in the row whose first cell names a client."""
+    """A page with other cells in the row of a client, by their number from 0."""
     lines = page.splitlines(keepends=True)
     (at,) = (
         i
@@ -125,7 +127,8 @@ def write(versions: Mapping[str, str], day: str) -> None:
         file = PAYLOADS / f"{id}.yaml"
         payload = file.read_text(encoding="utf-8")
         version = filled(template, versions)
-        run = f"driven by scripts/clients.py on {day} ({driver}), its requests are replayed by the tests"
+        driven = f"driven by scripts/clients.py on {day} ({driver})"
+        run = f"{driven}, its requests are replayed by the tests"
         file.write_text(with_fields(payload, {"version": version, "run": run}), encoding="utf-8")
         name = payload.partition("\n")[0].removeprefix("name: ")
         page = with_row(page, name, {1: version, 2: run})

@@ -1,7 +1,9 @@
 """Write [project.urls] of stentor and its plug-ins for the repository that publishes them.
 
-Run: python scripts/project_urls.py https://HOST/OWNER/NAME [FOLDER]      FOLDER: the tree, by default this one
-The release workflow does so before it builds. The tree itself names no repository, as a fork has another.
+Run: python scripts/project_urls.py https://HOST/OWNER/NAME [FOLDER]
+FOLDER: the tree, by default this one.
+The release workflow does so before it builds. The tree itself names no repository, as a fork has
+another.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Texts and dialogues of ElevenLabs' sockets, which are spoken while they are written, and the messages that write
-them."""
+"""Texts and dialogues of ElevenLabs' sockets, which are spoken while they are written, and the messages
+that write them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""WS stream-input and multi-stream-input of /v1/text-to-speech/{voice_id} and of /v1/text-to-dialogue: text
-arrives while audio is sent."""
+"""WS stream-input and multi-stream-input of text-to-speech and of text-to-dialogue: text arrives while
+audio is sent."""
 
 from __future__ import annotations
 
