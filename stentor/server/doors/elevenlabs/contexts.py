@@ -1,5 +1,5 @@
-"""Texts and dialogues of ElevenLabs' sockets, which are spoken while they are written, and the messages
-that write them."""
+"""Texts and dialogues of ElevenLabs' sockets, which are spoken while they are written, and the
+messages that write them."""
 
 from __future__ import annotations
 
@@ -153,17 +153,17 @@ class Context(LiveSpeech, ABC):
             self._finish()
 
     def _finish(self, **more: Any) -> None:
-        known = {**self.plan.output.marks.as_json(), **ignored(self.plan.ignored).as_json()}
-        self.final_message(**known, **more)
+        notes = {**self.plan.output.marks.as_json(), **ignored(self.plan.ignored).as_json()}
+        self.final_message(**notes, **more)
         self.owner.ended(self)
 
     def message(self, **body: Any) -> None:
         """Queue a message, with the context's name if it has one."""
         if self.name is None:
-            named = {}
+            context = {}
         else:
-            named = {self.name_field: self.name}
-        self.owner.out.json({**body, **named}, audio=bool(body.get("audio")))
+            context = {self.name_field: self.name}
+        self.owner.out.json({**body, **context}, audio=bool(body.get("audio")))
 
 
 class InputProtocol(ABC):
@@ -249,7 +249,7 @@ class TextContext(Context):
         return super().size + self.schedule.size
 
     async def write(self, text: str, trigger: bool, flush: bool) -> None:
-        """Take text, and speak what the schedule lets pass. flush: all of it."""
+        """Take text, and speak what the schedule releases. flush: all of it."""
         if self.joiner is not None:
             text = self.joiner.write(text)
         ready = self.schedule.write(text, trigger)

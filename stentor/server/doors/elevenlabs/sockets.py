@@ -1,5 +1,5 @@
-"""WS stream-input and multi-stream-input of text-to-speech and of text-to-dialogue: text arrives while
-audio is sent."""
+"""WS stream-input and multi-stream-input of text-to-speech and of text-to-dialogue: text arrives
+while audio is sent."""
 
 from __future__ import annotations
 
@@ -60,20 +60,20 @@ class InputSession(SocketSession):
 
     @property
     def patience(self) -> tuple[float, str]:
-        given = self.query.get("inactivity_timeout", "")
+        timeout = self.query.get("inactivity_timeout", "")
         usual = self.config.ws_idle_seconds
-        if given.isascii() and given.isdecimal() and given.strip("0"):
-            asked = float(given)
+        if timeout.isascii() and timeout.isdecimal() and timeout.strip("0"):
+            seconds = float(timeout)
         else:
-            asked = usual
-        return min(asked, max(usual, LIMITS.client_idle_seconds)), "idle_timeout"
+            seconds = usual
+        return min(seconds, max(usual, LIMITS.client_idle_seconds)), "idle_timeout"
 
     def report(self, error: ApiError) -> None:
         if isinstance(self.named, str):
-            named = {self.protocol.context.name_field: self.named}
+            context = {self.protocol.context.name_field: self.named}
         else:
-            named = {}
-        self.out.json({**error_message(error), **named})
+            context = {}
+        self.out.json({**error_message(error), **context})
 
     async def handle(self, message: MutableMapping[str, Any]) -> None:
         value = read_json(message)
@@ -87,7 +87,7 @@ class InputSession(SocketSession):
 
     @abstractmethod
     async def take(self, message: InputMessage) -> None:
-        """Do what a message asks for."""
+        """Handle a message."""
 
     @abstractmethod
     def failed(self, context: Context, error: ApiError) -> None:
@@ -106,7 +106,7 @@ class InputSession(SocketSession):
         return context
 
     async def write(self, context: Context, message: InputMessage, first: bool) -> None:
-        """Give a context a message's text. What only the first message may set is noted in the
+        """Write a message's text to a context. What only the first message may set is noted in the
         others."""
         limit = self.config.max_input_chars
         if not first:
@@ -126,8 +126,8 @@ class InputSession(SocketSession):
         extra = {**unused, **settings.unused("voice_settings")}
         # no option is nested
         more = {n: v if isinstance(v, str | int | float) else "" for n, v in extra.items()}
-        wanted = {"speed": settings.speed, "voices": list(voices), **more}
-        if self._plan is None or self._plan[0] != wanted:
+        settings_key = {"speed": settings.speed, "voices": list(voices), **more}
+        if self._plan is None or self._plan[0] != settings_key:
             output = output_format(self.query.get("output_format"))
             body = speech_body(
                 self.ws.path_params.get("voice_id"),
@@ -144,7 +144,7 @@ class InputSession(SocketSession):
             words = self.server.planner.word_times(body, body.word_timestamps)
             plan = await self.planned(body, words if words.available else NO_WORD_TIMES, voices)
             plan = replace(plan, output=replace(plan.output, bit_rate=output.bit_rate))
-            self._plan = wanted, plan
+            self._plan = settings_key, plan
         return self._plan[1]
 
     def _seed(self) -> int | None:
@@ -157,11 +157,11 @@ class InputSession(SocketSession):
 
     @property
     def normalization(self) -> Normalization:
-        """How the query has text cleaned. ApiError for what it cannot say."""
-        given = self.query.get("apply_text_normalization", "auto").lower()
-        if given not in NORMALIZATION:
+        """How the query has text cleaned. ApiError for another value."""
+        value = self.query.get("apply_text_normalization", "auto").lower()
+        if value not in NORMALIZATION:
             raise invalid("apply_text_normalization", f"must be one of {', '.join(NORMALIZATION)}")
-        return cast(Normalization, given)
+        return cast(Normalization, value)
 
     def header(self, name: str) -> str | None:
         """A header of the handshake."""
