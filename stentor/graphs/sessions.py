@@ -119,7 +119,7 @@ def arrays_of(
     """The arrays of a graph's weights, by the names of its initializers."""
     arrays: dict[str, np.ndarray] = {}
     for name, weight in weights.items():
-        if eight_bits and weight.is_product:
+        if eight_bits and weight.has_eight_bits:
             arrays[name], arrays[name + SCALE] = weight.narrow(file)
         else:
             arrays[name] = weight.wide(file)

@@ -24,7 +24,7 @@ DTYPES: Mapping[str, str] = {
 BFLOAT16 = "BF16"
 WEIGHT = ".weight"
 CACHED = 1 << 16
-"""Numbers of a weight that are folded at once: these stay in the cache between the passes."""
+"""Numbers that are worked on at once."""
 
 
 class TensorFile:
@@ -92,30 +92,46 @@ class TensorFile:
             return scaled
         return value.astype(np.float32)
 
+    def normed(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """A weight with a weight norm as it is stored, v, and the factor of each of its rows in
+        float32, g / ||v||: their product is the weight."""
+        direction = self.stored(f"{name}_v")
+        gain = self.stored(f"{name}_g").astype(np.float32).reshape(-1)
+        rows = direction.reshape(len(direction), -1)
+        squares = [np.square(part, dtype=np.float32).sum(1) for part in _in_parts(rows)]
+        return direction, gain / np.sqrt(np.concatenate(squares))
+
     def _folded(self, name: str) -> np.ndarray:
         """g * v / ||v||, with the norm over all dimensions but the first, in the precision of
-        `models.weights`."""
-        direction = self.stored(f"{name}_v")
-        gain = self.stored(f"{name}_g").astype(np.float32).reshape(-1, 1)
-        rows = direction.reshape(len(direction), -1)
-        folded = np.empty(rows.shape, np.float32)
+        `models.weights`: float16."""
+        direction, factors = self.normed(name)
+        folded = np.empty(direction.shape, np.float32)
+        rows = zip(
+            _in_parts(direction.reshape(len(direction), -1)),
+            _in_parts(folded.reshape(len(direction), -1)),
+            strict=True,
+        )
+        start = 0
+        for part, out in rows:
+            np.multiply(
+                part, factors[start : start + len(part), None], out=out, casting="same_kind"
+            )
+            _round_to_float16(out)
+            start += len(part)
+        return folded
 
-        step = max(1, CACHED // rows.shape[1])
-        for start in range(0, len(rows), step):
-            part = slice(start, start + step)
-            _fold(rows[part], gain[part], folded[part])
-        return folded.reshape(direction.shape)
+
+def _in_parts(rows: np.ndarray) -> list[np.ndarray]:
+    """Views of some rows each, so few that they stay in the cache between passes."""
+    step = max(1, CACHED // rows.shape[1])
+    return [rows[start : start + step] for start in range(0, len(rows), step)]
 
 
-def _fold(direction: np.ndarray, gain: np.ndarray, out: np.ndarray) -> None:
-    """Fold some rows into `out`, rounded to the 11 bits of float16, as the folded weights of
-    `models.weights` are.
+def _round_to_float16(value: np.ndarray) -> None:
+    """Round float32 in place to the 11 bits of float16.
 
     Dekker, 1971: numpy's own conversion takes five times as long.
     """
-    out[:] = direction
-    norm = np.sqrt(np.einsum("ij,ij->i", out, out))
-    out *= gain / norm[:, None]
-    spread = out * np.float32(2**13 + 1)
-    np.subtract(spread, out, out=out)
-    np.subtract(spread, out, out=out)
+    spread = value * np.float32(2**13 + 1)
+    np.subtract(spread, value, out=value)
+    np.subtract(spread, value, out=value)

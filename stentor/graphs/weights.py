@@ -14,8 +14,11 @@ import numpy as np
 from stentor.graphs.tensors import TensorFile
 
 PRODUCT = "product"
+UPSAMPLING = "upsampling"
+INT8_UPSAMPLING = "int8 upsampling"
+"""An upsampling whose checkpoint has integers under a weight norm."""
 SCALE = "#scale"
-"""Ends the name of the scales [outputs] of a weight in 8 bits."""
+"""Ends the name of the scales of a weight in 8 bits: of its outputs, of an upsampling its inputs."""
 EPSILON = 1e-9  # of the reference, so that an alpha of 0 leaves its input as it is
 
 
@@ -56,7 +59,8 @@ def _plain(value: np.ndarray, shape: Shape) -> np.ndarray:
 LAYOUTS: Mapping[str, Callable[[np.ndarray, Shape], np.ndarray]] = {
     PRODUCT: _product,
     "taps": _taps,
-    "upsampling": _upsampling,
+    UPSAMPLING: _upsampling,
+    INT8_UPSAMPLING: _upsampling,
     "repeated": _repeated,
     "inverse": _inverse,
     "plain": _plain,
@@ -92,9 +96,9 @@ class Weight:
         return data
 
     @property
-    def is_product(self) -> bool:
-        """Whether it is the right factor of a product, which may have 8 bits."""
-        return self.layout == PRODUCT
+    def has_eight_bits(self) -> bool:
+        """Whether a graph with products in 8 bits takes it as it is stored."""
+        return self.layout in (PRODUCT, INT8_UPSAMPLING)
 
     def wide(self, file: TensorFile) -> np.ndarray:
         """The weight in float32."""
@@ -104,8 +108,14 @@ class Weight:
         return np.ascontiguousarray(LAYOUTS[self.layout](stacked, self.shape)).reshape(self.shape)
 
     def narrow(self, file: TensorFile) -> tuple[np.ndarray, np.ndarray]:
-        """The right factor of a product as it is stored: int8 [in, out], and float32 scales
-        [out]."""
+        """The right factor of a product as it is stored: int8 [in, out], and float32 scales [out],
+        of an upsampling [in]."""
+        if self.layout == INT8_UPSAMPLING:
+            (name,) = self.tensors
+            integers, scales = file.normed(name)
+            columns = self.shape[0] // len(scales)
+            placed = _upsampling(integers, self.shape).reshape(self.shape)
+            return np.ascontiguousarray(placed), np.tile(scales, columns)
         stacked = _stacked([file.stored(name) for name in self.tensors])
         scales = _stacked([file.stored(f"{name}_scale") for name in self.tensors])
         return np.ascontiguousarray(stacked.T), scales.reshape(-1)

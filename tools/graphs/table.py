@@ -7,7 +7,7 @@ import onnx
 from onnx import numpy_helper
 
 from stentor.graphs.tensors import TensorFile
-from stentor.graphs.weights import PRODUCT, Weight
+from stentor.graphs.weights import INT8_UPSAMPLING, PRODUCT, UPSAMPLING, Weight
 from stentor.models.weights import checkpoint_names
 
 DECODER = "decoder"
@@ -62,7 +62,8 @@ def _codec_origin(key: str, value: np.ndarray, file: TensorFile) -> tuple[str, s
         return f"{name}.weight", "plain", False
     _, inputs, _ = file.stored(f"{name}.weight_v").shape  # of a convolution
     if len(value) != inputs:
-        return f"{name}.weight", "upsampling", False
+        integers = file.stored(f"{name}.weight_v").dtype == np.int8
+        return f"{name}.weight", INT8_UPSAMPLING if integers else UPSAMPLING, False
     return f"{name}.weight", "taps", False
 
 

@@ -36,7 +36,7 @@ class VoxCPM2Graphs(Prompted):
     def __init__(
         self, c: VoxCPM2Config, prompts: PromptBuilder, table: GraphTable, eight_bits: bool
     ) -> None:
-        """eight_bits: of the language models and the flow."""
+        """eight_bits: of the language models, the flow and the codec's first upsamplings."""
         self.prompts = prompts
         self.reads = reads(c.text_frontend)
         self.spec = make_spec(c, "float32", {})
@@ -56,7 +56,7 @@ class VoxCPM2Graphs(Prompted):
 
         files = {name: TensorFile(table.folder / name) for name in set(table.files.values())}
         # One by one, the largest first: what a session is made of is twice its size for a moment.
-        self._codec = table.session("codec", files, eight_bits=False, convolutions=True)
+        self._codec = table.session("codec", files, eight_bits, convolutions=True)
         self._lm = table.session("lm", files, eight_bits)
         self._flow = table.session("flow", files, eight_bits)
         self._times = table.session("times", files, eight_bits=False)
