@@ -19,6 +19,9 @@ from stentor.engine.running.side import TorchSide
 from stentor.engine.running_onnx.side import GraphSide
 from stentor.errors import InvalidRequest
 from stentor.graphs import exactness, rng
+from stentor.graphs.sessions import GraphTable, value_of
+from stentor.graphs.tensors import TensorFile
+from stentor.graphs.weights import INT8_UPSAMPLING
 from stentor.layers import rng as torch_rng
 from stentor.models.model_names import DEFAULT_VOICE, GRAPHS
 from stentor.models.voxcpm2.tokenizer import CharacterTokenizer, TextTokenizer
@@ -36,7 +39,7 @@ def voice() -> Iterator[stentor.TTS]:
 
 def test_the_table_has_the_sums_of_the_graphs_and_of_the_weights() -> None:
     table = json.loads((DEFAULT_VOICE / GRAPHS).read_text(encoding="utf-8"))
-    assert len(table["sha256"]) == 8
+    assert len(table["sha256"]) == 9
     for name, digest in table["sha256"].items():
         assert hashlib.sha256((DEFAULT_VOICE / name).read_bytes()).hexdigest() == digest, name
 
@@ -44,6 +47,35 @@ def test_the_table_has_the_sums_of_the_graphs_and_of_the_weights() -> None:
 def test_the_graphs_hold_no_weights() -> None:
     sizes = [file.stat().st_size for file in (DEFAULT_VOICE / GRAPHS.parent).iterdir()]
     assert sum(sizes) < 1_000_000
+
+
+def test_upsamplings_in_eight_bits_have_the_weights_of_the_checkpoint() -> None:
+    table = GraphTable.read(DEFAULT_VOICE)
+    file = TensorFile(DEFAULT_VOICE / table.files["codec"])
+    upsamplings = [w for w in table.weights["codec"].values() if w.layout == INT8_UPSAMPLING]
+    assert len(upsamplings) == 2
+    for weight in upsamplings:
+        integers, scales = weight.narrow(file)
+        wide = weight.wide(file)  # rounded to the 11 bits of float16
+        assert integers.dtype == np.int8
+        assert np.allclose(integers * scales[:, None], wide, rtol=2**-11, atol=1e-7)
+
+
+def test_the_codec_in_eight_bits_has_noise_35_db_below_the_audio(voice: stentor.TTS) -> None:
+    frames = [f for chunk in voice.stream(TEXTS[1], seed=3) for f in chunk.frames]
+    table = GraphTable.read(DEFAULT_VOICE)
+    files = {name: TensorFile(DEFAULT_VOICE / name) for name in set(table.files.values())}
+    audio = []
+    for eight_bits in (False, True):
+        session = table.session("codec", files, eight_bits, convolutions=True)
+        feeds = {
+            f"s{i}": value_of(np.zeros(s, np.float32)) for i, s in enumerate(table.codec_states)
+        }
+        feeds["x"] = value_of(np.concatenate(frames))
+        audio.append(session(feeds)[0].numpy())
+
+    noise = np.square(audio[1] - audio[0]).mean()
+    assert 0 < noise < 10**-3.5 * np.square(audio[0]).mean()
 
 
 def test_draws_are_those_of_torch() -> None:
