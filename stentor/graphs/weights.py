@@ -18,7 +18,7 @@ UPSAMPLING = "upsampling"
 INT8_UPSAMPLING = "int8 upsampling"
 """An upsampling whose checkpoint has integers under a weight norm."""
 SCALE = "#scale"
-"""Ends the name of the scales of a weight in 8 bits: of its outputs, of an upsampling its inputs."""
+"""Ends the name of the scales of a weight in 8 bits: of its outputs, of an upsampling's inputs."""
 EPSILON = 1e-9  # of the reference, so that an alpha of 0 leaves its input as it is
 
 
