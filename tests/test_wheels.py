@@ -1,5 +1,5 @@
-"""Every dependency of the core has a wheel for each system that the README names, so that `pip install stentor`
-compiles nothing there. pip resolves them for that system. None is run."""
+"""Every dependency of the core has a wheel for each system that the README names, so that `pip
+install stentor` compiles nothing there. pip resolves them for that system. None is run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports of a cold `stentor say`: CPU time, modules and memory of each package, as a Markdown table.
+"""Imports of a cold `stentor say`: modules and CPU time of each package, as a Markdown table.
 
     python benchmarks/voice/imports.py [--rounds 9] [--json imports.json]
 
@@ -86,8 +86,8 @@ def measure(rounds: int) -> dict[str, float]:
     least: dict[str, float] = {}
     for _ in range(rounds):
         command = [sys.executable, __file__, "--speak"]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        (report,) = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
+        process = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        (report,) = [line for line in process.stdout.splitlines() if line.startswith(MARK)]
         for name, seconds in json.loads(report.removeprefix(MARK)).items():
             least[name] = min(seconds, least.get(name, seconds))
     return least

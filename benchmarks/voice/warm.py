@@ -1,10 +1,11 @@
-"""The built-in voice when it is warm, of several installations in turns: CPU seconds, which other work
-changes least.
+"""The built-in voice when it is warm, of several installations in turns, in CPU seconds: other
+work changes these least.
 
     python benchmarks/voice/warm.py NAME=PYTHON [NAME=PYTHON ...] [--rounds 3] [--json warm.json]
 
-PYTHON is the interpreter of an environment with stentor. Measured with one thread: CPU seconds per second of
-audio, CPU ms to the first audio of a stream, and seconds of audio per CPU second of eight streams at once.
+PYTHON is the interpreter of an environment with stentor. Measured with one thread: CPU seconds per
+second of audio, CPU seconds to the first audio of a stream, and seconds of audio per CPU second of
+eight streams at once.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ def speak() -> dict[str, float]:
 
 def measured(python: str) -> dict[str, float]:
     command = [python, __file__, "--speak"]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    process = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    figures: dict[str, float] = json.loads(process.stdout.splitlines()[-1])
     return figures
 
 
