@@ -17,7 +17,7 @@ from stentor.host.onnx_runtime import onnxruntime as ort
 
 CONTRIB = "com.microsoft"
 ZERO = 64
-"""What stands for 0 where rows have scales of their own. From 128 on the noise is 2 dB louder."""
+"""Integer of 0 where rows have scales of their own. With 128 the noise is 2 dB louder."""
 LEAST = 1e-20
 """Scale of a row of zeros."""
 
