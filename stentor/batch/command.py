@@ -28,7 +28,7 @@ from stentor.batch.manifest import NAME, Manifest
 from stentor.batch.plan import SHOWN, Plan, check_settings, plan, write_settings
 from stentor.batch.pool import Pool
 from stentor.batch.run import Results, Tally, speak_all, without_wrong
-from stentor.batch.verify import Meters, VerifiedPool
+from stentor.batch.verify import VerifiedPool
 from stentor.errors import EngineError, InvalidRequest
 from stentor.host import local_ray
 from stentor.say import left_out
@@ -182,6 +182,8 @@ def _loaded(job: Plan, items: Catalogue, audio: Path, strict: bool) -> Pool:
     with loading(job.server or job.run.load.get("model", "the built-in voice")):
         meters = None
         if job.verify is not None:
+            from stentor.batch.meters import Meters
+
             meters = Meters(job.verify, job.run.inputs)
         pool = _speakers(job, audio)
         if meters is not None and job.verify is not None:

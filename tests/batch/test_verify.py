@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stentor.batch import command as batch_command
+from stentor.batch import meters
 from stentor.batch.item import BatchItem, ItemOutcome, failed
 from stentor.batch.verify import Checks, VerifiedPool
 from stentor.errors import EngineError, InvalidRequest
@@ -151,7 +151,7 @@ class PlantedMeters:
 def test_a_batch_lists_its_measures_and_the_files_of_the_best_tries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_command, "Meters", PlantedMeters)
+    monkeypatch.setattr(meters, "Meters", PlantedMeters)
     items = [{"id": "a", "text": "One.", "seed": 1}, {"id": "b", "text": "Two.", "seed": 1}]
     speak(tmp_path, items, "--verify", "wer", "--retry-above", "0.2", toy=TOY)
     rows = {row["id"]: row for row in manifest(tmp_path / "out")}

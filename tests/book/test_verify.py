@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stentor.batch import command as batch_command
+from stentor.batch import meters
 from stentor.batch.item import BatchItem, ItemOutcome
 from stentor.batch.verify import Checks
 from tests.book import made
@@ -39,7 +39,7 @@ class PlantedMeters:
 def test_wrong_pieces_are_spoken_again_and_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    monkeypatch.setattr(batch_command, "Meters", PlantedMeters)
+    monkeypatch.setattr(meters, "Meters", PlantedMeters)
     out = tmp_path / name
     assert speak(made.markdown(tmp_path / "b.md"), out, "--verify") == CUT
     folder = tmp_path if name == "b.m4b" else out
