@@ -235,7 +235,7 @@ class Spoken(LiveSpeech):
         if not self.begun:
             self.begun = True
             start = AudioStart(self.plan.output.rate, **PCM).event()
-            start.data |= self.plan.output.marks.as_json()
+            start.data |= {"request_id": self.plan.id, **self.plan.output.marks.as_json()}
             self.session.send(start)
 
 
