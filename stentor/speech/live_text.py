@@ -22,9 +22,10 @@ from stentor.text.trace import WORD
 if TYPE_CHECKING:
     from stentor.speech.speaking import SpokenSegment
 
+CONTEXT = 200  # characters that have been cut, with which the next part is read
+STAND_IN = "A"  # for text that comes later, behind the end of a paragraph
 PROBE = "Hello."  # stands for text that comes later when options are checked
 AS_IT_IS = Reading()
-_SPACE = re.compile(r"\s*")
 _WORD = re.compile(r"[^\W\d_](?=[^\w<|>/])")  # the last letter of a complete word
 
 
@@ -119,6 +120,7 @@ class TextFeed:
         self.turn: int | None = None  # in a dialogue
         self._cut = 0  # characters that are in segments
         self._end = 0  # of the last segment that was cut off
+        self._began_turn = 0  # where the text or the turn begins, behind its lead
         self._speaker = ""  # who speaks at `_cut`, as a mark
         self._segments: deque[FedSegment] = deque()
         self._tail: TextTail | None = None  # of the segment that is still being written
@@ -172,6 +174,7 @@ class TextFeed:
         if self.lead is None and fresh.strip():
             self.lead = find_lead(fresh, self.marks, complete)
             self._cut += len(self.lead or "")
+            self._began_turn = self._cut
         return self.lead is not None
 
     async def end(self, text: str = "") -> None:
@@ -211,16 +214,25 @@ class TextFeed:
         if not size:
             return _Cut(0, [], self._speaker)
 
-        around = Around(self._before(), tail[size : size + NEAR])
-        segments = self.reading.segments(
-            tail[:size], self.max_chars, self._wanted, self._speaker, self.lead, around
-        )
+        segments = self._read(tail[:size], tail[size : size + CONTEXT], last)
         silence = 0.0 if segments else self.reading.silence(tail[:size])
         if goes_on and segments:
             size = segments[-1].start
             segments = segments[:-1]
         turns = speakers(tail[:size], self.marks)
         return _Cut(size, segments, next(reversed(turns), self._speaker), silence)
+
+    def _read(self, text: str, behind: str, last: bool) -> list[Segment]:
+        """The segments of the text behind `_cut`. behind: what of the text follows by now."""
+        if not last and not behind.strip():
+            behind += STAND_IN
+        around = Around(self._before(), behind)
+        segments = self.reading.segments(
+            text, self.max_chars, self._wanted, self._speaker, self.lead, around
+        )
+        if last and segments:  # what follows is not known
+            segments[-1] = replace(segments[-1], gap=0)
+        return segments
 
     def _ready(self, tail: str) -> int:
         """Characters of a text that are whole sentences, or clauses where speech begins early."""
@@ -231,8 +243,12 @@ class TextFeed:
         return size
 
     def _before(self) -> str:
-        """The end of the text that is in segments."""
-        return self.text[max(len(self.lead or ""), self._cut - NEAR) : self._cut]
+        """The end of the text that is in segments, from where its last paragraph begins."""
+        before = self.text[max(self._began_turn, self._cut - CONTEXT) : self._cut]
+        paragraph = before.rstrip().rfind("\n\n")
+        if paragraph >= 0:
+            return before[paragraph + 2 :]
+        return before
 
     def _add_segments(self, cut: _Cut) -> None:
         start = self._cut
@@ -241,24 +257,16 @@ class TextFeed:
         self.silence += cut.silence
         for segment in cut.segments:
             if segment.text:
-                gap = self._gap() if segment is cut.segments[-1] else segment.gap
                 before = segment.before + self.silence
                 self.silence = 0.0
                 placed = replace(
-                    segment.moved(start), gap=gap, before=before, voice=self.voice, turn=self.turn
+                    segment.moved(start), before=before, voice=self.voice, turn=self.turn
                 )
                 placed = placed.spaced_in(self.text, self._end)  # `Reading` saw the latest part
                 self._end = placed.end
                 self._segments.append((placed, None))
                 self.count += 1
         self._changed.set()
-
-    def _gap(self) -> int:
-        """Line ends that are known behind what has been cut, where they end a paragraph."""
-        ends = _SPACE.match(self.text, self._cut)
-        if ends is not None and ends[0].count("\n") > 1:
-            return ends[0].count("\n")
-        return 0
 
     async def _extend(self, last: bool) -> None:
         """Append all text to the open segment, or begin one. last: it ends there."""

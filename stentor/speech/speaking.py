@@ -498,7 +498,7 @@ class JoinedAudio:
         elif following.before:
             pause = 0.0
         else:
-            pause = PAUSES[before.ending]
+            pause = PAUSES[before.ending_before(following)]
         return self._out(self._joiner.end_segment(pause, fade=True))
 
     def _out(self, samples: np.ndarray) -> np.ndarray:

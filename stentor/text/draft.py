@@ -43,6 +43,21 @@ class Draft:
         ends = self.ends[part]
         return type(self)(self.text[part], starts, ends)
 
+    def part(self, start: int, end: int) -> Self:
+        """What stands for original[start:end], with places in that."""
+        left = self.place(start)
+        right = self.place(end)
+        starts = [min(max(0, at - start), end - start) for at in self.starts[left:right]]
+        ends = [min(max(0, at - start), end - start) for at in self.ends[left:right]]
+        return type(self)(self.text[left:right], starts, ends)
+
+    def place(self, at: int) -> int:
+        """The place in `text` of original[at:], behind what has been put in there."""
+        place = bisect_left(self.starts, at)
+        while self.starts[place : place + 1] == [at] and self.ends[place] == at:
+            place += 1
+        return place
+
     def sub(self, pattern: re.Pattern[str], action: Action) -> Self:
         """Replace as `pattern.sub` does. `_written` finds what the new text stands for."""
         changed = None

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from stentor.errors import InvalidRequest
 from stentor.text.cleanup import STEPS, cleaned
 from stentor.text.draft import Draft, Writer
-from stentor.text.endings import NOTHING, Around
+from stentor.text.endings import NEAR, NOTHING, Around
 from stentor.text.lexicon import Lexicon
 from stentor.text.marks import (
     NEVER,
@@ -325,7 +325,8 @@ class Reading:
         are left out.
 
         lead: what governs this text and stood before it. None: it is looked for in front of `text`.
-        around: what has been cut off in front of the text, and what stands behind it so far.
+        around: what has been cut off in front of the text, and what stands behind it so far, which
+        the clean-up reads too.
         InvalidRequest("text") for pauses that are too long together.
         """
         if lead is None:
@@ -345,8 +346,12 @@ class Reading:
         self, text: str, max_chars: int, granularity: str, speaker: str, around: Around
     ) -> list[Segment]:
         """The segments of a text that is cleaned while the family's marks are held."""
-        held = Held(text, self.marks)
-        draft = cleaned(held.text, self.cleanup)
+        start = len(around.before)
+        end = start + len(text)
+        held = Held(around.before + text + around.behind, self.marks)
+        whole = cleaned(held.text, self.cleanup)
+        draft = whole.part(start, end)
+        around = _around(whole, start, end)
         segments: list[Segment] = []
         before = 0.0
         all_parts = parts(draft, self.phonemes, self.lexicon)
@@ -379,6 +384,10 @@ class Reading:
                 segments[-1] = replace(segments[-1], after=(segments[-1].after or 0.0) + part.pause)
             else:
                 before += part.pause or 0.0
+        if segments and around.before:
+            segments[0] = replace(segments[0], gap_before=_gap(whole, start))
+        if segments and around.behind:
+            segments[-1] = replace(segments[-1], gap=_gap(whole, end))
         return segments
 
     def silence(self, text: str) -> float:
@@ -392,6 +401,24 @@ class Reading:
         if left_out:
             return replace(segment, unread=left_out)
         return segment
+
+
+def _around(draft: Draft, start: int, end: int) -> Around:
+    """The clean text beside original[start:end]."""
+    before = draft.text[: draft.place(start)]
+    behind = draft.text[draft.place(end) :]
+    return Around(before[-NEAR:], behind[:NEAR])
+
+
+def _gap(draft: Draft, original: int) -> int:
+    """The line ends around a place of the original text, where they end a paragraph."""
+    at = draft.place(original)
+    before = draft.text[:at]
+    behind = draft.text[at:]
+    gap = before[len(before.rstrip()) :] + behind[: len(behind) - len(behind.lstrip())]
+    if gap.count("\n") > 1:
+        return gap.count("\n")
+    return 0
 
 
 def _placed(segment: Segment, draft: Draft, text: str) -> Segment:

@@ -52,6 +52,7 @@ _CLOSES_TURN = '"”»」』'
 _LONGEST_WORD = 40  # characters of a word or a number that stays whole in text without spaces
 MAX_CHARS = 400  # of a segment, by default
 GRANULARITIES = ("auto", "none", "sentence", "clause")
+PARAGRAPH_LINES = 2  # line ends behind a paragraph. A heading has more
 _PARAGRAPH = re.compile(r"\n[ \t\r\f\v]*\n\s*")
 _WORD_CHAR = re.compile(r"\w")
 _SIGN = re.compile(r"\S")
@@ -88,7 +89,8 @@ class Segment:
     second on (0: its paragraph goes on). 2 end a paragraph, 3 a heading, more a scene.
 
     speaker: the mark of who speaks it, where the text begins inside a turn and so without its mark.
-    lead: what stood in front of the whole text and governs it. spaced: see `spaced_in`. before,
+    lead: what stood in front of the whole text and governs it. spaced: see `spaced_in`. gap_before:
+    line ends before the first segment of a part of a text, where they end a paragraph. before,
     after: seconds of silence in the text there. None: the usual pause between segments. Where the
     text had marks of its own (markup.py), `start` and `end` are places in the text with them.
     words: those of `spoken`, where `Reading` has cut it. unread: pieces of it that the model leaves
@@ -104,6 +106,7 @@ class Segment:
     speaker: str = ""
     lead: str = ""
     spaced: bool = field(default=False, compare=False)
+    gap_before: int = field(default=0, compare=False)
     before: float = 0.0
     after: float | None = None
     words: tuple[Word, ...] = field(default=(), compare=False)
@@ -123,6 +126,12 @@ class Segment:
         if text.endswith("..."):
             return "ellipsis"
         return _MARKS.get(text[-1:], "stop")
+
+    def ending_before(self, following: Segment) -> str:
+        """Its kind of end, where more line ends may have arrived since it was cut."""
+        if self.gap < following.gap_before and self.gap <= PARAGRAPH_LINES:
+            return replace(self, gap=following.gap_before).ending
+        return self.ending
 
     @property
     def spoken(self) -> str:

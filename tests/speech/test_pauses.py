@@ -44,23 +44,24 @@ def test_a_pause_is_silence_in_its_place(tts: TTS) -> None:
     assert not streamed[end:begin].any()
 
 
-@pytest.mark.parametrize(
-    ("text", "silence"),
-    [
-        ("One. Two.", "stop"),
-        ("One... Two.", "ellipsis"),
-        ("One… Two.", "ellipsis"),
-        ("One.\n\nTwo.", "paragraph"),
-        ("“One.”\n\n“Two.”", "turn"),
-        ("— One.\n\n— Two.", "turn"),
-        ("Chapter One\n\nTwo is here.", "heading"),
-        ("# One\nTwo.", "heading"),
-        ("<h1>One</h1>Two.", "heading"),
-        ("One.\n\n\n\nTwo.", "scene"),
-        ("One.\n\n* * *\n\nTwo.", "scene"),
-        ("One.<hr>Two.", "scene"),
-    ],
-)
+ENDS = [
+    ("One. Two.", "stop"),
+    ("One... Two.", "ellipsis"),
+    ("One… Two.", "ellipsis"),
+    ("One.\n\nTwo.", "paragraph"),
+    ("“One.”\n\n“Two.”", "turn"),
+    ("— One.\n\n— Two.", "turn"),
+    ("Chapter One\n\nTwo is here.", "heading"),
+    ("# One\nTwo.", "heading"),
+    ("<h1>One</h1>Two.", "heading"),
+    ("One.\n\n\n\nTwo.", "scene"),
+    ("One.\n\n* * *\n\nTwo.", "scene"),
+    ("One.<hr>Two.", "scene"),
+]
+"""Texts of two pieces, and what the first one ends."""
+
+
+@pytest.mark.parametrize(("text", "silence"), ENDS)
 def test_the_end_of_a_piece_says_how_long_it_waits(tts: TTS, text: str, silence: str) -> None:
     speech = tts.generate(text, split_granularity="sentence", **ASK)
     assert gaps(speech) == [0.0, PAUSES[silence], 0.0]
@@ -106,7 +107,9 @@ GROWING = (
     "[pause 300ms] One. [pause 600ms] Two. Three. [pause 1s]",
     "One. [pause 250ms] [pause 250ms]",
     "One.<break time='1s'/>",
-    "One. Two.",
+    "Really? - No, three. # Four > five.",  # marks only where a line begins
+    "- One two\n- Three four\n\nFive six. - Seven.",
+    *(text for text, _ in ENDS),
 )
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from stentor.speech.live_text import TextFeed, TextTail, extended, played_characters
+from stentor.speech.live_text import CONTEXT, TextFeed, TextTail, extended, played_characters
 from stentor.speech.timing import SegmentTiming
+from stentor.text.endings import NOTHING, Around
 from stentor.text.segments import Reading
 from stentor.text.sentences import Segment
 
@@ -132,7 +133,7 @@ def test_what_a_model_that_stops_early_has_not_taken_is_spoken_next() -> None:
 
 @dataclass(frozen=True)
 class CountedReading(Reading):
-    """Notes the length of each text that is cut into segments."""
+    """Notes the length of each text that is cut into segments, with the text around it."""
 
     lengths: list[int] = field(default_factory=list)
 
@@ -143,9 +144,10 @@ class CountedReading(Reading):
         granularity: str,
         speaker: str = "",
         lead: str | None = None,
+        around: Around = NOTHING,
     ) -> list[Segment]:
-        self.lengths.append(len(text))
-        return super().segments(text, max_chars, granularity, speaker, lead)
+        self.lengths.append(len(around.before + text + around.behind))
+        return super().segments(text, max_chars, granularity, speaker, lead, around)
 
 
 @pytest.mark.parametrize("unit", ["[", "(", "—", "*", "a", "a.", "a ", "<", "\n"])
@@ -161,7 +163,7 @@ def test_text_that_arrives_by_the_character_is_cut_where_it_is_new(unit: str) ->
         await feed.end()
 
     asyncio.run(write())
-    assert sum(reading.lengths) < 4 * len(feed.text)
+    assert sum(reading.lengths) < 4 * len(feed.text) + 2 * CONTEXT * len(reading.lengths)
     assert feed.text == text + 200 * unit
 
 
