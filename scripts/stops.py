@@ -70,6 +70,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="file for the raw figures")
     args = parser.parse_args()
 
+    # a shell that runs this in the background has it ignore SIGINT, and servers would inherit that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     stops = [planned(number, args.seed) for number in range(args.count)]
     with busy_loops(args.busy), ThreadPoolExecutor(args.jobs) as pool:
         for stop in pool.map(run, stops):
