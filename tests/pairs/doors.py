@@ -208,7 +208,7 @@ def say(served: Served, text: str, options: Options) -> Answer:
         file = Path(folder) / "out.wav"
         flags = [word for name, flag in FLAGS.items() for word in _flag(flag, options.get(name))]
         split = ("--split", options["split_granularity"])
-        model = ("--model", str(served.checkpoint), *LOAD)
+        model = ("--model", str(served.checkpoint), *LOAD, "--loudness", "off")
         assert main(["say", text, "-o", str(file), *flags, *split, *model]) in (0, CUT)
         return Answer(soundfile.read(file, dtype="int16")[0].astype(np.float32) / 32767)
 
