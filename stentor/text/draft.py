@@ -45,11 +45,15 @@ class Draft:
 
     def part(self, start: int, end: int) -> Self:
         """What stands for original[start:end], with places in that."""
-        left = self.place(start)
-        right = self.place(end)
-        starts = [min(max(0, at - start), end - start) for at in self.starts[left:right]]
-        ends = [min(max(0, at - start), end - start) for at in self.ends[left:right]]
-        return type(self)(self.text[left:right], starts, ends)
+        piece = self[self.place(start) : self.place(end)]
+        length = end - start
+
+        def moved(places: list[int]) -> list[int]:
+            return [min(max(0, at - start), length) for at in places]
+
+        starts = moved(piece.starts)
+        ends = moved(piece.ends)
+        return type(self)(piece.text, starts, ends)
 
     def place(self, at: int) -> int:
         """The place in `text` of original[at:], behind what has been put in there."""

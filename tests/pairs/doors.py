@@ -1,4 +1,4 @@
-"""Everything that speaks a text, as functions of the same options: routes, sockets, Python and the commands."""
+"""Everything that speaks a text, as functions of the same options: routes, sockets, Python, commands."""
 
 from __future__ import annotations
 
@@ -257,4 +257,4 @@ DOORS: Mapping[str, Door] = {
 WHOLE = ("whole", "batch", "elevenlabs", "agenerate", "batch command")
 """Doors that give all of the audio at once."""
 LIVE = ("elevenlabs socket", "realtime", "wyoming")
-"""Doors that speak text as a WebSocket without options does: as it is written, where the model takes it so."""
+"""Doors that speak text as a WebSocket without options does: live where the model takes it so."""

@@ -1,8 +1,8 @@
-"""Every family's tiny checkpoint speaks through every door, guard on, and says the same through each.
+"""Every family's tiny checkpoint speaks through every door, guard on, with the same audio.
 
-The combinations of family, door, cut, speed, times of words and other requests are a covering array
-that a seed draws. Every pair of values is tried, but those of `LEFT_OUT`. A few are tried each time,
-all of them with `scripts/test --all`.
+The combinations of family, door, cut, speed, word timestamps and other requests are a covering
+array that a seed draws. Every pair of values is tried, but those of `LEFT_OUT`. A few are tried
+each time, all of them with `scripts/test --all`.
 """
 
 from __future__ import annotations
