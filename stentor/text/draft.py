@@ -45,20 +45,26 @@ class Draft:
 
     def part(self, start: int, end: int) -> Self:
         """What stands for original[start:end], with places in that."""
-        piece = self[self.place(start) : self.place(end)]
-        length = end - start
-
-        def moved(places: list[int]) -> list[int]:
-            return [min(max(0, at - start), length) for at in places]
-
-        starts = moved(piece.starts)
-        ends = moved(piece.ends)
+        first = self.place(start)
+        piece = self[first : self.place(end)]
+        starts = []
+        ends = []
+        for left, right in zip(piece.starts, piece.ends, strict=True):
+            # a piece may reach beyond the part
+            begin = max(start, left)
+            stop = min(right, end)
+            starts.append(begin - start)
+            ends.append(stop - start)
         return type(self)(piece.text, starts, ends)
 
     def place(self, at: int) -> int:
         """The place in `text` of original[at:], behind what has been put in there."""
         place = bisect_left(self.starts, at)
-        while self.starts[place : place + 1] == [at] and self.ends[place] == at:
+        length = len(self.text)
+        while place < length:
+            is_put_in = self.starts[place] == at == self.ends[place]
+            if not is_put_in:
+                break
             place += 1
         return place
 
