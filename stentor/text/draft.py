@@ -49,10 +49,10 @@ class Draft:
         piece = self[first : self.place(end)]
         starts = []
         ends = []
-        for left, right in zip(piece.starts, piece.ends, strict=True):
+        for outer, until in zip(piece.starts, piece.ends, strict=True):
             # a piece may reach beyond the part
-            begin = max(start, left)
-            stop = min(right, end)
+            begin = max(start, outer)
+            stop = min(until, end)
             starts.append(begin - start)
             ends.append(stop - start)
         return type(self)(piece.text, starts, ends)
