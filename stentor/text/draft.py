@@ -44,7 +44,7 @@ class Draft:
         return type(self)(self.text[part], starts, ends)
 
     def part(self, start: int, end: int) -> Self:
-        """What stands for original[start:end], with places in that."""
+        """Return what stands for original[start:end], with places in that."""
         first = self.place(start)
         piece = self[first : self.place(end)]
         starts = []
@@ -58,7 +58,7 @@ class Draft:
         return type(self)(piece.text, starts, ends)
 
     def place(self, at: int) -> int:
-        """The place in `text` of original[at:], behind what has been put in there."""
+        """Return the place in `text` of original[at:], behind what has been put in there."""
         place = bisect_left(self.starts, at)
         length = len(self.text)
         while place < length:

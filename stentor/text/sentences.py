@@ -128,7 +128,7 @@ class Segment:
         return _MARKS.get(text[-1:], "stop")
 
     def ending_before(self, following: Segment) -> str:
-        """Its kind of end, where more line ends may have arrived since it was cut."""
+        """Return its kind of end, where more line ends may have arrived since it was cut."""
         if self.gap < following.gap_before and self.gap <= PARAGRAPH_LINES:
             return replace(self, gap=following.gap_before).ending
         return self.ending
