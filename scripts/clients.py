@@ -127,7 +127,7 @@ def write(versions: Mapping[str, str], day: str) -> None:
         file = PAYLOADS / f"{id}.yaml"
         payload = file.read_text(encoding="utf-8")
         version = filled(template, versions)
-        driven = f"driven by scripts/clients.py on {day} ({driver})"
+        driven = f"driven on {day} ({driver})"
         run = f"{driven}, its requests are replayed by the tests"
         file.write_text(with_fields(payload, {"version": version, "run": run}), encoding="utf-8")
         name = payload.partition("\n")[0].removeprefix("name: ")
