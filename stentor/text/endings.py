@@ -329,12 +329,25 @@ def _abbreviation_ends(before: str, following: str, uncertain: bool) -> bool | N
     is_listed = name in _ABBREVIATIONS or joined in _ABBREVIATIONS or name.endswith(_SUFFIXES)
     if is_listed or len(name) <= 2:
         if uncertain and (is_listed or len(name) == 1):
-            return None
+            return _decision_of_all(name, joined, before, following)
         language = _language_near(before, following)
         decision = _foreign_stop_ends(name, joined, following, language)
         if decision is not None:
             return decision
     return _english_stop_ends(before, following)
+
+
+def _decision_of_all(name: str, joined: str, before: str, following: str) -> bool | None:
+    """Whether the stop of an abbreviation ends a sentence, where all languages agree on that. None:
+    they do not."""
+    english = _english_stop_ends(before, following)
+    decisions = set()
+    for language in (*LANGUAGES.values(), _UNKNOWN):
+        decision = _foreign_stop_ends(name, joined, following, language)
+        decisions.add(english if decision is None else decision)
+    if len(decisions) > 1:
+        return None
+    return decisions.pop()
 
 
 def _foreign_stop_ends(name: str, joined: str, following: str, language: Language) -> bool | None:

@@ -15,8 +15,10 @@ from stentor.text.draft import PARAGRAPH, STOP, Draft, Writer
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
-_CODE_TAG = re.compile(r"<pre[\s>].*?</pre\s*>", re.IGNORECASE | re.DOTALL)
-_TABLE_TAG = re.compile(r"<table[\s>].*?</table\s*>", re.IGNORECASE | re.DOTALL)
+_CODE_TAG = re.compile(r"<(/?)pre(?=[\s>])[^<>]{0,1000}>", re.IGNORECASE)
+_TABLE_TAG = re.compile(r"<(/?)table(?=[\s>])[^<>]{0,1000}>", re.IGNORECASE)
+"""Tags that begin and end a block. A pattern of the whole block would look for an end from each
+beginning."""
 
 
 @cache
@@ -49,7 +51,15 @@ def without_tables(draft: Draft) -> Draft:
 
 
 def _tags(text: str, pattern: re.Pattern[str]) -> list[tuple[int, int]]:
-    return [m.span() for m in pattern.finditer(text)]
+    """Where blocks between tags begin and end. One that does not end is none."""
+    spans = []
+    starts: list[int] = []
+    for tag in pattern.finditer(text):
+        if not tag[1]:
+            starts.append(tag.start())
+        elif starts:
+            spans.append((starts.pop(), tag.end()))
+    return spans
 
 
 def _markdown_blocks(text: str, kind: str) -> Iterator[tuple[int, int]]:
