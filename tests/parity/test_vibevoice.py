@@ -175,7 +175,7 @@ def test_preempted_requests_equal_the_authors_code(make: Make):
     )
     labels = ["rt_plain", "rt_long", "rt_early"]
     frames = tts.engine.scheduler.tables.frames
-    frames.allocate(frames.available - 110)
+    frames.allocate(frames.available - 85)
     for _ in range(10):
         streams = [
             (label, tts.submit(tts.request(tiny.CASES[label]["text"], **arguments(label)), True))

@@ -22,7 +22,7 @@ from stentor.audio import Recording
 from stentor.config import Policy
 from stentor.layers.conv import StreamingState
 from stentor.models.info import ReferenceAudio, SpeechRequest
-from stentor.models.vibevoice.dialogue_prompt import turns_of
+from stentor.models.vibevoice.prompt import turns_of
 from tests.fixtures.vibevoice import tiny_vibevoice as tiny
 from tests.helpers import peft
 
@@ -311,7 +311,7 @@ def test_random_weights_of_released_size_are_those_of_the_release(name: str, cou
     from stentor.models.vibevoice import builder
     from stentor.models.vibevoice.codec import Decoder, Encoder
     from stentor.models.vibevoice.config import parse_dialogue
-    from stentor.models.vibevoice.dialogue_network import DialogueNet
+    from stentor.models.vibevoice.network import DialogueNet
 
     c = parse_dialogue(random_weights(Path(builder.__file__).parent, name).config)
     with torch.device("meta"):

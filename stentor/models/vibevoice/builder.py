@@ -9,7 +9,7 @@ import torch
 
 from stentor.models.source import Source
 from stentor.models.vibevoice import dialogue_builder, realtime_builder
-from stentor.models.vibevoice.dialogue_model import VibeVoiceDialogue
+from stentor.models.vibevoice.model import VibeVoiceDialogue
 from stentor.models.vibevoice.realtime_model import VibeVoiceRealtime
 
 REALTIME = "vibevoice_streaming"

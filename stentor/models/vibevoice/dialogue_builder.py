@@ -31,9 +31,9 @@ from stentor.models.vibevoice.checkpoint import (
 )
 from stentor.models.vibevoice.codec import Decoder, Encoder
 from stentor.models.vibevoice.config import parse_dialogue
-from stentor.models.vibevoice.dialogue_model import VibeVoiceDialogue
-from stentor.models.vibevoice.dialogue_network import DialogueNet
-from stentor.models.vibevoice.dialogue_prompt import DialoguePrompts, Tokens
+from stentor.models.vibevoice.model import VibeVoiceDialogue
+from stentor.models.vibevoice.network import DialogueNet
+from stentor.models.vibevoice.prompt import DialoguePrompts, Tokens
 from stentor.models.vibevoice.solver import times_table
 from stentor.models.vibevoice.tokenizer import SPECIAL, read_tokenizer
 from stentor.models.weights import meta_init, read_sharded

@@ -43,7 +43,7 @@ _TOKEN = lazy(
 _SIMPLE = lazy(r"[\w.^\s∂∇]+")
 _EXPONENT = lazy(r"[-−]?\w+")
 _GIVEN = lazy(r"\b([A-Za-z]{1,4}[(\[][^()\[\]|]{1,40})\|([^()\[\]|]{1,40}[)\]])")
-_INNER_PRODUCT = lazy(r"angle bracket ([^|()]{1,80}?)\s*\|\s*([^|()]{1,80}?)\s*close angle bracket")
+_INNER_PRODUCT = lazy(r"angle bracket ([^|()\s][^|()]{0,40})\|([^|()]{1,40}?)close angle bracket")
 _ABSOLUTE = lazy(r"(?<![\w)])\|([^|]{1,200})\|")
 _SPEED = lazy(r"(?<![\w/])([kcm]?m|mi|ft)/(s|h|min)(?![\w/])")
 _NO_MEANING = frozenset(
@@ -121,12 +121,16 @@ def tables() -> dict[str, dict[str, str]]:
     return read
 
 
+def _inner_product(m: re.Match[str]) -> str:
+    return f"the inner product of {m[1].strip()} and {m[2].strip()}"
+
+
 @lru_cache(256)
 def plain_formula(formula: str) -> str:
     r""" "\frac{a}{b}" -> "a ÷ b", "x_{1}^2" -> "x 1^2", "\ll" -> "is much less than"."""
     text = _Formula(formula).read()
     text = _GIVEN.sub(r"\1 given \2", text)
-    text = _INNER_PRODUCT.sub(r"the inner product of \1 and \2", text)
+    text = _INNER_PRODUCT.sub(_inner_product, text)
     text = _ABSOLUTE.sub(r" the absolute value of \1 ", text)
     text = re.sub(r"(?<=[\w)])\s*\|\s*(?=[\w(])", " divides ", text)
     text = _SPEED.sub("\\1\u2044\\2", text)

@@ -15,7 +15,7 @@ from stentor.models.base import Prompt, Voice, VoiceSource
 from stentor.models.info import ReferenceAudio, SpeechRequest
 from stentor.models.vibevoice.codec import Decoder
 from stentor.models.vibevoice.config import DialogueConfig
-from stentor.models.vibevoice.dialogue_spec import MAX_MODEL_LEN
+from stentor.models.vibevoice.spec import MAX_MODEL_LEN
 from stentor.text.marks import TextMarks, has_words
 
 SYSTEM = (

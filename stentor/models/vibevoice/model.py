@@ -17,11 +17,11 @@ from stentor.models.base import Emit, Hidden, KVView, Prompted, PromptRows, Rows
 from stentor.models.lora import AdapterSlots
 from stentor.models.vibevoice.codec import Decoder, Encoder
 from stentor.models.vibevoice.config import NEGATIVE, DialogueConfig
-from stentor.models.vibevoice.dialogue_network import DialogueNet
-from stentor.models.vibevoice.dialogue_prompt import MARKS, DialoguePrompts
-from stentor.models.vibevoice.dialogue_spec import make_spec
 from stentor.models.vibevoice.guidance import Positions, run_both
+from stentor.models.vibevoice.network import DialogueNet
+from stentor.models.vibevoice.prompt import MARKS, DialoguePrompts
 from stentor.models.vibevoice.solver import solve, solver_table
+from stentor.models.vibevoice.spec import make_spec
 
 AUDIO = 0
 """Number among the choices of the token that makes a latent."""
