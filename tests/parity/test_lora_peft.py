@@ -181,8 +181,11 @@ def test_preempted_requests_equal_the_merged_checkpoint(
     pages = 3 * -(-tokens // 4) + 2  # every request begins, and few can go on
     small = {"max_num_seqs": 3, "page_size": 4, "memory_gb": (pages + 0.5) * page / 2**30}
     with TTS(path, device="cpu", loras=folders, **small) as poor:
-        with held(poor):
-            streams = [poor.submit(poor.request(TEXT, lora=n, **options)) for n in NAMES]
-        for name, stream in zip(NAMES, streams, strict=True):
-            same(poor.speech(list(stream), stream.seed), merged[name])
-        assert poor.engine.health().preemptions > 0
+        for _ in range(10):  # a request may be done before the others begin
+            with held(poor):
+                streams = [poor.submit(poor.request(TEXT, lora=n, **options)) for n in NAMES]
+            for name, stream in zip(NAMES, streams, strict=True):
+                same(poor.speech(list(stream), stream.seed), merged[name])
+            if poor.engine.health().preemptions:
+                return
+    raise AssertionError("no request was preempted")
