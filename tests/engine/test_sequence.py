@@ -60,4 +60,4 @@ def test_each_field_of_a_sequence_has_the_one_writer_that_its_docstring_names() 
 
 
 def test_what_nobody_writes_is_set_when_the_sequence_is_made() -> None:
-    assert written().keys() == set(NAMES[NAMES.index("given") + 1 :])
+    assert written().keys() == set(NAMES[NAMES.index("given_frames") + 1 :])

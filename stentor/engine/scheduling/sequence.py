@@ -52,7 +52,7 @@ class Place(Enum):
 class Sequence:
     """Counters of one request. `num_scheduled` frames have been launched. The host has read `num_generated` of them.
 
-    Fields up to `given` are set when it is made. Each other one has one writer (tests/engine/test_sequence.py):
+    Fields up to `given_frames` are set when it is made. Each other one has one writer (tests/engine/test_sequence.py):
 
         Sequence: phase, in_flight, num_scheduled
         Scheduler: arrival, slot, num_generated, num_hidden, status, max_schedulable, cancelled
@@ -94,7 +94,6 @@ class Sequence:
     given: int = (
         0  # so many first positions are not computed: its prompt brings their keys and values
     )
-
     given_frames: int = 0  # frames that its prompt brings in page sets by frame, before all others
 
     phase: Phase = Phase.QUEUED
