@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -155,3 +156,42 @@ class NoVoices:
 
     def counts(self) -> CacheCounts:
         return CacheCounts()
+
+
+class HostSide:
+    """Members of a running side that has no device of its own (engine.side.RunningSide)."""
+
+    def __init__(self, workers: Workers) -> None:
+        self.workers = workers
+        self.overlap_steps = 0
+        self.eager_calls = 0
+        self.on_gpu = False
+        self.encoder = NoVoices()
+        self.primer = NoVoices()
+
+    def set_up_thread(self) -> None:
+        """The runtime brings its own settings."""
+
+    def caller_thread(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def warm_up(self) -> None:
+        """The first call takes no longer than later ones."""
+
+    def serving(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def is_fatal(self, error: Exception) -> bool:
+        return False
+
+    def out_of_memory(self, error: Exception) -> bool:
+        return isinstance(error, MemoryError)
+
+    def release_cached(self) -> None:
+        """Nothing is cached."""
+
+    def device_bytes(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        self.workers.close()

@@ -25,6 +25,7 @@ from stentor.models.info import ReferenceAudio, SpeechRequest
 from stentor.models.vibevoice.prompt import turns_of
 from tests.fixtures.vibevoice import tiny_vibevoice as tiny
 from tests.helpers import peft
+from tests.parity.test_lora_peft import held
 
 E = tiny.expected()
 LATENTS, AUDIO, STATE, VOICE = 2e-5, 1e-3, 1e-4, 2e-5
@@ -176,7 +177,12 @@ def test_preempted_requests_equal_transformers(make: Make):
     frames.allocate(frames.available - 50)
     labels = ["long", "steps10", "long"]
     for _ in range(10):
-        streams = [(label, tts.submit(request(label, tts), True)) for label in labels]
+        prompts = [(label, tts.prompt(request(label, tts))) for label in labels]
+        with held(tts):
+            streams = [
+                (label, tts.engine.submit(prompt, tiny.SEEDS[label], True))
+                for label, prompt in prompts
+            ]
         for label, stream in streams:
             check(label, tts.speech(list(stream), stream.seed))
         if tts.engine.health().preemptions:

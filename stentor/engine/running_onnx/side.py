@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from stentor.config import EngineConfig, Policy
-from stentor.engine.on_host import NoVoices, Workers, threads_of
+from stentor.engine.on_host import HostSide, Workers, threads_of
 from stentor.engine.running_onnx.codec_runner import GraphCodecRunner
 from stentor.engine.running_onnx.model_runner import GraphModelRunner
 from stentor.engine.scheduling.chunks import GENTLE_RAMP, chunk_sizes
@@ -25,7 +24,7 @@ FLOAT = 4
 """Bytes of a number in keys, values and frames."""
 
 
-class GraphSide:
+class GraphSide(HostSide):
     """Implements engine.side.RunningSide."""
 
     def __init__(self, model: GraphModel, config: EngineConfig) -> None:
@@ -36,46 +35,14 @@ class GraphSide:
         self.model = model
         self.sizes = plan_rows(model.spec, config)
         log.info("memory on CPU: %s", self.sizes.describe())
-        self.overlap_steps = 0
-        self.eager_calls = 0
-        self.on_gpu = False
-        self.workers = Workers(threads_of(config))
+        super().__init__(Workers(threads_of(config)))
         self.runner = GraphModelRunner(model, self.sizes.slots, self.workers)
         self.codec = GraphCodecRunner(model, self.runner, self.workers)
-        self.encoder = NoVoices()
-        self.primer = NoVoices()
 
     def policy(self, policy: Policy) -> Policy:
         """Prompts share no pages, as rows hold their own keys and values."""
         ramp = GENTLE_RAMP if policy.ramp is None else policy.ramp
         return replace(policy, ramp=ramp, prefix_cache=False)
-
-    def set_up_thread(self) -> None:
-        """onnxruntime's sessions bring their own settings."""
-
-    def caller_thread(self) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    def warm_up(self) -> None:
-        """The first call takes no longer than later ones."""
-
-    def serving(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def is_fatal(self, error: Exception) -> bool:
-        return False
-
-    def out_of_memory(self, error: Exception) -> bool:
-        return isinstance(error, MemoryError)
-
-    def release_cached(self) -> None:
-        """Nothing is cached."""
-
-    def device_bytes(self) -> int:
-        return 0
-
-    def close(self) -> None:
-        self.workers.close()
 
 
 def plan_rows(spec: ModelSpec, config: EngineConfig) -> BufferSizes:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from stentor.config import EngineConfig, Policy
-from stentor.engine.on_host import NoVoices, Workers
+from stentor.engine.on_host import HostSide, Workers
 from stentor.engine.running_pieces.codec_runner import PieceCodecRunner
 from stentor.engine.running_pieces.model_runner import PieceModelRunner
 from stentor.engine.sizes import BufferSizes
@@ -26,7 +25,7 @@ FLOAT = 4
 """Bytes of a number in frames and text positions."""
 
 
-class PieceSide:
+class PieceSide(HostSide):
     """Implements engine.side.RunningSide."""
 
     def __init__(self, model: PieceModel, timing: PieceTiming, config: EngineConfig) -> None:
@@ -38,46 +37,14 @@ class PieceSide:
         self.model = model
         self.sizes = piece_sizes(model.spec, timing, config)
         log.info("memory: %s", self.sizes.describe())
-        self.overlap_steps = 0
-        self.eager_calls = 0
-        self.on_gpu = False
         # one thread more than calls: the engine's own plans the next pieces meanwhile
-        self.workers = Workers(timing.calls + 1)
+        super().__init__(Workers(timing.calls + 1))
         self.runner = PieceModelRunner(model, timing, self.sizes.slots, self.workers)
         self.codec = PieceCodecRunner(model, timing, self.runner, self.workers)
-        self.encoder = NoVoices()
-        self.primer = NoVoices()
 
     def policy(self, policy: Policy) -> Policy:
         """Prompts share no pages: nothing is kept of a text."""
         return replace(policy, prefix_cache=False)
-
-    def set_up_thread(self) -> None:
-        """The model brings its own settings."""
-
-    def caller_thread(self) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    def warm_up(self) -> None:
-        """The first call takes no longer than later ones."""
-
-    def serving(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def is_fatal(self, error: Exception) -> bool:
-        return False
-
-    def out_of_memory(self, error: Exception) -> bool:
-        return isinstance(error, MemoryError)
-
-    def release_cached(self) -> None:
-        """Nothing is cached."""
-
-    def device_bytes(self) -> int:
-        return 0
-
-    def close(self) -> None:
-        self.workers.close()
 
 
 def piece_sizes(spec: ModelSpec, timing: PieceTiming, config: EngineConfig) -> BufferSizes:

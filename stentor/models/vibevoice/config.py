@@ -32,8 +32,8 @@ class HeadConfig:
 
 
 @dataclass(frozen=True)
-class DecoderConfig:
-    """Sizes of the codec's decoder. ratios, depths: in its order, from latents to samples."""
+class HalfConfig:
+    """Sizes of a half of the codec. ratios, depths: in the order in which it computes."""
 
     latent: int
     filters: int
@@ -48,30 +48,23 @@ class DecoderConfig:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Channels of each stage."""
-        stages = len(self.depths)
-        return tuple(self.filters * 2 ** (stages - 1 - stage) for stage in range(stages))
+        """Channels of each stage, the fewest at the samples."""
+        return tuple(self.filters * 2**stage for stage in range(len(self.depths)))
 
 
 @dataclass(frozen=True)
-class EncoderConfig:
-    """Sizes of an encoder of the codec. ratios, depths: in its order, from samples to latents."""
+class EncoderConfig(HalfConfig):
+    """Sizes of an encoder, from samples to latents."""
 
-    latent: int
-    filters: int
-    ratios: tuple[int, ...]
-    depths: tuple[int, ...]
-    eps: float
 
-    @property
-    def hop(self) -> int:
-        """Samples of one latent."""
-        return prod(self.ratios)
+@dataclass(frozen=True)
+class DecoderConfig(HalfConfig):
+    """Sizes of the decoder, from latents to samples."""
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Channels of each stage."""
-        return tuple(self.filters * 2**stage for stage in range(len(self.depths)))
+        """Channels of each stage, the fewest at the samples."""
+        return super().widths[::-1]
 
 
 @dataclass(frozen=True)

@@ -83,8 +83,8 @@ class DialoguePrompts:
     def __init__(self, c: DialogueConfig, tokens: Tokens, decoder: Decoder) -> None:
         self.config = c
         self.tokens = tokens
-        self.scale = float(decoder.scale) if not decoder.scale.is_meta else 1.0
-        self.bias = float(decoder.bias) if not decoder.bias.is_meta else 0.0
+        self.scale = float(decoder.scale)
+        self.bias = float(decoder.bias)
 
     def references(self, request: SpeechRequest) -> list[VoiceSource]:
         """The recordings of the speakers, in their order."""
