@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from stentor import TTS
+from stentor.config import Policy
 from stentor.engine.running import step
 from stentor.errors import InvalidRequest
 from stentor.models.base import Emit, Rows
@@ -18,6 +19,7 @@ from stentor.models.cosyvoice3.config import MAX_SILENT
 from stentor.models.cosyvoice3.live_text import turn_of
 from stentor.models.cosyvoice3.model import SILENT
 from tests.fixtures.cosyvoice3 import tiny_cosyvoice3 as tiny
+from tests.helpers.batches import read_at_once
 from tests.helpers.server_live import until
 
 E = tiny.expected()
@@ -246,8 +248,11 @@ def test_any_special_code_ends_and_below_the_official_least_only_the_start_is_ma
 def test_preempted_requests_give_the_official_codes(folder):
     # layers, keys and values, heads, dimensions, tokens, bytes: one page
     kv = 2 * 2 * 2 * 12 * 16 * 4
-    with TTS(folder, device="cpu", max_num_seqs=4, threads=1, memory_gb=30 * kv / 2**30) as poor:
-        streams = [poor.submit(poor.request(**r)) for r in CASES.values()]
+    sizes = {"max_num_seqs": 4, "memory_gb": 30 * kv / 2**30}
+    policy = Policy(max_prefill_delay=0)
+    with TTS(folder, device="cpu", threads=1, policy=policy, **sizes) as poor:
+        with read_at_once(poor):
+            streams = [poor.submit(poor.request(**r)) for r in CASES.values()]
         for name, stream in zip(CASES, streams, strict=True):
             check(name, poor.speech(list(stream), stream.seed))
         assert poor.engine.health().preemptions > 0
@@ -342,23 +347,21 @@ def test_a_text_that_goes_on_is_the_same_beside_others_and_preempted(
     folder, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("stentor.models.cosyvoice3.live_text.settled", len)
-    kv, sizes = 2 * 2 * 2 * 12 * 16 * 4, {"device": "cpu", "threads": 1}
+    kv = 2 * 2 * 2 * 12 * 16 * 4
+    sizes = {"device": "cpu", "threads": 1, "policy": Policy(max_prefill_delay=0)}
     live = {"voice": "words", "seed": 4, "max_frames": 70, "live": True}
     frames = []
     for pages in (64, 12):
         with TTS(folder, max_num_seqs=3, memory_gb=pages * kv / 2**30, **sizes) as tts:
             texts = [] if pages == 64 else ["Ab", "Ac"]
-            others = [
-                tts.submit(
-                    tts.request(**VOICE | {"text": t, "max_frames": 90, "ignore_eos": True}), False
-                )
-                for t in texts
-            ]
-            stream = tts.submit(tts.request(tiny.spelled(E["text"]), **live))
+            other = VOICE | {"max_frames": 90, "ignore_eos": True}
+            with read_at_once(tts):
+                others = [tts.submit(tts.request(**other | {"text": t}), False) for t in texts]
+                stream = tts.submit(tts.request(tiny.spelled(E["text"]), **live))
             stream.append(tiny.spelled(E["text"][:5]), last=True)
             frames.append(np.concatenate([c.frames for c in stream])[:, 0].tolist())
-            for other in others:
-                list(other)
+            for whole in others:
+                list(whole)
             preempted = tts.engine.health().preemptions
     assert frames[0] == frames[1]
     assert preempted > 0

@@ -30,6 +30,7 @@ from stentor.models.dots_tts.live_text import TOKEN_BITS, Arrivals
 from stentor.models.dots_tts.reference import as_heard, speaker_window
 from tests.fixtures.dots_tts import tiny_dots_tts as tiny
 from tests.helpers import peft
+from tests.helpers.batches import read_at_once
 
 E = tiny.expected()
 LATENTS, AUDIO, PROBABILITY = 2e-5, 1e-3, 1e-4
@@ -209,20 +210,20 @@ def test_requests_that_lose_their_pages_equal_the_package(label: str, budget: in
     tts = make(
         label,
         page_size=4,
-        policy=Policy(reserve_tokens=1, prefix_cache=False, max_prefill_tokens=budget),
+        policy=Policy(
+            reserve_tokens=1, prefix_cache=False, max_prefill_tokens=budget, max_prefill_delay=0
+        ),
     )
     frames = tts.engine.scheduler.tables.frames
     longest = len(tts.prompt(request(label, tts)).frames) + len(E[f"{label}/patches"]) + 1
     frames.allocate(frames.available - longest - 2)
-    for _ in range(10):
+    with read_at_once(tts):
         streams = [
             tts.submit(request(label, tts), streaming) for streaming in (True, False, True, False)
         ]
-        for stream in streams:
-            check(label, tts, tts.speech(list(stream), stream.seed))
-        if tts.engine.health().preemptions:
-            return
-    raise AssertionError("no request was preempted")
+    for stream in streams:
+        check(label, tts, tts.speech(list(stream), stream.seed))
+    assert tts.engine.health().preemptions > 0
 
 
 @pytest.mark.parametrize("label", ["plain", "clone_text", "mf4_clone_text"])
@@ -346,19 +347,19 @@ def test_live_requests_that_lose_their_pages_equal_the_package(label: str, make:
     tts = make(
         label,
         page_size=4,
-        policy=Policy(reserve_tokens=1, prefix_cache=False, max_prefill_tokens=5),
+        policy=Policy(
+            reserve_tokens=1, prefix_cache=False, max_prefill_tokens=5, max_prefill_delay=0
+        ),
     )
     frames, text = tts.engine.scheduler.tables.frames, tiny.CASES[label]["args"]["text"]
     frames.allocate(frames.available - 25)
-    for _ in range(10):
+    with read_at_once(tts):
         streams = [tts.submit(live_request(label, tts, length), True) for length in (1, 5, 9)]
-        for length, stream in zip((1, 5, 9), streams, strict=True):
-            stream.append(text[length:], last=True)
-        for stream in streams:
-            check_live(label, tts.speech(list(stream), stream.seed))
-        if tts.engine.health().preemptions:
-            return
-    raise AssertionError("no request was preempted")
+    for length, stream in zip((1, 5, 9), streams, strict=True):
+        stream.append(text[length:], last=True)
+    for stream in streams:
+        check_live(label, tts.speech(list(stream), stream.seed))
+    assert tts.engine.health().preemptions > 0
 
 
 def test_tokens_go_before_each_patch_as_the_package_feeds_them(make: Make):

@@ -15,6 +15,7 @@ from stentor.api import Speech
 from stentor.config import Policy
 from tests.helpers import adapters
 from tests.helpers.adapters import ALL, TINY
+from tests.helpers.batches import read_at_once
 
 LATENTS, AUDIO = 1e-4, 1e-3
 RANKS = {"one": 4, "two": 7}
@@ -123,8 +124,10 @@ def test_preempted_requests_equal_the_merged_checkpoint(
     page_bytes = 5 * 2 * 4 * 2 * 16 * 4  # layers, keys and values, tokens, heads, dimensions, bytes
     small = {"max_num_seqs": 4, "page_size": 4, "memory_gb": 13 * page_bytes / 2**30}
     names = (None, *RANKS, "one")
-    with TTS(TINY, device="cpu", loras=folders, **small) as poor:
-        streams = [poor.submit(poor.request(TEXT, lora=n, **options("plain"))) for n in names]
+    policy = Policy(max_prefill_delay=0)
+    with TTS(TINY, device="cpu", loras=folders, policy=policy, **small) as poor:
+        with read_at_once(poor):
+            streams = [poor.submit(poor.request(TEXT, lora=n, **options("plain"))) for n in names]
         for name, stream in zip(names, streams, strict=True):
             same(poor.speech(list(stream), stream.seed), merged[name, "plain"])
         assert poor.engine.health().preemptions > 0

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
 
 from stentor import TTS
 from stentor.api import Speech
+from stentor.config import Policy
 from stentor.errors import CheckpointError
 from tests.helpers import peft
-from tests.helpers.patience import STUCK_S
+from tests.helpers.batches import read_at_once
 from tests.helpers.tiny import VOICE, checkpoint
 
 TEXT = "hello there and speak"
@@ -155,22 +153,6 @@ def test_a_layer_without_slots_is_refused_as_the_file_names_it_and_may_be_merged
     assert not np.array_equal(spoken.frames, merged[None].frames)
 
 
-@contextmanager
-def held(tts: TTS) -> Iterator[None]:
-    """The engine takes no second step inside, so that what is submitted runs together."""
-    go, plan = threading.Event(), tts.engine.scheduler.plan
-
-    def wait(*args: Any) -> Any:
-        assert go.wait(STUCK_S)
-        return plan(*args)
-
-    with mock.patch.object(tts.engine.scheduler, "plan", wait):
-        try:
-            yield
-        finally:
-            go.set()
-
-
 def test_preempted_requests_equal_the_merged_checkpoint(
     path: Path, folders: dict[str, Path], merged: dict[str | None, Speech], options: dict[str, Any]
 ) -> None:
@@ -180,12 +162,10 @@ def test_preempted_requests_equal_the_merged_checkpoint(
         tokens = whole.engine.stats.prompt_tokens - prompt
     pages = 3 * -(-tokens // 4) + 2  # every request begins, and few can go on
     small = {"max_num_seqs": 3, "page_size": 4, "memory_gb": (pages + 0.5) * page / 2**30}
-    with TTS(path, device="cpu", loras=folders, **small) as poor:
-        for _ in range(10):  # a request may be done before the others begin
-            with held(poor):
-                streams = [poor.submit(poor.request(TEXT, lora=n, **options)) for n in NAMES]
-            for name, stream in zip(NAMES, streams, strict=True):
-                same(poor.speech(list(stream), stream.seed), merged[name])
-            if poor.engine.health().preemptions:
-                return
-    raise AssertionError("no request was preempted")
+    policy = Policy(max_prefill_delay=0)
+    with TTS(path, device="cpu", loras=folders, policy=policy, **small) as poor:
+        with read_at_once(poor):
+            streams = [poor.submit(poor.request(TEXT, lora=n, **options)) for n in NAMES]
+        for name, stream in zip(NAMES, streams, strict=True):
+            same(poor.speech(list(stream), stream.seed), merged[name])
+        assert poor.engine.health().preemptions > 0

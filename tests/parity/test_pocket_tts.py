@@ -23,6 +23,7 @@ from stentor.models.base import PromptRows
 from stentor.models.pocket_tts.text import chunks, prepare
 from stentor.models.pocket_tts.voice import ending_on_pause, read_voice
 from tests.fixtures.pocket_tts import tiny_pocket_tts as tiny
+from tests.helpers.batches import read_at_once
 
 E = tiny.expected()
 LATENTS, AUDIO, LOGITS, KV = 2e-5, 1e-3, 1e-4, 1e-5
@@ -173,15 +174,13 @@ def test_preempted_requests_equal_the_package(model: str, labels: list[str], mak
         model,
         page_size=4,
         memory_gb=(pages + 0.5) * page / 2**30,
-        policy=Policy(reserve_tokens=0, prefix_cache=False),
+        policy=Policy(reserve_tokens=0, prefix_cache=False, max_prefill_delay=0),
     )
     before = poor.engine.health().preemptions
-    prompts = [
-        poor.prompt(poor.request(tiny.CASES[n]["text"], **arguments(n, poor))) for n in labels
-    ]
-    streams = [
-        poor.engine.submit(p, tiny.SEEDS[n], True) for n, p in zip(labels, prompts, strict=True)
-    ]
+    with read_at_once(poor):
+        streams = [
+            poor.submit(poor.request(tiny.CASES[n]["text"], **arguments(n, poor))) for n in labels
+        ]
     for label, stream in zip(labels, streams, strict=True):
         check(label, poor.speech(list(stream), stream.seed))
     assert poor.engine.health().preemptions > before

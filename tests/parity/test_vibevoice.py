@@ -34,7 +34,7 @@ from stentor.models.vibevoice.realtime_windows import (
 from stentor.models.vibevoice.solver import solver_table, timesteps
 from tests.fixtures.vibevoice import tiny_vibevoice as tiny
 from tests.helpers import peft
-from tests.parity.test_lora_peft import held
+from tests.helpers.batches import read_at_once
 
 E = tiny.expected()
 LATENTS, AUDIO, STATE = 2e-5, 1e-3, 1e-4
@@ -180,28 +180,22 @@ def test_preempted_requests_equal_the_authors_code(make: Make):
     """Few pages of both kinds, and replays of a few steps, which begin inside windows of text."""
     tts = make(
         page_size=4,
-        policy=Policy(reserve_tokens=1, prefix_cache=False, max_prefill_tokens=5),
+        policy=Policy(
+            reserve_tokens=1, prefix_cache=False, max_prefill_tokens=5, max_prefill_delay=0
+        ),
     )
     labels = ["rt_plain", "rt_long", "rt_early"]
     frames = tts.engine.scheduler.tables.frames
     longest = max(frames_of(tts, label) for label in labels)
     frames.allocate(frames.available - longest - 4)  # for one request, and no two
-    for _ in range(10):
-        # made before: the engine would end the first while the others are
-        prompts = [
-            (label, tts.prompt(tts.request(tiny.CASES[label]["text"], **arguments(label))))
+    with read_at_once(tts):
+        streams = {
+            label: tts.submit(tts.request(tiny.CASES[label]["text"], **arguments(label)))
             for label in labels
-        ]
-        with held(tts):
-            streams = [
-                (label, tts.engine.submit(prompt, tiny.SEEDS[label], True))
-                for label, prompt in prompts
-            ]
-        for label, stream in streams:
-            check(label, tts.speech(list(stream), stream.seed))
-        if tts.engine.health().preemptions:
-            return
-    raise AssertionError("no request was preempted")
+        }
+    for label, stream in streams.items():
+        check(label, tts.speech(list(stream), stream.seed))
+    assert tts.engine.health().preemptions > 0
 
 
 def test_a_voice_in_pages_of_another_request_equals_the_authors_code(make: Make):

@@ -25,7 +25,7 @@ from stentor.models.info import ReferenceAudio, SpeechRequest
 from stentor.models.vibevoice.prompt import turns_of
 from tests.fixtures.vibevoice import tiny_vibevoice as tiny
 from tests.helpers import peft
-from tests.parity.test_lora_peft import held
+from tests.helpers.batches import read_at_once
 
 E = tiny.expected()
 LATENTS, AUDIO, STATE, VOICE = 2e-5, 1e-3, 1e-4, 2e-5
@@ -172,22 +172,16 @@ def test_streamed_chunks_joined_equal_transformers(make: Make):
 
 
 def test_preempted_requests_equal_transformers(make: Make):
-    tts = make(page_size=4, policy=Policy(reserve_tokens=1, prefix_cache=False))
+    policy = Policy(reserve_tokens=1, prefix_cache=False, max_prefill_delay=0)
+    tts = make(page_size=4, policy=policy)
     frames = tts.engine.scheduler.tables.frames
     frames.allocate(frames.available - 50)
     labels = ["long", "steps10", "long"]
-    for _ in range(10):
-        prompts = [(label, tts.prompt(request(label, tts))) for label in labels]
-        with held(tts):
-            streams = [
-                (label, tts.engine.submit(prompt, tiny.SEEDS[label], True))
-                for label, prompt in prompts
-            ]
-        for label, stream in streams:
-            check(label, tts.speech(list(stream), stream.seed))
-        if tts.engine.health().preemptions:
-            return
-    raise AssertionError("no request was preempted")
+    with read_at_once(tts):
+        streams = [(label, tts.submit(request(label, tts))) for label in labels]
+    for label, stream in streams:
+        check(label, tts.speech(list(stream), stream.seed))
+    assert tts.engine.health().preemptions > 0
 
 
 def test_a_prompt_in_pages_of_another_request_equals_transformers(make: Make):

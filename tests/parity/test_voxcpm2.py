@@ -18,11 +18,13 @@ import torch
 from stentor import TTS, Reference
 from stentor.api import Speech
 from stentor.audio import load
+from stentor.config import Policy
 from stentor.engine.stream import AudioStream
 from stentor.layers.configs import StackConfig
 from stentor.models.voxcpm2.flow import LocDiT
 from stentor.models.voxcpm2.steps import evaluations
 from stentor.models.voxcpm2.tokenizer import TextTokenizer
+from tests.helpers.batches import read_at_once
 
 HERE = Path(__file__).parents[1] / "fixtures" / "voxcpm2"
 CASES: dict[str, dict[str, Any]] = json.loads((HERE / "cases.json").read_text(encoding="utf-8"))
@@ -126,12 +128,15 @@ def test_requests_preempted_for_want_of_pages_equal_the_reference(
         "no noise",
     ]
     page_bytes = 5 * 2 * 4 * 2 * 16 * 4  # layers, keys and values, tokens, heads, dimensions, bytes
+    memory = 14 * page_bytes / 2**30
+    policy = Policy(max_prefill_delay=0)
     with TTS(
-        HERE, device="cpu", max_num_seqs=5, page_size=4, memory_gb=14 * page_bytes / 2**30
+        HERE, device="cpu", max_num_seqs=5, page_size=4, memory_gb=memory, policy=policy
     ) as poor:
-        streams = [
-            poor.submit(poor.request(CASES[n]["text"], **arguments(CASES[n]))) for n in names
-        ]
+        with read_at_once(poor):
+            streams = [
+                poor.submit(poor.request(CASES[n]["text"], **arguments(CASES[n]))) for n in names
+            ]
         for name, stream in zip(names, streams, strict=True):
             check(name, joined(stream, poor), expected)
         assert poor.engine.health().preemptions > 0
