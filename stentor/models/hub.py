@@ -9,12 +9,14 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
 
 from stentor.arguments.untrusted import Unreadable, parse_json
 from stentor.errors import CheckpointError, InvalidRequest, ModelNotFound
 from stentor.host.installed import pip_install
+from stentor.models.download_log import logged
 from stentor.models.families import families
 from stentor.models.model_names import (
     CONFIG,
@@ -52,9 +54,15 @@ def directory(model: str | Path) -> Path:
             # what says which shards the family reads comes first
             files = snapshot_download(repository, allow_patterns=[CONFIG, INDEX])
             unused += _unread_shards(Path(files))
-        snapshot = snapshot_download(
-            repository, allow_patterns=patterns, ignore_patterns=[*NOT_LOADED, *unused]
-        )
+        ignored = [*NOT_LOADED, *unused]
+        with logged(
+            str(model),
+            cached=lambda: cached_bytes(repository),
+            total=lambda: _hub_bytes(repository, patterns, ignored),
+        ):
+            snapshot = snapshot_download(
+                repository, allow_patterns=patterns, ignore_patterns=ignored
+            )
     return Path(snapshot, folder)
 
 
@@ -84,6 +92,23 @@ def cached_bytes(repository: str) -> int:
     if not blobs.is_dir():
         return 0
     return sum(blob.stat().st_size for blob in blobs.iterdir())
+
+
+def _hub_bytes(repository: str, allowed: list[str] | None, ignored: list[str]) -> int:
+    """Bytes of the files on the Hub whose names fit the patterns."""
+    from huggingface_hub import HfApi
+
+    files = HfApi().model_info(repository, files_metadata=True).siblings or []
+    return sum(
+        file.size or 0
+        for file in files
+        if (allowed is None or _fits(file.rfilename, allowed))
+        and not _fits(file.rfilename, ignored)
+    )
+
+
+def _fits(name: str, patterns: list[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The files of deploy/: checked against schemas, against the tree that they name and against the server's own facts."""
+"""Check the files of deploy/ against schemas, the tree they name and the facts of the server."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def instructions(name: str) -> list[tuple[str, str]]:
 
 
 def values(name: str, instruction: str) -> list[str]:
-    return [value for found, value in instructions(name) if found == instruction]
+    return [value for word, value in instructions(name) if word == instruction]
 
 
 every_image = pytest.mark.parametrize("name", DOCKERFILES)
@@ -193,11 +193,33 @@ def test_a_manifest_fits_the_schema_of_kubernetes(document: dict[str, Any]):
     kubernetes_validate.validate(document, "1.32", strict=True)
 
 
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+@pytest.mark.parametrize(
+    ("folder", "access"),
+    [("kubernetes", "ReadWriteOnce"), ("kubernetes-many-nodes", "ReadWriteMany")],
+)
+def test_what_kustomize_builds_fits_the_schemas_of_old_and_new_clusters(folder: str, access: str):
+    command = ["kubectl", "kustomize", str(DEPLOY / folder)]
+    built = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    documents = list(yaml.safe_load_all(built))
+    assert len(documents) == len(MANIFESTS)
+    for document in documents:
+        for version in ("1.29", "1.32", "1.35"):
+            kubernetes_validate.validate(document, version, strict=True)
+        if document["kind"] != "Namespace":
+            assert document["metadata"]["namespace"] == "stentor"
+
+    by_kind = {document["kind"]: document for document in documents}
+    assert by_kind["PersistentVolumeClaim"]["spec"]["accessModes"] == [access]
+    (container,) = by_kind["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "stentor:cuda"
+
+
 def test_kustomize_names_every_manifest():
-    named = yaml.safe_load(
+    kustomization = yaml.safe_load(
         (DEPLOY / "kubernetes" / "kustomization.yaml").read_text(encoding="utf-8")
-    )["resources"]
-    assert sorted([*named, "kustomization.yaml"]) == sorted(
+    )
+    assert sorted([*kustomization["resources"], "kustomization.yaml"]) == sorted(
         p.name for p in (DEPLOY / "kubernetes").iterdir()
     )
 
