@@ -99,7 +99,7 @@ every_image = pytest.mark.parametrize("name", DOCKERFILES)
 
 @every_image
 def test_an_image_has_only_known_instructions_and_its_commands_are_shell(name: str):
-    assert {found for found, _ in instructions(name)} <= INSTRUCTIONS
+    assert {word for word, _ in instructions(name)} <= INSTRUCTIONS
     assert instructions(name)[0] == ("FROM", "python:3.12-slim AS build")
     for command in values(name, "RUN"):
         subprocess.run(["sh", "-n", "-c", command], check=True)
@@ -176,13 +176,16 @@ def test_the_unit_starts_the_server_and_waits_for_the_drain():
 def test_systemd_accepts_the_unit(tmp_path: Path):
     text = (DEPLOY / "stentor.service").read_text(encoding="utf-8")
     (tmp_path / "stentor.service").write_text(text.replace("/opt/stentor/bin/stentor", "/bin/true"))
-    done = subprocess.run(
+    verified = subprocess.run(
         ["systemd-analyze", "verify", tmp_path / "stentor.service"],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode, [x for x in done.stderr.splitlines() if "stentor" in x]) == (0, [])
+    assert (verified.returncode, [x for x in verified.stderr.splitlines() if "stentor" in x]) == (
+        0,
+        [],
+    )
 
 
 # -- Kubernetes
@@ -272,10 +275,10 @@ def test_the_autoscaler_reads_a_metric_that_the_server_has(live: Live):
 
 
 def service() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(
+    document: dict[str, Any] = yaml.safe_load(
         (DEPLOY / "kuberay" / "rayservice.yaml").read_text(encoding="utf-8")
     )
-    return found["spec"]
+    return document["spec"]
 
 
 def ray_pods() -> list[dict[str, Any]]:
