@@ -66,7 +66,7 @@ def logged(
 
     def watch() -> None:
         while not finished.wait(poll_seconds):
-            # a file was renamed during the read or the Hub does not answer: the next poll reads again
+            # a file is renamed, or the Hub does not answer: the next poll tries again
             with suppress(OSError):
                 line = progress.line(cached())
                 if line is not None:
