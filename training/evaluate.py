@@ -248,7 +248,11 @@ def speak(
                 yield case, spoken, {}
         return
     with stentor.TTS(
-        args.model, max_num_seqs=12, device=args.device, quantization=args.quantization
+        args.model,
+        max_num_seqs=12,
+        device=args.device,
+        dtype=args.dtype,
+        quantization=args.quantization,
     ) as tts:
         for case in wanted:
             yield case, *spoken_by_model(tts, case)
@@ -320,6 +324,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--through", type=Path, help="folder of recordings 000.wav ...")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="auto")
     parser.add_argument("--quantization", default="auto")
     parser.add_argument(
         "--speak", type=Path, help="write the speech to this file and do not score it"
