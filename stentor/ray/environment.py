@@ -75,7 +75,7 @@ def visible_gpus() -> bool:
 def check_gpus(config: ServerConfig, visible_gpus: bool) -> None:
     """InvalidRequest if replicas have no GPUs of Ray's, but see some: each would take the first
     one."""
-    if visible_gpus and not config.gpus_per_replica and config.device != "cpu":
+    if visible_gpus and not config.gpus_per_replica and config.uses_gpus:
         raise InvalidRequest(
             "gpus_per_replica",
             "must be above 0 where there are GPUs. To use none, set device to cpu",

@@ -46,7 +46,7 @@ def serve(config: ServerConfig) -> int:
     ray.init(**own_ray(config.most_replicas), configure_logging=False)
     try:
         if config.gpus_per_replica is None:
-            if config.device != "cpu":
+            if config.uses_gpus:
                 gpus = ray.cluster_resources().get("GPU", 0)
             else:
                 gpus = 0

@@ -16,7 +16,7 @@ from stentor.server.model_hosts import names
 def compile_kernels(config: ServerConfig) -> None:
     """Load each model as its engine's process does, with every graph, and print how long it took.
     StentorError if one cannot be loaded. InvalidRequest without a GPU."""
-    if pick_device(config.device) == "cpu":
+    if any(pick_device(device) == "cpu" for device in config.device):
         raise InvalidRequest("device", "must be a GPU: a CPU has no kernels to compile")
     for at, (name, model) in enumerate(names(config)):
         started = time.monotonic()

@@ -74,7 +74,11 @@ class ServerConfig:
         (),
         "name of each model in requests and answers, the first if there is one model with several; default: its own",
     )
-    device: str = common(MODEL, "device")
+    device: tuple[str, ...] = option(
+        ("auto",),
+        "auto, cpu, cuda or cuda:N; cuda:0,cuda:1 gives each model its own",
+        commas=True,
+    )
     dtype: str = option("auto", "precision of the language model", choices=DTYPES)
     quantization: tuple[str, ...] = option(
         (),
@@ -289,7 +293,11 @@ class ServerConfig:
         for name in self.quantization:
             check_quantization(name)
         _check_number("quantization", self.quantization, max(1, len(self.models)))
-        check_device(self.device)
+        if not self.device:
+            raise InvalidRequest("device", "must be auto, cpu, cuda or cuda:N, got nothing")
+        for device in self.device:
+            check_device(device)
+        _check_number("device", self.device, max(1, len(self.models)))
         Lexicon.of(self.lexicon)
         Aligners(self.aligner)
         steps(self.cleanup)
@@ -500,6 +508,17 @@ class ServerConfig:
             from stentor.output import watermark
 
             watermark.load(self.watermark)
+
+    @property
+    def uses_gpus(self) -> bool:
+        """Whether a model may run on a GPU, if there is one."""
+        return any(device != "cpu" for device in self.device)
+
+    def device_of(self, at: int) -> str:
+        """The device of the model at this place."""
+        if len(self.device) == 1:
+            return self.device[0]
+        return self.device[at]
 
     @property
     def aliases(self) -> dict[str, str]:

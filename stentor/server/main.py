@@ -181,7 +181,7 @@ def _first(
 def default_api_processes(config: ServerConfig) -> int:
     """API processes if the flag is not set. A GPU makes more streams than one event loop sends
     (docs/scaling.md)."""
-    gpu = config.device != "cpu" and GPU.exists()
+    gpu = config.uses_gpus and GPU.exists()
     if gpu and machine.cpus() >= GPU_MIN_CPUS and config.wants_one_process() is None:
         return GPU_API_PROCESSES
     return 1

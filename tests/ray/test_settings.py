@@ -83,7 +83,7 @@ def test_replicas_beside_gpus_that_ray_was_not_asked_for_are_refused() -> None:
         environment.check_gpus(ServerConfig(replicas=2), visible_gpus=True)
     assert e.value.param == "gpus_per_replica"
     environment.check_gpus(ServerConfig(replicas=2), visible_gpus=False)
-    environment.check_gpus(ServerConfig(replicas=2, device="cpu"), visible_gpus=True)
+    environment.check_gpus(ServerConfig(replicas=2, device=("cpu",)), visible_gpus=True)
     environment.check_gpus(ServerConfig(replicas=2, gpus_per_replica=1), visible_gpus=True)
 
 

@@ -111,6 +111,27 @@ def test_each_model_has_its_budget_and_its_share_of_the_rest() -> None:
     assert {o["max_threads"] for o in made} == {cpu_share(3)}
 
 
+def test_each_model_has_its_device_and_shares_its_memory_with_those_on_it_alone() -> None:
+    config = build({"models": MODELS, "device": ("cuda:0", "cuda:1", "cuda:0")}, env={})
+    options = [factory_of(config, name).options(None) for name in MODELS]
+    assert [o["device"] for o in options] == ["cuda:0", "cuda:1", "cuda:0"]
+    shares = [o["gpu_memory_utilization"] for o in options]
+    assert shares == pytest.approx([0.45, 0.9, 0.9])  # the last of what the first has left
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        (("cuda:0", "cuda:1"), "give one value, or one per model \\(3\\)"),
+        (("cuda:0", "cuda:1", "tpu"), "must be auto, cpu, cuda or cuda:N, got 'tpu'"),
+        ((), "must be auto, cpu, cuda or cuda:N, got nothing"),
+    ],
+)
+def test_devices_that_fit_no_model_are_named(device: tuple[str, ...], message: str) -> None:
+    with pytest.raises(stentor.InvalidRequest, match=f"device: {message}"):
+        ServerConfig(models=MODELS, device=device)
+
+
 @pytest.mark.parametrize("given", [(8.0, 6.0), (1.0, 2.0, -3.0)])
 def test_budgets_that_fit_no_model_are_named(given: tuple[float, ...]) -> None:
     with pytest.raises(stentor.InvalidRequest, match="max_memory_gb"):

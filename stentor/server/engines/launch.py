@@ -175,7 +175,7 @@ class EngineFactory:
         return {
             "model": self.model,
             "name": self.name,
-            "device": c.device,
+            "device": c.device_of(self.at),
             "dtype": c.dtype,
             "quantization": self._own(c.quantization) or "auto",
             "runtime": c.runtime,
@@ -183,8 +183,8 @@ class EngineFactory:
             "lexicon": c.lexicon,
             "max_num_seqs": c.max_num_seqs,
             "memory_gb": c.memory_gb,
-            # equal shares, one after another
-            "gpu_memory_utilization": c.gpu_memory_utilization / (models - self.at),
+            # equal shares of a device, one after another
+            "gpu_memory_utilization": c.gpu_memory_utilization / self._left_on_device(models),
             "max_memory_gb": self._own(c.max_memory_gb),
             "deterministic": c.deterministic,
             "require_graphs": c.require_graphs,
@@ -195,6 +195,12 @@ class EngineFactory:
             **load_options(c.load_options),
             **adapted,
         }
+
+    def _left_on_device(self, models: int) -> int:
+        """Models of its device that have not been loaded when it is, itself among them."""
+        device = self.config.device_of(self.at)
+        following = range(self.at, models)
+        return sum(self.config.device_of(at) == device for at in following)
 
     def if_taken(self, last: m.Ready | None) -> dict[str, Any]:
         """Slots for adapters at run time, beside other models: this one may be of a family that has
