@@ -20,7 +20,7 @@ from stentor.layers.conv import StreamingState
 from stentor.layers.packed import PackedLinear, packs
 from stentor.layers.qk_norm_rope import NormRope
 from stentor.models.base import PromptRows
-from stentor.models.pocket_tts.text import chunks, prepare
+from stentor.models.calm_text import chunks, prepare
 from stentor.models.pocket_tts.voice import ending_on_pause, read_voice
 from tests.fixtures.pocket_tts import tiny_pocket_tts as tiny
 from tests.helpers.batches import read_at_once
@@ -464,7 +464,7 @@ def test_the_noise_has_the_variance_of_the_temperature_and_is_cut_off_not_clippe
 
 
 def test_the_norm_of_a_time_embedding_does_not_centre(make: Make):
-    from stentor.models.pocket_tts.flow import Alpha
+    from stentor.models.calm_flow import Alpha
 
     norm = Alpha(3)
     norm.alpha.data.fill_(2.0)

@@ -3,26 +3,17 @@ name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
-from torch import Tensor
 
 from stentor.errors import CheckpointError
 from stentor.models.pocket_tts import released
 from stentor.models.pocket_tts.config import parse
 
 VOICES = "embeddings"
-LM = "flow_lm."
-DECODER = {
-    "mimi.quantizer.output_proj.weight": "output_proj",
-    "mimi.upsample.convtr.convtr.": "upsample.",
-    "mimi.decoder_transformer.transformer.": "transformer.",
-    "mimi.decoder.": "decoder.",
-    "flow_lm.emb_": "emb_",
-}
 ENCODER = {
     "mimi.encoder.": "encoder.",
     "mimi.encoder_transformer.transformer.": "transformer.",
@@ -128,31 +119,3 @@ def _open_files(pattern: str) -> Path:
         raise CheckpointError(
             f"{released.OPEN_REPOSITORY}: {pattern} could not be downloaded: {e}"
         ) from e
-
-
-def named(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
-    """The tensors whose names begin with one of `names`, by their names here."""
-    return {new: t for name, t in tensors.items() if (new := _renamed(name, names))}
-
-
-def language_model(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of the language model, by their names here."""
-    renamed = {
-        name: t
-        for name, t in tensors.items()
-        if name.startswith(LM) and not _renamed(name, DECODER)
-    }
-    return {name.removeprefix(LM): t for name, t in renamed.items()}
-
-
-def _renamed(name: str, names: Mapping[str, str]) -> str:
-    """The name of a checkpoint's tensor here, or ""."""
-    return next(
-        (new + name.removeprefix(old) for old, new in names.items() if name.startswith(old)), ""
-    )
-
-
-def file_name(names: Mapping[str, str]) -> Callable[[str], str]:
-    return lambda name: next(
-        (old + name.removeprefix(new) for old, new in names.items() if name.startswith(new)), name
-    )

@@ -6,19 +6,23 @@ Released repositories hold no YAML. `released.json` has theirs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from stentor.models.calm_config import (
+    FLOWS,
+    LSD,
+    RATE,
+    RATIOS,
+    THETA,
+    CalmConfig,
+    HeadConfig,
+    LayerConfig,
+    SeanetConfig,
+    TextConfig,
+)
 from stentor.models.config_reader import ConfigReader
 
-HOP = 1920
-RATE = 24_000
-FLOWS = ("lsd", "drifting", "pointwise")
-RATIOS = (6, 5, 4)
-UPSAMPLING = 16
-"""Steps of the codec's transformer per frame."""
-THETA = 10_000.0
 END_THRESHOLD = -4.0
 TEMPERATURE = 0.3
 TAIL = "model_recommended_frames_after_eos"
@@ -26,69 +30,14 @@ WITHOUT_CLONING = "weights_path_without_voice_cloning"
 
 
 @dataclass(frozen=True)
-class LayerConfig:
-    """Sizes of a transformer stack. window: positions that a token sees, itself among them. 0: all
-    before it."""
+class PocketConfig(CalmConfig):
+    """Sizes and habits of one checkpoint, and the names of its files."""
 
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    ffn: int
-    layers: int
-    window: int = 0
-
-
-@dataclass(frozen=True)
-class SeanetConfig:
-    """Convolutions between samples and steps of 200 Hz."""
-
-    filters: int
-    kernel: int
-    residual_kernel: int
-    last_kernel: int
-    compress: int
-
-
-@dataclass(frozen=True)
-class TextConfig:
-    """How a text is prepared (text.py)."""
-
-    replace: Mapping[str, str]
-    remove_semicolons: bool
-    capitalize: bool
-    end_mark: bool
-    pad_short: bool
-
-
-@dataclass(frozen=True)
-class PocketConfig:
-    """Sizes and habits of one checkpoint."""
-
-    backbone: LayerConfig
-    vocab: int
-    # width of the embedding table, which a projection widens. 0: it is as wide as the model
-    text_rank: int
     tokenizer: str
-    flow: str  # one of FLOWS
-    flow_dim: int
-    flow_depth: int
-    # width of what the backbone gives to the head. It is projected where that is not the model's
-    condition: int
-    projects_condition: bool
-    latent: int
-    voice: int  # numbers of a latent of a recording
-    voice_bos: bool
     encoder: LayerConfig
     encoder_seanet: SeanetConfig
-    decoder: LayerConfig
-    decoder_seanet: SeanetConfig
     weights: str
     weights_without_cloning: str | None
-    text: TextConfig
-    tail: int | None  # frames from the one that ends speech on. None: by the length of the text
-    temperature: float
-    end_threshold: float
 
 
 def parse(data: object, file: str) -> PocketConfig:
@@ -99,25 +48,26 @@ def parse(data: object, file: str) -> PocketConfig:
     mimi = top.section("mimi")
     flow = lm.section("flow")
     table = lm.section("lookup_table")
-    kind = flow.choice("type", FLOWS, "lsd")
     for name, expected in (("sample_rate", RATE), ("channels", 1)):
         if mimi.integer(name) != expected:
             raise mimi.error(name, f"must be {expected}, got {mimi.data[name]!r}")
     quantizer = mimi.section("quantizer")
     backbone = _backbone(lm.section("transformer"))
     latent = quantizer.integer("dimension")
-    width = lm.integer("z_dim", backbone.hidden)
+    head = HeadConfig(
+        flow=flow.choice("type", FLOWS, LSD),
+        width=flow.integer("dim"),
+        depth=flow.integer("depth"),
+        condition=lm.integer("z_dim", backbone.hidden),
+        latent=latent,
+    )
     return PocketConfig(
         backbone=backbone,
         vocab=table.integer("n_bins"),
         text_rank=table.integer("rank", 0, low=0),
         tokenizer=table.text("tokenizer_path"),
-        flow=kind,
-        flow_dim=flow.integer("dim"),
-        flow_depth=flow.integer("depth"),
-        condition=width,
+        head=head,
         projects_condition=lm.data.get("z_dim") is not None,
-        latent=latent,
         voice=mimi.integer("inner_dim", latent),
         voice_bos=lm.flag("insert_bos_before_voice", False),
         encoder=_codec_layers(mimi.section("transformer")),

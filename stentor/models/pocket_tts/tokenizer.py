@@ -1,29 +1,15 @@
-"""Text to token ids and back, by tokenizer.json or by SentencePiece's tokenizer.model of the small
+"""The tokenizer of a checkpoint: tokenizer.json, or SentencePiece's tokenizer.model of the small
 models."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from tokenizers import Tokenizer as Library
 
 from stentor.errors import CheckpointError
 from stentor.host.installed import pip_install
-
-
-class Tokenizer:
-    """Ids without BOS or EOS. ends, pauses: the ids of marks that end sentences, and of those that
-    end clauses."""
-
-    def __init__(
-        self, encode: Callable[[str], list[int]], decode: Callable[[list[int]], str]
-    ) -> None:
-        self.encode = encode
-        self.decode = decode
-        # The first id of each is that of a beginning word.
-        self.ends = frozenset(encode(".!...?")[1:])
-        self.pauses = frozenset(encode(",;:")[1:])
+from stentor.models.calm_tokenizer import Tokenizer
 
 
 def read_tokenizer(file: Path) -> Tokenizer:

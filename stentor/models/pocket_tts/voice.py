@@ -12,7 +12,7 @@ from torch import Tensor
 from stentor.audio import Recording
 from stentor.errors import CheckpointError
 from stentor.models.base import Voice
-from stentor.models.pocket_tts.config import LayerConfig
+from stentor.models.calm_config import LayerConfig
 from stentor.models.weights import read_safetensors
 
 FRAMES_PER_SECOND = 50  # of levels, and seconds of silence at the end

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stentor import registry
-from stentor.models.pocket_tts.codec import CPU_FRAMES
+from stentor.models.calm_codec import CPU_FRAMES
 
 CPU = torch.device("cpu")
 

@@ -9,16 +9,17 @@ import pytest
 import yaml
 
 from stentor import CheckpointError
+from stentor.models.calm_config import FLOWS
 from stentor.models.pocket_tts import FOLDERS, released
 from stentor.models.pocket_tts.checkpoint import Files
-from stentor.models.pocket_tts.config import FLOWS, parse
+from stentor.models.pocket_tts.config import parse
 from tests.fixtures.pocket_tts import tiny_pocket_tts as tiny
 
 
 @pytest.mark.parametrize("name", released.NAMES)
 def test_every_released_description_is_read(name: str):
     c = parse(released.description(name), name)
-    assert c.flow in FLOWS
+    assert c.head.flow in FLOWS
     assert c.backbone.head_dim == 64
     assert c.backbone.layers == (24 if name.endswith("24l") else 8 if c.projects_condition else 6)
     assert c.voice == (512 if name == "english_2026-01" else 32)

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
-from stentor.models.pocket_tts.config import TextConfig
-from stentor.models.pocket_tts.tokenizer import Tokenizer
+from stentor.models.calm_config import TextConfig
+from stentor.models.calm_tokenizer import Tokenizer
 
 CLOSERS = "\"'”\u2019)]» "
 ENDS = ".!?…"
