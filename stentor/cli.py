@@ -140,7 +140,7 @@ def _define_voices(voices: argparse.ArgumentParser) -> None:
 
 
 def _define_models(models: argparse.ArgumentParser) -> None:
-    models.add_argument("--json", action="store_true", help="as JSON")
+    models.add_argument("--json", action="store_true", help="print JSON")
     models.set_defaults(func=_models)
 
 
@@ -166,8 +166,8 @@ def _define_doctor(doctor: argparse.ArgumentParser) -> None:
 
 
 def _define_new_family(family: argparse.ArgumentParser) -> None:
-    family.add_argument("name", metavar="NAME", help="of the family, such as my_model")
-    family.add_argument("folder", metavar="DIR", help="a new or an empty folder")
+    family.add_argument("name", metavar="NAME", help="name of the family, such as my_model")
+    family.add_argument("folder", metavar="DIR", help="new or empty folder")
     family.set_defaults(func=_new_family)
 
 
@@ -178,31 +178,27 @@ def _define_completion(completion: argparse.ArgumentParser) -> None:
 
 
 COMMANDS = {
-    "say": Command("speak a text into a file, a pipe or the loudspeaker", _define_say),
-    "voices": Command("list a model's voices and languages, and what it takes", _define_voices),
-    "models": Command("list models, what they need and what this machine has", _define_models),
-    "batch": Command("speak every line of a file, resumable", _define_batch),
+    "say": Command("speak text to a file, a pipe or the loudspeaker", _define_say),
+    "voices": Command("list a model's voices, languages and inputs", _define_voices),
+    "models": Command("list models and what this machine can run", _define_models),
+    "batch": Command("speak every line of a file; resumable", _define_batch),
     "book": Command(
-        "read a book aloud: EPUB, HTML, Markdown, text, DOCX or PDF, resumable",
+        "turn an EPUB, HTML, Markdown, text, DOCX or PDF file into an audiobook; resumable",
         _define_by("stentor.book.cli"),
     ),
     "serve": Command(
-        "speech over HTTP and WebSocket, with a web page", _define_by("stentor.server.cli")
+        "serve speech over HTTP and WebSocket, with a web page", _define_by("stentor.server.cli")
     ),
     "compile": Command(
-        "fill the cache of GPU kernels for a server with these flags",
+        "compile GPU kernels in advance for a server with these flags",
         _define_by("stentor.server.cli"),
     ),
     "bench": Command(
-        "measure a speech server or the engine in process", _define_by("stentor.bench.cli")
+        "benchmark a speech server, or the engine in this process", _define_by("stentor.bench.cli")
     ),
-    "doctor": Command("show what runs on this machine and how fast", _define_doctor),
-    "new-family": Command(
-        "write a package with a model family of its own, to be changed", _define_new_family
-    ),
-    "completion": Command(
-        "print a script that completes commands and flags in a shell", _define_completion
-    ),
+    "doctor": Command("check what this machine can run, and how fast", _define_doctor),
+    "new-family": Command("create a package for a new model family", _define_new_family),
+    "completion": Command("print a shell completion script", _define_completion),
 }
 """In the order of `stentor --help`."""
 

@@ -111,57 +111,58 @@ def loudness(text: str) -> float | str:
 
 SERVER = {
     "server": flag(
-        "speak through this server (its key: STENTOR_API_KEY)", server_address, metavar="URL"
+        "speak through this running server (API key: STENTOR_API_KEY)",
+        server_address,
+        metavar="URL",
     )
 }
 MODEL = {
-    "model": flag("directory, Hub id (owner/name) or dummy:NAME (default: the built-in voice)"),
+    "model": flag("folder, Hub id (owner/name) or dummy:NAME (default: the built-in voice)"),
     "device": flag("auto, cpu, cuda or cuda:N", default="auto"),
     "dtype": flag("auto, float32, bfloat16 or float16", default="auto"),
-    "quantization": flag("weights of the language model: auto, int8 or fp8", default="auto"),
+    "quantization": flag("weights of the language models: auto, int8 or fp8", default="auto"),
     "runtime": flag(
         "auto, onnxruntime (the built-in voice on a CPU) or torch", default="auto", choices=RUNTIMES
     ),
 }
 """The model, and where it runs."""
-THREADS = {"threads": flag("threads of the engine on a CPU", int)}
+THREADS = {"threads": flag("CPU threads of the engine", int)}
 LORA = {"lora": flag("LoRA weights to merge at load", path)}
 LEXICON = {
-    "lexicon": flag(
-        "YAML file of words and how they are said: phonemes between slashes, or words", path
-    )
+    "lexicon": flag("YAML file of pronunciations: a word, then /phonemes/ or other words", path)
 }
 ALIGNER = {
     "aligner": flag(
-        "package:function, which finds the times of words in other languages than English",
+        "function of an installed package that times words in languages other than English",
         metavar="PACKAGE:FUNCTION",
     )
 }
 MARKS = {
-    "provenance": switch("say in the file that a machine has made the audio"),
+    "provenance": switch("mark the file's metadata as machine-made"),
     "watermark": flag(
-        "mark the samples with this function of an installed package", metavar="PACKAGE:FUNCTION"
+        "watermark the samples with this function of an installed package",
+        metavar="PACKAGE:FUNCTION",
     ),
 }
 CLEANUP = {"cleanup": flag(HELP + f" (default {ALL})", default=ALL)}
 SPLIT = {
-    "split": flag("where long text is cut (default auto)", default="auto", choices=GRANULARITIES)
+    "split": flag("where to split long text (default auto)", default="auto", choices=GRANULARITIES)
 }
 REQUEST = {
-    "voice": flag("a named voice of the model (`stentor voices` lists them)"),
+    "voice": flag("name of a voice (`stentor voices` lists them)"),
     "language": flag("language of the text (default auto)", default="auto"),
-    "instructions": flag("how to speak, or what voice to design"),
-    "reference": flag("audio of the voice to clone", path),
-    "reference_text": flag("transcript of the reference, which is then continued"),
-    "prompt": flag("audio to continue, in addition to --reference", path),
-    "prompt_text": flag("transcript of the prompt"),
-    "seed": flag("the same seed gives the same audio", int),
-    **{name: flag("option of the model", number, metavar="N") for name in OPTIONS},
+    "instructions": flag("speaking style, or a description of the voice to design"),
+    "reference": flag("recording of the voice to clone", path),
+    "reference_text": flag("transcript of --reference; the speech then continues the recording"),
+    "prompt": flag("recording to continue, in addition to --reference", path),
+    "prompt_text": flag("transcript of --prompt"),
+    "seed": flag("random seed; the same seed gives the same audio", int),
+    **{name: flag("sampling option of the model", number, metavar="N") for name in OPTIONS},
 }
 """The voice of a text, and how it is spoken."""
 
 SAMPLES = {
-    "sample": flag("speak a sentence in each voice into this folder", path, metavar="FOLDER")
+    "sample": flag("write a sentence spoken by each voice to this folder", path, metavar="FOLDER")
 }
 
 _LOAD = (*MODEL, *THREADS, *LORA, *LEXICON, *ALIGNER, "max_num_seqs", "deterministic")
@@ -245,19 +246,17 @@ def check_files(args: argparse.Namespace) -> None:
 
 def add_say(say: argparse.ArgumentParser) -> None:
     """Add the flags of `say`."""
-    say.add_argument(
-        "-v", "--verbose", action="store_true", help="say how fast it was, and the seed"
-    )
+    say.add_argument("-v", "--verbose", action="store_true", help="print the seed and the speed")
     text = say.add_argument_group("text")
     text.add_argument(
         "text",
         nargs="*",
-        help="words to speak, joined by spaces; - or none in a pipe: standard input",
+        help="text to speak, joined by spaces; - reads standard input, as does a pipe",
     )
     add(
         text,
         {
-            "file": flag("speak this text file (UTF-8)", path, metavar="TEXT_FILE"),
+            "file": flag("text file to speak (UTF-8 or UTF-16)", path, metavar="TEXT_FILE"),
             **CLEANUP,
             **SPLIT,
             **LEXICON,
@@ -266,21 +265,21 @@ def add_say(say: argparse.ArgumentParser) -> None:
     audio = say.add_argument_group("audio")
     audio.add_argument("-o", "--output", help=_OUTPUT)
     add(audio, _AUDIO)
-    add(say.add_argument_group("marks of a machine"), MARKS)
+    add(say.add_argument_group("provenance"), MARKS)
     add(say.add_argument_group("voice"), REQUEST)
     add(say.add_argument_group("model"), {**SERVER, **MODEL, **THREADS, **LORA, **ALIGNER})
 
 
 _OUTPUT = (
-    "audio file to write (.wav .flac .mp3 .opus .ogg .m4a .aac .raw .ulaw .alaw), or - for standard output; "
-    "default out.wav, or none with --play"
+    "audio file to write (.wav .flac .mp3 .opus .ogg .m4a .aac .raw .ulaw .alaw), or - for standard output "
+    "(default: out.wav, or no file with --play)"
 )
 _AUDIO = {
-    "format": flag("format of the audio (default: by the suffix, wav for -o -)", choices=FORMATS),
-    "play": switch("play it while it is made (needs stentor[play])"),
-    "speed": flag("0.25 to 4; pitch is kept (default 1)", float, 1.0),
+    "format": flag("audio format (default: the suffix of --output, or wav for -)", choices=FORMATS),
+    "play": switch("play the audio as it is generated (needs stentor[play])"),
+    "speed": flag("speed, 0.25 to 4, at the same pitch (default 1)", float, 1.0),
     "loudness": flag(
-        "LUFS, or off (default: -16 in files, off in pipes, --play and telephone formats)",
+        "target loudness in LUFS, or off (default: -16 for files; off for pipes, --play and telephone formats)",
         loudness,
         AUTO,
         metavar="LUFS",
@@ -288,18 +287,18 @@ _AUDIO = {
     "subtitles": flag(
         "write subtitles to FILE (.srt, .vtt or .ass)", path, metavar="FILE", also=["--srt"]
     ),
-    "words": switch("with --subtitles: mark each word (.srt: a cue for each)"),
+    "words": switch("with --subtitles: time each word (.srt: one cue per word)"),
 }
 
 MEASURES = ("wer", "similarity", "mos")
 VERIFY = {
     "verify": flag(
-        f"measure each item once it is spoken: some of {', '.join(MEASURES)}, with commas between",
+        f"measure each item after speaking it: {', '.join(MEASURES)}, comma-separated",
         metavar="MEASURES",
     ),
-    "retry_above": flag("speak an item again whose WER is above this, such as 0.1", float),
+    "retry_above": flag("speak an item again if its WER is above this, such as 0.1", float),
     "recogniser": flag(
-        "faster-whisper model for the WER: a size or a directory (default base)", default="base"
+        "faster-whisper model for the WER: a size or a folder (default base)", default="base"
     ),
 }
 RETRY_ABOVE = 0.1
@@ -307,14 +306,14 @@ RETRY_ABOVE = 0.1
 SHARD_ITEMS = 1000
 INPUT_FORMATS = ("jsonl", "csv", "txt")
 BATCH_EPILOG = """\
-exit codes: 0 all items were spoken, 3 max_frames cut some of them, 4 some failed (the manifest says why),
-5 a part of some texts cannot be spoken and is left out, 2 wrong usage or input, 1 the run stopped,
-130 it was interrupted. After 1 and 130 --resume goes on."""
+exit codes: 0 all items spoken, 3 some cut off by max_frames, 4 some failed (see the manifest), 5 some text left
+out because the voice cannot speak it, 2 wrong usage or input, 1 run stopped, 130 interrupted. After 1 or 130,
+continue with --resume."""
 
 
 def add_batch(batch: argparse.ArgumentParser) -> None:
     """Add the flags of `batch`."""
-    lines = "JSON lines, CSV or plain text, one item per line; - for standard input"
+    lines = "JSON Lines, CSV or plain text, one item per line; - reads standard input"
     batch.add_argument("input", type=path, metavar="INPUT", help=lines)
     batch.add_argument(
         "output", type=path, metavar="OUTPUT", help="folder for the audio and its manifest"
@@ -325,10 +324,12 @@ def add_batch(batch: argparse.ArgumentParser) -> None:
         batch.add_argument_group("model"),
         {**SERVER, **MODEL, **THREADS, **_MANY, **LORA, **_LORAS, **LEXICON, **ALIGNER},
     )
-    add(batch.add_argument_group("proof"), VERIFY)
-    add(batch.add_argument_group("marks of a machine"), MARKS)
-    seed = flag("seed of the run, from which each item's own is made with its id (default 0)", int)
-    speed = flag("0.25 to 4; pitch is kept (default 1)", float)
+    add(batch.add_argument_group("verification"), VERIFY)
+    add(batch.add_argument_group("provenance"), MARKS)
+    seed = flag(
+        "seed of the run; each item derives its own seed from this and its id (default 0)", int
+    )
+    speed = flag("speed, 0.25 to 4, at the same pitch (default 1)", float)
     add(
         batch.add_argument_group("defaults of lines"),
         {**REQUEST, "seed": seed, "speed": speed, **CLEANUP, **SPLIT},
@@ -336,29 +337,33 @@ def add_batch(batch: argparse.ArgumentParser) -> None:
 
 
 _ITEMS = {
-    "resume": switch("go on where an earlier run stopped"),
+    "resume": switch("continue an earlier run"),
     "retry_failed": switch("with --resume: speak failed items again"),
-    "strict": switch("speak nothing if any line is wrong"),
-    "input_format": flag("default: csv for .csv, txt for .txt, else jsonl", choices=INPUT_FORMATS),
+    "strict": switch("speak nothing if any line is invalid"),
+    "input_format": flag(
+        "input format (default: csv for .csv, txt for .txt, else jsonl)", choices=INPUT_FORMATS
+    ),
 }
 _KEPT = {
-    "format": flag("format of the audio (default wav)", default="wav", choices=FORMATS),
-    "shards": flag("tar files of N items (WebDataset), no file per item", int, metavar="N"),
-    "parquet": switch(f"Parquet shards (of {SHARD_ITEMS} items by default)"),
-    "words": switch("the times of words in the manifest"),
+    "format": flag("audio format (default wav)", default="wav", choices=FORMATS),
+    "shards": flag(
+        "write tar files of N items (WebDataset) instead of one file per item", int, metavar="N"
+    ),
+    "parquet": switch(f"write Parquet shards ({SHARD_ITEMS} items by default)"),
+    "words": switch("add word timestamps to the manifest"),
 }
 _MANY = {
-    "max_num_seqs": flag("texts that the engine speaks at once", int, metavar="N"),
+    "max_num_seqs": flag("maximum number of texts spoken at once", int, metavar="N"),
     "replicas": flag(
-        "speak in N processes, one GPU each where there are any (needs stentor[ray])",
+        "run N processes, each on its own GPU if there are any (needs stentor[ray])",
         int,
         metavar="N",
     ),
-    "deterministic": switch("on CUDA, the same bytes in every run; slower"),
+    "deterministic": switch("on CUDA, produce the same bytes in every run; slower"),
 }
 _LORAS = {
     "loras": flag(
-        "LoRA adapter that lines may name; repeatable",
+        "LoRA adapter that lines can select by name; repeatable",
         default=[],
         metavar="NAME=PATH",
         action="append",

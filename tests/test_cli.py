@@ -42,7 +42,7 @@ def test_say_writes_the_file_and_tells_how_fast(tmp_path: Path, capsys: pytest.C
 
 def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
-    assert "speak a text into a file" in capsys.readouterr().out
+    assert "speak text to a file" in capsys.readouterr().out
 
 
 def test_say_reads_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

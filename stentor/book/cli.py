@@ -30,23 +30,23 @@ SUBTITLES = ("vtt", "srt", "ass")
 STRUCTURED = "characters,formulas,notes"
 """Steps of the clean-up for text whose tags, lines and pages a reader of books has read already."""
 EPILOG = """\
-exit codes: 0 the book was written, 3 the same but max_frames cut some speech, 5 the same but the voice cannot speak a
-part of the text, 4 some pieces failed, 2 wrong usage or input, 1 the run stopped, 130 it was interrupted. After 1, 4
-and 130 --resume goes on."""
+exit codes: 0 book written, 3 written but max_frames cut off some speech, 5 written without text that the voice cannot
+speak, 4 some pieces failed, 2 wrong usage or input, 1 run stopped, 130 interrupted. After 1, 4 or 130, continue with
+--resume."""
 
 
 def define(book: argparse.ArgumentParser) -> None:
     """Add the flags of `book`."""
     book.usage = "stentor book INPUT [-o OUTPUT] [--flag VALUE ...]"
     book.epilog = EPILOG
-    book.add_argument("input", type=path, metavar="INPUT", help="the file of the book")
+    book.add_argument("input", type=path, metavar="INPUT", help="book to read")
     book.add_argument("-o", "--output", type=path, metavar="OUTPUT", help=_OUTPUT)
     add(book.add_argument_group("text"), {**_TEXT, **SPLIT, **LEXICON})
     add(book.add_argument_group("audio"), _AUDIO)
     add(book.add_argument_group("run"), _RUN)
-    add(book.add_argument_group("proof"), _PROOF)
-    seed = flag("seed of the book, from which each piece's own is made (default 0)", int)
-    speed = flag("0.25 to 4; pitch is kept (default 1)", float)
+    add(book.add_argument_group("verification"), _PROOF)
+    seed = flag("seed of the book; each piece derives its own seed from this (default 0)", int)
+    speed = flag("speed, 0.25 to 4, at the same pitch (default 1)", float)
     add(book.add_argument_group("voice"), {**_VOICES, **REQUEST, "seed": seed, "speed": speed})
     add(
         book.add_argument_group("model"), {**SERVER, **MODEL, **THREADS, **_MANY, **LORA, **ALIGNER}
@@ -55,54 +55,58 @@ def define(book: argparse.ArgumentParser) -> None:
 
 
 _OUTPUT = (
-    "a .m4b file with chapter marks, an .epub with text that lights up as it is read, or a folder for one file per "
+    "an .m4b file with chapter marks, an .epub that highlights text as it is read, or a folder for one file per "
     "chapter (--format)"
 )
 _TEXT = {
-    "list": switch("show the chapters with their characters and minutes, and speak nothing"),
-    "chapters": flag("speak these chapters of the list only, such as 3-7,9", metavar="NUMBERS"),
+    "list": switch("list the chapters with their characters and minutes, without speaking"),
+    "chapters": flag("speak only these chapters of --list, such as 3-7,9", metavar="NUMBERS"),
     "matter": flag(
-        "auto: without contents, copyright, notes and index; body: without any front or back matter; all",
+        "auto: leave out contents, copyright, notes and index; body: all front and back matter; all: nothing",
         default="auto",
         choices=MATTERS,
     ),
-    "no_titles": switch("do not speak the titles of chapters"),
-    "alt_text": switch("speak the descriptions of pictures"),
+    "no_titles": switch("do not speak chapter titles"),
+    "alt_text": switch("speak the alternative text of pictures"),
     "cleanup": {**CLEANUP["cleanup"], "default": STRUCTURED},
 }
 _AUDIO = {
     "loudness": flag(
-        "of each chapter: acx (RMS -20 dB, peaks below -3 dB; the default), LUFS such as -18, or off",
+        "loudness of each chapter: acx (RMS -20 dB, peaks below -3 dB; the default), LUFS such as -18, or off",
         default="acx",
         metavar="TARGET",
     ),
     "pauses": flag(
-        "seconds, such as heading=1,scene=2; others: paragraph, start and end (of a chapter)",
+        "pauses in seconds, such as heading=1,scene=2; also paragraph, and start and end of a chapter",
         metavar="NAME=SECONDS,...",
     ),
-    "subtitles": flag("write subtitles beside the audio", choices=SUBTITLES),
-    "words": switch("with --subtitles: the times of words, if the model knows them"),
-    "narrator": flag("the name of the narrator in the tags"),
+    "subtitles": flag("write subtitles next to the audio", choices=SUBTITLES),
+    "words": switch("with --subtitles: time each word, if the model supports it"),
+    "narrator": flag("narrator's name in the tags"),
     "watermark": MARKS["watermark"],
-    "format": flag("of files in a folder (default mp3)", default="mp3", choices=FOLDER_FORMATS),
+    "format": flag(
+        "format of the files in a folder (default mp3)", default="mp3", choices=FOLDER_FORMATS
+    ),
 }
 _RUN = {
-    "resume": switch("go on where an earlier run stopped"),
-    "keep_parts": switch("keep OUTPUT.parts, the spoken pieces, when the book is complete"),
+    "resume": switch("continue an earlier run"),
+    "keep_parts": switch("keep the spoken pieces in OUTPUT.parts when the book is complete"),
 }
 _VOICES = {
-    "voices": flag("YAML file of voices for chapters and marked speakers", path, metavar="FILE"),
+    "voices": flag("YAML file that assigns voices to chapters and speakers", path, metavar="FILE"),
 }
 _PROOF = {
     "verify": switch(
-        "transcribe each piece, speak the worst again, and write report.html and report.json"
+        "transcribe each piece, speak the worst ones again, and write report.html and report.json"
     ),
-    "retry_above": flag(f"WER above which a piece is spoken again (default {RETRY_ABOVE})", float),
+    "retry_above": flag(
+        f"speak a piece again if its WER is above this (default {RETRY_ABOVE})", float
+    ),
     "recogniser": VERIFY["recogniser"],
 }
 _MANY = {
-    "max_num_seqs": flag("pieces that the engine speaks at once", int, metavar="N"),
-    "deterministic": switch("on CUDA, the same bytes in every run; slower"),
+    "max_num_seqs": flag("maximum number of pieces spoken at once", int, metavar="N"),
+    "deterministic": switch("on CUDA, produce the same bytes in every run; slower"),
 }
 
 

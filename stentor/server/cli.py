@@ -77,10 +77,13 @@ def define(parser: argparse.ArgumentParser) -> None:
     parser.description = f"usage: {parser.usage}"
     parser.argument_default = argparse.SUPPRESS
     parser.add_argument(
-        "models", nargs="*", metavar="MODEL", help="local directory, Hub id or dummy:NAME"
+        "models",
+        nargs="*",
+        metavar="MODEL",
+        help="folder, Hub id or dummy:NAME (default: the built-in voice)",
     )
     parser.add_argument("--model", dest="model_flag", help=argparse.SUPPRESS)  # vLLM's
-    parser.add_argument("--config", help="YAML file with the same options; flags win")
+    parser.add_argument("--config", help="YAML file with the same options; flags override it")
     group = parser.add_argument_group(GROUPS["models"])
     for f in fields(ServerConfig):
         if f.name != "models":

@@ -50,12 +50,12 @@ def common(table: Mapping[str, Flag], name: str) -> Any:
 
 
 GROUPS = {
-    "models": "what is served",
-    "host": "where it listens",
+    "models": "models",
+    "host": "network and logs",
     "api_key": "access",
-    "default_response_format": "what is accepted",
+    "default_response_format": "requests",
     "max_active_requests": "load",
-    "provenance": "marks of a machine",
+    "provenance": "provenance",
     "replicas": "replicas, with stentor[ray]",
     "voices_dir": "voices and references",
     "ws_idle_seconds": "WebSocket",
@@ -72,212 +72,212 @@ class ServerConfig:
     )
     served_model_name: tuple[str, ...] = option(
         (),
-        "name of each model in requests and answers, the first if there is one model with several; default: its own",
+        "name of each model in requests and responses; several for one model: the first is the main name; default: its id",
     )
     device: tuple[str, ...] = option(
         ("auto",),
-        "auto, cpu, cuda or cuda:N; cuda:0,cuda:1 gives each model its own",
+        "auto, cpu, cuda or cuda:N; one value for all models, or one per model (cuda:0,cuda:1)",
         commas=True,
     )
-    dtype: str = option("auto", "precision of the language model", choices=DTYPES)
+    dtype: str = option("auto", "precision of the language models", choices=DTYPES)
     quantization: tuple[str, ...] = option(
         (),
-        "weights of the language model: auto, int8 or fp8; auto,int8 gives each model its own",
+        "weights of the language models: auto, int8 or fp8; one value for all models, or one per model (auto,int8)",
         commas=True,
     )
     runtime: str = common(MODEL, "runtime")
     lora: str | None = common(LORA, "lora")
     lora_modules: tuple[str, ...] = option(
         (),
-        "name=path, adapters whose names requests may give as model, one or more; repeatable",
+        "name=path, adapters that requests select as `model`; one or more; repeatable",
         nargs="+",
     )
     max_loras: int | None = option(
-        None, "adapters held at once; default: as many as --lora-modules has"
+        None, "maximum number of loaded adapters; default: the number of --lora-modules"
     )
     max_lora_rank: int | None = option(
-        None, "largest rank of an adapter; default: that of --lora-modules, or 32"
+        None, "maximum rank of an adapter; default: the highest of --lora-modules, or 32"
     )
     allow_runtime_lora_updating: bool = option(
-        False, "answer /v1/load_lora_adapter and /v1/unload_lora_adapter"
+        False, "enable /v1/load_lora_adapter and /v1/unload_lora_adapter"
     )
     allowed_lora_path: str | None = option(
-        None, "directory from which adapters may be loaded at run time"
+        None, "folder from which adapters can be loaded at run time"
     )
     lexicon: str | None = common(LEXICON, "lexicon")
     aligner: str | None = common(ALIGNER, "aligner")
     load_options: tuple[str, ...] = option(
         (),
-        "name=value, options of the model's family, such as codec_dtype=float32; one or more; repeatable",
+        "name=value, load options of the model family, such as codec_dtype=float32; one or more; repeatable",
         nargs="+",
     )
     max_num_seqs: int | None = option(
-        None, "requests spoken at once per model; default 8 on a CPU, 64 on CUDA"
+        None, "maximum concurrent requests per model; default: 8 on a CPU, 64 on CUDA"
     )
-    memory_gb: float | None = option(None, "memory for key-value pages, in GB")
-    gpu_memory_utilization: float = option(0.9, "share of the GPU's free memory that may be used")
+    memory_gb: float | None = option(None, "memory for KV pages, in GB")
+    gpu_memory_utilization: float = option(0.9, "share of the GPU's free memory to use")
     max_memory_gb: tuple[float, ...] = option(
         (),
-        "GPU memory for all of a model: weights, rows, pages, graphs; 8,6,4 gives each model its own",
+        "total GPU memory of a model (weights, slots, pages, graphs); one value for all models, or one per model (8,6,4)",
     )
     deterministic: bool = option(
-        False, "on CUDA, the same seed gives the same bytes whatever else is served; slower"
+        False, "on CUDA, the same seed gives the same bytes under any load; slower"
     )
-    require_graphs: bool = option(False, "do not start if a CUDA graph cannot be captured")
+    require_graphs: bool = option(False, "exit if a CUDA graph cannot be captured")
     threads: int | None = common(THREADS, "threads")
-    warmup: bool = option(True, "speak a sentence before /ready says yes")
+    warmup: bool = option(True, "speak a sentence before /ready returns 200")
     idle_unload_seconds: float | None = option(
         None,
-        "unload a model that was idle for so long; the next request loads it again; default: it stays",
+        "unload a model that has been idle for this long; the next request reloads it; default: never",
     )
     on_crash: str = option(
         "auto",
-        "restart a crashed engine or exit with code 70; auto: exit if the GPU fails",
+        "restart a crashed engine, or exit with code 70; auto: exit only if the GPU fails",
         choices=("auto", "restart", "exit"),
     )
-    host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 for all")
-    port: int = option(8000, "port to listen on; 0 takes a free one")
-    uds: str | None = option(None, "listen on this unix socket instead")
+    host: str = option("127.0.0.1", "address to listen on; 0.0.0.0: all interfaces")
+    port: int = option(8000, "port to listen on; 0: any free port")
+    uds: str | None = option(None, "listen on this Unix socket instead")
     wyoming_port: int | None = option(
         None,
-        "listen for Wyoming clients, such as Home Assistant, on this TCP port too; 0 takes a free one",
+        "also listen on this TCP port for Wyoming clients, such as Home Assistant; 0: any free port",
     )
     wyoming_zeroconf: str | None = option(
         None,
-        "announce the Wyoming port under this name, so that Home Assistant finds it; needs stentor[zeroconf]",
+        "announce the Wyoming port to Home Assistant under this name; needs stentor[zeroconf]",
     )
     api_processes: int = option(
         0,
-        "processes that take requests on this port; 0: four with a GPU and 16 CPUs where flags allow it, else one",
+        "HTTP processes; 0: four with a GPU and 16 CPUs if the other flags allow it, else one",
     )
-    root_path: str = option("", "path prefix that a proxy in front removes")
+    root_path: str = option("", "path prefix that a reverse proxy strips")
     ssl_keyfile: str | None = option(None, "TLS key")
     ssl_certfile: str | None = option(None, "TLS certificate")
-    ssl_ca_certs: str | None = option(None, "TLS: client certificates must be signed by these")
+    ssl_ca_certs: str | None = option(
+        None, "TLS: CA certificates that must sign client certificates"
+    )
     uvicorn_log_level: str = option(
         "info", "log level", choices=("critical", "error", "warning", "info", "debug")
     )
     log_format: str = option(
-        "text", "lines of text, or one JSON object per line", choices=("text", "json")
+        "text", "text lines, or one JSON object per line", choices=("text", "json")
     )
-    log_requests: bool = option(
-        True, "one log line per request, without /health, /ready and /metrics"
-    )
+    log_requests: bool = option(True, "log each request, except /health, /ready and /metrics")
     otlp_traces_endpoint: str | None = option(
         None,
-        "send OpenTelemetry spans to this URL, such as http://localhost:4318/v1/traces; needs stentor[traces]",
+        "export OpenTelemetry spans to this URL, such as http://localhost:4318/v1/traces; needs stentor[traces]",
     )
     drain_seconds: int = option(
-        LIMITS.drain_seconds, "on SIGTERM, how long running requests may take to end"
+        LIMITS.drain_seconds, "on SIGTERM, seconds to let running requests finish"
     )
     api_key: tuple[str, ...] = option(
-        (), "bearer key asked for on /v1 paths (also STENTOR_API_KEY); repeatable"
+        (), "bearer key required on /v1 paths (also STENTOR_API_KEY); repeatable"
     )
     open_lists: bool = option(
         False,
-        "with --api-key: answer /v1/audio/voices and /v1/audio/models without one, for Open WebUI",
+        "with --api-key: serve /v1/audio/voices and /v1/audio/models without a key, for Open WebUI",
     )
     allowed_origins: tuple[str, ...] = option(
-        (), 'CORS and WebSocket origins besides our own; ["*"] for any'
+        (), 'other origins allowed for CORS and WebSocket; ["*"]: any'
     )
     allowed_hosts: tuple[str, ...] = option(
         (),
-        "names under which it may be asked besides this machine's, such as tts.example or *.example; repeatable; "
-        "default: none on a loopback address without a key, else any; * for any",
+        "host names accepted in addition to this machine's, such as tts.example or *.example; *: any; repeatable; "
+        "default: none on a loopback address without a key, else any",
     )
     forwarded_allow_ips: tuple[str, ...] = option(
         (),
-        "addresses or networks of proxies whose X-Forwarded-For says who the client is; repeatable; default: none",
+        "addresses or networks of proxies whose X-Forwarded-For is trusted; repeatable; default: none",
     )
     default_response_format: str = option(
-        "mp3", "when a request names none, as OpenAI's", choices=FORMATS
+        "mp3", "audio format if the request names none", choices=FORMATS
     )
     default_sample_rate: int | None = option(
         None,
-        "Hz when a request names none, e.g. 24000 for clients that take it for granted; default: the model's own",
+        "sample rate in Hz if the request names none, such as 24000 for clients that assume it; default: the model's",
     )
     strict: bool = option(
         False,
-        "refuse (400) fields that a model cannot use or does not know; otherwise X-Ignored names them",
+        "reject (400) unknown fields and fields the model cannot use, instead of listing them in X-Ignored",
     )
-    max_input_chars: int = option(LIMITS.max_input_chars, "characters of one request's input")
+    max_input_chars: int = option(LIMITS.max_input_chars, "maximum characters of `input`")
     max_instructions_chars: int = option(
         LIMITS.max_instructions_chars,
-        "characters of instructions",
+        "maximum characters of `instructions`",
         names=("--tts-max-instructions-length",),
     )
     realtime_instructions: bool = option(
         False,
-        "shape the voice by `instructions` of Realtime clients, which are prompts for an assistant "
-        "otherwise",
+        "apply the `instructions` of Realtime clients to the voice; by default they are ignored as an assistant's prompt",
     )
-    max_body_mb: float = option(LIMITS.max_body_mb, "size of a request body, in MiB")
+    max_body_mb: float = option(LIMITS.max_body_mb, "maximum size of a request body, in MiB")
     split_chars: int = option(
         MAX_CHARS,
-        "longer input is spoken in pieces, cut at sentences, of at most so many characters",
+        "split longer input at sentences into pieces of at most this many characters",
     )
     cleanup: str = option(ALL, HELP)
     voice_alias: tuple[str, ...] = option(
-        (), "name=voice: another name for a voice, e.g. alloy=low; repeatable"
+        (), "name=voice, another name for a voice, such as alloy=low; repeatable"
     )
     max_active_requests: int = option(
-        LIMITS.max_active_requests, "requests in progress; more get 429"
+        LIMITS.max_active_requests, "maximum requests in progress; further ones get 429"
     )
     max_queued_requests: int = option(
-        LIMITS.max_queued_requests, "requests waiting for a slot per model; more get 503"
+        LIMITS.max_queued_requests,
+        "maximum requests waiting for a slot per model; further ones get 503",
     )
-    request_timeout: float = option(LIMITS.request_timeout, "seconds that one request may take")
+    request_timeout: float = option(LIMITS.request_timeout, "maximum seconds of a request")
     max_buffered_mb: float = option(
         LIMITS.max_buffered_mb,
-        "audio that a slow client may leave unread before it is cut off, in MiB",
+        "disconnect a client that has left this much audio unread, in MiB",
     )
-    guard: bool = option(True, "end speech that runs on far beyond what its text needs")
-    guard_retries: int = option(
-        2, "times that a run-on answer that is not streamed is spoken again"
-    )
+    guard: bool = option(True, "stop speech that runs on far beyond the length of its text")
+    guard_retries: int = option(2, "retries of a run-on response that is not streamed")
     provenance: bool = option(
         False,
-        "say in the metadata of audio, in X-Provenance and in events that a machine has made it",
+        "mark audio as machine-made in its metadata, in X-Provenance and in events",
     )
     watermark: str | None = option(
         None,
-        "package:function, which marks the samples of all audio; the package must be installed here",
+        "package:function of an installed package that watermarks the samples of all audio",
     )
-    replicas: int | None = option(
-        None, "servers side by side, which Ray starts, balances and replaces"
-    )
+    replicas: int | None = option(None, "fixed number of server replicas, run by Ray")
     min_replicas: int | None = option(
-        None, "with --max-replicas: replicas that always run; default 1"
+        None, "with --max-replicas: minimum number of replicas; default: 1"
     )
-    max_replicas: int | None = option(None, "replicas at most; their number then follows the load")
+    max_replicas: int | None = option(
+        None, "scale the number of replicas with the load, up to this many"
+    )
     gpus_per_replica: float | None = option(
-        None, "GPUs of each replica, such as 1 or 0.5; default 1 if there are any"
+        None, "GPUs per replica, such as 1 or 0.5; default: 1 if there are any"
     )
     session_header: str | None = option(
-        None, "requests with one value of this header go to one replica"
+        None, "route requests with the same value of this header to the same replica"
     )
-    voices_dir: str | None = option(None, "where uploaded voices live (also SPEAKER_SAMPLES_DIR)")
+    voices_dir: str | None = option(None, "folder of uploaded voices (also SPEAKER_SAMPLES_DIR)")
     max_voices: int = option(
-        LIMITS.max_voices, "uploaded voices at most (also SPEAKER_MAX_UPLOADED)"
+        LIMITS.max_voices, "maximum number of uploaded voices (also SPEAKER_MAX_UPLOADED)"
     )
     voice_policy: str = option(
         "overwrite",
-        "uploading a name again: replace the voice, or refuse",
+        "when a voice is uploaded again: overwrite it, or refuse the upload",
         choices=("overwrite", "immutable"),
     )
-    max_upload_mb: float = option(LIMITS.max_upload_mb, "size of reference audio, in MiB")
+    max_upload_mb: float = option(LIMITS.max_upload_mb, "maximum size of reference audio, in MiB")
     allowed_media_domains: tuple[str, ...] = option(
-        (), "only fetch reference audio from these hosts; repeatable"
+        (), "fetch reference audio only from these hosts; repeatable"
     )
-    allow_remote_references: bool = option(True, "fetch http(s) reference audio at all")
+    allow_remote_references: bool = option(True, "fetch reference audio from http(s) URLs")
     allowed_local_media_path: str | None = option(
-        None, "directory from which file: references may be read"
+        None, "folder from which file: references can be read"
     )
-    media_timeout: float = option(LIMITS.media_timeout, "seconds for fetching reference audio")
+    media_timeout: float = option(
+        LIMITS.media_timeout, "timeout for fetching reference audio, in seconds"
+    )
     ws_idle_seconds: float = option(
-        LIMITS.ws_idle_seconds, "a WebSocket that is silent for so long is closed"
+        LIMITS.ws_idle_seconds, "close a WebSocket after this many idle seconds"
     )
-    ws_max_sessions: int = option(LIMITS.ws_max_sessions, "WebSocket sessions at once")
+    ws_max_sessions: int = option(LIMITS.ws_max_sessions, "maximum concurrent WebSocket sessions")
 
     def __post_init__(self) -> None:
         for name in _WITH_COMMAS:

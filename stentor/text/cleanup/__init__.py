@@ -34,7 +34,7 @@ NONE = "none"
 NOTATIONS = "notations"
 """NOTATIONS runs last, and only where it is asked for by name. `notations:de` says the language."""
 _NAMES = ", ".join([*STEPS, *SKIPS, NOTATIONS])
-HELP = f"steps of the clean-up of the text: {ALL}, {NONE}, or some of {_NAMES}, with commas between"
+HELP = f"text clean-up steps: {ALL}, {NONE}, or a comma-separated list of {_NAMES}"
 
 
 @lru_cache
