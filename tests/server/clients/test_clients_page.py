@@ -61,7 +61,7 @@ def test_a_row_and_a_section_say_what_the_payload_file_says(client: Client) -> N
         client.run,
         f"{len(client.steps)} requests work: {does}",
     ]
-    assert " ".join(f"**What it cannot do.** {client.cannot}".split()) in " ".join(
+    assert " ".join(f"**Limits.** {client.cannot}".split()) in " ".join(
         sections()[client.name].split()
     )
 

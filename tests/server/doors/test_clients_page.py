@@ -38,7 +38,7 @@ def test_each_door_has_one_block_and_says_what_it_cannot_do() -> None:
     assert list(sections()) == list(MODULES)
     for name, text in sections().items():
         assert text.count("```python\n") == 1, name
-        assert "**What it cannot do.**" in text, name
+        assert "**Limits.**" in text, name
 
 
 @pytest.mark.parametrize("name", MODULES)
