@@ -14,7 +14,7 @@ FORMS = Path(__file__).with_name("notation_forms.txt")
 PAIRS = {
     "de": [
         ("Um 14:30 Uhr, 9.05 Uhr und 1:00 Uhr, von 8:00-9:30", "Um vierzehn Uhr dreißig, neun Uhr fünf und ein Uhr, von acht Uhr bis neun Uhr dreißig"),
-        ("16:9 und 2:1", "16:9 und 2:1"),
+        ("16:9 und 2:1", "sechzehn zu neun und zwei zu eins"),
        
         ("Es kostet 12,50 € am 15.03.2024.", "Es kostet zwölf Euro fünfzig am fünfzehnten März zweitausendvierundzwanzig."),
         ("1.234,5 km und 5 %, -3 °C", "eintausendzweihundertvierunddreißig Komma fünf Kilometer und fünf Prozent, minus drei Grad Celsius"),
@@ -28,11 +28,11 @@ PAIRS = {
         ("20 € ou 71 %", "vingt euros ou soixante-et-onze pour cent"),
     ],
     "es": [
-        ("A las 14:30 h y a las 8:00.", "A las catorce y treinta y a las ocho en punto."),
+        ("A las 14:30 h y a las 8:00.", "A las catorce y treinta y a las ocho."),
        ("El 3/4/2023 pagó 5,20 € por 2 kg.", "El tres de abril de dos mil veintitrés pagó cinco euros veinte por dos kilogramos.")],
     "it": [
         ("Alle 14:30 e 1:15", "Alle quattordici e trenta e una e quindici"),
-       ("1.500 m e il 50%", "millecinquecento metri e il cinquanta percento"), ("il 2/6/1946", "il due giugno millenovecentoquarantasei")],
+       ("1.500 m e il 50%", "millecinquecento metri e il cinquanta per cento"), ("il 2/6/1946", "il due giugno millenovecentoquarantasei")],
     "pt": [
         ("Às 14h30 e 1:00", "Às catorze e trinta e uma hora"),
        ("Em 01/02/2020, 3,5 litros e 10%", "Em primeiro de fevereiro de dois mil e vinte, três vírgula cinco litros e dez por cento")],
@@ -96,13 +96,18 @@ def test_a_request_may_ask_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == ["fünf Kilometer", "5 km"]
 
 
-@pytest.mark.parametrize("code", PAIRS)
-def test_a_number_agrees_with_what_it_counts(code: str) -> None:
+def forms(code: str) -> list[list[str]]:
+    """Written forms of a language and their words, of which the first are those of stentor."""
     lines = FORMS.read_text(encoding="utf-8").splitlines()
-    forms = [line.split(" | ") for line in lines if line.startswith(f"{code} | ")]
+    rows = [line.split(" | ")[1:] for line in lines if line.startswith(f"{code} | ")]
+    return [[written, words.split(" / ")[0]] for written, words in rows]
+
+
+@pytest.mark.parametrize("code", PAIRS)
+def test_a_form_is_read_as_a_native_reads_it(code: str) -> None:
     read = [
-        [code, written, cleaned(f"{written}.", (f"notations:{code}",)).text.removesuffix(".")]
-        for _, written, _ in forms
+        [written, cleaned(f"{written}.", (f"notations:{code}",)).text.removesuffix(".")]
+        for written, _ in forms(code)
     ]
-    assert read == forms
-    assert len(forms) > 25
+    assert read == forms(code)
+    assert len(read) >= 60

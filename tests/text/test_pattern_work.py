@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import stentor.text
+from stentor.text.cleanup import languages
 from stentor.text.patterns import LazyPattern
 from stentor.text.trace import WORD
 from tests.helpers.pattern_steps import (
@@ -78,6 +79,9 @@ def _patterns() -> dict[str, re.Pattern[str]]:
     for module in _modules():
         for pattern in (*_compiled(list(vars(module).values())), *_written(module)):
             patterns[f"{pattern.flags} {pattern.pattern}"] = pattern
+    for code in languages.CODES.values():
+        for rule in languages.rules(code):
+            patterns[f"{rule.pattern.flags} {rule.pattern.pattern}"] = rule.pattern
     return {key: p for key, p in patterns.items() if repeated(p, SIGNS)}
 
 
