@@ -73,7 +73,7 @@ class Language:
 
     @property
     def space(self) -> str:
-        """What stands between two words."""
+        """The text between two words."""
         return "" if self.wide else " "
 
     def units(self) -> dict[str, str]:
