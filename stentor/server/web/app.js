@@ -137,7 +137,7 @@ async function keep() {
   try {
     if (!reference.blob) throw new Wrong("Record a reference or choose a file first.", "ref_audio");
     if (!fields.get("name").trim()) throw new Wrong("The voice needs a name.", "name");
-    if (!fields.get("consent").trim()) throw new Wrong("Say whose voice it is, and that they agree.", "consent");
+    if (!fields.get("consent").trim()) throw new Wrong("Enter the speaker and their consent.", "consent");
     fields.set("audio_sample", reference.blob, "reference");
     await ask("v1/audio/voices", { method: "POST", body: fields });
     await form.load();

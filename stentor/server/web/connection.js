@@ -12,9 +12,9 @@ const PHASES = {
 };
 const AWAY = ["unloading", "unloaded", "reloading"]; // phases in which a request has the model loaded again
 const BANNERS = {
-  never: "The server does not answer. Is it running? This page connects by itself once it does.",
-  down: "The server does not answer any more. This page connects again by itself; what was spoken stays here.",
-  restarting: "The model has stopped and is being started again. This takes a moment.",
+  never: "The server cannot be reached. Is it running? The page connects automatically.",
+  down: "The connection to the server was lost. The page reconnects automatically and keeps your takes.",
+  restarting: "The model crashed and is restarting. This takes a moment.",
 };
 
 export class Connection {
@@ -100,8 +100,8 @@ export class Connection {
     if (wrong) {
       $("key").setAttribute("aria-invalid", "true");
       $("key-error").textContent = this.entered
-        ? "This key is wrong. Check that all of it is there, and nothing else."
-        : "The server no longer takes the key that this page has used.";
+        ? "This key is wrong. Check that it is complete."
+        : "The server no longer accepts the saved key.";
     } else {
       $("key").removeAttribute("aria-invalid");
       $("key-error").textContent = "";

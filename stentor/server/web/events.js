@@ -7,7 +7,7 @@ export async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await connected("The connection broke off", () => reader.read());
+    const { value, done } = await connected("The connection was lost", () => reader.read());
     if (done) return;
     const whole = (rest + value).split("\n\n");
     rest = whole.pop();

@@ -116,7 +116,7 @@ export class Speaking {
     this.transport.end();
     this.learn(mine);
     if (mine.length) this.takes = [...this.takes, Object.assign(mine, { number: ++this.numbered })].slice(-MOST_TAKES);
-    if (!mine.length) this.to("done", "The answer holds no audio.");
+    if (!mine.length) this.to("done", "The response contains no audio.");
     else this.to(this.state, this.state === "speaking" ? this.summary() : undefined);
   }
 

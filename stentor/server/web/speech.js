@@ -42,7 +42,7 @@ export class Utterance {
     this.unnamed = Number(ignored.match(/\+(\d+)$/)?.[1] ?? 0);
     onRate(this.rate);
     for await (const event of events(response.body)) this.take(event, onSamples);
-    if (!this.whole) throw new Refused("The connection broke off", { lost: true });
+    if (!this.whole) throw new Refused("The connection was lost", { lost: true });
   }
 
   answer() {
@@ -139,7 +139,7 @@ export class Utterance {
     if (format === "wav") return this.wav();
     if (format === "txt") return new Blob([this.body.input], { type: "text/plain" });
     const response = SUBTITLES.includes(format) ? await this.subtitles(format, signal) : await this.again(format, signal);
-    return connected("The connection broke off", () => response.blob());
+    return connected("The connection was lost", () => response.blob());
   }
 
   /** Subtitles of two lines. WebVTT and ASS mark each word. */

@@ -24,8 +24,8 @@ const FIELDS = {
 };
 
 const CODES = {
-  invalid_api_key: "This server asks for a key, and the one given is not right.",
-  model_not_found: "The server does not have this model any more. Choose another one.",
+  invalid_api_key: "This server requires a key, and the key is wrong.",
+  model_not_found: "The server no longer has this model. Choose another one.",
   engine_error: "The server failed while it was speaking. Try again. Its log says why.",
   internal_error: "The server failed. Try again. Its log says why.",
   request_timeout: "This took longer than the server allows. Try a shorter text.",

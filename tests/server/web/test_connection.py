@@ -56,7 +56,7 @@ def before(tab: Page, locked: Live) -> Page:
 @browser
 def test_before_login_the_page_says_that_a_key_is_needed_and_where_it_goes(before: Page):
     assert before.text("model-state") == "A key is needed"
-    assert "Enter the API key that you got from whoever runs this server" in before.text("key-help")
+    assert "Enter the API key of this server" in before.text("key-help")
     assert before.eval("document.activeElement.id") == "key"
     usable = "[...document.querySelectorAll('#form :is(input, select, textarea, button)')].filter(e => !e.matches(':disabled'))"
     assert before.eval(f"{usable}.length") == 0
@@ -73,7 +73,7 @@ def test_a_wrong_key_is_called_wrong_and_the_right_one_opens_the_page(before: Pa
     before.until("document.getElementById('key-error').checkVisibility()")
     assert (
         before.text("key-error")
-        == "This key is wrong. Check that all of it is there, and nothing else."
+        == "This key is wrong. Check that it is complete."
     )
     assert before.eval("document.getElementById('key').ariaInvalid") == "true"
     assert axe_violations(before) == []
@@ -95,7 +95,7 @@ def test_a_wrong_key_is_called_wrong_and_the_right_one_opens_the_page(before: Pa
 def test_a_key_that_has_been_changed_on_the_server_is_asked_for_again(before: Page, locked: Live):
     before.eval("sessionStorage.setItem('stentor-key', 'of-yesterday')")
     before.open(locked.url + "/?again", LOCKED)
-    assert before.text("key-error") == "The server no longer takes the key that this page has used."
+    assert before.text("key-error") == "The server no longer accepts the saved key."
 
 
 @browser
@@ -150,7 +150,7 @@ def test_the_page_follows_a_server_that_dies_and_returns(tab: Page, tmp_path: Pa
         tab.eval("window.same = true")
     tab.until("document.getElementById('banner').checkVisibility()")  # found by its own look
     assert tab.text("model-state") == "Not connected"
-    assert tab.text("banner-text").startswith("The server does not answer any more.")
+    assert tab.text("banner-text").startswith("The connection to the server was lost.")
     disabled = "['speak', 'stop', 'keep-button'].map(id => document.getElementById(id).disabled)"
     assert tab.eval(disabled) == [True, True, True]
     usable = (
@@ -184,7 +184,7 @@ def test_a_model_that_is_started_again_is_waited_for(page: Page, live: Live):
         page.until("document.getElementById('banner').checkVisibility()")
         assert (
             page.text("banner-text")
-            == "The model has stopped and is being started again. This takes a moment."
+            == "The model crashed and is restarting. This takes a moment."
         )
         assert page.text("model-state") == "dummy:toy is being started again…"
         assert page.eval("document.getElementById('speak').disabled")

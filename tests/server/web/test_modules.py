@@ -124,7 +124,7 @@ def said(page: Page, midway: bool = False, **facts: Any) -> str:
     ("facts", "words"),
     [
         ({"lost": True}, "did not answer"),
-        ({"status": 401, "code": "invalid_api_key"}, "asks for a key"),
+        ({"status": 401, "code": "invalid_api_key"}, "requires a key"),
         (
             {"status": 503, "code": "queue_full", "retryAfter": 3},
             "busy with other requests. Try again in about 3 s",

@@ -282,7 +282,7 @@ def test_a_voice_is_recorded_cloned_and_kept(page: Page, http: httpx.Client):
         True,
     )
     page.click("#keep summary")
-    page.fill(name="mine", consent="Mine; I agree")
+    page.fill(name="mine", consent="My own voice; I consent")
     page.click("#keep-button")
     page.until("[...document.getElementById('voice').options].some(o => o.value == 'mine')")
     assert http.delete("/v1/audio/voices/mine").status_code == 200
