@@ -71,10 +71,7 @@ def test_before_login_the_page_says_that_a_key_is_needed_and_where_it_goes(befor
 def test_a_wrong_key_is_called_wrong_and_the_right_one_opens_the_page(before: Page):
     unlock(before, "no such key")
     before.until("document.getElementById('key-error').checkVisibility()")
-    assert (
-        before.text("key-error")
-        == "This key is wrong. Check that it is complete."
-    )
+    assert before.text("key-error") == "This key is wrong. Check that it is complete."
     assert before.eval("document.getElementById('key').ariaInvalid") == "true"
     assert axe_violations(before) == []
     unlock(before, f" {KEY} ")
@@ -183,8 +180,7 @@ def test_a_model_that_is_started_again_is_waited_for(page: Page, live: Live):
     try:
         page.until("document.getElementById('banner').checkVisibility()")
         assert (
-            page.text("banner-text")
-            == "The model crashed and is restarting. This takes a moment."
+            page.text("banner-text") == "The model crashed and is restarting. This takes a moment."
         )
         assert page.text("model-state") == "dummy:toy is being started again…"
         assert page.eval("document.getElementById('speak').disabled")
