@@ -133,13 +133,15 @@ def stentor_side(folder: Path, threads: int) -> Callable[[], dict[str, Any]]:
     return run
 
 
-def work(side: str, folder: Path, threads: int) -> None:
+def side_of(side: str, folder: Path, threads: int) -> Callable[[], dict[str, Any]]:
+    """A call that measures a side once."""
+    if side == "stentor":
+        return stentor_side(folder, threads)
+    return package_side(folder, threads, side.endswith("int8"))
+
+
+def work(run: Callable[[], dict[str, Any]]) -> None:
     """Measure once for each line of the standard input."""
-    run = (
-        stentor_side(folder, threads)
-        if side == "stentor"
-        else package_side(folder, threads, side.endswith("int8"))
-    )
     run()
     print("ready", flush=True)
     for _ in sys.stdin:
@@ -147,12 +149,12 @@ def work(side: str, folder: Path, threads: int) -> None:
 
 
 class Side:
-    """A process of one side, on some cores."""
+    """A process of one side of a script, on some cores."""
 
-    def __init__(self, side: str, folder: Path, threads: int) -> None:
+    def __init__(self, side: str, folder: Path, threads: int, script: str = __file__) -> None:
         command = [
             sys.executable,
-            __file__,
+            script,
             "--side",
             side,
             "--folder",
@@ -187,8 +189,10 @@ class Side:
         return line
 
 
-def summary(rounds: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
-    """Medians over rounds: of each side, and of ratios within a round."""
+def summary(
+    rounds: list[dict[str, dict[str, Any]]], names: tuple[str, ...] = SIDES
+) -> dict[str, Any]:
+    """Medians over rounds: of each side, and of ratios within a round. names: stentor's is the last."""
     audio = FRAMES * HOP / RATE
     middle = statistics.median
 
@@ -201,14 +205,14 @@ def summary(rounds: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
             "cpu_seconds_per_audio_second": middle(r[side]["cpu"] for r in rounds) / audio,
             "first_audio_ms": 1e3 * middle(r[side]["first"] for r in rounds),
         }
-        for side in SIDES
+        for side in names
     }
     at_once = {
         k: middle(r["stentor"]["one_by_one"][k] / r["stentor"]["at_once"][k] for r in rounds)
         for k in ("wall", "cpu")
     }
     ratios = {
-        other: {key: ratio(other, key) for key in ("wall", "cpu", "first")} for other in SIDES[:2]
+        other: {key: ratio(other, key) for key in ("wall", "cpu", "first")} for other in names[:-1]
     }
     return {"sides": sides, "stentor_over": ratios, "four_at_once": at_once}
 
@@ -256,7 +260,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.side is not None:
-        work(args.side, args.folder, args.threads[0])
+        work(side_of(args.side, args.folder, args.threads[0]))
         return
     found = compare(args.release, args.rounds, args.threads)
     if args.json is not None:

@@ -88,6 +88,7 @@ class CalmConfig:
     tail: int | None  # frames from the one that ends speech on. None: by the length of the text
     temperature: float
     end_threshold: float
+    flow_steps: int  # evaluations of an LSD head per frame
 
     @property
     def latent(self) -> int:

@@ -38,7 +38,9 @@ def _options(c: CalmConfig) -> dict[str, Option]:
         "ignore_eos": Option(False, 0, 1, bool, "never stop before the frame limit"),
     }
     if c.head.flow == LSD:
-        options["flow_steps"] = Option(1, 1, MAX_STEPS, int, "evaluations of the head per frame")
+        options["flow_steps"] = Option(
+            c.flow_steps, 1, MAX_STEPS, int, "evaluations of the head per frame"
+        )
     return options
 
 
@@ -78,7 +80,7 @@ def make_spec(
         stop_keeps_frame=True,
         reference_rate=RATE,
         takes_instructions=False,
-        num_evals=1,
+        num_evals=c.flow_steps,
         codec_timing=CodecTiming(chunk=CHUNK),
         captured_evals=CAPTURED_STEPS if c.head.flow == LSD else (),
         **facts,

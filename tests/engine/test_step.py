@@ -44,6 +44,7 @@ MOST = {
     "custom_voice": 1730,
     "base": 1730,
     "cosyvoice3": 300,
+    "phonon": 220,
     "pocket_tts": 200,
     "dots_tts": 830,
     "vibevoice": 570,
@@ -54,7 +55,10 @@ MOST = {
 The last was the check of logits that are not finite, which costs plain PyTorch four operations a draw and kernels none."""
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "dots_tts", "vibevoice", "vibevoice_dialogue"])
+MORE = ("dots_tts", "phonon", "vibevoice", "vibevoice_dialogue")
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *MORE])
 def test_no_step_reads_a_value_or_has_a_shape_that_depends_on_one(family, tmp_path):
     model = load(family, tmp_path)
     to_meta(model, {})
@@ -77,7 +81,7 @@ def test_no_step_reads_a_value_or_has_a_shape_that_depends_on_one(family, tmp_pa
     assert samples.shape == (2, frames.shape[1] * spec.hop + spec.codec_timing.late)
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "dots_tts", "vibevoice", "vibevoice_dialogue"])
+@pytest.mark.parametrize("family", [*FAMILIES, *MORE])
 def test_a_step_launches_no_more_than_it_did(family, tmp_path):
     model = load(family, tmp_path)
     spec, device = model.spec, torch.device("cpu")

@@ -19,6 +19,7 @@ from stentor.models.base import ModelSpec, PromptRows, SpeechModel
 from stentor.models.codec_timing import UtteranceTiming
 from tests.fixtures.cosyvoice3 import tiny_cosyvoice3
 from tests.fixtures.dots_tts import tiny_dots_tts
+from tests.fixtures.phonon import tiny_phonon
 from tests.fixtures.pocket_tts import tiny_pocket_tts
 from tests.fixtures.qwen3_omni import tiny_qwen3_omni
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
@@ -47,20 +48,23 @@ HOST_READS = (
 )
 
 
+WRITERS = {
+    "cosyvoice3": tiny_cosyvoice3.write,
+    "phonon": tiny_phonon.write,
+    "qwen3_omni_talker": tiny_qwen3_omni.write,
+    "vibevoice": tiny_vibevoice.write,
+    "vibevoice_dialogue": tiny_vibevoice.write_dialogue,
+}
+
+
 def checkpoint(family: str, folder: Path) -> Path:
     if family in ("custom_voice", "base"):
         tiny.write(family, folder)
         return folder
-    if family == "cosyvoice3":
-        return tiny_cosyvoice3.write(folder)
+    if family in WRITERS:
+        return WRITERS[family](folder)
     if family == "dots_tts":
         return tiny_dots_tts.write(folder / "mf", "mf")
-    if family == "qwen3_omni_talker":
-        return tiny_qwen3_omni.write(folder)
-    if family == "vibevoice":
-        return tiny_vibevoice.write(folder)
-    if family == "vibevoice_dialogue":
-        return tiny_vibevoice.write_dialogue(folder)
     if family == "pocket_tts":
         return tiny_pocket_tts.write(folder, "lsd")
     return FIXTURES / "fish_s2" / "checkpoint" if family == "fish_s2" else FIXTURES / family

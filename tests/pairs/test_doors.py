@@ -37,6 +37,7 @@ FACTORS: dict[str, tuple[Any, ...]] = {
         "qwen3_omni_talker",
         "dots_tts",
         "pocket_tts",
+        "phonon",
     ),
     "door": tuple(DOORS),
     "split": ("auto", "sentence", "none"),
@@ -115,6 +116,7 @@ def voice_of(family: str) -> dict[str, str]:
     return {
         **VOICE,
         "pocket_tts": {"voice": "mono24"},
+        "phonon": {"voice": "anna"},
     }[family]
 
 
@@ -149,6 +151,10 @@ def checkpoint_of(family: str, folder: Path) -> Path:
         from tests.fixtures.pocket_tts import tiny_pocket_tts
 
         return tiny_pocket_tts.write(target, "small")
+    if family == "phonon":
+        from tests.fixtures.phonon import tiny_phonon
+
+        return tiny_phonon.write(target)
     target.mkdir()
     return checkpoint(family, target)
 

@@ -13,6 +13,7 @@ from stentor.models.calm_codec import Decoder
 from stentor.models.calm_config import RATE, LayerConfig
 from stentor.models.calm_language_model import LanguageModel
 from stentor.models.calm_tokenizer import dummy_tokenizer
+from stentor.models.calm_voices import VoiceFiles, voice_files
 from stentor.models.calm_weights import (
     DECODER,
     LM,
@@ -32,7 +33,7 @@ from stentor.models.pocket_tts.prompt import PromptBuilder
 from stentor.models.pocket_tts.released import YAML
 from stentor.models.pocket_tts.spec import REFERENCE_SECONDS
 from stentor.models.pocket_tts.tokenizer import read_tokenizer
-from stentor.models.pocket_tts.voice import VoiceFiles
+from stentor.models.pocket_tts.voice import read_voice
 from stentor.models.quantization import QUANTIZATION, EightBits, quantization
 from stentor.models.source import Checkpoint, Source
 from stentor.models.weights import meta_init, read_safetensors
@@ -65,7 +66,8 @@ def build(
         clones = files.clones
         tensors = read_safetensors(files.weights)
         tokens = read_tokenizer(files.tokenizer)
-        voices = VoiceFiles(files.voices, c.backbone)
+        layers = c.backbone
+        voices = VoiceFiles(voice_files(files.voices), lambda file: read_voice(file, layers))
     else:
         c = parse(source.json(YAML), source.name)
         where = source.name

@@ -88,6 +88,7 @@ def parse(data: object, file: str) -> PocketConfig:
         tail=None if top.data.get(TAIL) is None else top.integer(TAIL),
         temperature=top.number("default_temperature", TEMPERATURE),
         end_threshold=top.number("default_eos_threshold", END_THRESHOLD),
+        flow_steps=1,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -39,29 +38,6 @@ def ending_on_pause(recording: Recording) -> Recording:
     silence = np.zeros(int(PAUSE * recording.rate), np.float32)
     samples = np.concatenate([trimmed, silence])
     return Recording(samples, recording.rate)
-
-
-class VoiceFiles(Mapping[str, Voice]):
-    """Voices of one checkpoint in a folder, each a file NAME.safetensors, by names in small
-    letters. They are read when they are first used, by any thread. CheckpointError if its file is
-    not one of this checkpoint.
-    """
-
-    def __init__(self, folder: Path, c: LayerConfig) -> None:
-        self._files = {file.stem.lower(): file for file in sorted(folder.glob("*.safetensors"))}
-        self._config = c
-        self._read: dict[str, Voice] = {}
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __getitem__(self, name: str) -> Voice:
-        if name not in self._read:
-            self._read[name] = read_voice(self._files[name], self._config)
-        return self._read[name]
 
 
 def read_voice(file: Path, c: LayerConfig) -> Voice:
