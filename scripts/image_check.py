@@ -9,7 +9,7 @@ command runs as the image's user, with a read-only root, answers its own health 
 ends at SIGTERM.
 
 Needs root, debootstrap, buildah and the right to mount. Without one of them, or after --seconds, it
-says so and ends with 0: nothing was found to be wrong.
+reports that and ends with 0: nothing was found to be wrong.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Parity kit: run a family in every mode of the engine against values that another implementation
-gave.
+"""Parity kit: run a family in every mode of the engine against values of another
+implementation.
 
     PARITY = Parity("checkpoint", [Given("Hello.", frames, samples, {"temperature": 0.0})])
 

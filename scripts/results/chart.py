@@ -31,7 +31,7 @@ STYLE = """\
 class Bar:
     label: str
     value: float
-    shown: str
+    text: str
     ours: bool
 
 
@@ -118,5 +118,5 @@ def drawn(bar: Bar, y: int, width: int) -> list[str]:
     return [
         f'  <text{bold} x="{LEFT - 8}" y="{y + 15}" text-anchor="end">{escape(bar.label)}</text>',
         f'  <rect class="{kind}" x="{LEFT}" y="{y}" width="{width}" height="{BAR}" rx="3"/>',
-        f'  <text{bold} x="{LEFT + width + 8}" y="{y + 15}">{escape(bar.shown)}</text>',
+        f'  <text{bold} x="{LEFT + width + 8}" y="{y + 15}">{escape(bar.text)}</text>',
     ]

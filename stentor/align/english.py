@@ -38,12 +38,15 @@ class EnglishAlignment:
     def add(self, samples: np.ndarray) -> None:
         """Add float32 samples [n]."""
         samples = samples.astype(np.float32, copy=False)
-        self._waiting.append(
-            samples if self._resampled is None else self._resampled.resample_chunk(samples)
-        )
-        if sum(map(len, self._waiting)) >= _AT_ONCE:
-            frames = self._mel.feed(np.concatenate(self._waiting))
-            self._scores.append(self._network.feed(frames))
+        if self._resampled is not None:
+            samples = self._resampled.resample_chunk(samples)
+        self._waiting.append(samples)
+        num_waiting = sum(map(len, self._waiting))
+        if num_waiting >= _AT_ONCE:
+            waiting = np.concatenate(self._waiting)
+            frames = self._mel.feed(waiting)
+            scores = self._network.feed(frames)
+            self._scores.append(scores)
             self._waiting.clear()
 
     def spans(self, words: Sequence[str]) -> list[tuple[float, float] | None]:
@@ -53,8 +56,10 @@ class EnglishAlignment:
 
     def spans_of(self, sounds: Sequence[Sequence[int]]) -> list[tuple[float, float] | None]:
         """When words of these classes are spoken."""
-        rest = self._mel.finish(np.concatenate((_NOTHING, *self._waiting)))
-        scores = np.concatenate((*self._scores, self._network.finish(rest)))
+        waiting = np.concatenate((_NOTHING, *self._waiting))
+        frames_left = self._mel.finish(waiting)
+        scores_left = self._network.finish(frames_left)
+        scores = np.concatenate((*self._scores, scores_left))
         spoken = [s for s in sounds if s]
         if not len(scores) or not spoken:
             return [None] * len(sounds)
@@ -66,12 +71,13 @@ def word_classes(words: Sequence[str]) -> list[list[int]]:
     """The classes of the phonemes of each word."""
     classes: list[list[int]] = [[] for _ in words]
     written = [i for i, word in enumerate(words) if word.strip()]
-    read = _front_end()(" ".join(words[i].strip() for i in written))
+    text = " ".join(words[i].strip() for i in written)
+    read = _front_end()(text)
     # those at the end may be marks
     for i, place in zip(written, read.places(is_sound), strict=False):
-        classes[i] = [
-            kind for sign in read.text[place.start : place.stop] if (kind := class_of(sign))
-        ]
+        signs = read.text[place.start : place.stop]
+        kinds = [class_of(sign) for sign in signs]
+        classes[i] = [kind for kind in kinds if kind]
     return classes
 
 
@@ -81,7 +87,8 @@ def _seconds(frames: tuple[float, float]) -> tuple[float, float]:
 
 @cache
 def _weights() -> Weights:
-    return {name: value.astype(np.float32) for name, value in load_file(_FILE).items()}
+    stored = load_file(_FILE)
+    return {name: value.astype(np.float32) for name, value in stored.items()}
 
 
 _front_end = cache(EnglishPhonemes)

@@ -45,7 +45,8 @@ class Network:
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
         width = weights["enter.bias"].shape[0]
-        self._before = [np.zeros(((KERNEL - 1) * d, width), np.float32) for d in DILATIONS]
+        lengths = [(KERNEL - 1) * dilation for dilation in DILATIONS]
+        self._before = [np.zeros((length, width), np.float32) for length in lengths]
         self._late = DELAY  # answers about frames before the first, still to be dropped
 
     def feed(self, frames: np.ndarray) -> np.ndarray:
@@ -57,9 +58,11 @@ class Network:
             x = x + self._block(x, i, dilation)
         drop = min(self._late, len(x))
         self._late -= drop
-        scores: np.ndarray = _normal(x[drop:]) @ w["leave.weight"] + w["leave.bias"]
+        hidden = _normal(x[drop:])
+        scores: np.ndarray = hidden @ w["leave.weight"] + w["leave.bias"]
         scores -= scores.max(1, keepdims=True)
-        scores -= np.log(np.exp(scores).sum(1, keepdims=True))
+        total = np.exp(scores).sum(1, keepdims=True)
+        scores -= np.log(total)
         return scores
 
     def finish(self, frames: np.ndarray) -> np.ndarray:
@@ -67,30 +70,35 @@ class Network:
         may still be fed."""
         rest = copy(self)
         rest._before = list(self._before)
-        return rest.feed(
-            np.concatenate((frames, np.repeat(self._weights["silence"][None], DELAY, 0)))
-        )
+        silence = self._weights["silence"][None]
+        following = np.repeat(silence, DELAY, axis=0)
+        return rest.feed(np.concatenate((frames, following)))
 
     def _block(self, x: np.ndarray, i: int, dilation: int) -> np.ndarray:
         w = self._weights
+        block = f"blocks.{i}"
         n = len(x)
-        context = np.concatenate((self._before[i], x))
+        before = self._before[i]
+        context = np.concatenate((before, x))
         # a view would keep the whole chunk
-        self._before[i] = context[len(context) - len(self._before[i]) :].copy()
-        taps = w[f"blocks.{i}.taps"]
-        y = taps[KERNEL] + sum(
-            context[k * dilation : k * dilation + n] * taps[k] for k in range(KERNEL)
-        )
-        hidden = _normal(y) @ w[f"blocks.{i}.rise.weight"] + w[f"blocks.{i}.rise.bias"]
+        self._before[i] = context[len(context) - len(before) :].copy()
+        taps = w[f"{block}.taps"]
+        shifted = (context[k * dilation : k * dilation + n] for k in range(KERNEL))
+        products = (column * tap for column, tap in zip(shifted, taps, strict=False))
+        y = taps[KERNEL] + sum(products)
+        hidden = _normal(y) @ w[f"{block}.rise.weight"]
+        hidden = hidden + w[f"{block}.rise.bias"]
         np.maximum(hidden, 0, out=hidden)
-        change: np.ndarray = hidden @ w[f"blocks.{i}.fall.weight"] + w[f"blocks.{i}.fall.bias"]
+        change: np.ndarray = hidden @ w[f"{block}.fall.weight"]
+        change = change + w[f"{block}.fall.bias"]
         return change
 
 
 def _normal(x: np.ndarray) -> np.ndarray:
     """Each row with a mean of 0 and a deviation of 1."""
     x = x - x.mean(1, keepdims=True)
-    x /= np.sqrt((x * x).mean(1, keepdims=True) + 1e-5)
+    variance = (x * x).mean(1, keepdims=True)
+    x /= np.sqrt(variance + 1e-5)
     return x
 
 
@@ -102,39 +110,48 @@ class LogMelStream:
 
     def feed(self, samples: np.ndarray) -> np.ndarray:
         """The frames that these samples complete."""
-        pending = np.concatenate((self._held, samples.astype(np.float32, copy=False)))
-        count = max(0, (len(pending) - _WINDOW) // HOP + 1) // STACK * STACK
+        samples = samples.astype(np.float32, copy=False)
+        pending = np.concatenate((self._held, samples))
+        num_windows = (len(pending) - _WINDOW) // HOP + 1
+        count = max(0, num_windows) // STACK * STACK
         self._held = pending[count * HOP :]
         if not count:
             return np.zeros((0, STACK * MELS), np.float32)
-        windows = np.lib.stride_tricks.sliding_window_view(pending, _WINDOW)[: count * HOP : HOP]
-        power = [_power(windows[i : i + _AT_ONCE]) for i in range(0, count, _AT_ONCE)]
-        frames: np.ndarray = np.log(np.maximum(np.concatenate(power) @ _BANK, _FLOOR))
+        windows = np.lib.stride_tricks.sliding_window_view(pending, _WINDOW)
+        windows = windows[: count * HOP : HOP]
+        starts = range(0, count, _AT_ONCE)
+        power = [_power(windows[start : start + _AT_ONCE]) for start in starts]
+        mel = np.concatenate(power) @ _BANK
+        frames: np.ndarray = np.log(np.maximum(mel, _FLOOR))
         return frames.reshape(-1, STACK * MELS)
 
     def finish(self, samples: np.ndarray) -> np.ndarray:
         """The frames that these last samples complete if silence follows. More samples may still be
         fed."""
-        return copy(self).feed(np.concatenate((samples, np.zeros(STACK * HOP + _LEAD, np.float32))))
+        silence = np.zeros(STACK * HOP + _LEAD, np.float32)
+        return copy(self).feed(np.concatenate((samples, silence)))
 
 
 def _power(windows: np.ndarray) -> np.ndarray:
     """Power [n, FFT bins] of windows [n, _WINDOW]."""
     spectrum = np.fft.rfft(windows * _HANN, _FFT)
-    power: np.ndarray = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
-    return power
+    power: np.ndarray = spectrum.real**2 + spectrum.imag**2
+    return power.astype(np.float32)
 
 
 def _bank() -> np.ndarray:
     """Triangles on the mel scale, [FFT bins, MELS]."""
     low = np.log1p(_LOWEST / 700)
     high = np.log1p(_HIGHEST / 700)
-    edges = 700 * np.expm1(np.linspace(low, high, MELS + 2))
-    at = np.arange(_FFT // 2 + 1)[:, None] * RATE / _FFT
-    rising = (at - edges[:-2]) / np.diff(edges)[:-1]
-    falling = (edges[2:] - at) / np.diff(edges)[1:]
-    bank: np.ndarray = np.maximum(0, np.minimum(rising, falling)).astype(np.float32)
-    return bank
+    mels = np.linspace(low, high, MELS + 2)
+    edges = 700 * np.expm1(mels)
+    widths = np.diff(edges)
+    bins = np.arange(_FFT // 2 + 1)[:, None]
+    at = bins * RATE / _FFT
+    rising = (at - edges[:-2]) / widths[:-1]
+    falling = (edges[2:] - at) / widths[1:]
+    bank: np.ndarray = np.maximum(0, np.minimum(rising, falling))
+    return bank.astype(np.float32)
 
 
 _BANK = _bank()

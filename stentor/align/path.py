@@ -38,15 +38,19 @@ def word_frames(scores: np.ndarray, words: Sequence[Sequence[int]]) -> list[tupl
         states += [*classes, GAP]
         owner += [*[number] * len(classes), -1]
     owners = np.array(owner)
-    spoken = owners[_way(scores, np.array(states), owners < 0)]
+    way = _way(scores, np.array(states), gaps=owners < 0)
+    spoken = owners[way]
     inside = np.flatnonzero(spoken >= 0)
-    every = np.arange(len(words))
-    first, behind = (np.searchsorted(spoken[inside], every, side) for side in ("left", "right"))
-    reached = first < behind
-    return [
-        (float(inside[a]), float(inside[b - 1] + 1)) if there else (np.inf, np.inf)
-        for a, b, there in zip(first, behind, reached, strict=True)
-    ]
+    numbers = np.arange(len(words))
+    first = np.searchsorted(spoken[inside], numbers, "left")
+    behind = np.searchsorted(spoken[inside], numbers, "right")
+    frames = []
+    for start, stop in zip(first, behind, strict=True):
+        if start < stop:
+            frames.append((float(inside[start]), float(inside[stop - 1] + 1)))
+        else:
+            frames.append((np.inf, np.inf))
+    return frames
 
 
 def _way(scores: np.ndarray, states: np.ndarray, gaps: np.ndarray) -> np.ndarray:
@@ -67,11 +71,19 @@ def _way(scores: np.ndarray, states: np.ndarray, gaps: np.ndarray) -> np.ndarray
             likeliest = int(best.argmax())
         else:
             likeliest = 0
-        begin = min(max(likeliest - width // 4, 0), len(states) - width)
+        begin = max(likeliest - width // 4, 0)
+        begin = min(begin, len(states) - width)
         part = slice(begin, begin + width)
         block = scores[first : first + _BLOCK]
         best[:begin] = _NEVER
-        blocks.append((begin, _follow(block, states[part], skips[part], best[part], not first)))
+        steps = _follow(
+            block,
+            states[part],
+            skips[part],
+            best[part],
+            from_start=first == 0,
+        )
+        blocks.append((begin, steps))
         best[part.stop :] = _NEVER
     best[-2:] += _ENDS
     way = np.empty(frames, int)
@@ -84,7 +96,11 @@ def _way(scores: np.ndarray, states: np.ndarray, gaps: np.ndarray) -> np.ndarray
 
 
 def _follow(
-    scores: np.ndarray, states: np.ndarray, skips: np.ndarray, best: np.ndarray, from_start: bool
+    scores: np.ndarray,
+    states: np.ndarray,
+    skips: np.ndarray,
+    best: np.ndarray,
+    from_start: bool,
 ) -> np.ndarray:
     """How many states before each state [states, frames] the best way to it came from. Updates
     `best` [states].
@@ -94,25 +110,31 @@ def _follow(
     before, has L - upto[e - 1] + upto[t] at frame t. So the best entry for t is a running maximum.
     """
     n = len(scores)
+    likelihoods = np.maximum(scores, FLOOR)
     upto = np.zeros((scores.shape[1], n + 1))
-    np.cumsum(np.maximum(scores, FLOOR).T, 1, out=upto[:, 1:])
-    entry, now = np.empty((2, len(states) + 2, n + 1))  # of each state, behind two that cannot be
+    np.cumsum(likelihoods.T, 1, out=upto[:, 1:])
+    # of each state, behind two that cannot be
+    entry, now = np.empty((2, len(states) + 2, n + 1))
     now[:2] = _NEVER
     entered = np.empty(n + 1)
-    for i, (kind, skip) in enumerate(zip(states.tolist(), skips.tolist(), strict=True), 2):
+    kinds = zip(states.tolist(), skips.tolist(), strict=True)
+    for i, (kind, skip) in enumerate(kinds, start=2):
+        before = now[i - 1, :-1]
         entered[0] = best[i - 2]
         if skip:
-            np.maximum(now[i - 1, :-1], now[i - 2, :-1], out=entered[1:])
+            np.maximum(before, now[i - 2, :-1], out=entered[1:])
         else:
-            entered[1:] = now[i - 1, :-1]
+            entered[1:] = before
         if from_start and i < 4:  # the first gap or word
             entered[1] = 0.0
         entered[1:] -= upto[kind, :-1]
         np.maximum.accumulate(entered, out=entry[i])
         np.add(entry[i], upto[kind], out=now[i])
     best[:] = now[2:, -1]
-    steps = (entry[2:, 1:] > entry[2:, :-1]).astype(np.int8)  # whether it was entered there
-    steps[skips] *= 1 + (now[:-2, :-1] > now[1:-1, :-1])[skips]
+    is_entry = entry[2:, 1:] > entry[2:, :-1]
+    steps = is_entry.astype(np.int8)
+    from_two_before = now[:-2, :-1] > now[1:-1, :-1]
+    steps[skips] *= 1 + from_two_before[skips]
     return steps
 
 

@@ -36,13 +36,13 @@ class Reference:
 class Recording:
     """Speech that was read and checked: mono float32 samples [n] at `rate` Hz, which is the file's.
 
-    kept: whether it may come again, so that what is made of it is worth keeping. source: a digest
-    of the file that it was read from, where there is one.
+    cacheable: whether it may come again, so that what is made of it is worth keeping. source: a
+    digest of the file that it was read from, where there is one.
     """
 
     samples: np.ndarray
     rate: int
-    kept: bool = True
+    cacheable: bool = True
     source: str = ""
 
     @cached_property

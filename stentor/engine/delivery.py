@@ -49,7 +49,7 @@ class AudioDelivery:
 
     def ready(self) -> None:
         """Deliver the audio that is complete, in launch order."""
-        while self._in_flight and self._in_flight[0].done.ready():
+        while self._in_flight and self._in_flight[0].finished.ready():
             self._deliver(self._in_flight.popleft())
         self.notifier.flush()
 
@@ -58,12 +58,12 @@ class AudioDelivery:
 
         CUDA has no wait for two streams at once, so both are polled.
         """
-        while self._in_flight and not step.done.ready():
+        while self._in_flight and not step.finished.ready():
             time.sleep(POLL_SECONDS)
             self.ready()
 
     def _deliver(self, call: InFlightAudio) -> None:
-        call.done.wait_host()
+        call.finished.wait_host()
         now = time.monotonic()
         try:
             samples, frames, attended = call.arrays()

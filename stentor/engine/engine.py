@@ -1,4 +1,5 @@
-"""The engine: one thread that plans steps, launches them, reads their reports and hands audio out."""
+"""The engine: one thread that plans steps, launches them, reads their reports and hands audio
+out."""
 
 from __future__ import annotations
 
@@ -228,7 +229,8 @@ class Engine:
             self._patience = STALL_SECONDS
         else:
             self._patience = CHECK_SECONDS
-        # Audio goes before the next frames: on a CPU, which waits for every launch, it arrives that much earlier.
+        # Audio goes before the next frames: on a CPU, which waits for every launch, it arrives that
+        # much earlier.
         self._delivery.add(self._launcher.audio(plan.audio))
         self._delivery.ready()
         self._launcher.write(plan)

@@ -126,7 +126,7 @@ class Launcher:
 
     def _write_given(self, sequences: list[Sequence]) -> None:
         """Fill pages with the keys and values that prompts bring, where others have not."""
-        for seq in [s for s in sequences if s.num_cached < s.given]:
+        for seq in [s for s in sequences if s.num_cached < s.num_given]:
             self.runner.fill_pages(seq, self.requests.of(seq).prompt)
 
     def _put_back(self, sequences: list[Sequence], dependent: list[Sequence]) -> list[Sequence]:

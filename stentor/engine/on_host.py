@@ -121,7 +121,7 @@ class HostStep:
         return cls(sequences, report, prefill, launched_at, time.monotonic())
 
     @property
-    def done(self) -> Now:
+    def finished(self) -> Now:
         return Now()
 
     def result(self) -> tuple[list[int], list[int], list[int]]:
@@ -141,7 +141,7 @@ class HostAudio:
         return range(len(self.jobs))
 
     @property
-    def done(self) -> Finished:
+    def finished(self) -> Finished:
         return Finished(self.future)
 
     def arrays(self) -> Arrays:

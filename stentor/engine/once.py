@@ -20,20 +20,20 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class CacheCounts:
     """How often a result was there or under way (hits), how often it was made (misses), and what is
-    kept."""
+    cached."""
 
     hits: int = 0
     misses: int = 0
-    kept: int = 0  # results
-    held: float = 0  # of the budget, in its unit
+    entries: int = 0
+    size: float = 0  # of the budget, in its unit
 
 
 class LruCache(Generic[T]):
-    """The values used last, by key, as long as their weights together are at most `most`, and none
-    beyond `seconds`.
+    """The values used last, by key, as long as their weights together are at most `budget`, and
+    none beyond `seconds`.
 
-    A value that weighs more by itself is not kept. The memory of one that has expired is free after
-    the next `put`, unless others that were used before it have not.
+    A value that weighs more by itself is not stored. The memory of one that has expired is free
+    after the next `put`, unless others that were used before it have not.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class LruCache(Generic[T]):
         seconds: float = inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.most = budget
+        self.budget = budget
         self.weigh = weigh
-        self.held = 0.0
+        self.size = 0.0
         self._seconds = seconds
         self._clock = clock
         # with the time at which each expires
@@ -64,16 +64,16 @@ class LruCache(Generic[T]):
     def put(self, key: str, value: T) -> None:
         if key in self._items:
             self._drop(key)
-        if self.weigh(value) > self.most:
+        if self.weigh(value) > self.budget:
             return
         now = self._clock()
         self._items[key] = value, now + self._seconds
-        self.held += self.weigh(value)
-        while self.held > self.most or next(iter(self._items.values()))[1] < now:
+        self.size += self.weigh(value)
+        while self.size > self.budget or next(iter(self._items.values()))[1] < now:
             self._drop(next(iter(self._items)))
 
     def _drop(self, key: str) -> None:
-        self.held -= self.weigh(self._items.pop(key)[0])
+        self.size -= self.weigh(self._items.pop(key)[0])
 
     def __len__(self) -> int:
         return len(self._items)
@@ -121,18 +121,18 @@ class OnceCache(Generic[T]):
     ) -> None:
         """start: called in each of the threads before its first work."""
         self._pool = ThreadPoolExecutor(threads, name, start)
-        self._kept = cache
+        self._cache = cache
         self._jobs: dict[str, _Job[T]] = {}
         self._lock = threading.Lock()  # guards all of this
         self._hits = self._misses = 0
 
     def claim(self, key: str, work: Callable[[], T], keep: bool = True) -> Claim[T]:
-        """The result of `work`, which runs only if it is neither kept nor under way.
+        """The result of `work`, which runs only if it is neither cached nor under way.
 
         All who wait for the same result get the error if it fails. The next claim tries again.
         """
         with self._lock:
-            value = self._kept.get(key)
+            value = self._cache.get(key)
             job = self._jobs.get(key)
             self._hits += value is not None or job is not None
             if value is not None:
@@ -145,7 +145,7 @@ class OnceCache(Generic[T]):
 
     def counts(self) -> CacheCounts:
         with self._lock:
-            return CacheCounts(self._hits, self._misses, len(self._kept), self._kept.held)
+            return CacheCounts(self._hits, self._misses, len(self._cache), self._cache.size)
 
     def on_each_thread(self, count: int, work: Callable[[], object]) -> None:
         """Run `work` in each of the `count` threads at once, and wait. Only at start."""
@@ -177,7 +177,7 @@ class OnceCache(Generic[T]):
             raise
         with self._lock:
             if keep:
-                self._kept.put(key, value)
+                self._cache.put(key, value)
             del self._jobs[key]
         return value
 

@@ -120,7 +120,7 @@ class SequenceMaker:
             has_voice=prompt.has_voice,
             frame_at=frame_at,
             frame_keys=frame_keys(frame_at, prefix, size, prompt.num_given_frames),
-            given=prompt.num_given,
+            num_given=prompt.num_given,
             given_frames=prompt.num_given_frames,
             max_schedulable=sys.maxsize if live is None else 1 + len(prompt.columns[live.column]),
         )

@@ -109,7 +109,7 @@ class VoiceEncoder:
         """Begin to encode as soon as a thread is free."""
         recording = source.recording
         id = f"{recording.digest} {source.role}"
-        return self._once.claim(id, lambda: Voice(id, self._encode(source)), recording.kept)
+        return self._once.claim(id, lambda: Voice(id, self._encode(source)), recording.cacheable)
 
     def counts(self) -> CacheCounts:
         return self._once.counts()
@@ -152,7 +152,7 @@ class VoiceEncoder:
     def _encode(self, source: VoiceSource) -> dict[str, np.ndarray]:
         with torch.inference_mode(), self.device.current(), self._stream.active():
             try:
-                samples = self._resampler(source.hear(source.recording))
+                samples = self._resampler(source.prepare(source.recording))
                 features = self.model.encode(samples, source.role, self._launch)
                 return {name: self.device.read(value) for name, value in features.items()}
             except torch.OutOfMemoryError:

@@ -1,9 +1,10 @@
 """Convolutions of codecs in 16 bits, on channels-last memory [B, time, C].
 
-In that layout every convolution of a causal codec is one GEMM over (taps, channels) of rows that are already in
-memory. A dilated one reads rows further apart, a transposed one makes `stride` rows out of each, and a strided one
-reads all its taps as one long row. Snake activations, biases and residual additions are fused. Sums and activations
-are float32. Results beyond float16's range are clamped.
+In that layout every convolution of a causal codec is one GEMM over (taps, channels) of rows that
+are already in memory. A dilated one reads rows further apart, a transposed one makes `stride` rows
+out of each, and a strided one reads all its taps as one long row. Snake activations, biases and
+residual additions are fused. Sums and activations are float32. Results beyond float16's range are
+clamped.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ ROUND = 1.5 * 2.0**23
 
 @triton.jit
 def apply_snake(x, alpha, gain, ROUND: tl.constexpr):
-    """x + gain sin(alpha x)^2. The argument is reduced by multiples of pi, which leave the square as it is."""
+    """x + gain sin(alpha x)^2. The argument is reduced by multiples of pi, which leave the square
+    as it is."""
     y = x * alpha
     half_turns = (y * 0.3183098861837907 + ROUND) - ROUND
     # Pi in two parts (Cody and Waite, 1980): the first has 8 bits, so 2^16 times it is still exact.
@@ -106,10 +108,12 @@ def concat_history(
     ahead: Tensor | None = None,
     first: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(history and activated x [B, tail + T, C], its last `tail` steps before the last `ahead` [B], None: before none).
+    """(history and activated x [B, tail + T, C], its last `tail` steps before the last `ahead` [B],
+    None: before none).
 
-    The history is past [B, tail, C], or zeros. After it comes snake(x * scale + shift) for x [B, T, C], without what is
-    None. What stands before x[b, first[b]] counts as zero. The second result is a copy if `keep`, or not to be used.
+    The history is past [B, tail, C], or zeros. After it comes snake(x * scale + shift) for x [B, T,
+    C], without what is None. What stands before x[b, first[b]] counts as zero. The second result is
+    a copy if `keep`, or not to be used.
     """
     batch, count, channels = x.shape
     length = tail + count
@@ -168,7 +172,8 @@ def _conv_kernel(
     HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_SNAKE: tl.constexpr, ROUND: tl.constexpr,
     EVEN_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EXTRA_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK_N + EXTRA_N outputs of BLOCK_M rows: two powers of two, so that 96 and 192 channels waste nothing.
+    """BLOCK_N + EXTRA_N outputs of BLOCK_M rows: two powers of two, so that 96 and 192 channels
+    waste nothing.
 
     Rows and outputs beyond the end read the last one. With EVEN_K no channels are masked.
     """
@@ -254,7 +259,8 @@ def conv1d(
     snake: SnakeParams | None,
     residual: Tensor | None,
 ) -> Tensor:
-    """x [B, (k - 1) * dilation + T, C] with its history, weight [O, C or 1, k] laid out tap by tap -> [B, T, O].
+    """x [B, (k - 1) * dilation + T, C] with its history, weight [O, C or 1, k] laid out tap by tap
+    -> [B, T, O].
 
     The result is residual [B, T, O] + snake(convolution + bias), without what is None.
     """
@@ -274,9 +280,11 @@ def strided_conv1d(
     snake: SnakeParams | None,
     residual: Tensor | None,
 ) -> Tensor:
-    """x [B, k - stride + T * stride, C] with its history, weight [O, C, k] laid out output by output -> [B, T, O].
+    """x [B, k - stride + T * stride, C] with its history, weight [O, C, k] laid out output by
+    output -> [B, T, O].
 
-    The k steps that an output reads lie side by side in memory: one tap of k * C channels, in rows that overlap.
+    The k steps that an output reads lie side by side in memory: one tap of k * C channels, in rows
+    that overlap.
     """
     outputs, channels, taps = weight.shape
     rows = x.reshape(len(x), -1).unfold(1, taps * channels, stride * channels)
@@ -292,9 +300,11 @@ def conv_transpose1d(
     snake: SnakeParams | None,
     residual: Tensor | None,
 ) -> Tensor:
-    """Transposed convolution, x [B, k / stride - 1 + T, C], weight [C, O, k] laid out tap by tap -> [B, T * stride, O].
+    """Transposed convolution, x [B, k / stride - 1 + T, C], weight [C, O, k] laid out tap by tap ->
+    [B, T * stride, O].
 
-    Output t * stride + r is x[t] W[r] + x[t - 1] W[r + stride]: `stride` times as many outputs of two taps.
+    Output t * stride + r is x[t] W[r] + x[t - 1] W[r + stride]: `stride` times as many outputs of
+    two taps.
     """
     _, width, kernel = weight.shape
     taps = kernel // stride
@@ -317,7 +327,8 @@ def _channels_last(x: Tensor) -> Tensor:
 
 
 def _row_stride(x: Tensor) -> int:
-    """Elements between rows. 0 for a single one, so that the length of the audio chooses no other kernel."""
+    """Elements between rows. 0 for a single one, so that the length of the audio chooses no other
+    kernel."""
     if len(x) > 1:
         return x.stride(0)
     return 0

@@ -23,7 +23,14 @@ from stentor.layers.qk_norm_rope import NormRope
 class Attend(Protocol):
     """Attention of one layer, over whatever history the implementation keeps."""
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
+    def __call__(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        norm_rope: NormRope,
+    ) -> Tensor:
         """q [..., Hq, D], k and v [..., Hkv, D], all as projected -> [..., Hq, D].
 
         `norm_rope` holds the head norms and the RoPE of this layer. The implementation applies
@@ -33,7 +40,11 @@ class Attend(Protocol):
 
 
 def sdpa(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    causal: bool = False,
 ) -> Tensor:
     """q [B, T, Hq, D], k and v [B, S, Hkv, D] (Hq a multiple of Hkv) -> [B, T, Hq, D]. mask [B, 1,
     T, S] or [T, S]."""
@@ -49,32 +60,49 @@ def sdpa(
 
 
 def sdpa_once(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    causal: bool = False,
 ) -> Tensor:
     """`sdpa` for a length that may never come again: references have any. On CUDA it takes a kernel
     that needs no plan, where the library might have cuDNN plan for the length."""
-    if not (q.is_cuda and torch.is_inference_mode_enabled() and q.shape[2] == k.shape[2]):
+    same_heads = q.shape[2] == k.shape[2]
+    if not (q.is_cuda and torch.is_inference_mode_enabled() and same_heads):
         return sdpa(q, k, v, mask, causal)
-    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
     if mask is not None:
         mask = mask.expand(*q.shape[:3], k.shape[2])
-    result = torch.ops.aten._scaled_dot_product_efficient_attention(
-        q, k, v, mask, False, 0.0, causal
-    )
-    out: Tensor = result[0].transpose(1, 2)
-    return out
+    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+    result = efficient(q, k, v, mask, False, 0.0, causal)
+    out: Tensor = result[0]
+    return out.transpose(1, 2)
 
 
-def full(layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
+def full(
+    layer: int,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    norm_rope: NormRope,
+) -> Tensor:
     """Every token sees every token of its sequence: q [B, T, Hq, D], k and v [B, S, Hkv, D]."""
-    if max(q.shape[1], k.shape[1]) <= LOCAL_TOKENS and kernels.enabled(Kernel.LOCAL, q):
+    tokens = max(q.shape[1], k.shape[1])
+    if tokens <= LOCAL_TOKENS and kernels.enabled(Kernel.LOCAL, q):
         q, k, rest = norm_rope.for_kernel(q, k)
         return kernels.short_attention.local_attention(q, k, v, rest, norm_rope.first_query)
     q, k = norm_rope.apply(q, k)
     return sdpa(q, k, v)
 
 
-def causal(layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
+def causal(
+    layer: int,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    norm_rope: NormRope,
+) -> Tensor:
     """Each token sees itself and those before it: q [B, T, Hq, D]. For whole sequences (references,
     training)."""
     q, k = norm_rope.apply(q, k)
@@ -91,12 +119,20 @@ class KeptQueries:
         self._heads = heads
         self.queries: list[Tensor] = []
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
+    def attend(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        norm_rope: NormRope,
+    ) -> Tensor:
         """`Attend`: q [..., Hq, D], k and v [..., Hkv, D]."""
         if layer in self._layers:
             queries = q[..., : self._heads, :].contiguous()
             key = k[..., :1, :].contiguous()
-            self.queries.append(norm_rope.apply(queries, key)[0])
+            rotated, _ = norm_rope.apply(queries, key)
+            self.queries.append(rotated)
         return self._attend(layer, q, k, v, norm_rope)
 
 
@@ -105,7 +141,13 @@ class DepthKV:
     it is traced."""
 
     def __init__(
-        self, layers: int, batch: int, positions: int, heads: int, dim: int, like: Tensor
+        self,
+        layers: int,
+        batch: int,
+        positions: int,
+        heads: int,
+        dim: int,
+        like: Tensor,
     ) -> None:
         shape = (layers, 2, batch, positions, heads, dim)
         self.cache = torch.empty(shape, dtype=like.dtype, device=like.device)
@@ -115,14 +157,20 @@ class DepthKV:
         """Declare that the `count` tokens just attended by every layer are complete."""
         self.length += count
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
+    def attend(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        norm_rope: NormRope,
+    ) -> Tensor:
         """n new tokens per row, q [B, n, Hq, D]. They see all earlier ones and, causally, each
         other."""
         if kernels.enabled(Kernel.DEPTH, q):
             q, k, rest = norm_rope.for_kernel(q, k)
-            return kernels.short_attention.depth_attention(
-                self.cache[layer], self.length, q, k, v, rest
-            )
+            cache = self.cache[layer]
+            return kernels.short_attention.depth_attention(cache, self.length, q, k, v, rest)
         q, k = norm_rope.apply(q, k)
         new = q.shape[1]
         end = self.length + new
@@ -134,5 +182,6 @@ class DepthKV:
         mask = None
         if new > 1:
             positions = torch.arange(end, device=q.device)
-            mask = positions[None, :] <= positions[self.length :, None]
+            queries = positions[self.length :]
+            mask = positions[None, :] <= queries[:, None]
         return sdpa(q, keys[:, :end], values[:, :end], mask)

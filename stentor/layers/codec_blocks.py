@@ -49,10 +49,12 @@ class SnakeBeta(SnakeBase):
     def reference(self, x: Tensor) -> Tensor:
         alpha = self.alpha.exp()[:, None]
         beta = self.beta.exp()[:, None]
-        return x + torch.sin(x * alpha).pow(2) * (1.0 / (beta + 1e-9))
+        gain = 1.0 / (beta + 1e-9)
+        return x + torch.sin(x * alpha).pow(2) * gain
 
     def params(self) -> SnakeParams:
-        return SnakeParams(self.alpha.exp(), 1.0 / (self.beta.exp() + 1e-9))
+        gain = 1.0 / (self.beta.exp() + 1e-9)
+        return SnakeParams(self.alpha.exp(), gain)
 
 
 class ConvNeXt(nn.Module):
@@ -71,9 +73,11 @@ class ConvNeXt(nn.Module):
         self.pwconv2 = Linear(4 * channels, channels)
 
     def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
-        y = self.norm(convolve(self.dwconv, x, state).transpose(1, 2))
-        out: Tensor = x + self.pwconv2(F.gelu(self.pwconv1(y))).transpose(1, 2)
-        return out
+        mixed = convolve(self.dwconv, x, state)
+        y = self.norm(mixed.transpose(1, 2))
+        hidden = F.gelu(self.pwconv1(y))
+        change: Tensor = self.pwconv2(hidden)
+        return x + change.transpose(1, 2)
 
 
 class Upsample(nn.ModuleList):
@@ -83,13 +87,13 @@ class Upsample(nn.ModuleList):
     """
 
     def __init__(self, channels: int, stride: int, refine: type[ConvNeXt] = ConvNeXt) -> None:
-        super().__init__(
-            [CausalConvTranspose1d(channels, channels, stride, kernel=stride), refine(channels)]
-        )
+        spread = CausalConvTranspose1d(channels, channels, stride, kernel=stride)
+        super().__init__([spread, refine(channels)])
 
     def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         spread, refine = self
-        out: Tensor = refine(convolve(spread, x, state), state)
+        wide = convolve(spread, x, state)
+        out: Tensor = refine(wide, state)
         return out
 
 
@@ -99,16 +103,15 @@ class ResidualUnit(nn.Module):
 
     def __init__(self, channels: int, dilation: int, depthwise: bool = False) -> None:
         super().__init__()
-        dilated = CausalConv1d(channels, channels, 7, dilation, groups=channels if depthwise else 1)
-        self.block = nn.ModuleList(
-            [Snake(channels), dilated, Snake(channels), CausalConv1d(channels, channels, 1)]
-        )
+        groups = channels if depthwise else 1
+        dilated = CausalConv1d(channels, channels, 7, dilation, groups=groups)
+        pointwise = CausalConv1d(channels, channels, 1)
+        self.block = nn.ModuleList([Snake(channels), dilated, Snake(channels), pointwise])
 
     def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         before, dilated, after, pointwise = self.block
-        return convolve(
-            pointwise, convolve(dilated, x, state, before=before, after=after), state, residual=x
-        )
+        y = convolve(dilated, x, state, before=before, after=after)
+        return convolve(pointwise, y, state, residual=x)
 
 
 class DownsampleBlock(nn.Module):
@@ -117,7 +120,13 @@ class DownsampleBlock(nn.Module):
     x [B, inputs, n] -> [B, outputs, n / stride]. What stands behind these in `block` is not run.
     """
 
-    def __init__(self, inputs: int, outputs: int, stride: int, depthwise: bool = False) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        stride: int,
+        depthwise: bool = False,
+    ) -> None:
         super().__init__()
         units = [ResidualUnit(inputs, d, depthwise) for d in DILATIONS]
         down = CausalConv1d(inputs, outputs, 2 * stride, stride=stride, left=stride)
@@ -137,15 +146,23 @@ class UpsampleBlock(nn.Module):
     x [B, inputs, n] -> [B, outputs, n * stride]. `condition` scales and shifts x first.
     """
 
-    def __init__(self, inputs: int, outputs: int, stride: int, depthwise: bool = False) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        stride: int,
+        depthwise: bool = False,
+    ) -> None:
         super().__init__()
         units = [ResidualUnit(outputs, d, depthwise) for d in DILATIONS]
-        self.block = nn.ModuleList(
-            [Snake(inputs), CausalConvTranspose1d(inputs, outputs, stride), *units]
-        )
+        up = CausalConvTranspose1d(inputs, outputs, stride)
+        self.block = nn.ModuleList([Snake(inputs), up, *units])
 
     def forward(
-        self, x: Tensor, state: StreamingState | None = None, condition: Affine | None = None
+        self,
+        x: Tensor,
+        state: StreamingState | None = None,
+        condition: Affine | None = None,
     ) -> Tensor:
         act, up, *units = self.block
         x = convolve(up, x, state, before=act, affine=condition)

@@ -47,24 +47,36 @@ class StreamingState:
         assert count % self._steps == 0, "a module sees a part of a step that is decoded ahead"
         return self._ahead * (count // self._steps)
 
-    def concat_history(self, key: str, x: Tensor, count: int, dim: int) -> Tensor:
+    def concat_history(
+        self,
+        key: str,
+        x: Tensor,
+        count: int,
+        dim: int,
+    ) -> Tensor:
         """Put the `count` stored steps of `key` before x along time dimension `dim`. Store the
         result's last steps."""
-        y = torch.cat((self.old[key].movedim(1, dim).to(x.dtype), x), dim=dim)
-        ahead = self.steps_ahead(x.shape[dim])
+        length = x.shape[dim]
+        history = self.old[key].movedim(1, dim).to(x.dtype)
+        y = torch.cat((history, x), dim=dim)
+        ahead = self.steps_ahead(length)
         if ahead is not None:
-            self.new[key] = steps_from(y.movedim(dim, 1), x.shape[dim] - ahead, count)
+            by_step = y.movedim(dim, 1)
+            self.new[key] = steps_from(by_step, length - ahead, count)
             return y
-        last = torch.narrow(y, dim, x.shape[dim], count)
+        last = torch.narrow(y, dim, length, count)
         # A small part must not keep all of a long input alive until the end of the call.
-        self.new[key] = (last.clone() if y.shape[dim] > 2 * count else last).movedim(dim, 1)
+        if y.shape[dim] > 2 * count:
+            last = last.clone()
+        self.new[key] = last.movedim(dim, 1)
         return y
 
 
 def steps_from(x: Tensor, first: Tensor, count: int) -> Tensor:
     """`count` steps of each row of x [B, T, ...] from step `first` [B] on: [B, count, ...]."""
-    at = first[:, None] + torch.arange(count, device=x.device)
-    return x[torch.arange(len(x), device=x.device)[:, None], at]
+    steps = first[:, None] + torch.arange(count, device=x.device)
+    rows = torch.arange(len(x), device=x.device)
+    return x[rows[:, None], steps]
 
 
 class CausalModule(nn.Module):
@@ -105,7 +117,8 @@ class CausalConv1d(CausalModule):
         bias: bool = True,
         left: int | None = None,
     ) -> None:
-        super().__init__(inputs, (kernel - 1) * dilation if left is None else left)
+        tail = (kernel - 1) * dilation if left is None else left
+        super().__init__(inputs, tail)
         self.weight = nn.Parameter(torch.empty(outputs, inputs // groups, kernel))
         if bias:
             self.bias = nn.Parameter(torch.empty(outputs))
@@ -119,9 +132,10 @@ class CausalConv1d(CausalModule):
     def reads_rows(self) -> bool:
         """Whether the kernels read all taps of an output as one row: with a stride, or where a tap
         is one channel."""
-        return self.stride > 1 or (
-            self.channels == 1 and self.dilation == 1 and self.weight.shape[2] > 1
-        )
+        if self.stride > 1:
+            return True
+        has_taps = self.weight.shape[2] > 1
+        return has_taps and self.channels == 1 and self.dilation == 1
 
     def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         x = self.with_history(x, state)
@@ -136,7 +150,12 @@ class CausalConvTranspose1d(CausalModule):
     """
 
     def __init__(
-        self, inputs: int, outputs: int, stride: int, kernel: int | None = None, bias: bool = True
+        self,
+        inputs: int,
+        outputs: int,
+        stride: int,
+        kernel: int | None = None,
+        bias: bool = True,
     ) -> None:
         if kernel is None:
             kernel = 2 * stride
@@ -165,11 +184,13 @@ class CausalConvTranspose1d(CausalModule):
     def _as_product(self, x: Tensor) -> Tensor:
         """The outputs of x [B, C, tail + n], by one GEMM of all taps. The library of a CPU arranges
         the weights anew in each call, which takes longer than a short chunk."""
-        taps = (x.transpose(1, 2) @ self.weight.flatten(1)).view(
-            len(x), x.shape[-1], *self.weight.shape[1:]
-        )
+        rows = x.transpose(1, 2)
+        products = rows @ self.weight.flatten(1)
+        taps = products.view(*rows.shape[:2], *self.weight.shape[1:])
         if self.tail:
-            taps = taps[:, 1:, :, : self.stride] + taps[:, :-1, :, self.stride :]
+            present = taps[:, 1:, :, : self.stride]
+            before = taps[:, :-1, :, self.stride :]
+            taps = present + before
         y: Tensor = taps.transpose(1, 2).flatten(2)
         if self.bias is None:
             return y
@@ -195,12 +216,12 @@ class SnakeBase(nn.Module):
 
     def cache_params(self) -> None:
         """Work `params` out once, from the present weights."""
-        self.cached_params = SnakeParams(
-            *(t.detach().float().flatten().contiguous() for t in self.params())
-        )
+        flat = (param.detach().float().flatten() for param in self.params())
+        self.cached_params = SnakeParams(*(param.contiguous() for param in flat))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.reference(upcast(x)).to(x.dtype)
+        y = self.reference(upcast(x))
+        return y.to(x.dtype)
 
 
 def upcast(x: Tensor) -> Tensor:
@@ -213,10 +234,12 @@ def upcast(x: Tensor) -> Tensor:
 def snake(x: Tensor, alpha: Tensor) -> Tensor:
     """x + sin(alpha x)^2 / alpha (Ziyin et al., 2020), alpha [1, C, 1]."""
     # The reference adds 1e-9, so that an alpha of 0 leaves x as it is.
+    divisor = alpha + 1e-9
     if torch.is_grad_enabled():
-        return x + torch.sin(alpha * x).pow(2) / (alpha + 1e-9)
+        return x + torch.sin(alpha * x).pow(2) / divisor
     # The same in place: new memory of this size comes from the system each time.
-    return (alpha * x).sin_().square_().div_(alpha + 1e-9).add_(x)
+    wave = (alpha * x).sin_().square_()
+    return wave.div_(divisor).add_(x)
 
 
 def convolve(
@@ -238,10 +261,14 @@ def convolve(
     if kernels.conv_kernels_enabled(x):
         return _fused_convolve(conv, x, state, before, after, residual, affine, first)
     if first is not None:
-        x = x * (torch.arange(x.shape[2], device=x.device) >= first[:, None])[:, None]
+        columns = torch.arange(x.shape[2], device=x.device)
+        exists = columns >= first[:, None]
+        x = x * exists[:, None]
     if affine is not None:
         x = x * affine.scale[:, None] + affine.shift[:, None]
-    y: Tensor = conv(x if before is None else before(x), state)
+    if before is not None:
+        x = before(x)
+    y: Tensor = conv(x, state)
     if after is not None:
         y = after(y)
     if residual is None:
@@ -265,25 +292,21 @@ def _fused_convolve(
     x = x.transpose(1, 2)
     # Otherwise the convolution reads x itself.
     if conv.tail or before is not None or affine is not None or first is not None:
-        if conv.tail:
-            streaming = state
-        else:
-            streaming = None
-        if streaming is None:
-            past = None
-        else:
-            past = streaming.old[conv.key]
-        ahead = streaming.steps_ahead(x.shape[1]) if streaming is not None else None
-        keep = streaming is not None
+        streams = conv.tail > 0 and state is not None
+        past = None
+        ahead = None
+        if streams:
+            assert state is not None
+            past = state.old[conv.key]
+            ahead = state.steps_ahead(x.shape[1])
         x, last = kernels.conv1d.concat_history(
-            x, past, conv.tail, _params(before), affine, keep, ahead, first
+            x, past, conv.tail, _params(before), affine, streams, ahead, first
         )
-        if streaming is not None:
-            streaming.new[conv.key] = last
+        if streams:
+            assert state is not None
+            state.new[conv.key] = last
     act = _params(after)
-    if residual is None:
-        residual = None
-    else:
+    if residual is not None:
         residual = residual.transpose(1, 2)
     if isinstance(conv, CausalConvTranspose1d):
         y = kernels.conv1d.conv_transpose1d(x, conv.weight, conv.bias, conv.stride, act, residual)
@@ -315,10 +338,11 @@ def state_columns(codec: nn.Module) -> dict[str, Column]:
 def context_steps(*parts: nn.Module) -> int:
     """Input steps at most on which the state after them depends, in causal modules that run in this
     order."""
+    modules = [module for part in parts for module in part.modules()]
     steps = 0
-    for module in reversed(
-        [m for part in parts for m in part.modules() if isinstance(m, CausalModule)]
-    ):
+    for module in reversed(modules):
+        if not isinstance(module, CausalModule):
+            continue
         if isinstance(module, CausalConvTranspose1d):
             steps = math.ceil(steps / module.stride)
         steps += module.tail
@@ -344,7 +368,8 @@ def cast_codec(codec: nn.Module, dtype: torch.dtype) -> None:
             module.cache_params()
         if isinstance(module, CausalModule) and kernels.wants_channels_last(dtype):
             order, back = _memory_order(module)
-            module.weight.data = module.weight.data.permute(order).contiguous().permute(back)
+            laid_out = module.weight.data.permute(order).contiguous()
+            module.weight.data = laid_out.permute(back)
 
 
 def _memory_order(conv: CausalModule) -> tuple[tuple[int, ...], tuple[int, ...]]:

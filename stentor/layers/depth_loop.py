@@ -39,38 +39,50 @@ class TextProjection(nn.Sequential):
 def project(module: nn.Module, table: Tensor) -> Tensor:
     """module(table) row by row, in passes that bound the memory of the hidden layer."""
     with torch.no_grad():
-        return torch.cat(
-            [module(table[at : at + ROWS_PER_PASS]) for at in range(0, len(table), ROWS_PER_PASS)]
-        )
+        parts = [module(rows) for rows in torch.split(table, ROWS_PER_PASS)]
+        return torch.cat(parts)
 
 
 class PredictorStack(Stack):
     """The transformer with the embeddings of the codebooks after the first, `outputs` wide as the
     backbone is."""
 
-    def __init__(self, c: StackConfig, codebooks: int, vocab: int, outputs: int) -> None:
+    def __init__(
+        self,
+        c: StackConfig,
+        codebooks: int,
+        vocab: int,
+        outputs: int,
+    ) -> None:
         super().__init__(c)
-        self.codec_embedding = nn.ModuleList(
-            nn.Embedding(vocab, outputs) for _ in range(codebooks - 1)
-        )
+        following = range(codebooks - 1)
+        self.codec_embedding = nn.ModuleList(nn.Embedding(vocab, outputs) for _ in following)
 
 
 class CodePredictor(nn.Module):
     """Weights of the loop. A backbone that is as wide as the loop needs no projection."""
 
-    def __init__(self, c: StackConfig, codebooks: int, vocab: int, backbone: int) -> None:
+    def __init__(
+        self,
+        c: StackConfig,
+        codebooks: int,
+        vocab: int,
+        backbone: int,
+    ) -> None:
         super().__init__()
         self.model = PredictorStack(c, codebooks, vocab, backbone)
-        self.lm_head = nn.ModuleList(
-            nn.Linear(c.hidden, vocab, bias=False) for _ in range(codebooks - 1)
-        )
-        self.small_to_mtp_projection = (
-            nn.Linear(backbone, c.hidden) if backbone != c.hidden else nn.Identity()
-        )
+        heads = [nn.Linear(c.hidden, vocab, bias=False) for _ in range(codebooks - 1)]
+        self.lm_head = nn.ModuleList(heads)
+        self.small_to_mtp_projection: nn.Module
+        if backbone == c.hidden:
+            self.small_to_mtp_projection = nn.Identity()
+        else:
+            self.small_to_mtp_projection = nn.Linear(backbone, c.hidden)
 
     def take_heads(self) -> Tensor:
         """Stack the heads [codebooks - 1, vocab, hidden], and free them."""
-        heads = torch.stack([head.get_parameter("weight") for head in self.lm_head]).detach()
+        weights: list[Tensor] = [head.get_parameter("weight") for head in self.lm_head]
+        heads = torch.stack(weights).detach()
         del self.lm_head
         return heads
 
@@ -85,7 +97,8 @@ class DepthTables:
     def __init__(self, text: Tensor, first: Tensor, predictor: CodePredictor) -> None:
         """text [text vocab, H] is projected already. first [vocab, H]: of codebook 0. Take those of
         the predictor."""
-        books = [first, *(e.get_parameter("weight") for e in predictor.model.codec_embedding)]
+        embeddings = predictor.model.codec_embedding
+        books = [first, *(embedding.get_parameter("weight") for embedding in embeddings)]
         del predictor.model.codec_embedding
         self.text = text
         rows = torch.cat(books).detach()
@@ -97,7 +110,8 @@ class DepthTables:
         """[rows, predictor hidden]: inputs of the predictor."""
         sizes = [len(book) for book in books[:-1]]
         self.starts = tuple(sum(sizes[:g]) for g in range(len(books)))
-        self.code = CodeTable(torch.tensor(self.starts, device=rows.device), rows)
+        offset = torch.tensor(self.starts, device=rows.device)
+        self.code = CodeTable(offset, rows)
         """[rows, H]: inputs of the backbone."""
 
 
@@ -144,12 +158,19 @@ class DepthLoop:
 
     def start(self, h: Tensor) -> FrameBuffers:
         """The buffers of a frame after the backbone's output h [B, H]."""
-        codes = empty_aligned(len(self._heads) + 1, len(h), self._codes, h.device)
+        codebooks = len(self._heads) + 1
+        codes = empty_aligned(codebooks, len(h), self._codes, h.device)
         x = h.new_empty(len(h), 2, self._table.shape[1])
-        return FrameBuffers(codes, x, SampleOut(codes[0], self._table, x, self._projected(h)))
+        first = SampleOut(codes[0], self._table, x, self._projected(h))
+        return FrameBuffers(codes, x, first)
 
     def __call__(
-        self, frame: FrameBuffers, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor
+        self,
+        frame: FrameBuffers,
+        u: Tensor,
+        temperature: Tensor,
+        top_k: Tensor,
+        top_p: Tensor,
     ) -> Tensor:
         """The whole frame [B, codebooks] once codebook 0 is sampled, with u [B, codebooks - 1] and
         parameters [B]."""
@@ -164,7 +185,8 @@ class DepthLoop:
             if g + 1 < steps:
                 x = x.new_empty(batch, 1, x.shape[2])
                 out = SampleOut(codes[g + 1], self._book(g + 1), x)
-            self._draw(logits, SamplingParams(u[:, g], temperature, top_k, top_p), out)
+            params = SamplingParams(u[:, g], temperature, top_k, top_p)
+            self._draw(logits, params, out)
         return codes.T
 
     def _book(self, g: int) -> Tensor:
@@ -180,4 +202,7 @@ class DepthLoop:
 
     def _projected(self, h: Tensor) -> Tensor:
         layer = self._project
-        return linear(h, layer.weight, layer.bias) if isinstance(layer, nn.Linear) else layer(h)
+        if isinstance(layer, nn.Linear):
+            return linear(h, layer.weight, layer.bias)
+        out: Tensor = layer(h)
+        return out

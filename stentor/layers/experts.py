@@ -73,7 +73,10 @@ class Experts(nn.Module):
         return self._run(x, None, None)
 
     def fused(
-        self, x: Tensor, residual: Tensor, norm: tuple[Tensor, float, bool] | None = None
+        self,
+        x: Tensor,
+        residual: Tensor,
+        norm: tuple[Tensor, float, bool] | None = None,
     ) -> Tensor:
         """residual + self(norm(x)) for x [..., hidden]."""
         return self._run(x, residual, norm)
@@ -87,37 +90,48 @@ class Experts(nn.Module):
         self, x: Tensor, residual: Tensor | None, norm: tuple[Tensor, float, bool] | None
     ) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
-        if residual is None:
-            added = None
-        else:
-            added = residual.reshape(-1, x.shape[-1])
-        if (
-            kernels.enabled(Kernel.EXPERTS, x)
-            and x.dtype == self.gate.weight.dtype
-            and (norm is None or norm[2])
-        ):
-            return self._by_kernels(rows, added, None if norm is None else norm[:2]).view(x.shape)
+        if residual is not None:
+            residual = residual.reshape(-1, x.shape[-1])
+        if self._has_kernels(x, norm):
+            return self._by_kernels(rows, residual, norm).view(x.shape)
         if norm is not None:
             rows = rms_norm(rows, *norm)
-        ids, weights = route(self.gate(rows), self.config.chosen, self.config.normalised)
+        logits = self.gate(rows)
+        ids, weights = route(logits, self.config.chosen, self.config.normalised)
         out = grouped_swiglu(rows, ids, weights, self.experts.gate_up_proj, self.experts.down_proj)
-        out = out + torch.sigmoid(self.shared_expert_gate(rows)) * self.shared_expert.alone(rows)
-        return (out if added is None else added + out).view(x.shape)
+        share = torch.sigmoid(self.shared_expert_gate(rows))
+        out = out + share * self.shared_expert.alone(rows)
+        if residual is not None:
+            out = residual + out
+        return out.view(x.shape)
+
+    def _has_kernels(self, x: Tensor, norm: tuple[Tensor, float, bool] | None) -> bool:
+        if not kernels.enabled(Kernel.EXPERTS, x) or x.dtype != self.gate.weight.dtype:
+            return False
+        return norm is None or norm[2]
 
     def _by_kernels(
-        self, rows: Tensor, residual: Tensor | None, norm: tuple[Tensor, float] | None
+        self,
+        rows: Tensor,
+        residual: Tensor | None,
+        norm: tuple[Tensor, float, bool] | None,
     ) -> Tensor:
         c = self.config
         gates = (self.gate.weight, self.shared_expert_gate.weight)
-        routing = kernels.experts.route(rows, norm, *gates, c.chosen, c.normalised)
-        layers = self.experts.gate_up_proj, self.experts.down_proj
-        gate_up, down = (
-            kernels.experts.ExpertWeight(layer.weight, scale_of(layer)) for layer in layers
-        )
+        if norm is None:
+            weight_and_eps = None
+        else:
+            weight_and_eps = norm[:2]
+        routing = kernels.experts.route(rows, weight_and_eps, *gates, c.chosen, c.normalised)
+        gate_up = _expert_weight(self.experts.gate_up_proj)
+        down = _expert_weight(self.experts.down_proj)
         routed = kernels.experts.grouped_swiglu(routing, gate_up, down, c.count)
-        return kernels.experts.combine(
-            routed, routing, self.shared_expert.alone(routing.x), residual
-        )
+        shared = self.shared_expert.alone(routing.x)
+        return kernels.experts.combine(routed, routing, shared, residual)
+
+
+def _expert_weight(layer: nn.Linear) -> kernels.experts.ExpertWeight:
+    return kernels.experts.ExpertWeight(layer.weight, scale_of(layer))
 
 
 def route(logits: Tensor, chosen: int, normalised: bool) -> tuple[Tensor, Tensor]:
@@ -127,37 +141,50 @@ def route(logits: Tensor, chosen: int, normalised: bool) -> tuple[Tensor, Tensor
     Probabilities are of all experts, in float32 at least.
     """
     wide = torch.promote_types(logits.dtype, torch.float32)
-    top, ids = logits.to(wide).softmax(-1).topk(chosen, dim=-1)
+    probabilities = logits.to(wide).softmax(-1)
+    top, ids = probabilities.topk(chosen, dim=-1)
     if normalised:
         top = top / top.sum(-1, keepdim=True)
     ids, order = ids.sort(-1)
-    return ids, top.gather(-1, order).to(logits.dtype)
+    weights = top.gather(-1, order)
+    return ids, weights.to(logits.dtype)
 
 
 def grouped_swiglu(
-    x: Tensor, ids: Tensor, weights: Tensor, gate_up: nn.Linear, down: nn.Linear
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    gate_up: nn.Linear,
+    down: nn.Linear,
 ) -> Tensor:
     """x [N, H] through the experts ids [N, k] of each row, times weights [N, k], added in their
     order: [N, H].
 
     gate_up: [2 E I, H]. down: [E H, I]. An expert is read as often as it was chosen.
     """
-    parts = zip(
-        torch.split(x, ROWS), torch.split(ids, ROWS), torch.split(weights, ROWS), strict=True
-    )
-    return torch.cat([_grouped_swiglu(*part, gate_up, down) for part in parts])
+    parts = []
+    for start in range(0, len(x), ROWS):
+        rows = slice(start, start + ROWS)
+        parts.append(_grouped_swiglu(x[rows], ids[rows], weights[rows], gate_up, down))
+    return torch.cat(parts)
 
 
 def _grouped_swiglu(
-    x: Tensor, ids: Tensor, weights: Tensor, gate_up: nn.Linear, down: nn.Linear
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    gate_up: nn.Linear,
+    down: nn.Linear,
 ) -> Tensor:
     count = down.out_features // x.shape[1]
+    columns = x[:, :, None]
     out = torch.zeros_like(x)
     for expert, weight in zip(ids.unbind(1), weights.unbind(1), strict=True):
-        gate, up = (
-            _of(gate_up, 2 * count, part) @ x[:, :, None] for part in (expert, expert + count)
-        )
-        out = out + (_of(down, count, expert) @ (F.silu(gate) * up))[..., 0] * weight[:, None]
+        gate = _of(gate_up, 2 * count, expert) @ columns
+        up = _of(gate_up, 2 * count, expert + count) @ columns
+        hidden = F.silu(gate) * up
+        products = _of(down, count, expert) @ hidden
+        out = out + products[..., 0] * weight[:, None]
     return out
 
 
@@ -169,6 +196,6 @@ def _of(layer: nn.Linear, blocks: int, which: Tensor) -> Tensor:
     if scale is None:
         return weight
     scales = scale.view(blocks, -1, scale.shape[1])[which]
-    return dequantize(weight.flatten(0, 1), scales.flatten(0, 1), activation_dtype(layer)).view(
-        weight.shape
-    )
+    dtype = activation_dtype(layer)
+    wide = dequantize(weight.flatten(0, 1), scales.flatten(0, 1), dtype)
+    return wide.view(weight.shape)

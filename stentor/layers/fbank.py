@@ -17,13 +17,16 @@ def speaker_fbank(wav: Tensor) -> Tensor:
     fft = 512
     x = wav.unfold(0, frame, hop)
     x = x - x.mean(1, keepdim=True)
-    x = x - 0.97 * torch.cat((x[:, :1], x[:, :-1]), dim=1)
+    before = torch.cat((x[:, :1], x[:, :-1]), dim=1)
+    x = x - 0.97 * before
     window = torch.hann_window(frame, periodic=False, device=wav.device) ** 0.85
-    power = torch.fft.rfft(F.pad(x * window, (0, fft - frame))).abs().square()
+    windowed = F.pad(x * window, (0, fft - frame))
+    power = torch.fft.rfft(windowed).abs().square()
     bank = _kaldi(fft).to(wav.device)
     mel: Tensor = power[:, : len(bank)] @ bank
-    mel = mel.clamp_min(torch.finfo(torch.float32).eps).log()
-    return mel - mel.mean(0, keepdim=True)
+    smallest = torch.finfo(torch.float32).eps
+    log_mel = mel.clamp_min(smallest).log()
+    return log_mel - log_mel.mean(0, keepdim=True)
 
 
 def _kaldi(fft: int) -> Tensor:
@@ -34,6 +37,10 @@ def _kaldi(fft: int) -> Tensor:
 
     low, high = mel(torch.tensor([20.0, 8000.0]))
     width = (high - low) / (MELS + 1)
-    at = mel(torch.arange(fft // 2).float() * FBANK_RATE / fft)[:, None]
+    bins = torch.arange(fft // 2).float()
+    at = mel(bins * FBANK_RATE / fft)[:, None]
     lower = low + width * torch.arange(MELS)
-    return torch.minimum((at - lower) / width, (lower + 2 * width - at) / width).clamp_min(0)
+    upper = lower + 2 * width
+    rising = (at - lower) / width
+    falling = (upper - at) / width
+    return torch.minimum(rising, falling).clamp_min(0)

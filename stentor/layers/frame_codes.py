@@ -28,7 +28,8 @@ class CodeTable:
 
     def embed(self, codes: Tensor) -> Tensor:
         """codes [B, books] -> the sum of their embeddings [B, H], rounded once."""
-        return F.embedding(codes + self.offset, self.rows).sum(1)
+        embeddings = F.embedding(codes + self.offset, self.rows)
+        return embeddings.sum(1)
 
 
 def embed_prompt(
@@ -45,25 +46,34 @@ def embed_prompt(
     frames: (codes [M, books], positions [M]). Frames at position N are padding.
     """
     if kernels.enabled(Kernel.EMBED, table.rows):
-        given_frames = (frames[0], table.offset, table.rows, frames[1])
-        return kernels.frame_codes.embed_prompt(text, code, vectors, given_frames)
+        codes, positions = frames
+        kernel_frames = (codes, table.offset, table.rows, positions)
+        return kernels.frame_codes.embed_prompt(text, code, vectors, kernel_frames)
     x = _rows_or_zeros(*text) + _rows_or_zeros(*code)
     if vectors is not None:
         vector_rows = vectors.table[vectors.idx].to(x.dtype)
-        x = x + vector_rows.masked_fill((code[0] != VECTOR_ID)[:, None], 0)
-    frame_rows = x.new_zeros(len(x) + 1, x.shape[1]).index_copy(
-        0, frames[1], table.embed(frames[0])
-    )
+        is_code = code[0] != VECTOR_ID
+        x = x + vector_rows.masked_fill(is_code[:, None], 0)
+    codes, positions = frames
+    zeros = x.new_zeros(len(x) + 1, x.shape[1])
+    frame_rows = zeros.index_copy(0, positions, table.embed(codes))
     return x + frame_rows[:-1]
 
 
 def _rows_or_zeros(index: Tensor, table: Tensor) -> Tensor:
     """Rows of `table` at index [N], zeros where the index is negative."""
-    return F.embedding(index.clamp_min(0).long(), table).masked_fill((index < 0)[:, None], 0)
+    rows = F.embedding(index.clamp_min(0).long(), table)
+    is_missing = index < 0
+    return rows.masked_fill(is_missing[:, None], 0)
 
 
 def embed_codes_and_text(
-    codes: Tensor, table: CodeTable, step: Tensor, tokens: RowRef, texts: Tensor, pad: int
+    codes: Tensor,
+    table: CodeTable,
+    step: Tensor,
+    tokens: RowRef,
+    texts: Tensor,
+    pad: int,
 ) -> Tensor:
     """Backbone input [B, H] after the frame codes [B, books], which were made at step - 1.
 
@@ -76,8 +86,10 @@ def embed_codes_and_text(
         )
     position = step - 1
     max_text = tokens.table.shape[1]
-    token = tokens.table[tokens.idx, position.clamp(0, max_text - 1)].long()
-    return table.embed(codes) + F.embedding(torch.where(position < max_text, token, pad), texts)
+    column = position.clamp(0, max_text - 1)
+    token = tokens.table[tokens.idx, column].long()
+    token = torch.where(position < max_text, token, pad)
+    return table.embed(codes) + F.embedding(token, texts)
 
 
 def sample_first_codebook(
@@ -100,12 +112,15 @@ def sample_first_codebook(
         return kernels.frame_codes.sample_first_codebook(
             logits, params, out, history, penalty, min_frames, num_special, eos
         )
-    had = history.table[history.idx]
+    before = history.table[history.idx]
     ids = torch.arange(logits.shape[1], device=logits.device)
-    logits = penalize_seen(logits.float(), had, penalty)
-    early = (min_frames.step < min_frames.least)[:, None]
+    logits = penalize_seen(logits.float(), before, penalty)
+    is_early = (min_frames.step < min_frames.least)[:, None]
     is_eos = ids == eos
-    barred = (ids >= len(ids) - num_special) & ~is_eos
-    code = sample(logits.masked_fill(barred | (early & is_eos), float("-inf")), *params)
+    is_special = ids >= len(ids) - num_special
+    barred = (is_special & ~is_eos) | (is_early & is_eos)
+    logits = logits.masked_fill(barred, float("-inf"))
+    code = sample(logits, *params)
     store_sample(code, out)
-    return code == eos, had | (code[:, None] == ids)
+    is_drawn = code[:, None] == ids
+    return code == eos, before | is_drawn

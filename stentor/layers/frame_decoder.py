@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.layers.codec_blocks import ConvNeXt, SnakeBeta, Upsample
+from stentor.layers.codec_blocks import DILATIONS, ConvNeXt, SnakeBeta, Upsample
 from stentor.layers.configs import FrameDecoderConfig, StackConfig
 from stentor.layers.conv import (
     CausalConv1d,
@@ -117,9 +117,8 @@ class UpBlock(nn.Module):
         super().__init__()
         half = channels // 2
         up = CausalConvTranspose1d(channels, half, rate)
-        self.block = nn.ModuleList(
-            [SnakeBeta(channels), up, *(ResidualUnit(half, d) for d in (1, 3, 9))]
-        )
+        units = [ResidualUnit(half, dilation) for dilation in DILATIONS]
+        self.block = nn.ModuleList([SnakeBeta(channels), up, *units])
 
     def forward(
         self,
@@ -153,13 +152,14 @@ class FrameDecoder(nn.Module):
     def add_convolutions(self) -> None:
         """Make `upsample` and `decoder`."""
         c = self.shape
-        self.upsample = nn.ModuleList(
-            Upsample(c.latent, ratio, ScaledConvNeXt) for ratio in c.ratios
-        )
-        widths = [c.width // 2**i for i in range(len(c.rates) + 1)]
-        blocks = [UpBlock(width, rate) for width, rate in zip(widths, c.rates, strict=False)]
-        last = [SnakeBeta(widths[-1]), CausalConv1d(widths[-1], 1, 7)]
-        self.decoder = nn.ModuleList([CausalConv1d(c.latent, c.width, 7), *blocks, *last])
+        upsample = [Upsample(c.latent, ratio, ScaledConvNeXt) for ratio in c.ratios]
+        self.upsample = nn.ModuleList(upsample)
+        *widths, last_width = [c.width // 2**i for i in range(len(c.rates) + 1)]
+        first = CausalConv1d(c.latent, c.width, 7)
+        blocks = [UpBlock(width, rate) for width, rate in zip(widths, c.rates, strict=True)]
+        snake = SnakeBeta(last_width)
+        last = CausalConv1d(last_width, 1, 7)
+        self.decoder = nn.ModuleList([first, *blocks, snake, last])
 
     @property
     def dtype(self) -> torch.dtype:
@@ -180,18 +180,17 @@ class FrameDecoder(nn.Module):
         c = self.shape
         offset = torch.arange(c.codebooks, device=device) * c.codebook_size
         self.register_buffer("offset", offset, persistent=False)
-        rope = Rope(
-            angles(c.stack.head_dim, POSITIONS, c.theta),
-            table.dtype,
-            interleaved=False,
-            in_float32=False,
-        )
+        rope_angles = angles(c.stack.head_dim, POSITIONS, c.theta)
+        rope = Rope(rope_angles, table.dtype, interleaved=False, in_float32=False)
         self.rope = rope.to(device)
-        cast_codec(self, self.dtype if dtype is None else dtype)
+        if dtype is None:
+            dtype = self.dtype
+        cast_codec(self, dtype)
 
     def embed(self, codes: Tensor) -> Tensor:
         """codes [B, n, codebooks] -> the sums of their rows [B, n, width]."""
-        return F.embedding(codes + self.offset, self.table).sum(-2).to(self.dtype)
+        rows = F.embedding(codes + self.offset, self.table)
+        return rows.sum(-2).to(self.dtype)
 
     def latents(self, codes: Tensor, state: StreamingState | None) -> Tensor:
         """codes [B, n, codebooks] -> what the transformer takes [B, n, latent]."""
@@ -207,10 +206,12 @@ class FrameDecoder(nn.Module):
         """codes [B, n, codebooks] at frame positions pos [B, n] -> samples [B, n * hop] in [-1, 1],
         or of the `last` frames. The transformer takes all frames, and the convolutions only
         these."""
-        x = self.attended(self.latents(codes, state), pos, state)
-        if last is None:
-            return self.samples(x, pos, state)
-        return self.samples(x[:, -last:], pos[:, -last:], state)
+        x = self.latents(codes, state)
+        x = self.attended(x, pos, state)
+        if last is not None:
+            x = x[:, -last:]
+            pos = pos[:, -last:]
+        return self.samples(x, pos, state)
 
     def attended(self, x: Tensor, pos: Tensor, state: StreamingState | None) -> Tensor:
         """Windowed self-attention over frames x [B, n, latent] at positions pos [B, n]."""
@@ -233,19 +234,23 @@ class FrameDecoder(nn.Module):
         befores = self._befores(pos[:, 0])
         for block, (before, position) in zip(blocks, pairwise(befores), strict=True):
             x = block(x, state, before, position)
-        return upcast(convolve(last, x, state, before=snake, first=befores[-1]))[:, 0].clamp(
-            -1.0, 1.0
-        )
+        x = convolve(last, x, state, before=snake, first=befores[-1])
+        samples = upcast(x)[:, 0]
+        return samples.clamp(-1.0, 1.0)
 
     def _befores(self, start: Tensor) -> list[Tensor | None]:
         """Columns [B] of this call before which nothing exists, before each block and after the
         last, where the call begins with frame `start` [B]. None: all exist."""
         c = self.shape
-        steps = [prod(c.ratios) * prod(c.rates[:i]) for i in range(len(c.rates) + 1)]
-        return [
-            (lag - start * step).clamp_min(0) if lag else None
-            for lag, step in zip(c.lags, steps, strict=True)
-        ]
+        step = prod(c.ratios)
+        befores: list[Tensor | None] = []
+        for lag, rate in zip(c.lags, (1, *c.rates), strict=True):
+            step = step * rate
+            if lag:
+                befores.append((lag - start * step).clamp_min(0))
+            else:
+                befores.append(None)
+        return befores
 
 
 class FrameCodec:

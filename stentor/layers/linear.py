@@ -32,7 +32,9 @@ def linear(
     silu(first half) * second half, [..., N / 2]. With `scale` [N, groups] the weight is quantised.
     must_fuse: the product is one of those that `kernels.linear.fuses` is true of.
     """
-    (choice,) = kernels.linear.select(problem(x, weight, scale, norm is not None, gate, must_fuse))
+    has_norm = norm is not None
+    product_problem = problem(x, weight, scale, has_norm, gate, must_fuse)
+    (choice,) = kernels.linear.select(product_problem)
     if choice.backend is Backend.GEMV:
         return kernels.gemv.fused_linear(x, weight, norm, residual, gate, bias, scale=scale)
     if choice.tile is not None:
@@ -46,7 +48,9 @@ def linear(
     if choice.backend is Backend.W8A8:
         assert scale is not None
         return kernels.w8a8_gemm.fused_linear(x, weight, scale, norm, residual, gate, bias)
-    y = _product(choice.backend, x if norm is None else rms_norm(x, *norm), weight, bias, scale)
+    if norm is not None:
+        x = rms_norm(x, *norm)
+    y = _product(choice.backend, x, weight, bias, scale)
     if gate:
         y = swiglu(y)
     if residual is None:
@@ -55,7 +59,11 @@ def linear(
 
 
 def _product(
-    backend: Backend, x: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor | None
+    backend: Backend,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    scale: Tensor | None,
 ) -> Tensor:
     if scale is not None:
         return quantized_product(backend, x, weight, scale, bias)
@@ -107,9 +115,8 @@ class QuantizedLinear(nn.Linear):
         self.weight_scale = self._empty(base.weight.device, groups, torch.float32)
 
     def _empty(self, device: torch.device, columns: int, dtype: torch.dtype) -> nn.Parameter:
-        return nn.Parameter(
-            torch.empty(self.out_features, columns, dtype=dtype, device=device), requires_grad=False
-        )
+        empty = torch.empty(self.out_features, columns, dtype=dtype, device=device)
+        return nn.Parameter(empty, requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in] -> [..., out]."""
@@ -142,6 +149,7 @@ def some_outputs(layer: nn.Linear, x: Tensor, start: int, stop: int) -> Tensor:
 def linear_gelu(layer: nn.Linear, x: Tensor) -> Tensor:
     """x [..., in] -> [..., out]."""
     if x.is_cuda and layer.bias is not None:  # inside the product
-        flat = torch._addmm_activation(layer.bias, x.flatten(0, -2), layer.weight.T, use_gelu=True)
-        return flat.view(*x.shape[:-1], -1)
+        rows = x.flatten(0, -2)
+        y = torch._addmm_activation(layer.bias, rows, layer.weight.T, use_gelu=True)
+        return y.view(*x.shape[:-1], -1)
     return F.gelu(layer(x), approximate="tanh")

@@ -50,7 +50,10 @@ class LoraRows:
     @contextmanager
     def at(self, places: Tensor) -> Iterator[None]:
         """Inside, row m is what row places[m] was. A place behind the last row uses no adapter."""
-        with self.of(F.pad(self.index, (0, 1))[places] if len(self.index) else self.index):
+        index = self.index
+        if len(index):
+            index = F.pad(index, (0, 1))[places]
+        with self.of(index):
             yield
 
 
@@ -64,7 +67,12 @@ class LoraLinear(nn.Linear):
     """
 
     def __init__(
-        self, base: nn.Linear, widths: Sequence[int], slots: int, rank: int, rows: LoraRows
+        self,
+        base: nn.Linear,
+        widths: Sequence[int],
+        slots: int,
+        rank: int,
+        rows: LoraRows,
     ) -> None:
         nn.Module.__init__(self)
         self.in_features = base.in_features
@@ -86,26 +94,34 @@ class LoraLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """x [N, ..., in] -> [N, ..., out]."""
         y = linear(x, self.weight, self.bias, self.scale)
-        return add_lora(
-            y, x, self.rows.index, self.lora_a, self.lora_b, self.widths, self.rows.tiles
-        )
+        rows = self.rows
+        return add_lora(y, x, rows.index, self.lora_a, self.lora_b, self.widths, rows.tiles)
 
     @torch.no_grad()
-    def write(self, slot: int, part: int, a: Tensor, b: Tensor) -> None:
+    def write(
+        self,
+        slot: int,
+        part: int,
+        a: Tensor,
+        b: Tensor,
+    ) -> None:
         """Store A [r, in] and B [out, r] of a part, with zeros up to the rank of the slots."""
-        start = sum(self.widths[:part])
         rank = len(a)
-        self.lora_a[part, slot, :rank].copy_(a)
-        self.lora_a[part, slot, rank:].zero_()
-        columns = self.lora_b[slot, :, start : start + self.widths[part]]
+        rows = self.lora_a[part, slot]
+        rows[:rank].copy_(a)
+        rows[rank:].zero_()
+        start = sum(self.widths[:part])
+        stop = start + self.widths[part]
+        columns = self.lora_b[slot, :, start:stop]
         columns[:rank].copy_(b.T)
         columns[rank:].zero_()
 
 
 def project(layer: nn.Linear, x: Tensor) -> Tensor:
     """x [..., in] -> [..., out] of a layer with adapters or without, not a quantised one."""
-    out: Tensor = layer(x) if isinstance(layer, LoraLinear) else linear(x, layer.weight, layer.bias)
-    return out
+    if isinstance(layer, LoraLinear):
+        return layer.forward(x)
+    return linear(x, layer.weight, layer.bias)
 
 
 def add_lora(
@@ -128,11 +144,14 @@ def add_lora(
     if kernels.enabled(Kernel.LORA, x):
         return kernels.lora.add_lora(y, x, index, a, b, widths, tiles)
     slots, rank = b.shape[:2]
-    selected = index.repeat(len(x) // len(index))[:, None] == torch.arange(
-        1, slots + 1, device=index.device
-    )
+    numbers = torch.arange(1, slots + 1, device=index.device)
+    row_numbers = index.repeat(len(x) // len(index))
+    selected = row_numbers[:, None] == numbers
     selected = selected.view(len(x), *[1] * (x.ndim - 2), 1, slots, 1)
-    h = F.linear(x, a.reshape(-1, a.shape[-1])).view(*x.shape[:-1], len(widths), slots, rank)
+    all_a = a.reshape(-1, a.shape[-1])
+    h = F.linear(x, all_a).view(*x.shape[:-1], len(widths), slots, rank)
     h = torch.where(selected, h, 0).flatten(-2)
-    parts = torch.split(b.reshape(slots * rank, -1), list(widths), dim=1)
-    return y + torch.cat([h[..., i, :] @ part for i, part in enumerate(parts)], dim=-1)
+    all_b = b.reshape(slots * rank, -1)
+    parts = torch.split(all_b, list(widths), dim=1)
+    products = [h[..., i, :] @ part for i, part in enumerate(parts)]
+    return y + torch.cat(products, dim=-1)

@@ -16,7 +16,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, weight_after_cast: bool) -> 
     if x.dtype == weight.dtype == torch.float32 and not x.is_cuda:
         return torch.rms_norm(x, weight.shape, weight, eps)
     y = x.float()
-    y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + eps)
+    mean_square = y.pow(2).mean(-1, keepdim=True)
+    y = y * torch.rsqrt(mean_square + eps)
     if weight_after_cast:
         return y.to(x.dtype) * weight
     return (y * weight.float()).to(x.dtype)
@@ -48,9 +49,8 @@ class RMSNorm(nn.Module):
         """(x + delta, its norm): a residual branch joins. (x, its norm) where `delta` is None."""
         if delta is None:
             return x, self(x)
-        if kernels.enabled(kernels.Kernel.NORM, x) and x.dtype == delta.dtype == self.weight.dtype:
-            return kernels.norm_rope.add_rms_norm(
-                x, delta, self.weight, self.eps, self.weight_after_cast
-            )
+        one_dtype = x.dtype == delta.dtype == self.weight.dtype
+        if one_dtype and kernels.enabled(kernels.Kernel.NORM, x):
+            return kernels.norm_rope.add_rms_norm(x, delta, *self.kernel_args)
         x = x + delta
         return x, self(x)

@@ -28,13 +28,13 @@ PRODUCT = "fbgemm_linear_fp16_weight_fp32_activation"
 def packs(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether layers can be packed: those in float32 of an x86 CPU with AVX2, by a torch with
     FBGEMM."""
-    if (
-        device.type != "cpu"
-        or dtype != torch.float32
-        or torch.backends.quantized.engine not in ENGINES
-    ):
+    if device.type != "cpu" or dtype != torch.float32:
         return False
-    return torch.backends.cpu.get_cpu_capability() in CAPABILITIES and _has_product()
+    if torch.backends.quantized.engine not in ENGINES:
+        return False
+    if torch.backends.cpu.get_cpu_capability() not in CAPABILITIES:
+        return False
+    return _has_product()
 
 
 @cache
@@ -49,11 +49,9 @@ def _has_product() -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         one = torch.ones(1, 1)
-        return bool(
-            torch.fbgemm_linear_fp16_weight_fp32_activation(
-                one, torch.fbgemm_pack_gemm_matrix_fp16(one), None
-            )
-        )
+        packed = torch.fbgemm_pack_gemm_matrix_fp16(one)
+        product = torch.fbgemm_linear_fp16_weight_fp32_activation(one, packed, None)
+        return bool(product)
 
 
 class PackedLinear(nn.Linear):
@@ -63,9 +61,10 @@ class PackedLinear(nn.Linear):
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         nn.Module.__init__(self)
         self.out_features, self.in_features = weight.shape
-        self.register_parameter(
-            "bias", None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
-        )
+        if bias is None:
+            self.register_parameter("bias", None)
+        else:
+            self.bias = nn.Parameter(bias.detach(), requires_grad=False)
         self.weight = weight.detach().to("meta")  # no parameter, since no device can hold it
         self._packed = torch.fbgemm_pack_gemm_matrix_fp16(weight.detach())
 
@@ -77,11 +76,14 @@ class PackedLinear(nn.Linear):
 def pack_linears(module: nn.Module) -> None:
     """Pack the `Linear` layers of `module` for which `packs` holds. Their weights are
     rounded to float16."""
-    for name, layer in [(n, m) for n, m in module.named_modules() if isinstance(m, Linear)]:
-        packed = PackedLinear(layer.weight, layer.bias)
-        module.get_submodule(name.rpartition(".")[0]).register_module(
-            name.rpartition(".")[2], packed
-        )
+    layers = {name: m for name, m in module.named_modules() if isinstance(m, Linear)}
+    for name, layer in layers.items():
+        _replace(module, name, PackedLinear(layer.weight, layer.bias))
+
+
+def _replace(module: nn.Module, name: str, replacement: nn.Module) -> None:
+    parent, _, last = name.rpartition(".")
+    module.get_submodule(parent).register_module(last, replacement)
 
 
 def pack_convolutions(codec: nn.Module, pool: Executor, taps: bool = False) -> None:
@@ -91,17 +93,12 @@ def pack_convolutions(codec: nn.Module, pool: Executor, taps: bool = False) -> N
     pool: its threads do the work, which holds no lock of Python's. taps: those of longer kernels
     too, where they are dense and have several outputs.
     """
-    convolutions = {
-        name: m
-        for name, m in codec.named_modules()
-        if type(m) in (CausalConv1d, CausalConvTranspose1d)
-    }
-    for name, packed in zip(
-        convolutions, pool.map(partial(_packed, taps=taps), convolutions.values()), strict=True
-    ):
-        codec.get_submodule(name.rpartition(".")[0]).register_module(
-            name.rpartition(".")[2], packed
-        )
+    kinds = (CausalConv1d, CausalConvTranspose1d)
+    convolutions = {name: m for name, m in codec.named_modules() if type(m) in kinds}
+    pack = partial(_packed, taps=taps)
+    packed_convolutions = pool.map(pack, convolutions.values())
+    for name, packed in zip(convolutions, packed_convolutions, strict=True):
+        _replace(codec, name, packed)
 
 
 def _is_product(conv: nn.Module) -> bool:
@@ -135,7 +132,8 @@ class _OnRows(CausalModule):
         """`tail` columns of history before x, laid out as x is."""
         if not self.tail or state is None:
             return super().with_history(x, state)
-        return state.concat_history(self.key, x.transpose(1, 2), self.tail, dim=1).transpose(1, 2)
+        rows = state.concat_history(self.key, x.transpose(1, 2), self.tail, dim=1)
+        return rows.transpose(1, 2)
 
 
 class RowsConv1d(_OnRows, CausalConv1d):
@@ -154,9 +152,9 @@ class RowsConv1d(_OnRows, CausalConv1d):
         x = self.with_history(x, state)[:, :, None]
         stride = (1, self.stride)
         dilation = (1, self.dilation)
-        return F.conv2d(x, self.weight[:, :, None], self.bias, stride, 0, dilation, self.groups)[
-            :, :, 0
-        ]
+        weight = self.weight[:, :, None]
+        y = F.conv2d(x, weight, self.bias, stride, 0, dilation, self.groups)
+        return y[:, :, 0]
 
 
 class PackedConv1d(_OnRows, CausalConv1d):
@@ -173,7 +171,9 @@ class PackedConv1d(_OnRows, CausalConv1d):
     def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         """x [B, in, n] -> [B, out, n]."""
         y: Tensor = self.product(x.transpose(1, 2))
-        return (y if self.bias is None else y.add_(self.bias)).transpose(1, 2)
+        if self.bias is not None:
+            y = y.add_(self.bias)
+        return y.transpose(1, 2)
 
 
 class PackedTaps1d(_OnRows, CausalConv1d):
@@ -186,17 +186,18 @@ class PackedTaps1d(_OnRows, CausalConv1d):
         self.dilation = 1
         self.groups = 1
         self.stride = base.stride
-        self.product = PackedLinear(
-            base.weight.detach().transpose(1, 2).flatten(1).contiguous(), base.bias
-        )
+        by_tap = base.weight.detach().transpose(1, 2)
+        self.product = PackedLinear(by_tap.flatten(1).contiguous(), base.bias)
 
     def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         """x [B, in, n] -> [B, out, n / stride]."""
         x = self.with_history(x, state).transpose(1, 2).contiguous()
         rows, time, channels = x.shape
         kernel = self.weight.shape[2]
-        size = rows, (time - kernel) // self.stride + 1, kernel * channels
-        y: Tensor = self.product(x.as_strided(size, (time * channels, self.stride * channels, 1)))
+        num_outputs = (time - kernel) // self.stride + 1
+        size = (rows, num_outputs, kernel * channels)
+        strides = (time * channels, self.stride * channels, 1)
+        y: Tensor = self.product(x.as_strided(size, strides))
         return y.transpose(1, 2)
 
 
@@ -209,15 +210,19 @@ class PackedConvTranspose1d(_OnRows, CausalConvTranspose1d):
         self.stride = base.stride
         inputs, outputs, kernel = base.weight.shape
         rows = base.weight.detach().flatten(1).t().contiguous()  # two copies are faster than one
-        self.product = PackedLinear(
-            rows.view(outputs, kernel, inputs).transpose(0, 1).flatten(0, 1)
-        )
+        by_tap = rows.view(outputs, kernel, inputs).transpose(0, 1)
+        self.product = PackedLinear(by_tap.flatten(0, 1))
 
     def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         """x [B, in, n] -> [B, out, n * stride]."""
         x = self.with_history(x, state).transpose(1, 2)
-        taps = self.product(x).view(*x.shape[:2], self.weight.shape[2], self.weight.shape[1])
+        _, outputs, kernel = self.weight.shape
+        taps = self.product(x).view(*x.shape[:2], kernel, outputs)
         if self.tail:
-            taps = taps[:, 1:, : self.stride] + taps[:, :-1, self.stride :]
+            present = taps[:, 1:, : self.stride]
+            before = taps[:, :-1, self.stride :]
+            taps = present + before
         y: Tensor = taps.flatten(1, 2)
-        return (y if self.bias is None else y.add_(self.bias)).transpose(1, 2)
+        if self.bias is not None:
+            y = y.add_(self.bias)
+        return y.transpose(1, 2)

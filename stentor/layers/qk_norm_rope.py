@@ -68,22 +68,25 @@ class NormRope:
         if kernels.enabled(Kernel.ROPE, q):
             cos_sin = self.positions.cos_sin(tokens)
             if q.shape[-3] == tokens:  # one kernel does both where q and k have the same positions
-                return kernels.norm_rope.qk_norm_rope(
-                    q, k, *self._weights(), rope.kernel_args(cos_sin)
-                )
+                args = rope.kernel_args(cos_sin)
+                return kernels.norm_rope.qk_norm_rope(q, k, *self._weights(), args)
             q, k = self._norms(q, k)
-            return rope.rotate(q, self._of_queries(cos_sin, q)), rope.rotate(k, cos_sin)
+            q_cos_sin = self._of_queries(cos_sin, q)
+            return rope.rotate(q, q_cos_sin), rope.rotate(k, cos_sin)
         q, k = self._norms(q, k)
         factors = self.positions.factors(tokens)
         if q.shape[-3] == tokens:
+            num_heads = q.shape[-2]
             turned = rope.turn(torch.cat((q, k), dim=-2), factors)
-            return turned[..., : q.shape[-2], :], turned[..., q.shape[-2] :, :]
-        return rope.turn(q, self._of_queries(factors, q)), rope.turn(k, factors)
+            return turned[..., :num_heads, :], turned[..., num_heads:, :]
+        q_factors = self._of_queries(factors, q)
+        return rope.turn(q, q_factors), rope.turn(k, factors)
 
     def _of_queries(self, tables: CosSin, q: Tensor) -> CosSin:
         """The part of tables [..., S, 1, n] that belongs to the tokens of q [..., T, Hq, D]."""
+        cos, sin = tables
         queries = slice(self.first_query, self.first_query + q.shape[-3])
-        return tables[0][..., queries, :, :], tables[1][..., queries, :, :]
+        return cos[..., queries, :, :], sin[..., queries, :, :]
 
     def for_kernel(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, QKNormRope | None]:
         """q, k, and the norms and RoPE that an attention kernel has to apply. None: they have been
@@ -97,12 +100,15 @@ class NormRope:
             norms = None
         else:
             norms = (a.weight, b.weight, a.eps, a.weight_after_cast)
-        return q, k, QKNormRope(rope.cos, rope.sin, rope.interleaved, rope.in_float32, norms)
+        rest = QKNormRope(rope.cos, rope.sin, rope.interleaved, rope.in_float32, norms)
+        return q, k, rest
 
     def _norms(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        return (q if self.q_norm is None else self.q_norm(q)), (
-            k if self.k_norm is None else self.k_norm(k)
-        )
+        if self.q_norm is not None:
+            q = self.q_norm(q)
+        if self.k_norm is not None:
+            k = self.k_norm(k)
+        return q, k
 
     def _weights(self) -> tuple[Tensor | None, Tensor | None, float, bool]:
         a = self.q_norm

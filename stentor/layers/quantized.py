@@ -26,13 +26,14 @@ def quantize(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """weight [N, K] -> its 8 bits [N, K] and scales [N, 1] float32. The largest weight of an output
     is exact."""
     exact = weight.float()
-    scale = (exact.abs().amax(1, keepdim=True) / LARGEST[dtype]).clamp_min(
-        torch.finfo(torch.float32).tiny
-    )
+    largest = LARGEST[dtype]
+    scale = exact.abs().amax(1, keepdim=True) / largest
+    scale = scale.clamp_min(torch.finfo(torch.float32).tiny)
     scaled = exact / scale
     if dtype == torch.int8:
         scaled = scaled.round()
-    return scaled.clamp(-LARGEST[dtype], LARGEST[dtype]).to(dtype), scale
+    bits = scaled.clamp(-largest, largest).to(dtype)
+    return bits, scale
 
 
 def dequantize(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
@@ -45,11 +46,11 @@ def dequantize(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     grouped = values.view(len(weight), scale.shape[1], -1)
     factors = scale.to(wide)[:, :, None]
     if weight.is_cuda:  # in one kernel, without a copy in float32
-        return torch.mul(
-            grouped, factors, out=grouped.new_empty(grouped.shape, dtype=dtype)
-        ).flatten(1)
+        out = grouped.new_empty(grouped.shape, dtype=dtype)
+        return torch.mul(grouped, factors, out=out).flatten(1)
     # Converted first: a CPU has no vector code for a product of two dtypes.
-    return grouped.to(wide).mul_(factors).to(dtype).flatten(1)
+    scaled = grouped.to(wide).mul_(factors)
+    return scaled.to(dtype).flatten(1)
 
 
 def _moved(weight: Tensor) -> Tensor:
@@ -59,20 +60,24 @@ def _moved(weight: Tensor) -> Tensor:
     Exponents of float16 are larger by 8. The sign, which int8 repeats to its left, goes to the
     first bit.
     """
-    bits = (weight.view(torch.int8).to(torch.int16) << 7) & ~(1 << 14)
+    moved = weight.view(torch.int8).to(torch.int16) << 7
+    bits = moved & ~(1 << 14)
     return bits.view(torch.float16)
 
 
 def quantized_linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
     """x [..., K] times a quantised weight [N, K] with scale [N, groups] (+ bias [N]) -> [..., N],
     not fused."""
-    return quantized_product(
-        kernels.linear.unfused(problem(x, weight, scale)).backend, x, weight, scale, bias
-    )
+    choice = kernels.linear.unfused(problem(x, weight, scale))
+    return quantized_product(choice.backend, x, weight, scale, bias)
 
 
 def quantized_product(
-    backend: Backend, x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None
+    backend: Backend,
+    x: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    bias: Tensor | None,
 ) -> Tensor:
     """`quantized_linear` by a backend that is chosen."""
     if backend is Backend.W8A8:
@@ -93,10 +98,11 @@ def _widened_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
         step = CPU_OUTPUTS
     else:
         step = len(weight)
-    parts = [
-        F.linear(x, dequantize(weight[i : i + step], scale[i : i + step], x.dtype))
-        for i in range(0, len(weight), step)
-    ]
+    parts = []
+    for start in range(0, len(weight), step):
+        rows = slice(start, start + step)
+        wide = dequantize(weight[rows], scale[rows], x.dtype)
+        parts.append(F.linear(x, wide))
     if len(parts) == 1:
         return parts[0]
     return torch.cat(parts, dim=-1)
@@ -106,5 +112,7 @@ def _int8_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
     """torch's product for a CPU. It rounds activations and sums to bfloat16, which is little beside
     int8."""
     ones = torch.ones(len(weight), dtype=torch.bfloat16)
-    y = torch._weight_int8pack_mm(x.reshape(-1, x.shape[-1]).bfloat16(), weight, ones)
-    return (y * scale[:, 0]).to(x.dtype).view(*x.shape[:-1], len(weight))
+    rows = x.reshape(-1, x.shape[-1]).bfloat16()
+    y = torch._weight_int8pack_mm(rows, weight, ones)
+    scaled = (y * scale[:, 0]).to(x.dtype)
+    return scaled.view(*x.shape[:-1], len(weight))

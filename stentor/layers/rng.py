@@ -18,7 +18,8 @@ from stentor.kernels.constants import GOLDEN, MIX1, MIX2
 
 def _shift(z: Tensor, bits: int) -> Tensor:
     """Logical right shift of int64."""
-    return (z >> bits) & ((1 << (64 - bits)) - 1)
+    mask = (1 << (64 - bits)) - 1
+    return (z >> bits) & mask
 
 
 def _mix(z: Tensor) -> Tensor:
@@ -31,12 +32,15 @@ def uniform(seed: Tensor, step: Tensor, draws: int) -> Tensor:
     """Uniforms in (0, 1), float32 [B, draws], for int64 `seed` [B] and `step` [B]."""
     if kernels.slot_kernels_enabled(seed.device):
         return kernels.rng.uniform(seed, step, draws)
-    key = _mix(_mix(seed) + GOLDEN * (step + 1))
+    frame = GOLDEN * (step + 1)
+    key = _mix(_mix(seed) + frame)
     index = torch.arange(1, draws + 1, device=seed.device, dtype=torch.int64)
-    bits = _shift(_mix(key[:, None] + GOLDEN * index), 40)  # 24 bits: exact in float32
+    mixed = _mix(key[:, None] + GOLDEN * index)
+    bits = _shift(mixed, 40)  # 24 bits: exact in float32
     # The half keeps the result above 0, whose logarithm is infinite. The largest rounds to 1 and is
     # clamped.
-    return ((bits.to(torch.float32) + 0.5) * 2.0**-24).clamp_max(1.0 - 2.0**-24)
+    scaled = (bits.to(torch.float32) + 0.5) * 2.0**-24
+    return scaled.clamp_max(1.0 - 2.0**-24)
 
 
 def normal(u: Tensor) -> Tensor:
@@ -44,7 +48,9 @@ def normal(u: Tensor) -> Tensor:
     a, b = u.chunk(2, dim=-1)
     radius = torch.sqrt(-2.0 * torch.log(a))
     angle = (2.0 * math.pi) * b
-    return torch.cat((radius * torch.cos(angle), radius * torch.sin(angle)), dim=-1)
+    first = radius * torch.cos(angle)
+    second = radius * torch.sin(angle)
+    return torch.cat((first, second), dim=-1)
 
 
 def grid_normal(u: Tensor, outer: int, scale: Tensor, dtype: torch.dtype) -> Tensor:
@@ -55,5 +61,7 @@ def grid_normal(u: Tensor, outer: int, scale: Tensor, dtype: torch.dtype) -> Ten
     """
     if kernels.slot_kernels_enabled(u.device) and u.stride(1) == 1:
         return kernels.rng.grid_normal(u, outer, scale, dtype)
-    drawn = normal(u).view(len(u), outer, -1).transpose(1, 2).to(dtype)
-    return (drawn.float() * scale.view(-1, 1, 1)).to(dtype)
+    drawn = normal(u).view(len(u), outer, -1)
+    rounded = drawn.transpose(1, 2).to(dtype)
+    scaled = rounded.float() * scale.view(-1, 1, 1)
+    return scaled.to(dtype)

@@ -15,12 +15,14 @@ CosSin = tuple[Tensor, Tensor]
 def angles(dim: int, positions: int, theta: float, factors: list[float] | None = None) -> Tensor:
     """Angles [positions, dim / 2] in float32. `factors` [dim / 2] divide the frequencies
     (LongRoPE)."""
-    inverse = 1.0 / (theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim))
+    exponents = torch.arange(0, dim, 2, dtype=torch.float32) / dim
+    inverse = 1.0 / (theta**exponents)
     time = torch.arange(positions, dtype=torch.float32)
     if factors is None:
         return torch.outer(time, inverse)
     # This order of products rounds as the reference does.
-    return torch.outer(time, 1.0 / torch.tensor(factors, dtype=torch.float32)) * inverse
+    scales = 1.0 / torch.tensor(factors, dtype=torch.float32)
+    return torch.outer(time, scales) * inverse
 
 
 class Rope(nn.Module):
@@ -35,11 +37,17 @@ class Rope(nn.Module):
     sin: Tensor
 
     def __init__(
-        self, table: Tensor, table_dtype: torch.dtype, interleaved: bool, in_float32: bool
+        self,
+        table: Tensor,
+        table_dtype: torch.dtype,
+        interleaved: bool,
+        in_float32: bool,
     ) -> None:
         super().__init__()
-        self.register_buffer("cos", table.cos().to(table_dtype).float(), persistent=False)
-        self.register_buffer("sin", table.sin().to(table_dtype).float(), persistent=False)
+        cos = table.cos().to(table_dtype)
+        sin = table.sin().to(table_dtype)
+        self.register_buffer("cos", cos.float(), persistent=False)
+        self.register_buffer("sin", sin.float(), persistent=False)
         self.interleaved = interleaved
         self.in_float32 = in_float32
 
@@ -72,8 +80,13 @@ class Rope(nn.Module):
             y = x
         cos = factors[0].to(y.dtype)
         others = factors[1].to(y.dtype)
-        a, b = (y[..., 0::2], y[..., 1::2]) if self.interleaved else y.chunk(2, dim=-1)
-        return (y * cos).add_(self._arranged(b, a).mul_(others)).to(x.dtype)
+        if self.interleaved:
+            a = y[..., 0::2]
+            b = y[..., 1::2]
+        else:
+            a, b = y.chunk(2, dim=-1)
+        partners = self._arranged(b, a).mul_(others)
+        return (y * cos).add_(partners).to(x.dtype)
 
     def _arranged(self, a: Tensor, b: Tensor) -> Tensor:
         """[..., dim] of the first [..., dim / 2] and the second numbers of the pairs that are

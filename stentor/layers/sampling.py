@@ -19,16 +19,19 @@ def penalize_seen(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:
     """Repetition penalty (Keskar et al., 2019). logits [B, V], seen [B, V] bool, penalty [B]."""
     p = penalty[:, None]
     # Division would make a negative logit larger.
-    return torch.where(seen, torch.where(logits > 0, logits / p, logits * p), logits)
+    penalized = torch.where(logits > 0, logits / p, logits * p)
+    return torch.where(seen, penalized, logits)
 
 
 def keep_top_k(logits: Tensor, k: Tensor) -> Tensor:
     """-inf outside the k [B] largest of each row. k <= 0 keeps all. Ties with the k-th value are
     kept."""
     vocab = logits.shape[-1]
-    at = torch.where(k > 0, k, vocab).clamp(1, vocab) - 1
+    count = torch.where(k > 0, k, vocab).clamp(1, vocab)
+    last = (count - 1)[:, None].long()
     # k differs between rows and stays on the device. torch.topk would need it on the host.
-    kth = logits.sort(dim=-1, descending=True).values.gather(-1, at[:, None].long())
+    ranked = logits.sort(dim=-1, descending=True).values
+    kth = ranked.gather(-1, last)
     return logits.masked_fill(logits < kth, float("-inf"))
 
 
@@ -36,18 +39,22 @@ def keep_top_p(logits: Tensor, p: Tensor) -> Tensor:
     """Nucleus (Holtzman et al., 2020): the smallest set whose probability reaches p [B], with the
     crossing token."""
     ranked, order = logits.sort(dim=-1, descending=True)
-    before = ranked.softmax(-1).cumsum(-1) - ranked.softmax(-1)
-    drop = (before >= p[:, None]) & (p < 1)[:, None]
+    probabilities = ranked.softmax(-1)
+    before = probabilities.cumsum(-1) - probabilities
+    limited = (p < 1)[:, None]
+    drop = (before >= p[:, None]) & limited
     # The most likely id stays, also for a p of 0.
     drop[:, 0] = False
-    return logits.masked_fill(torch.zeros_like(drop).scatter(-1, order, drop), float("-inf"))
+    dropped_ids = torch.zeros_like(drop).scatter(-1, order, drop)
+    return logits.masked_fill(dropped_ids, float("-inf"))
 
 
 def sample_inverse_cdf(logits: Tensor, u: Tensor) -> Tensor:
     """One index per row [B] from softmax(logits [B, V]) by inverse CDF on u [B] in (0, 1)."""
     cdf = logits.softmax(-1).cumsum(-1)
     # Scaling by the last entry keeps a rounding deficit of the sum from selecting past the end.
-    return (cdf < u[:, None] * cdf[:, -1:]).sum(-1)
+    threshold = u[:, None] * cdf[:, -1:]
+    return (cdf < threshold).sum(-1)
 
 
 def drawable(logits: Tensor) -> Tensor:
@@ -56,15 +63,23 @@ def drawable(logits: Tensor) -> Tensor:
     return logits.amax(-1).isfinite()  # a NaN is the largest
 
 
-def sample(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+def sample(
+    logits: Tensor,
+    u: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+) -> Tensor:
     """One index per row [B] of logits [B, V] in any floating dtype. Rows with temperature 0 take
     the argmax. All parameters are [B] tensors."""
     if kernels.enabled(Kernel.SAMPLE, logits):
         return kernels.sampling.sample(logits, u, temperature, top_k, top_p)
     logits = logits.float()
-    scaled = logits / temperature.clamp_min(MIN_TEMPERATURE)[:, None]
+    divisor = temperature.clamp_min(MIN_TEMPERATURE)[:, None]
+    filtered = keep_top_k(logits / divisor, top_k)
+    filtered = keep_top_p(filtered, top_p)
     # Every row is sampled, also those that take the argmax: a branch would wait for the device.
-    sampled = sample_inverse_cdf(keep_top_p(keep_top_k(scaled, top_k), top_p), u)
+    sampled = sample_inverse_cdf(filtered, u)
     token = torch.where(temperature > 0, sampled, logits.argmax(-1))
     return torch.where(drawable(logits), token, NO_ID)
 
@@ -83,6 +98,7 @@ def store_sample(code: Tensor, out: SampleOut) -> None:
     out.code.copy_(code)
     if out.table is None or out.x is None:
         return
-    torch.index_select(out.table, 0, code.clamp_min(0), out=out.x[:, -1])
+    rows = code.clamp_min(0)
+    torch.index_select(out.table, 0, rows, out=out.x[:, -1])
     if out.prefix is not None:
         out.x[:, -2] = out.prefix

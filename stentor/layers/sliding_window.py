@@ -28,7 +28,13 @@ class WindowKV:
     - 1, heads, dim] of the state.
     """
 
-    def __init__(self, key: str, window: int, pos: Tensor, state: StreamingState | None) -> None:
+    def __init__(
+        self,
+        key: str,
+        window: int,
+        pos: Tensor,
+        state: StreamingState | None,
+    ) -> None:
         self.key = key
         self.state = state
         self._start = pos[:, 0]
@@ -37,12 +43,13 @@ class WindowKV:
             past = window - 1
         else:
             past = 0
+        before = pos[:, :1] + torch.arange(-past, 0, device=pos.device)
         q_pos = pos[:, :, None]
-        k_pos = torch.cat((pos[:, :1] + torch.arange(-past, 0, device=pos.device), pos), dim=1)[
-            :, None, :
-        ]
+        k_pos = torch.cat((before, pos), dim=1)[:, None, :]
         # History from before the first token has negative positions. No token sees it.
-        self._seen = ((k_pos >= 0) & (k_pos <= q_pos) & (k_pos > q_pos - window)).unsqueeze(1)
+        exists = k_pos >= 0
+        in_window = (k_pos <= q_pos) & (k_pos > q_pos - window)
+        self._seen = (exists & in_window).unsqueeze(1)
         self._bias: Tensor | None = None
         self.past = past
 
@@ -53,17 +60,28 @@ class WindowKV:
             size = self._seen.shape[-1]
             visible = F.pad(self._seen, (0, -size % WORD))
             zeros = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
-            self._bias = zeros.masked_fill_(~visible, NEVER)[..., :size]
+            mask = zeros.masked_fill_(~visible, NEVER)
+            self._bias = mask[..., :size]
         return self._bias
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
+    def attend(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        norm_rope: NormRope,
+    ) -> Tensor:
         """q, k, v [B, n, heads, dim] as projected -> [B, n, heads, dim]."""
         q, k = norm_rope.apply(q, k)
         k = self._concat_history(f"{self.key}.{layer}.k", k)
         v = self._concat_history(f"{self.key}.{layer}.v", v)
         if kernels.is_batch_invariant() and kernels.enabled(kernels.Kernel.WINDOW, q):
             return kernels.window_attention.window_attention(q, k, v, self._start, self._window)
-        return (sdpa_once if self.state is None else sdpa)(q, k, v, self.bias(q.dtype))
+        bias = self.bias(q.dtype)
+        if self.state is None:
+            return sdpa_once(q, k, v, bias)
+        return sdpa(q, k, v, bias)
 
     def _concat_history(self, name: str, x: Tensor) -> Tensor:
         if self.state is None:
@@ -72,11 +90,15 @@ class WindowKV:
 
 
 def window_columns(
-    key: str, layers: int, heads: int, dim: int, window: int, dtype: torch.dtype = torch.float32
+    key: str,
+    layers: int,
+    heads: int,
+    dim: int,
+    window: int,
+    dtype: torch.dtype = torch.float32,
 ) -> dict[str, Column]:
     """The columns that hold the state of a window-attention stack with `layers` layers, for one
     stream."""
     shape = (window - 1, heads, dim)
-    return {
-        f"{key}.{layer}.{part}": Column(shape, dtype) for layer in range(layers) for part in "kv"
-    }
+    names = [f"{key}.{layer}.{part}" for layer in range(layers) for part in "kv"]
+    return {name: Column(shape, dtype) for name in names}

@@ -27,30 +27,47 @@ class Attention(nn.Module):
 
     def __init__(self, c: StackConfig) -> None:
         super().__init__()
-        self.widths = (c.heads * c.head_dim, c.kv_heads * c.head_dim, c.kv_heads * c.head_dim)
+        width = c.heads * c.head_dim
+        kv_width = c.kv_heads * c.head_dim
+        self.widths = (width, kv_width, kv_width)
         self.head_dim = c.head_dim
         self.qkv_proj = Linear(c.hidden, sum(self.widths), bias=c.qkv_bias)
-        self.o_proj = Linear(c.heads * c.head_dim, c.hidden, bias=False)
-        self.q_norm = RMSNorm(c.head_dim, c.eps, c.qk_weight_after_cast) if c.qk_norm else None
-        self.k_norm = RMSNorm(c.head_dim, c.eps, c.qk_weight_after_cast) if c.qk_norm else None
+        self.o_proj = Linear(width, c.hidden, bias=False)
+        self.q_norm: RMSNorm | None = None
+        self.k_norm: RMSNorm | None = None
+        if c.qk_norm:
+            self.q_norm = RMSNorm(c.head_dim, c.eps, c.qk_weight_after_cast)
+            self.k_norm = RMSNorm(c.head_dim, c.eps, c.qk_weight_after_cast)
 
     def forward(
-        self, x: Tensor, layer: int, attend: Attend, positions: RopePositions | None
+        self,
+        x: Tensor,
+        layer: int,
+        attend: Attend,
+        positions: RopePositions | None,
     ) -> Tensor:
         """x [..., hidden] -> [..., hidden]. `positions` None: no RoPE."""
-        out: Tensor = self.o_proj(self.attend(self.qkv_proj(x), layer, attend, positions))
+        qkv = self.qkv_proj(x)
+        attended = self.attend(qkv, layer, attend, positions)
+        out: Tensor = self.o_proj(attended)
         return out
 
     def attend(
-        self, qkv: Tensor, layer: int, attend: Attend, positions: RopePositions | None
+        self,
+        qkv: Tensor,
+        layer: int,
+        attend: Attend,
+        positions: RopePositions | None,
     ) -> Tensor:
         """From the output of `qkv_proj` to the input of `o_proj`."""
-        return attend(layer, *self.heads(qkv), self.norm_rope(positions)).flatten(-2)
+        q, k, v = self.heads(qkv)
+        attended = attend(layer, q, k, v, self.norm_rope(positions))
+        return attended.flatten(-2)
 
     def heads(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v [..., heads of each, head_dim], views of the output of `qkv_proj`."""
         parts = torch.split(qkv, list(self.widths), dim=-1)
-        q, k, v = (t.view(*t.shape[:-1], -1, self.head_dim) for t in parts)
+        q, k, v = (part.view(*part.shape[:-1], -1, self.head_dim) for part in parts)
         return q, k, v
 
     def norm_rope(self, positions: RopePositions | None, first_query: int = 0) -> NormRope:
@@ -67,7 +84,8 @@ class SwiGLU(nn.Module):
         self.down_proj = Linear(ffn, hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(swiglu(self.gate_up_proj(x)))
+        hidden = swiglu(self.gate_up_proj(x))
+        out: Tensor = self.down_proj(hidden)
         return out
 
     @property
@@ -76,17 +94,19 @@ class SwiGLU(nn.Module):
 
     def fuses(self, x: Tensor) -> bool:
         """Whether gate and addition of x [..., hidden] are fused into the products."""
-        return x.dtype == activation_dtype(self.gate_up_proj) and fuses_layers(
-            x, *self.linear_layers
-        )
+        if x.dtype != activation_dtype(self.gate_up_proj):
+            return False
+        return fuses_layers(x, *self.linear_layers)
 
     def fused(
-        self, x: Tensor, residual: Tensor, norm: tuple[Tensor, float, bool] | None = None
+        self,
+        x: Tensor,
+        residual: Tensor,
+        norm: tuple[Tensor, float, bool] | None = None,
     ) -> Tensor:
         """residual + self(norm(x)) for x [..., hidden] that `fuses`."""
-        return fused_layer(
-            fused_layer(x, self.gate_up_proj, norm, gate=True), self.down_proj, residual=residual
-        )
+        hidden = fused_layer(x, self.gate_up_proj, norm, gate=True)
+        return fused_layer(hidden, self.down_proj, residual=residual)
 
     def alone(self, x: Tensor) -> Tensor:
         """self(x) for x [..., hidden] to which no residual is added, by fused products where they
@@ -94,7 +114,8 @@ class SwiGLU(nn.Module):
         if not self.fuses(x):
             out: Tensor = self(x)
             return out
-        return fused_layer(fused_layer(x, self.gate_up_proj, gate=True), self.down_proj)
+        hidden = fused_layer(x, self.gate_up_proj, gate=True)
+        return fused_layer(hidden, self.down_proj)
 
 
 class Block(nn.Module):
@@ -106,12 +127,12 @@ class Block(nn.Module):
         self.input_layernorm = RMSNorm(c.hidden, c.eps)
         self.self_attn = Attention(c)
         self.post_attention_layernorm = RMSNorm(c.hidden, c.eps)
-        e = c.experts
-        self.mlp = (
-            SwiGLU(c.hidden, c.ffn)
-            if e is None
-            else Experts(c.hidden, e, SwiGLU(c.hidden, e.shared))
-        )
+        self.mlp: SwiGLU | Experts
+        if c.experts is None:
+            self.mlp = SwiGLU(c.hidden, c.ffn)
+        else:
+            shared = SwiGLU(c.hidden, c.experts.shared)
+            self.mlp = Experts(c.hidden, c.experts, shared)
 
     def forward(
         self,
@@ -125,19 +146,19 @@ class Block(nn.Module):
         output of this layer."""
         if delta is None and self.fuses(x):
             # Its last product adds the residual, so there is no delta for the next block.
-            return self.fused_after(
-                x, self.self_attn.attend(self.fused_qkv(x), layer, attend, positions)
-            ), None
+            qkv = self.fused_qkv(x)
+            attended = self.self_attn.attend(qkv, layer, attend, positions)
+            return self.fused_after(x, attended), None
         x, h = self.input_layernorm.add_norm(x, delta)
-        attention = self.self_attn
-        norm = self.post_attention_layernorm
-        attended = attention.attend(attention.qkv_proj(h), layer, attend, positions)
-        x, h = norm.add_norm(x, attention.o_proj(attended))
+        attended = self.self_attn(h, layer, attend, positions)
+        x, h = self.post_attention_layernorm.add_norm(x, attended)
         return x, self.mlp(h)
 
     def fuses(self, x: Tensor) -> bool:
         """Whether norms, gate and additions of x [..., hidden] are fused into the products."""
-        return x.dtype == self.input_layernorm.weight.dtype and fuses_layers(x, *self.linear_layers)
+        if x.dtype != self.input_layernorm.weight.dtype:
+            return False
+        return fuses_layers(x, *self.linear_layers)
 
     @property
     def linear_layers(self) -> tuple[nn.Linear, ...]:
@@ -156,8 +177,10 @@ class Block(nn.Module):
 def fuses_layers(x: Tensor, *layers: nn.Linear) -> bool:
     """Whether `fused_layer` takes x [..., K] and what follows from it through these layers. None
     may have adapters."""
-    fused = kernels.linear.fuses(x, ((layer.weight, scale_of(layer)) for layer in layers))
-    return fused and not any(isinstance(layer, LoraLinear) for layer in layers)
+    weights = ((layer.weight, scale_of(layer)) for layer in layers)
+    if not kernels.linear.fuses(x, weights):
+        return False
+    return not any(isinstance(layer, LoraLinear) for layer in layers)
 
 
 def fused_layer(
@@ -168,9 +191,8 @@ def fused_layer(
     gate: bool = False,
 ) -> Tensor:
     """A product of x [..., K] for which `fuses_layers`."""
-    return linear(
-        x, layer.weight, layer.bias, scale_of(layer), residual, norm, gate, must_fuse=True
-    )
+    scale = scale_of(layer)
+    return linear(x, layer.weight, layer.bias, scale, residual, norm, gate, must_fuse=True)
 
 
 class Stack(nn.Module):
@@ -184,32 +206,53 @@ class Stack(nn.Module):
         self.first_layer = first_layer
 
     def forward(
-        self, x: Tensor, attend: Attend, rope: Rope | None = None, pos: Tensor | None = None
+        self,
+        x: Tensor,
+        attend: Attend,
+        rope: Rope | None = None,
+        pos: Tensor | None = None,
     ) -> Tensor:
         """x [..., hidden] -> [..., hidden] after the final norm.
 
         `pos` [...] are the tokens' positions for `rope`. None: 0, 1, 2, ... of each sequence.
         `rope` None: no RoPE.
         """
-        x, delta = self.blocks(x, attend, None if rope is None else RopePositions(rope, pos))
-        return self.norm.add_norm(x, delta)[1]
+        if rope is None:
+            positions = None
+        else:
+            positions = RopePositions(rope, pos)
+        x, delta = self.blocks(x, attend, positions)
+        _, out = self.norm.add_norm(x, delta)
+        return out
 
-    def head(self, x: Tensor, attend: Attend, rope: Rope, pos: Tensor, weight: Tensor) -> Tensor:
+    def head(
+        self,
+        x: Tensor,
+        attend: Attend,
+        rope: Rope,
+        pos: Tensor,
+        weight: Tensor,
+    ) -> Tensor:
         """The last token of `forward` for x [B, T, hidden], times weight [V, hidden]: [B, V]."""
         x, delta = self.blocks(x, attend, RopePositions(rope, pos))
         if delta is None and self.fuses(x, weight):
             return linear(x[:, -1], weight, norm=self.norm.kernel_args, must_fuse=True)
-        return product(self.norm.add_norm(x, delta)[1][:, -1], weight)
+        _, h = self.norm.add_norm(x, delta)
+        return product(h[:, -1], weight)
 
     def fuses(self, x: Tensor, weight: Tensor) -> bool:
         """Whether the final norm of x [..., hidden] is fused into the product with `weight` [V,
         hidden] after it."""
-        return x.dtype == self.norm.weight.dtype and kernels.linear.fuses(
-            x[:, -1], [(weight, None)]
-        )
+        if x.dtype != self.norm.weight.dtype:
+            return False
+        return kernels.linear.fuses(x[:, -1], [(weight, None)])
 
     def blocks(
-        self, x: Tensor, attend: Attend, positions: RopePositions | None, count: int | None = None
+        self,
+        x: Tensor,
+        attend: Attend,
+        positions: RopePositions | None,
+        count: int | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """The first `count` blocks (None: all) on x [..., hidden]. Returns what `Block.forward`
         returns."""

@@ -48,15 +48,20 @@ class Windows:
         at = 0
         parts = []
         sizes = window_sizes(count, self.hop, launch.columns)
-        x = F.pad(x, (0, sum(sizes) - count))
-        state = x.new_zeros(len(x), sum(math.prod(c.shape) for c in self.columns.values()))
+        padding = sum(sizes) - count
+        x = F.pad(x, (0, padding))
+        state_size = sum(math.prod(column.shape) for column in self.columns.values())
+        state = x.new_zeros(len(x), state_size)
         for size in sizes:
-            valid = torch.full((), min(size, count - at), dtype=torch.int64, device=x.device)
-            y, state = launch(self._window, x[..., at : at + size], state, valid)
+            num_valid = min(size, count - at)
+            valid = torch.full((), num_valid, dtype=torch.int64, device=x.device)
+            window = x[..., at : at + size]
+            y, state = launch(self._window, window, state, valid)
             parts.append(y.clone())
             at += size
-        # as the kernels read it
-        return torch.cat(parts, dim=1)[:, : -(-count // self.hop)].transpose(1, 2)
+        num_columns = -(-count // self.hop)
+        columns = torch.cat(parts, dim=1)[:, :num_columns]
+        return columns.transpose(1, 2)  # as the kernels read it
 
     def _window(self, x: Tensor, state: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
         """One window. The state is one tensor, so that one copy carries it to the next."""
@@ -64,26 +69,28 @@ class Windows:
         at = 0
         for name, column in self.columns.items():
             size = math.prod(column.shape)
-            streaming.old[name] = (
-                state[:, at : at + size].reshape(len(x), *column.shape).contiguous()
-            )
+            values = state[:, at : at + size]
+            shaped = values.reshape(len(x), *column.shape)
+            streaming.old[name] = shaped.contiguous()
             at += size
-        y = self.run(x, streaming, count).transpose(1, 2)
-        return y, torch.cat(
-            [state[:, :0], *(streaming.new[name].flatten(1) for name in self.columns)], dim=1
-        )
+        y = self.run(x, streaming, count)
+        new = [streaming.new[name].flatten(1) for name in self.columns]
+        next_state = torch.cat([state[:, :0], *new], dim=1)
+        return y.transpose(1, 2), next_state
 
 
 def window_sizes(count: int, hop: int, most: int) -> list[int]:
     """Samples of the windows of a recording, in whole hops, which are `count` or a little more
     together. most: columns of the largest."""
     allowed = [n for n in COLUMNS if n <= most]
-    full, rest = divmod(-(-count // hop), allowed[0])
+    largest = allowed[0]
+    num_columns = -(-count // hop)
+    full, rest = divmod(num_columns, largest)
+    columns = [largest] * full
     if rest:
-        last = [min(n for n in allowed if n >= rest)]
-    else:
-        last = []
-    return [hop * n for n in [allowed[0]] * full + last]
+        smallest = min(n for n in allowed if n >= rest)
+        columns.append(smallest)
+    return [hop * n for n in columns]
 
 
 def step_of(hop: int, multiple: int = 1) -> int:
@@ -94,4 +101,6 @@ def step_of(hop: int, multiple: int = 1) -> int:
 def padded(x: Tensor, step: int) -> Tensor:
     """x [B, C, n] with zeros behind it, to a whole number of steps. C is innermost in memory, as
     kernels read it."""
-    return F.pad(x.transpose(1, 2), (0, 0, 0, -x.shape[-1] % step)).transpose(1, 2)
+    padding = -x.shape[-1] % step
+    rows = F.pad(x.transpose(1, 2), (0, 0, 0, padding))
+    return rows.transpose(1, 2)

@@ -138,12 +138,12 @@ class LiveText:
 class VoiceSource:
     """A recording that becomes a voice, and its role, such as `reference` or `prompt`.
 
-    hear: prepares it for `encode`, beside requests and once per recording and role.
+    prepare: prepares it for `encode`, beside requests and once per recording and role.
     """
 
     recording: Recording
     role: str
-    hear: Callable[[Recording], Recording] = lambda recording: recording
+    prepare: Callable[[Recording], Recording] = lambda recording: recording
 
 
 @dataclass(eq=False)
@@ -169,12 +169,12 @@ class Voice:
 
 
 def reference_of(
-    request: SpeechRequest, hear: Callable[[Recording], Recording] = lambda recording: recording
+    request: SpeechRequest, prepare: Callable[[Recording], Recording] = lambda recording: recording
 ) -> list[VoiceSource]:
     """The first reference of a request, where it has one, in the role `reference`."""
     if request.reference is None:
         return []
-    return [VoiceSource(request.reference.recording, "reference", hear)]
+    return [VoiceSource(request.reference.recording, "reference", prepare)]
 
 
 @dataclass
@@ -188,8 +188,8 @@ class Prompt:
     such values of the codec's columns. Then `codec_prefix` [m, *frame] is decoded, and its audio
     discarded. The engine puts the codec's state before frame 0 into `codec_state`, on the host.
 
-    `voice` names the content of `frames`, of `given`, of the columns that `embed_prompt` reads, and
-    of the codec's conditions and prefix. Prompts with the same one share pages and the codec's
+    `voice` names the content of `frames`, of `given_kv`, of the columns that `embed_prompt` reads,
+    and of the codec's conditions and prefix. Prompts with the same one share pages and the codec's
     state. It is made of ids of voices.
     """
 
@@ -221,12 +221,12 @@ class Prompt:
     codec_state: Tensor | None = (
         None  # one row of the codec's state before frame 0, once it is made
     )
-    given: np.ndarray | None = None
+    given_kv: np.ndarray | None = None
     """Keys and values [layers, 2, length, heads, dim] float32 of its first positions, whose rows
     say nothing, as the backbone would compute them (keys after RoPE)."""
     given_by_frame: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Keys and values of the first places of page sets by frame, in the same form, by the names of
-    the sets. Only a prompt with `given` has them, and no set has more places than `given` has
+    the sets. Only a prompt with `given_kv` has them, and no set has more places than `given_kv` has
     positions. They count as frames before those of `frames`."""
     lora: Adapter | None = None  # the request's, kept until its end. Families leave it alone
     words: tuple[range, ...] = ()
@@ -242,9 +242,9 @@ class Prompt:
     @property
     def num_given(self) -> int:
         """First positions whose keys and values it brings."""
-        if self.given is None:
+        if self.given_kv is None:
             return 0
-        return int(self.given.shape[2])
+        return int(self.given_kv.shape[2])
 
     @property
     def num_given_frames(self) -> int:
@@ -273,14 +273,14 @@ class FrameKV(Protocol):
     """Page sets of `spec.frame_kv` as the N tokens of one step that have a frame see them."""
 
     def view(
-        self, name: str, pos: Tensor, seen: Tensor | None = None, kept: Tensor | None = None
+        self, name: str, pos: Tensor, seen_to: Tensor | None = None, stored: Tensor | None = None
     ) -> Attend:
         """Attention of n rows for each token, in the order of the tokens: q, k and v [N * n, heads,
         D].
 
         All rows are stored at pos [N, n] of the set, where frame f has f * rows to (f + 1) * rows -
-        1. Then each sees what is stored up to seen [N, n], which is `pos` where None. Rows that are
-        not kept [N, n] are stored nowhere. In a decode step the kept rows of a token are
+        1. Then each sees what is stored up to seen_to [N, n], which is `pos` where None. Rows that
+        are not `stored` [N, n] are dropped. In a decode step the stored rows of a token are
         consecutive, and no row sees what stands behind them. Nobody may see a place before its
         frame is stored there. A page holds one frame. It is shared with all prompts that have the
         same positions up to that of the frame, so what later positions store in it follows

@@ -110,7 +110,7 @@ class CalmPrompts:
             num_evals=flow_steps,
             runaway_frames=None if options["ignore_eos"] else limit,
             voice=voice.id,
-            given=prefix.keys_values,
+            given_kv=prefix.keys_values,
         )
 
 

@@ -196,13 +196,13 @@ class AdapterPlan:
     """How many adapters a model holds, of what rank at most, and the last parts of the names of
     their layers.
 
-    named: `lora_targets` names these layers, so the model must have them.
+    by_name: `lora_targets` names these layers, so the model must have them.
     """
 
     slots: int
     rank: int
     targets: frozenset[str]
-    named: bool
+    by_name: bool
 
     @classmethod
     def of(
@@ -282,7 +282,7 @@ def install_adapters(
         setattr(parent, name.rpartition(".")[2], layer)
         places |= {p: _Place(layer, i) for i, p in enumerate(parts)}
     unknown = plan.targets - {name.rpartition(".")[2] for name in places}
-    if unknown and plan.named:
+    if unknown and plan.by_name:
         raise InvalidRequest(
             "lora_targets", f"no layer that takes adapters is named {', '.join(sorted(unknown))}"
         )

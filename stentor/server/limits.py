@@ -1,7 +1,9 @@
-"""Every deadline, byte budget and count limit of the server. docs/serving/limits.md prints them as a table.
+"""Every deadline, byte budget and count limit of the server. docs/serving/limits.md prints them as
+a table.
 
-Those with a flag are the defaults of `config.ServerConfig`. The others are the same for every server, and tests make a
-server with smaller ones. After a change: python -m tests.server.test_limits
+Those with a flag are the defaults of `config.ServerConfig`. The others are the same for every
+server, and tests make a server with smaller ones. After a change: python -m
+tests.server.test_limits
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ MIB = 1 << 20
 
 
 def limit(default: float, unit: str, what: str, beyond: str, flag: bool = False) -> Any:
-    """A limit: its value in `unit`, what it limits, what happens beyond it, and whether a flag of its name sets it."""
+    """A limit: its value in `unit`, what it limits, what happens beyond it, and whether a flag of
+    its name sets it."""
     return field(
         default=default, metadata={"unit": unit, "what": what, "beyond": beyond, "flag": flag}
     )
@@ -23,7 +26,8 @@ def limit(default: float, unit: str, what: str, beyond: str, flag: bool = False)
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a server. Each name that ends in a unit holds a number in this unit (MiB for `_mb`)."""
+    """The limits of a server. Each name that ends in a unit holds a number in this unit (MiB for
+    `_mb`)."""
 
     # connections and bodies
     request_seconds: float = limit(
@@ -156,7 +160,8 @@ class Limits:
     ws_controls: int = limit(64, "a second", "pings and pongs of a WebSocket's client", "1008")
     ws_waiting: int = limit(8, "", "utterances waiting in a session", "429 `too_many_utterances`")
     ws_errors: int = limit(32, "", "refused messages of a session", "1008 `too_many_errors`")
-    # other protocols (doors/). Their sessions count with those of WebSocket, and have their limits too
+    # other protocols (doors/). Their sessions count with those of WebSocket, and have their limits
+    # too
     contexts: int = limit(8, "", "open contexts of an ElevenLabs socket", "429 `too_many_contexts`")
     schedule_items: int = limit(16, "", "numbers of a `chunk_length_schedule`", "400")
     client_idle_seconds: float = limit(

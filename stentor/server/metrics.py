@@ -68,7 +68,7 @@ ENGINE_GAUGES: tuple[OfEngine, ...] = (
     (
         "engine_codec_state_bytes",
         "Codec states after voices that are kept on the host",
-        lambda h: h.codec_states.held,
+        lambda h: h.codec_states.size,
     ),
 )
 ENGINE_COUNTERS: tuple[OfEngine, ...] = (
@@ -182,7 +182,7 @@ class EngineMetrics(Collector):
         yield GaugeMetricFamily(
             PREFIX + "voice_cache_bytes",
             "Decoded reference audio kept",
-            value=recordings.cache.held,
+            value=recordings.cache.size,
         )
         gpu = sum(host.health.gpu_bytes for host in self.hosts.all if host.health is not None)
         yield GaugeMetricFamily(

@@ -42,7 +42,7 @@ def parts(timing: Timing) -> Iterator[tuple[str, float, float]]:
     clock."""
     moments = [timing.received, *timing.engine]
     if len(moments) == len(PARTS) - 1 and timing.encoded is not None:
-        moments += [timing.encoded] if timing.left is None else [timing.encoded, timing.left]
+        moments += [timing.encoded] if timing.flushed is None else [timing.encoded, timing.flushed]
     for name, start, end in zip(PARTS, moments, moments[1:], strict=False):
         yield name, start, max(start, end)
 

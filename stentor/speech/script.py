@@ -1,7 +1,7 @@
 """A text, or a dialogue of several voices, cut into the segments that are spoken one at a time.
 
-A dialogue is a list of turns, or a text with marks: [voice: anna] Did you hear that? [voice: ben]
-Hear what?
+A dialogue is a list of turns, or a text with marks: [voice: anna] Is it late? [voice: ben]
+Not yet.
 """
 
 from __future__ import annotations

@@ -410,7 +410,8 @@ def with_tail_reference(
 ) -> SpeechRequest:
     """The request with segments generated before as its prompt or its references."""
     references = [
-        ReferenceAudio(Recording(t.samples, spec.sample_rate, kept=False), t.text) for t in tails
+        ReferenceAudio(Recording(t.samples, spec.sample_rate, cacheable=False), t.text)
+        for t in tails
     ]
     if spec.takes_prompt:
         return replace(request, prompt=references[-1])

@@ -70,7 +70,7 @@ def test_what_is_kept_has_a_budget() -> None:
         files.load("reference", Path(name), None)
     counts = files.counts()
     files.close()
-    assert (counts.hits, counts.misses, counts.kept, counts.held) == (2, 4, 2, 8)
+    assert (counts.hits, counts.misses, counts.entries, counts.size) == (2, 4, 2, 8)
 
 
 def test_those_who_want_one_file_at_the_same_time_wait_for_one_reading() -> None:

@@ -72,7 +72,7 @@ def test_a_voice_sounds_alike_with_its_codec_state_new_kept_or_gone(
     with TTS(path, **TOY, codec_states_mb=64) as keeping:
         primer = keeping.engine.primer
         new, kept, other = speak(keeping, 200), speak(keeping, 200), speak(keeping, 300)
-        assert (primer.counts().hits, primer.counts().misses, primer.counts().kept) == (1, 2, 2)
+        assert (primer.counts().hits, primer.counts().misses, primer.counts().entries) == (1, 2, 2)
         assert primer.counts().held == 2 * keeping.engine.codec.states.data[0].nbytes
         whole = decoded_whole(keeping, new, voice(200))
     with TTS(path, **TOY, codec_states_mb=0) as forgetting:
@@ -124,7 +124,7 @@ def test_rows_that_were_not_used_lately_go_when_the_budget_is_spent() -> None:
     for seed in (0, 1, 0, 2, 0, 1):
         small.claim(prompt(frames_of(model, seed))).result()
         assert small.counts().held <= 2.5 * size
-    assert (small.counts().hits, small.counts().misses, small.counts().kept) == (2, 4, 2)
+    assert (small.counts().hits, small.counts().misses, small.counts().entries) == (2, 4, 2)
 
 
 def frames_of(model: SpeechModel, seed: int) -> np.ndarray:

@@ -46,12 +46,12 @@ def test_a_first_chunk_is_delivered_while_the_next_step_still_runs(monkeypatch: 
         if calls:
             launched.clear()
         for step in calls:
-            step.done = Late(launched)
+            step.finished = Late(launched)
         return calls
 
     def decode(self: ModelRunner, sequences: list[Sequence]) -> InFlightStep:
         step = plain_decode(self, sequences)
-        step.done = Late(delivered)
+        step.finished = Late(delivered)
         launched.set()
         return step
 
@@ -81,7 +81,7 @@ def test_a_request_is_admitted_while_all_others_wait_for_the_codec(monkeypatch: 
     def audio(self: Launcher, jobs: list[AudioJob]) -> list[InFlightAudio]:
         calls = plain_audio(self, jobs)
         for call in calls:
-            call.done = Late(decoded)
+            call.finished = Late(decoded)
             launched.set()
         return calls
 
@@ -110,7 +110,7 @@ def test_the_codec_has_a_first_frame_before_the_host_has_read_of_it(
 
     def prefill(self: ModelRunner, group: Group) -> InFlightStep:
         step = plain_prefill(self, group)
-        step.done = Late(decoding)
+        step.finished = Late(decoding)
         return step
 
     with TTS("dummy:toy", max_num_seqs=2, memory_gb=0.002, overlap_steps=1) as tts:
@@ -154,7 +154,7 @@ def test_a_first_chunk_is_delivered_while_the_next_prefill_still_runs(
     def prefill(self: ModelRunner, group: Group) -> InFlightStep:
         step = plain(self, group)
         launched.append(step)
-        step.done = Late(delivered if len(launched) > 1 else second)
+        step.finished = Late(delivered if len(launched) > 1 else second)
         if len(launched) > 1:
             second.set()
         return step

@@ -28,13 +28,13 @@ def given(seed: int, length: int = 6) -> np.ndarray:
 def prompt(prefix: np.ndarray | None, tokens: int = 13) -> Prompt:
     rows = {"token": np.arange(tokens)}
     none, voice = np.zeros((0, 1)), "" if prefix is None else digest(prefix)
-    return Prompt(rows, none, np.zeros(0, int), {}, 8, 0, none, voice, given=prefix)
+    return Prompt(rows, none, np.zeros(0, int), {}, 8, 0, none, voice, given_kv=prefix)
 
 
 def sequence(id: int, of: Prompt) -> Sequence:
     seq = Sequence(id, of.length, 8, 0, 0, 0.1, True)
     seq.prefix, seq.has_voice = prefix_keys(of, PAGE), of.has_voice
-    seq.given = of.num_given
+    seq.num_given = of.num_given
     return seq
 
 
@@ -121,7 +121,7 @@ def test_a_voice_that_cannot_be_written_ends_its_own_request_only(
         fill = tts.engine.runner.fill_pages
 
         def fails(seq: Sequence, brings: Prompt) -> None:
-            if brings.given is tts.engine.model.prompts.voices["stereo16"].features["given"]:
+            if brings.given_kv is tts.engine.model.prompts.voices["stereo16"].features["given"]:
                 raise RuntimeError("no such page")
             fill(seq, brings)
 

@@ -28,12 +28,12 @@ KEPT = 3
 SPEC = SimpleNamespace(takes_reference=True, reference_seconds=(1.0, 2.0), reference_rate=600)
 
 
-def audio(value: float, kept: bool = True) -> Recording:
-    return Recording(np.full(4, value, np.float32), 600, kept)
+def audio(value: float, cacheable: bool = True) -> Recording:
+    return Recording(np.full(4, value, np.float32), 600, cacheable)
 
 
-def source(value: float, kept: bool = True, role: str = "reference") -> VoiceSource:
-    return VoiceSource(audio(value, kept), role)
+def source(value: float, cacheable: bool = True, role: str = "reference") -> VoiceSource:
+    return VoiceSource(audio(value, cacheable), role)
 
 
 def encoder(encode: Callable[[float], None]) -> VoiceEncoder:
@@ -157,7 +157,7 @@ def test_roles_have_their_own_features() -> None:
     assert (
         voice_encoder.counts().hits,
         voice_encoder.counts().misses,
-        voice_encoder.counts().kept,
+        voice_encoder.counts().entries,
     ) == (2, 2, 2)
 
 
@@ -170,9 +170,9 @@ def test_the_least_recently_used_features_go_and_audio_that_will_not_come_again_
         encoded(voice_encoder, value)
     assert gate.encoded == [0.0, 1.0, 2.0, 3.0, 1.0]
     for _ in range(2):
-        encoded(voice_encoder, 9, kept=False)
+        encoded(voice_encoder, 9, cacheable=False)
     assert gate.encoded[5:] == [9.0, 9.0]
-    assert voice_encoder.counts().kept == KEPT
+    assert voice_encoder.counts().entries == KEPT
     encoded(voice_encoder, 1)
     assert len(gate.encoded) == 7
 

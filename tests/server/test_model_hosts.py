@@ -178,7 +178,7 @@ def test_what_a_first_voice_needs_has_run_before_a_model_is_ready(tmp_path: Path
             1,
             2,
         )
-        assert health.references.kept == 0
+        assert health.references.entries == 0
 
 
 @pytest.fixture(scope="module")

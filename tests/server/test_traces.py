@@ -239,7 +239,7 @@ def test_parts_that_were_not_reached_are_left_out():
     assert list(parts(timing)) == []
     timing.engine = (2.0, 3.0, 4.0, 5.0, 6.0, 7.0)
     assert [name for name, _, _ in parts(timing)] == list(PARTS[:6])
-    timing.encoded, timing.left = 8.0, 9.0
+    timing.encoded, timing.flushed = 8.0, 9.0
     assert [(b - a) for _, a, b in parts(timing)] == [1.0] * 8
 
 

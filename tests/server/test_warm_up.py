@@ -23,6 +23,6 @@ def test_the_first_reference_is_as_long_as_the_model_takes_and_no_cache_keeps_it
     spec: ModelSpec, seconds: tuple[float, float]
 ) -> None:
     found = process.noise(replace(spec, reference_seconds=seconds), 1.0)
-    assert not found.kept
+    assert not found.cacheable
     assert len(found.samples) == int(min(max(seconds[0], 1.0), seconds[1]) * found.rate)
     assert 0.05 < np.abs(found.samples).max() <= 1.0

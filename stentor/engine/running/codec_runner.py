@@ -46,17 +46,17 @@ class CodecOutput(NamedTuple):
 
 @dataclass
 class InFlightAudio:
-    """A launched codec call. `rows` of its output belong to `jobs`, and are on the host once `done`
-    is ready."""
+    """A launched codec call. `rows` of its output belong to `jobs`, and are on the host once
+    `finished` is ready."""
 
     jobs: list[AudioJob]
     rows: Seq[int]
     output: CodecOutput
-    done: Event
-    staged: tuple[Tensor, ...]  # device tensors that must live until `done`
+    finished: Event
+    staged: tuple[Tensor, ...]  # device tensors that must live until `finished`
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Samples, frames and text positions, once `done` is ready."""
+        """Samples, frames and text positions, once `finished` is ready."""
         samples, frames, attended = (part.numpy() for part in self.output)
         return samples, frames, attended
 
@@ -223,7 +223,7 @@ class CodecRunner:
                 call = InFlightAudio(
                     jobs, range(rows), CodecOutput(*on_host), self.device.event(), staged
                 )
-                call.done.record()
+                call.finished.record()
         return call
 
     def _decode(self, jobs: list[AudioJob]) -> CodecOutput:

@@ -17,7 +17,8 @@ ROW_ALIGN = 128
 
 
 class CodecStateTable:
-    """Columns whose rows lie one after the other, [rows, words] of 8 bytes, so that whole rows are read and written.
+    """Columns whose rows lie one after the other, [rows, words] of 8 bytes, so that whole rows are
+    read and written.
 
     `columns[name]` [rows, *shape] are views.
     """
@@ -54,8 +55,8 @@ class CodecStateTable:
         return self._views(self.data[rows])
 
     def store(self, rows: Tensor, state: State) -> None:
-        """Write every column of `rows` in two kernel launches: one concatenates the columns, one stores the rows.
-        EngineError names a column that is missing, or is none."""
+        """Write every column of `rows` in two kernel launches: one concatenates the columns, one
+        stores the rows. EngineError names a column that is missing, or is none."""
         if wrong := state.keys() ^ self._specs.keys():
             raise EngineError(
                 f"codec.decode must give the columns of codec.columns: {min(wrong)!r} is in one of them only"
@@ -65,7 +66,8 @@ class CodecStateTable:
             self.data.index_copy_(0, rows, torch.cat(parts, dim=1))
 
     def _words(self, name: str, state: State) -> list[Tensor]:
-        """A column [k, *shape] as words, then its padding. No copy is made if the values already lie as words."""
+        """A column [k, *shape] as words, then its padding. No copy is made if the values already
+        lie as words."""
         c = self._specs[name]
         words_slice = self._slices[name]
         values = state[name].to(torch_dtype(c.dtype)).reshape(len(state[name]), -1)
@@ -86,7 +88,8 @@ class CodecStateTable:
         self.data.index_copy_(0, rows, self.fresh.expand(len(rows), -1))
 
     def fill(self, rows: Tensor, state: Tensor) -> None:
-        """Set each of `rows` [k] to one row [words], which may be on the host. Nothing waits for the copy."""
+        """Set each of `rows` [k] to one row [words], which may be on the host. Nothing waits for
+        the copy."""
         row = state.to(self.data.device, non_blocking=True)
         self.data.index_copy_(0, rows, row.expand(len(rows), -1))
 

@@ -155,19 +155,17 @@ class FramePages:
         self._max_frames = max_pages * kv.page + 1
 
     def view(
-        self, name: str, pos: Tensor, seen: Tensor | None = None, kept: Tensor | None = None
+        self, name: str, pos: Tensor, seen_to: Tensor | None = None, stored: Tensor | None = None
     ) -> Attend:
         kv = self._sets[name]
         rows = pos.shape[1]
         at = pos.flatten().clamp_min(0)
-        if seen is None:
-            seen = at
+        if seen_to is None:
+            seen_to = at
         else:
-            seen = seen.flatten().clamp_min(0)
-        if kept is None:
-            kept = None
-        else:
-            kept = kept.flatten()
+            seen_to = seen_to.flatten().clamp_min(0)
+        if stored is not None:
+            stored = stored.flatten()
         if kv.fused and self._alone and not kernels.is_batch_invariant():
 
             def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
@@ -176,18 +174,20 @@ class FramePages:
                 q, k, rest = norm_rope.for_kernel(q, k)
                 frame_attention = kernels.frame_attention.frame_attention
                 return frame_attention(
-                    kv.pool[layer], kv.table, self._slot, at, seen, kept, q, k, v, rest
+                    kv.pool[layer], kv.table, self._slot, at, seen_to, stored, q, k, v, rest
                 )
 
             return attend
         if kv.fused:
             return FusedPrefill(
-                kv, self._slot.repeat_interleave(rows), at, None, self, seen, kept
+                kv, self._slot.repeat_interleave(rows), at, None, self, seen_to, stored
             ).attend
         row = self._row.repeat_interleave(rows)
         max_rows = self._most * rows
         max_pages = min(self._max_frames, kv.table.shape[1])
-        return PagedView(kv, self._idx, row, at, max_pages, max_rows, None, self, seen, kept).attend
+        return PagedView(
+            kv, self._idx, row, at, max_pages, max_rows, None, self, seen_to, stored
+        ).attend
 
 
 class FusedDecode:
@@ -215,7 +215,7 @@ class FusedPrefill:
     """Packed tokens of several rows. All are stored, then each attends up to its own position
     (implements KVView).
 
-    seen_to: the position up to which each token sees, its own where None. kept: which are stored,
+    seen_to: the position up to which each token sees, its own where None. stored: which are stored,
     all where None. alone: one token per row. It gets the bits that it gets in a prompt or when its
     frame is replayed.
     """
@@ -259,7 +259,7 @@ class FusedPrefill:
 class PagedView:
     """The tokens of one step over the pool, in plain PyTorch (implements models.base.KVView).
 
-    seen_to: the position up to which each token sees, its own where None. kept: which are stored,
+    seen_to: the position up to which each token sees, its own where None. stored: which are stored,
     all where None.
     """
 
@@ -297,7 +297,7 @@ class PagedView:
             if window is None:
                 near = seen_by_all
             else:
-                near = seen_by_all & seen(window, key_pos)[:, None, None]
+                near = seen_by_all & visible(window, key_pos)[:, None, None]
         else:
             # Rows are laid out [rows, max_seqlen] for attention: `_flat` says where each packed
             # token goes.
@@ -311,7 +311,7 @@ class PagedView:
             if window is None:
                 near = seen_by_all
             else:
-                near = seen_by_all & self._laid_out(seen(window, key_pos))
+                near = seen_by_all & self._laid_out(visible(window, key_pos))
         self._mask = self._added(seen_by_all)
         if window is None:
             self._near = self._mask
@@ -359,9 +359,9 @@ def in_layer(window: TextWindow | None, layer: int) -> TextWindow | None:
     return None
 
 
-def seen(window: TextWindow, at: Tensor, inside: bool = False) -> Tensor:
-    """Whether keys at positions `at` [T] are seen: [N, T] bool. inside: of the text only, and not
-    what is around it."""
+def visible(window: TextWindow, at: Tensor, inside: bool = False) -> Tensor:
+    """Whether keys at positions `at` [T] are visible: [N, T] bool. inside: of the text only, and
+    not what is around it."""
     start = window.start[:, None]
     end = window.end[:, None]
     place = start + window.place[:, None].long()

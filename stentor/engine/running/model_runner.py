@@ -59,7 +59,7 @@ class InFlightStep:
     # host [2, slots + 1]: frames generated, stop value. Or [4, slots + 1]: also positions, frames
     # emitted
     report: Tensor
-    done: Event
+    finished: Event
     prefill: bool
     launched_at: float  # time.monotonic()
     prefilled_at: float = 0.0  # when its prompts were launched, before their first frames
@@ -67,7 +67,7 @@ class InFlightStep:
     def result(self) -> tuple[list[int], list[int], list[int]]:
         """Generated frames, stop value and audible frames of every slot. Waits until the step has
         run."""
-        self.done.wait_host()
+        self.finished.wait_host()
         generated, stop, *rest = self.report.tolist()
         return generated, stop, rest[-1] if rest else generated
 
@@ -246,9 +246,9 @@ class ModelRunner:
     def fill_pages(self, seq: Sequence, prompt: Prompt) -> None:
         """Write the keys and values that a prompt brings into its pages, behind those that it
         shares."""
-        assert prompt.given is not None
+        assert prompt.given_kv is not None
         start = seq.num_cached
-        self._fill(self.kv, seq.pages, prompt.given, start)
+        self._fill(self.kv, seq.pages, prompt.given_kv, start)
         if start:
             return  # who shares the first page shares all frames that the prompt brings
         for name, keys_values in prompt.given_by_frame.items():
@@ -346,7 +346,7 @@ class ModelRunner:
     ) -> InFlightStep:
         report = self.device.download(self.slots.reported)
         launched = InFlightStep(sequences, report, self.device.event(), prefill, launched_at)
-        launched.done.record()
+        launched.finished.record()
         return launched
 
 

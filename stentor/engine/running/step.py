@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from stentor.engine.running.kv_cache import PagedKV, seen
+from stentor.engine.running.kv_cache import PagedKV, visible
 from stentor.kernels.types import TextWindow
 from stentor.layers.rng import uniform
 from stentor.layers.types import ADAPTER
@@ -133,7 +133,7 @@ def attended(
     at = torch.arange(pages.shape[1] * kv.page, device=idx.device)
     start = rows["text_start"][:, None]
     end = rows["text_end"][:, None]
-    outside = ((at < start) | (at >= end) if window is None else ~seen(window, at, inside=True))[
+    outside = ((at < start) | (at >= end) if window is None else ~visible(window, at, inside=True))[
         :, None
     ]
     num_key_heads = -(-heads.heads // heads.group)  # key heads

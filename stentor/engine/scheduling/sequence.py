@@ -12,14 +12,16 @@ RUNNING = 0
 STOPPED = 1
 LENGTH = 2
 BROKEN = 3
-"""A row's `stop` value: running, stopped by the model, ended at `max_frames`, or a frame was not finite."""
+"""A row's `stop` value: running, stopped by the model, ended at `max_frames`, or a frame was not
+finite."""
 
 
 class Phase(Enum):
     """Where a request is. MOVES lists the legal changes."""
 
     QUEUED = "queued"  # waits for a slot
-    PREFILLING = "prefilling"  # has a slot and pages. Its prompt, or what it had generated, is computed piece by piece
+    # has a slot and pages. Its prompt, or what it had generated, is computed piece by piece
+    PREFILLING = "prefilling"
     RUNNING = "running"  # has a slot and pages, generates frames
     PREEMPTED = "preempted"  # has a slot but no pages. Its frames will be replayed
     PARKED = (
@@ -50,15 +52,18 @@ class Place(Enum):
 
 @dataclass(eq=False)
 class Sequence:
-    """Counters of one request. `num_scheduled` frames have been launched. The host has read `num_generated` of them.
+    """Counters of one request. `num_scheduled` frames have been launched. The host has read
+    `num_generated` of them.
 
-    Fields up to `given_frames` are set when it is made. Each other one has one writer (tests/engine/test_sequence.py):
+    Fields up to `given_frames` are set when it is made. Each other one has one writer
+    (tests/engine/test_sequence.py):
 
         Sequence: phase, in_flight, num_scheduled
         Scheduler: arrival, slot, num_generated, num_hidden, status, max_schedulable, cancelled
         PageTables: pages, frame_pages, room, num_cached
         PrefillPlanner: piece
-        AudioScheduler: audio_scheduled, audio_chunks, audio_due, audio_waiting, audio_delivered, last_audio,
+        AudioScheduler: audio_scheduled, audio_chunks, audio_due, audio_waiting, audio_delivered,
+        last_audio,
             first_audio, plays_until
     """
 
@@ -91,7 +96,7 @@ class Sequence:
     frame_keys: tuple[
         bytes, ...
     ] = ()  # a key for what the page of each such frame holds, in full pages of the prompt
-    given: int = (
+    num_given: int = (
         0  # so many first positions are not computed: its prompt brings their keys and values
     )
     given_frames: int = 0  # frames that its prompt brings in page sets by frame, before all others
@@ -143,7 +148,8 @@ class Sequence:
         self.num_scheduled += frames
 
     def landed(self, lost: int = 0) -> None:
-        """The host has read what a launch has brought, or it has failed: so many of its frames are `lost`."""
+        """The host has read what a launch has brought, or it has failed: so many of its frames are
+        `lost`."""
         self.in_flight -= 1
         self.num_scheduled -= lost
 
@@ -158,7 +164,8 @@ class Sequence:
 
     @property
     def prefill_length(self) -> int:
-        """Positions that must be in its pages before it is decoded: its prompt, and all its frames but the last."""
+        """Positions that must be in its pages before it is decoded: its prompt, and all its frames
+        but the last."""
         return self.length + max(0, self.num_generated - 1)
 
     @property
@@ -176,7 +183,7 @@ class Sequence:
     @property
     def first_computed(self) -> int:
         """The position from which on its prefill computes."""
-        return max(self.num_cached, self.given)
+        return max(self.num_cached, self.num_given)
 
     @property
     def num_emitted(self) -> int:
@@ -184,12 +191,14 @@ class Sequence:
 
     @property
     def emits(self) -> bool:
-        """Whether frame 0 is made behind its last prefill. That of a request which has frames already makes none."""
+        """Whether frame 0 is made behind its last prefill. That of a request which has frames
+        already makes none."""
         return not self.num_generated and self.piece.stop == self.length
 
     @property
     def replays(self) -> bool:
-        """Whether its last prefill computes frames that it had before it was preempted, and nothing of its prompt."""
+        """Whether its last prefill computes frames that it had before it was preempted, and nothing
+        of its prompt."""
         return self.piece.start >= self.length
 
     @property

@@ -1,4 +1,5 @@
-"""Building a model: the language model, the codec's flow and vocoder, the text tokenizer and the voices."""
+"""Building a model: the language model, the codec's flow and vocoder, the text tokenizer and the
+voices."""
 
 from __future__ import annotations
 
@@ -33,10 +34,11 @@ DUMMY_PROMPT = 100  # codes of the voice beside random weights: 4 seconds
 def build(
     source: Source, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]
 ) -> CosyVoice3:
-    """`dtype` None: bfloat16 on a GPU, float32 on a CPU. Beside random weights there is one voice, `dummy`.
+    """`dtype` None: bfloat16 on a GPU, float32 on a CPU. Beside random weights there is one voice,
+    `dummy`.
 
-    Load option of a checkpoint: `codec_dtype` of the vocoder's stages. `stream_window` of earlier releases is taken
-    with a warning. Raises CheckpointError and InvalidRequest.
+    Load option of a checkpoint: `codec_dtype` of the vocoder's stages. `stream_window` of earlier
+    releases is taken with a warning. Raises CheckpointError and InvalidRequest.
     """
     source.check_options(options, LOAD_OPTIONS, FILE_OPTIONS)
     if STREAM_WINDOW in options:

@@ -1,4 +1,5 @@
-"""The codec: codes to audio through the flow and the vocoder. The flow solves an utterance from its beginning."""
+"""The codec: codes to audio through the flow and the vocoder. The flow solves an utterance from its
+beginning."""
 
 from __future__ import annotations
 
@@ -18,12 +19,14 @@ HOP = 2 * FRAME  # samples of a code
 HOPS = (25, 50, 100)  # codes of a stream's chunks, as in the original
 CALL_CODES = 800  # of a call of several rows
 LENGTHS = (78, 103, 128, 153, 178, 203, 253, 303, 353, 403, 503, 603, 753, 1003)
-"""Codes of captured calls, prompts included. A stream's chunk ends on a multiple of 25 and looks at three more."""
+"""Codes of captured calls, prompts included. A stream's chunk ends on a multiple of 25 and looks at
+three more."""
 VOCODER = "vocoder."
 
 
 class CosyVoice3Codec(nn.Module):
-    """Parameters start on the meta device in float32. A stream's prompt (`conditions`) lies in its state."""
+    """Parameters start on the meta device in float32. A stream's prompt (`conditions`) lies in its
+    state."""
 
     def __init__(self, c: Config) -> None:
         super().__init__()
@@ -52,7 +55,8 @@ class CosyVoice3Codec(nn.Module):
         }
 
     def decode(self, frames: Tensor, state: State, call: CodecCall) -> tuple[Tensor, State]:
-        """frames [B, T, 1] from the prompt's first code on -> samples [B, call.decodes * 960 + 1928], next state.
+        """frames [B, T, 1] from the prompt's first code on -> samples [B, call.decodes * 960 +
+        1928], next state.
 
         The flow solves all T codes: with full attention in rows whose utterance has ended, else in
         chunks. The vocoder goes on from the state with the mel frames of codes `call.start` to

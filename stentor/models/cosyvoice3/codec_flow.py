@@ -1,4 +1,5 @@
-"""Flow matching, codes to mel frames, by a diffusion transformer (DiT) over both branches of guidance at once.
+"""Flow matching, codes to mel frames, by a diffusion transformer (DiT) over both branches of
+guidance at once.
 
 A call solves whole rows, from the first frame of their prompts on.
 """
@@ -23,7 +24,8 @@ from stentor.models.cosyvoice3.ops import add_norm, position_conv, taps_product
 
 
 class Turns(NamedTuple):
-    """RoPE of the first head alone, as in the original: cos and sin [B, T, D / 2] float32 of the frames of a call."""
+    """RoPE of the first head alone, as in the original: cos and sin [B, T, D / 2] float32 of the
+    frames of a call."""
 
     cos: Tensor
     sin: Tensor
@@ -72,7 +74,8 @@ class Attention:
         self._turned: Tensor | None = None  # room for keys and values of one block at a time
 
     def attend(self, qkv: Tensor, rope: Turns) -> Tensor:
-        """qkv [B, 2, T, 3 C] as projected -> [B, 2, T, C]. The two branches do not see each other."""
+        """qkv [B, 2, T, 3 C] as projected -> [B, 2, T, C]. The two branches do not see each
+        other."""
         if fused(qkv, rope):
             from stentor.models.cosyvoice3.attention_kernels import row_attention
 
@@ -112,7 +115,8 @@ class StepTimes(NamedTuple):
 
 
 def step_times() -> StepTimes:
-    """A cosine schedule. Times accumulate in float32, and each length is measured from the accumulated time."""
+    """A cosine schedule. Times accumulate in float32, and each length is measured from the
+    accumulated time."""
     span = 1 - torch.cos(torch.linspace(0, 1, STEPS + 1) * 0.5 * torch.pi)
     time = [span[0]]
     length = [span[1] - span[0]]
@@ -174,7 +178,8 @@ class DiT(nn.Module):
 
     @torch.no_grad()
     def process_weights_after_loading(self, dtype: torch.dtype) -> None:
-        """Nothing but the time enters the modulations: they become a table of the ten steps, and their weights go."""
+        """Nothing but the time enters the modulations: they become a table of the ten steps, and
+        their weights go."""
         time = 1000 * step_times().time.to(self.time_in.weight.device)
         half = SINUSOIDS // 2
         rates = torch.exp(
@@ -217,7 +222,8 @@ class DiT(nn.Module):
         return Turns(self.rope.cos[where], self.rope.sin[where])
 
     def conditions(self, cond: Tensor, mu: Tensor, speaker: Tensor) -> Tensor:
-        """The input projection's share of what stays during all steps: cond, mu [B, T, 80], speaker [B, 80].
+        """The input projection's share of what stays during all steps: cond, mu [B, T, 80], speaker
+        [B, 80].
 
         [B, 2, T, C]. The second branch is unconditional: it has zeros in their place.
         """
@@ -266,7 +272,8 @@ class LookAhead(nn.Module):
 
 
 class Flow(nn.Module):
-    """Parameters start on the meta device in float32. Frames and codes are counted from the first one of the prompt."""
+    """Parameters start on the meta device in float32. Frames and codes are counted from the first
+    one of the prompt."""
 
     noise: Tensor
     lengths: Tensor

@@ -1,6 +1,8 @@
-"""The vocoder (causal HiFT): mel frames to audio through a source, three stages and an inverse Fourier transform.
+"""The vocoder (causal HiFT): mel frames to audio through a source, three stages and an inverse
+Fourier transform.
 
-Calls have fixed shapes: n mel frames in, 480 n samples out, 1,928 samples late. Rows may be anywhere in their streams.
+Calls have fixed shapes: n mel frames in, 480 n samples out, 1,928 samples late. Rows may be
+anywhere in their streams.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ LIMIT = 0.99
 
 
 class ResidualBlock(nn.Module):
-    """Three pairs of convolutions with Snake before each, dilated in the first of a pair. x [B, C, n]."""
+    """Three pairs of convolutions with Snake before each, dilated in the first of a pair. x [B, C,
+    n]."""
 
     def __init__(self, channels: int, taps: int) -> None:
         super().__init__()
@@ -60,7 +63,8 @@ class ResidualBlock(nn.Module):
         self.activations2 = nn.ModuleList(Snake(channels) for _ in DILATIONS)
 
     def forward(self, x: Tensor, first: Tensor, state: StreamingState) -> Tensor:
-        """Treat columns of x before `first` [B] as zeros in each convolution, as its left padding."""
+        """Treat columns of x before `first` [B] as zeros in each convolution, as its left
+        padding."""
         parts = (self.convs1, self.convs2, self.activations1, self.activations2)
         for conv1, conv2, act1, act2 in zip(*parts, strict=True):
             y = convolve(conv1, x, state, before=act1, first=first)
@@ -95,7 +99,8 @@ class Vocoder(nn.Module):
         self.columns: dict[str, Column] = {}
 
     def process_weights_after_loading(self, noise: Tensor, dtype: torch.dtype) -> None:
-        """noise: `codec_noise.source_noise`. dtype: of the stages. Pitch, source and spectra stay as they are."""
+        """noise: `codec_noise.source_noise`. dtype: of the stages. Pitch, source and spectra stay
+        as they are."""
         device = self.conv_pre.weight.device
         for part in (
             self.conv_pre,
@@ -120,11 +125,12 @@ class Vocoder(nn.Module):
     def forward(
         self, mel: Tensor, at: Tensor, end: Tensor, state: State, ahead: Tensor | None = None
     ) -> tuple[Tensor, State]:
-        """mel [B, n, 80] of frames at [B] .., n >= 5, of streams of `end` [B] frames -> samples [B, 480 n], next state.
+        """mel [B, n, 80] of frames at [B] .., n >= 5, of streams of `end` [B] frames -> samples [B,
+        480 n], next state.
 
-        Sample j stands at 480 at - 1928 + j of the stream. What stands outside 0 .. 480 end is to be dropped, and so
-        are mel frames outside the stream. An end that is not known yet is a large number. The next state is the one
-        before the last `ahead` [B] frames of each row.
+        Sample j stands at 480 at - 1928 + j of the stream. What stands outside 0 .. 480 end is to
+        be dropped, and so are mel frames outside the stream. An end that is not known yet is a
+        large number. The next state is the one before the last `ahead` [B] frames of each row.
         """
         streaming = StreamingState(state, ahead, mel.shape[1])
         frames = at[:, None] + torch.arange(mel.shape[1], device=mel.device)
@@ -135,7 +141,8 @@ class Vocoder(nn.Module):
         return self._synthesize(y, at, end, streaming), streaming.new
 
     def _bins(self, mel: Tensor, at: Tensor, end: Tensor, state: StreamingState) -> Tensor:
-        """The source's columns [B, 18, 14 + 120 n + 1]: 14 of before, and those from frame at - 4 on."""
+        """The source's columns [B, 18, 14 + 120 n + 1]: 14 of before, and those from frame at - 4
+        on."""
         first = at - PITCH_AHEAD
         alive = first[:, None] + torch.arange(mel.shape[2] - AHEAD, device=mel.device) >= 0
         f0 = self.pitch(mel[:, :, AHEAD - PITCH_AHEAD :], alive, state) * alive
@@ -156,7 +163,8 @@ class Vocoder(nn.Module):
         return bins
 
     def _stages(self, mel: Tensor, bins: Tensor, at: Tensor, state: StreamingState) -> Tensor:
-        """Frames from at - 4 on -> [B, 18, 120 n]: logarithms of magnitudes and phases of each column."""
+        """Frames from at - 4 on -> [B, 18, 120 n]: logarithms of magnitudes and phases of each
+        column."""
         dtype = self.conv_pre.weight.dtype
         first = (AHEAD - at).clamp_min(0)
         bins = bins.to(dtype)
@@ -178,7 +186,8 @@ class Vocoder(nn.Module):
 
     @staticmethod
     def _shifted(x: Tensor, at: Tensor, state: StreamingState) -> Tensor:
-        """Column k goes with the position k - 1 of x [B, C, 120 n], and column 0 with position 1."""
+        """Column k goes with the position k - 1 of x [B, C, 120 n], and column 0 with position
+        1."""
         x = x.transpose(1, 2)
         stays = kept_steps(state, len(x), x.shape[1])
         state.new["held"] = steps_from(x, stays - 1, 1)[:, 0]
@@ -213,7 +222,8 @@ class Vocoder(nn.Module):
 
 
 def kept_steps(state: StreamingState, rows: int, count: int) -> Tensor:
-    """How many of `count` steps belong to each row's stream, [B] int64. The others are ahead of it."""
+    """How many of `count` steps belong to each row's stream, [B] int64. The others are ahead of
+    it."""
     ahead = state.steps_ahead(count)
     if ahead is None:
         device = next(iter(state.old.values())).device

@@ -137,13 +137,13 @@ class Arrivals:
 
 
 class Turn(NamedTuple):
-    """Actions of a step on its codes, [B] each. asks: the model may request text. forced: it
+    """Actions of a step on its codes, [B] each. live: the model may request text. forced: it
     does."""
 
     draws: Tensor
-    asks: Tensor
+    live: Tensor
     forced: Tensor
-    taken: Tensor
+    num_tokens: Tensor
 
 
 def turn_of(rows: Rows) -> Turn:
@@ -193,7 +193,7 @@ class LiveStep:
 
     def masked(self, logits: Tensor) -> Tensor:
         """Logits [B, V] float32, in which what must not be drawn is -inf."""
-        return mask_early(logits, self._rows, self._turn.asks, self._config)
+        return mask_early(logits, self._rows, self._turn.live, self._config)
 
     def emitted(self, code: Tensor) -> Emit:
         """Return what each row makes of a sampled code [B]."""
@@ -203,8 +203,8 @@ class LiveStep:
         recent = self._rows["made"]
         code = torch.where(turn.forced, fill, code)
         special = (code >= self._config.codes) & turn.draws
-        asks = special & turn.asks
-        stop = special & ~turn.asks
+        asks = special & turn.live
+        stop = special & ~turn.live
         speaks = turn.draws & ~special
         silent = torch.where(
             speaks, silent_run(code, rows["silent"], self._silence), rows["silent"]
@@ -212,14 +212,14 @@ class LiveStep:
         latest = torch.where(asks, fill, code)[:, None]
         columns = {
             "silent": silent,
-            "taken": turn.taken,
-            "asks": turn.asks.long(),
+            "taken": turn.num_tokens,
+            "asks": turn.live.long(),
             "made": torch.where(
                 turn.draws[:, None], torch.cat((latest, recent[:, :-1]), dim=1), recent
             ),
             "made_count": rows["made_count"] + turn.draws,
             "next_fill": torch.where(asks, rows["made_count"] + CODES + 1, rows["next_fill"]),
         }
-        frame = torch.where(speaks, code, torch.where(stop, 0, MARK + turn.taken))
+        frame = torch.where(speaks, code, torch.where(stop, 0, MARK + turn.num_tokens))
         frame = torch.where(turn.draws & (code < 0), code, frame)
         return Emit(frame[:, None], stop, columns, speaks & (silent <= MAX_SILENT))

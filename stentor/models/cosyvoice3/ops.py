@@ -1,4 +1,5 @@
-"""Operations between the GEMMs of the flow's transformer: reference formulas, and kernels where they are enabled."""
+"""Operations between the GEMMs of the flow's transformer: reference formulas, and kernels where
+they are enabled."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from stentor.models.cosyvoice3.config import DIT_EPS, TAIL
 def add_norm(
     x: Tensor, delta: Tensor | None, gate: Tensor, scale: Tensor, shift: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """(s, LayerNorm(s) * scale + shift) for s = x + gate * delta, or s = x without delta. x, delta [..., C]."""
+    """(s, LayerNorm(s) * scale + shift) for s = x + gate * delta, or s = x without delta. x, delta
+    [..., C]."""
     if kernels.enabled(Kernel.NORM, x):
         return kernels.norm_rope.add_modulated_norm(
             x, delta, gate, scale, shift, DIT_EPS, constant=True
@@ -27,7 +29,8 @@ def add_norm(
 
 
 def position_conv(conv: nn.Conv1d, x: Tensor, residual: Tensor | None = None) -> Tensor:
-    """Mish of a grouped causal convolution of x [B, 2, T, C], plus the residual. Zeros stand before x."""
+    """Mish of a grouped causal convolution of x [B, 2, T, C], plus the residual. Zeros stand before
+    x."""
     if kernels.enabled(Kernel.CONV1D, x):
         from stentor.models.cosyvoice3.kernels import position_conv as fused
         from stentor.models.cosyvoice3.kernels import takes
@@ -45,6 +48,7 @@ def position_conv(conv: nn.Conv1d, x: Tensor, residual: Tensor | None = None) ->
 def taps_product(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
     """A convolution of x [B, n, C] by weight [O, C, k] as one product, [B, n - k + 1, O].
 
-    It is for few frames in float32 and float64, where the library's convolutions leave most of a GPU idle.
+    It is for few frames in float32 and float64, where the library's convolutions leave most of a
+    GPU idle.
     """
     return F.linear(x.unfold(1, weight.shape[2], 1).flatten(2), weight.flatten(1), bias)

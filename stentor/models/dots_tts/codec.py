@@ -1,8 +1,10 @@
-"""AudioVAE: a causal encoder of recordings, and BigVGAN behind an LSTM. Modules are named as in vocoder.safetensors.
+"""AudioVAE: a causal encoder of recordings, and BigVGAN behind an LSTM. Modules are named as in
+vocoder.safetensors.
 
-The decoder looks two latents ahead, in its first convolution alone. A call decodes 4 n + 2 latents: those that were
-owed and those of n patches, of which the last two count only where the stream ends there. In a stream's first call
-nothing is owed, so the samples of its latents stand in front, and two more latents behind do not count.
+The decoder looks two latents ahead, in its first convolution alone. A call decodes 4 n + 2 latents:
+those that were owed and those of n patches, of which the last two count only where the stream ends
+there. In a stream's first call nothing is owed, so the samples of its latents stand in front, and
+two more latents behind do not count.
 """
 
 from __future__ import annotations
@@ -36,9 +38,11 @@ ENCODER_PAIRS = 6
 
 
 class ChunkState(StreamingState):
-    """State of the decoder's convolutions in a call of `latents`, whose last ones are decoded ahead of the stream.
+    """State of the decoder's convolutions in a call of `latents`, whose last ones are decoded ahead
+    of the stream.
 
-    first: [B] bool, the rows whose stream begins with this call. Twice as many latents are ahead in those.
+    first: [B] bool, the rows whose stream begins with this call. Twice as many latents are ahead in
+    those.
     """
 
     def __init__(self, old: State, first: Tensor, latents: int) -> None:
@@ -47,11 +51,13 @@ class ChunkState(StreamingState):
         self._latents = latents
 
     def ahead(self, steps: int) -> int:
-        """How many of a convolution's `steps` are ahead of a stream that has begun before this call."""
+        """How many of a convolution's `steps` are ahead of a stream that has begun before this
+        call."""
         return LOOKAHEAD * steps // self._latents
 
     def concat_history(self, key: str, x: Tensor, count: int, dim: int) -> Tensor:
-        """Put the `count` stored steps of `key` before x along `dim`. Store the last ones before what is ahead."""
+        """Put the `count` stored steps of `key` before x along `dim`. Store the last ones before
+        what is ahead."""
         y = torch.cat((self.old[key].movedim(1, dim).to(x.dtype), x), dim)
         steps = x.shape[dim]
         ahead = self.ahead(steps)
@@ -79,10 +85,12 @@ class LowPass(nn.Module):
 
 
 class Activation(nn.Module):
-    """SnakeBeta at twice the rate, without the aliases that it would make. x [B, C, n] -> [B, C, n].
+    """SnakeBeta at twice the rate, without the aliases that it would make. x [B, C, n] -> [B, C,
+    n].
 
-    Zeros stand before a stream, and at twice the rate its first value as often as it takes. A result depends on the
-    `tail` inputs before it: six taps of the way up for each of the six values on the way down.
+    Zeros stand before a stream, and at twice the rate its first value as often as it takes. A
+    result depends on the `tail` inputs before it: six taps of the way up for each of the six values
+    on the way down.
     """
 
     tail = TAPS - 1
@@ -110,7 +118,8 @@ class Activation(nn.Module):
 def convolve_activated(
     act: nn.Module, conv: nn.Module, x: Tensor, state: ChunkState, residual: Tensor | None = None
 ) -> Tensor:
-    """residual + conv(act(x)) for x [B, C, n]. With kernels, what is returned is a view of channels-last memory."""
+    """residual + conv(act(x)) for x [B, C, n]. With kernels, what is returned is a view of
+    channels-last memory."""
     assert isinstance(act, Activation)
     assert isinstance(conv, CausalConv1d)
     if not kernels.conv_kernels_enabled(x):
@@ -237,7 +246,8 @@ class MILayer(nn.ModuleList):
 
 
 class Decoder(nn.Module):
-    """Normalised patches of latents to audio. Implements Codec. vocoder.safetensors without its encoder."""
+    """Normalised patches of latents to audio. Implements Codec. vocoder.safetensors without its
+    encoder."""
 
     def __init__(self, c: VocoderConfig, patch: int) -> None:
         super().__init__()
@@ -304,7 +314,8 @@ class Decoder(nn.Module):
 
 
 class EncoderConv(nn.Module):
-    """A convolution over a whole recording, with zeros on both sides. Named as a layer of the checkpoint's."""
+    """A convolution over a whole recording, with zeros on both sides. Named as a layer of the
+    checkpoint's."""
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int, stride: int = 1, right: int = 0
@@ -368,7 +379,8 @@ class GeneratorOfLatents(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A recording [n], a whole number of patches, to the mean and the logarithm of the spread of its latents."""
+    """A recording [n], a whole number of patches, to the mean and the logarithm of the spread of
+    its latents."""
 
     def __init__(self, c: VocoderConfig) -> None:
         super().__init__()

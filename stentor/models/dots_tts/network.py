@@ -84,7 +84,7 @@ class PatchEncoder(nn.Module):
         pairs = latents.to(weight.dtype).reshape(-1, 2 * weight.shape[1])
         x = self.in_proj(F.linear(pairs, weight.transpose(1, 2).flatten(1), self.ds_proj.bias))
         pos = TOKENS * number[:, None] + torch.arange(TOKENS, device=number.device)
-        attend = frames.view(ENCODER, pos, kept=pos >= 0)
+        attend = frames.view(ENCODER, pos, stored=pos >= 0)
         delta: Tensor | None = None
         for i, layer in enumerate(self.encoder["layers"].children()):
             x, delta = layer(x, delta, i, attend)

@@ -95,8 +95,8 @@ RELEASED = CodecConfig(
 
 
 def infer(tensors: Mapping[str, Tensor]) -> CodecConfig:
-    """Sizes from the shapes of renamed tensors (see checkpoint.codec). CheckpointError names one that is missing or has
-    no such size."""
+    """Sizes from the shapes of renamed tensors (see checkpoint.codec). CheckpointError names one
+    that is missing or has no such size."""
     encoder = _strides(
         tensors, r"encoder\.block\.(\d+)\.block\.4\.weight", "encoder.block.{}.block.4.weight"
     )
@@ -126,7 +126,8 @@ def infer(tensors: Mapping[str, Tensor]) -> CodecConfig:
 
 
 def _strides(tensors: Mapping[str, Tensor], pattern: str, name: str) -> tuple[int, ...]:
-    """Strides of consecutive blocks, numbered from 1: the kernel of a strided convolution is twice its stride."""
+    """Strides of consecutive blocks, numbered from 1: the kernel of a strided convolution is twice
+    its stride."""
     blocks = count(tensors, pattern, first=1)
     return tuple(size(tensors, name.format(i), 2, least=2) // 2 for i in range(1, blocks + 1))
 
@@ -138,7 +139,8 @@ def _stack(tensors: Mapping[str, Tensor], prefix: str) -> StackConfig:
 
 
 def windowed(stack: Stack, x: Tensor, rope: Rope, window: int) -> Tensor:
-    """A transformer over whole sequences x [B, C, T]. Each token sees the last `window` ones, itself included."""
+    """A transformer over whole sequences x [B, C, T]. Each token sees the last `window` ones,
+    itself included."""
     pos = torch.arange(x.shape[-1], device=x.device).expand(x.shape[0], -1)
     y: Tensor = stack(x.transpose(1, 2), WindowKV("", window, pos, None).attend, rope, pos)
     return y.transpose(1, 2)
@@ -159,7 +161,8 @@ class Downsample(nn.ModuleList):
 
 
 class Codebook(nn.Module):
-    """Vector quantization by cosine similarity in a small space. Decoding takes the row that is found as it is."""
+    """Vector quantization by cosine similarity in a small space. Decoding takes the row that is
+    found as it is."""
 
     def __init__(self, latent: int, codes: int, dim: int) -> None:
         super().__init__()
@@ -191,7 +194,8 @@ class Books(nn.Module):
 
 
 class Quantizer(nn.Module):
-    """Latents to codes. The way back is `books`, `post_module` and `upsample`, which the codec runs in chunks."""
+    """Latents to codes. The way back is `books`, `post_module` and `upsample`, which the codec runs
+    in chunks."""
 
     def __init__(self, c: CodecConfig) -> None:
         super().__init__()
@@ -223,12 +227,14 @@ class Quantizer(nn.Module):
 
 
 def interleaved(dim: int, positions: int, base: float) -> Rope:
-    """Rotation in float32 of neighbouring pairs, by tables rounded to bfloat16 whatever the model's dtype."""
+    """Rotation in float32 of neighbouring pairs, by tables rounded to bfloat16 whatever the model's
+    dtype."""
     return Rope(angles(dim, positions, base), torch.bfloat16, interleaved=True, in_float32=True)
 
 
 class Encoder(nn.Module):
-    """Audio [B, 1, n] -> latents [B, C, n / encoder_hop]: `windows` of a recording, then `refine` over all of it."""
+    """Audio [B, 1, n] -> latents [B, C, n / encoder_hop]: `windows` of a recording, then `refine`
+    over all of it."""
 
     def __init__(self, c: CodecConfig) -> None:
         super().__init__()
@@ -278,10 +284,11 @@ class Decoder(nn.Module):
 
 
 class FishCodec(nn.Module):
-    """Modified DAC. The encoding half is in `encoder_dtype`, with its codebooks in float32, and the decoding half in
-    `dtype`. Parameters start on the meta device.
+    """Modified DAC. The encoding half is in `encoder_dtype`, with its codebooks in float32, and the
+    decoding half in `dtype`. Parameters start on the meta device.
 
-    Positions are absolute from the start of a stream: rounded rotation tables make the codec depend on them.
+    Positions are absolute from the start of a stream: rounded rotation tables make the codec depend
+    on them.
     """
 
     table: Tensor
@@ -291,7 +298,8 @@ class FishCodec(nn.Module):
     def __init__(
         self, c: CodecConfig, positions: int, dtype: torch.dtype, encoder_dtype: torch.dtype
     ) -> None:
-        """`positions`: frames of the longest stream, or encoder outputs of the longest reference if that is more."""
+        """`positions`: frames of the longest stream, or encoder outputs of the longest reference if
+        that is more."""
         super().__init__()
         self.config = c
         with meta_init():
@@ -330,7 +338,8 @@ class FishCodec(nn.Module):
         self.register_buffer("table", table, persistent=False)
 
     def encode(self, wav: Tensor, launch: Launch = eager) -> Tensor:
-        """Mono float32 [n] at the codec's rate, padded with zeros to whole frames -> codes [ceil(n / hop), books]."""
+        """Mono float32 [n] at the codec's rate, padded with zeros to whole frames -> codes [ceil(n
+        / hop), books]."""
         (codes,) = launch(self._codes, self._latents(wav, launch))
         return codes[0, : -(-len(wav) // self.config.hop)]
 
@@ -354,7 +363,8 @@ class FishCodec(nn.Module):
     def decode(
         self, frames: Tensor, state: State, _: CodecCall | None = None
     ) -> tuple[Tensor, State]:
-        """frames [B, n, books]. Codes past the end of a codebook mean its last row, as in the reference."""
+        """frames [B, n, books]. Codes past the end of a codebook mean its last row, as in the
+        reference."""
         streaming = StreamingState(state)
         pos = state["frames"][:, None] + torch.arange(frames.shape[1], device=frames.device)
         samples = self.samples(frames, pos, streaming)
@@ -362,7 +372,8 @@ class FishCodec(nn.Module):
         return samples, streaming.new
 
     def samples(self, frames: Tensor, pos: Tensor, state: StreamingState | None) -> Tensor:
-        """frames [B, n, books] at positions pos [B, n] -> samples [B, n * hop]. state None: whole utterances."""
+        """frames [B, n, books] at positions pos [B, n] -> samples [B, n * hop]. state None: whole
+        utterances."""
         rows = frames.minimum(self.last_code) + self.offsets
         x = F.embedding(rows, self.table).sum(-2).to(self.dtype)
         x = self.quantizer.post_module(

@@ -52,7 +52,7 @@ def build(
     precise = at_least_float32(audio_dtype)
     c = parse(source.config, f"{source.name}/config.json")
     codec = read_codec(source)
-    if codec.decoder.codebooks != c.codebooks or codec.encoder.used != c.codebooks:
+    if codec.decoder.codebooks != c.codebooks or codec.encoder.num_codebooks != c.codebooks:
         raise CheckpointError(
             f"{source.name}: the talker makes {c.codebooks} codes per frame, the codec wants another number"
         )
@@ -137,7 +137,7 @@ def _used(tensors: Mapping[str, Tensor], c: EncoderConfig) -> dict[str, Tensor]:
     }
     unused = tuple(
         f"quantizer.acoustic_residual_vector_quantizer.layers.{i}."
-        for i in range(c.used - c.semantic, c.quantizers)
+        for i in range(c.num_codebooks - c.semantic, c.quantizers)
     )
     return {k: v for k, v in used_tensors.items() if not k.startswith(unused)}
 

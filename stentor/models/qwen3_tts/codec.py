@@ -263,7 +263,7 @@ class SplitResidualQuantizer(nn.Module):
     def __init__(self, c: EncoderConfig) -> None:
         super().__init__()
         self.semantic_residual_vector_quantizer = ResidualQuantizer(c, c.semantic)
-        self.acoustic_residual_vector_quantizer = ResidualQuantizer(c, c.used - c.semantic)
+        self.acoustic_residual_vector_quantizer = ResidualQuantizer(c, c.num_codebooks - c.semantic)
 
     def forward(self, x: Tensor) -> Tensor:
         both = (

@@ -131,7 +131,7 @@ class EncoderConfig:
     quantizer_dim: int
     quantizers: int  # stored
     semantic: int
-    used: int  # quantizers whose codes are kept
+    num_codebooks: int  # quantizers whose codes are kept
     hop: int
 
 
@@ -179,7 +179,7 @@ def _encoder(r: ConfigReader, num_codebooks: int, hop: int) -> EncoderConfig:
         quantizer_dim=r.integer("vector_quantization_hidden_dimension", 256),
         quantizers=r.count("num_quantizers", 32),
         semantic=r.count("num_semantic_quantizers", 1),
-        used=num_codebooks,
+        num_codebooks=num_codebooks,
         hop=hop,
     )
 

@@ -1,4 +1,5 @@
-"""The family that every engine test runs on: random weights, all the traits of real ones, nothing to download."""
+"""The family that every engine test runs on: random weights, all the traits of real ones, nothing
+to download."""
 
 ARCHITECTURES = ("toy",)
 DUMMIES = ("toy", "toy-utterance", "toy-words", "toy-window", "toy-frames")

@@ -50,7 +50,7 @@ def run_both(
     """
     if stored is not None:
         stored = stored[:, None]
-    attend_free = kv.frame_kv.view(NEGATIVE, place[:, None], kept=stored)
+    attend_free = kv.frame_kv.view(NEGATIVE, place[:, None], stored=stored)
     in_text = NormRope(positions=positions.at(kv.pos))
     in_free = NormRope(positions=positions.at(place))
 

@@ -81,7 +81,7 @@ class VibeVoiceRealtime(Prompted):
             hidden = self._read_prompt(tokens, at, place, kv)
             return hidden, hidden
         latents, is_text, number = step
-        attend = kv.frame_kv.view(TEXT, place[:, None], kept=is_text[:, None])
+        attend = kv.frame_kv.view(TEXT, place[:, None], stored=is_text[:, None])
         text = self.net.text_inputs(tokens, attend, self.positions.at(place))
         inputs = torch.where(is_text[:, None], text, latents)
         return run_both(

@@ -124,6 +124,6 @@ class PromptBuilder:
             codec_prefix=np.zeros((0, self.config.head.latent), np.float32),
             voice=voice.id,
             num_evals=options["flow_steps"],
-            given=upper,
+            given_kv=upper,
             given_by_frame={"text": lower, "negative": voice.features["negative"]},
         )

@@ -249,7 +249,7 @@ class EngineClient:
                 samples.append(recording.samples)
             source = recording.digest.rpartition(" ")[0]
             recordings.append(
-                m.SentRecording(recording.digest, recording.rate, source, recording.kept, size)
+                m.SentRecording(recording.digest, recording.rate, source, recording.cacheable, size)
             )
         return recordings, samples
 
@@ -265,7 +265,7 @@ class EngineClient:
     def _note_sent(self, recording: Recording) -> bool:
         """Whether the engine probably has a recording. If not, it has it from now on."""
         key = recording.digest
-        if not recording.kept:
+        if not recording.cacheable:
             return False
         was_sent = self._sent.get(key) is not None
         self._sent.put(key, recording.samples.nbytes)

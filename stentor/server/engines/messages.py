@@ -45,7 +45,7 @@ class SentRecording(_Message):
     key: str
     rate: int
     source: str
-    kept: bool
+    cacheable: bool
     size: int
 
 

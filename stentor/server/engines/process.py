@@ -302,7 +302,7 @@ def noise(spec: ModelInfo, seconds: float) -> Recording:
     shortest, longest = spec.reference_seconds
     count = int(min(max(shortest, seconds), longest) * NOISE_HZ)
     samples = 0.1 * np.random.default_rng(0).standard_normal(count)
-    return Recording(samples.astype(np.float32), NOISE_HZ, kept=False)
+    return Recording(samples.astype(np.float32), NOISE_HZ, cacheable=False)
 
 
 def ready(tts: Any, lost: Sequence[str]) -> m.Ready:

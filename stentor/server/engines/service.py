@@ -289,8 +289,8 @@ class EngineService:
         samples = data.take(
             sent.size, np.dtype(np.float32)
         ).copy()  # torch wants memory that may be written
-        recording = Recording(samples, sent.rate, sent.kept, sent.source)
-        if sent.kept:
+        recording = Recording(samples, sent.rate, sent.cacheable, sent.source)
+        if sent.cacheable:
             with self._lock:
                 self._recordings.put(sent.key, recording)
         return recording

@@ -45,11 +45,11 @@ class Timing:
     received: float = field(default_factory=time.monotonic)
     submitted: float | None = None
     first: float | None = None
-    done: float | None = None
+    ended: float | None = None
     # of a traced request: when it was sent, and messages.Audio.moments
     engine: tuple[float, ...] = ()
     encoded: float | None = None  # the first bytes of the container were made
-    left: float | None = None  # they were given to the connection
+    flushed: float | None = None  # the connection took them
 
     def header(self) -> str:
         """The Server-Timing header for what is known."""
@@ -57,7 +57,7 @@ class Timing:
             ("prepare", self.received, self.submitted),
             ("first-audio", self.submitted, self.first),
         ]
-        marks.append(("total", self.received, self.done))
+        marks.append(("total", self.received, self.ended))
         return ", ".join(
             f"{n};dur={(b - a) * 1000:.1f}" for n, a, b in marks if a is not None and b is not None
         )

@@ -112,7 +112,7 @@ class RunningRequest:
     def left(self) -> None:
         """Bytes were passed to the connection. Only the first count."""
         timing = self.run.timing
-        timing.left = timing.left or time.monotonic()
+        timing.flushed = timing.flushed or time.monotonic()
         self._trace()
 
     def _trace(self) -> None:
@@ -120,7 +120,7 @@ class RunningRequest:
         left."""
         timing = self.run.timing
         traces = self.server.traces
-        complete = self.ended and (timing.left is not None or self.outcome.status != "completed")
+        complete = self.ended and (timing.flushed is not None or self.outcome.status != "completed")
         if complete and not self._traced and traces is not None:
             self._traced = True
             traces.record(self.outcome, timing, self.traceparent)
@@ -132,7 +132,7 @@ class RunningRequest:
         m = self.server.metrics
         name = self.plan.host.name
         assert run.finish is not None
-        total = (run.timing.done or run.timing.received) - run.timing.received
+        total = (run.timing.ended or run.timing.received) - run.timing.received
         m.success.labels(name, run.finish).inc()
         m.e2e.labels(name).observe(total)
         m.duration.labels(name).observe(run.duration)

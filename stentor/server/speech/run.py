@@ -108,7 +108,7 @@ class SpeechRun:
         """Note that all segments have been spoken. For the rest see `Speaking.end`."""
         rest = self.speaking.end(silence)
         self.finish = self.speaking.finish
-        self.timing.done = time.monotonic()
+        self.timing.ended = time.monotonic()
         return rest
 
     def next(self, tail: TextTail | None = None) -> SegmentRun | None:

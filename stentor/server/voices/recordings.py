@@ -139,8 +139,8 @@ def _held(references: References, source: str, param: str) -> tuple[bytes, str]:
 @dataclass(eq=False)
 class _Known:
     voice: Voice
-    seen: float  # when its file was looked at
-    asked: float
+    checked_at: float  # when its file was looked at
+    used_at: float
 
 
 class KnownVoices:
@@ -162,8 +162,8 @@ class KnownVoices:
         key = normal(name)
         now = time.monotonic()
         entry = self._known.get(key)
-        if entry is not None and now - entry.seen < STALE_SECONDS:
-            entry.asked = now
+        if entry is not None and now - entry.checked_at < STALE_SECONDS:
+            entry.used_at = now
             return entry.voice
         changes = self._changes
         voice = await asyncio.to_thread(self.voices.get, name)
@@ -189,7 +189,7 @@ class KnownVoices:
         while self._known:
             await asyncio.sleep(LOOK_SECONDS)
             now = time.monotonic()
-            for key in [k for k, v in self._known.items() if now - v.asked > KEEP_SECONDS]:
+            for key in [k for k, v in self._known.items() if now - v.used_at > KEEP_SECONDS]:
                 del self._known[key]
             before = dict(self._known)
             voices = await asyncio.to_thread(
@@ -202,4 +202,4 @@ class KnownVoices:
                     del self._known[key]
                 else:
                     before[key].voice = voice
-                    before[key].seen = now
+                    before[key].checked_at = now

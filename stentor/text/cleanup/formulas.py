@@ -1,7 +1,8 @@
-"""Read formulas of LaTeX as plain mathematics: signs that models read, and words for everything else.
+"""Read formulas of LaTeX as plain mathematics: signs that models read, and words for everything
+else.
 
-`formulas.toml` has the commands. The words follow ClearSpeak, as MathJax and NVDA speak mathematics. A command that is in
-no table is read by its name, so nothing vanishes.
+`formulas.toml` has the commands. The words follow ClearSpeak, as MathJax and NVDA speak
+mathematics. A command that is in no table is read by its name, so nothing vanishes.
 """
 
 from __future__ import annotations

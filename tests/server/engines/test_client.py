@@ -101,8 +101,8 @@ def play(told: m.Ready) -> Callable[[Test], None]:
     return run
 
 
-def reference(value: float = 0.1, kept: bool = True) -> ReferenceAudio:
-    return ReferenceAudio(Recording(np.full(800, value, np.float32), 800, kept), None)
+def reference(value: float = 0.1, cacheable: bool = True) -> ReferenceAudio:
+    return ReferenceAudio(Recording(np.full(800, value, np.float32), 800, cacheable), None)
 
 
 async def chunks(stream: EngineStream) -> list[Chunk]:
@@ -258,7 +258,7 @@ def test_a_request_that_was_cancelled_is_not_sent_again(play: Callable[[Test], N
 
 def test_a_recording_that_no_cache_keeps_is_sent_each_time(play: Callable[[Test], None]) -> None:
     async def test(played: Played) -> None:
-        request = replace(played.request(), reference=reference(kept=False))
+        request = replace(played.request(), reference=reference(cacheable=False))
         for _ in range(2):
             played.client.submit(request, True)
             assert [r.size for r in played.had(m.Submit)[-1].recordings] == [800]

@@ -266,15 +266,15 @@ def speech_body(
         "word_timestamps": True,  # without times of words, for which `Planner.times_words` looks
         **ours,
     }
-    given = {name: value for name, value in fields.items() if value is not None}
+    translated = {name: value for name, value in fields.items() if value is not None}
     if latency := query.get("optimize_streaming_latency"):
         more = {**more, "optimize_streaming_latency": latency}
     for name in more:
-        if name in given:
+        if name in translated:
             raise invalid(
                 name, f"{name!r} is not a field of this API, which has it under this name"
             )
-    return validated(SpeechBody, {**more, **given})
+    return validated(SpeechBody, {**more, **translated})
 
 
 def theirs(error: ApiError) -> ApiError:
@@ -296,22 +296,22 @@ def ignored(found: Ignored) -> Ignored:
 
 def detail(error: ApiError) -> dict[str, Any]:
     """The error as ElevenLabs' clients read it, beside OpenAI's envelope."""
-    known = theirs(error)
-    status = known.code or known.body["error"]["type"]
+    renamed = theirs(error)
+    status = renamed.code or renamed.body["error"]["type"]
     return {
-        "detail": {"status": status, "message": known.message, "param": known.param},
-        **known.body,
+        "detail": {"status": status, "message": renamed.message, "param": renamed.param},
+        **renamed.body,
     }
 
 
 def error_message(error: ApiError) -> dict[str, Any]:
     """The error as a message of a socket."""
-    known = theirs(error)
+    renamed = theirs(error)
     return {
-        "message": known.message,
-        "error": known.code or known.body["error"]["type"],
+        "message": renamed.message,
+        "error": renamed.code or renamed.body["error"]["type"],
         "code": 1008,
-        "param": known.param,
+        "param": renamed.param,
     }
 
 
@@ -343,14 +343,14 @@ class Characters:
 
 
 class Aligner:
-    """Gives the characters of a text once each, in order. What lies between two segments belongs to
-    the second.
+    """Returns the characters of a text once each, in order. What lies between two segments belongs
+    to the second.
 
     Between the places whose times are known, characters share the time evenly.
     """
 
     def __init__(self) -> None:
-        self.at = 0  # given so far
+        self.at = 0  # returned so far
         self.seconds = 0.0
 
     def take(self, text: str, segments: Sequence[SegmentTiming], rest: bool = False) -> Characters:

@@ -82,7 +82,7 @@ class TimedResponse(AudioResponse):
 
     def _line(self, data: bytes, rest: bool = False) -> bytes:
         """Audio, and the characters of the segments that have ended since the last call. Both
-        alignments are of the text that was given: what is spoken in its place has none of its
+        alignments are of the request's text: what is spoken in its place has none of its
         own."""
         timings = self.request.run.timings[self.reported :]
         self.reported += len(timings)
@@ -316,9 +316,9 @@ async def voices_by_page(
     next_page_token: str | None = None,
 ) -> dict[str, Any]:
     """All voices in pages. `search` is a part of the name."""
-    found = await _voices(server(request))
+    voices = await _voices(server(request))
     return _page(
-        [v for v in found if (search or "").lower() in v["name"].lower()],
+        [v for v in voices if (search or "").lower() in v["name"].lower()],
         page_size,
         next_page_token,
     )
@@ -327,12 +327,13 @@ async def voices_by_page(
 @router.get("/v1/voices/{voice_id}", responses=failures(401, 404))
 async def voice(request: Request, voice_id: str) -> dict[str, Any]:
     """One voice of the list."""
-    found = next((v for v in await _voices(server(request)) if v["voice_id"] == voice_id), None)
-    if found is None:
+    voices = await _voices(server(request))
+    entry = next((v for v in voices if v["voice_id"] == voice_id), None)
+    if entry is None:
         raise ApiError(
             404, f"there is no voice {voice_id[:80]!r}", param="voice_id", code="voice_not_found"
         )
-    return found
+    return entry
 
 
 async def models(request: Request) -> Response:
@@ -345,9 +346,9 @@ router.add_api_route("/v1/models", models, include_in_schema=False, route_class_
 
 async def _voices(server: Server) -> list[dict[str, Any]]:
     """The default voice, those of the models, aliases and uploads."""
-    own = own_voices(server.hosts.voices(), server.config.aliases)
-    found = await asyncio.to_thread(lambda: listing(own, server.voices.list(), details=True))
-    return [_voice(entry) for entry in found["data"]]
+    builtin = own_voices(server.hosts.voices(), server.config.aliases)
+    listed = await asyncio.to_thread(lambda: listing(builtin, server.voices.list(), details=True))
+    return [_voice(entry) for entry in listed["data"]]
 
 
 def _voice(entry: dict[str, Any]) -> dict[str, Any]:

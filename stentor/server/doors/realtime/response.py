@@ -122,8 +122,8 @@ class Settings:
         if given.tools:
             raise unsupported("tools", "tools")
         for name in ("output_modalities", "modalities"):
-            wanted = getattr(given, name)
-            if wanted is not None and "audio" not in wanted:
+            modalities = getattr(given, name)
+            if modalities is not None and "audio" not in modalities:
                 raise unsupported(f"{name} without audio", name)
         for name in given.unused():
             ignored.field(name, "means nothing for speech from text")
@@ -137,10 +137,10 @@ class Settings:
             "apply_instructions": given.apply_instructions,
             **_format(output.format, given.output_audio_format),
         }
-        wanted = replace(self, **{k: v for k, v in changes.items() if v is not None})
-        if given.instructions and not wanted.apply_instructions:
+        settings = replace(self, **{k: v for k, v in changes.items() if v is not None})
+        if given.instructions and not settings.apply_instructions:
             ignored.field("instructions", "is an assistant's prompt; apply_instructions uses it")
-        return wanted
+        return settings
 
     @property
     def voice_instructions(self) -> str | None:

@@ -1,4 +1,5 @@
-"""Hashes, keys and hardware addresses, letter by letter in groups, and numbers in scientific notation."""
+"""Hashes, keys and hardware addresses, letter by letter in groups, and numbers in scientific
+notation."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _CAPITALS = r"(?=[A-Z]{1,40}\d)[A-Z\d]{16,}"
 
 
 def spell_groups(code: str) -> str:
-    """ "9fceb02d" -> "nine F, C, E, B zero two D". More than 8 characters have a pause behind four."""
+    """ "9fceb02d" -> "nine F, C, E, B zero two D". More than 8 characters have a pause behind
+    four."""
     if len(code) <= 2 * GROUP:
         return _spell(code)
     return ", ".join(_spell(code[at : at + GROUP]) for at in range(0, len(code), GROUP))
