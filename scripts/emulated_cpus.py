@@ -70,15 +70,15 @@ def main() -> None:
     print(args.json.read_text())
 
 
-class Spoken:
-    """What a CPU spoke. samples: of each dtype."""
+class Speech:
+    """Samples of each dtype that a CPU made, and facts about it."""
 
     def __init__(self, facts: dict[str, Any], samples: dict[str, np.ndarray]) -> None:
         self.facts = facts
         self.samples = samples
 
 
-def spoken(python: list[str], folder: Path, environment: dict[str, str]) -> Spoken:
+def spoken(python: list[str], folder: Path, environment: dict[str, str]) -> Speech:
     """Speak by this command of Python."""
     folder.mkdir()
     process = subprocess.run(
@@ -89,11 +89,11 @@ def spoken(python: list[str], folder: Path, environment: dict[str, str]) -> Spok
         text=True,
     )
     facts = json.loads(process.stdout.splitlines()[-1])
-    return Spoken(facts, {d: np.load(folder / f"{d}.npy") for d in ("auto", "float32")})
+    return Speech(facts, {d: np.load(folder / f"{d}.npy") for d in ("auto", "float32")})
 
 
-def row(label: str, speech: Spoken, expected: Spoken) -> dict[str, Any]:
-    """What is reported of a CPU. difference: of float32 samples, as a share of the peak."""
+def row(label: str, speech: Speech, expected: Speech) -> dict[str, Any]:
+    """A row of the report. float32_difference: of float32 samples, as a share of the peak."""
     samples = speech.samples["float32"]
     reference = expected.samples["float32"]
     return {
@@ -106,7 +106,7 @@ def row(label: str, speech: Spoken, expected: Spoken) -> dict[str, Any]:
 
 
 def aarch64(folder: Path) -> tuple[Path, dict[str, str]]:
-    """A Python of Debian for aarch64 with what stentor needs, and the environment to run it."""
+    """Python of Debian for aarch64 with what stentor needs, and the environment to run it."""
     system = folder / "system"
     command = ["debootstrap", "--arch=arm64", "--foreign", "--variant=minbase"]
     command += ["--include=python3,libgomp1", RELEASE, str(system), MIRROR]
