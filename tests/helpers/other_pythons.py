@@ -1,4 +1,7 @@
-"""Programs that need other packages than the tests: run by another Python, or by Node."""
+"""Programs that need other packages than the tests: run by another Python, or by Node.
+
+scripts/clients.py installs both where they are looked for.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,11 @@ import pytest
 
 from tests.helpers.patience import STUCK_S
 
+CLIENTS = Path(sys.prefix) / "clients"
+INSTALL = "python scripts/clients.py --install"
 PLUGINS = os.pathsep.join(
     map(str, (Path(__file__).parents[2] / "integrations").iterdir())
 )  # as if they were installed
-NODE_PACKAGES = ("openai", "ai", "@ai-sdk/openai")
 
 
 def run_python(module: str, program: Path, *words: str, cwd: Path | None = None) -> str:
@@ -25,30 +29,32 @@ def run_python(module: str, program: Path, *words: str, cwd: Path | None = None)
 
 
 def run_node(program: Path, *words: str, cwd: Path) -> str:
-    """Output of a program, run in a folder by Node with the packages in NODE_CLIENTS. The test is skipped without them."""
-    node, folder = shutil.which("node"), os.environ.get("NODE_CLIENTS", "")
-    if node is None or not all((Path(folder) / "node_modules" / p).is_dir() for p in NODE_PACKAGES):
-        pytest.skip(
-            f"Node or its packages {', '.join(NODE_PACKAGES)} are not here: name their folder in NODE_CLIENTS"
-        )
+    """Output of a program, run in a folder by Node with the packages of the clients. The test is skipped without them."""
+    modules = CLIENTS / "node_modules"
+    node = modules / ".bin" / "node"
+    if not node.is_file():
+        pytest.skip(f"Node's clients are not installed: {INSTALL}")
     here = cwd / program.name
     if program != here:
         shutil.copy(program, here)
-    (cwd / "node_modules").symlink_to(Path(folder) / "node_modules")
-    return run([node, str(here), *words], cwd)
+    (cwd / "node_modules").symlink_to(modules)
+    return run([str(node), str(here), *words], cwd)
 
 
 def python_with(module: str) -> str:
-    """This Python, or one of CLIENTS_PYTHON, that has a module. The test is skipped if none has it."""
+    """This Python, or one of the clients', that has a module. The test is skipped if none has it."""
     if has(module):
         return sys.executable
-    check = f"import importlib.util as u, sys; sys.exit(u.find_spec({module.split('.', maxsplit=1)[0]!r}) is None)"
-    for other in filter(None, os.environ.get("CLIENTS_PYTHON", "").split(os.pathsep)):
-        if subprocess.run([other, "-c", check], check=False).returncode == 0:
-            return other
-    pytest.skip(
-        f"{module} is not installed: pip install 'stentor[clients]', or name a Python in CLIENTS_PYTHON"
-    )
+    check = "import importlib.util as u, sys; sys.exit(u.find_spec(sys.argv[1]) is None)"
+    for other in CLIENTS.glob("*/bin/python"):
+        if (
+            subprocess.run(
+                [other, "-c", check, module], check=False, capture_output=True
+            ).returncode
+            == 0
+        ):
+            return str(other)
+    pytest.skip(f"{module} is not installed: {INSTALL}")
 
 
 def has(module: str) -> bool:

@@ -26,6 +26,12 @@ def test_a_door_has_a_row(name: str) -> None:
     assert "| 0.0.1 |" in clients.with_row(page, name, {1: "0.0.1"})
 
 
+@pytest.mark.parametrize("heading", clients.SECTIONS)
+def test_a_section_of_a_door_has_a_line_of_versions(heading: str) -> None:
+    page = clients.PAGE.read_text(encoding="utf-8")
+    assert "\nSeen with x 0.0.1.\n" in clients.with_seen(page, f"### {heading}", "x 0.0.1")
+
+
 def test_versions_replace_names_in_braces() -> None:
     assert clients.filled("ai {node ai}, {x}", {"node ai": "7.0", "x": "1"}) == "ai 7.0, 1"
 

@@ -102,8 +102,10 @@ def test_every_script_makes_its_environment_with_the_one_script(script: str):
 def test_ci_calls_the_scripts_and_installs_no_package_itself():
     text = (SCRIPTS.parent / ".ci" / "run").read_text()
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-    assert lines[-10:] == [
+    assert lines[-12:] == [
         "system_packages &",
+        "scripts/environment dev",
+        "clients &",
         "scripts/check",
         "wait",
         ".venv/bin/python scripts/image_check.py --seconds 1200 &",

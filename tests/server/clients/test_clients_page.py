@@ -67,6 +67,19 @@ def test_a_row_and_a_section_say_what_the_payload_file_says(client: Client) -> N
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda c: c.id)
+def test_a_section_begins_with_the_version_that_it_was_seen_with(client: Client) -> None:
+    assert sections()[client.name].startswith(f"\n\nSeen with {client.version}.\n\n")
+
+
+def test_sentences_before_the_sections_that_name_a_client_name_its_version() -> None:
+    prose, _, _ = page().partition("\n## ")
+    prose = re.sub(r"^```.*?^```$|^\|.*$|^### .*?(?=^### |\Z)", "", prose, flags=re.M | re.S)
+    sentences = re.split(r"(?<=[.:])\s+", prose)
+    names = re.compile("|".join(re.escape(client.name) for client in CLIENTS))
+    assert [s for s in sentences if names.search(s) and not re.search(r"\d\.\d", s)] == []
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda c: c.id)
 def test_every_client_speaks_and_cancels(client: Client) -> None:
     does = {step["does"] for step in client.steps}
     assert "cancel" in does

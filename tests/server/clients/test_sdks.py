@@ -1,8 +1,6 @@
 """The SDKs themselves, each in a process of its own, since they need packages that do not fit together.
 
-One that is not installed here is skipped. `pip install 'stentor[clients]'` into another environment and name its
-interpreter in CLIENTS_PYTHON (several are separated like PATH), or `npm install openai ai @ai-sdk/openai` and name the
-folder in NODE_CLIENTS.
+One that is not installed here is skipped: scripts/clients.py installs it.
 """
 
 from __future__ import annotations
@@ -47,6 +45,9 @@ PYTHON: dict[str, tuple[str, dict[str, Any]]] = {
             "whole.bytes": "<int>",
             "in pieces.bytes": "<int>",
             "cancelled.bytes": "<int>",
+            "realtime.whole.bytes": "<int>",
+            "realtime.in pieces.bytes": "<int>",
+            "realtime.cancelled.bytes": "<int>",
         },
     ),
 }

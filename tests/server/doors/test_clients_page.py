@@ -41,6 +41,16 @@ def test_each_door_has_one_block_and_says_what_it_cannot_do() -> None:
         assert "**Limits.**" in text, name
 
 
+def test_each_door_begins_with_versions_of_the_table() -> None:
+    intro, _, _ = PAGE.read_text(encoding="utf-8").partition("\n### ")
+    versions = set(re.findall(r"^\| [^|]+ \| ([\d.]+) \|", intro, flags=re.MULTILINE))
+    for name, text in sections().items():
+        (line,) = re.findall(r"\A\n\nSeen with (.+)\.\n\n", text)
+        named = set(re.findall(r"\d+(?:\.\d+)+", line))
+        assert named, name
+        assert named <= versions, name
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_a_block_makes_speech(home: Live, name: str, tmp_path: Path) -> None:
     (block,) = re.findall(r"```python\n(.*?)```", sections()[name], re.DOTALL)

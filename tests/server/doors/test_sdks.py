@@ -1,6 +1,6 @@
 """The doors are driven by the SDKs of those who made their protocols, against the toy and against the built-in voice.
 
-One that is not installed here is skipped: tests/server/clients/test_sdks.py says how to have it.
+One that is not installed here is skipped: scripts/clients.py installs it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from stentor.api import DEFAULT_VOICE
-from tests.helpers.other_pythons import run_python
+from tests.helpers.other_pythons import run_node, run_python
 from tests.helpers.server_live import process, serving
 
 SDKS = Path(__file__).parents[1] / "clients" / "sdks"
@@ -91,6 +91,21 @@ def test_elevenlabs_sdk(address: Address) -> None:
         "404 model_id",
         "1008 voice_id",
     ]
+    assert got["cancelled"]
+
+
+def test_elevenlabs_sdk_for_node(address: Address, tmp_path: Path) -> None:
+    printed = run_node(SDKS / "drive_elevenlabs.mjs", address.url, cwd=tmp_path)
+    got = json.loads(printed.splitlines()[-1])
+    assert "default" in got["voices"]
+    assert got["voice"] == "default"
+    assert got["models"]
+    assert got["default"] == "fffb"  # a frame of MP3
+    assert got["streamed"] > 0
+    assert got["timed"] == {"text": TEXT, "start": b"RIFF".hex()}
+    assert got["lines"] == TEXT
+    assert got["dialogue"] > 0
+    assert got["refused"] == ["400 voice_id", "400 text"]
     assert got["cancelled"]
 
 

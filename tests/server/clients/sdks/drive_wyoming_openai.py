@@ -1,4 +1,5 @@
-"""wyoming-openai with a Wyoming client: what it offers, a whole text, a text in pieces, a client that leaves.
+"""wyoming-openai with a Wyoming client: what it offers, a whole text, a text in pieces, a client that leaves, each over
+/v1/audio/speech and over Realtime.
 
 Prints what came as JSON.
 """
@@ -70,15 +71,21 @@ async def drive(port: int) -> dict:
     return got
 
 
-async def main() -> dict:
+async def spoken_by(*models: str) -> dict:
+    """What it gives a client with these flags for models."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     flags = ["--uri", f"tcp://127.0.0.1:{port}", "--languages", "en", "--stt-openai-key", "none"]
-    flags += ["--tts-openai-url", URL, "--tts-openai-key", "any", "--tts-models", "tts-1"]
-    flags += ["--tts-streaming-models", "tts-1", "--tts-voices", "alloy"]
+    flags += ["--tts-openai-url", URL, "--tts-openai-key", "any", "--tts-voices", "alloy"]
     program = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "wyoming_openai", *flags, stdout=sys.stderr, stderr=sys.stderr
+        sys.executable,
+        "-m",
+        "wyoming_openai",
+        *flags,
+        *models,
+        stdout=sys.stderr,
+        stderr=sys.stderr,
     )
     try:
         return await drive(port)
@@ -86,6 +93,12 @@ async def main() -> dict:
         if program.returncode is None:
             program.terminate()
             await program.wait()
+
+
+async def main() -> dict:
+    speech = await spoken_by("--tts-models", "tts-1", "--tts-streaming-models", "tts-1")
+    realtime = await spoken_by("--tts-realtime-models", "gpt-realtime")
+    return {**speech, "realtime": realtime}
 
 
 print(json.dumps({"version": importlib.metadata.version("wyoming_openai")} | asyncio.run(main())))
