@@ -4,7 +4,7 @@ ignored."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import quote
@@ -288,6 +288,11 @@ class Ignored:
         if self.strict:
             raise invalid(name, why)
         self._add(Item(clipped(name, LIMITS.param_chars)))
+
+    def unknown(self, names: Iterable[str]) -> None:
+        """Note fields that this kind of request does not have."""
+        for name in names:
+            self.field(name, "is not a field of this request")
 
     def piece(self, text: str, param: str = "input") -> None:
         """Note a piece of text that cannot be spoken. A short silence stands for it, in a strict

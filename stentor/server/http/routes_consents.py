@@ -11,7 +11,7 @@ from pydantic import Field
 from stentor.server.errors import ApiError, failures
 from stentor.server.http.bodies import JsonRoute
 from stentor.server.limits import LIMITS, MIB
-from stentor.server.schemas import Body
+from stentor.server.schemas import Body, Ignored
 from stentor.server.state import server
 from stentor.server.voices import samples
 from stentor.server.voices.consents import Consent
@@ -27,6 +27,8 @@ Language = Annotated[
         description="BCP 47: en-US",
     ),
 ]
+FIELDS = {"name", "language", "recording"}
+"""Of the form of a new consent."""
 
 
 class Rename(Body):
@@ -44,10 +46,12 @@ async def add(
 ) -> dict[str, Any]:
     """Keep a recording in which a speaker agrees to the use of their voice."""
     s = server(request)
+    ignored = Ignored(s.config.strict)
+    ignored.unknown(field for field in await request.form() if field not in FIELDS)
     data = await samples.uploaded(recording, int(s.config.max_upload_mb * MIB), "recording")
     await samples.decoded(data, "recording")
     consent = await asyncio.to_thread(s.consents.add, name, language, data)
-    return consent.as_dict()
+    return {**consent.as_dict(), **ignored.as_json()}
 
 
 @router.get("", responses=failures(400, 401))
@@ -81,8 +85,11 @@ async def consent(request: Request, consent_id: Id) -> dict[str, Any]:
 @router.post("/{consent_id}", responses=failures(400, 401, 404, 415, 429))
 async def rename(request: Request, consent_id: Id, body: Rename) -> dict[str, Any]:
     """Rename a consent."""
-    renamed = await asyncio.to_thread(server(request).consents.rename, consent_id, body.name)
-    return _known(consent_id, renamed)
+    s = server(request)
+    ignored = Ignored(s.config.strict)
+    ignored.unknown(body.model_extra or ())
+    renamed = await asyncio.to_thread(s.consents.rename, consent_id, body.name)
+    return {**_known(consent_id, renamed), **ignored.as_json()}
 
 
 @router.delete("/{consent_id}", responses=failures(400, 401, 404))

@@ -15,7 +15,7 @@ from stentor.server.errors import ApiError, failures, invalid
 from stentor.server.http.bodies import JsonRoute
 from stentor.server.limits import LIMITS
 from stentor.server.lora_modules import lora_modules
-from stentor.server.schemas import Body
+from stentor.server.schemas import Body, Ignored
 from stentor.server.state import server
 from stentor.speech.client_names import taken_by_model
 
@@ -54,13 +54,15 @@ class UnloadLora(Body):
 async def load(request: Request, body: LoadLora) -> Response:
     """Load an adapter. Its name is a `model` from then on. Running requests go on."""
     s = server(request)
+    ignored = _ignored(s.config, body)
     host = s.hosts.named(body.base_model_name)
     if (why := taken_by_model(body.lora_name, dict(s.hosts.served()))) is not None:
         raise invalid("lora_name", why)
     path = _allowed(s.config, body.lora_path)
     async with host.in_use() as client:
         await host.adapters.load(client, body.lora_name, path)
-    return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
+    message = f"Success: LoRA adapter '{body.lora_name}' added successfully."
+    return PlainTextResponse(message, headers=ignored.header())
 
 
 @router.post(
@@ -70,7 +72,9 @@ async def load(request: Request, body: LoadLora) -> Response:
 )
 async def unload(request: Request, body: UnloadLora) -> Response:
     """Unload an adapter. Requests that have it keep it to their end, and new ones are refused."""
-    host = server(request).hosts.of_adapter(body.lora_name)
+    s = server(request)
+    ignored = _ignored(s.config, body)
+    host = s.hosts.of_adapter(body.lora_name)
     if host is None:
         raise ApiError(
             404,
@@ -80,7 +84,14 @@ async def unload(request: Request, body: UnloadLora) -> Response:
         )
     async with host.in_use() as client:
         await host.adapters.unload(client, body.lora_name)
-    return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
+    message = f"Success: LoRA adapter '{body.lora_name}' removed successfully."
+    return PlainTextResponse(message, headers=ignored.header())
+
+
+def _ignored(config: ServerConfig, body: Body) -> Ignored:
+    ignored = Ignored(config.strict)
+    ignored.unknown(body.model_extra or ())
+    return ignored
 
 
 def _allowed(config: ServerConfig, path: str) -> str:

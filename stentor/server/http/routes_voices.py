@@ -23,7 +23,7 @@ from stentor.server.http.middleware import is_json
 from stentor.server.http.responses import NoResponse, begun
 from stentor.server.limits import LIMITS, MIB
 from stentor.server.model_hosts import ModelHost
-from stentor.server.schemas import Body, SpeechBody
+from stentor.server.schemas import Body, Ignored, SpeechBody
 from stentor.server.state import Server, server
 from stentor.server.voices import samples
 from stentor.server.voices.voice import listing, own_voices
@@ -94,6 +94,8 @@ async def design(request: Request, body: DesignedVoice) -> Response:
     """Make a voice from a description: speak a script with it, and keep that recording under the
     name."""
     s = server(request)
+    ignored = Ignored(s.config.strict)
+    ignored.unknown(body.model_extra or ())
     for name in ("prompt", "script_hint"):
         text = getattr(body, name)
         if text is not None and not text.strip():
@@ -132,7 +134,8 @@ async def design(request: Request, body: DesignedVoice) -> Response:
     stored = await _store(
         s, body.name, consent=DESIGNED, audio=sample, text=script, description=body.prompt.strip()
     )
-    return json_response({**stored, "type": "prompt", "prompt": stored["speaker_description"]})
+    prompt = stored["speaker_description"]
+    return json_response({**stored, "type": "prompt", "prompt": prompt, **ignored.as_json()})
 
 
 router.add_api_route(
@@ -150,6 +153,10 @@ SCRIPT = (
 )
 """Spoken to make a voice where the client has no text for it."""
 DESIGNED = "designed from a description"
+RECORDED = {
+    "name", "type", "consent", "audio_sample", "speaker_embedding", "ref_text", "speaker_description",
+}  # fmt: skip
+"""Fields of a form with a voice that was recorded."""
 
 
 def _designer(s: Server, model: str | None) -> ModelHost:
@@ -222,10 +229,13 @@ async def add(
     after restarts. Of `type` prompt, which may be sent as JSON too, it is made from a
     description."""
     s = server(request)
+    form = await request.form()
     if type == "prompt":
         upload = {"name": name, "type": type, "prompt": prompt, "script_hint": script_hint}
-        described = {k: v for k, v in {**upload, "model": model}.items() if v is not None}
+        described = {k: v for k, v in {**form, **upload, "model": model}.items() if v is not None}
         return await design(request, validated(DesignedVoice, described))
+    ignored = Ignored(s.config.strict)
+    ignored.unknown(field for field in form if field not in RECORDED)
     if not consent.strip():
         raise invalid("consent", "must say who has agreed to the use of this voice")
     if (audio_sample is None) == (speaker_embedding is None):
@@ -269,7 +279,8 @@ async def add(
         warned = {"warning": "; ".join(warnings)}
     else:
         warned = {}
-    return {**stored, "success": True, "message": message, "voice": stored, **warned}
+    answer = {**stored, "success": True, "message": message, "voice": stored}
+    return {**answer, **warned, **ignored.as_json()}
 
 
 def _check_taken(s: Server, embedding: bool) -> None:

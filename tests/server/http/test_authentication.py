@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+from fastapi.routing import iter_route_contexts
 
 from stentor.errors import InvalidRequest
 from stentor.server.app import create_app
@@ -58,21 +60,57 @@ def prefixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         yield live
 
 
-def test_no_route_under_v1_is_open_by_a_prefix(prefixed: Live) -> None:
-    routes = {
-        k: v
-        for k, v in create_app(ServerConfig()).openapi()["paths"].items()
-        if k.startswith("/v1/")
-    }
-    assert len(routes) > 5
+OPEN = {"/", "/docs", "/openapi.json", "/web/{name}", "/health", "/ready", "/version", "/metrics"}
+"""Paths without a key. A route that is not among them is guarded."""
+
+
+SOCKET = "socket"
+
+
+def routes() -> list[tuple[str, str]]:
+    """Methods and paths of all routes. WebSockets have no method."""
+    contexts = iter_route_contexts(create_app(ServerConfig()).routes)
+    return [
+        (method, context.path_format)
+        for context in contexts
+        for method in sorted(context.methods or {SOCKET})
+    ]
+
+
+GUARDED = sorted({(method, path) for method, path in routes() if path not in OPEN})
+HANDSHAKE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
+
+
+@pytest.mark.parametrize(("method", "route"), GUARDED, ids=" ".join)
+def test_every_route_but_the_open_ones_is_guarded_by_keys(
+    prefixed: Live, method: str, route: str
+) -> None:
+    path = re.sub(r"{\w+}", "x", route)
+    upgrade = HANDSHAKE if method == SOCKET else {}
     with httpx.Client(base_url=prefixed.url, timeout=STUCK_S, trust_env=False) as anyone:
-        for route, methods in routes.items():
-            path = route.replace("{name}", "x").replace("{request_id}", "x")
-            for method in methods:
-                for prefix in ("", "/api", "/api/api", "//api", "/api//api"):
-                    answer = anyone.request(method, prefix + path)
-                    assert answer.status_code in (401, 404), (method, prefix + path)
-                    assert answer.status_code == 401 or prefix not in ("", "/api")
+        for key in ({}, {"Authorization": "Bearer wrong"}, {"xi-api-key": "wrong"}):
+            answer = anyone.request(method.replace(SOCKET, "GET"), path, headers={**key, **upgrade})
+            assert answer.status_code == 401, key
+
+
+def test_the_open_paths_exist() -> None:
+    assert {path for _, path in routes()} > OPEN
+
+
+def test_no_route_under_v1_is_open_by_a_prefix(prefixed: Live) -> None:
+    guarded = [(method, path) for method, path in GUARDED if method != SOCKET]
+    with httpx.Client(base_url=prefixed.url, timeout=STUCK_S, trust_env=False) as anyone:
+        for method, route in guarded:
+            path = re.sub(r"{\w+}", "x", route)
+            for prefix in ("", "/api", "/api/api", "//api", "/api//api"):
+                answer = anyone.request(method, prefix + path)
+                assert answer.status_code in (401, 404), (method, prefix + path)
+                assert answer.status_code == 401 or prefix not in ("", "/api")
         assert anyone.get("/api/health").status_code == 200
     assert prefixed.http.get("/api/v1/models").status_code == 200
     assert prefixed.http.get("/v1/models").status_code == 200

@@ -118,6 +118,14 @@ def test_adapters_are_loaded_and_unloaded_at_run_time(live: Live, folder: Path) 
     assert manage(live, "unload", lora_name="again")[0] == 200
 
 
+def test_a_field_that_adapters_do_not_have_is_named(live: Live) -> None:
+    body = {"lora_name": "two", "lora_path": "two", "load_inplace": True}
+    loaded = live.http.post("/v1/load_lora_adapter", json=body)
+    assert (loaded.status_code, loaded.headers["x-ignored"]) == (200, "load_inplace")
+    unloaded = live.http.post("/v1/unload_lora_adapter", json=body)
+    assert unloaded.headers["x-ignored"] == "lora_path, load_inplace"
+
+
 def test_a_session_whose_adapter_is_unloaded_ends_its_utterance_and_refuses_the_next(
     live: Live,
 ) -> None:

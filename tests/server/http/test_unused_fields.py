@@ -9,12 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from stentor.server import cli
 from stentor.server.config import ServerConfig, build
 from stentor.server.schemas import BatchBody, SpeechBody
 from stentor.server.speech.fields import language_name
+from stentor.server.voices import samples
 from stentor.server.ws.utterance import Configure
 from tests.helpers.server_live import Live, serving, tone_wav
 from tests.helpers.ws_talk import talk
@@ -73,6 +75,50 @@ def test_a_field_without_use_is_named_and_the_request_served(
     refused = strict.speech(input="Hello.", **body)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
     assert param in refused.json()["error"]["message"]
+
+
+SAMPLE = {"audio_sample": ("a.wav", tone_wav(2.0), "audio/wav")}
+DIALOGUE = {"inputs": [{"text": "Hello.", "voice_id": "low"}], "unknown_field": 1}
+DESIGN = {"name": "sailor", "type": "prompt", "prompt": "Calm.", "unknown_field": "1"}
+UPLOAD = {"name": "anna", "consent": "yes", "unknown_field": "1"}
+CONSENT = {"name": "Anna", "language": "en"}
+RECORDING = {"recording": SAMPLE["audio_sample"]}
+REQUESTS: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/text-to-speech/low", {"json": {"text": "Hello.", "unknown_field": 1}}),
+    ("/v1/text-to-speech/low/stream", {"json": {"text": "Hello.", "unknown_field": 1}}),
+    ("/v1/text-to-dialogue", {"json": DIALOGUE}),
+    ("/v1/text-to-dialogue/stream", {"json": DIALOGUE}),
+    ("/v1/text-to-dialogue/with-timestamps", {"json": DIALOGUE}),
+    ("/v1/text-to-dialogue/stream/with-timestamps", {"json": DIALOGUE}),
+    ("/v1/audio/voice_consents", {"data": CONSENT | {"unknown_field": "1"}, "files": RECORDING}),
+    ("/v1/audio/voice_consents/{id}", {"json": {"name": "Eve", "unknown_field": 1}}),
+    ("/v1/audio/voices", {"data": UPLOAD, "files": SAMPLE}),
+    ("/v1/audio/voices", {"data": DESIGN}),
+    ("/v1/audio/voices", {"json": DESIGN}),
+]
+
+
+def posted(live: Live, path: str, request: dict[str, Any]) -> httpx.Response:
+    """The answer to a request. {id} in the path stands for that of a new consent."""
+    added = live.http.post("/v1/audio/voice_consents", data=CONSENT, files=RECORDING)
+    answer: httpx.Response = live.http.post(path.format(id=added.json()["id"]), **request)
+    return answer
+
+
+@pytest.mark.parametrize(("path", "body"), REQUESTS)
+def test_every_route_names_a_field_that_it_does_not_have(
+    live: Live, strict: Live, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(samples, "SECONDS", (0.1, 30.0))  # the toy speaks for 0.16 s
+    answer = posted(live, path, body)
+    assert answer.status_code == 200, answer.text
+    if "x-ignored" in answer.headers:
+        assert answer.headers["x-ignored"] == "unknown_field"
+    else:
+        assert answer.json()["ignored"] == [{"param": "unknown_field"}]
+    refused = posted(strict, path, body)
+    assert refused.status_code == 400, refused.text
+    assert "unknown_field: is not a" in refused.text
 
 
 USED = [
