@@ -28,7 +28,7 @@ Language = Annotated[
     ),
 ]
 FIELDS = {"name", "language", "recording"}
-"""Of the form of a new consent."""
+"""Names in the form of a new consent."""
 
 
 class Rename(Body):

@@ -72,7 +72,7 @@ async def drive(port: int) -> dict:
 
 
 async def spoken_by(*models: str) -> dict:
-    """What it gives a client with these flags for models."""
+    """Figures of a run with these flags for models."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
