@@ -3,6 +3,7 @@ families read text."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unicodedata import category
@@ -127,3 +128,24 @@ def settled(text: str) -> int:
         ):
             return at
     return 0
+
+
+class WithheldText:
+    """Text that arrives, of which the end is withheld while a next letter could change its ids."""
+
+    def __init__(self, encode: Callable[[str], list[int]]) -> None:
+        self._encode = encode
+        self._pending = ""
+
+    def more(self, text: str) -> list[int]:
+        """Add text, and return the ids that are settled."""
+        pending = self._pending + text
+        cut = settled(pending)
+        self._pending = pending[cut:]
+        return self._encode(pending[:cut])
+
+    def rest(self, text: str = "") -> str:
+        """Add the last text, and return all that is withheld."""
+        pending = self._pending + text
+        self._pending = ""
+        return pending

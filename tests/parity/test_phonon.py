@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,12 @@ from stentor.models.phonon.checkpoint import read_voice
 from stentor.models.phonon.config import TEXT, parse
 from tests.fixtures.phonon import tiny_phonon as tiny
 from tests.helpers.batches import read_at_once
+from tests.helpers.engines import Make, engines
 
 E = tiny.expected()
 LATENTS, AUDIO, LOGITS = 2e-5, 1e-3, 1e-4  # shares of the largest
 SHARED = Policy(min_cached_tokens=4, min_cached_voice_tokens=4)
 ONE_CHUNK = [label for label, case in tiny.CASES.items() if len(case["chunks"]) == 1]
-
-Make = Callable[..., TTS]
 
 
 @pytest.fixture(scope="module")
@@ -40,19 +39,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def make(folder: Path) -> Iterator[Make]:
     """An engine with the official noise, made once for each set of options."""
-    loaded: dict[str, TTS] = {}
-
-    def get(**options: Any) -> TTS:
-        key = str(options)
-        if key not in loaded:
-            usual = {"dtype": "float32", "max_num_seqs": 4, "threads": 1}
-            loaded[key] = TTS(folder, device="cpu", **{**usual, **options})
-            tiny.give_official_noise(loaded[key])
-        return loaded[key]
-
-    yield get
-    for tts in loaded.values():
-        tts.close()
+    with engines(folder, tiny.give_official_noise) as make:
+        yield make
 
 
 def arguments(label: str) -> dict[str, Any]:

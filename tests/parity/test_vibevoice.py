@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import pickle
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -35,13 +35,12 @@ from stentor.models.vibevoice.solver import solver_table, timesteps
 from tests.fixtures.vibevoice import tiny_vibevoice as tiny
 from tests.helpers import peft
 from tests.helpers.batches import read_at_once
+from tests.helpers.engines import Make, engines
 
 E = tiny.expected()
 LATENTS, AUDIO, STATE = 2e-5, 1e-3, 1e-4
 SHARED = Policy(min_cached_tokens=4, min_cached_voice_tokens=4)
 LIVE = [label for label, case in tiny.CASES.items() if not case["limited"]]
-
-Make = Callable[..., TTS]
 
 
 @pytest.fixture(scope="module")
@@ -52,19 +51,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def make(folder: Path) -> Iterator[Make]:
     """An engine with the official noise, made once for each set of options."""
-    made: dict[str, TTS] = {}
-
-    def get(**options: Any) -> TTS:
-        key = str(options)
-        if key not in made:
-            usual = {"dtype": "float32", "max_num_seqs": 4, "threads": 1, "memory_gb": 0.1}
-            made[key] = TTS(folder, device="cpu", **{**usual, **options})
-            tiny.give_official_noise(made[key])
-        return made[key]
-
-    yield get
-    for tts in made.values():
-        tts.close()
+    with engines(folder, tiny.give_official_noise, memory_gb=0.1) as make:
+        yield make
 
 
 def arguments(label: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ See tests/fixtures/vibevoice/README.md. VIBEVOICE_FIXTURE names another folder o
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,13 @@ from stentor.models.vibevoice.prompt import turns_of
 from tests.fixtures.vibevoice import tiny_vibevoice as tiny
 from tests.helpers import peft
 from tests.helpers.batches import read_at_once
+from tests.helpers.engines import Make, engines
 
 E = tiny.expected()
 LATENTS, AUDIO, STATE, VOICE = 2e-5, 1e-3, 1e-4, 2e-5
 PLAIN = [label for label, case in tiny.DIALOGUES.items() if not case["voices"]]
 CLONES = [label for label, case in tiny.DIALOGUES.items() if case["voices"]]
 SHARED = Policy(min_cached_tokens=4, min_cached_voice_tokens=4)
-
-Make = Callable[..., TTS]
 
 
 @pytest.fixture(scope="module")
@@ -44,19 +43,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def make(folder: Path) -> Iterator[Make]:
     """An engine with the official noise, made once for each set of options."""
-    made: dict[str, TTS] = {}
-
-    def get(**options: Any) -> TTS:
-        key = str(options)
-        if key not in made:
-            usual = {"dtype": "float32", "max_num_seqs": 4, "threads": 1, "memory_gb": 0.1}
-            made[key] = TTS(folder, device="cpu", **{**usual, **options})
-            tiny.give_official_noise_of_dialogues(made[key])
-        return made[key]
-
-    yield get
-    for tts in made.values():
-        tts.close()
+    with engines(folder, tiny.give_official_noise_of_dialogues, memory_gb=0.1) as make:
+        yield make
 
 
 def script(label: str) -> str:

@@ -22,7 +22,7 @@ from torch import Tensor
 from stentor.errors import InvalidRequest
 from stentor.layers.types import Column
 from stentor.models.base import Rows
-from stentor.models.byte_bpe import settled
+from stentor.models.byte_bpe import WithheldText
 from stentor.models.dots_tts.config import Quotas
 
 FEED = 2048
@@ -80,7 +80,7 @@ class Arrivals:
         self._encode = encode
         self._quotas = quotas
         self._end = end
-        self._held = ""
+        self._text = WithheldText(encode)
         self._buffer = list[int]()
         self._patch = 0
         self._free = FEED
@@ -116,14 +116,10 @@ class Arrivals:
         return np.array(values, np.int64)
 
     def _take(self, text: str, last: bool) -> None:
-        """Hold back what could still change with the next letter."""
-        pending = self._held + text
         if last:
-            cut = len(pending)
+            ids = self._encode(self._text.rest(text))
         else:
-            cut = settled(pending)
-        ids = self._encode(pending[:cut])
-        self._held = pending[cut:]
+            ids = self._text.more(text)
         self.tokens = self.tokens + len(ids)
         self._buffer += ids
 

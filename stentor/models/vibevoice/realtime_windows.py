@@ -21,7 +21,7 @@ from torch import Tensor
 from stentor.errors import InvalidRequest
 from stentor.layers.types import Column
 from stentor.models.base import Rows
-from stentor.models.byte_bpe import settled
+from stentor.models.byte_bpe import WithheldText
 
 WINDOW_TOKENS = 5
 WINDOW_LATENTS = 6
@@ -131,15 +131,14 @@ class LiveFeed:
     def __init__(self, encode: Callable[[str], list[int]], text: str) -> None:
         """text: its beginning, of which `first` is in the prompt."""
         self._encode = encode
-        self._pending = ""
+        self._text = WithheldText(encode)
         self._tokens = list[int]()
         self._free = FEED
         self._ended = False
         self._take(text.lstrip(), False)
         if not self._tokens:
             # nothing of it is sure yet, and a prompt needs a token
-            self._tokens = encode(self._pending)
-            self._pending = ""
+            self._tokens = encode(self._text.rest())
         self.first = self._tokens[:WINDOW_TOKENS]
         self._tokens = self._tokens[WINDOW_TOKENS:]
         self._plan = WindowPlan(len(self.first))
@@ -162,15 +161,11 @@ class LiveFeed:
         return np.array(values, np.int64)
 
     def _take(self, text: str, last: bool) -> None:
-        """Encode what the next letter does not change."""
-        pending = self._pending + text
         if last:
-            self._tokens += self._encode(pending.rstrip() + "\n")
-            self._pending = ""
-            return
-        cut = settled(pending)
-        self._tokens += self._encode(pending[:cut])
-        self._pending = pending[cut:]
+            rest = self._text.rest(text)
+            self._tokens += self._encode(rest.rstrip() + "\n")
+        else:
+            self._tokens += self._text.more(text)
 
     def _ready(self) -> list[int]:
         """Values of the windows that are full."""
