@@ -18,6 +18,8 @@ UPSAMPLING = 16
 THETA = 10_000.0
 LSD = "lsd"
 FLOWS = (LSD, "drifting", "pointwise")
+MAX_STEPS = 16
+"""Evaluations of an LSD head at most."""
 
 
 @dataclass(frozen=True)

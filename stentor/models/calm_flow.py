@@ -8,9 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.layers.linear import Linear
-from stentor.models.calm_config import LSD, HeadConfig
+from stentor.models.calm_config import LSD, MAX_STEPS, HeadConfig
 
-MAX_STEPS = 16
 EPS = 1e-6
 TIME_EPS = 1e-5
 WAVES = 128

@@ -10,8 +10,7 @@ import torch
 
 from stentor.layers.types import Column
 from stentor.models.base import KVSpec, ModelSpec
-from stentor.models.calm_config import HOP, LSD, RATE, CalmConfig
-from stentor.models.calm_flow import MAX_STEPS
+from stentor.models.calm_config import HOP, LSD, MAX_STEPS, RATE, CalmConfig
 from stentor.models.codec_timing import CodecTiming
 from stentor.models.info import Option
 

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from stentor import TTS, CheckpointError, InvalidRequest, Reference, Speech
 from stentor.config import Policy
 from stentor.models.calm_text import chunks, prepare
-from stentor.models.phonon.checkpoint import read_voice
+from stentor.models.phonon.checkpoint import read_tokenizer, read_voice
 from stentor.models.phonon.config import TEXT, parse
 from tests.fixtures.phonon import tiny_phonon as tiny
 from tests.helpers.batches import read_at_once
@@ -289,12 +289,23 @@ def test_a_file_that_is_no_voice_is_refused(
         ({"languages": ["xx"]}, "languages must be of en, fr, de, es, pt"),
         ({"mimi": {"ratios": [8, 5]}}, r"mimi.ratios must be \[6, 5, 4\]"),
         ({"num_speakers": 40}, "num_speakers must be below 32, got 40"),
+        ({"conditioners": 3}, "conditioners must be a list, got 3"),
+        ({"lsd_decode_steps": 17}, "lsd_decode_steps must be a positive integer, at most 16"),
+        ({"mimi": {"frame_rate": 25}}, "mimi.frame_rate must be 12.5, got 25"),
     ],
 )
 def test_a_description_that_is_not_supported_is_refused(change: dict[str, Any], problem: str):
     config = json.loads((tiny.FIXTURE / "config.json").read_text(encoding="utf-8"))
     with pytest.raises(CheckpointError, match=problem):
         parse({**config, **change}, {}, "config.json")
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(folder: Path):
+    file = folder / "tokenizer.json"
+    tokens = len(json.loads(file.read_text(encoding="utf-8"))["model"]["vocab"])
+    assert read_tokenizer(file, tokens)
+    with pytest.raises(CheckpointError, match=f"has {tokens} tokens, and the model {tokens - 1}"):
+        read_tokenizer(file, tokens - 1)
 
 
 def test_a_tensor_of_the_codec_that_is_missing_is_named_as_in_the_file(

@@ -73,7 +73,7 @@ def build(
 def _prompts(source: Source, c: PhononConfig) -> PromptBuilder:
     """The tokenizer and the voices of a checkpoint, or those of random weights."""
     if isinstance(source, Checkpoint):
-        tokens = read_tokenizer(source.path / "tokenizer.json")
+        tokens = read_tokenizer(source.path / "tokenizer.json", c.vocab + 1)
         return PromptBuilder(c, tokens, read_voices(source.path, c.voice))
     latents = np.random.default_rng(0).standard_normal((DUMMY_VOICE, c.voice), np.float32)
     voices = {"noise": Voice("noise", {"voice": latents})}

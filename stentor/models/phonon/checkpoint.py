@@ -43,14 +43,17 @@ def language_model(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return named(of_speech, NAMES)
 
 
-def read_tokenizer(file: Path) -> Tokenizer:
-    """Read tokenizer.json, without the tokens that only a prompt's own parts may have. Raises
-    CheckpointError."""
+def read_tokenizer(file: Path, ids: int) -> Tokenizer:
+    """Read tokenizer.json, without the tokens that only a prompt's own parts may have.
+    CheckpointError for more than `ids` tokens, which the model has no embeddings for."""
     plain = {**read_json(file), "added_tokens": [], "post_processor": None}
     try:
         library = Library.from_str(json.dumps(plain))
     except Exception as e:  # the library raises bare exceptions
         raise CheckpointError(f"{file} is not a valid tokenizer: {e}") from e
+    size = library.get_vocab_size()
+    if size > ids:
+        raise CheckpointError(f"{file} has {size} tokens, and the model {ids}")
     library.no_truncation()
     library.no_padding()
     return Tokenizer(lambda text: list(library.encode(text).ids), library.decode)

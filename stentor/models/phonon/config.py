@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from stentor.models.calm_config import (
+    FRAMES_PER_SECOND,
     LSD,
+    MAX_STEPS,
     RATE,
     RATIOS,
     THETA,
-    UPSAMPLING,
     CalmConfig,
     HeadConfig,
     LayerConfig,
@@ -77,12 +78,18 @@ def parse(config: Mapping[str, Any], generation: Mapping[str, Any], file: str) -
     is missing, malformed or not supported."""
     top = ConfigReader(config, file)
     defaults = ConfigReader(generation, "generation_config.json")
-    runtime = "flow_lm" in config
-    lm = top.section("flow_lm", {})
+    if "flow_lm" in config:
+        lm = top.section("flow_lm")
+        backbone = _runtime_layers(lm)
+        head = _runtime_head(lm, backbone.hidden)
+        vocab = lm.integer("n_bins")
+        rank = lm.integer("lut_dim", backbone.hidden)
+    else:
+        backbone = _layers(top)
+        head = _head(top, backbone.hidden)
+        vocab = top.integer("vocab_size", low=2) - 1
+        rank = backbone.hidden
     codec = top.section("mimi", {})
-    backbone = _runtime_layers(lm) if runtime else _layers(top)
-    vocab = lm.integer("n_bins") if runtime else top.integer("vocab_size") - 1
-    rank = lm.integer("lut_dim", backbone.hidden)
     count = _conditioner(top, "num_speakers", "lut")
     speakers = top.integer("num_speakers", 1, low=0)
     rows = top.integer("num_speakers_vocab_size", count.integer("n_bins", 31) + 1)
@@ -91,7 +98,7 @@ def parse(config: Mapping[str, Any], generation: Mapping[str, Any], file: str) -
     _check_codec(codec)
     return PhononConfig(
         backbone=backbone,
-        head=_runtime_head(lm, backbone.hidden) if runtime else _head(top, backbone.hidden),
+        head=head,
         vocab=vocab,
         text_rank=0 if rank == backbone.hidden else rank,
         projects_condition=False,
@@ -108,7 +115,8 @@ def parse(config: Mapping[str, Any], generation: Mapping[str, Any], file: str) -
         ),
         flow_steps=top.integer(
             "lsd_decode_steps",
-            defaults.integer("num_flow_steps", 1),
+            defaults.integer("num_flow_steps", 1, high=MAX_STEPS),
+            high=MAX_STEPS,
         ),
         speakers=speakers,
         speaker_rows=rows,
@@ -131,6 +139,7 @@ def _layers(s: ConfigReader) -> LayerConfig:
     _expect(rope, "rope_theta", THETA)
     _expect(s, "hidden_act", "gelu")
     _expect(s, "attention_bias", False)
+    _expect(s, "layer_norm_eps", 1e-5)
     ffn = s.integer("intermediate_size")
     layers = s.count("num_hidden_layers")
     return LayerConfig(hidden, heads, kv_heads, head_dim, ffn, layers, exact_gelu=True)
@@ -195,7 +204,9 @@ def _duration(top: ConfigReader) -> DurationConfig:
 
 def _conditioner(top: ConfigReader, name: str, kind: str) -> ConfigReader:
     """The runtime's description of a conditioner, empty where there is none."""
-    conditioners = top.data.get("conditioners") or ()
+    conditioners = top.data.get("conditioners") or []
+    if not isinstance(conditioners, list):
+        raise top.error("conditioners", f"must be a list, got {conditioners!r}")
     for data in conditioners:
         s = ConfigReader(data, top.file, "conditioners")
         if s.text("name") == name:
@@ -218,7 +229,7 @@ def _check_codec(s: ConfigReader) -> None:
     _expect(s, "transformer_max_period", THETA)
     if s.integers("ratios", RATIOS) != RATIOS:
         raise s.error("ratios", f"must be {list(RATIOS)}, got {s.data['ratios']!r}")
-    _expect(s, "frame_rate", RATE / (RATIOS[0] * RATIOS[1] * RATIOS[2] * UPSAMPLING))
+    _expect(s, "frame_rate", FRAMES_PER_SECOND)
 
 
 def _decoder(s: ConfigReader) -> LayerConfig:
