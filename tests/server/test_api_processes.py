@@ -436,10 +436,10 @@ def test_what_does_not_go_with_several_processes_is_named(name: str, given: dict
     ("given", "gpu", "cpus", "count"),
     [
         ({}, True, 16, 4),
-        ({"device": "cuda:1"}, True, 64, 4),
+        ({"device": ("cuda:1",)}, True, 64, 4),
         ({}, True, 8, 1),
         ({}, False, 64, 1),
-        ({"device": "cpu"}, True, 64, 1),
+        ({"device": ("cpu",)}, True, 64, 1),
         ({"uds": "/tmp/a.sock"}, True, 64, 1),
         ({"wyoming_port": 0}, True, 64, 1),
     ],
