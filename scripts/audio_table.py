@@ -32,31 +32,31 @@ LONGEST = 30.0
 STEP = 480  # samples of a chunk of the answer
 HEAD = """# Audio files
 
-Made by `python -m scripts.audio_table`, which writes each file with libsndfile or FFmpeg and reads
-it at both doors. `tests/test_audio_files.py` holds every row.
+`python -m scripts.audio_table` generates this page: it writes each file with libsndfile or FFmpeg
+and reads it in Python and on the server. `tests/test_audio_files.py` checks every row.
 
 ## Recordings that stentor reads
 
-Python, the command line and the server have one decoder: libsndfile for wav and its relatives,
-FFmpeg (PyAV) for all else. Only the first audio stream is decoded; pictures and video are not.
-Without PyAV only wav and its relatives, flac, ogg and mp3 are read. A file has up to 8 channels of
-1 to 192 kHz. Channels become their mean, or the loudest where they cancel each other. An offset is
-no sound: levels are measured around the mean.
+Python, the command line and the server use the same decoder: libsndfile for wav and related
+formats, and FFmpeg (PyAV) for all others. Without PyAV, they read only wav and related formats,
+flac, ogg and mp3. Only the first audio stream is decoded, without pictures and video. A file can
+have up to 8 channels at 1 to 192 kHz. Channels are averaged, or reduced to the loudest one if they
+cancel out. A DC offset does not count as sound.
 
 """
 ANSWERS = """
-## Answers in every format
+## Responses in every format
 
-A streamed answer of {count} samples at {rate} Hz, in chunks of 20 ms, as four readers decode it:
-samples at the answer's rate. mutagen reports a length in seconds, which stands here in samples.
+A streamed response of {count} samples at {rate} Hz, in chunks of 20 ms, decoded by four readers.
+The table shows samples at the response's rate. mutagen's length in seconds is converted to samples.
 
 """
 NOTES = """
-mp3 has 1,105 samples of delay in front, which a stream's header cannot state, and fills its last
-frame. AAC has 1,024 in front and fills its last frame. Opus states both, and readers cut them.
-libsndfile ends a FLAC whose header states no length before its last frames. ulaw and alaw are at
-8 kHz. A dash means that the reader does not know the format, or that
-the answer does not state a length. Chromium decodes with `decodeAudioData` at the answer's rate.
+mp3 has a delay of 1,105 samples, which a stream's header cannot state, and pads its last frame.
+AAC has a delay of 1,024 samples and pads its last frame. Opus states both, and readers remove them.
+libsndfile drops the last frames of a FLAC whose header states no length. ulaw and alaw are at
+8 kHz. A dash means that the reader does not support the format, or that the response does not state
+a length. Chromium decodes with `decodeAudioData` at the response's rate.
 """
 READER_PAGE = """<script>
 const files = FILES

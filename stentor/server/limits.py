@@ -56,7 +56,7 @@ class Limits:
         "503 `bodies_in_flight`",
     )
     free_body_kib: int = limit(
-        64, "KiB", "a body that `bodies_mb` does not count", "the rest of it counts"
+        64, "KiB", "part of a body that `bodies_mb` does not count", "the rest counts"
     )
     bodies: int = limit(256, "", "bodies still arriving, in each API process", "429 for the oldest")
     address_bodies: int = limit(
@@ -139,7 +139,7 @@ class Limits:
     end_seconds: float = limit(
         1.0,
         "s",
-        "telling clients that `drain_seconds` ended their requests",
+        "notifying clients whose requests `drain_seconds` ended",
         "their connections are closed",
     )
     ws_config_mb: int = limit(4, "MiB", "`session.config`", "1009")
@@ -168,7 +168,7 @@ class Limits:
         180.0,
         "s",
         "`inactivity_timeout` of an ElevenLabs socket, at most",
-        "the socket is closed after so long",
+        "the socket is closed",
     )
     conversation_items: int = limit(
         128, "", "items of a Realtime session", "the oldest is forgotten"
@@ -244,19 +244,17 @@ class Limits:
     parked_mb: float = limit(
         256.0,
         "MiB",
-        "state of streams that wait without a slot for text or a reader, per model",
+        "state of streams that wait for text without a slot, per model",
         "later ones keep their slots",
     )
-    unready_after: int = limit(5, "", "failed requests in a row", "`/ready` says 503")
+    unready_after: int = limit(5, "", "failed requests in a row", "`/ready` returns 503")
     process_seconds: float = limit(
         1.0, "s", "an answer from another of `--api-processes`", "it is left out"
     )
     process_stuck_seconds: float = limit(
-        60.0, "s", "an API process whose event loop stands still", "it is killed and replaced"
+        60.0, "s", "an API process whose event loop is blocked", "it is killed and replaced"
     )
-    unsent_mb: int = limit(
-        64, "MiB", "requests that wait for an engine that does not read them", "503 `queue_full`"
-    )
+    unsent_mb: int = limit(64, "MiB", "unread requests of a blocked engine", "503 `queue_full`")
     stuck_seconds: float = limit(
         180.0, "s", "a step of an engine, or its process not answering", "it is restarted"
     )
@@ -267,7 +265,7 @@ class Limits:
         60.0, "s", "uptime of a restarted engine", "the next pause starts from the shortest"
     )
     restarts: int = limit(
-        3, "", "failed loads of a crashed engine in a row", "`/health` says failed"
+        3, "", "failed loads of a crashed engine in a row", "`/health` reports `failed`"
     )
     stop_seconds: float = limit(5.0, "s", "stopping an engine's process", "it is killed")
     exit_seconds: float = limit(

@@ -120,55 +120,55 @@ class Shared(Body):
 
     model: str | None = Field(None, max_length=LIMITS.name_chars)
     voice: str | VoiceId | None = Field(
-        None, description="A voice's name or {id}; 'default' for the model's own"
+        None, description="Name of a voice, or {id}; 'default': the model's default voice"
     )
-    speaker: str | None = Field(None, max_length=LIMITS.name_chars, description="The same as voice")
+    speaker: str | None = Field(None, max_length=LIMITS.name_chars, description="Alias of voice")
     instructions: Instructions = Field(
-        None, description="How to speak; with some models, what voice to design"
+        None, description="Speaking style; for some models, description of a voice to design"
     )
-    instruct: Instructions = Field(None, description="The same as instructions")
+    instruct: Instructions = Field(None, description="Alias of instructions")
     response_format: Format | None = None
     sample_rate: int | None = Field(None, ge=8000, le=48000)
-    speed: float = Field(1.0, ge=0.25, le=4.0, description="Pitch is kept")
+    speed: float = Field(1.0, ge=0.25, le=4.0, description="Speed at the same pitch")
     language: str | None = Field(None, max_length=LIMITS.name_chars)
     task_type: Task | None = None
     ref_audio: AudioSource | AudioSources | None = None
-    ref_text: Text | Texts | None = Field(None, description="What is said in ref_audio")
+    ref_text: Text | Texts | None = Field(None, description="Transcript of ref_audio")
     references: list[RefItem] | None = Field(None, max_length=LIMITS.references)
     prompt_audio: AudioSource | None = Field(
-        None, description="Speech to continue (models that take one)"
+        None, description="Recording to continue (models that support it)"
     )
-    prompt_text: Text | None = Field(None, description="What is said in prompt_audio")
+    prompt_text: Text | None = Field(None, description="Transcript of prompt_audio")
     speaker_embedding: (
         Annotated[list[float], Field(min_length=1, max_length=LIMITS.embedding_values)] | None
     ) = Field(
-        None, description="A voice as a vector, in place of ref_audio (models with a speaker_size)"
+        None, description="A voice as a vector, instead of ref_audio (models with a speaker_size)"
     )
     x_vector_only_mode: bool | None = Field(
-        None, description="Clone by the sound alone, without ref_text"
+        None, description="Clone only the sound of the voice, without ref_text"
     )
     max_new_tokens: int | None = Field(
-        None, ge=1, description="Frames at most; the same as max_frames"
+        None, ge=1, description="Maximum number of frames; alias of max_frames"
     )
     seed: Annotated[Seed | None, BeforeValidator(lambda v: None if v == -1 else v)] = Field(
-        None, description="-1 is as if it were absent"
+        None, description="Seed of the random numbers; -1: random"
     )
     initial_codec_chunk_frames: int | None = Field(
-        None, ge=0, le=4096, description="Hold streamed audio back until so many frames exist"
+        None, ge=0, le=4096, description="Delay a stream until this many frames exist"
     )
     split_granularity: Granularity = Field(
         "auto",
-        description="Where input is cut into pieces; auto: as the model wants it, or only long input",
+        description="Where to split input; auto: the model's default, or only long input",
     )
     cleanup: str | None = Field(
         None, max_length=LIMITS.name_chars, description=f"{HELP}. Default: the server's"
     )
     guard: bool | None = Field(
-        None, description="End speech that runs on far beyond what the text needs"
+        None, description="Cut off speech that runs on far beyond the length of its text"
     )
-    extra_params: dict[str, Any] | None = Field(None, description="More options of the model")
+    extra_params: dict[str, Any] | None = Field(None, description="Further options of the model")
     stage_params: dict[str, dict[str, Any]] | None = Field(
-        None, description="The same by stage, as SGLang-Omni has it"
+        None, description="Options by stage, in SGLang-Omni's format"
     )
 
 
@@ -180,7 +180,7 @@ class ScriptTurn(Body):
     )
     text: Text
     pause: float | None = Field(
-        None, ge=0, le=LONGEST_PAUSE, description="Seconds of silence behind it"
+        None, ge=0, le=LONGEST_PAUSE, description="Seconds of silence after the turn"
     )
 
 
@@ -189,7 +189,7 @@ Script = Annotated[
     Field(
         min_length=1,
         max_length=MAX_TURNS,
-        description="A dialogue, in place of input: turns of several voices",
+        description="A dialogue instead of input: turns of several voices",
     ),
 ]
 
@@ -201,21 +201,21 @@ class SpeechBody(Shared):
     script: Script | None = None
     stream: bool | None = Field(
         None,
-        description="true: the file's bytes while it is made; false: the whole file. Default: false for wav and flac, "
-        "whose header states the length, and for times in JSON, else true",
+        description="true: send the file while it is generated; false: send the whole file. "
+        "Default: false for wav and flac, whose header states the length, and for timestamps in JSON, else true",
     )
     stream_format: StreamFormat | None = Field(
         None,
-        description="audio: a stream of the file's bytes; sse: of events. Accept: text/event-stream is as sse",
+        description="audio: a stream of bytes; sse: server-sent events. Accept: text/event-stream also selects sse",
     )
     timestamps: Times = Field(
         "none",
-        description="Times of each sentence, in sse events or in a JSON answer with the audio; srt, vtt, ass: "
+        description="Timestamps of sentences, in sse events or a JSON response with the audio; srt, vtt, ass: "
         "also as subtitles",
     )
     word_timestamps: bool = Field(
         False,
-        description="Times of each word, where they can be found; an answer with times is as with timestamps",
+        description="Timestamps of words, if available; sent like timestamps",
     )
 
 

@@ -203,7 +203,7 @@ async def add(
         str,
         Form(
             max_length=LIMITS.note_chars,
-            description="Who has agreed to the use of this voice, or a record's id",
+            description="Consent to the use of this voice, or the id of a recorded consent",
         ),
     ] = "",
     audio_sample: Annotated[
@@ -214,16 +214,18 @@ async def add(
     ] = None,
     ref_text: Annotated[
         str | None,
-        Form(max_length=LIMITS.transcript_chars, description="What is said in the audio"),
+        Form(max_length=LIMITS.transcript_chars, description="Transcript of the audio"),
     ] = None,
     speaker_description: Annotated[str | None, Form(max_length=LIMITS.note_chars)] = None,
     type: Annotated[
         Literal["audio_sample", "prompt"],
-        Form(description="prompt: make the voice from a description"),
+        Form(description="prompt: design the voice from a description"),
     ] = "audio_sample",
-    prompt: Annotated[str | None, Form(description="The description")] = None,
-    script_hint: Annotated[str | None, Form(description="What the new voice says first")] = None,
-    model: Annotated[str | None, Form(description="That makes the voice")] = None,
+    prompt: Annotated[str | None, Form(description="Description of the voice")] = None,
+    script_hint: Annotated[
+        str | None, Form(description="Text that the new voice speaks first")
+    ] = None,
+    model: Annotated[str | None, Form(description="Model that designs the voice")] = None,
 ) -> Any:
     """Store a voice under a name. Every server on the same directory has a new one at once, and
     after restarts. Of `type` prompt, which may be sent as JSON too, it is made from a

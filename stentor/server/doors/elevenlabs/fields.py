@@ -71,7 +71,7 @@ class VoiceSettings(Body):
     """How a voice speaks. Settings that no model here has, such as stability, are named as
     ignored."""
 
-    speed: float | None = Field(None, ge=0.25, le=4.0, description="Pitch is kept")
+    speed: float | None = Field(None, ge=0.25, le=4.0, description="Speed at the same pitch")
 
     def unused(self, field: str) -> dict[str, Any]:
         """Settings without a counterpart, by the names that answers call them. field: that holds
