@@ -190,11 +190,11 @@ def test_the_cache_of_references_is_bounded() -> None:
     cache = LruCache[Recording](4000, size, 60.0)
     for i in range(10):
         cache.put(str(i), silence(100))
-        assert cache.held <= 4000
+        assert cache.size <= 4000
     assert cache.get("0") is not None
     for i in range(10, 16):
         cache.put(str(i), silence(200))
-    assert cache.held <= 4000
+    assert cache.size <= 4000
     assert cache.get("1") is None
     assert cache.get("15") is not None
     cache.put("large", silence(10_000))
@@ -209,7 +209,7 @@ def test_references_that_nobody_uses_any_more_leave_the_cache() -> None:
         now = 10.0 * i
         cache.put(str(i), silence(100))
     assert len(cache) == 7
-    assert cache.held == 7 * 400
+    assert cache.size == 7 * 400
     assert cache.get("99") is not None
     now += 61
     assert cache.get("99") is None
