@@ -73,6 +73,7 @@ _SPACED_BEFORE = lazy(rf"(?<![\w.])((?:{_LETTER}{{1,4}}\.\s?){{1,4}}{_LETTER}{{1
 _ENGLISH_BEFORE = lazy(r"(?<![^\W\d_])(?<![^\W\d_]\.)([^\W\d_](?:[^\W\d_]|\.(?=[^\W\d_]))*)$")
 _NUMBER_BEFORE = lazy(r"(?<![\w.,:/-])(?:\d{1,3}|\d{1,2}\.\d{1,2}|[IVXLC]{1,6})$")
 _COUNTED_BEFORE = lazy(r"(?<![^\W\d_])([^\W\d_]+)\.?\s\d{1,3}$")
+_MEASURE_BEFORE = lazy(r"\d[.,]\d{1,4}\s?[^\W\d_]{1,3}$")  # "6.8 s" is no abbreviation
 _ITEM = lazy(r"\A[ \t]*+\n\s*+(?:\d{1,3}[.)]|[-•*–])\s")
 _CAPITAL = lazy(r"[\"'“„«‚‘(]?[^\W\d_]")
 _INITIALS = lazy(r"[A-Z](?:\.[A-Z]){0,5}")
@@ -216,6 +217,7 @@ def _ends(text: str, mark: re.Match[str], growing: bool) -> bool | None:
     """Whether a mark ends a sentence. None: text that follows decides."""
     run = mark.group().rstrip(CLOSERS + _OPENERS + _SPACES)
     before = text[max(0, mark.start() - NEAR) : mark.start()]
+    before = before.rpartition("\n\n")[2]  # another paragraph may have another language
     after = text[mark.end() : mark.end() + NEAR]
     if not after:
         return None if growing else True
@@ -292,6 +294,8 @@ def _stop_ends(before: str, following: str, uncertain: bool) -> bool | None:
     line = before.rsplit("\n", 1)[-1].strip()
     if line.isdigit() and len(line) <= 3:
         return False  # "1. First item"
+    if _MEASURE_BEFORE.search(before) and following[0].isupper():
+        return True
 
     if _NUMBER_BEFORE.search(before) and _CAPITAL.match(following):
         if uncertain:
@@ -393,8 +397,12 @@ def _starts(following: str, language: Language) -> bool:
 
 
 def _first_word(text: str) -> str:
+    """The word that a text begins with, in small letters. Nothing where it is written so: it begins
+    no sentence."""
     word = _FIRST_WORD.match(text.lstrip(PLACEHOLDERS + "\"'“‘«„¿¡(「"))
-    return word[0].lower() if word else ""
+    if word is None or _is_small(word[0][0]):
+        return ""
+    return word[0].lower()
 
 
 def _language_near(before: str, following: str) -> Language:

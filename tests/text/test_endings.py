@@ -51,7 +51,7 @@ def test_sentences_end_where_a_native_reader_ends_them(line: str) -> None:
     assert [s.text for s in fed(text)] == pieces
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(8))
 def test_text_that_arrives_is_cut_as_the_whole_text_is(seed: int) -> None:
     draw = random.Random(seed)
     for _ in range(12):

@@ -51,6 +51,10 @@ def rules(language: Language, numbers: Numbers, nouns: Nouns) -> list[Rule]:
             rf"{start}({_SIGN})({number})\s?({any_of(language.units())})(?![{letter}/²³])",
             units.words,
         ),
+        rule(
+            rf"(?<=[万亿億만억])\s?({any_of(language.units())})(?![{letter}/²³])",
+            units.behind_words,
+        ),
     ]
 
 
@@ -191,6 +195,11 @@ class _Units:
         if self.language.wide:
             template = template.replace(" ", "")
         return template.format(words)
+
+    def behind_words(self, m: re.Match[str]) -> str:
+        """The name of a unit behind a number that ends in a word: "38万km"."""
+        template = self._template(2, self.names[m[1]])
+        return template.replace("{}", "").strip()
 
     def _counted(self, written: str, unit: str, text: str) -> tuple[str, str]:
         """The words of a number, and the name of its unit with {} for them."""

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import re
 
-from stentor.text.cleanup.languages.facts import Language, Rule, rule
+from stentor.text.cleanup.languages.facts import Language, Rule, before, rule
+from stentor.text.cleanup.languages.german import ordinal_rule
 from stentor.text.cleanup.languages.numbers import Numbers
 from stentor.text.cleanup.languages.russian import Years, year_rules
 
-_ARTICLE = re.compile(r"\b(?:[Dd]er|[Dd]ie|[Dd]as) $")
-_DATIVE = re.compile(
-    r"\b(?:[Aa]m|[Vv]om|[Zz]um|[Dd]em|[Dd]en|[Bb]eim|[Aa]b|[Bb]is|[Ss]eit)"
-    r"(?: (?:\d{1,2}\.|\w{2,20}en) (?:und|oder|bis))? $"
-)
 _START = r"(?<![\w.,:/-])"
-_LONGEST_CONTEXT = 40
 
 
 def rules(language: Language, numbers: Numbers) -> list[Rule]:
@@ -33,42 +28,35 @@ def rules(language: Language, numbers: Numbers) -> list[Rule]:
 
 def _east_asian(language: Language, dates: _Dates) -> list[Rule]:
     years = language.facts["year_digits"]
-    months = language.facts["months"]
+    months = "|".join(language.facts["months"]) or "(?!)"
     return [
         rule(rf"(?<!\d)({years})(?=[年년后])", dates.year),
-        rule(rf"(?<!\d)({'|'.join(months) or '(?!)'})(?=월)", lambda m: str(months[m[1]])),
+        rule(rf"(?<!\d)({months})(?=월)", dates.month),
     ]
 
 
 def _european(language: Language, numbers: Numbers, dates: _Dates) -> list[Rule]:
-    facts = language.facts
     names = "|".join(map(re.escape, language.months().values()))
-    day = r"([1-9]|[12]\d|3[01])"
+    month = rf"(?=\s(?:de )?(?:{names})\b)"
+    day = rf"{_START}([1-9]|[12]\d|3[01])"
     if language.code == "de":
+        numeric = rf"{_START}(\d{{1,2}})\.\s?(\d{{1,2}})\.(?!\d)"
         return [
-            rule(rf"{_START}(\d{{1,2}})\.\s?(\d{{1,2}})\.(?!\d)", dates.without_year),
-            rule(rf"{_START}{day}\.(?=\s(?:{names})\b)", dates.in_front_of_month),
+            rule(numeric, dates.without_year),
+            rule(rf"{day}\.{month}", dates.in_front_of_month),
         ]
     if language.code == "ru":
-        before_month = rule(rf"{_START}{day}(?=\s(?:{names})\b)", dates.in_front_of_month)
-        return [*year_rules(language, numbers), before_month]
-    if "first" in facts:
-        first = rf"{_START}1(?=\s(?:de )?(?:{names})\b)"
-        return [rule(first, lambda m: str(facts["first"]))]
+        return [
+            *year_rules(language, numbers),
+            rule(day + month, dates.in_front_of_month),
+        ]
+    if "first" in language.facts:
+        return [rule(rf"{_START}(1){month}", dates.in_front_of_month)]
     return []
 
 
 def _is_date(day: str, month: str) -> bool:
     return 1 <= int(month) <= 12 and 1 <= int(day) <= 31
-
-
-def _german_ordinal(before: str) -> str:
-    """The rule of a day behind an article or a preposition."""
-    if _ARTICLE.search(before):
-        return "spellout-ordinal"
-    if _DATIVE.search(before):
-        return "spellout-ordinal-n"
-    return "spellout-ordinal-r"
 
 
 class _Dates:
@@ -114,11 +102,10 @@ class _Dates:
 
     def day(self, m: re.Match[str], day: int) -> str:
         """A day of a month."""
-        before = m.string[max(0, m.start() - _LONGEST_CONTEXT) : m.start()]
         if self.language.code == "ru":
-            return self.russian.day(before, day, self.facts["day_cases"])
+            return self.russian.day(before(m), day, self.facts["day_cases"])
         if self.language.code == "de":
-            return self.numbers.ruled(day, _german_ordinal(before))
+            return self.numbers.ruled(day, ordinal_rule(m))
         if day == 1 and "first" in self.facts:
             return str(self.facts["first"])
         return self.numbers.cardinal(day)
@@ -126,6 +113,10 @@ class _Dates:
     def year(self, m: re.Match[str]) -> str:
         """A year in front of its noun."""
         return self.numbers.year(m[1])
+
+    def month(self, m: re.Match[str]) -> str:
+        """A month whose name is not its number."""
+        return self._month(int(m[1]))
 
     def in_front_of_month(self, m: re.Match[str]) -> str:
         """A day in front of the name of its month."""

@@ -6,6 +6,7 @@ import re
 from functools import partial
 
 from stentor.text.cleanup.languages.facts import Language, Rule, before, rule
+from stentor.text.cleanup.languages.german import ordinal_rule
 from stentor.text.cleanup.languages.nouns import Nouns
 from stentor.text.cleanup.languages.numbers import Numbers
 
@@ -26,7 +27,7 @@ def ordinal_rules(language: Language, numbers: Numbers) -> list[Rule]:
         rules.append(Rule(_GERMAN_ORDINAL, partial(_german_ordinal, numbers)))
         for ending, nouns in language.facts["ordinal_nouns"].items():
             pattern = rf"{language.start}(\d{{1,2}})\.(?=\s(?:{nouns})\b)"
-            rules.append(rule(pattern, partial(_ruled, numbers, ending)))
+            rules.append(rule(pattern, partial(_in_front_of_noun, numbers, ending)))
     for ending, ordinal in language.facts["ordinals"].items():
         pattern = rf"(?<![\w.,:/-])(\d{{1,4}})\.?(?:{ending})(?!\w)"
         rules.append(rule(pattern, partial(_ruled, numbers, ordinal)))
@@ -48,6 +49,10 @@ def rules(language: Language, numbers: Numbers, nouns: Nouns) -> list[Rule]:
             counted.with_noun,
         ),
     ]
+
+
+def _in_front_of_noun(numbers: Numbers, alone: str, m: re.Match[str]) -> str:
+    return numbers.ruled(int(m[1]), ordinal_rule(m, alone))
 
 
 def _ruled(numbers: Numbers, rule: str, m: re.Match[str]) -> str:

@@ -12,9 +12,9 @@ from stentor.text.cleanup.languages.numbers import Numbers
 _VULGAR = "¼½¾⅐⅑⅒⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
 _GAP = r"[ \u00a0\u202f.()/-]{1,3}"
 _DATE = r"\d{1,2}[-./]\d{1,2}[-./]\d{2,4}(?![-./]?\d)"
-_INTERNATIONAL = rf"(?<![\w+])\+\d{{1,3}}(?:{_GAP}\d{{1,9}}){{1,7}}(?!\w|[.,:]\d)"
-_PLAIN_INTERNATIONAL = r"(?<![\w+])\+\d{7,15}(?!\w|[.,:]\d)"
-_NATIONAL = rf"(?<![\w.,:/+-])(?!{_DATE})\(?0\d{{1,4}}(?:{_GAP}\d{{2,9}}){{1,5}}(?![\w/-]|[.,:]\d)"
+_INTERNATIONAL = rf"\+\d{{1,3}}(?:{_GAP}\d{{1,9}}){{1,7}}"
+_PLAIN_INTERNATIONAL = r"\+\d{7,15}"
+_NATIONAL = rf"(?!{_DATE})\(?0\d{{1,4}}(?:{_GAP}\d{{2,9}}){{1,5}}"
 _LEAST_DIGITS = 7
 _YEARS = range(1000, 2100)
 
@@ -22,7 +22,10 @@ _YEARS = range(1000, 2100)
 def phone_rules(language: Language, numbers: Numbers) -> list[Rule]:
     """Rules of phone numbers."""
     facts = language.facts
-    patterns = [_INTERNATIONAL, _PLAIN_INTERNATIONAL, _NATIONAL, *facts["phones"]]
+    letter = language.letter
+    usual = "|".join([_INTERNATIONAL, _PLAIN_INTERNATIONAL, _NATIONAL])
+    numbered = rf"(?<![{letter}.,:/+-])(?:{usual})(?![{letter}/-]|[.,:]\d)"
+    patterns = [numbered, *facts["phones"]]
     phones = _Phones(language, numbers)
     dialled = rf"(?<={facts['dialled']})\d{{3,12}}(?!\d|[.,]\d)"
     return [
