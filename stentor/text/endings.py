@@ -50,15 +50,17 @@ _TERMINATOR = lazy(
     rf"[{re.escape(CLOSERS)}]*(?:[{_SPACES}]»(?=\s|\Z)|[{_OPENERS}](?=\s))?"
 )
 _QUOTE_GOES_ON = lazy(
-    "と(?!ても|ころ|にかく|もに)|っ(?:て|\\Z)|な(?:んて|ん?\\Z)|이?라(?:고|며|는|\\Z)|하(?:고|며|\\Z)|이\\Z"
+    "と(?!ても|ころ|にかく|もに)|っ(?:て|\\Z)|な(?:んて|ん?\\Z)|이?라(?:고|며|는|\\Z)|[ ]?하(?:고|며|\\Z)|이\\Z"
 )
 """Behind a quotation that is part of its sentence, in Japanese and Korean."""
+_BEHIND_DASH = lazy(r"[—–][ \u00a0\u202f]?(\w|\Z)")  # "«Иди!» — сказал он"
 _PARAGRAPH = lazy(r"\n[ \t\r\f\v]*\n\s*")
 _TURN = lazy(rf"(?<!{TURN}){TURN}")
 _PHRASE_END = lazy(rf"(?<=[{_UNSPACED}])[ ]+(?=[{_UNSPACED}])")
 
 _WIDE_BEFORE = lazy(rf"[{WIDE}」』】）”’》〉]$")
 _WIDE_AFTER = lazy(rf"[{WIDE}「『【（“‘《〈]")
+_BEGINNINGS = ("P.S", "P.P.S", "N.B")  # of a remark, which their stop does not end
 _NAMES = ("Yahoo", "Jeopardy", "Kahoot")  # end in an exclamation mark themselves
 _LATIN_BEFORE = lazy(r"[A-Za-z\d]$")
 _UNSPACED_BEFORE = lazy(rf"[{_UNSPACED}]$")
@@ -239,6 +241,12 @@ def _ends_spaced(run: str, before: str, after: str, growing: bool) -> bool | Non
         return None if growing else True
     if _is_small(following[0]):
         return False
+    behind_dash = _BEHIND_DASH.match(following)
+    if behind_dash is not None and "\n" not in after[:2]:
+        if growing and not behind_dash[1]:
+            return None
+        if _is_small(behind_dash[1]):
+            return False
 
     is_word_complete = _COMPLETE_WORD.match(following) is not None or len(following) >= NEAR
     open_word = growing and not is_word_complete
@@ -381,6 +389,8 @@ def _english_stop_ends(before: str, following: str) -> bool:
         return True
     name = word[1]
     starter = _first_word(following) in STARTERS and not _INITIAL.match(following)
+    if name in _BEGINNINGS:
+        return False
     if _INITIALS.fullmatch(name) and name != "I":
         return starter  # "J. Smith", "J.R.R. Tolkien", "the U.S. economy"
     if name.lower() in BEFORE_NUMBER:

@@ -11,8 +11,10 @@ from stentor.text.draft import Draft, Writer
 from stentor.text.patterns import lazy
 
 _TIME = r"(?:\d{1,3}:)?\d{1,2}:\d{2}[.,]\d{1,3}"
+_CUE_TIME = r"(?:\d{1,3}:)?\d{1,2}:\d{2}(?:[.,]\d{1,3})?"
 _CUE = lazy(
-    rf"(?:(?<!\n)\n++)?^(?:\d{{1,6}}[ \t]*+\n)?[ \t]*+{_TIME}[ \t]*+-->[ \t]*+{_TIME}[^\n]*+(?:\n|\Z)",
+    rf"(?:(?<!\n)\n++)?^(?:\d{{1,6}}[ \t]*+\n)?[ \t]*+{_CUE_TIME}[ \t]*+-->[ \t]*+{_CUE_TIME}[^\n]*+"
+    r"(?:\n|\Z)",
     re.MULTILINE,
 )
 _SHORT_CUE = lazy(
@@ -37,6 +39,7 @@ _CAPTION_TAG = lazy(
 )
 _LYRICS_TIME = r"\[(?:\d{1,2}:)?\d{1,3}:\d{2}(?:[.:]\d{1,3})?\]"
 _LYRICS = lazy(rf"^[ \t]*(?:{_LYRICS_TIME})+[ \t]*", re.MULTILINE)
+_EXACT_TIME = lazy(r"\s*\[\d{1,3}:\d{2}:\d{2}\.\d{1,3}\]")
 _LYRICS_WORD = lazy(r"(?:(?<![ \t])[ \t]++)?<\d{1,3}:\d{2}[.:]\d{1,3}>[ \t]*+")
 _LYRICS_FACT = lazy(
     r"^[ \t]*\[(?:ar|ti|al|au|by|offset|re|ve|length|la|id|lr|tool):[^\]\n]*\][ \t]*(?:\n|$)",
@@ -104,7 +107,8 @@ def _without_script_fields(draft: Draft) -> Draft:
 
 
 def _without_lyrics_times(draft: Draft) -> Draft:
-    if len(_LYRICS.findall(draft.text)) < 2:
+    has_times = len(_LYRICS.findall(draft.text)) > 1 or _EXACT_TIME.match(draft.text)
+    if not has_times:
         return draft
     return draft.sub(_LYRICS_FACT, "").sub(_LYRICS, "").sub(_LYRICS_WORD, " ")
 

@@ -17,9 +17,10 @@ def rules(language: Language, numbers: Numbers) -> list[Rule]:
     dates = _Dates(language, numbers)
     start = language.start
     end = language.end
+    part = r"(\d{1,2})"
     numeric = [
-        rule(rf"{start}(\d{{4}})[-/.](\d{{1,2}})[-/.](\d{{1,2}}){end}", dates.year_first),
-        rule(rf"{start}(\d{{1,2}})[-./](\d{{1,2}})[-./](\d{{4}}){end}", dates.day_first),
+        rule(rf"{start}(\d{{4}})[-/.]{part}[-/.]{part}{end}", dates.year_first),
+        rule(rf"{start}{part}[-./]{part}[-./](\d{{4}}){end}", dates.day_first),
     ]
     if language.wide:
         return numeric + _east_asian(language, dates)
@@ -56,7 +57,9 @@ def _european(language: Language, numbers: Numbers, dates: _Dates) -> list[Rule]
 
 
 def _is_date(day: str, month: str) -> bool:
-    return 1 <= int(month) <= 12 and 1 <= int(day) <= 31
+    is_month = 1 <= int(month) <= 12
+    is_day = 1 <= int(day) <= 31
+    return is_month and is_day
 
 
 class _Dates:

@@ -88,6 +88,13 @@ def _range(m: re.Match[str]) -> str:
     return f"{cardinal(m[2])} to {m[1]}"
 
 
+def _falling(m: re.Match[str]) -> str:
+    """ "747-" of "747-400", which is no range."""
+    if int(m[1]) > int(m[2]):
+        return f"{house(m[1])} "
+    return m[0]
+
+
 def _european(m: re.Match[str]) -> str:
     """ "1.234,56" -> "1234.56"."""
     return m[0].replace(".", "").replace(",", ".")
@@ -261,6 +268,12 @@ RULES = rules(
     ),
     (rf"(?<![/⁄])\b({NUMBER})[\"″](?!\w)", _inches, '0 "″'),
     (r"\b(480|720|1080|1440|2160)([pi])\b", lambda m: f"{house(m[1])} {m[2].upper()}", "0"),
+    (
+        rf"\b({NUMBER})\s?x\s?(?={NUMBER}\s?=)",
+        lambda m: f"{cardinal(m[1])} times ",
+        "0",
+        ("x",),
+    ),
     (rf"\b({NUMBER})\s?x\s?(?={NUMBER})", lambda m: f"{cardinal(m[1])} by ", "0", ("x",)),
     (
         rf"\b(?:({NUMBER})\s?[-–]\s?)?({NUMBER})x\b(?=\s(?:faster|slower|more|less|fewer|better|worse|bigger|larger|smaller|higher|lower|"
@@ -281,6 +294,8 @@ RULES = rules(
     ),
     (r"(?:(?<=\s)|(?<=\()|^)[-−](?=\.?\d)", "minus ", "0 -−"),
     (r"(?<=to )[-−](?=\d)", "minus ", "0 -−"),
+    (rf"\b({NUMBER})[-–](?={NUMBER}\s?=)", lambda m: f"{cardinal(m[1])} minus ", "= 0 -–"),
+    (r"\b(\d{3,4})-(?=(\d{2,4})\b)", _falling, "0 -"),
     (rf"\b({NUMBER})\s*[-–]\s*(?=[-−]?{NUMBER})", lambda m: f"{cardinal(m[1])} to ", "0 -–"),
     (r"(?<![A-Za-z])L/(?=100\s?km\b)", "L per ", "/ 0"),
     (

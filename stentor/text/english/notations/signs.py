@@ -41,13 +41,15 @@ COMPARISONS = rules(  # before a rule takes their signs for something else
     ),
     (r"(?<=\w)([!=<>]=)(?=\w)", lambda m: f" {_OPERATORS.get(m[1], 'equals')} ", "="),
     (
-        rf"(?<={_OPERAND})\s<\s(?=[\w(-])|(?<=[\w)])<(?=-?\d)|(?<=\b[a-z])<(?=[a-z]\b)",
+        rf"(?<={_OPERAND})\s{{1,2}}<\s{{1,2}}(?=[\w(-])|(?<=[\w)])<(?=-?\d)"
+        r"|(?<=\b[A-Za-z])<(?=[A-Za-z]\b(?!>|, ?[A-Z]))",
         " is less than ",
         "<",
     ),
     (r"(?<=[a-z]{2})\s>\s(?=[A-Z][a-z])", ", ", ">"),  # "Settings > Privacy"
     (
-        rf"(?<={_OPERAND})\s>\s(?=[\w(-])|(?<=[\w)])>(?=-?\d)|(?<=\b[a-z])>(?=[a-z]\b)",
+        rf"(?<={_OPERAND})\s{{1,2}}>\s{{1,2}}(?=[\w(-])|(?<=[\w)])>(?=-?\d)"
+        r"|(?<=[\s(][A-Za-z])>(?=[A-Za-z]\b)",
         " is greater than ",
         ">",
     ),
