@@ -239,14 +239,11 @@ def _ends_spaced(run: str, before: str, after: str, growing: bool) -> bool | Non
         return True
     if not following:
         return None if growing else True
-    if _is_small(following[0]):
+    first = _first_sign(after, following)
+    if growing and not first:
+        return None
+    if _is_small(first):
         return False
-    behind_dash = _BEHIND_DASH.match(following)
-    if behind_dash is not None and "\n" not in after[:2]:
-        if growing and not behind_dash[1]:
-            return None
-        if _is_small(behind_dash[1]):
-            return False
 
     is_word_complete = _COMPLETE_WORD.match(following) is not None or len(following) >= NEAR
     open_word = growing and not is_word_complete
@@ -258,6 +255,15 @@ def _ends_spaced(run: str, before: str, after: str, growing: bool) -> bool | Non
     if open_word and _needs_next_word(before):
         return None
     return _stop_ends(before, following, growing and len(following) <= _ENOUGH)
+
+
+def _first_sign(after: str, following: str) -> str:
+    """The sign that follows a mark and white space: behind a dash on the same line, if there is
+    one. Nothing where a dash is all that follows."""
+    behind_dash = _BEHIND_DASH.match(following)
+    if behind_dash is None or "\n" in after[:2]:
+        return following[0]
+    return behind_dash[1]
 
 
 def _needs_next_word(before: str) -> bool:
