@@ -64,6 +64,8 @@ class Trace(Draft):
 
     def numbered_from(self, first: int) -> Self:
         """Count the words from `first` on, not from 0."""
+        if not first:
+            return self
         words = [NO_WORD if word == NO_WORD else word + first for word in self.words]
         return self.of_words(self.text, words)
 
@@ -79,7 +81,10 @@ class Trace(Draft):
 
     def only(self, kept: Callable[[str], bool]) -> Self:
         """The characters that are kept."""
-        places = [at for at, c in enumerate(self.text) if kept(c)]
+        dropped = {c for c in set(self.text) if not kept(c)}
+        if not dropped:
+            return self
+        places = [at for at, c in enumerate(self.text) if c not in dropped]
         return type(self)(
             "".join(self.text[at] for at in places),
             [self.starts[at] for at in places],
@@ -107,9 +112,14 @@ class Trace(Draft):
 
     def words_of(self, start: int, end: int, new: str) -> list[int]:
         """The words from which the characters of `new` came, which text[start:end] has become."""
-        words = self[start:end].words
-        if words and words[0] == words[-1] != NO_WORD and len(set(words)) == 1:
-            return [words[0]] * len(new)
+        starts = self.starts[start:end]
+        ends = self.ends[start:end]
+        size = len(starts)
+        if size and starts[0] < ends[0]:
+            word = starts[0]
+            is_one_word = starts.count(word) == size and min(ends) > word
+            if is_one_word:
+                return [word] * len(new)
         return _spread(self[start:end], new)
 
     def _written(self, m: re.Match[str], new: str) -> tuple[list[int], list[int]]:
@@ -128,7 +138,10 @@ class Trace(Draft):
 def _spans(words: list[int]) -> tuple[list[int], list[int]]:
     """The first word of each character, and the one behind its last. NO_WORD (-1) becomes an empty
     span."""
-    return [max(word, 0) for word in words], [word + 1 for word in words]
+    ends = [word + 1 for word in words]
+    if NO_WORD not in words:
+        return words, ends
+    return [0 if word == NO_WORD else word for word in words], ends
 
 
 def is_sound(sign: str) -> bool:
