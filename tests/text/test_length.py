@@ -23,6 +23,9 @@ LONG = {
     "a row": ";".join(str(4000 + i * 977) for i in range(70)),
     "a table": "Sums: " + " ".join(f"{90 + i * 1409:,}" for i in range(50)),
     "capitals": "WORD " * 120,
+    "initialisms": "BVN TRW XQZ " * 30,
+    "letters without a vowel": "xkcdqwrtz " * 40,
+    "a key in letters": "".join("aQzKpLmXwVtR"[(i * 7 + i // 5) % 12] for i in range(390)),
     "Chinese": "他们昨天晚上一起去了那家新开的饭店" * 20,
     "no spaces": "supercalifragilistic" * 60,
 }
@@ -36,7 +39,9 @@ def test_no_piece_of_a_long_text_takes_longer_than_the_limit(name: str) -> None:
         assert spoken_length(piece.text) <= LIMIT
 
 
-@pytest.mark.parametrize("name", ["amounts", "a key", "an address", "a row", "a table"])
+@pytest.mark.parametrize(
+    "name", ["amounts", "a key", "an address", "a row", "a table", "initialisms"]
+)
 def test_digits_and_signs_become_no_more_phonemes_than_a_piece_may_have(name: str) -> None:
     for piece in Reading(phonemes=True, dashes=True).segments(LONG[name], LIMIT, "sentence"):
         assert len(PHONEMES(piece.spoken)) <= LIMIT
