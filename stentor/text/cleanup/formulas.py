@@ -338,7 +338,6 @@ class _Formula:
                 bounds[token] = self._argument(whole_number=True)
         lower, upper = bounds["_"], bounds["^"]
         if word.startswith("limit") and lower:
-            lower = lower.replace("→", " approaches ")
             return f" {word} as {lower} of "
         if lower and upper:
             return f" {word} from {lower} to {upper} of "
