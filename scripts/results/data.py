@@ -3,7 +3,8 @@
 A file of benchmarks/results/published holds a model on a card: `model`, `card`, `weights` and
 `runs`. A run is what one benchmark wrote (`result`), with its `benchmark` (a key of READERS),
 `date`, `commit`, `command`, and `raw`, its file in benchmarks/results/raw or the history. Where
-runs overlap, the newest has the figure. peers.json has other engines, assumptions.json prices.
+runs overlap, the newest has the figure. peers.json has other engines, assumptions.json prices,
+doors.json one run of benchmarks/server/doors.py.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "benchmarks" / "results" / "published"
-OTHERS = ("peers", "assumptions")  # files there that hold no runs
+OTHERS = ("peers", "assumptions", "doors")  # files there that hold no runs
 STREAMS = re.compile(r"c(\d+)")  # the key of a level in a result
 
 

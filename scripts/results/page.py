@@ -39,6 +39,7 @@ def page(folder: Path = PUBLISHED) -> str:
             details="\n\n".join(details(s) for s in gpus),
             cloned=cloned(served),
             cpu=cpu(served, assumptions),
+            doors=doors(load(folder, "doors")),
         )
     )
 
@@ -185,6 +186,27 @@ def cpu(served: Iterable[Served], assumptions: Mapping[str, Any]) -> str:
                 speed = f"{v['rtf']:.2f}", ms(1e3 * v["first_audio_s"]), f"{v['load_s']:.2f} s"
                 rows.append([run["machine"], *speed, f"{v['peak_mb']:.0f} MB", price, source(run)])
     return table(head, rows)
+
+
+def doors(run: Mapping[str, Any]) -> str:
+    """The table of what each protocol costs until the first audio, and the run behind it."""
+    head = (
+        "protocol",
+        "first audio, median",
+        "fastest tenth",
+        "CPU until first audio",
+        "compared with",
+        "more CPU",
+    )
+    rows = []
+    for name, door in run["result"]["doors"].items():
+        times = [f"{door[key]:.1f} ms" for key in ("first_audio_ms", "fastest_tenth_ms")]
+        cpu_ms, more = f"{door['cpu_ms']:.2f} ms", f"{door['more_cpu_ms']:.2f} ms"
+        if name == door["beside"]:
+            rows.append([name, *times, NONE, NONE, NONE])
+        else:
+            rows.append([name, *times, cpu_ms, door["beside"], more])
+    return "\n".join([table(head, rows), "", source(run)])
 
 
 def measured(peers: Sequence[Mapping[str, Any]], served: Iterable[Served], card: str) -> str:

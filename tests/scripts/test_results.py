@@ -73,6 +73,13 @@ def test_every_figure_of_another_engine_has_its_version_its_card_its_weights_and
     assert peers["card"] in peers["conditions"]
 
 
+def test_no_protocol_takes_a_millisecond_more_than_the_api_that_it_is_compared_with():
+    doors = load(PUBLISHED, "doors")["result"]["doors"]
+    protocols = {name: door for name, door in doors.items() if door["beside"] != "in process"}
+    assert len(protocols) >= 9
+    assert [name for name, door in protocols.items() if door["more_cpu_ms"] > 1] == []
+
+
 def test_the_newest_run_gives_a_figure_and_an_older_one_what_it_lacks():
     old = "2026-11-01", {"c1": level(30.0), "c4": level(100.0)}
     new = "2026-11-02", {"c1": level(40.0)}
