@@ -51,10 +51,8 @@ def stentor_stream(folder: Path) -> Stream:
     return stream
 
 
-def peer_stream(folder: Path) -> Stream:
-    """Pieces of audio of a text by the package."""
-    import asyncio
-
+def peer(folder: Path) -> Any:
+    """The package over the files of a folder."""
     import kokoro_onnx
 
     with tempfile.TemporaryDirectory() as made:
@@ -63,7 +61,14 @@ def peer_stream(folder: Path) -> Stream:
             for p in (folder / "voices").glob("*.bin")
         }
         np.savez(Path(made, "voices.npz"), **tables)
-        kokoro = kokoro_onnx.Kokoro(str(folder / "model.onnx"), str(Path(made, "voices.npz")))
+        return kokoro_onnx.Kokoro(str(folder / "model.onnx"), str(Path(made, "voices.npz")))
+
+
+def peer_stream(folder: Path) -> Stream:
+    """Pieces of audio of a text by the package."""
+    import asyncio
+
+    kokoro = peer(folder)
 
     def stream(text: str) -> Iterator[np.ndarray]:
         loop = asyncio.new_event_loop()

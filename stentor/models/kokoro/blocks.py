@@ -37,8 +37,8 @@ def packed(
     return padded
 
 
-class AdaptiveNorm(nn.Module):
-    """Instance norm over each row's own steps, with gain and shift by its style."""
+class Styled(nn.Module):
+    """Gains and shifts of channels by a style."""
 
     def __init__(
         self,
@@ -47,6 +47,18 @@ class AdaptiveNorm(nn.Module):
     ) -> None:
         super().__init__()
         self.fc = nn.Linear(style, 2 * channels)
+
+    def gains(
+        self,
+        style: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """style [B, style] -> what channels are multiplied by and shifted by, [B, channels] each."""
+        gain, shift = self.fc(style).chunk(2, dim=-1)
+        return 1 + gain, shift
+
+
+class StyledInstanceNorm(Styled):
+    """Norm of each channel over the row's own steps."""
 
     def forward(
         self,
@@ -59,13 +71,27 @@ class AdaptiveNorm(nn.Module):
         y = x.float()
         y = y - (y * mask).sum(-1, keepdim=True) / count
         variance = (y.square() * mask).sum(-1, keepdim=True) / count
-        gain, shift = self.fc(style)[..., None].chunk(2, dim=1)
-        styled: Tensor = torch.addcmul(shift, y, (1 + gain) * torch.rsqrt(variance + EPS))
+        gain, shift = self.gains(style)
+        scale = gain[..., None] * torch.rsqrt(variance + EPS)
+        styled: Tensor = torch.addcmul(shift[..., None], y, scale)
         return styled
 
 
+class StyledLayerNorm(Styled):
+    """Norm of each step over its channels."""
+
+    def forward(
+        self,
+        x: Tensor,
+        style: Tensor,
+    ) -> Tensor:
+        """x [B, T, n], style [B, style] -> [B, T, n]."""
+        gain, shift = self.gains(style)
+        return gain[:, None] * F.layer_norm(x, x.shape[-1:], eps=EPS) + shift[:, None]
+
+
 class ResidualBlock(nn.Module):
-    """Two convolutions with adaptive norms. doubles: it has two steps for each."""
+    """Two convolutions with styled norms. doubles: it has two steps for each."""
 
     def __init__(
         self,
@@ -78,8 +104,8 @@ class ResidualBlock(nn.Module):
         self.doubles = doubles
         self.conv1 = nn.Conv1d(inputs, outputs, 3, padding=1)
         self.conv2 = nn.Conv1d(outputs, outputs, 3, padding=1)
-        self.norm1 = AdaptiveNorm(style, inputs)
-        self.norm2 = AdaptiveNorm(style, outputs)
+        self.norm1 = StyledInstanceNorm(style, inputs)
+        self.norm2 = StyledInstanceNorm(style, outputs)
         if inputs != outputs:
             self.conv1x1: nn.Module = nn.Conv1d(inputs, outputs, 1, bias=False)
         else:
@@ -122,7 +148,7 @@ class ResidualBlock(nn.Module):
 
 
 class SnakeBlock(nn.Module):
-    """Convolutions of the vocoder with adaptive norms and Snake activations."""
+    """Convolutions of the vocoder with styled norms and Snake activations."""
 
     def __init__(
         self,
@@ -142,7 +168,7 @@ class SnakeBlock(nn.Module):
             )
 
         def norms() -> nn.ModuleList:
-            return nn.ModuleList(AdaptiveNorm(style, channels) for _ in dilations)
+            return nn.ModuleList(StyledInstanceNorm(style, channels) for _ in dilations)
 
         def alphas() -> nn.ParameterList:
             return nn.ParameterList(torch.ones(1, channels, 1) for _ in dilations)

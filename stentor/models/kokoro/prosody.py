@@ -6,7 +6,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.models.kokoro.blocks import EPS, SLOPE, ResidualBlock, lstm, packed
+from stentor.models.kokoro.blocks import (
+    EPS,
+    SLOPE,
+    ResidualBlock,
+    StyledLayerNorm,
+    lstm,
+    packed,
+)
 from stentor.models.kokoro.config import KokoroConfig
 
 
@@ -70,27 +77,6 @@ class TextEncoder(nn.Module):
         return packed(self.lstm, x.transpose(1, 2), lengths)
 
 
-class StyledNorm(nn.Module):
-    """Layer norm with gain and shift by the style."""
-
-    def __init__(
-        self,
-        style: int,
-        channels: int,
-    ) -> None:
-        super().__init__()
-        self.fc = nn.Linear(style, 2 * channels)
-
-    def forward(
-        self,
-        x: Tensor,
-        style: Tensor,
-    ) -> Tensor:
-        gain, shift = self.fc(style)[:, None].chunk(2, dim=-1)
-        styled: Tensor = (1 + gain) * F.layer_norm(x, x.shape[-1:], eps=EPS) + shift
-        return styled
-
-
 class DurationLayer(nn.Module):
     def __init__(
         self,
@@ -99,7 +85,7 @@ class DurationLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.lstm = lstm(channels + style, channels)
-        self.norm = StyledNorm(style, channels)
+        self.norm = StyledLayerNorm(style, channels)
 
     def forward(
         self,
