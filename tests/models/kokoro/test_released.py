@@ -107,12 +107,17 @@ def test_all_voices_are_there_with_what_their_names_say(tts):
 
 
 @pytest.mark.parametrize(
-    ("voice", "extra"),
-    [("ef_dora", "en"), ("jf_alpha", "ja"), ("zf_xiaobei", "zh"), ("ff_siwis", "en")],
+    ("voice", "extra", "library"),
+    [
+        ("ef_dora", "en", "phonemizer"),
+        ("ff_siwis", "en", "phonemizer"),
+        ("jf_alpha", "ja", "pyopenjtalk"),
+        ("zf_xiaobei", "zh", "jieba"),
+    ],
 )
-def test_a_language_whose_reader_is_not_installed_names_it(tts, voice, extra):
-    if importlib.util.find_spec("misaki") is not None:
-        pytest.skip("misaki is installed")
+def test_a_language_whose_reader_is_not_installed_names_it(tts, voice, extra, library):
+    if importlib.util.find_spec(library) is not None:
+        pytest.skip(f"{library} is installed")
     with pytest.raises(InvalidRequest, match=rf"language: .*pip install 'misaki\[{extra}\]'"):
         tts.generate("Hola", voice=voice)
     assert tts.generate("Hola", voice=voice, language="english").duration > 0.3
