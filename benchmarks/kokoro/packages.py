@@ -1,4 +1,4 @@
-"""Speech of the packages of Kokoro for `training.evaluate --spoken`, of the graph that stentor runs.
+"""Speech by packages of Kokoro for `training.evaluate --spoken`, from the graph that stentor runs.
 
     python -m benchmarks.kokoro.packages FOLDER --peer PYTHON --reader espeak --out FILE.npz
 

@@ -11,7 +11,7 @@ GAP = 0
 """The class of silence and of what lies between words."""
 _SAME = {"ɐ": "ə", "ᵊ": "ə", "ᵻ": "ɪ"}
 SYMBOLS = "AIOTWYabdfhijklmnpstuvwzæðŋɑɔəɛɜɡɪɹʃʊʌʒʤʧθ"
-"""Signs of `stentor.text.english.accents.AMERICAN_SIGNS`, with reduced vowels folded. Symbol i is class
+"""Signs of `text.english.accents.AMERICAN_SIGNS`, with reduced vowels folded. Symbol i is class
 i + 1."""
 _CLASSES = {s: i + 1 for i, s in enumerate(SYMBOLS)}
 CLASSES = len(SYMBOLS) + 1

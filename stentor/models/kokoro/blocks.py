@@ -52,7 +52,7 @@ class Styled(nn.Module):
         self,
         style: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """style [B, style] -> what channels are multiplied by and shifted by, [B, channels] each."""
+        """style [B, style] -> gain and shift of each channel, [B, channels] each."""
         gain, shift = self.fc(style).chunk(2, dim=-1)
         return 1 + gain, shift
 

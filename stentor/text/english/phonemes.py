@@ -71,7 +71,11 @@ class Spelling:
     """Reader of words that are in no dictionary: the word that one draws out ("Nooo"), the neural
     model, or the word's letters where that finds no phonemes and where a word has no vowel."""
 
-    def __init__(self, guess: Callable[[Token], Reading], lexicon: Lexicon) -> None:
+    def __init__(
+        self,
+        guess: Callable[[Token], Reading],
+        lexicon: Lexicon,
+    ) -> None:
         self._lexicon = lexicon
         self._guess = lru_cache(GUESSES)(lambda word: guess(Token(word, "NN", "")))
 
@@ -106,7 +110,8 @@ class EnglishPhonemes:
         """accent: American where none is named."""
         self._accent = accent or american()
         self._words = self._accent.words
-        self._pronounced = Pronouncer(self._words, Spelling(self._accent.guess, self._words))
+        spelling = Spelling(self._accent.guess, self._words)
+        self._pronounced = Pronouncer(self._words, spelling)
         self._heteronyms = Heteronyms(self._words.golds)
         self._read = lru_cache(WINDOWS)(self._read_window)
 
@@ -119,7 +124,8 @@ class EnglishPhonemes:
         at = 0
         for m in _GIVEN.finditer(text):
             phonemes.append(self._phonemes(trace[at : m.start()], check))
-            sounds = self._accent.spoken(from_ipa(m["phonemes"], self._accent.signs))
+            sounds = from_ipa(m["phonemes"], self._accent.signs)
+            sounds = self._accent.spoken(sounds)
             word = trace.rewritten(*m.span(), sounds or m["word"].replace("_", " "))
             # the word's own, where none is known
             phonemes.append(word if sounds else self._phonemes(word, check))
@@ -152,7 +158,8 @@ class EnglishPhonemes:
             for token, sounds in chunk:
                 start = max(at, words.text.find(token, at))
                 at = start + len(token)
-                tokens.append(words.rewritten(start, at, self._accent.spoken(sounds)))
+                phonemes = self._accent.spoken(sounds)
+                tokens.append(words.rewritten(start, at, phonemes))
             chunks.append(Trace.joined(tokens, ""))
         return Trace.joined(chunks)
 
@@ -204,7 +211,10 @@ def _name(m: re.Match[str]) -> str | None:
     return None
 
 
-def from_ipa(phonemes: str, signs: frozenset[str] = AMERICAN_SIGNS) -> str:
+def from_ipa(
+    phonemes: str,
+    signs: frozenset[str] = AMERICAN_SIGNS,
+) -> str:
     """Phonemes of the IPA in misaki's alphabet: "təˈmeɪtoʊ" -> "təmˈAtO". Its own stay. Empty if
     none is known.
 
@@ -213,7 +223,8 @@ def from_ipa(phonemes: str, signs: frozenset[str] = AMERICAN_SIGNS) -> str:
     for ipa, symbol in TABLES["ipa"].items():
         if ipa not in signs:
             phonemes = phonemes.replace(ipa, symbol)
-    return _STRESSED.sub(r"\2\1", "".join(c for c in phonemes if c in signs)).strip()
+    only = "".join(c for c in phonemes if c in signs)
+    return _STRESSED.sub(r"\2\1", only).strip()
 
 
 def _spelled(words: Trace) -> Trace:
@@ -231,7 +242,10 @@ def _dotted(m: re.Match[str]) -> str:
     return m[1].replace(" ", ".") + ("'s" if m[2] else "") + (" " if m[3] else "")
 
 
-def plain_marks(phonemes: Trace, allowed: frozenset[str] = AMERICAN_SIGNS) -> Trace:
+def plain_marks(
+    phonemes: Trace,
+    allowed: frozenset[str] = AMERICAN_SIGNS,
+) -> Trace:
     """Only signs that are allowed, and marks: a dash, an ellipsis or a parenthesis is a comma, a
     quote nothing.
 
@@ -239,8 +253,8 @@ def plain_marks(phonemes: Trace, allowed: frozenset[str] = AMERICAN_SIGNS) -> Tr
     if nothing else.
     """
     signs = phonemes.sub(_DOTS, "…").translate(_PAUSES)
-    known = signs.only(lambda c: c in allowed or c in _MARKS)
-    single = known.sub(_RUN, lambda m: min(m[0].replace(" ", ""), key=_MARKS.index) + " ")
+    plain = signs.only(lambda c: c in allowed or c in _MARKS)
+    single = plain.sub(_RUN, lambda m: min(m[0].replace(" ", ""), key=_MARKS.index) + " ")
     read = single.spaced().strip(_MARKS + " ", ",;: ")
     if read.text and read.text[-1] not in ".?!":
         return read.ended(".")
