@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -43,7 +44,7 @@ log = logging.getLogger("stentor.engine")
 STALL_SECONDS = (
     0.005  # how long to wait when every running request has `max_ahead` seconds buffered
 )
-CHECK_SECONDS = 0.0003  # and for audio of the codec, which sends no message
+CHECK_SECONDS = 0.0003  # and for audio of a codec that does not announce it
 
 
 class Engine:
@@ -80,6 +81,10 @@ class Engine:
             self.scheduler, self._requests, self._notifier, model.spec, self._launcher.lose
         )
         self.inbox = Inbox()
+        if side.announces_audio(partial(self.inbox.put, None)):
+            self._audio_patience = STALL_SECONDS
+        else:
+            self._audio_patience = CHECK_SECONDS
         self._in_flight: deque[InFlightStep] = deque()
         self._error: BaseException | None = None
         self._last_done = 0.0  # when a step was last seen to have run
@@ -228,7 +233,7 @@ class Engine:
         elif self._delivery.empty:
             self._patience = STALL_SECONDS
         else:
-            self._patience = CHECK_SECONDS
+            self._patience = self._audio_patience
         # Audio goes before the next frames: on a CPU, which waits for every launch, it arrives that
         # much earlier.
         self._delivery.add(self._launcher.audio(plan.audio))
@@ -259,9 +264,8 @@ class Engine:
                 message = self.inbox.get(wait, None if inert else self._patience)
             except queue.Empty:
                 return
-            if message is None:
-                return
-            self._handle(message)
+            if message is not None:
+                self._handle(message)
             wait = False
 
     def _handle(self, message: Submit | Cancel | AppendText) -> None:

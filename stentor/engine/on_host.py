@@ -38,10 +38,14 @@ def threads_of(config: EngineConfig) -> int:
 
 class Workers:
     """`count` threads, the caller's among them where there is one. A call of onnxruntime holds no
-    lock of Python's."""
+    lock of Python's.
+
+    wake: called at the end of each call that `start` began.
+    """
 
     def __init__(self, count: int) -> None:
         self.count = count
+        self.wake: Callable[[], None] = lambda: None
         self._pool: ThreadPoolExecutor | None = None
         if count > 1:
             self._pool = ThreadPoolExecutor(count, "stentor-row")
@@ -59,7 +63,9 @@ class Workers:
     def start(self, call: Callable[[], R]) -> Future[R]:
         """Run `call` beside the caller, or at once where there is one thread."""
         if self._pool is not None:
-            return self._pool.submit(call)
+            running = self._pool.submit(call)
+            running.add_done_callback(lambda _: self.wake())
+            return running
         future: Future[R] = Future()
         try:
             future.set_result(call())
@@ -177,6 +183,10 @@ class HostSide:
 
     def warm_up(self) -> None:
         """The first call takes no longer than later ones."""
+
+    def announces_audio(self, wake: Callable[[], None]) -> bool:
+        self.workers.wake = wake
+        return True
 
     def serving(self) -> AbstractContextManager[None]:
         return nullcontext()

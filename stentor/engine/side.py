@@ -6,6 +6,7 @@ Scheduler, requests, delivery and streams are the same above both.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -204,6 +205,11 @@ class RunningSide(Protocol):
 
     def warm_up(self) -> None:
         """Run what the first request would otherwise run cold, in the engine's thread."""
+        ...
+
+    def announces_audio(self, wake: Callable[[], None]) -> bool:
+        """Have `wake` called whenever a codec call ends. False where nothing reports that, so that
+        the engine has to check."""
         ...
 
     def serving(self) -> AbstractContextManager[object]:

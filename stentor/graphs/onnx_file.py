@@ -7,7 +7,6 @@ written anew, with the nodes and initializers that the part needs. All else is c
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from stentor.errors import CheckpointError
@@ -35,44 +34,50 @@ class Field(NamedTuple):
     body: memoryview
 
 
-@dataclass(frozen=True)
-class _Node:
-    field: Field
+class _Node(NamedTuple):
+    """A node: its bytes with the key, and the values that it reads and makes."""
+
+    data: memoryview
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
 
-def part(data: memoryview, inputs: Mapping[str, int], outputs: Sequence[str]) -> bytes:
-    """Cut the part of a model that makes `outputs` from `inputs`.
+class OnnxFile:
+    """A model, read once, of which parts are cut."""
 
-    inputs: names of values, each with the type of its elements. CheckpointError if the file is no
-    model, or if the part needs another input.
-    """
-    try:
-        model = list(_fields(data))
-        graph = list(_fields(next(f.body for f in model if f.number == GRAPH)))
-    except (ValueError, StopIteration) as e:
-        raise CheckpointError(f"the file is no ONNX model: {e}") from None
-    nodes = [_node(field) for field in graph if field.number == NODE]
-    needed, values = _needed(nodes, inputs, outputs)
+    def __init__(self, data: memoryview) -> None:
+        """CheckpointError if the file is no model."""
+        try:
+            model = list(_fields(data))
+            graph = list(_fields(next(f.body for f in model if f.number == GRAPH)))
+            self._nodes = [_node(field) for field in graph if field.number == NODE]
+            self._stored = {
+                _name(field, INITIALIZER_NAME): field.data
+                for field in graph
+                if field.number == INITIALIZER
+            }
+        except (ValueError, StopIteration) as e:
+            raise CheckpointError(f"the file is no ONNX model: {e}") from None
+        self._others = [field.data for field in model if field.number != GRAPH]
 
-    pieces: list[bytes | memoryview] = [node.field.data for node in needed]
-    stored = set()
-    for field in graph:
-        if field.number == INITIALIZER:
-            name = _name(field, INITIALIZER_NAME)
-            stored.add(name)
-            if name in values:
-                pieces.append(field.data)
-    computed = {name for node in needed for name in node.outputs}
-    missing = values - stored - computed - inputs.keys() - {""}
-    if missing:
-        raise CheckpointError(f"the ONNX model has no value {min(missing)!r}")
+    def part(self, inputs: Mapping[str, int], outputs: Sequence[str]) -> bytes:
+        """Cut the part that makes `outputs` from `inputs`.
 
-    pieces += [_message(INPUT, _value(name, kind)) for name, kind in inputs.items()]
-    pieces += [_message(OUTPUT, _value(name)) for name in outputs]
-    others = [field.data for field in model if field.number != GRAPH]
-    return b"".join([*others, _message(GRAPH, b"".join(pieces))])
+        inputs: names of values, each with the type of its elements. CheckpointError if the part
+        needs another input.
+        """
+        needed, values = _needed(self._nodes, inputs, outputs)
+        computed = {name for node in needed for name in node.outputs}
+        missing = values - self._stored.keys() - computed - inputs.keys() - {""}
+        if missing:
+            raise CheckpointError(f"the ONNX model has no value {min(missing)!r}")
+
+        pieces: list[bytes | memoryview] = [node.data for node in needed]
+        pieces += [data for name, data in self._stored.items() if name in values]
+        pieces += [_message(INPUT, _value(name, kind)) for name, kind in inputs.items()]
+        pieces += [_message(OUTPUT, _value(name)) for name in outputs]
+        head = _head(GRAPH, sum(map(len, pieces)))
+        return b"".join([*self._others, head, *pieces])
 
 
 def _needed(
@@ -98,7 +103,7 @@ def _node(field: Field) -> _Node:
     parts = list(_fields(field.body))
     read = tuple(str(p.body, "utf-8") for p in parts if p.number == NODE_INPUT)
     written = tuple(str(p.body, "utf-8") for p in parts if p.number == NODE_OUTPUT)
-    return _Node(field, read, written)
+    return _Node(field.data, read, written)
 
 
 def _name(field: Field, number: int) -> str:
@@ -153,7 +158,12 @@ def _encoded(value: int) -> bytes:
 
 
 def _message(number: int, body: bytes) -> bytes:
-    return _encoded(number << 3 | _BYTES) + _encoded(len(body)) + body
+    return _head(number, len(body)) + body
+
+
+def _head(number: int, size: int) -> bytes:
+    """What stands in front of the value of a field."""
+    return _encoded(number << 3 | _BYTES) + _encoded(size)
 
 
 def _value(name: str, kind: int | None = None) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
@@ -57,6 +57,10 @@ class TorchSide:
             self.sizes.encoder_columns,
             config.require_graphs,
         )
+
+    def announces_audio(self, wake: Callable[[], None]) -> bool:
+        """A stream of CUDA reports nothing, and on a CPU calls have run when they return."""
+        return False
 
     @property
     def on_gpu(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from stentor.errors import CheckpointError
-from stentor.graphs.onnx_file import FLOAT, INT64, part
+from stentor.graphs.onnx_file import FLOAT, INT64, OnnxFile
 from stentor.graphs.sessions import Session, value_of
 from stentor.host.machine import cpus
 from stentor.models.base import Prompted
@@ -97,6 +97,7 @@ def _halves(data: memoryview) -> tuple[bytes, bytes]:
     """The part of the graph that plans, and the part that speaks."""
     inputs = {"tokens": INT64, "style": FLOAT, "speed": FLOAT}
     between = (DURATIONS, PROSODY, TEXT)
-    first = part(data, inputs, between)
-    second = part(data, {"style": FLOAT, **dict.fromkeys(between, FLOAT)}, [AUDIO])
+    file = OnnxFile(data)
+    first = file.part(inputs, between)
+    second = file.part({"style": FLOAT, **dict.fromkeys(between, FLOAT)}, [AUDIO])
     return first, second

@@ -11,7 +11,7 @@ import pytest
 
 import stentor
 from stentor.errors import CheckpointError, InvalidRequest
-from stentor.graphs.onnx_file import FLOAT, INT64, part
+from stentor.graphs.onnx_file import FLOAT, INT64, OnnxFile
 from stentor.host.onnx_runtime import onnxruntime
 from stentor.models.kokoro import GRAPH
 from stentor.models.kokoro.front_ends import EXTRAS
@@ -168,13 +168,14 @@ def test_what_the_graph_cannot_do_is_refused(options, message):
 
 def test_a_part_needs_what_it_is_given_and_the_file_a_model():
     data = memoryview((kokoro_folder() / GRAPH).read_bytes())
+    file = OnnxFile(data)
     with pytest.raises(CheckpointError, match="no value 'speed'"):
-        part(data, {"tokens": INT64, "style": FLOAT}, ["audio"])
+        file.part({"tokens": INT64, "style": FLOAT}, ["audio"])
     with pytest.raises(CheckpointError, match="no value 'nothing'"):
-        part(data, {}, ["nothing"])
+        file.part({}, ["nothing"])
     for broken in (b"", b"no model", bytes(data[:1000])):
         with pytest.raises(CheckpointError, match="no ONNX model"):
-            part(memoryview(broken), {}, ["audio"])
+            OnnxFile(memoryview(broken))
 
 
 def test_tables_that_are_none_are_refused(tmp_path):
