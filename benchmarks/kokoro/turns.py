@@ -129,14 +129,22 @@ def in_process(python: str, who: str, what: str, folder: Path) -> dict[str, floa
 def ratios(rounds: list[dict[str, Any]]) -> dict[str, float]:
     """Medians over the rounds of stentor's figure over the package's in that round."""
 
-    def median(what: str, figure: str) -> float:
-        values = [one["stentor"][what][figure] / one["peer"][what][figure] for one in rounds]
+    def median(what: str, figure: str, per_audio: bool = False) -> float:
+        values = []
+        for one in rounds:
+            ours = one["stentor"][what]
+            theirs = one["peer"][what]
+            ratio = ours[figure] / theirs[figure]
+            if per_audio:
+                ratio *= theirs["audio"] / ours["audio"]
+            values.append(ratio)
         return round(statistics.median(values), 3)
 
     return {
         "cold: CPU seconds": median("cold", "cpu"),
         "cold: time by clock": median("cold", "seconds"),
         "warm: CPU seconds of the same sentences": median("warm", "cpu"),
+        "warm: CPU seconds per second of audio": median("warm", "cpu", per_audio=True),
         "warm: time by clock": median("warm", "seconds"),
         "first audio of a paragraph, by clock": median("paragraph", "seconds"),
         "first audio of a paragraph, by CPU": median("paragraph", "cpu"),

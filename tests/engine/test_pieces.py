@@ -97,6 +97,33 @@ def test_the_first_piece_of_a_stream_goes_before_those_that_nobody_hears_yet():
         engine.close()
 
 
+def test_the_engine_sleeps_until_a_call_announces_its_end():
+    """With hours between two looks at its audio, only that wakes it."""
+    model, engine, submit = letters(ONE)
+    model.goes_on.clear()
+    engine._audio_patience = 3600.0
+    timeouts = []
+    get = engine.inbox.get
+
+    def recorded(wait, timeout):
+        if wait and model.begun.is_set():
+            timeouts.append(timeout)
+        return get(wait, timeout)
+
+    engine.inbox.get = recorded
+    try:
+        stream = submit("some words", False)
+        assert model.begun.wait(60)
+        until(lambda: timeouts)
+        model.goes_on.set()
+        until(lambda: engine.scheduler.idle)
+        np.testing.assert_array_equal(audio(stream), samples("some words", 1))
+        assert timeouts[0] == 3600.0
+    finally:
+        model.goes_on.set()
+        engine.close()
+
+
 def test_a_call_that_fails_ends_its_own_requests_only():
     _model, engine, submit = letters(ONE)
     try:
