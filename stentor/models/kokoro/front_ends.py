@@ -75,6 +75,9 @@ class Misaki:
 
 def _reader(language: str) -> Read:
     """The function of `misaki` that reads a language."""
+    install = f"pip install 'misaki[{EXTRAS[language]}]'"
+    if language == "japanese":
+        install += " && python -m unidic download"
     try:
         if language in ESPEAK:
             g2p = importlib.import_module("misaki.espeak").EspeakG2P(language=ESPEAK[language])
@@ -83,10 +86,11 @@ def _reader(language: str) -> Read:
         else:
             g2p = importlib.import_module("misaki.zh").ZHG2P()
     except ImportError as e:
-        extra = EXTRAS[language]
         raise InvalidRequest(
-            "language",
-            f"{language} needs a package that is not installed ({e}): "
-            f"pip install 'misaki[{extra}]'",
+            "language", f"{language} needs a package that is not installed ({e}): {install}"
+        ) from None
+    except RuntimeError:  # of MeCab: the package unidic comes without its dictionary
+        raise InvalidRequest(
+            "language", f"{language} needs a dictionary that is not installed: {install}"
         ) from None
     return lambda text: str(g2p(text)[0])

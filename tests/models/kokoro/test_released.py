@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import sys
+import types
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,8 +16,9 @@ from stentor.errors import CheckpointError, InvalidRequest
 from stentor.graphs.onnx_file import FLOAT, INT64, OnnxFile
 from stentor.host.onnx_runtime import onnxruntime
 from stentor.models.kokoro import GRAPH
-from stentor.models.kokoro.front_ends import EXTRAS
+from stentor.models.kokoro.front_ends import EXTRAS, front_end
 from stentor.models.kokoro.spec import HOP
+from stentor.models.kokoro.tokenizer import IDS
 from tests.helpers.kokoro_folder import kokoro_folder
 
 TEXT = "The lighthouse keeper counted seven ships."
@@ -121,6 +124,29 @@ def test_a_language_whose_reader_is_not_installed_names_it(tts, voice, extra, li
     with pytest.raises(InvalidRequest, match=rf"language: .*pip install 'misaki\[{extra}\]'"):
         tts.generate("Hola", voice=voice)
     assert tts.generate("Hola", voice=voice, language="english").duration > 0.3
+
+
+def test_japanese_without_its_dictionary_names_the_command(monkeypatch):
+    """The package unidic is installed with `misaki[ja]`, its dictionary is not."""
+
+    def without_dictionary():
+        raise RuntimeError("Failed initializing MeCab")
+
+    reader = types.ModuleType("misaki.ja")
+    reader.JAG2P = without_dictionary
+    monkeypatch.setitem(sys.modules, "misaki", types.ModuleType("misaki"))
+    monkeypatch.setitem(sys.modules, "misaki.ja", reader)
+    with pytest.raises(InvalidRequest, match=r"language: .*python -m unidic download"):
+        front_end("japanese")
+
+
+def test_british_voices_read_british_english(tts):
+    def signs(voice):
+        return tts.prompt(tts.request("The harbour.", voice=voice)).rows["token"].tolist()
+
+    assert signs("bf_emma") == signs("bm_george") != signs("af_heart")
+    assert IDS["ː"] in signs("bf_emma")
+    assert IDS["ɹ"] not in signs("bf_emma")
 
 
 def test_a_text_without_a_sound_of_the_language_is_refused(tts):
