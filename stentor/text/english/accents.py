@@ -134,7 +134,7 @@ def in_british(phonemes: str) -> str:
     return phonemes
 
 
-class BritishLexicon(Lexicon):  # type: ignore[misc]
+class BritishLexicon(Lexicon):
     """misaki's British dictionaries, with endings as it reads them there."""
 
     def __init__(self, data: Path) -> None:
