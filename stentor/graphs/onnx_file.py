@@ -162,7 +162,7 @@ def _message(number: int, body: bytes) -> bytes:
 
 
 def _head(number: int, size: int) -> bytes:
-    """What stands in front of the value of a field."""
+    """Key and length in front of the value of a field."""
     return _encoded(number << 3 | _BYTES) + _encoded(size)
 
 
