@@ -39,7 +39,7 @@ _CAPTION_TAG = lazy(
 )
 _LYRICS_TIME = r"\[(?:\d{1,2}:)?\d{1,3}:\d{2}(?:[.:]\d{1,3})?\]"
 _LYRICS = lazy(rf"^[ \t]*(?:{_LYRICS_TIME})+[ \t]*", re.MULTILINE)
-_EXACT_TIME = lazy(r"\s*\[\d{1,3}:\d{2}:\d{2}\.\d{1,3}\]")
+_EXACT_TIME = lazy(r"\A\s*\[\d{1,3}:\d{2}:\d{2}\.\d{1,3}\]")
 _LYRICS_WORD = lazy(r"(?:(?<![ \t])[ \t]++)?<\d{1,3}:\d{2}[.:]\d{1,3}>[ \t]*+")
 _LYRICS_FACT = lazy(
     r"^[ \t]*\[(?:ar|ti|al|au|by|offset|re|ve|length|la|id|lr|tool):[^\]\n]*\][ \t]*(?:\n|$)",
