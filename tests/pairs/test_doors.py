@@ -38,6 +38,7 @@ FACTORS: dict[str, tuple[Any, ...]] = {
         "dots_tts",
         "pocket_tts",
         "phonon",
+        "vibevoice",
     ),
     "door": tuple(DOORS),
     "split": ("auto", "sentence", "none"),
@@ -79,7 +80,7 @@ LEFT_OUT: set[Pair] = set().union(
 )
 FRAMES = {"cosyvoice3": 60}
 """The others end after 6 frames. This one speaks at least so many for its text."""
-TAKES_LIVE = ("qwen3_tts", "qwen3_omni_talker")
+TAKES_LIVE = ("qwen3_tts", "qwen3_omni_talker", "vibevoice")
 """Families that take text while they speak. CosyVoice3's voice here has no words, so it does not."""
 RUN_ON = 400  # frames
 
@@ -117,6 +118,7 @@ def voice_of(family: str) -> dict[str, str]:
         **VOICE,
         "pocket_tts": {"voice": "mono24"},
         "phonon": {"voice": "anna"},
+        "vibevoice": {"voice": "en-small_woman"},
     }[family]
 
 
@@ -155,6 +157,10 @@ def checkpoint_of(family: str, folder: Path) -> Path:
         from tests.fixtures.phonon import tiny_phonon
 
         return tiny_phonon.write(target)
+    if family == "vibevoice":
+        from tests.fixtures.vibevoice import tiny_vibevoice
+
+        return tiny_vibevoice.write(target)
     target.mkdir()
     return checkpoint(family, target)
 

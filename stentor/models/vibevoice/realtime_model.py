@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stentor.layers.rng import normal
+from stentor.layers.rng import normal, uniform
 from stentor.layers.types import Launch, eager
 from stentor.models.base import Emit, Hidden, KVView, Prompted, PromptRows, Rows
 from stentor.models.lora import AdapterSlots
@@ -38,6 +38,7 @@ class VibeVoiceRealtime(Prompted):
         prompts: PromptBuilder,
         adapters: AdapterSlots,
     ) -> None:
+        self.latent = c.head.latent
         self.net = net.model
         self.stop = net.tts_eos_classifier
         self.codec = decoder
@@ -120,7 +121,7 @@ class VibeVoiceRealtime(Prompted):
             without_text,
             rows["cfg"],
             rows["flow_steps"],
-            self.normals(rows, u),
+            self.normals(rows, feed.latents + is_latent),
             rows.num_evals,
         )
         # the end is asked for of the latent that was fed, and that one is still heard
@@ -128,6 +129,11 @@ class VibeVoiceRealtime(Prompted):
         ends = is_latent & (ends | (feed.latents + 1 >= rows["most"]))
         return Emit(latent, ends, {"without_text": without_text}, feed.makes)
 
-    def normals(self, rows: Rows, u: Tensor) -> Tensor:
-        """Noise [B, latent] float32 of uniforms u [B, latent]."""
+    def normals(self, rows: Rows, number: Tensor) -> Tensor:
+        """Noise [B, latent] float32 of the latents with these numbers [B].
+
+        The step's own uniforms would depend on how many tokens of a text that arrives the prompt
+        has.
+        """
+        u = uniform(rows["seed"], number, self.latent)
         return normal(u) * rows["noise_scale"][:, None]
