@@ -30,6 +30,8 @@ def _mix(z: Tensor) -> Tensor:
 
 def uniform(seed: Tensor, step: Tensor, draws: int) -> Tensor:
     """Uniforms in (0, 1), float32 [B, draws], for int64 `seed` [B] and `step` [B]."""
+    if not draws:
+        return torch.empty(len(seed), 0, device=seed.device)
     if kernels.slot_kernels_enabled(seed.device):
         return kernels.rng.uniform(seed, step, draws)
     frame = GOLDEN * (step + 1)

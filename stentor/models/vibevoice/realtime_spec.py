@@ -85,7 +85,7 @@ def make_spec(
         frame_kv={TEXT: _by_frame(c.lower, dtype), NEGATIVE: _by_frame(c.upper, dtype)},
         hidden=(hidden, hidden),
         max_model_len=c.positions,
-        draws=1,  # none is used: see `normals`
+        draws=0,  # of a step: `normals` draws for a latent
         columns={
             **COLUMNS,
             "most": Column(dtype=torch.int64, fill=FEED),
