@@ -66,7 +66,7 @@ def _parsed(top: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Name
     if words[0] == "say" and not {"-h", "--help"} & set(words):
         from stentor.say import defaults
 
-        words = ["say", *defaults.arguments(_commands(top)["say"]), *words[1:]]
+        words = ["say", *defaults.arguments(_commands(top)["say"], words[1:]), *words[1:]]
     args, unknown = top.parse_known_args(words)
     if unknown:
         meant = " ".join(f"(did you mean {flag}?)" for flag in _meant(args.usage_of, unknown))

@@ -165,7 +165,7 @@ SAMPLES = {
     "sample": flag("write a sentence spoken by each voice to this folder", path, metavar="FOLDER")
 }
 
-_LOAD = (*MODEL, *THREADS, *LORA, *LEXICON, *ALIGNER, "max_num_seqs", "deterministic")
+LOADING = (*MODEL, *THREADS, *LORA, *LEXICON, *ALIGNER, "max_num_seqs", "deterministic")
 _SPOKEN = ("voice", "language", "instructions", *CLEANUP, *OPTIONS)
 _USUAL = {"language": "auto", "cleanup": ALL, "split_granularity": "auto"}
 
@@ -174,7 +174,7 @@ def load_options(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `TTS` from flags, checked before torch is imported. InvalidRequest or
     ModelNotFound for what is wrong on every machine."""
     values = {
-        name: value for name, value in vars(args).items() if name in _LOAD and value is not None
+        name: value for name, value in vars(args).items() if name in LOADING and value is not None
     }
     model_names.check(args.model)
     check_device(args.device)

@@ -75,7 +75,7 @@ def complete(job: Plan, resume: bool, strict: bool, retry_failed: bool) -> RunRe
                 tally = Tally(items.count() - items.count(TODO))
                 _speak(job, items, output, listed, strict, tally)
         except OSError as e:
-            raise EngineError(f"the run stopped, and --resume goes on: {e}") from e
+            raise EngineError(f"the run stopped, and --resume continues: {e}") from e
         except KeyboardInterrupt:  # while the model was loaded, or a second one
             _report_interrupt(items)
             return RunReport(INTERRUPTED)
@@ -254,7 +254,11 @@ def _summary(job: Plan, items: Catalogue, tally: Tally) -> str:
         _warn_of(outcome, left_out.warning(outcome.row["ignored"]))
     partial = items.count(PARTLY)
     if partial > len(tally.partial):
-        _warn(f"{partial} items lack a part of their text: `ignored` in {job.folder / NAME} has it")
+        if partial == 1:
+            lacking = "1 item lacks part of its text"
+        else:
+            lacking = f"{partial} items lack part of their text"
+        _warn(f"{lacking}: `ignored` in {job.folder / NAME} has it")
     if not tally.complete:
         _report_interrupt(items)
     spoken = items.count(SPOKEN, CUT, PARTLY)
@@ -282,6 +286,6 @@ def _report_interrupt(items: Catalogue) -> None:
     remaining = items.count(TODO)
     total = items.count()
     print(
-        f"stentor: interrupted, with {remaining} of {total} items left. --resume goes on",
+        f"stentor: interrupted, with {remaining} of {total} items left. --resume continues",
         file=sys.stderr,
     )

@@ -79,7 +79,7 @@ class ServerPool:
                 raise
             except StentorError as e:
                 if not num_left:
-                    raise EngineError(f"{e}; --resume goes on") from e
+                    raise EngineError(f"{e}; --resume continues") from e
             time.sleep(PAUSE_SECONDS)
         raise AssertionError
 

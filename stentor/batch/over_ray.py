@@ -151,5 +151,5 @@ def _cause(error: BaseException) -> BaseException:
     if isinstance(cause, StentorError | OSError):
         return cause
     return EngineError(
-        f"a replica failed, and --resume goes on: {str(cause).strip().splitlines()[-1]}"
+        f"a replica failed, and --resume continues: {str(cause).strip().splitlines()[-1]}"
     )

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
             if args.verify:
                 print(f"Report: {_proof(job, book, written)}")
         except OSError as e:
-            raise EngineError(f"the run stopped, and --resume goes on: {e}") from e
+            raise EngineError(f"the run stopped, and --resume continues: {e}") from e
         if not args.keep_parts:
             shutil.rmtree(job.work, ignore_errors=True)
     _report(job, book, written)
@@ -88,7 +88,7 @@ def _write_pieces(job: BookPlan) -> None:
         with disk.replaced(job.job.input) as handle:
             disk.write_all(handle, b"".join(piece.line for piece in job.pieces))
     except OSError as e:
-        raise EngineError(f"the run stopped, and --resume goes on: {e}") from e
+        raise EngineError(f"the run stopped, and --resume continues: {e}") from e
 
 
 def _spoken(job: BookPlan) -> list[SpokenPiece]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
 from stentor.arguments import shown
 from stentor.errors import InvalidRequest
+from stentor.flags import LOADING
 
 VARIABLE = "STENTOR_CONFIG"
 SECTION = "say"
@@ -31,16 +32,20 @@ def config_file() -> Path | None:
     if name is not None:
         file = Path(name).expanduser()
         if not file.is_file():
-            raise InvalidRequest("config", f"{VARIABLE} names {name!r}, which is no file")
+            raise InvalidRequest("config", f"{VARIABLE} names {name!r}, which does not exist")
         return file
     folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     file = Path(folder, "stentor.toml")
     return file if file.is_file() else None
 
 
-def arguments(command: argparse.ArgumentParser) -> list[str]:
+def arguments(command: argparse.ArgumentParser, typed: Sequence[str]) -> list[str]:
     """Return the defaults in the user's file as flags of `say`. InvalidRequest("config") names the
-    file and the key that is wrong."""
+    file and the key that is wrong.
+
+    typed: the words of the command line. Flags that load a model are left out where a server
+    speaks, which has its own.
+    """
     file = config_file()
     if file is None:
         return []
@@ -53,12 +58,15 @@ def arguments(command: argparse.ArgumentParser) -> list[str]:
     actions = {
         action.dest: action for action in command._actions if action.dest not in OF_ONE_COMMAND
     }
+    through_server = "server" in section or any(w.partition("=")[0] == "--server" for w in typed)
     words: list[str] = []
     for key, value in section.items():
         try:
-            words += _words(key, value, actions)
+            default = _words(key, value, actions)
         except ValueError as e:
             raise InvalidRequest("config", f"{str(file)!r}: {SECTION}.{key} {e}") from None
+        if not (through_server and key.replace("-", "_") in LOADING and key != "model"):
+            words += default
     return words
 
 

@@ -24,7 +24,9 @@ def read(words: Sequence[str], file: Path | None) -> str:
 
 def _read(text: str | None, file: Path | None) -> str:
     piped = text is None and file is None and not sys.stdin.isatty()
-    if (text is None) == (file is None) and not piped:
+    if text is not None and file is not None:
+        raise InvalidRequest("text", "give a text or --file FILE, not both")
+    if text is None and file is None and not piped:
         raise InvalidRequest("text", NONE)
     if piped or text == "-" or file == Path("-"):
         return decoded(sys.stdin.buffer.read(), "standard input", "file")

@@ -513,8 +513,8 @@ def test_one_process_writes_to_a_folder(finished: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("blocked", "code", "says"),
     [
-        ("audio", 1, "stentor: the run stopped, and --resume goes on: [Errno 17] File exists: "),
-        ("shards", 1, "stentor: the run stopped, and --resume goes on: [Errno 17] File exists: "),
+        ("audio", 1, "stentor: the run stopped, and --resume continues: [Errno 17] File exists: "),
+        ("shards", 1, "stentor: the run stopped, and --resume continues: [Errno 17] File exists: "),
         (".lock/x", 2, "stentor: output: cannot write to "),
         ("manifest.jsonl/x", 2, "stentor: resume: "),
     ],
@@ -549,7 +549,7 @@ def test_an_interrupted_run_ends_cleanly_and_can_be_resumed(
     items = [{"id": f"i{n}", "text": f"text {n}"} for n in range(30)]
     assert speak(tmp_path, items) == INTERRUPTED
     assert 0 < len(check(tmp_path / "out")) < 30
-    assert "of 30 items left. --resume goes on" in capsys.readouterr().err
+    assert "of 30 items left. --resume continues" in capsys.readouterr().err
     assert signal.getsignal(number) == before
     assert not [row for row in manifest(tmp_path / "out") if row["status"] == "error"]
     assert speak(tmp_path, items, "--resume") == CUT
@@ -580,7 +580,7 @@ def test_a_run_that_is_interrupted_while_its_model_loads_says_what_is_left(
         signal.signal(number, before)
     assert (
         capsys.readouterr().err
-        == "stentor: interrupted, with 4 of 4 items left. --resume goes on\n"
+        == "stentor: interrupted, with 4 of 4 items left. --resume continues\n"
     )
     assert speak(tmp_path, GOOD, "--resume") == CUT
     assert len(check(tmp_path / "out")) == 4
@@ -591,7 +591,7 @@ def test_a_run_that_is_interrupted_while_its_model_loads_says_what_is_left(
     [
         (
             OSError(28, "No space left on device"),
-            "stentor: the run stopped, and --resume goes on: [Errno 28] No space",
+            "stentor: the run stopped, and --resume continues: [Errno 28] No space",
         ),
         (EngineError("the engine has stopped"), "stentor: the engine has stopped"),
     ],
@@ -732,4 +732,4 @@ def test_text_that_the_voice_cannot_speak_is_named_with_its_line(
     assert "2 items: 2 spoken (0 cut by max_frames), 0 failed" in printed.out
     # nothing is left to speak, and the manifest still says so
     assert speak(tmp_path, items, "--resume", toy=()) == 5
-    assert "1 items lack a part of their text: `ignored` in" in capsys.readouterr().err
+    assert "1 item lacks part of its text: `ignored` in" in capsys.readouterr().err

@@ -76,7 +76,7 @@ def test_a_server_that_does_not_answer_ends_the_run(
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
         assert main(["batch", str(source), str(tmp_path / "out"), "--server", url]) == 1
-    assert "--resume goes on" in capsys.readouterr().err
+    assert "--resume continues" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,15 @@ def test_another_file_may_be_named_and_none(
     spoken("--model", "dummy:toy")
     monkeypatch.setenv("STENTOR_CONFIG", "none.toml")
     assert main(["say", "Hello."]) == 2
-    assert "STENTOR_CONFIG names 'none.toml', which is no file" in capsys.readouterr().err
+    assert "STENTOR_CONFIG names 'none.toml', which does not exist" in capsys.readouterr().err
+
+
+def test_defaults_of_loading_are_left_out_where_a_server_speaks(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text('[say]\ndevice = "cpu"\nthreads = 1\n')
+    assert main(["say", "Hello.", "-o", "a.wav", "--server", "http://127.0.0.1:1"]) == 1
+    assert "has no effect with --server" not in capsys.readouterr().err
 
 
 WRONG = [
