@@ -76,15 +76,27 @@ def run(args: argparse.Namespace, load: dict[str, Any]) -> int:
             sinks.append(_output(out, args.loudness, rate, marks, options["seed"], text))
         if play is not None:
             sinks.append(target.levelled(play(rate), args.loudness, rate, live=True))
-        with _written(_place(out)), _reports_interrupt(out, spoken):
-            _speak(speaker.speech(), len(text), sinks, spoken)
-        if args.subtitles is not None:
-            with _written(args.subtitles):
-                args.subtitles.write_text(speaker.subtitles(spoken.segments), encoding="utf-8")
+        try:
+            with _written(_place(out)), _reports_interrupt(out, spoken):
+                _speak(speaker.speech(), len(text), sinks, spoken)
+        except BaseException:
+            _write_subtitles(args.subtitles, speaker, spoken, complete=False)
+            raise
+        _write_subtitles(args.subtitles, speaker, spoken, complete=True)
     _report(out, spoken)
     if args.verbose:
         _report_speed(spoken, loaded - started)
     return _warned(spoken)
+
+
+def _write_subtitles(file: Path | None, speaker: Speaker, spoken: Spoken, complete: bool) -> None:
+    """Write the cues of what was spoken. complete: whether that is the whole text."""
+    if file is None:
+        return
+    cues = speaker.subtitles(spoken.segments)
+    if cues or complete:  # a server sends them at the end of its answer
+        with _written(file):
+            file.write_text(cues, encoding="utf-8")
 
 
 @contextmanager

@@ -339,9 +339,11 @@ def test_ctrl_c_tells_what_was_kept(
             raise KeyboardInterrupt
 
     monkeypatch.setattr("stentor.say.progress.SpeakingBar.at", interrupt)
-    assert main(["say", "--file", str(book), "--split", "sentence", "-o", "a.wav", *SHORT]) == 130
+    command = ["say", "--file", str(book), "--split", "sentence", "-o", "a.wav"]
+    assert main([*command, "--subtitles", "a.srt", *SHORT]) == 130
     kept = soundfile.info("a.wav").duration
     assert kept > 0.2
+    assert Path("a.srt").read_text().startswith("1\n00:00:00,000 --> ")
     assert f"stentor: interrupted; a.wav has the first {kept:.1f} s\n" in capsys.readouterr().err
 
 
