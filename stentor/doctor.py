@@ -81,7 +81,7 @@ def _products() -> str:
 def _torch() -> Iterator[str]:
     """Lines about torch and its device, or the line that installs it."""
     if find_spec("torch") is None:
-        need = "not installed: every model but the built-in voice and `kokoro` needs it"
+        need = "not installed: nearly every model but the built-in voice needs it"
         yield f"torch     {need}; {pip_install('torch')}"
         return
     import torch
