@@ -258,7 +258,7 @@ class CodecPrimer:
         )
 
     def counts(self) -> CacheCounts:
-        """`held` is in bytes."""
+        """`size` is in bytes."""
         return self._once.counts()
 
     def warm_up(self) -> None:

@@ -73,12 +73,12 @@ def test_a_voice_sounds_alike_with_its_codec_state_new_kept_or_gone(
         primer = keeping.engine.primer
         new, kept, other = speak(keeping, 200), speak(keeping, 200), speak(keeping, 300)
         assert (primer.counts().hits, primer.counts().misses, primer.counts().entries) == (1, 2, 2)
-        assert primer.counts().held == 2 * keeping.engine.codec.states.data[0].nbytes
+        assert primer.counts().size == 2 * keeping.engine.codec.states.data[0].nbytes
         whole = decoded_whole(keeping, new, voice(200))
     with TTS(path, **TOY, codec_states_mb=0) as forgetting:
         gone = [speak(forgetting, 200) for _ in range(2)]
         assert forgetting.engine.primer.counts().misses == 2
-        assert forgetting.engine.primer.counts().held == 0
+        assert forgetting.engine.primer.counts().size == 0
     for speech in (kept, *gone):
         np.testing.assert_array_equal(speech.samples, new.samples)
     assert np.abs(other.samples - new.samples).max() > 1e-4
@@ -123,7 +123,7 @@ def test_rows_that_were_not_used_lately_go_when_the_budget_is_spent() -> None:
     small, _ = toy_primer(2.5 * size / (1 << 20))
     for seed in (0, 1, 0, 2, 0, 1):
         small.claim(prompt(frames_of(model, seed))).result()
-        assert small.counts().held <= 2.5 * size
+        assert small.counts().size <= 2.5 * size
     assert (small.counts().hits, small.counts().misses, small.counts().entries) == (2, 4, 2)
 
 
