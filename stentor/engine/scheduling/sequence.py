@@ -63,8 +63,7 @@ class Sequence:
         PageTables: pages, frame_pages, room, num_cached
         PrefillPlanner: piece
         AudioScheduler: audio_scheduled, audio_chunks, audio_due, audio_waiting, audio_delivered,
-        last_audio,
-            first_audio, plays_until
+            last_audio, first_audio, plays_until
     """
 
     id: int
