@@ -183,10 +183,8 @@ def compile(args: argparse.Namespace) -> int:
     try:
         from stentor.server.compile import compile_kernels
     except ImportError as e:
-        print(
-            f"stentor compile: {e}; install what it needs: {pip_install('server')}",
-            file=sys.stderr,
-        )
+        extra = "cuda" if e.name in ("torch", "triton") else "server"
+        print(f"stentor compile: {e}; install what it needs: {pip_install(extra)}", file=sys.stderr)
         return 2
     compile_kernels(config)
     return 0

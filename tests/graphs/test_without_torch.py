@@ -98,3 +98,9 @@ def test_doctor_says_what_torch_is_for() -> None:
     done = stentor("doctor")
     assert done.returncode == 0, done.stdout + done.stderr
     assert pip_install("torch") in done.stdout
+
+
+def test_compiling_kernels_names_the_extra_for_gpus() -> None:
+    done = stentor("compile")
+    assert done.returncode == 2
+    assert f"install what it needs: {pip_install('cuda')}" in done.stderr
