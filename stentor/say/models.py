@@ -71,7 +71,9 @@ class _Machine:
 
     def state(self, family: Family, id: str, release: Release) -> str:
         """Whether a release runs here, and whether it has been downloaded."""
-        if not self._has_torch and not family.graph:
+        if not self._has_torch:
+            if family.graph:
+                return f"needs torch, or a folder with {family.graph}"
             return f"needs torch: {pip_install('torch')}"
         return self._speed(family, release) + _downloaded(id)
 

@@ -61,7 +61,7 @@ RELEASE = Release("English", "speech", 10.0, "MIT")
         (False, 24.0, True, "", "runs on the GPU"),
         (False, 12.0, True, "", "too large for this GPU (12 GiB free)"),
         (True, None, False, "", "needs torch: "),
-        (True, None, False, "model.onnx", "runs on the CPU"),
+        (True, None, False, "model.onnx", "needs torch, or a folder with model.onnx"),
     ],
 )
 def test_the_state_of_a_model_depends_on_the_machine(
