@@ -119,8 +119,11 @@ def test_every_route_names_a_field_that_it_does_not_have(
     refused = posted(strict, path, body)
     assert refused.status_code == 400, refused.text
     assert "unknown_field: is not a" in refused.text
-    for name in ("quill", "sailor"):  # the server is that of other tests too
+    for name in ("quill", "sailor"):  # the servers are those of other tests too
         live.http.delete(f"/v1/audio/voices/{name}")
+    for server in (live, strict):
+        for consent in server.http.get("/v1/audio/voice_consents").json()["data"]:
+            server.http.delete(f"/v1/audio/voice_consents/{consent['id']}")
 
 
 USED = [
