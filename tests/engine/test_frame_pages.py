@@ -14,8 +14,8 @@ from stentor.engine.memory import frame_bytes
 from stentor.engine.scheduling.pages import PageAllocator, PageTables
 from stentor.engine.scheduling.sequence import Sequence
 from stentor.engine.sequence_maker import frame_keys
-from tests.helpers.batches import read_at_once
 from tests.helpers.invariants import check
+from tests.helpers.stepped_engine import read_at_once
 
 TEXTS = ["the first of three", "another one that is quite a bit longer", "last"]
 VOICE = Reference((np.sin(np.arange(540, dtype=np.float32) / 50), 6000))  # nine frames

@@ -20,9 +20,9 @@ from stentor.engine.scheduling.sequence import STOPPED
 from stentor.models.codec_timing import UtteranceTiming
 from stentor.models.toy.codec import UtteranceCodec
 from stentor.models.toy.config import AHEAD, BOOK, HOP, HOPS, LATENT, LONG_PREFIX, OWED
-from tests.helpers.batches import read_at_once
 from tests.helpers.captured import Replay
 from tests.helpers.fake_device import FakeDevice, SlowCodec, all_free, scheduler
+from tests.helpers.stepped_engine import read_at_once
 
 TIMING = UtteranceCodec.timing
 SMALL: dict[str, Any] = {"device": "cpu", "memory_gb": 0.002, "dtype": "float64"}

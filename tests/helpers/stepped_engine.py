@@ -124,3 +124,14 @@ def hold(tts: TTS) -> Callable[[threading.Event], None]:
 
     tts.engine._handle = handle  # type: ignore[method-assign]
     return tts.engine.inbox.put  # type: ignore[return-value]
+
+
+@contextlib.contextmanager
+def read_at_once(tts: TTS) -> Iterator[None]:
+    """The engine, which is idle, plans no step inside: one step admits what is submitted here."""
+    submitted = threading.Event()
+    hold(tts)(submitted)
+    try:
+        yield
+    finally:
+        submitted.set()

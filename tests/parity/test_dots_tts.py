@@ -30,7 +30,7 @@ from stentor.models.dots_tts.live_text import TOKEN_BITS, Arrivals
 from stentor.models.dots_tts.reference import as_heard, speaker_window
 from tests.fixtures.dots_tts import tiny_dots_tts as tiny
 from tests.helpers import peft
-from tests.helpers.batches import read_at_once
+from tests.helpers.stepped_engine import read_at_once
 
 E = tiny.expected()
 LATENTS, AUDIO, PROBABILITY = 2e-5, 1e-3, 1e-4

@@ -15,7 +15,7 @@ from stentor.api import Speech
 from stentor.config import Policy
 from tests.helpers import adapters
 from tests.helpers.adapters import ALL, TINY
-from tests.helpers.batches import read_at_once
+from tests.helpers.stepped_engine import read_at_once
 
 LATENTS, AUDIO = 1e-4, 1e-3
 RANKS = {"one": 4, "two": 7}

@@ -15,7 +15,7 @@ from stentor.api import Speech
 from stentor.config import Policy
 from stentor.errors import CheckpointError
 from tests.helpers import peft
-from tests.helpers.batches import read_at_once
+from tests.helpers.stepped_engine import read_at_once
 from tests.helpers.tiny import VOICE, checkpoint
 
 TEXT = "hello there and speak"

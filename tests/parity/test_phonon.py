@@ -22,8 +22,8 @@ from stentor.models.calm_text import chunks, prepare
 from stentor.models.phonon.checkpoint import read_tokenizer, read_voice
 from stentor.models.phonon.config import TEXT, parse
 from tests.fixtures.phonon import tiny_phonon as tiny
-from tests.helpers.batches import read_at_once
 from tests.helpers.engines import Make, engines
+from tests.helpers.stepped_engine import read_at_once
 
 E = tiny.expected()
 LATENTS, AUDIO, LOGITS = 2e-5, 1e-3, 1e-4  # shares of the largest

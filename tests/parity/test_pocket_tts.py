@@ -23,7 +23,7 @@ from stentor.models.base import PromptRows
 from stentor.models.calm_text import chunks, prepare
 from stentor.models.pocket_tts.voice import ending_on_pause, read_voice
 from tests.fixtures.pocket_tts import tiny_pocket_tts as tiny
-from tests.helpers.batches import read_at_once
+from tests.helpers.stepped_engine import read_at_once
 
 E = tiny.expected()
 LATENTS, AUDIO, LOGITS, KV = 2e-5, 1e-3, 1e-4, 1e-5

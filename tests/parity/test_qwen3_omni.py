@@ -25,8 +25,8 @@ from stentor.models.qwen3_omni_talker.config import parse
 from stentor.models.weights import read_sharded
 from tests.fixtures.qwen3_omni import tiny_qwen3_omni as tiny
 from tests.helpers import peft
-from tests.helpers.batches import read_at_once
 from tests.helpers.released import released
+from tests.helpers.stepped_engine import read_at_once
 
 E = tiny.expected()
 CASES = list(tiny.CASES)

@@ -34,8 +34,8 @@ from stentor.models.vibevoice.realtime_windows import (
 from stentor.models.vibevoice.solver import solver_table, timesteps
 from tests.fixtures.vibevoice import tiny_vibevoice as tiny
 from tests.helpers import peft
-from tests.helpers.batches import read_at_once
 from tests.helpers.engines import Make, engines
+from tests.helpers.stepped_engine import read_at_once
 
 E = tiny.expected()
 LATENTS, AUDIO, STATE = 2e-5, 1e-3, 1e-4

@@ -25,8 +25,8 @@ from stentor.models.info import ReferenceAudio, SpeechRequest
 from stentor.models.vibevoice.prompt import turns_of
 from tests.fixtures.vibevoice import tiny_vibevoice as tiny
 from tests.helpers import peft
-from tests.helpers.batches import read_at_once
 from tests.helpers.engines import Make, engines
+from tests.helpers.stepped_engine import read_at_once
 
 E = tiny.expected()
 LATENTS, AUDIO, STATE, VOICE = 2e-5, 1e-3, 1e-4, 2e-5

@@ -24,7 +24,7 @@ from stentor.layers.configs import StackConfig
 from stentor.models.voxcpm2.flow import LocDiT
 from stentor.models.voxcpm2.steps import evaluations
 from stentor.models.voxcpm2.tokenizer import TextTokenizer
-from tests.helpers.batches import read_at_once
+from tests.helpers.stepped_engine import read_at_once
 
 HERE = Path(__file__).parents[1] / "fixtures" / "voxcpm2"
 CASES: dict[str, dict[str, Any]] = json.loads((HERE / "cases.json").read_text(encoding="utf-8"))
