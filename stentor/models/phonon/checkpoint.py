@@ -12,10 +12,10 @@ from torch import Tensor
 from stentor.errors import CheckpointError
 from stentor.models.base import Voice
 from stentor.models.calm_tokenizer import Tokenizer
-from stentor.models.calm_voices import VoiceFiles, voice_files
 from stentor.models.calm_weights import DECODER, LM, named, renamed
 from stentor.models.config_files import read_json
 from stentor.models.phonon.spec import DEFAULT_VOICE
+from stentor.models.voice_files import VoiceFiles, voice_files
 from stentor.models.weights import read_safetensors
 
 CONDITIONERS = f"{LM}condition_provider.conditioners."

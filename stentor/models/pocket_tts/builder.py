@@ -13,7 +13,6 @@ from stentor.models.calm_codec import Decoder
 from stentor.models.calm_config import RATE, LayerConfig
 from stentor.models.calm_language_model import LanguageModel
 from stentor.models.calm_tokenizer import dummy_tokenizer
-from stentor.models.calm_voices import VoiceFiles, voice_files
 from stentor.models.calm_weights import (
     DECODER,
     LM,
@@ -36,6 +35,7 @@ from stentor.models.pocket_tts.tokenizer import read_tokenizer
 from stentor.models.pocket_tts.voice import read_voice
 from stentor.models.quantization import QUANTIZATION, EightBits, quantization
 from stentor.models.source import Checkpoint, Source
+from stentor.models.voice_files import VoiceFiles, voice_files
 from stentor.models.weights import meta_init, read_safetensors
 
 LOAD_OPTIONS = (QUANTIZATION,)

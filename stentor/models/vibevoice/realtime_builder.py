@@ -29,7 +29,7 @@ from stentor.models.vibevoice.config import RealtimeConfig, parse_realtime
 from stentor.models.vibevoice.realtime_model import VibeVoiceRealtime
 from stentor.models.vibevoice.realtime_network import RealtimeNet
 from stentor.models.vibevoice.realtime_prompt import PromptBuilder
-from stentor.models.vibevoice.realtime_voices import VoiceFiles
+from stentor.models.vibevoice.realtime_voices import read_voices
 from stentor.models.vibevoice.solver import times_table
 from stentor.models.vibevoice.tokenizer import read_tokenizer
 from stentor.models.weights import meta_init, read_sharded
@@ -55,7 +55,7 @@ def build(
     voices: Mapping[str, Voice]
     if isinstance(source, Checkpoint):
         encode = read_tokenizer(source.path).encode
-        voices = VoiceFiles(source.path, c)
+        voices = read_voices(source.path, c)
     else:
         encode = partial(dummy_tokens, vocab=c.vocab)
         voices = {"noise": _noise(c)}

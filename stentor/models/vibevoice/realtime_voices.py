@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import pickle
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from stentor.errors import CheckpointError
 from stentor.layers.configs import StackConfig
 from stentor.models.base import Voice
 from stentor.models.vibevoice.config import RealtimeConfig
+from stentor.models.voice_files import VoiceFiles, voice_files
 
 FOLDERS = ("voices", "demo/voices/streaming_model")
 """Where voices are in a checkpoint, or in a copy of the authors' repository."""
@@ -87,27 +88,12 @@ def rebuild_tensor(
     return torch.as_strided(storage, size, stride, offset)
 
 
-class VoiceFiles(Mapping[str, Voice]):
-    """Voices of one checkpoint, each a file NAME.pt, by names in small letters. They are read when
-    they are first used, by any thread. CheckpointError if a file is not one of this checkpoint.
-    """
-
-    def __init__(self, path: Path, c: RealtimeConfig) -> None:
-        files = [file for folder in FOLDERS for file in sorted((path / folder).glob("*.pt"))]
-        self._files = {file.stem.lower(): file for file in files}
-        self._config = c
-        self._voices: dict[str, Voice] = {}
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __getitem__(self, name: str) -> Voice:
-        if name not in self._voices:
-            self._voices[name] = read_voice(self._files[name], self._config)
-        return self._voices[name]
+def read_voices(path: Path, c: RealtimeConfig) -> VoiceFiles:
+    """The voices of a checkpoint, each a file NAME.pt."""
+    files: dict[str, Path] = {}
+    for folder in FOLDERS:
+        files |= voice_files(path / folder, ".pt")
+    return VoiceFiles(files, lambda file: read_voice(file, c))
 
 
 def read_voice(file: Path, c: RealtimeConfig) -> Voice:

@@ -8,9 +8,9 @@ from pathlib import Path
 from stentor.models.base import Voice
 
 
-def voice_files(folder: Path) -> dict[str, Path]:
+def voice_files(folder: Path, suffix: str = ".safetensors") -> dict[str, Path]:
     """The voices in a folder, which may not exist, by the names of their files in small letters."""
-    return {file.stem.lower(): file for file in sorted(folder.glob("*.safetensors"))}
+    return {file.stem.lower(): file for file in sorted(folder.glob(f"*{suffix}"))}
 
 
 class VoiceFiles(Mapping[str, Voice]):
@@ -20,11 +20,7 @@ class VoiceFiles(Mapping[str, Voice]):
     that is not of this checkpoint.
     """
 
-    def __init__(
-        self,
-        files: Mapping[str, Path],
-        read: Callable[[Path], Voice],
-    ) -> None:
+    def __init__(self, files: Mapping[str, Path], read: Callable[[Path], Voice]) -> None:
         self._files = files
         self._read = read
         self._voices: dict[str, Voice] = {}
