@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+
+from stentor.host.repeated import repeated
 
 log = logging.getLogger("stentor.models")
 
@@ -62,20 +63,13 @@ def logged(
         yield
         return
     progress = Progress(name, cached(), total)
-    finished = threading.Event()
 
-    def watch() -> None:
-        while not finished.wait(poll_seconds):
-            # a file is renamed, or the Hub does not answer: the next poll tries again
-            with suppress(OSError):
-                line = progress.line(cached())
-                if line is not None:
-                    log.info("%s", line)
+    def poll() -> None:
+        # a file is renamed, or the Hub does not answer: the next poll tries again
+        with suppress(OSError):
+            line = progress.line(cached())
+            if line is not None:
+                log.info("%s", line)
 
-    thread = threading.Thread(target=watch, name="download-log", daemon=True)
-    thread.start()
-    try:
+    with repeated(poll, poll_seconds, "download-log"):
         yield
-    finally:
-        finished.set()
-        thread.join()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from stentor.host.repeated import repeated
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -22,24 +23,15 @@ def loading(what: str) -> Iterator[None]:
         yield
         return
     started = time.monotonic()
-    finished = threading.Event()
 
     def show() -> None:
-        while not finished.wait(REDRAW_SECONDS):
-            print(
-                f"\rloading {what}: {time.monotonic() - started:.0f} s ",
-                end="",
-                file=sys.stderr,
-                flush=True,
-            )
+        seconds = time.monotonic() - started
+        print(f"\rloading {what}: {seconds:.0f} s ", end="", file=sys.stderr, flush=True)
 
-    thread = threading.Thread(target=show, daemon=True)
-    thread.start()
     try:
-        yield
+        with repeated(show, REDRAW_SECONDS, "loading"):
+            yield
     finally:
-        finished.set()
-        thread.join()
         print("\r" + " " * (len(what) + 24) + "\r", end="", file=sys.stderr, flush=True)
 
 
