@@ -514,12 +514,6 @@ class ServerConfig:
         """Whether a model may run on a GPU, if there is one."""
         return any(device != "cpu" for device in self.device)
 
-    def device_of(self, at: int) -> str:
-        """The device of the model at this place."""
-        if len(self.device) == 1:
-            return self.device[0]
-        return self.device[at]
-
     @property
     def aliases(self) -> dict[str, str]:
         """Lower-case alias -> voice."""

@@ -151,10 +151,8 @@ class PrefillPlanner:
     def fits(self, seq: Sequence, shared: Shared) -> bool:
         """Whether the step has budget left for a piece of `seq` that begins behind its `shared`
         pages."""
-        return (
-            self._count(seq, max(seq.num_given, len(shared.pages) * self.tables.pages.page_size))
-            > 0
-        )
+        num_shared = len(shared.pages) * self.tables.pages.page_size
+        return self._count(seq, max(seq.num_given, num_shared)) > 0
 
     def start(self, seq: Sequence, shared: Shared, plan: StepPlan) -> bool:
         """Allocate pages to `seq` and plan its first piece, which fits. Returns False if there are

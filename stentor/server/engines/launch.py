@@ -26,7 +26,7 @@ from stentor.server.limits import LIMITS, Limits
 from stentor.server.load_options import load_options
 
 CONNECT_SECONDS = 0.01  # until it is tried again to send an engine a descriptor
-Given = TypeVar("Given")
+Value = TypeVar("Value")
 
 
 def start_module(
@@ -157,10 +157,10 @@ class EngineFactory:
             log_format=self.config.log_format,
         )
 
-    def _own(self, given: Sequence[Given]) -> Given | None:
+    def _own(self, values: Sequence[Value]) -> Value | None:
         """The value for this model, or the one for all models. None without any."""
-        if given:
-            return given[self.at if len(given) > 1 else 0]
+        if values:
+            return _value_at(values, self.at)
         return None
 
     def options(self, last: m.Ready | None) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class EngineFactory:
         return {
             "model": self.model,
             "name": self.name,
-            "device": c.device_of(self.at),
+            "device": _value_at(c.device, self.at),
             "dtype": c.dtype,
             "quantization": self._own(c.quantization) or "auto",
             "runtime": c.runtime,
@@ -198,9 +198,10 @@ class EngineFactory:
 
     def _left_on_device(self, models: int) -> int:
         """Models of its device that have not been loaded when it is, itself among them."""
-        device = self.config.device_of(self.at)
+        devices = self.config.device
+        device = _value_at(devices, self.at)
         following = range(self.at, models)
-        return sum(self.config.device_of(at) == device for at in following)
+        return sum(_value_at(devices, at) == device for at in following)
 
     def if_taken(self, last: m.Ready | None) -> dict[str, Any]:
         """Slots for adapters at run time, beside other models: this one may be of a family that has
@@ -222,6 +223,13 @@ class EngineFactory:
             "parked_mb": LIMITS.parked_mb,
             "unready_after": LIMITS.unready_after,
         }
+
+
+def _value_at(values: Sequence[Value], at: int) -> Value:
+    """The value for the model at this place among those of the server: the only one, or its own."""
+    if len(values) == 1:
+        return values[0]
+    return values[at]
 
 
 def cpu_share(models: int) -> int | None:
