@@ -16,23 +16,20 @@ import json
 import os
 import platform
 import tempfile
-import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.pocket.turns import FRAMES, Side, measured, summary, work
+from benchmarks.pocket.turns import FRAMES, in_turns, measured, speaking, work, write_tokenizer
 
 TEXT = "Abcde fghij klmno pqrs."
 TEXTS = [TEXT, "Zbcde fghij klmno pqrt.", "Ebcde fghij klmno pqro.", "Obcde fghij klmno pqru."]
 """24 tokens: the runtime then makes 125 frames where speech does not end."""
 NEVER = 1e9
 VOICE_FRAMES = 125
-CHARACTERS = "▁abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.,;:!?"
 SIDES = ("transformers", "ptts", "ptts q8_0", "stentor")
 HIDDEN = 512
 
@@ -67,7 +64,8 @@ def make_checkpoint(folder: Path, layers: int) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     latents = torch.randn(512, VOICE_FRAMES, generator=torch.Generator().manual_seed(3))
     save_file({"speaker_wavs": latents}, folder / "default-voice.safetensors")
-    make_tokenizer(folder)
+    special = ("<unk>", "<s>", "</s>", "<pad>", "<bos>", "<prompt>", "<latent>")
+    write_tokenizer(folder, dict.fromkeys(special, -99.0))
 
 
 def runtime_config(layers: int) -> dict[str, Any]:
@@ -140,22 +138,6 @@ def runtime_config(layers: int) -> dict[str, Any]:
     }
 
 
-def make_tokenizer(folder: Path) -> None:
-    from tokenizers import Tokenizer, decoders, models, normalizers
-
-    special = ["<unk>", "<s>", "</s>", "<pad>", "<bos>", "<prompt>", "<latent>"]
-    vocab = [*((name, -99.0) for name in special), *((letter, -5.0) for letter in CHARACTERS)]
-    vocab += [(f"filler{i}", -99.0) for i in range(len(vocab), 4000)]
-    tokens = Tokenizer(models.Unigram(vocab, unk_id=0))
-    tokens.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    )
-    tokens.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    tokens.save(str(folder / "tokenizer.json"))
-
-
 def transformers_side(folder: Path, threads: int) -> Callable[[], dict[str, Any]]:
     import transformers as hf
     from safetensors.torch import load_file
@@ -205,19 +187,7 @@ def stentor_side(folder: Path, threads: int) -> Callable[[], dict[str, Any]]:
     tts = TTS(folder, device="cpu", threads=threads, max_num_seqs=4)
     options = {"ignore_eos": True, "max_frames": FRAMES, "seed": 1}
 
-    def seconds(call: Callable[[], object]) -> dict[str, float]:
-        wall = time.perf_counter()
-        cpu = time.process_time()
-        call()
-        return {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
-
-    def run() -> dict[str, Any]:
-        alone = measured(len(chunk.samples) for chunk in tts.stream(TEXT, **options))
-        one_by_one = seconds(lambda: [tts.generate(text, retries=1, **options) for text in TEXTS])
-        at_once = seconds(lambda: tts.generate(TEXTS, retries=1, **options))
-        return {**alone, "one_by_one": one_by_one, "at_once": at_once}
-
-    return run
+    return speaking(tts, TEXTS, options)
 
 
 def side_of(side: str, folder: Path, threads: int) -> Callable[[], dict[str, Any]]:
@@ -244,19 +214,7 @@ def compare(layers: int, rounds: int, threads: list[int]) -> dict[str, Any]:
         folder = Path(name)
         make_checkpoint(folder, layers)
         for count in threads:
-            with ExitStack() as open_sides:
-                sides = {
-                    side: open_sides.enter_context(Side(side, folder, count, __file__))
-                    for side in SIDES
-                }
-                runs: list[dict[str, dict[str, Any]]] = []
-                load: list[float] = []
-                for _ in range(rounds):
-                    load.append(os.getloadavg()[0])
-                    runs.append({side: process.measure() for side, process in sides.items()})
-            medians = summary(runs, SIDES)
-            results["settings"].append({"threads": count, **medians, "rounds": runs, "load": load})
-            print(json.dumps({"threads": count, **medians}, indent=1), flush=True)
+            results["settings"].append(in_turns(SIDES, folder, rounds, count, __file__))
     return results
 
 

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -43,26 +43,11 @@ def make_checkpoint(folder: Path, release: str) -> None:
     voice, as the package writes them."""
     import pocket_tts
     import safetensors.torch
-    from tokenizers import Tokenizer, decoders, models, normalizers
 
     source = Path(pocket_tts.__file__).parent / "config" / f"{release}.yaml"
     config = yaml.safe_load(source.read_text(encoding="utf-8"))
-    vocab = [
-        ("<unk>", 0.0),
-        ("<s>", 0.0),
-        ("</s>", 0.0),
-        ("<pad>", 0.0),
-        *((letter, -5.0) for letter in LETTERS),
-    ]
-    vocab += [(f"filler{i}", -99.0) for i in range(len(vocab), 4000)]
-    tokens = Tokenizer(models.Unigram(vocab, unk_id=0))
-    tokens.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    )
-    tokens.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    tokens.save(str(folder / "tokenizer.json"))
+    special = {"<unk>": 0.0, "<s>": 0.0, "</s>": 0.0, "<pad>": 0.0}
+    write_tokenizer(folder, special)
     table = config["flow_lm"]["lookup_table"]
     table.update(tokenizer="tokenizers", tokenizer_path=str(folder / "tokenizer.json"))
     for name in ("weights_path", "weights_path_without_voice_cloning"):
@@ -81,6 +66,22 @@ def make_checkpoint(folder: Path, release: str) -> None:
     pocket_tts.export_model_state(
         model.get_state_for_audio_prompt(wav), folder / "embeddings" / "noise.safetensors"
     )
+
+
+def write_tokenizer(folder: Path, special: Mapping[str, float]) -> None:
+    """A tokenizer of LETTERS behind special tokens with these scores, of 4,000 ids."""
+    from tokenizers import Tokenizer, decoders, models, normalizers
+
+    vocab = [*special.items(), *((letter, -5.0) for letter in LETTERS)]
+    vocab += [(f"filler{i}", -99.0) for i in range(len(vocab), 4000)]
+    tokens = Tokenizer(models.Unigram(vocab, unk_id=0))
+    tokens.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    tokens.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokens.save(str(folder / "tokenizer.json"))
 
 
 def measured(pieces: Iterator[int]) -> dict[str, float]:
@@ -112,6 +113,24 @@ def package_side(folder: Path, threads: int, int8: bool) -> Callable[[], dict[st
     return run
 
 
+def speaking(tts: Any, texts: list[str], options: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    """A call that measures stentor once: the first text as a stream, then all, one after another and at once."""
+
+    def seconds(call: Callable[[], object]) -> dict[str, float]:
+        wall = time.perf_counter()
+        cpu = time.process_time()
+        call()
+        return {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+
+    def run() -> dict[str, Any]:
+        alone = measured(len(chunk.samples) for chunk in tts.stream(texts[0], **options))
+        one_by_one = seconds(lambda: [tts.generate(text, retries=1, **options) for text in texts])
+        at_once = seconds(lambda: tts.generate(texts, retries=1, **options))
+        return {**alone, "one_by_one": one_by_one, "at_once": at_once}
+
+    return run
+
+
 def stentor_side(folder: Path, threads: int) -> Callable[[], dict[str, Any]]:
     """Measure stentor with four texts, one after another and at once."""
     from stentor import TTS
@@ -119,18 +138,7 @@ def stentor_side(folder: Path, threads: int) -> Callable[[], dict[str, Any]]:
     tts = TTS(folder, device="cpu", threads=threads, max_num_seqs=4)
     options = {"eos_threshold": NEVER_LESS, "frames_after_eos": FRAMES - FIRST_END, "seed": 1}
 
-    def seconds(call: Callable[[], object]) -> dict[str, float]:
-        wall, cpu = time.perf_counter(), time.process_time()
-        call()
-        return {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
-
-    def run() -> dict[str, Any]:
-        alone = measured(len(chunk.samples) for chunk in tts.stream(TEXT, **options))
-        one_by_one = seconds(lambda: [tts.generate(text, retries=1, **options) for text in TEXTS])
-        at_once = seconds(lambda: tts.generate(TEXTS, retries=1, **options))
-        return {**alone, "one_by_one": one_by_one, "at_once": at_once}
-
-    return run
+    return speaking(tts, TEXTS, options)
 
 
 def side_of(side: str, folder: Path, threads: int) -> Callable[[], dict[str, Any]]:
@@ -217,6 +225,24 @@ def summary(
     return {"sides": sides, "stentor_over": ratios, "four_at_once": at_once}
 
 
+def in_turns(
+    names: tuple[str, ...], folder: Path, rounds: int, threads: int, script: str
+) -> dict[str, Any]:
+    """Rounds of all sides of a script with a number of threads, on as many cores. Prints their medians."""
+    runs: list[dict[str, dict[str, Any]]] = []
+    load: list[float] = []
+    with ExitStack() as open_sides:
+        sides = {
+            side: open_sides.enter_context(Side(side, folder, threads, script)) for side in names
+        }
+        for _ in range(rounds):
+            load.append(os.getloadavg()[0])
+            runs.append({side: process.measure() for side, process in sides.items()})
+    medians = {"threads": threads, **summary(runs, names)}
+    print(json.dumps(medians, indent=1), flush=True)
+    return {**medians, "rounds": runs, "load": load}
+
+
 def compare(release: str, rounds: int, threads: list[int]) -> dict[str, Any]:
     """All rounds with each number of threads, on as many cores."""
     from importlib.metadata import version
@@ -233,18 +259,7 @@ def compare(release: str, rounds: int, threads: list[int]) -> dict[str, Any]:
         folder = Path(name)
         make_checkpoint(folder, release)
         for count in threads:
-            with ExitStack() as open_sides:
-                sides = {
-                    side: open_sides.enter_context(Side(side, folder, count)) for side in SIDES
-                }
-                runs, load = [], []
-                for _ in range(rounds):
-                    load.append(os.getloadavg()[0])
-                    runs.append({side: process.measure() for side, process in sides.items()})
-            found["settings"].append(
-                {"threads": count, **summary(runs), "rounds": runs, "load": load}
-            )
-            print(json.dumps({"threads": count, **summary(runs)}, indent=1), flush=True)
+            found["settings"].append(in_turns(SIDES, folder, rounds, count, __file__))
     return found
 
 
