@@ -136,9 +136,7 @@ class DepthwiseUpsample(CausalModule):
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, 1)
-        self.weight = nn.Parameter(
-            torch.empty(channels, 1, 2 * UPSAMPLING),
-        )
+        self.weight = nn.Parameter(torch.empty(channels, 1, 2 * UPSAMPLING))
         self.bias = None
 
     def forward(
@@ -176,9 +174,7 @@ def decoder(width: int, c: SeanetConfig) -> Seanet:
             ResidualUnit(channels // 2, c),
         ]
         channels //= 2
-    return Seanet(
-        [*layers, nn.ELU(inplace=True), Conv(channels, 1, c.last_kernel)],
-    )
+    return Seanet([*layers, nn.ELU(inplace=True), Conv(channels, 1, c.last_kernel)])
 
 
 class Decoder(nn.Module):
@@ -191,9 +187,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.config = c.decoder
         width = c.decoder.hidden
-        self.output_proj = nn.Parameter(
-            torch.empty(width, c.latent, 1),
-        )
+        self.output_proj = nn.Parameter(torch.empty(width, c.latent, 1))
         self.upsample = DepthwiseUpsample(width)
         self.transformer = Transformer(
             c.decoder,
@@ -265,12 +259,8 @@ class Decoder(nn.Module):
             streaming,
         )
         x = self.transformer(x, window.attend, RopePositions(self.rope, pos)).transpose(1, 2)
-        samples = upcast(
-            self.decoder(x, streaming).flatten(1),
-        )
+        samples = upcast(self.decoder(x, streaming).flatten(1))
         first = samples[:, :HOP]
-        first.copy_(
-            torch.where(clock[:, None] == 0, first * self.get_buffer("fade"), first),
-        )
+        first.copy_(torch.where(clock[:, None] == 0, first * self.get_buffer("fade"), first))
         streaming.new[CLOCK] = clock + frames.shape[1]
         return samples, streaming.new

@@ -52,9 +52,7 @@ class TimeEmbedding(nn.Module):
 
     def forward(self, t: Tensor) -> Tensor:
         angle = t[..., None] * self.freqs
-        out: Tensor = self.mlp(
-            torch.cat((angle.cos(), angle.sin()), dim=-1),
-        )
+        out: Tensor = self.mlp(torch.cat((angle.cos(), angle.sin()), dim=-1))
         return out
 
 
@@ -102,9 +100,7 @@ class FinalLayer(nn.Module):
         scale: Tensor,
     ) -> Tensor:
         normed = F.layer_norm(h, h.shape[-1:], eps=EPS)
-        out: Tensor = self.linear(
-            torch.addcmul(shift, normed, scale),
-        )
+        out: Tensor = self.linear(torch.addcmul(shift, normed, scale))
         return out
 
 

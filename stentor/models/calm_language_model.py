@@ -44,9 +44,7 @@ class LanguageModel(nn.Module):
         self.conditioner = Conditioner(c)
         self.bos_emb = nn.Parameter(torch.empty(c.latent))
         self.bos_before_voice = nn.Parameter(torch.empty(1, 1, width)) if c.voice_bos else None
-        self.speaker_proj_weight = nn.Parameter(
-            torch.empty(width, c.voice),
-        )
+        self.speaker_proj_weight = nn.Parameter(torch.empty(width, c.voice))
         self.input_linear = Linear(
             c.latent,
             width,
@@ -64,9 +62,7 @@ class LanguageModel(nn.Module):
     def process_weights_after_loading(self) -> None:
         """Make one table of all that a prompt holds besides latents: tokens, then the beginning of
         a voice and that of the audio. The logit of an end is computed in float32 at least."""
-        self.out_eos.to(
-            torch.promote_types(self.out_eos.weight.dtype, torch.float32),
-        )
+        self.out_eos.to(torch.promote_types(self.out_eos.weight.dtype, torch.float32))
         table = self.conditioner.table()
         audio = self.input_linear(self.bos_emb)[None]
         if self.bos_before_voice is None:
@@ -97,8 +93,6 @@ class LanguageModel(nn.Module):
         pos: Tensor,
     ) -> Tensor:
         """x [N, hidden] at positions pos [N] -> conditions of the head [N, condition]."""
-        h: Tensor = self.out_norm(
-            self.transformer(x, attend, RopePositions(rope, pos)),
-        )
+        h: Tensor = self.out_norm(self.transformer(x, attend, RopePositions(rope, pos)))
         out: Tensor = h if self.z_proj is None else self.z_proj(h)
         return out

@@ -82,7 +82,5 @@ class CalmModel(Prompted):
         """Standard normals [B, latent] of uniforms u [B, latent], without the share that is cut off
         on either side."""
         below = rows["noise_below"][:, None]
-        drawn: Tensor = torch.special.ndtri(
-            torch.addcmul(below, u, 1 - 2 * below),
-        )
+        drawn: Tensor = torch.special.ndtri(torch.addcmul(below, u, 1 - 2 * below))
         return drawn

@@ -10,7 +10,8 @@ from stentor.models.base import Voice
 
 def voice_files(folder: Path, suffix: str = ".safetensors") -> dict[str, Path]:
     """The voices in a folder, which may not exist, by the names of their files in small letters."""
-    return {file.stem.lower(): file for file in sorted(folder.glob(f"*{suffix}"))}
+    files = sorted(folder.glob(f"*{suffix}"))
+    return {file.stem.lower(): file for file in files}
 
 
 class VoiceFiles(Mapping[str, Voice]):
@@ -32,6 +33,8 @@ class VoiceFiles(Mapping[str, Voice]):
         return len(self._files)
 
     def __getitem__(self, name: str) -> Voice:
-        if name not in self._voices:
-            self._voices[name] = self._read(self._files[name])
-        return self._voices[name]
+        voice = self._voices.get(name)
+        if voice is None:
+            voice = self._read(self._files[name])
+            self._voices[name] = voice
+        return voice

@@ -16,10 +16,7 @@ SLOPE = 0.2
 SNAKES = 3  # convolutions of each kind in a block of the vocoder
 
 
-def lstm(
-    inputs: int,
-    outputs: int,
-) -> nn.LSTM:
+def lstm(inputs: int, outputs: int) -> nn.LSTM:
     """An LSTM in both directions."""
     return nn.LSTM(inputs, outputs // 2, batch_first=True, bidirectional=True)
 
@@ -48,10 +45,7 @@ class Styled(nn.Module):
         super().__init__()
         self.fc = nn.Linear(style, 2 * channels)
 
-    def gains(
-        self,
-        style: Tensor,
-    ) -> tuple[Tensor, Tensor]:
+    def gains(self, style: Tensor) -> tuple[Tensor, Tensor]:
         """style [B, style] -> gain and shift of each channel, [B, channels] each."""
         gain, shift = self.fc(style).chunk(2, dim=-1)
         return 1 + gain, shift
@@ -159,9 +153,7 @@ class SnakeBlock(nn.Module):
     ) -> None:
         super().__init__()
 
-        def convolutions(
-            steps: tuple[int, ...],
-        ) -> nn.ModuleList:
+        def convolutions(steps: tuple[int, ...]) -> nn.ModuleList:
             return nn.ModuleList(
                 nn.Conv1d(channels, channels, kernel, dilation=n, padding=(kernel - 1) * n // 2)
                 for n in steps
@@ -195,9 +187,6 @@ class SnakeBlock(nn.Module):
         return x
 
 
-def snake(
-    x: Tensor,
-    alpha: Tensor,
-) -> Tensor:
+def snake(x: Tensor, alpha: Tensor) -> Tensor:
     """Snake activation (Ziyin et al., 2020)."""
     return x + torch.sin(alpha * x).square() / alpha

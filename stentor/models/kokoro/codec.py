@@ -25,10 +25,7 @@ SOURCE_KERNELS = (7, 11)  # of the blocks that read the source
 class Source(nn.Module):
     """Sines at the harmonics of a pitch, mixed into one signal."""
 
-    def __init__(
-        self,
-        upsampling: int,
-    ) -> None:
+    def __init__(self, upsampling: int) -> None:
         super().__init__()
         self.upsampling = upsampling
         self.l_linear = nn.Linear(HARMONICS, 1)
@@ -40,14 +37,17 @@ class Source(nn.Module):
     ) -> Tensor:
         """pitch [B, 1, T] in Hz, noise [B, samples, HARMONICS] -> [B, samples]."""
         numbers = torch.arange(1, HARMONICS + 1, device=pitch.device)[:, None]
-        turns = (pitch.double() * numbers / RATE % 1).cumsum(-1) * self.upsampling
+        turns_of_step = pitch.double() * numbers / RATE % 1
+        turns = turns_of_step.cumsum(-1) * self.upsampling
         phase = F.interpolate(turns, scale_factor=self.upsampling, mode="linear")
         sines = torch.sin(phase.remainder(1).float() * (2 * math.pi))
 
-        voiced = (pitch > VOICED_HZ).float().repeat_interleave(self.upsampling, dim=-1)
+        is_voiced = (pitch > VOICED_HZ).float()
+        voiced = is_voiced.repeat_interleave(self.upsampling, dim=-1)
         loudness = voiced * VOICED_NOISE + (1 - voiced) * AMPLITUDE / 3
         sines = sines * AMPLITUDE * voiced + noise.transpose(1, 2) * loudness
-        mixed = self.l_linear(sines.transpose(1, 2).to(self.l_linear.weight.dtype))
+        rows = sines.transpose(1, 2)
+        mixed = self.l_linear(rows.to(self.l_linear.weight.dtype))
         return torch.tanh(mixed)[..., 0]
 
 
@@ -86,9 +86,9 @@ class Generator(nn.Module):
         stride = math.prod(rates)
         if not rates:
             return nn.Conv1d(self.c.fft + 2, channels, 1)
-        return nn.Conv1d(
-            self.c.fft + 2, channels, 2 * stride, stride=stride, padding=(stride + 1) // 2
-        )
+        kernel = 2 * stride
+        padding = (stride + 1) // 2
+        return nn.Conv1d(self.c.fft + 2, channels, kernel, stride=stride, padding=padding)
 
     def forward(
         self,
@@ -109,15 +109,18 @@ class Generator(nn.Module):
             steps *= rate
             mask = step_mask(lengths, count, steps, extra=int(last))
             source = self.noise_convs[at](spectrum.to(x.dtype))
-            x = self.ups[at](F.leaky_relu(x, 0.1) * before.to(x.dtype))
+            active = F.leaky_relu(x, 0.1)
+            x = self.ups[at](active * before.to(x.dtype))
             if last:
                 x = F.pad(x, (1, 0), mode="reflect")
             x = x + self.noise_res[at](source, style, mask)
-            first = at * len(c.block_kernels)
-            blocks = self.resblocks[first : first + len(c.block_kernels)]
-            x = sum(block(x, style, mask) for block in blocks) / len(c.block_kernels)
+            num_blocks = len(c.block_kernels)
+            first = at * num_blocks
+            blocks = self.resblocks[first : first + num_blocks]
+            x = sum(block(x, style, mask) for block in blocks) / num_blocks
             before = mask
-        x = self.conv_post(F.leaky_relu(x.to(self.conv_post.weight.dtype)) * before)
+        active = F.leaky_relu(x.to(self.conv_post.weight.dtype))
+        x = self.conv_post(active * before)
         return self._samples(x, before, count * steps * c.hop)
 
     def _spectrum(
@@ -156,7 +159,9 @@ class Generator(nn.Module):
         c = self.c
         half = c.fft // 2 + 1
         wide = x.float()
-        bins = torch.polar(torch.exp(wide[:, :half]), torch.sin(wide[:, half:])) * mask
+        magnitudes = torch.exp(wide[:, :half])
+        phases = torch.sin(wide[:, half:])
+        bins = torch.polar(magnitudes, phases) * mask
         frames = torch.fft.irfft(bins, n=c.fft, dim=1)
         window = self._window(x)[:, None]
         total = count + c.fft
@@ -166,20 +171,14 @@ class Generator(nn.Module):
         end = total - c.fft // 2
         return (samples / weight.clamp(min=1e-8))[:, c.fft // 2 : end]
 
-    def _window(
-        self,
-        like: Tensor,
-    ) -> Tensor:
+    def _window(self, like: Tensor) -> Tensor:
         return torch.hann_window(self.c.fft, device=like.device)
 
 
 class Decoder(nn.Module):
     """Features of the text by frame, pitch and energy -> samples."""
 
-    def __init__(
-        self,
-        c: KokoroConfig,
-    ) -> None:
+    def __init__(self, c: KokoroConfig) -> None:
         super().__init__()
         inputs = WIDTH + RESIDUAL + 2
         style = c.style

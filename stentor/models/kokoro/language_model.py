@@ -23,10 +23,7 @@ class Embeddings(nn.Module):
         self.token_type_embeddings = nn.Embedding(2, EMBEDDING)
         self.LayerNorm = nn.LayerNorm(EMBEDDING, eps=EPS)
 
-    def forward(
-        self,
-        tokens: Tensor,
-    ) -> Tensor:
+    def forward(self, tokens: Tensor) -> Tensor:
         places = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.word_embeddings(tokens) + self.position_embeddings(places)
         normed: Tensor = self.LayerNorm(x + self.token_type_embeddings.weight[0])
@@ -34,10 +31,7 @@ class Embeddings(nn.Module):
 
 
 class Attention(nn.Module):
-    def __init__(
-        self,
-        c: BertConfig,
-    ) -> None:
+    def __init__(self, c: BertConfig) -> None:
         super().__init__()
         self.heads = c.heads
         self.query = nn.Linear(c.hidden, c.hidden)
@@ -57,19 +51,13 @@ class Attention(nn.Module):
         normed: Tensor = self.LayerNorm(x + self.dense(y))
         return normed
 
-    def _heads(
-        self,
-        x: Tensor,
-    ) -> Tensor:
+    def _heads(self, x: Tensor) -> Tensor:
         batch, count, _ = x.shape
         return x.view(batch, count, self.heads, -1).transpose(1, 2)
 
 
 class Layer(nn.Module):
-    def __init__(
-        self,
-        c: BertConfig,
-    ) -> None:
+    def __init__(self, c: BertConfig) -> None:
         super().__init__()
         self.attention = Attention(c)
         self.ffn = nn.Linear(c.hidden, c.ffn)

@@ -39,16 +39,15 @@ class Kokoro(Prompted):
         else:
             self.timing = ON_CPU
         self.spec = make_spec(voices.names, self.timing)
-        self.prompts = PromptBuilder(voices, self.spec.default_voice or voices.names[0])
+        default_voice = self.spec.default_voice or voices.names[0]
+        self.prompts = PromptBuilder(voices, default_voice)
 
     @torch.inference_mode()
-    def plan(
-        self,
-        rows: Sequence[PieceRow],
-    ) -> list[Planned]:
+    def plan(self, rows: Sequence[PieceRow]) -> list[Planned]:
         tokens = [torch.from_numpy(row.prompt.rows["token"]) for row in rows]
-        speeds = torch.tensor([row.prompt.columns["speed"] for row in rows])
-        features = self.net.plan(tokens, self._styles(rows), speeds.to(self.net.device))
+        speeds = [row.prompt.columns["speed"] for row in rows]
+        factors = torch.tensor(speeds).to(self.net.device)
+        features = self.net.plan(tokens, self._styles(rows), factors)
         plans = []
         for row, feature in zip(rows, features, strict=True):
             counts = feature.frames.cpu().numpy()
@@ -56,21 +55,18 @@ class Kokoro(Prompted):
         return plans
 
     @torch.inference_mode()
-    def speak(
-        self,
-        rows: Sequence[PieceRow],
-    ) -> list[np.ndarray]:
+    def speak(self, rows: Sequence[PieceRow]) -> list[np.ndarray]:
         features = []
         counts = []
         for row in rows:
             assert row.planned is not None, "a row is planned before it is spoken"
             features.append(Features(*row.planned.features))
             counts.append(len(row.planned.frames))
-        noise = self.noise([row.seed for row in rows], max(counts))
-        samples = self.net.speak(features, torch.tensor(counts), self._styles(rows), noise).clamp(
-            -1.0, 1.0
-        )
-        audio = samples.cpu().numpy()
+        seeds = [row.seed for row in rows]
+        noise = self.noise(seeds, max(counts))
+        styles = self._styles(rows)
+        samples = self.net.speak(features, torch.tensor(counts), styles, noise)
+        audio = samples.clamp(-1.0, 1.0).cpu().numpy()
         hop = self.net.hop
         return [row[: count * hop] for row, count in zip(audio, counts, strict=True)]
 
@@ -85,12 +81,10 @@ class Kokoro(Prompted):
         count = shape[0] * shape[1]
         first = uniform(seed, torch.zeros_like(seed), count)
         second = uniform(seed, torch.ones_like(seed), count)
-        drawn = normal(torch.cat((first, second), dim=1))
-        return drawn[:, :count].view(len(seeds), *shape)
+        uniforms = torch.cat((first, second), dim=1)
+        drawn = normal(uniforms)[:, :count]
+        return drawn.view(len(seeds), *shape)
 
-    def _styles(
-        self,
-        rows: Sequence[PieceRow],
-    ) -> Tensor:
+    def _styles(self, rows: Sequence[PieceRow]) -> Tensor:
         styles = np.stack([row.prompt.columns["style"] for row in rows])
         return torch.from_numpy(styles).to(self.net.device)

@@ -27,10 +27,7 @@ class Features(NamedTuple):
 
 
 class Network(nn.Module):
-    def __init__(
-        self,
-        c: KokoroConfig,
-    ) -> None:
+    def __init__(self, c: KokoroConfig) -> None:
         super().__init__()
         self.c = c
         self.bert = LanguageModel(c.tokens, c.bert)
@@ -94,10 +91,7 @@ class Network(nn.Module):
         """Samples of a frame."""
         return 2 * self.c.generator.upsampling
 
-    def noise_shape(
-        self,
-        frames: int,
-    ) -> tuple[int, int]:
+    def noise_shape(self, frames: int) -> tuple[int, int]:
         """Shape of the noise of one row, so many frames long and padded."""
         if self.device.type == "cuda":
             frames = -(-frames // STEP) * STEP

@@ -18,18 +18,12 @@ from stentor.models.kokoro.config import KokoroConfig
 
 
 class ChannelNorm(nn.Module):
-    def __init__(
-        self,
-        channels: int,
-    ) -> None:
+    def __init__(self, channels: int) -> None:
         super().__init__()
         self.gamma = nn.Parameter(torch.ones(channels))
         self.beta = nn.Parameter(torch.zeros(channels))
 
-    def forward(
-        self,
-        x: Tensor,
-    ) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """x [B, n, T]."""
         y = F.layer_norm(x.transpose(1, 2), self.gamma.shape, self.gamma, self.beta, EPS)
         return y.transpose(1, 2)
@@ -45,20 +39,14 @@ class TextLayer(nn.Module):
         self.conv = nn.Conv1d(channels, channels, kernel, padding=(kernel - 1) // 2)
         self.norm = ChannelNorm(channels)
 
-    def forward(
-        self,
-        x: Tensor,
-    ) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return F.leaky_relu(self.norm(self.conv(x)), SLOPE)
 
 
 class TextEncoder(nn.Module):
     """Tokens -> features of the text for the decoder."""
 
-    def __init__(
-        self,
-        c: KokoroConfig,
-    ) -> None:
+    def __init__(self, c: KokoroConfig) -> None:
         super().__init__()
         self.embedding = nn.Embedding(c.tokens, c.hidden)
         self.cnn = nn.ModuleList(TextLayer(c.hidden, c.text_kernel) for _ in range(c.layers))
@@ -100,10 +88,7 @@ class DurationLayer(nn.Module):
 class Durations(nn.Module):
     """Features of the language model -> features of the prosody, and frames of each token."""
 
-    def __init__(
-        self,
-        c: KokoroConfig,
-    ) -> None:
+    def __init__(self, c: KokoroConfig) -> None:
         super().__init__()
         layers = (DurationLayer(c.hidden, c.style) for _ in range(c.layers))
         self.text_encoder = nn.ModuleList(layers)
@@ -132,10 +117,7 @@ class Durations(nn.Module):
 class Curves(nn.Module):
     """Features of the prosody by frame -> pitch in Hz and energy, at two steps per frame."""
 
-    def __init__(
-        self,
-        c: KokoroConfig,
-    ) -> None:
+    def __init__(self, c: KokoroConfig) -> None:
         super().__init__()
         half = c.hidden // 2
 

@@ -49,9 +49,7 @@ def encoder(width: int, c: SeanetConfig) -> Seanet:
             Conv(channels, 2 * channels, 2 * ratio, ratio),
         ]
         channels *= 2
-    return Seanet(
-        [*layers, nn.ELU(inplace=True), Conv(channels, width, c.last_kernel)],
-    )
+    return Seanet([*layers, nn.ELU(inplace=True), Conv(channels, width, c.last_kernel)])
 
 
 class Encoder(nn.Module):
