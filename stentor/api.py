@@ -468,12 +468,15 @@ class TTS:
             preparation.cancel()
 
     def prepare(self, req: SpeechRequest) -> Preparation:
-        """Begin to make a prompt, for callers that must not wait for an encoding in a thread."""
+        """Begin to make a prompt, for callers that must not wait for an encoding in a thread.
+        EngineError in a forked child."""
         if not isinstance(req, SpeechRequest):
             raise InvalidRequest(
                 "request", f"must be what TTS.request gives, got {type(req).__name__}"
             )
-        return self.engine.prepare(replace(req, lora=self._adapters.current(req.lora)))
+        self.engine.inbox.check_process()
+        checked = replace(req, lora=self._adapters.current(req.lora))
+        return Preparation(self._model, self.engine.encoder, self.engine.primer, checked)
 
     def speakable(self, text: str, check: Check = proceed) -> bool:
         """Whether a text has anything that the model can speak: not an emoji, "..." or a script

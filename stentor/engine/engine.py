@@ -18,7 +18,6 @@ from stentor.config import EngineConfig
 from stentor.engine.delivery import AudioDelivery
 from stentor.engine.health import Health, Stats
 from stentor.engine.launcher import Launcher
-from stentor.engine.preparation import Preparation
 from stentor.engine.requests import Inbox, Marks, OpenRequests, Request, Submit
 from stentor.engine.scheduling.pages import PageAllocator
 from stentor.engine.scheduling.scheduler import Scheduler
@@ -37,7 +36,6 @@ from stentor.engine.stream import (
 )
 from stentor.errors import EngineError
 from stentor.models.base import HostModel, Prompt
-from stentor.models.info import SpeechRequest
 
 log = logging.getLogger("stentor.engine")
 
@@ -108,11 +106,6 @@ class Engine:
             raise EngineError(f"the engine could not start: {self._error}") from self._error
 
     # -- callers --
-
-    def prepare(self, request: SpeechRequest) -> Preparation:
-        """A checked request on its way to a prompt. EngineError in a forked child."""
-        self.inbox.check_process()
-        return Preparation(self.model, self.encoder, self.primer, request)
 
     def submit(
         self, prompt: Prompt, seed: int, streaming: bool, place: Place = Place.NEW

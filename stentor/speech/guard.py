@@ -1,25 +1,25 @@
-"""The rule for run-ons: when an utterance is far too long for its text, where it is cut, and with
-which seed it is made again.
+"""The rule for run-ons: when an utterance is far too long for its text, and where it is cut.
 
 A model sometimes fails to stop. An answer that is not streamed is thrown away in that case and
-generated again with the next seed. A stream has been sent, so it is only cut.
+generated again with the next seed (`SpokenSegment.retry`). A stream has been sent, so it is only
+cut.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from stentor.audio.silence import guard_peak
-from stentor.engine.seeds import TRIES, next_seed
 
 if TYPE_CHECKING:
     from stentor.engine.stream import Chunk
     from stentor.models.base import Prompt
-    from stentor.models.info import ModelInfo, SpeechRequest
+    from stentor.models.info import ModelInfo, ReferenceAudio
 
 
 def runaway_frames(prompt: Prompt) -> int | None:
@@ -51,15 +51,17 @@ class Guard:
 
     It counts samples and frames of the whole try, never those of a chunk, so the result does not
     depend on how the audio is cut into chunks: a codec may deliver a frame's last samples with the
-    next chunk.
+    next chunk. references: those of its request.
     """
 
-    def __init__(self, spec: ModelInfo, request: SpeechRequest, rule: GuardRule) -> None:
+    def __init__(
+        self, spec: ModelInfo, references: Sequence[ReferenceAudio], rule: GuardRule
+    ) -> None:
         self.ran_on = False
         self._rule = rule
         self._frames = 0
         self._samples = 0
-        self._silence = Silence(spec, request, rule.silent_seconds)
+        self._silence = Silence(spec, references, rule.silent_seconds)
         self._hop = spec.hop
 
     def check(self, chunk: Chunk, runaway: int | None) -> Chunk:
@@ -107,9 +109,10 @@ class Silence:
     """Finds where an utterance has been silent for too long, in blocks of a frame's samples from
     its beginning on."""
 
-    def __init__(self, spec: ModelInfo, request: SpeechRequest, seconds: float) -> None:
-        voices = (request.reference, *request.more_references, request.prompt)
-        self._level = guard_peak(audio.recording.peak for audio in voices if audio is not None)
+    def __init__(
+        self, spec: ModelInfo, references: Sequence[ReferenceAudio], seconds: float
+    ) -> None:
+        self._level = guard_peak(reference.recording.peak for reference in references)
         self._block = spec.hop
         self._max_samples = seconds * spec.sample_rate
         self._silent = 0  # samples at the end of all complete blocks
@@ -134,20 +137,3 @@ class Silence:
             if self._silent > self._max_samples:
                 return (i + 1) * self._block - before
         return None
-
-
-@dataclass
-class Tries:
-    """The tries of one utterance. num_left counts the present one, whose seed is `seed`."""
-
-    seed: int
-    num_left: int = TRIES
-
-    def again(self, ran_on: bool) -> bool:
-        """Whether to generate once more after a try that has ended. If so, `seed` is the next
-        try's."""
-        self.num_left -= 1
-        if not ran_on or self.num_left < 1:
-            return False
-        self.seed = next_seed(self.seed)
-        return True

@@ -190,7 +190,7 @@ class TextFeed:
     async def _cut_off(self, last: bool) -> None:
         """Add the segments that are certain. last: all of the text is."""
         tail = self.text[self._cut :]
-        cut = await worked(len(tail), self._certain, tail, last)
+        cut = await worked(len(tail), lambda: self._certain(tail, last))
         if self.ended:
             return
         self._look_at = 0 if cut.size else self._next_look(len(tail))

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 QUICK_CHARS = 1000
 """A text of so many characters is worked on at once: to hand it to a thread takes as long."""
 
 
-async def worked(chars: int, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+async def worked(chars: int, work: Callable[[], T]) -> T:
     """Return what `work` returns. It runs in a thread if its text has more than QUICK_CHARS
     characters, so that the event loop goes on."""
     if chars <= QUICK_CHARS:
-        return work(*args, **options)
-    return await asyncio.to_thread(work, *args, **options)
+        return work()
+    return await asyncio.to_thread(work)

@@ -19,8 +19,9 @@ import numpy as np
 from stentor.audio import Recording
 from stentor.audio.silence import REFERENCE_PEAK
 from stentor.engine.scheduling.sequence import Place
+from stentor.engine.seeds import next_seed
 from stentor.models.info import ModelInfo, ReferenceAudio, SpeechRequest
-from stentor.speech.guard import NOTES_ONLY, Guard, GuardRule, Tries
+from stentor.speech.guard import NOTES_ONLY, Guard, GuardRule
 from stentor.speech.timing import SegmentTiming
 from stentor.speech.words import Span, timed
 from stentor.text.marks import speakers
@@ -40,7 +41,8 @@ FADE_SECONDS = 0.005
 class SpokenSegment:
     """One segment of a text, from its first try to the end of its last.
 
-    request: see `voiced`. tails: the segments whose voices it takes.
+    request: of the present try, with its seed. tails: the segments whose voices it takes. tries: it
+    has at most.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class SpokenSegment:
         self.segment = segment
         self.request = request
         self.tails = tails
-        self.tries = Tries(request.seed, tries)
+        self.tries_left = tries  # the present one included
         self.unspoken = False  # there is nothing in it to speak: its driver feeds a silence
         self.spans: Sequence[Span | None] = ()  # of its words
         self.placed = False  # its try has a place in the engine's queue
@@ -72,18 +74,29 @@ class SpokenSegment:
         self.chunks: list[Chunk] = []  # of the present try, where they are kept
 
     def voiced(self, spec: ModelInfo) -> SpeechRequest:
-        """Return the request of the present try: in the voices of the segments before, with the
-        try's seed. It may read their audio: for a thread where there are `tails`."""
+        """Return the request of the present try, in the voices of the segments before. It may read
+        their audio: for a thread where there are `tails`."""
         if self.tails:
             self.request = with_tail_reference(self.request, spec, self.tails)
             self.tails = ()
-        return replace(self.request, seed=self.tries.seed)
+        return self.request
+
+    def retry(self) -> bool:
+        """Whether to generate it once more: its try has ended, ran on and was not the last. The
+        next try has the next seed."""
+        self.tries_left -= 1
+        if not self.ran_on or self.tries_left < 1:
+            return False
+        self.request = replace(self.request, seed=next_seed(self.request.seed))
+        return True
 
     def check(self, spec: ModelInfo, rule: GuardRule, chunk: Chunk, runaway: int | None) -> Chunk:
         """Return what the guard leaves of the next chunk of the present try. For the arguments see
         `Guard`."""
         if self._guard is None:
-            self._guard = Guard(spec, self.request, rule)
+            request = self.request
+            references = (request.reference, *request.more_references, request.prompt)
+            self._guard = Guard(spec, [r for r in references if r is not None], rule)
         checked = self._guard.check(chunk, runaway)
         self.ran_on = self._guard.ran_on
         return checked
@@ -245,7 +258,7 @@ class Speaking:
         self._running -= 1
         self._places += current.placed
         current.placed = False
-        if not current.tries.again(current.ran_on):
+        if not current.retry():
             return False
         self._again.append(current)
         return True
@@ -262,7 +275,7 @@ class Speaking:
         if self.growing:
             self.segments[current.index] = current.segment  # with the text that came later
         elif len(self.segments) == 1 and not current.ran_on:
-            self.seed = current.tries.seed
+            self.seed = current.request.seed
         self._closed = self._closed or current.finish == "cancelled"
         parts = [NO_SAMPLES]
         while self._open and self._open[0].done:

@@ -117,7 +117,7 @@ class SpokenText:
             prompt = self._prompts[current]
             place = speaking.place(current)
             self._streams[current] = self._engine.submit(
-                prompt, current.tries.seed, speaking.streaming, place
+                prompt, current.request.seed, speaking.streaming, place
             )
             speaking.admit()
         self._clocks[current] = self._word_clock(current)

@@ -114,23 +114,23 @@ class _Open:
 
 class _Reader:
     def __init__(self, draft: Draft, phonemes: bool, lexicon: Lexicon | None) -> None:
-        self.text = draft.text
+        self.draft = draft
         self.phonemes = phonemes
         self.lexicon = lexicon
         self.parts: list[Part] = []
         self.out = Writer(draft)  # writes the present part
         self.last = ""  # the last character that is not white space
         self.open: _Open | None = None
-        self._tagged = _TAG.search(self.text) is not None
-        self._last_close = {name: self.text.rfind(f"</{name}") for name in _WITH_CONTENT}
+        self._tagged = _TAG.search(draft.text) is not None
+        self._last_close = {name: draft.text.rfind(f"</{name}") for name in _WITH_CONTENT}
 
     def read(self) -> list[Part]:
         at = 0
-        for m in _TOKEN.finditer(self.text):
+        for m in _TOKEN.finditer(self.draft.text):
             self._words(at, m.start())
             self._token(m)
             at = m.end()
-        self._words(at, len(self.text))
+        self._words(at, len(self.draft.text))
         self._end(None)
         return self.parts
 
@@ -211,7 +211,7 @@ class _Reader:
 
     def _words(self, start: int, end: int) -> None:
         """Text without marks, with the words of the lexicon read by it."""
-        text = self.text[start:end]
+        text = self.draft.text[start:end]
         at = 0
         if self.lexicon is not None and self.open is None:
             readings = self.lexicon.words(text)
@@ -231,7 +231,7 @@ class _Reader:
         self._add(text[at:], start + at, end)
 
     def _add(self, text: str, start: int, end: int) -> None:
-        if text == self.text[start:end]:
+        if text == self.draft.text[start:end]:
             self.out.keep(start, end)
         elif text:
             self.out.skip_to(start)

@@ -11,7 +11,9 @@ from stentor.engine.stream import Chunk
 from stentor.models.base import Prompt
 from stentor.models.info import ReferenceAudio, SpeechRequest
 from stentor.models.toy.spec import make_spec
-from stentor.speech.guard import NOTES_ONLY, Guard, GuardRule, Tries, runaway_frames
+from stentor.speech.guard import NOTES_ONLY, Guard, GuardRule, runaway_frames
+from stentor.speech.speaking import SpokenSegment
+from stentor.text.sentences import Segment
 
 NONE = np.zeros(0)
 SPEC = make_spec(torch.float32)
@@ -44,16 +46,22 @@ def delivered(guard: Guard, stream: list[Chunk], runaway: int | None) -> tuple[i
     raise AssertionError("the try has no end")
 
 
-def test_a_run_on_takes_the_next_seed_until_no_try_is_left():
-    tries = Tries(seed=7, num_left=3)
-    assert [tries.again(ran_on=True), tries.seed] == [True, 8]
-    assert [tries.again(ran_on=True), tries.seed] == [True, 9]
-    assert [tries.again(ran_on=True), tries.seed] == [False, 9]
+def segment_of_three_tries() -> SpokenSegment:
+    return SpokenSegment(0, Segment("x", 0, 1), SpeechRequest("x", seed=7), (), 3)
 
 
-def test_an_utterance_that_ended_is_kept():
-    tries = Tries(seed=7, num_left=3)
-    assert [tries.again(ran_on=False), tries.seed] == [False, 7]
+def test_a_run_on_takes_the_next_seed_until_no_try_is_left() -> None:
+    segment = segment_of_three_tries()
+    for again, seed in ((True, 8), (True, 9), (False, 9)):
+        segment.ran_on = True
+        assert segment.retry() is again
+        assert segment.voiced(SPEC).seed == seed
+
+
+def test_an_utterance_that_ended_is_kept() -> None:
+    segment = segment_of_three_tries()
+    assert not segment.retry()
+    assert segment.voiced(SPEC).seed == 7
 
 
 def test_a_request_of_several_prompts_is_no_run_on_by_the_length_of_the_first():
@@ -81,7 +89,7 @@ CUT_UP = {
 def test_a_run_on_is_cut_at_the_same_sample_however_a_codec_cuts_its_chunks(
     sizes: list[tuple[int, int]],
 ) -> None:
-    guard = Guard(SPEC.info, SpeechRequest("x"), CUTS)
+    guard = Guard(SPEC.info, (), CUTS)
     assert delivered(guard, chunks(sizes, "length"), 4) == (4 * HOP, 4, "guard_length")
     assert guard.ran_on
 
@@ -89,7 +97,7 @@ def test_a_run_on_is_cut_at_the_same_sample_however_a_codec_cuts_its_chunks(
 @pytest.mark.parametrize("sizes", CUT_UP.values(), ids=CUT_UP)
 def test_what_is_no_run_on_is_delivered_as_it_comes(sizes: list[tuple[int, int]]) -> None:
     for limit, finish in ((10, "length"), (10, "stop"), (9, "stop"), (None, "length")):
-        guard = Guard(SPEC.info, SpeechRequest("x"), CUTS)
+        guard = Guard(SPEC.info, (), CUTS)
         total = sum(size for size, _ in sizes)
         assert delivered(guard, chunks(sizes, finish), limit) == (total, 9, finish)
         assert not guard.ran_on
@@ -97,7 +105,7 @@ def test_what_is_no_run_on_is_delivered_as_it_comes(sizes: list[tuple[int, int]]
 
 def test_an_utterance_that_its_limit_of_frames_ended_is_a_run_on() -> None:
     """Some families stop an utterance at the number of frames from which it counts as one."""
-    guard = Guard(SPEC.info, SpeechRequest("x"), CUTS)
+    guard = Guard(SPEC.info, (), CUTS)
     assert delivered(guard, chunks([(9 * HOP, 9)], "length"), 9) == (9 * HOP, 9, "length")
     assert guard.ran_on
 
@@ -111,7 +119,7 @@ def test_a_guard_that_only_notes_cuts_nothing_and_has_the_same_rule() -> None:
         (10, "length", False),
         (None, "length", False),
     ):
-        guard = Guard(SPEC.info, SpeechRequest("x"), NOTES_ONLY)
+        guard = Guard(SPEC.info, (), NOTES_ONLY)
         stream = chunks([(2 * HOP, 2), (7 * HOP, 7)], finish, level=0.0)
         assert delivered(guard, stream, limit) == (9 * HOP, 9, finish)
         assert guard.ran_on is ran_on
@@ -120,7 +128,7 @@ def test_a_guard_that_only_notes_cuts_nothing_and_has_the_same_rule() -> None:
 @pytest.mark.parametrize("sizes", CUT_UP.values(), ids=CUT_UP)
 def test_silence_ends_an_utterance_at_the_same_sample(sizes: list[tuple[int, int]]) -> None:
     rule = GuardRule(cuts=True, silent_seconds=3 * HOP / SPEC.sample_rate)
-    guard = Guard(SPEC.info, SpeechRequest("x"), rule)
+    guard = Guard(SPEC.info, (), rule)
     stream = chunks(sizes, "stop", level=0.0)
     assert delivered(guard, stream, None) == (4 * HOP, 4, "guard_silence")
     assert not guard.ran_on
@@ -131,7 +139,7 @@ def test_the_guard_takes_no_quiet_voice_for_silence(peak: float, ends: bool) -> 
     """Frames at a tenth of the voice's peak are speech. At -50 dBFS they are silence beside a loud voice."""
     tone = np.sin(np.arange(8_000) / 9).astype(np.float32)
     recording = ReferenceAudio(Recording(peak * tone, 8_000), None)
-    guard = Guard(SPEC.info, SpeechRequest("x", reference=recording), CUTS)
+    guard = Guard(SPEC.info, [recording], CUTS)
     frames = int(2 * SILENT_SECONDS * SPEC.sample_rate) // HOP
     stream = chunks([(frames * HOP, frames)], "stop", level=min(0.1 * peak, 0.0029))
     assert (delivered(guard, stream, None)[2] == "guard_silence") is ends

@@ -100,7 +100,7 @@ class Drive:
                 self.places.append(self.speaking.place(current))
                 self.ended.append(self._freed)
                 self.speaking.admit()
-            self.given.append((current.index, current.tries.seed))
+            self.given.append((current.index, current.request.seed))
             self._left[current] = self.script.audio(*self.given[-1])
             self.most = max(self.most, len(self._left))
 
@@ -123,7 +123,8 @@ class Drive:
         del self._left[current]
         self._freed += not current.unspoken
         ran_on = (
-            not current.unspoken and current.tries.seed < SEED + self.script.run_ons[current.index]
+            not current.unspoken
+            and current.request.seed < SEED + self.script.run_ons[current.index]
         )
         current.ran_on = ran_on
         if not self.speaking.again(current):

@@ -56,7 +56,7 @@ class LiveSpeech(ABC):
         self.streamed = streamed
         self.traceparent = traceparent
         if plan.seed_given:
-            seed = plan.seed
+            seed = plan.request.seed
         else:
             seed = random_seed()
         requests = {voice: replace(r, seed=seed) for voice, r in plan.requests.items()}

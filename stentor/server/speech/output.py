@@ -14,7 +14,7 @@ import numpy as np
 
 from stentor.errors import EngineError
 from stentor.output.effects import EffectChain
-from stentor.output.encode import Encoder, encoder, serial_number
+from stentor.output.encode import CONTAINERS, Encoder, encoder, serial_number
 from stentor.server.backpressure import Disconnected, SlowClient
 from stentor.server.errors import ApiError, translate
 from stentor.server.speech.outcomes import (
@@ -52,7 +52,7 @@ class RunningRequest:
         self.playback = ClientPlayback(
             timing.received, self.run.spec.sample_rate * plan.output.speed
         )
-        self.outcome = Outcome(plan.id, plan.host.name, seed=plan.seed)
+        self.outcome = Outcome(plan.id, plan.host.name, seed=plan.request.seed)
         self.ended = False  # its ending has been recorded
         self._traced = server.traces is None  # its spans have been made, if any are wanted
         server.outcomes.add(self.outcome)
@@ -66,7 +66,10 @@ class RunningRequest:
             pool = None
         else:
             pool = self.server.encoders
-        serial = serial_number(self.plan.seed, text)
+        if CONTAINERS[output.format].muxer == "ogg":
+            serial = serial_number(self.plan.request.seed, text)
+        else:
+            serial = 1
         return OutputPipeline(output, self.run.spec.sample_rate, whole, pool, serial)
 
     async def bytes(self, whole: bool) -> AsyncGenerator[bytes, None]:

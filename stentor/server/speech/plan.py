@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from stentor.audio.silence import QUIET_PEAK
-from stentor.engine.seeds import random_seed
 from stentor.errors import InvalidRequest
 from stentor.models.info import ModelInfo, SpeechRequest
 from stentor.output.encode import CONTAINERS, legal_rate
@@ -82,11 +82,6 @@ class SpeechPlan:
     def request(self) -> SpeechRequest:
         """The request in its own voice, or in the first of a dialogue."""
         return self.requests.get(None) or next(iter(self.requests.values()))
-
-    @property
-    def seed(self) -> int:
-        """The seed of the first try."""
-        return self.request.seed
 
 
 class Planner:
@@ -198,10 +193,7 @@ class Planner:
         segments = await self._segments(
             turns, host, granularity, body.cleanup, shared["language"], streaming
         )
-        if body.seed is None:
-            seed = random_seed()
-        else:
-            seed = body.seed
+        seed = body.seed
         requests: dict[str | None, SpeechRequest] = {}
         for segment in segments:
             if segment.voice not in requests:
@@ -211,11 +203,13 @@ class Planner:
                 else:
                     text = segment.spoken[: spec.max_text]
                 try:
-                    requests[segment.voice] = await self._request(
+                    request = await self._request(
                         host, fields.in_voice(body, segment.voice), text, seed, shared, ignored
                     )
                 except ApiError as e:
                     raise fields.at_turn(e, turns[segment.turn or 0]) from None
+                requests[segment.voice] = request
+                seed = request.seed  # one that was drawn is that of all voices
         marks = Marks(comment(host.name) if self.config.provenance else None, self._watermark)
         return SpeechPlan(
             id=id,
@@ -235,7 +229,7 @@ class Planner:
         host: ModelHost,
         body: Shared,
         text: str,
-        seed: int,
+        seed: int | None,
         named: Mapping[str, Any],
         ignored: Ignored,
     ) -> SpeechRequest:
@@ -289,8 +283,7 @@ class Planner:
             raise invalid(name, "must not be empty")
         max_chars = self.config.split_chars
         steps = cleanup or self.config.cleanup
-        return await worked(
-            chars,
+        cut = partial(
             dialogue,
             host.spec,
             turns,
@@ -301,6 +294,7 @@ class Planner:
             language,
             streaming,
         )
+        return await worked(chars, cut)
 
     def _output(self, spec: ModelInfo, body: Shared) -> Output:
         format = body.response_format or self.config.default_response_format
