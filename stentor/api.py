@@ -33,7 +33,7 @@ from stentor.output.watermark import Make
 from stentor.speech.opening import OpeningStream, opens
 from stentor.speech.result import Speech
 from stentor.speech.script import Turn, dialogue, marked, reading, scripted
-from stentor.speech.spoken_text import SpeechStream, SpokenText, speak
+from stentor.speech.spoken_text import SpeechStream, SpokenText, speak, speak_in_thread
 from stentor.text.cleanup import ALL
 from stentor.text.front_end import Check, proceed
 from stentor.text.lexicon import Lexicon
@@ -190,7 +190,7 @@ class TTS:
         InvalidRequest (a ValueError) names what is wrong. BatchError has the results of a list of
         which some texts failed. Overloaded: the queue has no room for the first text.
         """
-        results = speak(self._texts(text, options))
+        results = speak_in_thread(self._texts(text, options))
         if _several(text):
             return _speeches(results)
         return _speech(results[0])
@@ -220,10 +220,7 @@ class TTS:
         from stentor.speech import awaited
 
         texts = await asyncio.to_thread(self._texts, text, options)
-        if texts:
-            results = await awaited.speak(texts)
-        else:
-            results = []
+        results = await speak(texts, awaited.LoopWaiting())
         if _several(text):
             return _speeches(results)
         return _speech(results[0])

@@ -1,5 +1,4 @@
-"""Driver of `Speaking` for asyncio: texts whole, as a stream, and while they are still being
-written.
+"""Texts of this process spoken for asyncio: as a stream, and while they are still being written.
 
 Prompts are made in threads, as they may wait for the encoding of a recording. All else runs in the
 caller's event loop.
@@ -8,39 +7,28 @@ caller's event loop.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from contextlib import suppress
 
 from stentor.arguments import not_unicode
 from stentor.engine.stream import AudioStream
-from stentor.errors import InvalidRequest, StentorError
+from stentor.errors import InvalidRequest
 from stentor.speech.live_text import TextFeed, TextTail
 from stentor.speech.result import Speech
 from stentor.speech.speaking import SpokenSegment
 from stentor.speech.spoken_text import SpokenText
 
 
-async def speak(texts: Sequence[SpokenText]) -> list[Speech | StentorError]:
-    """Speak all of them together, and return the speech of each, or its error.
+class LoopWaiting:
+    """Waits in the event loop, and makes prompts in threads."""
 
-    Overloaded if the queue has no room for the first one. The others are not refused then.
-    """
-    first, *others = texts
-    try:
-        stream = await _start(first)
-        for text in others:
-            text.speaking.admit()
-        rest = [asyncio.create_task(_spoken(text, None)) for text in others]
-        try:
-            return [await _spoken(first, stream), *[await task for task in rest]]
-        finally:
-            for task in rest:
-                task.cancel()
-    except BaseException:
-        for text in texts:
-            text.cancel()
-        raise
+    async def prepare(self, text: SpokenText) -> None:
+        if not text.prepared:
+            await asyncio.to_thread(text.prepare)
+
+    async def read(self, text: SpokenText, current: SpokenSegment) -> None:
+        async for chunk in text.achunks(current):
+            text.keep(current, chunk)
 
 
 async def stream(make: Callable[[], SpokenText]) -> AsyncGenerator[Speech, None]:
@@ -97,25 +85,8 @@ async def live(
 
 async def _start(text: SpokenText) -> SpokenSegment | None:
     """Queue the next segment. None: another has to end first, or none is left."""
-    if not text.prepared:
-        await asyncio.to_thread(text.prepare)
+    await LoopWaiting().prepare(text)
     return text.start()
-
-
-async def _spoken(text: SpokenText, begun: SpokenSegment | None) -> Speech | StentorError:
-    """Speak a text, of which a segment may have begun."""
-    try:
-        running = deque([] if begun is None else [begun])
-        while True:
-            while (current := await _start(text)) is not None:
-                running.append(current)
-            if not running:
-                return text.outcome()
-            oldest = running.popleft()
-            async for chunk in text.achunks(oldest):
-                text.keep(oldest, chunk)
-    except Exception as e:
-        return text.fail(e)
 
 
 async def _write(feed: TextFeed, texts: AsyncIterable[str]) -> None:

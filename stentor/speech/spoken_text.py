@@ -1,12 +1,12 @@
-"""Driver of `Speaking` for the engine of this process, from threads: a text whole (`speak`) or as a
-stream."""
+"""Driver of `Speaking` for the engine of this process: texts whole (`speak`), from threads and
+asyncio, and a stream for threads. `awaited` has the streams of asyncio."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -252,10 +252,43 @@ class SpokenText:
             log.warning("max_frames cut the speech before the end of its text")
 
 
+class Waiting(Protocol):
+    """How `speak` waits: in its caller's thread, or in an event loop."""
+
+    async def prepare(self, text: SpokenText) -> None:
+        """Make the prompt of a text's next segment."""
+        ...
+
+    async def read(self, text: SpokenText, current: SpokenSegment) -> None:
+        """Keep all audio of a segment that was started."""
+        ...
+
+
+class ThreadWaiting:
+    """Waits in the caller's thread."""
+
+    async def prepare(self, text: SpokenText) -> None:
+        text.prepare()
+
+    async def read(self, text: SpokenText, current: SpokenSegment) -> None:
+        for chunk in text.chunks(current):
+            text.keep(current, chunk)
+
+
+def speak_in_thread(texts: Sequence[SpokenText]) -> list[Speech | StentorError]:
+    """Return what `speak` does, without an event loop."""
+    try:
+        speak(texts, ThreadWaiting()).send(None)
+    except StopIteration as end:
+        results: list[Speech | StentorError] = end.value
+        return results
+    raise AssertionError("ThreadWaiting suspends nothing")
+
+
 Running = deque[tuple[SpokenText, SpokenSegment]]
 
 
-def speak(texts: Sequence[SpokenText]) -> list[Speech | StentorError]:
+async def speak(texts: Sequence[SpokenText], waiting: Waiting) -> list[Speech | StentorError]:
     """Speak all of them together, and return the speech of each, or its error. While the queue is
     full, what is running ends before another text begins.
 
@@ -264,9 +297,9 @@ def speak(texts: Sequence[SpokenText]) -> list[Speech | StentorError]:
     running: Running = deque()
     try:
         for text in texts:
-            _begin(text, running, first=text is texts[0])
+            await _begin(text, running, waiting, first=text is texts[0])
         while running:
-            _end_oldest(running)
+            await _end_oldest(running, waiting)
     except BaseException:
         for text in texts:
             text.cancel()
@@ -274,18 +307,19 @@ def speak(texts: Sequence[SpokenText]) -> list[Speech | StentorError]:
     return [text.outcome() for text in texts]
 
 
-def _begin(text: SpokenText, running: Running, first: bool) -> None:
+async def _begin(text: SpokenText, running: Running, waiting: Waiting, first: bool) -> None:
     """Queue the first segments of a text. While there is no room, have what runs end. If nothing
     runs, others fill the queue: they stand before it, and it is not refused once another of its
     call was taken."""
     while text.error is None:
         try:
+            await waiting.prepare(text)
             current = text.start()
         except Overloaded:
             if first:
                 raise
             if running:
-                _end_oldest(running)
+                await _end_oldest(running, waiting)
             else:
                 text.speaking.admit()
         except Exception as e:
@@ -296,15 +330,15 @@ def _begin(text: SpokenText, running: Running, first: bool) -> None:
             running.append((text, current))
 
 
-def _end_oldest(running: Running) -> None:
+async def _end_oldest(running: Running, waiting: Waiting) -> None:
     """Wait for the oldest segment. Its next try, or the next segment of its text, takes its
     place."""
     text, current = running.popleft()
     if text.error is not None:
         return
     try:
-        for chunk in text.chunks(current):
-            text.keep(current, chunk)
+        await waiting.read(text, current)
+        await waiting.prepare(text)
         following = text.start()
     except Exception as e:
         text.fail(e)

@@ -17,7 +17,7 @@ from stentor.engine.stream import Chunk
 from stentor.models.base import Prompt
 from stentor.models.info import SpeechRequest
 from stentor.models.toy.spec import make_spec
-from stentor.speech.spoken_text import SpokenText, speak
+from stentor.speech.spoken_text import SpokenText, speak_in_thread
 from stentor.text.sentences import Segment
 
 NONE = np.zeros(0)
@@ -105,7 +105,7 @@ def frames(results: Sequence[Speech | StentorError]) -> list[int | str]:
 
 def test_run_ons_are_tried_again_together_in_the_places_they_had():
     engine = FakeEngine(run_ons=(1, 2))
-    results = speak(texts(engine, "a b c"))
+    results = speak_in_thread(texts(engine, "a b c"))
     assert frames(results) == [4, 4, 4]
     assert [r.seed for r in results if isinstance(r, Speech)] == [3, 3, 3]
     for seed in (2, 3):
@@ -117,7 +117,7 @@ def test_run_ons_are_tried_again_together_in_the_places_they_had():
 def test_the_last_try_is_kept_and_the_seed_of_the_first_repeats_it():
     for _ in range(2):
         engine = FakeEngine(run_ons=(1, 2))
-        (result,) = speak(texts(engine, "a", tries=2))
+        (result,) = speak_in_thread(texts(engine, "a", tries=2))
         assert isinstance(result, Speech)
         assert (len(result.frames), result.seed) == (9, 1)
         assert [seed for _, seed, _ in engine.done("submit")] == [1, 2]
@@ -126,7 +126,7 @@ def test_the_last_try_is_kept_and_the_seed_of_the_first_repeats_it():
 def test_a_segment_that_ends_in_its_first_draw_is_named(caplog: pytest.LogCaptureFixture):
     engine = FakeEngine()
     engine.silent = {"b"}
-    (result,) = speak(texts(engine, "abc"))
+    (result,) = speak_in_thread(texts(engine, "abc"))
     assert isinstance(result, Speech)
     assert (len(result.frames), result.ignored) == (8, ("b",))
     assert "ended 'b' before its first sound" in caplog.text
@@ -134,7 +134,7 @@ def test_a_segment_that_ends_in_its_first_draw_is_named(caplog: pytest.LogCaptur
 
 def test_what_the_queue_does_not_hold_waits_for_others_to_end():
     engine = FakeEngine(room=2, run_ons=(1,))
-    assert frames(speak(texts(engine, "a b c d e f"))) == [4] * 6
+    assert frames(speak_in_thread(texts(engine, "a b c d e f"))) == [4] * 6
     assert [e[0] for e in engine.done("submit") if e[1] == 1] == list("abcdef")
     assert not any(place is Place.ADMITTED for *_, place in engine.done("submit"))
 
@@ -150,7 +150,7 @@ def test_a_list_that_has_begun_is_not_refused_when_others_fill_the_queue(
         return begun(stream)
 
     monkeypatch.setattr(FakeStream, "__iter__", read)
-    assert frames(speak(texts(engine, "a b c"))) == [4, 4, 4]
+    assert frames(speak_in_thread(texts(engine, "a b c"))) == [4, 4, 4]
     assert [place for *_, place in engine.done("submit")] == [
         Place.NEW,
         Place.ADMITTED,
@@ -161,27 +161,27 @@ def test_a_list_that_has_begun_is_not_refused_when_others_fill_the_queue(
 def test_the_first_text_is_refused_by_a_full_queue():
     engine = FakeEngine(room=0)
     with pytest.raises(Overloaded):
-        speak(texts(engine, "a b"))
+        speak_in_thread(texts(engine, "a b"))
     assert not engine.done("submit")
 
 
 def test_one_failure_is_one_failure():
     engine = FakeEngine(run_ons=(1,))
     engine.fails = {"b"}
-    assert frames(speak(texts(engine, "a b c"))) == [4, "broken", 4]
+    assert frames(speak_in_thread(texts(engine, "a b c"))) == [4, "broken", 4]
 
 
 def test_a_segment_that_fails_ends_its_text_and_no_other():
     engine = FakeEngine()
     engine.fails = {"b"}
-    assert frames(speak(texts(engine, "abcdefghijk xyz"))) == ["broken", 12]
+    assert frames(speak_in_thread(texts(engine, "abcdefghijk xyz"))) == ["broken", 12]
     assert {e[0] for e in engine.done("cancel")} >= set("bcdefgh")
     assert not {"j", "k"} & {e[0] for e in engine.done("submit")}
 
 
 def test_audio_that_cannot_be_encoded_ends_its_text_and_no_other():
     """A later segment takes the voice of the one before, whose encoding may find no memory."""
-    broken, fine = speak(texts(FakeEngine(), "abcdefghijk xyz", unprepared="b"))
+    broken, fine = speak_in_thread(texts(FakeEngine(), "abcdefghijk xyz", unprepared="b"))
     assert isinstance(broken, EngineError)
     assert "no room" in str(broken)
     assert isinstance(broken.__cause__, torch.OutOfMemoryError)
@@ -196,7 +196,7 @@ def test_all_are_checked_before_one_is_queued():
 
     engine = Small()
     with pytest.raises(InvalidRequest, match="too long"):
-        speak(texts(engine, "a b c"))
+        speak_in_thread(texts(engine, "a b c"))
     assert not engine.done("submit")
 
 
@@ -208,5 +208,5 @@ def test_an_interrupted_caller_leaves_nothing_running(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(FakeStream, "__iter__", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        speak(texts(engine, "a b c"))
+        speak_in_thread(texts(engine, "a b c"))
     assert engine.done("cancel") == [("a",), ("b",), ("c",)]
