@@ -176,8 +176,7 @@ class ModelHost:
         loading: asyncio.Lock,
         limits: Limits = LIMITS,
     ) -> None:
-        """loading: held while a model is loaded, as each plans with the memory that those before
-        have left."""
+        """loading: the lock of its device, taken while a model is loaded."""
         self.name = name
         self.config = config
         self.limits = limits
@@ -350,7 +349,7 @@ class ModelHost:
             self._give_up(code)
 
     async def _load(self) -> None:
-        """Start an engine, once the loads before it have ended, and wait until it has spoken."""
+        """Start an engine, once the loads of its device have ended. Return when it has spoken."""
         async with self._loading:
             began = time.monotonic()
             # then a request waits to do so

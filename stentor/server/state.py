@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import mmap
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +18,7 @@ from stentor.errors import InvalidRequest
 from stentor.host.installed import pip_install
 from stentor.host.machine import cpus
 from stentor.server.config import ServerConfig
-from stentor.server.engines.launch import EngineFactory
+from stentor.server.engines.launch import EngineFactory, device_of
 from stentor.server.limits import LIMITS, MIB, Limits
 from stentor.server.metrics import Metrics
 from stentor.server.model_hosts import GiveUp, ModelHost, ModelHosts, Start, names
@@ -99,14 +100,15 @@ class Server:
         self.counts = counts or Counts()
         # the rest is for requests
         self.max_sessions = min(config.ws_max_sessions, limits.max_connections // 2)
-        loading = asyncio.Lock()
+        # each model of a device plans with the memory that those before have left
+        loading: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         hosts = [
             models(
                 name,
                 EngineFactory(name, model, config, at) if start is None else start(name, model),
                 config,
                 give_up,
-                loading,
+                loading[device_of(config, at)],
                 limits,
             )
             for at, (name, model) in enumerate(names(config))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from stentor.config import EngineConfig
 from stentor.server.config import ServerConfig, build, typed
 from stentor.server.engines.launch import cpu_share
 from stentor.server.limits import LIMITS
+from stentor.server.state import Server
 from tests.helpers.local_engine import LocalEngine, factory_of
 from tests.helpers.server_live import Live, count, pcm, serving, until
 from tests.helpers.tiny import FIXTURES
@@ -22,6 +25,7 @@ from tests.helpers.tiny import FIXTURES
 FISH, VOX = str(FIXTURES / "fish_s2" / "checkpoint"), str(FIXTURES / "voxcpm2")
 MODELS = ("dummy:toy", FISH, VOX)
 NAMES = ("toy", "fish", "vox")
+DEVICES = ("cuda:0", "cuda:1", "cuda")  # the first GPU has two names
 BODY = {"seed": 5, "response_format": "pcm", "max_frames": 3, "guard": False}
 TEXTS = ("Hello there.", "One two three.")
 
@@ -112,11 +116,48 @@ def test_each_model_has_its_budget_and_its_share_of_the_rest() -> None:
 
 
 def test_each_model_has_its_device_and_shares_its_memory_with_those_on_it_alone() -> None:
-    config = build({"models": MODELS, "device": ("cuda:0", "cuda:1", "cuda:0")}, env={})
+    config = build({"models": MODELS, "device": DEVICES}, env={})
     options = [factory_of(config, name).options(None) for name in MODELS]
-    assert [o["device"] for o in options] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert [o["device"] for o in options] == list(DEVICES)
     shares = [o["gpu_memory_utilization"] for o in options]
     assert shares == pytest.approx([0.45, 0.9, 0.9])  # the last of what the first has left
+
+
+def test_models_of_one_device_load_one_after_another_and_those_of_two_at_once() -> None:
+    started: list[str] = []
+
+    def start(name: str, model: str | None) -> Callable[..., Any]:
+        def load(*_: object) -> Any:
+            started.append(name)
+            return Loading()
+
+        return load
+
+    async def loads() -> None:
+        config = build({"models": MODELS, "served_model_name": NAMES, "device": DEVICES}, env={})
+        server = Server(config, start=start)
+        for host in server.hosts.all:
+            host.start()
+        await asyncio.sleep(0)
+        assert started == ["toy", "fish"]
+
+        for host in server.hosts.all[:2]:
+            await host.close()
+        await asyncio.sleep(0)
+        assert started == list(NAMES)
+        await server.close()
+
+    asyncio.run(loads())
+
+
+class Loading:
+    """An engine that is being loaded, for ever."""
+
+    def __init__(self) -> None:
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.client = SimpleNamespace(ready=ready)
+
+    async def close(self) -> None: ...
 
 
 @pytest.mark.parametrize(

@@ -198,10 +198,9 @@ class EngineFactory:
 
     def _left_on_device(self, models: int) -> int:
         """Models of its device that have not been loaded when it is, itself among them."""
-        devices = self.config.device
-        device = _value_at(devices, self.at)
+        device = device_of(self.config, self.at)
         following = range(self.at, models)
-        return sum(_value_at(devices, at) == device for at in following)
+        return sum(device_of(self.config, at) == device for at in following)
 
     def if_taken(self, last: m.Ready | None) -> dict[str, Any]:
         """Slots for adapters at run time, beside other models: this one may be of a family that has
@@ -223,6 +222,14 @@ class EngineFactory:
             "parked_mb": LIMITS.parked_mb,
             "unready_after": LIMITS.unready_after,
         }
+
+
+def device_of(config: ServerConfig, at: int) -> str:
+    """The device of the model at this place, with one name for the first GPU."""
+    device = _value_at(config.device, at)
+    if device in ("auto", "cuda"):
+        return "cuda:0"
+    return device
 
 
 def _value_at(values: Sequence[Value], at: int) -> Value:
