@@ -39,13 +39,13 @@ sys.path.insert(
     0, str(Path(__file__).resolve().parents[2])
 )  # this tree, also where none is installed
 from benchmarks.replicas.apart import Apart, apart
-from benchmarks.replicas.cluster import QUICK_END, ROOT, marked
+from benchmarks.replicas.closed_loop import Loop, paths
+from benchmarks.replicas.cluster import QUICK_END, marked
 from stentor.bench.load import prompts
 
 MODEL = "dummy:qwen3-tts-1.7b-customvoice"
 READY_S, ENDING_S = 240.0, 20.0
 SYNCS = 40
-WARM_S = 2.0  # of a load, before its window
 ENVIRONMENT = QUICK_END | {
     "RAY_memory_monitor_refresh_ms": "0"
 }  # memory of a lent machine grows as it is used
@@ -122,74 +122,12 @@ def serving(arm: Arm, args: argparse.Namespace) -> Iterator[float]:
                 reader.join(ENDING_S)
 
 
-def paths() -> dict[str, str]:
-    return {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-
-
 def load(
     url: str, clients: int, frames: int, texts: str, args: argparse.Namespace
 ) -> dict[str, Any]:
-    """A closed loop of clients in several processes: the sum of what each one's window saw."""
-    body = json.dumps(forced(frames, args.model, "max_new_tokens") | {"guard": False})
-    words = [
-        "bench",
-        "serve",
-        "--base-url",
-        url,
-        "--response-format",
-        "pcm",
-        "--disable-tqdm",
-        "--save-result",
-    ]
-    words += [
-        "--warmup-seconds",
-        f"{WARM_S}",
-        "--duration",
-        f"{args.seconds}",
-        "--dataset-name",
-        texts,
-    ]
-    words += ["--extra-body", body, "--ready-check-timeout-sec", "0", "--result-dir"]
-    parts = [len(range(i, clients, args.processes)) for i in range(args.processes)]
-    with tempfile.TemporaryDirectory() as folder:
-        begun = [
-            subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "stentor",
-                    *words,
-                    folder,
-                    "--result-filename",
-                    f"{i}",
-                    *seeded(i, part),
-                ],
-                env=os.environ | paths(),
-                stdout=subprocess.DEVNULL,
-            )
-            for i, part in enumerate(parts)
-            if part
-        ]
-        for process in begun:
-            process.wait(args.seconds + 120)
-        found = [json.loads((Path(folder) / f"{i}.json").read_text()) for i in range(len(begun))]
-    return {
-        "clients": clients,
-        "audio_s_per_s": round(sum(f["audio_throughput"] for f in found), 1),
-        "requests_per_s": round(sum(f["request_throughput"] for f in found), 1),
-        "completed": sum(f["completed"] for f in found),
-        "failed": sum(f["failed"] for f in found),
-        "first_audio_ms": {
-            "p50": round(max(f["median_audio_ttfp_ms"] for f in found), 1),
-            "p99": round(max(f["p99_audio_ttfp_ms"] for f in found), 1),
-        },
-        "busiest_client_of_one_core": round(max(f["client_cpu"] for f in found), 2),
-        "p99_client_loop_delay_ms": round(max(f["p99_client_loop_delay_ms"] for f in found), 1),
-    }
-
-
-def seeded(number: int, clients: int) -> list[str]:
-    return ["--seed", str(number), "--max-concurrency", str(clients)]
+    """Figures of a closed loop of clients in several processes."""
+    extra = forced(frames, args.model, "max_new_tokens") | {"guard": False}
+    return Loop(url, [None], clients, args.processes, args.seconds, extra, texts).run()
 
 
 def forced(frames: int, model: str, name: str) -> dict[str, Any]:

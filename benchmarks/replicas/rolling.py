@@ -61,7 +61,7 @@ class Run:
             return time.monotonic() < end and (begun < least or not stop.is_set())
 
         loading = asyncio.create_task(
-            streams.load(self.cluster.url, self.args.clients, self.args.frames, going)
+            streams.load(self.cluster.url, self.args.clients, streams.toy(self.args.frames), going)
         )
         talking = asyncio.create_task(streams.talk(self.cluster.url, lambda: not stop.is_set()))
         try:

@@ -57,7 +57,8 @@ def environment(tree: Path = ROOT) -> dict[str, str]:
 
 
 class Server:
-    """A server process of one model. flags: further ones of `stentor serve`. tree: whose package it runs."""
+    """A server process of one model. flags: further ones of `stentor serve`. tree: whose package it runs.
+    names: serve the model once under each of these names. port: any free one by default."""
 
     def __init__(
         self,
@@ -67,15 +68,16 @@ class Server:
         log: Path,
         flags: Sequence[str] = (),
         tree: Path = ROOT,
+        names: Sequence[str] = (),
+        port: int | None = None,
     ) -> None:
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.port = s.getsockname()[1]
+        self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = log
         waiting = str(4 * slots)
         command = [
-            *(sys.executable, "-m", "stentor", "serve", model),
+            *(sys.executable, "-m", "stentor", "serve", *([model] * max(1, len(names)))),
+            *(word for name in names for word in ("--served-model-name", name)),
             *("--port", str(self.port), "--device", device, "--max-num-seqs", str(slots)),
             *("--ignore-unknown-fields", "--uvicorn-log-level", "info"),
             *("--max-active-requests", waiting, "--max-queued-requests", waiting, *flags),
@@ -120,6 +122,13 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+def free_port() -> int:
+    """A port of this machine at which nobody listens."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
 
 
 @contextlib.contextmanager

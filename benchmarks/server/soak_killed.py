@@ -35,8 +35,12 @@ from typing import Any
 
 import numpy as np
 
-API = "stentor.server.main"
-ENGINE = "stentor.server.engines.process"
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
+from benchmarks import processes
+from benchmarks.processes import API, ENGINE
+
 SPEECH = {
     "input": "Hello there.",
     "seed": 7,
@@ -71,13 +75,7 @@ class Served:
 
     def children(self, module: str) -> list[int]:
         """Process ids of this server that run a module."""
-        pids = []
-        for pid in descendants(self.process.pid):
-            with contextlib.suppress(OSError):
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                if module.encode() in words:
-                    pids.append(pid)
-        return sorted(pids)
+        return sorted(processes.running(self.process.pid, module))
 
     def is_ready(self, times: int = 8) -> bool:
         """Whether every one of some fresh connections reaches a process that is ready."""
@@ -92,16 +90,6 @@ def differs_by(audio: bytes, expected: bytes) -> float:
         return float("inf")
     first, second = (np.frombuffer(data, "<i2").astype(np.int64) for data in (audio, expected))
     return float(np.abs(first - second).max())
-
-
-def descendants(pid: int) -> list[int]:
-    """Process ids below a process."""
-    pids = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(OSError):
-            for child in map(int, (task / "children").read_text().split()):
-                pids += [child, *descendants(child)]
-    return pids
 
 
 def usage(pid: int) -> dict[str, float]:

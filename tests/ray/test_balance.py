@@ -90,10 +90,14 @@ def test_the_number_of_replicas_follows_the_load(tmp_path: Path) -> None:
         many, over = threading.Event(), threading.Event()
         with ThreadPoolExecutor(2) as pool:
             heavy = pool.submit(
-                lambda: asyncio.run(streams.load(url, 24, 100, lambda n: not many.is_set()))
+                lambda: asyncio.run(
+                    streams.load(url, 24, streams.toy(100), lambda n: not many.is_set())
+                )
             )
             light = pool.submit(
-                lambda: asyncio.run(streams.load(url, 1, 20, lambda n: not over.is_set()))
+                lambda: asyncio.run(
+                    streams.load(url, 1, streams.toy(20), lambda n: not over.is_set())
+                )
             )
             try:
                 assert until(lambda: len(names()) == 2)

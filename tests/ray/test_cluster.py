@@ -82,7 +82,7 @@ def test_the_file_for_kuberay_is_deployed(node: Cluster) -> None:
     served["args"] |= {**TOY, "device": "cpu", "gpus-per-replica": 0, "require-graphs": False}
     node.deploy({"applications": [served]})
     node.running("stentor", served["deployments"][0]["num_replicas"])
-    done = asyncio.run(streams.load(node.url, 2, 20, lambda begun: begun < 4))
+    done = asyncio.run(streams.load(node.url, 2, streams.toy(20), lambda begun: begun < 4))
     assert [s.fault for s in done] == [""] * 4
 
 

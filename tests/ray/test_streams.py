@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.replicas import streams
@@ -11,18 +14,30 @@ from tests.helpers.server_live import serving
 FRAMES = 20
 
 
-def test_streams_are_complete_or_say_what_is_wrong(tmp_path: Path) -> None:
+def test_streams_are_complete_or_have_an_outcome_with_its_reason(tmp_path: Path) -> None:
     left = iter([True, True, False, False])
+    raw = streams.toy(FRAMES)
+    events = replace(raw, body={**raw.body, "stream_format": "sse"})
+    longer = replace(raw, size=raw.size + 1)
     with serving(tmp_path) as live:
-        done = asyncio.run(streams.load(live.url, 2, FRAMES, lambda begun: begun < 4))
-        refused = asyncio.run(
-            streams.load(live.url + "/nowhere", 1, FRAMES, lambda begun: begun < 1)
-        )
-        told = asyncio.run(streams.talk(live.url, lambda: next(left)))
-    lost = asyncio.run(
-        streams.load(live.url, 1, FRAMES, lambda begun: begun < 1)
-    )  # nobody listens any more
-    assert [(s.fault, s.bytes) for s in done] == [("", FRAMES * streams.FRAME_BYTES)] * 4
-    assert [(s.complete, s.status) for s in (*refused, *lost)] == [(False, 404), (False, 0)]
-    assert [t["sentences"] for t in told] == [1]
-    assert streams.milliseconds([s.first or 0 for s in done])["p50"] > 0
+        complete = load(live.url, 4, [raw, events])
+        wrong = load(live.url, 1, longer)
+        absent = load(live.url + "/nowhere", 1, raw)
+        connections = asyncio.run(streams.talk(live.url, lambda: next(left)))
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            nobody = f"http://127.0.0.1:{unused.getsockname()[1]}"
+            refused = load(nobody, 1, raw)
+            elsewhere = load([nobody, live.url], 2, raw)
+    assert [(s.outcome, s.bytes) for s in (*complete, *elsewhere)] == [("audio", raw.size)] * 6
+    assert [s.outcome for s in (*wrong, *absent, *refused)] == ["wrong", "error", "refused"]
+    assert [(s.complete, s.status) for s in (*absent, *refused)] == [(False, 404), (False, 0)]
+    assert [c["sentences"] for c in connections] == [1]
+    assert streams.milliseconds([s.first or 0 for s in complete])["p50"] > 0
+
+
+def load(
+    urls: str | Sequence[str], count: int, speeches: streams.Speech | Sequence[streams.Speech]
+) -> list[streams.Stream]:
+    """So many streams of as many clients."""
+    return asyncio.run(streams.load(urls, count, speeches, lambda number: number < count))
