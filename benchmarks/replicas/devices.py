@@ -90,7 +90,7 @@ class Place:
         if "cpu" in self.device:
             flags += ["--threads", "1", "--memory-gb", "0.05"]
         self.server = Server(
-            self.model,
+            [self.model] * max(1, len(self.names)),
             self.device,
             self.args.slots,
             self.log,

@@ -333,7 +333,7 @@ def run(folder: Path, rounds: int) -> dict[str, Any]:
     wyoming = free_port()
     flags = ("--wyoming-port", str(wyoming), "--no-log-requests", "--ws-idle-seconds", "3600")
     log = folder / "server.log"
-    server = Server(model, "cpu", 8, log, flags)
+    server = Server([model], "cpu", 8, log, flags)
     try:
         assert server.ready(300) is not None, log.read_text()
         with stentor.TTS(model, device="cpu", max_num_seqs=8) as tts, ExitStack() as connections:

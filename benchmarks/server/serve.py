@@ -30,8 +30,9 @@ import tarfile
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,12 +58,15 @@ def environment(tree: Path = ROOT) -> dict[str, str]:
 
 
 class Server:
-    """A server process of one model. flags: further ones of `stentor serve`. tree: whose package it runs.
-    names: serve the model once under each of these names. port: any free one by default."""
+    """A server process of one model or several.
+
+    flags: further ones of `stentor serve`. tree: whose package it runs. names: of the models in requests. port: any
+    free one by default. variables: of its environment.
+    """
 
     def __init__(
         self,
-        model: str,
+        models: Sequence[str],
         device: str,
         slots: int,
         log: Path,
@@ -70,13 +74,14 @@ class Server:
         tree: Path = ROOT,
         names: Sequence[str] = (),
         port: int | None = None,
+        variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = log
         waiting = str(4 * slots)
         command = [
-            *(sys.executable, "-m", "stentor", "serve", *([model] * max(1, len(names)))),
+            *(sys.executable, "-m", "stentor", "serve", *models),
             *(word for name in names for word in ("--served-model-name", name)),
             *("--port", str(self.port), "--device", device, "--max-num-seqs", str(slots)),
             *("--ignore-unknown-fields", "--uvicorn-log-level", "info"),
@@ -87,7 +92,11 @@ class Server:
         self.began = time.monotonic()
         with log.open("w") as sink:
             self.process = subprocess.Popen(
-                command, cwd=tree, env=environment(tree), stdout=sink, stderr=sink
+                command,
+                cwd=tree,
+                env={**environment(tree), **variables},
+                stdout=sink,
+                stderr=sink,
             )
 
     def ready(self, limit: float) -> float | None:
@@ -135,7 +144,7 @@ def free_port() -> int:
 def serving(
     model: str, device: str, slots: int, log: Path, flags: Sequence[str] = ()
 ) -> Iterator[Server]:
-    server = Server(model, device, slots, log, flags)
+    server = Server([model], device, slots, log, flags)
     try:
         yield server
     finally:

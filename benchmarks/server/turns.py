@@ -37,7 +37,7 @@ def measure(model: str, name: str, a: argparse.Namespace) -> dict[str, Any]:
     tree = a.base.resolve() if name == "base" else ROOT
     flags = ["--capture-all", *a.flags, *(a.also if name == "also" else [])]
     server = Server(
-        model, a.device, a.max_num_seqs, a.work / f"{slug(model)}_{name}.log", flags, tree
+        [model], a.device, a.max_num_seqs, a.work / f"{slug(model)}_{name}.log", flags, tree
     )
     try:
         found: dict[str, Any] = {"ready_seconds": server.ready(START), "gpu_gib": gpu_memory()}

@@ -120,6 +120,15 @@ class ServerConfig:
         (),
         "total GPU memory of a model (weights, slots, pages, graphs); one value for all models, or one per model (8,6,4)",
     )
+    mps: str = option(
+        "auto",
+        "run models that share a GPU under CUDA MPS, so that they do not take turns; on: exit if that fails",
+        choices=("auto", "on", "off"),
+    )
+    gpu_share: tuple[float, ...] = option(
+        (),
+        "under MPS, percentage of a GPU's multiprocessors that a model can use; one value for all models, or one per model (60,40)",
+    )
     deterministic: bool = option(
         False, "on CUDA, the same seed gives the same bytes under any load; slower"
     )
@@ -290,6 +299,7 @@ class ServerConfig:
             if choices and value not in choices:
                 raise InvalidRequest(f.name, f"must be one of {', '.join(choices)}, got {value!r}")
         _check_budgets(self.max_memory_gb, max(1, len(self.models)))
+        self._check_gpu_share()
         for name in self.quantization:
             check_quantization(name)
         _check_number("quantization", self.quantization, max(1, len(self.models)))
@@ -327,6 +337,16 @@ class ServerConfig:
         for alias in self.voice_alias:
             if not all(alias.partition("=")):
                 raise InvalidRequest("voice_alias", f"must look like name=voice, got {alias!r}")
+
+    def _check_gpu_share(self) -> None:
+        for share in self.gpu_share:
+            if not 0 < share <= 100:
+                raise InvalidRequest(
+                    "gpu_share", f"must be above 0 and at most 100, got {share:g}"
+                )
+        _check_number("gpu_share", self.gpu_share, max(1, len(self.models)))
+        if self.gpu_share and self.mps == "off":
+            raise InvalidRequest("gpu_share", "needs MPS, which mps=off forbids")
 
     def _check_names(self) -> None:
         served = self.served_model_name or self.models

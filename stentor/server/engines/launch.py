@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,14 +31,18 @@ Value = TypeVar("Value")
 
 
 def start_module(
-    connection: socket.socket, *descriptors: int, module: str
+    connection: socket.socket,
+    *descriptors: int,
+    module: str,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> subprocess.Popen[bytes]:
     """Run a module of this package in a process of its own, whose standard input is
-    `connection`."""
+    `connection`. environment: variables in addition to those of this process."""
+    path = os.pathsep.join(p for p in sys.path if p)
     return subprocess.Popen(
         [sys.executable, "-m", module],
         stdin=connection.fileno(),
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        env={**os.environ, "PYTHONPATH": path, **environment},
         pass_fds=descriptors,
         start_new_session=True,  # Ctrl-C in a terminal is for the first process alone
     )
@@ -71,13 +76,16 @@ class ProcessEngine:
     """An engine in a process of its own. `client` reaches it. `ended` has its exit code once it is
     gone."""
 
-    def __init__(self, name: str, load: Load) -> None:
+    def __init__(self, name: str, load: Load, environment: Mapping[str, str]) -> None:
+        """environment: variables of its process in addition to those of this one."""
         self._loop = asyncio.get_running_loop()
         self.link = EngineLink(name, 0)
         self.client = self.link.client
         self._ours, theirs = socket.socketpair()
         with theirs:
-            self._process = start_module(theirs, module="stentor.server.engines.process")
+            self._process = start_module(
+                theirs, module="stentor.server.engines.process", environment=environment
+            )
         self.pid = self._process.pid
         self._ours.sendall(msgspec.json.encode(load) + b"\n")
         connecting = self._loop.create_connection(lambda: self.link, sock=self._ours)
@@ -141,7 +149,8 @@ class EngineFactory:
     ) -> ProcessEngine:
         """Start it with these adapters. The first start has all that the flags name, or fails. A
         later one has slots as the first, and what cannot be loaded again is left out."""
-        return ProcessEngine(self.name, self.load(adapters, last, warm_up))
+        load = self.load(adapters, last, warm_up)
+        return ProcessEngine(self.name, load, self.environment())
 
     def load(self, adapters: Mapping[str, str], last: m.Ready | None, warm_up: bool) -> Load:
         """The order to its process."""
@@ -156,6 +165,13 @@ class EngineFactory:
             log_level=self.config.uvicorn_log_level,
             log_format=self.config.log_format,
         )
+
+    def environment(self) -> dict[str, str]:
+        """Variables of its process."""
+        share = self._own(self.config.gpu_share)
+        if share is None:
+            return {}
+        return {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{share:g}"}
 
     def _own(self, values: Sequence[Value]) -> Value | None:
         """The value for this model, or the one for all models. None without any."""
