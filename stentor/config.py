@@ -219,6 +219,9 @@ class EngineConfig:
     require_graphs: bool = (
         False  # a CUDA graph that cannot be captured is an error instead of a warning
     )
+    stream_priorities: bool = (
+        True  # on CUDA, a step runs before audio is decoded, and both before references
+    )
     threads: int | None = (
         None  # torch threads of the engine on a CPU. Default: the model's, else torch's
     )
@@ -242,7 +245,7 @@ class EngineConfig:
         )
         _set_whole(self, 0, "overlap_steps")
         _set_wholes(self, "batch_sizes")
-        _check_flags(self, "deterministic", "require_graphs")
+        _check_flags(self, "deterministic", "require_graphs", "stream_priorities")
         if not isinstance(self.policy, Policy):
             raise InvalidRequest(
                 "policy", f"must be a stentor.config.Policy, got {type(self.policy).__name__}"

@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import shutil
 import socket
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import stentor
 from stentor.errors import InvalidRequest
 from stentor.graphs.exactness import adds_exactly
 from stentor.host.installed import pip_install
-from stentor.host.machine import cpus
+from stentor.host.machine import MPS_CONTROL, cpus
 from stentor.host.onnx_runtime import onnxruntime
 from stentor.models import families
 from stentor.output import player
@@ -96,6 +97,8 @@ def _torch() -> Iterator[str]:
     yield f"device    {device.describe()}{room}"
     yield f"gpu       {known(device.describe(), device.compute_capability())}"
     yield f"cuda      {_cuda(torch.version.cuda, device.compute_capability())}"
+    if device.cuda:
+        yield f"mps       {_mps()}"
 
 
 def _cuda(version: str | None, capability: int | None) -> str:
@@ -110,6 +113,13 @@ def _cuda(version: str | None, capability: int | None) -> str:
     if _installed("triton"):
         return "ready"
     return f"not installed: triton; {pip_install('cuda')}"
+
+
+def _mps() -> str:
+    """Whether models can share a GPU without taking turns."""
+    if shutil.which(MPS_CONTROL) is None:
+        return f"not installed: {MPS_CONTROL} of the NVIDIA driver; models on one GPU take turns"
+    return "ready: several models run on one GPU at the same time"
 
 
 def _play() -> str:

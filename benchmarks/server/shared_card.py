@@ -163,7 +163,9 @@ def figures(rows: Sequence[dict[str, Any]], start: float, end: float) -> dict[st
 
     sent = [row for row in rows if row["in_window"] and row["failure"] is None]
     first = [row["audio_ttfp_ms"] for row in sent]
-    gaps = [1000 * np.diff(row["chunk_times_s"]).max() for row in sent if len(row["chunk_times_s"]) > 1]
+    gaps = [
+        1000 * np.diff(row["chunk_times_s"]).max() for row in sent if len(row["chunk_times_s"]) > 1
+    ]
     failures = [row["failure_message"] for row in rows if row["failure"] is not None]
     return {
         "audio-s/s": round(audio / (end - start), 1),
@@ -215,7 +217,9 @@ def main() -> None:
     p.add_argument("--warmup", type=float, default=1.0, help="seconds of load before the figures")
     p.add_argument("--seconds", type=float, default=5.0, help="of load for the figures")
     p.add_argument("--start", type=float, default=150.0, help="seconds to be ready")
-    p.add_argument("--limit", type=float, default=600.0, help="no load begins after so many seconds")
+    p.add_argument(
+        "--limit", type=float, default=600.0, help="no load begins after so many seconds"
+    )
     args = p.parse_args()
 
     args.work = Path(tempfile.mkdtemp())

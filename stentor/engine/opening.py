@@ -159,7 +159,7 @@ def _with_torch(model: str | Path, wanted: Wanted, config: EngineConfig) -> Open
     from stentor.engine.running.pieces import TorchPieceSide
     from stentor.engine.running.side import TorchSide
 
-    device = Device(pick_device(wanted.device))
+    device = Device(pick_device(wanted.device), config.stream_priorities)
     dtype = None if wanted.dtype == "auto" else getattr(torch, wanted.dtype)
     options = dict(wanted.options)
     if wanted.quantization != "auto":

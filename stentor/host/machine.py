@@ -13,6 +13,7 @@ from threadpoolctl import ThreadpoolController
 
 GROUPS = Path("/sys/fs/cgroup")  # of version 2, which systemd and containers have
 OWN_GROUP = Path("/proc/self/cgroup")
+MPS_CONTROL = "nvidia-cuda-mps-control"  # a program of the NVIDIA driver
 
 
 def cpus() -> int:

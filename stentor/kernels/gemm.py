@@ -1,7 +1,7 @@
 """GEMM of any number of rows in which a row's sums have one order: each output is one sum over the
 inputs in turn. Weights may have 8 bits, which are widened in registers.
 
-A library may split the sums, and does so by the number of rows.
+A library splits long sums, by the number of rows, and those of float32 (docs/design/gpu_facts.md).
 """
 
 from __future__ import annotations

@@ -257,7 +257,7 @@ def unfused(p: Problem) -> Choice:
         if p.device == "cpu" and p.rows and p.k % CPU_INPUTS == 0 and one_scale and rounds:
             return Choice(Backend.CPU_INT8)
         return Choice(Backend.LIBRARY)
-    # The library splits sums by the number of rows.
+    # The library splits some sums by the number of rows (docs/design/gpu_facts.md).
     return Choice(
         Backend.ONE_ORDER if p.invariant and Kernel.GEMM in p.kernels else Backend.LIBRARY
     )

@@ -17,6 +17,7 @@ from stentor.ray.outcomes import SharedOutcomes, shared_stores
 from stentor.server import logs
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
+from stentor.server.engines import mps
 from stentor.server.state import Server
 
 log = logging.getLogger("stentor.server")
@@ -43,11 +44,13 @@ class Replica:
         """Called by Ray after __init__. A lost model ends the process: Ray starts another in its
         place."""
         context = serve.get_replica_context()
+        self.gpu_sharing = mps.begin(self.config)  # its daemon ends with this process
         self.server = Server(
             self.config,
             give_up=os._exit,
             outcomes=SharedOutcomes(shared_stores(context.app_name, self.config.most_replicas)),
             labels={"replica": context.replica_id.unique_id},
+            gpus=self.gpu_sharing.engines,
         )
         app = create_app(self.config, self.server)
         app.add_middleware(WithoutRequestId)

@@ -14,7 +14,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from stentor.align.aligner import Aligners
 from stentor.arguments import shown
@@ -32,6 +32,8 @@ from stentor.speech.client_names import taken_by_model
 from stentor.text.cleanup import ALL, HELP, steps
 from stentor.text.lexicon import Lexicon
 from stentor.text.sentences import MAX_CHARS
+
+Value = TypeVar("Value")
 
 FORMATS = ("wav", "mp3", "flac", "opus", "aac", "pcm", "ulaw", "alaw")
 HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -122,12 +124,12 @@ class ServerConfig:
     )
     mps: str = option(
         "auto",
-        "run models that share a GPU under CUDA MPS, so that they do not take turns; on: exit if that fails",
+        "run models that share a GPU at the same time, under CUDA MPS; auto: if it can start; on: or exit; off: in turns",
         choices=("auto", "on", "off"),
     )
     gpu_share: tuple[float, ...] = option(
         (),
-        "under MPS, percentage of a GPU's multiprocessors that a model can use; one value for all models, or one per model (60,40)",
+        "under MPS, percentage of the GPU that a model can use; one value for all models, or one per model (60,40)",
     )
     deterministic: bool = option(
         False, "on CUDA, the same seed gives the same bytes under any load; slower"
@@ -341,12 +343,10 @@ class ServerConfig:
     def _check_gpu_share(self) -> None:
         for share in self.gpu_share:
             if not 0 < share <= 100:
-                raise InvalidRequest(
-                    "gpu_share", f"must be above 0 and at most 100, got {share:g}"
-                )
+                raise InvalidRequest("gpu_share", f"must be above 0 and at most 100, got {share:g}")
         _check_number("gpu_share", self.gpu_share, max(1, len(self.models)))
         if self.gpu_share and self.mps == "off":
-            raise InvalidRequest("gpu_share", "needs MPS, which mps=off forbids")
+            raise InvalidRequest("gpu_share", "does not go with mps off")
 
     def _check_names(self) -> None:
         served = self.served_model_name or self.models
@@ -545,6 +545,21 @@ def _check_budgets(given: tuple[float, ...], models: int) -> None:
     if any(value <= 0 for value in given):
         raise InvalidRequest("max_memory_gb", f"must be above 0, got {min(given):g}")
     _check_number("max_memory_gb", given, models)
+
+
+def value_at(values: Sequence[Value], at: int) -> Value:
+    """The value for the model at this place among those of the server: the only one, or its own."""
+    if len(values) == 1:
+        return values[0]
+    return values[at]
+
+
+def device_of(config: ServerConfig, at: int) -> str:
+    """The device of the model at this place, with one name for the first GPU."""
+    device = value_at(config.device, at)
+    if device in ("auto", "cuda"):
+        return "cuda:0"
+    return device
 
 
 def _check_number(name: str, given: Sequence[object], models: int) -> None:

@@ -24,6 +24,8 @@ from stentor.server import logs, status_line
 from stentor.server.api_processes import ApiProcesses, AttachedHost, Owner, read_start
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
+from stentor.server.engines import mps
+from stentor.server.engines.launch import EngineGpu
 from stentor.server.http.connections import Connection, fitted, limited
 from stentor.server.limits import LIMITS, Limits
 from stentor.server.model_hosts import ModelHost
@@ -151,13 +153,18 @@ def _serve(config: ServerConfig, stop: StopSignals) -> int:
         return 1
 
     port = sockets[0].getsockname()[1] if sockets else config.port
-    server = _first(config, port, tls, stop)
-    _announce(config, port, tls is not None, server.state.hosts.all)
-    return _run(server, sockets or None)
+    with contextlib.closing(mps.begin(config)) as sharing:
+        server = _first(config, port, tls, stop, sharing.engines)
+        _announce(config, port, tls is not None, server.state.hosts.all)
+        return _run(server, sockets or None)
 
 
 def _first(
-    config: ServerConfig, port: int, tls: ssl.SSLContext | None, stop: StopSignals
+    config: ServerConfig,
+    port: int,
+    tls: ssl.SSLContext | None,
+    stop: StopSignals,
+    gpus: Sequence[EngineGpu],
 ) -> _Uvicorn:
     """The server of the first process, which has the engines and starts other API processes."""
     processes = None
@@ -169,7 +176,7 @@ def _first(
     def give_up(code: int) -> None:
         server.give_up(code)
 
-    state = Server(config, give_up, limits=fitted(LIMITS), counts=counts)
+    state = Server(config, give_up, limits=fitted(LIMITS), counts=counts, gpus=gpus)
     stop.kills += [host.kill for host in state.hosts.all]
     if processes is not None:
         stop.kills.append(processes.kill)

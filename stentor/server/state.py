@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import mmap
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
@@ -17,8 +17,8 @@ from starlette.requests import HTTPConnection
 from stentor.errors import InvalidRequest
 from stentor.host.installed import pip_install
 from stentor.host.machine import cpus
-from stentor.server.config import ServerConfig
-from stentor.server.engines.launch import EngineFactory, device_of
+from stentor.server.config import ServerConfig, device_of, value_at
+from stentor.server.engines.launch import EngineFactory, EngineGpu
 from stentor.server.limits import LIMITS, MIB, Limits
 from stentor.server.metrics import Metrics
 from stentor.server.model_hosts import GiveUp, ModelHost, ModelHosts, Start, names
@@ -90,11 +90,12 @@ class Server:
         labels: Mapping[str, str] = MappingProxyType({}),
         counts: Counts | None = None,
         models: type[ModelHost] = ModelHost,
+        gpus: Sequence[EngineGpu] = (EngineGpu(),),
     ) -> None:
         """give_up(code) is called with an exit code when a model is lost for good.
         `start(name, model)` replaces how engines are started (tests). outcomes: where outcomes are
         kept, default in this process. labels: of every metric. counts: of all API processes.
-        models: how this process knows them."""
+        models: how this process knows them. gpus: how engines share theirs, by model."""
         self.config = config
         self.limits = limits
         self.counts = counts or Counts()
@@ -105,7 +106,9 @@ class Server:
         hosts = [
             models(
                 name,
-                EngineFactory(name, model, config, at) if start is None else start(name, model),
+                EngineFactory(name, model, config, at, value_at(gpus, at))
+                if start is None
+                else start(name, model),
                 config,
                 give_up,
                 loading[device_of(config, at)],

@@ -85,7 +85,7 @@ LANGUAGE_MODEL = -2
 CODEC = -1
 BACKGROUND = 0
 """Priorities of streams: steps before audio, and audio before encoding references and priming the
-codec with them."""
+codec with them. A kernel with priority still waits for running blocks of others."""
 
 Shape = tuple[tuple[int, ...], torch.dtype]
 ALIGN = 16  # bytes
@@ -142,9 +142,11 @@ def host_values(values: Any, dtype: torch.dtype) -> np.ndarray:
 class Device:
     """The device of the tensors, and copies to it and back."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, stream_priorities: bool = True) -> None:
+        """stream_priorities: whether streams have the priorities that they are requested with."""
         self.torch = torch.device(name)
         self.cuda = self.torch.type == "cuda"
+        self._stream_priorities = stream_priorities
         self._before = 0  # bytes that torch had taken when the model's load began
         if self.cuda:
             _configure_process()
@@ -176,6 +178,8 @@ class Device:
             yield
 
     def stream(self, priority: int) -> CudaStream:
+        if not self._stream_priorities:
+            priority = BACKGROUND
         return CudaStream(self.torch, priority)
 
     def event(self) -> Event:

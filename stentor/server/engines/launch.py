@@ -11,15 +11,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from stentor.errors import EngineError
 from stentor.host.machine import cpus
-from stentor.server.config import ServerConfig
+from stentor.server.config import ServerConfig, Value, device_of, value_at
 from stentor.server.engines import messages as m
 from stentor.server.engines.client import RECORDINGS_BYTES, EngineLink
 from stentor.server.engines.process import Load
@@ -27,7 +27,6 @@ from stentor.server.limits import LIMITS, Limits
 from stentor.server.load_options import load_options
 
 CONNECT_SECONDS = 0.01  # until it is tried again to send an engine a descriptor
-Value = TypeVar("Value")
 
 
 def start_module(
@@ -135,6 +134,15 @@ class ProcessEngine:
 
 
 @dataclass(frozen=True)
+class EngineGpu:
+    """Settings with which an engine shares its GPU: variables of its process, and whether its
+    streams have priorities."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    stream_priorities: bool = True
+
+
+@dataclass(frozen=True)
 class EngineFactory:
     """Starts the engine of a model: calling it runs a process. at: its place among the server's
     models."""
@@ -143,6 +151,7 @@ class EngineFactory:
     model: str | None
     config: ServerConfig
     at: int = 0
+    gpu: EngineGpu = EngineGpu()
 
     def __call__(
         self, adapters: Mapping[str, str], last: m.Ready | None, warm_up: bool
@@ -150,7 +159,7 @@ class EngineFactory:
         """Start it with these adapters. The first start has all that the flags name, or fails. A
         later one has slots as the first, and what cannot be loaded again is left out."""
         load = self.load(adapters, last, warm_up)
-        return ProcessEngine(self.name, load, self.environment())
+        return ProcessEngine(self.name, load, self.gpu.environment)
 
     def load(self, adapters: Mapping[str, str], last: m.Ready | None, warm_up: bool) -> Load:
         """The order to its process."""
@@ -166,17 +175,10 @@ class EngineFactory:
             log_format=self.config.log_format,
         )
 
-    def environment(self) -> dict[str, str]:
-        """Variables of its process."""
-        share = self._own(self.config.gpu_share)
-        if share is None:
-            return {}
-        return {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{share:g}"}
-
     def _own(self, values: Sequence[Value]) -> Value | None:
         """The value for this model, or the one for all models. None without any."""
         if values:
-            return _value_at(values, self.at)
+            return value_at(values, self.at)
         return None
 
     def options(self, last: m.Ready | None) -> dict[str, Any]:
@@ -191,7 +193,7 @@ class EngineFactory:
         return {
             "model": self.model,
             "name": self.name,
-            "device": _value_at(c.device, self.at),
+            "device": value_at(c.device, self.at),
             "dtype": c.dtype,
             "quantization": self._own(c.quantization) or "auto",
             "runtime": c.runtime,
@@ -204,6 +206,7 @@ class EngineFactory:
             "max_memory_gb": self._own(c.max_memory_gb),
             "deterministic": c.deterministic,
             "require_graphs": c.require_graphs,
+            "stream_priorities": self.gpu.stream_priorities,
             "threads": c.threads,
             "max_threads": cpu_share(models),
             "encoded_references": LIMITS.encoded_references,
@@ -238,21 +241,6 @@ class EngineFactory:
             "parked_mb": LIMITS.parked_mb,
             "unready_after": LIMITS.unready_after,
         }
-
-
-def device_of(config: ServerConfig, at: int) -> str:
-    """The device of the model at this place, with one name for the first GPU."""
-    device = _value_at(config.device, at)
-    if device in ("auto", "cuda"):
-        return "cuda:0"
-    return device
-
-
-def _value_at(values: Sequence[Value], at: int) -> Value:
-    """The value for the model at this place among those of the server: the only one, or its own."""
-    if len(values) == 1:
-        return values[0]
-    return values[at]
 
 
 def cpu_share(models: int) -> int | None:
