@@ -1,11 +1,11 @@
 """Parity kit: run a family in every mode of the engine against values of another
 implementation.
 
-    PARITY = Parity("checkpoint", [Given("Hello.", frames, samples, {"temperature": 0.0})])
+    `PARITY = Parity("checkpoint", [Given("Hello.", frames, samples, {"temperature": 0.0})])`
 
-    @pytest.mark.parametrize("mode", MODES)
-    def test_parity(mode):
-        PARITY.check(mode)
+    `@pytest.mark.parametrize("mode", MODES)`
+    `def test_parity(mode):`
+    `    PARITY.check(mode)`
 
 Part of the interface for families from other packages (docs/families.md).
 """

@@ -58,7 +58,7 @@ class Container:
     codec: str = ""
     bit_rate: int | None = None
     streamed: Mapping[str, str] = field(default_factory=dict)  # muxer options
-    whole: Mapping[str, str] = field(default_factory=dict)
+    complete: Mapping[str, str] = field(default_factory=dict)
     commented: Mapping[str, str] = field(default_factory=dict)
     codec_options: Mapping[str, str] = field(default_factory=dict)
     bits: int = 16
@@ -111,7 +111,7 @@ FILES = {
     "ogg": Container("audio/ogg", MPEG),
     "m4a": Container("audio/mp4", MPEG, "ipod", "aac", 64_000),
     # not "ipod", for which PyAV refuses a picture
-    "m4b": Container("audio/mp4", MPEG, "mp4", "aac", 64_000, whole={"brand": "M4B "}),
+    "m4b": Container("audio/mp4", MPEG, "mp4", "aac", 64_000, complete={"brand": "M4B "}),
 }
 """Formats of files, by suffix. The last three are not streamed."""
 TITLE_BYTES = 255
@@ -382,7 +382,7 @@ class Compressed:
         self.whole = whole
         self.sink: _Sink | io.BytesIO | IO[bytes] = file or (io.BytesIO() if whole else _Sink())
         options = {"fflags": "bitexact"}  # no random serials, no dates
-        options |= container.whole if whole else container.streamed
+        options |= container.complete if whole else container.streamed
         words = dict(tags.values)
         if comment is not None:
             words["comment"] = comment

@@ -58,15 +58,12 @@ class WordClock:
         alignment: Alignment | None = None,
     ) -> None:
         self._spec = spec
+        self._words: Sequence[range] = ()
+        self._alignment: Alignment | None = None
+        self._attended: list[np.ndarray] = []
         if wanted:
             self._words = words
-        else:
-            self._words = ()
-        if wanted:
             self._alignment = alignment
-        else:
-            self._alignment = None
-        self._attended: list[np.ndarray] = []
 
     def add(self, chunk: Chunk) -> None:
         """The next chunk of the segment. EngineError if its aligner fails."""
@@ -80,28 +77,39 @@ class WordClock:
         """When each word of the segment is spoken in what was added. None for one that is not.
         EngineError if its aligner fails."""
         if self._alignment is not None:
-            words = sounding_words(segment.text, self._spec.marks)
-            with failing():
-                spans = [
-                    None if s is None else Span(*map(float, s))
-                    for s in self._alignment.spans(words)
-                ]
-                if len(spans) != len(words):
-                    raise ValueError(
-                        f"spans() must say {len(words)} of as many words, got {len(spans)}"
-                    )
-            return spans
+            return _aligned(self._alignment, sounding_words(segment.text, self._spec.marks))
+
         heads = self._spec.alignment
         if heads is None or not self._attended:
             return []
+        attended = np.concatenate(self._attended)
         frame_seconds = self._spec.hop / self._spec.sample_rate
-        return word_spans(np.concatenate(self._attended), self._words, frame_seconds, heads.lag)
+        return word_spans(attended, self._words, frame_seconds, heads.lag)
+
+
+def _aligned(alignment: Alignment, words: list[str]) -> list[Span | None]:
+    spans: list[Span | None] = []
+    with failing():
+        for span in alignment.spans(words):
+            if span is None:
+                spans.append(None)
+            else:
+                start, end = span
+                spans.append(Span(float(start), float(end)))
+        if len(spans) != len(words):
+            raise ValueError(f"spans() must say {len(words)} of as many words, got {len(spans)}")
+    return spans
 
 
 def sounding_words(text: str, marks: TextMarks) -> list[str]:
     """The words of a text without a family's marks, of which an empty one may be left."""
     plain = masked(text, marks)
-    return [plain[m.start() : m.end()].translate(_NO_MARKS) for m in WORD.finditer(text)]
+    words = []
+    for m in WORD.finditer(text):
+        start, end = m.span()
+        word = plain[start:end]
+        words.append(word.translate(_NO_MARKS))
+    return words
 
 
 def timed(
@@ -112,32 +120,34 @@ def timed(
     what was cut off is left out."""
     timings: list[WordTiming] = []
     marks: list[Word] = []  # before the first word
-    for word, span in zip(words, [*spans, *[None] * (len(words) - len(spans))], strict=True):
-        same = bool(timings) and (word.start, word.end) == (
-            timings[-1].start_char,
-            timings[-1].end_char,
-        )
-        if span is None or same:
+    missing = [None] * (len(words) - len(spans))
+    for word, span in zip(words, [*spans, *missing], strict=True):
+        same = bool(timings) and _is_at(timings[-1], word)
+        if span is None:
             if not timings:
                 marks.append(word)
             elif not same:
-                timings[-1] = replace(
-                    timings[-1], text=f"{timings[-1].text} {word.text}", end_char=word.end
-                )
-            elif span is not None:
-                timings[-1] = replace(timings[-1], end=min(end, start + span.end / speed))
+                text = f"{timings[-1].text} {word.text}"
+                timings[-1] = replace(timings[-1], text=text, end_char=word.end)
             continue
+
         begin = start + span.start / speed
+        stop = min(end, start + span.end / speed)
+        if same:
+            timings[-1] = replace(timings[-1], end=stop)
+            continue
         if begin >= end:
             break
-        text = " ".join(w.text for w in [*marks, word])
-        if marks:
-            first = marks[0].start
-        else:
-            first = word.start
-        timings.append(WordTiming(text, begin, min(end, start + span.end / speed), first, word.end))
+        marks.append(word)
+        text = " ".join(part.text for part in marks)
+        first = marks[0].start
+        timings.append(WordTiming(text, begin, stop, first, word.end))
         marks = []
     return tuple(timings)
+
+
+def _is_at(timing: WordTiming, word: Word) -> bool:
+    return timing.start_char == word.start and timing.end_char == word.end
 
 
 def word_spans(
@@ -150,35 +160,41 @@ def word_spans(
     """
     if not len(attended) or not any(words):
         return [None] * len(words)
-    place, attended_at = _way(attended, max(w.stop for w in words) + 1)
-    times = (np.arange(len(attended)) + 0.5) * frame_seconds - lag
+    length = max(w.stop for w in words) + 1
+    place, is_sure = _way(attended, length)
+    frames = np.flatnonzero(is_sure)
+    all_times = (np.arange(len(attended)) + 0.5) * frame_seconds - lag
+    times = all_times[frames]
     total = len(attended) * frame_seconds
-    frames = np.arange(len(attended_at))[attended_at]
     way = np.maximum.accumulate(place[frames]) + 1e-6 * frames  # strictly ascending
 
     # When the way passes the borders between two positions: the beginning and the end of each word.
     borders = np.array([(w.start, w.stop) for w in words]) - 0.5
-    crossed = (
-        np.interp(borders, way, times[frames], left=times[frames[0]], right=total)
-        .clip(0.0, total)
-        .tolist()
-    )
-    return [Span(*both) if w else None for w, both in zip(words, crossed, strict=True)]
+    crossed = np.interp(borders, way, times, left=times[0], right=total)
+    bounded = crossed.clip(0.0, total).tolist()
+    return [Span(*both) if word else None for word, both in zip(words, bounded, strict=True)]
 
 
 def _way(attended: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
     """The position [frames] at which each frame is, between 0 and `length`, and which frames have
     their own."""
-    around = attended[:, :1].astype(int) + _AROUND
+    places = attended[:, :1].astype(int)
+    attention = attended[:, 1:].astype(np.float64)
+    around = places + _AROUND
     inside = (around >= 0) & (around < length)
-    weights = np.where(inside, attended[:, 1:].astype(np.float64), 0.0)
+    weights = np.where(inside, attention, 0.0)
     path = _likeliest(around, weights, length)
-    near = weights * (np.abs(around - path[:, None]) <= REACH)
+
+    distance = np.abs(around - path[:, None])
+    near = weights * (distance <= REACH)
     mass = near.sum(1)
+    weighted = near * around
+    middle = weighted.sum(1) / np.maximum(mass, UNLIKELY)
     sure = mass > 0.1
-    middle = (near * around).sum(1) / np.maximum(mass, UNLIKELY)
-    # nothing is sure: each is where the path has it
-    return np.where(sure, middle, path), sure | ~sure.any()
+    place = np.where(sure, middle, path)
+    if not sure.any():
+        sure[:] = True  # each is where the path has it
+    return place, sure
 
 
 def _likeliest(around: np.ndarray, weights: np.ndarray, length: int) -> np.ndarray:
@@ -187,11 +203,16 @@ def _likeliest(around: np.ndarray, weights: np.ndarray, length: int) -> np.ndarr
     frames = np.arange(len(around))
     top = weights.argmax(1)
     path: np.ndarray = around[frames, top]
-    if (weights[frames, top] > 0).all() and (path[1:] >= path[:-1]).all():
+    has_weights = weights[frames, top] > 0
+    is_forwards = path[1:] >= path[:-1]
+    if has_weights.all() and is_forwards.all():
         return path  # of each frame the likeliest position, as mostly
+
     scores = np.full((len(around), length), _UNLIKELY_SCORE)
     frame, column = np.nonzero(weights)
-    scores[frame, around[frame, column]] = np.log(weights[frame, column] + UNLIKELY)
+    position = around[frame, column]
+    likelihood = weights[frame, column] + UNLIKELY
+    scores[frame, position] = np.log(likelihood)
     return _forwards(scores)
 
 
@@ -204,8 +225,10 @@ def _forwards(scores: np.ndarray) -> np.ndarray:
         np.maximum.accumulate(before, out=best)
         np.add(now, best, out=now)
     path = np.empty(len(scores), int)
-    path[-1] = place = int(scores[-1].argmax())
-    for i in range(len(scores) - 2, -1, -1):
-        place -= int(scores[i, place::-1].argmax())  # of equal ones the last
-        path[i] = place
+    place = int(scores[-1].argmax())
+    path[-1] = place
+    for frame in range(len(scores) - 2, -1, -1):
+        back = scores[frame, place::-1].argmax()  # of equal ones the last
+        place -= int(back)
+        path[frame] = place
     return path

@@ -79,13 +79,13 @@ def _within(m: re.Match[str]) -> list[tuple[int, int]]:
     token = m[0]
     start = m.start()
     end = m.end()
-    left = start + len(token) - len(token.lstrip(_EDGES))
-    right = max(left, start + len(token.rstrip(_EDGES)))
-    if m.string[left:right].endswith(("'s", "’s")):
-        owner = right - 2
+    word_start = start + len(token) - len(token.lstrip(_EDGES))
+    word_end = max(word_start, start + len(token.rstrip(_EDGES)))
+    if m.string[word_start:word_end].endswith(("'s", "’s")):
+        owner_end = word_end - 2
     else:
-        owner = right
-    return [(start, end), (left, right), (left, owner)]
+        owner_end = word_end
+    return [(start, end), (word_start, word_end), (word_start, owner_end)]
 
 
 def _checked(word: object, reading: object) -> tuple[str, str]:

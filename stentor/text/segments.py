@@ -1,9 +1,9 @@
 """Text to the segments that are spoken one after another, with marks that people write into it for
 a voice: pauses, phonemes, a small part of SSML, and a lexicon's words.
 
-    Wait. [pause 600ms] [pause:1.5] [PAUSE 1.0] [pause] Done.       [Worcester](/wˈʊstəɹ/)
-    <break time="600ms"/>  <sub alias="...">  <say-as interpret-as="characters">  <phoneme ph="...">
-    <p>  <s>
+    `Wait. [pause 600ms] [pause:1.5] [PAUSE 1.0] [pause] Done.       [Worcester](/wˈʊstəɹ/)`
+    `<break time="600ms"/> <sub alias="..."> <say-as interpret-as="characters"> <phoneme ph="...">`
+    `<p>  <s>`
 
 This is no XML parser: tags are found by their form, in one pass. Entities other than the five of
 XML and numbers stay as they are, declarations are skipped, and nothing is fetched or expanded. Tags
@@ -217,17 +217,17 @@ class _Reader:
             readings = self.lexicon.words(text)
         else:
             readings = []
-        for left, right, word_reading in readings:
-            self._add(text[at:left], start + at, start + left)
-            at = right
+        for begin, stop, word_reading in readings:
+            self._add(text[at:begin], start + at, start + begin)
+            at = stop
             reading = word_reading
             if word_reading[0] == word_reading[-1] == "/" and len(word_reading) > 2:
                 sounds = word_reading[1:-1]
-                if text[right : right + 2] in ("'s", "’s"):
-                    at = right + 2
+                if text[stop : stop + 2] in ("'s", "’s"):
+                    at = stop + 2
                     sounds = sounds + _owner(sounds)
-                reading = self._with_phonemes(text[left:at], sounds)
-            self._add(reading, start + left, start + at)
+                reading = self._with_phonemes(text[begin:at], sounds)
+            self._add(reading, start + begin, start + at)
         self._add(text[at:], start + at, end)
 
     def _add(self, text: str, start: int, end: int) -> None:
@@ -348,15 +348,15 @@ class Reading:
         """The segments of a text that is cleaned while the family's marks are held."""
         start = len(around.before)
         end = start + len(text)
-        held = Held(around.before + text + around.behind, self.marks)
-        whole = cleaned(held.text, self.cleanup)
-        draft = whole.part(start, end)
-        around = _around(whole, start, end)
+        marks = Held(around.before + text + around.behind, self.marks)
+        surrounded = cleaned(marks.text, self.cleanup)
+        draft = surrounded.part(start, end)
+        around = _around(surrounded, start, end)
         segments: list[Segment] = []
         before = 0.0
         all_parts = parts(draft, self.phonemes, self.lexicon)
         for part in all_parts:
-            part_draft = replace(part.draft, text=held.restored(part.text))
+            part_draft = replace(part.draft, text=marks.restored(part.text))
             if part_draft.text.strip():
                 beside = Around(
                     around.before if part is all_parts[0] else "",
@@ -385,9 +385,9 @@ class Reading:
             else:
                 before += part.pause or 0.0
         if segments and around.before:
-            segments[0] = replace(segments[0], gap_before=_gap(whole, start))
+            segments[0] = replace(segments[0], gap_before=_gap(surrounded, start))
         if segments and around.behind:
-            segments[-1] = replace(segments[-1], gap=_gap(whole, end))
+            segments[-1] = replace(segments[-1], gap=_gap(surrounded, end))
         return segments
 
     def silence(self, text: str) -> float:

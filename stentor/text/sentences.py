@@ -95,8 +95,8 @@ class Segment:
     text had marks of its own (markup.py), `start` and `end` are places in the text with them.
     words: those of `spoken`, where `Reading` has cut it. unread: pieces of it that the model leaves
     out. In a dialogue, voice: who speaks it (None: the request's own voice), turn: which turn it is
-    of. `start` and `end` are then places in the text of that turn where each turn was given by
-    itself.
+    of. `start` and `end` are then places in the text of that turn where turns are texts of their
+    own.
     """
 
     text: str
@@ -221,8 +221,8 @@ def split(
     if granularity == "none" or (granularity == "auto" and short and not starts_short):
         segments = [trimmed]
     else:
-        whole = sentences(plain, _masked_around(around, marks))
-        segments = [p for s in whole for p in _fit(plain, s, max_chars)] or [trimmed]
+        uncut = sentences(plain, _masked_around(around, marks))
+        segments = [p for s in uncut for p in _fit(plain, s, max_chars)] or [trimmed]
     if granularity == "clause":
         segments = [c for p in segments for c in _clauses(plain, p, 20)]
     if starts_short:
@@ -287,9 +287,9 @@ def ready(text: str, clause: bool, marks: TextMarks = NO_MARKS, before: str = ""
 
 def _trimmed(text: str, start: int, end: int, gap: int) -> Segment:
     body = text[start:end]
-    left = len(body) - len(body.lstrip())
+    first = start + len(body) - len(body.lstrip())
     stripped = body.strip()
-    return Segment(stripped, start + left, start + left + len(stripped), gap)
+    return Segment(stripped, first, first + len(stripped), gap)
 
 
 def _fit(text: str, segment: Segment, longest: int) -> Iterator[Segment]:

@@ -33,13 +33,15 @@ class Trace(Draft):
         """A text that nothing has changed."""
         words = [NO_WORD] * len(text)
         for number, m in enumerate(WORD.finditer(text)):
-            words[m.start() : m.end()] = [number] * len(m[0])
-        return cls(text, *_spans(words))
+            start, end = m.span()
+            words[start:end] = [number] * (end - start)
+        return cls.of_words(text, words)
 
     @classmethod
     def of_words(cls, text: str, words: Iterable[int]) -> Self:
         """A text with the word of each of its characters."""
-        return cls(text, *_spans(list(words)))
+        starts, ends = _spans(list(words))
+        return cls(text, starts, ends)
 
     @classmethod
     def joined(cls, parts: Iterable[Self], gap: str = " ") -> Self:
@@ -66,7 +68,10 @@ class Trace(Draft):
         """Count the words from `first` on, not from 0."""
         if not first:
             return self
-        words = [NO_WORD if word == NO_WORD else word + first for word in self.words]
+        words = self.words
+        for at, word in enumerate(words):
+            if word != NO_WORD:
+                words[at] = word + first
         return self.of_words(self.text, words)
 
     def each(self, rewrite: Callable[[str], str]) -> Self:
@@ -85,16 +90,18 @@ class Trace(Draft):
         if not dropped:
             return self
         places = [at for at, c in enumerate(self.text) if c not in dropped]
-        return type(self)(
-            "".join(self.text[at] for at in places),
-            [self.starts[at] for at in places],
-            [self.ends[at] for at in places],
-        )
+        text = "".join(self.text[at] for at in places)
+        starts = [self.starts[at] for at in places]
+        ends = [self.ends[at] for at in places]
+        return type(self)(text, starts, ends)
 
     def strip(self, left: str | None = None, right: str | None = None) -> Self:
         """Without those characters at its ends. None: without white space."""
-        start = len(self.text) - len(self.text.lstrip(left))
-        return self[start : max(start, len(self.text.rstrip(right)))]
+        without_left = self.text.lstrip(left)
+        without_right = self.text.rstrip(right)
+        start = len(self.text) - len(without_left)
+        end = max(start, len(without_right))
+        return self[start:end]
 
     def spaced(self) -> Self:
         """With a single space for all white space, and none at its ends."""
@@ -102,13 +109,15 @@ class Trace(Draft):
 
     def ended(self, mark: str) -> Self:
         """With a mark behind it, which is of no word."""
-        return type(self)(self.text + mark, [*self.starts, 0], [*self.ends, 0])
+        starts = [*self.starts, 0]
+        ends = [*self.ends, 0]
+        return type(self)(self.text + mark, starts, ends)
 
     def rewritten(self, start: int, end: int, new: str) -> Self:
         """A text that text[start:end] has become. What replaces several words is theirs in the same
         order."""
         words = self.words_of(start, end, new)
-        return type(self)(new, *_spans(words))
+        return self.of_words(new, words)
 
     def words_of(self, start: int, end: int, new: str) -> list[int]:
         """The words from which the characters of `new` came, which text[start:end] has become."""
@@ -117,65 +126,87 @@ class Trace(Draft):
         size = len(starts)
         if size and starts[0] < ends[0]:
             word = starts[0]
-            is_one_word = starts.count(word) == size and min(ends) > word
-            if is_one_word:
+            is_in_word = starts.count(word) == size
+            if is_in_word and min(ends) > word:
                 return [word] * len(new)
         return _spread(self[start:end], new)
 
     def _written(self, m: re.Match[str], new: str) -> tuple[list[int], list[int]]:
-        return _spans(self.words_of(*m.span(), new))
+        start, end = m.span()
+        words = self.words_of(start, end, new)
+        return _spans(words)
 
     def places(self, sounds: Callable[[str], bool]) -> tuple[range, ...]:
         """Where the characters of each word stand that sound. A word without any has an empty
         range."""
-        spans: dict[int, tuple[int, int]] = {}
+        starts: dict[int, int] = {}
+        ends: dict[int, int] = {}
         for at, (c, word) in enumerate(zip(self.text, self.words, strict=True)):
             if word != NO_WORD and sounds(c):
-                spans[word] = (spans.get(word, (at, at))[0], at + 1)
-        return tuple(range(*spans.get(word, (0, 0))) for word in range(max(spans, default=-1) + 1))
+                starts.setdefault(word, at)
+                ends[word] = at + 1
+        num_words = max(starts, default=-1) + 1
+        places = [range(0)] * num_words
+        for word, start in starts.items():
+            places[word] = range(start, ends[word])
+        return tuple(places)
 
 
 def _spans(words: list[int]) -> tuple[list[int], list[int]]:
     """The first word of each character, and the one behind its last. NO_WORD (-1) becomes an empty
     span."""
     ends = [word + 1 for word in words]
-    if NO_WORD not in words:
-        return words, ends
-    return [0 if word == NO_WORD else word for word in words], ends
+    starts = words
+    if NO_WORD in words:
+        starts = [0 if word == NO_WORD else word for word in words]
+    return starts, ends
 
 
 def is_sound(sign: str) -> bool:
     """Whether a phoneme or a character is spoken: neither white space nor punctuation. Stress marks
     are spoken."""
-    return unicodedata.category(sign)[0] not in "PZ"
+    category = unicodedata.category(sign)
+    return category[0] not in "PZ"
 
 
 def _spread(old: Trace, new: str) -> list[int]:
     """The words from which the characters of `new` came, which replaces `old`."""
     old_words = old.words
-    old_owners = [w for w in dict.fromkeys(old_words) if w != NO_WORD]
-    if len(old_owners) < 2 or not new:
-        return [old_owners[0] if old_owners else NO_WORD] * len(new)
-    tokens = [
-        (token, old_words[m.start()])
-        for m in WORD.finditer(old.text)
-        if old_words[m.start()] != NO_WORD
-        for token in _read_as(_plain(m[0]), new)
-    ]
-    before = [token for token, _ in tokens]
-    sources = [source for _, source in tokens]
+    present = dict.fromkeys(old_words)
+    present.pop(NO_WORD, None)
+    old_owners = list(present)
+    size = len(new)
+    if not old_owners:
+        return [NO_WORD] * size
+    if len(old_owners) == 1:
+        return old_owners * size
+
     matches = list(WORD.finditer(new))
     if len(matches) < len(old_owners):  # letters by themselves are one word of the dictionary
-        return [old_owners[at * len(old_owners) // len(new)] for at in range(len(new))]
-    owners = _owners(before, sources, [_plain(m[0]) for m in matches])
-    words = [NO_WORD] * len(new)
+        return [old_owners[at * len(old_owners) // size] for at in range(size)]
+
+    before: list[str] = []
+    sources: list[int] = []
+    for m in WORD.finditer(old.text):
+        source = old_words[m.start()]
+        if source == NO_WORD:
+            continue
+        tokens = _read_as(_plain(m[0]), new)
+        before += tokens
+        sources += [source] * len(tokens)
+
+    after = [_plain(m[0]) for m in matches]
+    owners = _owners(before, sources, after)
+    words = [NO_WORD] * size
     for m, owner in zip(matches, owners, strict=True):
-        words[m.start() : m.end()] = [owner] * len(m[0])
+        start, end = m.span()
+        words[start:end] = [owner] * (end - start)
     return words
 
 
 def _plain(token: str) -> str:
-    return "".join(c for c in token.casefold() if c.isalnum())
+    folded = token.casefold()
+    return "".join(filter(str.isalnum, folded))
 
 
 def _read_as(token: str, new: str) -> list[str]:
@@ -189,11 +220,15 @@ def _owners(before: list[str], sources: list[int], after: list[str]) -> list[int
     """Find which of `sources` each of the tokens `after` came from: those that stayed, and in order
     between them."""
     owners: list[int] = []
-    for kind, i, j, k, n in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+    matcher = SequenceMatcher(None, before, after, autojunk=False)
+    for kind, start, end, new_start, new_end in matcher.get_opcodes():
+        replaced = sources[start:end]
+        size = new_end - new_start
         if kind == "equal":
-            owners += sources[i:j]
-        elif j > i:
-            owners += [sources[i + at * (j - i) // (n - k)] for at in range(n - k)]
+            owners += replaced
+        elif replaced:
+            owners += [replaced[at * len(replaced) // size] for at in range(size)]
         else:
-            owners += [owners[-1] if owners else sources[0]] * (n - k)
+            last = owners[-1] if owners else sources[0]
+            owners += [last] * size
     return owners

@@ -60,24 +60,29 @@ class PageAllocator:
         """`count` pages. None, and nothing is allocated, when there are not as many."""
         if count > self.available:
             return None
-        first = max(0, len(self._free) - max(0, count))
+        without_key = min(max(0, count), len(self._free))
+        first = len(self._free) - without_key
         pages = self._free[first:]
         del self._free[first:]
+
         while len(pages) < count:
             page, _ = self._kept.popitem(last=False)
             self._unpublish(page)
             self.evictions += 1
             pages.append(page)
-        self._holders.update(dict.fromkeys(pages, 1))
+
+        for page in pages:
+            self._holders[page] = 1
         return pages
 
     def find(self, keys: Iterable[bytes]) -> list[int]:
         """The pages that hold what the keys name, up to the first that no page holds."""
         pages = []
         for key in keys:
-            if key not in self._page_of:
+            page = self._page_of.get(key)
+            if page is None:
                 break
-            pages.append(self._page_of[key])
+            pages.append(page)
         return pages
 
     def hold(self, pages: list[int]) -> None:
@@ -94,10 +99,12 @@ class PageAllocator:
         """
         new = []
         for page, key in zip(pages, keys, strict=False):
-            if key not in self._page_of and page not in self._key_of:
-                self._page_of[key] = page
-                self._key_of[page] = key
-                new.append(page)
+            is_published = key in self._page_of or page in self._key_of
+            if is_published:
+                continue
+            self._page_of[key] = page
+            self._key_of[page] = key
+            new.append(page)
         return new
 
     def forget(self, pages: list[int]) -> None:
@@ -177,24 +184,35 @@ class PageTables:
         every layer stores before it attends.
         """
         size = self.pages.page_size
-        cached = self.pages.find(seq.prefix[: (seq.length - 1) // size])
+        full_pages = (seq.length - 1) // size
+        cached = self.pages.find(seq.prefix[:full_pages])
         pages = _in_time(cached, self._unwritten, seq)
-        cached = self.frames.find(seq.frame_keys[: seq.frames_before(len(pages) * size)])
+
+        num_frames = seq.frames_before(len(pages) * size)
+        cached = self.frames.find(seq.frame_keys[:num_frames])
         frames = _in_time(cached, self._unwritten_frames, seq)
         # those that are found may be fewer
-        while seq.frames_before(len(pages) * size) > len(frames):
+        while num_frames > len(frames):
             pages.pop()
-        if not seq.continues and len(pages) * size < self.policy.min_cached(seq.has_voice):
+            num_frames = seq.frames_before(len(pages) * size)
+
+        tokens = len(pages) * size
+        if not seq.continues and tokens < self.policy.min_cached(seq.has_voice):
             return Shared([], [])  # so few tokens are computed
-        return Shared(pages, frames[: seq.frames_before(len(pages) * size)])
+        return Shared(pages, frames[:num_frames])
 
     def has_room(self, seq: Sequence, shared: Shared) -> bool:
         """Whether there are pages for the rest of its prompt and its past frames, beside those that
         were found."""
-        needed = self.pages.pages_for(seq.length + seq.num_scheduled) - len(shared.pages)
+        tokens = seq.length + seq.num_scheduled
+        pages = self.pages.pages_for(tokens) - len(shared.pages)
+        free_pages = self.pages.available - self.pages.free_among(shared.pages)
+        if pages > free_pages:
+            return False
+
         frames = self._frames(seq) - len(shared.frames)
-        room = needed <= self.pages.available - self.pages.free_among(shared.pages)
-        return room and frames <= self.frames.available - self.frames.free_among(shared.frames)
+        free_frames = self.frames.available - self.frames.free_among(shared.frames)
+        return frames <= free_frames
 
     def start(self, seq: Sequence, shared: Shared) -> bool:
         """Assign `seq` its shared pages, and new ones for the rest of its prompt and its past
@@ -221,10 +239,12 @@ class PageTables:
             start = seq.num_cached
         else:
             start = seq.piece.start
-        new = slice(start // size, seq.piece.stop // size)
-        for page in self.pages.publish(seq.pages[new], seq.prefix[new]):
+        first = start // size
+        stop = seq.piece.stop // size
+        for page in self.pages.publish(seq.pages[first:stop], seq.prefix[first:stop]):
             self._unwritten[page] = seq.num_evals
-        frames = slice(seq.frames_before(new.start * size), seq.frames_before(new.stop * size))
+
+        frames = slice(seq.frames_before(first * size), seq.frames_before(stop * size))
         for page in self.frames.publish(seq.frame_pages[frames], seq.frame_keys[frames]):
             self._unwritten_frames[page] = seq.num_evals
 
@@ -233,7 +253,8 @@ class PageTables:
 
         The last frame may not be there: only the step after it computes its keys and values.
         """
-        full = (seq.length + seq.num_generated - 1) // self.pages.page_size
+        stored = seq.length + seq.num_generated - 1
+        full = stored // self.pages.page_size
         self.pages.publish(seq.pages[:full], following.prefix[:full])
 
     def grow(self, seq: Sequence) -> bool:
@@ -241,14 +262,18 @@ class PageTables:
         False if there are too few."""
         tokens = seq.length + seq.num_scheduled
         frames = self._frames(seq)
-        reserve = max(0, min(self.policy.reserve_tokens, seq.max_frames - seq.num_scheduled))
+        remaining = seq.max_frames - seq.num_scheduled
+        reserve = max(0, min(self.policy.reserve_tokens, remaining))
         for more in (reserve, 0):
-            pages = self.pages.allocate(self.pages.pages_for(tokens + more) - len(seq.pages))
+            total = self.pages.pages_for(tokens + more)
+            pages = self.pages.allocate(total - len(seq.pages))
             if pages is None:
                 continue
-            more_frames = self.frames.allocate((frames and frames + more) - len(seq.frame_pages))
-            if more_frames is not None:
-                self._give(seq, seq.pages + pages, seq.frame_pages + more_frames)
+
+            total = frames and frames + more  # none where there are no page sets by frame
+            frame_pages = self.frames.allocate(total - len(seq.frame_pages))
+            if frame_pages is not None:
+                self._give(seq, seq.pages + pages, seq.frame_pages + frame_pages)
                 return True
             self.pages.free(pages)
         return False
@@ -274,10 +299,13 @@ class PageTables:
         seq.frame_pages = frames
         seq.room = len(pages) * self.pages.page_size - seq.length
         if self.frames.count:
-            seq.room = min(seq.room, len(frames) - seq.given_frames - len(seq.frame_at) - 1)
+            prompt_frames = seq.given_frames + len(seq.frame_at)
+            frame_room = len(frames) - prompt_frames - 1
+            seq.room = min(seq.room, frame_room)
 
 
 def _in_time(pages: list[int], unwritten: Mapping[int, int], seq: Sequence) -> list[int]:
     """The first of the pages found, up to one that another launch than that of `seq` is to
     write."""
-    return list(takewhile(lambda page: unwritten.get(page, seq.num_evals) == seq.num_evals, pages))
+    evals = seq.num_evals
+    return list(takewhile(lambda page: unwritten.get(page, evals) == evals, pages))

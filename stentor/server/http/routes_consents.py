@@ -46,9 +46,12 @@ async def add(
 ) -> dict[str, Any]:
     """Keep a recording in which a speaker agrees to the use of their voice."""
     s = server(request)
+    form = await request.form()
     ignored = Ignored(s.config.strict)
-    ignored.unknown(field for field in await request.form() if field not in FIELDS)
-    data = await samples.uploaded(recording, int(s.config.max_upload_mb * MIB), "recording")
+    ignored.unknown(field for field in form if field not in FIELDS)
+
+    max_bytes = int(s.config.max_upload_mb * MIB)
+    data = await samples.uploaded(recording, max_bytes, "recording")
     await samples.decoded(data, "recording")
     consent = await asyncio.to_thread(s.consents.add, name, language, data)
     return {**consent.as_dict(), **ignored.as_json()}
@@ -61,25 +64,33 @@ async def consents(
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> dict[str, Any]:
     """List consents, the newest first, those behind `after`."""
-    all_of_them = await asyncio.to_thread(server(request).consents.newest)
-    ids = [consent.id for consent in all_of_them]
-    if after is not None and after not in ids:
+    s = server(request)
+    newest = await asyncio.to_thread(s.consents.newest)
+    ids = [consent.id for consent in newest]
+    if after is None:
+        start = 0
+    elif after in ids:
+        start = ids.index(after) + 1
+    else:
         raise _unknown(after, "after")
-    start = 0 if after is None else ids.index(after) + 1
-    page = all_of_them[start : start + limit]
+
+    end = start + limit
+    page = newest[start:end]
     return {
         "object": "list",
         "data": [consent.as_dict() for consent in page],
         "first_id": page[0].id if page else None,
         "last_id": page[-1].id if page else None,
-        "has_more": start + limit < len(ids),
+        "has_more": end < len(ids),
     }
 
 
 @router.get("/{consent_id}", responses=failures(400, 401, 404))
 async def consent(request: Request, consent_id: Id) -> dict[str, Any]:
     """Return one consent."""
-    return _known(consent_id, await asyncio.to_thread(server(request).consents.get, consent_id))
+    s = server(request)
+    consent = await asyncio.to_thread(s.consents.get, consent_id)
+    return _known(consent_id, consent)
 
 
 @router.post("/{consent_id}", responses=failures(400, 401, 404, 415, 429))
@@ -95,7 +106,9 @@ async def rename(request: Request, consent_id: Id, body: Rename) -> dict[str, An
 @router.delete("/{consent_id}", responses=failures(400, 401, 404))
 async def delete(request: Request, consent_id: Id) -> dict[str, Any]:
     """Delete a consent. Voices that name it stay."""
-    if not await asyncio.to_thread(server(request).consents.delete, consent_id):
+    s = server(request)
+    deleted = await asyncio.to_thread(s.consents.delete, consent_id)
+    if not deleted:
         raise _unknown(consent_id)
     return {"id": consent_id, "object": "audio.voice_consent", "deleted": True}
 

@@ -267,17 +267,17 @@ _REST = (  # where nothing says that it is a noun, a word with an object is a ve
         "rights?|only",
     ),
 )
-_NAMED = re.compile(rf"\b(?:{'|'.join(c.words for c in (*_CONTEXTS, *_REST))})\b")
+_LISTED = re.compile(rf"\b(?:{'|'.join(context.words for context in (*_CONTEXTS, *_REST))})\b")
 
 
 @dataclass(frozen=True)
 class _Marking:
-    """Where words have the reading of a part of speech. named: whether it is about words of _NAMED
-    only."""
+    """Where words have the reading of a part of speech. listed: it is about words of
+    _LISTED only."""
 
     part: str
     source: Context | str
-    named: bool
+    listed: bool
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -288,9 +288,9 @@ class _Marking:
 
 
 _MARKINGS = (
-    *(_Marking(c.part, c, named=True) for c in _CONTEXTS),
-    *(_Marking(part, expression, named=False) for part, expression in _BEHIND),
-    *(_Marking(c.part, c, named=True) for c in _REST),
+    *(_Marking(c.part, c, listed=True) for c in _CONTEXTS),
+    *(_Marking(part, expression, listed=False) for part, expression in _BEHIND),
+    *(_Marking(c.part, c, listed=True) for c in _REST),
 )
 
 
@@ -304,9 +304,9 @@ class Heteronyms:
 
     def marked(self, words: Trace) -> Trace:
         """The words, each as the dictionary spells the reading that fits."""
-        is_name = _NAMED.search(words.text) is not None
+        has_listed = _LISTED.search(words.text) is not None
         for marking in _MARKINGS:
-            if is_name or not marking.named:
+            if has_listed or not marking.listed:
                 words = words.sub(marking.pattern, self._marks(marking.part))
         return words
 

@@ -19,6 +19,9 @@ _MEASURED = re.compile(
     r"pizzas?|monitors?|screens?|displays?|laptops?|wheels?|rims?|tires?|pipes?|skillets?|pans?|records?|heels?|nails?)\b"
 )
 
+_ARTICLE = re.compile(r"\b[Aa]n?\s$")
+_NOUN = re.compile(r"\s(?!of\b|or\b|and\b)[a-zA-Z]")
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -56,14 +59,19 @@ def rules(*table: Row) -> list[Rule]:
     return [_rule(*row) for row in table]
 
 
-def _rule(expression: str, action: Action | Mapping[str, str], *wanted: Iterable[str]) -> Rule:
-    needs: list[frozenset[str]] = []
-    for some in wanted or ([action] if isinstance(action, Mapping) else []):
-        needs += (
-            map(frozenset, some.split()) if isinstance(some, str) else [frozenset(map(_key, some))]
-        )
+def _rule(
+    expression: str, action: Action | Mapping[str, str], *requirements: Iterable[str]
+) -> Rule:
     if isinstance(action, Mapping):
+        requirements = requirements or (action,)
         action = _lookup(action)
+
+    needs: list[frozenset[str]] = []
+    for signs_or_words in requirements:
+        if isinstance(signs_or_words, str):
+            needs += map(frozenset, signs_or_words.split())
+        else:
+            needs.append(frozenset(map(_key, signs_or_words)))
     return Rule(expression, action, tuple(needs))
 
 
@@ -86,22 +94,26 @@ def _key(word: str) -> str:
 def features(text: str) -> frozenset[str]:
     """The signs of a text, with 0 for all digits, and its words in small letters."""
     signs = set(text).difference(ascii_letters)
-    if not signs.isdisjoint(_DIGITS):
+    has_digits = not signs.isdisjoint(_DIGITS)
+    if has_digits:
         signs.add("0")
-    return frozenset(signs.union(_WORD.findall(text.lower())))
+    words = _WORD.findall(text.lower())
+    return frozenset(signs.union(words))
 
 
 def any_of(words: Iterable[str]) -> str:
     """A pattern for one of several words, the longest first."""
-    return "|".join(re.escape(w) for w in sorted(words, key=lambda w: (-len(w), w)))
+    longest_first = sorted(words, key=lambda word: (-len(word), word))
+    return "|".join(map(re.escape, longest_first))
 
 
 def describes(m: re.Match[str]) -> bool:
     """Whether an amount describes a noun: "a $20 bill" and "9V batteries" have no plural."""
-    before = m.string[max(0, m.start() - 4) : m.start()]
-    after = m.string[m.end() : m.end() + 11]
+    start, end = m.span()
+    before = m.string[max(0, start - 4) : start]
+    after = m.string[end : end + 11]
     if _MEASURED.match(after):
         return True
-    return bool(
-        re.search(r"\b[Aa]n?\s$", before) and re.match(r"\s(?!of\b|or\b|and\b)[a-zA-Z]", after)
-    )
+    if not _ARTICLE.search(before):
+        return False
+    return _NOUN.match(after) is not None
