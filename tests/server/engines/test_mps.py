@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from stentor import doctor
 from stentor.engine.running import device as device_module
 from stentor.engine.running.device import BACKGROUND, LANGUAGE_MODEL, Device
 from stentor.errors import InvalidRequest
@@ -310,6 +311,12 @@ def test_a_folder_of_another_kind_is_left_as_it_is(fake: FakeMps) -> None:
     assert link.is_symlink()
     assert target.is_dir()
     assert file.exists()
+
+
+def test_doctor_shows_whether_models_can_share_a_gpu(machine: Path) -> None:
+    assert doctor._mps().startswith(f"not installed: {MPS_CONTROL}")
+    FakeMps(machine / "bin")
+    assert doctor._mps().startswith("ready: ")
 
 
 # -- a server
