@@ -26,28 +26,31 @@ class CodecStateTable:
     def __init__(self, columns: Mapping[str, Column], rows: int, device: torch.device) -> None:
         self._specs = columns
         self._slices = {}
-        end = 0
-        for name, c in columns.items():
-            words = (
-                -(-math.prod(c.shape) * torch_dtype(c.dtype).itemsize // ROW_ALIGN)
-                * ROW_ALIGN
-                // WORD
-            )
-            self._slices[name] = slice(end, end + words)
-            end += words
-        self.data = torch.zeros(rows, end, dtype=torch.int64, device=device)
+        width = 0
+        for name, column in columns.items():
+            dtype = torch_dtype(column.dtype)
+            count = math.prod(column.shape)
+            num_bytes = count * dtype.itemsize
+            padded_bytes = -(-num_bytes // ROW_ALIGN) * ROW_ALIGN
+            end = width + padded_bytes // WORD
+            self._slices[name] = slice(width, end)
+            width = end
+        self.data = torch.zeros(rows, width, dtype=torch.int64, device=device)
         self.columns = self._views(self.data)
-        for name, c in columns.items():
-            self.columns[name].fill_(c.fill)
+        for name, column in columns.items():
+            self.columns[name].fill_(column.fill)
         self.fresh = self.data[:1].clone()
 
     def _views(self, data: Tensor) -> State:
         """The columns of data [n, words]."""
         views = {}
-        for name, c in self._specs.items():
-            count = math.prod(c.shape)
-            values = data[:, self._slices[name]].view(torch_dtype(c.dtype))[:, :count]
-            views[name] = values.view(len(data), *c.shape)
+        for name, column in self._specs.items():
+            words = data[:, self._slices[name]]
+            dtype = torch_dtype(column.dtype)
+            count = math.prod(column.shape)
+            values = words.view(dtype)
+            values = values[:, :count]
+            views[name] = values.view(len(data), *column.shape)
         return views
 
     def gather(self, rows: Tensor) -> State:
@@ -57,44 +60,57 @@ class CodecStateTable:
     def store(self, rows: Tensor, state: State) -> None:
         """Write every column of `rows` in two kernel launches: one concatenates the columns, one
         stores the rows. EngineError names a column that is missing, or is none."""
-        if wrong := state.keys() ^ self._specs.keys():
+        wrong = state.keys() ^ self._specs.keys()
+        if wrong:
             raise EngineError(
                 f"codec.decode must give the columns of codec.columns: {min(wrong)!r} is in one of them only"
             )
-        parts = [part for name in self._specs for part in self._words(name, state)]
+        parts: list[Tensor] = []
+        for name in self._specs:
+            parts += self._words(name, state[name])
         if parts:
-            self.data.index_copy_(0, rows, torch.cat(parts, dim=1))
+            words = torch.cat(parts, dim=1)
+            self.data.index_copy_(0, rows, words)
 
-    def _words(self, name: str, state: State) -> list[Tensor]:
+    def _words(self, name: str, column: Tensor) -> list[Tensor]:
         """A column [k, *shape] as words, then its padding. No copy is made if the values already
         lie as words."""
-        c = self._specs[name]
-        words_slice = self._slices[name]
-        values = state[name].to(torch_dtype(c.dtype)).reshape(len(state[name]), -1)
-        per_word = WORD // torch_dtype(c.dtype).itemsize
-        layout = (values.shape[1], values.stride(0), values.storage_offset())
-        if values.stride(1) != 1 or any(n % per_word for n in layout):
-            values = F.pad(
-                values, (0, (words_slice.stop - words_slice.start) * per_word - values.shape[1])
-            )
+        dtype = torch_dtype(self._specs[name].dtype)
+        per_word = WORD // dtype.itemsize
+        place = self._slices[name]
+        width = place.stop - place.start
+
+        values = column.to(dtype).reshape(len(column), -1)
+        count = values.shape[1]
+        row_stride, stride = values.stride()
+        layout = (count, row_stride, values.storage_offset())
+        is_split = any(number % per_word for number in layout)
+        if stride != 1 or is_split:
+            missing = width * per_word - count
+            values = F.pad(values, (0, missing))
+
         words = values.view(torch.int64)
-        rest = words_slice.stop - words_slice.start - words.shape[1]
-        if rest:
-            return [words, self.fresh[:, :1].expand(len(words), rest)]
-        return [words]
+        rest = width - words.shape[1]
+        if not rest:
+            return [words]
+        padding = self.fresh[:, :1].expand(len(words), rest)
+        return [words, padding]
 
     def reset(self, rows: Tensor) -> None:
         """Set every column of `rows` [k] to its fill."""
-        self.data.index_copy_(0, rows, self.fresh.expand(len(rows), -1))
+        fresh = self.fresh.expand(len(rows), -1)
+        self.data.index_copy_(0, rows, fresh)
 
     def fill(self, rows: Tensor, state: Tensor) -> None:
         """Set each of `rows` [k] to one row [words], which may be on the host. Nothing waits for
         the copy."""
         row = state.to(self.data.device, non_blocking=True)
-        self.data.index_copy_(0, rows, row.expand(len(rows), -1))
+        copies = row.expand(len(rows), -1)
+        self.data.index_copy_(0, rows, copies)
 
 
 def one_row(device: torch.device, count: int) -> CodecCall:
     """The call of one row of `count` frames at the beginning of a stream that goes on."""
-    start, stop, end = torch.tensor([[0], [count], [NO_END]], device=device)
+    bounds = [[0], [count], [NO_END]]
+    start, stop, end = torch.tensor(bounds, device=device)
     return CodecCall(start, stop, end, count)

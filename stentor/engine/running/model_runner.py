@@ -17,7 +17,7 @@ from torch import Tensor
 from stentor.config import EngineConfig
 from stentor.engine.running import step
 from stentor.engine.running.cuda_graphs import CudaGraphRunner
-from stentor.engine.running.device import LANGUAGE_MODEL, Device, Event, StagingBuffer
+from stentor.engine.running.device import LANGUAGE_MODEL, Device, Event, Shape, StagingBuffer
 from stentor.engine.running.kv_cache import PagedKV
 from stentor.engine.running.prefill_batch import (
     BatchShape,
@@ -35,6 +35,7 @@ from stentor.errors import InvalidRequest
 from stentor.layers.types import ADAPTER
 from stentor.models.base import Prompt, SpeechModel
 
+DECODE_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 PREFILL_TOKENS = (2048, 1536, 1024, 768, 512, 384, 256, 192, 128, 96, 64, 32)
 """Captured prefills, by tokens of prompts, whatever the number of rows."""
 REPLAY_TOKENS = (2048, 512, 128)
@@ -101,13 +102,13 @@ class ModelRunner:
         self.batch_sizes = config.batch_sizes or (
             default_batch_sizes(sizes.slots) if device.cuda else ()
         )
-        self.idx = torch.full(
-            (max((sizes.slots, *self.batch_sizes)),), sizes.slots, dtype=torch.int64, device=where
-        )
+        largest_batch = max((sizes.slots, *self.batch_sizes))
+        padding = sizes.slots
+        self.idx = torch.full((largest_batch,), padding, dtype=torch.int64, device=where)
         self._idx_host: list[int] = []
         # whether a launch has made its frames, so that it cannot be tried again
         self.moved_on = False
-        self.first_idx = torch.full((sizes.slots,), sizes.slots, dtype=torch.int64, device=where)
+        self.first_idx = torch.full((sizes.slots,), padding, dtype=torch.int64, device=where)
         if device.cuda:
             self.evals = {model.spec.num_evals, *model.spec.captured_evals}
         else:
@@ -181,10 +182,9 @@ class ModelRunner:
     def admit(self, new: list[tuple[Sequence, Prompt, int]]) -> None:
         """Write the rows of requests, with their seeds. Many rows take as many kernel launches as
         one."""
+        rows = [(seq.slot, _columns(prompt, seed)) for seq, prompt, seed in new]
         with self.stream.active():
-            self.slots.admit(
-                [(seq.slot, _columns(prompt, seed)) for seq, prompt, seed in new], self.device
-            )
+            self.slots.admit(rows, self.device)
 
     def covering_evals(self, num_evals: int) -> int:
         """The loop length with which a row is launched: the smallest captured one that is enough.
@@ -197,15 +197,16 @@ class ModelRunner:
             raise InvalidRequest(
                 "flow_steps", f"takes {num_evals} evaluations per frame, here at most {max_evals}"
             )
-        return min((n for n in self.evals if n >= num_evals), default=num_evals)
+        covering = [evals for evals in self.evals if evals >= num_evals]
+        return min(covering, default=num_evals)
 
     def extend(self, seq: Sequence, name: str, start: int, values: np.ndarray) -> None:
         """Write values of a column from index `start` on, for a request that has a slot."""
         with self.stream.active():
             row = self.slots.table[name][seq.slot]
-            row[start : start + len(values)].copy_(
-                self.device.upload(values).to(row.dtype), non_blocking=True
-            )
+            end = start + len(values)
+            uploaded = self.device.upload(values).to(row.dtype)
+            row[start:end].copy_(uploaded, non_blocking=True)
 
     def save(self, seq: Sequence) -> list[Tensor]:
         """A host copy of the row of a request that leaves its slot."""
@@ -220,20 +221,25 @@ class ModelRunner:
     def set_pages(self, sequences: list[Sequence]) -> None:
         """Write the page table rows of requests."""
         slots = [seq.slot for seq in sequences]
+        pages = [seq.pages for seq in sequences]
+        self._set_table([self.kv], slots, pages)
         by_frame = self.kv.frames.values()
-        self._set_table([self.kv], slots, [seq.pages for seq in sequences])
         if by_frame:
-            self._set_table(by_frame, slots, [seq.frame_pages for seq in sequences])
+            frame_pages = [seq.frame_pages for seq in sequences]
+            self._set_table(by_frame, slots, frame_pages)
 
     def _set_table(
         self, sets: Collection[PagedKV], slots: list[int], pages: list[list[int]]
     ) -> None:
         """Write page table rows of slots, which these page sets have in common."""
         first = next(iter(sets))
-        shape = (len(slots), first.table.shape[1])
-        buffer = StagingBuffer(
-            {"slot": (shape[:1], torch.int64), "pages": (shape, torch.int64)}, self.device
-        )
+        rows = len(slots)
+        width = first.table.shape[1]
+        parts: dict[str, Shape] = {
+            "slot": ((rows,), torch.int64),
+            "pages": ((rows, width), torch.int64),
+        }
+        buffer = StagingBuffer(parts, self.device)
         buffer.host["slot"][:] = slots
         buffer.host["pages"][:] = first.pages
         for row, row_pages in zip(buffer.host["pages"], pages, strict=True):
@@ -257,9 +263,11 @@ class ModelRunner:
     def _fill(self, kv: PagedKV, pages: list[int], keys_values: np.ndarray, start: int) -> None:
         """Write keys and values [layers, 2, length, heads, dim] from place `start` on."""
         up = self.device.upload
-        page, offset = np.divmod(np.arange(start, keys_values.shape[2]), kv.page)
+        places = np.arange(start, keys_values.shape[2])
+        number, offset = np.divmod(places, kv.page)
+        page = np.array(pages)[number]
         with self.stream.active():
-            kv.fill(up(np.array(pages)[page]), up(offset), up(keys_values[:, :, start:]))
+            kv.fill(up(page), up(offset), up(keys_values[:, :, start:]))
 
     # -- steps --
 
@@ -268,22 +276,24 @@ class ModelRunner:
         whose prompts end."""
         launched_at = time.monotonic()
         pieces = pieces_of(group)
-        ends = [seq for seq, _ in group if seq.emits]
+        sequences = [seq for seq, _ in group]
+        ends = [seq for seq in sequences if seq.emits]
         with self.stream.active():
             self._launch_prefill(pieces)
             prefilled_at = time.monotonic()
             if ends:
                 self._launch_first_frame(ends)
                 self.moved_on = True
-            launched = self._in_flight([seq for seq, _ in group], launched_at, True)
+            launched = self._in_flight(sequences, launched_at, True)
             launched.prefilled_at = prefilled_at
             return launched
 
     def _launch_prefill(self, pieces: list[Piece]) -> None:
         """Replay a graph for these pieces. Without one they run as they are."""
         need = batch_shape(pieces)
+        size = (need.tokens, need.frames, need.steps)
         # no replay for prompts
-        key = self.prefill_graphs.covering_key((need.tokens, need.frames, need.steps), least=1)
+        key = self.prefill_graphs.covering_key(size, least=1)
         if key in self.prefill_graphs.graphs:
             self.prefill_buffers.write(pieces, self.prefill_shape(*key))
             self.prefill_graphs(*key)
@@ -305,9 +315,14 @@ class ModelRunner:
         """Frame 0 of these requests. All take the same `num_evals`."""
         size = (len(sequences), self._max_pages(sequences), sequences[0].num_evals)
         key = self.first_graphs.covering_key(size, least=1)
-        padding = [self.sizes.slots] * (key[0] - len(sequences))
-        self.device.fill(self.first_idx, [s.slot for s in sequences] + padding)
+        rows = self._padded_slots(sequences, key[0])
+        self.device.fill(self.first_idx, rows)
         self.first_graphs(*key)
+
+    def _padded_slots(self, sequences: list[Sequence], size: int) -> list[int]:
+        slots = [seq.slot for seq in sequences]
+        padding = [self.sizes.slots] * (size - len(slots))
+        return slots + padding
 
     def _first_frame(self, rows: int, max_pages: int, num_evals: int) -> None:
         step.first_frame(
@@ -317,10 +332,12 @@ class ModelRunner:
     def decode(self, sequences: list[Sequence]) -> InFlightStep:
         """One frame for each request. All take the same `num_evals`."""
         launched_at = time.monotonic()
-        batch = min((b for b in self.batch_sizes if b >= len(sequences)), default=len(sequences))
+        num_rows = len(sequences)
+        captured = [size for size in self.batch_sizes if size >= num_rows]
+        batch = min(captured, default=num_rows)
         size = (batch, self._max_pages(sequences), sequences[0].num_evals)
         key = self.decode_graphs.covering_key(size, least=1)
-        rows = [s.slot for s in sequences] + [self.sizes.slots] * (key[0] - len(sequences))
+        rows = self._padded_slots(sequences, key[0])
         with self.stream.active():
             if rows != self._idx_host:
                 self._idx_host = []  # unknown, should the copy fail
@@ -335,8 +352,10 @@ class ModelRunner:
         them."""
         if self.kv.fused:
             return self.sizes.max_pages
-        pages = -(-max(s.length + s.num_scheduled - 1 for s in sequences) // self.sizes.page_size)
-        return min(1 << max(0, pages - 1).bit_length(), self.sizes.max_pages)
+        positions = max(s.length + s.num_scheduled - 1 for s in sequences)
+        pages = -(-positions // self.sizes.page_size)
+        power_of_two = 1 << max(0, pages - 1).bit_length()
+        return min(power_of_two, self.sizes.max_pages)
 
     def _decode(self, batch: int, max_pages: int, num_evals: int) -> None:
         step.decode(self.model, self.slots, self.kv, self.idx[:batch], max_pages, num_evals)
@@ -365,4 +384,5 @@ def _columns(prompt: Prompt, seed: int) -> dict[str, Any]:
 
 def default_batch_sizes(slots: int) -> tuple[int, ...]:
     """Decode batches that are captured on CUDA."""
-    return (*(b for b in (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256) if b < slots), slots)
+    smaller = [size for size in DECODE_ROWS if size < slots]
+    return (*smaller, slots)

@@ -6,7 +6,6 @@ Tokens and rows of padding name the padding slot. Frames of padding stand at pos
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -34,9 +33,9 @@ class Piece:
     @cached_property
     def _given(self) -> slice:
         """The frames of the prompt that stand at these positions."""
-        return slice(
-            *np.searchsorted(self.prompt.frame_at, (self.positions.start, self.positions.stop))
-        )
+        bounds = (self.positions.start, self.positions.stop)
+        start, stop = np.searchsorted(self.prompt.frame_at, bounds)
+        return slice(start, stop)
 
     @property
     def frames(self) -> np.ndarray:
@@ -50,7 +49,8 @@ class Piece:
 
     def rows(self, name: str) -> np.ndarray:
         """Rows [n, ...] of the prompt."""
-        return self.prompt.rows[name][self.positions.start : self.positions.stop]
+        rows = self.prompt.rows[name]
+        return rows[self.positions.start : self.positions.stop]
 
     @property
     def replays(self) -> bool:
@@ -109,11 +109,12 @@ class BatchShape:
             "length": self.rows,
         }
         sizes |= {"frame_at": self.frames, "step": self.steps}
-        ends = list(itertools.accumulate(sizes.values()))
-        return {
-            name: slice(end - size, end)
-            for (name, size), end in zip(sizes.items(), ends, strict=True)
-        }
+        parts = {}
+        start = 0
+        for name, size in sizes.items():
+            parts[name] = slice(start, start + size)
+            start += size
+        return parts
 
     @property
     def size(self) -> int:
@@ -123,10 +124,12 @@ class BatchShape:
 def batch_shape(pieces: Seq[Piece]) -> BatchShape:
     """The sizes that `pieces` need without padding."""
     tokens = sum(len(p.positions) for p in pieces)
+    rows = sum(p.ends for p in pieces)
     frames = sum(len(p.frame_at) for p in pieces)
-    return BatchShape(
-        tokens, sum(p.ends for p in pieces), frames, tokens if pieces[0].replays else 0
-    )
+    steps = 0
+    if pieces[0].replays:
+        steps = tokens
+    return BatchShape(tokens, rows, frames, steps)
 
 
 def batch_indices(pieces: Seq[Piece], size: BatchShape, padding: int) -> np.ndarray:
@@ -134,23 +137,32 @@ def batch_indices(pieces: Seq[Piece], size: BatchShape, padding: int) -> np.ndar
     counts = np.array([len(p.positions) for p in pieces])
     starts = np.cumsum(counts) - counts
     tokens = int(counts.sum())
-    ends = [i for i, p in enumerate(pieces) if p.ends]
     out = np.zeros(size.size, np.int64)
     part = {name: out[where] for name, where in size.parts.items()}
-    part["idx"][:] = padding
-    part["idx"][: len(ends)] = [pieces[i].slot for i in ends]
+
+    slots = np.array([p.slot for p in pieces])
     part["slot"][:] = padding
-    part["slot"][:tokens] = np.repeat([p.slot for p in pieces], counts)
+    part["slot"][:tokens] = np.repeat(slots, counts)
     part["pos"][:tokens] = np.concatenate([np.asarray(p.positions) for p in pieces])
-    part["last"][: len(ends)] = (starts + counts - 1)[ends]
-    part["length"][: len(ends)] = [pieces[i].prompt.length for i in ends]
-    at = [p.frame_at + s for p, s in zip(pieces, starts, strict=True)]
+
+    lengths = np.array([p.prompt.length for p in pieces])
+    last_tokens = starts + counts - 1
+    ends = [i for i, p in enumerate(pieces) if p.ends]
+    rows = len(ends)
+    part["idx"][:] = padding
+    part["idx"][:rows] = slots[ends]
+    part["last"][:rows] = last_tokens[ends]
+    part["length"][:rows] = lengths[ends]
+
+    frame_at = [p.frame_at + start for p, start in zip(pieces, starts, strict=True)]
+    frames = np.concatenate(frame_at)
     part["frame_at"][:] = size.tokens
-    part["frame_at"][: sum(map(len, at))] = np.concatenate(at)
+    part["frame_at"][: len(frames)] = frames
+
     part["step"][:] = 1
     if size.steps:
-        lengths = np.repeat([p.prompt.length for p in pieces], counts)
-        part["step"][:tokens] = part["pos"][:tokens] - lengths + 1
+        first_frames = np.repeat(lengths, counts) - 1
+        part["step"][:tokens] = part["pos"][:tokens] - first_frames
     return out
 
 
@@ -185,11 +197,9 @@ class PrefillBuffers:
         """The buffers as a batch of this size."""
         part = {name: self.ints[where] for name, where in size.parts.items()}
         none = self.ints[:0]
-        prompt = PromptRows(
-            {n: t[: size.tokens] for n, t in self.rows.items()},
-            self.frames[: size.frames],
-            part.pop("frame_at"),
-        )
+        rows = {name: buffer[: size.tokens] for name, buffer in self.rows.items()}
+        frames = self.frames[: size.frames]
+        prompt = PromptRows(rows, frames, part.pop("frame_at"))
         return PrefillBatch(**part, pieces=none, row=none, prompt=prompt, max_pages=0, max_seqlen=0)
 
 
@@ -198,14 +208,17 @@ def build_eager_batch(
 ) -> PrefillBatch:
     """A batch of just these pieces, without padding."""
     size = batch_shape(pieces)
-    up = device.upload
     buffers = PrefillBuffers(spec, size, 0, device)
     buffers.write(pieces, size)
+
+    slots = [p.slot for p in pieces]
     counts = [len(p.positions) for p in pieces]
+    row = np.repeat(np.arange(len(pieces)), counts)
+    longest = max(p.positions.stop for p in pieces)
     return replace(
         buffers.batch(size),
-        pieces=up([p.slot for p in pieces]),
-        row=up(np.repeat(np.arange(len(pieces)), counts)),
-        max_pages=-(-max(p.positions.stop for p in pieces) // page_size),
+        pieces=device.upload(slots),
+        row=device.upload(row),
+        max_pages=-(-longest // page_size),
         max_seqlen=max(counts),
     )

@@ -30,6 +30,7 @@ from stentor.models.info import ATTENDED_WIDTH
 PROGRESS = ("step", "stop", "pos", "emitted")  # the first numbers, written by every step
 STATES = RowStatus(RUNNING=RUNNING, STOPPED=STOPPED, LENGTH=LENGTH, BROKEN=BROKEN)
 GATHERED = (torch.int64, torch.float32)  # dtypes of numbers that a kernel gathers
+SLOTS = ""  # their part of a staging buffer: no column has this name
 Row = tuple[int, Mapping[str, Any]]
 """A slot and values of its columns: numbers, or arrays no longer than the column."""
 
@@ -49,24 +50,30 @@ class SlotTable:
         self.columns: Mapping[str, Column] = {**engine_columns(spec), **spec.columns}
         self.own = tuple(spec.columns)
         self.names: dict[torch.dtype, list[str]] = {}  # of the numbers, in their order
-        for name, c in self.columns.items():
-            if not c.shape:
-                self.names.setdefault(torch_dtype(c.dtype), []).append(name)
-        self.numbers = {dtype: self._numbers(names, device) for dtype, names in self.names.items()}
-        self.table = {
-            name: self.numbers[d][i]
-            for d, names in self.names.items()
-            for i, name in enumerate(names)
-        }
-        self.arrays = [name for name, c in self.columns.items() if c.shape]
-        self.table |= {name: self.columns[name].rows(slots + 1, device) for name in self.arrays}
-        self.frames = zeros(
-            (slots + 1, max_frames, *spec.frame.shape), torch_dtype(spec.frame.dtype), device
-        )
-        shape = (slots + 1, max_frames) if spec.hides_frames else (0,)
-        # the steps of a row's emitted frames
-        self.emitted_at = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.arrays: list[str] = []
+        self.table: dict[str, Tensor] = {}
+        for name, column in self.columns.items():
+            if column.shape:
+                self.arrays.append(name)
+                self.table[name] = column.rows(slots + 1, device)
+            else:
+                dtype = torch_dtype(column.dtype)
+                self.names.setdefault(dtype, []).append(name)
+
+        self.numbers: dict[torch.dtype, Tensor] = {}
+        for dtype, names in self.names.items():
+            numbers = self._numbers(names, device)
+            self.numbers[dtype] = numbers
+            self.table.update(zip(names, numbers, strict=True))
+
+        frames_shape = (slots + 1, max_frames, *spec.frame.shape)
+        self.frames = zeros(frames_shape, torch_dtype(spec.frame.dtype), device)
         self.hides_frames = spec.hides_frames
+        emitted_shape: tuple[int, ...] = (0,)
+        if spec.hides_frames:
+            emitted_shape = (slots + 1, max_frames)
+        # the steps of a row's emitted frames
+        self.emitted_at = torch.zeros(emitted_shape, dtype=torch.int64, device=device)
         if spec.alignment:
             width = ATTENDED_WIDTH
         else:
@@ -75,7 +82,8 @@ class SlotTable:
         self.attended = torch.zeros(slots + 1, max_frames, width, device=device)
         # of a prompt's last token, until frame 0
         self.hidden = tuple(c.rows(slots + 1, device) for c in spec.hidden)
-        self.progress = self.numbers[torch.int64][: sum(name in self.columns for name in PROGRESS)]
+        num_progress = sum(name in self.columns for name in PROGRESS)
+        self.progress = self.numbers[torch.int64][:num_progress]
         # what the host reads after a step
         if spec.hides_frames:
             self.reported = self.progress
@@ -89,40 +97,49 @@ class SlotTable:
     def _numbers(self, names: list[str], device: torch.device) -> Tensor:
         fills = [self.columns[name].fill for name in names]
         first = self.columns[names[0]]
-        return torch.tensor(fills, dtype=torch_dtype(first.dtype), device=device)[:, None].repeat(
-            1, self.slots + 1
-        )
+        one_row = torch.tensor(fills, dtype=torch_dtype(first.dtype), device=device)
+        return one_row[:, None].repeat(1, self.slots + 1)
 
     def admit(self, rows: Seq[Row], device: Device) -> None:
         """Write fresh rows: these values, and the fill of every other column."""
         count = len(rows)
-        parts: dict[str, Shape] = {"": ((count,), torch.int64)}  # the slots
-        parts |= {str(dtype): ((len(names), count), dtype) for dtype, names in self.names.items()}
-        parts |= {
-            name: ((count, *self.columns[name].shape), torch_dtype(self.columns[name].dtype))
-            for name in self.arrays
-        }
+        parts: dict[str, Shape] = {SLOTS: ((count,), torch.int64)}
+        for dtype, names in self.names.items():
+            parts[str(dtype)] = ((len(names), count), dtype)
+        for name in self.arrays:
+            column = self.columns[name]
+            parts[name] = ((count, *column.shape), torch_dtype(column.dtype))
+
         buffer = StagingBuffer(parts, device)
         self._fill(buffer.host, rows)
         new = buffer.send()
+        idx = new[SLOTS]
         for dtype, numbers in self.numbers.items():
-            numbers.index_copy_(1, new[""], new[str(dtype)])
+            numbers.index_copy_(1, idx, new[str(dtype)])
         for name in self.arrays:
-            self.table[name].index_copy_(0, new[""], new[name])
+            self.table[name].index_copy_(0, idx, new[name])
 
     def _fill(self, host: Mapping[str, np.ndarray], rows: Seq[Row]) -> None:
-        host[""][:] = [slot for slot, _ in rows]
+        host[SLOTS][:] = [slot for slot, _ in rows]
         for dtype, names in self.names.items():
-            values = [[row.get(name, self.columns[name].fill) for _, row in rows] for name in names]
-            host[str(dtype)][:] = host_values(values, dtype)
+            numbers = []
+            for name in names:
+                fill = self.columns[name].fill
+                numbers.append([row.get(name, fill) for _, row in rows])
+            host[str(dtype)][:] = host_values(numbers, dtype)
+
         for name in self.arrays:
             column = self.columns[name]
             dtype = torch_dtype(column.dtype)
             host[name][:] = host_values(column.fill, dtype)
             for target, (_, row) in zip(host[name], rows, strict=True):
-                if name in row:
-                    value = host_values(row[name], dtype)
-                    target[: len(value) if value.ndim else None] = value
+                if name not in row:
+                    continue
+                value = host_values(row[name], dtype)
+                if value.ndim:
+                    target[: len(value)] = value
+                else:
+                    target[:] = value
 
     def save(self, slot: int, frames: int, device: Device) -> list[Tensor]:
         """Host copies of a row and of its first frames. They are complete once later work on this
@@ -136,18 +153,13 @@ class SlotTable:
 
     def _parts(self, slot: int, frames: int) -> list[Tensor]:
         """Views of everything that the table has of a slot."""
-        numbers = [numbers[:, slot] for numbers in self.numbers.values()]
+        parts = [numbers[:, slot] for numbers in self.numbers.values()]
+        parts += [self.table[name][slot] for name in self.arrays]
         if self.hides_frames:
-            emitted_steps = [self.emitted_at[slot, :frames]]
-        else:
-            emitted_steps = []
-        history = [self.attended[slot, :frames], self.frames[slot, :frames]]
-        return [
-            *numbers,
-            *(self.table[name][slot] for name in self.arrays),
-            *emitted_steps,
-            *history,
-        ]
+            parts.append(self.emitted_at[slot, :frames])
+        parts.append(self.attended[slot, :frames])
+        parts.append(self.frames[slot, :frames])
+        return parts
 
     def emitted_frames(self, idx: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
         """Emitted frames [B, n, *frame] of slots idx [B], by their numbers at [B, n], and their
@@ -168,9 +180,9 @@ class SlotTable:
     def past(self, idx: Tensor, step: Tensor) -> SlotRows:
         """Rows as they were when frame `step - 1` was the last frame of `idx` (both [N]), to replay
         frames."""
-        return SlotRows(
-            self, idx, 0, {"step": step, "prev": self.frames[idx, step - 1]}, replays=True
-        )
+        last_frames = self.frames[idx, step - 1]
+        history = {"step": step, "prev": last_frames}
+        return SlotRows(self, idx, 0, history, replays=True)
 
     def keep_hidden(self, idx: Tensor, hidden: tuple[Tensor, ...], length: Tensor) -> None:
         """Keep what the backbone gave for the last tokens of prompts of `length` [B] tokens, each
@@ -210,24 +222,27 @@ class SlotTable:
         stop = out.stop & (step >= rows["min_frames"])
         keep = running & finite & (~stop | self.keeps_frame)
         num_frames = step + keep
-        ended = torch.where(
-            stop, STOPPED, torch.where(num_frames >= rows["max_frames"], LENGTH, RUNNING)
-        )
+        is_full = num_frames >= rows["max_frames"]
+        unstopped = torch.where(is_full, LENGTH, RUNNING)
+        ended = torch.where(stop, STOPPED, unstopped)
         ended = torch.where(finite, ended, BROKEN)
+        status = torch.where(running, ended, rows["stop"])
+
         at = step.clamp_max(self.max_frames - 1)
         frames = _choose(keep, out.frame, self.frames[rows.idx, at])
         new_columns = {"prev": out.frame, **out.columns}
         new = {name: _choose(keep, value, rows[name]) for name, value in new_columns.items()}
-        status = torch.where(running, ended, rows["stop"])
-        counted = [num_frames, status, _choose(running, pos, rows["pos"])]
+        positions = _choose(running, pos, rows["pos"])
+        counted = [num_frames, status, positions]
         if out.emitted is not None:
             emitted = keep & out.emitted
             counted.append(rows["emitted"] + emitted)
             emitted_as = rows["emitted"].clamp_max(self.max_frames - 1)
-            emitted_at = _choose(emitted, step, self.emitted_at[rows.idx, emitted_as])
-            self.emitted_at[rows.idx, emitted_as] = emitted_at
+            old_steps = self.emitted_at[rows.idx, emitted_as]
+            self.emitted_at[rows.idx, emitted_as] = _choose(emitted, step, old_steps)
         if attended is not None:
-            self.attended[rows.idx, at] = _choose(keep, attended, self.attended[rows.idx, at])
+            old_places = self.attended[rows.idx, at]
+            self.attended[rows.idx, at] = _choose(keep, attended, old_places)
         progress = torch.stack(counted)
         # All memory has been allocated: a step that runs out of it has changed nothing.
         self.frames[rows.idx, at] = frames
@@ -236,12 +251,11 @@ class SlotTable:
         self.progress.index_copy_(1, rows.idx, progress)
 
     def _check(self, out: Emit) -> None:
-        frame = tuple(out.frame.shape[1:])
+        shape = tuple(out.frame.shape[1:])
+        expected = self.columns["prev"].shape
+        if shape != expected:
+            raise EngineError(f"emit gives frames of shape {shape}, and spec.frame says {expected}")
         names = out.columns.keys() - set(self.own)
-        if frame != self.columns["prev"].shape:
-            raise EngineError(
-                f"emit gives frames of shape {frame}, and spec.frame says {self.columns['prev'].shape}"
-            )
         if names:
             raise EngineError(f"emit gives the column {min(names)!r}, which is not in spec.columns")
 
@@ -253,7 +267,9 @@ class SlotTable:
         names = ("step", "stop", "pos", "max_frames", "min_frames")
         arguments = (rows.idx, *(rows[name] for name in names))
         table = (self.progress, self.frames, self.table["prev"])
-        new = {name: value.to(self.table[name].dtype) for name, value in out.columns.items()}
+        new = {}
+        for name, value in out.columns.items():
+            new[name] = value.to(self.table[name].dtype)
         if out.emitted is None:
             hidden = None
         else:
@@ -264,8 +280,10 @@ class SlotTable:
         for name, value in new.items():
             kernels.slot_table.masked_write(rows.idx, written, value, self.table[name])
         if attended is not None:
-            at = rows.idx * self.max_frames + rows["step"].clamp_max(self.max_frames - 1)
-            kernels.slot_table.masked_write(at, written, attended, self.attended.flatten(0, 1))
+            step = rows["step"].clamp_max(self.max_frames - 1)
+            at = rows.idx * self.max_frames + step
+            places = self.attended.flatten(0, 1)
+            kernels.slot_table.masked_write(at, written, attended, places)
 
 
 class SlotRows:
@@ -296,54 +314,62 @@ class SlotRows:
         return self._frame_kv
 
     def __getitem__(self, name: str) -> Tensor:
+        if not self._seen and self._is_fused:
+            self._gather_fused()
         if name not in self._seen:
-            if (
-                kernels.slot_kernels_enabled(self.idx.device)
-                and self._slots.fused_gather
-                and not self._seen
-            ):
-                self._gather_fused()
-            if name not in self._seen:
-                self._gather(name)
+            self._gather(name)
         return self._seen[name]
+
+    @property
+    def _is_fused(self) -> bool:
+        return self._slots.fused_gather and kernels.slot_kernels_enabled(self.idx.device)
 
     def _gather_fused(self) -> None:
         """Gather all numbers and the last frames in one kernel launch."""
         slots = self._slots
         ints, floats = (slots.numbers[dtype] for dtype in GATHERED)
         gathered = kernels.slot_table.gather(self.idx, ints, floats, slots.table["prev"])
-        for dtype, values in zip(GATHERED, (gathered.ints, gathered.floats), strict=True):
-            self._seen.update(zip(slots.names[dtype], values, strict=True))
+        numbers = (gathered.ints, gathered.floats)
+        for dtype, values in zip(GATHERED, numbers, strict=True):
+            names = slots.names[dtype]
+            self._seen.update(zip(names, values, strict=True))
         self._seen["prev"] = gathered.frames
 
     def _gather(self, name: str) -> None:
         """Gather a column. Numbers come with all others of their dtype."""
-        column = self._slots.columns[name]
+        slots = self._slots
+        column = slots.columns[name]
         if column.shape:
-            self._seen[name] = self._slots.table[name][self.idx]
+            self._seen[name] = slots.table[name][self.idx]
             return
+
         dtype = torch_dtype(column.dtype)
-        numbers = self._slots.numbers[dtype]
-        count = len(self.idx)
-        gathered = empty_aligned(len(numbers), count, numbers.dtype, numbers.device)
+        numbers = slots.numbers[dtype]
+        gathered = empty_aligned(len(numbers), len(self.idx), dtype, numbers.device)
         torch.index_select(numbers, 1, self.idx, out=gathered)
-        for other, values in zip(self._slots.names[dtype], gathered, strict=True):
+        for other, values in zip(slots.names[dtype], gathered, strict=True):
             self._seen.setdefault(other, values)
 
     def place(self) -> Tensor:
         """Where in its text each row's last frame is [B] float32. 0 before frame 0."""
         step = self["step"]
-        return self._slots.attended[self.idx, step - 1, 0] * (step > 0)
+        places = self._slots.attended[self.idx, step - 1, 0]
+        return places * (step > 0)
 
     def lookup(self, name: str, index: Tensor) -> Tensor:
         return self._slots.table[name][self.idx, index]
 
     def recent(self, count: int) -> tuple[Tensor, Tensor]:
-        at = self["step"][:, None] - torch.arange(1, count + 1, device=self.idx.device)
-        return self._slots.frames[self.idx[:, None], at.clamp_min(0)], at >= 0
+        back = torch.arange(1, count + 1, device=self.idx.device)
+        at = self["step"][:, None] - back
+        rows = self.idx[:, None]
+        frames = self._slots.frames[rows, at.clamp_min(0)]
+        return frames, at >= 0
 
     def made(self) -> Tensor:
-        return self._slots.frames[self.idx, self["step"].clamp_max(self._slots.max_frames - 1)]
+        slots = self._slots
+        step = self["step"].clamp_max(slots.max_frames - 1)
+        return slots.frames[self.idx, step]
 
     def column(self, name: str) -> RowRef:
         return RowRef(self._slots.table[name], self.idx)
@@ -353,4 +379,6 @@ class SlotRows:
 
 
 def _choose(keep: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    return torch.where(keep.view(-1, *[1] * (new.ndim - 1)), new.to(old.dtype), old)
+    ones = [1] * (new.ndim - 1)
+    mask = keep.view(-1, *ones)
+    return torch.where(mask, new.to(old.dtype), old)

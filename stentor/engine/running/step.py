@@ -28,13 +28,17 @@ def decode(
     model: SpeechModel, slots: SlotTable, kv: PagedKV, idx: Tensor, max_pages: int, num_evals: int
 ) -> None:
     """Generate one frame for each slot in `idx` [B]. Padding entries name the padding row."""
-    rows = slots.rows(idx, num_evals, kv.frames_of(idx, max_pages))
+    frame_kv = kv.frames_of(idx, max_pages)
+    rows = slots.rows(idx, num_evals, frame_kv)
     with _adapters_of(model, slots, idx):
         x = model.embed_frame(rows)
         window = _window(model, rows)
-        h = model.backbone(x, kv.decode_view(idx, rows["pos"], max_pages, window))
-        out = model.emit(h, rows, uniform(rows["seed"], rows["step"], model.spec.draws))
-    slots.commit(rows, out, None, _attended(model, kv, out, rows, idx, max_pages, window))
+        view = kv.decode_view(idx, rows["pos"], max_pages, window)
+        h = model.backbone(x, view)
+        draws = uniform(rows["seed"], rows["step"], model.spec.draws)
+        out = model.emit(h, rows, draws)
+    places = _attended(model, kv, out, rows, idx, max_pages, window)
+    slots.commit(rows, out, None, places)
 
 
 def prefill(model: SpeechModel, slots: SlotTable, kv: PagedKV, batch: PrefillBatch) -> None:
@@ -52,24 +56,26 @@ def prefill(model: SpeechModel, slots: SlotTable, kv: PagedKV, batch: PrefillBat
             x = model.embed_prompt(batch.prompt, rows)
             frame_at = batch.prompt.frame_at
         tokens = (batch.pieces, batch.row, batch.slot, batch.pos)
-        h = model.backbone(
-            x, kv.prefill_view(*tokens, batch.max_pages, batch.max_seqlen, window, frame_at)
-        )
+        view = kv.prefill_view(*tokens, batch.max_pages, batch.max_seqlen, window, frame_at)
+        h = model.backbone(x, view)
     if len(batch.idx):
-        slots.keep_hidden(batch.idx, tuple(t[batch.last] for t in h), batch.length)
+        last_hidden = tuple(t[batch.last] for t in h)
+        slots.keep_hidden(batch.idx, last_hidden, batch.length)
 
 
 def first_frame(
     model: SpeechModel, slots: SlotTable, kv: PagedKV, idx: Tensor, max_pages: int, num_evals: int
 ) -> None:
     """Make frame 0 of the requests in slots `idx` [B], whose prompts a `prefill` has computed."""
-    rows = slots.rows(idx, num_evals, kv.frames_of(idx, max_pages), first=True)
+    frame_kv = kv.frames_of(idx, max_pages)
+    rows = slots.rows(idx, num_evals, frame_kv, first=True)
     with _adapters_of(model, slots, idx):
-        out = model.emit(
-            slots.hidden_of(idx), rows, uniform(rows["seed"], rows["step"], model.spec.draws)
-        )
-    attended = _attended(model, kv, out, rows, idx, max_pages, _window(model, rows))
-    slots.commit(rows, out, rows["pos"], attended)
+        h = slots.hidden_of(idx)
+        draws = uniform(rows["seed"], rows["step"], model.spec.draws)
+        out = model.emit(h, rows, draws)
+    window = _window(model, rows)
+    places = _attended(model, kv, out, rows, idx, max_pages, window)
+    slots.commit(rows, out, rows["pos"], places)
 
 
 def _window(model: SpeechModel, rows: SlotRows) -> TextWindow | None:
@@ -78,9 +84,10 @@ def _window(model: SpeechModel, rows: SlotRows) -> TextWindow | None:
     heads = model.spec.alignment
     if heads is None or heads.window is None:
         return None
-    return TextWindow(
-        heads.layers, rows["text_start"], rows["text_end"], rows.place(), *heads.window
-    )
+    behind, ahead = heads.window
+    start = rows["text_start"]
+    end = rows["text_end"]
+    return TextWindow(heads.layers, start, end, rows.place(), behind, ahead)
 
 
 def _attended(
@@ -103,7 +110,8 @@ def _adapters_of(model: SpeechModel, slots: SlotTable, idx: Tensor) -> AbstractC
     """Inside, row n of the model's input uses the adapter of slot idx[n]."""
     adapters = model.adapters
     if adapters.count:
-        return adapters.rows.of(slots.table[ADAPTER][idx])
+        numbers = slots.table[ADAPTER]
+        return adapters.rows.of(numbers[idx])
     return nullcontext()
 
 
@@ -130,34 +138,42 @@ def attended(
         pages = kv.table[idx]
     else:
         pages = kv.table[idx, :max_pages]
-    at = torch.arange(pages.shape[1] * kv.page, device=idx.device)
+    num_positions = pages.shape[1] * kv.page
+    at = torch.arange(num_positions, device=idx.device)
     start = rows["text_start"][:, None]
     end = rows["text_end"][:, None]
-    outside = ((at < start) | (at >= end) if window is None else ~visible(window, at, inside=True))[
-        :, None
-    ]
-    num_key_heads = -(-heads.heads // heads.group)  # key heads
+    if window is None:
+        outside = (at < start) | (at >= end)
+    else:
+        outside = ~visible(window, at, inside=True)
+    outside = outside[:, None]
+
+    num_key_heads = -(-heads.heads // heads.group)
     total = torch.zeros_like(at, dtype=torch.float32)
+    lowest = torch.finfo(torch.float32).min
     for i, layer in enumerate(heads.layers):
-        keys = (
-            kv.pool[layer, 0]
-            .index_select(0, pages.flatten())
-            .view(len(idx), len(at), *kv.pool.shape[4:])
-        )
+        pool = kv.pool[layer, 0]
+        paged_keys = pool.index_select(0, pages.flatten())
+        keys = paged_keys.view(len(idx), len(at), *pool.shape[2:])
         for head in range(num_key_heads):
-            q = queries[:, i, head * heads.group : (head + 1) * heads.group]
-            scores = (
-                torch.matmul(q.to(keys.dtype), keys[:, :, head].transpose(1, 2)).float()
-                * heads.scale
-            )
-            total = total + scores.masked_fill(outside, torch.finfo(torch.float32).min).softmax(
-                -1
-            ).sum(1)
+            first = head * heads.group
+            stop = first + heads.group
+            q = queries[:, i, first:stop].to(keys.dtype)
+            k = keys[:, :, head].transpose(1, 2)
+            scores = torch.matmul(q, k).float() * heads.scale
+            attention = scores.masked_fill(outside, lowest).softmax(-1)
+            total = total + attention.sum(1)
+
     mean = total / (len(heads.layers) * heads.heads)
     peak = mean.argmax(-1, keepdim=True)
     if window is not None:
-        peak = torch.maximum(peak, start + window.place[:, None].long())
-    around = peak + torch.arange(-REACH, REACH + 1, device=idx.device)
+        place = window.place[:, None].long()
+        peak = torch.maximum(peak, start + place)
+
+    reach = torch.arange(-REACH, REACH + 1, device=idx.device)
+    around = peak + reach
     inside = (around >= start) & (around < end)
-    weights = mean.gather(1, around.clamp(0, len(at) - 1)) * inside
-    return torch.cat(((peak - start).float(), weights), dim=1)
+    bounded = around.clamp(0, len(at) - 1)
+    weights = mean.gather(1, bounded) * inside
+    position = (peak - start).float()
+    return torch.cat((position, weights), dim=1)
