@@ -18,7 +18,9 @@ from stentor.text.trace import is_sound
 # samples that are waited for: chunks of a stream are short at first, and a call takes 1 ms
 _AT_ONCE = RATE // 2
 _NOTHING = np.zeros(0, np.float32)
-_FILE = Path(__file__).parents[1] / "assets" / "aligner" / "english.safetensors"
+_PACKAGE = Path(__file__).parents[1]
+_FILE = _PACKAGE / "assets" / "aligner" / "english.safetensors"
+_Span = tuple[float, float]
 
 
 class EnglishAlignment:
@@ -41,7 +43,8 @@ class EnglishAlignment:
         if self._resampled is not None:
             samples = self._resampled.resample_chunk(samples)
         self._waiting.append(samples)
-        num_waiting = sum(map(len, self._waiting))
+        sizes = map(len, self._waiting)
+        num_waiting = sum(sizes)
         if num_waiting >= _AT_ONCE:
             waiting = np.concatenate(self._waiting)
             frames = self._mel.feed(waiting)
@@ -49,46 +52,51 @@ class EnglishAlignment:
             self._scores.append(scores)
             self._waiting.clear()
 
-    def spans(self, words: Sequence[str]) -> list[tuple[float, float] | None]:
+    def spans(self, words: Sequence[str]) -> list[_Span | None]:
         """When each word is spoken in what was added, in seconds. None for one that is not, such as
         a dash."""
         return self.spans_of(word_classes(words))
 
-    def spans_of(self, sounds: Sequence[Sequence[int]]) -> list[tuple[float, float] | None]:
+    def spans_of(self, sounds: Sequence[Sequence[int]]) -> list[_Span | None]:
         """When words of these classes are spoken."""
         waiting = np.concatenate((_NOTHING, *self._waiting))
         frames_left = self._mel.finish(waiting)
         scores_left = self._network.finish(frames_left)
         scores = np.concatenate((*self._scores, scores_left))
-        spoken = [s for s in sounds if s]
+        spans: list[_Span | None] = [None] * len(sounds)
+        spoken = [at for at, classes in enumerate(sounds) if classes]
         if not len(scores) or not spoken:
-            return [None] * len(sounds)
-        frames = iter(word_frames(scores, spoken))
-        return [_seconds(next(frames)) if s else None for s in sounds]
+            return spans
+
+        classes_spoken = [sounds[at] for at in spoken]
+        frames = word_frames(scores, classes_spoken)
+        for at, (start, end) in zip(spoken, frames, strict=True):
+            spans[at] = (start * FRAME_SECONDS, end * FRAME_SECONDS)
+        return spans
 
 
 def word_classes(words: Sequence[str]) -> list[list[int]]:
     """The classes of the phonemes of each word."""
     classes: list[list[int]] = [[] for _ in words]
-    written = [i for i, word in enumerate(words) if word.strip()]
-    text = " ".join(words[i].strip() for i in written)
+    stripped = [word.strip() for word in words]
+    written = [i for i, word in enumerate(stripped) if word]
+    text = " ".join(stripped[i] for i in written)
     read = _front_end()(text)
+    places = read.places(is_sound)
     # those at the end may be marks
-    for i, place in zip(written, read.places(is_sound), strict=False):
+    for i, place in zip(written, places, strict=False):
         signs = read.text[place.start : place.stop]
-        kinds = [class_of(sign) for sign in signs]
+        kinds = map(class_of, signs)
         classes[i] = [kind for kind in kinds if kind]
     return classes
 
 
-def _seconds(frames: tuple[float, float]) -> tuple[float, float]:
-    return frames[0] * FRAME_SECONDS, frames[1] * FRAME_SECONDS
-
-
 @cache
 def _weights() -> Weights:
-    stored = load_file(_FILE)
-    return {name: value.astype(np.float32) for name, value in stored.items()}
+    weights = {}
+    for name, stored in load_file(_FILE).items():
+        weights[name] = stored.astype(np.float32)
+    return weights
 
 
 _front_end = cache(EnglishPhonemes)

@@ -45,8 +45,10 @@ class Network:
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
         width = weights["enter.bias"].shape[0]
-        lengths = [(KERNEL - 1) * dilation for dilation in DILATIONS]
-        self._before = [np.zeros((length, width), np.float32) for length in lengths]
+        self._before: list[np.ndarray] = []
+        for dilation in DILATIONS:
+            length = (KERNEL - 1) * dilation
+            self._before.append(np.zeros((length, width), np.float32))
         self._late = DELAY  # answers about frames before the first, still to be dropped
 
     def feed(self, frames: np.ndarray) -> np.ndarray:
@@ -59,7 +61,8 @@ class Network:
         drop = min(self._late, len(x))
         self._late -= drop
         hidden = _normal(x[drop:])
-        scores: np.ndarray = hidden @ w["leave.weight"] + w["leave.bias"]
+        scores: np.ndarray = hidden @ w["leave.weight"]
+        scores = scores + w["leave.bias"]
         scores -= scores.max(1, keepdims=True)
         total = np.exp(scores).sum(1, keepdims=True)
         scores -= np.log(total)
@@ -81,11 +84,14 @@ class Network:
         before = self._before[i]
         context = np.concatenate((before, x))
         # a view would keep the whole chunk
-        self._before[i] = context[len(context) - len(before) :].copy()
+        self._before[i] = context[n:].copy()
         taps = w[f"{block}.taps"]
-        shifted = (context[k * dilation : k * dilation + n] for k in range(KERNEL))
-        products = (column * tap for column, tap in zip(shifted, taps, strict=False))
-        y = taps[KERNEL] + sum(products)
+        total = np.zeros(1, np.float32)
+        for k in range(KERNEL):
+            start = k * dilation
+            shifted = context[start : start + n]
+            total = total + shifted * taps[k]
+        y = taps[KERNEL] + total
         hidden = _normal(y) @ w[f"{block}.rise.weight"]
         hidden = hidden + w[f"{block}.rise.bias"]
         np.maximum(hidden, 0, out=hidden)
@@ -119,8 +125,10 @@ class LogMelStream:
             return np.zeros((0, STACK * MELS), np.float32)
         windows = np.lib.stride_tricks.sliding_window_view(pending, _WINDOW)
         windows = windows[: count * HOP : HOP]
-        starts = range(0, count, _AT_ONCE)
-        power = [_power(windows[start : start + _AT_ONCE]) for start in starts]
+        power = []
+        for start in range(0, count, _AT_ONCE):
+            batch = windows[start : start + _AT_ONCE]
+            power.append(_power(batch))
         mel = np.concatenate(power) @ _BANK
         frames: np.ndarray = np.log(np.maximum(mel, _FLOOR))
         return frames.reshape(-1, STACK * MELS)
@@ -129,7 +137,8 @@ class LogMelStream:
         """The frames that these last samples complete if silence follows. More samples may still be
         fed."""
         silence = np.zeros(STACK * HOP + _LEAD, np.float32)
-        return copy(self).feed(np.concatenate((samples, silence)))
+        padded = np.concatenate((samples, silence))
+        return copy(self).feed(padded)
 
 
 def _power(windows: np.ndarray) -> np.ndarray:

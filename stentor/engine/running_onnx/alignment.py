@@ -14,16 +14,22 @@ def text_masks(heads: AlignmentHeads | None, row: GraphRow, positions: int) -> T
     if heads is None:
         open_mask = np.zeros(positions, np.float32)
         return TextMasks(open_mask, open_mask)
+
     at = np.arange(positions)
     start = row.columns["text_start"]
-    text = (at >= start) & (at < row.columns["text_end"])
+    end = row.columns["text_end"]
+    text = (at >= start) & (at < end)
     visible = np.ones(positions, bool)
     if heads.window is not None:
         behind, ahead = heads.window
         place = start + row.text_place
-        visible = (at >= place - behind) & (at <= place + ahead)
-    near = np.where(visible | ~text, np.float32(0), MASKED)
-    inside = np.where(visible & text, np.float32(0), MASKED)
+        first = place - behind
+        last = place + ahead
+        visible = (at >= first) & (at <= last)
+
+    unmasked = np.float32(0)
+    near = np.where(visible | ~text, unmasked, MASKED)
+    inside = np.where(visible & text, unmasked, MASKED)
     return TextMasks(near, inside)
 
 
@@ -32,13 +38,19 @@ def attended(heads: AlignmentHeads | None, row: GraphRow, attention: np.ndarray)
     without heads."""
     if heads is None:
         return np.zeros(0, np.float32)
+
     start = row.columns["text_start"]
+    end = row.columns["text_end"]
     peak = int(attention.argmax())
     if heads.window is not None:
-        peak = max(peak, start + row.text_place)  # the place never moves back
+        last_place = start + row.text_place
+        peak = max(peak, last_place)  # the place never moves back
+
     around = np.arange(peak - REACH, peak + REACH + 1)
-    inside = (around >= start) & (around < row.columns["text_end"])
-    weights = attention[around.clip(0, len(attention) - 1)] * inside
+    inside = (around >= start) & (around < end)
+    bounded = around.clip(0, len(attention) - 1)
+    weights = attention[bounded] * inside
+
     out = np.empty(ATTENDED_WIDTH, np.float32)
     out[0] = peak - start
     out[1:] = weights

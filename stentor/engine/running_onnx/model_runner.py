@@ -37,22 +37,24 @@ class GraphModelRunner:
         return row
 
     def admit(self, new: list[tuple[Sequence, Prompt, int]]) -> None:
-        frame = self.model.spec.frame
+        silence = np.zeros(self.model.spec.frame.shape)
         for seq, prompt, seed in new:
             columns = {
                 "max_frames": prompt.max_frames,
                 "min_frames": prompt.min_frames,
                 **prompt.columns,
             }
-            previous = np.asarray(columns.pop("prev", np.zeros(frame.shape)), np.float32)
-            self.rows[seq.slot] = GraphRow(prompt, seed, previous, columns, self.model.silence())
+            previous = np.asarray(columns.pop("prev", silence), np.float32)
+            memory = self.model.silence()
+            self.rows[seq.slot] = GraphRow(prompt, seed, previous, columns, memory)
 
     def covering_evals(self, num_evals: int) -> int:
         return num_evals
 
     def extend(self, seq: Sequence, name: str, start: int, values: np.ndarray) -> None:
         columns = self.row(seq).columns
-        columns[name] = np.concatenate((columns[name][:start], values))
+        unchanged = columns[name][:start]
+        columns[name] = np.concatenate((unchanged, values))
 
     def save(self, seq: Sequence) -> GraphRow:
         row = self.row(seq)
@@ -74,36 +76,47 @@ class GraphModelRunner:
         """Run the prompts that end here. Earlier pieces and replayed frames need nothing."""
         launched_at = time.monotonic()
         self.moved_on = True
-        self.workers.each(self._first_frame, [self.row(seq) for seq, _ in group if seq.emits])
-        return self._step([seq for seq, _ in group], launched_at, True)
+        sequences = [seq for seq, _ in group]
+        rows = [self.row(seq) for seq in sequences if seq.emits]
+        self.workers.each(self._first_frame, rows)
+        return self._step(sequences, launched_at, True)
 
     def decode(self, sequences: list[Sequence]) -> HostStep:
         launched_at = time.monotonic()
         self.moved_on = True
-        self.workers.each(self._next_frame, [self.row(seq) for seq in sequences])
+        rows = [self.row(seq) for seq in sequences]
+        self.workers.each(self._next_frame, rows)
         return self._step(sequences, launched_at, False)
 
     def _step(self, sequences: list[Sequence], launched_at: float, prefill: bool) -> HostStep:
-        generated = [0 if row is None else row.step for row in self.rows]
-        stop = [STOPPED if row is None else row.stop for row in self.rows]
+        generated = [0] * len(self.rows)
+        stop = [STOPPED] * len(self.rows)
+        for slot, row in enumerate(self.rows):
+            if row is not None:
+                generated[slot] = row.step
+                stop[slot] = row.stop
         return HostStep.ran(sequences, (generated, stop), prefill, launched_at)
 
     def _first_frame(self, row: GraphRow) -> None:
-        masks = text_masks(self.model.spec.alignment, row, row.prompt.length)
-        self._emit(row, partial(self.model.read_prompt, row, masks.inside), row.prompt.length)
+        positions = row.prompt.length
+        masks = text_masks(self.model.spec.alignment, row, positions)
+        read = partial(self.model.read_prompt, row, masks.inside)
+        self._emit(row, read, positions)
 
     def _next_frame(self, row: GraphRow) -> None:
         if row.stop != RUNNING:
             return
         positions = row.positions + 1
         masks = text_masks(self.model.spec.alignment, row, positions)
-        self._emit(row, partial(self.model.read_frame, row, masks), positions)
+        read = partial(self.model.read_frame, row, masks)
+        self._emit(row, read, positions)
 
     def _emit(self, row: GraphRow, read: Any, positions: int) -> None:
         """Make a frame and commit it, as `SlotTable.commit` does for rows of a table."""
         spec = self.model.spec
         reading = read()
-        emitted = self.model.emit(row, reading, uniform(row.seed, row.step, spec.draws))
+        draws = uniform(row.seed, row.step, spec.draws)
+        emitted = self.model.emit(row, reading, draws)
         row.memory = reading.memory
         row.positions = positions
         if not np.isfinite(emitted.frame).all():
@@ -114,7 +127,9 @@ class GraphModelRunner:
             where = attended(spec.alignment, row, reading.attention)
             row.frames.append(emitted.frame)
             row.attended.append(where)
-            row.text_place = int(where[0]) if len(where) else 0
+            row.text_place = 0
+            if len(where):
+                row.text_place = int(where[0])
             row.previous = emitted.frame
             row.step += 1
         if stops:

@@ -76,18 +76,21 @@ class Toy(nn.Module):
         self.codec = codec()
         generator = torch.Generator().manual_seed(seed)
         for p in self.parameters():
-            p.data = torch.randn(p.shape, generator=generator) / max(1.0, p.shape[-1] ** 0.5)
-        self.rope = Rope(
-            angles(STACK.head_dim, 4096, 1e4), torch.float32, interleaved=False, in_float32=True
-        )
+            scale = max(1.0, p.shape[-1] ** 0.5)
+            p.data = torch.randn(p.shape, generator=generator) / scale
+        table = angles(STACK.head_dim, 4096, 1e4)
+        self.rope = Rope(table, torch.float32, interleaved=False, in_float32=True)
         self.to(device=device, dtype=dtype).requires_grad_(False)
         self.spec = make_spec(dtype, self.codec.timing, words, window)
 
     def encode(self, wav: Tensor, role: str, launch: Launch = eager) -> dict[str, Tensor]:
-        frames = F.pad(wav, (0, -len(wav) % HOP)).view(-1, HOP)
+        missing = -len(wav) % HOP
+        frames = F.pad(wav, (0, missing)).view(-1, HOP)
         latents = frames[:, :LATENT].to(self.spec.frame.dtype)
-        codes = (frames[:, :CODES].abs() * BOOK).long().clamp_max(BOOK - 1)
-        return {"frames": torch.cat((latents, codes.to(latents.dtype)), dim=-1)}
+        scaled = frames[:, :CODES].abs() * BOOK
+        codes = scaled.long().clamp_max(BOOK - 1)
+        encoded = torch.cat((latents, codes.to(latents.dtype)), dim=-1)
+        return {"frames": encoded}
 
     def references(self, request: SpeechRequest) -> list[VoiceSource]:
         return reference_of(request)
@@ -95,23 +98,39 @@ class Toy(nn.Module):
     def prompt(self, request: SpeechRequest, voices: Sequence[Voice]) -> Prompt:
         if "\x00" in request.text:
             raise InvalidRequest("text", "must not contain NUL")
+        data = request.text.encode()
         voice_token = {"low": [1], "high": [2], None: []}[request.voice]
-        tokens = voice_token + list(request.text.encode())
+        tokens = voice_token + list(data)
         if len(tokens) > MAX_TEXT:  # letters of several bytes
             raise too_long(len(tokens), MAX_TEXT, request.text)
-        trail = [*tokens[::-1], *([0] * MAX_TEXT if BROKEN in request.text else [])]
+        trail = tokens[::-1]
+        if BROKEN in request.text:
+            trail += [0] * MAX_TEXT
         if voices:
+            voice = voices[0].id
             frames = voices[0].features["frames"]
         else:
+            voice = ""
             frames = np.zeros((0, LATENT + CODES), np.float32)
         o = request.options
         prefix = frames[-self.spec.codec_prefix :]
-        token = np.array([0] * len(frames) + tokens, np.int64)
-        text = {"text_start": len(frames) + len(voice_token), "text_end": len(token)}
+        num_frames = len(frames)
+        token = np.array([0] * num_frames + tokens, np.int64)
+        length = len(token)
+
+        further: dict[str, int] = {}
+        if self.spec.hides_frames:
+            further["hide"] = o["hide"]
+        words: tuple[range, ...] = ()
+        if self.spec.alignment:
+            further["text_start"] = num_frames + len(voice_token)
+            further["text_end"] = length
+            spans = [m.span() for m in _WORD.finditer(data)]
+            words = tuple(range(start, end) for start, end in spans)
         return Prompt(
-            rows={"token": token, "given": np.arange(len(token)) < len(frames)},
+            rows={"token": token, "given": np.arange(length) < num_frames},
             frames=frames,
-            frame_at=np.arange(len(frames)),
+            frame_at=np.arange(num_frames),
             columns={
                 "temperature": o["temperature"],
                 "top_k": o["top_k"],
@@ -120,48 +139,54 @@ class Toy(nn.Module):
                 "steps": o["flow_steps"],
                 "trail": np.array(trail, np.int64),
                 "trail_len": len(tokens),
-                **({"hide": o["hide"]} if self.spec.hides_frames else {}),
-                **(text if self.spec.alignment else {}),
+                **further,
             },
             max_frames=o["max_frames"],
             min_frames=o["min_frames"],
-            voice=voices[0].id if voices else "",
+            voice=voice,
             codec_prefix=prefix,
             codec_conditions=self.codec.conditions(prefix),
             num_evals=o["flow_steps"],
             runaway_frames=6 * len(tokens),
-            words=tuple(range(*m.span()) for m in _WORD.finditer(request.text.encode()))
-            if self.spec.alignment
-            else (),
+            words=words,
         )
 
     def speakable(self, text: str, check: Check) -> bool:
         return has_words(text, self.spec.marks)
 
     def _embed_frames(self, frames: Tensor) -> Tensor:
+        latents = frames[:, :LATENT]
         codes = frames[:, LATENT:].long()
-        out: Tensor = self.enc(frames[:, :LATENT])
+        out: Tensor = self.enc(latents)
         for j, table in enumerate(self.codes):
-            out = out + table(codes[:, j])
+            embedded = table(codes[:, j])
+            out = out + embedded
         return out
 
     def embed_prompt(self, p: PromptRows, rows: Rows) -> Hidden:
         token = p.rows["token"]
         frame_rows = self.text.weight.new_zeros(len(token) + 1, HIDDEN)
         frame_rows[p.frame_at] = self._embed_frames(p.frames)
-        return (torch.where(p.rows["given"][:, None], frame_rows[:-1], self.text(token)),)
+        is_frame = p.rows["given"][:, None]
+        embedded = torch.where(is_frame, frame_rows[:-1], self.text(token))
+        return (embedded,)
 
     def embed_frame(self, rows: Rows) -> Hidden:
         at = rows["step"] - 1
-        trail = self.trail(rows.lookup("trail", at.clamp(0, MAX_TEXT - 1)))
-        return (self._embed_frames(rows["prev"]) + trail * (at < rows["trail_len"])[:, None],)
+        token = rows.lookup("trail", at.clamp(0, MAX_TEXT - 1))
+        in_trail = at < rows["trail_len"]
+        trail = self.trail(token) * in_trail[:, None]
+        embedded = self._embed_frames(rows["prev"]) + trail
+        return (embedded,)
 
     def backbone(self, x: Hidden, kv: KVView) -> Hidden:
         heads = self.spec.alignment
         if heads is None:
-            return (self.lm(x[0], kv.attend, self.rope, kv.pos),)
+            hidden = self.lm(x[0], kv.attend, self.rope, kv.pos)
+            return (hidden,)
         keeping = KeptQueries(kv.attend, heads.layers, heads.heads)
-        return self.lm(x[0], keeping.attend, self.rope, kv.pos), torch.stack(keeping.queries, dim=1)
+        hidden = self.lm(x[0], keeping.attend, self.rope, kv.pos)
+        return hidden, torch.stack(keeping.queries, dim=1)
 
     def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
         hidden = h[0] + 0.1 * rows["mood"]
@@ -169,50 +194,50 @@ class Toy(nn.Module):
         history, exists = rows.recent(3)
         codes = []
         depth = hidden
+        sampling = (rows["temperature"], rows["top_k"], rows["top_p"])
         for j, head in enumerate(self.heads):
-            code = sample(
-                head(depth).float(),
-                u[:, LATENT + j],
-                rows["temperature"],
-                rows["top_k"],
-                rows["top_p"],
-            )
+            logits = head(depth).float()
+            code = sample(logits, u[:, LATENT + j], *sampling)
             # a first code seen in the last frames is drawn again, as in repetition-aware sampling
             if j == 0:
-                again = sample(
-                    head(depth).float(), u[:, -1], rows["temperature"], rows["top_k"], rows["top_p"]
-                )
-                repeated = ((history[:, :, LATENT].long() == code[:, None]) & exists).any(1)
-                code = torch.where(repeated, again, code)
+                again = sample(logits, u[:, -1], *sampling)
+                first_codes = history[:, :, LATENT].long()
+                same = (first_codes == code[:, None]) & exists
+                is_repeated = same.any(1)
+                code = torch.where(is_repeated, again, code)
             codes.append(code)
-            depth = depth + self.codes[j](code.clamp_min(0))
+            embedded = self.codes[j](code.clamp_min(0))
+            depth = depth + embedded
+
         code_frame = torch.stack(codes, -1)
-        frame = torch.cat(
-            (latent, code_frame.to(latent.dtype).masked_fill(code_frame < 0, float("nan"))), dim=-1
-        )
+        values = code_frame.to(latent.dtype)
+        values = values.masked_fill(code_frame < 0, float("nan"))
+        frame = torch.cat((latent, values), dim=-1)
+        emitted = None
         if self.spec.hides_frames:
             emitted = code_frame[:, 1] >= rows["hide"]
-        else:
-            emitted = None
-        return Emit(
-            frame,
-            self.stop_head(hidden)[:, 0] > 1.5,
-            {"mood": torch.tanh(rows["mood"] + hidden)},
-            emitted,
-            *h[1:],
-        )
+        stop_logit = self.stop_head(hidden)[:, 0]
+        stop = stop_logit > 1.5
+        mood = torch.tanh(rows["mood"] + hidden)
+        return Emit(frame, stop, {"mood": mood}, emitted, *h[1:])
 
     def _flow(self, hidden: Tensor, rows: Rows, u: Tensor) -> Tensor:
         """Euler steps with guidance. A row whose `steps` are done does not change any more."""
-        x = normal(u[:, :LATENT]).to(hidden.dtype) * rows["temperature"].to(hidden.dtype)[:, None]
+        dtype = hidden.dtype
+        noise = normal(u[:, :LATENT]).to(dtype)
+        temperature = rows["temperature"].to(dtype)
+        x = noise * temperature[:, None]
         cond = rows["prev"][:, :LATENT]
         steps = rows["steps"]
+        guidance = rows["cfg"][:, None]
+        nothing = torch.zeros_like(hidden)
         for i in range(rows.num_evals):
-            t = (i / steps.to(hidden.dtype))[:, None]
-            with_h, without = (
-                self.flow(torch.cat((v, x, cond, t), -1))
-                for v in (hidden, torch.zeros_like(hidden))
-            )
-            dt = torch.where(i < steps, 1.0 / steps, 0.0).to(hidden.dtype)[:, None]
-            x = x + dt * (without + rows["cfg"][:, None] * (with_h - without))
+            time = i / steps.to(dtype)
+            t = time[:, None]
+            with_h = self.flow(torch.cat((hidden, x, cond, t), -1))
+            without = self.flow(torch.cat((nothing, x, cond, t), -1))
+            step = torch.where(i < steps, 1.0 / steps, 0.0)
+            dt = step.to(dtype)[:, None]
+            guided = without + guidance * (with_h - without)
+            x = x + dt * guided
         return x
