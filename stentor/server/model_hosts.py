@@ -56,7 +56,7 @@ class Residency:
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """Inside, the model counts as used."""
+        """Count the model as used inside the block. Its idle time begins behind it."""
         self.uses += 1
         try:
             yield

@@ -195,10 +195,11 @@ def split_rows(jobs: Jobs, count: int, sizes: set[int]) -> list[Jobs]:
 
 
 def rows_of_call(waiting: int, frames: int, sizes: set[int]) -> int:
-    """Rows that the next call takes of those `waiting` for calls of so many frames.
+    """Return how many of the `waiting` rows the next call takes: all if a captured call holds them
+    with little padding, else as many as fill the largest captured call.
 
-    sizes: rows of captured calls. Padding may be a quarter of a call, or more where the call is
-    small.
+    frames: of each row. sizes: rows of captured calls. Padding is at most a quarter of the call,
+    unless the call has at most SMALL_CALL frames.
     """
     fitting = min((b for b in sizes if b >= waiting), default=0)
     if not sizes or (fitting and (3 * fitting <= 4 * waiting or fitting * frames <= SMALL_CALL)):

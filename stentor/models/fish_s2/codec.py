@@ -180,7 +180,7 @@ class Codebook(nn.Module):
         return F.linear(self.codebook(codes), self.out_proj.weight[:, :, 0], self.out_proj.bias)
 
     def table(self) -> Tensor:
-        """Rows of every code: [codes, C]."""
+        """Latents of all codes, each as `rows` returns it: [codes, C]."""
         out: Tensor = self.out_proj(self.codebook.weight.T[None])[0].T
         return out
 

@@ -274,8 +274,8 @@ class SplitResidualQuantizer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Samples to codes, named as in the checkpoint. `process_weights_after_loading` must follow the
-    loading."""
+    """Encoder of 24 kHz samples to codes. Its parameters have the checkpoint's names. Call
+    `process_weights_after_loading` once they are loaded."""
 
     def __init__(self, c: EncoderConfig) -> None:
         super().__init__()

@@ -189,7 +189,8 @@ class Toy(nn.Module):
         return hidden, torch.stack(keeping.queries, dim=1)
 
     def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
-        hidden = h[0] + 0.1 * rows["mood"]
+        mood = rows["mood"]
+        hidden = h[0] + 0.1 * mood
         latent = self._flow(hidden, rows, u)
         history, exists = rows.recent(3)
         codes = []
@@ -218,8 +219,9 @@ class Toy(nn.Module):
             emitted = code_frame[:, 1] >= rows["hide"]
         stop_logit = self.stop_head(hidden)[:, 0]
         stop = stop_logit > 1.5
-        mood = torch.tanh(rows["mood"] + hidden)
-        return Emit(frame, stop, {"mood": mood}, emitted, *h[1:])
+        new_mood = torch.tanh(mood + hidden)
+        columns = {"mood": new_mood}
+        return Emit(frame, stop, columns, emitted, *h[1:])
 
     def _flow(self, hidden: Tensor, rows: Rows, u: Tensor) -> Tensor:
         """Euler steps with guidance. A row whose `steps` are done does not change any more."""
