@@ -226,7 +226,7 @@ class EngineConfig:
         None  # torch threads of the engine on a CPU. Default: the model's, else torch's
     )
     max_threads: int | None = (
-        None  # at most so many where none are given: the share of an engine beside others
+        None  # limit of the default of `threads`: the share of an engine beside others
     )
     encoded_references: int = 64  # that are kept, by content
     codec_states_mb: float = 256.0  # MiB of the host for the codec's state after voices

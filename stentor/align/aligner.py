@@ -48,8 +48,8 @@ class Alignment(Protocol):
 
 
 Aligner = Callable[[str, int], Alignment | None]
-"""Begins a segment in a language, of so many samples per second. None: it does not know the
-language. That is asked with every request, so what takes long belongs into `Alignment.add`."""
+"""Begins a segment in a language, at a rate in Hz. Returns None for a language that it does not
+know. It is called for every request, so slow work belongs into `Alignment.add`."""
 
 
 class Aligners:

@@ -57,7 +57,7 @@ def open_regular(path: Path) -> IO[bytes]:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """The content of a regular file of at most so many bytes."""
+    """Return the content of a regular file. Unreadable if it has more than `most` bytes."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:

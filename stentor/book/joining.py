@@ -47,7 +47,7 @@ class SpokenPiece:
 
 
 def _moved(timing: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """The fields of a timing, so many seconds later."""
+    """The fields of a timing, moved back by `seconds`."""
     return {**timing, "start": timing["start"] + seconds, "end": timing["end"] + seconds}
 
 

@@ -137,7 +137,7 @@ def measured(audio: Iterable[np.ndarray], rate: int) -> Levels:
 
 
 def levelled(audio: Iterable[np.ndarray], rate: int, gain: float) -> Iterator[np.ndarray]:
-    """Audio of the same length with a gain of so many dB, and true peaks below CEILING."""
+    """Apply `gain` in dB, and keep true peaks below CEILING. The length stays."""
     factor = np.float32(10 ** (gain / 20))
     limit = 10 ** (CEILING / 20)
     limiter = FilterGraph(

@@ -38,7 +38,7 @@ from stentor.models.info import ATTENDED_WIDTH
 
 SLOTS = 64
 CPU_SLOTS = 8
-"""Where nobody asked for a number. On a GPU fewer, if so many do not fit."""
+"""Default numbers of slots. On a GPU fewer, if these do not fit."""
 CPU_PAGES = GIB
 CPU_PAGES_SHARE = 0.25
 """Bytes of key-value pages on a CPU where nobody asked for a number, and at most this share of the

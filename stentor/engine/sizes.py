@@ -93,7 +93,7 @@ def divide(needs: Needs, slots: int, usable: int, total: int) -> Shares | None:
 
 
 def shares_of_pages(needs: Needs, slots: int, pages: int) -> Shares:
-    """Slots and at most so many pages, whether they fit or not, with the largest graphs and codec
+    """Slots and at most `pages` pages, whether they fit or not, with the largest graphs and codec
     calls."""
     tokens, level = LEVELS[0]
     frames = needs.codec_frames(level, slots)
@@ -119,13 +119,12 @@ def fit(needs: Needs, slots: Sequence[int], usable: int, total: int) -> Shares |
 
 
 def fewer(slots: int) -> list[int]:
-    """Numbers of slots to try, from so many down to one."""
+    """Numbers of slots to try, from `slots` down to one."""
     return [slots >> i for i in range(slots.bit_length())]
 
 
 def least_bytes(needs: Needs, slots: int) -> int:
-    """Bytes beside the weights with which so many slots fit at the last level, of which each has a
-    page."""
+    """Bytes besides the weights with which `slots` slots of one page each fit at the last level."""
     tokens, level = LEVELS[-1]
     codec = (needs.codec_frames(level, slots) + needs.priming) * needs.codec_frame
     graphs = WORKSPACE + GRAPHS * tokens // LEVELS[0][0]
@@ -150,7 +149,7 @@ class BufferSizes(Shares):
     adapter_bytes: int = 0  # of all slots for LoRA adapters, taken at load
 
     def parked(self, mb: float) -> int:
-        """Rows that so many MiB of the host hold."""
+        """Rows that `mb` MiB of the host hold."""
         return int(mb * MIB) // self.slot_bytes
 
     def describe(self) -> str:

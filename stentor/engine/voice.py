@@ -85,8 +85,8 @@ class Resampler:
 
 
 class VoiceEncoder:
-    """Encodes recordings by the family's `encode` in threads of its own, and caches the voices: each
-    recording is encoded once per role. For any thread but the engine's."""
+    """Encodes recordings by the family's `encode` in threads of its own, and caches the voices:
+    each recording is encoded once per role. For any thread but the engine's."""
 
     def __init__(
         self,

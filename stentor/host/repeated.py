@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def repeated(call: Callable[[], object], seconds: float, name: str) -> Iterator[None]:
-    """Call `call` every so many seconds in a thread of this name, until the block has ended."""
+    """Call `call` every `seconds` seconds in a thread of this name until the block ends."""
     finished = threading.Event()
 
     def run() -> None:

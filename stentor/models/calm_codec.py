@@ -200,7 +200,8 @@ class Decoder(nn.Module):
         self.columns: dict[str, Column] = {}
 
     def process_weights_after_loading(self, frames: int) -> None:
-        """Make the RoPE table for streams of so many frames, and the columns of the state."""
+        """Make the RoPE table for streams of at most `frames` frames, and the columns of the
+        state."""
         c = self.config
         weight = self.output_proj
         self.rope = make_rope(c, frames * UPSAMPLING).to(weight.device)

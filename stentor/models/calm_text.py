@@ -19,7 +19,7 @@ TAILS = 5, 3
 """Frames from the one that ends speech on, of a text of few words and of others."""
 PADDED_WORDS = 5
 PADDING = 8
-"""A text of fewer words gets so many spaces in front, where the checkpoint wants them."""
+"""Spaces in front of a text with fewer words, where the checkpoint wants them."""
 _MARK_BEHIND_MARK = re.compile(r"([.!?…])\s*[,;:]")
 
 Ids = list[int]

@@ -39,7 +39,7 @@ class Watermark(Protocol):
 
 
 Make = Callable[[int], Watermark]
-"""Makes the watermark of one file or stream with so many samples per second."""
+"""Makes the watermark of one file or stream at a rate in Hz."""
 
 
 def load(watermark: str | Make) -> Make:

@@ -45,7 +45,7 @@ class SpeakingBar:
             self._bar = _bar(characters, spoken)
 
     def at(self, character: int, seconds: float) -> None:
-        """So many characters have been spoken, and so many seconds of audio made."""
+        """Show that `character` characters are spoken, in `seconds` seconds of audio."""
         if self._bar is not None:
             self._bar.set_postfix_str(f"{seconds:.1f} s of audio", refresh=False)
             self._bar.update(character - self._bar.n)

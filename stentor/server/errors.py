@@ -122,7 +122,7 @@ class BodyError(HTTPException):
 
 
 def clipped(text: str, most: int) -> str:
-    """At most so many characters of a text that a client may have sent, as valid Unicode."""
+    """Return at most `most` characters of a client's text, as valid Unicode."""
     if not (len(text) <= most):
         text = text[: most - 1] + "…"
     return text.encode("utf-8", "replace").decode()

@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 QUICK_CHARS = 1000
-"""A text of so many characters is worked on at once: to hand it to a thread takes as long."""
+"""Longest text that is worked on in the event loop: to hand it to a thread takes as long."""
 
 
 async def worked(chars: int, work: Callable[[], T]) -> T:

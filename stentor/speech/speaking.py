@@ -471,8 +471,8 @@ class JoinedAudio:
     def note_end(
         self, segment: Segment, samples: int, finish: str, spans: Sequence[Span | None] = ()
     ) -> None:
-        """Note the times of the segment, which has had so many `samples`, and how it ended. spans:
-        of its words."""
+        """Note the times of a segment of `samples` samples, and how it ended. spans: of its
+        words."""
         if finish != "stop":
             self.ending = finish
         begin, end = (at / self.rate / self.speed for at in (self._start, self._start + samples))

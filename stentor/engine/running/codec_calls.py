@@ -161,7 +161,7 @@ class UtteranceCalls:
         return min(fitting)
 
     def _max_rows(self, frames: int, rows: int) -> int:
-        """Rows of one call of so many frames each."""
+        """Rows of one call with `frames` frames each, at most `rows`."""
         return max(1, min(rows, self.max_rows, self.max_frames // frames))
 
 

@@ -147,7 +147,7 @@ class SlotTable:
         return [device.download(part) for part in self._parts(slot, frames)]
 
     def restore(self, slot: int, frames: int, saved: list[Tensor]) -> None:
-        """Write a row that `save` returned, which had so many frames, into any slot."""
+        """Write a row with `frames` frames that `save` returned into any slot."""
         for part, value in zip(self._parts(slot, frames), saved, strict=True):
             part.copy_(value, non_blocking=True)
 

@@ -21,8 +21,7 @@ from stentor.models.piece_model import PieceModel, PieceRow
 T = TypeVar("T")
 
 SIMILAR = 1.25
-"""Rows share a call where the longest is at most so many times as long as the shortest: the others
-compute padding."""
+"""Largest ratio of lengths of rows that share a call: the shorter ones compute padding."""
 
 
 class PieceModelRunner:

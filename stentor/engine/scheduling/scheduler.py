@@ -68,7 +68,7 @@ class Scheduler:
         return seq.phase is Phase.DONE
 
     def add_text(self, seq: Sequence, frames: int, last: bool) -> None:
-        """Live text for so many more frames has come. `last`: none follows, and the model itself
+        """Note live text for `frames` more frames. `last`: none follows, and the model itself
         stops."""
         if last:
             seq.max_schedulable = sys.maxsize

@@ -96,7 +96,7 @@ class Sequence:
         bytes, ...
     ] = ()  # a key for what the page of each such frame holds, in full pages of the prompt
     num_given: int = (
-        0  # so many first positions are not computed: its prompt brings their keys and values
+        0  # first positions that are not computed: its prompt brings their keys and values
     )
     given_frames: int = 0  # frames that its prompt brings in page sets by frame, before all others
 
@@ -123,7 +123,7 @@ class Sequence:
     )  # positions that its last prefill computes. All before them are in its pages
     audio_scheduled: int = 0  # frames handed to the codec
     audio_chunks: int = 0
-    audio_due: int = 0  # its next chunk is not due before so many frames have been generated
+    audio_due: int = 0  # generated frames from which on its next chunk is due
     audio_waiting: int = 0  # frames at most that wait for later ones before they are decoded
     audio_delivered: int = 0  # frames whose audio has arrived
     last_audio: float = 0.0  # when audio last arrived
@@ -142,13 +142,13 @@ class Sequence:
         self.phase = phase
 
     def launch(self, frames: int = 0) -> None:
-        """A launch names it, and makes so many of its frames."""
+        """Note a launch that makes `frames` of its frames."""
         self.in_flight += 1
         self.num_scheduled += frames
 
     def landed(self, lost: int = 0) -> None:
-        """The host has read what a launch has brought, or it has failed: so many of its frames are
-        `lost`."""
+        """Note that the host has read a launch, or that it has failed. lost: frames that it did not
+        make."""
         self.in_flight -= 1
         self.num_scheduled -= lost
 

@@ -27,7 +27,7 @@ SMALLEST = 16  # of a dimension that tensor cores take
 
 
 def takes(width: int) -> bool:
-    """Whether attention takes heads, and `position_conv` groups, of so many channels."""
+    """Whether attention takes heads, and `position_conv` groups, of `width` channels."""
     return width >= SMALLEST and width & (width - 1) == 0
 
 

@@ -1,10 +1,10 @@
 """Text that arrives while it is spoken: what each step feeds, and which of them make a patch.
 
-While text is open, so many tokens go before each patch, one in each step, and then the patch
-itself. Only the step that feeds the last of these tokens makes a patch, so the others hide what
-they make: the last patch again. When the text has ended, its rest and a mark are fed in the same
-way, and from then on every step feeds a patch and makes the next one. What is fed depends on the
-tokens alone, not on when they came.
+While text is open, a fixed number of tokens go before each patch, one in each step, and then the
+patch itself. Only the step that feeds the last of these tokens makes a patch, so the others hide
+what they make: the last patch again. When the text has ended, its rest and a mark are fed in the
+same way, and from then on every step feeds a patch and makes the next one. What is fed depends on
+the tokens alone, not on when they came.
 
 A value of the column `feed` encodes a step: the token it feeds, whether it makes a patch, whether
 all text has arrived, and how many patches come before its own, or before the next one.

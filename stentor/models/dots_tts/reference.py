@@ -30,7 +30,7 @@ parameter."""
 
 def as_heard(recording: Recording, rate: int, patch: int) -> Recording:
     """The recording between its first and last part within 30 dB of the loudest, at `rate`, with
-    zeros behind it to a whole number of patches of so many samples."""
+    zeros behind it to a multiple of `patch` samples."""
     x = resampled(trimmed(torch.from_numpy(recording.samples).float()), recording.rate, rate)
     samples = F.pad(x, (0, -len(x) % patch)).numpy()
     return Recording(samples, rate)

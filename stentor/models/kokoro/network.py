@@ -92,7 +92,7 @@ class Network(nn.Module):
         return 2 * self.c.generator.upsampling
 
     def noise_shape(self, frames: int) -> tuple[int, int]:
-        """Shape of the noise of one row, so many frames long and padded."""
+        """Shape of the noise of one row of `frames` frames, padded."""
         if self.device.type == "cuda":
             frames = -(-frames // STEP) * STEP
         return frames * self.hop, HARMONICS

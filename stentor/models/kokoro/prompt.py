@@ -1,4 +1,4 @@
-"""A request as a piece for Kokoro: signs, and the style for so many."""
+"""A request as a piece for Kokoro: signs, and the style for their number."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def checked_table(table: np.ndarray, file: Path) -> np.ndarray:
 
 
 def language_of(voice: str) -> str:
-    """The language of a voice, or of the first one of a mix. Names that name none are English."""
+    """The language of a voice, or of the first one of a mix. English where its name has none."""
     first, _ = parse_mix(voice)[0]
     return LANGUAGES.get(first[:1], LANGUAGES["a"])
 

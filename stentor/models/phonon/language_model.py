@@ -20,7 +20,7 @@ class SpeakerCount(nn.Module):
         self.output_proj = nn.Linear(c.speaker_width, c.backbone.hidden, bias=False)
 
     def vector(self, speakers: int) -> Tensor:
-        """The vector [hidden] of so many speakers."""
+        """The vector [hidden] of a number of speakers."""
         row = self.embed.weight[speakers]
         vector: Tensor = self.output_proj(row)
         return vector

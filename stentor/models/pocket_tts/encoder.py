@@ -20,7 +20,7 @@ from stentor.models.calm_config import HOP, RATIOS, UPSAMPLING, SeanetConfig
 from stentor.models.pocket_tts.config import PocketConfig
 
 TICK = min(COLUMNS)
-"""Steps by which the clock counts, so that 16 bits hold it: windows have a multiple of so many."""
+"""Steps of a tick of the clock, so that 16 bits hold it. Windows have a multiple of these."""
 
 
 class Downsample(CausalConv1d):
@@ -75,8 +75,8 @@ class Encoder(nn.Module):
         self.windows: Windows | None = None
 
     def process_weights_after_loading(self, samples: int) -> None:
-        """Make the RoPE table for recordings of up to so many samples, and what carries the state
-        between windows."""
+        """Make the RoPE table for recordings of up to `samples` samples, and the columns that carry
+        the state between windows."""
         c = self.config
         hop = prod(RATIOS)
         dtype = self.downsample.weight.dtype

@@ -109,7 +109,7 @@ class DialoguePrompts:
         return self._prompt(request, ids, rows, [voice.id for voice in voices], turns)
 
     def script(self, lengths: Sequence[int], turns: Sequence[tuple[int, str]]) -> list[int]:
-        """Ids of a prompt with voices of so many latents. Each line begins with a space."""
+        """Ids of a prompt whose voices have `lengths` latents. Each line begins with a space."""
         t = self.tokens
         ids = t.encode(SYSTEM)
         if lengths:

@@ -104,8 +104,10 @@ class WindowPlan:
 
 
 def plan_text(ids: list[int], in_prompt: int) -> list[int]:
-    """Values of a whole text whose first window is in the prompt, up to the last window's last
-    token."""
+    """Return the values of `feed` for a complete text, up to the step that feeds its last token.
+
+    in_prompt: tokens of its first window, which the prompt feeds.
+    """
     plan = WindowPlan(in_prompt)
     values = plan.window([])
     for start in range(in_prompt, len(ids), WINDOW_TOKENS):
@@ -114,7 +116,7 @@ def plan_text(ids: list[int], in_prompt: int) -> list[int]:
 
 
 def steps_until(values: list[int], latents: int) -> int:
-    """Steps until so many latents have been made, with these values and step 0 before them."""
+    """Steps until `latents` latents have been made, with these values and step 0 before them."""
     makes = np.array([1, *((value >> TOKEN_BITS) & 1 for value in values)])
     planned = int(makes.sum())
     if latents > planned:

@@ -17,7 +17,7 @@ MAX_BETA = 0.999
 
 
 def timesteps(steps: int) -> list[int]:
-    """The timesteps of a solver with so many steps, the noisiest first."""
+    """The timesteps of a solver with `steps` steps, the noisiest first."""
     borders = np.linspace(0, TRAINING_STEPS - 1, steps + 1)
     return [int(t) for t in borders.round()[:0:-1]]
 
