@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from stentor.audio import Recording
 from stentor.audio.silence import REFERENCE_PEAK
 from stentor.engine.scheduling.sequence import Place
 from stentor.engine.seeds import next_seed
+from stentor.engine.stream import Chunk
 from stentor.models.info import ModelInfo, ReferenceAudio, SpeechRequest
 from stentor.speech.guard import NOTES_ONLY, Guard, GuardRule
 from stentor.speech.timing import SegmentTiming
@@ -28,9 +29,6 @@ from stentor.text.marks import speakers
 from stentor.text.pauses import PAUSES
 from stentor.text.segments import shown
 from stentor.text.sentences import Segment
-
-if TYPE_CHECKING:
-    from stentor.engine.stream import Chunk
 
 SIDE_BY_SIDE = 8  # segments of one request in the engine together, where none depends on another
 NO_SAMPLES = np.zeros(0, np.float32)
@@ -100,6 +98,13 @@ class SpokenSegment:
         checked = self._guard.check(chunk, runaway)
         self.ran_on = self._guard.ran_on
         return checked
+
+    def silence(self, rate: int, frames: np.ndarray) -> Chunk:
+        """Return a silence at `rate` Hz in its place, as there is nothing in it to speak. frames:
+        none, in the model's shape."""
+        self.unspoken = True
+        samples = np.zeros(round(UNSPOKEN_SECONDS * rate), np.float32)
+        return Chunk(samples, frames, "stop")
 
     @property
     def empty(self) -> bool:
@@ -518,11 +523,6 @@ class JoinedAudio:
     def _out(self, samples: np.ndarray) -> np.ndarray:
         self.samples += len(samples)
         return samples
-
-
-def unspoken(rate: int) -> np.ndarray:
-    """float32 samples [n] in place of a segment with nothing to speak in it."""
-    return np.zeros(round(UNSPOKEN_SECONDS * rate), np.float32)
 
 
 class SegmentJoiner:

@@ -16,9 +16,9 @@ from stentor.output.encode import serial_number
 from stentor.output.render import AS_IT_IS, Output, Rendering
 from stentor.speech.guard import runaway_frames
 from stentor.speech.result import Speech
-from stentor.speech.speaking import Speaking, SpokenSegment, unspoken
+from stentor.speech.speaking import Speaking, SpokenSegment
 from stentor.speech.timing import SegmentTiming
-from stentor.speech.words import WordClock
+from stentor.speech.words import Span, WordClock
 from stentor.text.sentences import Segment
 
 if TYPE_CHECKING:
@@ -120,20 +120,22 @@ class SpokenText:
                 prompt, current.request.seed, speaking.streaming, place
             )
             speaking.admit()
-        self._clocks[current] = self._word_clock(current)
+        clock = self._word_clock(current)
+        if clock is not None:
+            self._clocks[current] = clock
         self._prepared = None
         return current
 
     def chunks(self, current: SpokenSegment) -> Iterator[Chunk]:
         """The audio of a segment that was started, as it comes."""
         if current.unspoken:
-            return iter([self._silence()])
+            return iter([self._silence(current)])
         return iter(self._streams[current])
 
     async def achunks(self, current: SpokenSegment) -> AsyncIterator[Chunk]:
         """Its audio, for asyncio."""
         if current.unspoken:
-            yield self._silence()
+            yield self._silence(current)
             return
         async for chunk in self._streams[current]:
             yield chunk
@@ -157,10 +159,11 @@ class SpokenText:
         if not current.unspoken:
             chunk = self.speaking.check(current, chunk, runaway_frames(self._prompts[current]))
         samples = self.speaking.feed(current, chunk)
-        self._clocks[current].add(chunk)
+        if current in self._clocks:
+            self._clocks[current].add(chunk)
         if chunk.finish is None:
             return samples
-        clock = self._clocks.pop(current)
+        clock = self._clocks.pop(current, None)
         if not current.unspoken:
             self._streams.pop(current).cancel()
         if self.speaking.again(current):
@@ -172,7 +175,10 @@ class SpokenText:
             self._ignored.append(current.segment.text)
         if not self.speaking.streaming:
             self._spoken.append(current)
-        return np.concatenate((samples, self.speaking.ended(current, clock.spans(current.segment))))
+        spans: Sequence[Span | None] = ()
+        if clock is not None:
+            spans = clock.spans(current.segment)
+        return np.concatenate((samples, self.speaking.ended(current, spans)))
 
     def finish(self, silence: float) -> Speech:
         """Return the end of a text that grew, with its seconds of silence there."""
@@ -208,23 +214,19 @@ class SpokenText:
         for stream in self._streams.values():
             stream.cancel()
 
-    def _silence(self) -> Chunk:
+    def _silence(self, current: SpokenSegment) -> Chunk:
         """A silence in place of a segment that cannot be spoken."""
-        return Chunk(
-            unspoken(self.spec.sample_rate),
-            np.zeros((0, *self.spec.frame.shape), np.float32),
-            "stop",
-        )
+        frames = np.zeros((0, *self.spec.frame.shape), np.float32)
+        return current.silence(self.spec.sample_rate, frames)
 
-    def _word_clock(self, current: SpokenSegment) -> WordClock:
+    def _word_clock(self, current: SpokenSegment) -> WordClock | None:
+        if self._aligners is None:
+            return None
+        words: Sequence[range] = ()
         if current in self._prompts:
             words = self._prompts[current].words
-        else:
-            words = ()
-        if self._aligners is None:
-            return WordClock(self.spec, words, wanted=False)
-        alignment = self._aligners.segment(self.spec, self._request.language, current.segment.text)
-        return WordClock(self.spec, words, wanted=True, alignment=alignment)
+        language = self._request.language
+        return WordClock(self.spec, words, self._aligners, language, current.segment.text)
 
     def _speech(
         self, samples: np.ndarray, frames: np.ndarray, timings: Sequence[SegmentTiming]

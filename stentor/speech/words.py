@@ -23,7 +23,7 @@ from stentor.text.marks import PLACEHOLDERS, TextMarks, masked
 from stentor.text.trace import WORD
 
 if TYPE_CHECKING:
-    from stentor.align.aligner import Alignment
+    from stentor.align.aligner import Aligners, Alignment
     from stentor.engine.stream import Chunk
     from stentor.models.info import ModelInfo
     from stentor.text.sentences import Segment, Word
@@ -46,24 +46,22 @@ class WordClock:
     """Collects where the frames of a segment look, or its audio, and returns the times of its
     words.
 
-    wanted: whether they are requested. words: their positions (Prompt.words). alignment: aligns the
-    audio, for a model without attention to the text.
+    words: their positions (Prompt.words). aligners: find them by the audio, for a model without
+    attention to the text. They read `text` in `language`.
     """
 
     def __init__(
         self,
         spec: ModelInfo,
         words: Sequence[range],
-        wanted: bool,
-        alignment: Alignment | None = None,
+        aligners: Aligners,
+        language: str,
+        text: str,
     ) -> None:
         self._spec = spec
-        self._words: Sequence[range] = ()
-        self._alignment: Alignment | None = None
+        self._words = words
+        self._alignment = aligners.segment(spec, language, text)
         self._attended: list[np.ndarray] = []
-        if wanted:
-            self._words = words
-            self._alignment = alignment
 
     def add(self, chunk: Chunk) -> None:
         """The next chunk of the segment. EngineError if its aligner fails."""

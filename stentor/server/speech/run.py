@@ -20,7 +20,7 @@ from stentor.server.limits import LIMITS
 from stentor.server.speech.outcomes import Timing, Usage
 from stentor.speech.guard import NOTES_ONLY, GuardRule
 from stentor.speech.live_text import TextTail
-from stentor.speech.speaking import Speaking, SpokenSegment, unspoken
+from stentor.speech.speaking import Speaking, SpokenSegment
 from stentor.speech.timing import SegmentTiming, WordTiming
 from stentor.speech.words import Span, WordClock, timed
 
@@ -253,11 +253,9 @@ class SegmentRun:
 
     def _silence(self) -> Chunk:
         run = self.run
-        segment = self.current.segment
-        self.current.unspoken = True
-        run.plan.ignored.piece(segment.spoken)
+        run.plan.ignored.piece(self.current.segment.spoken)
         run.timing.first = run.timing.first or time.monotonic()
-        return Chunk(unspoken(run.spec.sample_rate), np.zeros((0, 0), np.float32), "stop")
+        return self.current.silence(run.spec.sample_rate, np.zeros((0, 0), np.float32))
 
     def _note_accepted(self, facts: Facts) -> None:
         """The engine has taken the segment."""
@@ -273,12 +271,9 @@ class SegmentRun:
             )
 
     def _word_clock(self, words: Sequence[range]) -> WordClock:
-        run = self.run
-        current = self.current
-        hears = run.plan.host.aligners.segment(
-            run.spec, current.request.language, current.segment.text
-        )
-        return WordClock(run.spec, words, True, hears)
+        aligners = self.run.plan.host.aligners
+        language = self.current.request.language
+        return WordClock(self.run.spec, words, aligners, language, self.current.segment.text)
 
     def _note_facts(self, facts: Facts) -> None:
         """Count the tokens of text that has come since."""
