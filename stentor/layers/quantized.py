@@ -27,8 +27,9 @@ def quantize(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     is exact."""
     exact = weight.float()
     largest = LARGEST[dtype]
-    scale = exact.abs().amax(1, keepdim=True) / largest
-    scale = scale.clamp_min(torch.finfo(torch.float32).tiny)
+    peaks = exact.abs().amax(1, keepdim=True)
+    smallest = torch.finfo(torch.float32).tiny
+    scale = (peaks / largest).clamp_min(smallest)
     scaled = exact / scale
     if dtype == torch.int8:
         scaled = scaled.round()

@@ -50,7 +50,8 @@ class Windows:
         sizes = window_sizes(count, self.hop, launch.columns)
         padding = sum(sizes) - count
         x = F.pad(x, (0, padding))
-        state_size = sum(math.prod(column.shape) for column in self.columns.values())
+        shapes = [column.shape for column in self.columns.values()]
+        state_size = sum(map(math.prod, shapes))
         state = x.new_zeros(len(x), state_size)
         for size in sizes:
             num_valid = min(size, count - at)
@@ -60,7 +61,8 @@ class Windows:
             parts.append(y.clone())
             at += size
         num_columns = -(-count // self.hop)
-        columns = torch.cat(parts, dim=1)[:, :num_columns]
+        columns = torch.cat(parts, dim=1)
+        columns = columns[:, :num_columns]
         return columns.transpose(1, 2)  # as the kernels read it
 
     def _window(self, x: Tensor, state: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,8 +76,11 @@ class Windows:
             streaming.old[name] = shaped.contiguous()
             at += size
         y = self.run(x, streaming, count)
-        new = [streaming.new[name].flatten(1) for name in self.columns]
-        next_state = torch.cat([state[:, :0], *new], dim=1)
+        parts = [state[:, :0]]
+        for name in self.columns:
+            new = streaming.new[name]
+            parts.append(new.flatten(1))
+        next_state = torch.cat(parts, dim=1)
         return y.transpose(1, 2), next_state
 
 

@@ -60,9 +60,13 @@ def quantize_layers(
 
     depth: names of depth loops, which take part in `DEPTH` only.
     """
-    if dtype is not None:
-        for name in _linears(net, (*stacks, *(depth if (dtype, 1) == DEPTH else ()))):
-            _replace(net, name, dtype, 1)
+    if dtype is None:
+        return
+    names = _linears(net, stacks)
+    if (dtype, 1) == DEPTH:
+        names += _linears(net, depth)
+    for name in names:
+        _replace(net, name, dtype, 1)
 
 
 def place_quantized(
@@ -93,9 +97,10 @@ def place_quantized(
             if name in loops and (dtype, 1) != DEPTH:
                 continue
             for part in parts:
-                weight, scale = quantize(placed[f"{part}.weight"].to(device), dtype)
+                original = placed[f"{part}.weight"]
+                weight, scale = quantize(original.to(device), dtype)
                 # a device would hold parts beside the layer that stacks them
-                home = placed[f"{part}.weight"].device
+                home = original.device
                 placed[f"{part}.weight"] = weight.to(home)
                 placed[f"{part}.weight_scale"] = scale.to(home)
         stored = _stored(placed, parts, dtype, source)
@@ -104,11 +109,12 @@ def place_quantized(
     scale_names = {
         part for name in _quantized(net) for part in checkpoint_names(f"{name}.weight_scale")
     }
-    for name in [n for n in placed if n.endswith(".weight_scale") and n not in scale_names]:
+    unused = [n for n in placed if n.endswith(".weight_scale") and n not in scale_names]
+    for name in unused:
         layer = name.removesuffix("_scale")
         if layer in placed:  # load_weights names a scale without a weight
-            placed[layer] = dequantize(placed[layer], placed[name].float(), placed[name].dtype)
-            del placed[name]
+            scale = placed.pop(name)
+            placed[layer] = dequantize(placed[layer], scale.float(), scale.dtype)
     return placed
 
 
@@ -136,9 +142,8 @@ def pack_layers(
             ]
             waiting.append((name, pool.submit(_packed, own_layers)))
     for name, packed in waiting:
-        net.get_submodule(name.rpartition(".")[0]).register_module(
-            name.rpartition(".")[2], packed.result()
-        )
+        parent, _, leaf = name.rpartition(".")
+        net.get_submodule(parent).register_module(leaf, packed.result())
     return rest
 
 
@@ -146,18 +151,30 @@ def _fit(layer: Linear, parts: list[str], tensors: Mapping[str, Tensor]) -> bool
     """Whether these parts make up a layer, which has a weight and no bias."""
     if [name for name, _ in layer.named_parameters()] != ["weight"]:
         return False
-    shapes = [tensors[f"{part}.weight"].shape for part in parts if f"{part}.weight" in tensors]
-    complete = len(shapes) == len(parts) and all(len(shape) == 2 for shape in shapes)
-    shape = [sum(n for n, _ in shapes), layer.in_features]
-    return complete and all(k == shape[1] for _, k in shapes) and shape == list(layer.weight.shape)
+    outputs = 0
+    for part in parts:
+        weight = tensors.get(f"{part}.weight")
+        if weight is None or weight.ndim != 2 or weight.shape[1] != layer.in_features:
+            return False
+        outputs += len(weight)
+    return [outputs, layer.in_features] == list(layer.weight.shape)
 
 
 @torch.no_grad()
 def _packed(parts: Iterable[tuple[Tensor, Tensor | None]]) -> PackedLinear:
     """A layer of weights [out, in] of its parts, which have scales [out, groups] where they are
     quantised."""
-    wide = [w if scale is None else dequantize(w, scale.float(), scale.dtype) for w, scale in parts]
-    return PackedLinear((wide[0] if len(wide) == 1 else torch.cat(wide)).to(torch.float32))
+    widened = []
+    for weight, scale in parts:
+        if scale is None:
+            widened.append(weight)
+        else:
+            widened.append(dequantize(weight, scale.float(), scale.dtype))
+    if len(widened) == 1:
+        stacked = widened[0]
+    else:
+        stacked = torch.cat(widened)
+    return PackedLinear(stacked.to(torch.float32))
 
 
 def _stored(
@@ -200,8 +217,8 @@ def _quantized(net: nn.Module) -> list[str]:
 
 
 def _replace(net: nn.Module, name: str, dtype: torch.dtype, groups: int) -> None:
-    parent = net.get_submodule(name.rpartition(".")[0])
-    leaf = name.rpartition(".")[2]
+    path, _, leaf = name.rpartition(".")
+    parent = net.get_submodule(path)
     base = parent.get_submodule(leaf)
     assert isinstance(base, nn.Linear)
     setattr(parent, leaf, QuantizedLinear(base, dtype, groups))

@@ -17,7 +17,8 @@ def time_grid(steps: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Times [steps + 1] from 1 to 0 with sway sampling, in the model's own dtype as the reference
     rounds them."""
     t = torch.linspace(1, 0, steps + 1, device=device, dtype=dtype)
-    return t + 1.0 * (torch.cos(torch.pi / 2 * t) - 1 + t)
+    sway = torch.cos(torch.pi / 2 * t) - 1 + t
+    return t + 1.0 * sway
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,13 @@ class TimeTokens:
         all_t, all_dt = _euler(dtype, device)
         for steps in range(1, MAX_STEPS + 1):
             solved = slice(cfg_zero_steps(steps), steps)
-            row = self._rows[-1].stop
-            rows = slice(row, row + evaluations(steps))
-            dt[steps, : evaluations(steps)] = all_dt[steps, solved]
-            at[steps, : evaluations(steps)] = torch.arange(rows.start, rows.stop, device=device)
+            count = evaluations(steps)
+            start = self._rows[-1].stop
+            end = start + count
+            dt[steps, :count] = all_dt[steps, solved]
+            at[steps, :count] = torch.arange(start, end, device=device)
             times.append(all_t[steps, solved])
-            self._rows.append(rows)
+            self._rows.append(slice(start, end))
         self._times = torch.cat(times)
         self._tokens = time_tokens
         self._missing = set(range(1, MAX_STEPS + 1))
@@ -64,22 +66,24 @@ class TimeTokens:
         one = time_tokens(self._times[:1])
         # Zeros, since a row that needs no further evaluation looks at tokens that may not be there
         # yet.
-        self.schedule = EulerSchedule(dt, at, one.new_zeros(len(self._times), *one.shape[1:]))
+        tokens = one.new_zeros(len(self._times), *one.shape[1:])
+        self.schedule = EulerSchedule(dt, at, tokens)
         if device.type != "cpu":
             self.prepare_all()
 
     @torch.no_grad()
     def prepare(self, steps: int) -> None:
-        """Have the tokens of this number of steps. Any thread may call it."""
+        """Compute and cache the tokens of this number of steps. Thread-safe."""
         with self._lock:
             if steps in self._missing:
                 rows = self._rows[steps]
-                self.schedule.times[rows] = self._tokens(self._times[rows])
+                tokens = self._tokens(self._times[rows])
+                self.schedule.times[rows] = tokens
                 self._missing.remove(steps)
 
     @torch.no_grad()
     def prepare_all(self) -> None:
-        """Have the tokens of every number of steps, computed at once."""
+        """Compute and cache the tokens of every number of steps at once. Thread-safe."""
         with self._lock:
             if self._missing:
                 self.schedule.times.copy_(self._tokens(self._times))

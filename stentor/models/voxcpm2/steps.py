@@ -27,7 +27,9 @@ def euler(steps: int) -> tuple[np.ndarray, np.ndarray]:
     from them.
     """
     even = np.linspace(1, 0, steps + 1, dtype=np.float32)
-    grid = even + (np.cos(np.float32(math.pi / 2) * even) - np.float32(1) + even)
+    quarter = np.float32(math.pi / 2)
+    sway = np.cos(quarter * even) - np.float32(1) + even
+    grid = even + sway
     times = []
     deltas = []
     t = grid[0]
@@ -38,5 +40,8 @@ def euler(steps: int) -> tuple[np.ndarray, np.ndarray]:
         t = t - dt
         if k < steps:
             dt = t - grid[k + 1]
-    kept_steps = slice(cfg_zero_steps(steps), steps)
-    return np.array(times, np.float32)[kept_steps], np.array(deltas, np.float32)[kept_steps]
+
+    first = cfg_zero_steps(steps)
+    solved_times = np.array(times[first:], np.float32)
+    solved_deltas = np.array(deltas[first:], np.float32)
+    return solved_times, solved_deltas
