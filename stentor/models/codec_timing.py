@@ -20,7 +20,8 @@ class CodecTiming:
     chunk: int = 25
     late: int = 0
     batch_invariant: ClassVar[bool] = True
-    """Whether `kernels.batch_invariant` reaches all sums of a call of several rows."""
+    """Whether `kernels.batch_invariant` reaches all sums of a call of several rows. Else an engine
+    that needs it compares such calls with calls of one row when it starts."""
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,18 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from stentor import TTS, Reference
 from stentor.config import Policy
 from stentor.engine.running.codec_calls import UtteranceCalls
 from stentor.engine.scheduling.audio_scheduler import AudioJob, AudioScheduler
 from stentor.engine.scheduling.sequence import STOPPED
+from stentor.layers.types import CodecCall, State
 from stentor.models.codec_timing import UtteranceTiming
 from stentor.models.toy.codec import UtteranceCodec
 from stentor.models.toy.config import AHEAD, BOOK, HOP, HOPS, LATENT, LONG_PREFIX, OWED
-from tests.helpers.captured import Replay
+from tests.helpers.captured import Replay, simulate_captures
 from tests.helpers.fake_device import FakeDevice, SlowCodec, all_free, scheduler
 from tests.helpers.stepped_engine import read_at_once
 
@@ -144,6 +146,58 @@ def test_captured_calls_are_padded_and_give_the_same_audio():
         long = request(tts, 7, 11, 60)
         check(tts, long, tts.submit(long, streaming=False))
         assert codec.graphs.eager_calls == 1
+
+
+@pytest.mark.parametrize(
+    ("rows_change_samples", "failing_rows", "captured_rows"),
+    [(False, None, {1, 2, 3}), (True, None, {1}), (False, 3, {1})],
+)
+def test_deterministic_rows_share_calls_if_captured_calls_give_each_the_bits_of_one_row(
+    rows_change_samples: bool,
+    failing_rows: int | None,
+    captured_rows: set[int],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """failing_rows: rows of calls that cannot be captured."""
+    decode = UtteranceCodec.decode
+
+    def decode_by_row(self: UtteranceCodec, frames: Tensor, state: State, call: CodecCall) -> Any:
+        num_rows = len(frames)
+        if num_rows == failing_rows:
+            raise RuntimeError("out of graphs")
+
+        results = [decode(self, *one_row(frames, state, call, row)) for row in range(num_rows)]
+        samples = torch.cat([result[0] for result in results])
+        if rows_change_samples:
+            samples = samples + 1e-3 * (num_rows - 1)
+        return samples, {name: torch.cat([result[1][name] for result in results]) for name in state}
+
+    monkeypatch.setattr(UtteranceCodec, "decode", decode_by_row)
+    simulate_captures(monkeypatch)
+    monkeypatch.setattr("stentor.engine.running.side.check_deterministic", lambda *_: None)
+    settings = {**SMALL, "max_num_seqs": 4, "deterministic": True}
+    with TTS("dummy:toy-utterance", **settings) as tts:
+        codec = tts.engine.codec
+        assert {shape.rows for shape in codec.captured} == captured_rows
+        assert {shape.rows for shape in codec.outputs} == captured_rows
+        assert ("every row gets a call of its own" in caplog.text) == (captured_rows == {1})
+
+        requests = [request(tts, i, 5, 21 + i) for i in range(4)]
+        streams = [tts.submit(r) for r in requests]
+        for r, stream in zip(requests, streams, strict=True):
+            check(tts, r, stream)
+        assert codec.graphs.eager_calls == 0
+
+
+def one_row(
+    frames: Tensor, state: State, call: CodecCall, row: int
+) -> tuple[Tensor, State, CodecCall]:
+    """Inputs of a codec for one row of a call."""
+    part = slice(row, row + 1)
+    columns = {name: column[part] for name, column in state.items()}
+    place = CodecCall(call.start[part], call.stop[part], call.end[part], call.decodes)
+    return frames[part], columns, place
 
 
 def test_rows_of_near_lengths_share_a_call():

@@ -36,6 +36,12 @@ def test_a_request_of_a_model_of_released_size_does_too(model, load):
     compare(model, None, 0.016, **load)
 
 
+def test_rows_of_cosyvoice3_share_codec_calls_as_all_its_operations_keep_their_bits():
+    settings = {"max_num_seqs": 16, "memory_gb": 0.05, "require_graphs": True}
+    with TTS("dummy:cosyvoice3", device="cuda", deterministic=True, **settings) as tts:
+        assert max(shape.rows for shape in tts.engine.codec.captured) > 1
+
+
 def compare(model: str | Path, voice: dict[str, str] | None, memory_gb: float, **load: Any) -> None:
     """Make audio one request after another, among others with memory for some of them, and as streams. voice: None for
     the model's first."""

@@ -6,6 +6,7 @@ Nothing here waits for the device.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -28,6 +29,8 @@ from stentor.errors import EngineError
 from stentor.layers.types import NO_END, CodecCall
 from stentor.models.base import Prompt, SpeechModel
 from stentor.models.codec_timing import UtteranceTiming
+
+log = logging.getLogger("stentor.engine")
 
 NUMBERS = 5
 """Numbers of a row in a call: slot, first frame to read, first and last frame to decode, end."""
@@ -86,6 +89,7 @@ class CodecRunner:
         self._padding = torch.tensor([sizes.slots], device=where)
         self.timing = model.spec.codec_timing
         self.calls = self._kind_of_calls(config)
+        self._compares_rows = config.deterministic and not self.timing.batch_invariant
         self.stream = device.stream(CODEC)
         self.copies = device.stream(CODEC)  # copies audio to the host beside the codec's next call
         self.graphs = CudaGraphRunner(
@@ -105,17 +109,60 @@ class CodecRunner:
     def _kind_of_calls(self, config: EngineConfig) -> CodecCalls:
         timing = self.timing
         if isinstance(timing, UtteranceTiming):
-            max_rows = self.sizes.slots
-            if config.deterministic and not timing.batch_invariant:
-                max_rows = 1
-            return UtteranceCalls(timing, self.sizes.codec_frames, max_rows)
+            return UtteranceCalls(timing, self.sizes.codec_frames, self.sizes.slots)
         chunk, ramp = chunk_sizes(config.policy, timing)
         return ChunkCalls([*ramp, chunk], self.sizes.codec_frames)
 
     def capture(self) -> None:
-        """Capture every graph."""
+        """Capture every graph, and compare rows of calls where they must not depend on each
+        other."""
+        shapes = self.calls.captured_shapes(self.sizes.slots)
         with self.stream.active():
-            self.graphs.capture(self.calls.captured_shapes(self.sizes.slots))
+            self.graphs.capture(shapes)
+            if self._compares_rows and not self._rows_agree(shapes):
+                log.warning(
+                    "deterministic: on this GPU, rows of a codec call change each other's samples, "
+                    "so every row gets a call of its own"
+                )
+                self._separate_rows()
+
+    def _rows_agree(self, shapes: list[CallShape]) -> bool:
+        """Whether every shape is captured, and its rows have the samples of a call of one row."""
+        expected: dict[tuple[int, int], Tensor] = {}  # samples [1, n] by frames read and decoded
+
+        # Calls of one row come first.
+        for shape in sorted(shapes):
+            if shape not in self.graphs.graphs:
+                return False
+
+            samples = self._decode_padding(shape)
+            one_row = expected.setdefault((shape.reads, shape.decodes), samples[:1])
+            if not torch.equal(samples, one_row.expand_as(samples)):
+                return False
+
+        return True
+
+    def _decode_padding(self, shape: CallShape) -> Tensor:
+        """Samples of a captured call whose rows are all the padding row, from its first state on."""
+        rows = shape.rows
+        slots = [self.sizes.slots] * rows
+        zeros = [0] * (2 * rows)  # first frames to read, and to decode
+        stop = [shape.decodes] * rows
+        self.device.fill(self.inputs, slots + zeros + stop + [NO_END] * rows)
+        self.states.reset(self._padding)
+        self.graphs(*shape)
+
+        # The next graph writes into the same memory.
+        return self.outputs[shape].samples.clone()
+
+    def _separate_rows(self) -> None:
+        """Decode every row in a call of its own from now on."""
+        assert isinstance(self.calls, UtteranceCalls)
+        self.calls.max_rows = 1
+        for shape in self.captured:
+            if shape.rows > 1:
+                self.graphs.drop(shape)
+                del self.outputs[shape]
 
     @property
     def captured(self) -> list[CallShape]:

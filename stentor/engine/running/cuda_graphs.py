@@ -72,6 +72,10 @@ class CudaGraphRunner:
         # what the calls before each capture took: graphs have memory of their own
         self.device.release_cached()
 
+    def drop(self, key: Key) -> None:
+        """Release a graph. Its key runs eagerly from now on."""
+        del self.graphs[key]
+
     def close(self) -> None:
         """Release the graphs explicitly: they form a reference cycle with their runner, and a
         garbage collection that frees one during another model's capture in that thread breaks the

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
+from stentor.kernels.switches import config_rows
 
 COMBINED = 16  # frames of a CTA that combines
 ENOUGH_CTAS = 256  # of attention: two for each SM of an H200
@@ -158,7 +159,8 @@ class Splits:
         batch, _, self.frames, width = qkv.shape
         self.rows = 2 * batch * heads
         head_dim = width // 3 // heads
-        self.count = count = splits_of(tiles * self.rows, blocks)
+        ctas = 2 * config_rows(batch, 1) * heads * tiles
+        self.count = count = splits_of(ctas, blocks)
         out = torch.empty(batch, 2, self.frames, width // 3, dtype=qkv.dtype, device=qkv.device)
         parts = stats = out
         if count > 1:

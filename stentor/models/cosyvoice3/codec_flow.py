@@ -20,7 +20,7 @@ from stentor.layers.linear import linear_gelu
 from stentor.layers.rope import Rope, angles
 from stentor.models.cosyvoice3.codec_noise import FLOW_FRAMES
 from stentor.models.cosyvoice3.config import MELS, SPEAKER, TAIL, FlowConfig
-from stentor.models.cosyvoice3.ops import add_norm, position_conv, taps_product
+from stentor.models.cosyvoice3.ops import add_norm, by_row, position_conv, taps_product
 
 
 class Turns(NamedTuple):
@@ -295,8 +295,13 @@ class Flow(nn.Module):
 
     def speaker(self, embedding: Tensor) -> Tensor:
         """A speaker embedding [B, 192] of any length -> [B, 80]."""
-        out: Tensor = self.spk_embed_affine_layer(F.normalize(embedding, dim=-1, eps=1e-12))
-        return out
+
+        def project(rows: Tensor) -> Tensor:
+            normalized = F.normalize(rows, dim=-1, eps=1e-12)
+            out: Tensor = self.spk_embed_affine_layer(normalized)
+            return out
+
+        return by_row(project, embedding)
 
     def means(self, codes: Tensor, end: Tensor) -> Tensor:
         """codes [B, n] from the prompt's first one on -> mu [B, 2 n, 80].

@@ -13,7 +13,7 @@ from stentor.layers.conv import CausalConv1d, StreamingState
 from stentor.layers.types import Column, State
 from stentor.models.cosyvoice3.codec_noise import HARMONICS
 from stentor.models.cosyvoice3.config import MELS, SAMPLE_RATE, VocoderConfig
-from stentor.models.cosyvoice3.ops import taps_product
+from stentor.models.cosyvoice3.ops import by_row, taps_product
 
 FRAME = 480  # samples of a mel frame
 PITCH_AHEAD = 3  # mel frames
@@ -49,8 +49,7 @@ class Pitch(nn.Module):
         for conv in rest:
             assert isinstance(conv, CausalConv1d)
             x = F.elu(_product(conv, conv.with_history(x, state)) * alive[:, None])
-        out: Tensor = self.out(x.transpose(1, 2))[..., 0].abs()
-        return out.float()
+        return by_row(self.out, x.transpose(1, 2))[..., 0].abs().float()
 
 
 def _product(conv: nn.Module, x: Tensor) -> Tensor:
@@ -92,7 +91,7 @@ class Source(nn.Module):
         level = voiced * NOISE + (1 - voiced) * (AMPLITUDE / 3)
         at = FRAME * first[:, None] + torch.arange(FRAME * f0.shape[1], device=f0.device)
         noise = self.noise[at.clamp(0, len(self.noise) - 1)].view(*f0.shape, FRAME, HARMONICS)
-        x = self.mix(sines[:, :, None] + level[:, :, None] * noise)
+        x = by_row(self.mix, sines[:, :, None] + level[:, :, None] * noise)
         return torch.tanh(x).flatten(1), total
 
 

@@ -35,6 +35,7 @@ from stentor.models.cosyvoice3.codec_source import (
     transform,
 )
 from stentor.models.cosyvoice3.config import MELS, VocoderConfig
+from stentor.models.cosyvoice3.ops import by_row
 
 AHEAD = 4  # mel frames that a frame's audio depends on
 DELAY = AHEAD * FRAME + WINDOW // 2  # samples
@@ -168,7 +169,7 @@ class Vocoder(nn.Module):
         dtype = self.conv_pre.weight.dtype
         first = (AHEAD - at).clamp_min(0)
         bins = bins.to(dtype)
-        x = self.conv_pre(mel.to(dtype))
+        x = by_row(self.conv_pre, mel.to(dtype))
         for i, (up, rate, stride) in enumerate(zip(self.ups, RATES, STRIDES, strict=True)):
             first = rate * first
             x = convolve(up, _repeated(F.leaky_relu(x, 0.1), rate), state, first=first)
@@ -178,7 +179,8 @@ class Vocoder(nn.Module):
                 source = bins[:, :, WIDE - (stride - 1) :]
             else:
                 source = bins[:, :, WIDE:-1]
-            x = x + self.source_resblocks[i](self.source_downs[i](source), first, state)
+            down = by_row(self.source_downs[i], source)
+            x = x + self.source_resblocks[i](down, first, state)
             branches = self.resblocks[len(TAPS) * i : len(TAPS) * (i + 1)]
             a, b, c = (block(x, first, state) for block in branches)
             x = (a + b + c) / len(TAPS)

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.kernels.constants import MIN_TEMPERATURE
-from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
+from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait, tile_rows
 from stentor.kernels.sampling import (
     checked,
     kth_largest,
@@ -94,7 +94,8 @@ def position_conv(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | No
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     tiles = triton.cdiv(frames, CONV_M)
     groups = dim // width
-    branches = 2 if tiles * groups * batch >= CONV_CTAS else 1  # of a CTA: they share its weights
+    ctas = tiles * groups * tile_rows(batch, 1)
+    branches = 2 if ctas >= CONV_CTAS else 1  # of a CTA: they share its weights
     _position_conv_kernel[(tiles, groups, 2 * batch // branches)](
         x, weight, bias, x if residual is None else residual.contiguous(), out, frames, 2 * batch, dim,
         *weight.stride(),

@@ -3,6 +3,8 @@ they are enabled."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -51,4 +53,21 @@ def taps_product(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
     It is for few frames in float32 and float64, where the library's convolutions leave most of a
     GPU idle.
     """
-    return F.linear(x.unfold(1, weight.shape[2], 1).flatten(2), weight.flatten(1), bias)
+
+    def product(rows: Tensor) -> Tensor:
+        taps = rows.unfold(1, weight.shape[2], 1).flatten(2)
+        return F.linear(taps, weight.flatten(1), bias)
+
+    return by_row(product, x)
+
+
+def by_row(operation: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Apply an operation of a library to x [B, ...].
+
+    Where a row must not depend on the number of rows (`kernels.batch_invariant`), each has a call
+    of its own, on a copy: the shape of a call and the address of an operand decide the order in
+    which a library adds up.
+    """
+    if not kernels.is_batch_invariant():
+        return operation(x)
+    return torch.cat([operation(row[None].clone()) for row in x])

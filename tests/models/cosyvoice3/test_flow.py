@@ -7,10 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stentor import kernels
 from stentor.models.cosyvoice3 import checkpoint
 from stentor.models.cosyvoice3.codec_flow import Flow, step_times
 from stentor.models.cosyvoice3.codec_noise import flow_noise
 from stentor.models.cosyvoice3.config import FlowConfig
+from stentor.models.cosyvoice3.ops import by_row
 from stentor.models.weights import load_weights, meta_init
 from tests.fixtures.cosyvoice3 import tiny_cosyvoice3 as tiny
 
@@ -144,3 +146,25 @@ def test_a_prompts_last_frames_depend_on_the_codes_behind_it(flow: Flow):
 
 def test_the_noise_is_the_official_one_and_the_same_for_every_request():
     assert torch.allclose(flow_noise().T[:3, :4], E["flow_noise_head"], rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("invariant", [False, True])
+def test_operations_of_a_library_see_one_row_where_rows_must_not_depend_on_their_number(
+    invariant: bool,
+):
+    x = torch.randn(12, 5)[1::3]
+    calls: list[Tensor] = []
+
+    def double(rows: Tensor) -> Tensor:
+        calls.append(rows)
+        return 2 * rows
+
+    with kernels.batch_invariant(invariant):
+        doubled = by_row(double, x)
+
+    assert torch.equal(doubled, 2 * x)
+    if invariant:
+        assert [call.shape for call in calls] == [(1, 5)] * 4
+        assert all(call.is_contiguous() and call.storage_offset() == 0 for call in calls)
+    else:
+        assert [call is x for call in calls] == [True]

@@ -75,6 +75,25 @@ def test_calls_of_few_rows_are_split(ctas: int, blocks: int, splits: int):
     assert attention_kernels.splits_of(ctas, blocks) == splits
 
 
+def test_attention_of_a_row_has_the_bits_of_a_call_of_one_row_if_they_must_not_depend_on_rows():
+    """By default, the keys of a call of one row have more splits."""
+    num_rows, heads, frames = 9, 4, 150
+    rope = turns(num_rows, frames, 16)
+    count = integers(*[frames] * num_rows)
+    ended = count > 0
+    qkv = random(num_rows, 2, frames, 3 * 16 * heads)
+
+    def attend(rows: slice) -> torch.Tensor:
+        part = qkv[rows]
+        turned = Turns(*(x[rows] for x in rope))
+        which = (count[rows], ended[rows], 20)
+        return attention_kernels.row_attention(part, *turned, which, heads, room(part))
+
+    assert not torch.equal(attend(slice(2, 3)), attend(slice(None))[2:3])
+    with switches.batch_invariant(True):
+        assert torch.equal(attend(slice(2, 3)), attend(slice(None))[2:3])
+
+
 def test_a_query_without_keys_so_far_has_an_exact_largest_product():
     """A GPU fuses the product of a masked key and the scale with the subtraction of the largest."""
     masked = attention_kernels.MASKED.value
