@@ -143,7 +143,7 @@ class CodecRunner:
         return True
 
     def _decode_padding(self, shape: CallShape) -> Tensor:
-        """Samples of a captured call whose rows are all the padding row, from its first state on."""
+        """Samples of a captured call of padding rows, from their first state on."""
         rows = shape.rows
         slots = [self.sizes.slots] * rows
         zeros = [0] * (2 * rows)  # first frames to read, and to decode
