@@ -155,8 +155,8 @@ class SimulatedStream:
 class SimulatedDevice(Device):
     """A CPU whose streams and events are those of a timeline."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__("cpu")
+    def __init__(self, name: str, stream_priorities: bool = True) -> None:
+        super().__init__("cpu", stream_priorities)
         self.line = Timeline()
 
     def stream(self, priority: int = 0) -> Any:
