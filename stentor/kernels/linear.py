@@ -23,6 +23,7 @@ from stentor.kernels.hopper_gemm import ALIGNMENT, DTYPES, WEIGHTS
 from stentor.kernels.switches import (
     CUDA_CPP,
     NO_KERNELS,
+    OFF,
     Kernel,
     enabled,
     is_batch_invariant,
@@ -145,6 +146,11 @@ def problem(
     dtypes = (x.dtype, weight.dtype)
     device = x.device.type
     return Problem(rows, k, n, *dtypes, groups, norm, gate, device, kernels, invariant, must_fuse)
+
+
+def measured_on(device: torch.device) -> bool:
+    """Whether products on a device are those of the tables (Hopper's)."""
+    return device.type == "cuda" and CUDA_CPP.isdisjoint(OFF) and available_on(device.index)
 
 
 def _aligned(weight: Tensor, scale: Tensor | None) -> bool:

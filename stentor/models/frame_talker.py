@@ -15,7 +15,13 @@ from torch import Tensor, nn
 
 from stentor.kernels.constants import NO_ID
 from stentor.kernels.types import MinFrames, SamplingParams
-from stentor.layers.depth_loop import CodePredictor, DepthLoop, DepthTables, TextProjection
+from stentor.layers.depth_loop import (
+    CodePredictor,
+    DepthLoop,
+    DepthTables,
+    TextProjection,
+    widened,
+)
 from stentor.layers.frame_codes import embed_codes_and_text, embed_prompt, sample_first_codebook
 from stentor.layers.frame_decoder import FrameCodec, FrameDecoder
 from stentor.layers.linear import linear
@@ -202,6 +208,7 @@ class FrameTalker(Prompted):
         self._rope = rope(c.talker, spec.max_model_len, device, dtype)
         depth_rope = rope(c.predictor, c.codebooks, device, dtype)
         heads = loop.take_heads()
+        wide = widened(loop.model, c.predictor.stack)
         # The last to allocate: what lay in the memory of the embeddings that this frees would keep
         # it from the driver.
         self._tables = tables = weights.process_weights_after_loading()
@@ -209,7 +216,14 @@ class FrameTalker(Prompted):
         table = tables.depth
         starts = tables.starts
         self._predictor = DepthLoop(
-            c.predictor.stack, loop.model, heads, projection, table, starts, depth_rope
+            c.predictor.stack,
+            loop.model,
+            heads,
+            projection,
+            table,
+            starts,
+            depth_rope,
+            wide=wide,
         )
         self._pad = c.ids.tts_pad
         self._eos = c.ids.eos

@@ -13,13 +13,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stentor import registry
+from stentor import kernels, registry
 from stentor.api import TTS
 from stentor.engine.sizes import GIB
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.linear import QuantizedLinear
 from stentor.layers.packed import PackedLinear, packs
 from stentor.layers.quantized import dequantize
+from stentor.layers.transformer import Stack
 from stentor.models.dummy import random_init
 from stentor.models.fish_s2.builder import QUANTIZED as FISH
 from stentor.models.fish_s2.builder import QUANTIZED_DEPTH as FISH_DEPTH
@@ -447,6 +448,61 @@ def test_int8_halves_the_weights_of_language_models_and_depth_loops(name: str) -
     after = sum(w.nbytes for s in stacks for w in net.get_submodule(f"{s}.layers").parameters())
     assert after <= 0.502 * before
     assert (total - sum(w.nbytes for w in net.parameters())) / GIB == pytest.approx(saved, abs=0.02)
+
+
+@pytest.fixture
+def wide_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """The depth loop of a talker in int8, as on a GPU that has measured kernels."""
+    monkeypatch.setattr(kernels.linear, "measured_on", lambda device: True)
+    return load(checkpoint("qwen3_tts", tmp_path), quantization="int8")._predictor
+
+
+def test_a_depth_loop_in_int8_has_its_weights_in_sixteen_bits_too(wide_loop: Any) -> None:
+    stack, wide = wide_loop._stack, wide_loop._wide
+    layers = quantized(stack)
+    assert len(layers) == 4 * len(stack.layers)
+    assert not quantized(wide)
+    for name, layer in layers.items():
+        exact = dequantize(layer.weight, layer.weight_scale, torch.float32)
+        assert torch.equal(wide.get_submodule(name).weight, exact)
+    assert wide.norm.weight.data_ptr() == stack.norm.weight.data_ptr()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(
+    ("rows", "invariant", "wide"),
+    [(8, False, False), (9, False, True), (9, True, False), (32, False, True), (33, False, False)],
+)
+def test_nine_to_32_rows_of_a_depth_loop_are_multiplied_in_sixteen_bits(
+    rows: int, invariant: bool, wide: bool, wide_loop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stacks: list[Stack] = []
+    head = Stack.head
+
+    def record(self: Stack, *args: Any) -> Tensor:
+        stacks.append(self)
+        return head(self, *args)
+
+    monkeypatch.setattr(Stack, "head", record)
+    width = wide_loop._project.in_features
+    steps = len(wide_loop._heads)
+    draws = torch.ones(rows), torch.full((rows,), 5), torch.ones(rows)
+    with kernels.batch_invariant(invariant):
+        frame = wide_loop.start(torch.ones(rows, width))
+        frame.x.zero_()
+        wide_loop(frame, torch.full((rows, steps), 0.5), *draws)
+    used = wide_loop._wide if wide else wide_loop._stack
+    assert stacks == [used] * steps
+
+
+def test_models_in_sixteen_bits_or_float8_or_on_other_devices_have_one_depth_loop(
+    wide_loop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = checkpoint("qwen3_tts", tmp_path)
+    assert load(path)._predictor._wide is None
+    assert load(path, quantization="fp8")._predictor._wide is None
+    monkeypatch.undo()
+    assert load(path, quantization="int8")._predictor._wide is None
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, FP8])
