@@ -114,10 +114,14 @@ def fused_linear(
 
 
 def launch(p: Product, tile: Tile | ClusterTile, o: Operands, out: Tensor) -> None:
-    """One product, o.x [M, K] -> out [M, N]."""
+    """One product, o.x [M, K] -> out [M, N].
+
+    A step reads more weights than L2 holds, so lines of weights leave it before activations and
+    keys, which the next kernels read.
+    """
     source = SOURCES / f"{tile.source(p)}.cu"
     kernel = load(source, tile.macros(p), tile.threads(p), tile.shared_bytes(p), out.device.index)
-    kernel(tile.grid(p, len(o.x)), o.arguments(out))
+    kernel(tile.grid(p, len(o.x)), o.arguments(out), read_once=o.weight)
 
 
 @cache

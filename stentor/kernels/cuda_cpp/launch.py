@@ -13,7 +13,7 @@ import logging
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from stentor.host.machine import cpus
 from stentor.kernels.switches import pdl_enabled
@@ -30,6 +31,8 @@ SOURCES = Path(__file__).parent
 HEADERS = ("cluster.cuh", "common.cuh", "device.cuh", "skinny.cuh", "wgmma.cuh")
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "stentor" / "cubins"
 LOG_CHARACTERS = 2000  # of an error
+READABLE = 0o644
+"""Mode of a file in the cache, which an image may ship to another user."""
 
 
 def source(file: Path, macros: Mapping[str, int | str]) -> str:
@@ -128,6 +131,7 @@ def _keep(file: Path, code: bytes) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as part:
             part.write(code)
+        os.chmod(part.name, READABLE)  # a temporary file is its owner's only
         os.replace(part.name, file)
     except OSError:
         return
@@ -140,13 +144,20 @@ HOPPER = 90  # compute capability 9.0
 
 @dataclass(frozen=True)
 class LoadedKernel:
-    """A kernel on one device."""
+    """A kernel on one device.
+
+    window: bytes of one operand that a launch may mark as read once. 0: the device marks none.
+    """
 
     function: Any
     threads: int
     shared_bytes: int
+    window: int
 
-    def __call__(self, grid: tuple[int, int], arguments: ctypes.Structure) -> None:
+    def __call__(
+        self, grid: tuple[int, int], arguments: ctypes.Structure, read_once: Tensor | None = None
+    ) -> None:
+        """Launch on the current stream. read_once: the operand that leaves L2 first."""
         from cuda.bindings import driver
 
         config = driver.CUlaunchConfig()
@@ -155,14 +166,13 @@ class LoadedKernel:
         config.blockDimX = self.threads
         config.sharedMemBytes = self.shared_bytes
         config.hStream = torch.cuda.current_stream().cuda_stream
+        attributes = []
         if pdl_enabled():
-            overlap = driver.CUlaunchAttribute()
-            overlap.id = (
-                driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            )
-            overlap.value.programmaticStreamSerializationAllowed = 1
-            config.attrs = [overlap]
-            config.numAttrs = 1
+            attributes.append(_programmatic_launch())
+        if read_once is not None and self.window:
+            attributes.append(_evict_first(read_once, self.window))
+        config.attrs = attributes
+        config.numAttrs = len(attributes)
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
         _checked(
             driver.cuLaunchKernelEx(config, self.function, ctypes.addressof(pointers), 0),
@@ -170,9 +180,35 @@ class LoadedKernel:
         )
 
 
+def _programmatic_launch() -> Any:
+    from cuda.bindings import driver
+
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    return attribute
+
+
+def _evict_first(operand: Tensor, max_bytes: int) -> Any:
+    """The launch attribute by which lines of an operand leave L2 before all others. A hint in
+    `cp.async` would be an illegal instruction on an H200."""
+    from cuda.bindings import driver
+
+    window = driver.CUaccessPolicyWindow()
+    window.base_ptr = operand.data_ptr()
+    window.num_bytes = min(operand.nbytes, max_bytes)
+    window.hitRatio = 1.0
+    window.hitProp = driver.CUaccessProperty.CU_ACCESS_PROPERTY_STREAMING
+    window.missProp = driver.CUaccessProperty.CU_ACCESS_PROPERTY_NORMAL
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW
+    attribute.value.accessPolicyWindow = window
+    return attribute
+
+
 def load(
     file: Path, macros: Mapping[str, int | str], threads: int, shared_bytes: int, device: int
-) -> Callable[[tuple[int, int], ctypes.Structure], None]:
+) -> LoadedKernel:
     """Compile and load the kernel of a file, which has its name. RuntimeError with the compiler's
     log if that fails."""
     return _load(file, tuple(macros.items()), threads, shared_bytes, device)
@@ -200,7 +236,18 @@ def _load(
         function = _checked(driver.cuModuleGetFunction(module, file.stem.encode()), "CUDA driver")
         limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         _checked(driver.cuFuncSetAttribute(function, limit, shared_bytes), "CUDA driver")
-    return LoadedKernel(function, threads, shared_bytes)
+    return LoadedKernel(function, threads, shared_bytes, _max_window(device))
+
+
+def _max_window(device: int) -> int:
+    """Bytes of the largest access policy window. 0 where L2 has no policies, as in parts of a GPU
+    by MIG."""
+    from cuda.bindings import driver
+
+    limit = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE
+    handle = _checked(driver.cuDeviceGet(device), "CUDA driver")
+    size: int = _checked(driver.cuDeviceGetAttribute(limit, handle), "CUDA driver")
+    return size
 
 
 @cache
