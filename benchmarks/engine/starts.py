@@ -1,14 +1,19 @@
 """How long starts take. A process of its own for each model and way, one line each.
 
-Run: python benchmarks/engine/starts.py [--model dummy:voxcpm2 ...] [--times 2] [--out FILE]
-     python benchmarks/engine/starts.py --model dummy:toy --device cpu        a dry run without a GPU
-Needs: a GPU and nothing but stentor. Kernels are compiled in the first `usual` process of a model, so the second is
-warm. `cold` has empty caches of kernels, in a home folder of its own.
+Run: python benchmarks/engine/starts.py [--model dummy:voxcpm2 ...] [--ways cold warm shipped]
+         [--out FILE]
+     python benchmarks/engine/starts.py --model dummy:toy --device cpu      a dry run without a GPU
+Needs: a GPU and nothing but stentor.
 
-`ready` is `TTS()` in seconds, with imports that it makes, and `first audio` that of a request right behind it. Its
-first chunk is `audio`, which is the same in all ways. `capturing` is the time for graphs, and `longest capture` that
-of one. `kernels` is how many Triton kernels a cold start has compiled when it is ready. `eager calls` and `failed` must
-be 0.
+`cold` has empty caches of kernels, in a home folder of its own. `warm` has what the last cold start
+of the model left, and `shipped` empty caches and that as STENTOR_KERNELS, in another folder, as in
+an image that was built with it.
+
+`ready` is `TTS()` in seconds, with imports that it makes, and `process` what passed from the start
+of the process until then. `first audio` is that of a request right behind it. Its first chunk is
+`audio`, which is the same in all ways. `capturing` is the time for graphs, and `longest capture`
+that of one. `kernels` is how many Triton kernels the cache has when it is ready. `eager calls` and
+`failed` must be 0.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -43,43 +49,44 @@ MODELS = (
 OPTIONS: dict[str, dict[str, Any]] = {"dummy:cosyvoice3": {"memory_gb": 4}}
 TEXT = "The quick brown fox jumps over the lazy dog."
 GIB = 2**30
-WAYS = ("usual", "cold")
+WAYS = ("cold", "warm", "shipped")
 
 
 def once(model: str, device: str) -> dict[str, Any]:
     """A start and a request."""
-    took: list[float] = []
-    usual = cuda_graphs.record_graph
+    captures: list[float] = []
+    record_graph = cuda_graphs.record_graph
 
     def record(graphs: cuda_graphs.CudaGraphRunner, key: tuple[int, ...]) -> Any:
         began = time.perf_counter()
-        graph = usual(graphs, key)
-        took.append(time.perf_counter() - began)
+        graph = record_graph(graphs, key)
+        captures.append(time.perf_counter() - began)
         return graph
 
     started = time.perf_counter()
     with mock.patch.object(cuda_graphs, "record_graph", record):
         tts = TTS(model, device=device, **OPTIONS.get(model, {}))
         ready = time.perf_counter()
-        found: dict[str, Any] = {"ready": ready - started, "graphs": graphs(tts)}
-        found["kernels"] = kernels()
+        figures: dict[str, Any] = {"ready": ready - started, "graphs": graphs(tts)}
+        figures["process"] = time.time() - float(os.environ["STARTED_AT"])
+        figures["kernels"] = kernels()
         voice = {"voice": tts.voices[0]} if tts.voices else {}
         stream = tts.stream(TEXT, seed=1, **voice)
         chunk = next(stream)
-        found["audio"] = hashlib.sha256(chunk.samples.tobytes()).hexdigest()[:8]
-        found["first audio"] = time.perf_counter() - ready
+        figures["audio"] = hashlib.sha256(chunk.samples.tobytes()).hexdigest()[:8]
+        figures["first audio"] = time.perf_counter() - ready
         stream.close()
-        found["GiB"] = taken(device)
-    found |= {"capturing": sum(took), "longest capture": max(took, default=0.0)}
+        figures["GiB"] = used_gib(device)
+    figures |= {"capturing": sum(captures), "longest capture": max(captures, default=0.0)}
     again = time.perf_counter()
     next(tts.stream(TEXT, seed=1, **voice))
-    found["first audio later"] = time.perf_counter() - again
-    found["failed"] = sum(len(runner.failed) for runner in tts.engine.side.graph_runners)
-    found["eager calls"] = tts.engine.side.eager_calls
+    figures["first audio later"] = time.perf_counter() - again
+    figures["failed"] = sum(len(runner.failed) for runner in tts.engine.side.graph_runners)
+    figures["eager calls"] = tts.engine.side.eager_calls
     tts.close()
     return {
         name: round(value, 3) if isinstance(value, float) else value
-        for name, value in found.items()
+        for name, value in figures.items()
     }
 
 
@@ -88,15 +95,11 @@ def graphs(tts: TTS) -> dict[str, int]:
 
 
 def kernels() -> int:
-    """Triton kernels in the cache of a cold start. Of another one 0."""
-    return (
-        len(list(Path(os.environ["TRITON_CACHE_DIR"]).rglob("*.cubin")))
-        if "TRITON_CACHE_DIR" in os.environ
-        else 0
-    )
+    """Triton kernels in the cache."""
+    return len(list(Path(os.environ["TRITON_CACHE_DIR"]).rglob("*.cubin")))
 
 
-def taken(device: str) -> float:
+def used_gib(device: str) -> float:
     if device == "cpu":
         return 0.0
     free, total = torch.cuda.mem_get_info()
@@ -109,49 +112,60 @@ def main() -> None:
     )
     parser.add_argument("--model", nargs="+", default=list(MODELS))
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--times", type=int, default=2, help="`usual` starts of each model")
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=["usual", "cold"])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="in this order")
+    parser.add_argument("--caches", type=Path, help="keep the caches of kernels in this folder")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         print(json.dumps(once(args.model[0], args.device)))
         return
-    found: list[dict[str, Any]] = []
-    for model in args.model:
-        for way in [
-            each for each in args.ways for _ in range(args.times if each == "usual" else 1)
-        ]:
-            command = [
-                sys.executable,
-                __file__,
-                "--model",
-                model,
-                "--device",
-                args.device,
-                "--child",
-            ]
-            with tempfile.TemporaryDirectory() as home:
-                empty = (
-                    {"HOME": home, "TRITON_CACHE_DIR": f"{home}/triton"} if way == "cold" else {}
-                )
-                done = subprocess.run(
-                    command,
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                    env={**os.environ, **empty},
-                )
-            told = (
-                json.loads(done.stdout.splitlines()[-1])
-                if done.returncode == 0
-                else {"error": done.stderr[-2000:]}
-            )
-            found.append({"model": model, "way": way, **told})
-            print(json.dumps(found[-1]), flush=True)
-            if args.out is not None:
-                args.out.parent.mkdir(parents=True, exist_ok=True)
-                args.out.write_text(json.dumps(found, indent=1) + "\n")
+    starts: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        root = args.caches or Path(temporary)
+        for number, model in enumerate(args.model):
+            for way, environment in ways(args.ways, root / str(number)):
+                outcome = start(model, args.device, environment)
+                starts.append({"model": model, "way": way, **outcome})
+                print(json.dumps(starts[-1]), flush=True)
+                if args.out is not None:
+                    args.out.parent.mkdir(parents=True, exist_ok=True)
+                    args.out.write_text(json.dumps(starts, indent=1) + "\n")
+
+
+def ways(names: list[str], root: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """The environments of one model's starts by way. The caches are below `root`."""
+    compiled = root
+    for number, name in enumerate(names):
+        home = root / str(number)
+        if name == "cold":
+            compiled = home
+            yield name, caches(home)
+        elif name == "warm":
+            yield name, caches(compiled)
+        else:
+            # Triton lists files by their absolute paths, so none may be where it was compiled.
+            image = compiled.rename(root / f"{number}_image")
+            compiled = home
+            yield name, {**caches(home), "STENTOR_KERNELS": str(image)}
+
+
+def caches(home: Path) -> dict[str, str]:
+    """Environment of a process whose caches of kernels are below `home`."""
+    home.mkdir(parents=True, exist_ok=True)
+    folders = {"HOME": home, "TRITON_CACHE_DIR": home / "triton", "XDG_CACHE_HOME": home}
+    return {**os.environ, **{name: str(folder) for name, folder in folders.items()}}
+
+
+def start(model: str, device: str, environment: dict[str, str]) -> dict[str, Any]:
+    """Outcome of `once` in a process of its own, or what it wrote to its standard error."""
+    command = [sys.executable, __file__, "--model", model, "--device", device, "--child"]
+    environment = {**environment, "STARTED_AT": repr(time.time())}
+    process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if process.returncode:
+        return {"error": process.stderr[-2000:]}
+    outcome: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    return outcome
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from stentor.config import check_device
 from stentor.errors import InvalidRequest
+from stentor.kernels.shipped import install_shipped_kernels
 
 _LOADING = threading.Lock()
 _IDLE: defaultdict[tuple[torch.device, int], deque[torch.cuda.Stream]] = defaultdict(deque)
@@ -89,6 +90,8 @@ codec with them. A kernel with priority still waits for running blocks of others
 
 Shape = tuple[tuple[int, ...], torch.dtype]
 ALIGN = 16  # bytes
+DOWNLOADS = 4
+"""Downloads of one size at once, for which there is pinned memory from the start."""
 
 
 class StagingBuffer:
@@ -246,6 +249,17 @@ class Device:
             value, non_blocking=True
         )
 
+    def reserve_pinned(self, num_bytes: int) -> None:
+        """Take pinned memory for downloads of up to `num_bytes`, which torch keeps by powers of
+        two: a size that is new takes a millisecond while streams run. Only at start."""
+        if self.cuda:
+            for exponent in range(num_bytes.bit_length() + 1):
+                buffers = [
+                    torch.empty(1 << exponent, dtype=torch.uint8, pin_memory=True)
+                    for _ in range(DOWNLOADS)
+                ]
+                del buffers
+
     def read(self, value: Tensor) -> np.ndarray:
         """A host copy. Waits for the device."""
         return value.cpu().numpy()
@@ -294,6 +308,7 @@ def _configure_process() -> None:
     Attention is not cuDNN's, which makes a plan of 1.6 MB for each shape in each thread and never
     frees it. A model that is loaded again has new threads. torch's other kernels make none.
     """
+    install_shipped_kernels()
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.enable_cudnn_sdp(False)
     # torch reads it with its first such product
