@@ -435,9 +435,7 @@ def alone(bench: Bench, found: dict[str, Any]) -> None:
                 if runner is bench.runner.decode_graphs:
                     bench.occupy(key[0])
                 elif runner is engine.codec.graphs:
-                    engine.codec.inputs.fill_(
-                        0 if engine.codec.pages.width else engine.codec.sizes.slots
-                    )
+                    engine.codec.inputs.fill_(engine.codec.sizes.slots)
                 graph["alone_ms"] = round(milliseconds(runner.graphs[key].replay), 3)
                 if runner.name not in tops:  # the graph with the most time of its runner
                     tops[runner.name] = {

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import torch
 
 from stentor import TTS, EngineError
 from stentor.config import Policy
-from stentor.engine.delivery import AudioDelivery
+from stentor.engine import delivery
+from stentor.engine.delivery import FIRST_POLL_SECONDS, POLL_SECONDS, AudioDelivery
 from stentor.engine.launcher import Launcher
 from stentor.engine.running.codec_runner import InFlightAudio
 from stentor.engine.running.model_runner import InFlightStep, ModelRunner
@@ -355,3 +357,27 @@ def test_audio_is_handed_out_between_writing_rows_and_launching_the_step(
         tts.generate("hello", max_frames=3)
     at = order.index("write")
     assert order[at : at + 3] == ["write", "ready", "step"]
+
+
+@pytest.mark.parametrize(("start", "seconds"), [(0, FIRST_POLL_SECONDS), (3, POLL_SECONDS)])
+def test_a_first_chunk_is_polled_more_often_than_others(
+    start: int, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert FIRST_POLL_SECONDS < POLL_SECONDS
+    pauses: list[float] = []
+    ended = threading.Event()
+    waits: Any = SimpleNamespace(finished=Late(ended))
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        ended.set()
+
+    monkeypatch.setattr(delivery.time, "sleep", pause)
+    nothing: Any = SimpleNamespace(flush=lambda: None)
+    spec: Any = SimpleNamespace(hop=1, codec_skip=0, codec_timing=SimpleNamespace(late=0))
+    audio = AudioDelivery(nothing, nothing, nothing, spec, lambda jobs, error: None)
+    job = AudioJob(None, start, 1, last=False, reads=1)  # type: ignore[arg-type]
+    call: Any = SimpleNamespace(finished=Late(threading.Event()), jobs=[job])
+    audio.add([call])
+    audio.until(waits)
+    assert pauses == [seconds]

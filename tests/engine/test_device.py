@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from mmap import PAGESIZE
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -191,3 +193,17 @@ def test_a_tensor_becomes_the_bits_that_the_host_holds():
     half = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
     assert np.array_equal(host_values(half, torch.bfloat16), half.view(torch.int16).numpy())
     assert np.array_equal(host_values(half.float(), torch.float32), [1.5, -2.0])
+
+
+def test_pinned_memory_for_audio_is_taken_by_powers_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+
+    def empty(size: int, dtype: torch.dtype, pin_memory: bool) -> None:
+        assert pin_memory
+        taken.append(size)
+
+    monkeypatch.setattr(torch, "empty", empty)
+    Device("cpu").reserve_pinned(5)
+    assert not taken
+    Device.reserve_pinned(cast(Device, SimpleNamespace(cuda=True)), 5)
+    assert taken == [size for size in (1, 2, 4, 8) for _ in range(device_module.DOWNLOADS)]

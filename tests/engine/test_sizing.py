@@ -109,7 +109,7 @@ def test_references_are_encoded_in_large_windows_where_there_is_memory(
         gpu.codec = peaks[launch[0].columns] << 20 if launch else 0
 
     model.encode = encode
-    found = plan_memory(model, EngineConfig(max_num_seqs=4, max_memory_gb=1), gpu)
+    found = plan_memory(model, EngineConfig(max_num_seqs=4, max_memory_gb=0.5 + CONTEXT / GIB), gpu)
     assert (found.encoder_columns, found.encoder_bytes) == (
         columns,
         ENCODER_COPIES * peaks[columns] << 20,

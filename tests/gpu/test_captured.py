@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from stentor import TTS, registry
+from stentor.engine.running.codec_calls import CallShape
 from stentor.engine.running.device import BACKGROUND, Device
 from stentor.engine.voice import EncoderGraphs
 from stentor.layers.types import ADAPTER, NO_END, Eager
@@ -70,7 +71,7 @@ def test_every_captured_graph_does_what_its_function_does(family, dtype, load, t
     with torch.inference_mode():
         bench.capture()
     group = [bench.admit(family, i, seed=i) for i in range(4)]
-    held = [
+    buffers = [
         *w.slots.table.values(),
         w.slots.frames,
         w.slots.report,
@@ -79,7 +80,6 @@ def test_every_captured_graph_does_what_its_function_does(family, dtype, load, t
         w.kv.pool,
         *bench.codec.states.columns.values(),
     ]
-    held += bench.codec.pages.pool.values()
     torch.manual_seed(3)
     with torch.inference_mode():
         fill_adapters(bench)
@@ -91,7 +91,7 @@ def test_every_captured_graph_does_what_its_function_does(family, dtype, load, t
         w.slots.attended[..., :1] = 3.0
         w.idx.fill_(4)
         w.idx[:4] = w.first_idx[:4] = torch.arange(4, device="cuda")
-        before = [t.clone() for t in held]
+        before = [t.clone() for t in buffers]
         for graphs in (*w.graph_runners, bench.codec.graphs):
             assert graphs.graphs
             assert not graphs.failed
@@ -101,28 +101,28 @@ def test_every_captured_graph_does_what_its_function_does(family, dtype, load, t
                     torch.cuda.synchronize()
                     write(bench, group, w.prefill_shape(*key))
                 if graphs is bench.codec.graphs:
-                    write_chunks(bench, key[0])
-                for run in (graphs, graphs.fn):
-                    for t, value in zip(held, before, strict=True):
+                    write_chunks(bench, CallShape(*key))
+                for run in (graphs, graphs.fn, graphs.fn):
+                    for t, value in zip(buffers, before, strict=True):
                         t.copy_(value)
                     torch.cuda.synchronize()
                     with graphs.stream.active():
                         run(*key)
                     torch.cuda.synchronize()
-                    after.append([t.clone() for t in held])
-                for captured, eager in zip(*after, strict=True):
+                    after.append([t.clone() for t in buffers])
+                for captured, eager, again in zip(*after, strict=True):
                     assert torch.equal(captured.nan_to_num(), eager.nan_to_num()), (
-                        f"{graphs.name}{key}"
+                        f"{graphs.name}{key}, function twice equal: {torch.equal(eager, again)}"
                     )
 
 
-def write_chunks(bench: Bench, rows: int) -> None:
-    """The codec's next call has the first chunks of these slots, in pages of their own."""
-    codec, width = bench.codec, bench.codec.pages.width
-    numbers = [*range(rows), *[0] * rows, *[NO_END] * rows]
-    if width:
-        numbers += [*(i % width for i in range(rows)), *range(rows * width)]
-    codec.device.fill(codec.inputs, numbers)
+def write_chunks(bench: Bench, shape: CallShape) -> None:
+    """The codec's next call has the first frames of these slots, whose streams go on."""
+    slots = list(range(shape.rows))
+    zeros = [0] * shape.rows
+    stops = [shape.decodes] * shape.rows
+    ends = [NO_END] * shape.rows
+    bench.codec.device.fill(bench.codec.inputs, [*slots, *zeros, *zeros, *stops, *ends])
 
 
 @pytest.mark.parametrize("path", ["dummy:toy", FIXTURES / "voxcpm2"])

@@ -114,8 +114,8 @@ class CodecRunner:
         return ChunkCalls([*ramp, chunk], self.sizes.codec_frames)
 
     def capture(self) -> None:
-        """Capture every graph, and compare rows of calls where they must not depend on each
-        other."""
+        """Capture every graph, compare rows of calls where they must not depend on each other, and
+        take pinned memory for what the calls return."""
         shapes = self.calls.captured_shapes(self.sizes.slots)
         with self.stream.active():
             self.graphs.capture(shapes)
@@ -125,6 +125,9 @@ class CodecRunner:
                     "so every row gets a call of its own"
                 )
                 self._separate_rows()
+
+        parts = [part for output in self.outputs.values() for part in output]
+        self.device.reserve_pinned(max((part.nbytes for part in parts), default=0))
 
     def _rows_agree(self, shapes: list[CallShape]) -> bool:
         """Whether every shape is captured, and its rows have the samples of a call of one row."""
