@@ -1,6 +1,7 @@
 """Compare two trees of stentor over HTTP on one machine, in turns: closed loops of one client, ratios last.
 
 Run: python benchmarks/server/turns.py --base DIR [--rounds 3] [--concurrency 1,4,16,64] [--out FILE] [MODEL ...]
+     python benchmarks/server/turns.py --base . --also=--deterministic --arms base,also MODEL     one flag of this tree
      python benchmarks/server/turns.py --base DIR --device cpu --audio 0.5 --concurrency 1,2 dummy:toy
      DIR holds the other tree's `stentor`, such as `git archive COMMIT stentor | tar x -C DIR` makes it.
 Needs: what serve.py needs.
@@ -116,6 +117,12 @@ def main() -> None:
         help="measure this tree with these flags too, in one word",
     )
     p.add_argument(
+        "--arms",
+        type=lambda s: s.split(","),
+        default=["base", "new", "also"],
+        help="which of base, new and also to measure, base among them",
+    )
+    p.add_argument(
         "--concurrency",
         type=lambda s: [int(x) for x in s.split(",")],
         default=[1, 4, 16, 64, 128, 256],
@@ -123,7 +130,7 @@ def main() -> None:
     load_arguments(p)
     a = p.parse_args()
     a.work = Path(tempfile.mkdtemp())
-    names = ["base", "new", *(["also"] if a.also else [])]
+    names = [name for name in a.arms if name != "also" or a.also]
     results: dict[str, dict[str, list[dict[str, Any]]]] = {
         m: {name: [] for name in names} for m in a.models
     }
