@@ -146,7 +146,8 @@ class Run:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
-        self.end = time.monotonic() + args.limit
+        self.began = time.monotonic()
+        self.end = self.began + args.limit
         self.row: dict[str, Any] = {
             "settings": {**vars(args), "json": None},
             "cores": os.cpu_count(),

@@ -29,12 +29,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from stentor.errors import EngineError
 from stentor.server.config import ServerConfig
 from stentor.server.engines import messages as m
-from stentor.server.engines.client import EngineLink
+from stentor.server.engines.attached import AttachedEngine
 from stentor.server.engines.launch import ProcessEngine, end_of, restart_pause, start_module
+from stentor.server.engines.lifecycle import ModelEngine, OwnedEngine, Phase
 from stentor.server.errors import ApiError
 from stentor.server.limits import LIMITS
 from stentor.server.metrics import OF_ENGINES
-from stentor.server.model_hosts import ModelHost, Phase
 from stentor.server.speech.outcomes import Outcome
 from stentor.server.state import SHARED, Counts, Others, Server
 from stentor.server.stop_signals import StopSignals
@@ -60,9 +60,9 @@ class _Message(msgspec.Struct, tag=True, array_like=True): ...
 
 
 class State(_Message):
-    """Phase of a model in the first process."""
+    """Phase of an engine in the first process. created: when its model was."""
 
-    name: str
+    engine: int
     phase: Phase
     reason: str | None
     created: int
@@ -70,16 +70,16 @@ class State(_Message):
 
 
 class Attach(_Message):
-    """The engine of a model: its socket comes with the message."""
+    """An engine: its socket comes with the message."""
 
-    name: str
+    engine: int
 
 
 class Beat(_Message):
-    """Sent by the other processes every second. missing: models that the first process reports
+    """Sent by the other processes every second. missing: engines that the first process reports
     ready and that this one cannot reach, with the number of `Attach` messages received for each."""
 
-    missing: dict[str, int]
+    missing: dict[int, int]
 
 
 class Ask(_Message):
@@ -246,11 +246,11 @@ class Control:
 
 @dataclass
 class _Links:
-    """Sockets to engines that were sent to an API process, by model."""
+    """Sockets to engines that were sent to an API process, by the engine's number."""
 
     control: Control
-    sent: Counter[str] = field(default_factory=Counter)
-    pending: Counter[str] = field(default_factory=Counter)  # being made
+    sent: Counter[int] = field(default_factory=Counter)
+    pending: Counter[int] = field(default_factory=Counter)  # being made
 
 
 class ApiProcesses(Others):
@@ -274,7 +274,7 @@ class ApiProcesses(Others):
         self._ending = False
 
     def start(self, server: Server) -> None:
-        """Start them, and report every phase of the models of `server` to them."""
+        """Start them, and report every phase of the engines of `server` to them."""
         self.server = server
         server.others = self
         for host in server.hosts.all:
@@ -311,8 +311,8 @@ class ApiProcesses(Others):
         self._links[api] = _Links(control)
         start = Start(self.config, api, self.port, self._memory)
         control.write(msgspec.json.encode(start) + b"\n")
-        for host in self.server.hosts.all:
-            self._report(api, host)
+        for engine in self.server.hosts.engines:
+            self._report(api, engine)
         return process
 
     def _forget(self, api: int) -> None:
@@ -376,45 +376,49 @@ class ApiProcesses(Others):
 
     # -- models --
 
-    def _report_phase(self, host: ModelHost) -> None:
+    def _report_phase(self, engine: ModelEngine) -> None:
         for api in list(self._controls):
-            self._report(api, host)
+            self._report(api, engine)
 
-    def _report(self, api: int, host: ModelHost) -> None:
-        """Send a process the phase of a model, and a socket to its engine."""
-        state = State(host.name, host.phase, host.reason, host.created, host.restarts)
+    def _report(self, api: int, engine: ModelEngine) -> None:
+        """Send a process the phase of an engine, and a socket to it."""
+        created = engine.host.created
+        state = State(engine.number, engine.phase, engine.reason, created, engine.restarts)
         self._controls[api].send(state)
-        self._attach(api, host)
+        self._attach(api, engine)
 
-    def _attach(self, api: int, host: ModelHost) -> None:
-        if host.phase == "ready" and host.engine is not None:
-            task = asyncio.create_task(self._send_link(api, host.name, host.engine))
+    def _attach(self, api: int, engine: ModelEngine) -> None:
+        assert isinstance(engine, OwnedEngine)
+        if engine.phase == "ready" and engine.process is not None:
+            task = asyncio.create_task(self._send_link(api, engine, engine.process))
             self._attaching.add(task)
             task.add_done_callback(self._attaching.discard)
 
-    async def _send_link(self, api: int, name: str, engine: ProcessEngine) -> None:
+    async def _send_link(self, api: int, engine: ModelEngine, process: ProcessEngine) -> None:
         links = self._links[api]
-        links.pending[name] += 1
+        number = engine.number
+        links.pending[number] += 1
         try:
-            with await engine.connect(api) as connection:
-                links.control.send(Attach(name), connection.fileno())
-                links.sent[name] += 1
+            with await process.connect(api) as connection:
+                links.control.send(Attach(number), connection.fileno())
+                links.sent[number] += 1
         except EngineError:  # gone again: the next one is reported
             return
-        except OSError as e:  # a lack of descriptors: the process reports the model as missing
-            log.error("API process %d cannot be connected to model %s: %s", api, name, e)
+        except OSError as e:  # a lack of descriptors: the process reports the engine as missing
+            log.error("API process %d cannot be connected to model %s: %s", api, engine.label, e)
         finally:
-            links.pending[name] -= 1
+            links.pending[number] -= 1
 
     def _note(self, api: int, message: State | Attach | Beat, descriptors: deque[int]) -> None:
-        """Send sockets for missing models again, unless one is on its way."""
+        """Send sockets for missing engines again, unless one is on its way."""
         if not isinstance(message, Beat):
             return
         links = self._links[api]
-        for host in self.server.hosts.all:
-            received = message.missing.get(host.name)
-            if received == links.sent[host.name] and not links.pending[host.name]:
-                self._attach(api, host)
+        for engine in self.server.hosts.engines:
+            number = engine.number
+            received = message.missing.get(number)
+            if received == links.sent[number] and not links.pending[number]:
+                self._attach(api, engine)
 
     # -- questions --
 
@@ -484,96 +488,37 @@ def _page(families: list[Metric]) -> str:
 # -- the others --
 
 
-class AttachedHost(ModelHost):
-    """A model whose engine the first process owns."""
-
-    api = 0
-    attached = 0  # sockets to its engine, so far
-    _reported: Phase = "loading"  # by the first process
-    _attaching = 0
-
-    def start(self) -> None:
-        """Wait for the first process to report the model's phase."""
-
-    def note(self, state: State) -> None:
-        """Take over what the first process reports."""
-        self.reason = state.reason
-        self.created = state.created
-        self.restarts = state.restarts
-        self._reported = state.phase
-        self._settle()
-
-    @property
-    def missing(self) -> bool:
-        """Whether the model is ready, and this process has no socket to its engine."""
-        return self._reported == "ready" and not self._reachable and not self._attaching
-
-    @property
-    def _reachable(self) -> bool:
-        return self._client is not None and self._client.lost is None
-
-    def _settle(self) -> None:
-        """Be ready only while this process reaches the engine too."""
-        phase = self._reported
-        if phase == "ready" and not self._reachable:
-            phase = "restarting" if self.known else "loading"
-        if self.phase not in (phase, "closed"):
-            self._become(phase)
-
-    async def attach(self, connection: socket.socket) -> None:
-        """Use another engine from now on."""
-        self.attached += 1
-        number = self.attached
-        link = EngineLink(self.name, self.api, self._settle)
-        self._attaching += 1
-        try:
-            await asyncio.get_running_loop().create_connection(lambda: link, sock=connection)
-            ready = await link.client.ready
-        except (EngineError, OSError):  # gone again
-            return
-        finally:
-            self._attaching -= 1
-        if number == self.attached:
-            self._ready = ready
-            self._client = link.client
-            self._settle()
-
-    async def close(self) -> None:
-        """Leave the engine to the first process."""
-        self._become("closed")
-        for pool in (self.references, self.clocks):
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
 class Owner(Others):
     """The first process, as the others know it."""
 
-    def __init__(self, server: Server, api: int, lost: Callable[[], None]) -> None:
+    def __init__(self, server: Server, lost: Callable[[], None]) -> None:
         super().__init__(server)
-        self._hosts = {
-            host.name: host for host in server.hosts.all if isinstance(host, AttachedHost)
+        self._engines = {
+            engine.number: engine
+            for engine in server.hosts.engines
+            if isinstance(engine, AttachedEngine)
         }
-        for host in self._hosts.values():
-            host.api = api
         connection = socket.socket(fileno=os.dup(0))
         self._control = Control(connection, self._answer, self._note, lost)
         self._tasks: set[asyncio.Task[None]] = {asyncio.create_task(self._beat())}
 
     async def _beat(self) -> None:
-        """Show that this event loop runs, and which models it does not reach."""
+        """Show that this event loop runs, and which engines it does not reach."""
         while True:
             if not self._control.behind:
-                hosts = self._hosts.values()
-                self._control.send(Beat({h.name: h.attached for h in hosts if h.missing}))
+                engines = self._engines.values()
+                self._control.send(Beat({e.number: e.attached for e in engines if e.missing}))
             await asyncio.sleep(BEAT_SECONDS)
 
     def _note(self, message: State | Attach | Beat, descriptors: deque[int]) -> None:
         match message:
             case State():
-                self._hosts[message.name].note(message)
+                engine = self._engines[message.engine]
+                engine.host.created = message.created
+                engine.note(message.phase, message.reason, message.restarts)
             case Attach():
                 connection = socket.socket(fileno=descriptors.popleft())
-                task = asyncio.create_task(self._hosts[message.name].attach(connection))
+                task = asyncio.create_task(self._engines[message.engine].attach(connection))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 

@@ -18,8 +18,10 @@ def compile_kernels(config: ServerConfig) -> None:
     StentorError if one cannot be loaded. InvalidRequest without a GPU."""
     if any(pick_device(device) == "cpu" for device in config.device):
         raise InvalidRequest("device", "must be a GPU: a CPU has no kernels to compile")
-    for at, (name, model) in enumerate(names(config)):
+    models = [place.model for place in config.engines]
+    for number, (name, model) in enumerate(names(config)):
         started = time.monotonic()
+        at = models.index(number)  # its engines launch the same kernels
         factory = EngineFactory(name, model, config, at)
         tts, _ = load_model(factory.load({}, None, warm_up=True))
         with tts:

@@ -66,6 +66,22 @@ GROUPS = {
 
 
 @dataclass(frozen=True)
+class EnginePlace:
+    """The place of an engine. model: that of its model among the server's. device: as the flag
+    names it."""
+
+    model: int
+    device: str
+
+    @property
+    def shared_device(self) -> str:
+        """The device, with one name for the first GPU."""
+        if self.device in ("auto", "cuda"):
+            return "cuda:0"
+        return self.device
+
+
+@dataclass(frozen=True)
 class ServerConfig:
     """How a server listens, what it serves, and its limits."""
 
@@ -78,8 +94,13 @@ class ServerConfig:
     )
     device: tuple[str, ...] = option(
         ("auto",),
-        "auto, cpu, cuda or cuda:N; one value for all models, or one per model (cuda:0,cuda:1)",
+        "auto, cpu, cuda or cuda:N; one value for all models, or one per model (cuda:0,cuda:1); "
+        "several for one model: an engine on each",
         commas=True,
+    )
+    engines_per_gpu: int = option(
+        1,
+        "engines of each model on its device, which share its memory; for models limited by the CPU",
     )
     dtype: str = option("auto", "precision of the language models", choices=DTYPES)
     quantization: tuple[str, ...] = option(
@@ -114,7 +135,7 @@ class ServerConfig:
         nargs="+",
     )
     max_num_seqs: int | None = option(
-        None, "maximum concurrent requests per model; default: 8 on a CPU, 64 on CUDA"
+        None, "maximum concurrent requests per engine; default: 8 on a CPU, 64 on CUDA"
     )
     memory_gb: float | None = option(None, "memory for KV pages, in GB")
     gpu_memory_utilization: float = option(0.9, "share of the GPU's free memory to use")
@@ -309,7 +330,8 @@ class ServerConfig:
             raise InvalidRequest("device", "must be auto, cpu, cuda or cuda:N, got nothing")
         for device in self.device:
             check_device(device)
-        _check_number("device", self.device, max(1, len(self.models)))
+        if len(self.models) > 1:  # one model may have several devices
+            _check_number("device", self.device, len(self.models))
         Lexicon.of(self.lexicon)
         Aligners(self.aligner)
         steps(self.cleanup)
@@ -459,6 +481,10 @@ class ServerConfig:
             )
         if not self.scaled:
             return
+        if len(self.models) <= 1 and len(self.device) > 1:
+            raise InvalidRequest(
+                "device", "must be one value with replicas: each replica has GPUs of its own"
+            )
         for name in ("uds", "ssl_keyfile", "ssl_ca_certs"):
             if getattr(self, name) is not None:
                 raise InvalidRequest(
@@ -535,6 +561,23 @@ class ServerConfig:
         return any(device != "cpu" for device in self.device)
 
     @property
+    def engines(self) -> list[EnginePlace]:
+        """The engines of the server, in the order of its models."""
+        places = []
+        for model in range(max(1, len(self.models))):
+            devices: Sequence[str] = self.device
+            if len(self.models) > 1:
+                devices = [value_at(self.device, model)]
+            for device in devices:
+                places += [EnginePlace(model, device)] * self.engines_per_gpu
+        return places
+
+    def engines_like(self, place: EnginePlace) -> int:
+        """The number of engines of one model on one device."""
+        like = (place.model, place.shared_device)
+        return sum((other.model, other.shared_device) == like for other in self.engines)
+
+    @property
     def aliases(self) -> dict[str, str]:
         """Lower-case alias -> voice."""
         return {a.partition("=")[0].lower(): a.partition("=")[2] for a in self.voice_alias}
@@ -552,14 +595,6 @@ def value_at(values: Sequence[Value], at: int) -> Value:
     if len(values) == 1:
         return values[0]
     return values[at]
-
-
-def device_of(config: ServerConfig, at: int) -> str:
-    """The device of the model at this place, with one name for the first GPU."""
-    device = value_at(config.device, at)
-    if device in ("auto", "cuda"):
-        return "cuda:0"
-    return device
 
 
 def _check_number(name: str, given: Sequence[object], models: int) -> None:

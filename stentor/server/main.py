@@ -21,11 +21,12 @@ from fastapi import FastAPI
 
 from stentor.host import machine
 from stentor.server import logs, status_line
-from stentor.server.api_processes import ApiProcesses, AttachedHost, Owner, read_start
+from stentor.server.api_processes import ApiProcesses, Owner, read_start
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
 from stentor.server.engines import mps
 from stentor.server.engines.launch import EngineGpu
+from stentor.server.engines.lifecycle import ModelEngine
 from stentor.server.http.connections import Connection, fitted, limited
 from stentor.server.limits import LIMITS, Limits
 from stentor.server.model_hosts import ModelHost
@@ -78,7 +79,7 @@ class _Uvicorn(uvicorn.Server):
         if self.processes is not None:
             self.processes.start(self.state)
         elif self.api:
-            self.state.others = Owner(self.state, self.api, lambda: os._exit(CRASHED))
+            self.state.others = Owner(self.state, lambda: os._exit(CRASHED))
         await super().startup(sockets)
         for listening in sockets or ():  # more may wait than are accepted at once
             listening.listen(LIMITS.backlog)
@@ -205,7 +206,8 @@ def _announce(config: ServerConfig, port: int, tls: bool, hosts: Sequence[ModelH
     log.info("running on %s; loading models", url)
     loading = set(hosts)
 
-    def changed(host: ModelHost) -> None:
+    def changed(engine: ModelEngine) -> None:
+        host = engine.host
         if host.serves and host in loading:
             loading.discard(host)
             if not loading:
@@ -345,7 +347,7 @@ def _serve_further() -> int:
     logs.configure(config.uvicorn_log_level, config.log_format)
     stop.watch(config.drain_seconds, LIMITS.exit_seconds)
 
-    state = Server(config, limits=fitted(LIMITS), counts=counts, models=AttachedHost)
+    state = Server(config, limits=fitted(LIMITS), counts=counts, attached=start.api)
     server = _configured(state, tls_context(config), stop)
     server.api = start.api
     code = _run(server, _sockets(config, start.port))

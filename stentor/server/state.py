@@ -17,11 +17,13 @@ from starlette.requests import HTTPConnection
 from stentor.errors import InvalidRequest
 from stentor.host.installed import pip_install
 from stentor.host.machine import cpus
-from stentor.server.config import ServerConfig, device_of, value_at
+from stentor.server.config import ServerConfig, value_at
+from stentor.server.engines.attached import AttachedEngine
 from stentor.server.engines.launch import EngineFactory, EngineGpu
+from stentor.server.engines.lifecycle import OwnedEngine, Start
 from stentor.server.limits import LIMITS, MIB, Limits
 from stentor.server.metrics import Metrics
-from stentor.server.model_hosts import GiveUp, ModelHost, ModelHosts, Start, names
+from stentor.server.model_hosts import GiveUp, ModelHost, ModelHosts, names
 from stentor.server.speech.fields import VoiceResolver
 from stentor.server.speech.outcomes import Outcome, Outcomes
 from stentor.server.speech.plan import Planner
@@ -89,33 +91,26 @@ class Server:
         outcomes: Outcomes | None = None,
         labels: Mapping[str, str] = MappingProxyType({}),
         counts: Counts | None = None,
-        models: type[ModelHost] = ModelHost,
+        attached: int = 0,
         gpus: Sequence[EngineGpu] = (EngineGpu(),),
     ) -> None:
         """give_up(code) is called with an exit code when a model is lost for good.
         `start(name, model)` replaces how engines are started (tests). outcomes: where outcomes are
         kept, default in this process. labels: of every metric. counts: of all API processes.
-        models: how this process knows them. gpus: how engines share theirs, by model."""
+        attached: the number of this process, if another has the engines. gpus: how engines share
+        theirs, in their order."""
         self.config = config
         self.limits = limits
         self.counts = counts or Counts()
         # the rest is for requests
         self.max_sessions = min(config.ws_max_sessions, limits.max_connections // 2)
-        # each model of a device plans with the memory that those before have left
-        loading: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        hosts = [
-            models(
-                name,
-                EngineFactory(name, model, config, at, value_at(gpus, at))
-                if start is None
-                else start(name, model),
-                config,
-                give_up,
-                loading[device_of(config, at)],
-                limits,
-            )
-            for at, (name, model) in enumerate(names(config))
-        ]
+        hosts = [ModelHost(name, config, give_up, limits) for name, _ in names(config)]
+        if attached:
+            for number, place in enumerate(config.engines):
+                host = hosts[place.model]
+                host.engines.append(AttachedEngine(host, number, attached))
+        else:
+            self._own_engines(hosts, start, gpus)
         self.hosts = ModelHosts(hosts, config.served_model_name[len(hosts) :])
         self.parsers = ThreadPoolExecutor(limits.parse_threads, thread_name_prefix="stentor-parse")
         if config.voices_dir:
@@ -145,6 +140,27 @@ class Server:
         self.drain = asyncio.Event()
         # set when their time is over: what still runs ends with an error
         self.ended = asyncio.Event()
+
+    def _own_engines(
+        self,
+        hosts: Sequence[ModelHost],
+        start: Callable[[str, str | None], Start] | None,
+        gpus: Sequence[EngineGpu],
+    ) -> None:
+        """Give the models their engines."""
+        # each engine of a device plans with the memory that those before have left
+        loading: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        models = names(self.config)
+        for number, place in enumerate(self.config.engines):
+            name, model = models[place.model]
+            if start is None:
+                starting: Start = EngineFactory(
+                    name, model, self.config, number, value_at(gpus, number)
+                )
+            else:
+                starting = start(name, model)
+            host = hosts[place.model]
+            host.engines.append(OwnedEngine(host, number, starting, loading[place.shared_device]))
 
     async def close(self) -> None:
         """Wait for the other API processes, then stop every engine and the encoder and parser

@@ -16,9 +16,10 @@ from stentor.server.config import ServerConfig
 from stentor.server.engines import messages as m
 from stentor.server.engines.client import EngineClient
 from stentor.server.engines.launch import EngineFactory
+from stentor.server.engines.lifecycle import OwnedEngine, Start
 from stentor.server.engines.process import BEAT_SECONDS, adapted, ready
 from stentor.server.engines.service import EngineService
-from stentor.server.model_hosts import Start, names
+from stentor.server.model_hosts import ModelHost, names
 
 Load = Callable[[str, str | None], Callable[..., stentor.TTS]]
 """load(name, model) gives what makes a model."""
@@ -72,6 +73,14 @@ def loaded(factory: EngineFactory, last: m.Ready | None = None) -> stentor.TTS:
     return stentor.TTS(
         **factory.options(last), **factory.if_taken(last), policy=Policy(**factory.policy())
     )
+
+
+def local_engine(host: ModelHost, at: int = 0) -> LocalEngine:
+    """The engine of a model that runs in this process. at: its place among those of the model."""
+    engine = host.engines[at]
+    assert isinstance(engine, OwnedEngine)
+    assert isinstance(engine.process, LocalEngine)
+    return engine.process
 
 
 class LocalEngine:

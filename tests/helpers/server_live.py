@@ -33,7 +33,7 @@ from stentor.server.limits import LIMITS, Limits
 from stentor.server.main import uvicorn_config
 from stentor.server.model_hosts import GiveUp
 from stentor.server.state import Server
-from tests.helpers.local_engine import Load, LocalEngine, Starting, local
+from tests.helpers.local_engine import Load, Starting, local, local_engine
 from tests.helpers.patience import STUCK_S
 
 LAWS = {"ulaw": "mulaw", "alaw": "alaw"}  # FFmpeg's names
@@ -89,8 +89,7 @@ class Live:
 
     @property
     def tts(self) -> stentor.TTS:
-        engine = self.server.hosts.all[0].engine
-        assert isinstance(engine, LocalEngine)
+        engine = local_engine(self.server.hosts.all[0])
         assert engine.tts is not None
         return engine.tts
 

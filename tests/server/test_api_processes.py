@@ -24,10 +24,12 @@ from stentor.errors import InvalidRequest
 from stentor.host import machine
 from stentor.output.marks import comment
 from stentor.server import main
-from stentor.server.api_processes import AttachedHost, State, merged
+from stentor.server.api_processes import merged
 from stentor.server.config import ServerConfig
 from stentor.server.engines import messages as m
+from stentor.server.engines.attached import AttachedEngine
 from stentor.server.engines.process import ready
+from stentor.server.model_hosts import ModelHost
 from tests.helpers.descendants import API, alive, children, engines, kill, owner, stopped
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import pcm, process, tone_wav, until
@@ -394,23 +396,25 @@ def test_all_ends_with_the_first_process(tmp_path: Path) -> None:
 def test_a_model_is_ready_in_a_further_process_once_that_reaches_the_engine(tmp_path: Path) -> None:
     async def main() -> None:
         config = ServerConfig(("dummy:toy",), voices_dir=str(tmp_path))
-        host = AttachedHost("toy", lambda *_: None, config, lambda code: None, asyncio.Lock())  # type: ignore[arg-type, return-value]
+        host = ModelHost("toy", config, lambda code: None)
+        engine = AttachedEngine(host, 0, 1)
+        host.engines.append(engine)
         with stentor.TTS("dummy:toy", memory_gb=0.01, threads=1) as tts:
             told = m.pack(m.encode([ready(tts, [])], ()))
         for _ in range(2):  # the second engine takes the place of the first
             ours, theirs = socket.socketpair()
             with theirs:
-                attaching = asyncio.create_task(host.attach(ours))
-                host.note(State("toy", "ready", None, 1, 0))
+                attaching = asyncio.create_task(engine.attach(ours))
+                engine.note("ready", None, 0)
                 await asyncio.sleep(0)
                 assert host.phase != "ready"
                 theirs.sendall(told)
                 await attaching
                 assert host.phase == "ready"
-                client = host.client
+                (client,) = host.pool.clients
             while client.lost is None:
                 await asyncio.sleep(0)
-            host.note(State("toy", "restarting", None, 1, 1))
+            engine.note("restarting", None, 1)
         await host.close()
 
     asyncio.run(main())

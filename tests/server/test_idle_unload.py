@@ -25,7 +25,7 @@ import stentor
 from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError
 from stentor.server.limits import Limits
-from stentor.server.model_hosts import Residency
+from stentor.server.residency import Residency
 from tests.helpers import virtual_time
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, count, pcm, raw, serving, toy, until

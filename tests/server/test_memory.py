@@ -15,6 +15,7 @@ import pytest
 from stentor.server import memory
 from stentor.server.config import ServerConfig
 from stentor.server.engines.client import EngineClient
+from stentor.server.engines.lifecycle import OwnedEngine
 from stentor.server.limits import LIMITS
 from stentor.server.model_hosts import ModelHost
 from tests.helpers import virtual_time
@@ -51,16 +52,11 @@ def test_a_model_that_runs_has_free_memory_given_back_now_and_then(
             asyncio, "to_thread", at_once
         )  # a thread takes real time, which the clock does not see
         monkeypatch.setattr(memory, "trim", lambda: trims.append(loop.time()))
-        host = ModelHost(
-            "toy",
-            lambda *_: pytest.fail("loaded"),
-            ServerConfig(),
-            lambda code: None,
-            asyncio.Lock(),
-        )
+        host = ModelHost("toy", ServerConfig(), lambda code: None)
+        engine = OwnedEngine(host, 0, lambda *_: pytest.fail("loaded"), asyncio.Lock())
         client = EngineClient("toy", 0, lambda *_: None)
-        host.engine = SimpleNamespace(client=client, ended=loop.create_future())  # type: ignore[assignment]
-        watch = asyncio.create_task(host._watch())
+        engine.process = SimpleNamespace(client=client, ended=loop.create_future())  # type: ignore[assignment]
+        watch = asyncio.create_task(engine._watch())
         await asyncio.sleep(3.5 * LIMITS.trim_seconds)
         watch.cancel()
         await asyncio.gather(watch, return_exceptions=True)

@@ -17,11 +17,13 @@ import pytest
 
 import stentor
 from stentor.engine.health import Health
-from stentor.server import memory, model_hosts
+from stentor.server import memory
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
+from stentor.server.engines import lifecycle
 from stentor.server.engines import messages as m
 from stentor.server.engines.client import EngineClient
+from stentor.server.engines.lifecycle import OwnedEngine
 from stentor.server.engines.process import ready
 from stentor.server.limits import LIMITS
 from stentor.server.model_hosts import ModelHost
@@ -218,9 +220,7 @@ class Stubs:
     def __init__(
         self, loop: virtual_time.VirtualTimeLoop, monkeypatch: pytest.MonkeyPatch, **settings: Any
     ) -> None:
-        monkeypatch.setattr(
-            model_hosts, "time", SimpleNamespace(monotonic=loop.time, time=loop.time)
-        )
+        monkeypatch.setattr(lifecycle, "time", SimpleNamespace(monotonic=loop.time, time=loop.time))
         monkeypatch.setattr(memory, "trim", lambda: None)
         monkeypatch.setattr(
             asyncio, "to_thread", at_once
@@ -229,7 +229,8 @@ class Stubs:
         self.given_up: list[int] = []
         self._loop, self._begun = loop, asyncio.Event()
         config = ServerConfig(**settings)
-        self.host = ModelHost("toy", self._start, config, self.given_up.append, asyncio.Lock())
+        self.host = ModelHost("toy", config, self.given_up.append)
+        self.host.engines.append(OwnedEngine(self.host, 0, self._start, asyncio.Lock()))  # type: ignore[arg-type]
         self.host.start()
 
     def _start(self, *_: object) -> Stub:

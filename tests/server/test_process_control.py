@@ -18,15 +18,15 @@ from stentor.server.api_processes import (
     Answer,
     ApiProcesses,
     Ask,
-    AttachedHost,
     Beat,
     Control,
-    State,
     counters,
     merged,
 )
 from stentor.server.config import ServerConfig
+from stentor.server.engines.attached import AttachedEngine
 from stentor.server.engines.launch import restart_pause
+from stentor.server.engines.lifecycle import ModelEngine, OwnedEngine
 from stentor.server.limits import LIMITS
 from stentor.server.model_hosts import ModelHost
 from stentor.server.speech.outcomes import Outcome
@@ -78,7 +78,7 @@ def test_states_and_sockets_wait_for_a_process_that_sleeps_and_questions_do_not(
     received: list[Any] = []
 
     def note(message: Any, descriptors: deque[int]) -> None:
-        if isinstance(message, State):
+        if isinstance(message, api_processes.State):
             received.append(message.restarts)
         else:
             received.append(os.fstat(descriptors[0]).st_ino)
@@ -89,11 +89,11 @@ def test_states_and_sockets_wait_for_a_process_that_sleeps_and_questions_do_not(
         pipes = [os.pipe() for _ in range(3)]
         sent: list[Any] = []
         for restarts in range(3000):  # more than a socket takes
-            ours.send(State("toy", "ready", "a reason" * 20, 1, restarts))
+            ours.send(api_processes.State(0, "ready", "a reason" * 20, 1, restarts))
             sent.append(restarts)
             if restarts % 1000 == 999:
                 read, write = pipes[restarts // 1000]
-                ours.send(api_processes.Attach("toy"), read)
+                ours.send(api_processes.Attach(0), read)
                 sent.append(os.fstat(read).st_ino)
                 os.close(read)
                 os.close(write)
@@ -113,8 +113,8 @@ def test_what_waits_for_a_process_that_is_gone_is_freed() -> None:
         asyncio.get_running_loop().remove_reader(theirs._socket)
         read, write = os.pipe()
         while not ours.behind:
-            ours.send(State("toy", "ready", "a reason" * 100, 1, 1))
-        ours.send(api_processes.Attach("toy"), read)
+            ours.send(api_processes.State(0, "ready", "a reason" * 100, 1, 1))
+        ours.send(api_processes.Attach(0), read)
         os.close(read)
         theirs.close()
         ours.close()
@@ -162,12 +162,14 @@ def test_a_model_whose_keeper_fails_ends_the_server(monkeypatch: pytest.MonkeyPa
             raise EngineError("no engine")
 
         lock = asyncio.Lock()
-        host = ModelHost("toy", start, ServerConfig(), codes.append, lock)
+        host = ModelHost("toy", ServerConfig(), codes.append)
+        engine = OwnedEngine(host, 0, start, lock)
+        host.engines.append(engine)
 
         async def fails(code: int) -> None:
             raise RuntimeError("on purpose")
 
-        monkeypatch.setattr(host, "_fail", fails)
+        monkeypatch.setattr(engine, "_fail", fails)
         host.start()
         while not codes:
             await asyncio.sleep(0)
@@ -205,28 +207,29 @@ def test_a_process_whose_event_loop_stands_still_is_killed(monkeypatch: pytest.M
 # -- links to engines
 
 
-def attached_host(model: str = "toy") -> AttachedHost:
-    def start(*args: Any) -> Any:
-        raise AssertionError("the first process has the engine")
-
-    return AttachedHost(model, start, ServerConfig(), lambda code: None, asyncio.Lock())
+def attached_engine(model: str = "toy") -> AttachedEngine:
+    host = ModelHost(model, ServerConfig(), lambda code: None)
+    engine = AttachedEngine(host, 0, 1)
+    host.engines.append(engine)
+    return engine
 
 
 def test_a_model_without_a_link_is_missing_and_not_ready() -> None:
     async def main() -> None:
-        host = attached_host()
-        assert not host.missing
-        host.note(State("toy", "ready", None, 1, 0))
-        assert (host.missing, host.serves, host.phase) == (True, False, "loading")
+        engine = attached_engine()
+        host = engine.host
+        assert not engine.missing
+        engine.note("ready", None, 0)
+        assert (engine.missing, host.serves, host.phase) == (True, False, "loading")
         ours, theirs = socket.socketpair()
-        attaching = asyncio.create_task(host.attach(ours))
+        attaching = asyncio.create_task(engine.attach(ours))
         await asyncio.sleep(0)
-        assert not host.missing
+        assert not engine.missing
         theirs.close()  # gone before it was ready
         await attaching
-        assert (host.missing, host.attached) == (True, 1)
-        host.note(State("toy", "restarting", None, 1, 1))
-        assert (host.missing, host.phase) == (False, "restarting")
+        assert (engine.missing, engine.attached) == (True, 1)
+        engine.note("restarting", None, 1)
+        assert (engine.missing, host.phase) == (False, "restarting")
         await host.close()
 
     asyncio.run(main())
@@ -248,13 +251,13 @@ def test_a_missing_link_is_sent_again_unless_one_is_on_its_way(
     attached: list[int] = []
 
     class Noting(ApiProcesses):
-        def _attach(self, api: int, host: ModelHost) -> None:
+        def _attach(self, api: int, engine: ModelEngine) -> None:
             attached.append(api)
 
     processes = Noting(ServerConfig(api_processes=2), 0, StopSignals())
-    processes.server = SimpleNamespace(hosts=SimpleNamespace(all=[SimpleNamespace(name="toy")]))  # type: ignore[assignment]
-    processes._links[1] = SimpleNamespace(sent=Counter(toy=sent), pending=Counter(toy=pending))  # type: ignore[assignment]
-    beat = Beat({} if received is None else {"toy": received})
+    processes.server = SimpleNamespace(hosts=SimpleNamespace(engines=[SimpleNamespace(number=4)]))  # type: ignore[assignment]
+    processes._links[1] = SimpleNamespace(sent=Counter({4: sent}), pending=Counter({4: pending}))  # type: ignore[assignment]
+    beat = Beat({} if received is None else {4: received})
     processes._note(1, beat, deque())
     assert attached == ([1] if again else [])
 

@@ -18,7 +18,7 @@ from stentor.server.config import ServerConfig, build, typed
 from stentor.server.engines.launch import cpu_share
 from stentor.server.limits import LIMITS
 from stentor.server.state import Server
-from tests.helpers.local_engine import LocalEngine, factory_of
+from tests.helpers.local_engine import LocalEngine, factory_of, local_engine
 from tests.helpers.server_live import Live, count, pcm, serving, until
 from tests.helpers.tiny import FIXTURES
 
@@ -72,7 +72,7 @@ def test_an_engine_whose_device_raises_leaves_the_others_serving(
     hosts = {h.name: h for h in three.server.hosts.all}
     given_up: list[int] = []
     for host in hosts.values():
-        monkeypatch.setattr(host, "_give_up", given_up.append)
+        monkeypatch.setattr(host, "give_up", given_up.append)
 
     def fault(*_: object) -> None:
         raise RuntimeError("the device is gone")
@@ -80,10 +80,9 @@ def test_an_engine_whose_device_raises_leaves_the_others_serving(
     def broken(*_: object) -> LocalEngine:
         raise stentor.EngineError("it does not start again")
 
-    engine = hosts["fish"].engine
-    assert isinstance(engine, LocalEngine)
+    engine = local_engine(hosts["fish"])
     assert engine.tts is not None
-    monkeypatch.setattr(hosts["fish"], "_start", broken)
+    monkeypatch.setattr(hosts["fish"].engines[0], "_start", broken)
     monkeypatch.setattr(engine.tts.engine.scheduler, "plan", fault)
     assert three.speech(model="fish", input=TEXTS[0], **BODY).status_code in (500, 503)
     assert until(
@@ -155,7 +154,7 @@ class Loading:
 
     def __init__(self) -> None:
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.client = SimpleNamespace(ready=ready)
+        self.client = SimpleNamespace(health=None, ready=ready)
 
     async def close(self) -> None: ...
 

@@ -55,6 +55,7 @@ class EngineStream:
     def __init__(self, client: EngineClient, id: int, resend: Callable[[], None]) -> None:
         """resend: submit it again, with all of its recordings."""
         self.id = id
+        self.client = client
         self.resend = resend
         self.ended = False
         self.sent: float = time.monotonic()
@@ -62,7 +63,6 @@ class EngineStream:
             float, ...
         ] = ()  # of a traced request, once it has audio (messages.Audio)
         self.facts: Facts | None = None
-        self._client = client
         self._accepted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._events: deque[tuple[Chunk, Facts] | StentorError] = deque()
         self._ready = asyncio.Event()
@@ -80,11 +80,11 @@ class EngineStream:
     def append(self, text: str, last: bool = False) -> None:
         """Add text to a live request. Nothing follows the `last`. Text that does not fit ends the
         request."""
-        self._client.send(m.Append(self.id, text, last))
+        self.client.send(m.Append(self.id, text, last))
 
     def cancel(self) -> None:
         """End the request, if it has not ended, and forget it."""
-        self._client.cancel(self)
+        self.client.cancel(self)
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
         while True:

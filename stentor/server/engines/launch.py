@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import socket
 import subprocess
@@ -19,7 +20,7 @@ import msgspec
 
 from stentor.errors import EngineError
 from stentor.host.machine import cpus
-from stentor.server.config import ServerConfig, Value, device_of, value_at
+from stentor.server.config import EnginePlace, ServerConfig, Value, value_at
 from stentor.server.engines import messages as m
 from stentor.server.engines.client import RECORDINGS_BYTES, EngineLink
 from stentor.server.engines.process import Load
@@ -144,8 +145,8 @@ class EngineGpu:
 
 @dataclass(frozen=True)
 class EngineFactory:
-    """Starts the engine of a model: calling it runs a process. at: its place among the server's
-    models."""
+    """Starts an engine of a model: calling it runs a process. at: its place among the server's
+    engines."""
 
     name: str
     model: str | None
@@ -175,11 +176,22 @@ class EngineFactory:
             log_format=self.config.log_format,
         )
 
+    @property
+    def place(self) -> EnginePlace:
+        """Its model and its device."""
+        return self.config.engines[self.at]
+
     def _own(self, values: Sequence[Value]) -> Value | None:
         """The value for this model, or the one for all models. None without any."""
         if values:
-            return value_at(values, self.at)
+            return value_at(values, self.place.model)
         return None
+
+    def _part(self, memory_gb: float | None) -> float | None:
+        """The part of an engine of what its model may take on a device."""
+        if memory_gb is None:
+            return None
+        return memory_gb / self.config.engines_like(self.place)
 
     def options(self, last: m.Ready | None) -> dict[str, Any]:
         """Arguments of TTS."""
@@ -193,33 +205,32 @@ class EngineFactory:
         return {
             "model": self.model,
             "name": self.name,
-            "device": value_at(c.device, self.at),
+            "device": self.place.device,
             "dtype": c.dtype,
             "quantization": self._own(c.quantization) or "auto",
             "runtime": c.runtime,
             "lora": c.lora,
             "lexicon": c.lexicon,
             "max_num_seqs": c.max_num_seqs,
-            "memory_gb": c.memory_gb,
+            "memory_gb": self._part(c.memory_gb),
             # equal shares of a device, one after another
-            "gpu_memory_utilization": c.gpu_memory_utilization / self._left_on_device(models),
-            "max_memory_gb": self._own(c.max_memory_gb),
+            "gpu_memory_utilization": c.gpu_memory_utilization / self._left_on_device(),
+            "max_memory_gb": self._part(self._own(c.max_memory_gb)),
             "deterministic": c.deterministic,
             "require_graphs": c.require_graphs,
             "stream_priorities": self.gpu.stream_priorities,
             "threads": c.threads,
-            "max_threads": cpu_share(models),
+            "max_threads": cpu_share(len(c.engines)),
             "encoded_references": LIMITS.encoded_references,
             "codec_states_mb": LIMITS.codec_states_mb,
             **load_options(c.load_options),
             **adapted,
         }
 
-    def _left_on_device(self, models: int) -> int:
-        """Models of its device that have not been loaded when it is, itself among them."""
-        device = device_of(self.config, self.at)
-        following = range(self.at, models)
-        return sum(device_of(self.config, at) == device for at in following)
+    def _left_on_device(self) -> int:
+        """Engines of its device that have not been loaded when it is, itself among them."""
+        device = self.place.shared_device
+        return sum(place.shared_device == device for place in self.config.engines[self.at :])
 
     def if_taken(self, last: m.Ready | None) -> dict[str, Any]:
         """Slots for adapters at run time, beside other models: this one may be of a family that has
@@ -236,16 +247,17 @@ class EngineFactory:
 
     def policy(self) -> dict[str, Any]:
         """Fields of the engine's Policy."""
+        engines = sum(place.model == self.place.model for place in self.config.engines)
         return {
-            "max_queue": self.config.max_queued_requests,
+            "max_queue": math.ceil(self.config.max_queued_requests / engines),
             "parked_mb": LIMITS.parked_mb,
             "unready_after": LIMITS.unready_after,
         }
 
 
-def cpu_share(models: int) -> int | None:
-    """CPU threads that each of several models takes at most. None: there is one, which may take
+def cpu_share(engines: int) -> int | None:
+    """CPU threads that each of several engines takes at most. None: there is one, which may take
     all."""
-    if models <= 1:
+    if engines <= 1:
         return None
-    return max(1, cpus() // models)
+    return max(1, cpus() // engines)

@@ -88,7 +88,7 @@ def client_devices(visible: str | None) -> dict[str, str]:
 
 
 class GpuSharing:
-    """Settings of a server's engines, in the order of its models, and its daemon. Close it once
+    """Settings of a server's engines, in the order of their numbers, and its daemon. Close it once
     they have ended."""
 
     def __init__(self, engines: Sequence[EngineGpu], daemon: MpsDaemon | None = None) -> None:
@@ -108,19 +108,19 @@ def begin(config: ServerConfig) -> GpuSharing:
     uses = policy(config, has_nvidia_gpu() and visible not in ("", "-1"))
     count = sum(use.mps for use in uses)
     if not count:
-        _check_required(config, "no model runs on a GPU")
+        _check_required(config, "no engine runs on a GPU")
         return GpuSharing([_engine(use) for use in uses])
     if os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or mps_daemon.answers(os.environ):
-        log.info("GPU: %d models under the CUDA MPS daemon of this machine", count)
+        log.info("GPU: %d engines under the CUDA MPS daemon of this machine", count)
         return GpuSharing([_engine(use) for use in uses])
 
     try:
         daemon = MpsDaemon()
     except NoMps as e:
         _check_required(config, str(e))
-        log.warning("GPU: %d models take turns, as CUDA MPS cannot start: %s", count, e)
+        log.warning("GPU: %d engines take turns, as CUDA MPS cannot start: %s", count, e)
         return GpuSharing([_engine(GpuUse()) for _ in uses])
-    log.info("GPU: %d models under CUDA MPS", count)
+    log.info("GPU: %d engines under CUDA MPS", count)
     return GpuSharing([_engine(use, daemon.variables()) for use in uses], daemon)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stentor.server.config import ServerConfig, device_of, value_at
+from stentor.server.config import ServerConfig, value_at
 
 
 @dataclass(frozen=True)
@@ -22,20 +22,19 @@ class GpuUse:
 
 
 def policy(config: ServerConfig, has_gpu: bool) -> list[GpuUse]:
-    """Decide how each model uses its GPU. With `auto`, models run under MPS if they share a GPU or
-    have a share of one. has_gpu: whether this process sees a GPU.
+    """Decide how each engine uses its GPU. With `auto`, engines run under MPS if they share a GPU
+    or have a share of one. has_gpu: whether this process sees a GPU.
 
     Under MPS, streams have no priorities: they hold across processes, so that the steps of one
-    model would stop the codec of another."""
-    models = range(max(1, len(config.models)))
-    devices = [device_of(config, at) for at in models]
+    engine would stop the codec of another."""
+    devices = [place.shared_device for place in config.engines]
     uses = []
-    for at, device in enumerate(devices):
+    for place, device in zip(config.engines, devices, strict=True):
         share = None
         if config.gpu_share:
-            share = value_at(config.gpu_share, at)
+            share = value_at(config.gpu_share, place.model) / config.engines_like(place)
 
-        on_gpu = device != "cpu" and (has_gpu or value_at(config.device, at) != "auto")
+        on_gpu = device != "cpu" and (has_gpu or place.device != "auto")
         is_shared = devices.count(device) > 1 or share is not None
         if on_gpu and (config.mps == "on" or (config.mps == "auto" and is_shared)):
             uses.append(GpuUse(mps=True, share=share, stream_priorities=False))

@@ -12,6 +12,7 @@ from starlette.responses import Response
 import stentor
 from stentor.models import families
 from stentor.server.config import FORMATS
+from stentor.server.engines.lifecycle import ModelEngine
 from stentor.server.errors import failures
 from stentor.server.model_hosts import ModelHost
 from stentor.server.state import server
@@ -105,7 +106,8 @@ def _models(request: Request) -> list[dict[str, Any]]:
 
 @router.get("/health", tags=["state"], responses={503: {"description": "An engine is down"}})
 async def health(request: Request) -> Response:
-    """200 while every engine that has been loaded is alive, 503 with the reason otherwise."""
+    """200 while every model that has been loaded has an engine that is alive, 503 with the reason
+    otherwise. `engines` has the state of each engine of a model."""
     hosts = await server(request).hosts.refreshed()
     states = {h.name: _state(h) for h in hosts}
     bad = any(
@@ -131,7 +133,17 @@ def _state(host: ModelHost) -> dict[str, Any]:
             "free_pages": h.free_pages,
             "pages": h.pages,
         }
+    state["engines"] = [_engine_state(host, engine) for engine in host.engines]
     return state
+
+
+def _engine_state(host: ModelHost, engine: ModelEngine) -> dict[str, Any]:
+    return {
+        "device": host.config.engines[engine.number].device,
+        "phase": engine.phase,
+        "reason": engine.reason,
+        "restarts": engine.restarts,
+    }
 
 
 @router.get(

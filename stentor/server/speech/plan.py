@@ -153,10 +153,10 @@ class Planner:
     @staticmethod
     async def _takes_live_text(plan: SpeechPlan) -> bool:
         """Whether the model takes text while it speaks, with the parameters of each voice."""
-        async with plan.host.in_use() as client:
+        async with plan.host.in_use() as engines:
             for request in plan.requests.values():
                 try:
-                    await client.check(replace(request, live=True))
+                    await engines.check(replace(request, live=True))
                 except InvalidRequest as e:
                     if e.param != "live":
                         raise
@@ -169,8 +169,8 @@ class Planner:
         if plan.lora is None:
             return plan
         self.hosts.named(plan.lora)
-        async with plan.host.in_use() as client:
-            adapter = client.adapter(plan.lora)
+        async with plan.host.in_use() as engines:
+            adapter = engines.adapter(plan.lora)
         requests = {voice: replace(r, lora=adapter) for voice, r in plan.requests.items()}
         return replace(plan, requests=requests)
 
@@ -240,8 +240,8 @@ class Planner:
             body = fields.without_instructions(body, ignored)
         instructions = self._instructions(body)
         try:
-            async with host.in_use() as client:
-                return client.request(
+            async with host.in_use() as engines:
+                return engines.request(
                     text,
                     voice=voice.name,
                     reference=voice.references,

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stentor.engine.stream import Chunk
-from stentor.server.engines.client import EngineClient, Facts
+from stentor.server.engines.client import EngineStream, Facts
+from stentor.server.engines.pool import EnginePool
 from stentor.server.limits import LIMITS
 from stentor.server.speech.outcomes import Timing, Usage
 from stentor.speech.guard import NOTES_ONLY, GuardRule
@@ -43,6 +44,8 @@ class SpeechRun:
         self.usage = Usage()
         self.finish: str | None = None
         self.guarded: list[str] = []  # actions of the guard: "cut", "retried"
+        # of the last segment, if they are streamed: the next ones stay on its engine
+        self.stream: EngineStream | None = None
         if plan.guard:
             guard = GuardRule(cuts=True, silent_seconds=SILENT_SECONDS)
             tries = 1 + plan.host.config.guard_retries
@@ -98,8 +101,8 @@ class SpeechRun:
     async def _name_unspeakable(self) -> None:
         """Note what cannot be spoken before the first is."""
         segments = self.plan.segments
-        async with self.plan.host.in_use() as client:
-            speakable = await client.speakable([s.spoken for s in segments])
+        async with self.plan.host.in_use() as engines:
+            speakable = await engines.speakable([s.spoken for s in segments])
         for segment, can in zip(segments, speakable, strict=True):
             for text in segment.unread if can else [segment.spoken]:
                 self.plan.ignored.piece(text)
@@ -177,7 +180,7 @@ class SegmentRun:
         # silence before the first audio waits: the request may still be refused
         if run.timing.first is not None:
             yield speaking.silence()
-        async with run.plan.host.in_use() as client, aclosing(self._chunks(client)) as chunks:
+        async with run.plan.host.in_use() as engines, aclosing(self._chunks(engines)) as chunks:
             async for chunk in chunks:
                 yield speaking.feed(current, chunk)
         if speaking.again(current):
@@ -204,7 +207,7 @@ class SegmentRun:
         usage.input_tokens -= facts.tokens
         usage.audio_tokens -= facts.audio_tokens
 
-    async def _chunks(self, client: EngineClient) -> AsyncGenerator[Chunk, None]:
+    async def _chunks(self, engines: EnginePool) -> AsyncGenerator[Chunk, None]:
         """Its audio, up to where the guard cuts it, or a silence where there is nothing to
         speak."""
         run = self.run
@@ -218,7 +221,11 @@ class SegmentRun:
             request = current.voiced(run.spec)
         place = run.speaking.place(current)
         traced = run.traced and not timing.engine
-        stream = client.submit(request, plan.streaming, place, request_id=plan.id, traced=traced)
+        stream = engines.submit(
+            request, plan.streaming, place, request_id=plan.id, traced=traced, near=run.stream
+        )
+        if plan.streaming:
+            run.stream = stream
         if self.tail is None:
             writing = None
         else:

@@ -19,7 +19,7 @@ from stentor.models.info import SpeechRequest
 from stentor.server.engines import messages as m
 from stentor.server.engines import service as services
 from stentor.server.engines.service import EngineService
-from tests.helpers.local_engine import LocalEngine
+from tests.helpers.local_engine import local_engine
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, held, raw, until
 
@@ -28,8 +28,7 @@ LONG = {"input": "A long text, said slowly.", "min_frames": 900, "max_frames": 9
 
 @pytest.fixture
 def service(live: Live) -> EngineService:
-    engine = live.server.hosts.all[0].engine
-    assert isinstance(engine, LocalEngine)
+    engine = local_engine(live.server.hosts.all[0])
     assert engine._service is not None
     return engine._service
 

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -344,17 +345,20 @@ def test_an_adapter_that_is_loaded_while_its_engine_is_lost_has_no_name() -> Non
         async def unload_lora(self, name: str) -> None:
             await self.load_lora(name, "")
 
+    def pool(engine: Engine) -> Any:
+        return SimpleNamespace(clients=[engine])
+
     host_adapters = HostAdapters({})
     lost, other = Engine(), Engine()
     lost.lost = EngineError("gone")
     with pytest.raises(ApiError, match="has been started again") as refused:
-        asyncio.run(host_adapters.load(lost, "one", "folder"))  # type: ignore[arg-type]
+        asyncio.run(host_adapters.load(pool(lost), "one", "folder"))
     assert refused.value.status == 503
     assert host_adapters.paths == {}
-    asyncio.run(host_adapters.load(other, "one", "folder"))  # type: ignore[arg-type]
+    asyncio.run(host_adapters.load(pool(other), "one", "folder"))
     assert (host_adapters.paths, other.loras) == ({"one": "folder"}, ["one"])
     with pytest.raises(ApiError, match="has been started again"):
-        asyncio.run(host_adapters.unload(lost, "one"))  # type: ignore[arg-type]
+        asyncio.run(host_adapters.unload(pool(lost), "one"))
     assert "one" in host_adapters.paths
 
 

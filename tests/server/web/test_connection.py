@@ -175,8 +175,8 @@ def test_the_page_follows_a_server_that_dies_and_returns(tab: Page, tmp_path: Pa
 
 @browser
 def test_a_model_that_is_started_again_is_waited_for(page: Page, live: Live):
-    host = live.server.hosts.all[0]
-    host.phase = "restarting"
+    engine = live.server.hosts.all[0].engines[0]
+    engine.phase = "restarting"
     try:
         page.until("document.getElementById('banner').checkVisibility()")
         assert (
@@ -185,7 +185,7 @@ def test_a_model_that_is_started_again_is_waited_for(page: Page, live: Live):
         assert page.text("model-state") == "dummy:toy is being started again…"
         assert page.eval("document.getElementById('speak').disabled")
     finally:
-        host.phase = "ready"
+        engine.phase = "ready"
     page.until(READY)
     assert not visible(page, "banner")
 

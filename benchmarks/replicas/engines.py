@@ -1,0 +1,143 @@
+"""One model as one engine and as several under one name: audio of a closed loop, and streams while
+an engine is killed.
+
+Run: python benchmarks/replicas/engines.py [--parts loads,killed] --json FILE [MODEL]
+     python benchmarks/replicas/engines.py --devices cuda:0 --engines-per-gpu 2 --parts loads \\
+             --streams 128 --json FILE dummy:pocket-tts
+     python benchmarks/replicas/engines.py --devices cpu,cpu --slots 4 --streams 2,4 --audio 0.5 \\
+             --clients 4 --processes 1 --seconds 2 --json FILE dummy:toy              a dry run
+Needs: the GPUs of `--devices`, and the packages of `stentor[server]` and `stentor[bench]`.
+
+Two servers start at once: `one` has one engine on the first device, `several` has
+`--engines-per-gpu` on each device. They are measured in turns, while the other one is idle.
+
+loads    closed loops of `--streams` streams a device
+killed   SIGKILL for one engine of `several` under load, until the server has started it again
+
+Streams of `killed` end as in devices.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2])
+)  # this tree, also where none is installed
+from benchmarks.processes import ENGINE, running
+from benchmarks.replicas.devices import (
+    Place,
+    Run,
+    crowd,
+    figures,
+    measured_load,
+    numbers,
+    started,
+    wait,
+    words,
+)
+
+LOAD_S = 12.0  # of a load beside its window
+KILL_S = 25.0  # of the part
+
+
+def engines_per_server(args: argparse.Namespace) -> dict[str, int]:
+    """Engines of each server, by label."""
+    return {"one": 1, "several": len(args.devices) * args.engines_per_gpu}
+
+
+def places_of(args: argparse.Namespace, work: Path) -> dict[str, list[Place]]:
+    """The servers by label."""
+    (model,) = args.models
+    several = [*args.flags, "--engines-per-gpu", str(args.engines_per_gpu)]
+    return {
+        "one": [Place(args, model, work / "one.log", args.devices[0], (), args.flags)],
+        "several": [Place(args, model, work / "several.log", ",".join(args.devices), (), several)],
+    }
+
+
+def wait_for_engines(place: Place, count: int) -> None:
+    """Return once so many engines are ready: the server is with the first."""
+
+    def ready() -> bool:
+        (state,) = place.health().values()
+        return [engine["phase"] for engine in state["engines"]] == ["ready"] * count
+
+    wait(ready)
+
+
+def loads(run: Run, places: dict[str, Place]) -> None:
+    """Each server in turns, with each number of streams."""
+    devices = {"one": 1, "several": len(run.args.devices)}
+    for streams in run.args.streams:
+        for turn in range(run.args.rounds):
+            for label in sorted(places, reverse=bool(turn % 2)):
+                if time.monotonic() > run.end - run.args.seconds - LOAD_S:
+                    run.note("left out", f"{label} {streams} {turn}", value="no time")
+                    continue
+                names = [None] * devices[label]
+                result = measured_load(places[label], names, streams)
+                run.note("loads", f"{label} {streams} {turn}", value=result)
+
+
+def killed(run: Run, place: Place, count: int) -> None:
+    """Kill one engine under load, and wait until it is ready again."""
+    devices: list[str | None] = [None] * len(run.args.devices)
+    with crowd([place], devices) as clients:
+        began = time.monotonic()
+        os.kill(running(place.server.process.pid, ENGINE)[-1], signal.SIGKILL)
+        wait(lambda: all(model["restarts"] for model in place.health().values()))
+        served = [model["phase"] for model in place.health().values()]
+        wait_for_engines(place, count)
+        seconds = time.monotonic() - began
+    value = {"phase_meanwhile": served, "ready_again_s": round(seconds, 1)}
+    run.note("killed", value=value | figures(clients.streams))
+
+
+def main() -> int:
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    p.add_argument("models", nargs="*", default=["dummy:qwen3-tts-1.7b-customvoice"])
+    p.add_argument("--parts", type=words, default=["loads", "killed"])
+    p.add_argument("--devices", type=words, default=["cuda:0", "cuda:1"])
+    p.add_argument("--engines-per-gpu", type=int, default=1)
+    p.add_argument("--slots", type=int, default=256, help="of each engine")
+    p.add_argument("--streams", type=numbers, default=[64, 256], help="a device, of the loads")
+    p.add_argument("--clients", type=int, default=64, help="a device, while an engine is killed")
+    p.add_argument("--audio", type=float, default=12.0, help="seconds of audio per request")
+    p.add_argument("--seconds", type=float, default=6.0, help="of the window of each load")
+    p.add_argument("--rounds", type=int, default=1, help="of the loads")
+    p.add_argument("--processes", type=int, default=4, help="of clients, for each device")
+    p.add_argument("--memory-gb", type=words, default=[], help="of a server; default: the server's")
+    p.add_argument("--drain-seconds", type=float, default=30.0)
+    p.add_argument(
+        "--flags", type=str.split, default=[], help="further flags of stentor serve, in one word"
+    )
+    p.add_argument("--limit", type=float, default=600.0, help="seconds for everything")
+    p.add_argument("--json", type=Path)
+    run = Run(p.parse_args())
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        ready = started(run, places_of(run.args, work), stack)
+        places = {label: of[0] for label, of in ready.items()}
+        counts = engines_per_server(run.args)
+        for label, place in places.items():
+            wait_for_engines(place, counts[label])
+            run.note("all_engines_ready_s", label, value=round(time.monotonic() - run.began, 1))
+        if "loads" in run.args.parts:
+            run.part("loads", LOAD_S, loads, places)
+        if "killed" in run.args.parts and "several" in places:
+            run.part("killed", KILL_S, killed, places["several"], counts["several"])
+    return int("failed" in run.row)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
